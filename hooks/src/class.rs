@@ -1,0 +1,137 @@
+//! The classes of devices: the part of `onload.dev/<class>` that names what is asked for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+/// The vendor of every kind of ours, and the prefix of every annotation of ours.
+pub const VENDOR: &str = "onload.dev";
+
+/// A class of devices that a specification of ours may describe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Class {
+    /// Onload with its libraries, tools, profiles and the preload.
+    Nic,
+    /// Onload without the preload.
+    NicPlain,
+    /// Onload's device nodes only, for images that bring their own Onload.
+    NicNodes,
+    /// TCPDirect.
+    Zf,
+    /// The settings of an installed Onload profile.
+    Profile,
+    /// RDMA devices.
+    Rdma,
+    /// PCI functions bound to vfio.
+    Vfio,
+    /// A hugetlbfs of one page size.
+    Hugepages,
+    /// PTP hardware clocks.
+    Ptp,
+    /// PPS sources.
+    Pps,
+}
+
+impl Class {
+    /// Every class, in the order in which people are shown them.
+    pub const ALL: [Class; 10] = [
+        Class::Nic,
+        Class::NicPlain,
+        Class::NicNodes,
+        Class::Zf,
+        Class::Profile,
+        Class::Rdma,
+        Class::Vfio,
+        Class::Hugepages,
+        Class::Ptp,
+        Class::Pps,
+    ];
+
+    /// The class as it is written in a kind, an annotation and a file name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Class::Nic => "nic",
+            Class::NicPlain => "nic-plain",
+            Class::NicNodes => "nic-nodes",
+            Class::Zf => "zf",
+            Class::Profile => "profile",
+            Class::Rdma => "rdma",
+            Class::Vfio => "vfio",
+            Class::Hugepages => "hugepages",
+            Class::Ptp => "ptp",
+            Class::Pps => "pps",
+        }
+    }
+
+    /// The CDI kind of the class, `onload.dev/<class>`.
+    #[must_use]
+    pub fn kind(self) -> String {
+        format!("{VENDOR}/{}", self.as_str())
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A word that names no class.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown class {word:?}; known are {}", list(&Class::ALL))]
+pub struct UnknownClass {
+    /// The word as it was given.
+    pub word: String,
+}
+
+/// The classes as a comma-separated list for people.
+#[must_use]
+pub fn list(classes: &[Class]) -> String {
+    let names: Vec<&str> = classes.iter().map(|class| class.as_str()).collect();
+    names.join(", ")
+}
+
+impl FromStr for Class {
+    type Err = UnknownClass;
+
+    fn from_str(word: &str) -> Result<Self, UnknownClass> {
+        Class::ALL
+            .into_iter()
+            .find(|class| class.as_str() == word)
+            .ok_or_else(|| UnknownClass {
+                word: word.to_owned(),
+            })
+    }
+}
+
+impl TryFrom<String> for Class {
+    type Error = UnknownClass;
+
+    fn try_from(word: String) -> Result<Self, UnknownClass> {
+        word.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_is_read_back_from_its_name() {
+        for class in Class::ALL {
+            assert_eq!(class.as_str().parse::<Class>(), Ok(class));
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_no_class_is_refused_with_the_known_ones() {
+        let error = "NIC".parse::<Class>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "unknown class \"NIC\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, ptp, pps"
+        );
+    }
+}

@@ -1,0 +1,425 @@
+//! What the dynamic loader would learn from an ELF file: interpreter, needed libraries and symbol
+//! versions. Read through the program headers, as the loader does, since section headers may be
+//! stripped; nothing is mapped or run, and every count that the file states is bounded.
+//!
+//! Source: System V gABI chapter 5, and the Linux Standard Base on symbol versioning
+//! (`Elf_Verdef`, `Elf_Verneed`).
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use object::elf;
+use object::endian::Endianness;
+use object::pod::{self, Pod};
+use object::read::ReadRef;
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+
+/// Program headers that are looked at; real files have about a dozen.
+const MAX_PROGRAM_HEADERS: usize = 512;
+/// Bytes of a dynamic section that are looked at; an entry has 16.
+const MAX_DYNAMIC_BYTES: u64 = 64 * 1024;
+/// Bytes of one name, as PATH_MAX bounds a path.
+const MAX_NAME_BYTES: u64 = 4096;
+/// Symbol versions that are looked at, in all; glibc defines about fifty.
+const MAX_VERSIONS: usize = 8192;
+
+/// What the dynamic loader would learn from a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// `e_machine`, for instance 62 for x86-64.
+    pub machine: u16,
+    /// 64-bit (`ELFCLASS64`).
+    pub is_64: bool,
+    /// PT_INTERP: the dynamic loader that the file asks for.
+    pub interpreter: Option<String>,
+    /// Whether there is a dynamic section at all.
+    pub is_dynamic: bool,
+    /// DT_SONAME.
+    pub soname: Option<String>,
+    /// DT_NEEDED, in the order of the file.
+    pub needed: Vec<String>,
+    /// The symbol versions that the file needs, by library.
+    pub version_needs: BTreeSet<VersionNeed>,
+    /// The symbol versions that the file defines.
+    pub version_definitions: BTreeSet<String>,
+}
+
+/// A symbol version that a file needs from a library.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VersionNeed {
+    /// The library, by its soname.
+    pub library: String,
+    /// The version, for instance `GLIBC_2.38`.
+    pub version: String,
+    /// `VER_FLG_WEAK`: the loader only warns when it is missing.
+    pub weak: bool,
+}
+
+/// A version of the GNU C library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GlibcVersion {
+    /// The number before the first point.
+    pub major: u32,
+    /// The number after it.
+    pub minor: u32,
+}
+
+impl GlibcVersion {
+    /// Reads the name of a symbol version such as `GLIBC_2.38` or `GLIBC_2.2.5`; none for
+    /// `GLIBC_PRIVATE`, `GLIBC_ABI_DT_RELR` and names of other libraries.
+    #[must_use]
+    pub fn from_symbol_version(name: &str) -> Option<GlibcVersion> {
+        let mut numbers = name.strip_prefix("GLIBC_")?.split('.');
+        let major = numbers.next()?.parse().ok()?;
+        let minor = numbers.next()?.parse().ok()?;
+        Some(GlibcVersion { major, minor })
+    }
+}
+
+impl fmt::Display for GlibcVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+impl Summary {
+    /// The newest glibc whose symbols the file needs; none if it needs no versioned ones.
+    #[must_use]
+    pub fn glibc_needed(&self) -> Option<GlibcVersion> {
+        let strong = self.version_needs.iter().filter(|need| !need.weak);
+        strong
+            .filter_map(|need| GlibcVersion::from_symbol_version(&need.version))
+            .max()
+    }
+
+    /// The newest glibc version that the file, a libc, defines.
+    #[must_use]
+    pub fn glibc_defined(&self) -> Option<GlibcVersion> {
+        self.version_definitions
+            .iter()
+            .filter_map(|version| GlibcVersion::from_symbol_version(version))
+            .max()
+    }
+}
+
+/// Why a file is not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ElfError {
+    /// It does not begin as an ELF file does.
+    #[error("not an ELF file")]
+    NotElf,
+    /// A header or table lies outside the file or states more than any real file has.
+    #[error("malformed ELF file: {0}")]
+    Malformed(&'static str),
+}
+
+/// Reads what the dynamic loader would learn from a file.
+///
+/// # Errors
+/// [`ElfError`] for a file that is not ELF, is cut short, or states counts that no real file has.
+pub fn summarize<'d, R: ReadRef<'d>>(data: R) -> Result<Summary, ElfError> {
+    let ident = data.read_bytes_at(0, 16).map_err(|()| ElfError::NotElf)?;
+    if ident.get(..4) != Some(&elf::ELFMAG) {
+        return Err(ElfError::NotElf);
+    }
+    if ident.get(4) == Some(&2) {
+        File::<elf::FileHeader64<Endianness>, R>::open(data)?.summarize()
+    } else {
+        File::<elf::FileHeader32<Endianness>, R>::open(data)?.summarize()
+    }
+}
+
+struct File<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> {
+    data: R,
+    header: &'d H,
+    endian: Endianness,
+    segments: &'d [H::ProgramHeader],
+}
+
+/// The entries of a dynamic section that matter here.
+#[derive(Default)]
+struct DynamicEntries {
+    strings: Option<u64>,
+    strings_size: u64,
+    soname: Option<u64>,
+    needed: Vec<u64>,
+    verneed: Option<u64>,
+    verdef: Option<u64>,
+}
+
+impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
+    fn open(data: R) -> Result<Self, ElfError> {
+        let header = H::parse(data).map_err(|_| ElfError::Malformed("file header"))?;
+        let endian = header
+            .endian()
+            .map_err(|_| ElfError::Malformed("byte order"))?;
+        let stated = usize::from(header.e_phnum(endian));
+        if stated > MAX_PROGRAM_HEADERS {
+            return Err(ElfError::Malformed("too many program headers"));
+        }
+        let segments = header
+            .program_headers(endian, data)
+            .map_err(|_| ElfError::Malformed("program headers"))?;
+        Ok(File {
+            data,
+            header,
+            endian,
+            segments,
+        })
+    }
+
+    fn summarize(&self) -> Result<Summary, ElfError> {
+        let mut summary = Summary {
+            machine: self.header.e_machine(self.endian).0,
+            is_64: self.header.is_type_64(),
+            interpreter: self.interpreter()?,
+            ..Summary::default()
+        };
+        let Some(dynamic) = self.dynamic()? else {
+            return Ok(summary);
+        };
+        summary.is_dynamic = true;
+        summary.soname = dynamic
+            .soname
+            .map(|at| self.string(&dynamic, at))
+            .transpose()?;
+        for at in &dynamic.needed {
+            summary.needed.push(self.string(&dynamic, *at)?);
+        }
+        if let Some(address) = dynamic.verneed {
+            summary.version_needs = self.version_needs(&dynamic, address)?;
+        }
+        if let Some(address) = dynamic.verdef {
+            summary.version_definitions = self.version_definitions(&dynamic, address)?;
+        }
+        Ok(summary)
+    }
+
+    fn segment(&self, kind: elf::ProgramType) -> Option<&'d H::ProgramHeader> {
+        self.segments
+            .iter()
+            .find(|segment| segment.p_type(self.endian) == kind)
+    }
+
+    fn interpreter(&self) -> Result<Option<String>, ElfError> {
+        let Some(segment) = self.segment(elf::PT_INTERP) else {
+            return Ok(None);
+        };
+        let (offset, size) = segment.file_range(self.endian);
+        if size > MAX_NAME_BYTES {
+            return Err(ElfError::Malformed(
+                "interpreter is longer than a path may be",
+            ));
+        }
+        let bytes = self
+            .data
+            .read_bytes_at(offset, size)
+            .map_err(|()| ElfError::Malformed("interpreter"))?;
+        let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+        text(name, "interpreter is not UTF-8").map(Some)
+    }
+
+    fn dynamic(&self) -> Result<Option<DynamicEntries>, ElfError> {
+        let Some(segment) = self.segment(elf::PT_DYNAMIC) else {
+            return Ok(None);
+        };
+        let (offset, size) = segment.file_range(self.endian);
+        let malformed = ElfError::Malformed("dynamic section");
+        if size > MAX_DYNAMIC_BYTES {
+            return Err(malformed);
+        }
+        let bytes = self
+            .data
+            .read_bytes_at(offset, size)
+            .map_err(|()| malformed)?;
+        let count = bytes.len() / size_of::<H::Dyn>();
+        let (entries, _) = pod::slice_from_bytes::<H::Dyn>(bytes, count).map_err(|()| malformed)?;
+        let mut found = DynamicEntries::default();
+        for entry in entries {
+            let value: u64 = entry.d_val(self.endian).into();
+            match entry.tag(self.endian) {
+                elf::DT_NULL => break,
+                elf::DT_STRTAB => found.strings = Some(value),
+                elf::DT_STRSZ => found.strings_size = value,
+                elf::DT_SONAME => found.soname = Some(value),
+                elf::DT_NEEDED => found.needed.push(value),
+                elf::DT_VERNEED => found.verneed = Some(value),
+                elf::DT_VERDEF => found.verdef = Some(value),
+                _ => {}
+            }
+        }
+        Ok(Some(found))
+    }
+
+    fn string(&self, dynamic: &DynamicEntries, at: u64) -> Result<String, ElfError> {
+        let malformed = ElfError::Malformed("string table");
+        let table = dynamic.strings.ok_or(malformed)?;
+        if at >= dynamic.strings_size {
+            return Err(malformed);
+        }
+        let start = self.file_offset(table.checked_add(at).ok_or(malformed)?)?;
+        let room = (dynamic.strings_size - at).min(MAX_NAME_BYTES);
+        let end = start.checked_add(room).ok_or(malformed)?;
+        let bytes = self
+            .data
+            .read_bytes_at_until(start..end, 0)
+            .map_err(|()| malformed)?;
+        text(bytes, "name is not UTF-8")
+    }
+
+    /// The place in the file of an address of the loaded image.
+    fn file_offset(&self, address: u64) -> Result<u64, ElfError> {
+        let loaded = self
+            .segments
+            .iter()
+            .filter(|s| s.p_type(self.endian) == elf::PT_LOAD);
+        for segment in loaded {
+            let start: u64 = segment.p_vaddr(self.endian).into();
+            let (offset, size) = segment.file_range(self.endian);
+            if let Some(within) = address.checked_sub(start).filter(|within| *within < size) {
+                return offset
+                    .checked_add(within)
+                    .ok_or(ElfError::Malformed("segment"));
+            }
+        }
+        Err(ElfError::Malformed("address outside every segment"))
+    }
+
+    fn record<T: Pod>(&self, address: u64) -> Result<&'d T, ElfError> {
+        let malformed = ElfError::Malformed("version table");
+        let offset = self.file_offset(address)?;
+        let size = u64::try_from(size_of::<T>()).map_err(|_| malformed)?;
+        let bytes = self
+            .data
+            .read_bytes_at(offset, size)
+            .map_err(|()| malformed)?;
+        pod::from_bytes::<T>(bytes)
+            .map(|(record, _)| record)
+            .map_err(|()| malformed)
+    }
+
+    fn version_needs(
+        &self,
+        dynamic: &DynamicEntries,
+        mut address: u64,
+    ) -> Result<BTreeSet<VersionNeed>, ElfError> {
+        let mut needs = BTreeSet::new();
+        let mut budget = MAX_VERSIONS;
+        loop {
+            let need: &elf::Verneed<Endianness> = self.record(address)?;
+            let library = self.string(dynamic, need.vn_file.get(self.endian).into())?;
+            let mut at = advance(address, need.vn_aux.get(self.endian))?;
+            for _ in 0..need.vn_cnt.get(self.endian) {
+                budget = budget
+                    .checked_sub(1)
+                    .ok_or(ElfError::Malformed("too many versions"))?;
+                let aux: &elf::Vernaux<Endianness> = self.record(at)?;
+                needs.insert(VersionNeed {
+                    library: library.clone(),
+                    version: self.string(dynamic, aux.vna_name.get(self.endian).into())?,
+                    weak: aux.vna_flags.get(self.endian).0 & elf::VER_FLG_WEAK.0 != 0,
+                });
+                match aux.vna_next.get(self.endian) {
+                    0 => break,
+                    next => at = advance(at, next)?,
+                }
+            }
+            budget = budget
+                .checked_sub(1)
+                .ok_or(ElfError::Malformed("too many versions"))?;
+            match need.vn_next.get(self.endian) {
+                0 => return Ok(needs),
+                next => address = advance(address, next)?,
+            }
+        }
+    }
+
+    fn version_definitions(
+        &self,
+        dynamic: &DynamicEntries,
+        mut address: u64,
+    ) -> Result<BTreeSet<String>, ElfError> {
+        let mut definitions = BTreeSet::new();
+        for _ in 0..MAX_VERSIONS {
+            let definition: &elf::Verdef<Endianness> = self.record(address)?;
+            let base = definition.vd_flags.get(self.endian).0 & elf::VER_FLG_BASE.0 != 0;
+            // The base definition names the file itself; the first name of any other is its own.
+            if !base && definition.vd_cnt.get(self.endian) > 0 {
+                let at = advance(address, definition.vd_aux.get(self.endian))?;
+                let aux: &elf::Verdaux<Endianness> = self.record(at)?;
+                definitions.insert(self.string(dynamic, aux.vda_name.get(self.endian).into())?);
+            }
+            match definition.vd_next.get(self.endian) {
+                0 => return Ok(definitions),
+                next => address = advance(address, next)?,
+            }
+        }
+        Err(ElfError::Malformed("too many versions"))
+    }
+}
+
+fn advance(address: u64, by: u32) -> Result<u64, ElfError> {
+    address
+        .checked_add(by.into())
+        .ok_or(ElfError::Malformed("version table"))
+}
+
+fn text(bytes: &[u8], problem: &'static str) -> Result<String, ElfError> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| ElfError::Malformed(problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_name_gives_its_glibc() {
+        let version = |name| GlibcVersion::from_symbol_version(name);
+        assert_eq!(
+            version("GLIBC_2.38"),
+            Some(GlibcVersion {
+                major: 2,
+                minor: 38
+            })
+        );
+        assert_eq!(
+            version("GLIBC_2.2.5"),
+            Some(GlibcVersion { major: 2, minor: 2 })
+        );
+        assert!(version("GLIBC_2.38") > version("GLIBC_2.4"));
+        assert_eq!(version("GLIBC_PRIVATE"), None);
+        assert_eq!(version("GLIBC_ABI_DT_RELR"), None);
+        assert_eq!(version("GLIBCXX_3.4"), None);
+        assert_eq!(version("GLIBC_99999999999.1"), None);
+    }
+
+    #[test]
+    fn what_is_not_elf_is_refused() {
+        assert_eq!(summarize(&b""[..]), Err(ElfError::NotElf));
+        assert_eq!(
+            summarize(&b"#!/bin/sh\nexec true\n"[..]),
+            Err(ElfError::NotElf)
+        );
+        assert_eq!(summarize(&b"\x7fELF"[..]), Err(ElfError::NotElf));
+        let cut = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0";
+        assert_eq!(summarize(&cut[..]), Err(ElfError::Malformed("file header")));
+    }
+
+    /// The program that runs this test is an ELF file: static, so without needs.
+    #[test]
+    fn a_static_program_needs_nothing() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let summary = summarize(&bytes[..]).unwrap();
+        assert_eq!(summary.interpreter, None);
+        assert_eq!(summary.needed, Vec::<String>::new());
+        assert_eq!(summary.glibc_needed(), None);
+    }
+
+    #[test]
+    fn a_file_cut_anywhere_is_refused_or_read_but_never_panics() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        for length in (0..4096).chain([8192, 65_536]) {
+            let _ = summarize(&bytes[..length.min(bytes.len())]);
+        }
+    }
+}
