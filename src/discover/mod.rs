@@ -2,7 +2,10 @@
 
 pub mod names;
 pub mod netdev;
+pub mod onload;
 pub mod pci;
 pub mod probe;
+pub mod profile;
+pub mod program;
 
 pub use probe::Probe;

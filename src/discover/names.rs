@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use onload_cdi::name::DeviceName;
+
 use crate::pci_address::PciAddress;
 
 /// Words that mean something of our own where a device's name is expected.
@@ -41,20 +43,12 @@ impl Names {
 }
 
 /// Why a name cannot be that of a CDI device; none if it can.
-fn problem_with(name: &str) -> Option<String> {
+pub(super) fn problem_with(name: &str) -> Option<String> {
     if RESERVED.contains(&name) {
         return Some(format!("{name:?} is a word with a meaning of its own"));
     }
-    let legal = is_device_name(name);
+    let legal = DeviceName::try_from(name).is_ok();
     (!legal).then(|| format!("{name:?} is no legal name of a CDI device"))
-}
-
-/// The rule of the CDI libraries (`pkg/parser/parser.go`, `ValidateDeviceName`).
-fn is_device_name(name: &str) -> bool {
-    let outer = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte);
-    let bytes = name.as_bytes();
-    outer(bytes.first()) && outer(bytes.last()) && bytes.iter().all(|byte| inner(*byte))
 }
 
 #[cfg(test)]

@@ -8,20 +8,34 @@ use std::str::FromStr;
 
 use crate::host::{DeviceNode, EntryKind, Host, HostError};
 
+/// Where the kernel and udev put device nodes.
+const DEV: &str = "/dev";
+
 /// A host together with the warnings that looking at it gave.
 #[derive(Debug)]
 pub struct Probe<'h> {
     host: &'h Host,
+    device_dir: PathBuf,
     warnings: RefCell<BTreeSet<String>>,
 }
 
 impl<'h> Probe<'h> {
-    /// Starts to look at a host.
+    /// Starts to look at a host whose device nodes are in /dev.
     #[must_use]
     pub fn new(host: &'h Host) -> Self {
         Probe {
             host,
+            device_dir: PathBuf::from(DEV),
             warnings: RefCell::default(),
+        }
+    }
+
+    /// The same, with the device nodes in another directory.
+    #[must_use]
+    pub fn with_device_dir(self, device_dir: &Path) -> Self {
+        Probe {
+            device_dir: device_dir.to_owned(),
+            ..self
         }
     }
 
@@ -117,8 +131,12 @@ impl<'h> Probe<'h> {
         self.or_warn(self.host.entry(path.as_ref()))
     }
 
-    /// The device node at a path.
+    /// The device node that is called so below /dev, wherever this host has its nodes.
     pub fn device_node(&self, path: impl AsRef<Path>) -> Option<DeviceNode> {
-        self.or_warn(self.host.device_node(path.as_ref()))
+        let path = path.as_ref();
+        let place = path
+            .strip_prefix(DEV)
+            .map(|below| self.device_dir.join(below));
+        self.or_warn(self.host.device_node(place.as_deref().unwrap_or(path)))
     }
 }
