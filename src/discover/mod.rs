@@ -1,8 +1,15 @@
 //! Discovery: one file per resource, each with pure parsers; all reading goes through [`Probe`].
 
+pub mod clock;
+pub mod hugepages;
 pub mod names;
 pub mod netdev;
+pub mod node;
 pub mod pci;
 pub mod probe;
+pub mod rdma;
+#[cfg(test)]
+mod test_tree;
+pub mod vfio;
 
 pub use probe::Probe;
