@@ -62,6 +62,14 @@ impl PciFunction {
             .is_ok()
     }
 
+    /// The auxiliary devices below it: entries such as `sfc.onload.0`.
+    pub fn auxiliary_devices(&self) -> impl Iterator<Item = &str> {
+        self.entries
+            .iter()
+            .map(String::as_str)
+            .filter(|name| is_auxiliary(name))
+    }
+
     /// A network controller of any kind (class 02).
     #[must_use]
     pub fn is_network(&self) -> bool {
@@ -181,7 +189,15 @@ fn is_of_interest(entry: &str) -> bool {
         "sfc_resource",
         "vfio-dev",
     ];
-    ASKED_FOR.contains(&entry)
+    ASKED_FOR.contains(&entry) || is_auxiliary(entry)
+}
+
+/// Names on the auxiliary bus are `module.name.id` (`Documentation/driver-api/auxiliary_bus.rst`).
+fn is_auxiliary(entry: &str) -> bool {
+    let mut parts = entry.rsplitn(2, '.');
+    let id = parts.next().unwrap_or_default();
+    let named = parts.next().is_some_and(|name| name.contains('.'));
+    named && !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -208,5 +224,27 @@ mod tests {
     fn a_device_without_a_function_belongs_to_none() {
         assert_eq!(above("/sys/devices/virtual/infiniband/rxe0"), None);
         assert_eq!(above("/sys/devices/platform/0000:xx"), None);
+    }
+
+    #[test]
+    fn auxiliary_devices_are_told_from_attributes() {
+        for name in [
+            "sfc.onload.0",
+            "sfc.llct.12",
+            "mlx5_core.sf.4",
+            "xilinx_efct.efct.1",
+        ] {
+            assert!(is_auxiliary(name), "{name}");
+        }
+        for name in [
+            "driver",
+            "0000:41:00.0",
+            "msi_bus",
+            "a.1",
+            "sfc.onload.",
+            "sfc.onload.x",
+        ] {
+            assert!(!is_auxiliary(name), "{name}");
+        }
     }
 }

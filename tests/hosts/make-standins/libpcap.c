@@ -1,0 +1,1 @@
+int pcap_close(void) { return 0; }
