@@ -1,0 +1,297 @@
+//! Container edits applied to an OCI configuration, as the engines' own library does it.
+//!
+//! One thing differs on purpose: a variable is set, not repeated. The released library (up to 1.1.0)
+//! appends `K=V` behind an existing `K=W`, and runc and crun then keep the last; here the entry takes
+//! the place of the old one. The process sees the same value either way, and nobody who keeps the
+//! first sees another.
+
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{FileType, lstat, major, minor};
+use thiserror::Error;
+
+use crate::config::{ConfigError, DeviceRule, MountEntry, OciConfig, OciDevice, OciHook};
+use crate::spec::{ContainerEdits, DeviceNode, Hook, IntelRdt};
+use crate::validate::{Problem, validate_edits};
+
+/// Why edits could not be applied. The configuration may then be changed in part: drop it.
+#[derive(Debug, Error)]
+pub enum InjectError {
+    /// The edits themselves are wrong.
+    #[error("checking the edits: {}", list(.0))]
+    Invalid(Vec<Problem>),
+    /// A device node of the host is missing or no device.
+    #[error("looking at the device node {path}: {source}")]
+    Node {
+        /// Path on the host.
+        path: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The host's node is of another type than the edits say.
+    #[error("looking at the device node {path}: it is of type {found}, the edits say {want}")]
+    NodeType {
+        /// Path on the host.
+        path: String,
+        /// The type that it has.
+        found: String,
+        /// The type in the edits.
+        want: String,
+    },
+    /// The configuration cannot take them.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+fn list(problems: &[Problem]) -> String {
+    problems
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// What kind of node a path is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeKind {
+    /// A character device.
+    Char,
+    /// A block device.
+    Block,
+    /// A named pipe.
+    Fifo,
+}
+
+impl NodeKind {
+    /// The letter of the OCI configuration.
+    #[must_use]
+    pub const fn letter(self) -> &'static str {
+        match self {
+            Self::Char => "c",
+            Self::Block => "b",
+            Self::Fifo => "p",
+        }
+    }
+}
+
+/// A device node of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its kind.
+    pub kind: NodeKind,
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+    /// Permission bits, `0o7777` at most.
+    pub mode: u32,
+}
+
+/// Where device nodes are looked up.
+pub trait NodeInfo {
+    /// The node at `host_path` itself, a symbolic link not followed.
+    ///
+    /// # Errors
+    /// What the kernel says, and `InvalidInput` where it is no device node.
+    fn node(&self, host_path: &str) -> io::Result<Node>;
+}
+
+/// The nodes of this host's mount namespace.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostNodes;
+
+impl NodeInfo for HostNodes {
+    fn node(&self, host_path: &str) -> io::Result<Node> {
+        let stat = lstat(Path::new(host_path))?;
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::CharacterDevice => NodeKind::Char,
+            FileType::BlockDevice => NodeKind::Block,
+            FileType::Fifo => NodeKind::Fifo,
+            _ => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "not a device node",
+                ));
+            }
+        };
+        let mode = stat.st_mode & 0o7777;
+        Ok(Node {
+            kind,
+            major: major(stat.st_rdev),
+            minor: minor(stat.st_rdev),
+            mode,
+        })
+    }
+}
+
+/// Applies `edits` to `config`.
+///
+/// Devices replace one at the same path, mounts one at the same destination, and all mounts are then
+/// sorted, stably, by the depth of their destination. Hooks and cgroup rules are added each time, so
+/// whoever applies twice has to see to it that there is nothing left to add.
+///
+/// # Errors
+/// [`InjectError`]; the configuration is then of no use.
+pub fn apply(
+    config: &mut OciConfig,
+    edits: &ContainerEdits,
+    nodes: &dyn NodeInfo,
+) -> Result<(), InjectError> {
+    validate_edits(edits).map_err(InjectError::Invalid)?;
+    if !edits.env.is_empty() {
+        config.env_append(&edits.env)?;
+    }
+    for node in &edits.device_nodes {
+        add_device(config, node, nodes)?;
+    }
+    for device in &edits.net_devices {
+        config.net_device_set(&device.host_interface_name, &device.name)?;
+    }
+    add_mounts(config, edits)?;
+    for hook in &edits.hooks {
+        config.hook_add(&hook.hook_name, &oci_hook(hook))?;
+    }
+    if let Some(rdt) = &edits.intel_rdt {
+        set_rdt(config, rdt)?;
+    }
+    for gid in edits.additional_gids.iter().filter(|gid| **gid != 0) {
+        config.additional_gid_add(*gid)?;
+    }
+    Ok(())
+}
+
+fn add_device(
+    config: &mut OciConfig,
+    node: &DeviceNode,
+    nodes: &dyn NodeInfo,
+) -> Result<(), InjectError> {
+    let mut device = resolve(node, nodes)?;
+    let user = config.user()?;
+    device.uid = device.uid.or((user.uid > 0).then_some(user.uid));
+    device.gid = device.gid.or((user.gid > 0).then_some(user.gid));
+    config.device_set(&device)?;
+    if device.type_ == "b" || device.type_ == "c" {
+        let access = node
+            .permissions
+            .as_deref()
+            .filter(|access| !access.is_empty());
+        config.device_rule_add(&DeviceRule {
+            allow: true,
+            type_: Some(device.type_),
+            major: Some(device.major),
+            minor: Some(device.minor),
+            access: Some(access.unwrap_or("rwm").to_owned()),
+        })?;
+    }
+    Ok(())
+}
+
+/// Fills what the edits leave open from the host's node. A node whose type and major number are
+/// written down need not exist; its mode is taken where it does, since a rootless runtime makes a
+/// bind mount of it.
+fn resolve(node: &DeviceNode, nodes: &dyn NodeInfo) -> Result<OciDevice, InjectError> {
+    let written = node.type_.as_deref().filter(|kind| !kind.is_empty());
+    let major = node.major.unwrap_or_default();
+    let mut device = OciDevice {
+        path: node.path.clone(),
+        type_: written.unwrap_or_default().to_owned(),
+        major,
+        minor: node.minor.unwrap_or_default(),
+        file_mode: node.file_mode,
+        uid: node.uid,
+        gid: node.gid,
+    };
+    let complete = written.is_some_and(|kind| major != 0 || kind == "p");
+    let path = node.source();
+    let found = match nodes.node(path) {
+        Ok(found) => found,
+        Err(_) if complete => return Ok(device),
+        Err(source) => {
+            return Err(InjectError::Node {
+                path: path.to_owned(),
+                source,
+            });
+        }
+    };
+    device.file_mode = device.file_mode.or(Some(found.mode));
+    if complete {
+        return Ok(device);
+    }
+    let letter = found.kind.letter();
+    match written {
+        Some(want) if want != letter => {
+            let (found, want) = (letter.to_owned(), want.to_owned());
+            return Err(InjectError::NodeType {
+                path: path.to_owned(),
+                found,
+                want,
+            });
+        }
+        _ => letter.clone_into(&mut device.type_),
+    }
+    if device.major == 0 && device.type_ != "p" {
+        device.major = found.major.into();
+        device.minor = found.minor.into();
+    }
+    Ok(device)
+}
+
+fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), ConfigError> {
+    if edits.mounts.is_empty() {
+        return Ok(());
+    }
+    for mount in &edits.mounts {
+        let kind = mount.type_.as_deref().unwrap_or_default();
+        let entry = MountEntry::new(
+            &mount.container_path,
+            kind,
+            &mount.host_path,
+            &mount.options,
+        )?;
+        let mounts = config.mounts_mut();
+        mounts.retain(|other| other.destination() != mount.container_path);
+        mounts.push(entry);
+    }
+    config
+        .mounts_mut()
+        .sort_by_cached_key(|mount| depth(&mount.destination()));
+    Ok(())
+}
+
+/// Number of separators in a cleaned path: 1 for both `/` and `/a`, 2 for `/a/b`, 0 for `a`.
+fn depth(path: &str) -> usize {
+    let absolute = path.starts_with('/');
+    let mut kept: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." if kept.last().is_some_and(|last| *last != "..") => {
+                kept.pop();
+            }
+            ".." if absolute => {}
+            part => kept.push(part),
+        }
+    }
+    if absolute {
+        kept.len().max(1)
+    } else {
+        kept.len().saturating_sub(1)
+    }
+}
+
+fn oci_hook(hook: &Hook) -> OciHook {
+    let list = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
+    OciHook {
+        path: hook.path.clone(),
+        args: list(&hook.args),
+        env: list(&hook.env),
+        timeout: hook.timeout,
+    }
+}
+
+fn set_rdt(config: &mut OciConfig, rdt: &IntelRdt) -> Result<(), ConfigError> {
+    // The fields of both specifications have the same names.
+    let written = config.linux_mut().write("intelRdt", rdt);
+    written.map_err(|error| ConfigError::Change(error.at("linux")))
+}

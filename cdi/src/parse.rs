@@ -1,0 +1,60 @@
+//! Bytes to [`Spec`] and back. Strict: an unknown field, a duplicate key or a wrong type refuses the
+//! file, as in the engines' library. Stricter than that in one thing: JSON has to be JSON, where
+//! the library reads both formats as YAML.
+
+use thiserror::Error;
+
+use crate::spec::Spec;
+
+/// Why bytes are no specification.
+#[derive(Debug, Error)]
+pub enum ParseError {
+    /// Not JSON, or not of the form of a specification; says line and column.
+    #[error("parsing JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Not YAML, or not of the form of a specification; says line and column.
+    #[cfg(feature = "yaml")]
+    #[error("parsing YAML: {0}")]
+    Yaml(String),
+    /// Not text.
+    #[error("reading text: not UTF-8 from byte {0} on")]
+    Utf8(usize),
+}
+
+/// Reads JSON.
+///
+/// # Errors
+/// [`ParseError::Json`], with line and column.
+pub fn from_json(bytes: &[u8]) -> Result<Spec, ParseError> {
+    Ok(serde_json::from_slice(bytes)?)
+}
+
+/// Writes JSON: indented by two, fields in fixed order, a newline at the end. The same
+/// specification always gives the same bytes.
+#[must_use]
+pub fn to_json(spec: &Spec) -> String {
+    // Maps have string keys and nothing else of the model can fail to be written.
+    let mut text = serde_json::to_string_pretty(spec).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// Reads YAML, one document.
+///
+/// # Errors
+/// [`ParseError::Utf8`] and [`ParseError::Yaml`].
+#[cfg(feature = "yaml")]
+pub fn from_yaml(bytes: &[u8]) -> Result<Spec, ParseError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| ParseError::Utf8(error.valid_up_to()))?;
+    serde_saphyr::from_str(text).map_err(|error| {
+        let message = error.to_string();
+        ParseError::Yaml(message.lines().next().unwrap_or_default().to_owned())
+    })
+}
+
+/// Writes YAML, fields in the order of [`to_json`].
+#[cfg(feature = "yaml")]
+#[must_use]
+pub fn to_yaml(spec: &Spec) -> String {
+    serde_saphyr::to_string(spec).unwrap_or_default()
+}

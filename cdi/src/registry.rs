@@ -1,0 +1,366 @@
+//! The registry: which devices an engine sees in its specification directories.
+//!
+//! Files end in `.json` or `.yaml`; `.yml` is not read, nor are subdirectories. A later directory has
+//! the higher priority. A device in two directories is that of the higher one; a device in two files of one
+//! directory is nobody's. A bad file hurts no other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::name::{Kind, QualifiedName};
+use crate::parse;
+use crate::spec::{ContainerEdits, Device, Spec};
+use crate::validate::validate;
+
+/// The directories that engines read, the first having the lowest priority.
+pub const DEFAULT_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+
+/// Files beyond this many bytes are not read.
+pub const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// A file of a specification directory.
+#[derive(Clone, Debug)]
+pub struct SpecSource {
+    /// Where it was read.
+    pub path: PathBuf,
+    /// Index of its directory: the higher wins.
+    pub priority: usize,
+    /// What it holds, or why it could not be read.
+    pub content: Result<Spec, String>,
+}
+
+/// A device that can be asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Resolved<'a> {
+    /// Its name.
+    pub name: &'a QualifiedName,
+    /// The file it stands in.
+    pub path: &'a Path,
+    /// The priority of that file.
+    pub priority: usize,
+    /// The whole file.
+    pub spec: &'a Spec,
+    /// Its entry there.
+    pub device: &'a Device,
+}
+
+/// A device that several files of one priority claim, so that nobody gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// Its name.
+    pub name: QualifiedName,
+    /// The priority of the files.
+    pub priority: usize,
+    /// The files.
+    pub paths: Vec<PathBuf>,
+}
+
+/// A device that a file of higher priority hides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shadowed {
+    /// Its name.
+    pub name: QualifiedName,
+    /// The file whose entry has no effect.
+    pub path: PathBuf,
+    /// The file whose entry counts.
+    pub by: PathBuf,
+}
+
+/// Names that were asked for and that no file offers.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("resolving CDI devices: no specification offers {}", list(.names))]
+pub struct UnresolvableError {
+    /// The names, as asked for.
+    pub names: Vec<QualifiedName>,
+}
+
+fn list(names: &[QualifiedName]) -> String {
+    names
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// The devices of a set of files.
+#[derive(Clone, Debug, Default)]
+pub struct Registry {
+    sources: Vec<SpecSource>,
+    devices: BTreeMap<QualifiedName, (usize, usize)>,
+    errors: BTreeMap<PathBuf, Vec<String>>,
+    conflicts: Vec<Conflict>,
+    shadowed: Vec<Shadowed>,
+}
+
+impl Registry {
+    /// Puts files together. They are taken by rising priority, and in the order given within one.
+    #[must_use]
+    pub fn from_sources(mut sources: Vec<SpecSource>) -> Self {
+        sources.sort_by_key(|source| source.priority);
+        let mut registry = Self::default();
+        let mut claims: BTreeMap<QualifiedName, Vec<(usize, usize)>> = BTreeMap::new();
+        for (index, source) in sources.iter().enumerate() {
+            let checked = source
+                .content
+                .as_ref()
+                .map_err(Clone::clone)
+                .and_then(claim);
+            match checked {
+                Err(error) => registry.error(&source.path, error),
+                Ok(names) => {
+                    for (position, name) in names.into_iter().enumerate() {
+                        claims.entry(name).or_default().push((index, position));
+                    }
+                }
+            }
+        }
+        for (name, places) in claims {
+            registry.settle(&sources, name, &places);
+        }
+        registry.sources = sources;
+        registry
+    }
+
+    /// Reads the files of `dirs`, of which each has a higher priority than the one before. A directory that
+    /// is not there counts as empty.
+    #[must_use]
+    pub fn scan(dirs: &[PathBuf]) -> Self {
+        let mut sources = Vec::new();
+        let mut unread = Vec::new();
+        for (priority, dir) in dirs.iter().enumerate() {
+            match files(dir) {
+                Ok(paths) => sources.extend(paths.into_iter().map(|path| {
+                    let content = read(&path);
+                    SpecSource {
+                        path,
+                        priority,
+                        content,
+                    }
+                })),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => unread.push((dir, format!("reading the directory: {error}"))),
+            }
+        }
+        let mut registry = Self::from_sources(sources);
+        for (dir, error) in unread {
+            registry.error(dir, error);
+        }
+        registry
+    }
+
+    fn error(&mut self, path: &Path, error: String) {
+        self.errors.entry(path.to_owned()).or_default().push(error);
+    }
+
+    /// Decides who offers `name`. Two files of one priority take it from everybody, those of a higher
+    /// priority included, as the engines' library does.
+    fn settle(&mut self, sources: &[SpecSource], name: QualifiedName, places: &[(usize, usize)]) {
+        let mut rivals: BTreeMap<usize, Vec<PathBuf>> = BTreeMap::new();
+        for (index, _) in places {
+            let source = &sources[*index];
+            rivals
+                .entry(source.priority)
+                .or_default()
+                .push(source.path.clone());
+        }
+        rivals.retain(|_, paths| paths.len() > 1);
+        let Some(winner) = places.last().copied() else {
+            return;
+        };
+        if rivals.is_empty() {
+            let by = &sources[winner.0].path;
+            for (index, _) in places.iter().filter(|place| **place != winner) {
+                let path = sources[*index].path.clone();
+                self.shadowed.push(Shadowed {
+                    name: name.clone(),
+                    path,
+                    by: by.clone(),
+                });
+            }
+            self.devices.insert(name, winner);
+            return;
+        }
+        for (priority, paths) in rivals {
+            for path in &paths {
+                let others: Vec<_> = paths
+                    .iter()
+                    .filter(|other| *other != path)
+                    .map(|other| other.display().to_string())
+                    .collect();
+                self.error(
+                    path,
+                    format!(
+                        "device {name} is also in {}: nobody gets it",
+                        others.join(", ")
+                    ),
+                );
+            }
+            self.conflicts.push(Conflict {
+                name: name.clone(),
+                priority,
+                paths,
+            });
+        }
+    }
+
+    /// The devices that can be asked for, sorted by name.
+    pub fn devices(&self) -> impl Iterator<Item = Resolved<'_>> {
+        self.devices
+            .iter()
+            .filter_map(|(name, place)| self.at(name, *place))
+    }
+
+    /// The device called `name`.
+    #[must_use]
+    pub fn device(&self, name: &QualifiedName) -> Option<Resolved<'_>> {
+        let (name, place) = self.devices.get_key_value(name)?;
+        self.at(name, *place)
+    }
+
+    fn at<'a>(&'a self, name: &'a QualifiedName, place: (usize, usize)) -> Option<Resolved<'a>> {
+        let source = self.sources.get(place.0)?;
+        let spec = source.content.as_ref().ok()?;
+        let device = spec.devices.get(place.1)?;
+        Some(Resolved {
+            name,
+            path: &source.path,
+            priority: source.priority,
+            spec,
+            device,
+        })
+    }
+
+    /// The files, by rising priority.
+    #[must_use]
+    pub fn sources(&self) -> &[SpecSource] {
+        &self.sources
+    }
+
+    /// What is wrong, by file or directory.
+    #[must_use]
+    pub fn errors(&self) -> &BTreeMap<PathBuf, Vec<String>> {
+        &self.errors
+    }
+
+    /// The devices that nobody gets because two files claim them, sorted by name.
+    #[must_use]
+    pub fn conflicts(&self) -> &[Conflict] {
+        &self.conflicts
+    }
+
+    /// The entries that another file hides, sorted by name.
+    #[must_use]
+    pub fn shadowed(&self) -> &[Shadowed] {
+        &self.shadowed
+    }
+
+    /// The edits for `names`, in that order: those of a file before those of its first device that is
+    /// asked for, once. A name asked for twice is given twice.
+    ///
+    /// # Errors
+    /// [`UnresolvableError`] with all names that nobody offers: it is all or nothing.
+    pub fn edits_for(&self, names: &[QualifiedName]) -> Result<ContainerEdits, UnresolvableError> {
+        let mut edits = ContainerEdits::default();
+        let mut missing = Vec::new();
+        let mut files = BTreeSet::new();
+        for name in names {
+            let Some(found) = self.device(name) else {
+                missing.push(name.clone());
+                continue;
+            };
+            if files.insert((found.priority, found.path)) {
+                edits.append(&found.spec.container_edits);
+            }
+            edits.append(&found.device.container_edits);
+        }
+        if missing.is_empty() {
+            Ok(edits)
+        } else {
+            Err(UnresolvableError { names: missing })
+        }
+    }
+}
+
+/// The names that a valid specification offers, in its order.
+fn claim(spec: &Spec) -> Result<Vec<QualifiedName>, String> {
+    validate(spec).map_err(|problems| {
+        problems
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("; ")
+    })?;
+    let kind: Kind = spec
+        .kind
+        .parse()
+        .map_err(|error| format!("kind: {error}"))?;
+    let name = |device: &Device| {
+        let name = device
+            .name
+            .parse()
+            .map_err(|error| format!("device name: {error}"))?;
+        Ok(QualifiedName::new(kind.clone(), name))
+    };
+    spec.devices.iter().map(name).collect()
+}
+
+fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let path = entry.path();
+        let wanted = path
+            .extension()
+            .is_some_and(|extension| extension == "json" || extension == "yaml");
+        if wanted && !entry.file_type()?.is_dir() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn read(path: &Path) -> Result<Spec, String> {
+    let bytes = read_file(path).map_err(|error| format!("reading the file: {error}"))?;
+    let yaml = path
+        .extension()
+        .is_some_and(|extension| extension == "yaml");
+    if yaml {
+        read_yaml(&bytes)
+    } else {
+        parse::from_json(&bytes).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(feature = "yaml")]
+fn read_yaml(bytes: &[u8]) -> Result<Spec, String> {
+    parse::from_yaml(bytes).map_err(|error| error.to_string())
+}
+
+#[cfg(not(feature = "yaml"))]
+fn read_yaml(_: &[u8]) -> Result<Spec, String> {
+    Err("reading YAML: this program reads JSON only".to_owned())
+}
+
+/// Regular files only: opening a pipe would wait for its writer.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file",
+        ));
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(path)?
+        .take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        let message = format!("larger than {MAX_FILE_BYTES} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(bytes)
+}

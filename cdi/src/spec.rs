@@ -1,0 +1,285 @@
+//! The data model of a CDI specification, version 1.1.0, with every field that it has.
+//!
+//! The structs say what can be written, not what is valid: see [`crate::validate`]. Empty things
+//! are not written, unknown fields are refused, and `null` reads as absent, as in YAML a key
+//! without a value does.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+/// A CDI specification: the content of one file of a specification directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Spec {
+    /// Version of the CDI specification that a reader must know, such as `0.5.0`.
+    #[serde(deserialize_with = "nullable")]
+    pub cdi_version: String,
+    /// `vendor/class` of all devices in this file.
+    #[serde(deserialize_with = "nullable")]
+    pub kind: String,
+    /// Metadata of the file; never put on a container. Since 0.6.0.
+    #[serde(
+        deserialize_with = "unique_map",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub annotations: BTreeMap<String, String>,
+    /// Edits applied once when any device of this file is requested.
+    #[serde(
+        deserialize_with = "nullable",
+        skip_serializing_if = "ContainerEdits::is_empty"
+    )]
+    pub container_edits: ContainerEdits,
+    /// The devices; a valid specification has at least one.
+    #[serde(deserialize_with = "nullable")]
+    pub devices: Vec<Device>,
+}
+
+/// One device that can be asked for by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Device {
+    /// Name, unique in its file.
+    #[serde(deserialize_with = "nullable")]
+    pub name: String,
+    /// Metadata of the device; never put on a container. Since 0.6.0.
+    #[serde(
+        deserialize_with = "unique_map",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub annotations: BTreeMap<String, String>,
+    /// What the container gets; not empty in a valid specification, so always written.
+    #[serde(deserialize_with = "nullable")]
+    pub container_edits: ContainerEdits,
+}
+
+/// What to change in an OCI configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct ContainerEdits {
+    /// Environment of the process, each `NAME=value`.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// Device nodes, with their cgroup rules.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub device_nodes: Vec<DeviceNode>,
+    /// Network interfaces moved into the container. Since 1.1.0.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub net_devices: Vec<NetDevice>,
+    /// Mounts.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
+    /// OCI hooks.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<Hook>,
+    /// Cache and memory bandwidth class. Since 0.7.0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub intel_rdt: Option<IntelRdt>,
+    /// Supplementary groups of the process; 0 is ignored. Since 0.7.0.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub additional_gids: Vec<u32>,
+}
+
+impl ContainerEdits {
+    /// Whether these edits change nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Adds the edits of `other` behind these; a later `intelRdt` replaces an earlier one.
+    pub fn append(&mut self, other: &Self) {
+        self.env.extend_from_slice(&other.env);
+        self.device_nodes.extend_from_slice(&other.device_nodes);
+        self.net_devices.extend_from_slice(&other.net_devices);
+        self.mounts.extend_from_slice(&other.mounts);
+        self.hooks.extend_from_slice(&other.hooks);
+        if other.intel_rdt.is_some() {
+            self.intel_rdt.clone_from(&other.intel_rdt);
+        }
+        self.additional_gids
+            .extend_from_slice(&other.additional_gids);
+    }
+}
+
+/// A device node to create in the container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct DeviceNode {
+    /// Path in the container.
+    #[serde(deserialize_with = "nullable")]
+    pub path: String,
+    /// Path on the host where it differs from `path`. Since 0.5.0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_path: Option<String>,
+    /// `b`, `c`, `u` or `p`; taken from the host's node where absent.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub type_: Option<String>,
+    /// Major number; absent or 0: both numbers are taken from the host's node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub major: Option<i64>,
+    /// Minor number, meaningful beside a major number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub minor: Option<i64>,
+    /// Permission bits of the node in the container.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_mode: Option<u32>,
+    /// Cgroup access, a subset of `rwm`; absent means all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub permissions: Option<String>,
+    /// Owner in the container; the process' user where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Group in the container; the process' group where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gid: Option<u32>,
+}
+
+impl DeviceNode {
+    /// The path to look at on the host.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        match self.host_path.as_deref() {
+            None | Some("") => &self.path,
+            Some(path) => path,
+        }
+    }
+}
+
+/// A network interface to move into the container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct NetDevice {
+    /// Name on the host.
+    #[serde(deserialize_with = "nullable")]
+    pub host_interface_name: String,
+    /// Name in the container.
+    #[serde(deserialize_with = "nullable")]
+    pub name: String,
+}
+
+/// A mount to make in the container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Mount {
+    /// Source on the host.
+    #[serde(deserialize_with = "nullable")]
+    pub host_path: String,
+    /// Destination in the container.
+    #[serde(deserialize_with = "nullable")]
+    pub container_path: String,
+    /// File system type; since 0.4.0. A bind mount needs none.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub type_: Option<String>,
+    /// Options, handed on as they are: a bind mount has to say `bind` or `rbind` itself.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+}
+
+/// An OCI hook to add.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Hook {
+    /// Stage: `prestart`, `createRuntime`, `createContainer`, `startContainer`, `poststart` or
+    /// `poststop`.
+    #[serde(deserialize_with = "nullable")]
+    pub hook_name: String,
+    /// Program.
+    #[serde(deserialize_with = "nullable")]
+    pub path: String,
+    /// Arguments, the first being the program's own name.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    /// Environment, each `NAME=value`. Never leave it empty: a runtime may then hand on the
+    /// container's own (CVE-2025-23266).
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// Seconds after which the runtime kills the hook.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<i64>,
+}
+
+/// Intel Resource Director Technology class of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct IntelRdt {
+    /// Class of service; a file name, or `/` for the root class.
+    #[serde(rename = "closID", skip_serializing_if = "Option::is_none")]
+    pub clos_id: Option<String>,
+    /// Schema of the L3 cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub l3_cache_schema: Option<String>,
+    /// Schema of the memory bandwidth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_bw_schema: Option<String>,
+    /// Lines for the class' `schemata` file. Since 1.1.0.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub schemata: Vec<String>,
+    /// Whether the container gets a monitoring group. Since 1.1.0.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_false")]
+    pub enable_monitoring: bool,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature serde asks for"
+)]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Maps keep the last of two equal keys unless told otherwise; what one reader keeps another
+/// may drop, so neither is taken.
+fn unique_map<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct UniqueMap;
+    impl<'de> Visitor<'de> for UniqueMap {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("a map of strings")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(BTreeMap::new())
+        }
+
+        fn visit_none<E>(self) -> Result<Self::Value, E> {
+            Ok(BTreeMap::new())
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<Self::Value, D::Error> {
+            inner.deserialize_map(self)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+            let mut map = BTreeMap::new();
+            while let Some((key, value)) = access.next_entry::<String, String>()? {
+                match map.entry(key) {
+                    Entry::Occupied(seen) => {
+                        return Err(A::Error::custom(format_args!(
+                            "duplicate key `{}`",
+                            seen.key()
+                        )));
+                    }
+                    Entry::Vacant(free) => free.insert(value),
+                };
+            }
+            Ok(map)
+        }
+    }
+    deserializer.deserialize_option(UniqueMap)
+}

@@ -1,0 +1,176 @@
+//! Versions of the CDI specification, and which of them a specification needs.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::spec::{ContainerEdits, Spec};
+
+/// A released version of the CDI specification; later ones are greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "each says its number")]
+pub enum Version {
+    V0_1_0,
+    V0_2_0,
+    V0_3_0,
+    V0_4_0,
+    V0_5_0,
+    V0_6_0,
+    V0_7_0,
+    V0_8_0,
+    V1_0_0,
+    V1_1_0,
+}
+
+impl Version {
+    /// All of them, in order.
+    pub const ALL: [Self; 10] = [
+        Self::V0_1_0,
+        Self::V0_2_0,
+        Self::V0_3_0,
+        Self::V0_4_0,
+        Self::V0_5_0,
+        Self::V0_6_0,
+        Self::V0_7_0,
+        Self::V0_8_0,
+        Self::V1_0_0,
+        Self::V1_1_0,
+    ];
+    /// The first that readers accept.
+    pub const EARLIEST: Self = Self::V0_3_0;
+    /// The newest this crate knows.
+    pub const CURRENT: Self = Self::V1_1_0;
+
+    /// The number, without a leading `v`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::V0_1_0 => "0.1.0",
+            Self::V0_2_0 => "0.2.0",
+            Self::V0_3_0 => "0.3.0",
+            Self::V0_4_0 => "0.4.0",
+            Self::V0_5_0 => "0.5.0",
+            Self::V0_6_0 => "0.6.0",
+            Self::V0_7_0 => "0.7.0",
+            Self::V0_8_0 => "0.8.0",
+            Self::V1_0_0 => "1.0.0",
+            Self::V1_1_0 => "1.1.0",
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+/// A text that is no released version; readers refuse it, so there is nothing between two of them.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("unknown CDI version \"{0}\": known are 0.1.0 to 1.1.0, as released")]
+pub struct UnknownVersion(pub String);
+
+impl FromStr for Version {
+    type Err = UnknownVersion;
+
+    /// Accepts one leading `v`, as readers do.
+    fn from_str(text: &str) -> Result<Self, UnknownVersion> {
+        let number = text.strip_prefix('v').unwrap_or(text);
+        Self::ALL
+            .into_iter()
+            .find(|version| version.as_str() == number)
+            .ok_or_else(|| UnknownVersion(text.to_owned()))
+    }
+}
+
+/// The least version that a specification needs, and because of what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requirement {
+    /// The version.
+    pub version: Version,
+    /// The fields that need it, such as `devices[2].containerEdits.mounts[0].type`; none for
+    /// [`Version::EARLIEST`].
+    pub fields: Vec<String>,
+}
+
+/// The least version that `spec` needs.
+#[must_use]
+pub fn minimum(spec: &Spec) -> Requirement {
+    let needs = needs(spec);
+    let version = needs
+        .iter()
+        .map(|need| need.0)
+        .max()
+        .unwrap_or(Version::EARLIEST);
+    let fields = needs
+        .into_iter()
+        .filter(|need| need.0 == version)
+        .map(|need| need.1)
+        .collect();
+    Requirement { version, fields }
+}
+
+/// Every field of `spec` that a reader of [`Version::EARLIEST`] does not know, with the version that
+/// brought it, in the order of the file.
+#[must_use]
+pub fn needs(spec: &Spec) -> Vec<(Version, String)> {
+    let mut found = Vec::new();
+    if spec
+        .kind
+        .split_once('/')
+        .is_some_and(|(vendor, class)| !vendor.is_empty() && class.contains('.'))
+    {
+        found.push((Version::V0_6_0, "kind".to_owned()));
+    }
+    if !spec.annotations.is_empty() {
+        found.push((Version::V0_6_0, "annotations".to_owned()));
+    }
+    edits_need(&spec.container_edits, "containerEdits", &mut found);
+    for (index, device) in spec.devices.iter().enumerate() {
+        let at = format!("devices[{index}]");
+        if device.name.starts_with(|c: char| !c.is_ascii_alphabetic()) {
+            found.push((Version::V0_5_0, format!("{at}.name")));
+        }
+        if !device.annotations.is_empty() {
+            found.push((Version::V0_6_0, format!("{at}.annotations")));
+        }
+        edits_need(
+            &device.container_edits,
+            &format!("{at}.containerEdits"),
+            &mut found,
+        );
+    }
+    found
+}
+
+fn edits_need(edits: &ContainerEdits, at: &str, found: &mut Vec<(Version, String)>) {
+    for (index, node) in edits.device_nodes.iter().enumerate() {
+        if node.host_path.as_ref().is_some_and(|path| !path.is_empty()) {
+            found.push((
+                Version::V0_5_0,
+                format!("{at}.deviceNodes[{index}].hostPath"),
+            ));
+        }
+    }
+    if !edits.net_devices.is_empty() {
+        found.push((Version::V1_1_0, format!("{at}.netDevices")));
+    }
+    for (index, mount) in edits.mounts.iter().enumerate() {
+        if mount.type_.as_ref().is_some_and(|kind| !kind.is_empty()) {
+            found.push((Version::V0_4_0, format!("{at}.mounts[{index}].type")));
+        }
+    }
+    if let Some(rdt) = &edits.intel_rdt {
+        found.push((Version::V0_7_0, format!("{at}.intelRdt")));
+        if !rdt.schemata.is_empty() {
+            found.push((Version::V1_1_0, format!("{at}.intelRdt.schemata")));
+        }
+        if rdt.enable_monitoring {
+            found.push((Version::V1_1_0, format!("{at}.intelRdt.enableMonitoring")));
+        }
+    }
+    if !edits.additional_gids.is_empty() {
+        found.push((Version::V0_7_0, format!("{at}.additionalGids")));
+    }
+}
