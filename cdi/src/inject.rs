@@ -262,8 +262,10 @@ fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), Conf
     Ok(())
 }
 
-/// Number of separators in a cleaned path: 1 for both `/` and `/a`, 2 for `/a/b`, 0 for `a`.
-fn depth(path: &str) -> usize {
+/// How deep the destination of a mount lies, as engines count it to sort mounts: the separators in the
+/// cleaned path, 1 for both `/` and `/a`, 2 for `/a/b`, 0 for `a`.
+#[must_use]
+pub fn depth(path: &str) -> usize {
     let absolute = path.starts_with('/');
     let mut kept: Vec<&str> = Vec::new();
     for part in path.split('/') {

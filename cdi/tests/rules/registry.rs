@@ -235,7 +235,7 @@ fn only_json_and_yaml_of_the_directory_itself_are_read() {
         "d",
         "sub/e.json",
         ".onload-ctk-manifest",
-        ".json",
+        "json",
     ] {
         dirs.put(
             &format!("run/{name}"),
