@@ -1,6 +1,9 @@
 //! The library that engines are built with, as Debian packages it (0.5.2), reads the same
 //! specifications and injects them into the same configurations.
 
+// Helpers of tests fail as tests do.
+#![allow(clippy::expect_used, clippy::panic)]
+
 #[path = "support/oracle.rs"]
 mod oracle;
 

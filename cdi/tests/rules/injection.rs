@@ -40,6 +40,8 @@ fn try_inject(config: &Value, json: &str) -> Result<Value, InjectError> {
     Ok(serde_json::from_slice(&config.to_bytes()).expect("JSON"))
 }
 
+/// By value, so that the tables need no `&` before each `json!`.
+#[expect(clippy::needless_pass_by_value)]
 #[track_caller]
 fn check(before: Value, edits: &str, after: Value) {
     let found = try_inject(&before, edits).unwrap_or_else(|error| panic!("{edits}: {error}"));

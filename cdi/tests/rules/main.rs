@@ -1,6 +1,10 @@
 //! The rules of CDI as data: the cases that the engines' library is tested with, told again, and
 //! what an attacker or a typing error would add to them.
 
+// Helpers of tests fail as tests do.
+#![allow(clippy::expect_used, clippy::panic)]
+
+mod annotations;
 mod injection;
 mod lossless;
 mod names;
