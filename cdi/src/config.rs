@@ -553,21 +553,22 @@ impl OciConfig {
         self.read_linux(&[], "devices")
     }
 
-    /// Takes the devices at `path` away and adds `device` at the end.
+    /// Takes the first device at the path of `device` away and adds `device` at the end.
     ///
     /// # Errors
     /// [`ConfigError::Change`].
     pub fn device_set(&mut self, device: &OciDevice) -> Result<(), ConfigError> {
         self.edit_linux(|linux| {
-            let devices = linux.array("devices")?.unwrap_or_default();
-            let mut kept = RawArray::new();
-            for (object, value) in devices.objects()?.iter().zip(devices.iter()) {
-                if object.read::<String>("path")?.as_deref() != Some(&device.path) {
-                    kept.push(value.to_owned());
+            let mut devices = linux.array("devices")?.unwrap_or_default();
+            let objects = devices.objects().map_err(|error| error.at("devices"))?;
+            for (index, object) in objects.iter().enumerate() {
+                if object.read::<String>("path")?.as_ref() == Some(&device.path) {
+                    devices.remove(index);
+                    break;
                 }
             }
-            kept.push_value(device)?;
-            linux.set_array("devices", &kept);
+            devices.push_value(device)?;
+            linux.set_array("devices", &devices);
             Ok(())
         })
     }

@@ -127,7 +127,7 @@ impl NodeInfo for HostNodes {
 
 /// Applies `edits` to `config`.
 ///
-/// Devices replace one at the same path, mounts one at the same destination, and all mounts are then
+/// A device replaces the first at its path, a mount the first at its destination, and all mounts are then
 /// sorted, stably, by the depth of their destination. Hooks and cgroup rules are added each time, so
 /// whoever applies twice has to see to it that there is nothing left to add.
 ///
@@ -250,7 +250,10 @@ fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), Conf
             &mount.options,
         )?;
         let mounts = config.mounts_mut();
-        mounts.retain(|other| other.destination() != mount.container_path);
+        let same = |other: &MountEntry| other.destination() == mount.container_path;
+        if let Some(index) = mounts.iter().position(same) {
+            mounts.remove(index);
+        }
         mounts.push(entry);
     }
     config
@@ -259,8 +262,10 @@ fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), Conf
     Ok(())
 }
 
-/// Number of separators in a cleaned path: 1 for both `/` and `/a`, 2 for `/a/b`, 0 for `a`.
-fn depth(path: &str) -> usize {
+/// How deep the destination of a mount lies, as engines count it to sort mounts: the separators in the
+/// cleaned path, 1 for both `/` and `/a`, 2 for `/a/b`, 0 for `a`.
+#[must_use]
+pub fn depth(path: &str) -> usize {
     let absolute = path.starts_with('/');
     let mut kept: Vec<&str> = Vec::new();
     for part in path.split('/') {

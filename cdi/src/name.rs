@@ -12,7 +12,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NameError {
     /// There is nothing where a part of the name should be.
-    #[error("invalid {what} in \"{text}\": it is empty")]
+    #[error("invalid {what} in {text:?}: it is empty")]
     Empty {
         /// Which part.
         what: &'static str,
@@ -20,7 +20,7 @@ pub enum NameError {
         text: String,
     },
     /// The first character is not allowed there.
-    #[error("invalid {what} \"{text}\": it starts with {found:?}, want a {want}")]
+    #[error("invalid {what} {text:?}: it starts with {found:?}, want a {want}")]
     Start {
         /// Which part.
         what: &'static str,
@@ -32,7 +32,7 @@ pub enum NameError {
         want: &'static str,
     },
     /// The last character is not allowed there.
-    #[error("invalid {what} \"{text}\": it ends with {found:?}, want a letter or a digit")]
+    #[error("invalid {what} {text:?}: it ends with {found:?}, want a letter or a digit")]
     End {
         /// Which part.
         what: &'static str,
@@ -42,7 +42,7 @@ pub enum NameError {
         found: char,
     },
     /// A character inside is not allowed.
-    #[error("invalid {what} \"{text}\": {found:?} is not allowed, want letters, digits and {want}")]
+    #[error("invalid {what} {text:?}: {found:?} is not allowed, want letters, digits and {want}")]
     Character {
         /// Which part.
         what: &'static str,
@@ -54,10 +54,10 @@ pub enum NameError {
         want: &'static str,
     },
     /// A kind without its slash.
-    #[error("invalid kind \"{0}\": want vendor/class")]
+    #[error("invalid kind {0:?}: want vendor/class")]
     NoClass(String),
     /// A qualified name without its equals sign, or a path.
-    #[error("\"{0}\" is not a qualified device name: want vendor/class=device")]
+    #[error("{0:?} is not a qualified device name: want vendor/class=device")]
     Unqualified(String),
 }
 

@@ -46,10 +46,11 @@ pub fn to_json(spec: &Spec) -> String {
 #[cfg(feature = "yaml")]
 pub fn from_yaml(bytes: &[u8]) -> Result<Spec, ParseError> {
     let text = std::str::from_utf8(bytes).map_err(|error| ParseError::Utf8(error.valid_up_to()))?;
-    serde_saphyr::from_str(text).map_err(|error| {
+    let spec: Option<Spec> = serde_saphyr::from_str(text).map_err(|error| {
         let message = error.to_string();
         ParseError::Yaml(message.lines().next().unwrap_or_default().to_owned())
-    })
+    })?;
+    spec.ok_or_else(|| ParseError::Yaml("there is nothing in it".to_owned()))
 }
 
 /// Writes YAML, fields in the order of [`to_json`].

@@ -313,9 +313,7 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let path = entry.path();
-        let wanted = path
-            .extension()
-            .is_some_and(|extension| extension == "json" || extension == "yaml");
+        let wanted = ends_in(&path, ".json") || ends_in(&path, ".yaml");
         if wanted && !entry.file_type()?.is_dir() {
             paths.push(path);
         }
@@ -324,12 +322,16 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// A file called `.json` counts, as it does for engines; it has no extension in Rust's sense.
+fn ends_in(path: &Path, extension: &str) -> bool {
+    path.as_os_str()
+        .as_encoded_bytes()
+        .ends_with(extension.as_bytes())
+}
+
 fn read(path: &Path) -> Result<Spec, String> {
     let bytes = read_file(path).map_err(|error| format!("reading the file: {error}"))?;
-    let yaml = path
-        .extension()
-        .is_some_and(|extension| extension == "yaml");
-    if yaml {
+    if ends_in(path, ".yaml") {
         read_yaml(&bytes)
     } else {
         parse::from_json(&bytes).map_err(|error| error.to_string())

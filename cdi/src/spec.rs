@@ -9,11 +9,16 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// A CDI specification: the content of one file of a specification directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    remote = "Self",
+    default,
+    deny_unknown_fields,
+    rename_all = "camelCase"
+)]
 pub struct Spec {
     /// Version of the CDI specification that a reader must know, such as `0.5.0`.
     #[serde(deserialize_with = "nullable")]
@@ -40,7 +45,12 @@ pub struct Spec {
 
 /// One device that can be asked for by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    remote = "Self",
+    default,
+    deny_unknown_fields,
+    rename_all = "camelCase"
+)]
 pub struct Device {
     /// Name, unique in its file.
     #[serde(deserialize_with = "nullable")]
@@ -58,7 +68,12 @@ pub struct Device {
 
 /// What to change in an OCI configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    remote = "Self",
+    default,
+    deny_unknown_fields,
+    rename_all = "camelCase"
+)]
 pub struct ContainerEdits {
     /// Environment of the process, each `NAME=value`.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
@@ -107,7 +122,12 @@ impl ContainerEdits {
 
 /// A device node to create in the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    remote = "Self",
+    default,
+    deny_unknown_fields,
+    rename_all = "camelCase"
+)]
 pub struct DeviceNode {
     /// Path in the container.
     #[serde(deserialize_with = "nullable")]
@@ -151,7 +171,12 @@ impl DeviceNode {
 
 /// A network interface to move into the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    remote = "Self",
+    default,
+    deny_unknown_fields,
+    rename_all = "camelCase"
+)]
 pub struct NetDevice {
     /// Name on the host.
     #[serde(deserialize_with = "nullable")]
@@ -163,7 +188,12 @@ pub struct NetDevice {
 
 /// A mount to make in the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    remote = "Self",
+    default,
+    deny_unknown_fields,
+    rename_all = "camelCase"
+)]
 pub struct Mount {
     /// Source on the host.
     #[serde(deserialize_with = "nullable")]
@@ -181,7 +211,12 @@ pub struct Mount {
 
 /// An OCI hook to add.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    remote = "Self",
+    default,
+    deny_unknown_fields,
+    rename_all = "camelCase"
+)]
 pub struct Hook {
     /// Stage: `prestart`, `createRuntime`, `createContainer`, `startContainer`, `poststart` or
     /// `poststop`.
@@ -204,7 +239,12 @@ pub struct Hook {
 
 /// Intel Resource Director Technology class of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[serde(
+    remote = "Self",
+    default,
+    deny_unknown_fields,
+    rename_all = "camelCase"
+)]
 pub struct IntelRdt {
     /// Class of service; a file name, or `/` for the root class.
     #[serde(rename = "closID", skip_serializing_if = "Option::is_none")]
@@ -229,6 +269,49 @@ pub struct IntelRdt {
 )]
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+/// Derived code also takes a list for a struct, its fields in order. No other reader of CDI does, so
+/// the derived code is only shown maps.
+macro_rules! maps_only {
+    ($($name:ident),*) => {$(
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                Self::deserialize(MapOnly(deserializer))
+            }
+        }
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                Self::serialize(self, serializer)
+            }
+        }
+    )*};
+}
+maps_only!(
+    Spec,
+    Device,
+    ContainerEdits,
+    DeviceNode,
+    NetDevice,
+    Mount,
+    Hook,
+    IntelRdt
+);
+
+struct MapOnly<D>(D);
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for MapOnly<D> {
+    type Error = D::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.0.deserialize_map(visitor)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+        unit unit_struct newtype_struct seq tuple tuple_struct map struct enum identifier
+        ignored_any
+    }
 }
 
 fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>

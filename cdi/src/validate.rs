@@ -76,7 +76,7 @@ pub fn validate(spec: &Spec) -> Result<(), Vec<Problem>> {
         if !seen.insert(device.name.as_str()) {
             problems.add(
                 format!("{at}.name"),
-                format!("\"{}\" is there twice", device.name),
+                format!("{:?} is there twice", device.name),
             );
         }
         let edits_at = format!("{at}.containerEdits");
@@ -133,7 +133,7 @@ fn check_edits(edits: &ContainerEdits, at: &str, problems: &mut Problems) {
         let at = format!("{at}.hooks[{index}]");
         if !HOOK_NAMES.contains(&hook.hook_name.as_str()) {
             let message = format!(
-                "no stage is called \"{}\": want one of {}",
+                "no stage is called {:?}: want one of {}",
                 hook.hook_name,
                 HOOK_NAMES.join(", ")
             );
@@ -169,7 +169,7 @@ fn check_node(node: &DeviceNode, at: &str, problems: &mut Problems) {
     {
         problems.add(
             format!("{at}.type"),
-            format!("want b, c, u or p, found \"{kind}\""),
+            format!("want b, c, u or p, found {kind:?}"),
         );
     }
     for (field, number) in [("major", node.major), ("minor", node.minor)] {
@@ -180,7 +180,7 @@ fn check_node(node: &DeviceNode, at: &str, problems: &mut Problems) {
     if let Some(permissions) = node.permissions.as_deref()
         && permissions.contains(|c| !"rwm".contains(c))
     {
-        let message = format!("want a subset of rwm, found \"{permissions}\"");
+        let message = format!("want a subset of rwm, found {permissions:?}");
         problems.add(format!("{at}.permissions"), message);
     }
 }
@@ -197,7 +197,7 @@ fn check_net_devices(devices: &[NetDevice], at: &str, problems: &mut Problems) {
             if value.is_empty() {
                 problems.add(at, "it is empty");
             } else if !seen.insert(value.as_str()) {
-                problems.add(at, format!("\"{value}\" is there twice"));
+                problems.add(at, format!("{value:?} is there twice"));
             }
         }
     }

@@ -68,7 +68,7 @@ impl fmt::Display for Version {
 
 /// A text that is no released version; readers refuse it, so there is nothing between two of them.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("unknown CDI version \"{0}\": known are 0.1.0 to 1.1.0, as released")]
+#[error("unknown CDI version {0:?}: known are 0.1.0 to 1.1.0, as released")]
 pub struct UnknownVersion(pub String);
 
 impl FromStr for Version {

@@ -1,0 +1,448 @@
+use std::collections::BTreeMap;
+use std::io;
+
+use onload_cdi::config::OciConfig;
+use onload_cdi::inject::{HostNodes, InjectError, Node, NodeInfo, NodeKind, apply};
+use serde_json::{Value, json};
+
+use crate::edits;
+
+/// A host with the nodes that a test says.
+struct Nodes(BTreeMap<&'static str, Node>);
+
+impl NodeInfo for Nodes {
+    fn node(&self, path: &str) -> io::Result<Node> {
+        self.0
+            .get(path)
+            .copied()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+fn nodes() -> Nodes {
+    let node = |kind, major, minor| Node {
+        kind,
+        major,
+        minor,
+        mode: 0o660,
+    };
+    Nodes(BTreeMap::from([
+        ("/dev/null", node(NodeKind::Char, 1, 3)),
+        ("/dev/zero", node(NodeKind::Char, 1, 5)),
+        ("/dev/sda", node(NodeKind::Block, 8, 0)),
+        ("/dev/fifo", node(NodeKind::Fifo, 0, 0)),
+    ]))
+}
+
+fn try_inject(config: &Value, json: &str) -> Result<Value, InjectError> {
+    let mut config = OciConfig::parse(config.to_string().as_bytes()).expect("a configuration");
+    apply(&mut config, &edits(json), &nodes())?;
+    Ok(serde_json::from_slice(&config.to_bytes()).expect("JSON"))
+}
+
+/// By value, so that the tables need no `&` before each `json!`.
+#[expect(clippy::needless_pass_by_value)]
+#[track_caller]
+fn check(before: Value, edits: &str, after: Value) {
+    let found = try_inject(&before, edits).unwrap_or_else(|error| panic!("{edits}: {error}"));
+    assert_eq!(found, after, "{edits}");
+}
+
+fn rule(kind: &str, major: i64, minor: i64, access: &str) -> Value {
+    json!({"allow": true, "type": kind, "major": major, "minor": minor, "access": access})
+}
+
+#[test]
+fn no_edits_change_no_byte() {
+    let bytes = b" { \"ociVersion\" : \"1.0.2\", \"mounts\": [ {\"destination\":\"/a/b\"}, {\"destination\":\"/a\"} ] }\n";
+    let mut config = OciConfig::parse(bytes).expect("a configuration");
+    apply(&mut config, &edits("{}"), &nodes()).expect("nothing to do");
+    assert_eq!(config.to_bytes(), bytes.trim_ascii());
+}
+
+#[test]
+fn variables_are_added_in_order() {
+    check(
+        json!({}),
+        r#"{"env": ["B=2", "A=1"]}"#,
+        json!({"process": {"env": ["B=2", "A=1"]}}),
+    );
+    check(
+        json!({"process": {"env": ["P=x"], "cwd": "/"}}),
+        r#"{"env": ["A=1"]}"#,
+        json!({"process": {"env": ["P=x", "A=1"], "cwd": "/"}}),
+    );
+}
+
+#[test]
+fn a_variable_is_never_there_twice() {
+    check(
+        json!({"process": {"env": ["A=old", "B=1", "A=older", "AA=2", "B=3"]}}),
+        r#"{"env": ["A=new"]}"#,
+        json!({"process": {"env": ["A=new", "B=1", "AA=2", "B=3"]}}),
+    );
+    check(
+        json!({}),
+        r#"{"env": ["A=1", "B=1", "A=2"]}"#,
+        json!({"process": {"env": ["A=2", "B=1"]}}),
+    );
+    check(
+        json!({"process": {"env": ["A"]}}),
+        r#"{"env": ["A=1"]}"#,
+        json!({"process": {"env": ["A", "A=1"]}}),
+    );
+}
+
+#[test]
+fn a_device_takes_from_the_host_what_the_edits_leave_open() {
+    for edits in [
+        r#"{"deviceNodes": [{"path": "/dev/null"}]}"#,
+        r#"{"deviceNodes": [{"path": "/dev/null", "type": ""}]}"#,
+        r#"{"deviceNodes": [{"path": "/dev/null", "type": "c"}]}"#,
+        r#"{"deviceNodes": [{"path": "/dev/null", "type": "c", "major": 0, "minor": 77}]}"#,
+        r#"{"deviceNodes": [{"path": "/dev/null", "permissions": ""}]}"#,
+        r#"{"deviceNodes": [{"path": "/dev/null", "hostPath": ""}]}"#,
+    ] {
+        let device =
+            json!({"path": "/dev/null", "type": "c", "major": 1, "minor": 3, "fileMode": 0o660});
+        let after = json!({"linux":
+            {"devices": [device], "resources": {"devices": [rule("c", 1, 3, "rwm")]}}});
+        check(json!({}), edits, after);
+    }
+}
+
+#[test]
+fn a_device_keeps_what_the_edits_say() {
+    let edits = r#"{"deviceNodes": [{"path": "/dev/disk", "hostPath": "/dev/sda", "type": "b", "major": 8,
+        "minor": 1, "fileMode": 384, "permissions": "r", "uid": 5, "gid": 6}]}"#;
+    let device = json!({"path": "/dev/disk", "type": "b", "major": 8, "minor": 1, "fileMode": 0o600,
+        "uid": 5, "gid": 6});
+    let after = json!({"linux":
+        {"devices": [device], "resources": {"devices": [rule("b", 8, 1, "r")]}}});
+    check(json!({}), edits, after);
+}
+
+#[test]
+fn a_major_number_alone_brings_the_minor_number_of_the_edits() {
+    let edits = r#"{"deviceNodes": [{"path": "/dev/null", "major": 9}]}"#;
+    let device =
+        json!({"path": "/dev/null", "type": "c", "major": 9, "minor": 0, "fileMode": 0o660});
+    let after = json!({"linux":
+        {"devices": [device], "resources": {"devices": [rule("c", 9, 0, "rwm")]}}});
+    check(json!({}), edits, after);
+}
+
+#[test]
+fn a_device_that_is_written_down_need_not_exist() {
+    let edits =
+        r#"{"deviceNodes": [{"path": "/dev/absent", "type": "c", "major": 10, "minor": 1}]}"#;
+    let device = json!({"path": "/dev/absent", "type": "c", "major": 10, "minor": 1});
+    let after = json!({"linux":
+        {"devices": [device], "resources": {"devices": [rule("c", 10, 1, "rwm")]}}});
+    check(json!({}), edits, after);
+    let fifo = r#"{"deviceNodes": [{"path": "/dev/absent", "type": "p"}]}"#;
+    let device = json!({"path": "/dev/absent", "type": "p", "major": 0, "minor": 0});
+    check(json!({}), fifo, json!({"linux": {"devices": [device]}}));
+}
+
+#[test]
+fn a_pipe_gets_no_cgroup_rule_and_an_unbuffered_device_neither() {
+    let fifo = json!({"path": "/dev/fifo", "type": "p", "major": 0, "minor": 0, "fileMode": 0o660});
+    check(
+        json!({}),
+        r#"{"deviceNodes": [{"path": "/dev/fifo"}]}"#,
+        json!({"linux": {"devices": [fifo]}}),
+    );
+    let device =
+        json!({"path": "/dev/null", "type": "u", "major": 1, "minor": 3, "fileMode": 0o660});
+    check(
+        json!({}),
+        r#"{"deviceNodes": [{"path": "/dev/null", "type": "u", "major": 1, "minor": 3}]}"#,
+        json!({"linux": {"devices": [device]}}),
+    );
+}
+
+#[test]
+fn a_device_that_cannot_be_what_the_edits_say_is_refused() {
+    for (edits, said) in [
+        (
+            r#"{"deviceNodes": [{"path": "/dev/absent"}]}"#,
+            "/dev/absent",
+        ),
+        (
+            r#"{"deviceNodes": [{"path": "/dev/absent", "type": "c"}]}"#,
+            "/dev/absent",
+        ),
+        (
+            r#"{"deviceNodes": [{"path": "/dev/absent", "major": 1, "minor": 3}]}"#,
+            "/dev/absent",
+        ),
+        (
+            r#"{"deviceNodes": [{"path": "/dev/null", "hostPath": "/dev/absent"}]}"#,
+            "/dev/absent",
+        ),
+        (
+            r#"{"deviceNodes": [{"path": "/dev/null", "type": "b"}]}"#,
+            "of type c, the edits say b",
+        ),
+        (
+            r#"{"deviceNodes": [{"path": "/dev/null", "type": "u"}]}"#,
+            "of type c, the edits say u",
+        ),
+    ] {
+        let error = try_inject(&json!({}), edits).expect_err(edits).to_string();
+        assert!(error.contains(said), "{edits}: {error}");
+    }
+}
+
+#[test]
+fn a_device_belongs_to_the_user_of_the_process() {
+    let edits = r#"{"deviceNodes": [{"path": "/dev/null"}]}"#;
+    let found = |user: Value| {
+        let after = try_inject(&json!({"process": {"user": user}}), edits).expect("an injection");
+        let device = after["linux"]["devices"][0].clone();
+        (device["uid"].clone(), device["gid"].clone())
+    };
+    assert_eq!(
+        found(json!({"uid": 1000, "gid": 100})),
+        (json!(1000), json!(100))
+    );
+    assert_eq!(
+        found(json!({"uid": 0, "gid": 0})),
+        (Value::Null, Value::Null)
+    );
+    assert_eq!(found(json!({"uid": 0, "gid": 7})), (Value::Null, json!(7)));
+    assert_eq!(found(json!(null)), (Value::Null, Value::Null));
+    let own = r#"{"deviceNodes": [{"path": "/dev/null", "uid": 0, "gid": 5}]}"#;
+    let user = json!({"process": {"user": {"uid": 1000, "gid": 100}}});
+    let device = try_inject(&user, own).expect("an injection")["linux"]["devices"][0].clone();
+    assert_eq!(
+        (device["uid"].clone(), device["gid"].clone()),
+        (json!(0), json!(5))
+    );
+}
+
+#[test]
+fn a_device_replaces_the_one_at_its_path_and_moves_to_the_end() {
+    let before = json!({"linux": {
+        "devices": [{"path": "/dev/null", "type": "c", "major": 9, "minor": 9, "x": 1},
+            {"path": "/dev/other", "type": "c", "major": 5, "minor": 5, "unknown": [1]}],
+        "resources": {"devices": [{"allow": false, "access": "rwm"}], "memory": {"limit": 5}}}});
+    let after = json!({"linux": {
+        "devices": [{"path": "/dev/other", "type": "c", "major": 5, "minor": 5, "unknown": [1]},
+            {"path": "/dev/null", "type": "c", "major": 1, "minor": 3, "fileMode": 0o660}],
+        "resources": {"devices": [{"allow": false, "access": "rwm"}, rule("c", 1, 3, "rw")],
+            "memory": {"limit": 5}}}});
+    check(
+        before,
+        r#"{"deviceNodes": [{"path": "/dev/null", "permissions": "rw"}]}"#,
+        after,
+    );
+}
+
+#[test]
+fn a_device_given_twice_is_there_once_with_two_rules() {
+    let edits =
+        r#"{"deviceNodes": [{"path": "/dev/null"}, {"path": "/dev/zero"}, {"path": "/dev/null"}]}"#;
+    let after = try_inject(&json!({}), edits).expect("an injection");
+    let paths: Vec<_> = after["linux"]["devices"]
+        .as_array()
+        .expect("devices")
+        .iter()
+        .map(|device| device["path"].clone())
+        .collect();
+    assert_eq!(paths, ["/dev/zero", "/dev/null"]);
+    assert_eq!(
+        after["linux"]["resources"]["devices"]
+            .as_array()
+            .map(Vec::len),
+        Some(3)
+    );
+}
+
+fn destinations(config: &Value) -> Vec<&str> {
+    config["mounts"]
+        .as_array()
+        .expect("mounts")
+        .iter()
+        .map(|mount| mount["destination"].as_str().unwrap_or_default())
+        .collect()
+}
+
+#[test]
+fn a_mount_is_handed_on_as_it_is() {
+    check(
+        json!({}),
+        r#"{"mounts": [{"hostPath": "/dev/host", "containerPath": "/dev/container"}]}"#,
+        json!({"mounts": [{"destination": "/dev/container", "source": "/dev/host"}]}),
+    );
+    check(
+        json!({"mounts": []}),
+        r#"{"mounts": [{"hostPath": "none", "containerPath": "/huge", "type": "hugetlbfs", "options": ["nosuid", "pagesize=2M"]}]}"#,
+        json!({"mounts": [{"destination": "/huge", "type": "hugetlbfs", "source": "none",
+            "options": ["nosuid", "pagesize=2M"]}]}),
+    );
+}
+
+#[test]
+fn mounts_are_sorted_by_the_depth_of_their_destination_and_else_stay_in_order() {
+    let before = json!({"mounts": [
+        {"destination": "/b/c/d"}, {"destination": "/proc"}, {"destination": "/"},
+        {"destination": "/x//y/"}, {"destination": "/a/../b"}, {"destination": "relative"},
+        {"destination": "/../../up/./here"}, {"destination": "a/../../b"}]});
+    let edits = r#"{"mounts": [{"hostPath": "/h", "containerPath": "/e/f"}, {"hostPath": "/h", "containerPath": "/g"}]}"#;
+    let after = try_inject(&before, edits).expect("an injection");
+    let want = [
+        "relative",
+        "/proc",
+        "/",
+        "/a/../b",
+        "a/../../b",
+        "/g",
+        "/x//y/",
+        "/../../up/./here",
+        "/e/f",
+        "/b/c/d",
+    ];
+    assert_eq!(destinations(&after), want);
+}
+
+#[test]
+fn without_mounts_among_the_edits_nothing_is_sorted() {
+    let before = json!({"mounts": [{"destination": "/a/b"}, {"destination": "/a"}]});
+    let after = try_inject(&before, r#"{"env": ["A=b"]}"#).expect("an injection");
+    assert_eq!(destinations(&after), ["/a/b", "/a"]);
+}
+
+#[test]
+fn a_mount_replaces_the_first_at_exactly_its_destination() {
+    let before = json!({"mounts": [{"destination": "/a", "source": "old"}, {"destination": "/a/"},
+        {"destination": "/b", "uidMappings": []}, {"destination": "/a", "source": "second"}]});
+    let after = json!({"mounts": [{"destination": "/a/"}, {"destination": "/b", "uidMappings": []},
+        {"destination": "/a", "source": "second"}, {"destination": "/a", "source": "/new"}]});
+    check(
+        before,
+        r#"{"mounts": [{"hostPath": "/new", "containerPath": "/a"}]}"#,
+        after,
+    );
+}
+
+#[test]
+fn hooks_go_behind_those_of_their_stage() {
+    let before =
+        json!({"hooks": {"createRuntime": [{"path": "/first", "odd": 1}], "prestart": null}});
+    let edits = r#"{"hooks": [
+        {"hookName": "prestart", "path": "/a", "args": ["a", "b"], "env": ["E=1"], "timeout": 3},
+        {"hookName": "createRuntime", "path": "/b"},
+        {"hookName": "createContainer", "path": "/c"},
+        {"hookName": "startContainer", "path": "/d"},
+        {"hookName": "poststart", "path": "/e"},
+        {"hookName": "poststop", "path": "/f", "timeout": 0},
+        {"hookName": "createRuntime", "path": "/b"}]}"#;
+    let after = json!({"hooks": {
+        "createRuntime": [{"path": "/first", "odd": 1}, {"path": "/b"}, {"path": "/b"}],
+        "prestart": [{"path": "/a", "args": ["a", "b"], "env": ["E=1"], "timeout": 3}],
+        "createContainer": [{"path": "/c"}],
+        "startContainer": [{"path": "/d"}],
+        "poststart": [{"path": "/e"}],
+        "poststop": [{"path": "/f", "timeout": 0}]}});
+    check(before, edits, after);
+}
+
+#[test]
+fn groups_are_added_once_and_never_group_0() {
+    check(
+        json!({"process": {"user": {"uid": 5, "gid": 5, "additionalGids": [10], "umask": 18}}}),
+        r#"{"additionalGids": [0, 4, 10, 4, 11]}"#,
+        json!({"process": {"user": {"uid": 5, "gid": 5, "additionalGids": [10, 4, 11], "umask": 18}}}),
+    );
+    check(
+        json!({}),
+        r#"{"additionalGids": [7]}"#,
+        json!({"process": {"user": {"additionalGids": [7]}}}),
+    );
+    let none = try_inject(&json!({"a": 1}), r#"{"additionalGids": [0]}"#).expect("an injection");
+    assert_eq!(none, json!({"a": 1}));
+}
+
+#[test]
+fn network_devices_are_set_by_their_name_on_the_host() {
+    check(
+        json!({"linux": {"netDevices": {"eth0": {"name": "old", "odd": 1}, "eth9": {"name": "x"}}}}),
+        r#"{"netDevices": [{"hostInterfaceName": "eth0", "name": "net0"}, {"hostInterfaceName": "eth1", "name": "net1"}]}"#,
+        json!({"linux": {"netDevices": {"eth0": {"name": "net0"}, "eth9": {"name": "x"}, "eth1": {"name": "net1"}}}}),
+    );
+}
+
+#[test]
+fn an_rdt_class_replaces_the_one_that_is_there() {
+    check(
+        json!({"linux": {"intelRdt": {"closID": "old", "enableCMT": true}}}),
+        r#"{"intelRdt": {"closID": "new", "l3CacheSchema": "L3:0=7f", "memBwSchema": "MB:0=70", "schemata": ["L3:0=ff"], "enableMonitoring": true}}"#,
+        json!({"linux": {"intelRdt": {"closID": "new", "l3CacheSchema": "L3:0=7f",
+            "memBwSchema": "MB:0=70", "schemata": ["L3:0=ff"], "enableMonitoring": true}}}),
+    );
+}
+
+#[test]
+fn edits_that_are_wrong_together_are_refused_before_anything_is_done() {
+    let twice = r#"{"env": ["A=b"], "netDevices": [{"hostInterfaceName": "eth0", "name": "a"}, {"hostInterfaceName": "eth0", "name": "b"}]}"#;
+    let mut config = OciConfig::parse(b"{}").expect("a configuration");
+    let error = apply(&mut config, &edits(twice), &nodes()).expect_err("a duplicate");
+    assert!(matches!(error, InjectError::Invalid(_)), "{error}");
+    assert_eq!(config.to_bytes(), b"{}");
+}
+
+#[test]
+fn a_configuration_with_parts_of_a_wrong_type_is_refused_with_the_place() {
+    for (before, edits, place) in [
+        (
+            r#"{"process": {"env": {}}}"#,
+            r#"{"env": ["A=b"]}"#,
+            "process: env",
+        ),
+        (
+            r#"{"linux": {"devices": [1]}}"#,
+            r#"{"deviceNodes": [{"path": "/dev/null"}]}"#,
+            "linux: devices: [0]",
+        ),
+        (
+            r#"{"linux": {"resources": []}}"#,
+            r#"{"deviceNodes": [{"path": "/dev/null"}]}"#,
+            "linux: resources",
+        ),
+        (
+            r#"{"hooks": {"poststop": {}}}"#,
+            r#"{"hooks": [{"hookName": "poststop", "path": "/x"}]}"#,
+            "hooks: poststop",
+        ),
+        (
+            r#"{"process": {"user": {"uid": "root"}}}"#,
+            r#"{"deviceNodes": [{"path": "/dev/null"}]}"#,
+            "process: uid",
+        ),
+    ] {
+        let mut config = OciConfig::parse(before.as_bytes()).expect("a configuration");
+        let error = apply(&mut config, &super::edits(edits), &nodes())
+            .expect_err(before)
+            .to_string();
+        assert!(error.contains(place), "{before}: {error}");
+    }
+}
+
+#[test]
+fn the_hosts_nodes_are_looked_at_without_following_links() {
+    let null = HostNodes.node("/dev/null").expect("/dev/null");
+    assert_eq!((null.kind, null.major, null.minor), (NodeKind::Char, 1, 3));
+    let dir = tempfile::tempdir().expect("a directory");
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink("/dev/null", &link).expect("a link");
+    let error = HostNodes
+        .node(link.to_str().expect("a path"))
+        .expect_err("a link");
+    assert_eq!(error.to_string(), "not a device node");
+    let absent = HostNodes.node("/dev/absent/node").expect_err("nothing");
+    assert_eq!(absent.kind(), io::ErrorKind::NotFound);
+    assert!(HostNodes.node("/dev/nu\0ll").is_err());
+    assert!(HostNodes.node("/").is_err());
+}

@@ -1,0 +1,399 @@
+use onload_cdi::config::{CapabilitySet, HugepageLimit, OciConfig, Rlimit};
+use onload_cdi::raw::{RawArray, RawError, RawObject};
+use proptest::prelude::*;
+use serde_json::Value;
+
+use crate::strings;
+
+/// Texts that are JSON, with spellings and white space that no writer would choose.
+fn json_text() -> impl Strategy<Value = String> {
+    let number = prop_oneof![
+        "-?(0|[1-9][0-9]{0,40})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?",
+        Just("1e3".to_owned()),
+        Just("0.10".to_owned()),
+        Just("123456789012345678901234567890".to_owned()),
+    ];
+    let text = prop_oneof![
+        any::<String>().prop_map(|text| Value::from(text).to_string()),
+        "\"(\\\\u[0-9a-fA-F]{4}|\\\\/|\\\\n|[a-z ]){0,8}\"",
+    ];
+    let word = prop_oneof![Just("null"), Just("true"), Just("false")].prop_map(str::to_owned);
+    let leaf = prop_oneof![number, text, word];
+    leaf.prop_recursive(6, 64, 8, |inner| {
+        let space = || "[ \n\r\t]{0,2}";
+        let element = (space(), inner.clone(), space()).prop_map(|(a, b, c)| format!("{a}{b}{c}"));
+        prop_oneof![
+            (prop::collection::vec(element, 0..6), space()).prop_map(|(list, space)| format!(
+                "[{}]",
+                if list.is_empty() {
+                    space
+                } else {
+                    list.join(",")
+                }
+            )),
+            object_text(inner, space()),
+        ]
+    })
+}
+
+fn object_text(
+    value: impl Strategy<Value = String>,
+    space: &'static str,
+) -> impl Strategy<Value = String> {
+    let key = "[a-zA-Z_.é/\"\\\\]{0,6}".prop_map(|key| Value::from(key).to_string());
+    let member = (space, value, space).prop_map(|(a, b, c)| format!("{a}:{c}{b}{a}"));
+    prop::collection::btree_map(key, member, 0..6).prop_map(|members| {
+        let members: Vec<String> = members
+            .into_iter()
+            .map(|(key, value)| format!("{key}{value}"))
+            .collect();
+        format!("{{{}}}", members.join(","))
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_object_is_written_as_it_was_read(text in object_text(json_text(), "[ \n\t]{0,2}")) {
+        let object = RawObject::parse(text.as_bytes()).expect("an object");
+        prop_assert_eq!(object.to_bytes(), text.as_bytes());
+        let raw = object.to_raw();
+        prop_assert_eq!(raw.get(), text);
+    }
+
+    #[test]
+    fn a_change_leaves_every_other_value_its_spelling(
+        text in object_text(json_text(), "[ \n\t]{0,2}"),
+        which in any::<prop::sample::Index>(),
+    ) {
+        let before = RawObject::parse(text.as_bytes()).expect("an object");
+        prop_assume!(!before.is_empty());
+        let key = before.keys().nth(which.index(before.len())).expect("a key").to_owned();
+        let mut object = before.clone();
+        object.write(&key, &true).expect("a value");
+        let after = RawObject::parse(&object.to_bytes()).expect("what was written");
+        prop_assert!(before.keys().eq(after.keys()));
+        for (name, value) in after.iter() {
+            let want = if name == key { "true" } else { before.get(name).expect("a value").get() };
+            prop_assert_eq!(value.get(), want);
+        }
+        object.remove(&key);
+        prop_assert_eq!(RawObject::parse(&object.to_bytes()).expect("JSON").len(), before.len() - 1);
+    }
+
+    #[test]
+    fn any_array_is_written_as_it_was_read(elements in prop::collection::vec(json_text(), 0..6)) {
+        let text = format!("[{}]", elements.join(" ,\n"));
+        let mut array = RawArray::parse(text.as_bytes()).expect("an array");
+        prop_assert_eq!(array.to_bytes(), text.as_bytes());
+        array.push_value("x").expect("a value");
+        let after = RawArray::parse(&array.to_bytes()).expect("what was written");
+        let found: Vec<&str> = after.iter().map(serde_json::value::RawValue::get).collect();
+        let mut want: Vec<&str> = elements.iter().map(String::as_str).collect();
+        want.push("\"x\"");
+        prop_assert_eq!(found, want);
+    }
+
+    #[test]
+    fn bytes_of_any_kind_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        let _ = RawObject::parse(&bytes);
+        let _ = RawArray::parse(&bytes);
+        let _ = OciConfig::parse(&bytes);
+        let _ = onload_cdi::parse::from_json(&bytes);
+    }
+
+    #[test]
+    fn a_configuration_whose_environment_is_set_keeps_all_the_rest(extra in json_text(), inner in json_text()) {
+        let text = format!(r#"{{"x": {extra}, "process": {{"cwd": "/", "y": {inner} , "env": ["A=1"]}}, "z": 1e3}}"#);
+        let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
+        prop_assert_eq!(config.to_bytes(), text.as_bytes());
+        config.env_set("A", "2").expect("a variable");
+        let want = format!(r#"{{"x":{extra},"process":{{"cwd":"/","y":{inner},"env":["A=2"]}},"z":1e3}}"#);
+        prop_assert_eq!(String::from_utf8(config.to_bytes()).expect("text"), want);
+    }
+}
+
+#[test]
+fn spellings_of_numbers_and_texts_survive_a_change_beside_them() {
+    let text = r#"{"a": 1e3, "b":0.10,"c" : 123456789012345678901234567890, "\u0064": "\u00e9\/", "e": -0, "f": "\ud800"}"#;
+    let mut object = RawObject::parse(text.as_bytes()).expect("an object");
+    object.write("g", &1).expect("a value");
+    let want = r#"{"a":1e3,"b":0.10,"c":123456789012345678901234567890,"\u0064":"\u00e9\/","e":-0,"f":"\ud800","g":1}"#;
+    assert_eq!(String::from_utf8(object.to_bytes()).expect("text"), want);
+    assert_eq!(
+        object.read::<String>("d").expect("a text").as_deref(),
+        Some("é/")
+    );
+}
+
+#[test]
+fn deep_nesting_costs_no_stack() {
+    for depth in [10_000, 1_000_000] {
+        for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+            let deep = format!("{}1{}", open.repeat(depth), close.repeat(depth));
+            let text = format!(
+                r#"{{"annotations":{{}},"deep":{deep},"process":{{"deep":{deep}}},"mounts":[{{"deep":{deep}}}]}}"#
+            );
+            let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
+            assert_eq!(config.to_bytes(), text.as_bytes());
+            config.env_set("A", "b").expect("a variable");
+            config.mounts_mut();
+            let bytes = config.to_bytes();
+            assert!(bytes.len() > text.len() && bytes.ends_with(b"}"));
+        }
+    }
+}
+
+#[test]
+fn an_object_that_says_a_key_twice_is_refused_where_it_is_opened() {
+    for text in [
+        r#"{"process": {}, "process": {}}"#,
+        r#"{"a": 1, "b": 2, "a": 1}"#,
+        r#"{"a": 1, "\u0061": 1}"#,
+        r#"{"process": {"env": [], "env": ["A=b"]}}"#,
+        r#"{"hooks": {"prestart": [], "prestart": []}}"#,
+        r#"{"linux": {"devices": [], "devices": []}}"#,
+        r#"{"annotations": {"onload.dev/nic": "a", "onload.dev/nic": "b"}}"#,
+        r#"{"mounts": [{"destination": "/a", "destination": "/b"}]}"#,
+    ] {
+        let error = OciConfig::parse(text.as_bytes())
+            .expect_err(text)
+            .to_string();
+        assert!(error.contains("duplicate key"), "{text}: {error}");
+    }
+    let unopened = r#"{"windows": {"a": 1, "a": 2}}"#;
+    assert_eq!(
+        OciConfig::parse(unopened.as_bytes())
+            .expect("not ours")
+            .to_bytes(),
+        unopened.as_bytes()
+    );
+    let inside = r#"{"process": {"user": {"uid": 0, "uid": 1000}}}"#;
+    let mut config = OciConfig::parse(inside.as_bytes()).expect("not opened yet");
+    assert!(config.user().is_err());
+    assert!(config.additional_gid_add(5).is_err());
+}
+
+#[test]
+fn a_key_in_another_case_is_refused_since_go_takes_it_for_the_one_that_is_meant() {
+    for text in [
+        r#"{"Process": {}}"#,
+        r#"{"mounts": [], "Mounts": []}"#,
+        r#"{"process": {"Env": []}}"#,
+        r#"{"linux": {"netdevices": {}}}"#,
+        r#"{"hooks": {"createruntime": []}}"#,
+    ] {
+        let error = OciConfig::parse(text.as_bytes())
+            .expect_err(text)
+            .to_string();
+        assert!(error.contains("in case alone"), "{text}: {error}");
+    }
+    assert!(OciConfig::parse(br#"{"annotations": {"A": "1", "a": "2"}}"#).is_ok());
+}
+
+#[test]
+fn what_is_no_configuration_is_refused() {
+    for text in [
+        "",
+        " ",
+        "null",
+        "[]",
+        "1",
+        "\"a\"",
+        "{",
+        "{}}",
+        "{,}",
+        "{\"a\":}",
+        "{\"a\":1,}",
+        "{'a':1}",
+        "{\"a\":01}",
+        "{\"a\":+1}",
+        "{\"a\":NaN}",
+        "{\"a\":\"\n\"}",
+        "{\"a\" 1}",
+        "{1:2}",
+        "\u{feff}{}",
+        r#"{"process": []}"#,
+        r#"{"mounts": {}}"#,
+        r#"{"mounts": [1]}"#,
+        r#"{"linux": "x"}"#,
+        r#"{"hooks": 1}"#,
+        r#"{"annotations": []}"#,
+    ] {
+        assert!(OciConfig::parse(text.as_bytes()).is_err(), "{text}");
+    }
+    assert!(matches!(
+        RawObject::parse(b"{\"a\": \"\xff\"}"),
+        Err(RawError::Utf8(7))
+    ));
+}
+
+#[test]
+fn null_parts_read_as_absent_and_stay_unless_they_are_set() {
+    let text = r#"{"process":null,"mounts":null,"linux":null,"hooks":null,"annotations":null}"#;
+    let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
+    assert!(config.process().is_none() && config.mounts().is_empty());
+    assert_eq!(config.to_bytes(), text.as_bytes());
+    config.env_set("A", "b").expect("a variable");
+    config.annotation_set("k", "v").expect("an annotation");
+    let want = r#"{"process":{"env":["A=b"]},"mounts":null,"linux":null,"hooks":null,"annotations":{"k":"v"}}"#;
+    assert_eq!(String::from_utf8(config.to_bytes()).expect("text"), want);
+}
+
+const CONFIG: &str = r#"{"ociVersion":"1.2.0","root":{"path":"rootfs"},"process":{"args":["sh"],
+    "env":["PATH=/bin","A=1","A=2"],"user":{"uid":7,"gid":8,"additionalGids":[9]},
+    "capabilities":{"bounding":["CAP_CHOWN"],"effective":null},
+    "rlimits":[{"type":"RLIMIT_NOFILE","hard":18446744073709551615,"soft":1024,"odd":1}]},
+    "mounts":[{"destination":"/proc","type":"proc","source":"proc","options":["ro"]},{}],
+    "linux":{"namespaces":[{"type":"mount"},{"type":"user","path":"/x"}],
+    "resources":{"hugepageLimits":[{"pageSize":"2MB","limit":5}],"devices":[{"allow":false,"access":"rwm"}]},
+    "devices":[{"path":"/dev/a","type":"c","major":1,"minor":2,"fileMode":438}]},
+    "hooks":{"poststop":[{"path":"/h","args":["h"],"timeout":3}]},
+    "annotations":{"b":"2","a":"1","n":3}}"#;
+
+#[test]
+fn a_configuration_is_read_through_its_accessors() {
+    let config = OciConfig::parse(CONFIG.as_bytes()).expect("a configuration");
+    assert_eq!(
+        config.root_path().expect("a path").as_deref(),
+        Some("rootfs")
+    );
+    assert_eq!(config.args().expect("arguments"), ["sh"]);
+    assert_eq!(
+        config.env_get("A").expect("a variable").as_deref(),
+        Some("2")
+    );
+    assert_eq!(config.env_get("PAT").expect("no variable"), None);
+    let user = config.user().expect("a user");
+    assert_eq!((user.uid, user.gid, user.additional_gids), (7, 8, vec![9]));
+    let limit = config
+        .rlimit("RLIMIT_NOFILE")
+        .expect("limits")
+        .expect("a limit");
+    assert_eq!((limit.hard, limit.soft), (u64::MAX, 1024));
+    assert_eq!(config.rlimit("RLIMIT_MEMLOCK").expect("limits"), None);
+    assert_eq!(
+        config.capabilities(CapabilitySet::Bounding).expect("a set"),
+        ["CAP_CHOWN"]
+    );
+    assert_eq!(
+        config
+            .capabilities(CapabilitySet::Effective)
+            .expect("a set"),
+        [""; 0]
+    );
+    let mount = &config.mounts()[0];
+    assert_eq!(
+        (mount.destination(), mount.type_(), mount.source()),
+        ("/proc".into(), "proc".into(), "proc".into())
+    );
+    assert_eq!(mount.options(), ["ro"]);
+    assert_eq!(config.mounts()[1].destination(), "");
+    assert!(config.has_namespace("user").expect("namespaces"));
+    assert!(!config.has_namespace("network").expect("namespaces"));
+    assert_eq!(config.devices().expect("devices")[0].file_mode, Some(0o666));
+    assert!(!config.device_rules().expect("rules")[0].allow);
+    assert_eq!(config.hugepage_limits().expect("limits")[0].limit, 5);
+    assert_eq!(config.hooks("poststop").expect("hooks")[0].timeout, Some(3));
+    assert!(config.hooks("prestart").expect("hooks").is_empty());
+    assert_eq!(
+        config.annotation_keys().collect::<Vec<_>>(),
+        ["b", "a", "n"]
+    );
+    assert_eq!(
+        config.annotation("a").expect("a text").as_deref(),
+        Some("1")
+    );
+    assert_eq!(config.annotation("c").expect("absent"), None);
+    assert!(config.annotation("n").is_err());
+    assert_eq!(config.to_bytes(), CONFIG.as_bytes());
+}
+
+#[test]
+fn a_configuration_is_changed_through_its_accessors() {
+    let mut config = OciConfig::parse(CONFIG.as_bytes()).expect("a configuration");
+    let memlock = Rlimit {
+        type_: "RLIMIT_MEMLOCK".to_owned(),
+        hard: u64::MAX,
+        soft: 1,
+    };
+    let nofile = Rlimit {
+        type_: "RLIMIT_NOFILE".to_owned(),
+        hard: 5,
+        soft: 4,
+    };
+    config.rlimit_set(&memlock).expect("a limit");
+    config.rlimit_set(&nofile).expect("a limit");
+    assert_eq!(config.rlimits().expect("limits"), [nofile, memlock]);
+    for _ in 0..2 {
+        config
+            .capability_add(&CapabilitySet::ALL, "CAP_IPC_LOCK")
+            .expect("a capability");
+    }
+    assert_eq!(
+        config.capabilities(CapabilitySet::Bounding).expect("a set"),
+        ["CAP_CHOWN", "CAP_IPC_LOCK"]
+    );
+    assert_eq!(
+        config.capabilities(CapabilitySet::Ambient).expect("a set"),
+        ["CAP_IPC_LOCK"]
+    );
+    let limit = |page_size: &str, limit| HugepageLimit {
+        page_size: page_size.to_owned(),
+        limit,
+    };
+    config
+        .hugepage_limit_set(&limit("1GB", 1 << 30))
+        .expect("a limit");
+    config
+        .hugepage_limit_set(&limit("2MB", 1 << 27))
+        .expect("a limit");
+    assert_eq!(
+        config.hugepage_limits().expect("limits"),
+        [limit("2MB", 1 << 27), limit("1GB", 1 << 30)]
+    );
+    config
+        .env_append(&strings(&["A=3", "B=4=5"]))
+        .expect("variables");
+    assert_eq!(
+        config.env().expect("variables"),
+        ["PATH=/bin", "A=3", "B=4=5"]
+    );
+    config.mounts_mut().truncate(1);
+    config.mounts_mut()[0]
+        .object_mut()
+        .write("source", "other")
+        .expect("a value");
+    let written = OciConfig::parse(&config.to_bytes()).expect("what was written");
+    assert_eq!(
+        (written.mounts().len(), written.mounts()[0].source()),
+        (1, "other".to_owned())
+    );
+    assert_eq!(
+        written.annotation_keys().collect::<Vec<_>>(),
+        ["b", "a", "n"]
+    );
+}
+
+#[test]
+fn an_accessor_of_a_wrong_type_names_the_place() {
+    let config = OciConfig::parse(
+        br#"{"process":{"env":[1],"rlimits":[{"type":"X"}]},"linux":{"devices":{}}}"#,
+    );
+    let config = config.expect("a configuration");
+    for (error, place) in [
+        (
+            config.env().expect_err("a number").to_string(),
+            "reading config.json: process: env: ",
+        ),
+        (
+            config.rlimits().expect_err("no limits").to_string(),
+            "reading config.json: process: rlimits: ",
+        ),
+        (
+            config.devices().expect_err("an object").to_string(),
+            "reading config.json: linux: devices: ",
+        ),
+    ] {
+        assert!(error.starts_with(place), "{error}");
+    }
+}

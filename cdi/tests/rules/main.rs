@@ -1,0 +1,41 @@
+//! The rules of CDI as data: the cases that the engines' library is tested with, told again, and
+//! what an attacker or a typing error would add to them.
+
+// Helpers of tests fail as tests do.
+#![allow(clippy::expect_used, clippy::panic)]
+
+mod annotations;
+mod injection;
+mod lossless;
+mod names;
+mod parsing;
+mod registry;
+mod validation;
+mod versions;
+mod writing;
+
+use onload_cdi::Spec;
+use onload_cdi::spec::{ContainerEdits, Device};
+
+/// A specification that is valid whatever `edits` its only device has.
+fn spec_with(edits: ContainerEdits) -> Spec {
+    Spec {
+        cdi_version: "1.1.0".to_owned(),
+        kind: "vendor.com/device".to_owned(),
+        devices: vec![Device {
+            name: "dev1".to_owned(),
+            container_edits: edits,
+            ..Device::default()
+        }],
+        ..Spec::default()
+    }
+}
+
+/// Container edits from JSON.
+fn edits(json: &str) -> ContainerEdits {
+    serde_json::from_str(json).expect("edits of a test")
+}
+
+fn strings(list: &[&str]) -> Vec<String> {
+    list.iter().map(|text| (*text).to_owned()).collect()
+}

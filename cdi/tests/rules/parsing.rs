@@ -1,0 +1,321 @@
+use onload_cdi::Spec;
+use onload_cdi::parse::{from_json, to_json};
+
+const FULL: &str = r#"{
+  "cdiVersion": "1.1.0",
+  "kind": "vendor.com/device",
+  "annotations": {
+    "a": "1",
+    "b": "2"
+  },
+  "containerEdits": {
+    "env": [
+      "A=b"
+    ]
+  },
+  "devices": [
+    {
+      "name": "dev1",
+      "annotations": {
+        "c": "3"
+      },
+      "containerEdits": {
+        "env": [
+          "C=d"
+        ],
+        "deviceNodes": [
+          {
+            "path": "/dev/a",
+            "hostPath": "/dev/b",
+            "type": "c",
+            "major": 10,
+            "minor": 0,
+            "fileMode": 432,
+            "permissions": "rw",
+            "uid": 0,
+            "gid": 4294967295
+          }
+        ],
+        "netDevices": [
+          {
+            "hostInterfaceName": "eth0",
+            "name": "net0"
+          }
+        ],
+        "mounts": [
+          {
+            "hostPath": "/a",
+            "containerPath": "/b",
+            "type": "bind",
+            "options": [
+              "ro",
+              "rbind"
+            ]
+          }
+        ],
+        "hooks": [
+          {
+            "hookName": "createRuntime",
+            "path": "/bin/hook",
+            "args": [
+              "hook",
+              "now"
+            ],
+            "env": [
+              "E=f"
+            ],
+            "timeout": 10
+          }
+        ],
+        "intelRdt": {
+          "closID": "class",
+          "l3CacheSchema": "L3:0=7f",
+          "memBwSchema": "MB:0=70",
+          "schemata": [
+            "L3:0=ff"
+          ],
+          "enableMonitoring": true
+        },
+        "additionalGids": [
+          4,
+          5
+        ]
+      }
+    }
+  ]
+}
+"#;
+
+#[test]
+fn every_field_is_read_and_written_back_in_its_place() {
+    let spec = from_json(FULL.as_bytes()).expect("a specification with every field");
+    assert_eq!(to_json(&spec), FULL);
+    let node = &spec.devices[0].container_edits.device_nodes[0];
+    assert_eq!(
+        (node.major, node.minor, node.file_mode),
+        (Some(10), Some(0), Some(0o660))
+    );
+    assert_eq!((node.uid, node.gid), (Some(0), Some(u32::MAX)));
+}
+
+#[test]
+fn null_reads_as_absent_and_empty_things_are_not_written() {
+    let nulls = r#"{"cdiVersion": "0.3.0", "kind": "a.b/c", "annotations": null, "containerEdits": null,
+        "devices": [{"name": "d", "annotations": null, "containerEdits": {"env": null, "deviceNodes": null,
+        "netDevices": null, "mounts": null, "hooks": null, "intelRdt": null, "additionalGids": null}}]}"#;
+    let spec = from_json(nulls.as_bytes()).expect("nulls");
+    let bare =
+        r#"{"cdiVersion":"0.3.0","kind":"a.b/c","devices":[{"name":"d","containerEdits":{}}]}"#;
+    assert_eq!(serde_json::to_string(&spec).expect("JSON"), bare);
+}
+
+#[test]
+fn a_false_enable_monitoring_is_not_written() {
+    let json = r#"{"containerEdits": {"intelRdt": {"closID": "a", "enableMonitoring": false}}}"#;
+    let spec = from_json(json.as_bytes()).expect("a specification");
+    assert!(!to_json(&spec).contains("enableMonitoring"));
+}
+
+#[test]
+fn an_unknown_field_anywhere_refuses_the_file() {
+    for (json, field) in [
+        (r#"{"version": "0.3.0"}"#, "version"),
+        (r#"{"CDIVersion": "0.3.0"}"#, "CDIVersion"),
+        (r#"{"containerEdits": {"Env": []}}"#, "Env"),
+        (
+            r#"{"containerEdits": {"deviceCgroupRules": []}}"#,
+            "deviceCgroupRules",
+        ),
+        (r#"{"devices": [{"id": "x"}]}"#, "id"),
+        (
+            r#"{"devices": [{"containerEdits": {"deviceNodes": [{"hostpath": "x"}]}}]}"#,
+            "hostpath",
+        ),
+        (
+            r#"{"devices": [{"containerEdits": {"netDevices": [{"hostName": "x"}]}}]}"#,
+            "hostName",
+        ),
+        (
+            r#"{"devices": [{"containerEdits": {"mounts": [{"source": "x"}]}}]}"#,
+            "source",
+        ),
+        (
+            r#"{"devices": [{"containerEdits": {"hooks": [{"stage": "x"}]}}]}"#,
+            "stage",
+        ),
+        (
+            r#"{"containerEdits": {"intelRdt": {"enableCMT": true}}}"#,
+            "enableCMT",
+        ),
+        (
+            r#"{"containerEdits": {"intelRdt": {"enableMBM": true}}}"#,
+            "enableMBM",
+        ),
+    ] {
+        let error = from_json(json.as_bytes()).expect_err(json).to_string();
+        assert!(
+            error.contains(&format!("unknown field `{field}`")),
+            "{json}: {error}"
+        );
+        assert!(error.starts_with("parsing JSON: "), "{error}");
+    }
+}
+
+#[test]
+fn a_key_said_twice_refuses_the_file() {
+    for json in [
+        r#"{"kind": "a/b", "kind": "a/c"}"#,
+        r#"{"annotations": {"a": "1", "a": "2"}}"#,
+        r#"{"annotations": {"a": "1", "\u0061": "2"}}"#,
+        r#"{"devices": [{"annotations": {"a": "1", "a": "1"}}]}"#,
+        r#"{"devices": [{"name": "a", "name": "b"}]}"#,
+    ] {
+        let error = from_json(json.as_bytes()).expect_err(json).to_string();
+        assert!(error.contains("duplicate"), "{json}: {error}");
+    }
+}
+
+#[test]
+fn wrong_types_and_broken_bytes_are_refused() {
+    for json in [
+        "",
+        "null",
+        "[]",
+        "\"text\"",
+        "{",
+        "{} {}",
+        "{},",
+        r#"{"cdiVersion": 0.3}"#,
+        r#"{"devices": {}}"#,
+        r#"{"devices": [null]}"#,
+        r#"{"containerEdits": []}"#,
+        r#"{"containerEdits": {"env": [1]}}"#,
+        r#"{"containerEdits": {"env": "A=b"}}"#,
+        r#"{"containerEdits": {"additionalGids": [-1]}}"#,
+        r#"{"containerEdits": {"additionalGids": [4294967296]}}"#,
+        r#"{"containerEdits": {"deviceNodes": [{"major": 1.5}]}}"#,
+        r#"{"containerEdits": {"deviceNodes": [{"fileMode": "0660"}]}}"#,
+        r#"{"annotations": {"a": 1}}"#,
+        r#"{"annotations": []}"#,
+        "cdiVersion: 0.3.0",
+    ] {
+        assert!(from_json(json.as_bytes()).is_err(), "{json}");
+    }
+    assert!(from_json(b"{\"kind\": \"\xff\"}").is_err());
+}
+
+#[test]
+fn nesting_does_not_overflow_the_stack() {
+    let deep = "[".repeat(1_000_000);
+    assert!(from_json(deep.as_bytes()).is_err());
+    assert!(from_json(format!("{{\"devices\": {deep}").as_bytes()).is_err());
+}
+
+#[test]
+fn the_same_specification_gives_the_same_bytes() {
+    let spec = from_json(FULL.as_bytes()).expect("a specification");
+    assert_eq!(to_json(&spec), to_json(&spec.clone()));
+    assert!(to_json(&Spec::default()).ends_with("}\n"));
+}
+
+#[cfg(feature = "yaml")]
+mod yaml {
+    use onload_cdi::parse::{from_json, from_yaml, to_yaml};
+
+    #[test]
+    fn yaml_and_json_say_the_same() {
+        let spec = from_json(super::FULL.as_bytes()).expect("JSON");
+        let yaml = to_yaml(&spec);
+        assert_eq!(
+            from_yaml(yaml.as_bytes()).expect("what we wrote"),
+            spec,
+            "{yaml}"
+        );
+        assert_eq!(to_yaml(&spec), yaml);
+        assert_eq!(
+            from_yaml(super::FULL.as_bytes()).expect("JSON is YAML"),
+            spec
+        );
+    }
+
+    #[test]
+    fn a_key_without_a_value_is_absent() {
+        let yaml = "cdiVersion: 0.3.0\nkind: a.b/c\ncontainerEdits:\ndevices:\n- name: d\n  containerEdits:\n    env:\n    hooks:\n";
+        let spec = from_yaml(yaml.as_bytes()).expect("YAML");
+        assert!(spec.container_edits.is_empty() && spec.devices[0].container_edits.is_empty());
+    }
+
+    #[test]
+    fn texts_that_look_like_other_things_stay_texts() {
+        for text in [
+            "yes",
+            "no",
+            "null",
+            "~",
+            "1",
+            "0x10",
+            "1e3",
+            "0000:3b:00.0",
+            "1:2",
+            "",
+            " a ",
+            "#x",
+            "a: b",
+            "- a",
+            "é",
+            "a\nb",
+            "&a",
+            "*a",
+            "!x",
+            "%x",
+            "@x",
+            "`x`",
+            "'",
+            "\"",
+        ] {
+            let mut spec = from_json(super::FULL.as_bytes()).expect("JSON");
+            spec.devices[0].name = text.to_owned();
+            spec.annotations.insert(text.to_owned(), text.to_owned());
+            let yaml = to_yaml(&spec);
+            assert_eq!(from_yaml(yaml.as_bytes()).expect(&yaml), spec, "{yaml}");
+        }
+    }
+
+    #[test]
+    fn unknown_fields_duplicates_and_rubbish_are_refused() {
+        for yaml in [
+            "",
+            "null",
+            "kind: a\nkind: b\n",
+            "annotations:\n  a: x\n  a: y\n",
+            "version: 0.3.0\n",
+            "devices: {}\n",
+            "devices:\n- name: [a]\n",
+            "kind: 'a\n",
+            "kind: a\n---\nkind: b\n",
+            "a: &a [*a]\n",
+            "containerEdits: {intelRdt: {enableCMT: true}}\n",
+        ] {
+            let error = from_yaml(yaml.as_bytes()).expect_err(yaml).to_string();
+            assert!(
+                error.starts_with("parsing YAML: ") && !error.contains('\n'),
+                "{error:?}"
+            );
+        }
+        assert!(from_yaml(b"kind: \xff").is_err());
+    }
+
+    #[test]
+    fn nesting_and_aliases_are_bounded() {
+        assert!(from_yaml("[".repeat(100_000).as_bytes()).is_err());
+        let mut bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n".to_owned();
+        for level in 1..12 {
+            let inner = format!("*a{}", level - 1);
+            bomb.push_str(&format!(
+                "a{level}: &a{level} [{}]\n",
+                vec![inner; 9].join(",")
+            ));
+        }
+        assert!(from_yaml(bomb.as_bytes()).is_err());
+    }
+}

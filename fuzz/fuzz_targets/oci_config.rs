@@ -1,0 +1,102 @@
+//! An OCI configuration from foreign bytes: unchanged it is written as it was read, and edits change
+//! nothing but what they name.
+
+#![no_main]
+
+use std::io;
+
+use libfuzzer_sys::fuzz_target;
+use onload_cdi::config::{CapabilitySet, OciConfig, Rlimit};
+use onload_cdi::inject::{Node, NodeInfo, NodeKind, apply};
+use onload_cdi::spec::ContainerEdits;
+
+struct OneNode;
+
+impl NodeInfo for OneNode {
+    fn node(&self, _: &str) -> io::Result<Node> {
+        Ok(Node {
+            kind: NodeKind::Char,
+            major: 1,
+            minor: 3,
+            mode: 0o666,
+        })
+    }
+}
+
+const EDITS: &str = r#"{"env": ["LD_PRELOAD=libonload.so"], "deviceNodes": [{"path": "/dev/null"}],
+    "mounts": [{"hostPath": "/a", "containerPath": "/a", "options": ["bind"]}],
+    "hooks": [{"hookName": "createRuntime", "path": "/h", "env": ["A=b"]}],
+    "netDevices": [{"hostInterfaceName": "a", "name": "b"}],
+    "additionalGids": [7], "intelRdt": {"closID": "x"}}"#;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(mut config) = OciConfig::parse(bytes) else {
+        return;
+    };
+    assert_eq!(config.to_bytes(), bytes.trim_ascii());
+    look(&config);
+    let edits: ContainerEdits = serde_json::from_str(EDITS).expect("our edits");
+    if apply(&mut config, &edits, &OneNode).is_ok() {
+        let written = config.to_bytes();
+        let again = OciConfig::parse(&written).expect("what we wrote is read");
+        assert_eq!(again.to_bytes(), written);
+        untouched(
+            &OciConfig::parse(bytes).expect("it was read before"),
+            &again,
+        );
+        let value = again.env_get("LD_PRELOAD").expect("an environment");
+        assert_eq!(value.as_deref(), Some("libonload.so"));
+    }
+    let limit = Rlimit {
+        type_: "RLIMIT_MEMLOCK".to_owned(),
+        hard: u64::MAX,
+        soft: u64::MAX,
+    };
+    if config.rlimit_set(&limit).is_ok()
+        && config
+            .capability_add(&CapabilitySet::ALL, "CAP_IPC_LOCK")
+            .is_ok()
+    {
+        let again = OciConfig::parse(&config.to_bytes()).expect("what we wrote is read");
+        assert!(again.capabilities(CapabilitySet::Bounding).is_ok());
+    }
+});
+
+/// Every key that is not opened has the value that it had.
+fn untouched(before: &OciConfig, after: &OciConfig) {
+    for (key, value) in before.root().iter() {
+        if !["process", "mounts", "linux", "hooks"].contains(&key) {
+            assert_eq!(
+                after.root().get(key).map(|value| value.get()),
+                Some(value.get())
+            );
+        }
+    }
+}
+
+fn look(config: &OciConfig) {
+    let _ = (
+        config.root_path(),
+        config.args(),
+        config.env(),
+        config.user(),
+        config.rlimits(),
+    );
+    let _ = (
+        config.devices(),
+        config.device_rules(),
+        config.hugepage_limits(),
+    );
+    let _ = config.has_namespace("user");
+    for key in config.annotation_keys() {
+        let _ = config.annotation(key);
+    }
+    for mount in config.mounts() {
+        let _ = (
+            mount.destination(),
+            mount.type_(),
+            mount.source(),
+            mount.options(),
+        );
+    }
+}
