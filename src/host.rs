@@ -41,6 +41,8 @@ pub struct DeviceNode {
     pub major: u32,
     /// Number of the device at its driver.
     pub minor: u32,
+    /// Permission bits.
+    pub mode: u32,
 }
 
 /// Character or block device.
@@ -93,6 +95,14 @@ pub enum HostError {
         path: PathBuf,
         /// What the system says.
         source: std::io::Error,
+    },
+    /// A directory cannot be made.
+    #[error("making directory {}: {source}", .path.display())]
+    MakeDirectory {
+        /// Where it should be.
+        path: PathBuf,
+        /// What the system says.
+        source: Errno,
     },
     /// A file is longer than anything that belongs there.
     #[error("reading {}: longer than {limit} bytes", .path.display())]
@@ -245,6 +255,50 @@ impl Host {
         Ok(listing)
     }
 
+    /// Opens a directory; none when it is not there.
+    ///
+    /// # Errors
+    /// It is there but is no directory or cannot be opened.
+    pub fn directory(&self, path: &Path) -> Result<Option<OwnedFd>, HostError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        self.open_at(path, flags)
+    }
+
+    /// Opens a directory, and makes it and those above it where they are missing (mode 0755).
+    ///
+    /// # Errors
+    /// One of them cannot be made, or is no directory.
+    pub fn create_directory(&self, path: &Path) -> Result<OwnedFd, HostError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut place = PathBuf::from("/");
+        for part in relative(path).components() {
+            let parent = place.clone();
+            place.push(part);
+            // A directory may stand behind a link that leads to nothing yet: /var/run to /run.
+            if self.open_at(&place, flags)?.is_none() {
+                let target = self.link(&place)?.map(|link| parent.join(link));
+                self.make_directory(target.as_deref().unwrap_or(&place))?;
+            }
+        }
+        let opened = self.open_at(&place, flags)?;
+        opened.ok_or_else(|| self.read_error(path, Errno::NOENT))
+    }
+
+    fn make_directory(&self, path: &Path) -> Result<(), HostError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        let name = path.file_name().unwrap_or_default();
+        let parent = self.open_at(parent, flags)?;
+        let parent = parent.ok_or_else(|| self.read_error(path, Errno::NOENT))?;
+        match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(source) => Err(HostError::MakeDirectory {
+                path: self.outside_path(path),
+                source,
+            }),
+        }
+    }
+
     /// The last component of what a symbolic link says, as sysfs names a driver or a group; none
     /// when there is no such link.
     ///
@@ -350,7 +404,12 @@ impl Host {
             rustix::fs::major(stat.st_rdev),
             rustix::fs::minor(stat.st_rdev),
         );
-        Ok(Some(DeviceNode { kind, major, minor }))
+        Ok(Some(DeviceNode {
+            kind,
+            major,
+            minor,
+            mode: stat.st_mode & 0o7777,
+        }))
     }
 
     fn open_at(&self, path: &Path, flags: OFlags) -> Result<Option<OwnedFd>, HostError> {
@@ -427,7 +486,7 @@ fn parse_device_table(text: &str) -> Result<BTreeMap<PathBuf, DeviceNode>, usize
 
 fn parse_device_line(line: &str) -> Option<(PathBuf, DeviceNode)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
-    let [path, kind, major, minor, _mode, _uid, _gid] = fields[..] else {
+    let [path, kind, major, minor, mode, _uid, _gid] = fields[..] else {
         return None;
     };
     let kind = match kind {
@@ -439,6 +498,7 @@ fn parse_device_line(line: &str) -> Option<(PathBuf, DeviceNode)> {
         kind,
         major: major.parse().ok()?,
         minor: minor.parse().ok()?,
+        mode: u32::from_str_radix(mode, 8).ok()?,
     };
     Some((PathBuf::from(path), node))
 }
@@ -601,6 +661,7 @@ mod tests {
             kind: DeviceKind::Character,
             major: 243,
             minor: 0,
+            mode: 0o666,
         };
         assert_eq!(
             host.device_node(Path::new("/dev/onload")).unwrap(),
@@ -619,6 +680,30 @@ mod tests {
         .unwrap();
         let error = Host::open(&root).unwrap_err().to_string();
         assert!(error.contains("dev.table: line 2: expected"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_is_made_inside_the_root_even_behind_a_link_to_nothing_yet() {
+        let (_keep, root) = tree();
+        fs::create_dir(root.join("var")).unwrap();
+        symlink("/run", root.join("var/run")).unwrap();
+        let host = Host::open(&root).unwrap();
+        host.create_directory(Path::new("/var/run/cdi")).unwrap();
+        assert!(root.join("run/cdi").is_dir());
+        host.create_directory(Path::new("/var/run/cdi")).unwrap();
+    }
+
+    #[test]
+    fn a_directory_below_a_file_is_refused_with_its_path() {
+        let (_keep, root) = tree();
+        let host = Host::open(&root).unwrap();
+        let error = host
+            .create_directory(Path::new("/sys/class/net/eth0/speed/cdi"))
+            .unwrap_err();
+        assert!(
+            error.to_string().contains("eth0/speed: Not a directory"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -1,3 +1,41 @@
-//! The command line.
+//! `onload-ctk`: parse, dispatch, say what went wrong.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+use onload_ctk::cli::{Cdi, Cli, Command};
+use onload_ctk::commands;
+use onload_ctk::exit::{Answer, FAILURE};
+use onload_ctk::printer::{Printer, is_broken_pipe};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let global = &cli.global;
+    let mut printer = Printer::new(global.color.into(), global.quiet, global.verbose);
+    let result = run(&cli, &mut printer).and_then(|answer| {
+        printer.flush()?;
+        Ok(answer)
+    });
+    match result {
+        Ok(answer) => answer.into(),
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            printer.error(format_args!("{error:#}"));
+            ExitCode::from(FAILURE)
+        }
+    }
+}
+
+fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let global = &cli.global;
+    match &cli.command {
+        Command::Discover(args) => commands::discover::run(global, args, printer),
+        Command::Cdi(Cdi::Generate(args)) => commands::generate::run(global, args, printer),
+        Command::Cdi(Cdi::List(args)) => commands::list::run(global, args, printer),
+        Command::Cdi(Cdi::Check(args)) => commands::check::run(global, args, printer),
+        Command::Cdi(Cdi::Validate(args)) => commands::validate::run(global, args, printer),
+        Command::Cdi(Cdi::Inject(args)) => commands::inject::run(global, args, printer),
+        Command::Completion(args) => commands::completion::run(args, printer),
+        Command::Man(args) => commands::man::run(args),
+    }
+}

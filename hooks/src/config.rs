@@ -630,4 +630,39 @@ mod tests {
             "cdi.host-library-dirs must be an absolute path, not \"b\""
         );
     }
+
+    #[test]
+    fn the_shipped_file_holds_every_setting_with_its_default() {
+        let shipped = include_str!("../../packaging/config.toml");
+        assert_eq!(Config::parse(shipped).unwrap(), Config::default());
+        for (section, keys) in SECTIONS {
+            assert!(shipped.contains(&format!("[{section}]\n")), "{section}");
+            for key in keys {
+                assert!(shipped.contains(&format!("\n#{key} = ")), "{section}.{key}");
+            }
+        }
+        let settings = shipped
+            .lines()
+            .filter(|line| line.starts_with('#') && line.contains(" = "));
+        let is_setting = |line: &&str| !line.starts_with("# ");
+        let known: usize = SECTIONS.iter().map(|(_, keys)| keys.len()).sum();
+        assert_eq!(settings.filter(is_setting).count(), known);
+    }
+
+    #[test]
+    fn the_defaults_that_the_shipped_file_shows_are_the_real_ones() {
+        let shipped = include_str!("../../packaging/config.toml");
+        // Where a key is left out, the value depends on where Onload is installed.
+        let dependent = ["-tool-dir = ", "-profile-dir = ", "-device-dir = "];
+        let uncommented: Vec<&str> = shipped
+            .lines()
+            .filter(|line| !dependent.iter().any(|key| line.contains(key)))
+            .map(|line| match line.strip_prefix('#') {
+                Some(setting) if !setting.starts_with(' ') => setting,
+                _ => line,
+            })
+            .collect();
+        let config = Config::parse(&uncommented.join("\n")).unwrap();
+        assert_eq!(config, Config::default());
+    }
 }

@@ -17,4 +17,76 @@ pub mod tcpdirect;
 mod test_tree;
 pub mod vfio;
 
+use onload_hooks::config::Config;
+
+use crate::host::Host;
+use crate::inventory::Inventory;
+use pci::PciFunctions;
+
 pub use probe::Probe;
+
+/// Bytes of the pages that TCPDirect allocates, in KiB.
+const TCPDIRECT_PAGE_KIB: u64 = 2048;
+
+/// Looks at everything that a host has. What cannot be read becomes a warning of the inventory.
+#[must_use]
+pub fn discover(host: &Host, config: &Config) -> Inventory {
+    let mut probe = Probe::new(host);
+    if let Some(dir) = &config.cdi.host_device_dir {
+        probe = probe.with_device_dir(dir);
+    }
+    let mut inventory = read(&probe, config);
+    inventory.not_offered.sort();
+    inventory.not_offered.dedup();
+    inventory.warnings = probe.into_warnings();
+    inventory
+}
+
+fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
+    let functions = PciFunctions::read(probe);
+    let interfaces = netdev::read(probe);
+    let mut not_offered = Vec::new();
+    let onload = onload::read(probe, &config.cdi, &mut not_offered);
+    let tcpdirect = tcpdirect::read(probe, &config.cdi, &mut not_offered);
+    let obstacle = match (&onload, &tcpdirect) {
+        (_, Some(_)) => None,
+        (Some(onload), None) => onload.obstacle.as_deref(),
+        (None, None) => Some("it is not installed"),
+    };
+    let nics = nic::read(
+        probe,
+        &functions,
+        &interfaces,
+        &config.discover,
+        obstacle,
+        &mut not_offered,
+    );
+    let clocks = clock::read(probe, &functions, &interfaces, &mut not_offered);
+    let hugepages = hugepages::read(probe, &mut not_offered);
+    let two_mib = hugepages
+        .iter()
+        .any(|size| size.size_kib == TCPDIRECT_PAGE_KIB);
+    if tcpdirect.is_some() && !two_mib {
+        probe.warn("TCPDirect needs hugepages of 2 MiB, about 40 a stack, and this host has none: set vm.nr_hugepages");
+    }
+    Inventory {
+        version: env!("CARGO_PKG_VERSION"),
+        rdma_netns_mode: rdma::netns_mode(probe),
+        rdma: rdma::read(
+            probe,
+            &functions,
+            &interfaces,
+            &config.discover,
+            &mut not_offered,
+        ),
+        vfio: vfio::read(probe, &functions, &config.discover, &mut not_offered),
+        ptp: clocks.ptp,
+        pps: clocks.pps,
+        onload,
+        tcpdirect,
+        nics,
+        hugepages,
+        not_offered,
+        warnings: Vec::new(),
+    }
+}

@@ -1,0 +1,267 @@
+//! The command line, as it is typed. Every flag has an environment variable, so that a unit's
+//! EnvironmentFile can set it; a flag goes before its variable, and that before config.toml.
+
+use std::path::PathBuf;
+
+use clap::builder::BoolishValueParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::specdir::Format;
+
+/// Container toolkit for kernel-bypass networking
+///
+/// Finds what a host has of Onload, TCPDirect, RDMA, vfio and hugepages, and writes CDI
+/// specifications that give it to containers: docker run --device onload.dev/nic=all.
+#[derive(Debug, Parser)]
+#[command(name = "onload-ctk", version, max_term_width = 100)]
+#[command(
+    after_long_help = "Exit status: 0 done, or yes; 1 the answer is no (drift, an invalid file, a refusal); 2 it could not be told or done."
+)]
+pub struct Cli {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// Look at the host below this directory instead of the running one
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        default_value = "/",
+        env = "ONLOAD_CTK_HOST_ROOT"
+    )]
+    pub host_root: PathBuf,
+    /// Configuration file [default: etc/onload-ctk/config.toml of the host]
+    #[arg(long, global = true, value_name = "FILE", env = "ONLOAD_CTK_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Say more on stderr
+    #[arg(short, long, global = true, env = "ONLOAD_CTK_VERBOSE", value_parser = BoolishValueParser::new())]
+    pub verbose: bool,
+    /// Say nothing on stderr but errors
+    #[arg(short, long, global = true, env = "ONLOAD_CTK_QUIET", value_parser = BoolishValueParser::new())]
+    pub quiet: bool,
+    /// When to use colours
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        env = "ONLOAD_CTK_COLOR"
+    )]
+    pub color: Color,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl From<Color> for anstream::ColorChoice {
+    fn from(color: Color) -> Self {
+        match color {
+            Color::Auto => anstream::ColorChoice::Auto,
+            Color::Always => anstream::ColorChoice::Always,
+            Color::Never => anstream::ColorChoice::Never,
+        }
+    }
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show what this host has, and what of it containers can be given
+    Discover(Discover),
+    /// Write, list, check, validate and apply CDI specifications
+    #[command(subcommand)]
+    Cdi(Cdi),
+    /// Print a completion script for a shell
+    Completion(Completion),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(Man),
+}
+
+/// Commands on CDI specifications.
+#[derive(Debug, Subcommand)]
+pub enum Cdi {
+    /// Write specifications of what this host has
+    Generate(Generate),
+    /// List every device that an engine would see, by file
+    List(List),
+    /// Tell whether the written specifications still describe this host
+    Check(Check),
+    /// Tell whether specification files are valid
+    Validate(Validate),
+    /// Give devices to an OCI configuration, from stdin to stdout, as an engine would
+    Inject(Inject),
+}
+
+/// Show what this host has.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk discover --explain")]
+pub struct Discover {
+    /// Also show what is not offered, and why
+    #[arg(long, env = "ONLOAD_CTK_DISCOVER_EXPLAIN", value_parser = BoolishValueParser::new())]
+    pub explain: bool,
+    /// How to show it
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "table",
+        env = "ONLOAD_CTK_DISCOVER_FORMAT"
+    )]
+    pub format: Listing,
+}
+
+/// How a listing is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Listing {
+    /// A table for people.
+    Table,
+    /// A JSON object for programs.
+    Json,
+}
+
+/// Write specifications.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk cdi generate --kind nic,rdma --diff")]
+pub struct Generate {
+    /// Directory for the specifications, one file a kind [default: var/run/cdi of the host]
+    #[arg(long, value_name = "DIR", env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT_DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Write the specification of one kind to this file, or all to stdout where it is "-"
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "output_dir",
+        env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT"
+    )]
+    pub output: Option<PathBuf>,
+    /// Touch only these kinds, for instance nic,rdma [default: those of config.toml]
+    #[arg(
+        long,
+        value_name = "KIND",
+        value_delimiter = ',',
+        env = "ONLOAD_CTK_CDI_GENERATE_KIND"
+    )]
+    pub kind: Vec<String>,
+    /// Format of the files
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "json",
+        env = "ONLOAD_CTK_CDI_GENERATE_FORMAT"
+    )]
+    pub format: Format,
+    /// Refuse to write what a reader of this CDI version cannot read, for instance 0.5.0
+    #[arg(
+        long,
+        value_name = "VERSION",
+        env = "ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION"
+    )]
+    pub max_cdi_version: Option<String>,
+    /// Say what would be done, and do nothing
+    #[arg(long, env = "ONLOAD_CTK_CDI_GENERATE_DRY_RUN", value_parser = BoolishValueParser::new())]
+    pub dry_run: bool,
+    /// Show what would change as a unified diff, and do nothing
+    #[arg(long, env = "ONLOAD_CTK_CDI_GENERATE_DIFF", value_parser = BoolishValueParser::new())]
+    pub diff: bool,
+    /// Replace files of our names that somebody else wrote or changed
+    #[arg(long, env = "ONLOAD_CTK_CDI_GENERATE_FORCE", value_parser = BoolishValueParser::new())]
+    pub force: bool,
+}
+
+/// List devices.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk cdi list")]
+pub struct List {
+    /// Directory of specifications, repeatable; a later one goes before an earlier one
+    /// [default: etc/cdi and var/run/cdi of the host]
+    #[arg(
+        long,
+        value_name = "DIR",
+        value_delimiter = ',',
+        env = "ONLOAD_CTK_CDI_LIST_SPEC_DIR"
+    )]
+    pub spec_dir: Vec<PathBuf>,
+    /// How to show it
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "table",
+        env = "ONLOAD_CTK_CDI_LIST_FORMAT"
+    )]
+    pub format: Listing,
+}
+
+/// Check written specifications.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk cdi check || onload-ctk cdi generate")]
+pub struct Check {
+    /// Directory of the specifications [default: var/run/cdi of the host]
+    #[arg(long, value_name = "DIR", env = "ONLOAD_CTK_CDI_CHECK_OUTPUT_DIR")]
+    pub output_dir: Option<PathBuf>,
+}
+
+/// Validate files.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk cdi validate /etc/cdi/vendor.json")]
+pub struct Validate {
+    /// Files to validate [default: those of etc/cdi and var/run/cdi of the host]
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+/// Apply devices.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Example: onload-ctk cdi inject onload.dev/nic=all < config.json > new.json"
+)]
+pub struct Inject {
+    /// Devices to give, for instance onload.dev/nic=all
+    #[arg(value_name = "DEVICE", required = true)]
+    pub devices: Vec<String>,
+    /// Directory of specifications, repeatable; a later one goes before an earlier one
+    /// [default: etc/cdi and var/run/cdi of the host]
+    #[arg(
+        long,
+        value_name = "DIR",
+        value_delimiter = ',',
+        env = "ONLOAD_CTK_CDI_INJECT_SPEC_DIR"
+    )]
+    pub spec_dir: Vec<PathBuf>,
+}
+
+/// Print a completion script.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Example: onload-ctk completion bash > /usr/share/bash-completion/completions/onload-ctk"
+)]
+pub struct Completion {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: Shell,
+}
+
+/// Write manual pages.
+#[derive(Clone, Debug, Args)]
+pub struct Man {
+    /// Directory for the pages
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+}

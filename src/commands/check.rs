@@ -1,0 +1,66 @@
+//! `cdi check`: do the written specifications still describe this host?
+
+use std::collections::BTreeMap;
+
+use onload_hooks::class::Class;
+
+use super::generate::{directory_path, find_directory, render};
+use super::{look, open_host, surroundings};
+use crate::cli::{Check, Global};
+use crate::exit::Answer;
+use crate::generate::generate;
+use crate::printer::Printer;
+use crate::specdir::{Action, Manifest, Wanted, plan};
+
+/// Runs the command: prints each file that is not as it would be written now.
+///
+/// # Errors
+/// The host or the directory cannot be read.
+pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (host, config) = open_host(global)?;
+    let directory = find_directory(&host, args.output_dir.as_deref())?;
+    let (existing, manifest) = match &directory {
+        Some(directory) => (directory.existing()?, directory.manifest()?),
+        None => (BTreeMap::new(), Ok(None)),
+    };
+    let manifest = manifest.map_err(anyhow::Error::msg)?;
+    let inventory = look(&host, &config, printer);
+    let specs = generate(&inventory, &config.cdi, surroundings(&host, &config)?)?;
+    let asked = manifest.clone().unwrap_or_else(|| Manifest {
+        kinds: config.cdi.kinds.classes().to_vec(),
+        ..Manifest::default()
+    });
+    let specs = specs
+        .iter()
+        .filter(|(class, _)| asked.kinds.contains(class));
+    let wanted = Wanted {
+        scope: Class::ALL.to_vec(),
+        files: specs
+            .map(|(class, spec)| (*class, render(spec, asked.format).into_bytes()))
+            .collect(),
+        format: asked.format,
+        asked,
+        force: false,
+    };
+    let plan = plan(&wanted, &existing, manifest.as_ref());
+    let shown = directory_path(&host, args.output_dir.as_deref());
+    let mut answer = Answer::Yes;
+    for step in &plan.steps {
+        let word = match (&step.action, &step.old) {
+            (Action::Keep, _) => continue,
+            (Action::Write(_), None) => "missing",
+            (Action::Write(_), Some(_)) => "different",
+            (Action::Remove, _) => "to be removed",
+            (Action::Leave, _) => "changed by somebody else",
+        };
+        answer = Answer::No;
+        printer.print(format_args!(
+            "{}: {word}\n",
+            shown.join(&step.name).display()
+        ))?;
+    }
+    if answer == Answer::Yes {
+        printer.note(format_args!("{} describes this host", shown.display()));
+    }
+    Ok(answer)
+}

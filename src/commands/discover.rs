@@ -1,0 +1,377 @@
+//! `discover`: what this host has, and what of it is offered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comfy_table::{ContentArrangement, Table, presets};
+
+use super::{open_host, require_nic};
+use crate::cli::{Discover, Global, Listing};
+use crate::discover::clock::Clock;
+use crate::discover::discover;
+use crate::discover::hugepages::{Hugepages, NodePages};
+use crate::discover::nic::Nic;
+use crate::discover::onload::Onload;
+use crate::discover::rdma::RdmaDevice;
+use crate::discover::vfio::VfioDevice;
+use crate::exit::Answer;
+use crate::inventory::Inventory;
+use crate::printer::{DIM, GOOD, HEADING, Printer, WARNING};
+
+/// Runs the command.
+///
+/// # Errors
+/// The host cannot be read, or it has to have an accelerated interface and has none.
+pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (host, config) = open_host(global)?;
+    let inventory = discover(&host, &config);
+    match args.format {
+        Listing::Json => {
+            let object = serde_json::to_string_pretty(&inventory)?;
+            printer.print(format_args!("{object}\n"))?;
+        }
+        Listing::Table => print_tables(&inventory, args.explain, printer)?,
+    }
+    for warning in &inventory.warnings {
+        printer.warning(warning);
+    }
+    require_nic(&inventory, &config)?;
+    Ok(Answer::Yes)
+}
+
+/// A line of the table: class, name, PCI address, what else there is to know.
+type Row = [String; 4];
+
+fn print_tables(inventory: &Inventory, explain: bool, printer: &mut Printer) -> anyhow::Result<()> {
+    print_products(inventory, printer)?;
+    for (node, rows) in by_node(inventory) {
+        let heading = match node {
+            Some(node) => format!("NUMA node {node}"),
+            None => "No NUMA node".to_owned(),
+        };
+        printer.print(format_args!("\n{HEADING}{heading}{HEADING:#}\n"))?;
+        printer.print(table(&["CLASS", "NAME", "PCI ADDRESS", "DETAILS"], rows))?;
+    }
+    if !inventory.nics.is_empty() {
+        printer.print(format_args!(
+            "\n{DIM}nic and zf accelerate an interface that the container sees: give it --network host, macvlan, ipvlan (l2) or the interface itself.{DIM:#}\n"
+        ))?;
+    }
+    print_not_offered(inventory, explain, printer)
+}
+
+fn print_products(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
+    match &inventory.onload {
+        Some(onload) => print_onload(onload, printer)?,
+        None => printer.print(format_args!(
+            "{HEADING}Onload{HEADING:#}     not installed\n"
+        ))?,
+    }
+    match &inventory.tcpdirect {
+        Some(tcpdirect) => {
+            let tools: Vec<&str> = tcpdirect
+                .tools
+                .iter()
+                .map(|tool| tool.name.as_str())
+                .collect();
+            let tools = if tools.is_empty() {
+                "no tools".to_owned()
+            } else {
+                tools.join(", ")
+            };
+            let offered = format!("{GOOD}offered{GOOD:#}");
+            printer.print(format_args!(
+                "{HEADING}TCPDirect{HEADING:#}  {offered}; {tools}\n"
+            ))?;
+        }
+        None => printer.print(format_args!("{HEADING}TCPDirect{HEADING:#}  not offered\n"))?,
+    }
+    Ok(())
+}
+
+fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
+    let offered = match &onload.obstacle {
+        None => format!("{GOOD}offered{GOOD:#}"),
+        Some(reason) => format!("{WARNING}not offered{WARNING:#}: {reason}"),
+    };
+    printer.print(format_args!("{HEADING}Onload{HEADING:#}     {offered}\n"))?;
+    let unknown = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_owned());
+    let matches = match onload.library_matches {
+        Some(true) => "built for this driver",
+        Some(false) => "built for another driver",
+        None => "not comparable",
+    };
+    let glibc = onload
+        .glibc_needed
+        .map(|version| format!(", needs glibc {version}"));
+    printer.print(format_args!("  driver   {}\n", unknown(&onload.version)))?;
+    if onload.installation.is_some() {
+        let (version, glibc) = (unknown(&onload.library_version), glibc.unwrap_or_default());
+        printer.print(format_args!("  library  {version}, {matches}{glibc}\n"))?;
+        let tools: Vec<&str> = onload.tools.iter().map(|tool| tool.name.as_str()).collect();
+        let profiles: Vec<&str> = onload.profiles.iter().map(|p| p.name.as_str()).collect();
+        printer.print(format_args!("  tools    {}\n", listed(&tools)))?;
+        printer.print(format_args!("  profiles {}\n", listed(&profiles)))?;
+    }
+    Ok(())
+}
+
+fn listed(names: &[&str]) -> String {
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+/// The rows of each NUMA node; what belongs to none comes last.
+fn by_node(inventory: &Inventory) -> Vec<(Option<u32>, Vec<Row>)> {
+    let mut rows: Vec<(Option<u32>, Row)> = Vec::new();
+    rows.extend(
+        inventory
+            .nics
+            .iter()
+            .map(|nic| (nic.numa_node, nic_row(nic))),
+    );
+    rows.extend(
+        inventory
+            .rdma
+            .iter()
+            .map(|device| (device.numa_node, rdma_row(device))),
+    );
+    rows.extend(
+        inventory
+            .vfio
+            .iter()
+            .map(|device| (device.numa_node, vfio_row(device))),
+    );
+    for size in &inventory.hugepages {
+        rows.extend(
+            size.nodes
+                .iter()
+                .map(|node| (Some(node.node), pages_row(size, node))),
+        );
+        if size.nodes.is_empty() {
+            rows.push((None, overcommit_row(size)));
+        }
+    }
+    rows.extend(
+        inventory
+            .ptp
+            .iter()
+            .map(|clock| (clock.numa_node, clock_row("ptp", clock))),
+    );
+    rows.extend(
+        inventory
+            .pps
+            .iter()
+            .map(|clock| (clock.numa_node, clock_row("pps", clock))),
+    );
+    let mut groups: BTreeMap<u32, Vec<Row>> = BTreeMap::new();
+    let mut none = Vec::new();
+    for (node, row) in rows {
+        match node {
+            Some(node) => groups.entry(node).or_default().push(row),
+            None => none.push(row),
+        }
+    }
+    let mut groups: Vec<_> = groups
+        .into_iter()
+        .map(|(node, rows)| (Some(node), rows))
+        .collect();
+    if !none.is_empty() {
+        groups.push((None, none));
+    }
+    groups
+}
+
+fn row(class: &str, name: &str, address: Option<String>, details: Vec<String>) -> Row {
+    let details: Vec<String> = details
+        .into_iter()
+        .filter(|text| !text.is_empty())
+        .collect();
+    let address = address.unwrap_or_else(|| "-".to_owned());
+    [
+        class.to_owned(),
+        name.to_owned(),
+        address,
+        details.join(", "),
+    ]
+}
+
+/// Offered under another name than the kernel's.
+fn alias(name: &str, device: &str) -> String {
+    if name == device {
+        String::new()
+    } else {
+        format!("interface or device {name:?}")
+    }
+}
+
+fn nic_row(nic: &Nic) -> Row {
+    let functions = match nic.virtual_functions.len() {
+        0 => String::new(),
+        count => format!("{count} VFs"),
+    };
+    let details = vec![
+        alias(&nic.name, &nic.device),
+        nic.driver.clone().unwrap_or_default(),
+        nic.datapath.as_str().to_owned(),
+        nic.state.clone().unwrap_or_default(),
+        nic.speed_mbps
+            .map(|speed| format!("{speed} Mbit/s"))
+            .unwrap_or_default(),
+        functions,
+    ];
+    row(
+        "nic",
+        &nic.device,
+        nic.pci_address.map(|address| address.to_string()),
+        details,
+    )
+}
+
+fn rdma_row(device: &RdmaDevice) -> Row {
+    let layers: BTreeSet<&str> = device
+        .ports
+        .iter()
+        .filter_map(|port| port.link_layer.as_deref())
+        .collect();
+    let states: BTreeSet<&str> = device
+        .ports
+        .iter()
+        .filter_map(|port| port.state.as_deref())
+        .collect();
+    let joined = |words: BTreeSet<&str>| words.into_iter().collect::<Vec<_>>().join("/");
+    let netdevs = match device.netdevs.is_empty() {
+        true => String::new(),
+        false => format!("on {}", device.netdevs.join(" ")),
+    };
+    let nodes: Vec<&str> = device
+        .nodes
+        .iter()
+        .filter_map(|path| path.rsplit('/').next())
+        .collect();
+    let details = vec![
+        alias(&device.name, &device.device),
+        joined(layers),
+        joined(states),
+        netdevs,
+        nodes.join(" "),
+    ];
+    row(
+        "rdma",
+        &device.device,
+        device.pci_address.map(|address| address.to_string()),
+        details,
+    )
+}
+
+fn vfio_row(device: &VfioDevice) -> Row {
+    let parent = device
+        .physical_function
+        .map(|address| format!("VF of {address}"));
+    let aliases: Vec<String> = device.aliases.iter().map(ToString::to_string).collect();
+    let with = match aliases.is_empty() {
+        true => String::new(),
+        false => format!("with {}", aliases.join(" ")),
+    };
+    let viable = if device.viable {
+        ""
+    } else {
+        "not viable, not offered"
+    };
+    let details = vec![
+        format!("group {}", device.iommu_group),
+        device.driver.clone().unwrap_or_default(),
+        parent.unwrap_or_default(),
+        with,
+        if device.noiommu {
+            "no IOMMU".to_owned()
+        } else {
+            String::new()
+        },
+        viable.to_owned(),
+    ];
+    let address = device.pci_address.to_string();
+    row("vfio", &address, Some(address.clone()), details)
+}
+
+fn pages_row(size: &Hugepages, node: &NodePages) -> Row {
+    let mounts = match size.mounts.is_empty() {
+        true => String::new(),
+        false => format!("mounted at {}", size.mounts.join(" ")),
+    };
+    let details = vec![
+        format!("{} of {} pages free", node.free, node.total),
+        mounts,
+    ];
+    row("hugepages", &size.name, None, details)
+}
+
+fn overcommit_row(size: &Hugepages) -> Row {
+    let details = vec![
+        format!("{} of {} pages free", size.free, size.total),
+        format!("{} more by overcommit", size.overcommit),
+    ];
+    row("hugepages", &size.name, None, details)
+}
+
+fn clock_row(class: &str, clock: &Clock) -> Row {
+    let details = vec![
+        clock.clock_name.clone().unwrap_or_default(),
+        clock
+            .nic
+            .as_ref()
+            .map(|nic| format!("clock of {nic}"))
+            .unwrap_or_default(),
+    ];
+    row(
+        class,
+        &clock.name,
+        clock.pci_address.map(|address| address.to_string()),
+        details,
+    )
+}
+
+fn print_not_offered(
+    inventory: &Inventory,
+    explain: bool,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let count = inventory.not_offered.len();
+    if count == 0 {
+        return Ok(());
+    }
+    if !explain {
+        printer.print(format_args!(
+            "\n{count} things that were seen are not offered; \"onload-ctk discover --explain\" says why.\n"
+        ))?;
+        return Ok(());
+    }
+    printer.print(format_args!("\n{HEADING}Not offered{HEADING:#}\n"))?;
+    let rows = inventory.not_offered.iter().map(|entry| {
+        [
+            entry.kind.to_string(),
+            entry.name.clone(),
+            entry.reason.clone(),
+        ]
+    });
+    printer.print(table(&["CLASS", "NAME", "REASON"], rows))?;
+    Ok(())
+}
+
+fn table<const N: usize>(
+    header: &[&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header.iter().copied());
+    for row in rows {
+        table.add_row(row);
+    }
+    let lines = table.lines().map(|line| format!("  {}\n", line.trim()));
+    lines.collect()
+}

@@ -1,0 +1,369 @@
+//! `cdi generate`: specifications of what the host has, into a directory, a file or stdout.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::Path;
+
+use anyhow::{Context, anyhow, bail};
+use onload_cdi::spec::Spec;
+use onload_cdi::version::{self, Version};
+use onload_cdi::{parse, write};
+use onload_hooks::class::Class;
+use onload_hooks::config::{Config, Kinds};
+
+use super::{OUTPUT_DIR, look, open_host, require_nic, surroundings};
+use crate::cli::{Generate, Global};
+use crate::exit::Answer;
+use crate::generate::{Specs, generate, warnings};
+use crate::host::Host;
+use crate::printer::Printer;
+use crate::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted, plan};
+
+/// Runs the command.
+///
+/// # Errors
+/// Everything that keeps a specification from being written.
+pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (host, config) = open_host(global)?;
+    let newest = args
+        .max_cdi_version
+        .as_deref()
+        .map(str::parse::<Version>)
+        .transpose()?;
+    let scope = scope(args, &config)?;
+    let inventory = look(&host, &config, printer);
+    require_nic(&inventory, &config)?;
+    let surroundings = surroundings(&host, &config)?;
+    let mut specs = generate(&inventory, &config.cdi, surroundings)?;
+    specs.retain(|class, _| scope.written.contains(class));
+    for warning in warnings(&specs, &config.cdi, surroundings) {
+        printer.warning(warning);
+    }
+    if let Some(newest) = newest {
+        refuse_newer(&specs, newest)?;
+    }
+    if args.format == Format::Yaml {
+        printer.warning("onload-hook and onload-container-runtime read JSON only: what is written as YAML can be had by --device, and not by annotation");
+    }
+    match args.output.as_deref() {
+        Some(path) if path == Path::new("-") => to_stdout(&specs, args.format, printer),
+        Some(path) => to_file(path, &specs, args, printer),
+        None => to_directory(&host, args, scope, &specs, newest, printer),
+    }
+}
+
+/// Which classes are written, and which this run may touch.
+struct Scope {
+    written: Vec<Class>,
+    touched: Vec<Class>,
+    named: bool,
+}
+
+fn scope(args: &Generate, config: &Config) -> anyhow::Result<Scope> {
+    if args.kind.is_empty() {
+        return Ok(Scope {
+            written: config.cdi.kinds.classes().to_vec(),
+            touched: Class::ALL.to_vec(),
+            named: false,
+        });
+    }
+    let kinds = Kinds::try_from(args.kind.clone()).context("reading --kind")?;
+    Ok(Scope {
+        written: kinds.classes().to_vec(),
+        touched: kinds.classes().to_vec(),
+        named: true,
+    })
+}
+
+fn refuse_newer(specs: &Specs, newest: Version) -> anyhow::Result<()> {
+    for (class, spec) in specs {
+        let needed = version::minimum(spec);
+        if needed.version > newest {
+            let kind = class.kind();
+            let fields = shortened(&needed.fields);
+            bail!(
+                "writing {kind} for readers of CDI {newest}: it needs {}, because of {fields}; leave the kind out with --kind, or raise --max-cdi-version",
+                needed.version
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A few fields say what is in the way; a host has thousands alike.
+fn shortened(fields: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let shown = fields
+        .iter()
+        .take(SHOWN)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
+    match fields.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+pub(super) fn render(spec: &Spec, format: Format) -> String {
+    match format {
+        Format::Json => parse::to_json(spec),
+        Format::Yaml => parse::to_yaml(spec),
+    }
+}
+
+fn to_stdout(specs: &Specs, format: Format, printer: &mut Printer) -> anyhow::Result<Answer> {
+    for (index, spec) in specs.values().enumerate() {
+        if format == Format::Yaml && index > 0 {
+            printer.print("---\n")?;
+        }
+        printer.print(render(spec, format))?;
+    }
+    if specs.is_empty() {
+        printer.note("nothing to offer: \"onload-ctk discover --explain\" says why");
+    }
+    Ok(Answer::Yes)
+}
+
+fn to_file(
+    path: &Path,
+    specs: &Specs,
+    args: &Generate,
+    printer: &mut Printer,
+) -> anyhow::Result<Answer> {
+    if args.kind.len() != 1 || args.kind.iter().any(|kind| kind == "all") {
+        bail!(
+            "writing {}: one file holds one kind; name it with --kind",
+            path.display()
+        );
+    }
+    let Some((class, spec)) = specs.first_key_value() else {
+        bail!(
+            "writing {}: this host offers no {}; \"onload-ctk discover --explain\" says why",
+            path.display(),
+            args.kind.concat()
+        );
+    };
+    let content = render(spec, args.format);
+    let old = match std::fs::read(path) {
+        Ok(old) => Some(old),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(anyhow!("reading {}: {error}", path.display())),
+    };
+    if args.diff {
+        let name = path.display().to_string();
+        let step = Step {
+            name,
+            action: Action::Write(content.into_bytes()),
+            old,
+        };
+        print_diff(&step, Path::new(""), printer)?;
+        return Ok(Answer::Yes);
+    }
+    if args.dry_run {
+        printer.print(format_args!("write {}\n", path.display()))?;
+        return Ok(Answer::Yes);
+    }
+    if old.as_deref() != Some(content.as_bytes()) {
+        write_file(path, content.as_bytes())?;
+    }
+    printer.note(format_args!("wrote {} {}", class.kind(), path.display()));
+    Ok(Answer::Yes)
+}
+
+fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    let failed = || format!("writing {}", path.display());
+    let directory = SpecDir::open(parent)?.with_context(failed);
+    let directory = directory.context("its directory is not there")?;
+    let name = path.file_name().unwrap_or(OsStr::new(""));
+    write::write_atomic(directory.descriptor(), name, content, 0o644).with_context(failed)
+}
+
+fn to_directory(
+    host: &Host,
+    args: &Generate,
+    scope: Scope,
+    specs: &Specs,
+    newest: Option<Version>,
+    printer: &mut Printer,
+) -> anyhow::Result<Answer> {
+    let look_only = args.dry_run || args.diff;
+    let directory = open_directory(host, args.output_dir.as_deref(), look_only)?;
+    if let Some(directory) = directory.as_ref().filter(|_| !look_only) {
+        directory.lock()?;
+    }
+    let shown = directory_path(host, args.output_dir.as_deref());
+    let plan = make_plan(directory.as_ref(), args, scope, specs, newest, printer)?;
+    if args.diff {
+        for step in &plan.steps {
+            print_diff(step, &shown, printer)?;
+        }
+    } else if args.dry_run {
+        print_steps(&plan, &shown, printer)?;
+    } else if let Some(directory) = &directory {
+        directory.carry_out(&plan)?;
+        report(&plan, specs, &shown, printer);
+    }
+    if look_only {
+        return Ok(Answer::Yes);
+    }
+    refuse_left(&plan, &shown)
+}
+
+fn make_plan(
+    directory: Option<&SpecDir>,
+    args: &Generate,
+    scope: Scope,
+    specs: &Specs,
+    newest: Option<Version>,
+    printer: &mut Printer,
+) -> anyhow::Result<Plan> {
+    let (existing, manifest) = match directory {
+        Some(directory) => (directory.existing()?, directory.manifest()?),
+        None => (BTreeMap::new(), Ok(None)),
+    };
+    let manifest = manifest.unwrap_or_else(|warning| {
+        printer.warning(warning);
+        None
+    });
+    let mut kinds = scope.written;
+    if scope.named {
+        kinds.extend(
+            manifest
+                .iter()
+                .flat_map(|manifest| manifest.kinds.iter().copied()),
+        );
+        kinds.sort();
+        kinds.dedup();
+    }
+    let files = specs.iter();
+    let wanted = Wanted {
+        scope: scope.touched,
+        files: files
+            .map(|(class, spec)| (*class, render(spec, args.format).into_bytes()))
+            .collect(),
+        format: args.format,
+        asked: Manifest {
+            format: args.format,
+            max_cdi_version: newest.map(|version| version.to_string()),
+            kinds,
+            files: BTreeMap::new(),
+        },
+        force: args.force,
+    };
+    Ok(plan(&wanted, &existing, manifest.as_ref()))
+}
+
+pub(super) fn directory_path(host: &Host, given: Option<&Path>) -> std::path::PathBuf {
+    given.map_or_else(|| host.outside_path(Path::new(OUTPUT_DIR)), Path::to_owned)
+}
+
+/// Opens the output directory, and makes it where something is to be written.
+fn open_directory(
+    host: &Host,
+    given: Option<&Path>,
+    look_only: bool,
+) -> anyhow::Result<Option<SpecDir>> {
+    let path = directory_path(host, given);
+    if look_only {
+        return find_directory(host, given);
+    }
+    let Some(given) = given else {
+        let directory = host.create_directory(Path::new(OUTPUT_DIR))?;
+        return Ok(Some(SpecDir::new(path, directory)));
+    };
+    std::fs::create_dir_all(given)
+        .with_context(|| format!("making the directory {}", given.display()))?;
+    Ok(SpecDir::open(given)?)
+}
+
+/// Opens the output directory where it is there.
+pub(super) fn find_directory(host: &Host, given: Option<&Path>) -> anyhow::Result<Option<SpecDir>> {
+    let Some(given) = given else {
+        let directory = host.directory(Path::new(OUTPUT_DIR))?;
+        return Ok(directory.map(|open| SpecDir::new(directory_path(host, None), open)));
+    };
+    Ok(SpecDir::open(given)?)
+}
+
+fn print_steps(plan: &Plan, directory: &Path, printer: &mut Printer) -> anyhow::Result<()> {
+    for step in &plan.steps {
+        let word = match step.action {
+            Action::Write(_) => "write ",
+            Action::Remove => "remove",
+            Action::Keep => "keep  ",
+            Action::Leave => "leave ",
+        };
+        printer.print(format_args!(
+            "{word} {}\n",
+            directory.join(&step.name).display()
+        ))?;
+    }
+    Ok(())
+}
+
+/// A unified diff between what stands in a file and what would; nothing where they are alike.
+pub(super) fn print_diff(
+    step: &Step,
+    directory: &Path,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let path = directory.join(&step.name).display().to_string();
+    let old = String::from_utf8_lossy(step.old.as_deref().unwrap_or_default());
+    let new = match &step.action {
+        Action::Write(content) => String::from_utf8_lossy(content),
+        Action::Remove => String::new().into(),
+        Action::Keep => return Ok(()),
+        Action::Leave => {
+            let path = directory.join(&step.name);
+            printer.warning(format_args!(
+                "{} is not ours and would stay",
+                path.display()
+            ));
+            return Ok(());
+        }
+    };
+    const NOTHING: &str = "/dev/null";
+    let from = if step.old.is_some() { &path } else { NOTHING };
+    let to = if step.action == Action::Remove {
+        NOTHING
+    } else {
+        &path
+    };
+    let diff = similar::TextDiff::from_lines(old.as_ref(), new.as_ref());
+    printer.print(diff.unified_diff().header(from, to))?;
+    Ok(())
+}
+
+fn report(plan: &Plan, specs: &Specs, directory: &Path, printer: &mut Printer) {
+    for step in &plan.steps {
+        let path = directory.join(&step.name);
+        match step.action {
+            Action::Write(_) => printer.note(format_args!("wrote {}", path.display())),
+            Action::Remove => printer.note(format_args!("removed {}", path.display())),
+            Action::Keep => printer.detail(format_args!("unchanged {}", path.display())),
+            Action::Leave => {}
+        }
+    }
+    if specs.is_empty() {
+        printer.note("nothing to offer: \"onload-ctk discover --explain\" says why");
+    } else if !plan.changes_files() && plan.left().next().is_none() {
+        printer.note(format_args!("nothing to change in {}", directory.display()));
+    }
+}
+
+fn refuse_left(plan: &Plan, directory: &Path) -> anyhow::Result<Answer> {
+    let left: Vec<&str> = plan.left().collect();
+    if left.is_empty() {
+        return Ok(Answer::Yes);
+    }
+    bail!(
+        "in {}: left {} alone, which somebody else wrote or changed; look at the difference with --diff --force, replace it with --force",
+        directory.display(),
+        left.join(", ")
+    );
+}

@@ -1,0 +1,64 @@
+//! `cdi inject`: devices into an OCI configuration, from stdin to stdout, as an engine would.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use anyhow::Context;
+use onload_cdi::config::OciConfig;
+use onload_cdi::inject::{Node, NodeInfo, NodeKind, apply};
+use onload_cdi::registry::Registry;
+
+use super::{open_host, qualified, spec_dirs};
+use crate::cli::{Global, Inject};
+use crate::exit::Answer;
+use crate::host::{DeviceKind, Host};
+use crate::printer::Printer;
+
+/// The nodes of a host, captured or running.
+struct Nodes<'h>(&'h Host);
+
+impl NodeInfo for Nodes<'_> {
+    fn node(&self, host_path: &str) -> io::Result<Node> {
+        let found = self
+            .0
+            .device_node(Path::new(host_path))
+            .map_err(io::Error::other)?;
+        let node = found.ok_or(io::ErrorKind::NotFound)?;
+        Ok(Node {
+            kind: match node.kind {
+                DeviceKind::Character => NodeKind::Char,
+                DeviceKind::Block => NodeKind::Block,
+            },
+            major: node.major,
+            minor: node.minor,
+            mode: node.mode,
+        })
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A device is in no specification, a node is missing, or stdin holds no OCI configuration.
+pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (host, _) = open_host(global)?;
+    let names = qualified(&args.devices)?;
+    let registry = Registry::scan(&spec_dirs(&host, &args.spec_dir)?);
+    for (path, errors) in registry.errors() {
+        for error in errors {
+            printer.warning(format_args!("{}: {error}", path.display()));
+        }
+    }
+    let edits = registry.edits_for(&names)?;
+    let mut bytes = Vec::new();
+    io::stdin()
+        .lock()
+        .read_to_end(&mut bytes)
+        .context("reading the OCI configuration on stdin")?;
+    let mut config = OciConfig::parse(&bytes).context("reading the OCI configuration on stdin")?;
+    apply(&mut config, &edits, &Nodes(&host)).context("giving devices to the container")?;
+    let changed = config.to_bytes();
+    printer.print(String::from_utf8_lossy(&changed))?;
+    printer.print("\n")?;
+    Ok(Answer::Yes)
+}

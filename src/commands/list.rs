@@ -1,0 +1,95 @@
+//! `cdi list`: every device that an engine would see, by file, with conflicts and shadowing.
+
+use std::path::Path;
+
+use onload_cdi::registry::Registry;
+use serde_json::json;
+
+use super::{open_host, spec_dirs};
+use crate::cli::{Global, List, Listing};
+use crate::exit::Answer;
+use crate::printer::{DIM, HEADING, Printer};
+
+/// Runs the command.
+///
+/// # Errors
+/// The host cannot be read.
+pub fn run(global: &Global, args: &List, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (host, _) = open_host(global)?;
+    let dirs = spec_dirs(&host, &args.spec_dir)?;
+    let registry = Registry::scan(&dirs);
+    match args.format {
+        Listing::Table => print_table(&registry, printer)?,
+        Listing::Json => print_json(&registry, printer)?,
+    }
+    for (path, errors) in registry.errors() {
+        for error in errors {
+            printer.warning(format_args!("{}: {error}", path.display()));
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+fn print_table(registry: &Registry, printer: &mut Printer) -> anyhow::Result<()> {
+    let mut devices: Vec<_> = registry.devices().collect();
+    devices.sort_by_key(|device| (device.path, device.name));
+    let mut file: Option<&Path> = None;
+    for device in &devices {
+        if file != Some(device.path) {
+            let gap = if file.is_some() { "\n" } else { "" };
+            let path = device.path.display();
+            printer.print(format_args!("{gap}{HEADING}{path}{HEADING:#}\n"))?;
+            file = Some(device.path);
+        }
+        printer.print(format_args!("  {}\n", device.name))?;
+    }
+    for shadowed in registry.shadowed() {
+        let (name, path, by) = (
+            &shadowed.name,
+            shadowed.path.display(),
+            shadowed.by.display(),
+        );
+        printer.print(format_args!(
+            "{DIM}{name} of {path} is hidden by {by}{DIM:#}\n"
+        ))?;
+    }
+    for conflict in registry.conflicts() {
+        let paths: Vec<String> = conflict
+            .paths
+            .iter()
+            .map(|p| p.display().to_string())
+            .collect();
+        let (name, paths) = (&conflict.name, paths.join(" and "));
+        printer.print(format_args!("{name} is nobody's: it stands in {paths}\n"))?;
+    }
+    if devices.is_empty() {
+        printer.note("no CDI devices");
+    }
+    Ok(())
+}
+
+fn print_json(registry: &Registry, printer: &mut Printer) -> anyhow::Result<()> {
+    let devices = registry.devices().map(|device| {
+        json!({ "name": device.name.to_string(), "file": device.path, "cdi_version": device.spec.cdi_version })
+    });
+    let shadowed = registry.shadowed().iter().map(|shadowed| {
+        json!({ "name": shadowed.name.to_string(), "file": shadowed.path, "by": shadowed.by })
+    });
+    let conflicts = registry
+        .conflicts()
+        .iter()
+        .map(|conflict| json!({ "name": conflict.name.to_string(), "files": conflict.paths }));
+    let errors = registry.errors().iter().flat_map(|(path, errors)| {
+        errors
+            .iter()
+            .map(move |error| json!({ "file": path, "error": error }))
+    });
+    let object = json!({
+        "devices": devices.collect::<Vec<_>>(),
+        "shadowed": shadowed.collect::<Vec<_>>(),
+        "conflicts": conflicts.collect::<Vec<_>>(),
+        "errors": errors.collect::<Vec<_>>(),
+    });
+    printer.print(format_args!("{object:#}\n"))?;
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! The commands, one a file: what each reads, decides and prints.
+
+pub mod check;
+pub mod completion;
+pub mod discover;
+pub mod generate;
+pub mod inject;
+pub mod list;
+pub mod man;
+pub mod validate;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use onload_cdi::name::QualifiedName;
+use onload_cdi::registry::DEFAULT_DIRS;
+use onload_hooks::config::Config;
+
+use crate::cli::Global;
+use crate::discover::discover;
+use crate::generate::{ONLOAD_SOCKET_DIR, PRELOAD_FILE, Surroundings};
+use crate::host::{EntryKind, Host, HostError};
+use crate::inventory::Inventory;
+use crate::printer::Printer;
+use crate::settings;
+
+/// Where specifications are written that describe the host as it is since its boot.
+const OUTPUT_DIR: &str = "/var/run/cdi";
+
+fn open_host(global: &Global) -> anyhow::Result<(Host, Config)> {
+    let host = Host::open(&global.host_root)?;
+    let config = settings::load(&host, global.config.as_deref())?;
+    Ok((host, config))
+}
+
+/// What a host has; what was found on the way is printed.
+fn look(host: &Host, config: &Config, printer: &mut Printer) -> Inventory {
+    let inventory = discover(host, config);
+    for warning in &inventory.warnings {
+        printer.warning(warning);
+    }
+    inventory
+}
+
+fn surroundings(host: &Host, config: &Config) -> Result<Surroundings, HostError> {
+    let is_file = |path: &Path| Ok(matches!(host.entry(path)?, Some(EntryKind::File { .. })));
+    let socket = host.entry(Path::new(ONLOAD_SOCKET_DIR))?;
+    Ok(Surroundings {
+        hook: is_file(&config.cdi.hook_path)?,
+        preload_file: is_file(Path::new(PRELOAD_FILE))?,
+        onload_socket: socket == Some(EntryKind::Directory),
+    })
+}
+
+/// An operator may want a boot to fail rather than to go on without its interface.
+fn require_nic(inventory: &Inventory, config: &Config) -> anyhow::Result<()> {
+    if config.discover.missing_nic_is_error && inventory.nics.is_empty() {
+        bail!(
+            "looking for accelerated interfaces: there is none, and [discover] missing-nic-is-error is on; \"onload-ctk discover --explain\" says why"
+        );
+    }
+    Ok(())
+}
+
+/// The specification directories as given, else those of the host, links in them followed inside
+/// it.
+fn spec_dirs(host: &Host, given: &[PathBuf]) -> Result<Vec<PathBuf>, HostError> {
+    if !given.is_empty() {
+        return Ok(given.to_vec());
+    }
+    let dirs = DEFAULT_DIRS.into_iter().map(|dir| {
+        let dir = Path::new(dir);
+        Ok(match host.resolve(dir)? {
+            Some(place) if !host.is_running() => host.outside_path(&place),
+            _ => host.outside_path(dir),
+        })
+    });
+    dirs.collect()
+}
+
+fn qualified(names: &[String]) -> anyhow::Result<Vec<QualifiedName>> {
+    let name = |name: &String| {
+        name.parse::<QualifiedName>()
+            .with_context(|| format!("reading device {name:?}"))
+    };
+    names.iter().map(name).collect()
+}

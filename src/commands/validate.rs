@@ -1,0 +1,107 @@
+//! `cdi validate`: strict reading of specification files, with every problem named.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use onload_cdi::parse;
+use onload_cdi::spec::Spec;
+use onload_cdi::validate::{lint, validate};
+
+use super::{open_host, spec_dirs};
+use crate::cli::{Global, Validate};
+use crate::exit::Answer;
+use crate::printer::Printer;
+
+/// Runs the command: prints a line for each problem.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn run(global: &Global, args: &Validate, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let files = match args.files.is_empty() {
+        false => args.files.clone(),
+        true => default_files(global)?,
+    };
+    if files.is_empty() {
+        printer.note("no CDI specifications to validate");
+    }
+    let mut answer = Answer::Yes;
+    for path in &files {
+        let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+        let problems = problems(path, &bytes);
+        for problem in &problems {
+            printer.print(format_args!("{}: {problem}\n", path.display()))?;
+        }
+        if problems.is_empty() {
+            printer.note(format_args!("{} is valid", path.display()));
+        } else {
+            answer = Answer::No;
+        }
+        for warning in warnings(path, &bytes) {
+            printer.warning(format_args!("{}: {warning}", path.display()));
+        }
+    }
+    Ok(answer)
+}
+
+fn default_files(global: &Global) -> anyhow::Result<Vec<PathBuf>> {
+    let (host, _) = open_host(global)?;
+    let mut files = Vec::new();
+    for dir in spec_dirs(&host, &[])? {
+        let entries = match std::fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error).with_context(|| format!("listing {}", dir.display())),
+        };
+        for entry in entries {
+            let path = entry
+                .with_context(|| format!("listing {}", dir.display()))?
+                .path();
+            if is_specification(&path) {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn extension(path: &Path) -> &str {
+    path.extension()
+        .and_then(|extension| extension.to_str())
+        .unwrap_or_default()
+}
+
+/// Engines read these two and pass everything else by, `.yml` too.
+fn is_specification(path: &Path) -> bool {
+    matches!(extension(path), "json" | "yaml")
+}
+
+fn read(path: &Path, bytes: &[u8]) -> Result<Spec, parse::ParseError> {
+    match extension(path) {
+        "yaml" | "yml" => parse::from_yaml(bytes),
+        _ => parse::from_json(bytes),
+    }
+}
+
+fn problems(path: &Path, bytes: &[u8]) -> Vec<String> {
+    match read(path, bytes) {
+        Err(error) => vec![error.to_string()],
+        Ok(spec) => {
+            let problems = validate(&spec).err().unwrap_or_default();
+            problems.iter().map(ToString::to_string).collect()
+        }
+    }
+}
+
+fn warnings(path: &Path, bytes: &[u8]) -> Vec<String> {
+    let spec = read(path, bytes).ok();
+    let lints = spec
+        .iter()
+        .flat_map(lint)
+        .map(|problem| problem.to_string());
+    let mut warnings: Vec<String> = lints.collect();
+    if !is_specification(path) {
+        warnings.push("engines read only files that end in .json or .yaml".to_owned());
+    }
+    warnings
+}

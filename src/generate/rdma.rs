@@ -1,0 +1,60 @@
+//! The class rdma: the nodes of each RDMA device, and the right to lock memory.
+
+use onload_cdi::spec::{ContainerEdits, DeviceNode};
+
+use super::edits::{READ_WRITE, Writer, nodes_only};
+use super::{Entry, Offer};
+use crate::discover::node::Node;
+use crate::discover::rdma::RdmaDevice;
+use crate::inventory::Inventory;
+
+pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
+    let devices = &inventory.rdma;
+    let manager = devices
+        .iter()
+        .find_map(|device| device.connection_manager.as_ref());
+    let common = manager.map(|node| writer.node(&node.path, READ_WRITE));
+    Offer {
+        common: nodes_only(common.into_iter().collect()),
+        devices: devices.iter().map(|device| entry(device, writer)).collect(),
+        all: Some(edits(devices, writer)),
+    }
+}
+
+fn entry(device: &RdmaDevice, writer: &Writer<'_>) -> Entry {
+    (
+        device.device.clone(),
+        edits(std::slice::from_ref(device), writer),
+    )
+}
+
+fn edits(devices: &[RdmaDevice], writer: &Writer<'_>) -> ContainerEdits {
+    let nodes: Vec<DeviceNode> = devices
+        .iter()
+        .flat_map(own_nodes)
+        .map(|node| writer.node(&node.path, READ_WRITE))
+        .collect();
+    let expectations = devices.iter().flat_map(|device| {
+        own_nodes(device)
+            .map(|node| expectation(node, device, writer))
+            .collect::<Vec<_>>()
+    });
+    ContainerEdits {
+        hooks: writer.memlock_hook(expectations).into_iter().collect(),
+        ..nodes_only(nodes)
+    }
+}
+
+/// The nodes that are the device's alone.
+fn own_nodes(device: &RdmaDevice) -> impl Iterator<Item = &Node> {
+    device.verbs.iter().chain(&device.umad).chain(&device.issm)
+}
+
+fn expectation(node: &Node, device: &RdmaDevice, writer: &Writer<'_>) -> String {
+    let path = writer.container_path(&node.path);
+    let parent = device
+        .pci_address
+        .map(|address| format!("@{address}"))
+        .unwrap_or_default();
+    format!("{path}=rdma:{}{parent}", device.name)
+}

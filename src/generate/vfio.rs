@@ -1,0 +1,72 @@
+//! The class vfio: the PCI functions of a viable IOMMU group, and the right to lock memory.
+
+use onload_cdi::spec::{ContainerEdits, DeviceNode};
+
+use super::edits::{READ_WRITE, Writer, nodes_only};
+use super::{Entry, Offer};
+use crate::discover::vfio::VfioDevice;
+use crate::inventory::Inventory;
+
+/// Nodes that are one for the whole host: the container of groups, and its successor.
+const SHARED: [&str; 2] = ["/dev/vfio/vfio", "/dev/iommu"];
+
+pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
+    let offered = |device: &&VfioDevice| device.viable && device.group_node.is_some();
+    let devices: Vec<&VfioDevice> = inventory.vfio.iter().filter(offered).collect();
+    let shared: Vec<&str> = SHARED
+        .into_iter()
+        .filter(|path| devices.iter().all(|device| has(device, path)))
+        .collect();
+    let common = shared
+        .iter()
+        .map(|path| writer.node(path, READ_WRITE))
+        .collect();
+    Offer {
+        common: nodes_only(common),
+        devices: devices
+            .iter()
+            .map(|device| entry(device, &shared, writer))
+            .collect(),
+        all: None,
+    }
+}
+
+fn has(device: &VfioDevice, path: &str) -> bool {
+    device.nodes.iter().any(|node| node == path)
+}
+
+fn entry(device: &VfioDevice, shared: &[&str], writer: &Writer<'_>) -> Entry {
+    let own = device
+        .nodes
+        .iter()
+        .filter(|path| !shared.contains(&path.as_str()));
+    let nodes: Vec<DeviceNode> = own.map(|path| writer.node(path, READ_WRITE)).collect();
+    let edits = ContainerEdits {
+        hooks: writer
+            .memlock_hook(expectations(device, writer))
+            .into_iter()
+            .collect(),
+        ..nodes_only(nodes)
+    };
+    (device.pci_address.to_string(), edits)
+}
+
+/// Every function on the node of the group, and each on its own node.
+fn expectations<'d>(
+    device: &'d VfioDevice,
+    writer: &'d Writer<'_>,
+) -> impl Iterator<Item = String> + 'd {
+    let group = device.group_node.iter().flat_map(move |node| {
+        device
+            .functions
+            .iter()
+            .map(move |(address, _)| (node, address))
+    });
+    let own = device
+        .functions
+        .iter()
+        .filter_map(|(address, node)| Some((node.as_ref()?, address)));
+    group
+        .chain(own)
+        .map(|(node, address)| format!("{}=vfio:{address}", writer.container_path(&node.path)))
+}

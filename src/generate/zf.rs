@@ -1,0 +1,26 @@
+//! The class zf: TCPDirect for each accelerated interface.
+
+use onload_cdi::spec::ContainerEdits;
+
+use super::Offer;
+use super::edits::{READ_WRITE, Writer, nodes_only};
+use crate::inventory::Inventory;
+
+pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
+    let Some(tcpdirect) = &inventory.tcpdirect else {
+        return Offer::default();
+    };
+    // TCPDirect opens /dev/onload too, for its control plane and shared memory.
+    let nodes = ["/dev/onload", "/dev/sfc_char"];
+    let mut common = nodes_only(nodes.map(|path| writer.node(path, READ_WRITE)).to_vec());
+    common.mounts = writer.libraries(&tcpdirect.installation, tcpdirect.machine);
+    common.mounts.extend(writer.tools(&tcpdirect.tools));
+    let nics = inventory.nics.iter();
+    Offer {
+        common,
+        devices: nics
+            .map(|nic| (nic.device.clone(), ContainerEdits::default()))
+            .collect(),
+        all: Some(ContainerEdits::default()),
+    }
+}

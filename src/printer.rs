@@ -1,0 +1,94 @@
+//! Everything that is printed: the product on stdout, words for people on stderr.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+
+/// Names and headings.
+pub const HEADING: Style = Style::new().bold();
+/// What is less important.
+pub const DIM: Style = Style::new().dimmed();
+/// What works.
+pub const GOOD: Style = AnsiColor::Green.on_default();
+/// What people should look at.
+pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+/// What went wrong.
+pub const ERROR: Style = AnsiColor::Red.on_default().bold();
+
+/// The two streams, with the colours and the loudness that were asked for.
+#[derive(Debug)]
+pub struct Printer {
+    stdout: AutoStream<io::Stdout>,
+    stderr: AutoStream<io::Stderr>,
+    quiet: bool,
+    verbose: bool,
+}
+
+impl Printer {
+    /// Streams with that choice of colours.
+    #[must_use]
+    pub fn new(colors: ColorChoice, quiet: bool, verbose: bool) -> Self {
+        Printer {
+            stdout: AutoStream::new(io::stdout(), colors),
+            stderr: AutoStream::new(io::stderr(), colors),
+            quiet,
+            verbose,
+        }
+    }
+
+    /// Prints to stdout, as it is.
+    ///
+    /// # Errors
+    /// Nobody reads it, or there is no room for it.
+    pub fn print(&mut self, text: impl Display) -> io::Result<()> {
+        write!(self.stdout, "{text}")
+    }
+
+    /// Hands on what stdout still holds back.
+    ///
+    /// # Errors
+    /// Nobody reads it, or there is no room for it.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.stdout.flush()
+    }
+
+    /// Says what was done, unless people want it quiet.
+    pub fn note(&mut self, text: impl Display) {
+        if !self.quiet {
+            self.say(format_args!("{text}"));
+        }
+    }
+
+    /// Says what was looked at, if people want to know.
+    pub fn detail(&mut self, text: impl Display) {
+        if self.verbose {
+            self.say(format_args!("{DIM}{text}{DIM:#}"));
+        }
+    }
+
+    /// Says what people should look at, unless they want it quiet.
+    pub fn warning(&mut self, text: impl Display) {
+        if !self.quiet {
+            self.say(format_args!("{WARNING}warning:{WARNING:#} {text}"));
+        }
+    }
+
+    /// Says what went wrong.
+    pub fn error(&mut self, text: impl Display) {
+        self.say(format_args!("{ERROR}error:{ERROR:#} {text}"));
+    }
+
+    /// There is nobody to tell that stderr is gone.
+    fn say(&mut self, text: impl Display) {
+        let _ = writeln!(self.stderr, "{text}");
+    }
+}
+
+/// Whether an error is that nobody reads our output any more, as behind `| head`.
+#[must_use]
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let broken = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    error.downcast_ref::<io::Error>().is_some_and(broken)
+}

@@ -1,0 +1,55 @@
+//! The configuration file of a host, or the one that was named on the command line.
+
+use std::path::{Path, PathBuf};
+
+use onload_hooks::config::{CONFIG_PATH, Config, ConfigError};
+
+use crate::host::{Host, HostError};
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The file of the host cannot be read.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The named file cannot be read.
+    #[error("reading configuration {}: {source}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// It is not understood.
+    #[error("reading configuration {}: {source}", .path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: ConfigError,
+    },
+}
+
+/// Reads the file that was named, else the host's own; the host need not have one.
+///
+/// # Errors
+/// The file cannot be read or is not understood, or the named one is not there.
+pub fn load(host: &Host, named: Option<&Path>) -> Result<Config, SettingsError> {
+    let (path, text) = match named {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Read {
+                path: path.to_owned(),
+                source,
+            })?;
+            (path.to_owned(), text)
+        }
+        None => {
+            let path = Path::new(CONFIG_PATH);
+            (
+                host.outside_path(path),
+                host.text(path)?.unwrap_or_default(),
+            )
+        }
+    };
+    Config::parse(&text).map_err(|source| SettingsError::Parse { path, source })
+}

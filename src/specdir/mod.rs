@@ -1,0 +1,10 @@
+//! The directory that specifications are written to: which files there are ours, what has to
+//! change, and changing it so that a reader never sees half a file.
+
+mod directory;
+mod manifest;
+mod plan;
+
+pub use directory::{SpecDir, SpecDirError};
+pub use manifest::{Format, MANIFEST_NAME, Manifest};
+pub use plan::{Action, Plan, Step, Wanted, plan};
