@@ -269,7 +269,7 @@ fn name_of(size_kib: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::test_tree::{Found, Tree, captured, discover};
+    use crate::discover::test_tree::{Found, Tree, captured, discover, sample};
     use crate::host::Host;
 
     fn look(host: &Host) -> Found<Hugepages> {
@@ -309,6 +309,22 @@ mod tests {
              {\"node\":0,\"total\":0,\"free\":0},{\"node\":1,\"total\":2,\"free\":2}],\
              \"mounts\":[\"/dev/hugepages1G\"],\"name\":\"1Gi\",\"overcommit\":0}]"
         );
+    }
+
+    #[test]
+    fn the_sample_host_with_gaps_has_four_sizes_of_which_three_can_be_had() {
+        let found = look(&sample("vmd-numa-gaps"));
+        let names: Vec<&str> = found
+            .devices
+            .iter()
+            .map(|pages| pages.name.as_str())
+            .collect();
+        assert_eq!(names, ["2Mi", "1Gi", "16Gi"]);
+        assert_eq!(found.devices[0].mounts, ["/mnt/huge pages"]);
+        assert_eq!(found.devices[2].overcommit, 4);
+        let nodes: Vec<u32> = found.devices[1].nodes.iter().map(|n| n.node).collect();
+        assert_eq!(nodes, [0, 8, 252]);
+        assert_eq!(found.not_offered[0].name, "64Ki");
     }
 
     #[test]

@@ -602,7 +602,7 @@ fn join_hex(groups: &[&str], digits: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::test_tree::{Found, Tree, captured, discover, generous};
+    use crate::discover::test_tree::{Found, Tree, captured, discover, generous, sample};
     use crate::host::Host;
 
     fn look(host: &Host, config: &Discover) -> Found<RdmaDevice> {
@@ -691,6 +691,35 @@ mod tests {
         assert_eq!(rxe0.ports[0].state.as_deref(), Some("ACTIVE"));
         let kept_back: Vec<&str> = found.not_offered.iter().map(|n| n.name.as_str()).collect();
         assert_eq!(kept_back, ["umad0", "umad1"]);
+    }
+
+    #[test]
+    fn the_sample_host_of_many_hcas_offers_each_with_its_own_interfaces() {
+        let found = look(&sample("rdma-hcas"), &Discover::default());
+        assert_eq!(found.warnings, [""; 0]);
+        let offered: Vec<(&str, String)> = found
+            .devices
+            .iter()
+            .map(|device| (device.name.as_str(), device.netdevs.join(" ")))
+            .collect();
+        let expected = [
+            ("mlx4_0", "ens4d1 ib0"),
+            ("mlx5_0", "ibp177s0"),
+            ("qib0", ""),
+            ("rocep193s0f0", "enp193s0f0np0 vlan100"),
+            ("siw_lo", "lo"),
+        ];
+        assert_eq!(
+            offered,
+            expected.map(|(name, nets)| (name, nets.to_owned()))
+        );
+        let mlx4 = &found.devices[0];
+        assert_eq!(mlx4.ports[0].netdevs, ["ib0"]);
+        assert_eq!(mlx4.ports[1].netdevs, ["ens4d1"]);
+        assert_eq!(mlx4.ports[1].state.as_deref(), Some("DOWN"));
+        assert_eq!(found.devices[1].nodes[0], "/dev/infiniband/uverbs2");
+        let refused: Vec<&str> = found.not_offered.iter().map(|n| n.name.as_str()).collect();
+        assert!(refused.contains(&"smi1") && refused.contains(&"rxe_"));
     }
 
     #[test]

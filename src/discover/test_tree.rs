@@ -153,8 +153,13 @@ pub(crate) fn discover<D>(
 
 /// The captured host that comes with the sources.
 pub(crate) fn captured() -> Host {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    Host::open(&root.join("tests/hosts/debian13-2numa-onload-rxe-vfio")).unwrap()
+    sample("debian13-2numa-onload-rxe-vfio")
+}
+
+/// One of the hosts that come with the sources.
+pub(crate) fn sample(name: &str) -> Host {
+    let hosts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hosts");
+    Host::open(&hosts.join(name)).unwrap()
 }
 
 /// A configuration that says yes to everything.

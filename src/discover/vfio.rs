@@ -440,7 +440,7 @@ fn device(group: &Group, held: &[&PciFunction], viable: bool) -> VfioDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::test_tree::{Found, Tree, captured, discover, generous};
+    use crate::discover::test_tree::{Found, Tree, captured, discover, generous, sample};
     use crate::host::Host;
 
     fn look(host: &Host, config: &Discover) -> Found<VfioDevice> {
@@ -527,6 +527,52 @@ mod tests {
                 "0000:81:10.4"
             ]
             .map(|address| format!("{address}: bound to igbvf, not to a vfio driver"))
+        );
+    }
+
+    #[test]
+    fn the_sample_host_of_many_groups_is_sorted_into_what_can_be_given_and_what_cannot() {
+        let found = look(&sample("iommu-groups"), &Discover::default());
+        let devices: Vec<(String, u32, bool)> = found
+            .devices
+            .iter()
+            .map(|device| {
+                let address = device.pci_address.to_string();
+                (address, device.iommu_group, device.viable)
+            })
+            .collect();
+        let expected = [
+            ("0000:03:00.0", 20, false),
+            ("0000:05:00.0", 21, true),
+            ("0000:81:00.1", 31, true),
+            ("0000:83:00.0", 0, true),
+        ];
+        assert_eq!(
+            devices,
+            expected.map(|(address, group, viable)| (address.to_owned(), group, viable))
+        );
+        assert_eq!(addresses(&found.devices[1].aliases), ["0000:05:00.1"]);
+        assert_eq!(
+            found.devices[1].nodes,
+            [
+                "/dev/vfio/vfio",
+                "/dev/vfio/21",
+                "/dev/vfio/devices/vfio3",
+                "/dev/vfio/devices/vfio2",
+                "/dev/iommu"
+            ]
+        );
+        let refused: Vec<&str> = found.not_offered.iter().map(|n| n.name.as_str()).collect();
+        assert_eq!(
+            refused,
+            [
+                "0000:03:00.3",
+                "0000:81:00.2",
+                "0000:82:00.0",
+                "0000:03:00.0",
+                "0000:03:00.1",
+                "0000:81:00.0"
+            ]
         );
     }
 
