@@ -145,12 +145,9 @@ fn by_node(inventory: &Inventory) -> Vec<(Option<u32>, Vec<Row>)> {
             .map(|device| (device.numa_node, vfio_row(device))),
     );
     for size in &inventory.hugepages {
-        rows.extend(
-            size.nodes
-                .iter()
-                .map(|node| (Some(node.node), pages_row(size, node))),
-        );
-        if size.nodes.is_empty() {
+        let with_pages = size.nodes.iter().filter(|node| node.total > 0);
+        rows.extend(with_pages.map(|node| (Some(node.node), pages_row(size, node))));
+        if size.nodes.iter().all(|node| node.total == 0) {
             rows.push((None, overcommit_row(size)));
         }
     }
@@ -203,7 +200,7 @@ fn alias(name: &str, device: &str) -> String {
     if name == device {
         String::new()
     } else {
-        format!("interface or device {name:?}")
+        format!("kernel name {name:?}")
     }
 }
 

@@ -19,6 +19,7 @@ use crate::inventory::NotOffered;
 use crate::pci_address::PciAddress;
 
 const AUXILIARY_DEVICES: &str = "/sys/bus/auxiliary/devices";
+const AF_XDP_REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
 const DEBUGFS_NICS: &str = "/sys/kernel/debug/sfc_resource/nics";
 
 /// An accelerated interface.
@@ -113,6 +114,8 @@ struct Attachments {
     functions: BTreeMap<PciAddress, Vec<Attachment>>,
     /// Auxiliary devices that no driver of Onload's is bound to.
     unbound: BTreeMap<PciAddress, String>,
+    /// Whether interfaces of other drivers can be registered.
+    takes_af_xdp: bool,
     /// Interfaces that Onload's debugfs lists.
     interfaces: BTreeMap<String, Option<Datapath>>,
 }
@@ -231,10 +234,14 @@ fn not_attached(
         return "virtual interface: Onload attaches to the one below it".to_owned();
     };
     if support.is_none() {
-        return format!(
-            "driver {driver} is not one of Onload's and {} is not registered for AF_XDP; write its name to /sys/module/sfc_resource/afxdp/register",
-            interface.name
-        );
+        let hint = match attachments.takes_af_xdp {
+            true => format!(
+                ", and it is not registered for AF_XDP; write {} to {AF_XDP_REGISTER}",
+                interface.name
+            ),
+            false => String::new(),
+        };
+        return format!("driver {driver} is not one of Onload's{hint}");
     }
     match function.and_then(|function| attachments.unbound.get(&function.address)) {
         Some(device) => {
@@ -249,6 +256,7 @@ fn not_attached(
 fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments {
     let mut attachments = Attachments {
         interfaces: read_debugfs(probe),
+        takes_af_xdp: probe.entry("/sys/module/sfc_resource").is_some(),
         ..Attachments::default()
     };
     for name in probe.list(AUXILIARY_DEVICES) {
@@ -347,18 +355,17 @@ fn interface_of(entry: &str) -> Option<&str> {
     (numbered && !interface.is_empty()).then_some(interface)
 }
 
-/// `devtype` begins with the name of the architecture.
+/// `devtype` reads `architecture:variant:revision => NAME`, the first three as numbers.
 fn datapath_of_devtype(text: &str) -> Option<Datapath> {
-    let word = text
-        .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
-        .next()?;
-    match word.to_ascii_uppercase().as_str() {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let mut known = words.filter_map(|word| match word.to_ascii_uppercase().as_str() {
         "EF10" => Some(Datapath::Ef10),
         "EF10CT" => Some(Datapath::Ef10ct),
         "EFCT" => Some(Datapath::Efct),
         "AF_XDP" | "AFXDP" => Some(Datapath::AfXdp),
         _ => None,
-    }
+    });
+    known.next()
 }
 
 /// Functions of Onload's vendors that have no interface, with what is bound to them instead.
@@ -430,11 +437,13 @@ mod tests {
     }
 
     #[test]
-    fn the_architecture_is_the_first_word_of_devtype() {
-        assert_eq!(datapath_of_devtype("AF_XDP"), Some(Datapath::AfXdp));
-        assert_eq!(datapath_of_devtype("EF10 rev 1"), Some(Datapath::Ef10));
-        assert_eq!(datapath_of_devtype("arch: EF10"), None);
-        assert_eq!(datapath_of_devtype(""), None);
+    fn the_architecture_is_named_in_devtype() {
+        let named = datapath_of_devtype;
+        assert_eq!(named("4:58:0 => AF_XDP"), Some(Datapath::AfXdp));
+        assert_eq!(named("1:41:2 => EF10"), Some(Datapath::Ef10));
+        assert_eq!(named("EF10CT"), Some(Datapath::Ef10ct));
+        assert_eq!(named("1:41:2 => EF100"), None);
+        assert_eq!(named(""), None);
     }
 
     #[test]
