@@ -3,6 +3,7 @@
 //! Only `process`, `mounts`, `linux`, `hooks` and `annotations` are opened, on top of
 //! [`crate::raw`], so number spelling and unknown fields survive.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use thiserror::Error;
@@ -348,10 +349,7 @@ impl OciConfig {
         read().map_err(ConfigError::Read)
     }
 
-    fn read_process<T: serde::de::DeserializeOwned>(
-        &self,
-        key: &str,
-    ) -> Result<Option<T>, ConfigError> {
+    fn read_process<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, ConfigError> {
         let Some(process) = &self.process else {
             return Ok(None);
         };
@@ -550,7 +548,7 @@ impl OciConfig {
     /// # Errors
     /// [`ConfigError::Read`].
     pub fn devices(&self) -> Result<Vec<OciDevice>, ConfigError> {
-        self.read_linux(&[], "devices")
+        self.read_linux(None, "devices")
     }
 
     /// Takes the first device at the path of `device` away and adds `device` at the end.
@@ -578,7 +576,7 @@ impl OciConfig {
     /// # Errors
     /// [`ConfigError::Read`].
     pub fn device_rules(&self) -> Result<Vec<DeviceRule>, ConfigError> {
-        self.read_linux(&["resources"], "devices")
+        self.read_linux(Some("resources"), "devices")
     }
 
     /// Adds a device rule at the end.
@@ -599,7 +597,7 @@ impl OciConfig {
     /// # Errors
     /// [`ConfigError::Read`].
     pub fn hugepage_limits(&self) -> Result<Vec<HugepageLimit>, ConfigError> {
-        self.read_linux(&["resources"], "hugepageLimits")
+        self.read_linux(Some("resources"), "hugepageLimits")
     }
 
     /// Sets the limit of one page size, in its place where there is one.
@@ -621,25 +619,24 @@ impl OciConfig {
         })
     }
 
-    fn read_linux<T: serde::de::DeserializeOwned>(
+    /// A list of `linux`, or of the object at `inner` of it.
+    fn read_linux<T: DeserializeOwned>(
         &self,
-        path: &[&str],
+        inner: Option<&str>,
         key: &str,
     ) -> Result<Vec<T>, ConfigError> {
         let Some(linux) = &self.linux else {
             return Ok(Vec::new());
         };
-        let read = || {
-            let mut object = linux.clone();
-            for step in path {
-                let Some(inner) = object.object(step)? else {
-                    return Ok(Vec::new());
-                };
-                object = inner;
-            }
-            Ok(object.read(key)?.unwrap_or_default())
+        let read = || match inner {
+            None => linux.read(key),
+            Some(inner) => match linux.object(inner)? {
+                Some(object) => object.read(key).map_err(|error| error.at(inner)),
+                None => Ok(None),
+            },
         };
-        read().map_err(|error: RawError| ConfigError::Read(error.at("linux")))
+        let list = read().map_err(|error| ConfigError::Read(error.at("linux")))?;
+        Ok(list.unwrap_or_default())
     }
 
     /// Whether the container gets a namespace of this type (`user`, `mount`, `network`, …).
@@ -652,7 +649,7 @@ impl OciConfig {
             #[serde(rename = "type")]
             kind: String,
         }
-        let namespaces: Vec<Namespace> = self.read_linux(&[], "namespaces")?;
+        let namespaces: Vec<Namespace> = self.read_linux(None, "namespaces")?;
         Ok(namespaces.iter().any(|namespace| namespace.kind == kind))
     }
 

@@ -125,8 +125,9 @@ impl Registry {
         registry
     }
 
-    /// Reads the files of `dirs`, of which each has a higher priority than the one before. A directory that
-    /// is not there counts as empty.
+    /// Reads the files of `dirs`, of which each has a higher priority than the one before. A directory
+    /// that is not there counts as empty; one that is a symbolic link is not read, since engines walk past
+    /// it, and is an error of that directory. Links on the way to it (`/var/run`) are followed.
     #[must_use]
     pub fn scan(dirs: &[PathBuf]) -> Self {
         let mut sources = Vec::new();
@@ -309,6 +310,12 @@ fn claim(spec: &Spec) -> Result<Vec<QualifiedName>, String> {
 }
 
 fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    // Without a slash at the end, which would follow the link.
+    let dir: PathBuf = dir.components().collect();
+    if fs::symlink_metadata(&dir)?.is_symlink() {
+        let message = "a symbolic link, which engines do not follow here";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
     let mut paths = Vec::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
