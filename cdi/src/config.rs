@@ -720,30 +720,37 @@ impl OciConfig {
     }
 }
 
-/// What an entry of `process.env` names, where it is a text.
-fn variable_name(entry: &RawValue) -> Option<String> {
-    let entry: String = serde_json::from_str(entry.get()).ok()?;
-    Some(entry.split_once('=')?.0.to_owned())
+/// What an entry of `process.env` names; none where it has no `=`. An entry that is no text is an error
+/// and not passed by: another reader may see the variable in it that is being set.
+fn variable_name(env: &RawArray, index: usize) -> Result<Option<String>, RawError> {
+    let entry: Option<String> = env.read(index)?;
+    Ok(entry.and_then(|entry| Some(entry.split_once('=')?.0.to_owned())))
 }
 
 fn set_variable(env: &mut RawArray, name: &str, value: &str) -> Result<(), RawError> {
-    let entry = to_raw_value(&format!("{name}={value}"))?;
-    let named = |entry: &RawValue| variable_name(entry).as_deref() == Some(name);
-    let places: Vec<usize> = env
-        .iter()
-        .enumerate()
-        .filter(|(_, entry)| named(entry))
-        .map(|(index, _)| index)
-        .collect();
+    let mut places = Vec::new();
+    for index in 0..env.len() {
+        if variable_name(env, index)
+            .map_err(|error| error.at("env"))?
+            .as_deref()
+            == Some(name)
+        {
+            places.push(index);
+        }
+    }
+    put(env, &places, to_raw_value(&format!("{name}={value}"))?);
+    Ok(())
+}
+
+/// Puts `value` at the first of `places` and takes the further ones away, or adds it at the end.
+fn put(array: &mut RawArray, places: &[usize], value: Box<RawValue>) {
     let Some((first, further)) = places.split_first() else {
-        env.push(entry);
-        return Ok(());
+        return array.push(value);
     };
     for index in further.iter().rev() {
-        env.remove(*index);
+        array.remove(*index);
     }
-    env.set(*first, entry);
-    Ok(())
+    array.set(*first, value);
 }
 
 fn push<T: Serialize + ?Sized>(
@@ -779,16 +786,7 @@ fn replace<T: Serialize>(
             places.push(index);
         }
     }
-    let value = to_raw_value(value)?;
-    match places.split_first() {
-        None => array.push(value),
-        Some((first, further)) => {
-            for index in further.iter().rev() {
-                array.remove(*index);
-            }
-            array.set(*first, value);
-        }
-    }
+    put(&mut array, &places, to_raw_value(value)?);
     object.set_array(key, &array);
     Ok(())
 }
