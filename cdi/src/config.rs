@@ -3,6 +3,7 @@
 //! Only `process`, `mounts`, `linux`, `hooks` and `annotations` are opened, on top of
 //! [`crate::raw`], so number spelling and unknown fields survive.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use thiserror::Error;
@@ -348,10 +349,7 @@ impl OciConfig {
         read().map_err(ConfigError::Read)
     }
 
-    fn read_process<T: serde::de::DeserializeOwned>(
-        &self,
-        key: &str,
-    ) -> Result<Option<T>, ConfigError> {
+    fn read_process<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, ConfigError> {
         let Some(process) = &self.process else {
             return Ok(None);
         };
@@ -550,7 +548,7 @@ impl OciConfig {
     /// # Errors
     /// [`ConfigError::Read`].
     pub fn devices(&self) -> Result<Vec<OciDevice>, ConfigError> {
-        self.read_linux(&[], "devices")
+        self.read_linux(None, "devices")
     }
 
     /// Takes the first device at the path of `device` away and adds `device` at the end.
@@ -578,7 +576,7 @@ impl OciConfig {
     /// # Errors
     /// [`ConfigError::Read`].
     pub fn device_rules(&self) -> Result<Vec<DeviceRule>, ConfigError> {
-        self.read_linux(&["resources"], "devices")
+        self.read_linux(Some("resources"), "devices")
     }
 
     /// Adds a device rule at the end.
@@ -599,7 +597,7 @@ impl OciConfig {
     /// # Errors
     /// [`ConfigError::Read`].
     pub fn hugepage_limits(&self) -> Result<Vec<HugepageLimit>, ConfigError> {
-        self.read_linux(&["resources"], "hugepageLimits")
+        self.read_linux(Some("resources"), "hugepageLimits")
     }
 
     /// Sets the limit of one page size, in its place where there is one.
@@ -621,25 +619,24 @@ impl OciConfig {
         })
     }
 
-    fn read_linux<T: serde::de::DeserializeOwned>(
+    /// A list of `linux`, or of the object at `inner` of it.
+    fn read_linux<T: DeserializeOwned>(
         &self,
-        path: &[&str],
+        inner: Option<&str>,
         key: &str,
     ) -> Result<Vec<T>, ConfigError> {
         let Some(linux) = &self.linux else {
             return Ok(Vec::new());
         };
-        let read = || {
-            let mut object = linux.clone();
-            for step in path {
-                let Some(inner) = object.object(step)? else {
-                    return Ok(Vec::new());
-                };
-                object = inner;
-            }
-            Ok(object.read(key)?.unwrap_or_default())
+        let read = || match inner {
+            None => linux.read(key),
+            Some(inner) => match linux.object(inner)? {
+                Some(object) => object.read(key).map_err(|error| error.at(inner)),
+                None => Ok(None),
+            },
         };
-        read().map_err(|error: RawError| ConfigError::Read(error.at("linux")))
+        let list = read().map_err(|error| ConfigError::Read(error.at("linux")))?;
+        Ok(list.unwrap_or_default())
     }
 
     /// Whether the container gets a namespace of this type (`user`, `mount`, `network`, …).
@@ -652,7 +649,7 @@ impl OciConfig {
             #[serde(rename = "type")]
             kind: String,
         }
-        let namespaces: Vec<Namespace> = self.read_linux(&[], "namespaces")?;
+        let namespaces: Vec<Namespace> = self.read_linux(None, "namespaces")?;
         Ok(namespaces.iter().any(|namespace| namespace.kind == kind))
     }
 
@@ -723,30 +720,37 @@ impl OciConfig {
     }
 }
 
-/// What an entry of `process.env` names, where it is a text.
-fn variable_name(entry: &RawValue) -> Option<String> {
-    let entry: String = serde_json::from_str(entry.get()).ok()?;
-    Some(entry.split_once('=')?.0.to_owned())
+/// What an entry of `process.env` names; none where it has no `=`. An entry that is no text is an error
+/// and not passed by: another reader may see the variable in it that is being set.
+fn variable_name(env: &RawArray, index: usize) -> Result<Option<String>, RawError> {
+    let entry: Option<String> = env.read(index)?;
+    Ok(entry.and_then(|entry| Some(entry.split_once('=')?.0.to_owned())))
 }
 
 fn set_variable(env: &mut RawArray, name: &str, value: &str) -> Result<(), RawError> {
-    let entry = to_raw_value(&format!("{name}={value}"))?;
-    let named = |entry: &RawValue| variable_name(entry).as_deref() == Some(name);
-    let places: Vec<usize> = env
-        .iter()
-        .enumerate()
-        .filter(|(_, entry)| named(entry))
-        .map(|(index, _)| index)
-        .collect();
+    let mut places = Vec::new();
+    for index in 0..env.len() {
+        if variable_name(env, index)
+            .map_err(|error| error.at("env"))?
+            .as_deref()
+            == Some(name)
+        {
+            places.push(index);
+        }
+    }
+    put(env, &places, to_raw_value(&format!("{name}={value}"))?);
+    Ok(())
+}
+
+/// Puts `value` at the first of `places` and takes the further ones away, or adds it at the end.
+fn put(array: &mut RawArray, places: &[usize], value: Box<RawValue>) {
     let Some((first, further)) = places.split_first() else {
-        env.push(entry);
-        return Ok(());
+        return array.push(value);
     };
     for index in further.iter().rev() {
-        env.remove(*index);
+        array.remove(*index);
     }
-    env.set(*first, entry);
-    Ok(())
+    array.set(*first, value);
 }
 
 fn push<T: Serialize + ?Sized>(
@@ -782,16 +786,7 @@ fn replace<T: Serialize>(
             places.push(index);
         }
     }
-    let value = to_raw_value(value)?;
-    match places.split_first() {
-        None => array.push(value),
-        Some((first, further)) => {
-            for index in further.iter().rev() {
-                array.remove(*index);
-            }
-            array.set(*first, value);
-        }
-    }
+    put(&mut array, &places, to_raw_value(value)?);
     object.set_array(key, &array);
     Ok(())
 }

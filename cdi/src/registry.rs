@@ -125,8 +125,9 @@ impl Registry {
         registry
     }
 
-    /// Reads the files of `dirs`, of which each has a higher priority than the one before. A directory that
-    /// is not there counts as empty.
+    /// Reads the files of `dirs`, of which each has a higher priority than the one before. A directory
+    /// that is not there counts as empty; one that is a symbolic link is not read, since engines walk past
+    /// it, and is an error of that directory. Links on the way to it (`/var/run`) are followed.
     #[must_use]
     pub fn scan(dirs: &[PathBuf]) -> Self {
         let mut sources = Vec::new();
@@ -160,51 +161,46 @@ impl Registry {
     /// priority included, as the engines' library does.
     fn settle(&mut self, sources: &[SpecSource], name: QualifiedName, places: &[(usize, usize)]) {
         let mut rivals: BTreeMap<usize, Vec<PathBuf>> = BTreeMap::new();
-        for (index, _) in places {
-            let source = &sources[*index];
+        for source in places.iter().map(|(index, _)| &sources[*index]) {
             rivals
                 .entry(source.priority)
                 .or_default()
                 .push(source.path.clone());
         }
         rivals.retain(|_, paths| paths.len() > 1);
-        let Some(winner) = places.last().copied() else {
-            return;
-        };
-        if rivals.is_empty() {
-            let by = &sources[winner.0].path;
-            for (index, _) in places.iter().filter(|place| **place != winner) {
+        if !rivals.is_empty() {
+            for (priority, paths) in rivals {
+                self.conflict(Conflict {
+                    name: name.clone(),
+                    priority,
+                    paths,
+                });
+            }
+        } else if let Some((winner, hidden)) = places.split_last() {
+            for (index, _) in hidden {
                 let path = sources[*index].path.clone();
+                let by = sources[winner.0].path.clone();
                 self.shadowed.push(Shadowed {
                     name: name.clone(),
                     path,
-                    by: by.clone(),
+                    by,
                 });
             }
-            self.devices.insert(name, winner);
-            return;
+            self.devices.insert(name, *winner);
         }
-        for (priority, paths) in rivals {
-            for path in &paths {
-                let others: Vec<_> = paths
-                    .iter()
-                    .filter(|other| *other != path)
-                    .map(|other| other.display().to_string())
-                    .collect();
-                self.error(
-                    path,
-                    format!(
-                        "device {name} is also in {}: nobody gets it",
-                        others.join(", ")
-                    ),
-                );
-            }
-            self.conflicts.push(Conflict {
-                name: name.clone(),
-                priority,
-                paths,
-            });
+    }
+
+    fn conflict(&mut self, conflict: Conflict) {
+        for path in &conflict.paths {
+            let others = conflict.paths.iter().filter(|other| *other != path);
+            let others: Vec<_> = others.map(|other| other.display().to_string()).collect();
+            let (name, others) = (&conflict.name, others.join(", "));
+            self.error(
+                path,
+                format!("device {name} is also in {others}: nobody gets it"),
+            );
         }
+        self.conflicts.push(conflict);
     }
 
     /// The devices that can be asked for, sorted by name.
@@ -309,6 +305,12 @@ fn claim(spec: &Spec) -> Result<Vec<QualifiedName>, String> {
 }
 
 fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    // Without a slash at the end, which would follow the link.
+    let dir: PathBuf = dir.components().collect();
+    if fs::symlink_metadata(&dir)?.is_symlink() {
+        let message = "a symbolic link, which engines do not follow here";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
     let mut paths = Vec::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;

@@ -264,6 +264,19 @@ fn directories_offer_the_devices_that_the_library_finds_there() {
     }
 }
 
+#[test]
+fn a_directory_that_is_a_link_offers_nothing_as_with_the_library() {
+    let Some(go) = oracle::go() else { return };
+    let dir = tree(&[("real/a.json", "offers d1")]);
+    std::os::unix::fs::symlink("real", dir.path().join("link")).expect("a link");
+    std::os::unix::fs::symlink(dir.path(), dir.path().join("way")).expect("a link");
+    for (name, offered) in [("real", 1), ("link", 0), ("link/", 0), ("way/real", 1)] {
+        let dirs = [dir.path().join(name)];
+        assert_eq!(go.list(&dirs).devices.len(), offered, "{name}");
+        assert_eq!(Registry::scan(&dirs).devices().count(), offered, "{name}");
+    }
+}
+
 /// A specification of `version` whose only device has `edits`.
 fn with_edits(version: &str, edits: &str) -> String {
     format!(

@@ -94,6 +94,24 @@ fn a_variable_is_never_there_twice() {
 }
 
 #[test]
+fn an_environment_with_an_entry_that_is_no_text_is_refused_and_not_passed_by() {
+    // Go reads a lone surrogate as U+FFFD, and so sees a second LD_PRELOAD in the last.
+    for entry in ["{}", "1", "null", r#""LD_PRELOAD=\ud800""#] {
+        let text = format!(r#"{{"process": {{"env": ["A=1", {entry}]}}}}"#);
+        let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
+        let preload = edits(r#"{"env": ["LD_PRELOAD=libonload.so"]}"#);
+        let error = apply(&mut config, &preload, &nodes())
+            .expect_err(entry)
+            .to_string();
+        assert!(
+            error.starts_with("changing config.json: process: env: [1]: "),
+            "{error}"
+        );
+        assert!(config.env_get("LD_PRELOAD").is_err(), "{entry}");
+    }
+}
+
+#[test]
 fn a_device_takes_from_the_host_what_the_edits_leave_open() {
     for edits in [
         r#"{"deviceNodes": [{"path": "/dev/null"}]}"#,

@@ -272,6 +272,27 @@ fn a_directory_that_is_a_file_is_an_error_of_that_directory() {
 }
 
 #[test]
+fn a_directory_that_is_a_link_is_not_read_and_links_on_the_way_are_followed() {
+    let dirs = Dirs::new();
+    dirs.put("real/cdi/a.json", file("vendor.com/device", "a", &["dev1"]));
+    std::os::unix::fs::symlink("real/cdi", dirs.root.path().join("etc")).expect("a link");
+    std::os::unix::fs::symlink("real", dirs.root.path().join("run")).expect("a link");
+    for link in ["etc", "etc/"] {
+        let registry = Registry::scan(&[dirs.root.path().join(link)]);
+        assert_eq!(
+            (registry.devices().count(), registry.errors().len()),
+            (0, 1),
+            "{link}"
+        );
+    }
+    let registry = Registry::scan(&[dirs.root.path().join("run/cdi")]);
+    assert_eq!(
+        (registry.devices().count(), registry.errors().len()),
+        (1, 0)
+    );
+}
+
+#[test]
 fn a_pipe_does_not_stop_the_scan_and_a_giant_is_not_read() {
     let dirs = Dirs::new();
     dirs.put("run/a.json", file("vendor.com/device", "a", &["dev1"]));
