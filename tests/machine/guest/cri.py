@@ -6,7 +6,8 @@ Numbers are those of k8s.io/cri-api pkg/apis/runtime/v1/api.proto.
 import grpc
 
 SOCKET = "unix:///run/containerd/containerd.sock"
-NODE = 2  # NamespaceMode: the host's
+# NamespaceMode 2 is the host's, 1 the container's own. NamespaceOption: 1 network, 2 pid.
+NAMESPACES = [(1, 2), (2, 1)]
 
 
 def varint(number):
@@ -76,11 +77,11 @@ class Cri:
         """The ids of pod and container. grpc.RpcError says why there is none; the pod is gone then."""
         sandbox = message(
             (1, message((1, name), (2, name), (3, "default"))), (3, log_dir), (7, annotations),
-            (8, message((1, "system.slice"), (2, message((1, message((1, NODE))))))))
+            (8, message((1, "system.slice"), (2, message((1, message(*NAMESPACES)))))))
         pod = self.call("RunPodSandbox", message((1, sandbox), (2, handler)))[1].decode()
         try:
             # LinuxContainerSecurityContext: 3 namespace_options, 7 readonly_rootfs.
-            security = message((3, message((1, NODE))), (7, int(read_only)))
+            security = message((3, message(*NAMESPACES)), (7, int(read_only)))
             config = message(
                 (1, message((1, name))), (2, message((1, image))), (3, argv), (10, annotations), (11, f"{name}.log"),
                 (15, message((2, security))), (17, [message((1, device)) for device in devices]))

@@ -54,7 +54,7 @@ def topology(hardware):
 class Machine:
     """One run of QEMU. `image` holds disk.img, vmlinuz and initrd; `state` is made for the console and the events."""
 
-    def __init__(self, image, payload, state, keep_writes=False, hardware=True, kernel_options=""):
+    def __init__(self, image, payload, state, keep_writes=False, hardware=True, kernel_options="", output=None):
         state.mkdir(parents=True, exist_ok=True)
         self.console = state / "console.log"
         self.port = state / "port.log"
@@ -69,6 +69,8 @@ class Machine:
             "-device", "virtio-blk-pci,bus=pcie.0,drive=root",
             "-drive", f"file={payload},format=raw,if=none,id=payload,readonly=on",
             "-device", "virtio-blk-pci,bus=pcie.0,drive=payload,serial=payload",
+            *(["-drive", f"file={output},format=raw,if=none,id=output", "-device", "virtio-blk-pci,bus=pcie.0,drive=output,serial=output"]
+              if output else []),
             "-object", "rng-random,filename=/dev/urandom,id=rng", "-device", "virtio-rng-pci,bus=pcie.0,rng=rng",
             "-serial", f"file:{self.console}",
             "-device", "virtio-serial-pci,bus=pcie.0",
