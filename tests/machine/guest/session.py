@@ -107,4 +107,7 @@ def session(settings):
     if not wanted or "ten" in wanted:
         with Part("ten in a row"):
             ten_in_a_row(bench, engines.Podman("crun"), "cdi" if settings["fixture"] else "wrapper")
+    if settings["full"]:
+        import parts
+        parts.all_parts(bench, table, wanted, doors[1:], not settings["fixture"])
     must("sync")
