@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from report import must, run
+from report import log, must, run
 
 HUGE_2M = "hugepages/hugepages-2048kB/nr_hugepages"
 VFS = 3
@@ -65,6 +65,15 @@ def wait_for(path, seconds=20):
 
 def bring_up():
     """What the tests ask about, by name."""
+    last = time.monotonic()
+
+    def took(what):
+        nonlocal last
+        now = time.monotonic()
+        if now - last > 3:
+            log(f"{what}: {now - last:.1f} s")
+        last = now
+
     for node in sorted(Path("/sys/devices/system/node").glob("node[0-9]*")):
         write(node / HUGE_2M, 32)
     os.makedirs("/dev/hugepages1G", exist_ok=True)
@@ -72,6 +81,8 @@ def bring_up():
         must("mount", "-t", "hugetlbfs", "-o", "pagesize=1G", "none", "/dev/hugepages1G")
     load_stand_ins()
     must("modprobe", "-a", "vfio-pci", "rdma_ucm", "ib_uverbs", "ib_umad", "rdma_rxe", "igb", "igbvf")
+
+    took("modules")
 
     functions = igb_functions()
     interfaces = [interface_of(address) for address in functions]
@@ -82,14 +93,17 @@ def bring_up():
         must("ip", "link", "set", interfaces[number], "up")
         if read(device / "sriov_numvfs") != str(VFS):
             write(device / "sriov_numvfs", VFS)
+            took(f"VFs of {address}")
         function = (device / "virtfn0").resolve().name
         to_vfio(function)
         group = (Path("/sys/bus/pci/devices") / function / "iommu_group").resolve().name
         groups.append((function, group))
         wait_for(f"/dev/vfio/{group}")
+        took(f"vfio of {address}")
     if not os.path.exists(f"/sys/class/infiniband/{RXE}"):
         must("rdma", "link", "add", RXE, "type", "rxe", "netdev", interfaces[0])
     must("udevadm", "settle", "--timeout=30")
+    took("soft-RoCE and udev")
     register_af_xdp(interfaces[0])
     uverbs = sorted(os.listdir("/sys/class/infiniband_verbs"))
     wait_for(f"/dev/infiniband/{[name for name in uverbs if name.startswith('uverbs')][0]}")

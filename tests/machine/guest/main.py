@@ -18,6 +18,9 @@ def main():
         if mode == "provision":
             import provision
             provision.provision()
+        elif mode == "bare":
+            import bare
+            bare.bare()
         else:
             import session
             session.session(settings)

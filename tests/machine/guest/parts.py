@@ -262,12 +262,14 @@ def killed_containers(bench, engine, door, times=8):
         check(f"{engine.name} {door}: containers killed while made leave no {key}", after[key] == before[key], f"before: {before[key]}\nafter: {after[key]}")
 
 
-def all_parts(bench, table, wanted, doors, product):
+def all_parts(bench, table, wanted, doors, product, guest):
     """Every part for every engine and door that has it."""
     def on(name):
         return not wanted or any(word in name for word in wanted)
 
     for engine in engines.all_engines():
+        if guest != "debian13":
+            engine.name = f"{guest} {engine.name}"
         for door in [door for door in doors if door in engine.doors and (engine.name, door) != ("ctr", "cdi")]:
             if not on(f"{engine.name}-{door}"):
                 continue
@@ -284,7 +286,7 @@ def all_parts(bench, table, wanted, doors, product):
                 pingpong(bench, engine, door)
             with Part(f"{engine.name} {door}: reload, update, restart"):
                 running_through_changes(bench, engine, door, table.get("after-update", {}).get(engine.name, {}).get(door, "yes"))
-    if not product:
+    if not product or guest != "debian13":
         return
     podman = engines.Podman("crun")
     faults = [("modules", lambda: modules_gone_and_back(bench, podman, "cdi")), ("rebound", lambda: rebound_vf(bench, podman, "cdi")),

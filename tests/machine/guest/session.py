@@ -9,7 +9,8 @@ import devices
 import engines
 import fixture
 import matrix
-from report import Part, check, emit, must, run
+import reboot
+from report import Part, check, emit, run
 
 BINARIES = ["onload-ctk", "onload-hook", "onload-container-runtime"]
 ALLOW = ["nic", "nic-plain", "nic-nodes", "zf", "profile", "rdma", "vfio", "hugepages", "ptp", "pps"]
@@ -75,6 +76,10 @@ def ten_in_a_row(bench, engine, door):
 
 
 def session(settings):
+    if reboot.rebooted():
+        with Part("after the reboot"):
+            reboot.after()
+        return
     with open("/run/machine/guest/expected.toml", "rb") as file:
         table = tomllib.load(file)
     with Part("devices"):
@@ -100,14 +105,17 @@ def session(settings):
         doors += ["wrapper", "precreate"]
     wanted = settings.get("only") or []
     for engine in engines.all_engines():
+        if settings["guest"] != "debian13":
+            engine.name = f"{settings['guest']} {engine.name}"
         for door in doors:
             name = f"{engine.name}-{door}"
             if (door == "plain" or door in engine.doors) and (not wanted or any(word in name for word in wanted)):
                 run_cell(bench, table, engine, door)
-    if not wanted or "ten" in wanted:
+    if (not wanted or "ten" in wanted) and settings["guest"] == "debian13":
         with Part("ten in a row"):
             ten_in_a_row(bench, engines.Podman("crun"), "cdi" if settings["fixture"] else "wrapper")
     if settings["full"]:
         import parts
-        parts.all_parts(bench, table, wanted, doors[1:], not settings["fixture"])
-    must("sync")
+        parts.all_parts(bench, table, wanted, doors[1:], not settings["fixture"], settings["guest"])
+        if not settings["fixture"] and (not wanted or "reboot" in wanted) and settings["guest"] == "debian13":
+            reboot.before(bench)

@@ -19,6 +19,8 @@ TOOLCHAIN_INPUTS = ["recipe/toolchain.packages", "stand-ins", "probe"]
 INPUTS = ["recipe", "stand-ins", "probe", "host/image.py", "guest/provision.py"]
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 DISK_SIZE = "8G"
+# The guests: name, Debian's release.
+GUESTS = {"debian13": "trixie", "debian12": "bookworm"}
 
 
 class BuildError(Exception):
@@ -76,7 +78,9 @@ def apt_options():
 class Builder:
     """One build: a working directory, a log beside it, steps that are timed."""
 
-    def __init__(self, work, say):
+    def __init__(self, guest, work, say):
+        self.guest = guest
+        self.suite = GUESTS[guest]
         self.work = work
         self.say = say
         self.log = work / "build.log"
@@ -107,7 +111,7 @@ class Builder:
     def toolchain(self):
         """Stand-ins, probe and the pods' first process, in self.work/built; kept by themselves, since they change seldom."""
         out = self.work / "built"
-        kept = cache_dir() / f"toolchain-{input_hash(TOOLCHAIN_INPUTS)}"
+        kept = cache_dir() / f"toolchain-{self.guest}-{input_hash(TOOLCHAIN_INPUTS)}"
         if kept.exists():
             shutil.copytree(kept, out, symlinks=True)
             return
@@ -117,7 +121,7 @@ class Builder:
                   "mkdir -p /out/bin; flags='-O2 -Wall -Wextra -Werror'; "
                   "musl-gcc $flags -static -o /out/bin/probe probe.c; musl-gcc $flags -o /out/bin/probe-musl probe.c; "
                   "musl-gcc $flags -static -o /out/bin/pause pause.c")
-        self.mmdebstrap("trixie", "apt", packages("toolchain"), "/dev/null",
+        self.mmdebstrap(self.suite, "apt", packages("toolchain"), "/dev/null",
                         f"--customize-hook=mkdir -p \"$1/src\" && cp -r '{HERE}/stand-ins' '{HERE}/probe' \"$1/src/\"",
                         f"--customize-hook=chroot \"$1\" sh -c '{script.replace(chr(39), chr(34))}'",
                         f"--customize-hook=cp -a \"$1/out/.\" '{out}/'")
@@ -169,7 +173,7 @@ class Builder:
         early = (f"mkdir -p \"$1/etc/{initramfs}/conf.d\" \"$1/usr/share/{initramfs}/modules.d\" && "
                  f"cp '{HERE}/recipe/rootfs/etc/{initramfs}/conf.d/machine' \"$1/etc/{initramfs}/conf.d/\" && "
                  f"cp '{HERE}/recipe/rootfs/usr/share/{initramfs}/modules.d/machine' \"$1/usr/share/{initramfs}/modules.d/\"")
-        self.mmdebstrap("trixie", "apt", packages("guest"), tree, f"--essential-hook={early}")
+        self.mmdebstrap(self.suite, "apt", packages(f"guest-{self.guest}"), tree, f"--essential-hook={early}")
         return tree
 
     def finish_guest(self, tree):
@@ -234,9 +238,9 @@ def docker_archive(path, tag, tree):
     layer.unlink()
 
 
-def ensure(say):
-    """The directory with disk.img, vmlinuz and initrd, built when it is not there yet."""
-    final = cache_dir() / f"guest-{input_hash(INPUTS)}"
+def ensure(say, guest="debian13"):
+    """The directory with disk.img, vmlinuz and initrd of a guest, built when it is not there yet."""
+    final = cache_dir() / f"guest-{guest}-{input_hash(INPUTS)}"
     if (final / "complete").exists():
         say(f"guest: {final} (kept from before)")
         return final
@@ -246,7 +250,7 @@ def ensure(say):
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     say(f"guest: building {final}")
-    builder = Builder(work, say)
+    builder = Builder(guest, work, say)
     with ThreadPoolExecutor(2) as pool:
         tree = pool.submit(builder.timed, "guest's packages", builder.guest_tree)
         builder.timed("stand-ins and probe", builder.toolchain)
@@ -257,7 +261,7 @@ def ensure(say):
     if final.exists():
         shutil.rmtree(final)
     work.rename(final)
-    for old in sorted(final.parent.glob("guest-*")):
+    for old in sorted(final.parent.glob(f"guest-{guest}-*")):
         if old != final:
             shutil.rmtree(old, ignore_errors=True)
     return final

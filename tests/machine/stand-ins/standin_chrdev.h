@@ -8,6 +8,7 @@
 #include <linux/fs.h>
 #include <linux/kernel.h>
 #include <linux/module.h>
+#include <linux/version.h>
 
 #include "standin.h"
 
@@ -33,7 +34,11 @@ static const struct file_operations standin_fops = {
 	.read = standin_read,
 };
 
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 2, 0)
+static char *standin_devnode(struct device *dev, umode_t *mode)
+#else
 static char *standin_devnode(const struct device *dev, umode_t *mode)
+#endif
 {
 	if (mode)
 		*mode = 0666;
@@ -54,7 +59,11 @@ static int standin_chrdev_add(struct standin_chrdev *d, const char *name)
 	rc = cdev_add(&d->cdev, d->dev, 1);
 	if (rc)
 		goto region;
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0)
+	d->class = class_create(THIS_MODULE, name);
+#else
 	d->class = class_create(name);
+#endif
 	if (IS_ERR(d->class)) {
 		rc = PTR_ERR(d->class);
 		goto cdev;
