@@ -1,0 +1,34 @@
+"""Runs in the guest as root: does what settings.json asks, then powers off."""
+
+import json
+import os
+import sys
+import traceback
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import report  # noqa: E402
+
+
+def main():
+    with open("/run/machine/settings.json", encoding="utf-8") as file:
+        settings = json.load(file)
+    mode = settings["mode"]
+    try:
+        if mode == "provision":
+            import provision
+            provision.provision()
+        elif mode == "bare":
+            import bare
+            bare.bare()
+        else:
+            import session
+            session.session(settings)
+    except Exception:  # the host must learn of it, whatever it was
+        report.check(f"the guest's program ({mode})", False, traceback.format_exc())
+    report.emit("done")
+    os.sync()
+    report.run("systemctl", "poweroff", "--force")
+
+
+main()

@@ -1,0 +1,298 @@
+"""What --full tries beyond the cells: other images, a read-only root, two containers at once, restarts, reloads, updates, faults."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import devices
+import engines
+import matrix
+from report import Part, check, must, run
+
+SPECS = "/var/run/cdi"
+
+
+class Kept:
+    """A container that is removed at the end, whatever happens."""
+
+    def __init__(self, engine, name, image, argv, request, **options):
+        self.engine, self.name = engine, name
+        self.started = engine.run(name, image, argv, request, **options)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        if self.engine.exists(self.name):
+            self.engine.remove(self.name)
+
+    def report(self):
+        return matrix.wait_for_report(self.engine, self.name)
+
+    def text(self):
+        return f"{self.started}\n{self.engine.output(self.name) if self.engine.exists(self.name) else ''}"
+
+
+def stays(bench):
+    return ["sh", "-c", bench.script()]
+
+
+def nodes_now(bench, engine, name):
+    """Whether an exec'd process opens the nodes now: asked after something happened to a running container."""
+    done = engine.execute(name, ["probe", *(f"node={path}" for path in bench.nodes())])
+    return matrix.nodes_value(bench, matrix.facts(done.out)), done
+
+
+def read_only_root(bench, engine, door):
+    """Nodes, libraries and preload arrive in a container that can write nothing."""
+    rootless = engine.name == "podman-rootless"
+    with Kept(engine, "read-only", "debian13", stays(bench), engines.Request(door, bench.asks(rootless)), read_only=True) as kept:
+        text = kept.report()
+        root = matrix.facts(text.partition("USER")[0])
+        values = (matrix.nodes_value(bench, root), root.get("preload_init"), root.get("root"))
+        check(f"{engine.name} {door}: a read-only root has nodes and preload", values == ("yes", "yes", "ro"), f"{values}\n{kept.text()}")
+
+
+def foreign_libc(engine, door):
+    """An image whose libc cannot load the library.
+
+    The doors of ours look first and refuse with the reason. A CDI device is only data: glibc's loader has to say it, and musl's,
+    which searches neither of our directories, passes over a preload that it does not find.
+    """
+    words = {"debian12": "GLIBC_2.38", "musl": "ipc_lock"}
+    for image, program in [("debian12", ["sh", "-c", "exit 0"]), ("musl", ["/usr/bin/probe-musl", "limits"])]:
+        with Kept(engine, f"libc-{image}", image, program, engines.Request(door, ["nic=all"])) as kept:
+            if door == "cdi":
+                deadline = time.monotonic() + 10
+                while words[image] not in kept.text() and time.monotonic() < deadline:
+                    time.sleep(0.5)
+                check(f"{engine.name} {door}: {image}'s loader says {words[image]}", words[image] in kept.text(), kept.text())
+            else:
+                reason = {"debian12": "glibc", "musl": "musl"}[image]
+                said = kept.started.err.lower()
+                check(f"{engine.name} {door}: {image} is refused with the reason", kept.started.status != 0 and reason in said, kept.text())
+
+
+def skipped_libc(engine, door):
+    """With on-incompatible = "skip" the same images start, without the preload."""
+    config = Path("/etc/onload-ctk/config.toml")
+    before = config.read_text(encoding="ascii")
+    config.write_text(before.replace("[annotations]\n", '[annotations]\non-incompatible = "skip"\n'), encoding="ascii")
+    try:
+        for image, shell in [("debian12", "sh"), ("musl", None)]:
+            argv = [shell, "-c", "probe preload env=LD_PRELOAD; exec sleep 60"] if shell else ["/usr/bin/probe-musl", "limits", "env=LD_PRELOAD"]
+            with Kept(engine, f"skip-{image}", image, argv, engines.Request(door, ["nic=all"])) as kept:
+                time.sleep(2)
+                check(f"{engine.name} {door}: {image} starts without the preload when told to skip",
+                      kept.started.status == 0 and "LD_PRELOAD=" not in kept.text(), kept.text())
+    finally:
+        config.write_text(before, encoding="ascii")
+
+
+def pingpong(bench, engine, door):
+    """Two containers at once, and an RDMA connection between them."""
+    rdma = bench.found["rdma"]
+    gid = gid_index(rdma)
+    tool = f"ibv_rc_pingpong -d {rdma} -g {gid} -n 20"
+    request = engines.Request(door, [f"rdma={rdma}"])
+    with Kept(engine, "ping", "debian13", ["sh", "-c", f"{tool}; echo END-OF-REPORT; exec sleep 100"], request) as server:
+        time.sleep(2)
+        with Kept(engine, "pong", "debian13", ["sh", "-c", f"{tool} 127.0.0.1; echo END-OF-REPORT; exec sleep 100"], request) as client:
+            text = client.report()
+            check(f"{engine.name} {door}: ibv_rc_pingpong between two containers", re.search(r"20 iters in", text) is not None,
+                  f"client: {client.text()}\nserver: {server.text()}")
+
+
+def gid_index(rdma):
+    """The first GID that is an IPv4 address of the host, as RoCE v2 wants."""
+    ports = Path(f"/sys/class/infiniband/{rdma}/ports/1/gids")
+    for index in sorted(int(path.name) for path in ports.iterdir()):
+        if ":ffff:" in devices.read(ports / str(index)):
+            return index
+    return 0
+
+
+def running_through_changes(bench, engine, door, after_update):
+    """systemd reloads, the engine updates and restarts a container that runs: the nodes stay."""
+    rootless = engine.name == "podman-rootless"
+    name = "changing"
+    with Kept(engine, name, "debian13", stays(bench), engines.Request(door, bench.asks(rootless))) as kept:
+        kept.report()
+        must("systemctl", "daemon-reload", timeout=120)
+        value, done = nodes_now(bench, engine, name)
+        check(f"{engine.name} {door}: nodes after daemon-reload", value == "yes", f"{value}\n{done}\n{kept.text()}")
+        if not hasattr(engine, "update"):
+            return
+        updated = engine.update(name)
+        value, done = nodes_now(bench, engine, name)
+        check(f"{engine.name} {door}: nodes after update: {after_update}", updated.status == 0 and value == after_update, f"{updated}\n{value}\n{done}")
+        restarted = engine.restart(name)
+        value, done = nodes_now(bench, engine, name)
+        check(f"{engine.name} {door}: nodes after restart", restarted.status == 0 and value == "yes", f"{restarted}\n{value}\n{done}")
+
+
+# Faults. They change the host: each puts back what it changed.
+
+def generate():
+    return run("onload-ctk", "cdi", "generate")
+
+
+def spec_names():
+    return sorted(path.name for path in Path(SPECS).glob("onload.dev-*"))
+
+
+def starts(engine, door, asks, name="fault"):
+    with Kept(engine, name, "debian13", ["sh", "-c", "exit 0"], engines.Request(door, asks)) as kept:
+        return kept.started
+
+
+def modules_gone_and_back(bench, engine, door):
+    """Without the modules the kind is gone and asking for it is an error; with other majors the specs still work."""
+    devices.unload_stand_ins()
+    try:
+        stale = starts(engine, door, ["nic=all"])
+        check("without its modules a stale nic spec starts nothing", stale.status != 0, stale)
+        done = generate()
+        check("without its modules generate drops the nic specs", done.status == 0 and "onload.dev-nic.json" not in spec_names(), f"{done}\n{spec_names()}")
+        refused = starts(engine, door, ["nic=all"])
+        check("without its modules a container that asks is refused by name", refused.status != 0 and "nic" in refused.err, refused)
+    finally:
+        devices.load_stand_ins(spare_majors=2)
+        devices.register_af_xdp(bench.found["interfaces"][0])
+    done = generate()
+    check("with other majors generate offers nic again", done.status == 0 and "onload.dev-nic.json" in spec_names(), f"{done}\n{spec_names()}")
+    values, text = matrix.cell(bench, engine, door)
+    check("with other majors the nodes have the new numbers", values.get("nodes") == "yes", f"{values}\n{text}")
+
+
+def rebound_vf(bench, engine, door):
+    """A VF that went back to the kernel's driver while its spec stands: the group's node is another device's, or nobody's."""
+    address, group = bench.found["vfio"][0]
+    device = Path(f"/sys/bus/pci/devices/{address}")
+    devices.write("/sys/bus/pci/drivers/vfio-pci/unbind", address)
+    devices.write(device / "driver_override", "igbvf")
+    devices.write("/sys/bus/pci/drivers_probe", address)
+    made = f"/dev/vfio/{group}"
+    stand_in = not os.path.exists(made)
+    try:
+        if stand_in:  # a node of the same name, as a group that was numbered anew would have
+            os.mknod(made, 0o600 | 0o020000, os.stat(f"/dev/vfio/{bench.other_group}").st_rdev)
+        refused = starts(engine, door, [f"vfio={address}"])
+        check("a VF that was rebound is refused at the door, by its address", refused.status != 0 and address in refused.err, refused)
+    finally:
+        if stand_in:
+            os.unlink(made)
+        devices.to_vfio(address)
+        devices.wait_for(made)
+
+
+def full_disk(bench):
+    """No room in the spec directory: generate says so and what stood there stays whole."""
+    before = {name: Path(SPECS, name).read_bytes() for name in spec_names()}
+    must("mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "none", SPECS)
+    try:
+        for name, data in before.items():
+            Path(SPECS, name).write_bytes(data)
+        with open(f"{SPECS}/filler", "wb") as filler:
+            try:
+                while True:
+                    filler.write(b"x" * 4096)
+                    filler.flush()
+            except OSError:
+                pass
+        devices.write("/sys/module/sfc_resource/afxdp/register", bench.found["interfaces"][1])
+        try:
+            done = generate()
+        finally:
+            devices.write("/sys/module/sfc_resource/afxdp/unregister", bench.found["interfaces"][1])
+        check("generate on a full disk ends with 2 and names the directory", done.status == 2 and SPECS.removeprefix("/var") in done.err, done)
+        whole = all(Path(SPECS, name).read_bytes() == data for name, data in before.items())
+        extra = [name for name in os.listdir(SPECS) if name not in before and name not in ("filler", ".onload-ctk-manifest")]
+        check("generate on a full disk leaves every spec whole and nothing else", whole and not extra, f"whole: {whole}, extra: {extra}")
+    finally:
+        must("umount", SPECS)
+    check("generate works again with room", generate().status == 0)
+
+
+def killed_generate(times=100):
+    """kill -9 at moments spread over a whole run: what stands there is always valid, and complete in the end."""
+    start = time.monotonic()
+    check("generate before it is killed", generate().status == 0)
+    length = time.monotonic() - start
+    broken = []
+    for number in range(times):
+        shutil.rmtree(SPECS, ignore_errors=True)
+        os.makedirs(SPECS)
+        child = subprocess.Popen(["onload-ctk", "cdi", "generate"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(length * number / times)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        names = [f"{SPECS}/{name}" for name in spec_names()]
+        if names:
+            valid = run("onload-ctk", "cdi", "validate", *names)
+            if valid.status:
+                broken.append(f"after {length * number / times:.3f} s: {valid}")
+    check(f"{times} kills of generate leave only whole specs", not broken, "\n".join(broken))
+    check("generate after the kills", generate().status == 0)
+    left = [name for name in os.listdir(SPECS) if name not in spec_names() and name != ".onload-ctk-manifest"]
+    check("generate after the kills leaves no temporary file", not left, left)
+
+
+def killed_containers(bench, engine, door, times=8):
+    """The engine's client killed while a container is made: nothing of ours stays."""
+    before = matrix.leftovers()
+    for number in range(times):
+        request = engines.Request(door, bench.asks(False))
+        options = ["--device=" + device for device in request.devices]
+        options += [f"--annotation={key}={value}" for key, value in request.annotations.items()]
+        child = subprocess.Popen([*engine.command(request), "run", "-d", "--name", f"killed-{number}", "--network=host", *options,
+                                  *engine.runtime_option(request), "localhost/debian13:1", "sh", "-c", "exit 0"],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(0.4 * number)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        time.sleep(2)
+        engine.remove(f"killed-{number}")
+    after = matrix.leftovers()
+    for key in ("state", "specs", "huge"):
+        check(f"{engine.name} {door}: containers killed while made leave no {key}", after[key] == before[key], f"before: {before[key]}\nafter: {after[key]}")
+
+
+def all_parts(bench, table, wanted, doors, product, guest):
+    """Every part for every engine and door that has it."""
+    def on(name):
+        return not wanted or any(word in name for word in wanted)
+
+    for engine in engines.all_engines():
+        if guest != "debian13":
+            engine.name = f"{guest} {engine.name}"
+        for door in [door for door in doors if door in engine.doors and (engine.name, door) != ("ctr", "cdi")]:
+            if not on(f"{engine.name}-{door}"):
+                continue
+            if product:
+                import session
+                session.configure(engine.low)
+            with Part(f"{engine.name} {door}: read-only root"):
+                read_only_root(bench, engine, door)
+            with Part(f"{engine.name} {door}: images with another libc"):
+                foreign_libc(engine, door)
+                if door != "cdi":
+                    skipped_libc(engine, door)
+            with Part(f"{engine.name} {door}: two containers and RDMA between them"):
+                pingpong(bench, engine, door)
+            with Part(f"{engine.name} {door}: reload, update, restart"):
+                running_through_changes(bench, engine, door, table.get("after-update", {}).get(engine.name, {}).get(door, "yes"))
+    if not product or guest != "debian13":
+        return
+    podman = engines.Podman("crun")
+    faults = [("modules", lambda: modules_gone_and_back(bench, podman, "cdi")), ("rebound", lambda: rebound_vf(bench, podman, "cdi")),
+              ("rebound-wrapper", lambda: rebound_vf(bench, podman, "wrapper")), ("full-disk", lambda: full_disk(bench)),
+              ("killed-generate", killed_generate), ("killed-containers", lambda: killed_containers(bench, podman, "wrapper"))]
+    for name, fault in faults:
+        if on(f"fault-{name}"):
+            with Part(f"fault: {name}"):
+                fault()

@@ -1,0 +1,121 @@
+"""A run: devices up, then the parts that the settings name, each timed."""
+
+import os
+import shutil
+import tomllib
+from pathlib import Path
+
+import devices
+import engines
+import fixture
+import matrix
+import reboot
+from report import Part, check, emit, run
+
+BINARIES = ["onload-ctk", "onload-hook", "onload-container-runtime"]
+ALLOW = ["nic", "nic-plain", "nic-nodes", "zf", "profile", "rdma", "vfio", "hugepages", "ptp", "pps"]
+
+
+def install():
+    """The product into the guest, as its package would."""
+    for name in BINARIES:
+        shutil.copy(f"/run/machine/bin/{name}", f"/usr/bin/{name}")
+        os.chmod(f"/usr/bin/{name}", 0o755)
+    for path in sorted(Path("/run/machine/packaging").rglob("*")):
+        relative = path.relative_to("/run/machine/packaging")
+        if relative.parts[0] == "hooks.d" and path.is_file():
+            target = Path("/usr/share/onload-ctk") / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
+
+
+def configure(low):
+    """The operator's file for a row of the matrix: `low` is the runtime that the wrapper becomes."""
+    os.makedirs("/etc/onload-ctk", exist_ok=True)
+    classes = ", ".join(f'"{name}"' for name in ALLOW)
+    Path("/etc/onload-ctk/config.toml").write_text(
+        f'[annotations]\nallow = [{classes}]\nroot-with-onload = "allow"\n\n[runtime]\npath = "{low}"\n', encoding="ascii")
+
+
+def expected(table, engine, door):
+    """The door's values, then what differs for the engine, then for the cell."""
+    values = dict(table["door"][door])
+    values.update(table.get("engine", {}).get(engine, {}))
+    values.update(table.get("cell", {}).get(engine, {}).get(door, {}))
+    return values
+
+
+def run_cell(bench, table, engine, door):
+    configure(engine.low)
+    extra = {"onload.dev/ipc-lock": "true"} if door in ("wrapper", "precreate") else {}
+    want = expected(table, engine.name, door)
+    with Part(f"{engine.name} {door}"):
+        values, text = matrix.cell(bench, engine, door, extra)
+    emit("cell", engine=engine.name, door=door, values=values, want=want)
+    if want["start"] != values["start"] or values["start"] != "yes":
+        check(f"{engine.name} {door}: start is {want['start']}", values["start"] == want["start"], f"start: {values['start']}\n{text}")
+        return
+    shown = False
+    for key, value in values.items():
+        detail = f"expected {want.get(key)!r}, got {value!r}" + ("" if shown else f"\n{text}")
+        shown |= not check(f"{engine.name} {door}: {key} is {want.get(key)}", value == want.get(key), detail)
+
+
+def ten_in_a_row(bench, engine, door):
+    """Nothing of ten containers stays on the host."""
+    before = matrix.leftovers()
+    for number in range(10):
+        name = f"row-{number}"
+        started = engine.run(name, "debian13", ["sh", "-c", "exit 0"], engines.Request(door, bench.asks(False)))
+        engine.remove(name)
+        if not check(f"{engine.name} {door}: container {number + 1} of ten starts", started.status == 0, started):
+            break
+    after = matrix.leftovers()
+    for key, value in before.items():
+        check(f"{engine.name} {door}: ten containers leave no {key}", after[key] == value, f"before: {value}\nafter: {after[key]}")
+
+
+def session(settings):
+    if reboot.rebooted():
+        with Part("after the reboot"):
+            reboot.after()
+        return
+    with open("/run/machine/guest/expected.toml", "rb") as file:
+        table = tomllib.load(file)
+    with Part("devices"):
+        found = devices.bring_up()
+        emit("log", text=f"devices: {found}")
+    if settings.get("capture"):
+        import capture
+        capture.capture()
+        return
+    with Part("engines"):
+        engines.prepare()
+    bench = matrix.Bench(found)
+    doors = ["plain", "cdi"]
+    if settings["fixture"]:
+        fixture.write(found)
+    else:
+        install()
+        configure("/usr/bin/runc")
+        with Part("cdi generate"):
+            done = run("onload-ctk", "cdi", "generate")
+            check("onload-ctk cdi generate", done.status == 0, done)
+            emit("log", text=f"specs: {sorted(os.listdir('/var/run/cdi'))}\n{done.err}")
+        doors += ["wrapper", "precreate"]
+    wanted = settings.get("only") or []
+    for engine in engines.all_engines():
+        if settings["guest"] != "debian13":
+            engine.name = f"{settings['guest']} {engine.name}"
+        for door in doors:
+            name = f"{engine.name}-{door}"
+            if (door == "plain" or door in engine.doors) and (not wanted or any(word in name for word in wanted)):
+                run_cell(bench, table, engine, door)
+    if (not wanted or "ten" in wanted) and settings["guest"] == "debian13":
+        with Part("ten in a row"):
+            ten_in_a_row(bench, engines.Podman("crun"), "cdi" if settings["fixture"] else "wrapper")
+    if settings["full"]:
+        import parts
+        parts.all_parts(bench, table, wanted, doors[1:], not settings["fixture"], settings["guest"])
+        if not settings["fixture"] and (not wanted or "reboot" in wanted) and settings["guest"] == "debian13":
+            reboot.before(bench)

@@ -1,0 +1,59 @@
+"""The matrix as people read it: on the terminal, and as docs/compatibility.md."""
+
+LEGEND = [
+    ("start", "the container starts"), ("nodes", "every node asked for opens and has the host's numbers"),
+    ("closed", "nodes not asked for do not open"), ("libraries", "the libraries are mounted read-only in both search directories"),
+    ("preload", "libonload.so is mapped in the first process"), ("memlock", "its RLIMIT_MEMLOCK"),
+    ("ipc-lock", "it holds CAP_IPC_LOCK"), ("mlock-root", "root locks 64 MiB"), ("mlock-user", "uid 1000 locks 64 MiB"),
+    ("vfio", "the group's status, asked by ioctl"), ("huge-root", "root maps and touches a 2 MiB page"),
+    ("huge-user", "uid 1000 maps and touches a 2 MiB page"), ("huge-returned", "the pages are free again after the end"),
+    ("rdma", "ibv_devices lists the device"), ("exec-nodes", "an exec'd process opens the nodes"),
+    ("exec-preload", "libonload.so is mapped in an exec'd process"), ("exec-memlock", "RLIMIT_MEMLOCK of an exec'd process"),
+]
+KEYS = [key for key, _ in LEGEND]
+
+
+def shown(cell, key):
+    value, want = cell["values"].get(key, "-"), cell["want"].get(key, "-")
+    return value if value == want or value == "-" else f"{value} (not {want})"
+
+
+def table(cells):
+    """Rows are checks, columns are engines and doors: text cells."""
+    rows = [["", *(f"{cell['engine']} {cell['door']}" for cell in cells)]]
+    for key in KEYS:
+        rows.append([key, *(shown(cell, key) for cell in cells)])
+    return rows
+
+
+def text(cells):
+    """Engines down, checks across would be too wide for a terminal: one block an engine."""
+    blocks = []
+    for engine in dict.fromkeys(cell["engine"] for cell in cells):
+        rows = table([cell for cell in cells if cell["engine"] == engine])
+        rows[0] = ["", *(name.split(" ", 1)[1] for name in rows[0][1:])]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = [engine] + ["  " + "  ".join(word.ljust(width) for word, width in zip(row, widths)).rstrip() for row in rows]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def document(cells, expected, full):
+    """docs/compatibility.md, written by the run itself."""
+    lines = ["# Compatibility", "",
+             "Written by `tests/machine/run` from what a booted Debian 13 guest showed (kernel 6.12, cgroup v2, emulated CPU and igb,",
+             "stand-ins for Onload's modules and libraries, soft-RoCE); do not edit by hand.",
+             "A value in parentheses is what was expected where the guest showed something else.", ""]
+    for engine in dict.fromkeys(cell["engine"] for cell in cells):
+        rows = table([cell for cell in cells if cell["engine"] == engine])
+        lines += [f"## {engine}", ""]
+        lines.append("| check | " + " | ".join(name.split(" ", 1)[1] for name in rows[0][1:]) + " |")
+        lines.append("|---" * len(rows[0]) + "|")
+        lines += ["| " + " | ".join(row) + " |" for row in rows[1:]]
+        lines.append("")
+    lines += ["## What the checks ask", ""] + [f"- `{key}`: {meaning}." for key, meaning in LEGEND] + [""]
+    lines += ["## What cannot work, and why", ""]
+    lines += [f"- {engine}, {door}: {why}" for engine, doors in sorted(expected.get("absent", {}).items()) for door, why in sorted(doors.items())]
+    lines += [f"- {item}" for item in expected.get("limits", {}).get("reasons", [])]
+    lines += ["", "## Not tested", ""] + [f"- {item}" for item in expected.get("limits", {}).get("not-tested", [])]
+    return "\n".join(lines) + "\n"
