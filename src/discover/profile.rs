@@ -47,6 +47,8 @@ pub fn read(probe: &Probe<'_>, dir: &Path, not_offered: &mut Vec<NotOffered>) ->
             Err(reason) => not_offered.push(NotOffered::new(Class::Profile, name, reason)),
         }
     }
+    // By file name latency-best.opf comes before latency.opf.
+    profiles.sort_by(|one, other| one.name.cmp(&other.name));
     profiles
 }
 
