@@ -203,7 +203,7 @@ fn alias(name: &str, device: &str) -> String {
     if name == device {
         String::new()
     } else {
-        format!("interface or device {name:?}")
+        format!("the kernel's {name:?}")
     }
 }
 
