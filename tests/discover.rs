@@ -1,5 +1,7 @@
 //! `discover`: what is found on hosts of many makes, and the reason for what is not offered.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod common;
 
 use common::hosts::{

@@ -1,5 +1,7 @@
 //! `cdi generate`: what stands in a specification, and which files are touched.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod common;
 
 use std::fs;
@@ -424,8 +426,10 @@ fn the_manifest_holds_names_hashes_and_what_was_asked_for() {
     assert!(!text.contains(&*tree.root().to_string_lossy()));
 }
 
-/// What a later run could have changed of a file.
-fn identity(path: &Path) -> (u64, SystemTime, Vec<u8>) {
+/// What a later run could have changed of a file: inode, time, content.
+type Identity = (u64, SystemTime, Vec<u8>);
+
+fn identity(path: &Path) -> Identity {
     let metadata = fs::metadata(path).unwrap();
     (
         metadata.ino(),
@@ -434,7 +438,7 @@ fn identity(path: &Path) -> (u64, SystemTime, Vec<u8>) {
     )
 }
 
-fn identities(dir: &Path) -> Vec<(String, (u64, SystemTime, Vec<u8>))> {
+fn identities(dir: &Path) -> Vec<(String, Identity)> {
     let names = names_in(dir).into_iter();
     names
         .map(|name| (name.clone(), identity(&dir.join(name))))

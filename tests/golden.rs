@@ -4,6 +4,8 @@
 //! Two readers that are not ours read every specification of these hosts, and inject what `cdi
 //! inject` injects.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod common;
 #[path = "../cdi/tests/support/oracle.rs"]
 mod oracle;
