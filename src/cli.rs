@@ -4,7 +4,9 @@
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::specdir::Format;
@@ -25,6 +27,23 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Reads the command line and the environment of this process.
+    ///
+    /// # Errors
+    /// A line that is not understood, or that asks for help; clap says how it is to be shown.
+    pub fn read() -> Result<Cli, clap::Error> {
+        let matches = Cli::command().try_get_matches()?;
+        let mut cli = Cli::from_arg_matches(&matches)?;
+        if let Command::Cdi(Cdi::Generate(generate)) = &mut cli.command {
+            let below = matches.subcommand_matches("cdi");
+            let below = below.and_then(|matches| matches.subcommand_matches("generate"));
+            below.map_or(Ok(()), |matches| generate.settle_output(matches))?;
+        }
+        Ok(cli)
+    }
 }
 
 /// Options of every command.
@@ -145,12 +164,7 @@ pub struct Generate {
     #[arg(long, value_name = "DIR", env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT_DIR")]
     pub output_dir: Option<PathBuf>,
     /// Write the specification of one kind to this file, or all to stdout where it is "-"
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with = "output_dir",
-        env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT"
-    )]
+    #[arg(long, value_name = "FILE", env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT")]
     pub output: Option<PathBuf>,
     /// Touch only these kinds, for instance nic,rdma [default: those of config.toml]
     #[arg(
@@ -184,6 +198,26 @@ pub struct Generate {
     /// Replace files of our names that somebody else wrote or changed
     #[arg(long, env = "ONLOAD_CTK_CDI_GENERATE_FORCE", value_parser = BoolishValueParser::new())]
     pub force: bool,
+}
+
+impl Generate {
+    /// Of the two places for the output one holds: a flag goes before the other's variable. clap's
+    /// own conflicts make no such difference.
+    fn settle_output(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        if self.output.is_none() || self.output_dir.is_none() {
+            return Ok(());
+        }
+        let is_flag = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
+        match (is_flag("output"), is_flag("output_dir")) {
+            (true, false) => self.output_dir = None,
+            (false, true) => self.output = None,
+            _ => {
+                let message = "--output and --output-dir cannot be used together";
+                return Err(Cli::command().error(ErrorKind::ArgumentConflict, message));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// List devices.

@@ -2,14 +2,13 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use onload_ctk::cli::{Cdi, Cli, Command};
 use onload_ctk::commands;
 use onload_ctk::exit::{Answer, FAILURE};
 use onload_ctk::printer::{Printer, is_broken_pipe};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::read().unwrap_or_else(|error| error.exit());
     let global = &cli.global;
     let mut printer = Printer::new(global.color.into(), global.quiet, global.verbose);
     let result = run(&cli, &mut printer).and_then(|answer| {

@@ -57,26 +57,28 @@ impl Printer {
     /// Says what was done, unless people want it quiet.
     pub fn note(&mut self, text: impl Display) {
         if !self.quiet {
-            self.say(format_args!("{text}"));
+            self.say(harmless(text));
         }
     }
 
     /// Says what was looked at, if people want to know.
     pub fn detail(&mut self, text: impl Display) {
         if self.verbose {
-            self.say(format_args!("{DIM}{text}{DIM:#}"));
+            self.say(format_args!("{DIM}{}{DIM:#}", harmless(text)));
         }
     }
 
     /// Says what people should look at, unless they want it quiet.
     pub fn warning(&mut self, text: impl Display) {
         if !self.quiet {
+            let text = harmless(text);
             self.say(format_args!("{WARNING}warning:{WARNING:#} {text}"));
         }
     }
 
     /// Says what went wrong.
     pub fn error(&mut self, text: impl Display) {
+        let text = harmless(text);
         self.say(format_args!("{ERROR}error:{ERROR:#} {text}"));
     }
 
@@ -86,9 +88,38 @@ impl Printer {
     }
 }
 
+/// A text with its control characters but for newlines written out: names of interfaces and files
+/// may hold any, and must not steer the terminal of who reads of them.
+#[must_use]
+pub fn harmless(text: impl Display) -> String {
+    let mut shown = String::new();
+    for c in text.to_string().chars() {
+        match c {
+            '\n' => shown.push(c),
+            c if c.is_control() => shown.extend(c.escape_default()),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
 /// Whether an error is that nobody reads our output any more, as behind `| head`.
 #[must_use]
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let broken = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
     error.downcast_ref::<io::Error>().is_some_and(broken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_written_out_and_nothing_else_is() {
+        assert_eq!(
+            harmless("a\u{1b}[31mb\u{7f}\tc"),
+            "a\\u{1b}[31mb\\u{7f}\\tc"
+        );
+        assert_eq!(harmless("é \"x\" \\n\nü"), "é \"x\" \\n\nü");
+    }
 }

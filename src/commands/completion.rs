@@ -13,6 +13,9 @@ use crate::printer::Printer;
 pub fn run(args: &Completion, printer: &mut Printer) -> anyhow::Result<Answer> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "onload-ctk", &mut script);
-    printer.print(String::from_utf8_lossy(&script))?;
+    // clap_complete 4.6 writes the hyphen of our name in two ways into the script for bash, and then
+    // knows no command below the first word.
+    let script = String::from_utf8_lossy(&script).replace("onload__subcmd__ctk", "onload__ctk");
+    printer.print(script)?;
     Ok(Answer::Yes)
 }

@@ -15,7 +15,7 @@ use crate::discover::rdma::RdmaDevice;
 use crate::discover::vfio::VfioDevice;
 use crate::exit::Answer;
 use crate::inventory::Inventory;
-use crate::printer::{DIM, GOOD, HEADING, Printer, WARNING};
+use crate::printer::{DIM, GOOD, HEADING, Printer, WARNING, harmless};
 
 /// Runs the command.
 ///
@@ -94,7 +94,7 @@ fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
         Some(reason) => format!("{WARNING}not offered{WARNING:#}: {reason}"),
     };
     printer.print(format_args!("{HEADING}Onload{HEADING:#}     {offered}\n"))?;
-    let unknown = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_owned());
+    let unknown = |text: &Option<String>| harmless(text.as_deref().unwrap_or("unknown"));
     let matches = match onload.library_matches {
         Some(true) => "built for this driver",
         Some(false) => "built for another driver",
@@ -200,7 +200,7 @@ fn alias(name: &str, device: &str) -> String {
     if name == device {
         String::new()
     } else {
-        format!("kernel name {name:?}")
+        format!("the kernel's {name:?}")
     }
 }
 
@@ -367,7 +367,7 @@ fn table<const N: usize>(
         .set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(header.iter().copied());
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.map(harmless));
     }
     let lines = table.lines().map(|line| format!("  {}\n", line.trim()));
     lines.collect()

@@ -47,7 +47,8 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     let interfaces = netdev::read(probe);
     let mut not_offered = Vec::new();
     let onload = onload::read(probe, &config.cdi, &mut not_offered);
-    let tcpdirect = tcpdirect::read(probe, &config.cdi, &mut not_offered);
+    let onload_dir = onload.as_ref().and_then(onload::Onload::library_dir);
+    let tcpdirect = tcpdirect::read(probe, &config.cdi, onload_dir, &mut not_offered);
     let obstacle = match (&onload, &tcpdirect) {
         (_, Some(_)) => None,
         (Some(onload), None) => onload.obstacle.as_deref(),

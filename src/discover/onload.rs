@@ -67,6 +67,15 @@ pub struct Onload {
     pub obstacle: Option<String>,
 }
 
+impl Onload {
+    /// The directory of its library, if it has one.
+    #[must_use]
+    pub fn library_dir(&self) -> Option<&Path> {
+        let installation = self.installation.as_ref();
+        installation.map(|installation| installation.library_dir.as_path())
+    }
+}
+
 fn glibc<S: Serializer>(version: &Option<GlibcVersion>, serializer: S) -> Result<S::Ok, S::Error> {
     version
         .map(|version| version.to_string())

@@ -1,5 +1,7 @@
 //! TCPDirect: its libraries and tools, which stand on Onload's device nodes.
 
+use std::path::Path;
+
 use onload_hooks::class::Class;
 use onload_hooks::config::Cdi;
 use serde::{Serialize, Serializer};
@@ -32,12 +34,15 @@ fn tool_names<S: Serializer>(tools: &[Tool], serializer: S) -> Result<S::Ok, S::
     serializer.collect_seq(tools.iter().map(|tool| &tool.name))
 }
 
-/// Looks for TCPDirect; none where it is not there or not offered.
-pub fn read(probe: &Probe<'_>, cdi: &Cdi, not_offered: &mut Vec<NotOffered>) -> Option<TcpDirect> {
-    let dirs = program::library_dirs(&cdi.host_library_dirs);
-    let installation = program::installations(probe, &dirs, LIBRARY, is_tcpdirect_library)
-        .into_iter()
-        .next()?;
+/// Looks for TCPDirect; none where it is not there or not offered. `onload_dir` is the directory of
+/// the Onload library that is used.
+pub fn read(
+    probe: &Probe<'_>,
+    cdi: &Cdi,
+    onload_dir: Option<&Path>,
+    not_offered: &mut Vec<NotOffered>,
+) -> Option<TcpDirect> {
+    let installation = find(probe, cdi, onload_dir, not_offered)?;
     let path = installation.library_dir.join(LIBRARY);
     let content = program::library_content(probe, &path).unwrap_or_default();
     if let Some(reason) = obstacle(probe, &installation, &content) {
@@ -51,6 +56,30 @@ pub fn read(probe: &Probe<'_>, cdi: &Cdi, not_offered: &mut Vec<NotOffered>) -> 
         installation,
         machine,
     })
+}
+
+/// The copy beside the Onload library that is used, else the first one: both products bring
+/// libefcp, which has to fit the driver, and one container may ask for both.
+fn find(
+    probe: &Probe<'_>,
+    cdi: &Cdi,
+    onload_dir: Option<&Path>,
+    not_offered: &mut Vec<NotOffered>,
+) -> Option<Installation> {
+    let dirs = program::library_dirs(&cdi.host_library_dirs);
+    let mut copies = program::installations(probe, &dirs, LIBRARY, is_tcpdirect_library);
+    if copies.is_empty() {
+        return None;
+    }
+    let beside = |copy: &Installation| Some(copy.library_dir.as_path()) == onload_dir;
+    let chosen = copies.remove(copies.iter().position(beside).unwrap_or(0));
+    let used = chosen.library_dir.join(LIBRARY);
+    not_offered.extend(copies.iter().map(|other| {
+        let path = other.library_dir.join(LIBRARY);
+        let reason = format!("another copy is used, {}", used.display());
+        NotOffered::new(Class::Zf, path.display().to_string(), reason)
+    }));
+    Some(chosen)
 }
 
 fn is_tcpdirect_library(name: &str) -> bool {

@@ -236,8 +236,19 @@ impl Tool {
     /// Asserts that it injects what we inject, but for its known deviations, or that both refuse.
     #[track_caller]
     pub fn assert_same(&self, dirs: &[PathBuf], names: &[&str], config: &[u8]) {
+        self.assert_same_as(dirs, names, config, inject(dirs, names, config));
+    }
+
+    /// The same, with what was injected by our means already.
+    #[track_caller]
+    pub fn assert_same_as(
+        &self,
+        dirs: &[PathBuf],
+        names: &[&str],
+        config: &[u8],
+        ours: Result<Vec<u8>, String>,
+    ) {
         let theirs = self.inject(dirs, names, config);
-        let ours = inject(dirs, names, config);
         let (mut theirs, ours) = match (theirs, ours) {
             (Ok(theirs), Ok(ours)) => (theirs, ours),
             (Err(_), Err(_)) => return,

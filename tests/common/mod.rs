@@ -1,0 +1,228 @@
+//! The program, run on small hosts that are made in temporary directories. No test looks at the
+//! host that it runs on.
+
+// Each test file that includes this module uses a part of it, and fails by panicking.
+#![allow(
+    dead_code,
+    unused_imports,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+pub(crate) mod hosts;
+mod tree;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+pub(crate) use tree::{CHECKSUM, Pci, Tree};
+
+/// The captured host that comes with the sources.
+pub(crate) const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
+
+/// The directory of this package.
+pub(crate) fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The root directory of the captured host.
+pub(crate) fn captured() -> PathBuf {
+    package().join("tests/hosts").join(CAPTURED)
+}
+
+/// What a run of the program gave.
+pub(crate) struct Run {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Run {
+    fn new(output: Output) -> Run {
+        Run {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).expect("text on stdout"),
+            stderr: String::from_utf8(output.stderr).expect("text on stderr"),
+        }
+    }
+
+    #[track_caller]
+    fn ended_with(self, code: i32) -> Run {
+        let (stdout, stderr) = (&self.stdout, &self.stderr);
+        assert_eq!(self.code, Some(code), "stdout: {stdout}\nstderr: {stderr}");
+        self
+    }
+
+    /// Asserts that it was done.
+    #[track_caller]
+    pub(crate) fn done(self) -> Run {
+        self.ended_with(0)
+    }
+
+    /// Asserts that the answer is no.
+    #[track_caller]
+    pub(crate) fn answered_no(self) -> Run {
+        self.ended_with(1)
+    }
+
+    /// Asserts that it was not done, and gives the one line that says why.
+    #[track_caller]
+    pub(crate) fn refused(self) -> String {
+        let run = self.ended_with(2);
+        let errors: Vec<&str> = run
+            .stderr
+            .lines()
+            .filter_map(|line| line.strip_prefix("error: "))
+            .collect();
+        assert_eq!(errors.len(), 1, "{}", run.stderr);
+        assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
+        errors[0].to_owned()
+    }
+
+    /// Stdout as the JSON that it is.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).expect("JSON on stdout")
+    }
+
+    /// The warnings, without the word itself.
+    pub(crate) fn warnings(&self) -> Vec<&str> {
+        let lines = self.stderr.lines();
+        lines
+            .filter_map(|line| line.strip_prefix("warning: "))
+            .collect()
+    }
+}
+
+/// The program without anything of the developer's environment.
+pub(crate) fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onload-ctk"));
+    command.env_clear().stdin(Stdio::null());
+    command
+}
+
+/// Runs a command of the program.
+pub(crate) fn run(command: &mut Command) -> Run {
+    Run::new(command.output().expect("the program starts"))
+}
+
+/// Runs a command of the program with something to read on stdin.
+pub(crate) fn run_with_stdin(command: &mut Command, input: &[u8]) -> Run {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    // A run that fails early does not read.
+    let _ = child.stdin.take().expect("a pipe").write_all(input);
+    Run::new(child.wait_with_output().expect("the program ends"))
+}
+
+/// The program on the host below that directory.
+pub(crate) fn on(root: &Path, args: &[&str]) -> Command {
+    let mut command = program();
+    command.arg("--host-root").arg(root).args(args);
+    command
+}
+
+/// The names in a directory, sorted; empty where there is none.
+pub(crate) fn names_in(dir: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return Vec::new();
+    };
+    let name = |entry: fs::DirEntry| entry.file_name().into_string().expect("a text");
+    let mut names: Vec<String> = entries
+        .map(|entry| name(entry.expect("an entry")))
+        .collect();
+    names.sort();
+    names
+}
+
+/// The specification files in a directory, sorted.
+pub(crate) fn specs_in(dir: &Path) -> Vec<String> {
+    let mut names = names_in(dir);
+    names.retain(|name| name.ends_with(".json") || name.ends_with(".yaml"));
+    names
+}
+
+/// A JSON file.
+#[track_caller]
+pub(crate) fn json_file(path: impl AsRef<Path>) -> Value {
+    let text = fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.as_ref().display()));
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+/// The device of that name in a specification.
+#[track_caller]
+pub(crate) fn device<'s>(spec: &'s Value, name: &str) -> &'s Value {
+    let devices = spec["devices"].as_array().expect("devices");
+    let found = devices.iter().find(|device| device["name"] == name);
+    found.unwrap_or_else(|| panic!("no device {name} in {:?}", device_names(spec)))
+}
+
+/// The names of the devices of a specification, in their order.
+pub(crate) fn device_names(spec: &Value) -> Vec<String> {
+    let devices = spec["devices"].as_array().expect("devices");
+    devices.iter().map(|device| text(&device["name"])).collect()
+}
+
+/// A value that is text.
+#[track_caller]
+pub(crate) fn text(value: &Value) -> String {
+    value
+        .as_str()
+        .unwrap_or_else(|| panic!("no text: {value}"))
+        .to_owned()
+}
+
+/// A value that is a list of texts; an absent one is an empty list.
+#[track_caller]
+pub(crate) fn texts(value: &Value) -> Vec<String> {
+    let values = value.as_array().map(Vec::as_slice).unwrap_or_default();
+    values.iter().map(text).collect()
+}
+
+/// `field` of each member of a list.
+#[track_caller]
+pub(crate) fn each(list: &Value, field: &str) -> Vec<String> {
+    let members = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    members.iter().map(|member| text(&member[field])).collect()
+}
+
+/// The reason why something is not offered.
+#[track_caller]
+pub(crate) fn reason(inventory: &Value, kind: &str, name: &str) -> String {
+    let list = inventory["not_offered"].as_array().expect("a list");
+    let found = list
+        .iter()
+        .find(|entry| entry["kind"] == kind && entry["name"] == name);
+    let found = found.unwrap_or_else(|| panic!("no reason for {kind} {name} in {list:#?}"));
+    text(&found["reason"])
+}
+
+/// Whether the tests run as root.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Says why a test did not test anything. Not `eprintln`, whose text a passing test does not show.
+pub(crate) fn skipped(reason: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+}
+
+/// Whether a program is on this machine.
+pub(crate) fn has(program: impl AsRef<OsStr>) -> bool {
+    let mut command = Command::new(program);
+    command
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}

@@ -1,0 +1,434 @@
+//! config.toml: what each key does to what is found and written, and what is said of a wrong one.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use common::hosts::{hugepages, opt_onload, rdma, vfio, x2, x3};
+use common::{Tree, device, device_names, each, on, package, reason, run, specs_in, texts};
+use serde_json::{Value, json};
+
+/// A host with a configuration.
+fn with(tree: Tree, config: &str) -> Tree {
+    tree.config(config);
+    tree
+}
+
+fn mounts(spec: &Value) -> Vec<(String, String)> {
+    let mounts = &spec["containerEdits"]["mounts"];
+    let (from, to) = (each(mounts, "hostPath"), each(mounts, "containerPath"));
+    from.into_iter().zip(to).collect()
+}
+
+#[test]
+fn the_default_file_sets_nothing_and_its_examples_are_the_defaults() {
+    let text = fs::read_to_string(package().join("packaging/config.toml")).unwrap();
+    let tree = x2();
+    let plain = tree
+        .run(&["cdi", "generate", "--output", "-"])
+        .done()
+        .stdout;
+    tree.config(&text);
+    assert_eq!(
+        tree.run(&["cdi", "generate", "--output", "-"])
+            .done()
+            .stdout,
+        plain
+    );
+    // Each example with its comment sign taken off.
+    let mut keys = BTreeSet::new();
+    let mut active = String::new();
+    for line in text.lines() {
+        let example = line.strip_prefix('#').filter(|rest| !rest.starts_with(' '));
+        if let Some((key, _)) = example.and_then(|example| example.split_once(" = ")) {
+            keys.insert(key);
+        }
+        active.push_str(example.unwrap_or(line));
+        active.push('\n');
+    }
+    assert_eq!(keys.len(), 5 + 16 + 4 + 1, "{keys:?}");
+    tree.config(&active);
+    assert_eq!(
+        tree.run(&["cdi", "generate", "--output", "-"])
+            .done()
+            .stdout,
+        plain
+    );
+}
+
+#[test]
+fn ignored_interfaces_are_not_offered() {
+    let tree = with(x3(), "[discover]\nignored-interfaces = [\"ens3\"]\n");
+    let found = tree.discover();
+    assert_eq!(found["nics"], json!([]));
+    assert!(reason(&found, "nic", "ens3").starts_with("ignored: "));
+    assert_eq!(device_names(&tree.spec("nic")), ["loopback"]);
+}
+
+#[test]
+fn a_missing_interface_is_an_error_when_the_operator_says_so() {
+    let config = "[discover]\nmissing-nic-is-error = true\n";
+    let tree = with(Tree::with_onload(), config);
+    for args in [&["discover"][..], &["cdi", "generate"]] {
+        let refusal = tree.run(args).refused();
+        assert!(refusal.contains("missing-nic-is-error is on"), "{refusal}");
+    }
+    assert_eq!(specs_in(&tree.specs()), [""; 0]);
+    let tree = with(x3(), config);
+    tree.run(&["discover"]).done();
+    tree.generate();
+}
+
+#[test]
+fn a_physical_function_with_virtual_ones_is_offered_when_the_operator_says_so() {
+    let tree = with(vfio(), "[discover]\noffer-pf-with-vfs = true\n");
+    assert!(device_names(&tree.spec("vfio")).contains(&"0000:81:00.0".to_owned()));
+}
+
+#[test]
+fn each_of_umad_and_issm_is_offered_for_itself() {
+    for (key, node, other) in [
+        ("offer-umad", "umad0", "issm0"),
+        ("offer-issm", "issm0", "umad0"),
+    ] {
+        let tree = with(rdma(), &format!("[discover]\n{key} = true\n"));
+        let spec = tree.spec("rdma");
+        let nodes = each(
+            &device(&spec, "mlx5_0")["containerEdits"]["deviceNodes"],
+            "path",
+        );
+        assert_eq!(
+            nodes,
+            [
+                "/dev/infiniband/uverbs7",
+                &format!("/dev/infiniband/{node}")
+            ]
+        );
+        assert_ne!(reason(&tree.discover(), "rdma", other), "");
+    }
+}
+
+#[test]
+fn kinds_name_what_is_written() {
+    let tree = with(x2(), "[cdi]\nkinds = [\"zf\", \"nic\", \"zf\"]\n");
+    tree.generate();
+    assert_eq!(
+        specs_in(&tree.specs()),
+        ["onload.dev-nic.json", "onload.dev-zf.json"]
+    );
+    tree.config("[cdi]\nkinds = []\n");
+    assert!(
+        tree.run(&["cdi", "generate"])
+            .refused()
+            .contains("the list of kinds is empty")
+    );
+}
+
+#[test]
+fn the_hook_stands_where_the_operator_says() {
+    let tree = with(rdma(), "[cdi]\nhook-path = \"/opt/hook\"\n");
+    let run = tree.generate();
+    assert!(
+        run.warnings()[0].starts_with("the hook /opt/hook is not there"),
+        "{}",
+        run.stderr
+    );
+    tree.program("/opt/hook", "");
+    let spec = tree.spec("rdma");
+    let hook = &device(&spec, "rxe0")["containerEdits"]["hooks"][0];
+    assert_eq!(
+        (&hook["path"], &hook["args"][0]),
+        (&json!("/opt/hook"), &json!("onload-hook"))
+    );
+}
+
+#[test]
+fn the_preload_is_a_variable_a_file_or_nothing() {
+    let env = |tree: &Tree| texts(&tree.spec("nic")["containerEdits"]["env"]);
+    let file = "/usr/share/onload-ctk/ld.so.preload".to_owned();
+    let tree = with(x3(), "[cdi]\npreload = \"off\"\n");
+    assert_eq!(env(&tree), ["EF_FDTABLE_SIZE=1048576"]);
+    let tree = with(x3(), "[cdi]\npreload = \"env\"\n");
+    assert_eq!(
+        env(&tree),
+        ["EF_FDTABLE_SIZE=1048576", "LD_PRELOAD=libonload.so"]
+    );
+    let tree = with(x3(), "[cdi]\npreload = \"file\"\n");
+    let refusal = tree.run(&["cdi", "generate"]).refused();
+    assert!(
+        refusal.contains(&format!("{file} is missing; install")),
+        "{refusal}"
+    );
+    assert_eq!(specs_in(&tree.specs()), [""; 0]);
+    tree.file(&file, "libonload.so\n");
+    let run = tree.generate();
+    assert!(
+        run.warnings()[0].contains("default-ulimits"),
+        "{}",
+        run.stderr
+    );
+    assert_eq!(env(&tree), ["EF_FDTABLE_SIZE=1048576"]);
+    let preload = (file, "/etc/ld.so.preload".to_owned());
+    assert!(mounts(&tree.written("nic")).contains(&preload));
+    assert!(!mounts(&tree.written("nic-plain")).contains(&preload));
+}
+
+#[test]
+fn a_host_without_onload_needs_no_preload_file() {
+    let tree = with(vfio(), "[cdi]\npreload = \"file\"\n");
+    assert_eq!(tree.generate().warnings(), [""; 0]);
+}
+
+#[test]
+fn the_table_of_descriptors_has_the_size_that_is_set() {
+    let tree = with(x3(), "[cdi]\nfdtable-size = 65536\n");
+    for class in ["nic", "nic-plain"] {
+        assert_eq!(
+            texts(&tree.spec(class)["containerEdits"]["env"])[0],
+            "EF_FDTABLE_SIZE=65536"
+        );
+    }
+}
+
+#[test]
+fn memlock_is_a_number_of_bytes_or_unlimited() {
+    for (text, argument) in [
+        ("4294967296", "4294967296"),
+        ("\"unlimited\"", "unlimited"),
+        ("\"0\"", "0"),
+    ] {
+        let tree = with(rdma(), &format!("[cdi]\nmemlock = {text}\n"));
+        let spec = tree.spec("rdma");
+        let hook = &device(&spec, "all")["containerEdits"]["hooks"][0];
+        assert_eq!(hook["args"][3], argument);
+    }
+    for text in ["-1", "\"64M\"", "true", "1.5"] {
+        let tree = with(rdma(), &format!("[cdi]\nmemlock = {text}\n"));
+        let refusal = tree.run(&["cdi", "generate"]).refused();
+        assert!(refusal.contains("config.toml: line 2"), "{refusal}");
+    }
+}
+
+#[test]
+fn the_socket_is_mounted_where_it_is_and_asked_for() {
+    let socket = ("/run/onload".to_owned(), "/run/onload".to_owned());
+    let tree = x3();
+    tree.directory("/run/onload");
+    assert!(!mounts(&tree.spec("nic")).contains(&socket));
+    tree.config("[cdi]\nonload-socket = true\n");
+    assert!(mounts(&tree.spec("nic")).contains(&socket));
+    assert!(!mounts(&tree.spec("zf")).contains(&socket));
+    tree.remove("/run/onload");
+    let run = tree.generate();
+    assert!(
+        run.warnings()[0].contains("/run/onload is not there"),
+        "{}",
+        run.stderr
+    );
+    assert!(!mounts(&tree.written("nic")).contains(&socket));
+}
+
+#[test]
+fn clocks_may_be_written_when_the_operator_says_so() {
+    let tree = with(x2(), "[cdi]\nptp-write = true\n");
+    for class in ["ptp", "pps"] {
+        let spec = tree.spec(class);
+        let node = &spec["devices"][0]["containerEdits"]["deviceNodes"][0];
+        assert_eq!(node["permissions"], "rw", "{class}");
+    }
+}
+
+#[test]
+fn hugetlbfs_is_mounted_below_the_directory_that_is_set() {
+    let tree = with(hugepages(), "[cdi]\nhugepages-dir = \"/mnt\"\n");
+    let spec = tree.spec("hugepages");
+    let mount = &device(&spec, "2Mi")["containerEdits"]["mounts"][0];
+    assert_eq!(mount["containerPath"], "/mnt/hugepages-2Mi");
+}
+
+#[test]
+fn libraries_come_from_and_go_to_the_directories_that_are_set() {
+    let config = "[cdi]\nhost-library-dirs = [\"/usr/lib/x86_64-linux-gnu\"]\n";
+    let tree = with(opt_onload(), config);
+    assert_eq!(tree.discover()["onload"]["library_matches"], false);
+    tree.config(
+        "[cdi]\nhost-library-dirs = [\"/opt/onload/usr/lib64\"]\n\
+         container-library-dirs = [\"/lib/a\", \"/lib/b\"]\n",
+    );
+    let found = mounts(&tree.spec("nic"));
+    for dir in ["/lib/a", "/lib/b"] {
+        let pair = (
+            "/opt/onload/usr/lib64/libonload.so".to_owned(),
+            format!("{dir}/libonload.so"),
+        );
+        assert!(found.contains(&pair), "{found:?}");
+    }
+    assert!(!found.iter().any(|(_, to)| to.starts_with("/usr/lib64")));
+    assert!(
+        mounts(&tree.spec("zf"))
+            .iter()
+            .any(|(_, to)| to == "/lib/b/libonload_zf.so.1")
+    );
+}
+
+#[test]
+fn tools_come_from_and_go_to_the_directories_that_are_set() {
+    let tool = |from: &str, to: &str| (from.to_owned(), to.to_owned());
+    let tree = with(x3(), "[cdi]\ncontainer-tool-dir = \"/opt/bin\"\n");
+    assert!(mounts(&tree.spec("nic")).contains(&tool("/usr/bin/onload", "/opt/bin/onload")));
+    assert!(mounts(&tree.spec("zf")).contains(&tool("/usr/bin/zf_debug", "/opt/bin/zf_debug")));
+    tree.program("/opt/tools/onload_fuser", "#!/bin/sh\n");
+    tree.config("[cdi]\nhost-tool-dir = \"/opt/tools\"\n");
+    assert_eq!(tree.discover()["onload"]["tools"], json!(["onload_fuser"]));
+    let path = "/opt/tools/onload_fuser";
+    assert!(mounts(&tree.spec("nic")).contains(&tool(path, path)));
+    for key in ["host-tool-dir", "container-tool-dir"] {
+        tree.config(&format!("[cdi]\n{key} = \"\"\n"));
+        for class in ["nic", "zf"] {
+            let found = mounts(&tree.spec(class));
+            assert!(
+                !found.iter().any(|(from, _)| from.contains("/bin/")),
+                "{key} {found:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn profiles_come_from_and_go_to_the_directories_that_are_set() {
+    let usual = "/usr/libexec/onload/profiles".to_owned();
+    let tree = with(x3(), "[cdi]\ncontainer-profile-dir = \"/opt/profiles\"\n");
+    assert!(mounts(&tree.spec("nic")).contains(&(usual.clone(), "/opt/profiles".to_owned())));
+    tree.config("[cdi]\ncontainer-profile-dir = \"\"\n");
+    assert!(
+        !mounts(&tree.spec("nic"))
+            .iter()
+            .any(|(from, _)| *from == usual)
+    );
+    assert!(device_names(&tree.spec("profile")).contains(&"latency".to_owned()));
+    tree.file("/etc/profiles/own.opf", "onload_set EF_A 1\n");
+    tree.config("[cdi]\nhost-profile-dir = \"/etc/profiles\"\n");
+    assert_eq!(device_names(&tree.spec("profile")), ["own"]);
+    tree.config("[cdi]\nhost-profile-dir = \"\"\n");
+    tree.generate();
+    assert!(!specs_in(&tree.specs()).contains(&"onload.dev-profile.json".to_owned()));
+}
+
+#[test]
+fn device_nodes_come_from_and_go_to_the_directories_that_are_set() {
+    let tree = with(rdma(), "[cdi]\ncontainer-device-dir = \"/run/dev\"\n");
+    let spec = tree.spec("rdma");
+    let roce = &device(&spec, "mlx5_0")["containerEdits"];
+    let node = json!({
+        "path": "/run/dev/infiniband/uverbs7", "hostPath": "/dev/infiniband/uverbs7",
+        "permissions": "rw",
+    });
+    assert_eq!(roce["deviceNodes"][0], node);
+    assert_eq!(spec["cdiVersion"], "0.5.0");
+    let expected = "/run/dev/infiniband/uverbs7=rdma:mlx5_0@0000:3b:00.0";
+    assert_eq!(roce["hooks"][0]["args"][5], expected);
+    tree.config("[cdi]\nhost-device-dir = \"/srv/dev\"\n");
+    assert!(reason(&tree.discover(), "rdma", "mlx5_0").contains("does not exist"));
+    tree.node("/srv/dev/infiniband/uverbs7", 231, 199);
+    let spec = tree.spec("rdma");
+    let node = &device(&spec, "mlx5_0")["containerEdits"]["deviceNodes"][0];
+    assert_eq!(node["hostPath"], "/srv/dev/infiniband/uverbs7");
+    assert_eq!(node["path"], "/dev/infiniband/uverbs7");
+    // Both alike: the one path is enough.
+    tree.config("[cdi]\nhost-device-dir = \"/srv/dev\"\ncontainer-device-dir = \"/srv/dev\"\n");
+    let spec = tree.spec("rdma");
+    let node = &device(&spec, "mlx5_0")["containerEdits"]["deviceNodes"][0];
+    assert_eq!(
+        node,
+        &json!({"path": "/srv/dev/infiniband/uverbs7", "permissions": "rw"})
+    );
+}
+
+#[test]
+fn a_wrong_key_or_value_is_refused_with_the_file_and_the_line() {
+    let cases = [
+        (
+            "[cdi]\nfdtable_size = 1\n",
+            "line 2: unknown key \"cdi.fdtable_size\"; did you mean \"cdi.fdtable-size\"?",
+        ),
+        (
+            "\n[discovery]\n",
+            "line 2: unknown key \"discovery\"; did you mean \"discover\"?",
+        ),
+        ("[cdi]\npreload = \"yes\"\n", "line 2: "),
+        (
+            "[cdi]\nkinds = [\"nik\"]\n",
+            "line 2: unknown class \"nik\"",
+        ),
+        ("[cdi]\nfdtable-size = 0\n", "must be from 1 to 16777216"),
+        (
+            "[cdi]\nhook-path = \"bin/hook\"\n",
+            "cdi.hook-path must be an absolute path",
+        ),
+        ("[annotations]\nallow = [\"all\"]\n", "line 2: "),
+        ("not toml", "line 1: "),
+    ];
+    let tree = x3();
+    for (config, wanted) in cases {
+        tree.config(config);
+        let path = tree
+            .outside("/etc/onload-ctk/config.toml")
+            .display()
+            .to_string();
+        for args in [
+            &["discover"][..],
+            &["cdi", "generate"],
+            &["cdi", "check"],
+            &["cdi", "list"],
+        ] {
+            let refusal = tree.run(args).refused();
+            let beginning = format!("reading configuration {path}: ");
+            assert!(refusal.starts_with(&beginning), "{refusal}");
+            assert!(refusal.contains(wanted), "{refusal}");
+        }
+    }
+    assert_eq!(specs_in(&tree.specs()), [""; 0]);
+}
+
+#[test]
+fn a_named_file_is_read_instead_of_the_hosts_own() {
+    let tree = with(x3(), "[cdi]\nkinds = [\"nic\"]\n");
+    let dir = tempfile::tempdir().unwrap();
+    let named = dir.path().join("c.toml");
+    fs::write(&named, "[cdi]\nkinds = [\"zf\"]\n").unwrap();
+    run(on(tree.root(), &["cdi", "generate", "--config"]).arg(&named)).done();
+    assert_eq!(specs_in(&tree.specs()), ["onload.dev-zf.json"]);
+    fs::write(&named, "[cdi]\nkind = \"x\"\n").unwrap();
+    let refusal = run(on(tree.root(), &["discover", "--config"]).arg(&named)).refused();
+    assert!(
+        refusal.starts_with(&format!(
+            "reading configuration {}: line 2",
+            named.display()
+        )),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_configuration_that_is_no_text_or_no_file_is_refused() {
+    let tree = x3();
+    tree.file("/etc/onload-ctk/config.toml", [0xff, 0xfe]);
+    assert!(
+        tree.run(&["discover"])
+            .refused()
+            .contains("config.toml: not UTF-8")
+    );
+    tree.remove("/etc/onload-ctk/config.toml")
+        .directory("/etc/onload-ctk/config.toml");
+    assert!(
+        tree.run(&["discover"])
+            .refused()
+            .contains("config.toml: Is a directory")
+    );
+    tree.remove("/etc/onload-ctk/config.toml");
+    tree.file("/etc/onload-ctk/config.toml", vec![b'#'; 8 << 20]);
+    assert!(tree.run(&["discover"]).refused().contains("longer than"));
+}

@@ -1,0 +1,204 @@
+//! What is discovered and written on whole hosts, against files that people have read. Run with
+//! `UPDATE_GOLDEN=1` to write them anew, and read the difference.
+//!
+//! Two readers that are not ours read every specification of these hosts, and inject what `cdi
+//! inject` injects.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+#[path = "../cdi/tests/support/oracle.rs"]
+mod oracle;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{
+    Tree, captured, hosts, names_in, on, package, program, run, run_with_stdin, specs_in,
+};
+use onload_cdi::parse::from_json;
+use onload_cdi::spec::Spec;
+use serde_json::Value;
+
+/// The hosts by name with their root directories, which live as long as the trees.
+fn all() -> Vec<(&'static str, PathBuf, Option<Tree>)> {
+    let mut all = vec![(common::CAPTURED, captured(), None)];
+    let trees = hosts::all().into_iter();
+    all.extend(trees.map(|(name, tree)| (name, tree.root().to_owned(), Some(tree))));
+    all
+}
+
+/// What stands in `golden` is what came out, or becomes it.
+#[track_caller]
+fn compare(golden: &Path, found: &str) {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::create_dir_all(golden.parent().unwrap()).unwrap();
+        fs::write(golden, found).unwrap();
+        return;
+    }
+    let wanted = fs::read_to_string(golden).unwrap_or_default();
+    if wanted != found {
+        let diff = similar::TextDiff::from_lines(wanted.as_str(), found);
+        let path = golden.display().to_string();
+        panic!("{}", diff.unified_diff().header(&path, "what came out"));
+    }
+}
+
+/// No golden file is there that nothing is compared with.
+#[track_caller]
+fn nothing_else(golden: &Path, names: &[String]) {
+    for name in names_in(golden) {
+        if names.contains(&name) {
+            continue;
+        }
+        let path = golden.join(&name);
+        assert!(
+            std::env::var_os("UPDATE_GOLDEN").is_some(),
+            "{} is not written",
+            path.display()
+        );
+        fs::remove_file(path).unwrap();
+    }
+}
+
+fn without_version(text: &str) -> String {
+    let version = format!(
+        "\"version\": \"{}\",\n  \"onload\"",
+        env!("CARGO_PKG_VERSION")
+    );
+    text.replacen(&version, "\"version\": \"0.0.0\",\n  \"onload\"", 1)
+}
+
+#[test]
+fn each_host_gives_what_its_golden_files_say() {
+    for (name, root, _tree) in all() {
+        let golden = package().join("tests/golden").join(name);
+        let specs = tempfile::tempdir().unwrap();
+        let json = run(&mut on(&root, &["discover", "--format", "json"])).done();
+        compare(
+            &golden.join("discover.json"),
+            &without_version(&json.stdout),
+        );
+        let table = run(&mut on(&root, &["discover", "--explain"])).done();
+        compare(&golden.join("discover.txt"), &table.stdout);
+        let mut generate = on(&root, &["cdi", "generate", "--output-dir"]);
+        let generated = run(generate.arg(specs.path())).done();
+        let said = generated.stderr.replace(&*root.to_string_lossy(), "ROOT");
+        let said = said.replace(&*specs.path().to_string_lossy(), "SPECS");
+        compare(&golden.join("generate.txt"), &said);
+        let mut written = specs_in(specs.path());
+        for file in &written {
+            let content = fs::read_to_string(specs.path().join(file)).unwrap();
+            compare(&golden.join(file), &content);
+        }
+        written.extend(["discover.json", "discover.txt", "generate.txt"].map(str::to_owned));
+        nothing_else(&golden, &written);
+    }
+}
+
+#[test]
+fn no_golden_files_are_left_of_a_host_that_is_gone() {
+    let known: Vec<&str> = all().iter().map(|(name, ..)| *name).collect();
+    for name in names_in(&package().join("tests/golden")) {
+        assert!(known.contains(&name.as_str()), "{name}");
+    }
+}
+
+/// A run's specifications, in a directory of their own.
+fn generated(root: &Path) -> tempfile::TempDir {
+    let specs = tempfile::tempdir().unwrap();
+    run(on(root, &["cdi", "generate", "--output-dir"]).arg(specs.path())).done();
+    specs
+}
+
+fn specifications(dir: &Path) -> Vec<Spec> {
+    let files = specs_in(dir).into_iter();
+    files
+        .map(|name| from_json(&fs::read(dir.join(name)).unwrap()).unwrap())
+        .collect()
+}
+
+/// The names of the devices that `cdi list` finds.
+fn listed(dir: &Path) -> Vec<String> {
+    let nowhere = Tree::new();
+    let mut list = on(
+        nowhere.root(),
+        &["cdi", "list", "--format", "json", "--spec-dir"],
+    );
+    let listing = run(list.arg(dir)).done().json();
+    assert_eq!(listing["errors"], Value::Array(Vec::new()));
+    let mut names = common::each(&listing["devices"], "name");
+    names.sort();
+    names
+}
+
+const CONFIG: &str = r#"{"ociVersion": "1.0.2",
+    "process": {"user": {"uid": 1000, "gid": 100}, "cwd": "/", "args": ["sh"],
+        "env": ["PATH=/bin", "LD_PRELOAD=libimage.so", "EF_POLL_USEC=1"]},
+    "root": {"path": "rootfs"},
+    "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid"]}],
+    "linux": {"resources": {"devices": [{"allow": false, "access": "rwm"}]}}}"#;
+
+/// Every device of every host by itself, then all of a host together.
+fn ask(tool: &oracle::Tool) {
+    let mut asked = 0;
+    for (host, root, _tree) in all() {
+        let specs = generated(&root);
+        let names = listed(specs.path());
+        let theirs = tool.list(&[specs.path().to_owned()]);
+        let known: Vec<&String> = theirs.devices.keys().collect();
+        assert_eq!(
+            known,
+            names.iter().collect::<Vec<_>>(),
+            "{host}: {:?}",
+            theirs.errors
+        );
+        assert!(theirs.scan.is_none(), "{host}: {:?}", theirs.scan);
+        let staged = oracle::stage(&specifications(specs.path()));
+        let dirs = [staged.path().to_owned()];
+        let each = names.iter().map(|name| vec![name.as_str()]);
+        let together = names.iter().map(String::as_str).collect();
+        for devices in each
+            .chain([together])
+            .filter(|devices: &Vec<&str>| !devices.is_empty())
+        {
+            let ours = inject(&dirs, &devices);
+            tool.assert_same_as(&dirs, &devices, CONFIG.as_bytes(), Ok(ours));
+            asked += 1;
+        }
+    }
+    assert!(asked > 100, "{asked}");
+}
+
+/// What `cdi inject` makes of [`CONFIG`].
+fn inject(dirs: &[PathBuf], devices: &[&str]) -> Vec<u8> {
+    let nowhere = Tree::new();
+    let mut inject = program();
+    inject
+        .arg("--host-root")
+        .arg(nowhere.root())
+        .args(["cdi", "inject"])
+        .args(devices);
+    for dir in dirs {
+        inject.arg("--spec-dir").arg(dir);
+    }
+    run_with_stdin(&mut inject, CONFIG.as_bytes())
+        .done()
+        .stdout
+        .into_bytes()
+}
+
+#[test]
+fn the_engines_library_reads_every_specification_and_injects_the_same() {
+    if let Some(go) = oracle::go() {
+        ask(go);
+    }
+}
+
+#[test]
+fn the_second_crate_reads_every_specification_and_injects_the_same() {
+    if let Some(second) = oracle::second_crate() {
+        ask(second);
+    }
+}
