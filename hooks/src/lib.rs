@@ -5,4 +5,19 @@
 
 pub mod class;
 pub mod config;
+pub mod create_runtime;
 pub mod elf;
+pub mod expect;
+pub mod hook;
+pub mod limits;
+pub mod policy;
+pub mod poststop;
+pub mod process;
+pub mod request;
+pub mod runtime;
+pub mod scan;
+pub mod specs;
+pub mod state;
+pub mod sysfs;
+pub mod text;
+pub mod trusted;
