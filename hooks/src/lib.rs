@@ -5,6 +5,8 @@
 
 pub mod class;
 pub mod config;
+pub mod container_root;
+pub mod cover;
 pub mod create_runtime;
 pub mod elf;
 pub mod expect;
