@@ -11,6 +11,7 @@ pub mod create_runtime;
 pub mod elf;
 pub mod expect;
 pub mod hook;
+pub mod libc_check;
 pub mod limits;
 pub mod policy;
 pub mod poststop;
