@@ -1,13 +1,16 @@
 //! `onload-hook`: which stage is served how.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Write};
+use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use crate::config::CONFIG_PATH;
 use crate::create_runtime::{self, CreateRuntimeError, Orders, OrdersError};
+use crate::door::{self, DoorError};
+use crate::filter::{Container, FilterError};
 use crate::poststop::{self, PoststopError};
 use crate::process::{FAILURE, SUCCESS, USAGE, arguments, say};
+use crate::scan;
 use crate::state::{State, StateError};
 use crate::sysfs::Sysfs;
 use crate::text::Quoted;
@@ -60,6 +63,10 @@ enum HookError {
     CreateRuntime(#[from] CreateRuntimeError),
     #[error(transparent)]
     Poststop(#[from] PoststopError),
+    #[error(transparent)]
+    Door(#[from] DoorError),
+    #[error("reading standard input: {0}")]
+    Input(#[source] io::Error),
     #[error("writing standard output: {0}")]
     Output(#[source] io::Error),
 }
@@ -77,7 +84,12 @@ pub fn main() -> i32 {
     };
     match dispatch(&command, &config) {
         Ok(()) => SUCCESS,
-        Err((stage, subject, error)) => {
+        Err(failure) => {
+            let Failure {
+                stage,
+                subject,
+                error,
+            } = failure;
             say(&format!("onload-hook {stage}: {subject}{error}"));
             FAILURE
         }
@@ -133,13 +145,28 @@ fn command(word: &OsStr, args: &[OsString]) -> Result<Command, UsageError> {
     }
 }
 
-type Failure = (&'static str, String, HookError);
+/// A stage that failed, for which container, and why.
+struct Failure {
+    stage: &'static str,
+    subject: String,
+    error: Box<HookError>,
+}
 
-fn dispatch(command: &Command, _config: &Path) -> Result<(), Failure> {
+impl Failure {
+    fn new(stage: &'static str, subject: &str, error: impl Into<HookError>) -> Self {
+        Failure {
+            stage,
+            subject: subject.to_owned(),
+            error: Box::new(error.into()),
+        }
+    }
+}
+
+fn dispatch(command: &Command, config: &Path) -> Result<(), Failure> {
     match command {
-        Command::CreateRuntime { stage, args } => create_runtime(stage, args),
+        Command::CreateRuntime { stage, args } => create_runtime(stage, args, config),
         Command::Poststop => poststop(),
-        Command::Precreate => Ok(()),
+        Command::Precreate => precreate(config),
         Command::OtherStage(stage) => {
             say(&format!(
                 "onload-hook: warning: stage {stage} is not served, nothing done"
@@ -147,37 +174,86 @@ fn dispatch(command: &Command, _config: &Path) -> Result<(), Failure> {
             Ok(())
         }
         Command::Version => writeln!(io::stdout(), "onload-hook {}", env!("CARGO_PKG_VERSION"))
-            .map_err(|error| ("--version", String::new(), HookError::Output(error))),
+            .map_err(|error| Failure::new("--version", "", HookError::Output(error))),
     }
 }
 
-fn create_runtime(stage: &'static str, args: &[OsString]) -> Result<(), Failure> {
-    let unnamed = |error: HookError| (stage, String::new(), error);
-    let orders = Orders::parse(args).map_err(|error| unnamed(error.into()))?;
+fn create_runtime(stage: &'static str, args: &[OsString], config: &Path) -> Result<(), Failure> {
+    let orders = Orders::parse(args).map_err(|error| Failure::new(stage, "", error))?;
     if orders.is_empty() {
+        return by_annotation(stage, config);
+    }
+    let state = State::read(BufReader::new(io::stdin().lock()), true)
+        .map_err(|error| Failure::new(stage, "", error))?;
+    let warning = create_runtime::run(&orders, &state, &Sysfs::default())
+        .map_err(|error| Failure::new(stage, &subject(&state), error))?;
+    warn(stage, &subject(&state), warning.as_slice());
+    Ok(())
+}
+
+/// The door of a container that lives already: its annotations stand in the state too, so a state
+/// without ours ends the matter.
+fn by_annotation(stage: &'static str, config: &Path) -> Result<(), Failure> {
+    let scanned = scan::read(io::stdin().lock(), 0, &mut |_, _| Ok(()))
+        .map_err(|error| Failure::new(stage, "", HookError::Input(error)))?;
+    if !scanned.asks {
         return Ok(());
     }
-    let state = State::read(io::stdin().lock(), true).map_err(|error| unnamed(error.into()))?;
-    let named = |error: CreateRuntimeError| (stage, subject(&state), error.into());
-    if let Some(warning) = create_runtime::run(&orders, &state, &Sysfs::default()).map_err(named)? {
-        say(&format!(
-            "onload-hook {stage}: {}warning: {warning}",
-            subject(&state)
+    if scanned.more {
+        return Err(Failure::new(
+            stage,
+            "",
+            DoorError::from(FilterError::TooLarge),
         ));
     }
+    let state =
+        State::read(&scanned.kept[..], true).map_err(|error| Failure::new(stage, "", error))?;
+    let container = Container {
+        bundle: &state.bundle,
+        id: Some(&state.id),
+    };
+    let warnings = door::check(container, config)
+        .map_err(|error| Failure::new(stage, &subject(&state), error))?;
+    warn(stage, &subject(&state), &warnings);
+    Ok(())
+}
+
+/// The door of `podman --hooks-dir`: config.json in, config.json out; podman runs it in the bundle.
+fn precreate(config: &Path) -> Result<(), Failure> {
+    let stage = "precreate";
+    let bundle = std::env::current_dir().unwrap_or_default();
+    let id = door::podman_id(&bundle);
+    let subject = id
+        .as_ref()
+        .map(|id| format!("container {id}: "))
+        .unwrap_or_default();
+    let container = Container {
+        bundle: &bundle,
+        id: id.as_ref(),
+    };
+    let mut output = io::stdout().lock();
+    let warnings = door::stream(io::stdin().lock(), &mut output, container, config)
+        .map_err(|error| Failure::new(stage, &subject, error))?;
+    warn(stage, &subject, &warnings);
     Ok(())
 }
 
 fn poststop() -> Result<(), Failure> {
     let stage = "poststop";
-    let state = State::read(io::stdin().lock(), false)
-        .map_err(|error| (stage, String::new(), error.into()))?;
+    let state = State::read(BufReader::new(io::stdin().lock()), false)
+        .map_err(|error| Failure::new(stage, "", error))?;
     poststop::run(Path::new(poststop::RUN_DIR), &state.id)
-        .map_err(|error| (stage, subject(&state), error.into()))
+        .map_err(|error| Failure::new(stage, &subject(&state), error))
 }
 
 fn subject(state: &State) -> String {
     format!("container {}: ", state.id)
+}
+
+fn warn(stage: &str, subject: &str, warnings: &[String]) {
+    for warning in warnings {
+        say(&format!("onload-hook {stage}: {subject}warning: {warning}"));
+    }
 }
 
 #[cfg(test)]

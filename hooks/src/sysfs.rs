@@ -118,13 +118,11 @@ impl Sysfs {
         }
     }
 
-    /// The RDMA device that a verbs, MAD or issm node belongs to; none where the kernel has no
-    /// such node.
+    /// The PCI function that an RDMA device sits on now.
     #[must_use]
-    pub fn ibdev_of(&self, node_name: &str) -> Option<String> {
-        let class = rdma_class(node_name)?;
-        let path = self.root.join("class").join(class).join(node_name);
-        read_attribute(&path.join("ibdev")).ok()
+    pub fn function_of(&self, ibdev: &str) -> Option<PciAddress> {
+        let device = self.root.join("class/infiniband").join(ibdev);
+        pci_of(&fs::canonicalize(device).ok()?)
     }
 }
 

@@ -310,6 +310,12 @@ pub struct TrustedDir<'a> {
     owners: &'a Owners,
 }
 
+impl AsFd for TrustedDir<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 impl TrustedDir<'_> {
     /// The names in it that `wanted` likes, sorted, and no more than `limit`.
     ///
