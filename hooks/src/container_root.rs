@@ -323,6 +323,40 @@ mod tests {
         assert!(open.open_file(Path::new("/cwd/Cargo.toml")).is_err());
     }
 
+    /// Somebody exchanges a directory for a link that leads out, again and again, while we look.
+    #[test]
+    fn a_directory_that_is_swapped_for_a_link_never_leads_out() {
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("file"), "outside").unwrap();
+        let root = Root::new();
+        let path = |name: &str| root.0.path().join(name);
+        symlink(outside.path(), path("link")).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let swap = || {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                fs::rename(path("etc"), path("away")).unwrap();
+                fs::rename(path("link"), path("etc")).unwrap();
+                fs::rename(path("etc"), path("link")).unwrap();
+                fs::rename(path("away"), path("etc")).unwrap();
+            }
+        };
+        let mut inside = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(swap);
+            for _ in 0..20_000 {
+                match root.read("/etc/file") {
+                    Ok(text) => {
+                        assert_eq!(text, "inside");
+                        inside += 1;
+                    }
+                    Err(error) => assert!(matches!(error, RootError::Lookup { .. }), "{error}"),
+                }
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert!(inside > 0);
+    }
+
     #[test]
     fn only_regular_files_are_opened() {
         let root = Root::new();

@@ -99,22 +99,27 @@ impl<'a> Covers<'a> {
     pub fn may_create(&self, target: &str) -> Result<(), CoverError> {
         let at = self.resolve(target)?;
         let parent = &at[..at.len().saturating_sub(1)];
-        let innermost = self
-            .places
-            .iter()
-            .filter(|place| parent.starts_with(&place.at))
-            // The last of the longest: a later mount hides an earlier one at the same place.
-            .max_by_key(|place| place.at.len());
-        match innermost {
-            Some(place) if !place.cover.is_fresh_tmpfs => Err(CoverError::Covered {
-                target: target.to_owned(),
-                real: std::iter::once(OsString::from("/"))
-                    .chain(at.iter().cloned())
-                    .collect(),
-                mount: place.cover.destination.clone(),
-            }),
-            _ => Ok(()),
-        }
+        let above = || {
+            self.places
+                .iter()
+                .filter(|place| parent.starts_with(&place.at))
+        };
+        // The innermost; and the last, since a mount made later hides what lies under it. Which
+        // comes last may still change, as runtimes and the CDI library sort in their own ways.
+        let innermost = above().max_by_key(|place| place.at.len());
+        let stranger = innermost
+            .into_iter()
+            .chain(above().next_back())
+            .find(|place| !place.cover.is_fresh_tmpfs);
+        let Some(place) = stranger else {
+            return Ok(());
+        };
+        let root = OsString::from("/");
+        Err(CoverError::Covered {
+            target: target.to_owned(),
+            real: std::iter::once(root).chain(at.iter().cloned()).collect(),
+            mount: place.cover.destination.clone(),
+        })
     }
 }
 
@@ -225,6 +230,14 @@ mod tests {
             &[("/usr", "bind", &["bind"]), ("/usr/lib64", "tmpfs", &[])],
         )
         .unwrap();
+    }
+
+    #[test]
+    fn a_mount_that_hides_a_fresh_tmpfs_is_seen() {
+        let root = Root::new();
+        let over: (&str, &str, &[&str]) = ("/", "bind", &["rbind"]);
+        assert!(root.may("/dev/onload", &[DEV, over]).is_err());
+        root.may("/dev/onload", &[over, DEV]).unwrap();
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::host::{Host, HostError, ThisHost};
 use crate::poststop::RUN_DIR;
 use crate::preload::HostFile;
 use crate::scan;
-use crate::state::ContainerId;
+use crate::state::{ContainerId, State};
 use crate::trusted::TrustError;
 
 /// Why a door stays shut.
@@ -85,7 +85,16 @@ pub fn edit(
     Ok(outcome.warnings)
 }
 
-/// Edits a configuration on its way from one stream to another. The result are warnings.
+/// What came through a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Streamed {
+    /// A configuration, which went on with these warnings.
+    Config(Vec<String>),
+    /// The state of a container, which asks for something else.
+    State(State),
+}
+
+/// Edits a configuration on its way from one stream to another.
 ///
 /// # Errors
 /// [`DoorError`]; what was written by then is not to be used.
@@ -94,7 +103,7 @@ pub fn stream(
     to: &mut dyn Write,
     container: Container<'_>,
     config: &Path,
-) -> Result<Vec<String>, DoorError> {
+) -> Result<Streamed, DoorError> {
     let output = |error| DoorError::Stream {
         action: "writing standard output",
         error,
@@ -114,10 +123,16 @@ pub fn stream(
         if !began {
             to.write_all(&scanned.kept).map_err(output)?;
         }
-        return to.flush().map_err(output).map(|()| Vec::new());
+        return to
+            .flush()
+            .map_err(output)
+            .map(|()| Streamed::Config(Vec::new()));
     }
     if scanned.more {
         return Err(FilterError::TooLarge.into());
+    }
+    if let Some(state) = State::recognise(&scanned.kept) {
+        return Ok(Streamed::State(state));
     }
     let host = ThisHost::with_config(config)?;
     let outcome = filter::apply(&scanned.kept, container, &host)?;
@@ -127,7 +142,7 @@ pub fn stream(
     to.write_all(outcome.config.as_ref().unwrap_or(&scanned.kept))
         .map_err(output)?;
     to.flush().map_err(output)?;
-    Ok(outcome.warnings)
+    Ok(Streamed::Config(outcome.warnings))
 }
 
 /// Says whether a container that its runtime has already parsed holds what its annotations ask for.

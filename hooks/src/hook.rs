@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::CONFIG_PATH;
 use crate::create_runtime::{self, CreateRuntimeError, Orders, OrdersError};
-use crate::door::{self, DoorError};
+use crate::door::{self, DoorError, Streamed};
 use crate::filter::{Container, FilterError};
 use crate::poststop::{self, PoststopError};
 use crate::process::{FAILURE, SUCCESS, USAGE, arguments, say};
@@ -208,6 +208,9 @@ fn by_annotation(stage: &'static str, config: &Path) -> Result<(), Failure> {
     }
     let state =
         State::read(&scanned.kept[..], true).map_err(|error| Failure::new(stage, "", error))?;
+    if state.is_stopped {
+        return clean_up(&state);
+    }
     let container = Container {
         bundle: &state.bundle,
         id: Some(&state.id),
@@ -232,8 +235,12 @@ fn precreate(config: &Path) -> Result<(), Failure> {
         id: id.as_ref(),
     };
     let mut output = io::stdout().lock();
-    let warnings = door::stream(io::stdin().lock(), &mut output, container, config)
+    let streamed = door::stream(io::stdin().lock(), &mut output, container, config)
         .map_err(|error| Failure::new(stage, &subject, error))?;
+    let warnings = match streamed {
+        Streamed::Config(warnings) => warnings,
+        Streamed::State(state) => return clean_up(&state),
+    };
     warn(stage, &subject, &warnings);
     Ok(())
 }
@@ -242,8 +249,12 @@ fn poststop() -> Result<(), Failure> {
     let stage = "poststop";
     let state = State::read(BufReader::new(io::stdin().lock()), false)
         .map_err(|error| Failure::new(stage, "", error))?;
+    clean_up(&state)
+}
+
+fn clean_up(state: &State) -> Result<(), Failure> {
     poststop::run(Path::new(poststop::RUN_DIR), &state.id)
-        .map_err(|error| Failure::new(stage, &subject(&state), error))
+        .map_err(|error| Failure::new("poststop", &subject(state), error))
 }
 
 fn subject(state: &State) -> String {

@@ -173,6 +173,9 @@ impl Check<'_> {
                 "{path:?} is a static program, which preloads nothing"
             ));
         };
+        if loader.is_empty() {
+            return Verdict::Unknown(format!("{path:?} names no loader"));
+        }
         if let Some(library) = &self.library.summary
             && (library.machine, library.is_64) != (program.machine, program.is_64)
         {

@@ -185,10 +185,7 @@ impl Check<'_> {
         let device = match self.entry.class {
             Class::Rdma if rdma_class(name).is_some() => {
                 let ibdev = match self.entry.found.name.device().as_str() {
-                    "all" => self
-                        .specs
-                        .owner_of(Class::Rdma, &node.path)
-                        .ok_or_else(unowned)?,
+                    "all" => self.member(&node.path, name).ok_or_else(unowned)?,
                     own => own.to_owned(),
                 };
                 let pci = self.sysfs.function_of(&ibdev);
@@ -206,6 +203,15 @@ impl Check<'_> {
             node: node.path.clone(),
             device,
         }))
+    }
+
+    /// The entry that a node of `all` belongs to: the one named after the device that has it now, or
+    /// any other, which the comparison then refuses.
+    fn member(&self, path: &str, name: &str) -> Option<String> {
+        let owners = self.specs.owners_of(Class::Rdma, path);
+        let now = self.sysfs.ibdev_of(name);
+        now.filter(|now| owners.contains(now))
+            .or_else(|| owners.into_iter().next())
     }
 
     fn compare(&self, expect: &Expect, numbers: Numbers) -> Result<(), NodeError> {

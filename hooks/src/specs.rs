@@ -147,16 +147,17 @@ impl Specs {
             .filter(move |device| device.name.kind().as_str() == kind)
     }
 
-    /// The entry of a class that a node stands in, other than `all`.
+    /// The entries of a class that a node stands in, other than `all`.
     #[must_use]
-    pub fn owner_of(&self, class: Class, node: &str) -> Option<String> {
+    pub fn owners_of(&self, class: Class, node: &str) -> Vec<String> {
         self.of_class(class)
             .filter(|found| found.name.device().as_str() != "all")
-            .find(|found| {
+            .filter(|found| {
                 let nodes = &found.device.container_edits.device_nodes;
                 nodes.iter().any(|entry| entry.path == node)
             })
             .map(|found| found.name.device().as_str().to_owned())
+            .collect()
     }
 
     fn unknown(&self, class: Class, key: &str, name: &str) -> SpecsError {
@@ -405,16 +406,18 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_of_a_node_is_the_entry_that_names_it() {
+    fn the_owners_of_a_node_are_the_entries_that_name_it() {
         let specs = Tree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)])
             .read(&[Class::Rdma])
             .unwrap();
         assert_eq!(
-            specs
-                .owner_of(Class::Rdma, "/dev/infiniband/uverbs0")
-                .as_deref(),
-            Some("mlx5_0")
+            specs.owners_of(Class::Rdma, "/dev/infiniband/uverbs0"),
+            ["mlx5_0"]
         );
-        assert_eq!(specs.owner_of(Class::Rdma, "/dev/infiniband/uverbs1"), None);
+        assert!(
+            specs
+                .owners_of(Class::Rdma, "/dev/infiniband/uverbs1")
+                .is_empty()
+        );
     }
 }

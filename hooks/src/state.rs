@@ -20,6 +20,8 @@ pub struct State {
     pub pid: Option<u32>,
     /// The directory of `config.json`.
     pub bundle: PathBuf,
+    /// Whether the container's process has ended (`status` is `stopped`).
+    pub is_stopped: bool,
 }
 
 /// A container's name: letters, digits, `_`, `+`, `-`, `.`, and no name of a directory's own. The
@@ -84,6 +86,7 @@ struct Raw {
     id: Option<String>,
     pid: Option<i64>,
     bundle: Option<PathBuf>,
+    status: Option<String>,
     #[serde(default, rename = "annotations")]
     _annotations: IgnoredAny,
 }
@@ -111,7 +114,31 @@ impl State {
         if bundle_wanted && !bundle.is_absolute() {
             return Err(StateError::Bundle(bundle));
         }
-        Ok(State { id, pid, bundle })
+        Ok(State {
+            id,
+            pid,
+            bundle,
+            is_stopped: raw.status.as_deref() == Some("stopped"),
+        })
+    }
+
+    /// Reads a state where a configuration might stand as well: one file of podman's hooks.d serves
+    /// several stages with the same arguments, and only what is on standard input differs. A state
+    /// has an id, a status and a bundle, a configuration has none of them.
+    #[must_use]
+    pub fn recognise(json: &[u8]) -> Option<State> {
+        #[derive(Deserialize)]
+        struct Either {
+            status: Option<String>,
+            bundle: Option<String>,
+            process: Option<IgnoredAny>,
+        }
+        let either: Either = serde_json::from_slice(json).ok()?;
+        let is_state = either.status.is_some() && either.bundle.is_some();
+        if !is_state || either.process.is_some() {
+            return None;
+        }
+        State::read(json, false).ok()
     }
 }
 
@@ -188,6 +215,26 @@ mod tests {
         for json in ["", "{", "[]", "null", r#"{"id":"a","bundle":"/b"} x"#] {
             assert!(read(json).is_err(), "{json}");
         }
+    }
+
+    #[test]
+    fn a_state_is_told_from_a_configuration() {
+        let state = br#"{"id":"c1","status":"stopped","bundle":"/b","pid":0,"root":"/r"}"#;
+        assert!(State::recognise(state).unwrap().is_stopped);
+        for config in [
+            &br#"{"ociVersion":"1.0.2","process":{},"root":{}}"#[..],
+            br#"{"ociVersion":"1.0.2"}"#,
+            br#"{"id":"c1","status":"stopped","bundle":"/b","process":{}}"#,
+            b"[]",
+            b"",
+        ] {
+            assert_eq!(State::recognise(config), None);
+        }
+        assert!(
+            !read(r#"{"id":"a","bundle":"/b","status":"creating"}"#)
+                .unwrap()
+                .is_stopped
+        );
     }
 
     #[test]

@@ -118,6 +118,14 @@ impl Sysfs {
         }
     }
 
+    /// The RDMA device that a verbs, MAD or issm node belongs to now.
+    #[must_use]
+    pub fn ibdev_of(&self, node_name: &str) -> Option<String> {
+        let class = rdma_class(node_name)?;
+        let node = self.root.join("class").join(class).join(node_name);
+        read_attribute(&node.join("ibdev")).ok()
+    }
+
     /// The PCI function that an RDMA device sits on now.
     #[must_use]
     pub fn function_of(&self, ibdev: &str) -> Option<PciAddress> {

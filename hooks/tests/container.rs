@@ -25,7 +25,7 @@ fn a_container_that_asks_can_open_the_nodes_and_has_the_preload() {
     let sandbox = Sandbox::new();
     let command = "exec 3<>/dev/onload && echo opened; echo $LD_PRELOAD $EF_FDTABLE_SIZE $ONLOAD_CTK_NIC_ENS1; \
                    while read -r line; do case $line in *libonload.so*) echo mapped; break;; esac; done < /proc/self/maps";
-    sandbox.bundle(&config(json!({"onload.dev/nic": "all"}), command));
+    sandbox.bundle(&config(&json!({"onload.dev/nic": "all"}), command));
     let output = run(&sandbox, &unique("nic"));
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(
@@ -41,7 +41,7 @@ fn a_container_that_asks_for_nothing_gets_nothing() {
     }
     let sandbox = Sandbox::new();
     let command = "test -e /dev/onload && echo node; echo ${LD_PRELOAD:-none}; exit 7";
-    sandbox.bundle(&config(json!({"example.com/nic": "all"}), command));
+    sandbox.bundle(&config(&json!({"example.com/nic": "all"}), command));
     let before = sandbox.read("/bundle/config.json");
     let output = run(&sandbox, &unique("none"));
     assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
@@ -56,7 +56,7 @@ fn standard_streams_and_the_exit_status_come_through() {
     }
     let sandbox = Sandbox::new();
     let command = "read -r word; echo out $word; echo err >&2; exit 42";
-    sandbox.bundle(&config(json!({"onload.dev/nic": "ens1"}), command));
+    sandbox.bundle(&config(&json!({"onload.dev/nic": "ens1"}), command));
     let script = format!(
         "exec {WRAPPER_THERE} --root /run/runc run -b /bundle {}",
         unique("streams")
@@ -74,7 +74,7 @@ fn create_start_exec_kill_and_delete_pass_through() {
     }
     let sandbox = Sandbox::new();
     let command = "trap 'echo got term; exit 9' TERM; echo up > /tmp/up; while :; do read -r x < /proc/loadavg; done";
-    sandbox.bundle(&config(json!({"onload.dev/nic": "all"}), command));
+    sandbox.bundle(&config(&json!({"onload.dev/nic": "all"}), command));
     let id = unique("verbs");
     let script = format!(
         "r='{WRAPPER_THERE} --root /run/runc --log /tmp/log --log-format json'
@@ -119,7 +119,7 @@ fn a_process_of_user_0_and_of_another_user_has_ipc_lock() {
         let sandbox = Sandbox::new();
         let command = "while read -r name value; do case $name in CapEff:) echo $value;; esac; done < /proc/self/status";
         let mut config = config(
-            json!({"onload.dev/rdma": "rxe1", "onload.dev/ipc-lock": "true"}),
+            &json!({"onload.dev/rdma": "rxe1", "onload.dev/ipc-lock": "true"}),
             command,
         );
         config["process"]["user"] = json!({"uid": uid, "gid": uid});
@@ -138,7 +138,7 @@ fn without_ipc_lock_no_capability_is_added() {
     }
     let sandbox = Sandbox::new();
     let command = "while read -r name value; do case $name in CapBnd:) echo $value;; esac; done < /proc/self/status";
-    sandbox.bundle(&config(json!({"onload.dev/rdma": "rxe1"}), command));
+    sandbox.bundle(&config(&json!({"onload.dev/rdma": "rxe1"}), command));
     let output = run(&sandbox, &unique("caps"));
     assert_eq!(stdout(&output), "0000000000000020\n", "{}", stderr(&output));
 }
@@ -151,7 +151,7 @@ fn the_memory_lock_limit_rises_as_far_as_this_machine_lets_it() {
     let sandbox = Sandbox::new();
     let line = "while read -r a b c soft hard rest; do case \"$a $b $c\" in 'Max locked memory') echo $soft $hard;; esac; done";
     let command = format!("{line} < /proc/self/limits");
-    sandbox.bundle(&config(json!({"onload.dev/rdma": "rxe0"}), &command));
+    sandbox.bundle(&config(&json!({"onload.dev/rdma": "rxe0"}), &command));
     let output = run(&sandbox, &unique("memlock"));
     assert!(output.status.success(), "{}", stderr(&output));
     let own = sandbox.script("while read -r a b c soft hard rest; do case \"$a $b $c\" in 'Max locked memory') echo $hard;; esac; done < /proc/self/limits", b"");
@@ -180,7 +180,7 @@ fn the_hook_of_a_cdi_specification_stops_a_container_whose_node_was_renumbered()
         return;
     }
     let sandbox = Sandbox::new();
-    let mut config = config(json!({}), "echo started");
+    let mut config = config(&json!({}), "echo started");
     // As an engine leaves it that applied the specification before a reset.
     config["linux"]["devices"] =
         json!([{"path": "/dev/infiniband/uverbs0", "type": "c", "major": 1, "minor": 3}]);
@@ -207,7 +207,7 @@ fn preload_by_file_reaches_exec_d_processes_and_bounds_the_table() {
     let sandbox = Sandbox::new();
     let command = "ulimit -Hn; /bin/sh -c 'while read -r line; do case $line in *libonload.so*) echo mapped; break;; esac; done < /proc/self/maps'; echo ${LD_PRELOAD:-no variable}";
     let mut config = config(
-        json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
+        &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
         command,
     );
     config["process"]["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 4096}]);
@@ -231,7 +231,7 @@ fn an_image_s_own_preload_list_is_merged_and_cleaned_up() {
     let sandbox = Sandbox::new();
     let command = "while read -r line; do echo $line; done < /etc/ld.so.preload";
     sandbox.bundle(&config(
-        json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
+        &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
         command,
     ));
     sandbox.file("/bundle/rootfs/etc/ld.so.preload", "libother.so # theirs\n");
@@ -254,7 +254,7 @@ fn two_hundred_containers_leave_nothing_behind() {
     }
     let sandbox = Sandbox::new();
     let mut asks = config(
-        json!({"onload.dev/nic": "all", "onload.dev/rdma": "rxe0", "onload.dev/preload": "file"}),
+        &json!({"onload.dev/nic": "all", "onload.dev/rdma": "rxe0", "onload.dev/preload": "file"}),
         ":",
     );
     asks["process"]["args"] = json!(["/bin/sh", "-c", ":"]);
@@ -309,7 +309,7 @@ fn our_failures_reach_the_engine_the_way_runc_s_do() {
     }
     let sandbox = Sandbox::new();
     sandbox.bundle(&config(
-        json!({"onload.dev/vfio": "0000:81:10.0"}),
+        &json!({"onload.dev/vfio": "0000:81:10.0"}),
         "echo started",
     ));
     let script = format!(

@@ -345,7 +345,7 @@ fn snapshot(root: &Path, dir: &Path, entries: &mut Vec<(PathBuf, String)>) {
 }
 
 /// A configuration like an engine's, for a shell command.
-pub fn config(annotations: serde_json::Value, command: &str) -> serde_json::Value {
+pub fn config(annotations: &serde_json::Value, command: &str) -> serde_json::Value {
     serde_json::json!({
         "ociVersion": "1.0.2",
         "process": {
