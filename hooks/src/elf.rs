@@ -7,7 +7,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::Read;
 use std::os::unix::fs::FileExt;
 
 use object::elf;
@@ -26,7 +25,9 @@ const MAX_NAME_BYTES: u64 = 4096;
 const MAX_VERSIONS: usize = 8192;
 
 /// Bytes of a block read at once.
-const BLOCK_BYTES: u64 = 16 * 1024;
+const BLOCK_BYTES: u64 = 8 * 1024;
+/// Blocks kept of one file.
+const KEPT_BLOCKS: usize = 16;
 /// Blocks read of one file; a libc takes about ten.
 const MAX_BLOCKS: usize = 512;
 /// Bytes looked at of one file; a libc takes about 20000.
@@ -148,63 +149,58 @@ pub fn summarize_file(file: &std::fs::File) -> Result<Summary, ElfError> {
         .metadata()
         .map_err(|_| ElfError::Malformed("length"))?
         .len();
-    summarize(&ReadCache::new(Blocks {
-        file,
-        length,
-        position: 0,
-        block: Vec::new(),
-        block_start: 0,
-        blocks_left: MAX_BLOCKS,
-        bytes_left: MAX_BYTES,
-    }))
+    summarize(&ReadCache::new(Blocks::new(file, length)))
 }
 
-/// A file read in blocks, the last of which is kept: the tables that are looked at lie together.
+/// A file read in blocks, of which a few are kept: the names and the tables that point to them lie
+/// in two or three places, and the reader goes back and forth between them.
 struct Blocks<'a> {
     file: &'a std::fs::File,
     length: u64,
     position: u64,
-    block: Vec<u8>,
-    block_start: u64,
+    /// Where each kept block begins, and its bytes; the one used last stands last.
+    kept: Vec<(u64, Vec<u8>)>,
     blocks_left: usize,
     bytes_left: usize,
 }
 
-impl Blocks<'_> {
+impl<'a> Blocks<'a> {
+    fn new(file: &'a std::fs::File, length: u64) -> Self {
+        Blocks {
+            file,
+            length,
+            position: 0,
+            kept: Vec::with_capacity(KEPT_BLOCKS),
+            blocks_left: MAX_BLOCKS,
+            bytes_left: MAX_BYTES,
+        }
+    }
+
+    /// Makes the block at the position the last of those kept.
     fn load(&mut self) -> Result<(), ()> {
+        let start = self.position - self.position % BLOCK_BYTES;
+        if let Some(at) = self.kept.iter().position(|(kept, _)| *kept == start) {
+            self.kept[at..].rotate_left(1);
+            return Ok(());
+        }
         self.blocks_left = self.blocks_left.checked_sub(1).ok_or(())?;
-        self.block_start = self.position - self.position % BLOCK_BYTES;
-        self.block.clear();
-        let mut reader = OffsetReader {
-            file: self.file,
-            at: self.block_start,
+        let mut block = if self.kept.len() < KEPT_BLOCKS {
+            Vec::new()
+        } else {
+            self.kept.remove(0).1
         };
-        reader
-            .by_ref()
-            .take(BLOCK_BYTES)
-            .read_to_end(&mut self.block)
-            .map(|_| ())
-            .map_err(|_| ())
+        block.resize(usize::try_from(BLOCK_BYTES).map_err(|_| ())?, 0);
+        let count = self.file.read_at(&mut block, start).map_err(|_| ())?;
+        block.truncate(count);
+        self.kept.push((start, block));
+        Ok(())
     }
 
     fn buffered(&self) -> Option<&[u8]> {
-        let within = self.position.checked_sub(self.block_start)?;
-        let rest = self.block.get(usize::try_from(within).ok()?..)?;
+        let (start, block) = self.kept.last()?;
+        let within = self.position.checked_sub(*start)?;
+        let rest = block.get(usize::try_from(within).ok()?..)?;
         (!rest.is_empty()).then_some(rest)
-    }
-}
-
-/// pread(2) as a reader.
-struct OffsetReader<'a> {
-    file: &'a std::fs::File,
-    at: u64,
-}
-
-impl Read for OffsetReader<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let count = self.file.read_at(buffer, self.at)?;
-        self.at += u64::try_from(count).unwrap_or(u64::MAX);
-        Ok(count)
     }
 }
 
@@ -554,17 +550,9 @@ mod tests {
         file.write_all_at(&header, 0).unwrap();
         let file = std::fs::File::open(&path).unwrap();
         assert!(summarize_file(&file).is_ok_and(|summary| summary.needed.is_empty()));
-        let mut blocks = Blocks {
-            file: &file,
-            length: 10 << 30,
-            position: 0,
-            block: Vec::new(),
-            block_start: 0,
-            blocks_left: MAX_BLOCKS,
-            bytes_left: MAX_BYTES,
-        };
+        let mut blocks = Blocks::new(&file, 10 << 30);
         let mut byte = [0];
-        let far = |n: u64| (n % 2) * (5 << 30) + n;
+        let far = |n: u64| (n % 100) * (100 << 20) + n;
         let reads = (0..10_000)
             .take_while(|n| {
                 blocks
