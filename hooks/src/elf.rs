@@ -7,12 +7,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::os::unix::fs::FileExt;
 
 use object::elf;
 use object::endian::Endianness;
 use object::pod::{self, Pod};
-use object::read::ReadRef;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use object::read::{ReadCache, ReadCacheOps, ReadRef};
 
 /// Program headers that are looked at; real files have about a dozen.
 const MAX_PROGRAM_HEADERS: usize = 512;
@@ -22,6 +23,15 @@ const MAX_DYNAMIC_BYTES: u64 = 64 * 1024;
 const MAX_NAME_BYTES: u64 = 4096;
 /// Symbol versions that are looked at, in all; glibc defines about fifty.
 const MAX_VERSIONS: usize = 8192;
+
+/// Bytes of a block read at once.
+const BLOCK_BYTES: u64 = 8 * 1024;
+/// Blocks kept of one file.
+const KEPT_BLOCKS: usize = 16;
+/// Blocks read of one file; a libc takes about ten.
+const MAX_BLOCKS: usize = 512;
+/// Bytes looked at of one file; a libc takes about 20000.
+const MAX_BYTES: usize = 2 * 1024 * 1024;
 
 /// What the dynamic loader would learn from a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -126,6 +136,107 @@ pub fn summarize<'d, R: ReadRef<'d>>(data: R) -> Result<Summary, ElfError> {
         File::<elf::FileHeader64<Endianness>, R>::open(data)?.summarize()
     } else {
         File::<elf::FileHeader32<Endianness>, R>::open(data)?.summarize()
+    }
+}
+
+/// Reads what the dynamic loader would learn from an open file, without reading all of it or mapping
+/// any: a file that is cut while it is mapped kills the reader.
+///
+/// # Errors
+/// [`ElfError`], also for a file that makes the reader go back and forth more than a real one does.
+pub fn summarize_file(file: &std::fs::File) -> Result<Summary, ElfError> {
+    let length = file
+        .metadata()
+        .map_err(|_| ElfError::Malformed("length"))?
+        .len();
+    summarize(&ReadCache::new(Blocks::new(file, length)))
+}
+
+/// A file read in blocks, of which a few are kept: the names and the tables that point to them lie
+/// in two or three places, and the reader goes back and forth between them.
+struct Blocks<'a> {
+    file: &'a std::fs::File,
+    length: u64,
+    position: u64,
+    /// Where each kept block begins, and its bytes; the one used last stands last.
+    kept: Vec<(u64, Vec<u8>)>,
+    blocks_left: usize,
+    bytes_left: usize,
+}
+
+impl<'a> Blocks<'a> {
+    fn new(file: &'a std::fs::File, length: u64) -> Self {
+        Blocks {
+            file,
+            length,
+            position: 0,
+            kept: Vec::with_capacity(KEPT_BLOCKS),
+            blocks_left: MAX_BLOCKS,
+            bytes_left: MAX_BYTES,
+        }
+    }
+
+    /// Makes the block at the position the last of those kept.
+    fn load(&mut self) -> Result<(), ()> {
+        let start = self.position - self.position % BLOCK_BYTES;
+        if let Some(at) = self.kept.iter().position(|(kept, _)| *kept == start) {
+            self.kept[at..].rotate_left(1);
+            return Ok(());
+        }
+        self.blocks_left = self.blocks_left.checked_sub(1).ok_or(())?;
+        let mut block = if self.kept.len() < KEPT_BLOCKS {
+            Vec::new()
+        } else {
+            self.kept.remove(0).1
+        };
+        block.resize(usize::try_from(BLOCK_BYTES).map_err(|_| ())?, 0);
+        let count = self.file.read_at(&mut block, start).map_err(|_| ())?;
+        block.truncate(count);
+        self.kept.push((start, block));
+        Ok(())
+    }
+
+    fn buffered(&self) -> Option<&[u8]> {
+        let (start, block) = self.kept.last()?;
+        let within = self.position.checked_sub(*start)?;
+        let rest = block.get(usize::try_from(within).ok()?..)?;
+        (!rest.is_empty()).then_some(rest)
+    }
+}
+
+impl ReadCacheOps for Blocks<'_> {
+    fn len(&mut self) -> Result<u64, ()> {
+        Ok(self.length)
+    }
+
+    fn seek(&mut self, position: u64) -> Result<u64, ()> {
+        self.position = position;
+        Ok(position)
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ()> {
+        if self.buffered().is_none() {
+            self.load()?;
+        }
+        let Some(rest) = self.buffered() else {
+            return Ok(0);
+        };
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        self.bytes_left = self.bytes_left.checked_sub(count).ok_or(())?;
+        self.position += u64::try_from(count).map_err(|_| ())?;
+        Ok(count)
+    }
+
+    fn read_exact(&mut self, buffer: &mut [u8]) -> Result<(), ()> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.read(&mut buffer[filled..])? {
+                0 => return Err(()),
+                count => filled += count,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -413,6 +524,44 @@ mod tests {
         assert_eq!(summary.interpreter, None);
         assert_eq!(summary.needed, Vec::<String>::new());
         assert_eq!(summary.glibc_needed(), None);
+    }
+
+    #[test]
+    fn a_file_read_in_blocks_tells_the_same_as_its_bytes() {
+        let path = std::env::var_os("CARGO").unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let summary = summarize_file(&file).unwrap();
+        assert_eq!(summary, summarize(&bytes[..]).unwrap());
+        assert!(
+            summary.interpreter.is_some(),
+            "the compiler's driver is dynamic"
+        );
+    }
+
+    #[test]
+    fn a_file_that_leads_the_reader_astray_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sparse");
+        let file = std::fs::File::create_new(&path).unwrap();
+        file.set_len(10 << 30).unwrap();
+        let mut header = std::fs::read("/proc/self/exe").unwrap();
+        header.truncate(4096);
+        file.write_all_at(&header, 0).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        assert!(summarize_file(&file).is_ok_and(|summary| summary.needed.is_empty()));
+        let mut blocks = Blocks::new(&file, 10 << 30);
+        let mut byte = [0];
+        let far = |n: u64| (n % 100) * (100 << 20) + n;
+        let reads = (0..10_000)
+            .take_while(|n| {
+                blocks
+                    .seek(far(*n))
+                    .and_then(|_| blocks.read(&mut byte))
+                    .is_ok()
+            })
+            .count();
+        assert_eq!(reads, MAX_BLOCKS);
     }
 
     #[test]

@@ -3,6 +3,30 @@
 //! The binaries of this crate run as root while a container is made, so it stays small, static and
 //! free of everything that takes its orders from an environment.
 
+pub mod bundle;
 pub mod class;
 pub mod config;
+pub mod container_root;
+pub mod cover;
+pub mod create_runtime;
+pub mod door;
 pub mod elf;
+pub mod expect;
+pub mod filter;
+pub mod hook;
+pub mod host;
+pub mod libc_check;
+pub mod limits;
+pub mod nodes;
+pub mod policy;
+pub mod poststop;
+pub mod preload;
+pub mod process;
+pub mod request;
+pub mod runtime;
+pub mod scan;
+pub mod specs;
+pub mod state;
+pub mod sysfs;
+pub mod text;
+pub mod trusted;

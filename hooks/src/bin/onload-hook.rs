@@ -1,0 +1,14 @@
+//! The hook of OCI runtimes: see [`onload_hooks::hook`].
+//!
+//! Entered from C: the start-up code of the standard library ignores SIGPIPE and installs handlers
+//! for other signals, which costs more than all that this program does when nothing is asked.
+#![no_main]
+
+/// The C runtime calls it once; the arguments are read through the standard library.
+#[expect(unsafe_code, reason = "an unmangled name could clash with another one")]
+// SAFETY: the standard library's `main` is left out by `no_main`, so no other function is so named.
+#[unsafe(no_mangle)]
+extern "C" fn main() -> i32 {
+    onload_hooks::process::harden();
+    onload_hooks::hook::main()
+}

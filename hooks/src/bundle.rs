@@ -1,0 +1,336 @@
+//! `config.json` of a bundle: read once, replaced whole or not at all.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use onload_cdi::write::{TempFile, WriteError};
+use rustix::fs::{
+    FileType, Gid, Mode, OFlags, Stat, Uid, XattrFlags, fchown, fgetxattr, fsetxattr, fstat, openat,
+};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use crate::scan::{self, Scanned};
+
+/// The label of SELinux and its relatives (xattr(7)).
+const LABEL: &str = "security.selinux";
+
+/// Bytes of a label; SELinux's are about fifty.
+const MAX_LABEL_BYTES: usize = 4096;
+
+/// Why a configuration is not read or replaced.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    /// It cannot be opened or read.
+    #[error("reading {path:?}: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It is something else than a file.
+    #[error("{path:?} is not a regular file")]
+    NotRegular {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Replacing it would replace something else.
+    #[error(
+        "{path:?} {problem}, so it is not replaced; annotations of onload.dev need a configuration of the bundle's own"
+    )]
+    NotOwn {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        problem: String,
+    },
+    /// It could not be replaced.
+    #[error("replacing {path:?}: {error}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: WriteError,
+    },
+    /// Its owner or label could not be given to the new one.
+    #[error("giving the new {path:?} the {what} of the old one: {error}")]
+    Copy {
+        /// The file.
+        path: PathBuf,
+        /// What was to be copied.
+        what: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// An open configuration.
+#[derive(Debug)]
+pub struct ConfigFile {
+    dir: OwnedFd,
+    name: OsString,
+    path: PathBuf,
+    file: File,
+    stat: Stat,
+    is_link: bool,
+}
+
+impl ConfigFile {
+    /// Opens the configuration of a bundle.
+    ///
+    /// # Errors
+    /// [`BundleError::Read`] and [`BundleError::NotRegular`].
+    pub fn open(bundle: &Path, config: Option<&Path>) -> Result<Self, BundleError> {
+        let bundle = if bundle.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            bundle
+        };
+        let path = bundle.join(config.unwrap_or(Path::new("config.json")));
+        let failed = |error: Errno| BundleError::Read {
+            path: path.clone(),
+            error: error.into(),
+        };
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(failed(Errno::INVAL));
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(parent, flags, Mode::empty()).map_err(failed)?;
+        // A FIFO must not hold us.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let open = |flags| openat(&dir, name, flags, Mode::empty());
+        let (file, is_link) = match open(flags | OFlags::NOFOLLOW) {
+            Ok(file) => (file, false),
+            Err(Errno::LOOP) => (open(flags).map_err(failed)?, true),
+            Err(error) => return Err(failed(error)),
+        };
+        let stat = fstat(&file).map_err(failed)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(BundleError::NotRegular { path });
+        }
+        let name = name.to_owned();
+        Ok(ConfigFile {
+            dir,
+            name,
+            path,
+            file: File::from(file),
+            stat,
+            is_link,
+        })
+    }
+
+    /// Reads it as far as it is ever parsed, and looks through all of it.
+    ///
+    /// # Errors
+    /// [`BundleError::Read`].
+    pub fn scan(&self) -> Result<Scanned, BundleError> {
+        let size = usize::try_from(self.stat.st_size).unwrap_or_default();
+        scan::read(&self.file, size, &mut |_, _| Ok(())).map_err(|error| BundleError::Read {
+            path: self.path.clone(),
+            error,
+        })
+    }
+
+    /// Replaces it, with owner, mode and label of the old one.
+    ///
+    /// # Errors
+    /// [`BundleError`]; the old file is then whole.
+    pub fn replace(&self, bytes: &[u8]) -> Result<(), BundleError> {
+        self.check_own()?;
+        let failed = |error: WriteError| BundleError::Write {
+            path: self.path.clone(),
+            error,
+        };
+        let mode = self.stat.st_mode & 0o7777;
+        let mut temporary = TempFile::create(std::os::fd::AsFd::as_fd(&self.dir), &self.name, mode)
+            .map_err(failed)?;
+        self.copy_owner(temporary.file())?;
+        self.copy_label(temporary.file())?;
+        temporary.file().write_all(bytes).map_err(|source| {
+            failed(WriteError {
+                action: "writing",
+                name: self.name.clone(),
+                source,
+            })
+        })?;
+        temporary.commit().map_err(failed)
+    }
+
+    fn check_own(&self) -> Result<(), BundleError> {
+        let problem = if self.is_link {
+            "is a symbolic link".to_owned()
+        } else if self.stat.st_nlink != 1 {
+            format!("has {} names", self.stat.st_nlink)
+        } else if self.stat.st_uid != 0 && self.stat.st_uid != geteuid().as_raw() {
+            format!("belongs to user {}", self.stat.st_uid)
+        } else {
+            return Ok(());
+        };
+        Err(BundleError::NotOwn {
+            path: self.path.clone(),
+            problem,
+        })
+    }
+
+    fn copy_owner(&self, file: &File) -> Result<(), BundleError> {
+        let failed = |error: Errno| self.copy("owner", error);
+        let now = fstat(file).map_err(failed)?;
+        if (now.st_uid, now.st_gid) == (self.stat.st_uid, self.stat.st_gid) {
+            return Ok(());
+        }
+        let uid = Uid::from_raw(self.stat.st_uid);
+        let gid = Gid::from_raw(self.stat.st_gid);
+        fchown(file, Some(uid), Some(gid)).map_err(failed)?;
+        // A change of owner takes bits away.
+        let mode = Mode::from_raw_mode(self.stat.st_mode & 0o7777);
+        rustix::fs::fchmod(file, mode).map_err(failed)
+    }
+
+    fn copy_label(&self, file: &File) -> Result<(), BundleError> {
+        let mut label = vec![0; MAX_LABEL_BYTES];
+        let length = match fgetxattr(&self.file, LABEL, &mut label[..]) {
+            Ok(length) => length,
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+            Err(error) => return Err(self.copy("label", error)),
+        };
+        label.truncate(length);
+        fsetxattr(file, LABEL, &label, XattrFlags::empty())
+            .map_err(|error| self.copy("label", error))
+    }
+
+    fn copy(&self, what: &'static str, error: Errno) -> BundleError {
+        BundleError::Copy {
+            path: self.path.clone(),
+            what,
+            error: error.into(),
+        }
+    }
+
+    /// The file, for messages.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its name in the bundle.
+    #[must_use]
+    pub fn name(&self) -> &OsStr {
+        &self.name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    fn bundle() -> tempfile::TempDir {
+        let bundle = tempfile::tempdir().unwrap();
+        fs::write(bundle.path().join("config.json"), "{}").unwrap();
+        bundle
+    }
+
+    fn open(bundle: &Path) -> Result<ConfigFile, BundleError> {
+        ConfigFile::open(bundle, None)
+    }
+
+    #[test]
+    fn it_is_replaced_with_its_mode_and_nothing_is_left_beside_it() {
+        let bundle = bundle();
+        let path = bundle.path().join("config.json");
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        let before = fs::metadata(&path).unwrap();
+        let file = open(bundle.path()).unwrap();
+        assert_eq!(file.scan().unwrap().kept, b"{}");
+        file.replace(b"{\"a\":1}").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"{\"a\":1}");
+        let after = fs::metadata(&path).unwrap();
+        assert_eq!(
+            (after.mode(), after.uid(), after.gid()),
+            (before.mode(), before.uid(), before.gid())
+        );
+        assert_eq!(fs::read_dir(bundle.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_is_read_and_never_replaced() {
+        let bundle = bundle();
+        let path = bundle.path().join("config.json");
+        fs::rename(&path, bundle.path().join("real.json")).unwrap();
+        symlink("real.json", &path).unwrap();
+        let file = open(bundle.path()).unwrap();
+        assert_eq!(file.scan().unwrap().kept, b"{}");
+        assert!(
+            file.replace(b"x")
+                .unwrap_err()
+                .to_string()
+                .contains("is a symbolic link")
+        );
+        assert_eq!(fs::read(bundle.path().join("real.json")).unwrap(), b"{}");
+    }
+
+    #[test]
+    fn a_hard_link_is_never_replaced() {
+        let bundle = bundle();
+        fs::hard_link(
+            bundle.path().join("config.json"),
+            bundle.path().join("other"),
+        )
+        .unwrap();
+        let message = open(bundle.path())
+            .unwrap()
+            .replace(b"x")
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains("has 2 names"), "{message}");
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_is_never_replaced() {
+        if !geteuid().is_root() {
+            println!("skipped: changing an owner needs root");
+            return;
+        }
+        let bundle = bundle();
+        std::os::unix::fs::chown(bundle.path().join("config.json"), Some(4242), Some(4242))
+            .unwrap();
+        let message = open(bundle.path())
+            .unwrap()
+            .replace(b"x")
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains("belongs to user 4242"), "{message}");
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_without_waiting() {
+        let bundle = tempfile::tempdir().unwrap();
+        let path = bundle.path().join("config.json");
+        assert!(matches!(open(bundle.path()), Err(BundleError::Read { .. })));
+        fs::create_dir(&path).unwrap();
+        assert!(matches!(
+            open(bundle.path()),
+            Err(BundleError::NotRegular { .. })
+        ));
+        fs::remove_dir(&path).unwrap();
+        let mode = Mode::from_raw_mode(0o644);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, mode, 0).unwrap();
+        assert!(matches!(
+            open(bundle.path()),
+            Err(BundleError::NotRegular { .. })
+        ));
+    }
+
+    #[test]
+    fn another_name_is_taken_from_the_bundle() {
+        let bundle = bundle();
+        fs::write(bundle.path().join("x.json"), "[]").unwrap();
+        let file = ConfigFile::open(bundle.path(), Some(Path::new("x.json"))).unwrap();
+        assert_eq!(file.scan().unwrap().kept, b"[]");
+    }
+}

@@ -1,0 +1,440 @@
+//! The root file system of a container that does not run yet, made by whoever made the image.
+//!
+//! Files in it are opened by openat2(2) with RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLINKS, so that no
+//! link and no `..` leads out of it, and only regular files are read.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, readlinkat, stat};
+use rustix::io::Errno;
+
+/// Symbolic links that are followed on one way, as the kernel does (path_resolution(7)).
+const MAX_LINKS: usize = 40;
+
+/// Attempts at a lookup that a rename disturbed (openat2(2), EAGAIN).
+const ATTEMPTS: usize = 16;
+
+/// Components of one path, links expanded; PATH_MAX allows half as many.
+const MAX_COMPONENTS: usize = 4096;
+
+/// Why something in a container's root could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RootError {
+    /// The root itself cannot be opened.
+    #[error("opening the container's root {path:?}: {error}")]
+    Open {
+        /// Its path on the host.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The root is the host's.
+    #[error("the container's root {path:?} is the host's own: nothing is mounted there")]
+    HostRoot {
+        /// Its path on the host.
+        path: PathBuf,
+    },
+    /// A lookup in it failed.
+    #[error("looking up {path:?} in the container's root: {error}")]
+    Lookup {
+        /// The path in the container.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Not a regular file.
+    #[error("{path:?} in the container is no regular file")]
+    NotRegular {
+        /// The path in the container.
+        path: PathBuf,
+    },
+}
+
+impl RootError {
+    /// Whether there simply is no such file.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+        matches!(self, RootError::Lookup { error, .. } if kinds.contains(&error.kind()))
+    }
+}
+
+/// An open root.
+#[derive(Debug)]
+pub struct ContainerRoot {
+    fd: OwnedFd,
+}
+
+impl ContainerRoot {
+    /// Opens the root that a configuration names; the engine chose that path, not the image.
+    ///
+    /// # Errors
+    /// [`RootError`], also where it is the host's root.
+    pub fn open(path: &Path) -> Result<Self, RootError> {
+        let failed = |error: Errno| RootError::Open {
+            path: path.to_owned(),
+            error: error.into(),
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+        let own = fstat(&fd).map_err(failed)?;
+        let host = stat("/").map_err(failed)?;
+        if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino) {
+            return Err(RootError::HostRoot {
+                path: path.to_owned(),
+            });
+        }
+        Ok(ContainerRoot { fd })
+    }
+
+    /// Opens a regular file for reading. What stands there is judged before it is opened, since
+    /// opening a device or a FIFO can do things.
+    ///
+    /// # Errors
+    /// [`RootError`].
+    pub fn open_file(&self, path: &Path) -> Result<File, RootError> {
+        let failed = |error: io::Error| RootError::Lookup {
+            path: path.to_owned(),
+            error,
+        };
+        let found = self.lookup(path).map_err(|error| failed(error.into()))?;
+        let kind = fstat(&found).map_err(|error| failed(error.into()))?.st_mode;
+        if FileType::from_raw_mode(kind) != FileType::RegularFile {
+            return Err(RootError::NotRegular {
+                path: path.to_owned(),
+            });
+        }
+        // The same file again, for reading (proc(5), /proc/self/fd).
+        let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file =
+            rustix::fs::open(again, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
+        Ok(File::from(file))
+    }
+
+    fn lookup(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        for _ in 0..ATTEMPTS {
+            match openat2(&self.fd, path, flags, Mode::empty(), resolve) {
+                Err(Errno::AGAIN) => {}
+                result => return result,
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// Where a path leads when every link on the way is followed, `mounted` telling which places
+    /// the runtime will have covered by then: below them nothing is looked up, since what is there
+    /// now is not what will be there.
+    ///
+    /// # Errors
+    /// [`RootError::Lookup`], for loops and for a `..` below a covered place too.
+    pub fn resolve(
+        &self,
+        path: &Path,
+        mounted: &dyn Fn(&[OsString]) -> bool,
+    ) -> Result<Vec<OsString>, RootError> {
+        self.walk(path, mounted).map_err(|error| RootError::Lookup {
+            path: path.to_owned(),
+            error: error.into(),
+        })
+    }
+
+    fn walk(
+        &self,
+        path: &Path,
+        mounted: &dyn Fn(&[OsString]) -> bool,
+    ) -> Result<Vec<OsString>, Errno> {
+        let mut links = 0;
+        let mut ahead = components(path.as_os_str());
+        let mut at: Vec<OsString> = Vec::new();
+        // One descriptor for each component of `at`; none once nothing can be looked up any more.
+        let mut above: Vec<OwnedFd> = Vec::new();
+        let mut blind = mounted(&at);
+        while let Some(name) = ahead.pop() {
+            if name == ".." {
+                if blind {
+                    return Err(Errno::XDEV);
+                }
+                at.pop();
+                above.pop();
+                continue;
+            }
+            if at.len() > MAX_COMPONENTS {
+                return Err(Errno::NAMETOOLONG);
+            }
+            if blind {
+                at.push(name);
+                continue;
+            }
+            let dir = above.last().map_or(self.fd.as_fd(), AsFd::as_fd);
+            match look(dir, &name)? {
+                Found::Absent => {
+                    at.push(name);
+                    blind = true;
+                }
+                Found::Link(target) => {
+                    links += 1;
+                    if links > MAX_LINKS || ahead.len() > MAX_COMPONENTS {
+                        return Err(Errno::LOOP);
+                    }
+                    if target.as_bytes().starts_with(b"/") {
+                        at.clear();
+                        above.clear();
+                        blind = mounted(&at);
+                    }
+                    ahead.extend(components(&target));
+                }
+                Found::Other(fd) => {
+                    at.push(name);
+                    above.push(fd);
+                    blind = mounted(&at);
+                }
+            }
+        }
+        Ok(at)
+    }
+}
+
+enum Found {
+    Absent,
+    Link(OsString),
+    Other(OwnedFd),
+}
+
+fn look(dir: BorrowedFd<'_>, name: &OsStr) -> Result<Found, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = match openat(dir, name, flags, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Found::Absent),
+        Err(error) => return Err(error),
+    };
+    if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::Symlink {
+        return Ok(Found::Other(fd));
+    }
+    let target = readlinkat(&fd, "", Vec::new())?;
+    Ok(Found::Link(OsStr::from_bytes(target.as_bytes()).to_owned()))
+}
+
+/// The components of a path, the last first.
+fn components(path: &OsStr) -> Vec<OsString> {
+    path.as_bytes()
+        .split(|byte| *byte == b'/')
+        .filter(|part| !part.is_empty() && *part != b".")
+        .map(|part| OsStr::from_bytes(part).to_owned())
+        .rev()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::Read;
+    use std::os::unix::fs::symlink;
+
+    struct Root(tempfile::TempDir);
+
+    impl Root {
+        fn new() -> Self {
+            let root = Root(tempfile::tempdir().unwrap());
+            fs::create_dir_all(root.0.path().join("usr/lib")).unwrap();
+            fs::create_dir_all(root.0.path().join("etc")).unwrap();
+            fs::write(root.0.path().join("etc/file"), "inside").unwrap();
+            root
+        }
+
+        fn link(&self, target: &str, name: &str) {
+            symlink(target, self.0.path().join(name)).unwrap();
+        }
+
+        fn open(&self) -> ContainerRoot {
+            ContainerRoot::open(self.0.path()).unwrap()
+        }
+
+        fn read(&self, path: &str) -> Result<String, RootError> {
+            let mut text = String::new();
+            self.open()
+                .open_file(Path::new(path))?
+                .read_to_string(&mut text)
+                .unwrap();
+            Ok(text)
+        }
+
+        fn resolve(&self, path: &str, mounted: &[&str]) -> Result<String, RootError> {
+            let covered = |at: &[OsString]| {
+                let at = format!(
+                    "/{}",
+                    at.iter()
+                        .map(|p| p.to_string_lossy())
+                        .collect::<Vec<_>>()
+                        .join("/")
+                );
+                mounted.contains(&at.as_str())
+            };
+            let parts = self.open().resolve(Path::new(path), &covered)?;
+            Ok(format!(
+                "/{}",
+                parts
+                    .iter()
+                    .map(|p| p.to_string_lossy())
+                    .collect::<Vec<_>>()
+                    .join("/")
+            ))
+        }
+    }
+
+    #[test]
+    fn links_stay_inside() {
+        let root = Root::new();
+        root.link("/etc", "abs");
+        root.link("../../../../../../etc", "usr/up");
+        for path in [
+            "/etc/file",
+            "etc/file",
+            "/abs/file",
+            "/usr/up/file",
+            "/../../etc/file",
+        ] {
+            assert_eq!(root.read(path).unwrap(), "inside", "{path}");
+        }
+        root.link("/etc/passwd", "passwd");
+        assert!(
+            root.read("/passwd").unwrap_err().is_absent(),
+            "the host has one"
+        );
+    }
+
+    #[test]
+    fn magic_links_are_not_followed() {
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("secret"), "host").unwrap();
+        // A container root that holds a /proc, as one that was mounted there would.
+        let root = Root(tempfile::tempdir().unwrap());
+        fs::create_dir(root.0.path().join("proc")).unwrap();
+        let open = ContainerRoot::open(Path::new("/proc/self")).unwrap();
+        assert!(open.open_file(Path::new("/root/etc/passwd")).is_err());
+        assert!(open.open_file(Path::new("/cwd/Cargo.toml")).is_err());
+    }
+
+    /// Somebody exchanges a directory for a link that leads out, again and again, while we look.
+    #[test]
+    fn a_directory_that_is_swapped_for_a_link_never_leads_out() {
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("file"), "outside").unwrap();
+        let root = Root::new();
+        let path = |name: &str| root.0.path().join(name);
+        symlink(outside.path(), path("link")).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let swap = || {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                fs::rename(path("etc"), path("away")).unwrap();
+                fs::rename(path("link"), path("etc")).unwrap();
+                fs::rename(path("etc"), path("link")).unwrap();
+                fs::rename(path("away"), path("etc")).unwrap();
+            }
+        };
+        let mut inside = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(swap);
+            for _ in 0..20_000 {
+                match root.read("/etc/file") {
+                    Ok(text) => {
+                        assert_eq!(text, "inside");
+                        inside += 1;
+                    }
+                    Err(error) => assert!(matches!(error, RootError::Lookup { .. }), "{error}"),
+                }
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert!(inside > 0);
+    }
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let root = Root::new();
+        assert!(matches!(
+            root.read("/etc"),
+            Err(RootError::NotRegular { .. })
+        ));
+        let mode = Mode::from_raw_mode(0o644);
+        let fifo = root.0.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, fifo, FileType::Fifo, mode, 0).unwrap();
+        assert!(matches!(
+            root.read("/fifo"),
+            Err(RootError::NotRegular { .. })
+        ));
+        root.link("a", "b");
+        root.link("b", "a");
+        assert!(matches!(root.read("/a"), Err(RootError::Lookup { .. })));
+    }
+
+    #[test]
+    fn the_host_s_root_is_no_container_s() {
+        assert!(matches!(
+            ContainerRoot::open(Path::new("/")),
+            Err(RootError::HostRoot { .. })
+        ));
+        assert!(matches!(
+            ContainerRoot::open(Path::new("/..")),
+            Err(RootError::HostRoot { .. })
+        ));
+        let dir = tempfile::tempdir().unwrap();
+        symlink("/", dir.path().join("r")).unwrap();
+        assert!(matches!(
+            ContainerRoot::open(&dir.path().join("r")),
+            Err(RootError::HostRoot { .. })
+        ));
+        assert!(matches!(
+            ContainerRoot::open(Path::new("/nonexistent")),
+            Err(RootError::Open { .. })
+        ));
+    }
+
+    #[test]
+    fn a_way_through_links_is_resolved() {
+        let root = Root::new();
+        root.link("usr/lib", "lib64");
+        root.link("/data", "usr/lib/x");
+        root.link("../../etc", "usr/lib/rel");
+        assert_eq!(root.resolve("/lib64/a.so", &[]).unwrap(), "/usr/lib/a.so");
+        assert_eq!(root.resolve("/lib64/x/a.so", &[]).unwrap(), "/data/a.so");
+        assert_eq!(root.resolve("/lib64/rel/a", &[]).unwrap(), "/etc/a");
+        assert_eq!(root.resolve("/../../none/./a", &[]).unwrap(), "/none/a");
+        assert_eq!(root.resolve("/", &[]).unwrap(), "/");
+    }
+
+    #[test]
+    fn below_a_mount_nothing_is_looked_up() {
+        let root = Root::new();
+        root.link("/elsewhere", "usr/lib/x");
+        assert_eq!(
+            root.resolve("/usr/lib/x/a", &["/usr/lib"]).unwrap(),
+            "/usr/lib/x/a"
+        );
+        assert_eq!(
+            root.resolve("/usr/lib/x/a", &["/usr/lib/x/y"]).unwrap(),
+            "/elsewhere/a"
+        );
+        root.link("/usr/lib/../q", "way");
+        assert!(root.resolve("/way/a", &["/usr/lib"]).is_err());
+        assert_eq!(root.resolve("/etc/file", &["/"]).unwrap(), "/etc/file");
+    }
+
+    #[test]
+    fn loops_and_endless_ways_end() {
+        let root = Root::new();
+        root.link("b", "a");
+        root.link("a", "b");
+        assert!(root.resolve("/a/x", &[]).is_err());
+        root.link("s/s", "s");
+        assert!(root.resolve("/s", &[]).is_err());
+    }
+}

@@ -1,0 +1,355 @@
+//! The ends of the doors that change a configuration: read it, call the filter, write what it says.
+
+use std::ffi::OsStr;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use onload_cdi::write::{WriteError, write_atomic};
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::io::Errno;
+
+use crate::bundle::{BundleError, ConfigFile};
+use crate::filter::{self, Container, FilterError, Outcome};
+use crate::host::{Host, HostError, ThisHost};
+use crate::poststop::RUN_DIR;
+use crate::preload::HostFile;
+use crate::scan;
+use crate::state::{ContainerId, State};
+use crate::trusted::TrustError;
+
+/// Why a door stays shut.
+#[derive(Debug, thiserror::Error)]
+pub enum DoorError {
+    /// config.json could not be read or replaced.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    /// The container must not start.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// The host's own files cannot be used.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// Standard input or output.
+    #[error("{action}: {error}")]
+    Stream {
+        /// What was done.
+        action: &'static str,
+        /// Why it failed.
+        error: io::Error,
+    },
+    /// A file for the container could not be written on the host.
+    #[error("writing {path:?}: {error}")]
+    HostFile {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// This stage cannot give it.
+    #[error(
+        "{0} of config.json does not hold what its annotations ask for, and a hook of this stage cannot give it here; use the runtime onload, `onload-hook precreate` or the engine's --device"
+    )]
+    TooLate(PathBuf),
+}
+
+/// Edits the configuration of a bundle where it stands. The result are warnings.
+///
+/// # Errors
+/// [`DoorError`]; the configuration is then as it was.
+pub fn edit(
+    file: &ConfigFile,
+    container: Container<'_>,
+    host: &ThisHost,
+) -> Result<Vec<String>, DoorError> {
+    let scanned = file.scan()?;
+    if !scanned.asks {
+        return Ok(Vec::new());
+    }
+    if scanned.more {
+        return Err(FilterError::TooLarge.into());
+    }
+    let outcome = filter::apply(&scanned.kept, container, host)?;
+    let Some(config) = &outcome.config else {
+        return Ok(outcome.warnings);
+    };
+    if let Some(own) = &outcome.file {
+        write_host_file(own, host)?;
+    }
+    if let Err(error) = file.replace(config) {
+        if let Some(own) = &outcome.file {
+            // Nothing names the file now; that the configuration stayed is the error to tell.
+            let _ = crate::poststop::run(Path::new(RUN_DIR), &own.id);
+        }
+        return Err(error.into());
+    }
+    Ok(outcome.warnings)
+}
+
+/// What came through a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Streamed {
+    /// A configuration, which went on with these warnings.
+    Config(Vec<String>),
+    /// The state of a container, which asks for something else.
+    State(State),
+}
+
+/// Edits a configuration on its way from one stream to another.
+///
+/// # Errors
+/// [`DoorError`]; what was written by then is not to be used.
+pub fn stream(
+    from: impl Read,
+    to: &mut dyn Write,
+    container: Container<'_>,
+    config: &Path,
+) -> Result<Streamed, DoorError> {
+    let output = |error| DoorError::Stream {
+        action: "writing standard output",
+        error,
+    };
+    let mut began = false;
+    let scanned = scan::read(from, 0, &mut |kept, piece| {
+        if !std::mem::replace(&mut began, true) {
+            to.write_all(kept)?;
+        }
+        to.write_all(piece)
+    })
+    .map_err(|error| DoorError::Stream {
+        action: "copying standard input",
+        error,
+    })?;
+    if !scanned.asks {
+        if !began {
+            to.write_all(&scanned.kept).map_err(output)?;
+        }
+        return to
+            .flush()
+            .map_err(output)
+            .map(|()| Streamed::Config(Vec::new()));
+    }
+    if scanned.more {
+        return Err(FilterError::TooLarge.into());
+    }
+    if let Some(state) = State::recognise(&scanned.kept) {
+        return Ok(Streamed::State(state));
+    }
+    let host = ThisHost::with_config(config)?;
+    let outcome = filter::apply(&scanned.kept, container, &host)?;
+    if let Some(own) = &outcome.file {
+        write_host_file(own, &host)?;
+    }
+    to.write_all(outcome.config.as_ref().unwrap_or(&scanned.kept))
+        .map_err(output)?;
+    to.flush().map_err(output)?;
+    Ok(Streamed::Config(outcome.warnings))
+}
+
+/// Says whether a container that its runtime has already parsed holds what its annotations ask for.
+///
+/// # Errors
+/// [`DoorError::TooLate`] where something is missing.
+pub fn check(container: Container<'_>, config: &Path) -> Result<Vec<String>, DoorError> {
+    let file = ConfigFile::open(container.bundle, None)?;
+    let scanned = file.scan()?;
+    if !scanned.asks {
+        return Ok(Vec::new());
+    }
+    if scanned.more {
+        return Err(FilterError::TooLarge.into());
+    }
+    let host = ThisHost::with_config(config)?;
+    let outcome = filter::apply(&scanned.kept, container, &host)?;
+    match outcome.config {
+        None => Ok(outcome.warnings),
+        Some(_) => Err(DoorError::TooLate(file.path().to_owned())),
+    }
+}
+
+/// What would be done to the configuration of a bundle, for people.
+///
+/// # Errors
+/// [`DoorError::Bundle`] and [`DoorError::Host`] where it cannot be told; a refusal is part of the
+/// answer.
+pub fn explain(bundle: &Path, host: &dyn Host) -> Result<Explanation, DoorError> {
+    let file = ConfigFile::open(bundle, None)?;
+    let scanned = file.scan()?;
+    let before = indent(&scanned.kept);
+    let container = Container { bundle, id: None };
+    let applied = if scanned.more && scanned.asks {
+        Err(FilterError::TooLarge)
+    } else {
+        filter::apply(&scanned.kept, container, host)
+    };
+    let (outcome, refusal) = match applied {
+        Ok(outcome) => (outcome, None),
+        Err(FilterError::Host(error)) => return Err(error.into()),
+        Err(error) => (Outcome::default(), Some(error.to_string())),
+    };
+    Ok(Explanation {
+        after: outcome
+            .config
+            .as_deref()
+            .map_or_else(|| before.clone(), indent),
+        before,
+        reasons: outcome.reasons,
+        warnings: outcome.warnings,
+        refusal,
+    })
+}
+
+/// What would be done to a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Explanation {
+    /// The configuration as it is, one value a line.
+    pub before: String,
+    /// The configuration as it would be.
+    pub after: String,
+    /// What would be given, and why.
+    pub reasons: Vec<String>,
+    /// What the person at the host should know.
+    pub warnings: Vec<String>,
+    /// Why the container would not start.
+    pub refusal: Option<String>,
+}
+
+/// JSON with one value a line, every value spelled as it was. What is no JSON comes out as some
+/// text, no more.
+#[must_use]
+pub fn indent(json: &[u8]) -> String {
+    let mut text = Vec::with_capacity(json.len() * 2);
+    let mut depth = 0_usize;
+    let mut in_string = false;
+    let mut escaped = false;
+    let line = |text: &mut Vec<u8>, depth: usize| {
+        text.push(b'\n');
+        text.resize(text.len() + 2 * depth.min(64), b' ');
+    };
+    for &byte in json {
+        if in_string {
+            text.push(byte);
+            in_string = escaped || byte != b'"';
+            escaped = !escaped && byte == b'\\';
+            continue;
+        }
+        match byte {
+            b' ' | b'\t' | b'\r' | b'\n' => {}
+            b'{' | b'[' => {
+                text.push(byte);
+                depth += 1;
+                line(&mut text, depth);
+            }
+            b'}' | b']' => {
+                depth = depth.saturating_sub(1);
+                let content = text.trim_ascii_end().len();
+                text.truncate(content);
+                if !text.ends_with(b"{") && !text.ends_with(b"[") {
+                    line(&mut text, depth);
+                }
+                text.push(byte);
+            }
+            b',' => {
+                text.push(byte);
+                line(&mut text, depth);
+            }
+            b':' => text.extend(b": "),
+            b'"' => {
+                in_string = true;
+                text.push(byte);
+            }
+            byte => text.push(byte),
+        }
+    }
+    text.push(b'\n');
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Writes a file for one container under [`RUN_DIR`], every directory of which belongs to root.
+fn write_host_file(own: &HostFile, host: &ThisHost) -> Result<(), DoorError> {
+    let path = Path::new(RUN_DIR);
+    let failed = |path: PathBuf| move |error: io::Error| DoorError::HostFile { path, error };
+    let above = path.parent().unwrap_or(Path::new("/"));
+    let above = host.trusted().open_dir(above).map_err(HostError::from)?;
+    let name = path.file_name().unwrap_or(OsStr::new("onload-ctk"));
+    make_dir(&above, name).map_err(|error| failed(path.to_owned())(error.into()))?;
+    let run = host.trusted().open_dir(path).map_err(HostError::from)?;
+    let id = OsStr::new(own.id.as_str());
+    make_dir(&run, id).map_err(|error| failed(path.join(id))(error.into()))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = openat(&run, id, flags, Mode::empty())
+        .map_err(|error| failed(path.join(id))(error.into()))?;
+    write_atomic(&dir, OsStr::new(own.name), &own.bytes, 0o644)
+        .map_err(|error: WriteError| failed(path.join(id).join(own.name))(error.source))
+}
+
+fn make_dir(dir: impl std::os::fd::AsFd, name: &OsStr) -> Result<(), Errno> {
+    match mkdirat(dir, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The name of the container whose bundle podman keeps at `…/ID/userdata`.
+#[must_use]
+pub fn podman_id(bundle: &Path) -> Option<ContainerId> {
+    if bundle.file_name()? != "userdata" {
+        return None;
+    }
+    bundle.parent()?.file_name()?.to_str()?.parse().ok()
+}
+
+/// A trust error as one of the host's.
+impl From<TrustError> for DoorError {
+    fn from(error: TrustError) -> Self {
+        DoorError::Host(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copied(bytes: &[u8]) -> Result<Vec<u8>, DoorError> {
+        let mut to = Vec::new();
+        let container = Container {
+            bundle: Path::new("/"),
+            id: None,
+        };
+        stream(bytes, &mut to, container, Path::new("/none"))?;
+        Ok(to)
+    }
+
+    #[test]
+    fn what_asks_for_nothing_is_copied_whatever_it_is_and_however_long() {
+        for bytes in [&b""[..], b"{}", b"not json \xff", b"{\"a\": 1e3 }\n"] {
+            assert_eq!(copied(bytes).unwrap(), bytes);
+        }
+        let mut long = vec![b'x'; scan::MAX_BYTES + 200_001];
+        assert_eq!(copied(&long).unwrap(), long);
+        long.extend(b"onload.dev/nic");
+        assert!(matches!(
+            copied(&long),
+            Err(DoorError::Filter(FilterError::TooLarge))
+        ));
+    }
+
+    #[test]
+    fn json_is_indented_and_keeps_its_spelling() {
+        let json = br#"{"a":1e3,"b":[],"c":{"d":"x,{\"","e":[0.10, true]} }"#;
+        assert_eq!(
+            indent(json),
+            "{\n  \"a\": 1e3,\n  \"b\": [],\n  \"c\": {\n    \"d\": \"x,{\\\"\",\n    \"e\": [\n      0.10,\n      true\n    ]\n  }\n}\n"
+        );
+    }
+
+    #[test]
+    fn the_name_of_a_podman_container_is_read_from_its_bundle() {
+        let id = |path| podman_id(Path::new(path)).map(|id| id.to_string());
+        assert_eq!(
+            id("/var/lib/containers/storage/overlay-containers/ab12/userdata").as_deref(),
+            Some("ab12")
+        );
+        assert_eq!(id("/bundle"), None);
+        assert_eq!(id("/userdata"), None);
+    }
+}

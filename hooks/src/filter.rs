@@ -1,0 +1,518 @@
+//! The one function behind every door that changes a configuration before the runtime reads it:
+//! config.json in, config.json out.
+//!
+//! What is there already is not added again, so that several doors give what one gives, and
+//! applying twice gives what applying once gives.
+
+use std::path::Path;
+
+use onload_cdi::config::{
+    CapabilitySet, ConfigError, DeviceRule, HugepageLimit, OciConfig, OciDevice, OciHook, Rlimit,
+};
+use onload_cdi::inject::{self, InjectError, NodeInfo};
+use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook};
+use serde::Deserialize;
+
+use crate::class::Class;
+use crate::config::Memlock;
+use crate::container_root::{ContainerRoot, RootError};
+use crate::cover::{Cover, CoverError, Covers};
+use crate::host::{Host, HostError, Privilege, Settings};
+use crate::nodes::{self, NodeError, Nodes};
+use crate::policy::{self, MEMLOCK, PolicyError};
+use crate::preload::{self, Circumstances, HostFile, PreloadError};
+use crate::request::{Request, RequestError};
+use crate::scan;
+use crate::specs::SpecsError;
+use crate::state::ContainerId;
+use crate::text::Quoted;
+
+/// The capability behind `ipc-lock`.
+const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
+
+/// Why the container must not start.
+#[derive(Debug, thiserror::Error)]
+pub enum FilterError {
+    /// config.json cannot be read or changed.
+    #[error("config.json: {0}")]
+    Config(#[from] ConfigError),
+    /// config.json asks, and is larger than any real one.
+    #[error(
+        "config.json has annotations of onload.dev and is larger than {} bytes",
+        scan::MAX_BYTES
+    )]
+    TooLarge,
+    /// The annotations make no sense.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The operator does not allow it.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The host's files cannot be used.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The specifications cannot be used, or do not offer a name.
+    #[error(transparent)]
+    Specs(#[from] SpecsError),
+    /// A device node is not what it should be.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// The container's root cannot be used.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// A mount target would be created on the host.
+    #[error("annotation {key}: {error}")]
+    Cover {
+        /// The annotations, quoted.
+        key: String,
+        /// Where.
+        error: CoverError,
+    },
+    /// The preload is not possible.
+    #[error("annotation {key}: {error}")]
+    Preload {
+        /// The annotation, quoted.
+        key: String,
+        /// Why.
+        error: PreloadError,
+    },
+    /// The edits cannot be applied.
+    #[error("applying the specifications: {0}")]
+    Inject(#[from] InjectError),
+    /// Something that only root can give.
+    #[error(
+        "annotation {key}: a hugetlbfs cannot be mounted in a user namespace of one's own; run the container as root, or use anonymous huge pages"
+    )]
+    Rootless {
+        /// The annotation, quoted.
+        key: String,
+    },
+}
+
+/// What became of a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The new configuration; none where it stays as it is.
+    pub config: Option<Vec<u8>>,
+    /// A file to write on this host first.
+    pub file: Option<HostFile>,
+    /// Lines for people.
+    pub warnings: Vec<String>,
+    /// What was given, and why.
+    pub reasons: Vec<String>,
+}
+
+/// The container that a configuration is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Container<'a> {
+    /// The directory that `root.path` is relative to.
+    pub bundle: &'a Path,
+    /// Its name, where the door knows it.
+    pub id: Option<&'a ContainerId>,
+}
+
+/// Gives a container what its annotations ask for.
+///
+/// # Errors
+/// [`FilterError`] names the annotation, the cause and the remedy; nothing is written in any case.
+pub fn apply(
+    json: &[u8],
+    container: Container<'_>,
+    host: &dyn Host,
+) -> Result<Outcome, FilterError> {
+    if !scan::asks(json) {
+        return Ok(Outcome::default());
+    }
+    let config = OciConfig::parse(json)?;
+    let Some(request) = Request::parse(&config)? else {
+        return Ok(Outcome::default());
+    };
+    let filter = Filter {
+        container,
+        host,
+        settings: host.settings()?,
+        privilege: host.privilege(),
+        request,
+        outcome: Outcome::default(),
+    };
+    filter.run(config, json)
+}
+
+struct Filter<'a> {
+    container: Container<'a>,
+    host: &'a dyn Host,
+    settings: Settings,
+    privilege: Privilege,
+    request: Request,
+    outcome: Outcome,
+}
+
+impl Filter<'_> {
+    fn run(mut self, mut config: OciConfig, json: &[u8]) -> Result<Outcome, FilterError> {
+        self.judge(&config)?;
+        let (mut edits, nodes) = self.look_up()?;
+        if !self.request.devices.is_empty() {
+            let path = self
+                .container
+                .bundle
+                .join(config.root_path()?.unwrap_or_default());
+            let root = ContainerRoot::open(&path)?;
+            self.preload(&mut edits, &mut config, &root)?;
+            self.leave_own_settings(&mut edits, &config)?;
+            leave_present(&mut edits, &config, &nodes)?;
+            self.check_targets(&edits, &config, &root)?;
+            self.explain(&edits);
+            inject::apply(&mut config, &edits, &nodes)?;
+        }
+        self.memlock(&mut config)?;
+        self.ipc_lock(&mut config)?;
+        self.hugepages_limit(&mut config)?;
+        let bytes = config.to_bytes();
+        // White space around the document is all that reading drops.
+        self.outcome.config = (bytes != json.trim_ascii()).then_some(bytes);
+        Ok(self.outcome)
+    }
+
+    fn judge(&mut self, config: &OciConfig) -> Result<(), FilterError> {
+        let is_root = runs_as_host_root(config, self.privilege)?;
+        let policy = &self.settings.config.annotations;
+        let warnings = policy::judge(&self.request, policy, &self.settings.file, is_root)?;
+        self.outcome.warnings.extend(warnings);
+        Ok(())
+    }
+
+    fn look_up(&self) -> Result<(ContainerEdits, Nodes), FilterError> {
+        let wanted: Vec<Class> = self.request.devices.keys().copied().collect();
+        if wanted.is_empty() {
+            return Ok((ContainerEdits::default(), Nodes::default()));
+        }
+        let specs = self.host.specs(&wanted)?;
+        let entries = specs.resolve(&self.request)?;
+        let nodes = nodes::check(&entries, &specs, self.host, &self.host.sysfs())?;
+        let edits = specs.edits(&entries);
+        let is_hugetlbfs =
+            |mount: &onload_cdi::spec::Mount| mount.type_.as_deref() == Some("hugetlbfs");
+        if !self.privilege.is_initial_namespace && edits.mounts.iter().any(is_hugetlbfs) {
+            return Err(FilterError::Rootless {
+                key: self.key(&[Class::Hugepages]),
+            });
+        }
+        Ok((edits, nodes))
+    }
+
+    fn preload(
+        &mut self,
+        edits: &mut ContainerEdits,
+        config: &mut OciConfig,
+        root: &ContainerRoot,
+    ) -> Result<(), FilterError> {
+        let now = Circumstances {
+            request: &self.request,
+            settings: &self.settings,
+            root,
+            id: self.container.id,
+            privilege: self.privilege,
+        };
+        let applied = preload::apply(edits, config, &now, self.host).map_err(|error| {
+            FilterError::Preload {
+                key: self.key(&[Class::Nic]),
+                error,
+            }
+        })?;
+        self.outcome.warnings.extend(applied.warnings);
+        self.outcome.reasons.extend(applied.reasons);
+        self.outcome.file = applied.file;
+        Ok(())
+    }
+
+    /// Settings of Onload that the container brings win over those of a profile.
+    fn leave_own_settings(
+        &mut self,
+        edits: &mut ContainerEdits,
+        config: &OciConfig,
+    ) -> Result<(), FilterError> {
+        let own = config.env()?;
+        let name = |entry: &str| entry.split('=').next().unwrap_or_default().to_owned();
+        let held: Vec<String> = own.iter().map(|entry| name(entry)).collect();
+        edits.env.retain(|entry| {
+            let name = name(entry);
+            !(name.starts_with("EF_") && held.contains(&name))
+        });
+        Ok(())
+    }
+
+    fn check_targets(
+        &self,
+        edits: &ContainerEdits,
+        config: &OciConfig,
+        root: &ContainerRoot,
+    ) -> Result<(), FilterError> {
+        let targets: Vec<&str> = edits
+            .mounts
+            .iter()
+            .map(|mount| mount.container_path.as_str())
+            .chain(nodes::paths(edits))
+            .collect();
+        if targets.is_empty() {
+            return Ok(());
+        }
+        let failed = |error: CoverError| FilterError::Cover {
+            key: self.keys(),
+            error,
+        };
+        let covers = config
+            .mounts()
+            .iter()
+            .map(|mount| Cover::new(&mount.destination(), &mount.type_(), &mount.options()))
+            .collect();
+        let covers = Covers::new(root, covers).map_err(failed)?;
+        for target in targets {
+            covers.may_create(target).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn explain(&mut self, edits: &ContainerEdits) {
+        let asked = self.request.devices.iter().map(|(class, asked)| {
+            let names = asked.value.join(", ");
+            format!("{}: class {class} is allowed and gives {names}", asked.key)
+        });
+        self.outcome.reasons.splice(0..0, asked);
+        let reasons = &mut self.outcome.reasons;
+        for node in &edits.device_nodes {
+            let access = node.permissions.as_deref().unwrap_or("rwm");
+            reasons.push(format!(
+                "device node {} ({access}) exists and is the one its specification means",
+                node.path
+            ));
+        }
+        for mount in &edits.mounts {
+            reasons.push(format!(
+                "mount {} from {}",
+                mount.container_path, mount.host_path
+            ));
+        }
+        for hook in &edits.hooks {
+            reasons.push(format!("hook {}: {}", hook.hook_name, hook.args.join(" ")));
+        }
+    }
+
+    /// RLIMIT_MEMLOCK for those who lock memory; never lowered.
+    fn memlock(&mut self, config: &mut OciConfig) -> Result<(), FilterError> {
+        const NAME: &str = "RLIMIT_MEMLOCK";
+        if !self.request.wants(&MEMLOCK) {
+            return Ok(());
+        }
+        let wanted = match self.settings.config.cdi.memlock {
+            Memlock::Unlimited => u64::MAX,
+            Memlock::Bytes(bytes) => bytes,
+        };
+        let own = self.privilege.memlock_hard.unwrap_or(u64::MAX);
+        let reachable = if self.privilege.may_raise_limits {
+            wanted
+        } else {
+            wanted.min(own)
+        };
+        if reachable < wanted {
+            self.outcome.warnings.push(format!(
+                "{NAME} is raised to {reachable} bytes only: CAP_SYS_RESOURCE is missing"
+            ));
+        }
+        let held = config.rlimit(NAME)?;
+        let (soft, hard) = held
+            .as_ref()
+            .map_or((0, 0), |limit| (limit.soft, limit.hard));
+        let limit = Rlimit {
+            type_: NAME.to_owned(),
+            soft: soft.max(reachable),
+            hard: hard.max(reachable),
+        };
+        if held.as_ref() != Some(&limit) {
+            config.rlimit_set(&limit)?;
+            self.outcome.reasons.push(format!(
+                "{}: {NAME} is at least {}",
+                self.key(&MEMLOCK),
+                self.settings.config.cdi.memlock
+            ));
+        }
+        Ok(())
+    }
+
+    /// A program of user 0 keeps what the bounding set allows; one of another user only what is
+    /// ambient, which has to be inheritable and permitted too (capabilities(7)).
+    fn ipc_lock(&mut self, config: &mut OciConfig) -> Result<(), FilterError> {
+        use CapabilitySet::{Ambient, Bounding, Effective, Inheritable, Permitted};
+        let Some(asked) = &self.request.ipc_lock else {
+            return Ok(());
+        };
+        let sets: &[CapabilitySet] = if config.user()?.uid == 0 {
+            &[Bounding, Effective, Permitted]
+        } else {
+            &[Bounding, Effective, Permitted, Inheritable, Ambient]
+        };
+        config.capability_add(sets, CAP_IPC_LOCK)?;
+        self.outcome
+            .reasons
+            .push(format!("{}: {CAP_IPC_LOCK}", asked.key));
+        Ok(())
+    }
+
+    fn hugepages_limit(&mut self, config: &mut OciConfig) -> Result<(), FilterError> {
+        let Some(asked) = &self.request.hugepages_limit else {
+            return Ok(());
+        };
+        for wanted in &asked.value {
+            let limit = HugepageLimit {
+                page_size: wanted.page_size(),
+                limit: wanted.limit_bytes,
+            };
+            if !config.hugepage_limits()?.contains(&limit) {
+                config.hugepage_limit_set(&limit)?;
+            }
+            self.outcome.reasons.push(format!(
+                "{}: at most {} bytes in huge pages of {}",
+                asked.key, limit.limit, limit.page_size
+            ));
+        }
+        Ok(())
+    }
+
+    /// The annotation that asks for the first of some classes, quoted.
+    fn key(&self, classes: &[Class]) -> String {
+        classes
+            .iter()
+            .find_map(|class| self.request.devices.get(class))
+            .map_or_else(|| self.keys(), |asked| Quoted(&asked.key).to_string())
+    }
+
+    /// All annotations that ask for devices, quoted.
+    fn keys(&self) -> String {
+        let keys: Vec<String> = self
+            .request
+            .devices
+            .values()
+            .map(|asked| Quoted(&asked.key).to_string())
+            .collect();
+        keys.join(", ")
+    }
+}
+
+/// Drops from the edits what the configuration has already, from the same source.
+fn leave_present(
+    edits: &mut ContainerEdits,
+    config: &OciConfig,
+    nodes: &Nodes,
+) -> Result<(), ConfigError> {
+    let devices = config.devices()?;
+    let rules = config.device_rules()?;
+    edits
+        .device_nodes
+        .dedup_by(|later, earlier| later == earlier);
+    edits.device_nodes = unique(std::mem::take(&mut edits.device_nodes));
+    edits.mounts = unique(std::mem::take(&mut edits.mounts));
+    edits.hooks = unique(std::mem::take(&mut edits.hooks));
+    edits
+        .device_nodes
+        .retain(|node| !has_device(node, &devices, &rules, nodes));
+    edits.mounts.retain(|mount| {
+        !config.mounts().iter().any(|held| {
+            held.destination() == mount.container_path && held.source() == mount.host_path
+        })
+    });
+    let mut failed = None;
+    edits
+        .hooks
+        .retain(|hook| match config.hooks(&hook.hook_name) {
+            Ok(held) => !held.contains(&oci_hook(hook)),
+            Err(error) => {
+                failed = Some(error);
+                true
+            }
+        });
+    failed.map_or(Ok(()), Err)
+}
+
+fn unique<T: PartialEq>(list: Vec<T>) -> Vec<T> {
+    let mut kept: Vec<T> = Vec::with_capacity(list.len());
+    for item in list {
+        if !kept.contains(&item) {
+            kept.push(item);
+        }
+    }
+    kept
+}
+
+fn has_device(
+    node: &DeviceNode,
+    devices: &[OciDevice],
+    rules: &[DeviceRule],
+    nodes: &Nodes,
+) -> bool {
+    let Ok(found) = nodes.node(node.source()) else {
+        return false;
+    };
+    let (major, minor) = (i64::from(found.major), i64::from(found.minor));
+    let has_node = devices.iter().any(|device| {
+        device.path == node.path
+            && device.type_ == "c"
+            && (device.major, device.minor) == (major, minor)
+    });
+    let wanted = node
+        .permissions
+        .as_deref()
+        .filter(|access| !access.is_empty())
+        .unwrap_or("rwm");
+    let has_rule = rules.iter().any(|rule| {
+        let access = rule.access.as_deref().unwrap_or_default();
+        rule.allow
+            && rule.type_.as_deref() == Some("c")
+            && (rule.major, rule.minor) == (Some(major), Some(minor))
+            && wanted.chars().all(|letter| access.contains(letter))
+    });
+    has_node && has_rule
+}
+
+fn oci_hook(hook: &Hook) -> OciHook {
+    let list = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
+    OciHook {
+        path: hook.path.clone(),
+        args: list(&hook.args),
+        env: list(&hook.env),
+        timeout: hook.timeout,
+    }
+}
+
+/// A mapping of user ids (runtime-spec, config-linux.md "User namespace mappings").
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct IdMapping {
+    #[serde(rename = "containerID")]
+    container_id: u64,
+    #[serde(rename = "hostID")]
+    host_id: u64,
+    size: u64,
+}
+
+/// Whether the container's process is the host's user 0. A user namespace whose mappings are not
+/// in sight (one that is joined) counts as none.
+fn runs_as_host_root(config: &OciConfig, privilege: Privilege) -> Result<bool, ConfigError> {
+    if !privilege.is_initial_namespace {
+        return Ok(false);
+    }
+    let uid = u64::from(config.user()?.uid);
+    let mappings: Vec<IdMapping> = match config.linux() {
+        Some(linux) if config.has_namespace("user")? => linux
+            .read("uidMappings")
+            .map_err(|error| ConfigError::Read(error.at("linux")))?
+            .unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    let mapped = mappings.iter().find_map(|mapping| {
+        let within = uid.checked_sub(mapping.container_id)?;
+        (within < mapping.size).then(|| mapping.host_id.checked_add(within))?
+    });
+    Ok(match (mappings.is_empty(), mapped) {
+        (true, _) => uid == 0,
+        (false, host) => host == Some(0),
+    })
+}

@@ -1,0 +1,322 @@
+//! `onload-hook`: which stage is served how.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use crate::config::CONFIG_PATH;
+use crate::create_runtime::{self, CreateRuntimeError, Orders, OrdersError};
+use crate::door::{self, DoorError, Streamed};
+use crate::filter::{Container, FilterError};
+use crate::poststop::{self, PoststopError};
+use crate::process::{FAILURE, SUCCESS, USAGE, arguments, say};
+use crate::scan;
+use crate::state::{State, StateError};
+use crate::sysfs::Sysfs;
+use crate::text::Quoted;
+
+const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI]]…, or onload-hook --version";
+
+/// The stages of runtime-spec's config.md ("POSIX-platform Hooks") that are not served: a
+/// specification or a configuration of another version may call for them.
+const OTHER_STAGES: [&str; 3] = ["createContainer", "startContainer", "poststart"];
+
+/// A command line of the hook.
+#[derive(Debug, PartialEq, Eq)]
+enum Command {
+    /// `createRuntime` and `prestart`.
+    CreateRuntime {
+        stage: &'static str,
+        args: Vec<OsString>,
+    },
+    /// `poststop`.
+    Poststop,
+    /// `precreate`.
+    Precreate,
+    /// An OCI stage that is not served.
+    OtherStage(&'static str),
+    /// `--version`.
+    Version,
+}
+
+/// A command line that makes no sense.
+#[derive(Debug, thiserror::Error)]
+enum UsageError {
+    #[error("{USAGE_TEXT}")]
+    Empty,
+    #[error("{0} is no stage of a hook; {USAGE_TEXT}")]
+    NoStage(String),
+    #[error("{stage} takes no argument, but was given {arg}; {USAGE_TEXT}")]
+    Stray { stage: &'static str, arg: String },
+    #[error("--config wants the absolute path of a file; {USAGE_TEXT}")]
+    Config,
+}
+
+/// Why a stage failed.
+#[derive(Debug, thiserror::Error)]
+enum HookError {
+    #[error(transparent)]
+    Orders(#[from] OrdersError),
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    CreateRuntime(#[from] CreateRuntimeError),
+    #[error(transparent)]
+    Poststop(#[from] PoststopError),
+    #[error(transparent)]
+    Door(#[from] DoorError),
+    #[error("reading standard input: {0}")]
+    Input(#[source] io::Error),
+    #[error("writing standard output: {0}")]
+    Output(#[source] io::Error),
+}
+
+/// Runs the program; the result is its exit status.
+#[must_use]
+pub fn main() -> i32 {
+    let args = arguments();
+    let (config, command) = match parse(&args) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            say(&format!("onload-hook: {error}"));
+            return USAGE;
+        }
+    };
+    match dispatch(&command, &config) {
+        Ok(()) => SUCCESS,
+        Err(failure) => {
+            let Failure {
+                stage,
+                subject,
+                error,
+            } = failure;
+            say(&format!("onload-hook {stage}: {subject}{error}"));
+            FAILURE
+        }
+    }
+}
+
+fn parse(args: &[OsString]) -> Result<(PathBuf, Command), UsageError> {
+    let mut config = PathBuf::from(CONFIG_PATH);
+    let mut rest = args;
+    while let [option, behind @ ..] = rest
+        && option == "--config"
+    {
+        let [path, behind @ ..] = behind else {
+            return Err(UsageError::Config);
+        };
+        config = PathBuf::from(path);
+        if !config.is_absolute() {
+            return Err(UsageError::Config);
+        }
+        rest = behind;
+    }
+    let [word, args @ ..] = rest else {
+        return Err(UsageError::Empty);
+    };
+    Ok((config, command(word, args)?))
+}
+
+fn command(word: &OsStr, args: &[OsString]) -> Result<Command, UsageError> {
+    let word = word.to_str().unwrap_or_default();
+    let plain = |command: Command, stage: &'static str| match args {
+        [] => Ok(command),
+        [arg, ..] => Err(UsageError::Stray {
+            stage,
+            arg: Quoted(&arg.to_string_lossy()).to_string(),
+        }),
+    };
+    if let Some(stage) = OTHER_STAGES.into_iter().find(|stage| *stage == word) {
+        return Ok(Command::OtherStage(stage));
+    }
+    match word {
+        "createRuntime" => Ok(Command::CreateRuntime {
+            stage: "createRuntime",
+            args: args.to_vec(),
+        }),
+        "prestart" => Ok(Command::CreateRuntime {
+            stage: "prestart",
+            args: args.to_vec(),
+        }),
+        "poststop" => plain(Command::Poststop, "poststop"),
+        "precreate" => plain(Command::Precreate, "precreate"),
+        "--version" => plain(Command::Version, "--version"),
+        other => Err(UsageError::NoStage(Quoted(other).to_string())),
+    }
+}
+
+/// A stage that failed, for which container, and why.
+struct Failure {
+    stage: &'static str,
+    subject: String,
+    error: Box<HookError>,
+}
+
+impl Failure {
+    fn new(stage: &'static str, subject: &str, error: impl Into<HookError>) -> Self {
+        Failure {
+            stage,
+            subject: subject.to_owned(),
+            error: Box::new(error.into()),
+        }
+    }
+}
+
+fn dispatch(command: &Command, config: &Path) -> Result<(), Failure> {
+    match command {
+        Command::CreateRuntime { stage, args } => create_runtime(stage, args, config),
+        Command::Poststop => poststop(),
+        Command::Precreate => precreate(config),
+        Command::OtherStage(stage) => {
+            say(&format!(
+                "onload-hook: warning: stage {stage} is not served, nothing done"
+            ));
+            Ok(())
+        }
+        Command::Version => writeln!(io::stdout(), "onload-hook {}", env!("CARGO_PKG_VERSION"))
+            .map_err(|error| Failure::new("--version", "", HookError::Output(error))),
+    }
+}
+
+fn create_runtime(stage: &'static str, args: &[OsString], config: &Path) -> Result<(), Failure> {
+    let orders = Orders::parse(args).map_err(|error| Failure::new(stage, "", error))?;
+    if orders.is_empty() {
+        return by_annotation(stage, config);
+    }
+    let state = State::read(BufReader::new(io::stdin().lock()), true)
+        .map_err(|error| Failure::new(stage, "", error))?;
+    let warning = create_runtime::run(&orders, &state, &Sysfs::default())
+        .map_err(|error| Failure::new(stage, &subject(&state), error))?;
+    warn(stage, &subject(&state), warning.as_slice());
+    Ok(())
+}
+
+/// The door of a container that lives already: its annotations stand in the state too, so a state
+/// without ours ends the matter.
+fn by_annotation(stage: &'static str, config: &Path) -> Result<(), Failure> {
+    let scanned = scan::read(io::stdin().lock(), 0, &mut |_, _| Ok(()))
+        .map_err(|error| Failure::new(stage, "", HookError::Input(error)))?;
+    if !scanned.asks {
+        return Ok(());
+    }
+    if scanned.more {
+        return Err(Failure::new(
+            stage,
+            "",
+            DoorError::from(FilterError::TooLarge),
+        ));
+    }
+    let state =
+        State::read(&scanned.kept[..], true).map_err(|error| Failure::new(stage, "", error))?;
+    if state.is_stopped {
+        return clean_up(&state);
+    }
+    let container = Container {
+        bundle: &state.bundle,
+        id: Some(&state.id),
+    };
+    let warnings = door::check(container, config)
+        .map_err(|error| Failure::new(stage, &subject(&state), error))?;
+    warn(stage, &subject(&state), &warnings);
+    Ok(())
+}
+
+/// The door of `podman --hooks-dir`: config.json in, config.json out; podman runs it in the bundle.
+fn precreate(config: &Path) -> Result<(), Failure> {
+    let stage = "precreate";
+    let bundle = std::env::current_dir().unwrap_or_default();
+    let id = door::podman_id(&bundle);
+    let subject = id
+        .as_ref()
+        .map(|id| format!("container {id}: "))
+        .unwrap_or_default();
+    let container = Container {
+        bundle: &bundle,
+        id: id.as_ref(),
+    };
+    let mut output = io::stdout().lock();
+    let streamed = door::stream(io::stdin().lock(), &mut output, container, config)
+        .map_err(|error| Failure::new(stage, &subject, error))?;
+    let warnings = match streamed {
+        Streamed::Config(warnings) => warnings,
+        Streamed::State(state) => return clean_up(&state),
+    };
+    warn(stage, &subject, &warnings);
+    Ok(())
+}
+
+fn poststop() -> Result<(), Failure> {
+    let stage = "poststop";
+    let state = State::read(BufReader::new(io::stdin().lock()), false)
+        .map_err(|error| Failure::new(stage, "", error))?;
+    clean_up(&state)
+}
+
+fn clean_up(state: &State) -> Result<(), Failure> {
+    poststop::run(Path::new(poststop::RUN_DIR), &state.id)
+        .map_err(|error| Failure::new("poststop", &subject(state), error))
+}
+
+fn subject(state: &State) -> String {
+    format!("container {}: ", state.id)
+}
+
+fn warn(stage: &str, subject: &str, warnings: &[String]) {
+    for warning in warnings {
+        say(&format!("onload-hook {stage}: {subject}warning: {warning}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Result<(PathBuf, Command), UsageError> {
+        let args: Vec<OsString> = words.iter().map(OsString::from).collect();
+        parse(&args)
+    }
+
+    fn refusal(words: &[&str]) -> String {
+        parsed(words).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_served_stage_is_known() {
+        for (word, command) in [
+            ("poststop", Command::Poststop),
+            ("precreate", Command::Precreate),
+            ("--version", Command::Version),
+            ("createContainer", Command::OtherStage("createContainer")),
+            ("startContainer", Command::OtherStage("startContainer")),
+            ("poststart", Command::OtherStage("poststart")),
+        ] {
+            assert_eq!(parsed(&[word]).unwrap().1, command, "{word}");
+        }
+        for stage in ["createRuntime", "prestart"] {
+            let command = parsed(&[stage, "--memlock", "1"]).unwrap().1;
+            assert!(matches!(command, Command::CreateRuntime { args, .. } if args.len() == 2));
+        }
+    }
+
+    #[test]
+    fn a_stage_that_is_not_served_may_have_any_arguments() {
+        assert!(parsed(&["createContainer", "--whatever"]).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_stage_is_refused() {
+        assert!(refusal(&[]).starts_with("usage: "));
+        assert!(refusal(&["create"]).contains("\"create\" is no stage"));
+        assert!(refusal(&["CreateRuntime"]).contains("is no stage"));
+        assert!(refusal(&["poststop", "x"]).contains("takes no argument"));
+        assert!(refusal(&["--config"]).contains("--config wants"));
+        assert!(refusal(&["--config", "rel.toml", "precreate"]).contains("--config wants"));
+    }
+
+    #[test]
+    fn the_configuration_is_the_fixed_file_unless_named() {
+        assert_eq!(parsed(&["precreate"]).unwrap().0, Path::new(CONFIG_PATH));
+        let named = parsed(&["--config", "/x.toml", "precreate"]).unwrap().0;
+        assert_eq!(named, Path::new("/x.toml"));
+    }
+}

@@ -1,0 +1,244 @@
+//! What the doors need to know of this host, and nothing more of it is looked at.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use onload_cdi::inject::{HostNodes, Node, NodeInfo};
+use rustix::fs::stat;
+use rustix::process::{Resource, geteuid, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::class::Class;
+use crate::config::{CONFIG_PATH, Config, ConfigError};
+use crate::elf::{self, Summary};
+use crate::specs::{Specs, SpecsError};
+use crate::sysfs::Sysfs;
+use crate::trusted::{Owners, TrustError, Trusted};
+
+/// The one-line file that is mounted at /etc/ld.so.preload.
+pub const PRELOAD_FILE: &str = "/usr/share/onload-ctk/ld.so.preload";
+
+/// Bytes of a configuration file that are read.
+const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
+
+/// Inode of /proc/self/ns/user in the initial user namespace (include/linux/proc_ns.h,
+/// `PROC_USER_INIT_INO`).
+const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
+
+/// The user that the kernel shows for those that a namespace does not map
+/// (Documentation/admin-guide/sysctl/kernel.rst, `overflowuid`).
+const OVERFLOW_USER: u32 = 65534;
+
+/// Why the host's own files cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// Not to be believed, or not readable.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    /// The configuration is no UTF-8.
+    #[error("{0:?} is not UTF-8")]
+    NotText(PathBuf),
+    /// The configuration is wrong.
+    #[error("{path:?}: {error}")]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        error: ConfigError,
+    },
+}
+
+/// The operator's configuration, and the file it stands in.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The configuration.
+    pub config: Config,
+    /// Its file, whether there is one or not.
+    pub file: PathBuf,
+}
+
+/// What this process may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Privilege {
+    /// In the initial user namespace, where user 0 is root.
+    pub is_initial_namespace: bool,
+    /// CAP_SYS_RESOURCE there: limits may rise above the hard ones.
+    pub may_raise_limits: bool,
+    /// Own hard limit of RLIMIT_MEMLOCK in bytes; none: unlimited.
+    pub memlock_hard: Option<u64>,
+    /// Own soft limit of RLIMIT_NOFILE, in descriptors.
+    pub nofile_soft: Option<u64>,
+    /// Own hard limit of RLIMIT_NOFILE, in descriptors.
+    pub nofile_hard: Option<u64>,
+}
+
+/// What the filter asks of a host.
+pub trait Host: NodeInfo {
+    /// The operator's configuration.
+    ///
+    /// # Errors
+    /// [`HostError`]; an absent file is none.
+    fn settings(&self) -> Result<Settings, HostError>;
+
+    /// The specifications of some classes.
+    ///
+    /// # Errors
+    /// [`SpecsError`].
+    fn specs(&self, wanted: &[Class]) -> Result<Specs, SpecsError>;
+
+    /// The kernel's view of devices.
+    fn sysfs(&self) -> Sysfs;
+
+    /// What this process may do.
+    fn privilege(&self) -> Privilege;
+
+    /// Whether [`PRELOAD_FILE`] is there and to be believed.
+    ///
+    /// # Errors
+    /// [`HostError::Trust`].
+    fn preload_file(&self) -> Result<(), HostError>;
+
+    /// What a library of the host says it needs; none where it cannot be read.
+    fn library(&self, path: &str) -> Option<Summary>;
+}
+
+/// This machine.
+#[derive(Debug)]
+pub struct ThisHost {
+    root: PathBuf,
+    trusted: Trusted,
+    config: PathBuf,
+    is_initial_namespace: bool,
+}
+
+impl ThisHost {
+    /// This machine, with its configuration at [`CONFIG_PATH`].
+    ///
+    /// # Errors
+    /// [`HostError::Trust`].
+    pub fn new() -> Result<Self, HostError> {
+        ThisHost::with_config(Path::new(CONFIG_PATH))
+    }
+
+    /// This machine with another configuration file.
+    ///
+    /// # Errors
+    /// [`HostError::Trust`].
+    pub fn with_config(config: &Path) -> Result<Self, HostError> {
+        let is_initial_namespace = is_initial_namespace();
+        let owners = if is_initial_namespace {
+            Owners::root()
+        } else {
+            Owners::rootless(geteuid().as_raw(), OVERFLOW_USER)
+        };
+        Ok(ThisHost {
+            root: PathBuf::from("/"),
+            trusted: Trusted::host(owners)?,
+            config: config.to_owned(),
+            is_initial_namespace,
+        })
+    }
+
+    /// A tree that stands for a host, for looking at what would be done there: whoever owns the tree
+    /// stands for root.
+    ///
+    /// # Errors
+    /// [`HostError::Trust`].
+    pub fn below(root: &Path, config: &Path) -> Result<Self, HostError> {
+        let owner = stat(root).map_or(0, |stat| stat.st_uid);
+        Ok(ThisHost {
+            root: root.to_owned(),
+            trusted: Trusted::below(root, Owners::of(&[0, owner]))?,
+            config: config.to_owned(),
+            is_initial_namespace: true,
+        })
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// The files of this machine that are believed.
+    #[must_use]
+    pub fn trusted(&self) -> &Trusted {
+        &self.trusted
+    }
+
+    /// The text of the configuration; none where there is no file.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn config_text(&self) -> Result<Option<String>, HostError> {
+        let file = match self.trusted.open(&self.config) {
+            Ok(file) => file,
+            Err(error) if error.is_absent() => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        String::from_utf8(file.read(MAX_CONFIG_BYTES)?)
+            .map(Some)
+            .map_err(|_| HostError::NotText(self.config.clone()))
+    }
+
+    /// The configuration file, whether there is one or not.
+    #[must_use]
+    pub fn config_path(&self) -> &Path {
+        &self.config
+    }
+}
+
+impl NodeInfo for ThisHost {
+    fn node(&self, host_path: &str) -> io::Result<Node> {
+        HostNodes.node(&self.at(host_path).to_string_lossy())
+    }
+}
+
+impl Host for ThisHost {
+    fn settings(&self) -> Result<Settings, HostError> {
+        let config = match self.config_text()? {
+            None => Config::default(),
+            Some(text) => Config::parse(&text).map_err(|error| HostError::Config {
+                path: self.config.clone(),
+                error,
+            })?,
+        };
+        Ok(Settings {
+            config,
+            file: self.config.clone(),
+        })
+    }
+
+    fn specs(&self, wanted: &[Class]) -> Result<Specs, SpecsError> {
+        Specs::read(&self.trusted, wanted)
+    }
+
+    fn sysfs(&self) -> Sysfs {
+        Sysfs::at(self.at("/sys"))
+    }
+
+    fn privilege(&self) -> Privilege {
+        let may = capabilities(None)
+            .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE));
+        let nofile = getrlimit(Resource::Nofile);
+        Privilege {
+            is_initial_namespace: self.is_initial_namespace,
+            may_raise_limits: self.is_initial_namespace && may,
+            memlock_hard: getrlimit(Resource::Memlock).maximum,
+            nofile_soft: nofile.current,
+            nofile_hard: nofile.maximum,
+        }
+    }
+
+    fn preload_file(&self) -> Result<(), HostError> {
+        self.trusted.judge(Path::new(PRELOAD_FILE))?;
+        Ok(())
+    }
+
+    fn library(&self, path: &str) -> Option<Summary> {
+        let file = self.trusted.open(Path::new(path)).ok()?.file;
+        elf::summarize_file(&file).ok()
+    }
+}
+
+fn is_initial_namespace() -> bool {
+    stat("/proc/self/ns/user").is_ok_and(|stat| stat.st_ino == INITIAL_USER_NAMESPACE)
+}

@@ -1,0 +1,552 @@
+//! Can the container's libc load libonload.so? A loader that cannot gives up before the program
+//! begins, and tells nobody why.
+//!
+//! Found as the kernel and the loader would: args[0], the interpreter line of a script (at most as
+//! many as fs/exec.c follows), PT_INTERP, and the versions that the libc beside that loader
+//! defines. All of it is the image author's word, so everything read is bounded.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::container_root::{ContainerRoot, RootError};
+use crate::elf::{self, ElfError, GlibcVersion, Summary};
+
+/// Bytes of a script's first line that the kernel looks at (BINPRM_BUF_SIZE).
+const LINE_BYTES: u64 = 256;
+/// Interpreters of interpreters that the kernel follows (fs/exec.c, `exec_binprm`).
+const MAX_SCRIPTS: usize = 5;
+/// Directories of PATH that are looked at.
+const MAX_PATH_DIRS: usize = 64;
+/// Where a program is looked for when the container has no PATH.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Loaders that tell what libc a root file system is made of, where its program does not.
+const LOADERS: [&str; 6] = [
+    "/lib64/ld-linux-x86-64.so.2",
+    "/lib/ld-linux-aarch64.so.1",
+    "/lib/ld-linux.so.2",
+    "/lib64/ld64.so.2",
+    "/lib/ld-musl-x86_64.so.1",
+    "/lib/ld-musl-aarch64.so.1",
+];
+/// Where glibc is looked for, beside its loader.
+const LIBRARY_DIRS: [&str; 8] = [
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+];
+
+/// The program that a container starts.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// `process.args`.
+    pub args: Vec<String>,
+    /// PATH in the container's environment.
+    pub path: Option<String>,
+    /// `process.cwd`.
+    pub cwd: String,
+}
+
+/// What is to be loaded.
+#[derive(Clone, Debug, Default)]
+pub struct Library {
+    /// What its file says; none where it could not be read.
+    pub summary: Option<Summary>,
+}
+
+/// Whether the library can be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It can.
+    Loads,
+    /// It will have no effect, or nobody can tell; the text says why.
+    Unknown(String),
+    /// It cannot; the text says why.
+    CannotLoad(String),
+}
+
+/// Judges a program. `covered` tells which paths of the container will be hidden by its mounts.
+#[must_use]
+pub fn judge(
+    root: &ContainerRoot,
+    program: &Program,
+    library: &Library,
+    covered: &dyn Fn(&Path) -> bool,
+) -> Verdict {
+    let check = Check {
+        root,
+        library,
+        covered,
+    };
+    match check.program(program) {
+        Ok(verdict) => verdict,
+        Err(Unseen(reason)) => check.root_file_system(&reason),
+    }
+}
+
+/// Why the program itself tells nothing.
+struct Unseen(String);
+
+struct Check<'a> {
+    root: &'a ContainerRoot,
+    library: &'a Library,
+    covered: &'a dyn Fn(&Path) -> bool,
+}
+
+enum Kind {
+    Script(PathBuf),
+    Elf(Summary),
+    Other,
+}
+
+impl Check<'_> {
+    fn program(&self, program: &Program) -> Result<Verdict, Unseen> {
+        let mut path = self.find(program)?;
+        for _ in 0..MAX_SCRIPTS {
+            match self.open(&path)? {
+                Kind::Script(interpreter) => path = interpreter,
+                Kind::Elf(summary) => return Ok(self.elf(&path, &summary)),
+                Kind::Other => {
+                    return Err(Unseen(format!(
+                        "{path:?} is neither an ELF file nor a script"
+                    )));
+                }
+            }
+        }
+        Err(Unseen(format!(
+            "{path:?} is reached through more than {MAX_SCRIPTS} scripts"
+        )))
+    }
+
+    /// The path in the container that the runtime will execute. An init that the engine mounts in
+    /// front says nothing about the image: the command behind its `--` does.
+    fn find(&self, program: &Program) -> Result<PathBuf, Unseen> {
+        let mut words = program.args.iter();
+        let mut name = words
+            .next()
+            .ok_or_else(|| Unseen("args is empty".to_owned()))?;
+        if name.starts_with('/')
+            && (self.covered)(Path::new(name))
+            && let [second, third, ..] = words.as_slice()
+            && second == "--"
+        {
+            name = third;
+        }
+        if name.contains('/') {
+            return Ok(Path::new("/").join(&program.cwd).join(name));
+        }
+        let dirs = program.path.as_deref().unwrap_or(DEFAULT_PATH).split(':');
+        for dir in dirs.take(MAX_PATH_DIRS) {
+            let candidate = Path::new("/").join(&program.cwd).join(dir).join(name);
+            if (self.covered)(&candidate) {
+                continue;
+            }
+            match self.root.open_file(&candidate) {
+                Ok(_) => return Ok(candidate),
+                Err(error) if error.is_absent() => {}
+                Err(RootError::NotRegular { .. }) => {}
+                Err(error) => return Err(Unseen(error.to_string())),
+            }
+        }
+        Err(Unseen("args[0] is in no directory of PATH".to_owned()))
+    }
+
+    fn open(&self, path: &Path) -> Result<Kind, Unseen> {
+        if (self.covered)(path) {
+            return Err(Unseen(format!("{path:?} is under a mount")));
+        }
+        let file = self
+            .root
+            .open_file(path)
+            .map_err(|error| Unseen(error.to_string()))?;
+        classify(&file).map_err(|error| Unseen(format!("{path:?}: {error}")))
+    }
+
+    fn elf(&self, path: &Path, program: &Summary) -> Verdict {
+        let Some(loader) = &program.interpreter else {
+            return Verdict::Unknown(format!(
+                "{path:?} is a static program, which preloads nothing"
+            ));
+        };
+        if loader.is_empty() {
+            return Verdict::Unknown(format!("{path:?} names no loader"));
+        }
+        if let Some(library) = &self.library.summary
+            && (library.machine, library.is_64) != (program.machine, program.is_64)
+        {
+            return Verdict::CannotLoad(format!(
+                "{path:?} is for another machine than libonload.so"
+            ));
+        }
+        self.loader(Path::new(loader))
+    }
+
+    /// Judges by the loader that a program asks for.
+    fn loader(&self, loader: &Path) -> Verdict {
+        let name = loader.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with("ld-musl") {
+            return Verdict::CannotLoad(format!(
+                "the image's libc is musl ({}), libonload.so needs glibc",
+                loader.display()
+            ));
+        }
+        if !(name.starts_with("ld-linux")
+            || name.starts_with("ld64.so")
+            || name.starts_with("ld.so"))
+        {
+            return Verdict::CannotLoad(format!(
+                "the image's loader {loader:?} is not glibc's, which libonload.so needs"
+            ));
+        }
+        let Some(library) = &self.library.summary else {
+            return Verdict::Loads;
+        };
+        match self.libc(loader) {
+            Ok(libc) => compare(library, &libc),
+            Err(Unseen(reason)) => Verdict::Unknown(reason),
+        }
+    }
+
+    /// The libc beside a loader.
+    fn libc(&self, loader: &Path) -> Result<Summary, Unseen> {
+        let beside = loader.parent().into_iter().map(Path::to_owned);
+        let usual = LIBRARY_DIRS.iter().map(PathBuf::from);
+        for dir in beside.chain(usual) {
+            let path = dir.join("libc.so.6");
+            if (self.covered)(&path) {
+                return Err(Unseen(format!("{path:?} is under a mount")));
+            }
+            let Ok(file) = self.root.open_file(&path) else {
+                continue;
+            };
+            match elf::summarize_file(&file) {
+                // A library of another machine may stand in a directory that both share.
+                Ok(summary) if self.is_same_machine(&summary) => return Ok(summary),
+                Ok(_) => {}
+                Err(error) => return Err(Unseen(format!("{path:?}: {error}"))),
+            }
+        }
+        Err(Unseen(
+            "the image has no libc.so.6 where glibc keeps it".to_owned(),
+        ))
+    }
+
+    fn is_same_machine(&self, other: &Summary) -> bool {
+        self.library
+            .summary
+            .as_ref()
+            .is_none_or(|library| (library.machine, library.is_64) == (other.machine, other.is_64))
+    }
+
+    /// Judges by what is installed, where the program could not be seen.
+    fn root_file_system(&self, reason: &str) -> Verdict {
+        let loader = LOADERS
+            .iter()
+            .map(Path::new)
+            .filter(|loader| !(self.covered)(loader))
+            .find(|loader| self.root.open_file(loader).is_ok());
+        match loader {
+            Some(loader) => match self.loader(loader) {
+                Verdict::Loads => Verdict::Loads,
+                Verdict::Unknown(more) => Verdict::Unknown(format!("{reason}; {more}")),
+                Verdict::CannotLoad(more) => Verdict::CannotLoad(more),
+            },
+            None => Verdict::Unknown(reason.to_owned()),
+        }
+    }
+}
+
+fn classify(file: &File) -> Result<Kind, ElfError> {
+    let mut line = Vec::new();
+    let read = file.take(LINE_BYTES).read_to_end(&mut line);
+    if read.is_ok() && line.starts_with(b"#!") {
+        return Ok(interpreter(&line).map_or(Kind::Other, Kind::Script));
+    }
+    match elf::summarize_file(file) {
+        Ok(summary) => Ok(Kind::Elf(summary)),
+        Err(ElfError::NotElf) => Ok(Kind::Other),
+        Err(error) => Err(error),
+    }
+}
+
+/// The program of a line `#! /path/to/program argument`.
+fn interpreter(line: &[u8]) -> Option<PathBuf> {
+    let line = line
+        .strip_prefix(b"#!")?
+        .split(|byte| *byte == b'\n')
+        .next()?;
+    let text = std::str::from_utf8(line).ok()?;
+    let word = text.split([' ', '\t']).find(|word| !word.is_empty())?;
+    (!word.contains('\0')).then(|| Path::new("/").join(word))
+}
+
+fn compare(library: &Summary, libc: &Summary) -> Verdict {
+    let missing = library
+        .version_needs
+        .iter()
+        .filter(|need| !need.weak && need.library.starts_with("libc.so."))
+        .map(|need| need.version.as_str())
+        .filter(|version| !libc.version_definitions.contains(*version))
+        .max_by_key(|version| GlibcVersion::from_symbol_version(version));
+    let newer = library
+        .glibc_needed()
+        .filter(|needed| Some(*needed) > libc.glibc_defined());
+    let wanted = match (missing, newer) {
+        (None, None) => return Verdict::Loads,
+        (_, Some(needed)) => format!("GLIBC_{needed}"),
+        (Some(version), None) => version.to_owned(),
+    };
+    let has = libc.glibc_defined().map_or_else(
+        || "none that is known".to_owned(),
+        |version| version.to_string(),
+    );
+    Verdict::CannotLoad(format!(
+        "libonload.so needs {wanted}, the image's glibc is {has}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elf::VersionNeed;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    /// A root file system made of this machine's own glibc programs, or of bytes.
+    struct Image(tempfile::TempDir);
+
+    impl Image {
+        fn new() -> Self {
+            let image = Image(tempfile::tempdir().unwrap());
+            for dir in ["bin", "lib", "lib64", "usr/bin", "etc"] {
+                fs::create_dir_all(image.0.path().join(dir)).unwrap();
+            }
+            image
+        }
+
+        fn file(&self, path: &str, bytes: &[u8]) -> &Self {
+            fs::write(self.0.path().join(path), bytes).unwrap();
+            self
+        }
+
+        fn link(&self, target: &str, path: &str) -> &Self {
+            symlink(target, self.0.path().join(path)).unwrap();
+            self
+        }
+
+        fn judge_covered(&self, args: &[&str], covered: &[&str]) -> Verdict {
+            let root = ContainerRoot::open(self.0.path()).unwrap();
+            let program = Program {
+                args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+                path: Some("/none:/bin".to_owned()),
+                cwd: "/".to_owned(),
+            };
+            let library = Library {
+                summary: Some(library("GLIBC_2.17")),
+            };
+            judge(&root, &program, &library, &|path| {
+                covered.iter().any(|c| path.starts_with(c))
+            })
+        }
+
+        fn judge(&self, program: &str) -> Verdict {
+            self.judge_covered(&[program], &[])
+        }
+
+        fn reason(&self, program: &str) -> String {
+            match self.judge(program) {
+                Verdict::Loads => panic!("loads"),
+                Verdict::Unknown(reason) => format!("unknown: {reason}"),
+                Verdict::CannotLoad(reason) => format!("cannot: {reason}"),
+            }
+        }
+    }
+
+    fn library(version: &str) -> Summary {
+        let need = VersionNeed {
+            library: "libc.so.6".to_owned(),
+            version: version.to_owned(),
+            weak: false,
+        };
+        Summary {
+            machine: 62,
+            is_64: true,
+            version_needs: [need].into(),
+            ..Summary::default()
+        }
+    }
+
+    fn libc(versions: &[&str]) -> Summary {
+        Summary {
+            version_definitions: versions.iter().map(|v| (*v).to_owned()).collect(),
+            ..library("")
+        }
+    }
+
+    /// An ELF file of one program header, PT_INTERP, or of none.
+    fn elf_with_loader(loader: Option<&str>) -> Vec<u8> {
+        let mut file = vec![0_u8; 64];
+        file[..20].copy_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0");
+        file[20] = 1;
+        file[52] = 64;
+        file[54] = 56;
+        let Some(loader) = loader else {
+            return file;
+        };
+        file[32] = 64;
+        file[56] = 1;
+        let mut header = vec![0_u8; 56];
+        header[0] = 3;
+        header[8] = 120;
+        let size = u64::try_from(loader.len() + 1).unwrap().to_le_bytes();
+        header[32..40].copy_from_slice(&size);
+        header[40..48].copy_from_slice(&size);
+        file.extend(header);
+        file.extend(loader.as_bytes());
+        file.push(0);
+        file
+    }
+
+    const MUSL: &str = "/lib/ld-musl-x86_64.so.1";
+    const GLIBC: &str = "/lib64/ld-linux-x86-64.so.2";
+
+    #[test]
+    fn a_libc_with_the_needed_versions_loads() {
+        let old = libc(&["GLIBC_2.2.5", "GLIBC_2.36"]);
+        assert_eq!(compare(&library("GLIBC_2.2.5"), &old), Verdict::Loads);
+        assert_eq!(compare(&library("GLIBC_2.36"), &old), Verdict::Loads);
+        assert_eq!(
+            compare(&library("GLIBC_2.38"), &old),
+            Verdict::CannotLoad(
+                "libonload.so needs GLIBC_2.38, the image's glibc is 2.36".to_owned()
+            )
+        );
+        assert_eq!(
+            compare(&library("GLIBC_ABI_DT_RELR"), &old),
+            Verdict::CannotLoad(
+                "libonload.so needs GLIBC_ABI_DT_RELR, the image's glibc is 2.36".to_owned()
+            )
+        );
+        assert!(matches!(
+            compare(&library("GLIBC_2.3"), &libc(&[])),
+            Verdict::CannotLoad(_)
+        ));
+    }
+
+    #[test]
+    fn a_musl_image_cannot_load_it() {
+        let image = Image::new();
+        image.file("bin/app", &elf_with_loader(Some(MUSL)));
+        assert!(
+            image
+                .reason("/bin/app")
+                .starts_with("cannot: the image's libc is musl")
+        );
+        assert!(image.reason("app").starts_with("cannot: "), "found in PATH");
+        image.file("bin/script", b"#! /bin/app -x\n");
+        image.file("bin/script2", b"#!/bin/script\n");
+        assert!(image.reason("/bin/script2").starts_with("cannot: "));
+        image.file("bin/odd", &elf_with_loader(Some("/system/bin/linker64")));
+        assert!(image.reason("/bin/odd").contains("is not glibc's"));
+    }
+
+    #[test]
+    fn a_static_program_is_told() {
+        let image = Image::new();
+        image.file("bin/app", &elf_with_loader(None));
+        assert!(
+            image
+                .reason("/bin/app")
+                .starts_with("unknown: \"/bin/app\" is a static program")
+        );
+    }
+
+    #[test]
+    fn a_program_for_another_machine_cannot_load_it() {
+        let image = Image::new();
+        let mut bytes = elf_with_loader(Some(GLIBC));
+        bytes[18] = 183;
+        image.file("bin/app", &bytes);
+        assert!(image.reason("/bin/app").contains("another machine"));
+    }
+
+    #[test]
+    fn an_init_that_the_engine_mounts_is_not_the_image_s_program() {
+        let image = Image::new();
+        image.file("bin/app", &elf_with_loader(Some(MUSL)));
+        let verdict = image.judge_covered(
+            &["/sbin/docker-init", "--", "/bin/app"],
+            &["/sbin/docker-init"],
+        );
+        assert!(matches!(verdict, Verdict::CannotLoad(_)));
+    }
+
+    #[test]
+    fn where_the_program_cannot_be_seen_the_installed_loader_tells() {
+        let image = Image::new();
+        image.file("lib/ld-musl-x86_64.so.1", b"x");
+        assert!(
+            image
+                .reason("/absent")
+                .starts_with("cannot: the image's libc is musl")
+        );
+        assert!(matches!(
+            image.judge_covered(&["/app/x"], &["/app"]),
+            Verdict::CannotLoad(_)
+        ));
+        assert!(matches!(Image::new().judge("/absent"), Verdict::Unknown(_)));
+        let glibc = Image::new();
+        glibc.file("lib64/ld-linux-x86-64.so.2", b"x");
+        assert!(glibc.reason("/absent").contains("has no libc.so.6"));
+    }
+
+    #[test]
+    fn programs_that_are_no_files_are_given_up_in_bounded_time() {
+        let image = Image::new();
+        image
+            .link("b", "bin/a")
+            .link("a", "bin/b")
+            .link("/proc/self/root/bin/sh", "bin/magic");
+        image.link("../../../../../../../../../bin/sh", "bin/up");
+        image
+            .file("bin/self", b"#!/bin/self\n")
+            .file("bin/empty", b"")
+            .file("bin/text", b"echo\n");
+        image
+            .file("bin/nul", b"#!/bin/\0sh\n")
+            .file("bin/bare", b"#!\n");
+        let fifo = image.0.path().join("bin/fifo");
+        let mode = rustix::fs::Mode::from_raw_mode(0o644);
+        rustix::fs::mknodat(rustix::fs::CWD, fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let sparse = File::create(image.0.path().join("bin/sparse")).unwrap();
+        sparse.set_len(10 << 30).unwrap();
+        let names = [
+            "a", "magic", "up", "self", "empty", "text", "nul", "bare", "fifo", "sparse", "../bin",
+        ];
+        for name in names {
+            let reason = image.reason(&format!("/bin/{name}"));
+            assert!(reason.starts_with("unknown: "), "{name}: {reason}");
+        }
+        assert!(matches!(image.judge_covered(&[], &[]), Verdict::Unknown(_)));
+    }
+
+    #[test]
+    fn a_libc_that_is_no_library_is_given_up() {
+        let image = Image::new();
+        image.file("bin/app", &elf_with_loader(Some(GLIBC)));
+        assert!(image.reason("/bin/app").contains("has no libc.so.6"));
+        image.file("lib64/libc.so.6", b"INPUT(libc)\n");
+        assert!(image.reason("/bin/app").contains("not an ELF file"));
+        fs::remove_file(image.0.path().join("lib64/libc.so.6")).unwrap();
+        image.link(
+            "/proc/self/root/lib/x86_64-linux-gnu/libc.so.6",
+            "lib64/libc.so.6",
+        );
+        assert!(image.reason("/bin/app").contains("has no libc.so.6"));
+    }
+}

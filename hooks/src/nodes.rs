@@ -1,0 +1,234 @@
+//! The device nodes of a request, looked at on this host: each exists, is a character device, and
+//! still belongs to the device that its specification was written for.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use onload_cdi::inject::{Node, NodeInfo, NodeKind};
+use onload_cdi::spec::{ContainerEdits, DeviceNode};
+
+use crate::class::Class;
+use crate::expect::{Expect, Expected};
+use crate::specs::{Entry, Specs, expectations};
+use crate::sysfs::{Numbers, Sysfs, SysfsError, rdma_class};
+use crate::text::Quoted;
+
+/// Why a node is not given.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// It cannot be looked at.
+    #[error(
+        "annotation {key}: device node {path}: {error}; is the driver loaded? run `onload-ctk cdi generate`"
+    )]
+    Absent {
+        /// The annotation's key, quoted.
+        key: String,
+        /// The node on the host.
+        path: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// It is no character device.
+    #[error("annotation {key}: {path} is no character device")]
+    NotCharacter {
+        /// The annotation's key, quoted.
+        key: String,
+        /// The node on the host.
+        path: String,
+    },
+    /// The specification says other numbers than the node has.
+    #[error(
+        "annotation {key}: device node {path} is {found}, its specification says {written}; leave type, major and minor out of it"
+    )]
+    Written {
+        /// The annotation's key, quoted.
+        key: String,
+        /// The node on the host.
+        path: String,
+        /// What it is.
+        found: Numbers,
+        /// What the specification says.
+        written: String,
+    },
+    /// It belongs to another device, or to nobody.
+    #[error("annotation {key}: {error}")]
+    Other {
+        /// The annotation's key, quoted.
+        key: String,
+        /// Whose it is.
+        error: SysfsError,
+    },
+    /// Nobody can say whose it should be.
+    #[error(
+        "annotation {key}: whose device node {path} is cannot be told: its specification has neither an --expect nor an entry named after the device"
+    )]
+    Unowned {
+        /// The annotation's key, quoted.
+        key: String,
+        /// The node in the container.
+        path: String,
+    },
+}
+
+/// The nodes as they were found, so that what is written is what was checked.
+#[derive(Debug, Default)]
+pub struct Nodes(BTreeMap<String, Node>);
+
+impl NodeInfo for Nodes {
+    fn node(&self, host_path: &str) -> io::Result<Node> {
+        self.0
+            .get(host_path)
+            .copied()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+/// Looks at every node of the entries.
+///
+/// # Errors
+/// [`NodeError`] names the annotation and the node.
+pub fn check(
+    entries: &[Entry<'_>],
+    specs: &Specs,
+    host: &dyn NodeInfo,
+    sysfs: &Sysfs,
+) -> Result<Nodes, NodeError> {
+    let mut nodes = Nodes::default();
+    for entry in entries {
+        let check = Check {
+            entry,
+            specs,
+            host,
+            sysfs,
+        };
+        check.entry(&mut nodes)?;
+    }
+    Ok(nodes)
+}
+
+struct Check<'a> {
+    entry: &'a Entry<'a>,
+    specs: &'a Specs,
+    host: &'a dyn NodeInfo,
+    sysfs: &'a Sysfs,
+}
+
+impl Check<'_> {
+    fn entry(&self, nodes: &mut Nodes) -> Result<(), NodeError> {
+        let expected = expectations(&self.entry.found);
+        let shared = &self.entry.found.spec.container_edits.device_nodes;
+        let own = &self.entry.found.device.container_edits.device_nodes;
+        for node in shared.iter().chain(own) {
+            let found = self.look(node)?;
+            nodes.0.insert(node.source().to_owned(), found);
+            let numbers = Numbers {
+                major: found.major,
+                minor: found.minor,
+            };
+            let told: Vec<&Expect> = expected.iter().filter(|e| e.node == node.path).collect();
+            for expect in &told {
+                self.compare(expect, numbers)?;
+            }
+            if told.is_empty()
+                && let Some(expect) = self.derive(node)?
+            {
+                self.compare(&expect, numbers)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&self, node: &DeviceNode) -> Result<Node, NodeError> {
+        let path = node.source().to_owned();
+        let found = match self.host.node(&path) {
+            Ok(found) => found,
+            Err(error) => {
+                return Err(NodeError::Absent {
+                    key: self.key(),
+                    path,
+                    error,
+                });
+            }
+        };
+        if found.kind != NodeKind::Char {
+            return Err(NodeError::NotCharacter {
+                key: self.key(),
+                path,
+            });
+        }
+        let kind = node.type_.as_deref().unwrap_or_default();
+        let major = node.major.unwrap_or_default();
+        let same_kind = matches!(kind, "" | "c" | "u");
+        let minor = node.minor.unwrap_or_default();
+        let same_numbers = (major, minor) == (found.major.into(), found.minor.into());
+        if same_kind && (major == 0 || same_numbers) {
+            return Ok(found);
+        }
+        Err(NodeError::Written {
+            key: self.key(),
+            path,
+            found: Numbers {
+                major: found.major,
+                minor: found.minor,
+            },
+            written: format!("{kind} {major}:{minor}"),
+        })
+    }
+
+    /// What a node must be whose specification does not say it: an entry is named after its device.
+    fn derive(&self, node: &DeviceNode) -> Result<Option<Expect>, NodeError> {
+        let name = node.path.rsplit('/').next().unwrap_or_default();
+        let unowned = || NodeError::Unowned {
+            key: self.key(),
+            path: node.path.clone(),
+        };
+        let device = match self.entry.class {
+            Class::Rdma if rdma_class(name).is_some() => {
+                let ibdev = match self.entry.found.name.device().as_str() {
+                    "all" => self.member(&node.path, name).ok_or_else(unowned)?,
+                    own => own.to_owned(),
+                };
+                let pci = self.sysfs.function_of(&ibdev);
+                Expected::Rdma { ibdev, pci }
+            }
+            Class::Vfio if name != "vfio" && name != "iommu" => {
+                let address = self.entry.found.name.device().as_str();
+                Expected::Vfio {
+                    pci: address.parse().map_err(|_| unowned())?,
+                }
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Expect {
+            node: node.path.clone(),
+            device,
+        }))
+    }
+
+    /// The entry that a node of `all` belongs to: the one named after the device that has it now, or
+    /// any other, which the comparison then refuses.
+    fn member(&self, path: &str, name: &str) -> Option<String> {
+        let owners = self.specs.owners_of(Class::Rdma, path);
+        let now = self.sysfs.ibdev_of(name);
+        now.filter(|now| owners.contains(now))
+            .or_else(|| owners.into_iter().next())
+    }
+
+    fn compare(&self, expect: &Expect, numbers: Numbers) -> Result<(), NodeError> {
+        self.sysfs
+            .check(expect, numbers)
+            .map_err(|error| NodeError::Other {
+                key: self.key(),
+                error,
+            })
+    }
+
+    fn key(&self) -> String {
+        Quoted(&self.entry.key).to_string()
+    }
+}
+
+/// The container paths of all nodes of some edits.
+pub fn paths(edits: &ContainerEdits) -> impl Iterator<Item = &str> {
+    edits.device_nodes.iter().map(|node| node.path.as_str())
+}

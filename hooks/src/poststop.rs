@@ -1,0 +1,154 @@
+//! `poststop`: removes what was made for a container under /run/onload-ctk, and nothing else.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, statat, unlinkat};
+use rustix::io::Errno;
+
+use crate::state::ContainerId;
+
+/// Where a container's files are kept while it lives, one directory each.
+pub const RUN_DIR: &str = "/run/onload-ctk";
+
+/// The files that are made for a container.
+pub const FILES: [&str; 3] = ["ld.so.preload", "created", "state.json"];
+
+/// Why something stayed.
+#[derive(Debug, thiserror::Error)]
+pub enum PoststopError {
+    /// It could not be opened or removed.
+    #[error("removing {path:?}: {error}")]
+    Remove {
+        /// What stayed.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// A file that nobody of us made.
+    #[error("{0:?} was not made by onload-ctk and stays; remove it by hand")]
+    Foreign(PathBuf),
+}
+
+/// Removes the files of one container. What is not there was removed before.
+///
+/// # Errors
+/// [`PoststopError`] names what stayed.
+pub fn run(run_dir: &Path, id: &ContainerId) -> Result<(), PoststopError> {
+    let failed = |path: PathBuf| {
+        move |error: Errno| PoststopError::Remove {
+            path,
+            error: error.into(),
+        }
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let path = run_dir.join(id.as_str());
+    let parent = match rustix::fs::open(run_dir, flags, Mode::empty()) {
+        Ok(parent) => parent,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(error) => return Err(failed(run_dir.to_owned())(error)),
+    };
+    let own = match openat(&parent, id.as_str(), flags, Mode::empty()) {
+        Ok(own) => own,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(error) => return Err(failed(path)(error)),
+    };
+    for name in FILES {
+        match unlinkat(&own, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(failed(path.join(name))(error)),
+        }
+    }
+    match unlinkat(&parent, id.as_str(), AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Err(PoststopError::Foreign(
+            foreign(&own).map_or_else(|| path.clone(), |name| path.join(name)),
+        )),
+        Err(error) => Err(failed(path)(error)),
+    }
+}
+
+fn foreign(own: &impl std::os::fd::AsFd) -> Option<String> {
+    let mut names: Vec<String> = Dir::read_from(own)
+        .ok()?
+        .filter_map(Result::ok)
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name != "." && name != "..")
+        .filter(|name| statat(own, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok())
+        .collect();
+    names.sort();
+    names.into_iter().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn remove(run_dir: &Path, id: &str) -> Result<(), PoststopError> {
+        run(run_dir, &id.parse().unwrap())
+    }
+
+    #[test]
+    fn nothing_to_do_is_done() {
+        let dir = tempfile::tempdir().unwrap();
+        remove(dir.path(), "c1").unwrap();
+        remove(&dir.path().join("absent"), "c1").unwrap();
+    }
+
+    #[test]
+    fn the_files_of_one_container_go_and_those_of_others_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        for id in ["c1", "c2"] {
+            fs::create_dir(dir.path().join(id)).unwrap();
+            for name in FILES {
+                fs::write(dir.path().join(id).join(name), "x").unwrap();
+            }
+        }
+        remove(dir.path(), "c1").unwrap();
+        assert!(!dir.path().join("c1").exists());
+        assert_eq!(
+            fs::read_dir(dir.path().join("c2")).unwrap().count(),
+            FILES.len()
+        );
+        remove(dir.path(), "c1").unwrap();
+    }
+
+    #[test]
+    fn a_foreign_file_stays_and_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("c1")).unwrap();
+        fs::write(dir.path().join("c1/theirs"), "x").unwrap();
+        let message = remove(dir.path(), "c1").unwrap_err().to_string();
+        assert!(
+            message.contains("c1/theirs") && message.contains("not made by"),
+            "{message}"
+        );
+        assert!(dir.path().join("c1/theirs").exists());
+    }
+
+    #[test]
+    fn a_symlink_in_the_place_of_the_directory_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        fs::write(other.path().join("state.json"), "x").unwrap();
+        std::os::unix::fs::symlink(other.path(), dir.path().join("c1")).unwrap();
+        assert!(remove(dir.path(), "c1").is_err());
+        assert!(other.path().join("state.json").exists());
+    }
+
+    #[test]
+    fn a_symlink_in_the_place_of_a_file_goes_without_its_target() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        fs::write(other.path().join("victim"), "x").unwrap();
+        fs::create_dir(dir.path().join("c1")).unwrap();
+        std::os::unix::fs::symlink(
+            other.path().join("victim"),
+            dir.path().join("c1/state.json"),
+        )
+        .unwrap();
+        remove(dir.path(), "c1").unwrap();
+        assert!(other.path().join("victim").exists());
+    }
+}

@@ -1,0 +1,373 @@
+//! How libonload.so gets into the container's processes: which of the two ways, whether its libc
+//! can load it, and that the table it sizes by RLIMIT_NOFILE stays bounded.
+
+use std::io::Read;
+use std::path::Path;
+
+use onload_cdi::config::{ConfigError, OciConfig, Rlimit};
+use onload_cdi::spec::{ContainerEdits, Hook, Mount};
+
+use crate::config::{OnIncompatible, Preload};
+use crate::container_root::{ContainerRoot, RootError};
+use crate::host::{Host, HostError, PRELOAD_FILE, Privilege, Settings};
+use crate::libc_check::{self, Library, Program, Verdict};
+use crate::poststop::RUN_DIR;
+use crate::request::Request;
+use crate::state::ContainerId;
+
+/// The file that the dynamic loader reads (ld.so(8)).
+const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
+/// The library.
+const LIBRARY: &str = "libonload.so";
+/// Bytes of an image's own list that are read.
+const MAX_LIST_BYTES: u64 = 64 * 1024;
+
+/// Why there is no preload.
+#[derive(Debug, thiserror::Error)]
+pub enum PreloadError {
+    /// The container's libc cannot load it.
+    #[error(
+        "{0}; use another image, ask for onload.dev/nic-plain, or set on-incompatible = \"skip\""
+    )]
+    Incompatible(String),
+    /// The host has no list to mount.
+    #[error("preloading by file: {0}; the onload-ctk package brings it")]
+    NoFile(HostError),
+    /// The image's own list cannot be read.
+    #[error("merging with the image's {LD_SO_PRELOAD}: {0}; say onload.dev/preload: env")]
+    OwnList(String),
+    /// A user's mount stands where ours would.
+    #[error(
+        "a mount of the container's own is at {LD_SO_PRELOAD}; leave it out or say onload.dev/preload: env"
+    )]
+    OwnMount,
+    /// Merging wants a place for the merged list, which is named after the container.
+    #[error(
+        "the image has a {LD_SO_PRELOAD} of its own, and this door cannot merge it; say onload.dev/preload: env"
+    )]
+    NoId,
+    /// The configuration cannot take it.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+/// A file to write on this host before the container starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostFile {
+    /// The container that it is for.
+    pub id: ContainerId,
+    /// Its name under the container's directory.
+    pub name: &'static str,
+    /// What it holds.
+    pub bytes: Vec<u8>,
+}
+
+/// The outcome.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Lines for people.
+    pub warnings: Vec<String>,
+    /// What to write.
+    pub file: Option<HostFile>,
+    /// Variables to set that are not in the edits.
+    pub reasons: Vec<String>,
+}
+
+/// What the doors know when they come to the preload.
+pub struct Circumstances<'a> {
+    /// The request.
+    pub request: &'a Request,
+    /// The operator's settings.
+    pub settings: &'a Settings,
+    /// The container's root.
+    pub root: &'a ContainerRoot,
+    /// The container's name, where this door knows it.
+    pub id: Option<&'a ContainerId>,
+    /// What this process may do.
+    pub privilege: Privilege,
+}
+
+/// Takes the preload out of the edits, decides, and puts what was decided into the edits and the
+/// configuration.
+///
+/// # Errors
+/// [`PreloadError`].
+pub fn apply(
+    edits: &mut ContainerEdits,
+    config: &mut OciConfig,
+    now: &Circumstances<'_>,
+    host: &dyn Host,
+) -> Result<Applied, PreloadError> {
+    let libraries = take_env(edits);
+    let mount = take_mount(edits);
+    let mode = match &now.request.preload {
+        Some(asked) => asked.value,
+        None if !libraries.is_empty() => Preload::Env,
+        None if mount.is_some() => Preload::File,
+        None => Preload::Off,
+    };
+    let mut applied = Applied::default();
+    if mode == Preload::Off || !may_preload(edits, config, now, host, &mut applied)? {
+        return Ok(applied);
+    }
+    match mode {
+        Preload::Off => {}
+        Preload::Env => by_env(edits, config, now, libraries, &mut applied)?,
+        Preload::File => by_file(edits, config, now, mount, host, &mut applied)?,
+    }
+    Ok(applied)
+}
+
+/// Takes every LD_PRELOAD out of the edits; its libraries, each once, in order.
+fn take_env(edits: &mut ContainerEdits) -> Vec<String> {
+    let mut libraries = Vec::new();
+    edits.env.retain(|entry| {
+        let Some(list) = entry.strip_prefix("LD_PRELOAD=") else {
+            return true;
+        };
+        for library in split(list) {
+            if !libraries.contains(&library) {
+                libraries.push(library);
+            }
+        }
+        false
+    });
+    libraries
+}
+
+/// The loader takes colons and white space for separators (ld.so(8)).
+fn split(list: &str) -> Vec<String> {
+    list.split(|c: char| c == ':' || c.is_ascii_whitespace())
+        .filter(|library| !library.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn take_mount(edits: &mut ContainerEdits) -> Option<Mount> {
+    let at = edits
+        .mounts
+        .iter()
+        .position(|mount| mount.container_path == LD_SO_PRELOAD)?;
+    Some(edits.mounts.remove(at))
+}
+
+/// The libc check. A library that cannot be loaded and is to be skipped is no error.
+fn may_preload(
+    edits: &ContainerEdits,
+    config: &OciConfig,
+    now: &Circumstances<'_>,
+    host: &dyn Host,
+    applied: &mut Applied,
+) -> Result<bool, PreloadError> {
+    let is_library = |mount: &&Mount| mount.container_path.ends_with(&format!("/{LIBRARY}"));
+    let source = edits
+        .mounts
+        .iter()
+        .find(is_library)
+        .map(|mount| mount.host_path.as_str());
+    let summary = source.and_then(|path| host.library(path));
+    if let (Some(path), None) = (source, &summary) {
+        applied
+            .warnings
+            .push(format!("what glibc {path} needs cannot be read"));
+    }
+    let program = Program {
+        args: config.args()?,
+        path: config.env_get("PATH")?,
+        cwd: config
+            .process()
+            .and_then(|process| process.read("cwd").ok().flatten())
+            .unwrap_or_default(),
+    };
+    let destinations: Vec<String> = config
+        .mounts()
+        .iter()
+        .map(onload_cdi::config::MountEntry::destination)
+        .collect();
+    let covered = |path: &Path| {
+        destinations
+            .iter()
+            .any(|at| at != "/" && path.starts_with(at))
+    };
+    match libc_check::judge(now.root, &program, &Library { summary }, &covered) {
+        Verdict::Loads => Ok(true),
+        Verdict::Unknown(reason) => {
+            applied.warnings.push(format!(
+                "whether {LIBRARY} takes effect is unknown: {reason}"
+            ));
+            Ok(true)
+        }
+        Verdict::CannotLoad(reason) => match now.settings.config.annotations.on_incompatible {
+            OnIncompatible::Fail => Err(PreloadError::Incompatible(reason)),
+            OnIncompatible::Skip => {
+                applied
+                    .warnings
+                    .push(format!("{LIBRARY} is not preloaded: {reason}"));
+                Ok(false)
+            }
+        },
+    }
+}
+
+fn by_env(
+    edits: &mut ContainerEdits,
+    config: &OciConfig,
+    now: &Circumstances<'_>,
+    mut libraries: Vec<String>,
+    applied: &mut Applied,
+) -> Result<(), PreloadError> {
+    if libraries.is_empty() {
+        libraries.push(LIBRARY.to_owned());
+    }
+    let own = config.env_get("LD_PRELOAD")?.unwrap_or_default();
+    let held = split(&own);
+    libraries.retain(|library| !held.contains(library));
+    if !libraries.is_empty() {
+        if !own.is_empty() {
+            libraries.push(own);
+        }
+        edits
+            .env
+            .push(format!("LD_PRELOAD={}", libraries.join(":")));
+    }
+    let is_set = |entry: &String| entry.starts_with("EF_FDTABLE_SIZE=");
+    if !edits.env.iter().any(is_set) {
+        edits.env.push(format!(
+            "EF_FDTABLE_SIZE={}",
+            now.settings.config.cdi.fdtable_size
+        ));
+    }
+    applied.reasons.push(format!(
+        "{LIBRARY} is preloaded by LD_PRELOAD; EF_FDTABLE_SIZE bounds its table"
+    ));
+    Ok(())
+}
+
+fn by_file(
+    edits: &mut ContainerEdits,
+    config: &mut OciConfig,
+    now: &Circumstances<'_>,
+    from_spec: Option<Mount>,
+    host: &dyn Host,
+    applied: &mut Applied,
+) -> Result<(), PreloadError> {
+    cap_nofile(config, now, applied)?;
+    let standard = from_spec
+        .as_ref()
+        .map_or(PRELOAD_FILE, |mount| mount.host_path.as_str())
+        .to_owned();
+    let merged = now.id.map(|id| format!("{RUN_DIR}/{id}/ld.so.preload"));
+    let present = config
+        .mounts()
+        .iter()
+        .rev()
+        .find(|mount| mount.destination() == LD_SO_PRELOAD);
+    if let Some(present) = present {
+        let source = present.source();
+        return if source == standard || Some(&source) == merged.as_ref() {
+            Ok(())
+        } else {
+            Err(PreloadError::OwnMount)
+        };
+    }
+    if from_spec.is_none() {
+        host.preload_file().map_err(PreloadError::NoFile)?;
+    }
+    let mut mount = from_spec.unwrap_or_else(|| Mount {
+        host_path: PRELOAD_FILE.to_owned(),
+        container_path: LD_SO_PRELOAD.to_owned(),
+        type_: None,
+        options: ["ro", "nosuid", "nodev", "bind"]
+            .map(str::to_owned)
+            .to_vec(),
+    });
+    let own = own_list(now.root)?;
+    if own.iter().any(|library| library != LIBRARY) {
+        let (Some(id), Some(path)) = (now.id, merged) else {
+            return Err(PreloadError::NoId);
+        };
+        let mut list = vec![LIBRARY.to_owned()];
+        list.extend(own.into_iter().filter(|library| library != LIBRARY));
+        mount.host_path = path;
+        applied.file = Some(HostFile {
+            id: id.clone(),
+            name: "ld.so.preload",
+            bytes: format!("{}\n", list.join("\n")).into_bytes(),
+        });
+        edits.hooks.push(cleanup(now.settings));
+        applied.reasons.push(format!(
+            "the image's own {LD_SO_PRELOAD} is merged; poststop removes the merged file"
+        ));
+    }
+    edits.mounts.push(mount);
+    applied.reasons.push(format!(
+        "{LIBRARY} is preloaded by {LD_SO_PRELOAD}; RLIMIT_NOFILE bounds its table"
+    ));
+    Ok(())
+}
+
+fn cleanup(settings: &Settings) -> Hook {
+    Hook {
+        hook_name: "poststop".to_owned(),
+        path: settings.config.cdi.hook_path.display().to_string(),
+        args: vec!["onload-hook".to_owned(), "poststop".to_owned()],
+        env: vec!["PATH=/usr/sbin:/usr/bin".to_owned()],
+        timeout: Some(10),
+    }
+}
+
+/// The libraries in the image's own list; comments are not in its grammar (elf/rtld.c,
+/// `do_preload`), but `#` begins one there.
+fn own_list(root: &ContainerRoot) -> Result<Vec<String>, PreloadError> {
+    let file = match root.open_file(Path::new(LD_SO_PRELOAD)) {
+        Ok(file) => file,
+        Err(error) if error.is_absent() => return Ok(Vec::new()),
+        Err(error @ RootError::NotRegular { .. }) => {
+            return Err(PreloadError::OwnList(error.to_string()));
+        }
+        Err(error) => return Err(PreloadError::OwnList(error.to_string())),
+    };
+    let mut text = String::new();
+    let read = file.take(MAX_LIST_BYTES + 1).read_to_string(&mut text);
+    let read = read.map_err(|error| PreloadError::OwnList(error.to_string()))?;
+    if u64::try_from(read).unwrap_or(u64::MAX) > MAX_LIST_BYTES {
+        return Err(PreloadError::OwnList(format!(
+            "it is larger than {MAX_LIST_BYTES} bytes"
+        )));
+    }
+    let lines = text
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default());
+    Ok(lines.flat_map(split).collect())
+}
+
+/// The library sizes its table by the hard limit, which docker sets to 1073741816.
+fn cap_nofile(
+    config: &mut OciConfig,
+    now: &Circumstances<'_>,
+    applied: &mut Applied,
+) -> Result<(), PreloadError> {
+    const NAME: &str = "RLIMIT_NOFILE";
+    let size = u64::from(now.settings.config.cdi.fdtable_size);
+    let held = config.rlimit(NAME)?;
+    let (soft, hard) = match &held {
+        Some(limit) => (limit.soft, limit.hard),
+        // What the container would inherit.
+        None => (
+            now.privilege.nofile_soft.unwrap_or(u64::MAX),
+            now.privilege.nofile_hard.unwrap_or(u64::MAX),
+        ),
+    };
+    let capped = Rlimit {
+        type_: NAME.to_owned(),
+        hard: hard.min(size),
+        soft: soft.min(size),
+    };
+    if (capped.soft, capped.hard) != (soft, hard) {
+        config.rlimit_set(&capped)?;
+        applied.reasons.push(format!(
+            "{NAME} is capped at {size}, by which {LIBRARY} sizes a table"
+        ));
+    }
+    Ok(())
+}

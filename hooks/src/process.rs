@@ -1,0 +1,61 @@
+//! What the binaries of this crate do to themselves before anything else, and how they end.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::fcntl_getfd;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+
+use crate::text::one_line;
+
+/// Done or nothing to do.
+pub const SUCCESS: i32 = 0;
+/// The container must not start.
+pub const FAILURE: i32 = 1;
+/// The command line makes no sense.
+pub const USAGE: i32 = 2;
+
+/// Prepares the process: no core dump with the container's configuration in it, and no descriptor
+/// of ours where somebody expects the standard ones.
+///
+/// PR_SET_DUMPABLE is per program, so the runtime that the wrapper becomes starts with its own
+/// (fs/exec.c, `begin_new_exec`); RLIMIT_CORE would be handed on to it and to the container.
+pub fn harden() {
+    // Without it a crash would leave a dump, no more; nothing depends on its success.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    fill_standard_descriptors();
+}
+
+/// Opens /dev/null in the place of a closed standard descriptor, or the next file that is opened
+/// would take the place, and a message would be written into it. Closed again on exec.
+fn fill_standard_descriptors() {
+    for number in 0..3 {
+        // SAFETY is the library's: `stdio` borrows by number and the call only asks.
+        let closed = match number {
+            0 => fcntl_getfd(rustix::stdio::stdin()),
+            1 => fcntl_getfd(rustix::stdio::stdout()),
+            _ => fcntl_getfd(rustix::stdio::stderr()),
+        }
+        .is_err();
+        if closed {
+            let flags = OFlags::RDWR | OFlags::CLOEXEC;
+            if let Ok(null) = rustix::fs::open("/dev/null", flags, Mode::empty()) {
+                // The lowest free number is the one that was closed; it is kept open.
+                std::mem::forget(null);
+            }
+        }
+    }
+}
+
+/// The arguments behind the program's name.
+#[must_use]
+pub fn arguments() -> Vec<OsString> {
+    std::env::args_os().skip(1).collect()
+}
+
+/// Says one line on standard error; nobody is told when that fails.
+pub fn say(line: &str) {
+    let line = format!("{}\n", one_line(line));
+    let _ = io::stderr().write_all(line.as_bytes());
+}

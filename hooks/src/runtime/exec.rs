@@ -1,0 +1,77 @@
+//! Becoming another program: same process, same descriptors, same environment, same signals.
+//!
+//! std's `Command` would start with an empty signal mask and a default SIGPIPE, and hands a file
+//! that is no program to a shell, as execvp(3) does; execve(2) does neither.
+#![expect(unsafe_code, reason = "execve takes pointers")]
+
+use std::ffi::{CStr, CString, OsString, c_char, c_int};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+unsafe extern "C" {
+    /// The environment as the kernel handed it over (environ(7)), entries without `=` included.
+    static environ: *const *const c_char;
+
+    fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char)
+    -> c_int;
+}
+
+/// Executes `program` with the words of a command line, the program's own name first. Returns only
+/// when that fails.
+#[must_use]
+pub fn become_program(program: &Path, argv: &[OsString]) -> io::Error {
+    let c_string = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from);
+    let program = match c_string(program.as_os_str().as_bytes()) {
+        Ok(program) => program,
+        Err(error) => return error,
+    };
+    let words: Result<Vec<CString>, _> =
+        argv.iter().map(|word| c_string(word.as_bytes())).collect();
+    match words {
+        Ok(words) => call(&program, &words),
+        Err(error) => error,
+    }
+}
+
+fn call(program: &CStr, words: &[CString]) -> io::Error {
+    let pointers: Vec<*const c_char> = words
+        .iter()
+        .map(|word| word.as_ptr())
+        .chain([std::ptr::null()])
+        .collect();
+    // SAFETY: `pointers` ends with a null pointer and its other elements point into `words`, which
+    // are NUL-terminated and outlive the call. `environ` is such a list since the process began:
+    // this program has one thread and never changes its environment.
+    unsafe {
+        execve(program.as_ptr(), pointers.as_ptr(), environ);
+    }
+    io::Error::last_os_error()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_executed_is_an_error() {
+        let missing = become_program(Path::new("/nonexistent/runc"), &["runc".into()]);
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        let nul = OsString::from("a\0b");
+        assert_eq!(
+            become_program(Path::new("/bin/true"), &[nul]).kind(),
+            io::ErrorKind::InvalidInput
+        );
+    }
+
+    #[test]
+    fn a_text_without_an_interpreter_is_not_handed_to_a_shell() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("script");
+        std::fs::write(&path, "echo never\n").unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        let error = become_program(&path, &["script".into()]);
+        assert_eq!(error.raw_os_error(), Some(8), "ENOEXEC");
+    }
+}

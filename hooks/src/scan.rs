@@ -1,0 +1,197 @@
+//! Does this JSON ask for anything of ours? Answered from the bytes, before anything is parsed, so
+//! that a container which asks for nothing pays nothing.
+//!
+//! JSON can spell one key in many ways (RFC 8259 §7: `\/`, `\u002f`). Every spelling of
+//! `onload.dev/` either holds those bytes, or escapes at least one of its letters. Engines escape
+//! none of them (Go escapes `<`, `>`, `&`, quotes, backslashes and what does not print), so looking
+//! for both costs one search for a backslash, and an odd spelling is parsed, not overlooked.
+
+use std::io::{self, Read};
+
+use memchr::{memchr_iter, memmem};
+
+/// What every annotation of ours begins with.
+pub const PREFIX: &str = "onload.dev/";
+
+/// The largest configuration or state that is parsed; a larger one that asks is refused.
+pub const MAX_BYTES: usize = 16 * 1024 * 1024;
+
+/// Bytes read at once beyond what is kept.
+const CHUNK: usize = 64 * 1024;
+
+/// The longest spelling of a letter of the prefix, `\u002f`.
+const ESCAPE: usize = 6;
+
+/// Bytes at the end of a chunk that may be the beginning of the prefix or of an escape.
+const OVERLAP: usize = 16;
+
+/// Whether the bytes may spell `onload.dev/` somewhere.
+///
+/// Never false where a JSON string holds it; true for some texts that do not (an escaped backslash
+/// before a slash, an escaped letter elsewhere), which only costs a parse.
+#[must_use]
+pub fn asks(json: &[u8]) -> bool {
+    memmem::find(json, PREFIX.as_bytes()).is_some() || spells_a_letter(json)
+}
+
+fn spells_a_letter(json: &[u8]) -> bool {
+    memchr_iter(b'\\', json).any(|at| match json.get(at + 1) {
+        Some(b'/') => true,
+        Some(b'u') => json
+            .get(at + 2..at + ESCAPE)
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u32::from_str_radix(digits, 16).ok())
+            .and_then(char::from_u32)
+            .is_some_and(|letter| PREFIX.contains(letter)),
+        _ => false,
+    })
+}
+
+/// What a stream held.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Scanned {
+    /// The first [`MAX_BYTES`] of it.
+    pub kept: Vec<u8>,
+    /// Whether there was more.
+    pub more: bool,
+    /// Whether any of it may ask for something of ours.
+    pub asks: bool,
+}
+
+/// Takes what lies beyond the kept part: the kept part, and the next piece.
+pub type Beyond<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> io::Result<()>;
+
+/// Reads a stream to its end, keeping a bounded part, and says whether it asks. What is read
+/// beyond the kept part goes to `beyond`, piece by piece.
+///
+/// # Errors
+/// Those of the reader and of `beyond`.
+pub fn read(mut from: impl Read, size_hint: usize, beyond: Beyond<'_>) -> io::Result<Scanned> {
+    let mut kept = Vec::with_capacity(size_hint.min(MAX_BYTES) + 1);
+    from.by_ref()
+        .take(u64::try_from(MAX_BYTES).unwrap_or(u64::MAX))
+        .read_to_end(&mut kept)?;
+    let mut scanned = Scanned {
+        asks: asks(&kept),
+        more: false,
+        kept,
+    };
+    if scanned.kept.len() < MAX_BYTES {
+        return Ok(scanned);
+    }
+    let mut window = scanned.kept[scanned.kept.len() - OVERLAP..].to_vec();
+    loop {
+        let tail = window.len();
+        window.resize(tail + CHUNK, 0);
+        let count = from.read(&mut window[tail..])?;
+        if count == 0 {
+            return Ok(scanned);
+        }
+        window.truncate(tail + count);
+        scanned.more = true;
+        scanned.asks |= asks(&window);
+        beyond(&scanned.kept, &window[tail..])?;
+        window.drain(..window.len().saturating_sub(OVERLAP));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_key_is_found() {
+        assert!(asks(br#"{"annotations":{"onload.dev/nic":"all"}}"#));
+        assert!(!asks(br#"{"annotations":{"example.com/nic":"all"}}"#));
+        assert!(!asks(b""));
+    }
+
+    #[test]
+    fn a_key_with_escaped_letters_is_found() {
+        for key in [
+            r"onload.dev\/nic",
+            r"\u006fnload.dev/nic",
+            r"onload\u002edev/nic",
+            r"onload.dev\u002Fnic",
+            r"\u006f\u006e\u006c\u006f\u0061\u0064\u002e\u0064\u0065\u0076\u002f",
+        ] {
+            let json = format!(r#"{{"annotations":{{"{key}":"all"}}}}"#);
+            assert!(asks(json.as_bytes()), "{key}");
+        }
+    }
+
+    #[test]
+    fn what_engines_escape_is_not_taken_for_a_letter_of_ours() {
+        assert!(!asks(
+            br#"{"args":["sh","-c","a \u003e b \u0026\u0026 \"c\"\n\\t"]}"#
+        ));
+    }
+
+    #[test]
+    fn every_spelling_of_the_prefix_is_found() {
+        // All 3^11 ways to write each letter plainly, escaped in lower and in upper case would be
+        // slow; every way to escape one or two letters is the same code.
+        let letters: Vec<char> = PREFIX.chars().collect();
+        for first in 0..letters.len() {
+            for second in 0..letters.len() {
+                let text: String = letters
+                    .iter()
+                    .enumerate()
+                    .map(|(at, letter)| {
+                        if at == first || at == second {
+                            format!("\\u{:04x}", u32::from(*letter))
+                        } else {
+                            letter.to_string()
+                        }
+                    })
+                    .collect();
+                assert!(asks(text.as_bytes()), "{text}");
+            }
+        }
+    }
+
+    fn scan(bytes: &[u8]) -> Scanned {
+        read(bytes, 0, &mut |_, _| Ok(())).unwrap()
+    }
+
+    #[test]
+    fn a_stream_is_kept_to_the_bound_and_searched_to_its_end() {
+        let small = scan(b"{}");
+        assert_eq!(
+            (small.kept.len(), small.more, small.asks),
+            (2, false, false)
+        );
+        let mut large = vec![b' '; MAX_BYTES + 3 * CHUNK];
+        let found = scan(&large);
+        assert_eq!(
+            (found.kept.len(), found.more, found.asks),
+            (MAX_BYTES, true, false)
+        );
+        large.extend_from_slice(b"onload.dev/nic");
+        assert!(scan(&large).asks);
+    }
+
+    #[test]
+    fn a_key_across_the_bound_or_a_chunk_is_found() {
+        for border in [MAX_BYTES, MAX_BYTES + CHUNK] {
+            for back in 0..12 {
+                let mut bytes = vec![b' '; border + CHUNK];
+                let at = border - back;
+                bytes[at..at + 11].copy_from_slice(b"onload.dev/");
+                assert!(scan(&bytes).asks, "{border} {back}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_lies_beyond_the_bound_is_handed_on() {
+        let bytes = vec![b'x'; MAX_BYTES + CHUNK + 5];
+        let mut beyond = 0;
+        read(&bytes[..], 0, &mut |_, piece| {
+            beyond += piece.len();
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(beyond, CHUNK + 5);
+    }
+}

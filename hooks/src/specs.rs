@@ -1,0 +1,423 @@
+//! The specifications that the doors read: `onload.dev-*.json` in the two default directories, of a
+//! kind `onload.dev/<class>`, and trusted. Only the classes asked for are parsed whole.
+
+use std::path::{Path, PathBuf};
+
+use onload_cdi::name::{DeviceName, Kind, NameError, QualifiedName};
+use onload_cdi::registry::{DEFAULT_DIRS, MAX_FILE_BYTES, Registry, Resolved, SpecSource};
+use serde::Deserialize;
+
+use crate::class::Class;
+use crate::create_runtime::Orders;
+use crate::expect::{Expect, Expected};
+use crate::request::Request;
+use crate::text::{Listed, Quoted};
+use crate::trusted::{TrustError, Trusted};
+
+/// Files of ours in one directory; there is one a class.
+const MAX_FILES: usize = 256;
+
+/// Why the specifications cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SpecsError {
+    /// A directory or file that is not to be believed.
+    #[error("specifications: {0}")]
+    Trust(#[from] TrustError),
+    /// A name that no specification offers.
+    #[error("annotation {key}: there is no {class} {name}; offered: {offered}{problems}")]
+    Unknown {
+        /// The annotation's key, quoted.
+        key: String,
+        /// The class.
+        class: Class,
+        /// The name, quoted.
+        name: String,
+        /// What there is.
+        offered: String,
+        /// Files of that class that could not be read.
+        problems: String,
+    },
+    /// A PCI function that shares its group with the one that the group is named by.
+    #[error("annotation {key}: {name} is in the group of {by}; ask for {by}")]
+    Alias {
+        /// The annotation's key, quoted.
+        key: String,
+        /// The name, quoted.
+        name: String,
+        /// The name that the group is offered by.
+        by: String,
+    },
+    /// A name that cannot be one.
+    #[error("annotation {key}: {error}")]
+    Name {
+        /// The annotation's key, quoted.
+        key: String,
+        /// Why.
+        error: NameError,
+    },
+}
+
+/// The specifications of the classes that were asked for.
+#[derive(Debug, Default)]
+pub struct Specs {
+    registry: Registry,
+}
+
+#[derive(Deserialize)]
+struct Peek {
+    kind: Option<String>,
+}
+
+impl Specs {
+    /// Puts specifications together that were read elsewhere.
+    #[must_use]
+    pub fn from_sources(sources: Vec<SpecSource>) -> Self {
+        Specs {
+            registry: Registry::from_sources(sources),
+        }
+    }
+
+    /// Reads the specifications of some classes.
+    ///
+    /// # Errors
+    /// [`SpecsError::Trust`], where a directory or a file of our name is not to be believed. A file
+    /// that cannot be parsed hurts only who asks for what it might offer.
+    pub fn read(trusted: &Trusted, wanted: &[Class]) -> Result<Self, SpecsError> {
+        let mut sources = Vec::new();
+        for (priority, dir) in DEFAULT_DIRS.iter().enumerate() {
+            let dir = match trusted.open_dir(Path::new(dir)) {
+                Ok(dir) => dir,
+                Err(error) if error.is_absent() => continue,
+                Err(error) => return Err(error.into()),
+            };
+            for name in dir.names(is_ours, MAX_FILES)? {
+                let file = dir.open(&name)?;
+                let path = file.path.clone();
+                let bytes = file.read(MAX_FILE_BYTES)?;
+                if let Some(content) = parse(&bytes, wanted) {
+                    sources.push(SpecSource {
+                        path,
+                        priority,
+                        content,
+                    });
+                }
+            }
+        }
+        Ok(Specs::from_sources(sources))
+    }
+
+    /// The entries that a request names, by class and in the order asked for.
+    ///
+    /// # Errors
+    /// [`SpecsError`] for a name that is not offered, with what is.
+    pub fn resolve(&self, request: &Request) -> Result<Vec<Entry<'_>>, SpecsError> {
+        let mut entries = Vec::new();
+        for (class, asked) in &request.devices {
+            for name in &asked.value {
+                let qualified = qualified(*class, name).map_err(|error| SpecsError::Name {
+                    key: Quoted(&asked.key).to_string(),
+                    error,
+                })?;
+                let Some(found) = self.registry.device(&qualified) else {
+                    return Err(self.unknown(*class, &asked.key, name));
+                };
+                entries.push(Entry {
+                    class: *class,
+                    key: asked.key.clone(),
+                    found,
+                });
+            }
+        }
+        Ok(entries)
+    }
+
+    /// The edits of all entries together.
+    #[must_use]
+    pub fn edits(&self, entries: &[Entry<'_>]) -> onload_cdi::spec::ContainerEdits {
+        let names: Vec<QualifiedName> = entries.iter().map(|e| e.found.name.clone()).collect();
+        // Every name was resolved by this registry.
+        self.registry.edits_for(&names).unwrap_or_default()
+    }
+
+    /// The entries of a class.
+    fn of_class(&self, class: Class) -> impl Iterator<Item = Resolved<'_>> {
+        let kind = class.kind();
+        self.registry
+            .devices()
+            .filter(move |device| device.name.kind().as_str() == kind)
+    }
+
+    /// The entries of a class that a node stands in, other than `all`.
+    #[must_use]
+    pub fn owners_of(&self, class: Class, node: &str) -> Vec<String> {
+        self.of_class(class)
+            .filter(|found| found.name.device().as_str() != "all")
+            .filter(|found| {
+                let nodes = &found.device.container_edits.device_nodes;
+                nodes.iter().any(|entry| entry.path == node)
+            })
+            .map(|found| found.name.device().as_str().to_owned())
+            .collect()
+    }
+
+    fn unknown(&self, class: Class, key: &str, name: &str) -> SpecsError {
+        let alias = self.of_class(class).find(|found| {
+            class == Class::Vfio
+                && expectations(found)
+                    .iter()
+                    .any(|expect| is_function(expect, name))
+        });
+        if let Some(found) = alias {
+            return SpecsError::Alias {
+                key: Quoted(key).to_string(),
+                name: Quoted(name).to_string(),
+                by: found.name.device().to_string(),
+            };
+        }
+        let offered: Vec<String> = self
+            .of_class(class)
+            .map(|found| found.name.device().to_string())
+            .collect();
+        SpecsError::Unknown {
+            key: Quoted(key).to_string(),
+            class,
+            name: Quoted(name).to_string(),
+            offered: Listed(&offered).to_string(),
+            problems: self.problems(),
+        }
+    }
+
+    fn problems(&self) -> String {
+        let problem = |(path, errors): (&PathBuf, &Vec<String>)| {
+            format!("; {}: {}", path.display(), errors.join("; "))
+        };
+        self.registry.errors().iter().map(problem).take(3).collect()
+    }
+}
+
+fn is_ours(name: &[u8]) -> bool {
+    name.starts_with(b"onload.dev-") && name.ends_with(b".json")
+}
+
+fn qualified(class: Class, name: &str) -> Result<QualifiedName, NameError> {
+    Ok(QualifiedName::new(
+        Kind::try_from(class.kind())?,
+        DeviceName::try_from(name)?,
+    ))
+}
+
+/// The file's specification if its kind is wanted, or its error if it may have been.
+fn parse(bytes: &[u8], wanted: &[Class]) -> Option<Result<onload_cdi::Spec, String>> {
+    let kind = match serde_json::from_slice(bytes) {
+        Ok(Peek { kind }) => kind?,
+        Err(error) => return Some(Err(error.to_string())),
+    };
+    wanted
+        .iter()
+        .any(|class| class.kind() == kind)
+        .then(|| onload_cdi::parse::from_json(bytes).map_err(|error| error.to_string()))
+}
+
+/// An entry that was asked for.
+#[derive(Debug)]
+pub struct Entry<'a> {
+    /// Its class.
+    pub class: Class,
+    /// The annotation that asks for it.
+    pub key: String,
+    /// The entry and its file.
+    pub found: Resolved<'a>,
+}
+
+/// What the hook of an entry is told to expect of its nodes.
+#[must_use]
+pub fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
+    let shared = &found.spec.container_edits.hooks;
+    let hooks = shared.iter().chain(&found.device.container_edits.hooks);
+    let orders = hooks.filter_map(|hook| match hook.args.as_slice() {
+        [_, stage, rest @ ..] if stage == "createRuntime" || stage == "prestart" => {
+            let words: Vec<_> = rest.iter().map(Into::into).collect();
+            // A hook of somebody else says nothing about our nodes.
+            Orders::parse(&words).ok()
+        }
+        _ => None,
+    });
+    orders.flat_map(|orders| orders.expect).collect()
+}
+
+fn is_function(expect: &Expect, name: &str) -> bool {
+    matches!(&expect.device, Expected::Vfio { pci } if pci.as_str() == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trusted::Owners;
+    use std::collections::BTreeMap;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    const VFIO: &str = r#"{"cdiVersion":"0.5.0","kind":"onload.dev/vfio","devices":[{"name":"0000:81:10.0","containerEdits":{
+        "deviceNodes":[{"path":"/dev/vfio/15"}],
+        "hooks":[{"hookName":"createRuntime","path":"/usr/bin/onload-hook","args":["onload-hook","createRuntime","--memlock","unlimited",
+          "--expect","/dev/vfio/15=vfio:0000:81:10.0","--expect","/dev/vfio/15=vfio:0000:81:10.2"],"env":["PATH=/usr/bin"]}]}}]}"#;
+    const RDMA: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/rdma","devices":[
+        {"name":"all","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}]}},
+        {"name":"mlx5_0","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}]}}]}"#;
+
+    struct Tree(tempfile::TempDir);
+
+    impl Tree {
+        fn new(files: &[(&str, &str)]) -> Self {
+            let tree = Tree(tempfile::tempdir().unwrap());
+            tree.chmod("", 0o755);
+            for dir in ["etc", "etc/cdi", "var", "var/run", "var/run/cdi"] {
+                fs::create_dir(tree.0.path().join(dir)).unwrap();
+                tree.chmod(dir, 0o755);
+            }
+            for (path, text) in files {
+                fs::write(tree.0.path().join(path), text).unwrap();
+                tree.chmod(path, 0o644);
+            }
+            tree
+        }
+
+        fn chmod(&self, path: &str, mode: u32) {
+            fs::set_permissions(self.0.path().join(path), Permissions::from_mode(mode)).unwrap();
+        }
+
+        fn read(&self, wanted: &[Class]) -> Result<Specs, SpecsError> {
+            let owner = fs::metadata(self.0.path()).unwrap().uid();
+            Specs::read(
+                &Trusted::below(self.0.path(), Owners::of(&[owner])).unwrap(),
+                wanted,
+            )
+        }
+    }
+
+    fn request(class: &str, names: &str) -> Request {
+        let all = BTreeMap::from([(format!("onload.dev/{class}"), names.to_owned())]);
+        Request::parse(&all).unwrap().unwrap()
+    }
+
+    fn refusal(specs: &Specs, class: &str, names: &str) -> String {
+        specs
+            .resolve(&request(class, names))
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn names_are_resolved_in_the_order_asked_for() {
+        let specs = Tree::new(&[("var/run/cdi/onload.dev-rdma.json", RDMA)])
+            .read(&[Class::Rdma])
+            .unwrap();
+        let request = request("rdma", "mlx5_0,all");
+        let names: Vec<String> = specs
+            .resolve(&request)
+            .unwrap()
+            .iter()
+            .map(|e| e.found.name.to_string())
+            .collect();
+        assert_eq!(names, ["onload.dev/rdma=mlx5_0", "onload.dev/rdma=all"]);
+        assert_eq!(
+            specs
+                .edits(&specs.resolve(&request).unwrap())
+                .device_nodes
+                .len(),
+            2
+        );
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_what_is_offered() {
+        let specs = Tree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)])
+            .read(&[Class::Rdma])
+            .unwrap();
+        assert_eq!(
+            refusal(&specs, "rdma", "none"),
+            "annotation \"onload.dev/rdma\": there is no rdma \"none\"; offered: all, mlx5_0"
+        );
+        assert!(refusal(&specs, "nic", "all").contains("offered: nothing"));
+    }
+
+    #[test]
+    fn an_alias_is_answered_with_the_right_name() {
+        let specs = Tree::new(&[("etc/cdi/onload.dev-vfio.json", VFIO)])
+            .read(&[Class::Vfio])
+            .unwrap();
+        assert_eq!(
+            refusal(&specs, "vfio", "0000:81:10.2"),
+            "annotation \"onload.dev/vfio\": \"0000:81:10.2\" is in the group of 0000:81:10.0; ask for 0000:81:10.0"
+        );
+    }
+
+    #[test]
+    fn an_operator_s_file_of_our_kind_is_read_whatever_its_name() {
+        let specs = Tree::new(&[("etc/cdi/onload.dev-mine.json", RDMA)])
+            .read(&[Class::Rdma])
+            .unwrap();
+        assert!(specs.resolve(&request("rdma", "mlx5_0")).is_ok());
+    }
+
+    #[test]
+    fn files_of_other_names_formats_and_kinds_are_not_read() {
+        let other = RDMA.replace("onload.dev/rdma", "example.com/rdma");
+        let specs = Tree::new(&[
+            ("etc/cdi/rdma.json", RDMA),
+            ("etc/cdi/onload.dev-rdma.yaml", RDMA),
+            ("etc/cdi/onload.dev-other.json", &other),
+        ])
+        .read(&[Class::Rdma])
+        .unwrap();
+        assert!(refusal(&specs, "rdma", "mlx5_0").contains("offered: nothing"));
+    }
+
+    #[test]
+    fn a_broken_file_hurts_only_who_misses_its_devices() {
+        let specs = Tree::new(&[
+            ("etc/cdi/onload.dev-rdma.json", RDMA),
+            ("etc/cdi/onload.dev-nic.json", "{\"kind\":"),
+        ])
+        .read(&[Class::Rdma, Class::Nic])
+        .unwrap();
+        assert!(specs.resolve(&request("rdma", "all")).is_ok());
+        let message = refusal(&specs, "nic", "all");
+        assert!(message.contains("onload.dev-nic.json: EOF"), "{message}");
+    }
+
+    #[test]
+    fn a_file_or_directory_that_others_can_write_is_refused() {
+        for path in [
+            "etc/cdi/onload.dev-rdma.json",
+            "etc/cdi",
+            "etc",
+            "var/run/cdi",
+            "var/run",
+        ] {
+            let tree = Tree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)]);
+            tree.chmod(path, 0o777);
+            let message = tree.read(&[Class::Rdma]).unwrap_err().to_string();
+            assert!(
+                message.contains("others can change it"),
+                "{path}: {message}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_owners_of_a_node_are_the_entries_that_name_it() {
+        let specs = Tree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)])
+            .read(&[Class::Rdma])
+            .unwrap();
+        assert_eq!(
+            specs.owners_of(Class::Rdma, "/dev/infiniband/uverbs0"),
+            ["mlx5_0"]
+        );
+        assert!(
+            specs
+                .owners_of(Class::Rdma, "/dev/infiniband/uverbs1")
+                .is_empty()
+        );
+    }
+}

@@ -1,0 +1,249 @@
+//! The state that a runtime writes to the standard input of a hook (runtime-spec, runtime.md
+//! "State").
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::text::Quoted;
+
+/// What a hook needs of the state. Annotations are passed over unread: they may be long, and who
+/// needs them finds them in the bundle.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// The container's name.
+    pub id: ContainerId,
+    /// The container's init as the runtime's namespace sees it; none in stages where there is none
+    /// yet or no more, which runtimes write as 0, as null, or not at all.
+    pub pid: Option<u32>,
+    /// The directory of `config.json`.
+    pub bundle: PathBuf,
+    /// Whether the container's process has ended (`status` is `stopped`).
+    pub is_stopped: bool,
+}
+
+/// A container's name: letters, digits, `_`, `+`, `-`, `.`, and no name of a directory's own. The
+/// rule is runc's (`libcontainer/factory_linux.go`, `validateID`); it makes the name a file name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ContainerId(String);
+
+impl ContainerId {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::str::FromStr for ContainerId {
+    type Err = StateError;
+
+    fn from_str(text: &str) -> Result<Self, StateError> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-' | '.');
+        let named = !matches!(text, "" | "." | "..") && text.len() <= 255;
+        if named && text.chars().all(legal) {
+            Ok(ContainerId(text.to_owned()))
+        } else {
+            Err(StateError::Id(Quoted(text).to_string()))
+        }
+    }
+}
+
+/// Why a state is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// Not JSON, or a field has another type than the specification gives it.
+    #[error(
+        "reading the container's state from standard input: {0}; want the state JSON of the OCI runtime specification"
+    )]
+    Parse(#[from] serde_json::Error),
+    /// A required field is missing or empty.
+    #[error(
+        "the container's state has no {0}; want the state JSON of the OCI runtime specification"
+    )]
+    Missing(&'static str),
+    /// The id cannot be a file name.
+    #[error("{0} is no container id: want letters, digits, '_', '+', '-' and '.'")]
+    Id(String),
+    /// The bundle is not absolute.
+    #[error("the bundle {0:?} in the container's state is not an absolute path")]
+    Bundle(PathBuf),
+    /// A process id that no process can have.
+    #[error("{0} in the container's state is no process id")]
+    Pid(i64),
+}
+
+#[derive(Deserialize)]
+struct Raw {
+    id: Option<String>,
+    pid: Option<i64>,
+    bundle: Option<PathBuf>,
+    status: Option<String>,
+    #[serde(default, rename = "annotations")]
+    _annotations: IgnoredAny,
+}
+
+impl State {
+    /// Reads a state, whatever else it holds.
+    ///
+    /// # Errors
+    /// [`StateError`]; a state without a bundle is taken where `bundle_wanted` is not set, since
+    /// cleaning up needs none.
+    pub fn read(from: impl Read, bundle_wanted: bool) -> Result<State, StateError> {
+        let raw: Raw = serde_json::from_reader(from)?;
+        let id: ContainerId = raw.id.ok_or(StateError::Missing("id"))?.parse()?;
+        let pid = match raw.pid {
+            None | Some(0) => None,
+            Some(pid) => match i32::try_from(pid) {
+                Ok(small) if small > 0 => Some(small.unsigned_abs()),
+                _ => return Err(StateError::Pid(pid)),
+            },
+        };
+        let bundle = raw.bundle.unwrap_or_default();
+        if bundle_wanted && bundle.as_os_str().is_empty() {
+            return Err(StateError::Missing("bundle"));
+        }
+        if bundle_wanted && !bundle.is_absolute() {
+            return Err(StateError::Bundle(bundle));
+        }
+        Ok(State {
+            id,
+            pid,
+            bundle,
+            is_stopped: raw.status.as_deref() == Some("stopped"),
+        })
+    }
+
+    /// Reads a state where a configuration might stand as well: one file of podman's hooks.d serves
+    /// several stages with the same arguments, and only what is on standard input differs. A state
+    /// has an id, a status and a bundle, a configuration has none of them.
+    #[must_use]
+    pub fn recognise(json: &[u8]) -> Option<State> {
+        #[derive(Deserialize)]
+        struct Either {
+            status: Option<String>,
+            bundle: Option<String>,
+            process: Option<IgnoredAny>,
+        }
+        let either: Either = serde_json::from_slice(json).ok()?;
+        let is_state = either.status.is_some() && either.bundle.is_some();
+        if !is_state || either.process.is_some() {
+            return None;
+        }
+        State::read(json, false).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<State, StateError> {
+        State::read(json.as_bytes(), true)
+    }
+
+    fn refusal(json: &str) -> String {
+        read(json).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn runc_and_crun_states_are_read() {
+        let runc = r#"{"ociVersion":"1.0.2-dev","id":"c1","status":"creating","pid":4711,"bundle":"/b","annotations":null}"#;
+        let state = read(runc).unwrap();
+        assert_eq!((state.id.as_str(), state.pid), ("c1", Some(4711)));
+        assert_eq!(state.bundle, PathBuf::from("/b"));
+        let crun = r#"{"ociVersion":"1.0","id":"c-1_x.y+z","pid":0,"root":"/r","bundle":"/b","status":"created","annotations":{"a":"b","n":7}}"#;
+        assert_eq!(read(crun).unwrap().pid, None);
+    }
+
+    #[test]
+    fn a_null_or_missing_pid_is_none() {
+        assert_eq!(
+            read(r#"{"id":"a","pid":null,"bundle":"/b"}"#).unwrap().pid,
+            None
+        );
+        assert_eq!(read(r#"{"id":"a","bundle":"/b"}"#).unwrap().pid, None);
+    }
+
+    #[test]
+    fn a_pid_that_no_process_can_have_is_refused() {
+        assert_eq!(
+            refusal(r#"{"id":"a","pid":-1,"bundle":"/b"}"#),
+            "-1 in the container's state is no process id"
+        );
+        assert!(refusal(r#"{"id":"a","pid":4294967297,"bundle":"/b"}"#).contains("process id"));
+        assert!(refusal(r#"{"id":"a","pid":"1","bundle":"/b"}"#).contains("invalid type"));
+    }
+
+    #[test]
+    fn an_id_that_is_no_file_name_is_refused() {
+        for id in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "../x",
+            "a b",
+            "a\\u0000b",
+            "a\\n",
+            "\\u00e4",
+        ] {
+            let json = format!(r#"{{"id":"{id}","bundle":"/b"}}"#);
+            assert!(refusal(&json).contains("is no container id"), "{id}");
+        }
+        assert!(refusal(r#"{"bundle":"/b"}"#).contains("has no id"));
+    }
+
+    #[test]
+    fn a_bundle_must_be_absolute() {
+        assert!(refusal(r#"{"id":"a"}"#).contains("has no bundle"));
+        assert!(refusal(r#"{"id":"a","bundle":"b"}"#).contains("not an absolute path"));
+        assert!(State::read(&br#"{"id":"a"}"#[..], false).is_ok());
+    }
+
+    #[test]
+    fn duplicate_keys_and_broken_json_are_refused() {
+        assert!(refusal(r#"{"id":"a","id":"b","bundle":"/b"}"#).contains("duplicate field"));
+        for json in ["", "{", "[]", "null", r#"{"id":"a","bundle":"/b"} x"#] {
+            assert!(read(json).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_told_from_a_configuration() {
+        let state = br#"{"id":"c1","status":"stopped","bundle":"/b","pid":0,"root":"/r"}"#;
+        assert!(State::recognise(state).unwrap().is_stopped);
+        for config in [
+            &br#"{"ociVersion":"1.0.2","process":{},"root":{}}"#[..],
+            br#"{"ociVersion":"1.0.2"}"#,
+            br#"{"id":"c1","status":"stopped","bundle":"/b","process":{}}"#,
+            b"[]",
+            b"",
+        ] {
+            assert_eq!(State::recognise(config), None);
+        }
+        assert!(
+            !read(r#"{"id":"a","bundle":"/b","status":"creating"}"#)
+                .unwrap()
+                .is_stopped
+        );
+    }
+
+    #[test]
+    fn deep_and_long_annotations_are_passed_over() {
+        let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+        let json = format!(r#"{{"id":"a","bundle":"/b","annotations":{deep}}}"#);
+        assert_eq!(read(&json).unwrap().id.as_str(), "a");
+        let long = "x".repeat(1 << 20);
+        let json = format!(r#"{{"annotations":{{"k":"{long}"}},"id":"a","bundle":"/b"}}"#);
+        assert_eq!(read(&json).unwrap().id.as_str(), "a");
+    }
+}

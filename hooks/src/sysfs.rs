@@ -1,0 +1,456 @@
+//! What the kernel says of a node now: does it still belong to the device that it belonged to when
+//! the specification was written?
+//!
+//! Sources: Documentation/ABI/stable/sysfs-class-infiniband, drivers/vfio/group.c and
+//! drivers/vfio/vfio_main.c (`vfio-dev`), Documentation/driver-api/vfio.rst.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use crate::expect::{Expect, Expected, PciAddress};
+
+/// Bytes of an attribute that are read; those looked at hold a name or two numbers.
+const MAX_ATTRIBUTE: u64 = 4096;
+
+/// The numbers of a character device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+impl std::fmt::Display for Numbers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+/// Why a node is not what was expected.
+#[derive(Debug, thiserror::Error)]
+pub enum SysfsError {
+    /// The kernel has no such node any more.
+    #[error("{expect}: the kernel has no {name} any more; run `onload-ctk cdi generate`")]
+    Gone {
+        /// The expectation.
+        expect: String,
+        /// The kernel's name of the node.
+        name: String,
+    },
+    /// The node carries other numbers than the kernel gives that name.
+    #[error(
+        "{expect}: the node is {found} but the kernel's {name} is {now}; devices were renumbered, restart the container"
+    )]
+    Numbers {
+        /// The expectation.
+        expect: String,
+        /// What the container's node has.
+        found: Numbers,
+        /// The kernel's name of the node.
+        name: String,
+        /// What the kernel gives that name.
+        now: Numbers,
+    },
+    /// The node belongs to another device.
+    #[error("{expect}: the node belongs to {now} now; run `onload-ctk cdi generate`")]
+    Other {
+        /// The expectation.
+        expect: String,
+        /// Whose it is.
+        now: String,
+    },
+    /// The name says that it is no node of that class.
+    #[error("{expect}: {name} is no node of an {class} device")]
+    NoSuchNode {
+        /// The expectation.
+        expect: String,
+        /// The node's name.
+        name: String,
+        /// The class.
+        class: &'static str,
+    },
+    /// An attribute could not be read.
+    #[error("{expect}: reading {path:?}: {error}")]
+    Read {
+        /// The expectation.
+        expect: String,
+        /// The attribute.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// The tree that the kernel shows at /sys.
+#[derive(Clone, Debug)]
+pub struct Sysfs {
+    root: PathBuf,
+}
+
+impl Default for Sysfs {
+    fn default() -> Self {
+        Sysfs::at("/sys")
+    }
+}
+
+impl Sysfs {
+    /// A tree that stands elsewhere.
+    #[must_use]
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Sysfs { root: root.into() }
+    }
+
+    /// Checks that a node with these numbers is what was expected of it.
+    ///
+    /// # Errors
+    /// [`SysfsError`] with the expectation in its command-line form.
+    pub fn check(&self, expect: &Expect, found: Numbers) -> Result<(), SysfsError> {
+        let check = Check {
+            sysfs: self,
+            expect,
+            found,
+        };
+        match &expect.device {
+            Expected::Rdma { ibdev, pci } => check.rdma(ibdev, pci.as_ref()),
+            Expected::Vfio { pci } => check.vfio(pci),
+        }
+    }
+
+    /// The RDMA device that a verbs, MAD or issm node belongs to now.
+    #[must_use]
+    pub fn ibdev_of(&self, node_name: &str) -> Option<String> {
+        let class = rdma_class(node_name)?;
+        let node = self.root.join("class").join(class).join(node_name);
+        read_attribute(&node.join("ibdev")).ok()
+    }
+
+    /// The PCI function that an RDMA device sits on now.
+    #[must_use]
+    pub fn function_of(&self, ibdev: &str) -> Option<PciAddress> {
+        let device = self.root.join("class/infiniband").join(ibdev);
+        pci_of(&fs::canonicalize(device).ok()?)
+    }
+}
+
+/// The directory of /sys/class that lists nodes of that name.
+#[must_use]
+pub fn rdma_class(node_name: &str) -> Option<&'static str> {
+    let numbered = |prefix: &str| {
+        node_name
+            .strip_prefix(prefix)
+            .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    if numbered("uverbs") {
+        Some("infiniband_verbs")
+    } else if numbered("umad") || numbered("issm") {
+        Some("infiniband_mad")
+    } else {
+        None
+    }
+}
+
+struct Check<'a> {
+    sysfs: &'a Sysfs,
+    expect: &'a Expect,
+    found: Numbers,
+}
+
+impl Check<'_> {
+    fn rdma(&self, ibdev: &str, pci: Option<&PciAddress>) -> Result<(), SysfsError> {
+        let name = self.expect.node_name();
+        let class = rdma_class(name).ok_or_else(|| self.no_such_node("rdma"))?;
+        let node = self.sysfs.root.join("class").join(class).join(name);
+        self.numbers(&node.join("dev"))?;
+        let owner = self.attribute(&node.join("ibdev"))?;
+        if owner != ibdev {
+            return Err(self.other(format!("rdma:{owner}")));
+        }
+        let device = self.sysfs.root.join("class/infiniband").join(ibdev);
+        let real = fs::canonicalize(&device).map_err(|error| self.read(device, error))?;
+        let now = pci_of(&real);
+        if now.as_ref() == pci {
+            return Ok(());
+        }
+        Err(self.other(now.map_or_else(
+            || format!("rdma:{owner}, which has no PCI function"),
+            |now| format!("rdma:{owner}@{now}"),
+        )))
+    }
+
+    fn vfio(&self, pci: &PciAddress) -> Result<(), SysfsError> {
+        let name = self.expect.node_name();
+        let function = self.sysfs.root.join("bus/pci/devices").join(pci.as_str());
+        if name.strip_prefix("vfio").is_some_and(is_number) {
+            return self.numbers(&function.join("vfio-dev").join(name).join("dev"));
+        }
+        let number = name.strip_prefix("noiommu-").unwrap_or(name);
+        if !is_number(number) {
+            return Err(self.no_such_node("vfio"));
+        }
+        self.numbers(&self.sysfs.root.join("class/vfio").join(name).join("dev"))?;
+        let link = function.join("iommu_group");
+        let group = fs::read_link(&link).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => self.other("a group without that function".to_owned()),
+            _ => self.read(link, error),
+        })?;
+        match group.file_name().and_then(|name| name.to_str()) {
+            Some(now) if now == number => Ok(()),
+            now => Err(self.other(format!(
+                "another group: that function is in group {}",
+                now.unwrap_or("?")
+            ))),
+        }
+    }
+
+    fn numbers(&self, path: &Path) -> Result<(), SysfsError> {
+        let text = read_attribute(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => SysfsError::Gone {
+                expect: self.expect.to_string(),
+                name: self.expect.node_name().to_owned(),
+            },
+            _ => self.read(path.to_owned(), error),
+        })?;
+        let now = text
+            .split_once(':')
+            .and_then(|(major, minor)| {
+                Some(Numbers {
+                    major: major.parse().ok()?,
+                    minor: minor.parse().ok()?,
+                })
+            })
+            .ok_or_else(|| {
+                let error = io::Error::new(io::ErrorKind::InvalidData, "not MAJOR:MINOR");
+                self.read(path.to_owned(), error)
+            })?;
+        if now == self.found {
+            return Ok(());
+        }
+        Err(SysfsError::Numbers {
+            expect: self.expect.to_string(),
+            found: self.found,
+            name: self.expect.node_name().to_owned(),
+            now,
+        })
+    }
+
+    fn attribute(&self, path: &Path) -> Result<String, SysfsError> {
+        read_attribute(path).map_err(|error| self.read(path.to_owned(), error))
+    }
+
+    fn other(&self, now: String) -> SysfsError {
+        SysfsError::Other {
+            expect: self.expect.to_string(),
+            now,
+        }
+    }
+
+    fn no_such_node(&self, class: &'static str) -> SysfsError {
+        SysfsError::NoSuchNode {
+            expect: self.expect.to_string(),
+            name: self.expect.node_name().to_owned(),
+            class,
+        }
+    }
+
+    fn read(&self, path: PathBuf, error: io::Error) -> SysfsError {
+        SysfsError::Read {
+            expect: self.expect.to_string(),
+            path,
+            error,
+        }
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The PCI function that a device sits on: the nearest one above it, since an auxiliary device or
+/// a sub-function may stand between.
+fn pci_of(real: &Path) -> Option<PciAddress> {
+    real.ancestors()
+        .filter_map(|path| path.file_name()?.to_str())
+        .find_map(|name| name.parse().ok())
+}
+
+fn read_attribute(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    fs::File::open(path)?
+        .take(MAX_ATTRIBUTE)
+        .read_to_string(&mut text)?;
+    text.truncate(text.trim_end().len());
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    struct Tree(tempfile::TempDir);
+
+    impl Tree {
+        /// Two HCAs, one of them without a PCI function, and two vfio groups.
+        fn new() -> Self {
+            let tree = Tree(tempfile::tempdir().unwrap());
+            tree.hca("mlx5_0", "devices/pci0000:3a/0000:3b:00.0", 0);
+            tree.hca("rxe0", "devices/virtual", 1);
+            for (group, pci) in [("15", "0000:81:10.0"), ("16", "0000:81:10.2")] {
+                tree.file(
+                    &format!("class/vfio/{group}/dev"),
+                    &format!("241:{group}\n"),
+                );
+                tree.file(&format!("kernel/iommu_groups/{group}/type"), "DMA\n");
+                let function = format!("bus/pci/devices/{pci}");
+                tree.file(
+                    &format!("{function}/vfio-dev/vfio{group}/dev"),
+                    &format!("242:{group}\n"),
+                );
+                let link = format!("../../../../kernel/iommu_groups/{group}");
+                symlink(link, tree.path(&format!("{function}/iommu_group"))).unwrap();
+            }
+            tree
+        }
+
+        fn path(&self, path: &str) -> PathBuf {
+            self.0.path().join(path)
+        }
+
+        fn file(&self, path: &str, text: &str) {
+            let path = self.path(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn hca(&self, ibdev: &str, parent: &str, number: u32) {
+            self.file(&format!("{parent}/infiniband/{ibdev}/node_guid"), "0\n");
+            fs::create_dir_all(self.path("class/infiniband")).unwrap();
+            let target = format!("../../{parent}/infiniband/{ibdev}");
+            symlink(target, self.path(&format!("class/infiniband/{ibdev}"))).unwrap();
+            let verbs = format!("class/infiniband_verbs/uverbs{number}");
+            self.file(&format!("{verbs}/ibdev"), &format!("{ibdev}\n"));
+            self.file(&format!("{verbs}/dev"), &format!("231:{}\n", 192 + number));
+            let mad = format!("class/infiniband_mad/umad{number}");
+            self.file(&format!("{mad}/ibdev"), &format!("{ibdev}\n"));
+            self.file(&format!("{mad}/dev"), &format!("231:{number}\n"));
+        }
+
+        fn check(&self, expect: &str, major: u32, minor: u32) -> Result<(), SysfsError> {
+            let numbers = Numbers { major, minor };
+            Sysfs::at(self.0.path()).check(&expect.parse().unwrap(), numbers)
+        }
+
+        fn refusal(&self, expect: &str, major: u32, minor: u32) -> String {
+            self.check(expect, major, minor).unwrap_err().to_string()
+        }
+    }
+
+    #[test]
+    fn nodes_that_are_what_they_were_pass() {
+        let tree = Tree::new();
+        for (expect, major, minor) in [
+            ("/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0", 231, 192),
+            ("/dev/infiniband/umad0=rdma:mlx5_0@0000:3b:00.0", 231, 0),
+            ("/dev/infiniband/uverbs1=rdma:rxe0", 231, 193),
+            ("/nodes/uverbs1=rdma:rxe0", 231, 193),
+            ("/dev/vfio/15=vfio:0000:81:10.0", 241, 15),
+            ("/dev/vfio/devices/vfio16=vfio:0000:81:10.2", 242, 16),
+        ] {
+            tree.check(expect, major, minor).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_renumbered_node_is_named_with_both_numbers() {
+        let tree = Tree::new();
+        assert_eq!(
+            tree.refusal("/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0", 231, 193),
+            "/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0: the node is 231:193 but the kernel's \
+             uverbs0 is 231:192; devices were renumbered, restart the container"
+        );
+        assert!(
+            tree.refusal("/dev/vfio/15=vfio:0000:81:10.0", 241, 16)
+                .contains("renumbered")
+        );
+    }
+
+    #[test]
+    fn a_node_of_another_device_is_refused() {
+        let tree = Tree::new();
+        assert!(
+            tree.refusal("/dev/infiniband/uverbs1=rdma:mlx5_0@0000:3b:00.0", 231, 193)
+                .contains("the node belongs to rdma:rxe0 now")
+        );
+        assert!(
+            tree.refusal("/dev/vfio/15=vfio:0000:81:10.2", 241, 15)
+                .contains("that function is in group 16")
+        );
+        assert!(
+            tree.refusal("/dev/vfio/devices/vfio16=vfio:0000:81:10.0", 242, 16)
+                .contains("the kernel has no vfio16")
+        );
+    }
+
+    #[test]
+    fn a_device_on_another_function_is_refused() {
+        let tree = Tree::new();
+        assert!(
+            tree.refusal("/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.1", 231, 192)
+                .contains("the node belongs to rdma:mlx5_0@0000:3b:00.0 now")
+        );
+        assert!(
+            tree.refusal("/dev/infiniband/uverbs0=rdma:mlx5_0", 231, 192)
+                .contains("rdma:mlx5_0@0000:3b:00.0 now")
+        );
+        assert!(
+            tree.refusal("/dev/infiniband/uverbs1=rdma:rxe0@0000:3b:00.0", 231, 193)
+                .contains("which has no PCI function")
+        );
+    }
+
+    #[test]
+    fn a_node_that_is_gone_is_refused() {
+        let tree = Tree::new();
+        assert!(
+            tree.refusal("/dev/infiniband/uverbs9=rdma:mlx5_0", 1, 2)
+                .contains("no uverbs9")
+        );
+        assert!(
+            tree.refusal("/dev/vfio/99=vfio:0000:81:10.0", 1, 2)
+                .contains("no 99")
+        );
+        fs::remove_file(tree.path("bus/pci/devices/0000:81:10.0/iommu_group")).unwrap();
+        assert!(
+            tree.refusal("/dev/vfio/15=vfio:0000:81:10.0", 241, 15)
+                .contains("a group without that function")
+        );
+    }
+
+    #[test]
+    fn a_name_that_no_node_of_the_class_has_is_refused() {
+        let tree = Tree::new();
+        for node in ["rdma_cm", "uverbs", "uverbs0x", "verbs0"] {
+            let expect = format!("/dev/infiniband/{node}=rdma:mlx5_0");
+            assert!(
+                tree.refusal(&expect, 1, 2).contains("is no node of"),
+                "{node}"
+            );
+        }
+        assert!(
+            tree.refusal("/dev/vfio/vfio=vfio:0000:81:10.0", 1, 2)
+                .contains("is no node of")
+        );
+    }
+
+    #[test]
+    fn the_function_is_found_above_an_auxiliary_device() {
+        let path = Path::new("/sys/devices/pci0000:3a/10000:3b:00.0/mlx5_core.sf.4/infiniband/m");
+        assert_eq!(pci_of(path).unwrap().as_str(), "10000:3b:00.0");
+        assert_eq!(
+            pci_of(Path::new("/sys/devices/virtual/infiniband/rxe0")),
+            None
+        );
+    }
+}

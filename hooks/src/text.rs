@@ -1,0 +1,85 @@
+//! Words of strangers in lines for people: escaped, and no longer than a line can bear.
+
+use std::fmt::{self, Write as _};
+
+/// Characters of a foreign text that a message shows.
+const SHOWN: usize = 160;
+
+/// A text in double quotes, its control characters escaped and its length bounded, so that a
+/// message stays one line whatever an annotation holds.
+pub struct Quoted<'a>(pub &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        let mut rest = self.0.chars();
+        for character in rest.by_ref().take(SHOWN) {
+            write!(f, "{}", character.escape_debug())?;
+        }
+        if rest.next().is_some() {
+            f.write_str("…")?;
+        }
+        f.write_char('"')
+    }
+}
+
+/// A list for people, cut after a few entries.
+pub struct Listed<'a>(pub &'a [String]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const ENTRIES: usize = 16;
+        if self.0.is_empty() {
+            return f.write_str("nothing");
+        }
+        for (at, entry) in self.0.iter().take(ENTRIES).enumerate() {
+            if at > 0 {
+                f.write_str(", ")?;
+            }
+            f.write_str(entry)?;
+        }
+        match self.0.len().checked_sub(ENTRIES) {
+            None | Some(0) => Ok(()),
+            Some(more) => write!(f, " and {more} more"),
+        }
+    }
+}
+
+/// One line of a message: what breaks lines is escaped.
+#[must_use]
+pub fn one_line(message: &str) -> String {
+    let mut line = String::with_capacity(message.len());
+    for character in message.chars() {
+        if character.is_control() {
+            line.extend(character.escape_debug());
+        } else {
+            line.push(character);
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_foreign_text_is_escaped_and_cut() {
+        assert_eq!(Quoted("a\nb\"\0").to_string(), r#""a\nb\"\0""#);
+        let long = "x".repeat(100_000);
+        assert!(Quoted(&long).to_string().len() < 200);
+    }
+
+    #[test]
+    fn a_list_is_cut_with_the_count_of_the_rest() {
+        assert_eq!(Listed(&[]).to_string(), "nothing");
+        let names: Vec<String> = (0..20).map(|n| format!("n{n}")).collect();
+        assert!(Listed(&names).to_string().ends_with("n15 and 4 more"));
+        assert_eq!(Listed(&names[..2]).to_string(), "n0, n1");
+    }
+
+    #[test]
+    fn a_message_stays_one_line() {
+        assert_eq!(one_line("a\r\n\u{1b}[31mb"), "a\\r\\n\\u{1b}[31mb");
+    }
+}

@@ -1,0 +1,380 @@
+//! A host of its own for one test: a root directory with the configuration, specifications, sysfs
+//! and device nodes that the test wants, entered by chroot in a private mount namespace. What runs
+//! there is real: this machine's runc, the kernel's cgroups, the binaries of this crate.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses a part of it"
+)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests")]
+
+use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use rustix::fs::{FileType, Mode};
+
+pub const HOOK: &str = env!("CARGO_BIN_EXE_onload-hook");
+pub const WRAPPER: &str = env!("CARGO_BIN_EXE_onload-container-runtime");
+
+/// Where the binaries stand in the sandbox.
+pub const HOOK_THERE: &str = "/opt/onload/onload-hook";
+pub const WRAPPER_THERE: &str = "/opt/onload/onload-container-runtime";
+
+/// Says why a test does not run here.
+pub fn skipped(reason: &str) {
+    println!("skipped: {reason}");
+}
+
+/// Whether this process is root; without it nothing can be mounted.
+pub fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skipped("entering a sandbox needs root");
+    }
+    root
+}
+
+/// Whether a bundle can be run here.
+pub fn has_runc() -> bool {
+    let found = is_root()
+        && Command::new("runc")
+            .arg("--version")
+            .output()
+            .is_ok_and(|o| o.status.success());
+    if !found {
+        skipped("running a bundle needs root and runc");
+    }
+    found
+}
+
+pub struct Sandbox {
+    dir: tempfile::TempDir,
+}
+
+/// A specification of one device with Onload's usual edits. `/dev/onload` is a node like /dev/zero.
+pub const NIC: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic",
+  "containerEdits":{
+    "deviceNodes":[{"path":"/dev/onload","permissions":"rw"},{"path":"/dev/onload_epoll","permissions":"rw"}],
+    "mounts":[{"hostPath":"/opt/onload/lib/libonload.so","containerPath":"/usr/lib/x86_64-linux-gnu/libonload.so","options":["ro","nosuid","nodev","bind"]},
+              {"hostPath":"/opt/onload/lib/libonload.so","containerPath":"/usr/lib64/libonload.so","options":["ro","nosuid","nodev","bind"]}],
+    "env":["LD_PRELOAD=libonload.so","EF_FDTABLE_SIZE=1048576"]},
+  "devices":[{"name":"all","containerEdits":{"env":["ONLOAD_CTK_NIC_ENS1=ens1"]}},
+             {"name":"ens1","containerEdits":{"env":["ONLOAD_CTK_NIC_ENS1=ens1"]}}]}"#;
+
+/// Two HCAs without a PCI function; the nodes are like /dev/full and /dev/null.
+pub const RDMA: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/rdma",
+  "devices":[{"name":"rxe0","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0","permissions":"rw"}],
+      "hooks":[{"hookName":"createRuntime","path":"/opt/onload/onload-hook","args":["onload-hook","createRuntime","--memlock","unlimited","--expect","/dev/infiniband/uverbs0=rdma:rxe0"],"env":["PATH=/usr/sbin:/usr/bin"],"timeout":10}],
+      "env":["ONLOAD_CTK_RDMA_RXE0=rxe0"]}},
+    {"name":"rxe1","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs1","permissions":"rw"}]}}]}"#;
+
+impl Sandbox {
+    pub fn new() -> Self {
+        let sandbox = Sandbox {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        sandbox.chmod("/", 0o755);
+        for dir in [
+            "dev/infiniband",
+            "etc/onload-ctk",
+            "etc/cdi",
+            "opt/onload/lib",
+            "proc",
+            "root",
+            "run/cdi",
+            "sys",
+            "tmp",
+            "var",
+            "usr/share/onload-ctk",
+            "usr/bin",
+            "usr/sbin",
+            "usr/lib",
+            "usr/lib64",
+            "usr/local",
+        ] {
+            sandbox.mkdir(dir);
+        }
+        for (link, target) in [
+            ("bin", "usr/bin"),
+            ("sbin", "usr/sbin"),
+            ("lib", "usr/lib"),
+            ("lib64", "usr/lib64"),
+            ("var/run", "/run"),
+        ] {
+            symlink(target, sandbox.path(link)).unwrap();
+        }
+        fs::copy(HOOK, sandbox.path(HOOK_THERE)).unwrap();
+        fs::copy(WRAPPER, sandbox.path(WRAPPER_THERE)).unwrap();
+        sandbox.file("/usr/share/onload-ctk/ld.so.preload", "libonload.so\n");
+        sandbox.library();
+        sandbox.nodes();
+        sandbox.sysfs("uverbs0", "rxe0", "1:7");
+        sandbox.sysfs("uverbs1", "rxe1", "1:3");
+        sandbox.file("/etc/cdi/onload.dev-nic.json", NIC);
+        sandbox.file("/run/cdi/onload.dev-rdma.json", RDMA);
+        sandbox.allow(&["nic", "rdma"], "");
+        sandbox
+    }
+
+    /// The path outside.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path.trim_start_matches('/'))
+    }
+
+    pub fn mkdir(&self, path: &str) {
+        let mut at = String::new();
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            at = format!("{at}/{part}");
+            if !self.path(&at).exists() {
+                fs::create_dir(self.path(&at)).unwrap();
+                self.chmod(&at, 0o755);
+            }
+        }
+    }
+
+    pub fn chmod(&self, path: &str, mode: u32) {
+        fs::set_permissions(self.path(path), Permissions::from_mode(mode)).unwrap();
+    }
+
+    pub fn file(&self, path: &str, text: impl AsRef<[u8]>) {
+        if let Some((dir, _)) = path.rsplit_once('/') {
+            self.mkdir(dir);
+        }
+        fs::write(self.path(path), text).unwrap();
+        self.chmod(path, 0o644);
+    }
+
+    pub fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.path(path)).unwrap()
+    }
+
+    /// Allows classes by annotation; `more` is the rest of the configuration.
+    pub fn allow(&self, classes: &[&str], more: &str) {
+        let classes: Vec<String> = classes.iter().map(|class| format!("{class:?}")).collect();
+        let text = format!(
+            "[annotations]\nallow = [{}]\n{more}\n[cdi]\nhook-path = {HOOK_THERE:?}\n",
+            classes.join(", ")
+        );
+        self.file("/etc/onload-ctk/config.toml", text);
+    }
+
+    fn library(&self) {
+        // Any shared library does: it is loaded, not called.
+        let found = [
+            "/lib/x86_64-linux-gnu/libutil.so.1",
+            "/lib/x86_64-linux-gnu/libdl.so.2",
+            "/lib64/libdl.so.2",
+        ]
+        .into_iter()
+        .find(|path| Path::new(path).exists());
+        match found {
+            Some(path) => {
+                fs::copy(path, self.path("/opt/onload/lib/libonload.so")).unwrap();
+            }
+            None => self.file("/opt/onload/lib/libonload.so", "no library here"),
+        }
+    }
+
+    fn nodes(&self) {
+        for (name, minor) in [
+            ("null", 3),
+            ("zero", 5),
+            ("full", 7),
+            ("random", 8),
+            ("urandom", 9),
+        ] {
+            self.node(&format!("/dev/{name}"), 1, minor);
+        }
+        self.node("/dev/tty", 5, 0);
+        self.node("/dev/onload", 1, 5);
+        self.node("/dev/onload_epoll", 1, 5);
+        self.node("/dev/infiniband/uverbs0", 1, 7);
+        self.node("/dev/infiniband/uverbs1", 1, 3);
+    }
+
+    pub fn node(&self, path: &str, major: u32, minor: u32) {
+        let device = rustix::fs::makedev(major, minor);
+        let mode = Mode::from_raw_mode(0o666);
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            self.path(path),
+            FileType::CharacterDevice,
+            mode,
+            device,
+        )
+        .unwrap();
+        self.chmod(path, 0o666);
+    }
+
+    /// A verbs node as the kernel shows it, in a tree that is mounted over /sys/class.
+    pub fn sysfs(&self, node: &str, ibdev: &str, numbers: &str) {
+        self.file(
+            &format!("/sysfs/class/infiniband_verbs/{node}/ibdev"),
+            format!("{ibdev}\n"),
+        );
+        self.file(
+            &format!("/sysfs/class/infiniband_verbs/{node}/dev"),
+            format!("{numbers}\n"),
+        );
+        self.mkdir(&format!("/sysfs/class/infiniband/{ibdev}"));
+    }
+
+    /// Runs a shell script in the sandbox. Its standard input is what is given, its name `$0`.
+    pub fn script(&self, script: &str, input: &[u8]) -> Output {
+        let root = self.dir.path().display();
+        let enter = format!(
+            "set -e
+             mount --bind {root} {root}
+             cd {root}
+             for d in usr/bin usr/sbin usr/lib usr/lib64 usr/local proc; do mount --rbind /$d $d; done
+             mount -t tmpfs none sys
+             mkdir -p sys/fs/cgroup sys/class sys/kernel
+             mount --rbind /sys/fs/cgroup sys/fs/cgroup
+             mount --rbind /sys/kernel sys/kernel
+             mount --bind sysfs/class sys/class
+             exec chroot {root} /bin/sh -c \"$SCRIPT\" sh"
+        );
+        let mut child = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", &enter])
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("SCRIPT", format!("cd /; {script}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let bytes = input.to_vec();
+        let feeder = std::thread::spawn(move || {
+            // A program that stops reading early is one of the things tested.
+            let _ = stdin.write_all(&bytes);
+        });
+        let output = child.wait_with_output().unwrap();
+        feeder.join().unwrap();
+        output
+    }
+
+    /// Runs `onload-hook precreate` in `/bundle`.
+    pub fn precreate(&self, config: &[u8]) -> Output {
+        self.script(
+            &format!("cd /bundle && exec {HOOK_THERE} precreate"),
+            config,
+        )
+    }
+
+    /// Makes `/bundle` with a root file system of the host's own shell, and writes `config.json`.
+    pub fn bundle(&self, config: &serde_json::Value) {
+        self.root_file_system("/bundle/rootfs");
+        self.file("/bundle/config.json", serde_json::to_vec(config).unwrap());
+    }
+
+    /// A root file system with a dynamic shell, its loader and its libc.
+    pub fn root_file_system(&self, at: &str) {
+        for dir in [
+            "bin",
+            "dev",
+            "proc",
+            "sys",
+            "etc",
+            "tmp",
+            "usr/lib64",
+            "usr/lib/x86_64-linux-gnu",
+        ] {
+            self.mkdir(&format!("{at}/{dir}"));
+        }
+        for (link, target) in [("lib64", "usr/lib64"), ("lib", "usr/lib")] {
+            let link = self.path(&format!("{at}/{link}"));
+            if !link.exists() {
+                symlink(target, link).unwrap();
+            }
+        }
+        for (from, to) in [
+            ("/bin/dash", "bin/sh"),
+            (
+                "/lib64/ld-linux-x86-64.so.2",
+                "usr/lib64/ld-linux-x86-64.so.2",
+            ),
+            (
+                "/lib/x86_64-linux-gnu/libc.so.6",
+                "usr/lib/x86_64-linux-gnu/libc.so.6",
+            ),
+        ] {
+            fs::copy(from, self.path(&format!("{at}/{to}"))).unwrap();
+        }
+    }
+
+    /// Every file of the sandbox outside `/bundle` and `/run/runc`, with what it holds.
+    pub fn snapshot(&self) -> Vec<(PathBuf, String)> {
+        let mut entries = Vec::new();
+        snapshot(self.dir.path(), self.dir.path(), &mut entries);
+        entries.sort();
+        entries
+    }
+}
+
+fn snapshot(root: &Path, dir: &Path, entries: &mut Vec<(PathBuf, String)>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.strip_prefix(root).unwrap().to_owned();
+        if ["bundle", "run/runc", "tmp"]
+            .iter()
+            .any(|left| name == Path::new(left))
+        {
+            continue;
+        }
+        let stat = fs::symlink_metadata(&path).unwrap();
+        let content = if stat.is_symlink() {
+            format!("-> {}", fs::read_link(&path).unwrap().display())
+        } else if stat.is_file() {
+            let bytes = fs::read(&path).unwrap();
+            format!("{} bytes, {:?}", bytes.len(), &bytes[..bytes.len().min(64)])
+        } else {
+            String::new()
+        };
+        let mode = stat.permissions().mode();
+        entries.push((name, format!("{mode:o} {content}")));
+        if stat.is_dir() {
+            snapshot(root, &path, entries);
+        }
+    }
+}
+
+/// A configuration like an engine's, for a shell command.
+pub fn config(annotations: &serde_json::Value, command: &str) -> serde_json::Value {
+    serde_json::json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": false,
+            "user": {"uid": 0, "gid": 0},
+            "args": ["/bin/sh", "-c", command],
+            "env": ["PATH=/usr/bin:/bin"],
+            "cwd": "/",
+            "capabilities": {"bounding": ["CAP_KILL"], "effective": ["CAP_KILL"], "permitted": ["CAP_KILL"]},
+            "noNewPrivileges": true
+        },
+        "root": {"path": "rootfs", "readonly": false},
+        "hostname": "c",
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]}
+        ],
+        "annotations": annotations,
+        "linux": {
+            "resources": {"devices": [{"allow": false, "access": "rwm"}]},
+            "namespaces": [{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}]
+        }
+    })
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

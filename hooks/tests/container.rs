@@ -1,0 +1,332 @@
+//! Containers of this machine's runc, created through the wrapper.
+
+mod common;
+
+use common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdout};
+use serde_json::json;
+
+/// Runs `/bundle` as a container called `id`; `before` are global options.
+fn run(sandbox: &Sandbox, id: &str) -> std::process::Output {
+    sandbox.script(
+        &format!("exec {WRAPPER_THERE} --root /run/runc run -b /bundle {id}"),
+        b"",
+    )
+}
+
+fn unique(name: &str) -> String {
+    format!("onload-ctk-{name}-{}", std::process::id())
+}
+
+#[test]
+fn a_container_that_asks_can_open_the_nodes_and_has_the_preload() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let command = "exec 3<>/dev/onload && echo opened; echo $LD_PRELOAD $EF_FDTABLE_SIZE $ONLOAD_CTK_NIC_ENS1; \
+                   while read -r line; do case $line in *libonload.so*) echo mapped; break;; esac; done < /proc/self/maps";
+    sandbox.bundle(&config(&json!({"onload.dev/nic": "all"}), command));
+    let output = run(&sandbox, &unique("nic"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output),
+        "opened\nlibonload.so 1048576 ens1\nmapped\n"
+    );
+}
+
+#[test]
+fn a_container_that_asks_for_nothing_gets_nothing() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let command = "test -e /dev/onload && echo node; echo ${LD_PRELOAD:-none}; exit 7";
+    sandbox.bundle(&config(&json!({"example.com/nic": "all"}), command));
+    let before = sandbox.read("/bundle/config.json");
+    let output = run(&sandbox, &unique("none"));
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "none\n");
+    assert_eq!(sandbox.read("/bundle/config.json"), before);
+}
+
+#[test]
+fn standard_streams_and_the_exit_status_come_through() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let command = "read -r word; echo out $word; echo err >&2; exit 42";
+    sandbox.bundle(&config(&json!({"onload.dev/nic": "ens1"}), command));
+    let script = format!(
+        "exec {WRAPPER_THERE} --root /run/runc run -b /bundle {}",
+        unique("streams")
+    );
+    let output = sandbox.script(&script, b"hello\n");
+    assert_eq!(output.status.code(), Some(42));
+    assert_eq!(stdout(&output), "out hello\n");
+    assert!(stderr(&output).contains("err\n"));
+}
+
+#[test]
+fn create_start_exec_kill_and_delete_pass_through() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let command = "trap 'echo got term; exit 9' TERM; echo up > /tmp/up; while :; do read -r x < /proc/loadavg; done";
+    sandbox.bundle(&config(&json!({"onload.dev/nic": "all"}), command));
+    let id = unique("verbs");
+    let script = format!(
+        "r='{WRAPPER_THERE} --root /run/runc --log /tmp/log --log-format json'
+         $r create --bundle /bundle --pid-file /tmp/pid {id} > /tmp/out 2>&1 < /dev/null || exit 10
+         $r state {id} > /tmp/state || exit 11
+         $r start {id} || exit 12
+         while ! test -e /bundle/rootfs/tmp/up; do sleep 0.1; done
+         $r exec {id} /bin/sh -c 'exec 3<>/dev/onload && echo exec opened' || exit 13
+         $r kill {id} TERM || exit 14
+         i=0; while $r state {id} | grep -q running && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
+         $r delete {id} || exit 15
+         $r state {id} && exit 16
+         cat /tmp/out"
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{} {}",
+        stdout(&output),
+        stderr(&output)
+    );
+    assert!(
+        stdout(&output).contains("exec opened\n"),
+        "{}",
+        stdout(&output)
+    );
+    assert!(
+        stdout(&output).contains("got term\n"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn a_process_of_user_0_and_of_another_user_has_ipc_lock() {
+    if !has_runc() {
+        return;
+    }
+    const IPC_LOCK: u64 = 1 << 14;
+    for uid in [0, 1000] {
+        let sandbox = Sandbox::new();
+        let command = "while read -r name value; do case $name in CapEff:) echo $value;; esac; done < /proc/self/status";
+        let mut config = config(
+            &json!({"onload.dev/rdma": "rxe1", "onload.dev/ipc-lock": "true"}),
+            command,
+        );
+        config["process"]["user"] = json!({"uid": uid, "gid": uid});
+        sandbox.bundle(&config);
+        let output = run(&sandbox, &unique(&format!("ipc{uid}")));
+        assert!(output.status.success(), "{}", stderr(&output));
+        let effective = u64::from_str_radix(stdout(&output).trim(), 16).unwrap();
+        assert_eq!(effective & IPC_LOCK, IPC_LOCK, "user {uid}");
+    }
+}
+
+#[test]
+fn without_ipc_lock_no_capability_is_added() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let command = "while read -r name value; do case $name in CapBnd:) echo $value;; esac; done < /proc/self/status";
+    sandbox.bundle(&config(&json!({"onload.dev/rdma": "rxe1"}), command));
+    let output = run(&sandbox, &unique("caps"));
+    assert_eq!(stdout(&output), "0000000000000020\n", "{}", stderr(&output));
+}
+
+#[test]
+fn the_memory_lock_limit_rises_as_far_as_this_machine_lets_it() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let line = "while read -r a b c soft hard rest; do case \"$a $b $c\" in 'Max locked memory') echo $soft $hard;; esac; done";
+    let command = format!("{line} < /proc/self/limits");
+    sandbox.bundle(&config(&json!({"onload.dev/rdma": "rxe0"}), &command));
+    let output = run(&sandbox, &unique("memlock"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let own = sandbox.script("while read -r a b c soft hard rest; do case \"$a $b $c\" in 'Max locked memory') echo $hard;; esac; done < /proc/self/limits", b"");
+    let may = rustix::thread::capabilities(None)
+        .unwrap()
+        .effective
+        .contains(rustix::thread::CapabilitySet::SYS_RESOURCE);
+    let want = if may {
+        "unlimited".to_owned()
+    } else {
+        stdout(&own).trim().to_owned()
+    };
+    assert_eq!(stdout(&output), format!("{want} {want}\n"));
+    if !may {
+        assert!(
+            stderr(&output).contains("CAP_SYS_RESOURCE is missing"),
+            "{}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn the_hook_of_a_cdi_specification_stops_a_container_whose_node_was_renumbered() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let mut config = config(&json!({}), "echo started");
+    // As an engine leaves it that applied the specification before a reset.
+    config["linux"]["devices"] =
+        json!([{"path": "/dev/infiniband/uverbs0", "type": "c", "major": 1, "minor": 3}]);
+    config["hooks"] = json!({"createRuntime": [{"path": HOOK_THERE, "args": ["onload-hook", "createRuntime", "--memlock", "unlimited",
+        "--expect", "/dev/infiniband/uverbs0=rdma:rxe0"], "env": ["PATH=/usr/bin"]}]});
+    sandbox.bundle(&config);
+    let id = unique("renumbered");
+    let output = run(&sandbox, &id);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stdout(&output), "");
+    let message = stderr(&output);
+    assert!(message.contains(&format!("container {id}")), "{message}");
+    assert!(
+        message.contains("the node is 1:3 but the kernel's uverbs0 is 1:7"),
+        "{message}"
+    );
+}
+
+#[test]
+fn preload_by_file_reaches_exec_d_processes_and_bounds_the_table() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let command = "ulimit -Hn; /bin/sh -c 'while read -r line; do case $line in *libonload.so*) echo mapped; break;; esac; done < /proc/self/maps'; echo ${LD_PRELOAD:-no variable}";
+    let mut config = config(
+        &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
+        command,
+    );
+    config["process"]["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 4096}]);
+    sandbox.bundle(&config);
+    sandbox.allow(&["nic"], "");
+    let text = sandbox.read("/etc/onload-ctk/config.toml");
+    sandbox.file(
+        "/etc/onload-ctk/config.toml",
+        format!("{text}fdtable-size = 2048\n"),
+    );
+    let output = run(&sandbox, &unique("file"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "2048\nmapped\nno variable\n");
+}
+
+#[test]
+fn an_image_s_own_preload_list_is_merged_and_cleaned_up() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let command = "while read -r line; do echo $line; done < /etc/ld.so.preload";
+    sandbox.bundle(&config(
+        &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
+        command,
+    ));
+    sandbox.file("/bundle/rootfs/etc/ld.so.preload", "libother.so # theirs\n");
+    let id = unique("merge");
+    let output = run(&sandbox, &id);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "libonload.so\nlibother.so\n");
+    assert!(sandbox.path("/run/onload-ctk").exists());
+    assert!(!sandbox.path(&format!("/run/onload-ctk/{id}")).exists());
+    assert_eq!(
+        sandbox.read("/bundle/rootfs/etc/ld.so.preload"),
+        "libother.so # theirs\n"
+    );
+}
+
+#[test]
+fn two_hundred_containers_leave_nothing_behind() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let mut asks = config(
+        &json!({"onload.dev/nic": "all", "onload.dev/rdma": "rxe0", "onload.dev/preload": "file"}),
+        ":",
+    );
+    asks["process"]["args"] = json!(["/bin/sh", "-c", ":"]);
+    sandbox.bundle(&asks);
+    sandbox.file(
+        "/bundle/rootfs/etc/ld.so.preload",
+        "libonload.so\nlibm.so.6\n",
+    );
+    let pristine = sandbox.read("/bundle/config.json");
+    let id = unique("many");
+    sandbox.file("/tmp/config.json", &pristine);
+    // One first, which makes /run/onload-ctk itself.
+    let once = |count: usize| {
+        let script = format!(
+            "i=0; while test $i -lt {count}; do i=$((i+1)); cp /tmp/config.json /bundle/config.json
+             {WRAPPER_THERE} --root /run/runc --log /tmp/log run -b /bundle {id}-$i || exit 1; done"
+        );
+        let output = sandbox.script(&script, b"");
+        assert!(output.status.success(), "{}", stderr(&output));
+    };
+    once(1);
+    let before = sandbox.snapshot();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")
+        .unwrap()
+        .lines()
+        .count();
+    once(200);
+    assert_eq!(sandbox.snapshot(), before);
+    assert_eq!(
+        std::fs::read_to_string("/proc/self/mountinfo")
+            .unwrap()
+            .lines()
+            .count(),
+        mounts
+    );
+    assert_eq!(
+        std::fs::read_dir(sandbox.path("/run/onload-ctk"))
+            .unwrap()
+            .count(),
+        0
+    );
+    assert_eq!(
+        std::fs::read_dir(sandbox.path("/bundle")).unwrap().count(),
+        2
+    );
+}
+
+#[test]
+fn our_failures_reach_the_engine_the_way_runc_s_do() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.bundle(&config(
+        &json!({"onload.dev/vfio": "0000:81:10.0"}),
+        "echo started",
+    ));
+    let script = format!(
+        "{WRAPPER_THERE} --root /run/runc --log /tmp/log.json --log-format json create -b /bundle {id}; echo status $?; cat /tmp/log.json",
+        id = unique("refused")
+    );
+    let output = sandbox.script(&script, b"");
+    let text = stdout(&output);
+    let (status, log) = text.split_once('\n').unwrap();
+    assert_eq!(status, "status 1");
+    let line: serde_json::Value = serde_json::from_str(log.trim()).unwrap();
+    assert_eq!(line["level"], "error");
+    let message = line["msg"].as_str().unwrap();
+    assert!(
+        message.contains("annotation \"onload.dev/vfio\"")
+            && message.contains("allow = [\"nic\", \"rdma\", \"vfio\"]"),
+        "{message}"
+    );
+    assert!(stderr(&output).contains("onload.dev/vfio"));
+}

@@ -1,0 +1,864 @@
+//! The filter against a host that stands in this file: what is written, what is kept, what is refused.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use onload_cdi::config::OciConfig;
+use onload_cdi::inject::{Node, NodeInfo, NodeKind};
+use onload_cdi::registry::SpecSource;
+use onload_hooks::class::Class;
+use onload_hooks::config::{Config, Memlock};
+use onload_hooks::elf::Summary;
+use onload_hooks::filter::{Container, FilterError, Outcome, apply};
+use onload_hooks::host::{Host, HostError, Privilege, Settings};
+use onload_hooks::specs::{Specs, SpecsError};
+use onload_hooks::state::ContainerId;
+use onload_hooks::sysfs::Sysfs;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+const NIC: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic",
+  "containerEdits":{
+    "deviceNodes":[{"path":"/dev/onload","permissions":"rw"}],
+    "mounts":[{"hostPath":"/usr/lib64/libonload.so","containerPath":"/usr/lib64/libonload.so","options":["ro","bind"]}],
+    "env":["LD_PRELOAD=libonload.so","EF_FDTABLE_SIZE=1048576"]},
+  "devices":[{"name":"all","containerEdits":{"env":["ONLOAD_CTK_NIC_ENS1=ens1"]}}]}"#;
+const NODES: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic-nodes",
+  "containerEdits":{"deviceNodes":[{"path":"/dev/onload","permissions":"rw"},{"path":"/dev/onload_epoll"}]},
+  "devices":[{"name":"all","containerEdits":{"env":["A=1"],"mounts":[
+      {"hostPath":"/usr/bin/onload","containerPath":"/usr/bin/onload","options":["ro","bind"]},
+      {"hostPath":"/usr/share/x","containerPath":"/x","options":["ro","bind"]}],
+      "hooks":[{"hookName":"poststart","path":"/bin/true","args":["true"],"env":["X=1"]}]}},
+    {"name":"ens1","containerEdits":{"env":["ENS1=ens1"]}}]}"#;
+const PROFILE: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/profile",
+  "devices":[{"name":"latency","containerEdits":{"env":["EF_POLL_USEC=100000","EF_SPIN=1"]}}]}"#;
+const RDMA: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/rdma",
+  "devices":[{"name":"rxe0","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0","permissions":"rw"},{"path":"/dev/infiniband/rdma_cm","permissions":"rw"}]}},
+    {"name":"all","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0","permissions":"rw"}]}},
+    {"name":"fabric","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}]}}]}"#;
+const HUGE: &str = r#"{"cdiVersion":"0.5.0","kind":"onload.dev/hugepages",
+  "devices":[{"name":"2Mi","containerEdits":{"mounts":[{"hostPath":"hugetlbfs","containerPath":"/dev/hugepages-2Mi","type":"hugetlbfs","options":["nosuid","nodev","pagesize=2M","mode=1777"]}]}}]}"#;
+
+/// A host with these specifications, and a directory for the container's root and for sysfs.
+struct FakeHost {
+    dir: tempfile::TempDir,
+    config: Config,
+    privilege: Privilege,
+    nodes: BTreeMap<String, Node>,
+    has_preload_file: bool,
+}
+
+impl FakeHost {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for path in [
+            "b/rootfs/etc",
+            "b/rootfs/usr/lib64",
+            "b/rootfs/dev",
+            "sys/class/infiniband/rxe0",
+        ] {
+            std::fs::create_dir_all(dir.path().join(path)).unwrap();
+        }
+        let mut config = Config::default();
+        config.annotations.allow = Class::ALL.to_vec();
+        let node = |major, minor| Node {
+            kind: NodeKind::Char,
+            major,
+            minor,
+            mode: 0o666,
+        };
+        let nodes = [
+            ("/dev/onload", node(243, 0)),
+            ("/dev/onload_epoll", node(242, 0)),
+            ("/dev/infiniband/uverbs0", node(231, 192)),
+            ("/dev/infiniband/rdma_cm", node(10, 260)),
+        ];
+        let host = FakeHost {
+            dir,
+            config,
+            privilege: Privilege {
+                is_initial_namespace: true,
+                may_raise_limits: true,
+                memlock_hard: Some(65536),
+                nofile_soft: Some(1024),
+                nofile_hard: Some(1_073_741_816),
+            },
+            nodes: nodes
+                .into_iter()
+                .map(|(path, node)| (path.to_owned(), node))
+                .collect(),
+            has_preload_file: true,
+        };
+        host.sysfs_file("uverbs0/ibdev", "rxe0\n");
+        host.sysfs_file("uverbs0/dev", "231:192\n");
+        host
+    }
+
+    fn sysfs_file(&self, path: &str, text: &str) {
+        let path = self
+            .dir
+            .path()
+            .join("sys/class/infiniband_verbs")
+            .join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    fn root_file(&self, path: &str, text: &str) {
+        std::fs::write(self.dir.path().join("b/rootfs").join(path), text).unwrap();
+    }
+
+    fn apply_bytes(&self, json: &[u8]) -> Result<Outcome, FilterError> {
+        let bundle = self.dir.path().join("b");
+        apply(
+            json,
+            Container {
+                bundle: &bundle,
+                id: None,
+            },
+            self,
+        )
+    }
+
+    fn apply(&self, config: &Value) -> Result<Outcome, FilterError> {
+        self.apply_bytes(&serde_json::to_vec(config).unwrap())
+    }
+
+    /// The configuration as it becomes.
+    fn after(&self, config: &Value) -> Value {
+        let outcome = self.apply(config).unwrap();
+        serde_json::from_slice(&outcome.config.unwrap()).unwrap()
+    }
+
+    fn refusal(&self, config: &Value) -> String {
+        self.apply(config).unwrap_err().to_string()
+    }
+}
+
+impl NodeInfo for FakeHost {
+    fn node(&self, host_path: &str) -> io::Result<Node> {
+        self.nodes
+            .get(host_path)
+            .copied()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Host for FakeHost {
+    fn settings(&self) -> Result<Settings, HostError> {
+        Ok(Settings {
+            config: self.config.clone(),
+            file: PathBuf::from("/etc/onload-ctk/config.toml"),
+        })
+    }
+
+    fn specs(&self, _wanted: &[Class]) -> Result<Specs, SpecsError> {
+        let sources = [NIC, NODES, PROFILE, RDMA, HUGE]
+            .iter()
+            .enumerate()
+            .map(|(at, text)| SpecSource {
+                path: PathBuf::from(format!("/etc/cdi/{at}.json")),
+                priority: 0,
+                content: onload_cdi::parse::from_json(text.as_bytes())
+                    .map_err(|error| error.to_string()),
+            });
+        Ok(Specs::from_sources(sources.collect()))
+    }
+
+    fn sysfs(&self) -> Sysfs {
+        Sysfs::at(self.dir.path().join("sys"))
+    }
+
+    fn privilege(&self) -> Privilege {
+        self.privilege
+    }
+
+    fn preload_file(&self) -> Result<(), HostError> {
+        if self.has_preload_file {
+            return Ok(());
+        }
+        let path = PathBuf::from("/usr/share/onload-ctk/ld.so.preload");
+        let error = io::ErrorKind::NotFound.into();
+        Err(HostError::Trust(onload_hooks::trusted::TrustError::Open {
+            path,
+            error,
+        }))
+    }
+
+    fn library(&self, _path: &str) -> Option<Summary> {
+        Some(Summary {
+            machine: 62,
+            is_64: true,
+            ..Summary::default()
+        })
+    }
+}
+
+fn config(annotations: &Value) -> Value {
+    json!({
+        "ociVersion": "1.0.2",
+        "process": {"user": {"uid": 1000, "gid": 1000}, "args": ["/bin/app"], "env": ["PATH=/bin"], "cwd": "/"},
+        "root": {"path": "rootfs"},
+        "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"},
+                   {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid"]}],
+        "annotations": annotations,
+        "linux": {"resources": {"devices": [{"allow": false, "access": "rwm"}]}}
+    })
+}
+
+fn ask(class: &str, names: &str) -> Value {
+    config(&json!({format!("onload.dev/{class}"): names}))
+}
+
+fn env(config: &Value) -> Vec<String> {
+    config["process"]["env"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| e.as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_request_gives_nodes_exact_rules_mounts_and_variables() {
+    let after = FakeHost::new().after(&ask("nic", "all"));
+    assert_eq!(
+        env(&after),
+        [
+            "PATH=/bin",
+            "EF_FDTABLE_SIZE=1048576",
+            "ONLOAD_CTK_NIC_ENS1=ens1",
+            "LD_PRELOAD=libonload.so"
+        ]
+    );
+    assert_eq!(
+        after["linux"]["devices"],
+        json!([{"path": "/dev/onload", "type": "c", "major": 243, "minor": 0, "fileMode": 438, "uid": 1000, "gid": 1000}])
+    );
+    assert_eq!(
+        after["linux"]["resources"]["devices"],
+        json!([{"allow": false, "access": "rwm"},
+               {"allow": true, "type": "c", "major": 243, "minor": 0, "access": "rw"}])
+    );
+    let destinations: Vec<&str> = after["mounts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| m["destination"].as_str().unwrap())
+        .collect();
+    assert_eq!(destinations, ["/proc", "/dev", "/usr/lib64/libonload.so"]);
+    assert_eq!(
+        after["process"]["capabilities"],
+        Value::Null,
+        "no capability unasked"
+    );
+    assert_eq!(after["process"]["rlimits"], Value::Null, "no limit unasked");
+}
+
+#[test]
+fn the_image_s_own_preload_stays_behind_ours() {
+    let host = FakeHost::new();
+    for (own, merged) in [
+        ("libjemalloc.so", "libonload.so:libjemalloc.so"),
+        ("a.so:b.so", "libonload.so:a.so:b.so"),
+        ("a.so b.so", "libonload.so:a.so b.so"),
+        ("a.so:libonload.so", "a.so:libonload.so"),
+        ("libonload.so", "libonload.so"),
+    ] {
+        let mut config = ask("nic", "all");
+        config["process"]["env"] = json!([format!("LD_PRELOAD={own}")]);
+        let after = host.after(&config);
+        assert!(
+            env(&after).contains(&format!("LD_PRELOAD={merged}")),
+            "{own}: {:?}",
+            env(&after)
+        );
+    }
+}
+
+#[test]
+fn settings_that_the_container_brings_win_over_a_profile_s() {
+    let mut config = ask("profile", "latency");
+    config["process"]["env"] = json!(["EF_SPIN=0"]);
+    assert_eq!(
+        env(&FakeHost::new().after(&config)),
+        ["EF_SPIN=0", "EF_POLL_USEC=100000"]
+    );
+}
+
+#[test]
+fn the_annotation_chooses_how_to_preload() {
+    let host = FakeHost::new();
+    let with = |mode: &str| config(&json!({"onload.dev/nic": "all", "onload.dev/preload": mode}));
+    let off = host.after(&with("off"));
+    assert!(
+        !env(&off)
+            .iter()
+            .any(|entry| entry.starts_with("LD_PRELOAD="))
+    );
+    let file = host.after(&with("file"));
+    assert!(
+        !env(&file)
+            .iter()
+            .any(|entry| entry.starts_with("LD_PRELOAD="))
+    );
+    let mount = file["mounts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|m| m["destination"] == "/etc/ld.so.preload");
+    assert_eq!(
+        mount.unwrap()["source"],
+        "/usr/share/onload-ctk/ld.so.preload"
+    );
+    assert_eq!(
+        file["process"]["rlimits"],
+        json!([{"type": "RLIMIT_NOFILE", "hard": 1_048_576, "soft": 1024}]),
+        "docker's limit would make the table too large"
+    );
+}
+
+#[test]
+fn preload_by_file_caps_the_limit_of_open_files_and_never_raises_it() {
+    let host = FakeHost::new();
+    for (held, capped) in [
+        (
+            (1_073_741_816_u64, 1_073_741_816_u64),
+            (1_048_576_u64, 1_048_576_u64),
+        ),
+        ((1024, 4096), (1024, 4096)),
+        ((1024, 1 << 40), (1024, 1_048_576)),
+    ] {
+        let mut config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}));
+        config["process"]["rlimits"] =
+            json!([{"type": "RLIMIT_NOFILE", "soft": held.0, "hard": held.1}]);
+        let after = host.after(&config);
+        let limit = &after["process"]["rlimits"][0];
+        assert_eq!(
+            (limit["soft"].as_u64(), limit["hard"].as_u64()),
+            (Some(capped.0), Some(capped.1))
+        );
+    }
+}
+
+#[test]
+fn preload_by_file_without_the_file_or_over_a_user_s_mount_is_refused() {
+    let mut host = FakeHost::new();
+    let mut config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}));
+    host.root_file("etc/ld.so.preload", "libown.so\n");
+    assert!(host.refusal(&config).contains("this door cannot merge it"));
+    host.root_file("etc/ld.so.preload", "# nothing\nlibonload.so\n");
+    assert!(host.apply(&config).is_ok());
+    host.has_preload_file = false;
+    assert!(
+        host.refusal(&config)
+            .contains("/usr/share/onload-ctk/ld.so.preload")
+    );
+    host.has_preload_file = true;
+    config["mounts"].as_array_mut().unwrap().push(
+        json!({"destination": "/etc/ld.so.preload", "type": "bind", "source": "/home/me/list", "options": ["bind"]}),
+    );
+    assert!(
+        host.refusal(&config)
+            .contains("a mount of the container's own")
+    );
+}
+
+#[test]
+fn an_image_s_list_is_merged_into_a_file_that_poststop_removes() {
+    let host = FakeHost::new();
+    host.root_file("etc/ld.so.preload", "/lib/libown.so libtwo.so\n");
+    let json = serde_json::to_vec(&config(
+        &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
+    ))
+    .unwrap();
+    let id: ContainerId = "c1".parse().unwrap();
+    let bundle = host.dir.path().join("b");
+    let container = Container {
+        bundle: &bundle,
+        id: Some(&id),
+    };
+    let outcome = apply(&json, container, &host).unwrap();
+    let file = outcome.file.unwrap();
+    assert_eq!(
+        String::from_utf8(file.bytes).unwrap(),
+        "libonload.so\n/lib/libown.so\nlibtwo.so\n"
+    );
+    let config = outcome.config.unwrap();
+    let after: Value = serde_json::from_slice(&config).unwrap();
+    assert_eq!(
+        after["mounts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|m| m["destination"] == "/etc/ld.so.preload")
+            .unwrap()["source"],
+        "/run/onload-ctk/c1/ld.so.preload"
+    );
+    assert_eq!(
+        after["hooks"]["poststop"][0]["args"],
+        json!(["onload-hook", "poststop"])
+    );
+    let again = apply(&config, container, &host).unwrap();
+    assert_eq!((again.config, again.file), (None, None));
+}
+
+#[test]
+fn a_libc_that_cannot_load_it_stops_the_container_or_skips_the_preload() {
+    let mut host = FakeHost::new();
+    std::fs::create_dir_all(host.dir.path().join("b/rootfs/lib")).unwrap();
+    host.root_file("lib/ld-musl-x86_64.so.1", "x");
+    for mode in ["env", "file"] {
+        let config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": mode}));
+        host.config.annotations.on_incompatible = onload_hooks::config::OnIncompatible::Fail;
+        let message = host.refusal(&config);
+        assert!(
+            message.contains("annotation \"onload.dev/nic\": the image's libc is musl"),
+            "{message}"
+        );
+        host.config.annotations.on_incompatible = onload_hooks::config::OnIncompatible::Skip;
+        let outcome = host.apply(&config).unwrap();
+        assert!(
+            outcome
+                .warnings
+                .iter()
+                .any(|warning| warning.contains("is not preloaded: the image's libc is musl"))
+        );
+        let text = String::from_utf8(outcome.config.unwrap()).unwrap();
+        assert!(
+            !text.contains("LD_PRELOAD")
+                && !text.contains("ld.so.preload")
+                && text.contains("/dev/onload")
+        );
+    }
+    host.config.annotations.on_incompatible = onload_hooks::config::OnIncompatible::Fail;
+    host.after(&ask("nic-nodes", "all"));
+}
+
+#[test]
+fn rdma_raises_the_memory_lock_limit_and_never_lowers_it() {
+    let mut host = FakeHost::new();
+    let after = host.after(&ask("rdma", "rxe0"));
+    assert_eq!(
+        after["process"]["rlimits"],
+        json!([{"type": "RLIMIT_MEMLOCK", "hard": u64::MAX, "soft": u64::MAX}])
+    );
+    host.config.cdi.memlock = Memlock::Bytes(1000);
+    let mut config = ask("rdma", "rxe0");
+    config["process"]["rlimits"] = json!([{"type": "RLIMIT_MEMLOCK", "hard": 2000, "soft": 500}]);
+    assert_eq!(
+        host.after(&config)["process"]["rlimits"][0],
+        json!({"type": "RLIMIT_MEMLOCK", "hard": 2000, "soft": 1000})
+    );
+}
+
+#[test]
+fn without_the_right_no_limit_above_one_s_own_is_written() {
+    let mut host = FakeHost::new();
+    host.privilege.may_raise_limits = false;
+    let outcome = host.apply(&ask("rdma", "rxe0")).unwrap();
+    assert!(outcome.warnings[0].contains("CAP_SYS_RESOURCE is missing"));
+    let after: Value = serde_json::from_slice(&outcome.config.unwrap()).unwrap();
+    assert_eq!(
+        after["process"]["rlimits"][0],
+        json!({"type": "RLIMIT_MEMLOCK", "hard": 65536, "soft": 65536})
+    );
+}
+
+#[test]
+fn ipc_lock_goes_into_the_sets_that_the_user_needs() {
+    let host = FakeHost::new();
+    let mut config = config(&json!({"onload.dev/rdma": "rxe0", "onload.dev/ipc-lock": "true"}));
+    let sets = |after: &Value| -> Vec<String> {
+        after["process"]["capabilities"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect()
+    };
+    assert_eq!(
+        sets(&host.after(&config)),
+        [
+            "ambient",
+            "bounding",
+            "effective",
+            "inheritable",
+            "permitted"
+        ]
+    );
+    config["process"]["user"] = json!({"uid": 0, "gid": 0});
+    assert_eq!(
+        sets(&host.after(&config)),
+        ["bounding", "effective", "permitted"]
+    );
+}
+
+#[test]
+fn limits_on_huge_pages_replace_those_of_the_same_size() {
+    let mut config = config(
+        &json!({"onload.dev/hugepages": "2Mi", "onload.dev/hugepages-limit": "2Mi=128Mi,1Gi=0"}),
+    );
+    config["linux"]["resources"]["hugepageLimits"] = json!([{"pageSize": "2MB", "limit": 0}]);
+    let after = FakeHost::new().after(&config);
+    assert_eq!(
+        after["linux"]["resources"]["hugepageLimits"],
+        json!([{"pageSize": "2MB", "limit": 134_217_728}, {"pageSize": "1GB", "limit": 0}])
+    );
+    assert_eq!(after["mounts"][2]["type"], "hugetlbfs");
+}
+
+#[test]
+fn a_hugetlbfs_is_refused_by_name_where_only_root_could_mount_it() {
+    let mut host = FakeHost::new();
+    host.privilege.is_initial_namespace = false;
+    assert!(
+        host.refusal(&ask("hugepages", "2Mi"))
+            .contains("\"onload.dev/hugepages\": a hugetlbfs cannot be mounted")
+    );
+    host.after(&ask("nic-nodes", "all"));
+}
+
+#[test]
+fn a_target_under_a_user_s_mount_is_refused() {
+    let host = FakeHost::new();
+    for (at, class) in [
+        ("/usr/lib64", "nic"),
+        ("/usr", "nic"),
+        ("/dev", "nic-nodes"),
+        ("/", "rdma"),
+    ] {
+        let mut config = ask(class, "all");
+        config["mounts"].as_array_mut().unwrap().push(
+            json!({"destination": at, "type": "bind", "source": at, "options": ["rbind", "rw"]}),
+        );
+        let message = host.refusal(&config);
+        assert!(
+            message.contains(&format!("lies under the mount at {at:?}")),
+            "{message}"
+        );
+        assert!(
+            message.contains(&format!("\"onload.dev/{class}\"")),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn the_host_s_own_root_is_no_container_s() {
+    let mut config = ask("nic", "all");
+    config["root"]["path"] = json!("/");
+    assert!(
+        FakeHost::new()
+            .refusal(&config)
+            .contains("is the host's own")
+    );
+}
+
+#[test]
+fn a_node_that_is_missing_or_no_character_device_is_refused() {
+    let mut host = FakeHost::new();
+    host.nodes.get_mut("/dev/onload").unwrap().kind = NodeKind::Block;
+    assert!(
+        host.refusal(&ask("nic", "all"))
+            .contains("/dev/onload is no character device")
+    );
+    host.nodes.remove("/dev/onload");
+    assert!(
+        host.refusal(&ask("nic", "all"))
+            .contains("device node /dev/onload: ")
+    );
+}
+
+#[test]
+fn a_node_that_belongs_to_another_device_is_refused() {
+    let host = FakeHost::new();
+    host.apply(&ask("rdma", "all")).unwrap();
+    host.sysfs_file("uverbs0/dev", "231:193\n");
+    assert!(
+        host.refusal(&ask("rdma", "rxe0"))
+            .contains("devices were renumbered")
+    );
+    host.sysfs_file("uverbs0/dev", "231:192\n");
+    host.sysfs_file("uverbs0/ibdev", "mlx5_9\n");
+    for name in ["rxe0", "all"] {
+        assert!(
+            host.refusal(&ask("rdma", name))
+                .contains("belongs to rdma:mlx5_9 now"),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn an_entry_that_is_not_named_after_its_device_needs_an_expectation() {
+    assert!(
+        FakeHost::new()
+            .refusal(&ask("rdma", "fabric"))
+            .contains("belongs to rdma:rxe0 now")
+    );
+}
+
+#[test]
+fn what_nobody_knows_stays_as_it_was_spelled() {
+    let json = r#"{ "future": {"x": 1e3, "y": 0.10, "z": 12345678901234567890123},
+  "process" : {"user":{"uid":0.0e0,"gid":0},"args":["/bin/app"],"env":["PATH=\/bin"],"cwd":"/","new":[1.50]},
+  "root":{"path":"rootfs"},  "mounts":[{"destination":"/dev","type":"tmpfs","x":1E2}],
+  "annotations":{"onload.dev\/nic-nodes":"ens1", "other":"\u00e4\/"},
+  "linux":{"seccomp":{"a":[1e0]},"resources":{"pids":{"limit":1e2}}} }"#;
+    // A user id that is no integer is somebody's mistake, not ours to mend.
+    assert!(FakeHost::new().apply_bytes(json.as_bytes()).is_err());
+    let json = json.replace("0.0e0", "0");
+    let outcome = FakeHost::new().apply_bytes(json.as_bytes()).unwrap();
+    let after = String::from_utf8(outcome.config.unwrap()).unwrap();
+    for kept in [
+        r#""future":{"x": 1e3, "y": 0.10, "z": 12345678901234567890123}"#,
+        r#""new":[1.50]"#,
+        r#""PATH=\/bin""#,
+        r#""other":"\u00e4\/""#,
+        r#""onload.dev\/nic-nodes":"ens1""#,
+        r#"{"a":[1e0]}"#,
+        r#"{"limit":1e2}"#,
+        r#""x":1E2"#,
+        r#""ENS1=ens1""#,
+    ] {
+        let squeezed = after.replace("\": ", "\":").replace(", ", ",");
+        assert!(
+            squeezed.contains(&kept.replace("\": ", "\":").replace(", ", ",")),
+            "{kept} in {after}"
+        );
+    }
+}
+
+#[test]
+fn a_value_that_only_mentions_us_changes_nothing() {
+    let mut config = config(&json!({"example.com/docs": "see onload.dev/nic"}));
+    config["process"]["env"] = json!(["HELP=onload.dev/nic"]);
+    assert_eq!(FakeHost::new().apply(&config).unwrap(), Outcome::default());
+}
+
+#[test]
+fn broken_configurations_that_ask_are_refused() {
+    let host = FakeHost::new();
+    let whole = serde_json::to_string(&ask("nic", "all")).unwrap();
+    let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+    let broken = [
+        whole[..whole.len() - 2].to_owned(),
+        whole.replace("\"root\":", "\"annotations\":{},\"root\":"),
+        whole.replace(
+            "\"onload.dev/nic\":\"all\"",
+            "\"onload.dev/nic\":\"all\",\"onload.dev/nic\":\"ens1\"",
+        ),
+        whole.replace(
+            "\"onload.dev/nic\":\"all\"",
+            "\"onload.dev/nic\":\"all\",\"onload.dev\\/nic\":\"ens1\"",
+        ),
+        whole.replace("\"annotations\":", "\"Annotations\":"),
+        whole.replace(
+            "\"onload.dev/nic\":\"all\"",
+            &format!("\"onload.dev/nic\":{deep}"),
+        ),
+        whole.replace("\"onload.dev/nic\":\"all\"", "\"onload.dev/nic\":null"),
+        "\"onload.dev/nic\"".to_owned(),
+        "onload.dev/nic".to_owned(),
+    ];
+    for json in broken {
+        assert!(
+            host.apply_bytes(json.as_bytes()).is_err(),
+            "{}",
+            &json[..json.len().min(300)]
+        );
+    }
+}
+
+#[test]
+fn nesting_that_nobody_opens_is_no_trouble() {
+    let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+    let json = serde_json::to_string(&ask("nic-nodes", "ens1")).unwrap();
+    let json = json.replacen('{', &format!("{{\"deep\":{deep},"), 1);
+    let after = FakeHost::new()
+        .apply_bytes(json.as_bytes())
+        .unwrap()
+        .config
+        .unwrap();
+    assert!(String::from_utf8(after).unwrap().contains(&deep));
+}
+
+#[test]
+fn a_policy_that_allows_nothing_gives_nothing() {
+    let mut host = FakeHost::new();
+    host.config.annotations.allow.clear();
+    let message = host.refusal(&ask("nic", "all"));
+    assert!(
+        message.contains("allow = [\"nic\"] under [annotations] in /etc/onload-ctk/config.toml"),
+        "{message}"
+    );
+}
+
+#[test]
+fn root_is_warned_about_unless_a_user_namespace_maps_it_away() {
+    let host = FakeHost::new();
+    let mut config = ask("nic-nodes", "all");
+    config["process"]["user"] = json!({"uid": 0, "gid": 0});
+    assert_eq!(host.apply(&config).unwrap().warnings.len(), 1);
+    config["linux"]["namespaces"] = json!([{"type": "user"}]);
+    assert_eq!(
+        host.apply(&config).unwrap().warnings.len(),
+        1,
+        "a joined namespace maps it who knows where"
+    );
+    config["linux"]["uidMappings"] = json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
+    assert_eq!(host.apply(&config).unwrap().warnings.len(), 0);
+    config["process"]["user"] = json!({"uid": 7, "gid": 0});
+    config["linux"]["uidMappings"] = json!([{"containerID": 7, "hostID": 0, "size": 1}]);
+    assert_eq!(host.apply(&config).unwrap().warnings.len(), 1);
+}
+
+/// Annotations that a host of this file can satisfy, in many combinations.
+fn annotations() -> impl Strategy<Value = Value> {
+    let class = |key: &'static str, names: &'static [&'static str]| {
+        proptest::option::of(proptest::sample::select(names).prop_map(move |name| (key, name)))
+    };
+    (
+        class("onload.dev/nic", &["all"]),
+        class(
+            "onload.dev/nic-nodes",
+            &["all", "ens1", "all,ens1", "ens1, all, ens1"],
+        ),
+        class("onload.dev/profile", &["latency"]),
+        class("onload.dev/rdma", &["rxe0", "all", "rxe0,all"]),
+        class("onload.dev/hugepages", &["2Mi"]),
+        class("onload.dev/hugepages-limit", &["2Mi=4Mi", "1Gi=1Gi,2Mi=0"]),
+        class("example.com/x", &["y", "onload.dev/nic"]),
+        (
+            proptest::sample::select(&["", "env", "file", "off"][..]),
+            any::<bool>(),
+        ),
+    )
+        .prop_map(
+            |(nic, nodes, profile, rdma, huge, limit, other, (preload, lock))| {
+                let chosen = [nic, nodes, profile, rdma, huge, limit, other];
+                let mut map: serde_json::Map<String, Value> = chosen
+                    .into_iter()
+                    .flatten()
+                    .map(|(key, value)| (key.to_owned(), value.into()))
+                    .collect();
+                if map.contains_key("onload.dev/nic") && !preload.is_empty() {
+                    map.insert("onload.dev/preload".to_owned(), preload.into());
+                }
+                if lock
+                    && (map.contains_key("onload.dev/rdma")
+                        || map.contains_key("onload.dev/hugepages"))
+                {
+                    map.insert("onload.dev/ipc-lock".to_owned(), "true".into());
+                }
+                Value::Object(map)
+            },
+        )
+}
+
+/// What a container may have beside that.
+fn base() -> impl Strategy<Value = Value> {
+    let flags = proptest::collection::vec(any::<bool>(), 8);
+    (annotations(), flags, 0_u32..3).prop_map(|(annotations, flags, uid)| {
+        let mut config = config(&annotations);
+        config["process"]["user"]["uid"] = uid.into();
+        if flags[0] {
+            config["process"]["env"] = json!(["LD_PRELOAD=liba.so", "EF_SPIN=7", "A=0"]);
+        }
+        if flags[1] {
+            config["process"]["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 10, "hard": 1_u64 << 40}, {"type": "RLIMIT_MEMLOCK", "soft": 1, "hard": 2}]);
+        }
+        if flags[2] {
+            config["linux"]["devices"] = json!([{"path": "/dev/onload", "type": "c", "major": 243, "minor": 0}]);
+        }
+        if flags[3] {
+            config["linux"]["resources"]["devices"] = json!([{"allow": true, "type": "c", "major": 243, "minor": 0, "access": "rwm"}]);
+        }
+        if flags[4] {
+            config["hooks"] = json!({"poststart": [{"path": "/bin/true", "args": ["true"], "env": ["X=1"]}]});
+        }
+        if flags[5] {
+            config["process"]["capabilities"] = json!({"bounding": ["CAP_KILL", "CAP_IPC_LOCK"]});
+        }
+        if flags[6] {
+            config["mounts"].as_array_mut().unwrap().insert(0, json!({"destination": "/a/b/c", "source": "/s", "options": ["bind"]}));
+        }
+        if flags[7] {
+            config["process"].as_object_mut().unwrap().remove("env");
+            config.as_object_mut().unwrap().remove("linux");
+        }
+        config
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn applying_twice_gives_what_applying_once_gives(config in base()) {
+        let host = FakeHost::new();
+        let once = host.apply(&config).unwrap();
+        if let Some(mut bytes) = once.config {
+            bytes.push(b'\n');
+            let twice = host.apply_bytes(&bytes).unwrap();
+            prop_assert_eq!(twice.config.map(|bytes| String::from_utf8(bytes).unwrap()), None);
+        }
+    }
+
+    /// Where a request is all that CDI can say, the filter and the CDI library agree.
+    #[test]
+    fn what_cdi_can_say_is_injected_as_cdi_does_it(names in proptest::sample::select(&["all", "ens1", "all,ens1", "ens1,all"][..]), uid in 0_u32..2) {
+        let host = FakeHost::new();
+        let mut config = ask("nic-nodes", names);
+        config["process"]["user"]["uid"] = uid.into();
+        let json = serde_json::to_vec(&config).unwrap();
+        let specs = host.specs(&[]).unwrap();
+        let annotations = BTreeMap::from([("onload.dev/nic-nodes".to_owned(), names.to_owned())]);
+        let request = onload_hooks::request::Request::parse(&annotations).unwrap().unwrap();
+        let edits = specs.edits(&specs.resolve(&request).unwrap());
+        let mut theirs = OciConfig::parse(&json).unwrap();
+        onload_cdi::inject::apply(&mut theirs, &edits, &host).unwrap();
+        let ours = host.apply_bytes(&json).unwrap().config.unwrap();
+        prop_assert_eq!(String::from_utf8(ours).unwrap(), String::from_utf8(theirs.to_bytes()).unwrap());
+    }
+
+    #[test]
+    fn nothing_that_is_thrown_at_it_makes_it_panic(text in ".{0,64}", value in ".{0,32}") {
+        let host = FakeHost::new();
+        let _ = host.apply_bytes(format!("{{\"annotations\":{{\"onload.dev/{text}\":\"{value}\"}}}}").as_bytes());
+        let _ = host.apply(&super_config(&text, &value));
+    }
+}
+
+fn super_config(key: &str, value: &str) -> Value {
+    config(&json!({format!("onload.dev/{key}"): value, "onload.dev/nic": value}))
+}
+
+#[test]
+fn configurations_of_the_specification_s_own_pass_byte_for_byte() {
+    let host = FakeHost::new();
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oci");
+    let mut count = 0;
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(
+            host.apply_bytes(&bytes).unwrap(),
+            Outcome::default(),
+            "{path:?}"
+        );
+        // What is opened and written again without a change is the same to the byte.
+        if let Ok(config) = OciConfig::parse(&bytes) {
+            assert!(config.to_bytes() == bytes.trim_ascii(), "{path:?}");
+        }
+        count += 1;
+    }
+    assert!(count >= 5, "the fixtures are there");
+}
