@@ -107,6 +107,13 @@ def pingpong(bench, engine, door):
                   f"client: {client.text()}\nserver: {server.text()}")
 
 
+def rootless_refusals(engine, door):
+    """hugetlbfs is not for a plain user: the container that asks for it does not start, one that does not is left alone."""
+    started = starts(engine, door, ["hugepages=2Mi"])
+    named = door == "cdi" or "hugepages" in started.err
+    check(f"{engine.name} {door}: hugepages=2Mi is refused", started.status != 0 and named, started)
+
+
 def gid_index(rdma):
     """The first GID that is an IPv4 address of the host, as RoCE v2 wants."""
     ports = Path(f"/sys/class/infiniband/{rdma}/ports/1/gids")
@@ -133,6 +140,14 @@ def running_through_changes(bench, engine, door, after_update):
         restarted = engine.restart(name)
         value, done = nodes_now(bench, engine, name)
         check(f"{engine.name} {door}: nodes after restart", restarted.status == 0 and value == "yes", f"{restarted}\n{value}\n{done}")
+
+
+def update_of_plain_device(engine):
+    """The control for after-update: a device given by path is in the engine's stored configuration, and an update keeps it."""
+    with Kept(engine, "control", "debian13", ["sleep", "1000"], engines.Request("plain", []), more=["--device=/dev/onload"]):
+        updated = engine.update("control")
+        done = engine.execute("control", ["probe", "node=/dev/onload"])
+        check(f"{engine.name}: a device given by path opens after update", "node=/dev/onload open" in done.out, f"{updated}\n{done}")
 
 
 # Faults. They change the host: each puts back what it changed.
@@ -269,7 +284,7 @@ def all_parts(bench, table, wanted, doors, product, guest):
 
     for engine in engines.all_engines():
         if guest != "debian13":
-            engine.name = f"{guest} {engine.name}"
+            engine.name = f"{guest}-{engine.name}"
         for door in [door for door in doors if door in engine.doors and (engine.name, door) != ("ctr", "cdi")]:
             if not on(f"{engine.name}-{door}"):
                 continue
@@ -282,8 +297,12 @@ def all_parts(bench, table, wanted, doors, product, guest):
                 foreign_libc(engine, door)
                 if door != "cdi":
                     skipped_libc(engine, door)
+            if "rootless" in engine.name:
+                rootless_refusals(engine, door)
             with Part(f"{engine.name} {door}: two containers and RDMA between them"):
                 pingpong(bench, engine, door)
+            if door == "cdi" and hasattr(engine, "update") and "rootless" not in engine.name:
+                update_of_plain_device(engine)
             with Part(f"{engine.name} {door}: reload, update, restart"):
                 running_through_changes(bench, engine, door, table.get("after-update", {}).get(engine.name, {}).get(door, "yes"))
     if not product or guest != "debian13":

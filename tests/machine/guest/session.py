@@ -82,6 +82,7 @@ def session(settings):
         return
     with open("/run/machine/guest/expected.toml", "rb") as file:
         table = tomllib.load(file)
+    emit("log", text=run("systemd-analyze").out.partition("\n")[0] or "boot: systemd is not through yet")
     with Part("devices"):
         found = devices.bring_up()
         emit("log", text=f"devices: {found}")
@@ -106,7 +107,7 @@ def session(settings):
     wanted = settings.get("only") or []
     for engine in engines.all_engines():
         if settings["guest"] != "debian13":
-            engine.name = f"{settings['guest']} {engine.name}"
+            engine.name = f"{settings['guest']}-{engine.name}"
         for door in doors:
             name = f"{engine.name}-{door}"
             if (door == "plain" or door in engine.doors) and (not wanted or any(word in name for word in wanted)):

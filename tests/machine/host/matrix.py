@@ -10,6 +10,7 @@ LEGEND = [
     ("rdma", "ibv_devices lists the device"), ("exec-nodes", "an exec'd process opens the nodes"),
     ("exec-preload", "libonload.so is mapped in an exec'd process"), ("exec-memlock", "RLIMIT_MEMLOCK of an exec'd process"),
 ]
+FULL_TITLE = "## What else `--full` tried"
 KEYS = [key for key, _ in LEGEND]
 
 
@@ -38,8 +39,14 @@ def text(cells):
     return "\n\n".join(blocks)
 
 
-def document(cells, expected, full):
-    """docs/compatibility.md, written by the run itself."""
+def kept_section(old):
+    """What an earlier run with --full wrote of its own part, for a run without it."""
+    _, found, rest = old.partition(FULL_TITLE)
+    return [FULL_TITLE + rest.partition("\n## ")[0].rstrip(), ""] if found else []
+
+
+def document(cells, others, expected, full, old):
+    """docs/compatibility.md, written by the run itself. `others` are the checks beside the cells: (name, whether it holds)."""
     lines = ["# Compatibility", "",
              "Written by `tests/machine/run` from what a booted Debian 13 guest showed (kernel 6.12, cgroup v2, emulated CPU and igb,",
              "stand-ins for Onload's modules and libraries, soft-RoCE); do not edit by hand.",
@@ -52,6 +59,10 @@ def document(cells, expected, full):
         lines += ["| " + " | ".join(row) + " |" for row in rows[1:]]
         lines.append("")
     lines += ["## What the checks ask", ""] + [f"- `{key}`: {meaning}." for key, meaning in LEGEND] + [""]
+    if full:
+        lines += [FULL_TITLE, "", *(f"- {name}{'' if ok else ' (FAILED)'}" for name, ok in others), ""]
+    else:
+        lines += kept_section(old)
     lines += ["## What cannot work, and why", ""]
     lines += [f"- {engine}, {door}: {why}" for engine, doors in sorted(expected.get("absent", {}).items()) for door, why in sorted(doors.items())]
     lines += [f"- {item}" for item in expected.get("limits", {}).get("reasons", [])]
