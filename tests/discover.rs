@@ -233,7 +233,7 @@ fn adapters_that_onload_refuses_are_told_from_those_that_it_could_have() {
         ),
         (
             "other0",
-            "driver i40e is not one of Onload's and other0 is not registered for AF_XDP",
+            "driver i40e is not one of Onload's, and it is not registered for AF_XDP",
         ),
         (
             "unbound0",
