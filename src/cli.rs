@@ -108,6 +108,9 @@ pub enum Command {
     /// Write, list, check, validate and apply CDI specifications
     #[command(subcommand)]
     Cdi(Cdi),
+    /// Look at what a container would get
+    #[command(subcommand)]
+    Container(Container),
     /// Print a completion script for a shell
     Completion(Completion),
     /// Write the manual pages
@@ -128,6 +131,22 @@ pub enum Cdi {
     Validate(Validate),
     /// Give devices to an OCI configuration, from stdin to stdout, as an engine would
     Inject(Inject),
+}
+
+/// Commands on containers.
+#[derive(Debug, Subcommand)]
+pub enum Container {
+    /// Show as a diff what the annotations of a bundle would change, and why
+    Explain(Explain),
+}
+
+/// Explain a bundle.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk container explain /run/containers/bundle")]
+pub struct Explain {
+    /// Directory that holds the container's config.json
+    #[arg(value_name = "BUNDLE")]
+    pub bundle: PathBuf,
 }
 
 /// Show what this host has.

@@ -15,7 +15,7 @@ use crate::host::{DeviceKind, Host};
 use crate::printer::Printer;
 
 /// The nodes of a host, captured or running.
-struct Nodes<'h>(&'h Host);
+pub(super) struct Nodes<'h>(pub(super) &'h Host);
 
 impl NodeInfo for Nodes<'_> {
     fn node(&self, host_path: &str) -> io::Result<Node> {

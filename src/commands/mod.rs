@@ -3,6 +3,7 @@
 pub mod check;
 pub mod completion;
 pub mod discover;
+pub mod explain;
 pub mod generate;
 pub mod inject;
 pub mod list;

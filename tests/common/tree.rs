@@ -123,6 +123,14 @@ impl Tree {
     }
 
     pub(crate) fn link(&self, path: &str, target: &str) -> &Tree {
+        // The links of sysfs are relative ones.
+        let depth = path.trim_matches('/').matches('/').count();
+        let target = match target.strip_prefix("/sys/") {
+            Some(below) if path.starts_with("/sys/") => {
+                format!("{}sys/{below}", "../".repeat(depth))
+            }
+            _ => target.to_owned(),
+        };
         symlink(target, self.made(path)).unwrap();
         self
     }

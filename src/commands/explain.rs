@@ -1,0 +1,108 @@
+//! `container explain`: what the annotations of a bundle would change, as a diff, and why: through
+//! the function that the doors use.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use onload_cdi::inject::{Node, NodeInfo};
+use onload_hooks::class::Class;
+use onload_hooks::config::{CONFIG_PATH, Config};
+use onload_hooks::door;
+use onload_hooks::elf::Summary;
+use onload_hooks::host::{Host as DoorHost, HostError, Privilege, Settings, ThisHost};
+use onload_hooks::specs::{Specs, SpecsError};
+use onload_hooks::sysfs::Sysfs;
+
+use super::inject::Nodes;
+use super::open_host;
+use crate::cli::{Explain, Global};
+use crate::exit::Answer;
+use crate::host::Host;
+use crate::printer::Printer;
+
+/// Runs the command: a diff on stdout, the reasons on stderr.
+///
+/// # Errors
+/// The bundle or the host cannot be read.
+pub fn run(global: &Global, args: &Explain, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (host, config) = open_host(global)?;
+    let seen = Seen::new(&host, global, config)?;
+    let explanation = door::explain(&args.bundle, &seen)?;
+    for warning in &explanation.warnings {
+        printer.warning(warning);
+    }
+    if let Some(refusal) = &explanation.refusal {
+        printer.error(format_args!("the container would not start: {refusal}"));
+        return Ok(Answer::No);
+    }
+    for reason in &explanation.reasons {
+        printer.note(reason);
+    }
+    if explanation.before == explanation.after {
+        printer.note("nothing would be changed");
+        return Ok(Answer::Yes);
+    }
+    let path = args.bundle.join("config.json").display().to_string();
+    let diff = similar::TextDiff::from_lines(&explanation.before, &explanation.after);
+    printer.print(diff.unified_diff().header(&path, &path))?;
+    Ok(Answer::Yes)
+}
+
+/// A host as the doors look at it, with the nodes of a captured one and the configuration that was
+/// named on the command line.
+struct Seen<'h> {
+    nodes: Nodes<'h>,
+    doors: ThisHost,
+    settings: Settings,
+}
+
+impl<'h> Seen<'h> {
+    fn new(host: &'h Host, global: &Global, config: Config) -> Result<Self, HostError> {
+        let standard = Path::new(CONFIG_PATH);
+        let doors = match host.is_running() {
+            true => ThisHost::new()?,
+            false => ThisHost::below(&global.host_root, standard)?,
+        };
+        let file = global
+            .config
+            .clone()
+            .unwrap_or_else(|| PathBuf::from(standard));
+        Ok(Seen {
+            nodes: Nodes(host),
+            doors,
+            settings: Settings { config, file },
+        })
+    }
+}
+
+impl NodeInfo for Seen<'_> {
+    fn node(&self, host_path: &str) -> io::Result<Node> {
+        self.nodes.node(host_path)
+    }
+}
+
+impl DoorHost for Seen<'_> {
+    fn settings(&self) -> Result<Settings, HostError> {
+        Ok(self.settings.clone())
+    }
+
+    fn specs(&self, wanted: &[Class]) -> Result<Specs, SpecsError> {
+        self.doors.specs(wanted)
+    }
+
+    fn sysfs(&self) -> Sysfs {
+        self.doors.sysfs()
+    }
+
+    fn privilege(&self) -> Privilege {
+        self.doors.privilege()
+    }
+
+    fn preload_file(&self) -> Result<(), HostError> {
+        self.doors.preload_file()
+    }
+
+    fn library(&self, path: &str) -> Option<Summary> {
+        self.doors.library(path)
+    }
+}
