@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use thiserror::Error;
 
-use crate::raw::{RawArray, RawError, RawObject};
+use crate::raw::{Part, RawArray, RawError, RawObject};
 
 /// Why a configuration could not be read or changed.
 #[derive(Debug, Error)]
@@ -291,22 +291,25 @@ impl OciConfig {
     /// The configuration as JSON: byte for byte what was read where nothing changed.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut root = self.root.clone();
-        for (key, part) in [
+        let parts = [
             ("process", &self.process),
             ("linux", &self.linux),
             ("hooks", &self.hooks),
             ("annotations", &self.annotations),
-        ] {
-            if let Some(part) = part.as_ref().filter(|part| part.is_modified()) {
-                root.set_object(key, part);
-            }
-        }
+        ];
+        let mut changed: Vec<(&str, Part<'_>)> = parts
+            .into_iter()
+            .filter_map(|(key, part)| Some((key, part.as_ref()?)))
+            .filter(|(_, part)| part.is_modified())
+            .map(|(key, part)| (key, Part::Object(part)))
+            .collect();
         if self.mounts_changed || self.mounts.iter().any(|mount| mount.0.is_modified()) {
             let mounts: RawArray = self.mounts.iter().map(|mount| mount.0.to_raw()).collect();
-            root.set_array("mounts", &mounts);
+            changed.push(("mounts", Part::Array(mounts)));
         }
-        root.to_bytes()
+        let mut text = String::with_capacity(self.root.size_hint() + 4096);
+        self.root.write_with(&changed, &mut text);
+        text.into_bytes()
     }
 
     /// The top level, as it was read.

@@ -262,17 +262,46 @@ impl RawObject {
         if let Some(original) = &self.original {
             return Cow::Borrowed(original);
         }
-        let mut text = String::from("{");
-        for (index, member) in self.members.iter().enumerate() {
-            if index > 0 {
-                text.push(',');
-            }
-            text.push_str(&member.spelling);
+        let mut text = String::new();
+        self.write_with(&[], &mut text);
+        Cow::Owned(text)
+    }
+
+    /// Writes the object with other values at some keys. A value that is large is copied once, and
+    /// not read again, on its way out.
+    pub(crate) fn write_with(&self, others: &[(&str, Part<'_>)], text: &mut String) {
+        if let Some(original) = self.original.as_ref().filter(|_| others.is_empty()) {
+            text.push_str(original);
+            return;
+        }
+        let mut separator = '{';
+        let mut begin = |text: &mut String, spelling: &str| {
+            text.push(separator);
+            text.push_str(spelling);
             text.push(':');
-            text.push_str(member.value.get());
+            separator = ',';
+        };
+        for member in &self.members {
+            begin(text, &member.spelling);
+            match others.iter().find(|(key, _)| *key == member.key) {
+                Some((_, other)) => other.write(text),
+                None => text.push_str(member.value.get()),
+            }
+        }
+        for (key, other) in others.iter().filter(|(key, _)| !self.contains(key)) {
+            begin(text, &spell(key));
+            other.write(text);
+        }
+        if separator == '{' {
+            text.push('{');
         }
         text.push('}');
-        Cow::Owned(text)
+    }
+
+    /// Bytes that the object's text has at least, for making room.
+    pub(crate) fn size_hint(&self) -> usize {
+        let size = |member: &Member| member.spelling.len() + member.value.get().len() + 2;
+        self.members.iter().map(size).sum()
     }
 
     /// The object as JSON.
@@ -438,6 +467,23 @@ fn raw(text: Cow<'_, str>) -> Box<RawValue> {
 
 fn spell(key: &str) -> Box<str> {
     serde_json::Value::from(key).to_string().into()
+}
+
+/// A value that is put in the place of another when an object is written.
+pub(crate) enum Part<'a> {
+    /// An object.
+    Object(&'a RawObject),
+    /// An array.
+    Array(RawArray),
+}
+
+impl Part<'_> {
+    fn write(&self, text: &mut String) {
+        match self {
+            Self::Object(object) => object.write_with(&[], text),
+            Self::Array(array) => text.push_str(&array.text()),
+        }
+    }
 }
 
 struct Members;
