@@ -98,6 +98,11 @@ class Podman(CommandLine):
     def stop_option(self):
         return ["-t", "0"]
 
+    def update(self, name):
+        """podman 4 has no --pids-limit here; any limit makes the runtime write its cgroup anew."""
+        old = " 4." in run("podman", "--version").out
+        return run(*self.binary, "update", *(["--cpu-shares", "500"] if old else ["--pids-limit", "500"]), name)
+
     def command(self, request):
         if request.door == "wrapper":
             return self.binary[:-1] + [f"--runtime={WRAPPER}"]
