@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use onload_ctk::cli::{Cdi, Cli, Command};
+use onload_ctk::cli::{Cdi, Cli, Command, Runtime};
 use onload_ctk::commands;
 use onload_ctk::exit::{Answer, FAILURE};
 use onload_ctk::printer::{Printer, is_broken_pipe};
@@ -34,6 +34,9 @@ fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<Answer> {
         Command::Cdi(Cdi::Check(args)) => commands::check::run(global, args, printer),
         Command::Cdi(Cdi::Validate(args)) => commands::validate::run(global, args, printer),
         Command::Cdi(Cdi::Inject(args)) => commands::inject::run(global, args, printer),
+        Command::Runtime(Runtime::Configure(args)) => {
+            commands::configure::run(global, args, printer)
+        }
         Command::Completion(args) => commands::completion::run(args, printer),
         Command::Man(args) => commands::man::run(args),
     }
