@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::{DocumentMut, Item, Table, Value};
 
-use super::toml::{add_text, array, get, parse, prune, remove, render, section, texts};
+use super::toml::{
+    add_text, array, get, parse, prune, remove, remove_section, render, section, texts,
+};
 use super::{
     Beside, EngineError, Other, POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, Wanted,
     warn_of_spec_dirs,
@@ -310,7 +312,7 @@ pub(super) fn without_ours(now: &str, before: Option<&str>) -> Result<Option<Str
     let in_before = |path: &[&str]| before.as_ref().and_then(|before| get(before, path));
     let runtime = layout.runtime(RUNTIME_NAME);
     if is_ours(now)? && in_before(&runtime).is_none() {
-        remove(&mut document, &runtime);
+        remove_section(&mut document, &runtime);
         prune(&mut document, &runtime[..4], before.as_deref());
     }
     let key = layout.enable_cdi();

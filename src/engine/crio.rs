@@ -5,7 +5,7 @@
 
 use toml_edit::{DocumentMut, Item, Value};
 
-use super::toml::{get, parse, prune, remove, render, section};
+use super::toml::{get, parse, prune, remove_section, render, section};
 use super::{Beside, EngineError, Other, RUNTIME_NAME, RUNTIME_PATH, Wanted};
 
 pub(super) const FILE: &str = "/etc/crio/crio.conf.d/99-onload-ctk.conf";
@@ -66,18 +66,14 @@ pub(super) fn wanted(old: Option<&str>, others: &[Other]) -> Result<Wanted, Engi
     }
     let documents = others.iter().map(|(_, document)| document);
     let settings = stood_in_for(&documents.collect::<Vec<_>>());
-    let text = register(&mut document, settings, old.is_none())?;
+    register(&mut document, settings)?;
     Ok(Wanted {
-        text: Some(text),
+        text: Some(render(&document, old.unwrap_or(HEADER))),
         warnings: Vec::new(),
     })
 }
 
-fn register(
-    document: &mut DocumentMut,
-    settings: Vec<(String, Value)>,
-    fresh: bool,
-) -> Result<String, EngineError> {
+fn register(document: &mut DocumentMut, settings: Vec<(String, Value)>) -> Result<(), EngineError> {
     let runtime = section(document, &RUNTIME)?;
     runtime.set_implicit(false);
     runtime.insert("runtime_path", toml_edit::value(RUNTIME_PATH));
@@ -86,14 +82,7 @@ fn register(
         *value.decor_mut() = toml_edit::Decor::new(" ", "");
         runtime.insert(&key, Item::Value(value));
     }
-    let text = document.to_string();
-    Ok(if fresh {
-        // A document without keys keeps its comments behind what is added.
-        let body = text.replacen(HEADER, "", 1);
-        format!("{HEADER}{}", body.trim_start_matches('\n'))
-    } else {
-        text
-    })
+    Ok(())
 }
 
 /// The settings of CRI-O's default runtime: its monitor, the annotations that it may act on.
@@ -130,7 +119,7 @@ pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
 pub(super) fn without_ours(now: &str) -> Result<Option<String>, EngineError> {
     let mut document = parse(now)?;
     if get(&document, &RUNTIME).is_some_and(is_our_runtime) {
-        remove(&mut document, &RUNTIME);
+        remove_section(&mut document, &RUNTIME);
         prune(&mut document, &RUNTIMES, None);
     }
     if document.is_empty() {

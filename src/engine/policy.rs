@@ -5,7 +5,7 @@ use onload_hooks::config::{Config, ConfigError};
 use toml_edit::{Array, Item, Value};
 
 use super::EngineError;
-use super::toml::{array, parse, section};
+use super::toml::{array, parse, render, section};
 
 const SECTION: &str = "annotations";
 const KEY: &str = "allow";
@@ -55,7 +55,7 @@ fn added(text: &str, classes: &[Class]) -> Result<String, EngineError> {
     for class in classes {
         list.push(class.as_str());
     }
-    Ok(document.to_string())
+    Ok(render(&document, text))
 }
 
 /// Puts the setting where the packaged file shows its default, below its explanation.
@@ -110,6 +110,11 @@ mod tests {
                 "annotations.allow = []\n",
                 "annotations.allow = [\"rdma\"]\n",
             ),
+            (
+                "[cdi]\n#preload = \"env\"\n",
+                "[cdi]\n#preload = \"env\"\n\n[annotations]\nallow = [\"rdma\"]\n",
+            ),
+            ("# mine", "# mine\n[annotations]\nallow = [\"rdma\"]\n"),
             (
                 "[cdi]\nkinds = [\"all\"]\n",
                 "[cdi]\nkinds = [\"all\"]\n\n[annotations]\nallow = [\"rdma\"]\n",

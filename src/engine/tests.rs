@@ -406,6 +406,17 @@ fn only_ours_is_taken_out_of_a_file_that_was_changed_since() {
 }
 
 #[test]
+fn comments_at_the_end_of_a_file_stay_with_what_they_are_about() {
+    let old = "version = 2\n[grpc]\n  address = \"x\"\n  # uid = 0\n\n# the end";
+    let new = text(Engine::Containerd, Some(old));
+    assert!(new.starts_with(&format!("{old}\n")), "{new}");
+    let mut files = configured(Engine::Containerd, files_of(old));
+    files.now = files.now.map(|now| format!("# mine\n{now}"));
+    let back = removed(Engine::Containerd, files).now.unwrap();
+    assert_eq!(back, format!("# mine\n{old}\n"));
+}
+
+#[test]
 fn what_somebody_else_added_to_a_file_that_we_made_stays() {
     let cases = [
         (

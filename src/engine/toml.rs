@@ -30,14 +30,34 @@ pub(super) fn parse(text: &str) -> Result<DocumentMut, EngineError> {
     Ok(document)
 }
 
-/// The text of a document that was made from `old`: a last line without an end stays so where
-/// nothing else changed.
+/// The text of a document that was made from `old`. Comments at the end of `old` belong to what stands
+/// above them, so they stay there when a section is added at the end.
 pub(super) fn render(document: &DocumentMut, old: &str) -> String {
     let text = document.to_string();
-    match text.strip_suffix('\n') {
-        Some(without) if without == old => old.to_owned(),
-        _ => text,
+    if text == old || text.strip_suffix('\n') == Some(old) {
+        return old.to_owned();
     }
+    let trailing = document.trailing().as_str().unwrap_or_default();
+    let (Some(old_body), Some(body)) = (old.strip_suffix(trailing), text.strip_suffix(trailing))
+    else {
+        return text;
+    };
+    let at = end_of_old(old_body, body);
+    let (above, below) = body.split_at_checked(at).unwrap_or((body, ""));
+    let line_end = if below.is_empty() || trailing.is_empty() || trailing.ends_with('\n') {
+        ""
+    } else {
+        "\n"
+    };
+    format!("{above}{trailing}{line_end}{below}")
+}
+
+/// The place in `new`, in bytes, behind the last line that it has from `old`.
+fn end_of_old(old: &str, new: &str) -> usize {
+    let diff = similar::TextDiff::from_lines(old, new);
+    let kept = diff.ops().iter().filter(|op| !op.old_range().is_empty());
+    let lines = kept.map(|op| op.new_range().end).next_back().unwrap_or(0);
+    new.split_inclusive('\n').take(lines).map(str::len).sum()
 }
 
 /// What the keys lead to; none where one of them is not there.
@@ -85,18 +105,66 @@ pub(super) fn remove(table: &mut Table, path: &[&str]) -> bool {
     parent.remove(key).is_some()
 }
 
+/// Removes a section. The comments above it may be about what stands above them, so they stay, above
+/// the section that follows or at the end.
+pub(super) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
+    let section = get(document, path).and_then(Item::as_table);
+    let place = section.and_then(Table::position);
+    let above = section.and_then(|section| section.decor().prefix()?.as_str());
+    let comments = above.unwrap_or_default().trim_end().to_owned();
+    remove(document, path);
+    let Some(place) = place.filter(|_| comments.contains('#')) else {
+        return;
+    };
+    match following(document, place).and_then(|next| table_at(document, next)) {
+        Some(next) => {
+            let prefix = next.decor().prefix().and_then(|prefix| prefix.as_str());
+            let prefix = format!("{comments}\n{}", prefix.unwrap_or_default());
+            next.decor_mut().set_prefix(prefix);
+        }
+        None => {
+            let trailing = document.trailing().as_str().unwrap_or_default();
+            let trailing = format!("{comments}\n{trailing}");
+            document.set_trailing(trailing);
+        }
+    }
+}
+
+/// The place of the section that follows a place.
+fn following(table: &Table, place: isize) -> Option<isize> {
+    let below = table.iter().filter_map(|(_, item)| item.as_table());
+    let places = below.flat_map(|table| {
+        let own = table.position().filter(|own| *own > place);
+        own.into_iter().chain(following(table, place))
+    });
+    places.min()
+}
+
+fn table_at(table: &mut Table, place: isize) -> Option<&mut Table> {
+    let below = table.iter_mut().filter_map(|(_, item)| item.as_table_mut());
+    for table in below {
+        if table.position() == Some(place) {
+            return Some(table);
+        }
+        if following(table, place - 1) == Some(place) {
+            return table_at(table, place);
+        }
+    }
+    None
+}
+
 /// Removes the sections on the way to a place that are empty now and were not there before.
-pub(super) fn prune(table: &mut Table, path: &[&str], before: Option<&Table>) {
+pub(super) fn prune(document: &mut DocumentMut, path: &[&str], before: Option<&Table>) {
     for length in (1..=path.len()).rev() {
         let place = path.get(..length).unwrap_or_default();
-        let empty = get(table, place)
+        let empty = get(document, place)
             .and_then(Item::as_table_like)
             .is_some_and(TableLike::is_empty);
         let was_there = before.is_some_and(|before| get(before, place).is_some());
         if !empty || was_there {
             return;
         }
-        remove(table, place);
+        remove_section(document, place);
     }
 }
 
