@@ -8,7 +8,9 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use onload_hooks::class::Class;
 
+use crate::engine::Engine;
 use crate::specdir::Format;
 
 /// Container toolkit for kernel-bypass networking
@@ -111,6 +113,9 @@ pub enum Command {
     /// Look at what a container would get
     #[command(subcommand)]
     Container(Container),
+    /// Set container engines up
+    #[command(subcommand)]
+    Runtime(Runtime),
     /// Print a completion script for a shell
     Completion(Completion),
     /// Write the manual pages
@@ -147,6 +152,13 @@ pub struct Explain {
     /// Directory that holds the container's config.json
     #[arg(value_name = "BUNDLE")]
     pub bundle: PathBuf,
+}
+
+/// Commands on container engines.
+#[derive(Debug, Subcommand)]
+pub enum Runtime {
+    /// Make an engine know CDI and the runtime "onload", and allow classes to annotations
+    Configure(Configure),
 }
 
 /// Show what this host has.
@@ -298,6 +310,40 @@ pub struct Inject {
         env = "ONLOAD_CTK_CDI_INJECT_SPEC_DIR"
     )]
     pub spec_dir: Vec<PathBuf>,
+}
+
+/// Set an engine up.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Example: onload-ctk runtime configure --runtime docker --allow nic,rdma --dry-run"
+)]
+pub struct Configure {
+    /// The engine
+    #[arg(
+        long,
+        value_name = "ENGINE",
+        env = "ONLOAD_CTK_RUNTIME_CONFIGURE_RUNTIME"
+    )]
+    pub runtime: Engine,
+    /// Classes that annotations may ask for, beside those that config.toml allows already; for
+    /// instance nic,rdma
+    #[arg(
+        long,
+        value_name = "CLASS",
+        value_delimiter = ',',
+        env = "ONLOAD_CTK_RUNTIME_CONFIGURE_ALLOW"
+    )]
+    pub allow: Vec<Class>,
+    /// Show what would change as a unified diff, and do nothing
+    #[arg(long, env = "ONLOAD_CTK_RUNTIME_CONFIGURE_DRY_RUN", value_parser = BoolishValueParser::new())]
+    pub dry_run: bool,
+    /// Undo it: give the file back as it was, or take out what is ours where it was changed since;
+    /// config.toml stays
+    #[arg(long, conflicts_with = "allow", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_REMOVE", value_parser = BoolishValueParser::new())]
+    pub remove: bool,
+    /// Restart the engine's service where its file changed
+    #[arg(long, env = "ONLOAD_CTK_RUNTIME_CONFIGURE_RESTART", value_parser = BoolishValueParser::new())]
+    pub restart: bool,
 }
 
 /// Print a completion script.

@@ -6,7 +6,9 @@
 
 pub mod cli;
 pub mod commands;
+pub mod config_file;
 pub mod discover;
+pub mod engine;
 pub mod exit;
 pub mod generate;
 pub mod host;

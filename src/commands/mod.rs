@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod completion;
+pub mod configure;
 pub mod discover;
 pub mod explain;
 pub mod generate;

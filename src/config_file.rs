@@ -1,0 +1,230 @@
+//! A file of people's configuration: read as it is, replaced whole, with its owner, mode and label.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use onload_cdi::write::{self, TempFile, WriteError};
+use rustix::fs::{
+    FileType, FlockOperation, Gid, Mode, OFlags, Stat, Uid, XattrFlags, fchown, fgetxattr,
+    fsetxattr, fstat, openat,
+};
+use rustix::io::Errno;
+
+/// Bytes of a file of configuration that are read.
+const LIMIT: u64 = 4 * 1024 * 1024;
+/// Mode of a file that was not there.
+const NEW_MODE: u32 = 0o644;
+const PERMISSIONS: u32 = 0o7777;
+/// The label of SELinux (xattr(7)).
+const LABEL: &str = "security.selinux";
+/// Bytes of a label; they are about fifty.
+const LABEL_LIMIT: usize = 4096;
+
+/// Why a file is not read or replaced.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigFileError {
+    /// It cannot be opened or read.
+    #[error("reading {}: {source}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// It is something that a replacement would not be.
+    #[error("reading {}: it is {what}, which replacing it would break; edit it by hand", .path.display())]
+    Unusual {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// It is not text.
+    #[error("reading {}: not UTF-8 text", .path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Its directory cannot be locked.
+    #[error("locking the directory of {}: {source}", .path.display())]
+    Lock {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: Errno,
+    },
+    /// The owner or label of the old file could not be given to the new one.
+    #[error("giving {} the owner and label that it had: {source}", .path.display())]
+    Attributes {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: Errno,
+    },
+    /// It cannot be written or removed; the old one is still whole.
+    #[error("in {}: {source}", .directory.display())]
+    Write {
+        /// Its directory.
+        directory: PathBuf,
+        /// The name and the reason.
+        source: WriteError,
+    },
+}
+
+/// The directory of a file of configuration, open.
+#[derive(Debug)]
+pub struct ConfigDir {
+    /// For messages.
+    path: PathBuf,
+    directory: OwnedFd,
+}
+
+/// A file as it was read.
+#[derive(Debug)]
+pub struct ConfigFile {
+    /// What stands in it.
+    pub text: String,
+    file: File,
+    stat: Stat,
+}
+
+impl ConfigDir {
+    /// Takes an open directory.
+    #[must_use]
+    pub fn new(path: PathBuf, directory: OwnedFd) -> Self {
+        ConfigDir { path, directory }
+    }
+
+    /// Keeps other runs of ours out until this is dropped.
+    ///
+    /// # Errors
+    /// [`ConfigFileError::Lock`].
+    pub fn lock(&self) -> Result<(), ConfigFileError> {
+        rustix::fs::flock(&self.directory, FlockOperation::LockExclusive).map_err(|source| {
+            ConfigFileError::Lock {
+                path: self.path.clone(),
+                source,
+            }
+        })
+    }
+
+    /// Reads a file; none where there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, is no text, or is no plain file of one name.
+    pub fn read(&self, name: &OsStr) -> Result<Option<ConfigFile>, ConfigFileError> {
+        let path = self.path.join(name);
+        let read = |source| ConfigFileError::Read {
+            path: path.clone(),
+            source,
+        };
+        let unusual = |what| ConfigFileError::Unusual {
+            path: path.clone(),
+            what,
+        };
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut file = match openat(&self.directory, name, flags, Mode::empty()) {
+            Ok(descriptor) => File::from(descriptor),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(unusual("a symbolic link")),
+            Err(error) => return Err(read(error.into())),
+        };
+        let stat = fstat(&file).map_err(|error| read(error.into()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(unusual("no regular file"));
+        }
+        if stat.st_nlink > 1 {
+            return Err(unusual("a file of several names (hard links)"));
+        }
+        if u64::try_from(stat.st_size).is_ok_and(|size| size > LIMIT) {
+            return Err(unusual("longer than 4 MiB"));
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(read)?;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| ConfigFileError::NotText { path: path.clone() })?;
+        Ok(Some(ConfigFile { text, file, stat }))
+    }
+
+    /// Replaces a file, with the owner, mode and label of the one that `like` is; a new one belongs to
+    /// the caller and has mode 0644.
+    ///
+    /// # Errors
+    /// It cannot be written; the old one is still whole.
+    pub fn write(
+        &self,
+        name: &OsStr,
+        text: &str,
+        like: Option<&ConfigFile>,
+    ) -> Result<(), ConfigFileError> {
+        let failed = |source| ConfigFileError::Write {
+            directory: self.path.clone(),
+            source,
+        };
+        let mode = like.map_or(NEW_MODE, |old| old.stat.st_mode & PERMISSIONS);
+        let mut temporary = TempFile::create(self.directory.as_fd(), name, mode).map_err(failed)?;
+        if let Some(old) = like {
+            copy_attributes(old, temporary.file(), mode).map_err(|source| {
+                ConfigFileError::Attributes {
+                    path: self.path.join(name),
+                    source,
+                }
+            })?;
+        }
+        let written = temporary.file().write_all(text.as_bytes());
+        written.map_err(|source| {
+            failed(WriteError {
+                action: "writing",
+                name: name.to_owned(),
+                source,
+            })
+        })?;
+        temporary.commit().map_err(failed)
+    }
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(&self, name: &OsStr) -> Result<(), ConfigFileError> {
+        write::remove(&self.directory, name)
+            .and_then(|_| write::sync(&self.directory))
+            .map_err(|source| ConfigFileError::Write {
+                directory: self.path.clone(),
+                source,
+            })
+    }
+}
+
+/// Changing the owner takes set-user-ID bits away, so the mode comes after it (chown(2)).
+fn copy_attributes(old: &ConfigFile, new: &File, mode: u32) -> Result<(), Errno> {
+    let stat = fstat(new)?;
+    if (stat.st_uid, stat.st_gid) != (old.stat.st_uid, old.stat.st_gid) {
+        let (uid, gid) = (
+            Uid::from_raw(old.stat.st_uid),
+            Gid::from_raw(old.stat.st_gid),
+        );
+        fchown(new, Some(uid), Some(gid))?;
+        rustix::fs::fchmod(new, Mode::from_raw_mode(mode))?;
+    }
+    let mut label = vec![0; LABEL_LIMIT];
+    match fgetxattr(&old.file, LABEL, &mut label[..]) {
+        Ok(length) => {
+            label.truncate(length);
+            fsetxattr(new, LABEL, &label, XattrFlags::empty())
+        }
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The name of a file's backup, beside it.
+#[must_use]
+pub fn backup_name(path: &Path) -> OsString {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".onload-ctk-backup");
+    name
+}

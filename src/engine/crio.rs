@@ -1,0 +1,129 @@
+//! A drop-in for CRI-O: a runtime handler. CDI is always on there.
+//!
+//! CRI-O hands all annotations of a pod on to its containers, and `allowed_annotations` takes none
+//! but CRI-O's own: another one there keeps CRI-O from starting.
+
+use toml_edit::{DocumentMut, Item, Value};
+
+use super::toml::{get, parse, prune, remove_section, render, section};
+use super::{Beside, EngineError, Other, RUNTIME_NAME, RUNTIME_PATH, Wanted};
+
+pub(super) const FILE: &str = "/etc/crio/crio.conf.d/99-onload-ctk.conf";
+
+const HEADER: &str = "\
+# Written by \"onload-ctk runtime configure --runtime crio\"; --remove takes it away.
+# A RuntimeClass with the handler \"onload\" gives its pods what their annotations ask for.
+";
+const RUNTIMES: [&str; 3] = ["crio", "runtime", "runtimes"];
+const RUNTIME: [&str; 4] = ["crio", "runtime", "runtimes", RUNTIME_NAME];
+/// What is not taken over from the runtime that ours stands in for. A root directory of its own, so
+/// that no two programs keep their state in one.
+const OWN: [&str; 5] = [
+    "runtime_path",
+    "runtime_type",
+    "runtime_root",
+    "runtime_config_path",
+    "inherit_default_runtime",
+];
+
+pub(super) fn beside() -> Vec<Beside> {
+    vec![
+        Beside::File("/etc/crio/crio.conf".into()),
+        Beside::Directory("/etc/crio/crio.conf.d".into(), "*".to_owned()),
+    ]
+}
+
+pub(super) fn wanted(old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
+    let others = others
+        .iter()
+        .map(|other| {
+            let document = parse(&other.text).map_err(|source| EngineError::Other {
+                path: other.path.clone(),
+                source: Box::new(source),
+            })?;
+            Ok((other, document))
+        })
+        .collect::<Result<Vec<_>, EngineError>>()?;
+    for (other, document) in &others {
+        if get(document, &RUNTIME).is_some() {
+            return Err(EngineError::Decided {
+                path: other.path.clone(),
+                advice: format!("take the runtime {RUNTIME_NAME} out of it"),
+            });
+        }
+    }
+    let mut document = parse(old.unwrap_or(HEADER))?;
+    if let Some(found) = get(&document, &RUNTIME) {
+        if !is_our_runtime(found) {
+            let found = found.get("runtime_path").unwrap_or(found);
+            let found = found.to_string().trim().to_owned();
+            return Err(EngineError::Taken { found });
+        }
+        return Ok(Wanted {
+            text: old.map(str::to_owned),
+            warnings: Vec::new(),
+        });
+    }
+    let documents = others.iter().map(|(_, document)| document);
+    let settings = stood_in_for(&documents.collect::<Vec<_>>());
+    register(&mut document, settings)?;
+    Ok(Wanted {
+        text: Some(render(&document, old.unwrap_or(HEADER))),
+        warnings: Vec::new(),
+    })
+}
+
+fn register(document: &mut DocumentMut, settings: Vec<(String, Value)>) -> Result<(), EngineError> {
+    let runtime = section(document, &RUNTIME)?;
+    runtime.set_implicit(false);
+    runtime.insert("runtime_path", toml_edit::value(RUNTIME_PATH));
+    runtime.insert("runtime_type", toml_edit::value("oci"));
+    for (key, mut value) in settings {
+        *value.decor_mut() = toml_edit::Decor::new(" ", "");
+        runtime.insert(&key, Item::Value(value));
+    }
+    Ok(())
+}
+
+/// The settings of CRI-O's default runtime: its monitor, the annotations that it may act on.
+fn stood_in_for(documents: &[&DocumentMut]) -> Vec<(String, Value)> {
+    let last = |path: &[&str]| {
+        let found = documents.iter().rev().find_map(|d| get(d, path));
+        found.cloned()
+    };
+    let default = last(&["crio", "runtime", "default_runtime"]);
+    let default = default.as_ref().and_then(Item::as_str);
+    let names = default.into_iter().chain(["crun", "runc"]);
+    let mut runtimes = names.filter_map(|name| {
+        let [a, b, c] = RUNTIMES;
+        last(&[a, b, c, name])
+    });
+    let Some(runtime) = runtimes.next() else {
+        return Vec::new();
+    };
+    let values = runtime.as_table_like().into_iter().flat_map(|t| t.iter());
+    values
+        .filter(|(key, _)| !OWN.contains(key))
+        .filter_map(|(key, item)| Some((key.to_owned(), item.as_value()?.clone())))
+        .collect()
+}
+
+fn is_our_runtime(runtime: &Item) -> bool {
+    runtime.get("runtime_path").and_then(Item::as_str) == Some(RUNTIME_PATH)
+}
+
+pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
+    Ok(get(&*parse(text)?, &RUNTIME).is_some_and(is_our_runtime))
+}
+
+pub(super) fn without_ours(now: &str) -> Result<Option<String>, EngineError> {
+    let mut document = parse(now)?;
+    if get(&document, &RUNTIME).is_some_and(is_our_runtime) {
+        remove_section(&mut document, &RUNTIME);
+        prune(&mut document, &RUNTIMES, None);
+    }
+    if document.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(render(&document, now).replacen(HEADER, "", 1)))
+}

@@ -1,0 +1,96 @@
+//! Docker's `daemon.json`: `features.cdi`, which Docker 25 to 28.1 want, and a member of `runtimes`.
+//!
+//! From 28.2 on CDI is on unless that says otherwise; it is written all the same, so that the file
+//! also serves the version that is installed tomorrow.
+
+use serde_json::{Value, json};
+
+use super::json::JsonText;
+use super::{EngineError, RUNTIME_NAME, RUNTIME_PATH, Wanted, warn_of_spec_dirs};
+
+pub(super) const FILE: &str = "/etc/docker/daemon.json";
+
+const CDI: [&str; 2] = ["features", "cdi"];
+const RUNTIME: [&str; 2] = ["runtimes", RUNTIME_NAME];
+const SPEC_DIRS: &str = "cdi-spec-dirs";
+
+pub(super) fn wanted(old: Option<&str>) -> Result<Wanted, EngineError> {
+    let mut json = JsonText::parse(old.unwrap_or_default())?;
+    refuse_spelling(&json)?;
+    let mut warnings = Vec::new();
+    if let Some(dirs) = json.get(&[SPEC_DIRS])? {
+        let dirs = dirs.as_array().into_iter().flatten();
+        warn_of_spec_dirs(SPEC_DIRS, dirs.filter_map(Value::as_str), &mut warnings);
+    }
+    match json.get(&CDI)? {
+        Some(Value::Bool(true)) => {}
+        None | Some(Value::Bool(false)) => json.set(&CDI, &json!(true))?,
+        Some(_) => {
+            return Err(EngineError::Form {
+                key: CDI.join("."),
+                expected: "true or false",
+            });
+        }
+    }
+    match json.get(&RUNTIME)? {
+        None => json.set(&RUNTIME, &json!({"path": RUNTIME_PATH}))?,
+        Some(runtime) if is_our_runtime(&runtime) => {}
+        Some(runtime) => {
+            let found = runtime.get("path").unwrap_or(&runtime).to_string();
+            return Err(EngineError::Taken { found });
+        }
+    }
+    let text = Some(json.as_str().to_owned());
+    Ok(Wanted { text, warnings })
+}
+
+pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
+    let runtime = JsonText::parse(text)?.get(&RUNTIME)?;
+    Ok(runtime.is_some_and(|runtime| is_our_runtime(&runtime)))
+}
+
+pub(super) fn without_ours(now: &str, before: Option<&str>) -> Result<Option<String>, EngineError> {
+    let mut json = JsonText::parse(now)?;
+    let before = before.map(JsonText::parse).transpose()?;
+    let in_before = |path: &[&str]| match &before {
+        Some(before) => before.get(path),
+        None => Ok(None),
+    };
+    if is_ours(now)? && in_before(&RUNTIME)?.is_none() {
+        json.remove(&RUNTIME)?;
+    }
+    if json.get(&CDI)? == Some(json!(true)) {
+        match in_before(&CDI)? {
+            Some(Value::Bool(true)) => {}
+            Some(value) => json.set(&CDI, &value)?,
+            None => {
+                json.remove(&CDI)?;
+            }
+        }
+    }
+    for [object, _] in [RUNTIME, CDI] {
+        if json.get(&[object])? == Some(json!({})) && in_before(&[object])?.is_none() {
+            json.remove(&[object])?;
+        }
+    }
+    if before.is_none() && json.is_empty()? {
+        return Ok(None);
+    }
+    Ok(Some(json.as_str().to_owned()))
+}
+
+fn is_our_runtime(runtime: &Value) -> bool {
+    runtime.get("path").and_then(Value::as_str) == Some(RUNTIME_PATH)
+}
+
+/// dockerd refuses keys that it does not know, and these it would know in the spelling of ours: a
+/// second one beside it would not be told from it.
+fn refuse_spelling(json: &JsonText) -> Result<(), EngineError> {
+    for key in json.keys(&[])? {
+        let variant = |ours: &str| ours != key && ours.eq_ignore_ascii_case(&key);
+        if [CDI[0], RUNTIME[0], SPEC_DIRS].into_iter().any(variant) {
+            return Err(EngineError::Spelling(key));
+        }
+    }
+    Ok(())
+}

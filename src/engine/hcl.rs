@@ -1,0 +1,153 @@
+//! As much of HCL as tells whether a file of Nomad configures a plugin: words, texts and marks.
+
+/// A piece of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Token<'a> {
+    /// A name, a number.
+    Word(&'a str),
+    /// What stands between two quotes, escapes as they are written.
+    Text(&'a str),
+    /// A brace, a bracket, an equals sign.
+    Mark(char),
+}
+
+/// The pieces of a text, without its comments.
+pub(super) fn tokens(mut text: &str) -> Vec<Token<'_>> {
+    let mut tokens = Vec::new();
+    loop {
+        text = text.trim_start();
+        let Some(first) = text.chars().next() else {
+            return tokens;
+        };
+        let (token, rest) = if first == '#' || text.starts_with("//") {
+            (None, skip_to(text, "\n"))
+        } else if text.starts_with("/*") {
+            (None, skip_to(text, "*/"))
+        } else if first == '"' {
+            let (inside, rest) = quoted(text);
+            (Some(Token::Text(inside)), rest)
+        } else {
+            let (token, rest) = word(text, first);
+            (Some(token), rest)
+        };
+        tokens.extend(token);
+        text = rest;
+    }
+}
+
+fn skip_to<'a>(text: &'a str, end: &str) -> &'a str {
+    text.split_once(end).map_or("", |(_, rest)| rest)
+}
+
+fn quoted(text: &str) -> (&str, &str) {
+    let inside = text.get(1..).unwrap_or_default();
+    let mut escaped = false;
+    for (place, c) in inside.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => {
+                let (inside, rest) = inside.split_at(place);
+                return (inside, rest.get(1..).unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+    (inside, "")
+}
+
+fn word(text: &str, first: char) -> (Token<'_>, &str) {
+    let end = text.find(|c: char| !c.is_alphanumeric() && !matches!(c, '_' | '-' | '.'));
+    match end {
+        Some(0) => {
+            let rest = text.get(first.len_utf8()..).unwrap_or_default();
+            (Token::Mark(first), rest)
+        }
+        end => {
+            let (word, rest) = text.split_at(end.unwrap_or(text.len()));
+            (Token::Word(word), rest)
+        }
+    }
+}
+
+/// What stands between the braces of the block `kind "label"`; none where there is no such block.
+pub(super) fn block<'t, 'a>(
+    tokens: &'t [Token<'a>],
+    kind: &str,
+    label: &str,
+) -> Option<&'t [Token<'a>]> {
+    let names =
+        |token: &Token<'_>, name: &str| *token == Token::Word(name) || *token == Token::Text(name);
+    let start = tokens.windows(3).position(|window| match window {
+        [first, second, Token::Mark('{')] => names(first, kind) && names(second, label),
+        _ => false,
+    })?;
+    let inside = tokens.get(start + 3..)?;
+    let mut depth = 1_usize;
+    let end = inside.iter().position(|token| {
+        match token {
+            Token::Mark('{') => depth += 1,
+            Token::Mark('}') => depth -= 1,
+            _ => {}
+        }
+        depth == 0
+    });
+    inside.get(..end.unwrap_or(inside.len()))
+}
+
+/// Whether a list of that name, `name = [...]`, holds a text.
+pub(super) fn list_holds(tokens: &[Token<'_>], name: &str, text: &str) -> bool {
+    let start = tokens.windows(3).position(|window| {
+        matches!(window, [Token::Word(word) | Token::Text(word), Token::Mark('=' | ':'), Token::Mark('[')] if *word == name)
+    });
+    let inside = start.and_then(|start| tokens.get(start + 3..));
+    let inside = inside.unwrap_or_default().iter();
+    inside
+        .take_while(|token| **token != Token::Mark(']'))
+        .any(|token| *token == Token::Text(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_and_texts_are_told_from_code() {
+        let text = "# plugin \"docker\" {\n// }\n/* a { */ b-c = \"d \\\" } # e\" ";
+        assert_eq!(
+            tokens(text),
+            [
+                Token::Word("b-c"),
+                Token::Mark('='),
+                Token::Text("d \\\" } # e")
+            ]
+        );
+    }
+
+    #[test]
+    fn a_block_is_found_by_its_label_and_ends_at_its_brace() {
+        let text = "plugin \"raw\" { x = 1 }\nplugin \"docker\" { config { y = 2 } }\nz = 3";
+        let tokens = tokens(text);
+        let inside = block(&tokens, "plugin", "docker").unwrap();
+        assert_eq!(inside.first(), Some(&Token::Word("config")));
+        assert_eq!(inside.len(), 6);
+        assert_eq!(block(&tokens, "plugin", "podman"), None);
+    }
+
+    #[test]
+    fn a_list_is_searched_up_to_its_end() {
+        let tokens = tokens("allow = [\"a\", \"b\"]\nother = [\"c\"]");
+        assert!(list_holds(&tokens, "allow", "b"));
+        assert!(!list_holds(&tokens, "allow", "c"));
+        assert!(!list_holds(&tokens, "none", "a"));
+    }
+
+    #[test]
+    fn what_does_not_end_is_read_to_the_end() {
+        for text in ["\"", "/*", "plugin \"docker\" {", "a = [\"b\"", "é{", "\\"] {
+            let tokens = tokens(text);
+            block(&tokens, "plugin", "docker");
+            list_holds(&tokens, "a", "b");
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! A JSON text in which single members are set and removed; every other byte stays as it is.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::Deserializer;
+use serde::de::{MapAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// Indentation of a text that shows none of its own.
+const DEFAULT_INDENT: &str = "  ";
+
+/// Why a text is not edited.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JsonError {
+    /// It is no JSON, or no object stands where one belongs.
+    #[error("{0}")]
+    Syntax(String),
+    /// A key stands twice in one object, and readers differ in which one counts.
+    #[error("key {0:?} stands twice")]
+    Duplicate(String),
+}
+
+/// A JSON document, an object at its top.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct JsonText {
+    text: String,
+}
+
+/// Where an object stands in a text.
+#[derive(Debug)]
+struct Object {
+    /// From its opening brace to behind its closing one.
+    span: Range<usize>,
+    members: Vec<Member>,
+}
+
+/// Where a member stands.
+#[derive(Debug)]
+struct Member {
+    key: String,
+    /// The quote that opens the key.
+    start: usize,
+    value: Range<usize>,
+}
+
+/// How a text is laid out.
+#[derive(Clone, Debug)]
+struct Style {
+    /// Line end and indentation of one level; none for a text of one line.
+    lines: Option<(String, String)>,
+    /// What stands between a key and its value.
+    colon: String,
+}
+
+impl JsonText {
+    /// Takes a text; one of white space alone counts as an empty object.
+    ///
+    /// # Errors
+    /// [`JsonError`], for every object of the text.
+    pub(super) fn parse(text: &str) -> Result<Self, JsonError> {
+        let text = if text.trim().is_empty() { "{}\n" } else { text };
+        let json = JsonText {
+            text: text.to_owned(),
+        };
+        json.root()?;
+        Ok(json)
+    }
+
+    /// The text.
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether the document is an object without members.
+    ///
+    /// # Errors
+    /// [`JsonError`].
+    pub(super) fn is_empty(&self) -> Result<bool, JsonError> {
+        Ok(self.root()?.members.is_empty())
+    }
+
+    /// The value that the keys lead to; none where one of them is not there.
+    ///
+    /// # Errors
+    /// [`JsonError`], also where something else than an object is on the way.
+    pub(super) fn get(&self, path: &[&str]) -> Result<Option<Value>, JsonError> {
+        let Some(span) = self.find(path)? else {
+            return Ok(None);
+        };
+        let value = self.text.get(span).unwrap_or_default();
+        Ok(Some(serde_json::from_str(value)?))
+    }
+
+    /// The keys of the object that the keys lead to.
+    ///
+    /// # Errors
+    /// [`JsonError`].
+    pub(super) fn keys(&self, path: &[&str]) -> Result<Vec<String>, JsonError> {
+        let Some(span) = self.find(path)? else {
+            return Ok(Vec::new());
+        };
+        let members = object(&self.text, span)?.members;
+        Ok(members.into_iter().map(|member| member.key).collect())
+    }
+
+    /// Sets a value, and makes the objects on the way that are not there.
+    ///
+    /// # Errors
+    /// [`JsonError`].
+    pub(super) fn set(&mut self, path: &[&str], value: &Value) -> Result<(), JsonError> {
+        let style = self.style()?;
+        if let Some(span) = self.find(path)? {
+            let rendered = style.render(value, path.len());
+            self.text.replace_range(span, &rendered);
+            return Ok(());
+        }
+        let mut parent = self.root()?;
+        for (depth, key) in path.iter().enumerate() {
+            match parent.member(key) {
+                Some(member) => parent = object(&self.text, member.value.clone())?,
+                None => {
+                    let rest = path.get(depth + 1..).unwrap_or_default();
+                    let value = rest.iter().rev().fold(value.clone(), |value, key| {
+                        Value::Object([((*key).to_owned(), value)].into_iter().collect())
+                    });
+                    self.insert(&parent, &style, depth + 1, key, &value);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a member; whether it was there.
+    ///
+    /// # Errors
+    /// [`JsonError`].
+    pub(super) fn remove(&mut self, path: &[&str]) -> Result<bool, JsonError> {
+        let Some((key, parents)) = path.split_last() else {
+            return Ok(false);
+        };
+        let Some(span) = self.find(parents)? else {
+            return Ok(false);
+        };
+        let parent = object(&self.text, span)?;
+        let Some(index) = parent.members.iter().position(|member| member.key == *key) else {
+            return Ok(false);
+        };
+        let cut = parent.cut(index);
+        self.text.replace_range(cut, "");
+        Ok(true)
+    }
+
+    fn root(&self) -> Result<Object, JsonError> {
+        let start = self.text.len() - self.text.trim_start().len();
+        object(&self.text, start..self.text.trim_end().len())
+    }
+
+    fn find(&self, path: &[&str]) -> Result<Option<Range<usize>>, JsonError> {
+        let mut span = self.root()?.span;
+        for key in path {
+            match object(&self.text, span)?.member(key) {
+                Some(member) => span = member.value.clone(),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(span))
+    }
+
+    /// As its first member is laid out.
+    fn style(&self) -> Result<Style, JsonError> {
+        let root = self.root()?;
+        let default_lines = Some(("\n".to_owned(), DEFAULT_INDENT.to_owned()));
+        let Some(first) = root.members.first() else {
+            return Ok(Style {
+                lines: default_lines,
+                colon: ": ".to_owned(),
+            });
+        };
+        let before = self.text.get(root.span.start + 1..first.start);
+        let before = before.unwrap_or_default();
+        let lines = before.rfind('\n').map(|end| {
+            let indent = before.get(end + 1..).unwrap_or_default();
+            let line_end = if before.contains("\r\n") {
+                "\r\n"
+            } else {
+                "\n"
+            };
+            (line_end.to_owned(), indent.to_owned())
+        });
+        let spaced = self.text.get(..first.value.start);
+        let colon = if spaced.is_some_and(|text| text.ends_with(':')) {
+            ":"
+        } else {
+            ": "
+        };
+        Ok(Style {
+            lines,
+            colon: colon.to_owned(),
+        })
+    }
+
+    fn insert(&mut self, parent: &Object, style: &Style, depth: usize, key: &str, value: &Value) {
+        let member = format!(
+            "{}{}{}",
+            Value::from(key),
+            style.colon,
+            style.render(value, depth)
+        );
+        match parent.members.last() {
+            Some(last) => {
+                let previous = parent.members.len().checked_sub(2);
+                let previous = previous.and_then(|index| parent.members.get(index));
+                let from = previous.map_or(parent.span.start, |member| member.value.end);
+                let space = self.text.get(from..last.start).unwrap_or_default();
+                let space = match space.find(['\r', '\n']) {
+                    Some(line) => space.get(line..).unwrap_or_default(),
+                    None if style.colon == ":" => "",
+                    None => " ",
+                };
+                let at = last.value.end;
+                self.text.insert_str(at, &format!(",{space}{member}"));
+            }
+            None => {
+                let inside = format!(
+                    "{{{}{member}{}}}",
+                    style.line(depth),
+                    style.line(depth.saturating_sub(1))
+                );
+                self.text.replace_range(parent.span.clone(), &inside);
+            }
+        }
+    }
+}
+
+impl Object {
+    fn member(&self, key: &str) -> Option<&Member> {
+        self.members.iter().find(|member| member.key == key)
+    }
+
+    /// What goes with a member: the comma before it, or after it where it is the first; all white
+    /// space where it is alone.
+    fn cut(&self, index: usize) -> Range<usize> {
+        let inside = self.span.start + 1..self.span.end.saturating_sub(1);
+        let before = index.checked_sub(1).and_then(|i| self.members.get(i));
+        let (this, next) = (self.members.get(index), self.members.get(index + 1));
+        match (before, this, next) {
+            (Some(before), Some(this), _) => before.value.end..this.value.end,
+            (None, Some(this), Some(next)) => this.start..next.start,
+            _ => inside,
+        }
+    }
+}
+
+impl Style {
+    fn line(&self, depth: usize) -> String {
+        let line = self.lines.as_ref();
+        line.map_or_else(String::new, |(end, indent)| {
+            format!("{end}{}", indent.repeat(depth))
+        })
+    }
+
+    fn render(&self, value: &Value, depth: usize) -> String {
+        let Value::Object(members) = value else {
+            return value.to_string();
+        };
+        let members: Vec<String> = members
+            .iter()
+            .map(|(key, value)| {
+                let (key, value) = (Value::from(key.as_str()), self.render(value, depth + 1));
+                format!("{}{key}{}{value}", self.line(depth + 1), self.colon)
+            })
+            .collect();
+        format!("{{{}{}}}", members.join(","), self.line(depth))
+    }
+}
+
+impl From<serde_json::Error> for JsonError {
+    fn from(error: serde_json::Error) -> Self {
+        JsonError::Syntax(error.to_string())
+    }
+}
+
+/// The members of an object with the places where they stand.
+struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Visitor<'de> for Members<'de> {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
+        while let Some((key, value)) = map.next_entry::<String, &RawValue>()? {
+            self.0.push((key, value));
+        }
+        Ok(self)
+    }
+}
+
+fn object(text: &str, span: Range<usize>) -> Result<Object, JsonError> {
+    let inner = text.get(span.clone()).unwrap_or_default();
+    let mut reader = serde_json::Deserializer::from_str(inner);
+    let found = reader.deserialize_map(Members(Vec::new()))?;
+    reader.end()?;
+    let mut members: Vec<Member> = Vec::with_capacity(found.0.len());
+    let mut end = span.start + 1;
+    for (key, value) in found.0 {
+        if members.iter().any(|member| member.key == key) {
+            return Err(JsonError::Duplicate(key));
+        }
+        // Both lie in one text: the distance of their addresses is the place.
+        let start = value.get().as_ptr().addr() - text.as_ptr().addr();
+        let between = text.get(end..start).unwrap_or_default();
+        let quote = end + between.find('"').unwrap_or_default();
+        end = start + value.get().len();
+        members.push(Member {
+            key,
+            start: quote,
+            value: start..end,
+        });
+    }
+    Ok(Object { span, members })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn set(text: &str, path: &[&str], value: &Value) -> String {
+        let mut json = JsonText::parse(text).unwrap();
+        json.set(path, value).unwrap();
+        json.text
+    }
+
+    fn removed(text: &str, path: &[&str]) -> String {
+        let mut json = JsonText::parse(text).unwrap();
+        json.remove(path).unwrap();
+        json.text
+    }
+
+    #[test]
+    fn a_member_is_added_in_the_layout_of_the_text() {
+        let cases = [
+            ("", "{\n  \"a\": {\n    \"b\": true\n  }\n}\n"),
+            ("{}", "{\n  \"a\": {\n    \"b\": true\n  }\n}"),
+            ("{\"x\":1}", "{\"x\":1,\"a\":{\"b\":true}}"),
+            ("{ \"x\": 1 }\n", "{ \"x\": 1, \"a\": {\"b\": true} }\n"),
+            (
+                "{\n\t\"x\": 1.0e2\n}\n",
+                "{\n\t\"x\": 1.0e2,\n\t\"a\": {\n\t\t\"b\": true\n\t}\n}\n",
+            ),
+            (
+                "{\r\n    \"x\": 1,\r\n    \"a\": { }\r\n}",
+                "{\r\n    \"x\": 1,\r\n    \"a\": {\r\n        \"b\": true\r\n    }\r\n}",
+            ),
+            (
+                "{\n  \"a\": {\"c\": null}\n}\n",
+                "{\n  \"a\": {\"c\": null, \"b\": true}\n}\n",
+            ),
+            (
+                "{\n  \"a\": {\"c\": null, \"d\": 1}\n}\n",
+                "{\n  \"a\": {\"c\": null, \"d\": 1, \"b\": true}\n}\n",
+            ),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(set(text, &["a", "b"], &json!(true)), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_there_is_replaced_in_place() {
+        let text = "{ \"a\" : { \"b\" :false , \"c\":1 } }";
+        let expected = "{ \"a\" : { \"b\" :true , \"c\":1 } }";
+        assert_eq!(set(text, &["a", "b"], &json!(true)), expected);
+    }
+
+    #[test]
+    fn a_member_is_removed_with_one_comma() {
+        let cases = [
+            ("{\"b\": 1}", "{}"),
+            ("{\n  \"b\": 1\n}\n", "{}\n"),
+            ("{\n  \"b\": 1,\n  \"c\": 2\n}", "{\n  \"c\": 2\n}"),
+            ("{\n  \"a\": 0,\n  \"b\": 1\n}", "{\n  \"a\": 0\n}"),
+            ("{\"a\":0 , \"b\":1, \"c\":2}", "{\"a\":0, \"c\":2}"),
+            ("{\"a\": 0}", "{\"a\": 0}"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(removed(text, &["b"]), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_added_can_be_removed_to_the_byte() {
+        for text in [
+            "{\"x\":1}",
+            "{\n  \"x\": [1,\n 2]\n}\n",
+            "{ \"x\": \"\\u00e9\" }",
+        ] {
+            let mut json = JsonText::parse(text).unwrap();
+            json.set(&["a", "b"], &json!({"c": "d"})).unwrap();
+            assert_ne!(json.as_str(), text);
+            json.remove(&["a"]).unwrap();
+            assert_eq!(json.as_str(), text);
+        }
+    }
+
+    #[test]
+    fn keys_are_compared_as_they_are_meant() {
+        let json = JsonText::parse("{\"\\u0061\": {\"b\\\"c\": 7}}").unwrap();
+        assert_eq!(json.get(&["a", "b\"c"]), Ok(Some(json!(7))));
+        assert_eq!(json.keys(&["a"]), Ok(vec!["b\"c".to_owned()]));
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        for text in [
+            "[]",
+            "{",
+            "{} {}",
+            "null",
+            "{\"a\": 1,}",
+            "// no\n{}",
+            "{'a': 1}",
+        ] {
+            assert!(JsonText::parse(text).is_err(), "{text:?}");
+        }
+        let mut json = JsonText::parse("{\"a\": [1]}").unwrap();
+        assert!(json.get(&["a", "b"]).is_err());
+        assert!(json.set(&["a", "b"], &json!(1)).is_err());
+        assert_eq!(json.as_str(), "{\"a\": [1]}");
+    }
+
+    #[test]
+    fn a_key_that_stands_twice_is_refused() {
+        let error = JsonText::parse("{\"a\": 1, \"\\u0061\": 2}").unwrap_err();
+        assert_eq!(error, JsonError::Duplicate("a".to_owned()));
+    }
+}

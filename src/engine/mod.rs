@@ -1,0 +1,346 @@
+//! How container engines are configured: the old text of a file gives the new one. Nothing here reads
+//! or writes a file; `commands::configure` does.
+//!
+//! Each engine is told the same: CDI is on, and `onload-container-runtime` is the OCI runtime
+//! `onload`. What stands in a file beside that stays as it is, byte for byte.
+
+mod containerd;
+mod crio;
+mod docker;
+mod hcl;
+mod json;
+mod nomad;
+mod podman;
+pub mod policy;
+mod toml;
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+
+pub use json::JsonError;
+
+/// The name under which engines know `onload-container-runtime`.
+pub const RUNTIME_NAME: &str = "onload";
+/// Where the package installs it.
+pub const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
+/// The annotations that an engine hands on from a pod to its containers, as a pattern of Go's
+/// `path.Match`, whose `*` stops at a slash: no annotation of ours has a second one.
+const POD_ANNOTATIONS: &str = "onload.dev/*";
+/// Where specifications are written at boot; an engine that looks elsewhere does not see them.
+const SPEC_DIRS: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
+
+/// A container engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// Docker.
+    Docker,
+    /// containerd, for Kubernetes and other users of its CRI plugin.
+    Containerd,
+    /// CRI-O.
+    Crio,
+    /// Podman.
+    Podman,
+    /// Nomad, with its docker driver.
+    Nomad,
+}
+
+/// Files that are read beside the engine's own, since what they say decides too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// One file.
+    File(PathBuf),
+    /// The files of a directory whose names match a pattern with `*`, sorted.
+    Directory(PathBuf, String),
+}
+
+/// A file beside the engine's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Other {
+    /// Its path on the host.
+    pub path: PathBuf,
+    /// What stands in it.
+    pub text: String,
+}
+
+/// What was read.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    /// The engine's file; none where there is none.
+    pub now: Option<String>,
+    /// Its backup: what it was before we changed it; none where there was no file, or for drop-ins.
+    pub before: Option<String>,
+    /// The files beside it, in the order in which the engine reads them.
+    pub others: Vec<Other>,
+}
+
+/// What is to be done with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing.
+    Keep,
+    /// It gets this content.
+    Write(String),
+    /// It goes.
+    Remove,
+}
+
+/// What is to be done, all in all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// With the engine's file.
+    pub file: Action,
+    /// With its backup.
+    pub backup: Action,
+    /// What people should look at.
+    pub warnings: Vec<String>,
+}
+
+/// A file as it should be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    /// Its content; none where no file is needed.
+    text: Option<String>,
+    warnings: Vec<String>,
+}
+
+/// Why a file is left as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The JSON is not understood.
+    #[error(transparent)]
+    Json(#[from] JsonError),
+    /// The TOML is not understood.
+    #[error("{0}")]
+    Toml(String),
+    /// An edit would change more than it should.
+    #[error("its line ends or marks would not stay as they are; use plain line feeds in it")]
+    NotKept,
+    /// A setting has another form than the engine gives it.
+    #[error("{key} is no {expected}; mend it, or write it as a section of its own")]
+    Form {
+        /// The setting.
+        key: String,
+        /// What is expected.
+        expected: &'static str,
+    },
+    /// A key differs from one that we set in nothing but case.
+    #[error("it has a key {0:?}, which the engine does not know in that spelling; mend it")]
+    Spelling(String),
+    /// Our name is in use.
+    #[error(
+        "a runtime {RUNTIME_NAME} is registered already, and not as {RUNTIME_PATH} but as {found}; rename or remove it"
+    )]
+    Taken {
+        /// What it is.
+        found: String,
+    },
+    /// containerd's CRI plugin is off, as in the file that Docker packages.
+    #[error(
+        "disabled_plugins turns the CRI plugin off, so no runtime of it can be used; take {0:?} out of it if Kubernetes is to use this containerd"
+    )]
+    Disabled(String),
+    /// The file is of containerd's first format.
+    #[error(
+        "it is of format version 1, which containerd 2 does not read; convert it with \"containerd config migrate\""
+    )]
+    OldFormat,
+    /// The file is of a format that we do not know.
+    #[error("it is of format version {0}, which is not known here")]
+    NewFormat(i64),
+    /// Another file decides over the same settings.
+    #[error("{} decides over the same settings, and one of the two would replace the other; {advice}", .path.display())]
+    Decided {
+        /// The other file.
+        path: PathBuf,
+        /// What to do there.
+        advice: String,
+    },
+    /// Another file is not understood.
+    #[error("{} beside it: {source}", .path.display())]
+    Other {
+        /// The other file.
+        path: PathBuf,
+        /// Why.
+        source: Box<EngineError>,
+    },
+    /// A drop-in of ours was changed so that our part cannot be told from the rest.
+    #[error("somebody changed it so that our part cannot be told from the rest; edit it by hand")]
+    Changed,
+}
+
+impl Engine {
+    /// The engine's name as it is typed.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Docker => "docker",
+            Engine::Containerd => "containerd",
+            Engine::Crio => "crio",
+            Engine::Podman => "podman",
+            Engine::Nomad => "nomad",
+        }
+    }
+
+    /// The file that is edited, or is ours.
+    #[must_use]
+    pub fn file(self) -> &'static Path {
+        Path::new(match self {
+            Engine::Docker => docker::FILE,
+            Engine::Containerd => containerd::FILE,
+            Engine::Crio => crio::FILE,
+            Engine::Podman => podman::FILE,
+            Engine::Nomad => nomad::FILE,
+        })
+    }
+
+    /// Whether the file is ours alone, one of several that the engine reads. It has no backup: an
+    /// engine might read that too.
+    #[must_use]
+    pub fn is_drop_in(self) -> bool {
+        match self {
+            Engine::Docker | Engine::Containerd => false,
+            Engine::Crio | Engine::Podman | Engine::Nomad => true,
+        }
+    }
+
+    /// The service that reads the file when it starts; none where every command reads it.
+    #[must_use]
+    pub fn service(self) -> Option<&'static str> {
+        match self {
+            Engine::Podman => None,
+            Engine::Docker | Engine::Containerd | Engine::Crio | Engine::Nomad => Some(self.name()),
+        }
+    }
+
+    /// The files to read beside the engine's own, whose text that is.
+    ///
+    /// # Errors
+    /// The text is not understood.
+    pub fn beside(self, now: Option<&str>) -> Result<Vec<Beside>, EngineError> {
+        Ok(match self {
+            Engine::Docker => Vec::new(),
+            Engine::Containerd => containerd::beside(now)?,
+            Engine::Crio => crio::beside(),
+            Engine::Podman => podman::beside(),
+            Engine::Nomad => nomad::beside(),
+        })
+    }
+
+    /// What to do so that the engine knows us.
+    ///
+    /// # Errors
+    /// [`EngineError`]: the file has to stay as it is.
+    pub fn configure(self, files: &Files) -> Result<Decision, EngineError> {
+        let wanted = self.wanted(files.now.as_deref(), &files.others)?;
+        let decision = |file, backup| Decision {
+            file,
+            backup,
+            warnings: wanted.warnings,
+        };
+        if wanted.text == files.now {
+            return Ok(decision(Action::Keep, Action::Keep));
+        }
+        let Some(text) = wanted.text else {
+            return Ok(decision(self.remove(files)?.file, Action::Keep));
+        };
+        let backup = match &files.now {
+            _ if self.is_drop_in() => Action::Keep,
+            // A backup of a file that is gone says nothing about the one to come.
+            None if files.before.is_some() => Action::Remove,
+            None => Action::Keep,
+            // What holds something of ours is not what was there before us.
+            Some(now) if self.is_ours(now)? => Action::Keep,
+            Some(now) if files.before.as_ref() == Some(now) => Action::Keep,
+            Some(now) => Action::Write(now.clone()),
+        };
+        Ok(decision(Action::Write(text), backup))
+    }
+
+    /// What to do so that the engine no longer knows us: the file as it was before us where nobody
+    /// changed it since, else the file without what is ours.
+    ///
+    /// # Errors
+    /// [`EngineError`]: the file has to stay as it is.
+    pub fn remove(self, files: &Files) -> Result<Decision, EngineError> {
+        let before = files.before.as_deref();
+        let file = match files.now.as_deref() {
+            None => Action::Keep,
+            Some(now) if before.is_none() && !self.is_ours(now)? => Action::Keep,
+            Some(now) if before == Some(now) => Action::Keep,
+            Some(now) if self.is_as_left(now, before, &files.others) => {
+                before.map_or(Action::Remove, |before| Action::Write(before.to_owned()))
+            }
+            Some(now) => match self.without_ours(now, before, &files.others)? {
+                Some(text) if text == now => Action::Keep,
+                Some(text) => Action::Write(text),
+                None => Action::Remove,
+            },
+        };
+        let backup = before.map_or(Action::Keep, |_| Action::Remove);
+        Ok(Decision {
+            file,
+            backup,
+            warnings: Vec::new(),
+        })
+    }
+
+    fn is_as_left(self, now: &str, before: Option<&str>, others: &[Other]) -> bool {
+        let wanted = self.wanted(before, others);
+        wanted.is_ok_and(|wanted| wanted.text.as_deref() == Some(now))
+    }
+
+    fn wanted(self, old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
+        match self {
+            Engine::Docker => docker::wanted(old),
+            Engine::Containerd => containerd::wanted(old, others),
+            Engine::Crio => crio::wanted(old, others),
+            Engine::Podman => podman::wanted(old, others),
+            Engine::Nomad => nomad::wanted(old, others),
+        }
+    }
+
+    /// Whether a text registers our runtime: everything else may be there without us.
+    fn is_ours(self, text: &str) -> Result<bool, EngineError> {
+        match self {
+            Engine::Docker => docker::is_ours(text),
+            Engine::Containerd => containerd::is_ours(text),
+            Engine::Crio => crio::is_ours(text),
+            Engine::Podman => podman::is_ours(text),
+            Engine::Nomad => Ok(nomad::is_ours(text)),
+        }
+    }
+
+    /// A text without what is ours; none where nothing else is left that was not there before.
+    fn without_ours(
+        self,
+        now: &str,
+        before: Option<&str>,
+        others: &[Other],
+    ) -> Result<Option<String>, EngineError> {
+        match self {
+            Engine::Docker => docker::without_ours(now, before),
+            Engine::Containerd => containerd::without_ours(now, before),
+            Engine::Crio => crio::without_ours(now),
+            Engine::Podman => podman::without_ours(now, others),
+            Engine::Nomad => nomad::without_ours(now),
+        }
+    }
+}
+
+/// Says that an engine looks for specifications elsewhere.
+fn warn_of_spec_dirs<'a>(
+    key: &str,
+    mut dirs: impl Iterator<Item = &'a str>,
+    warnings: &mut Vec<String>,
+) {
+    if !dirs.any(|dir| SPEC_DIRS.contains(&dir.trim_end_matches('/'))) {
+        let [ours, _] = SPEC_DIRS;
+        warnings.push(format!(
+            "{key} does not name {ours}, where specifications are written; add it there"
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests;

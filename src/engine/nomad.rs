@@ -1,0 +1,110 @@
+//! A drop-in for Nomad: its docker driver may use the runtime `onload`, which docker knows.
+//!
+//! Nomad merges files by plugin and takes the `config` block of the file that was read last as a
+//! whole (`PluginConfig.Merge`, nomad/structs/config/plugins.go), so a second one
+//! beside an operator's own would switch that off.
+
+use serde_json::Value;
+
+use super::hcl::{Token, block, list_holds, tokens};
+use super::{Beside, EngineError, Other, RUNTIME_NAME, Wanted};
+
+pub(super) const FILE: &str = "/etc/nomad.d/onload-ctk.hcl";
+
+const DIRECTORY: &str = "/etc/nomad.d";
+const PLUGIN: &str = "docker";
+const ALLOWED: &str = "allow_runtimes";
+/// The first two are Nomad's default, which the list replaces.
+const TEXT: &str = "\
+# Written by \"onload-ctk runtime configure --runtime nomad\"; --remove takes it away.
+plugin \"docker\" {
+  config {
+    allow_runtimes = [\"runc\", \"nvidia\", \"onload\"]
+  }
+}
+";
+
+pub(super) fn beside() -> Vec<Beside> {
+    ["*.hcl", "*.json"]
+        .map(|pattern| Beside::Directory(DIRECTORY.into(), pattern.to_owned()))
+        .into()
+}
+
+pub(super) fn wanted(old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
+    for other in others {
+        match allows(other)? {
+            None => {}
+            // The operator allows it already; a file of ours would replace theirs.
+            Some(true) => return Ok(Wanted::default()),
+            Some(false) => {
+                return Err(EngineError::Decided {
+                    path: other.path.clone(),
+                    advice: format!("add \"{RUNTIME_NAME}\" to {ALLOWED} there"),
+                });
+            }
+        }
+    }
+    let text = match old {
+        Some(old) if is_ours(old) => old,
+        Some(_) => return Err(EngineError::Changed),
+        None => TEXT,
+    };
+    Ok(Wanted {
+        text: Some(text.to_owned()),
+        warnings: Vec::new(),
+    })
+}
+
+/// Whether a file lets docker use our runtime; none where it does not configure that plugin.
+fn allows(other: &Other) -> Result<Option<bool>, EngineError> {
+    let json = other.path.extension().is_some_and(|end| end == "json");
+    if json {
+        return allows_json(&other.text).map_err(|error| EngineError::Other {
+            path: other.path.clone(),
+            source: Box::new(EngineError::Json(super::JsonError::Syntax(
+                error.to_string(),
+            ))),
+        });
+    }
+    let tokens = tokens(&other.text);
+    Ok(plugin(&tokens).map(|inside| list_holds(inside, ALLOWED, RUNTIME_NAME)))
+}
+
+fn plugin<'t, 'a>(tokens: &'t [Token<'a>]) -> Option<&'t [Token<'a>]> {
+    block(tokens, "plugin", PLUGIN)
+}
+
+/// `"plugin": {"docker": {"config": …}}`, each object also as a list of objects.
+fn allows_json(text: &str) -> Result<Option<bool>, serde_json::Error> {
+    let value: Value = serde_json::from_str(text)?;
+    let inside = members(vec![&value], "plugin");
+    let docker = members(inside, PLUGIN);
+    if docker.is_empty() {
+        return Ok(None);
+    }
+    let lists = members(members(docker, "config"), ALLOWED);
+    let allowed = lists.iter().any(|name| name.as_str() == Some(RUNTIME_NAME));
+    Ok(Some(allowed))
+}
+
+fn members<'a>(values: Vec<&'a Value>, key: &str) -> Vec<&'a Value> {
+    let found = values.into_iter().filter_map(|value| value.get(key));
+    let flat = found.flat_map(|value| match value {
+        Value::Array(values) => values.iter().collect(),
+        value => vec![value],
+    });
+    flat.collect()
+}
+
+pub(super) fn is_ours(text: &str) -> bool {
+    let tokens = tokens(text);
+    plugin(&tokens).is_some_and(|inside| list_holds(inside, ALLOWED, RUNTIME_NAME))
+}
+
+pub(super) fn without_ours(now: &str) -> Result<Option<String>, EngineError> {
+    if !now.contains(TEXT) {
+        return Err(EngineError::Changed);
+    }
+    let left = now.replacen(TEXT, "", 1);
+    Ok((!left.trim().is_empty()).then_some(left))
+}

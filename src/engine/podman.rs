@@ -1,0 +1,167 @@
+//! A drop-in for podman: our runtime, and the directory of our `precreate` hook.
+//!
+//! CDI is always on there. The list of hook directories replaces the one of earlier files, so it
+//! repeats what those say, podman's default first; ours holds a stage that CRI-O and buildah do not
+//! know, which is why the hook does not stand in the default one.
+
+use std::path::Path;
+
+use toml_edit::{Array, DocumentMut, InlineTable, Item, Value};
+
+use super::toml::{add_text, array, get, parse, prune, remove, render, section, texts};
+use super::{Beside, EngineError, Other, RUNTIME_NAME, RUNTIME_PATH, Wanted};
+
+pub(super) const FILE: &str = "/etc/containers/containers.conf.d/99-onload-ctk.conf";
+
+/// Our hook for podman; the one for other engines stands in a directory beside it.
+const HOOKS_DIR: &str = "/usr/share/onload-ctk/hooks.d/podman";
+/// What podman reads where no file says otherwise.
+const DEFAULT_HOOKS_DIR: &str = "/usr/share/containers/oci/hooks.d";
+const HEADER: &str = "\
+# Written by \"onload-ctk runtime configure --runtime podman\"; --remove takes it away.
+";
+const HOOKS: [&str; 2] = ["engine", "hooks_dir"];
+const RUNTIMES: [&str; 2] = ["engine", "runtimes"];
+const RUNTIME: [&str; 3] = ["engine", "runtimes", RUNTIME_NAME];
+
+pub(super) fn beside() -> Vec<Beside> {
+    vec![
+        Beside::File("/usr/share/containers/containers.conf".into()),
+        Beside::File("/etc/containers/containers.conf".into()),
+        Beside::Directory(
+            "/etc/containers/containers.conf.d".into(),
+            "*.conf".to_owned(),
+        ),
+    ]
+}
+
+/// What the files beside ours say.
+#[derive(Debug)]
+struct Said {
+    /// The hook directories of the files that are read before ours.
+    hooks: Vec<String>,
+    warnings: Vec<String>,
+}
+
+fn said(others: &[Other]) -> Result<Said, EngineError> {
+    let mut said = Said {
+        hooks: vec![DEFAULT_HOOKS_DIR.to_owned()],
+        warnings: Vec::new(),
+    };
+    for other in others {
+        let path = other.path.clone();
+        let document = parse(&other.text).map_err(|source| EngineError::Other {
+            path: path.clone(),
+            source: Box::new(source),
+        })?;
+        if let Some(runtime) = get(&document, &RUNTIME)
+            && !is_our_runtime(runtime)
+        {
+            let advice = format!("take the runtime {RUNTIME_NAME} out of it");
+            return Err(EngineError::Decided { path, advice });
+        }
+        if let Some(hooks) = get(&document, &HOOKS) {
+            said.hear(&path, hooks);
+        }
+    }
+    Ok(said)
+}
+
+impl Said {
+    /// A file's list replaces those of earlier files, or is added to them.
+    fn hear(&mut self, path: &Path, hooks: &Item) {
+        let ours = Path::new(FILE);
+        if path.parent() == ours.parent() && path > ours {
+            let names_ours = texts(Some(hooks)).any(|dir| dir == HOOKS_DIR);
+            if !appends(hooks) && !names_ours {
+                self.warnings.push(format!(
+                    "{} is read after {FILE} and replaces hooks_dir; add {HOOKS_DIR} there",
+                    path.display()
+                ));
+            }
+            return;
+        }
+        if !appends(hooks) {
+            self.hooks.clear();
+        }
+        self.hooks.extend(texts(Some(hooks)).map(str::to_owned));
+    }
+}
+
+/// From podman 4.8 on an array that holds `{append = true}` adds to what earlier files say.
+fn appends(hooks: &Item) -> bool {
+    let marks = hooks.as_array().into_iter().flatten();
+    let mut marks = marks.filter_map(Value::as_inline_table);
+    marks.any(|mark: &InlineTable| mark.get("append").and_then(Value::as_bool) == Some(true))
+}
+
+pub(super) fn wanted(old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
+    let said = said(others)?;
+    let mut document = parse(old.unwrap_or_default())?;
+    if let Some(found) = get(&document, &RUNTIME)
+        && !is_our_runtime(found)
+    {
+        let found = found.to_string().trim().to_owned();
+        return Err(EngineError::Taken { found });
+    }
+    let engine = section(&mut document, &["engine"])?;
+    engine.set_implicit(false);
+    let hooks = array(engine, HOOKS[1])?;
+    if old.is_none() {
+        *hooks = said.hooks.iter().collect::<Array>();
+    }
+    add_text(hooks, HOOKS_DIR);
+    if get(&document, &RUNTIME).is_none() {
+        let runtimes = section(&mut document, &RUNTIMES)?;
+        runtimes.set_implicit(false);
+        let path: Array = [RUNTIME_PATH].into_iter().collect();
+        runtimes.insert(RUNTIME_NAME, toml_edit::value(path));
+    }
+    let header = if old.is_none() { HEADER } else { "" };
+    Ok(Wanted {
+        text: Some(format!(
+            "{header}{}",
+            render(&document, old.unwrap_or_default())
+        )),
+        warnings: said.warnings,
+    })
+}
+
+fn is_our_runtime(runtime: &Item) -> bool {
+    texts(Some(runtime)).any(|path| path == RUNTIME_PATH)
+}
+
+pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
+    let document = parse(text)?;
+    let hooks = texts(get(&document, &HOOKS)).any(|dir| dir == HOOKS_DIR);
+    Ok(hooks || get(&document, &RUNTIME).is_some_and(is_our_runtime))
+}
+
+pub(super) fn without_ours(now: &str, others: &[Other]) -> Result<Option<String>, EngineError> {
+    let mut document = parse(now)?;
+    if get(&document, &RUNTIME).is_some_and(is_our_runtime) {
+        remove(&mut document, &RUNTIME);
+        prune(&mut document, &RUNTIMES, None);
+    }
+    remove_hooks(&mut document, others)?;
+    prune(&mut document, &["engine"], None);
+    if document.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(render(&document, now).replacen(HEADER, "", 1)))
+}
+
+/// A list that says no more than the files before ours goes altogether.
+fn remove_hooks(document: &mut DocumentMut, others: &[Other]) -> Result<(), EngineError> {
+    if get(document, &HOOKS).is_none() {
+        return Ok(());
+    }
+    let engine = section(document, &["engine"])?;
+    let hooks = array(engine, HOOKS[1])?;
+    hooks.retain(|dir| dir.as_str() != Some(HOOKS_DIR));
+    let left = hooks.iter().filter_map(Value::as_str);
+    if left.eq(said(others)?.hooks.iter().map(String::as_str)) {
+        remove(document, &HOOKS);
+    }
+    Ok(())
+}

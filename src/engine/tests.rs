@@ -1,0 +1,653 @@
+//! Whole files, before and after: what every engine is told, what is refused, and the way back.
+
+use super::*;
+
+/// A file that somebody keeps for Docker, with things that we know nothing of.
+const DAEMON: &str = r#"{
+    "log-driver": "journald",
+    "features": { "buildkit": true, "containerd-snapshotter": false },
+    "runtimes": {
+        "nvidia": {
+            "args": [],
+            "path": "nvidia-container-runtime"
+        }
+    },
+    "max-download-attempts": 1.0e1
+}
+"#;
+
+/// As "containerd config default" of 1.7 lays a file out, with a runtime of somebody else.
+const CONTAINERD_2: &str = r#"# kept by hand
+version = 2
+root = "/var/lib/containerd" # fast disk
+
+[plugins]
+
+  [plugins."io.containerd.grpc.v1.cri"]
+    cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
+    enable_cdi = false # not yet
+    sandbox_image = "registry.example/pause:3.9"
+
+    [plugins."io.containerd.grpc.v1.cri".containerd]
+      default_runtime_name = "nvidia"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes]
+
+        # the GPU people's
+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+          runtime_type = "io.containerd.runc.v2"
+
+          [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+            BinaryName = "/usr/bin/nvidia-container-runtime"
+            SystemdCgroup = true
+
+        # everybody's
+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+          base_runtime_spec = "/etc/containerd/base.json"
+          pod_annotations = []
+          runtime_type = "io.containerd.runc.v2"
+
+          [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+            BinaryName = ""
+            SystemdCgroup = true
+
+  # unpacking
+  [plugins."io.containerd.snapshotter.v1.overlayfs"]
+    root_path = ""
+"#;
+
+const ENGINES: [Engine; 5] = [
+    Engine::Docker,
+    Engine::Containerd,
+    Engine::Crio,
+    Engine::Podman,
+    Engine::Nomad,
+];
+
+fn files(now: Option<&str>) -> Files {
+    Files {
+        now: now.map(str::to_owned),
+        ..Files::default()
+    }
+}
+
+fn other(path: &str, text: &str) -> Other {
+    Other {
+        path: path.into(),
+        text: text.to_owned(),
+    }
+}
+
+/// What a run makes of the files.
+fn after(mut files: Files, decision: Decision) -> Files {
+    for (place, action) in [
+        (&mut files.now, decision.file),
+        (&mut files.before, decision.backup),
+    ] {
+        match action {
+            Action::Keep => {}
+            Action::Write(text) => *place = Some(text),
+            Action::Remove => *place = None,
+        }
+    }
+    files
+}
+
+fn configured(engine: Engine, files: Files) -> Files {
+    let decision = engine.configure(&files).unwrap();
+    after(files, decision)
+}
+
+fn removed(engine: Engine, files: Files) -> Files {
+    let decision = engine.remove(&files).unwrap();
+    after(files, decision)
+}
+
+fn text(engine: Engine, now: Option<&str>) -> String {
+    configured(engine, files(now)).now.unwrap()
+}
+
+fn refusal(engine: Engine, files: &Files) -> String {
+    engine.configure(files).unwrap_err().to_string()
+}
+
+/// Lines that stand in one text and not in the other: removed and added ones.
+fn difference(old: &str, new: &str) -> (Vec<String>, Vec<String>) {
+    let diff = similar::TextDiff::from_lines(old, new);
+    let lines = |tag| {
+        let changes = diff.iter_all_changes().filter(move |c| c.tag() == tag);
+        changes.map(|c| c.value().trim_end().to_owned()).collect()
+    };
+    (
+        lines(similar::ChangeTag::Delete),
+        lines(similar::ChangeTag::Insert),
+    )
+}
+
+#[test]
+fn docker_gets_cdi_and_the_runtime_and_keeps_the_rest() {
+    let expected = DAEMON
+        .replace("false }", "false, \"cdi\": true }")
+        .replace(
+            "        }\n    },\n    \"max",
+            "        },\n        \"onload\": {\n            \"path\": \"/usr/bin/onload-container-runtime\"\n        }\n    },\n    \"max",
+        );
+    assert_eq!(text(Engine::Docker, Some(DAEMON)), expected);
+}
+
+#[test]
+fn docker_gets_a_file_where_there_is_none() {
+    let expected = "{\n  \"features\": {\n    \"cdi\": true\n  },\n  \"runtimes\": {\n    \"onload\": {\n      \"path\": \"/usr/bin/onload-container-runtime\"\n    }\n  }\n}\n";
+    assert_eq!(text(Engine::Docker, None), expected);
+    assert_eq!(text(Engine::Docker, Some("")), expected);
+}
+
+#[test]
+fn containerd_gets_cdi_and_a_runtime_like_runc_and_keeps_the_rest() {
+    let new = text(Engine::Containerd, Some(CONTAINERD_2));
+    let (gone, added) = difference(CONTAINERD_2, &new);
+    assert_eq!(gone, ["    enable_cdi = false # not yet"]);
+    assert_eq!(
+        added,
+        [
+            "    enable_cdi = true # not yet",
+            "        [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.onload]",
+            "          runtime_type = \"io.containerd.runc.v2\"",
+            "          base_runtime_spec = \"/etc/containerd/base.json\"",
+            "          pod_annotations = [\"onload.dev/*\"]",
+            "          container_annotations = [\"onload.dev/*\"]",
+            "",
+            "          [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.onload.options]",
+            "            BinaryName = \"/usr/bin/onload-container-runtime\"",
+            "            SystemdCgroup = true",
+            "",
+        ]
+    );
+}
+
+#[test]
+fn containerd_gets_a_file_that_every_version_reads_where_there_is_none() {
+    let expected = r#"version = 2
+
+[plugins."io.containerd.grpc.v1.cri"]
+enable_cdi = true
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.onload]
+runtime_type = "io.containerd.runc.v2"
+pod_annotations = ["onload.dev/*"]
+container_annotations = ["onload.dev/*"]
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.onload.options]
+BinaryName = "/usr/bin/onload-container-runtime"
+"#;
+    assert_eq!(text(Engine::Containerd, None), expected);
+}
+
+#[test]
+fn containerd_2_has_cdi_on_and_names_its_plugin_differently() {
+    for version in [3, 4] {
+        let old = format!("version = {version}\n");
+        let new = text(Engine::Containerd, Some(&old));
+        assert!(new.starts_with(&old), "{new}");
+        assert!(!new.contains("enable_cdi"), "{new}");
+        let runtime = "\n[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.onload]\n";
+        assert!(new.contains(runtime), "{new}");
+    }
+    let off = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n";
+    assert!(text(Engine::Containerd, Some(off)).contains("\nenable_cdi = true\n"));
+}
+
+#[test]
+fn containerd_2_merges_what_it_imports() {
+    let mut files = files(Some(
+        "version = 3\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n",
+    ));
+    let text = "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'x'\n";
+    files.others = vec![other("/etc/containerd/conf.d/99-nvidia.toml", text)];
+    assert!(Engine::Containerd.configure(&files).is_ok());
+}
+
+#[test]
+fn imports_are_looked_up_as_containerd_does() {
+    let text = "version = 2\nimports = [\"conf.d/*.toml\", \"/a/b.toml\"]\n";
+    let beside = Engine::Containerd.beside(Some(text)).unwrap();
+    let expected = [
+        Beside::Directory("/etc/containerd/conf.d".into(), "*.toml".to_owned()),
+        Beside::File("/a/b.toml".into()),
+    ];
+    assert_eq!(beside, expected);
+}
+
+#[test]
+fn crio_gets_a_handler_like_its_default_one() {
+    let mut files = files(None);
+    files.others = vec![
+        other(
+            "/etc/crio/crio.conf",
+            "[crio.runtime.runtimes.runc]\nruntime_path = \"/usr/bin/runc\"\nmonitor_path = \"/usr/bin/old\"\n",
+        ),
+        other(
+            "/etc/crio/crio.conf.d/10-crio.conf",
+            "[crio.runtime]\ndefault_runtime = \"crun\"\n[crio.runtime.runtimes.crun]\nruntime_path = \"/usr/bin/crun\"\nruntime_root = \"/run/crun\"\nmonitor_path = \"/usr/libexec/crio/conmon\" # ours\nallowed_annotations = [\n  \"io.containers.trace-syscall\",\n]\n",
+        ),
+    ];
+    let expected = r#"# Written by "onload-ctk runtime configure --runtime crio"; --remove takes it away.
+# A RuntimeClass with the handler "onload" gives its pods what their annotations ask for.
+[crio.runtime.runtimes.onload]
+runtime_path = "/usr/bin/onload-container-runtime"
+runtime_type = "oci"
+monitor_path = "/usr/libexec/crio/conmon"
+allowed_annotations = [
+  "io.containers.trace-syscall",
+]
+"#;
+    assert_eq!(configured(Engine::Crio, files).now.unwrap(), expected);
+}
+
+#[test]
+fn podman_gets_the_runtime_and_the_hooks_behind_its_default_ones() {
+    let expected = r#"# Written by "onload-ctk runtime configure --runtime podman"; --remove takes it away.
+[engine]
+hooks_dir = ["/usr/share/containers/oci/hooks.d", "/usr/share/onload-ctk/hooks.d/podman"]
+
+[engine.runtimes]
+onload = ["/usr/bin/onload-container-runtime"]
+"#;
+    assert_eq!(text(Engine::Podman, None), expected);
+}
+
+#[test]
+fn podman_keeps_the_hook_directories_of_other_files() {
+    let hooks = |others: &[(&str, &str)]| {
+        let mut files = files(None);
+        let others = others.iter().map(|(path, text)| other(path, text));
+        files.others = others.collect();
+        let text = configured(Engine::Podman, files).now.unwrap();
+        text.lines().nth(2).unwrap().to_owned()
+    };
+    let usr = "/usr/share/containers/containers.conf";
+    let etc = "/etc/containers/containers.conf";
+    let ours = "\"/usr/share/onload-ctk/hooks.d/podman\"]";
+    assert_eq!(
+        hooks(&[
+            (usr, "[engine]\nhooks_dir = [\"/a\"]\n"),
+            (etc, "[engine]\nhooks_dir = [\"/b\", \"/c\"]\n")
+        ]),
+        format!("hooks_dir = [\"/b\", \"/c\", {ours}")
+    );
+    assert_eq!(
+        hooks(&[
+            (usr, "[engine]\nhooks_dir = [\"/a\"]\n"),
+            (etc, "[engine]\nhooks_dir = [\"/b\", {append = true}]\n")
+        ]),
+        format!("hooks_dir = [\"/a\", \"/b\", {ours}")
+    );
+}
+
+#[test]
+fn a_later_file_of_podman_that_hides_our_hooks_is_told_of() {
+    let mut files = files(None);
+    let path = "/etc/containers/containers.conf.d/99-z.conf";
+    files.others = vec![other(path, "[engine]\nhooks_dir = [\"/b\"]\n")];
+    let decision = Engine::Podman.configure(&files).unwrap();
+    assert_eq!(decision.warnings.len(), 1);
+    assert!(
+        decision.warnings[0].starts_with(path),
+        "{:?}",
+        decision.warnings
+    );
+}
+
+#[test]
+fn nomad_lets_docker_use_the_runtime_beside_its_default_ones() {
+    let mut files = files(None);
+    files.others = vec![other(
+        "/etc/nomad.d/nomad.hcl",
+        "data_dir = \"/opt/nomad\"\n# plugin \"docker\" {}\nplugin \"raw_exec\" {\n  config { enabled = true }\n}\n",
+    )];
+    let text = configured(Engine::Nomad, files).now.unwrap();
+    assert!(text.contains("allow_runtimes = [\"runc\", \"nvidia\", \"onload\"]"));
+}
+
+#[test]
+fn nomad_needs_no_file_of_ours_where_the_operator_allows_the_runtime() {
+    for (path, text) in [
+        (
+            "/etc/nomad.d/n.hcl",
+            "plugin \"docker\" {\n config {\n allow_runtimes = [\"runc\", \"onload\"] } }",
+        ),
+        (
+            "/etc/nomad.d/n.json",
+            "{\"plugin\": [{\"docker\": [{\"config\": {\"allow_runtimes\": [\"onload\"]}}]}]}",
+        ),
+    ] {
+        let mut files = files(None);
+        files.others = vec![other(path, text)];
+        let decision = Engine::Nomad.configure(&files).unwrap();
+        assert_eq!(decision.file, Action::Keep, "{path}");
+    }
+}
+
+#[test]
+fn a_second_run_changes_nothing() {
+    let texts = [
+        (Engine::Docker, Some(DAEMON)),
+        (Engine::Docker, Some("{}")),
+        (Engine::Containerd, Some(CONTAINERD_2)),
+        (Engine::Containerd, Some("version = 3\n")),
+        (Engine::Containerd, Some("# nothing yet\n")),
+    ];
+    let none = ENGINES.map(|engine| (engine, None));
+    for (engine, now) in texts.into_iter().chain(none) {
+        let first = configured(engine, files(now));
+        let second = engine.configure(&first).unwrap();
+        assert_eq!(second.file, Action::Keep, "{engine:?} {now:?}");
+        assert_eq!(second.backup, Action::Keep, "{engine:?} {now:?}");
+    }
+}
+
+#[test]
+fn what_was_there_is_given_back_to_the_byte() {
+    let texts = [
+        (Engine::Docker, Some(DAEMON)),
+        (Engine::Docker, Some("")),
+        (Engine::Docker, Some("{\"features\":{\"cdi\":false}}")),
+        (Engine::Docker, Some("{\n\t\"runtimes\" : {}\n}")),
+        (Engine::Containerd, Some(CONTAINERD_2)),
+        (Engine::Containerd, Some("version = 3")),
+        (Engine::Containerd, Some("# nothing yet\n")),
+    ];
+    let none = ENGINES.map(|engine| (engine, None));
+    for (engine, now) in texts.into_iter().chain(none) {
+        let first = configured(engine, files(now));
+        assert_ne!(first.now.as_deref(), now, "{engine:?}");
+        if !engine.is_drop_in() {
+            assert_eq!(first.before.as_deref(), now, "{engine:?}");
+        }
+        let back = removed(engine, first);
+        assert_eq!(back.now.as_deref(), now, "{engine:?}");
+        assert_eq!(back.before, None, "{engine:?}");
+    }
+}
+
+#[test]
+fn removing_what_was_never_there_changes_nothing() {
+    for (engine, now) in [
+        (Engine::Docker, DAEMON),
+        (Engine::Docker, "{\"features\": {\"cdi\": true}}"),
+        (Engine::Containerd, CONTAINERD_2),
+        (Engine::Crio, "[crio]\n"),
+        (Engine::Podman, "[engine]\n"),
+    ] {
+        let decision = engine.remove(&files(Some(now))).unwrap();
+        assert_eq!(decision.file, Action::Keep, "{engine:?} {now}");
+    }
+    for engine in ENGINES {
+        let decision = engine.remove(&files(None)).unwrap();
+        assert_eq!(decision.file, Action::Keep, "{engine:?}");
+    }
+}
+
+#[test]
+fn only_ours_is_taken_out_of_a_file_that_was_changed_since() {
+    let mut docker = configured(Engine::Docker, files(Some(DAEMON)));
+    docker.now = docker.now.map(|now| now.replace("journald", "local"));
+    let back = removed(Engine::Docker, docker);
+    assert_eq!(back.now.unwrap(), DAEMON.replace("journald", "local"));
+
+    let mut containerd = configured(Engine::Containerd, files(Some(CONTAINERD_2)));
+    containerd.now = containerd
+        .now
+        .map(|now| now.replace("pause:3.9", "pause:3.10") + "\n[metrics]\naddress = \"\" # off\n");
+    let back = removed(Engine::Containerd, containerd);
+    let expected =
+        CONTAINERD_2.replace("pause:3.9", "pause:3.10") + "\n[metrics]\naddress = \"\" # off\n";
+    assert_eq!(back.now.unwrap(), expected);
+}
+
+#[test]
+fn comments_at_the_end_of_a_file_stay_with_what_they_are_about() {
+    let old = "version = 2\n[grpc]\n  address = \"x\"\n  # uid = 0\n\n# the end";
+    let new = text(Engine::Containerd, Some(old));
+    assert!(new.starts_with(&format!("{old}\n")), "{new}");
+    let mut files = configured(Engine::Containerd, files_of(old));
+    files.now = files.now.map(|now| format!("# mine\n{now}"));
+    let back = removed(Engine::Containerd, files).now.unwrap();
+    assert_eq!(back, format!("# mine\n{old}\n"));
+}
+
+#[test]
+fn what_somebody_else_added_to_a_file_that_we_made_stays() {
+    let cases = [
+        (
+            Engine::Docker,
+            "\"features\": {",
+            "\"debug\": true,\n  \"features\": {",
+        ),
+        (
+            Engine::Docker,
+            "\"cdi\": true",
+            "\"cdi\": true,\n    \"x\": true",
+        ),
+        (
+            Engine::Containerd,
+            "version = 2\n",
+            "version = 2\nroot = \"/r\"\n",
+        ),
+        (
+            Engine::Crio,
+            "[crio.",
+            "[crio.image]\npause_image = \"x\"\n[crio.",
+        ),
+        (
+            Engine::Podman,
+            "[engine]\n",
+            "[engine]\nevents_logger = \"file\"\n",
+        ),
+        (Engine::Nomad, "plugin", "datacenter = \"x\"\nplugin"),
+    ];
+    let expected = [
+        Some("{\n  \"debug\": true\n}\n"),
+        Some("{\n  \"features\": {\n    \"x\": true\n  }\n}\n"),
+        Some("version = 2\nroot = \"/r\"\n"),
+        Some("[crio.image]\npause_image = \"x\"\n"),
+        Some("[engine]\nevents_logger = \"file\"\n"),
+        None,
+    ];
+    for ((engine, from, to), expected) in cases.into_iter().zip(expected) {
+        let mut files = configured(engine, files(None));
+        files.now = files.now.map(|now| now.replacen(from, to, 1));
+        match expected {
+            Some(expected) => {
+                assert_eq!(
+                    removed(engine, files).now.as_deref(),
+                    Some(expected),
+                    "{engine:?}"
+                );
+            }
+            // What is not told from ours is left to people.
+            None => assert!(engine.remove(&files).is_err(), "{engine:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_setting_of_the_operator_is_given_back_and_not_taken_away() {
+    let old = "{\"features\":{\"cdi\":true},\"x\":1}";
+    let mut files = configured(Engine::Docker, files(Some(old)));
+    files.now = files.now.map(|now| now.replace("\"x\":1", "\"x\":2"));
+    let back = removed(Engine::Docker, files).now.unwrap();
+    assert_eq!(back, "{\"features\":{\"cdi\":true},\"x\":2}");
+
+    let old = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  enable_cdi = true\n";
+    let mut files = configured(Engine::Containerd, files_of(old));
+    files.now = files.now.map(|now| format!("# mine\n{now}"));
+    let back = removed(Engine::Containerd, files).now.unwrap();
+    assert_eq!(back, format!("# mine\n{old}"));
+}
+
+fn files_of(now: &str) -> Files {
+    files(Some(now))
+}
+
+#[test]
+fn the_backup_is_what_was_there_before_us_and_never_holds_ours() {
+    let first = configured(Engine::Docker, files(Some("{}")));
+    assert_eq!(first.before.as_deref(), Some("{}"));
+    // Somebody takes CDI out and adds something; ours is put back, the backup stays.
+    let mut changed = first.clone();
+    changed.now = changed
+        .now
+        .map(|now| now.replace("\"cdi\": true", "\"x\": true"));
+    let second = configured(Engine::Docker, changed);
+    assert_eq!(second.before.as_deref(), Some("{}"));
+    // Somebody replaces the file; that is what is kept now.
+    let mut replaced = first.clone();
+    replaced.now = Some("{\"new\":1}".to_owned());
+    let third = configured(Engine::Docker, replaced);
+    assert_eq!(third.before.as_deref(), Some("{\"new\":1}"));
+    // Somebody removes it; a backup would say that there was a file.
+    let gone = Files { now: None, ..first };
+    assert_eq!(configured(Engine::Docker, gone).before, None);
+}
+
+#[test]
+fn an_unusual_file_is_left_alone() {
+    let cases: [(Engine, &str, &str); 20] = [
+        (Engine::Docker, "[]", "expected an object"),
+        (Engine::Docker, "{\"a\":1", "EOF"),
+        (Engine::Docker, "{\"a\":1,\"a\":2}", "stands twice"),
+        (
+            Engine::Docker,
+            "{\"features\":{\"cdi\":true,\"cdi\":false}}",
+            "stands twice",
+        ),
+        (Engine::Docker, "{\"features\":[]}", "expected an object"),
+        (
+            Engine::Docker,
+            "{\"features\":{\"cdi\":\"yes\"}}",
+            "features.cdi is no true or false",
+        ),
+        (Engine::Docker, "{\"Features\":{}}", "\"Features\""),
+        (Engine::Docker, "{\"runtimes\":null}", "expected an object"),
+        (
+            Engine::Docker,
+            "{\"runtimes\":{\"onload\":{\"path\":\"/opt/x\"}}}",
+            "\"/opt/x\"",
+        ),
+        (Engine::Containerd, "version = 2\nversion = 2\n", "line 2"),
+        (Engine::Containerd, "version = 2\r\n", "line ends"),
+        (
+            Engine::Containerd,
+            "disabled_plugins = [\"cri\"]\n",
+            "containerd config migrate",
+        ),
+        (
+            Engine::Containerd,
+            "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n",
+            "\"io.containerd.grpc.v1.cri\"",
+        ),
+        (
+            Engine::Containerd,
+            "version = 1\n",
+            "containerd config migrate",
+        ),
+        (Engine::Containerd, "version = 5\n", "format version 5"),
+        (
+            Engine::Containerd,
+            "version = \"2\"\n",
+            "version is no number",
+        ),
+        (
+            Engine::Containerd,
+            "version = 2\nplugins = { \"io.containerd.grpc.v1.cri\" = { enable_cdi = false } }\n",
+            "plugins is no section",
+        ),
+        (
+            Engine::Containerd,
+            "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.onload.options]\nBinaryName = \"/opt/x\"\n",
+            "\"/opt/x\"",
+        ),
+        (
+            Engine::Podman,
+            "[engine.runtimes]\nonload = [\"/opt/x\"]\n",
+            "/opt/x",
+        ),
+        (
+            Engine::Nomad,
+            "plugin \"docker\" {}\n",
+            "somebody changed it",
+        ),
+    ];
+    for (engine, text, reason) in cases {
+        let message = refusal(engine, &files_of(text));
+        assert!(message.contains(reason), "{engine:?} {text}: {message}");
+    }
+}
+
+#[test]
+fn a_file_beside_ours_that_decides_is_named() {
+    let cri = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_cdi = true\n";
+    let onload = "[crio.runtime.runtimes.onload]\nruntime_path = \"/opt/x\"\n";
+    let cases = [
+        (
+            Engine::Containerd,
+            Some("version = 2\n"),
+            "/etc/containerd/conf.d/9.toml",
+            cri,
+        ),
+        (
+            Engine::Containerd,
+            None,
+            "/etc/containerd/conf.d/9.toml",
+            "version = 3\n",
+        ),
+        (Engine::Crio, None, "/etc/crio/crio.conf", onload),
+        (Engine::Crio, None, "/etc/crio/crio.conf.d/1", "[crio\n"),
+        (
+            Engine::Podman,
+            None,
+            "/etc/containers/containers.conf",
+            "[engine.runtimes]\nonload = [\"/opt/x\"]\n",
+        ),
+        (
+            Engine::Podman,
+            None,
+            "/etc/containers/containers.conf",
+            "[engine\n",
+        ),
+        (
+            Engine::Nomad,
+            None,
+            "/etc/nomad.d/nomad.hcl",
+            "plugin \"docker\" {\n  config {\n    allow_privileged = true\n  }\n}\n",
+        ),
+        (
+            Engine::Nomad,
+            None,
+            "/etc/nomad.d/n.json",
+            "{\"plugin\": {\"docker\": {}}}",
+        ),
+        (Engine::Nomad, None, "/etc/nomad.d/n.json", "{"),
+    ];
+    for (engine, now, path, text) in cases {
+        let mut files = files(now);
+        files.others = vec![other(path, text)];
+        let message = refusal(engine, &files);
+        assert!(message.starts_with(path), "{engine:?}: {message}");
+    }
+}
+
+#[test]
+fn an_engine_that_looks_for_specifications_elsewhere_is_told_of() {
+    let docker = "{\"cdi-spec-dirs\": [\"/etc/cdi\"]}";
+    let containerd =
+        "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\ncdi_spec_dirs = [\"/etc/cdi\"]\n";
+    for (engine, text) in [(Engine::Docker, docker), (Engine::Containerd, containerd)] {
+        let warnings = engine.configure(&files_of(text)).unwrap().warnings;
+        assert_eq!(warnings.len(), 1, "{engine:?}");
+    }
+    let fine = "{\"cdi-spec-dirs\": [\"/etc/cdi\", \"/run/cdi/\"]}";
+    let decision = Engine::Docker.configure(&files_of(fine)).unwrap();
+    assert_eq!(decision.warnings, Vec::<String>::new());
+}

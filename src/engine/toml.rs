@@ -1,0 +1,196 @@
+//! A TOML document in which single keys are set and removed; comments and order stay.
+
+use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value};
+
+use super::EngineError;
+
+/// Takes a text.
+///
+/// # Errors
+/// It is not understood, or writing it again would change it (toml_edit writes line feeds only).
+pub(super) fn parse(text: &str) -> Result<DocumentMut, EngineError> {
+    let error = |error: toml_edit::TomlError| {
+        let line = error.span().map_or(0, |span| span.start);
+        let line = text
+            .get(..line)
+            .map_or(0, |text| text.matches('\n').count())
+            + 1;
+        let message = error
+            .message()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        EngineError::Toml(format!("line {line}: {message}"))
+    };
+    let document = text.parse::<DocumentMut>().map_err(error)?;
+    if render(&document, text) != text {
+        return Err(EngineError::NotKept);
+    }
+    Ok(document)
+}
+
+/// The text of a document that was made from `old`. Comments at the end of `old` belong to what stands
+/// above them, so they stay there when a section is added at the end.
+pub(super) fn render(document: &DocumentMut, old: &str) -> String {
+    let text = document.to_string();
+    if text == old || text.strip_suffix('\n') == Some(old) {
+        return old.to_owned();
+    }
+    let trailing = document.trailing().as_str().unwrap_or_default();
+    let (Some(old_body), Some(body)) = (old.strip_suffix(trailing), text.strip_suffix(trailing))
+    else {
+        return text;
+    };
+    let at = end_of_old(old_body, body);
+    let (above, below) = body.split_at_checked(at).unwrap_or((body, ""));
+    let line_end = if below.is_empty() || trailing.is_empty() || trailing.ends_with('\n') {
+        ""
+    } else {
+        "\n"
+    };
+    format!("{above}{trailing}{line_end}{below}")
+}
+
+/// The place in `new`, in bytes, behind the last line that it has from `old`.
+fn end_of_old(old: &str, new: &str) -> usize {
+    let diff = similar::TextDiff::from_lines(old, new);
+    let kept = diff.ops().iter().filter(|op| !op.old_range().is_empty());
+    let lines = kept.map(|op| op.new_range().end).next_back().unwrap_or(0);
+    new.split_inclusive('\n').take(lines).map(str::len).sum()
+}
+
+/// What the keys lead to; none where one of them is not there.
+pub(super) fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Item> {
+    let (first, rest) = path.split_first()?;
+    let first = table.get(first)?;
+    rest.iter()
+        .try_fold(first, |item, key| item.as_table_like()?.get(key))
+}
+
+/// The section that the keys lead to, made where it is not there.
+///
+/// # Errors
+/// Something else than a section stands there: an inline table, a value, an array.
+pub(super) fn section<'a>(
+    mut table: &'a mut Table,
+    path: &[&str],
+) -> Result<&'a mut Table, EngineError> {
+    for (depth, key) in path.iter().enumerate() {
+        let item = table.entry(key).or_insert_with(|| {
+            let mut section = Table::new();
+            section.set_implicit(true);
+            Item::Table(section)
+        });
+        table = item.as_table_mut().ok_or_else(|| EngineError::Form {
+            key: path.get(..=depth).unwrap_or_default().join("."),
+            expected: "section",
+        })?;
+    }
+    Ok(table)
+}
+
+/// Removes a key; whether it was there.
+pub(super) fn remove(table: &mut Table, path: &[&str]) -> bool {
+    let Some((key, parents)) = path.split_last() else {
+        return false;
+    };
+    let mut parent: &mut dyn TableLike = table;
+    for key in parents {
+        match parent.get_mut(key).and_then(Item::as_table_like_mut) {
+            Some(next) => parent = next,
+            None => return false,
+        }
+    }
+    parent.remove(key).is_some()
+}
+
+/// Removes a section. The comments above it may be about what stands above them, so they stay, above
+/// the section that follows or at the end.
+pub(super) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
+    let section = get(document, path).and_then(Item::as_table);
+    let place = section.and_then(Table::position);
+    let above = section.and_then(|section| section.decor().prefix()?.as_str());
+    let comments = above.unwrap_or_default().trim_end().to_owned();
+    remove(document, path);
+    let Some(place) = place.filter(|_| comments.contains('#')) else {
+        return;
+    };
+    match following(document, place).and_then(|next| table_at(document, next)) {
+        Some(next) => {
+            let prefix = next.decor().prefix().and_then(|prefix| prefix.as_str());
+            let prefix = format!("{comments}\n{}", prefix.unwrap_or_default());
+            next.decor_mut().set_prefix(prefix);
+        }
+        None => {
+            let trailing = document.trailing().as_str().unwrap_or_default();
+            let trailing = format!("{comments}\n{trailing}");
+            document.set_trailing(trailing);
+        }
+    }
+}
+
+/// The place of the section that follows a place.
+fn following(table: &Table, place: isize) -> Option<isize> {
+    let below = table.iter().filter_map(|(_, item)| item.as_table());
+    let places = below.flat_map(|table| {
+        let own = table.position().filter(|own| *own > place);
+        own.into_iter().chain(following(table, place))
+    });
+    places.min()
+}
+
+fn table_at(table: &mut Table, place: isize) -> Option<&mut Table> {
+    let below = table.iter_mut().filter_map(|(_, item)| item.as_table_mut());
+    for table in below {
+        if table.position() == Some(place) {
+            return Some(table);
+        }
+        if following(table, place - 1) == Some(place) {
+            return table_at(table, place);
+        }
+    }
+    None
+}
+
+/// Removes the sections on the way to a place that are empty now and were not there before.
+pub(super) fn prune(document: &mut DocumentMut, path: &[&str], before: Option<&Table>) {
+    for length in (1..=path.len()).rev() {
+        let place = path.get(..length).unwrap_or_default();
+        let empty = get(document, place)
+            .and_then(Item::as_table_like)
+            .is_some_and(TableLike::is_empty);
+        let was_there = before.is_some_and(|before| get(before, place).is_some());
+        if !empty || was_there {
+            return;
+        }
+        remove_section(document, place);
+    }
+}
+
+/// The texts of an array.
+pub(super) fn texts(item: Option<&Item>) -> impl Iterator<Item = &str> {
+    let array = item.and_then(Item::as_array);
+    array.into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// Adds a text to an array that does not hold it.
+pub(super) fn add_text(array: &mut Array, text: &str) {
+    if !array.iter().any(|value| value.as_str() == Some(text)) {
+        array.push(text);
+    }
+}
+
+/// The array of a key, made where it is not there.
+///
+/// # Errors
+/// Something else stands there.
+pub(super) fn array<'a>(table: &'a mut Table, key: &str) -> Result<&'a mut Array, EngineError> {
+    let item = table
+        .entry(key)
+        .or_insert_with(|| toml_edit::value(Array::new()));
+    item.as_array_mut().ok_or_else(|| EngineError::Form {
+        key: key.to_owned(),
+        expected: "array",
+    })
+}

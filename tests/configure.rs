@@ -1,0 +1,494 @@
+//! `runtime configure`: the files of engines on small hosts, and what the engines' own readers make of
+//! them.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{names_in, on, program, run, skipped};
+use tempfile::TempDir;
+
+const DOCKER: &str = "etc/docker/daemon.json";
+const CONTAINERD: &str = "etc/containerd/config.toml";
+const CRIO: &str = "etc/crio/crio.conf.d/99-onload-ctk.conf";
+const PODMAN: &str = "etc/containers/containers.conf.d/99-onload-ctk.conf";
+const NOMAD: &str = "etc/nomad.d/onload-ctk.hcl";
+const POLICY: &str = "etc/onload-ctk/config.toml";
+const WRAPPER: &str = "usr/bin/onload-container-runtime";
+const ENGINES: [(&str, &str); 5] = [
+    ("docker", DOCKER),
+    ("containerd", CONTAINERD),
+    ("crio", CRIO),
+    ("podman", PODMAN),
+    ("nomad", NOMAD),
+];
+
+/// A host with nothing but those files.
+struct Small(TempDir);
+
+impl Small {
+    fn with(files: &[(&str, &str)]) -> Small {
+        let small = Small(TempDir::new().unwrap());
+        for (path, text) in files {
+            small.write(path, text);
+        }
+        small
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: impl AsRef<[u8]>) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.path(path)).unwrap()
+    }
+
+    fn configure(&self, engine: &str, more: &[&str]) -> Command {
+        let mut command = on(
+            self.0.path(),
+            &["runtime", "configure", "--runtime", engine],
+        );
+        command.args(more);
+        command
+    }
+
+    /// Every file with its content, below the root.
+    fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut found = Vec::new();
+        collect(self.0.path(), &mut found);
+        found.sort();
+        found
+    }
+}
+
+fn collect(dir: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) {
+    for name in names_in(dir) {
+        let path = dir.join(name);
+        if path.is_dir() {
+            collect(&path, found);
+        } else {
+            found.push((path.clone(), fs::read(&path).unwrap_or_default()));
+        }
+    }
+}
+
+#[test]
+fn every_engine_is_set_up_once_and_given_back() {
+    for (engine, file) in ENGINES {
+        let host = Small::with(&[(WRAPPER, "")]);
+        let before = host.files();
+        run(&mut host.configure(engine, &[])).done();
+        let text = host.read(file);
+        assert!(text.contains("onload"), "{engine}: {text}");
+        let inode = fs::metadata(host.path(file)).unwrap().ino();
+        let again = run(&mut host.configure(engine, &[])).done();
+        assert!(
+            again.stderr.contains("nothing to change"),
+            "{}",
+            again.stderr
+        );
+        assert_eq!(fs::metadata(host.path(file)).unwrap().ino(), inode);
+        run(&mut host.configure(engine, &["--remove"])).done();
+        assert_eq!(host.files(), before, "{engine}");
+    }
+}
+
+#[test]
+fn the_backup_stands_beside_the_file_and_goes_with_it() {
+    let text = "{\n  \"debug\" : false }\n";
+    let host = Small::with(&[(DOCKER, text)]);
+    run(&mut host.configure("docker", &[])).done();
+    let backup = format!("{DOCKER}.onload-ctk-backup");
+    assert_eq!(host.read(&backup), text);
+    assert_eq!(
+        names_in(&host.path("etc/docker")),
+        ["daemon.json", "daemon.json.onload-ctk-backup"]
+    );
+    run(&mut host.configure("docker", &["--remove"])).done();
+    assert_eq!(host.read(DOCKER), text);
+    assert_eq!(names_in(&host.path("etc/docker")), ["daemon.json"]);
+}
+
+#[test]
+fn drop_ins_have_no_backup_since_engines_would_read_it() {
+    for (engine, file) in [("crio", CRIO), ("podman", PODMAN), ("nomad", NOMAD)] {
+        let host = Small::with(&[]);
+        run(&mut host.configure(engine, &[])).done();
+        let path = host.path(file);
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert_eq!(names_in(path.parent().unwrap()), [name]);
+    }
+}
+
+#[test]
+fn a_dry_run_shows_a_diff_and_writes_nothing() {
+    let host = Small::with(&[(DOCKER, "{\"debug\": true}\n"), (WRAPPER, "")]);
+    let before = host.files();
+    let shown = run(&mut host.configure("docker", &["--dry-run", "--allow", "nic"])).done();
+    let daemon = host.path(DOCKER);
+    let lines: Vec<&str> = shown.stdout.lines().collect();
+    assert_eq!(lines[0], format!("--- {}", daemon.display()));
+    assert_eq!(lines[3], "-{\"debug\": true}");
+    assert!(lines.contains(&"+allow = [\"nic\"]"), "{}", shown.stdout);
+    assert_eq!(host.files(), before);
+    assert!(!host.path("etc/onload-ctk").exists());
+
+    run(&mut host.configure("docker", &[])).done();
+    let before = host.files();
+    let shown = run(&mut host.configure("docker", &["--dry-run", "--remove"])).done();
+    assert!(
+        shown.stdout.contains("\n+{\"debug\": true}\n"),
+        "{}",
+        shown.stdout
+    );
+    let nothing = run(&mut host.configure("docker", &["--dry-run"])).done();
+    assert_eq!(nothing.stdout, "");
+    assert_eq!(host.files(), before);
+}
+
+#[test]
+fn owner_and_mode_stay_as_they_are() {
+    let host = Small::with(&[(DOCKER, "{}")]);
+    fs::set_permissions(host.path(DOCKER), fs::Permissions::from_mode(0o640)).unwrap();
+    if common::is_root() {
+        std::os::unix::fs::chown(host.path(DOCKER), Some(1234), Some(4321)).unwrap();
+    }
+    let facts = |path: PathBuf| {
+        let facts = fs::metadata(path).unwrap();
+        (facts.uid(), facts.gid(), facts.mode())
+    };
+    let before = facts(host.path(DOCKER));
+    run(&mut host.configure("docker", &[])).done();
+    assert_eq!(facts(host.path(DOCKER)), before);
+    let backup = host.path(&format!("{DOCKER}.onload-ctk-backup"));
+    assert_eq!(facts(backup), before);
+    run(&mut host.configure("docker", &["--remove"])).done();
+    assert_eq!(facts(host.path(DOCKER)), before);
+}
+
+#[test]
+fn what_is_no_plain_file_of_text_is_left_alone() {
+    let host = Small::with(&[("etc/real.json", "{}")]);
+    fs::create_dir_all(host.path("etc/docker")).unwrap();
+    symlink("../real.json", host.path(DOCKER)).unwrap();
+    let message = run(&mut host.configure("docker", &[])).refused();
+    assert!(
+        message.contains("daemon.json: it is a symbolic link"),
+        "{message}"
+    );
+    assert_eq!(host.read("etc/real.json"), "{}");
+
+    let host = Small::with(&[(DOCKER, "{}")]);
+    fs::hard_link(host.path(DOCKER), host.path("etc/second")).unwrap();
+    let message = run(&mut host.configure("docker", &[])).refused();
+    assert!(message.contains("hard links"), "{message}");
+
+    let host = Small::with(&[]);
+    fs::create_dir_all(host.path(DOCKER)).unwrap();
+    let message = run(&mut host.configure("docker", &[])).refused();
+    assert!(message.contains("no regular file"), "{message}");
+
+    let host = Small::with(&[]);
+    host.write(DOCKER, b"{\"a\": \"\xff\"}");
+    let message = run(&mut host.configure("docker", &[])).refused();
+    assert!(message.contains("not UTF-8 text"), "{message}");
+
+    let host = Small::with(&[]);
+    host.write(DOCKER, " ".repeat(5 * 1024 * 1024));
+    let message = run(&mut host.configure("docker", &[])).refused();
+    assert!(message.contains("longer than 4 MiB"), "{message}");
+}
+
+#[test]
+fn a_refusal_names_the_file_and_leaves_the_policy_alone_too() {
+    let cases = [
+        ("docker", DOCKER, "{"),
+        ("containerd", CONTAINERD, "disabled_plugins = [\"cri\"]\n"),
+        ("podman", PODMAN, "[engine"),
+        (
+            "nomad",
+            "etc/nomad.d/a.hcl",
+            "plugin \"docker\" { config { } }",
+        ),
+    ];
+    for (engine, file, text) in cases {
+        let host = Small::with(&[(file, text)]);
+        let before = host.files();
+        let message = run(&mut host.configure(engine, &["--allow", "nic"])).refused();
+        let path = host.path(file);
+        let named =
+            message.contains(path.to_str().unwrap()) || message.contains(&format!("/{file}"));
+        assert!(named, "{engine}: {message}");
+        assert!(message.contains("left as it is"), "{engine}: {message}");
+        assert_eq!(host.files(), before, "{engine}");
+    }
+    let host = Small::with(&[(POLICY, "[annotations]\nalow = []\n")]);
+    let before = host.files();
+    let message = run(&mut host.configure("docker", &["--allow", "nic"])).refused();
+    assert!(message.contains(POLICY), "{message}");
+    assert_eq!(host.files(), before);
+}
+
+#[test]
+fn classes_are_allowed_in_the_policy_and_stay_when_an_engine_goes() {
+    let packaged = fs::read_to_string(common::package().join("packaging/config.toml")).unwrap();
+    let host = Small::with(&[(POLICY, &packaged), (WRAPPER, "")]);
+    run(&mut host.configure("docker", &["--allow", "nic,rdma"])).done();
+    let expected = packaged.replace("#allow = []", "allow = [\"nic\", \"rdma\"]");
+    assert_eq!(host.read(POLICY), expected);
+    run(&mut host.configure("podman", &["--allow", "rdma", "--allow", "vfio"])).done();
+    let expected = packaged.replace("#allow = []", "allow = [\"nic\", \"rdma\", \"vfio\"]");
+    assert_eq!(host.read(POLICY), expected);
+    run(&mut host.configure("docker", &["--remove"])).done();
+    assert_eq!(host.read(POLICY), expected);
+}
+
+#[test]
+fn a_policy_that_is_not_there_is_written() {
+    let host = Small::with(&[]);
+    run(&mut host.configure("podman", &["--allow", "zf"])).done();
+    assert_eq!(host.read(POLICY), "[annotations]\nallow = [\"zf\"]\n");
+}
+
+#[test]
+fn a_policy_that_is_named_is_written_where_it_is() {
+    let host = Small::with(&[("elsewhere/c.toml", "# mine\n")]);
+    let named = host.path("elsewhere/c.toml");
+    let mut command = host.configure("podman", &["--allow", "zf", "--config"]);
+    run(command.arg(&named)).done();
+    assert_eq!(
+        host.read("elsewhere/c.toml"),
+        "# mine\n[annotations]\nallow = [\"zf\"]\n"
+    );
+    assert!(!host.path(POLICY).exists());
+}
+
+#[test]
+fn words_that_mean_nothing_are_refused() {
+    let host = Small::with(&[]);
+    for arguments in [
+        &["--runtime", "rkt"][..],
+        &["--runtime", "docker", "--allow", "nick"],
+        &["--runtime", "docker", "--allow", "nic", "--remove"],
+        &[],
+    ] {
+        let mut command = on(host.0.path(), &["runtime", "configure"]);
+        command.args(arguments);
+        let ended = run(&mut command);
+        assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.stderr);
+    }
+    assert_eq!(host.files(), []);
+}
+
+#[test]
+fn every_flag_can_come_from_the_environment() {
+    let host = Small::with(&[]);
+    let mut command = program();
+    command.args(["runtime", "configure"]);
+    command.env("ONLOAD_CTK_HOST_ROOT", host.0.path());
+    command.env("ONLOAD_CTK_RUNTIME_CONFIGURE_RUNTIME", "docker");
+    command.env("ONLOAD_CTK_RUNTIME_CONFIGURE_ALLOW", "nic,zf");
+    command.env("ONLOAD_CTK_RUNTIME_CONFIGURE_DRY_RUN", "true");
+    let shown = run(&mut command).done();
+    assert!(
+        shown.stdout.contains("+allow = [\"nic\", \"zf\"]"),
+        "{}",
+        shown.stdout
+    );
+    assert_eq!(host.files(), []);
+    command.env_remove("ONLOAD_CTK_RUNTIME_CONFIGURE_DRY_RUN");
+    run(&mut command).done();
+    command.env_remove("ONLOAD_CTK_RUNTIME_CONFIGURE_ALLOW");
+    command.env("ONLOAD_CTK_RUNTIME_CONFIGURE_REMOVE", "1");
+    run(&mut command).done();
+    assert!(!host.path(DOCKER).exists());
+}
+
+#[test]
+fn the_service_to_restart_is_named_and_never_restarted_for_another_host() {
+    let host = Small::with(&[(WRAPPER, "")]);
+    for (engine, _) in ENGINES {
+        let said = run(&mut host.configure(engine, &[])).done().stderr;
+        let expected = match engine {
+            "podman" => "nothing to restart".to_owned(),
+            _ => format!("systemctl restart {engine}\n"),
+        };
+        assert!(said.contains(&expected), "{engine}: {said}");
+    }
+    let host = Small::with(&[]);
+    let message = run(&mut host.configure("docker", &["--restart"])).refused();
+    assert!(message.contains("is not the running host"), "{message}");
+    assert_eq!(host.files(), []);
+}
+
+#[test]
+fn what_is_missing_on_the_host_is_told_and_does_not_stop_anything() {
+    let host = Small::with(&[]);
+    let warnings = |engine| {
+        let ran = run(&mut host.configure(engine, &["--dry-run"])).done();
+        ran.warnings().join("\n")
+    };
+    assert!(warnings("docker").contains("onload-container-runtime is not there"));
+    assert!(warnings("nomad").contains("run this with --runtime docker too"));
+}
+
+#[test]
+fn files_beside_ours_are_read_where_the_engine_reads_them() {
+    let host = Small::with(&[
+        (WRAPPER, ""),
+        (
+            "etc/containers/containers.conf",
+            "[engine]\nhooks_dir = [\"/a\"]\n",
+        ),
+        (
+            "etc/containers/containers.conf.d/10.conf",
+            "[engine]\nhooks_dir = [\"/b\"]\n",
+        ),
+        (
+            "etc/containers/containers.conf.d/20.conf.off",
+            "[engine]\nhooks_dir = [\"/c\"]\n",
+        ),
+        (CONTAINERD, "version = 2\nimports = [\"conf.d/*.toml\"]\n"),
+        (
+            "etc/containerd/conf.d/a.toml",
+            "[plugins.\"io.containerd.grpc.v1.cri\"]\n",
+        ),
+    ]);
+    run(&mut host.configure("podman", &[])).done();
+    assert!(
+        host.read(PODMAN)
+            .contains("hooks_dir = [\"/b\", \"/usr/share/onload-ctk/")
+    );
+    let message = run(&mut host.configure("containerd", &[])).refused();
+    assert!(
+        message.contains("/etc/containerd/conf.d/a.toml"),
+        "{message}"
+    );
+}
+
+/// A host with the files that the readers below are asked about, ours among them.
+fn set_up() -> Small {
+    let host = Small::with(&[
+        (WRAPPER, ""),
+        (
+            DOCKER,
+            "{\n  \"features\": {\"buildkit\": true},\n  \"runtimes\": {\"other\": {\"path\": \"/usr/bin/other\"}}\n}\n",
+        ),
+        (
+            CONTAINERD,
+            "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.other]\nruntime_type = \"io.containerd.runc.v2\"\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.other.options]\nBinaryName = \"/usr/bin/other\"\n",
+        ),
+    ]);
+    for (engine, _) in ENGINES {
+        run(&mut host.configure(engine, &[])).done();
+    }
+    host
+}
+
+/// The output of an engine's own reader; none where it is not installed.
+fn reader(program: &str, arguments: &[&str], variables: &[(&str, &Path)]) -> Option<String> {
+    if !common::has(program) {
+        skipped(&format!("{program} is not installed"));
+        return None;
+    }
+    let mut command = Command::new(program);
+    let output = command.args(arguments).envs(variables.iter().copied());
+    let output = output.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if stderr.contains("unknown flag: --validate") {
+        skipped(&format!("{program} is older than its --validate"));
+        return None;
+    }
+    assert!(output.status.success(), "{program} {arguments:?}: {stderr}");
+    Some(String::from_utf8_lossy(&output.stdout).into_owned() + &stderr)
+}
+
+#[test]
+fn dockerd_takes_its_file() {
+    let host = set_up();
+    let file = host.path(DOCKER);
+    let arguments = ["--validate", "--config-file", file.to_str().unwrap()];
+    if let Some(said) = reader("dockerd", &arguments, &[]) {
+        assert!(said.contains("configuration OK"), "{said}");
+    }
+}
+
+#[test]
+fn containerd_takes_its_file_and_keeps_the_runtime_of_others() {
+    let host = set_up();
+    let file = host.path(CONTAINERD);
+    let arguments = ["--config", file.to_str().unwrap(), "config", "dump"];
+    let Some(dump) = reader("containerd", &arguments, &[]) else {
+        return;
+    };
+    for line in [
+        "containerd.runtimes.other]",
+        "BinaryName = \"/usr/bin/other\"",
+        "containerd.runtimes.onload]",
+        "BinaryName = \"/usr/bin/onload-container-runtime\"",
+        "pod_annotations = [\"onload.dev/*\"]",
+    ] {
+        assert!(
+            dump.replace('\'', "\"").contains(line),
+            "no {line} in {dump}"
+        );
+    }
+}
+
+#[test]
+fn podman_takes_its_file_and_still_knows_its_own_runtimes() {
+    if !common::is_root() {
+        skipped("podman wants subordinate user ids where it is not root");
+        return;
+    }
+    let host = set_up();
+    // The runtime has to be there for podman to name it.
+    let stand_in = host.path("runtime");
+    fs::write(&stand_in, "#!/bin/sh\nexec echo runtime version 1\n").unwrap();
+    fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o755)).unwrap();
+    let text = host.read(PODMAN);
+    let text = text.replace(
+        "/usr/bin/onload-container-runtime",
+        stand_in.to_str().unwrap(),
+    );
+    let config = host.path("containers.conf");
+    fs::write(&config, text).unwrap();
+    let (root, runroot) = (host.path("storage"), host.path("run"));
+    for (name, path) in [
+        ("onload", stand_in.as_path()),
+        ("crun", Path::new("/usr/bin/crun")),
+    ] {
+        if !path.exists() {
+            skipped(&format!("{} is not installed", path.display()));
+            continue;
+        }
+        let arguments = [
+            "--root",
+            root.to_str().unwrap(),
+            "--runroot",
+            runroot.to_str().unwrap(),
+            "--storage-driver",
+            "vfs",
+            "--runtime",
+            name,
+            "info",
+            "--format",
+            "{{.Host.OCIRuntime.Path}}",
+        ];
+        let Some(said) = reader("podman", &arguments, &[("CONTAINERS_CONF", &config)]) else {
+            return;
+        };
+        assert!(said.contains(path.to_str().unwrap()), "{said}");
+    }
+}
