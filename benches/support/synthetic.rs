@@ -112,7 +112,11 @@ impl Builder<'_> {
     fn function(&mut self, address: &str, driver: &str) -> io::Result<String> {
         let bus = address.rsplit_once(':').map_or(address, |(bus, _)| bus);
         let directory = format!("/sys/devices/pci{bus}/{address}");
-        let node = if self.groups % 2 == 0 { "0" } else { "1" };
+        let node = if self.groups.is_multiple_of(2) {
+            "0"
+        } else {
+            "1"
+        };
         let ids = [
             ("vendor", "0x15b3"),
             ("device", "0x101e"),
