@@ -503,6 +503,15 @@ fn parse_device_line(line: &str) -> Option<(PathBuf, DeviceNode)> {
     Some((PathBuf::from(path), node))
 }
 
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(text: &str) {
+    match parse_device_table(text) {
+        Ok(nodes) => assert!(nodes.len() <= text.lines().count()),
+        Err(line) => assert!((1..=text.lines().count()).contains(&line)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

@@ -4,6 +4,9 @@
 
 mod common;
 
+use std::path::Path;
+use std::process::Command;
+
 use common::hosts::{
     hugepages, odd_names, onload8, opt_onload, rdma, refused, vfio, vfio_cdev, x2, x3, x4,
 };
@@ -649,4 +652,42 @@ fn a_table_has_columns_under_their_headings() {
     assert!(!table.contains("switched off"));
     let explained = tree.run(&["discover", "--explain"]).done().stdout;
     assert!(explained.contains("acceleration is switched off"));
+}
+
+/// The files of sysfs and procfs that a run opens for reading, as the descriptors lead to them.
+fn opened(root: &Path) -> Vec<String> {
+    let trace = tempfile::NamedTempFile::new().unwrap();
+    let mut strace = Command::new("strace");
+    strace.args(["-qq", "-y", "-o"]).arg(trace.path());
+    strace.args([
+        "-e",
+        "trace=openat,openat2",
+        env!("CARGO_BIN_EXE_onload-ctk"),
+    ]);
+    run(strace.arg("--host-root").arg(root).args(["-q", "discover"])).done();
+    let text = std::fs::read_to_string(trace.path()).unwrap();
+    let reads = text
+        .lines()
+        .filter(|l| !l.contains("O_PATH") && !l.contains("O_DIRECTORY"));
+    let paths = reads.filter_map(|line| line.strip_suffix('>')?.rsplit_once('<'));
+    let below = format!("{}/", root.display());
+    let paths = paths.filter_map(|(_, path)| path.strip_prefix(&below));
+    let kernels = |path: &&str| path.starts_with("sys/") || path.starts_with("proc/");
+    paths.filter(kernels).map(str::to_owned).collect()
+}
+
+#[test]
+fn no_file_of_the_kernel_is_read_twice() {
+    if !common::has("strace") {
+        return common::skipped("strace is not there");
+    }
+    let trees = common::hosts::all();
+    let roots = trees.iter().map(|(_, tree)| tree.root().to_owned());
+    for root in roots.chain([captured()]) {
+        let mut paths = opened(&root);
+        paths.sort();
+        let twice: Vec<_> = paths.windows(2).filter(|pair| pair[0] == pair[1]).collect();
+        assert!(twice.is_empty(), "{twice:?}");
+    }
+    assert!(opened(&captured()).len() > 100);
 }

@@ -173,6 +173,14 @@ fn first_interfaces(interfaces: &[NetDevice]) -> BTreeMap<PciAddress, &NetDevice
     first
 }
 
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    if let Some(number) = parse_number("ptp", text) {
+        assert_eq!(parse_number("ptp", &format!("ptp{number}")), Some(number));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

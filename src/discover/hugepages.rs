@@ -266,6 +266,26 @@ fn name_of(size_kib: u64) -> String {
     format!("{}{suffix}", size_kib / unit)
 }
 
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    let _ = (
+        parse_node(text),
+        parse_default_size(text),
+        parse_memory(text),
+    );
+    let lines = text.lines().count();
+    assert!(parse_mounts(text).len() <= lines);
+    assert!(unescape(text).len() <= text.len() * 3);
+    if let Some(size) = parse_size(text) {
+        assert_eq!(parse_size(&format!("hugepages-{size}kB")), Some(size));
+        // A name of ours is one that the kernel takes as a page size, and a name in CDI.
+        let name = name_of(size);
+        assert_eq!(parse_memory(name.trim_end_matches('i')), Some(size));
+        assert_eq!(super::names::problem_with(&name), None);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,6 +25,29 @@ use pci::PciFunctions;
 
 pub use probe::Probe;
 
+/// Gives a text to every parser of attributes, of names in sysfs and of files of procfs; they are
+/// private, so that only a fuzzer sees them together.
+///
+/// # Panics
+/// When one of them panics, or gives what it must not.
+#[cfg(fuzzing)]
+pub fn fuzz(text: &str) {
+    crate::host::fuzz(text);
+    let parsers = [
+        clock::fuzz,
+        hugepages::fuzz,
+        names::fuzz,
+        netdev::fuzz,
+        nic::fuzz,
+        node::fuzz,
+        onload::fuzz,
+        pci::fuzz,
+        program::fuzz,
+        rdma::fuzz,
+    ];
+    parsers.iter().for_each(|parser| parser(text));
+}
+
 /// Bytes of the pages that TCPDirect allocates, in KiB.
 const TCPDIRECT_PAGE_KIB: u64 = 2048;
 
@@ -46,9 +69,10 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     let functions = PciFunctions::read(probe);
     let interfaces = netdev::read(probe);
     let mut not_offered = Vec::new();
-    let onload = onload::read(probe, &config.cdi, &mut not_offered);
+    let nodes = onload::NodeObstacles::read(probe);
+    let onload = onload::read(probe, &config.cdi, &nodes, &mut not_offered);
     let onload_dir = onload.as_ref().and_then(onload::Onload::library_dir);
-    let tcpdirect = tcpdirect::read(probe, &config.cdi, onload_dir, &mut not_offered);
+    let tcpdirect = tcpdirect::read(probe, &config.cdi, onload_dir, &nodes, &mut not_offered);
     let obstacle = match (&onload, &tcpdirect) {
         (_, Some(_)) => None,
         (Some(onload), None) => onload.obstacle.as_deref(),

@@ -51,6 +51,14 @@ pub(super) fn problem_with(name: &str) -> Option<String> {
     (!legal).then(|| format!("{name:?} is no legal name of a CDI device"))
 }
 
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    if let Ok(name) = Names::default().choose(text, None) {
+        assert!(DeviceName::try_from(name.as_str()).is_ok() && !RESERVED.contains(&text));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -72,6 +72,13 @@ fn known_speed(speed: i64) -> Option<u64> {
         .filter(|speed| *speed > 0 && *speed < u64::from(u32::MAX))
 }
 
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    let speed = text.parse().ok().and_then(known_speed);
+    assert!(speed.is_none_or(|speed| speed > 0));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

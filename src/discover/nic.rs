@@ -393,6 +393,19 @@ fn elsewhere(attachments: &Attachments, interfaces: &[NetDevice]) -> Vec<NotOffe
         .collect()
 }
 
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    let _ = (
+        datapath_of_driver(text),
+        datapath_of_devtype(text),
+        is_onloads(text),
+    );
+    if let Some(interface) = interface_of(text) {
+        assert!(text.ends_with(&format!("_{interface}")));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

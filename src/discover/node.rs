@@ -61,6 +61,17 @@ fn parse_number(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    if let Some((major, minor)) = parse_number(text) {
+        assert_eq!(
+            parse_number(&format!("{major}:{minor}")),
+            Some((major, minor))
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,6 @@
 //! Onload: the kernel modules, the device nodes, the library, and whether these fit together.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use onload_hooks::class::Class;
@@ -106,8 +107,37 @@ struct Library {
     machine: Option<u16>,
 }
 
+/// Why a node of Onload's cannot be given, by the node's name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeObstacles(BTreeMap<&'static str, String>);
+
+impl NodeObstacles {
+    /// Looks at every node of Onload's and TCPDirect's.
+    #[must_use]
+    pub fn read(probe: &Probe<'_>) -> NodeObstacles {
+        let nodes = ["onload", "onload_epoll", "sfc_char"].into_iter();
+        NodeObstacles(
+            nodes
+                .filter_map(|name| Some((name, node_obstacle(probe, name)?)))
+                .collect(),
+        )
+    }
+
+    /// Why the first of these nodes that cannot be given cannot; none where all can.
+    #[must_use]
+    pub fn first(&self, nodes: &[&str]) -> Option<&str> {
+        let obstacle = nodes.iter().find_map(|&name| self.0.get(name));
+        obstacle.map(String::as_str)
+    }
+}
+
 /// Looks for Onload; none where nothing of it is there.
-pub fn read(probe: &Probe<'_>, cdi: &Cdi, not_offered: &mut Vec<NotOffered>) -> Option<Onload> {
+pub fn read(
+    probe: &Probe<'_>,
+    cdi: &Cdi,
+    nodes: &NodeObstacles,
+    not_offered: &mut Vec<NotOffered>,
+) -> Option<Onload> {
     let driver = read_driver(probe);
     let loaded = driver != DriverVersion::default()
         || ["onload", "sfc_char", "sfc_resource"]
@@ -119,7 +149,7 @@ pub fn read(probe: &Probe<'_>, cdi: &Cdi, not_offered: &mut Vec<NotOffered>) -> 
         not_offered.push(NotOffered::new(Class::Nic, "onload", reason));
         return None;
     }
-    let obstacle = obstacle(probe, &driver, library.as_ref());
+    let obstacle = obstacle(nodes, &driver, library.as_ref());
     if let Some(reason) = &obstacle {
         not_offered.push(NotOffered::new(Class::Nic, "onload", reason.clone()));
     }
@@ -288,13 +318,12 @@ fn release(text: &[u8]) -> Option<String> {
 
 /// Why Onload is not offered; none where it is.
 fn obstacle(
-    probe: &Probe<'_>,
+    nodes: &NodeObstacles,
     driver: &DriverVersion,
     library: Option<&Library>,
 ) -> Option<String> {
-    let nodes = ["onload", "onload_epoll"];
-    if let Some(reason) = nodes.iter().find_map(|name| node_obstacle(probe, name)) {
-        return Some(reason);
+    if let Some(reason) = nodes.first(&["onload", "onload_epoll"]) {
+        return Some(reason.to_owned());
     }
     let Some(library) = library else {
         return Some(
@@ -315,7 +344,7 @@ fn obstacle(
 }
 
 /// Why a node of Onload's cannot be given; none where it can.
-pub fn node_obstacle(probe: &Probe<'_>, name: &str) -> Option<String> {
+fn node_obstacle(probe: &Probe<'_>, name: &str) -> Option<String> {
     let path = Path::new("/dev").join(name);
     let number = probe.attribute(format!("/sys/class/{name}/{name}/dev"));
     let Some(node) = probe.device_node(&path) else {
@@ -383,6 +412,20 @@ fn profile_dir(probe: &Probe<'_>, cdi: &Cdi, installation: &Installation) -> Opt
     };
     let is_dir = probe.entry(&dir) == Some(crate::host::EntryKind::Directory);
     is_dir.then_some(dir)
+}
+
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    let driver = parse_driver_version(text);
+    assert!(
+        driver
+            .interface
+            .is_none_or(|interface| interface.len() == 32)
+    );
+    let version = library_version(text.as_bytes(), driver.version.as_deref());
+    assert!(version.is_none_or(|version| text.contains(&version)));
+    assert!(!is_onload_library(text) || is_shared_object(text));
 }
 
 #[cfg(test)]

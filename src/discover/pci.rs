@@ -200,6 +200,18 @@ fn is_auxiliary(entry: &str) -> bool {
     named && !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())
 }
 
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    let _ = (is_auxiliary(text), is_of_interest(text));
+    if let Some(address) = PciFunctions::above(Path::new(text)) {
+        assert!(text.contains(&address.to_string()));
+    }
+    if let Ok(address) = text.parse::<PciAddress>() {
+        assert_eq!(address.to_string().parse(), Ok(address));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -198,6 +198,23 @@ fn words(line: &str) -> Option<Vec<String>> {
     clean.then_some(words)
 }
 
+/// What every text has to give: settings of Onload's and imports, and nothing of the shell's.
+///
+/// # Panics
+/// When the parser does not hold to that.
+#[cfg(fuzzing)]
+pub fn fuzz(text: &str) {
+    for statement in parse(text).unwrap_or_default() {
+        match statement {
+            Statement::Set { name, value } => {
+                assert!(is_setting(&name) && !value.is_empty());
+                assert!(!value.contains(['\0', '\n']) && text.contains(&name));
+            }
+            Statement::Import(other) => assert!(!other.contains('/')),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

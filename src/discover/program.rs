@@ -258,6 +258,13 @@ fn missing_libraries(needed: &[String], mounted: &BTreeMap<String, Vec<String>>)
     missing.into_iter().collect()
 }
 
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    let _ = parse_interpreter_line(text.as_bytes());
+    let _ = prefix_of(Path::new(text));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

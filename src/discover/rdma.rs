@@ -599,6 +599,26 @@ fn join_hex(groups: &[&str], digits: usize) -> Option<u64> {
     u64::from_str_radix(&groups.concat(), 16).ok()
 }
 
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    let _ = (
+        parse_role(text),
+        parse_transport(text),
+        parse_netns_mode(text),
+    );
+    assert!(text.ends_with(word_of(text)) || text.trim_end().ends_with(word_of(text)));
+    if let Some(guid) = parse_port_guid(text) {
+        let digits = format!("{guid:016x}");
+        let groups: Vec<&str> = (0..4)
+            .map(|group| &digits[group * 4..group * 4 + 4])
+            .collect();
+        let gid = format!("fe80:0000:0000:0000:{}", groups.join(":"));
+        assert_eq!(parse_port_guid(&gid), Some(guid));
+    }
+    assert!(parse_ipoib_guid(text).is_none() || text.len() == 59);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

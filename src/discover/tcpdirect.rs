@@ -7,7 +7,7 @@ use onload_hooks::config::Cdi;
 use serde::{Serialize, Serializer};
 
 use crate::discover::Probe;
-use crate::discover::onload::{is_shared_object, node_obstacle, tool_dir};
+use crate::discover::onload::{NodeObstacles, is_shared_object, tool_dir};
 use crate::discover::program::{self, Installation, Tool};
 use crate::inventory::NotOffered;
 
@@ -40,12 +40,13 @@ pub fn read(
     probe: &Probe<'_>,
     cdi: &Cdi,
     onload_dir: Option<&Path>,
+    nodes: &NodeObstacles,
     not_offered: &mut Vec<NotOffered>,
 ) -> Option<TcpDirect> {
     let installation = find(probe, cdi, onload_dir, not_offered)?;
     let path = installation.library_dir.join(LIBRARY);
     let content = program::library_content(probe, &path).unwrap_or_default();
-    if let Some(reason) = obstacle(probe, &installation, &content) {
+    if let Some(reason) = obstacle(nodes, &installation, &content) {
         not_offered.push(NotOffered::new(Class::Zf, "tcpdirect", reason));
         return None;
     }
@@ -87,7 +88,7 @@ fn is_tcpdirect_library(name: &str) -> bool {
 }
 
 /// Why TCPDirect is not offered; none where it is.
-fn obstacle(probe: &Probe<'_>, installation: &Installation, content: &[u8]) -> Option<String> {
+fn obstacle(nodes: &NodeObstacles, installation: &Installation, content: &[u8]) -> Option<String> {
     let has = |name: &str| installation.libraries.iter().any(|library| library == name);
     let wants_control_plane = memchr::memmem::find(content, CONTROL_PLANE.as_bytes()).is_some();
     if wants_control_plane && !has(CONTROL_PLANE) {
@@ -96,8 +97,7 @@ fn obstacle(probe: &Probe<'_>, installation: &Installation, content: &[u8]) -> O
             "{LIBRARY} opens {CONTROL_PLANE}, which is not in {dir}; install the Onload that it belongs to"
         ));
     }
-    let nodes = ["onload", "sfc_char"];
-    nodes.iter().find_map(|name| node_obstacle(probe, name))
+    nodes.first(&["onload", "sfc_char"]).map(str::to_owned)
 }
 
 fn read_tools(

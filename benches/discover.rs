@@ -1,0 +1,52 @@
+//! Discovery and generation on hosts with 64, 512 and 4096 virtual functions: the time of each
+//! should be 64 times, and no more, from the first to the last.
+
+// The macros of criterion make functions without documentation.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "support/synthetic.rs"]
+mod synthetic;
+
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use onload_cdi::parse::to_json;
+use onload_ctk::discover::discover;
+use onload_ctk::generate::{Surroundings, generate};
+use onload_ctk::host::Host;
+use onload_hooks::config::Config;
+
+fn hosts(criterion: &mut Criterion) {
+    let config = Config::default();
+    let surroundings = Surroundings {
+        hook: true,
+        ..Surroundings::default()
+    };
+    for vfs in [64, 512, 4096] {
+        let directory = tempfile::tempdir().unwrap();
+        synthetic::build(directory.path(), vfs).unwrap();
+        let mut group = criterion.benchmark_group("host");
+        group
+            .throughput(Throughput::Elements(vfs as u64))
+            .sample_size(10);
+        group.measurement_time(Duration::from_secs(5));
+        group.bench_function(BenchmarkId::new("discover", vfs), |bencher| {
+            bencher.iter(|| discover(&Host::open(directory.path()).unwrap(), &config));
+        });
+        let inventory = discover(&Host::open(directory.path()).unwrap(), &config);
+        assert!(inventory.vfio.len() >= vfs / 2, "{}", inventory.vfio.len());
+        group.bench_function(BenchmarkId::new("generate", vfs), |bencher| {
+            bencher.iter(|| {
+                let specs = generate(&inventory, &config.cdi, surroundings).unwrap();
+                specs
+                    .values()
+                    .map(|spec| to_json(spec).len())
+                    .sum::<usize>()
+            });
+        });
+        group.finish();
+    }
+}
+
+criterion_group!(benches, hosts);
+criterion_main!(benches);

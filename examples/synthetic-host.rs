@@ -1,0 +1,17 @@
+//! Builds a host with as many virtual functions as wanted: `synthetic-host DIR COUNT`.
+
+#[path = "../benches/support/synthetic.rs"]
+mod synthetic;
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [directory, count] = &arguments[..] else {
+        bail!("usage: synthetic-host DIR COUNT");
+    };
+    let count = count.parse().context("reading the number of functions")?;
+    synthetic::build(Path::new(directory), count).context("building the host")
+}

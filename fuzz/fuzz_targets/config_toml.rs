@@ -1,0 +1,31 @@
+//! config.toml from foreign bytes: it is understood or refused with the line, and nothing relative or
+//! out of its range comes through.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use onload_hooks::config::{Config, ConfigError};
+
+fuzz_target!(|text: &str| {
+    let lines = text.split('\n').count();
+    match Config::parse(text) {
+        Ok(config) => {
+            let cdi = &config.cdi;
+            assert!(cdi.hook_path.is_absolute() && cdi.hugepages_dir.is_absolute());
+            assert!(cdi.host_library_dirs.iter().all(|dir| dir.is_absolute()));
+            assert!(
+                cdi.container_library_dirs
+                    .iter()
+                    .all(|dir| dir.is_absolute())
+            );
+            assert!((1..=1 << 24).contains(&cdi.fdtable_size));
+            assert!(!cdi.kinds.classes().is_empty());
+        }
+        Err(error) => {
+            if let ConfigError::UnknownKey { line, .. } | ConfigError::Parse { line, .. } = &error {
+                assert!((1..=lines).contains(line), "{error}");
+            }
+            assert!(!error.to_string().contains('\n'), "{error}");
+        }
+    }
+});

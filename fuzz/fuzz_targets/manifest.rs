@@ -1,0 +1,14 @@
+//! The manifest of an output directory from foreign bytes: what is understood is written to read the
+//! same.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use onload_ctk::specdir::Manifest;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(manifest) = Manifest::parse(bytes) {
+        let again = Manifest::parse(&manifest.to_bytes()).expect("our own is read");
+        assert_eq!(again, manifest);
+    }
+});

@@ -1,0 +1,7 @@
+//! Attributes, names and tables of the kernel from foreign bytes, to every parser of them.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| onload_ctk::discover::fuzz(text));
