@@ -1,0 +1,38 @@
+//! Annotations of strangers: lines `key=value`.
+
+#![no_main]
+
+use std::collections::BTreeMap;
+
+use libfuzzer_sys::fuzz_target;
+use onload_hooks::request::{MAX_NAMES, Request};
+use onload_hooks::scan;
+
+fuzz_target!(|text: &str| {
+    let annotations: BTreeMap<String, String> = text
+        .split('\n')
+        .filter_map(|line| line.split_once('='))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
+    let json = serde_json::to_vec(&annotations).expect("a map of strings");
+    match Request::parse(&annotations) {
+        Ok(None) => {}
+        Ok(Some(request)) => {
+            assert!(scan::asks(&json), "what asks is seen in the bytes");
+            let names: Vec<&String> =
+                request.devices.values().flat_map(|asked| &asked.value).collect();
+            assert!(names.len() <= MAX_NAMES);
+            for name in names {
+                assert!(!name.is_empty() && !name.contains(['/', '\0', '\n', '=', ',']));
+            }
+            for limit in request.hugepages_limit.into_iter().flat_map(|asked| asked.value) {
+                assert!(limit.limit_bytes.is_multiple_of(limit.page_bytes));
+                assert!(limit.page_size().ends_with('B'));
+            }
+        }
+        Err(error) => {
+            let message = error.to_string();
+            assert!(message.len() < 2048 && !message.contains(['\n', '\0', '\u{1b}']), "{message:?}");
+        }
+    }
+});

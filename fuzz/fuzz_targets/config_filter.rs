@@ -1,0 +1,95 @@
+//! A configuration of strangers through the whole filter, on a host that allows everything:
+//! no panic, one line in a refusal, and nothing more to do the second time.
+
+#![no_main]
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use libfuzzer_sys::fuzz_target;
+use onload_cdi::inject::{Node, NodeInfo, NodeKind};
+use onload_cdi::registry::SpecSource;
+use onload_hooks::class::Class;
+use onload_hooks::config::Config;
+use onload_hooks::elf::Summary;
+use onload_hooks::filter::{Container, apply};
+use onload_hooks::host::{Host, HostError, Privilege, Settings};
+use onload_hooks::specs::{Specs, SpecsError};
+use onload_hooks::sysfs::Sysfs;
+use onload_hooks::text::one_line;
+
+const NIC: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic","containerEdits":{
+    "deviceNodes":[{"path":"/dev/onload","permissions":"rw"}],
+    "mounts":[{"hostPath":"/l","containerPath":"/usr/lib64/libonload.so","options":["ro","bind"]}],
+    "env":["LD_PRELOAD=libonload.so","EF_FDTABLE_SIZE=1048576"],
+    "hooks":[{"hookName":"poststop","path":"/h","args":["h"],"env":["A=b"]}]},
+  "devices":[{"name":"all","containerEdits":{"env":["X=y"],"additionalGids":[7]}}]}"#;
+
+struct FakeHost(PathBuf);
+
+impl NodeInfo for FakeHost {
+    fn node(&self, _: &str) -> io::Result<Node> {
+        Ok(Node { kind: NodeKind::Char, major: 243, minor: 0, mode: 0o666 })
+    }
+}
+
+impl Host for FakeHost {
+    fn settings(&self) -> Result<Settings, HostError> {
+        let mut config = Config::default();
+        config.annotations.allow = Class::ALL.to_vec();
+        Ok(Settings { config, file: PathBuf::from("/etc/onload-ctk/config.toml") })
+    }
+
+    fn specs(&self, _: &[Class]) -> Result<Specs, SpecsError> {
+        let content = onload_cdi::parse::from_json(NIC.as_bytes()).map_err(|error| error.to_string());
+        Ok(Specs::from_sources(vec![SpecSource { path: "/nic.json".into(), priority: 0, content }]))
+    }
+
+    fn sysfs(&self) -> Sysfs {
+        Sysfs::at(self.0.join("sys"))
+    }
+
+    fn privilege(&self) -> Privilege {
+        Privilege {
+            is_initial_namespace: true,
+            may_raise_limits: false,
+            memlock_hard: Some(65536),
+            nofile_soft: Some(1024),
+            nofile_hard: Some(1 << 40),
+        }
+    }
+
+    fn preload_file(&self) -> Result<(), HostError> {
+        Ok(())
+    }
+
+    fn library(&self, _: &str) -> Option<Summary> {
+        Some(Summary::default())
+    }
+}
+
+/// A bundle whose root is this program's own directory: whatever `root.path` says is looked up from
+/// there, and only ever read.
+fn bundle() -> &'static Path {
+    static BUNDLE: OnceLock<PathBuf> = OnceLock::new();
+    BUNDLE.get_or_init(|| {
+        let dir = std::env::temp_dir().join(format!("onload-ctk-fuzz-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("rootfs/etc")).expect("a directory");
+        dir
+    })
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let host = FakeHost(bundle().to_owned());
+    let container = Container { bundle: bundle(), id: None };
+    match apply(bytes, container, &host) {
+        Ok(outcome) => {
+            if let Some(config) = outcome.config {
+                let again = apply(&config, container, &host).expect("what we wrote is taken");
+                assert_eq!(again.config, None, "{}", String::from_utf8_lossy(&config));
+            }
+        }
+        Err(error) => assert!(one_line(&error.to_string()).lines().count() == 1),
+    }
+});
