@@ -1,0 +1,10 @@
+#COMMON#
+
+if [ "$1" = 0 ]; then
+    onload_ctk_leave_runtime
+    rm -rf /run/onload-cdi
+fi
+if [ -d /run/systemd/system ]; then
+    systemctl daemon-reload >/dev/null 2>&1 || true
+fi
+exit 0

@@ -1,0 +1,197 @@
+//! The documentation: every command in it is run, here where a captured host is enough for it, in
+//! `tests/machine` where it needs a real one, and read where there is neither. The word behind `sh`
+//! says which.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use clap::Parser;
+use onload_ctk::cli::Cli;
+
+/// Where a block is run.
+const PLACES: [&str; 6] = [
+    // Here, each block on a fresh copy of a captured host whose specifications are written.
+    "captured",
+    // In the booted guest, as root.
+    "guest",
+    // There, as a user.
+    "guest-user",
+    // There, with a server of its own.
+    "guest-redis",
+    // By packaging/check-reproducible and the guest, which installs what comes out.
+    "packages",
+    // Nowhere: it needs hardware, a cluster or another distribution; read only.
+    "reader",
+];
+const HOST: &str = "x2-2port-sriov";
+/// Pages that runs of other tests write, which not every checkout has seen.
+const LATER: [&str; 2] = ["compatibility.md", "performance.md"];
+
+struct Block {
+    page: PathBuf,
+    line: usize,
+    place: String,
+    text: String,
+}
+
+impl Block {
+    fn at(&self) -> String {
+        format!("{}:{}", self.page.display(), self.line)
+    }
+}
+
+fn pages() -> Vec<PathBuf> {
+    let docs = common::package().join("docs");
+    let names = common::names_in(&docs);
+    let pages = names.iter().filter(|name| name.ends_with(".md"));
+    let pages = pages.map(|name| docs.join(name));
+    pages.chain([common::package().join("README.md")]).collect()
+}
+
+/// The blocks of shell commands of every page.
+fn blocks() -> Vec<Block> {
+    let mut blocks = Vec::new();
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        let mut open: Option<(usize, &str, Vec<&str>)> = None;
+        for (index, line) in text.lines().enumerate() {
+            match (&mut open, line.strip_prefix("```")) {
+                (None, Some(info)) => open = Some((index + 1, info, Vec::new())),
+                (Some((_, _, lines)), None) => lines.push(line),
+                (None, None) => {}
+                (Some((line, info, lines)), Some(_)) => {
+                    if let Some(place) = info.strip_prefix("sh") {
+                        blocks.push(Block {
+                            page: page.clone(),
+                            line: *line,
+                            place: place.trim().to_owned(),
+                            text: lines.join("\n"),
+                        });
+                    }
+                    open = None;
+                }
+            }
+        }
+        assert!(open.is_none(), "{}: a block does not end", page.display());
+    }
+    blocks
+}
+
+/// The README's own commands and those of the pages that other checks run: `cargo`.
+fn is_of_cargo(block: &Block) -> bool {
+    block.place.is_empty() && block.text.lines().all(|line| line.starts_with("cargo "))
+}
+
+#[test]
+fn every_block_says_where_it_is_run_and_is_shell() {
+    for block in blocks() {
+        let known = PLACES.contains(&block.place.as_str());
+        let measured = block.page.ends_with("performance.md") && block.place.is_empty();
+        assert!(
+            known || measured || is_of_cargo(&block),
+            "{}: {:?}",
+            block.at(),
+            block.place
+        );
+        let mut shell = Command::new("bash");
+        let shell = shell.args(["-n", "-c", &block.text]).output().unwrap();
+        let stderr = String::from_utf8_lossy(&shell.stderr);
+        assert!(shell.status.success(), "{}: {stderr}", block.at());
+    }
+}
+
+#[test]
+fn every_command_of_ours_is_one_that_there_is() {
+    let mut commands = 0;
+    for block in blocks() {
+        let lines = block.text.lines();
+        for line in lines.filter(|line| line.starts_with("onload-ctk ")) {
+            let parsed = Cli::try_parse_from(line.split_whitespace());
+            assert!(
+                parsed.is_ok(),
+                "{}: {line}: {}",
+                block.at(),
+                parsed.unwrap_err()
+            );
+            commands += 1;
+        }
+    }
+    assert!(commands > 20, "{commands}");
+}
+
+/// A copy of a captured host with its specifications written, in memory.
+fn host() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    let directory = if memory.is_dir() {
+        tempfile::tempdir_in(memory)
+    } else {
+        tempfile::tempdir()
+    };
+    let directory = directory.unwrap();
+    let source = common::package().join("tests/hosts").join(HOST);
+    let mut copy = Command::new("cp");
+    copy.arg("-a")
+        .arg(source)
+        .arg(directory.path().join("host"));
+    assert!(copy.status().unwrap().success());
+    let root = directory.path().join("host");
+    common::run(&mut common::on(&root, &["cdi", "generate"])).done();
+    directory
+}
+
+#[test]
+fn what_a_captured_host_is_enough_for_works_as_written() {
+    let program = Path::new(env!("CARGO_BIN_EXE_onload-ctk"));
+    let path = format!("{}:/usr/bin:/bin", program.parent().unwrap().display());
+    let mut run = 0;
+    for block in blocks().iter().filter(|block| block.place == "captured") {
+        let directory = host();
+        let mut shell = Command::new("bash");
+        shell.args(["-euo", "pipefail", "-c", &block.text]);
+        shell.env_clear().env("PATH", &path);
+        shell.env("ONLOAD_CTK_HOST_ROOT", directory.path().join("host"));
+        let output = shell.stdin(Stdio::null()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {stderr}", block.at());
+        run += 1;
+    }
+    assert!(run > 10, "{run}");
+}
+
+#[test]
+fn every_page_is_linked_and_every_link_leads_to_a_file() {
+    let mut linked = Vec::new();
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for part in text.split("](").skip(1) {
+            let target = part.split(')').next().unwrap();
+            let target = target.split('#').next().unwrap();
+
+            if target.is_empty()
+                || target.contains("://")
+                || LATER.iter().any(|page| target.ends_with(page))
+            {
+                continue;
+            }
+            let path = page.parent().unwrap().join(target);
+            let path = path.canonicalize();
+            linked
+                .push(path.unwrap_or_else(|error| panic!("{}: {target}: {error}", page.display())));
+        }
+    }
+    for page in pages().iter().filter(|page| !page.ends_with("README.md")) {
+        let page = page.canonicalize().unwrap();
+        if !LATER.iter().any(|later| page.ends_with(later)) {
+            assert!(
+                linked.contains(&page),
+                "nothing leads to {}",
+                page.display()
+            );
+        }
+    }
+}
