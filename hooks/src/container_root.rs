@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, readlinkat, stat};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, openat2, readlinkat, stat};
 use rustix::io::Errno;
 
 /// Symbolic links that are followed on one way, as the kernel does (path_resolution(7)).
@@ -134,7 +134,8 @@ impl ContainerRoot {
     /// now is not what will be there.
     ///
     /// # Errors
-    /// [`RootError::Lookup`], for loops and for a `..` below a covered place too.
+    /// [`RootError::Lookup`], for loops, for a `..` below a covered place and for a way onto
+    /// another mount too.
     pub fn resolve(
         &self,
         path: &Path,
@@ -210,7 +211,8 @@ enum Found {
 
 fn look(dir: BorrowedFd<'_>, name: &OsStr) -> Result<Found, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = match openat(dir, name, flags, Mode::empty()) {
+    // What is mounted there already is not the root file system's own.
+    let fd = match openat2(dir, name, flags, Mode::empty(), ResolveFlags::NO_XDEV) {
         Ok(fd) => fd,
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Found::Absent),
         Err(error) => return Err(error),

@@ -175,7 +175,12 @@ pub fn explain(bundle: &Path, host: &dyn Host) -> Result<Explanation, DoorError>
     let file = ConfigFile::open(bundle, None)?;
     let scanned = file.scan()?;
     let before = indent(&scanned.kept);
-    let container = Container { bundle, id: None };
+    let name = bundle.file_name().and_then(OsStr::to_str);
+    let id = podman_id(bundle).or_else(|| name?.parse().ok());
+    let container = Container {
+        bundle,
+        id: id.as_ref(),
+    };
     let applied = if scanned.more && scanned.asks {
         Err(FilterError::TooLarge)
     } else {

@@ -98,20 +98,19 @@ pub fn main() -> i32 {
 
 fn parse(args: &[OsString]) -> Result<(PathBuf, Command), UsageError> {
     let mut config = PathBuf::from(CONFIG_PATH);
-    let mut rest = args;
-    while let [option, behind @ ..] = rest
-        && option == "--config"
-    {
-        let [path, behind @ ..] = behind else {
-            return Err(UsageError::Config);
-        };
-        config = PathBuf::from(path);
-        if !config.is_absolute() {
-            return Err(UsageError::Config);
+    let mut rest = Vec::with_capacity(args.len());
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        if arg != "--config" {
+            rest.push(arg.clone());
+            continue;
         }
-        rest = behind;
+        let path = args.next().map(PathBuf::from);
+        config = path
+            .filter(|path| path.is_absolute())
+            .ok_or(UsageError::Config)?;
     }
-    let [word, args @ ..] = rest else {
+    let [word, args @ ..] = rest.as_slice() else {
         return Err(UsageError::Empty);
     };
     Ok((config, command(word, args)?))
@@ -316,7 +315,15 @@ mod tests {
     #[test]
     fn the_configuration_is_the_fixed_file_unless_named() {
         assert_eq!(parsed(&["precreate"]).unwrap().0, Path::new(CONFIG_PATH));
-        let named = parsed(&["--config", "/x.toml", "precreate"]).unwrap().0;
-        assert_eq!(named, Path::new("/x.toml"));
+        for words in [
+            ["--config", "/x.toml", "precreate"],
+            ["precreate", "--config", "/x.toml"],
+        ] {
+            let (named, command) = parsed(&words).unwrap();
+            assert_eq!(
+                (named.as_path(), command),
+                (Path::new("/x.toml"), Command::Precreate)
+            );
+        }
     }
 }

@@ -39,8 +39,8 @@ pub enum Raised {
 /// # Errors
 /// [`LimitError`]; a lack of rights is no error, but said in the result.
 pub fn raise_memlock(pid: Option<u32>, want: Memlock) -> Result<Raised, LimitError> {
-    // 0 would be this process itself.
-    let number = pid.filter(|pid| *pid != 0).ok_or(LimitError::NoProcess)?;
+    let number = pid.ok_or(LimitError::NoProcess)?;
+    // A `Pid` is never 0, which would be this process itself.
     let pid = i32::try_from(number)
         .ok()
         .and_then(Pid::from_raw)

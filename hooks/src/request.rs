@@ -17,6 +17,9 @@ pub const MAX_VALUE_BYTES: usize = 4096;
 /// Names that one container may ask for.
 pub const MAX_NAMES: usize = 128;
 
+/// Characters of a word that are looked at; every class and setting is shorter.
+const MAX_WORD: usize = 32;
+
 /// Where engines say a container's name in its pod: containerd, then CRI-O and cri-dockerd.
 const NAME_KEYS: [&str; 2] = [
     "io.kubernetes.cri.container-name",
@@ -243,6 +246,8 @@ impl Request {
                 });
             }
             word => {
+                // Only the key's beginning can be a class; the rest would fill the message.
+                let word: String = word.chars().take(MAX_WORD).collect();
                 let class: Class = word.parse().map_err(|error| RequestError::UnknownClass {
                     key: quoted(),
                     error,
@@ -472,6 +477,16 @@ mod tests {
         );
         assert!(refusal(&[("onload.dev/", "all")]).contains("unknown class \"\""));
         assert!(refusal(&[("onload.dev/NIC", "all")]).contains("unknown class"));
+    }
+
+    #[test]
+    fn a_message_is_short_however_long_the_key() {
+        let key = format!("onload.dev/{}", "\u{14}".repeat(1_000_000));
+        assert!(refusal(&[(&key, "all")]).len() < 2048);
+        let key = format!("onload.dev/nic.{}", "\u{10fffe}".repeat(1_000_000));
+        assert!(refusal(&[(&key, "all")]).len() < 2048);
+        let name = "\u{10fffe}".repeat(1000);
+        assert!(refusal(&[("onload.dev/nic", &name)]).len() < 2048);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 /// Characters of a foreign text that a message shows.
-const SHOWN: usize = 160;
+const SHOWN: usize = 80;
 
 /// A text in double quotes, its control characters escaped and its length bounded, so that a
 /// message stays one line whatever an annotation holds.

@@ -706,3 +706,22 @@ fn one_command_line_serves_precreate_and_poststop_as_podman_calls_it() {
         assert!(!sandbox.path("/run/onload-ctk/c1").exists());
     }
 }
+
+#[test]
+fn a_target_on_a_mount_that_stands_in_the_root_already_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    with_fake_runtime(&sandbox);
+    sandbox.bundle(&asks());
+    sandbox.mkdir("/volume/lib64");
+    // mount(8) keeps a directory of its own.
+    sandbox.mkdir("/run/mount");
+    let before = sandbox.snapshot();
+    let script = format!(
+        "mount --bind /volume/lib64 /bundle/rootfs/usr/lib64 && exec {WRAPPER_THERE} create -b /bundle c1"
+    );
+    let message = refused(&sandbox, &before, &sandbox.script(&script, b""));
+    assert!(message.contains("usr/lib64"), "{message}");
+}
