@@ -45,6 +45,13 @@ def kept_section(old):
     return [FULL_TITLE + rest.partition("\n## ")[0].rstrip(), ""] if found else []
 
 
+def kept_engines(old, engines):
+    """The tables of engines that only a run with --full tries, as an earlier one wrote them."""
+    sections = [section.rstrip().split("\n") for section in old.split("\n## ")[1:]]
+    return [line for section in sections if section[0] not in engines and section[2:3] and section[2].startswith("| check |")
+            for line in ["## " + section[0], *section[1:], ""]]
+
+
 def document(cells, others, expected, full, old):
     """docs/compatibility.md, written by the run itself. `others` are the checks beside the cells: (name, whether it holds)."""
     lines = ["# Compatibility", "",
@@ -58,6 +65,8 @@ def document(cells, others, expected, full, old):
         lines.append("|---" * len(rows[0]) + "|")
         lines += ["| " + " | ".join(row) + " |" for row in rows[1:]]
         lines.append("")
+    if not full:
+        lines += kept_engines(old, {cell["engine"] for cell in cells})
     lines += ["## What the checks ask", ""] + [f"- `{key}`: {meaning}." for key, meaning in LEGEND] + [""]
     if full:
         lines += [FULL_TITLE, "", *(f"- {name}{'' if ok else ' (FAILED)'}" for name, ok in others), ""]
