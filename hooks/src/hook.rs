@@ -8,6 +8,7 @@ use crate::config::CONFIG_PATH;
 use crate::create_runtime::{self, CreateRuntimeError, Orders, OrdersError};
 use crate::door::{self, DoorError, Streamed};
 use crate::filter::{Container, FilterError};
+use crate::live::{self, LiveError};
 use crate::poststop::{self, PoststopError};
 use crate::process::{FAILURE, SUCCESS, USAGE, arguments, say};
 use crate::scan;
@@ -65,6 +66,8 @@ enum HookError {
     Poststop(#[from] PoststopError),
     #[error(transparent)]
     Door(#[from] DoorError),
+    #[error(transparent)]
+    Live(#[from] LiveError),
     #[error("reading standard input: {0}")]
     Input(#[source] io::Error),
     #[error("writing standard output: {0}")]
@@ -211,11 +214,7 @@ fn by_annotation(stage: &'static str, config: &Path) -> Result<(), Failure> {
     if state.is_stopped {
         return clean_up(&state);
     }
-    let container = Container {
-        bundle: &state.bundle,
-        id: Some(&state.id),
-    };
-    let warnings = door::check(container, config)
+    let warnings = live::inject(&state, config)
         .map_err(|error| Failure::new(stage, &subject(&state), error))?;
     warn(stage, &subject(&state), &warnings);
     Ok(())
