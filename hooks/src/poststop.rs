@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::write::is_temporary_name;
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, statat, unlinkat};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, openat, statat, unlinkat};
 use rustix::io::Errno;
 
 use crate::container_root::ContainerRoot;
@@ -61,7 +61,10 @@ pub fn clear(parent: &OwnedFd, run_dir: &Path, id: &ContainerId) -> Result<(), P
         Err(Errno::NOENT) => return Ok(()),
         Err(error) => return Err(failed(path)(error)),
     };
-    remove_created(&own);
+    // Two that end at once must not hand over to each other, and none that starts may find a target
+    // that is about to go. Without the lock that could happen, so its failure is no reason to stop.
+    let _ = flock(parent, FlockOperation::LockExclusive);
+    remove_created(parent, &own, id);
     for name in FILES {
         match unlinkat(&own, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
@@ -91,12 +94,39 @@ fn failed(path: PathBuf) -> impl FnOnce(Errno) -> PoststopError {
 
 /// The mount targets that were made in the container's root go, where they are still ours. A root
 /// that is gone, or whose engine has unmounted it, holds none.
-fn remove_created(own: &OwnedFd) {
-    let created = record::read::<Created>(own, record::CREATED);
-    let Ok(Some(created)) = created else { return };
+fn remove_created(run: &OwnedFd, own: &OwnedFd, id: &ContainerId) {
+    let Ok(Some(created)) = record::read::<Created>(own, record::CREATED) else {
+        return;
+    };
+    if hand_over(run, id, &created) {
+        return;
+    }
     if let Ok(root) = ContainerRoot::open(&created.root) {
         target::remove(&root, &created.made);
     }
+}
+
+/// Where another container lives in the same root, the targets are its own now: to unlink one would
+/// take the mount on it away. Whether there is such a container.
+fn hand_over(run: &OwnedFd, id: &ContainerId, created: &Created) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let others = names(run).into_iter().filter(|name| name != id.as_str());
+    for name in others {
+        let Ok(dir) = openat(run, name.as_str(), flags, Mode::empty()) else {
+            continue;
+        };
+        let theirs = record::read::<Created>(&dir, record::CREATED);
+        let Ok(Some(mut theirs)) = theirs else {
+            continue;
+        };
+        if theirs.root != created.root {
+            continue;
+        }
+        let made = created.made.iter().cloned();
+        theirs.made.splice(0..0, made);
+        return record::write(&dir, record::CREATED, &theirs).is_ok();
+    }
+    false
 }
 
 /// What a killed process left of a file that it was writing.

@@ -182,7 +182,7 @@ mod tests {
     fn the_start_time_is_read_behind_any_name() {
         let behind = "S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 10";
         assert_eq!(start_time(&format!("12 (a) {behind}")), Some(4711));
-        assert_eq!(start_time(&format!("12 (a) S 1) ( {behind}")), Some(4711));
+        assert_eq!(start_time(&format!("12 (a) S 1) () {behind}")), Some(4711));
         assert_eq!(start_time("12 (a) S 1"), None);
         assert_eq!(start_time(""), None);
     }

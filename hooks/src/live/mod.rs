@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use onload_cdi::config::OciConfig;
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, major, minor};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, fstat, major, minor};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -47,7 +47,7 @@ use identity::FileSystemUser;
 use init::{Init, InitError, RootUser};
 use plan::{Bind, Plan, PlanError, PreloadPlan};
 use record::{Created, Kind, Live, Made, RecordError};
-use target::{Target, TargetError, Targets};
+use target::{Fresh, Target, TargetError, Targets};
 
 /// Why the container must not start.
 #[derive(Debug, thiserror::Error)]
@@ -360,8 +360,14 @@ impl<'a> Look<'a> {
             Err(error) => return Err(HostError::from(error).into()),
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(own) = rustix::fs::openat(&run, self.id.as_str(), flags, Mode::empty()) else {
-            return Ok(false);
+        let own = match rustix::fs::openat(&run, self.id.as_str(), flags, Mode::empty()) {
+            Ok(own) => own,
+            Err(Errno::NOENT) => return Ok(false),
+            Err(error) => {
+                let path = Path::new(RUN_DIR).join(self.id.as_str());
+                let error = error.into();
+                return Err(DoorError::HostFile { path, error }.into());
+            }
         };
         let state: Option<Live> = record::read(&own, record::STATE)?;
         Ok(state
@@ -378,6 +384,8 @@ impl<'a> Look<'a> {
         let home = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty())
             .map_err(|error| failed(error.into()))?;
         let own = OwnDir::open(self.id, host)?;
+        // Until it ends, no poststop takes away what is found here.
+        let _ = flock(&own.run, FlockOperation::LockShared);
         let mut done = Done::default();
         let result = self.all(&own, &mut done);
         // What a hook leaves behind it is its process, so only an undoing needs the way back.
@@ -402,7 +410,8 @@ impl<'a> Look<'a> {
         }
         self.enter(&trees, done)?;
         created.made.retain(|made| made.inode.is_some());
-        created.made.extend(done.made.iter().cloned());
+        let fresh = done.made.iter().map(|fresh| fresh.made.clone());
+        created.made.extend(fresh);
         record::write(&own.dir, record::CREATED, &created)?;
         let live = Live {
             pid: self.init.pid(),
@@ -507,12 +516,12 @@ impl<'a> Look<'a> {
                 error,
             }
         })?;
-        let root = done.root.insert(self.open_root()?);
+        let root = self.open_root()?;
         let failed = |error: TargetError| LiveError::Target {
             keys: self.plan.keys.clone(),
             error,
         };
-        let targets = Targets::new(root, &self.mounts).map_err(failed)?;
+        let targets = Targets::new(&root, &self.mounts).map_err(failed)?;
         // The library stands before the list that names it.
         for (target, tree) in self.targets.iter().zip(trees) {
             let at = {
@@ -556,20 +565,15 @@ impl<'a> Look<'a> {
 #[derive(Default)]
 struct Done {
     changes: Changes,
-    root: Option<ContainerRoot>,
-    made: Vec<Made>,
+    made: Vec<Fresh>,
 }
 
 impl Done {
     /// Undoes it. The error that led here is the one to tell, so nothing of this is.
     fn undo(self, home: &OwnedFd, own: &OwnDir, id: &ContainerId) {
-        // From outside a file can be removed that something is mounted onto in there
-        // (fs/namei.c, `vfs_unlink`), and the mount goes with it.
         let _ = move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount));
         self.changes.undo();
-        if let Some(root) = &self.root {
-            target::remove(root, &self.made);
-        }
+        self.made.iter().rev().for_each(Fresh::remove);
         let _ = poststop::clear(&own.run, Path::new(RUN_DIR), id);
     }
 }

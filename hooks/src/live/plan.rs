@@ -471,7 +471,8 @@ impl Planner<'_> {
     fn doors(&self, device: Option<(Class, String)>) -> String {
         let early = "the runtime onload or `onload-hook precreate`";
         match device {
-            Some((class, name)) => format!("--device {}={}, {early}", class.kind(), Quoted(&name)),
+            // A name that was found in a specification is none that could confuse a terminal.
+            Some((class, name)) => format!("--device {}={name}, {early}", class.kind()),
             None if self.request.ipc_lock.is_some() || self.request.hugepages_limit.is_some() => {
                 early.to_owned()
             }

@@ -137,7 +137,7 @@ mod tests {
                 op::MOVE => r[dst] = r[src],
                 op::MOVE_IMM => r[dst] = u64::try_from(imm).unwrap(),
                 op::AND32_IMM => {
-                    r[dst] = (low(r[dst]) & u32::from_ne_bytes(imm.to_ne_bytes())).into()
+                    r[dst] = (low(r[dst]) & u32::from_ne_bytes(imm.to_ne_bytes())).into();
                 }
                 op::SHIFT_RIGHT32_IMM => r[dst] = (low(r[dst]) >> imm).into(),
                 op::JUMP_NOT_EQUAL_IMM => {

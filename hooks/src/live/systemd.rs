@@ -503,7 +503,7 @@ mod tests {
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut heard = Vec::new();
-            let mut hear = |stream: &mut UnixStream, heard: &mut Vec<u8>| {
+            let hear = |stream: &mut UnixStream, heard: &mut Vec<u8>| {
                 let mut buffer = [0; 65536];
                 let read = stream.read(&mut buffer).unwrap();
                 heard.extend(&buffer[..read]);

@@ -142,7 +142,7 @@ impl<'a> Targets<'a> {
     ///
     /// # Errors
     /// [`TargetError`].
-    pub fn open(&self, target: &Target, made: &mut Vec<Made>) -> Result<OwnedFd, TargetError> {
+    pub fn open(&self, target: &Target, made: &mut Vec<Fresh>) -> Result<OwnedFd, TargetError> {
         match self.root.find(&target.path) {
             Ok(found) => {
                 self.judge_present(target, &found)?;
@@ -158,7 +158,7 @@ impl<'a> Targets<'a> {
         target: &Target,
         path: &Path,
         kind: Kind,
-        made: &mut Vec<Made>,
+        made: &mut Vec<Fresh>,
     ) -> Result<OwnedFd, TargetError> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(step("making", path)(Errno::INVAL));
@@ -175,15 +175,23 @@ impl<'a> Targets<'a> {
             },
             error => step("making", path)(error),
         })?;
+        // From here on it is there, whatever happens.
+        let at = made.len();
+        if lasts {
+            made.push(Fresh {
+                made: Made::planned(path, kind),
+                dir: dir.try_clone().map_err(|error| {
+                    let _ = unlinkat(&dir, name, removal(kind));
+                    step("making", path)(Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
+                })?,
+            });
+        }
         let failed = step("opening", path);
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let new = openat(&dir, name, flags, Mode::empty()).map_err(&failed)?;
-        if lasts {
-            let stat = fstat(&new).map_err(&failed)?;
-            made.push(Made {
-                inode: Some(stat.st_ino),
-                ..Made::planned(path, kind)
-            });
+        let stat = fstat(&new).map_err(&failed)?;
+        if let Some(fresh) = made.get_mut(at) {
+            fresh.made.inode = Some(stat.st_ino);
         }
         self.judge_present(
             &Target {
@@ -237,6 +245,34 @@ impl<'a> Targets<'a> {
     }
 }
 
+/// Something that was made just now.
+#[derive(Debug)]
+pub struct Fresh {
+    /// What it is.
+    pub made: Made,
+    /// The directory that it was made in.
+    dir: OwnedFd,
+}
+
+impl Fresh {
+    /// Takes it away again. This has to happen outside of the container's mount namespace: there
+    /// something may be mounted onto it, and unlink(2) minds the mounts of the caller's namespace
+    /// alone (fs/namei.c, `vfs_unlink`). By descriptor and name, since a lookup would find the mount.
+    pub fn remove(&self) {
+        if let Some(name) = self.made.path.file_name() {
+            // What stays is empty, and the error that led here is the one to tell.
+            let _ = unlinkat(&self.dir, name, removal(self.made.kind));
+        }
+    }
+}
+
+fn removal(kind: Kind) -> AtFlags {
+    match kind {
+        Kind::File => AtFlags::empty(),
+        Kind::Directory => AtFlags::REMOVEDIR,
+    }
+}
+
 /// Takes away what was made, the last first, where it is still what was made and empty.
 pub fn remove(root: &ContainerRoot, made: &[Made]) {
     for made in made.iter().rev() {
@@ -259,10 +295,10 @@ fn remove_one(root: &ContainerRoot, made: &Made) -> Result<(), Errno> {
     }
     match (made.kind, FileType::from_raw_mode(stat.st_mode)) {
         (Kind::File, FileType::RegularFile) if stat.st_size == 0 => {
-            unlinkat(&dir, name, AtFlags::empty())
+            unlinkat(&dir, name, removal(made.kind))
         }
         // A directory that holds something stays.
-        (Kind::Directory, FileType::Directory) => unlinkat(&dir, name, AtFlags::REMOVEDIR),
+        (Kind::Directory, FileType::Directory) => unlinkat(&dir, name, removal(made.kind)),
         _ => Ok(()),
     }
 }
