@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::write::{WriteError, write_atomic};
-use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
 use crate::bundle::{BundleError, ConfigFile};
@@ -272,8 +272,11 @@ impl OwnDir {
         let path = path.join(id);
         make_dir(&run, id).map_err(|error| failed(path.clone())(error.into()))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = openat(&run, id, flags, Mode::empty())
-            .map_err(|error| failed(path.clone())(error.into()))?;
+        let dir = openat(&run, id, flags, Mode::empty()).map_err(|error| {
+            // Made just now, it is empty and goes; one that was there is not and stays.
+            let _ = unlinkat(&run, id, AtFlags::REMOVEDIR);
+            failed(path.clone())(error.into())
+        })?;
         Ok(OwnDir {
             run: run.into(),
             dir,

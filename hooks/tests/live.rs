@@ -645,6 +645,61 @@ fn a_process_in_the_host_s_mount_namespace_is_never_touched() {
     assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
+#[test]
+fn reapply_opens_the_devices_of_that_very_process_once_more() {
+    if !has_runc() {
+        return;
+    }
+    if !Path::new("/sys/fs/cgroup/devices/devices.allow").exists() {
+        skipped("taking a device away by hand needs the devices controller of cgroup v1");
+        return;
+    }
+    let sandbox = host();
+    let command = "while :; do read -r x < /proc/loadavg; done";
+    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), command));
+    let before = traces(&sandbox);
+    let id = unique();
+    let script = format!(
+        "r='runc --root /run/runc'
+         $r create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
+         $r start {id} || exit 12
+         opens() {{ $r exec {id} /bin/sh -c 'exec 3>/dev/onload' 2> /dev/null && echo opens || echo closed; }}
+         opens
+         echo 'c 1:11 rw' > /sys/fs/cgroup/devices/{id}/devices.deny
+         opens
+         {HOOK_THERE} reapply {id}; echo $?
+         opens
+         s=/run/onload-ctk/{id}/state.json; cp $s /tmp/state; sed 's/\"startTime\":/&1/' /tmp/state > $s
+         {HOOK_THERE} reapply {id}; echo $?
+         sed 's/\"pid\":[0-9]*/\"pid\":4194303/' /tmp/state > $s
+         {HOOK_THERE} reapply {id}; echo $?
+         cp /tmp/state $s; echo 'live-devices = false' > /tmp/line; cp /etc/onload-ctk/config.toml /tmp/config; sed -i '1r /tmp/line' /etc/onload-ctk/config.toml
+         {HOOK_THERE} reapply {id}; echo $?
+         {HOOK_THERE} reapply {id}x; echo $?
+         cp /tmp/config /etc/onload-ctk/config.toml
+         $r kill {id} KILL; i=0; while $r state {id} | grep -q running && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
+         $r delete {id} || exit 15"
+    );
+    let output = sandbox.script(&script, b"");
+    let message = stderr(&output);
+    assert_eq!(
+        stdout(&output),
+        "opens\nclosed\n0\nopens\n1\n1\n1\n1\n",
+        "{message}"
+    );
+    let lines: Vec<&str> = message.lines().collect();
+    for (line, wanted) in lines.iter().zip([
+        "that process is another one",
+        "/proc/4194303",
+        "live-devices = false in /etc/onload-ctk/config.toml",
+        "has no state.json",
+    ]) {
+        assert!(line.contains(wanted), "{wanted}: {message}");
+    }
+    assert_eq!(lines.len(), 4, "{message}");
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
 /// The system calls whose failure is tried, each with an error that it may have.
 const CALLS: [(&str, &str); 16] = [
     ("openat", "EMFILE"),
@@ -665,8 +720,8 @@ const CALLS: [(&str, &str); 16] = [
     ("prlimit64", "EINVAL"),
 ];
 
-/// A container whose hook runs under strace.
-fn traced_host() -> Sandbox {
+/// A container whose hook runs under strace, and is called at the end or not.
+fn traced_host(has_poststop: bool) -> Sandbox {
     let sandbox = host();
     sandbox.file(
         "/opt/onload/traced",
@@ -679,6 +734,10 @@ fn traced_host() -> Sandbox {
     );
     config["hooks"]["createRuntime"] =
         json!([{"path": "/opt/onload/traced", "env": ["PATH=/usr/bin:/bin"]}]);
+    config["hooks"]
+        .as_object_mut()
+        .unwrap()
+        .retain(|stage, _| stage == "createRuntime" || has_poststop);
     sandbox.bundle(&config);
     sandbox
 }
@@ -726,10 +785,15 @@ fn whichever_system_call_fails_the_container_does_not_start_and_nothing_is_left(
     if !has_strace() {
         return;
     }
-    let sandbox = traced_host();
+    let sandbox = traced_host(false);
     let before = traces(&sandbox);
     let output = traced(&sandbox, "");
     assert_eq!(stdout(&output), "started\n", "{}", stderr(&output));
+    // Nobody cleans up here but the hook itself, where it fails.
+    let id = unique();
+    let state = format!("{{\"id\":\"{id}\",\"status\":\"stopped\"}}");
+    let script = format!("exec {HOOK_THERE} poststop");
+    assert!(sandbox.script(&script, state.as_bytes()).status.success());
     assert_eq!(differences(&sandbox, &before), NOTHING);
     let calls = changing_calls(&sandbox);
     for (call, error, nth) in &calls {
@@ -749,7 +813,7 @@ fn whenever_the_hook_is_killed_the_container_does_not_start_and_nothing_is_left(
     if !has_strace() {
         return;
     }
-    let sandbox = traced_host();
+    let sandbox = traced_host(true);
     let before = traces(&sandbox);
     assert_eq!(stdout(&traced(&sandbox, "")), "started\n");
     let calls = changing_calls(&sandbox);

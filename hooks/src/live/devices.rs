@@ -97,13 +97,26 @@ impl Changes {
 /// # Errors
 /// [`DevicesError`]; what was changed by then is changed back.
 pub fn allow(place: &Place, id: &ContainerId, rules: &[Rule]) -> Result<Changes, DevicesError> {
+    allow_through(place, id, rules, Path::new(systemd::SOCKET))
+}
+
+/// As [`allow`], with systemd's socket elsewhere.
+///
+/// # Errors
+/// [`DevicesError`]; what was changed by then is changed back.
+pub fn allow_through(
+    place: &Place,
+    id: &ContainerId,
+    rules: &[Rule],
+    socket: &Path,
+) -> Result<Changes, DevicesError> {
     let mut changes = Changes::default();
     if rules.is_empty() {
         return Ok(changes);
     }
     let result = match place {
-        Place::V1(dir) => allow_v1(dir, rules, &mut changes),
-        Place::V2(dir) => allow_v2(dir, id, rules, Path::new(systemd::SOCKET), &mut changes),
+        Place::V1(dir) => allow_v1(dir, rules, socket, &mut changes),
+        Place::V2(dir) => allow_v2(dir, id, rules, socket, &mut changes),
     };
     match result {
         Ok(()) => Ok(changes),
@@ -116,8 +129,13 @@ pub fn allow(place: &Place, id: &ContainerId, rules: &[Rule]) -> Result<Changes,
 
 /// systemd rewrites the list whenever it touches the scope, so it comes first
 /// (systemd, `src/core/cgroup.c`, `cgroup_apply_devices`).
-fn allow_v1(dir: &Dir, rules: &[Rule], changes: &mut Changes) -> Result<(), DevicesError> {
-    tell_systemd(dir, rules, Path::new(systemd::SOCKET), changes)?;
+fn allow_v1(
+    dir: &Dir,
+    rules: &[Rule],
+    socket: &Path,
+    changes: &mut Changes,
+) -> Result<(), DevicesError> {
+    tell_systemd(dir, rules, socket, changes)?;
     let failed = |action: &'static str, name: &str| {
         let path = dir.at().join(name);
         move |error: io::Error| DevicesError::Cgroup {

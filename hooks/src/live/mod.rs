@@ -14,6 +14,7 @@ pub mod mount_api;
 pub mod mountinfo;
 pub mod plan;
 pub mod program;
+pub mod reapply;
 pub mod record;
 pub mod rule;
 pub mod systemd;
@@ -112,15 +113,7 @@ pub enum LiveError {
     },
     /// The container's cgroup cannot be used.
     #[error(transparent)]
-    Place(#[from] PlaceError),
-    /// A file of this process's own cannot be read.
-    #[error("reading {path:?}: {error}")]
-    Own {
-        /// The file.
-        path: &'static str,
-        /// Why.
-        error: io::Error,
-    },
+    Cgroup(#[from] OwnCgroupError),
     /// The devices were not opened.
     #[error(transparent)]
     Devices(#[from] DevicesError),
@@ -133,9 +126,42 @@ pub enum LiveError {
     /// The container's directory on the host could not be used.
     #[error(transparent)]
     Door(#[from] DoorError),
+    /// There would be no way back.
+    #[error("opening this process's own mount namespace: {0}")]
+    Home(Errno),
     /// The user namespace maps nobody who could make files.
     #[error("becoming the container's user {0} to make mount targets: the kernel refuses")]
     User(u32),
+}
+
+/// Why a container's cgroup cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnCgroupError {
+    /// The process cannot be looked at.
+    #[error(transparent)]
+    Init(#[from] InitError),
+    /// A file of this process's own cannot be read.
+    #[error("reading {path:?}: {error}")]
+    Own {
+        /// The file.
+        path: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+    /// It is not found, or not the container's alone.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+}
+
+/// The container's own cgroup; none where nothing judges devices.
+fn own_place(init: &Init) -> Result<Option<Place>, OwnCgroupError> {
+    let read = |path: &'static str| {
+        std::fs::read_to_string(path).map_err(|error| OwnCgroupError::Own { path, error })
+    };
+    let theirs = init.read("cgroup")?;
+    let own = read("/proc/self/cgroup")?;
+    let mounts = read("/proc/self/mountinfo")?;
+    Ok(cgroup::find(&theirs, &own, &mounts)?)
 }
 
 fn hint(error: &Errno) -> &'static str {
@@ -232,7 +258,7 @@ impl<'a> Look<'a> {
         }
         look.look_at_targets(config, &root)?;
         if !look.plan.rules.is_empty() {
-            look.place = look.find_cgroup()?;
+            look.place = own_place(&look.init)?;
         }
         Ok(look)
     }
@@ -342,15 +368,6 @@ impl<'a> Look<'a> {
         })
     }
 
-    fn find_cgroup(&self) -> Result<Option<Place>, LiveError> {
-        let read = |path: &'static str| {
-            std::fs::read_to_string(path).map_err(|error| LiveError::Own { path, error })
-        };
-        let theirs = self.init.read("cgroup")?;
-        let own = read("/proc/self/cgroup")?;
-        Ok(cgroup::find(&theirs, &own, &read("/proc/self/mountinfo")?)?)
-    }
-
     /// Whether an earlier run for the same process did all this: engines may call the hook as
     /// prestart and as createRuntime.
     fn is_done(&self, host: &ThisHost) -> Result<bool, LiveError> {
@@ -376,13 +393,9 @@ impl<'a> Look<'a> {
 
     /// Does it, or nothing.
     fn go(mut self, host: &ThisHost) -> Result<Vec<String>, LiveError> {
-        let failed = |error: io::Error| LiveError::Own {
-            path: "/proc/self/ns/mnt",
-            error,
-        };
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let home = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty())
-            .map_err(|error| failed(error.into()))?;
+        let home = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty());
+        let home = home.map_err(LiveError::Home)?;
         let own = OwnDir::open(self.id, host)?;
         // Until it ends, no poststop takes away what is found here.
         let _ = flock(&own.run, FlockOperation::LockShared);
