@@ -92,6 +92,45 @@ impl ContainerRoot {
         Ok(ContainerRoot { fd })
     }
 
+    /// Opens the root that a configuration names, as a process with the root directory `above` sees
+    /// it.
+    ///
+    /// # Errors
+    /// [`RootError`], also where it is that directory itself.
+    pub fn open_below(above: &OwnedFd, path: &Path) -> Result<Self, RootError> {
+        let failed = |error: Errno| RootError::Open {
+            path: path.to_owned(),
+            error: error.into(),
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let fd = openat2(above, path, flags, Mode::empty(), resolve).map_err(failed)?;
+        let own = fstat(&fd).map_err(failed)?;
+        let host = fstat(above).map_err(failed)?;
+        if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino) {
+            return Err(RootError::HostRoot {
+                path: path.to_owned(),
+            });
+        }
+        Ok(ContainerRoot { fd })
+    }
+
+    /// What a path leads to.
+    ///
+    /// # Errors
+    /// Those of openat2(2).
+    pub fn find(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        self.lookup(path)
+    }
+
+    /// What a path leads to, no mount crossed on the way.
+    ///
+    /// # Errors
+    /// Those of openat2(2); EXDEV where another mount is on the way.
+    pub fn find_on_own_mount(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        self.lookup_with(path, ResolveFlags::NO_XDEV)
+    }
+
     /// Opens a regular file for reading. What stands there is judged before it is opened, since
     /// opening a device or a FIFO can do things.
     ///
@@ -118,7 +157,11 @@ impl ContainerRoot {
     }
 
     fn lookup(&self, path: &Path) -> Result<OwnedFd, Errno> {
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        self.lookup_with(path, ResolveFlags::empty())
+    }
+
+    fn lookup_with(&self, path: &Path, more: ResolveFlags) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | more;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         for _ in 0..ATTEMPTS {
             match openat2(&self.fd, path, flags, Mode::empty(), resolve) {
@@ -200,6 +243,12 @@ impl ContainerRoot {
             }
         }
         Ok(at)
+    }
+}
+
+impl AsFd for ContainerRoot {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

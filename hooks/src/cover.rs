@@ -32,6 +32,15 @@ impl Cover {
     }
 }
 
+/// On what a target lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// The root file system's own mount.
+    Root,
+    /// A fresh tmpfs.
+    FreshTmpfs,
+}
+
 /// Why nothing is mounted somewhere.
 #[derive(Debug, thiserror::Error)]
 pub enum CoverError {
@@ -96,7 +105,7 @@ impl<'a> Covers<'a> {
     ///
     /// # Errors
     /// [`CoverError`].
-    pub fn may_create(&self, target: &str) -> Result<(), CoverError> {
+    pub fn may_create(&self, target: &str) -> Result<Ground, CoverError> {
         let at = self.resolve(target)?;
         let parent = &at[..at.len().saturating_sub(1)];
         let above = || {
@@ -112,7 +121,10 @@ impl<'a> Covers<'a> {
             .chain(above().next_back())
             .find(|place| !place.cover.is_fresh_tmpfs);
         let Some(place) = stranger else {
-            return Ok(());
+            return Ok(match innermost {
+                Some(_) => Ground::FreshTmpfs,
+                None => Ground::Root,
+            });
         };
         let root = OsString::from("/");
         Err(CoverError::Covered {
@@ -150,7 +162,7 @@ mod tests {
                 })
                 .collect();
             Covers::new(&root, covers)
-                .and_then(|covers| covers.may_create(target))
+                .and_then(|covers| covers.may_create(target).map(drop))
                 .map_err(|error| error.to_string())
         }
     }

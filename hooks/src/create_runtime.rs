@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::config::{Memlock, NotMemlock};
 use crate::expect::{Expect, ExpectError};
-use crate::limits::{self, LimitError, Raised};
+use crate::limits::{self, LimitError};
 use crate::state::State;
 use crate::sysfs::{Numbers, Sysfs, SysfsError};
 use crate::text::Quoted;
@@ -134,16 +134,7 @@ pub fn run(
     let Some(memlock) = orders.memlock else {
         return Ok(None);
     };
-    Ok(match limits::raise_memlock(state.pid, memlock)? {
-        Raised::Fully => None,
-        Raised::ToHardLimit(hard) => Some(format!(
-            "RLIMIT_MEMLOCK raised to the hard limit of {} only, not to {memlock}: CAP_SYS_RESOURCE is missing",
-            hard.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes")),
-        )),
-        Raised::NotAtAll => Some(format!(
-            "RLIMIT_MEMLOCK not raised to {memlock}: CAP_SYS_RESOURCE is missing"
-        )),
-    })
+    Ok(limits::raise_memlock(state.pid, memlock)?.warning(memlock))
 }
 
 /// The part of config.json that is looked at; everything else is passed over unread.

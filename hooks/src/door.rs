@@ -2,10 +2,11 @@
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::write::{WriteError, write_atomic};
-use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
 use crate::bundle::{BundleError, ConfigFile};
@@ -45,11 +46,6 @@ pub enum DoorError {
         /// Why.
         error: io::Error,
     },
-    /// This stage cannot give it.
-    #[error(
-        "{0} of config.json does not hold what its annotations ask for, and a hook of this stage cannot give it here; use the runtime onload, `onload-hook precreate` or the engine's --device"
-    )]
-    TooLate(PathBuf),
 }
 
 /// Edits the configuration of a bundle where it stands. The result are warnings.
@@ -143,27 +139,6 @@ pub fn stream(
         .map_err(output)?;
     to.flush().map_err(output)?;
     Ok(Streamed::Config(outcome.warnings))
-}
-
-/// Says whether a container that its runtime has already parsed holds what its annotations ask for.
-///
-/// # Errors
-/// [`DoorError::TooLate`] where something is missing.
-pub fn check(container: Container<'_>, config: &Path) -> Result<Vec<String>, DoorError> {
-    let file = ConfigFile::open(container.bundle, None)?;
-    let scanned = file.scan()?;
-    if !scanned.asks {
-        return Ok(Vec::new());
-    }
-    if scanned.more {
-        return Err(FilterError::TooLarge.into());
-    }
-    let host = ThisHost::with_config(config)?;
-    let outcome = filter::apply(&scanned.kept, container, &host)?;
-    match outcome.config {
-        None => Ok(outcome.warnings),
-        Some(_) => Err(DoorError::TooLate(file.path().to_owned())),
-    }
 }
 
 /// What would be done to the configuration of a bundle, for people.
@@ -269,22 +244,63 @@ pub fn indent(json: &[u8]) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Writes a file for one container under [`RUN_DIR`], every directory of which belongs to root.
+/// Writes a file for one container under [`RUN_DIR`].
 fn write_host_file(own: &HostFile, host: &ThisHost) -> Result<(), DoorError> {
-    let path = Path::new(RUN_DIR);
-    let failed = |path: PathBuf| move |error: io::Error| DoorError::HostFile { path, error };
-    let above = path.parent().unwrap_or(Path::new("/"));
-    let above = host.trusted().open_dir(above).map_err(HostError::from)?;
-    let name = path.file_name().unwrap_or(OsStr::new("onload-ctk"));
-    make_dir(&above, name).map_err(|error| failed(path.to_owned())(error.into()))?;
-    let run = host.trusted().open_dir(path).map_err(HostError::from)?;
-    let id = OsStr::new(own.id.as_str());
-    make_dir(&run, id).map_err(|error| failed(path.join(id))(error.into()))?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let dir = openat(&run, id, flags, Mode::empty())
-        .map_err(|error| failed(path.join(id))(error.into()))?;
-    write_atomic(&dir, OsStr::new(own.name), &own.bytes, 0o644)
-        .map_err(|error: WriteError| failed(path.join(id).join(own.name))(error.source))
+    let dir = OwnDir::open(&own.id, host)?;
+    dir.write(own.name, &own.bytes)
+}
+
+/// The directory of one container under [`RUN_DIR`].
+#[derive(Debug)]
+pub struct OwnDir {
+    /// [`RUN_DIR`].
+    pub run: OwnedFd,
+    /// The container's directory in it.
+    pub dir: OwnedFd,
+    path: PathBuf,
+}
+
+impl OwnDir {
+    /// Opens it, and makes it first where it is not there; every directory above belongs to root.
+    ///
+    /// # Errors
+    /// [`DoorError`].
+    pub fn open(id: &ContainerId, host: &ThisHost) -> Result<Self, DoorError> {
+        let path = Path::new(RUN_DIR);
+        let failed = |path: PathBuf| move |error: io::Error| DoorError::HostFile { path, error };
+        let above = path.parent().unwrap_or(Path::new("/"));
+        let above = host.trusted().open_dir(above).map_err(HostError::from)?;
+        let name = path.file_name().unwrap_or(OsStr::new("onload-ctk"));
+        make_dir(&above, name).map_err(|error| failed(path.to_owned())(error.into()))?;
+        let run = host.trusted().open_dir(path).map_err(HostError::from)?;
+        let id = OsStr::new(id.as_str());
+        let path = path.join(id);
+        make_dir(&run, id).map_err(|error| failed(path.clone())(error.into()))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = openat(&run, id, flags, Mode::empty()).map_err(|error| {
+            // Made just now, it is empty and goes; one that was there is not and stays.
+            let _ = unlinkat(&run, id, AtFlags::REMOVEDIR);
+            failed(path.clone())(error.into())
+        })?;
+        Ok(OwnDir {
+            run: run.into(),
+            dir,
+            path,
+        })
+    }
+
+    /// Writes a file in it.
+    ///
+    /// # Errors
+    /// [`DoorError::HostFile`].
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), DoorError> {
+        write_atomic(&self.dir, OsStr::new(name), bytes, 0o644).map_err(|error: WriteError| {
+            DoorError::HostFile {
+                path: self.path.join(name),
+                error: error.source,
+            }
+        })
+    }
 }
 
 fn make_dir(dir: impl std::os::fd::AsFd, name: &OsStr) -> Result<(), Errno> {

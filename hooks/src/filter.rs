@@ -182,22 +182,15 @@ impl Filter<'_> {
     }
 
     fn look_up(&self) -> Result<(ContainerEdits, Nodes), FilterError> {
-        let wanted: Vec<Class> = self.request.devices.keys().copied().collect();
-        if wanted.is_empty() {
-            return Ok((ContainerEdits::default(), Nodes::default()));
-        }
-        let specs = self.host.specs(&wanted)?;
-        let entries = specs.resolve(&self.request)?;
-        let nodes = nodes::check(&entries, &specs, self.host, &self.host.sysfs())?;
-        let edits = specs.edits(&entries);
+        let found = look_up(&self.request, self.host)?;
         let is_hugetlbfs =
             |mount: &onload_cdi::spec::Mount| mount.type_.as_deref() == Some("hugetlbfs");
-        if !self.privilege.is_initial_namespace && edits.mounts.iter().any(is_hugetlbfs) {
+        if !self.privilege.is_initial_namespace && found.edits.mounts.iter().any(is_hugetlbfs) {
             return Err(FilterError::Rootless {
                 key: self.key(&[Class::Hugepages]),
             });
         }
-        Ok((edits, nodes))
+        Ok((found.edits, found.nodes))
     }
 
     fn preload(
@@ -397,8 +390,39 @@ impl Filter<'_> {
     }
 }
 
+/// What the specifications give to a request.
+#[derive(Debug, Default)]
+pub(crate) struct LookedUp {
+    /// Everything together.
+    pub(crate) edits: ContainerEdits,
+    /// The same class by class.
+    pub(crate) by_class: Vec<(Class, ContainerEdits)>,
+    /// The device nodes as they were found.
+    pub(crate) nodes: Nodes,
+}
+
+/// Looks a request up in the specifications, and looks at its device nodes.
+pub(crate) fn look_up(request: &Request, host: &dyn Host) -> Result<LookedUp, FilterError> {
+    let wanted: Vec<Class> = request.devices.keys().copied().collect();
+    if wanted.is_empty() {
+        return Ok(LookedUp::default());
+    }
+    let specs = host.specs(&wanted)?;
+    let entries = specs.resolve(request)?;
+    let nodes = nodes::check(&entries, &specs, host, &host.sysfs())?;
+    // Entries stand class by class, since the request does.
+    let by_class = entries.chunk_by(|one, other| one.class == other.class);
+    Ok(LookedUp {
+        edits: specs.edits(&entries),
+        by_class: by_class
+            .map(|entries| (entries[0].class, specs.edits(entries)))
+            .collect(),
+        nodes,
+    })
+}
+
 /// Drops from the edits what the configuration has already, from the same source.
-fn leave_present(
+pub(crate) fn leave_present(
     edits: &mut ContainerEdits,
     config: &OciConfig,
     nodes: &Nodes,
@@ -472,7 +496,7 @@ fn has_device(
     has_node && has_rule
 }
 
-fn oci_hook(hook: &Hook) -> OciHook {
+pub(crate) fn oci_hook(hook: &Hook) -> OciHook {
     let list = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
     OciHook {
         path: hook.path.clone(),
@@ -495,7 +519,10 @@ struct IdMapping {
 
 /// Whether the container's process is the host's user 0. A user namespace whose mappings are not
 /// in sight (one that is joined) counts as none.
-fn runs_as_host_root(config: &OciConfig, privilege: Privilege) -> Result<bool, ConfigError> {
+pub(crate) fn runs_as_host_root(
+    config: &OciConfig,
+    privilege: Privilege,
+) -> Result<bool, ConfigError> {
     if !privilege.is_initial_namespace {
         return Ok(false);
     }

@@ -8,14 +8,16 @@ use crate::config::CONFIG_PATH;
 use crate::create_runtime::{self, CreateRuntimeError, Orders, OrdersError};
 use crate::door::{self, DoorError, Streamed};
 use crate::filter::{Container, FilterError};
+use crate::live::reapply::{self, ReapplyError};
+use crate::live::{self, LiveError};
 use crate::poststop::{self, PoststopError};
 use crate::process::{FAILURE, SUCCESS, USAGE, arguments, say};
 use crate::scan;
-use crate::state::{State, StateError};
+use crate::state::{ContainerId, State, StateError};
 use crate::sysfs::Sysfs;
 use crate::text::Quoted;
 
-const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI]]…, or onload-hook --version";
+const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI]]…, onload-hook [--config FILE] reapply ID, or onload-hook --version";
 
 /// The stages of runtime-spec's config.md ("POSIX-platform Hooks") that are not served: a
 /// specification or a configuration of another version may call for them.
@@ -33,6 +35,8 @@ enum Command {
     Poststop,
     /// `precreate`.
     Precreate,
+    /// `reapply ID`.
+    Reapply(ContainerId),
     /// An OCI stage that is not served.
     OtherStage(&'static str),
     /// `--version`.
@@ -48,6 +52,10 @@ enum UsageError {
     NoStage(String),
     #[error("{stage} takes no argument, but was given {arg}; {USAGE_TEXT}")]
     Stray { stage: &'static str, arg: String },
+    #[error("reapply wants the id of one container; {USAGE_TEXT}")]
+    Reapply,
+    #[error(transparent)]
+    Id(#[from] StateError),
     #[error("--config wants the absolute path of a file; {USAGE_TEXT}")]
     Config,
 }
@@ -65,6 +73,10 @@ enum HookError {
     Poststop(#[from] PoststopError),
     #[error(transparent)]
     Door(#[from] DoorError),
+    #[error(transparent)]
+    Live(#[from] LiveError),
+    #[error(transparent)]
+    Reapply(#[from] ReapplyError),
     #[error("reading standard input: {0}")]
     Input(#[source] io::Error),
     #[error("writing standard output: {0}")]
@@ -139,6 +151,10 @@ fn command(word: &OsStr, args: &[OsString]) -> Result<Command, UsageError> {
         }),
         "poststop" => plain(Command::Poststop, "poststop"),
         "precreate" => plain(Command::Precreate, "precreate"),
+        "reapply" => match args {
+            [id] => Ok(Command::Reapply(id.to_string_lossy().parse()?)),
+            _ => Err(UsageError::Reapply),
+        },
         "--version" => plain(Command::Version, "--version"),
         other => Err(UsageError::NoStage(Quoted(other).to_string())),
     }
@@ -166,6 +182,7 @@ fn dispatch(command: &Command, config: &Path) -> Result<(), Failure> {
         Command::CreateRuntime { stage, args } => create_runtime(stage, args, config),
         Command::Poststop => poststop(),
         Command::Precreate => precreate(config),
+        Command::Reapply(id) => reapply(id, config),
         Command::OtherStage(stage) => {
             say(&format!(
                 "onload-hook: warning: stage {stage} is not served, nothing done"
@@ -210,13 +227,18 @@ fn by_annotation(stage: &'static str, config: &Path) -> Result<(), Failure> {
     if state.is_stopped {
         return clean_up(&state);
     }
-    let container = Container {
-        bundle: &state.bundle,
-        id: Some(&state.id),
-    };
-    let warnings = door::check(container, config)
+    let warnings = live::inject(&state, config)
         .map_err(|error| Failure::new(stage, &subject(&state), error))?;
     warn(stage, &subject(&state), &warnings);
+    Ok(())
+}
+
+fn reapply(id: &ContainerId, config: &Path) -> Result<(), Failure> {
+    let stage = "reapply";
+    let subject = format!("container {id}: ");
+    let warnings =
+        reapply::run(id, config).map_err(|error| Failure::new(stage, &subject, error))?;
+    warn(stage, &subject, &warnings);
     Ok(())
 }
 
@@ -291,6 +313,8 @@ mod tests {
         ] {
             assert_eq!(parsed(&[word]).unwrap().1, command, "{word}");
         }
+        let id = "c1".parse().unwrap();
+        assert_eq!(parsed(&["reapply", "c1"]).unwrap().1, Command::Reapply(id));
         for stage in ["createRuntime", "prestart"] {
             let command = parsed(&[stage, "--memlock", "1"]).unwrap().1;
             assert!(matches!(command, Command::CreateRuntime { args, .. } if args.len() == 2));
@@ -308,6 +332,9 @@ mod tests {
         assert!(refusal(&["create"]).contains("\"create\" is no stage"));
         assert!(refusal(&["CreateRuntime"]).contains("is no stage"));
         assert!(refusal(&["poststop", "x"]).contains("takes no argument"));
+        assert!(refusal(&["reapply"]).contains("reapply wants the id"));
+        assert!(refusal(&["reapply", "a", "b"]).contains("reapply wants the id"));
+        assert!(refusal(&["reapply", "../a"]).contains("is no container id"));
         assert!(refusal(&["--config"]).contains("--config wants"));
         assert!(refusal(&["--config", "rel.toml", "precreate"]).contains("--config wants"));
     }

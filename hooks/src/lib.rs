@@ -17,6 +17,7 @@ pub mod hook;
 pub mod host;
 pub mod libc_check;
 pub mod limits;
+pub mod live;
 pub mod nodes;
 pub mod policy;
 pub mod poststop;

@@ -14,8 +14,10 @@ pub enum LimitError {
     )]
     NoProcess,
     /// The kernel refused, for another reason than a lack of rights.
-    #[error("raising RLIMIT_MEMLOCK of process {pid}: {error}")]
-    Raise {
+    #[error("{action} of process {pid}: {error}")]
+    Set {
+        /// What was done.
+        action: &'static str,
         /// The process.
         pid: u32,
         /// Why.
@@ -34,40 +36,85 @@ pub enum Raised {
     NotAtAll,
 }
 
+impl Raised {
+    /// What to tell people where it is less than what was asked for.
+    #[must_use]
+    pub fn warning(&self, wanted: Memlock) -> Option<String> {
+        match self {
+            Raised::Fully => None,
+            Raised::ToHardLimit(hard) => Some(format!(
+                "RLIMIT_MEMLOCK raised to the hard limit of {} only, not to {wanted}: CAP_SYS_RESOURCE is missing",
+                hard.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes")),
+            )),
+            Raised::NotAtAll => Some(format!(
+                "RLIMIT_MEMLOCK not raised to {wanted}: CAP_SYS_RESOURCE is missing"
+            )),
+        }
+    }
+}
+
 /// Raises RLIMIT_MEMLOCK of a process to at least `want`, hard and soft (prlimit(2)).
 ///
 /// # Errors
 /// [`LimitError`]; a lack of rights is no error, but said in the result.
 pub fn raise_memlock(pid: Option<u32>, want: Memlock) -> Result<Raised, LimitError> {
     let number = pid.ok_or(LimitError::NoProcess)?;
-    // A `Pid` is never 0, which would be this process itself.
-    let pid = i32::try_from(number)
-        .ok()
-        .and_then(Pid::from_raw)
-        .ok_or(LimitError::NoProcess)?;
-    raise(&mut |new| prlimit_memlock(pid, new), want)
-        .map_err(|error| LimitError::Raise { pid: number, error })
+    let pid = process(number)?;
+    raise(&mut |new| prlimit_memlock(pid, new), want).map_err(|error| LimitError::Set {
+        action: "raising RLIMIT_MEMLOCK",
+        pid: number,
+        error,
+    })
+}
+
+/// Lowers RLIMIT_NOFILE of a process to at most `most` descriptors, hard and soft.
+///
+/// # Errors
+/// [`LimitError`].
+pub fn lower_nofile(pid: Option<u32>, most: u64) -> Result<(), LimitError> {
+    let number = pid.ok_or(LimitError::NoProcess)?;
+    let pid = process(number)?;
+    let lower = || {
+        let old = current(pid, "Max open files")?;
+        let new = Rlimit {
+            current: Some(old.current.map_or(most, |limit| limit.min(most))),
+            maximum: Some(old.maximum.map_or(most, |limit| limit.min(most))),
+        };
+        if new != old {
+            prlimit(Some(pid), Resource::Nofile, new)?;
+        }
+        Ok(())
+    };
+    lower().map_err(|error| LimitError::Set {
+        action: "lowering RLIMIT_NOFILE",
+        pid: number,
+        error,
+    })
+}
+
+/// A `Pid` is never 0, which would be this process itself.
+fn process(number: u32) -> Result<Pid, LimitError> {
+    let number = i32::try_from(number).ok();
+    number.and_then(Pid::from_raw).ok_or(LimitError::NoProcess)
 }
 
 fn prlimit_memlock(pid: Pid, new: Option<Rlimit>) -> Result<Rlimit, Errno> {
     let Some(new) = new else {
-        return current(pid);
+        return current(pid, "Max locked memory");
     };
     prlimit(Some(pid), Resource::Memlock, new)
 }
 
 /// prlimit(2) without a new limit is not in reach of the library, and /proc/PID/limits says the
 /// same.
-fn current(pid: Pid) -> Result<Rlimit, Errno> {
+fn current(pid: Pid, name: &str) -> Result<Rlimit, Errno> {
     let text = std::fs::read_to_string(format!("/proc/{}/limits", pid.as_raw_nonzero()))
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    parse_limits(&text).ok_or(Errno::IO)
+    parse_limits(&text, name).ok_or(Errno::IO)
 }
 
-fn parse_limits(text: &str) -> Option<Rlimit> {
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("Max locked memory"))?;
+fn parse_limits(text: &str, name: &str) -> Option<Rlimit> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let mut words = line.split_whitespace();
     let mut limit = || match words.next()? {
         "unlimited" => Some(None),
@@ -207,9 +254,9 @@ mod tests {
     fn the_kernel_s_table_of_limits_is_read() {
         let text = "Limit                     Soft Limit           Hard Limit           Units     \n\
                     Max locked memory         8388608              unlimited            bytes     \n";
-        let limit = parse_limits(text).unwrap();
+        let limit = parse_limits(text, "Max locked memory").unwrap();
         assert_eq!((limit.current, limit.maximum), (Some(8_388_608), None));
-        assert!(parse_limits("Max locked memory  x y bytes").is_none());
-        assert!(parse_limits("").is_none());
+        assert!(parse_limits("Max locked memory  x y bytes", "Max locked memory").is_none());
+        assert!(parse_limits("", "Max locked memory").is_none());
     }
 }

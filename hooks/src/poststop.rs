@@ -1,11 +1,16 @@
 //! `poststop`: removes what was made for a container under /run/onload-ctk, and nothing else.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, statat, unlinkat};
+use onload_cdi::write::is_temporary_name;
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, openat, statat, unlinkat};
 use rustix::io::Errno;
 
+use crate::container_root::ContainerRoot;
+use crate::live::record::{self, Created};
+use crate::live::target;
 use crate::state::ContainerId;
 
 /// Where a container's files are kept while it lives, one directory each.
@@ -35,49 +40,114 @@ pub enum PoststopError {
 /// # Errors
 /// [`PoststopError`] names what stayed.
 pub fn run(run_dir: &Path, id: &ContainerId) -> Result<(), PoststopError> {
-    let failed = |path: PathBuf| {
-        move |error: Errno| PoststopError::Remove {
-            path,
-            error: error.into(),
-        }
-    };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let path = run_dir.join(id.as_str());
     let parent = match rustix::fs::open(run_dir, flags, Mode::empty()) {
         Ok(parent) => parent,
         Err(Errno::NOENT) => return Ok(()),
         Err(error) => return Err(failed(run_dir.to_owned())(error)),
     };
-    let own = match openat(&parent, id.as_str(), flags, Mode::empty()) {
+    clear(&parent, run_dir, id)
+}
+
+/// As [`run`], in an open directory.
+///
+/// # Errors
+/// [`PoststopError`] names what stayed.
+pub fn clear(parent: &OwnedFd, run_dir: &Path, id: &ContainerId) -> Result<(), PoststopError> {
+    let path = run_dir.join(id.as_str());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let own = match openat(parent, id.as_str(), flags, Mode::empty()) {
         Ok(own) => own,
         Err(Errno::NOENT) => return Ok(()),
         Err(error) => return Err(failed(path)(error)),
     };
+    // Two that end at once must not hand over to each other, and none that starts may find a target
+    // that is about to go. Without the lock that could happen, so its failure is no reason to stop.
+    let _ = flock(parent, FlockOperation::LockExclusive);
+    remove_created(parent, &own, id);
     for name in FILES {
         match unlinkat(&own, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(failed(path.join(name))(error)),
         }
     }
-    match unlinkat(&parent, id.as_str(), AtFlags::REMOVEDIR) {
+    for name in temporary(&own) {
+        let _ = unlinkat(&own, name, AtFlags::empty());
+    }
+    match unlinkat(parent, id.as_str(), AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(Errno::NOTEMPTY | Errno::EXIST) => Err(PoststopError::Foreign(
-            foreign(&own).map_or_else(|| path.clone(), |name| path.join(name)),
+            names(&own)
+                .first()
+                .map_or_else(|| path.clone(), |name| path.join(name)),
         )),
         Err(error) => Err(failed(path)(error)),
     }
 }
 
-fn foreign(own: &impl std::os::fd::AsFd) -> Option<String> {
-    let mut names: Vec<String> = Dir::read_from(own)
-        .ok()?
+fn failed(path: PathBuf) -> impl FnOnce(Errno) -> PoststopError {
+    move |error| PoststopError::Remove {
+        path,
+        error: error.into(),
+    }
+}
+
+/// The mount targets that were made in the container's root go, where they are still ours. A root
+/// that is gone, or whose engine has unmounted it, holds none.
+fn remove_created(run: &OwnedFd, own: &OwnedFd, id: &ContainerId) {
+    let Ok(Some(created)) = record::read::<Created>(own, record::CREATED) else {
+        return;
+    };
+    if hand_over(run, id, &created) {
+        return;
+    }
+    if let Ok(root) = ContainerRoot::open(&created.root) {
+        target::remove(&root, &created.made);
+    }
+}
+
+/// Where another container lives in the same root, the targets are its own now: to unlink one would
+/// take the mount on it away. Whether there is such a container.
+fn hand_over(run: &OwnedFd, id: &ContainerId, created: &Created) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let others = names(run).into_iter().filter(|name| name != id.as_str());
+    for name in others {
+        let Ok(dir) = openat(run, name.as_str(), flags, Mode::empty()) else {
+            continue;
+        };
+        let theirs = record::read::<Created>(&dir, record::CREATED);
+        let Ok(Some(mut theirs)) = theirs else {
+            continue;
+        };
+        if theirs.root != created.root {
+            continue;
+        }
+        let made = created.made.iter().cloned();
+        theirs.made.splice(0..0, made);
+        return record::write(&dir, record::CREATED, &theirs).is_ok();
+    }
+    false
+}
+
+/// What a killed process left of a file that it was writing.
+fn temporary(own: &OwnedFd) -> Vec<String> {
+    let mut names = names(own);
+    names.retain(|name| is_temporary_name(name.as_ref()));
+    names
+}
+
+fn names(own: &OwnedFd) -> Vec<String> {
+    let Ok(dir) = Dir::read_from(own) else {
+        return Vec::new();
+    };
+    let mut names: Vec<String> = dir
         .filter_map(Result::ok)
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .filter(|name| name != "." && name != "..")
         .filter(|name| statat(own, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok())
         .collect();
     names.sort();
-    names.into_iter().next()
+    names
 }
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ use crate::request::Request;
 use crate::state::ContainerId;
 
 /// The file that the dynamic loader reads (ld.so(8)).
-const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
+pub(crate) const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
 /// The library.
-const LIBRARY: &str = "libonload.so";
+pub(crate) const LIBRARY: &str = "libonload.so";
 /// Bytes of an image's own list that are read.
 const MAX_LIST_BYTES: u64 = 64 * 1024;
 
@@ -119,7 +119,7 @@ pub fn apply(
 }
 
 /// Takes every LD_PRELOAD out of the edits; its libraries, each once, in order.
-fn take_env(edits: &mut ContainerEdits) -> Vec<String> {
+pub(crate) fn take_env(edits: &mut ContainerEdits) -> Vec<String> {
     let mut libraries = Vec::new();
     edits.env.retain(|entry| {
         let Some(list) = entry.strip_prefix("LD_PRELOAD=") else {
@@ -136,14 +136,14 @@ fn take_env(edits: &mut ContainerEdits) -> Vec<String> {
 }
 
 /// The loader takes colons and white space for separators (ld.so(8)).
-fn split(list: &str) -> Vec<String> {
+pub(crate) fn split(list: &str) -> Vec<String> {
     list.split(|c: char| c == ':' || c.is_ascii_whitespace())
         .filter(|library| !library.is_empty())
         .map(str::to_owned)
         .collect()
 }
 
-fn take_mount(edits: &mut ContainerEdits) -> Option<Mount> {
+pub(crate) fn take_mount(edits: &mut ContainerEdits) -> Option<Mount> {
     let at = edits
         .mounts
         .iter()
@@ -152,7 +152,7 @@ fn take_mount(edits: &mut ContainerEdits) -> Option<Mount> {
 }
 
 /// The libc check. A library that cannot be loaded and is to be skipped is no error.
-fn may_preload(
+pub(crate) fn may_preload(
     edits: &ContainerEdits,
     config: &OciConfig,
     now: &Circumstances<'_>,
@@ -318,7 +318,7 @@ fn cleanup(settings: &Settings) -> Hook {
 
 /// The libraries in the image's own list; comments are not in its grammar (elf/rtld.c,
 /// `do_preload`), but `#` begins one there.
-fn own_list(root: &ContainerRoot) -> Result<Vec<String>, PreloadError> {
+pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, PreloadError> {
     let file = match root.open_file(Path::new(LD_SO_PRELOAD)) {
         Ok(file) => file,
         Err(error) if error.is_absent() => return Ok(Vec::new()),

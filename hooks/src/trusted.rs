@@ -316,6 +316,12 @@ impl AsFd for TrustedDir<'_> {
     }
 }
 
+impl From<TrustedDir<'_>> for OwnedFd {
+    fn from(dir: TrustedDir<'_>) -> Self {
+        dir.fd
+    }
+}
+
 impl TrustedDir<'_> {
     /// The names in it that `wanted` likes, sorted, and no more than `limit`.
     ///

@@ -55,3 +55,21 @@ fn podman_s_file_calls_the_installed_hook_for_our_annotations_only() {
         BTreeMap::from([(r"^onload\.dev/".to_owned(), ".*".to_owned())])
     );
 }
+
+#[test]
+fn the_file_for_every_engine_has_stages_of_the_runtime_specification_only() {
+    let file = read("oci/onload.json");
+    assert_eq!(file.version, "1.0.0");
+    assert_eq!(file.hook.path, Config::default().cdi.hook_path);
+    // At poststop the state says that the container has stopped, and the same words clean up.
+    assert_eq!(file.hook.args, ["onload-hook", "createRuntime"]);
+    assert_eq!(file.hook.env, ["PATH=/usr/sbin:/usr/bin"]);
+    // systemd may take its time, and is waited for longer than once.
+    assert_eq!(file.hook.timeout, 20);
+    // An unknown stage in a shared directory stops CRI-O and buildah.
+    assert_eq!(file.stages, ["createRuntime", "poststop"]);
+    assert_eq!(
+        file.when.annotations,
+        BTreeMap::from([(r"^onload\.dev/".to_owned(), ".*".to_owned())])
+    );
+}

@@ -1,5 +1,5 @@
 //! A host of its own for one test: a root directory with the configuration, specifications, sysfs
-//! and device nodes that the test wants, entered by chroot in a private mount namespace. What runs
+//! and device nodes that the test wants, entered by pivot_root in a private mount namespace. What runs
 //! there is real: this machine's runc, the kernel's cgroups, the binaries of this crate.
 
 #![allow(
@@ -236,7 +236,9 @@ impl Sandbox {
              mount --rbind /sys/fs/cgroup sys/fs/cgroup
              mount --rbind /sys/kernel sys/kernel
              mount --bind sysfs/class sys/class
-             exec chroot {root} /bin/sh -c \"$SCRIPT\" sh"
+             pivot_root . tmp
+             umount -n -l /tmp
+             exec /bin/sh -c \"$SCRIPT\" sh"
         );
         let mut child = Command::new("unshare")
             .args(["--mount", "--propagation", "private", "sh", "-c", &enter])

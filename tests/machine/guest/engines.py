@@ -9,6 +9,8 @@ from report import Done, run
 
 WRAPPER = "/usr/bin/onload-container-runtime"
 HOOKS_DIR = "/usr/share/onload-ctk/hooks.d/podman"
+LIVE_HOOKS_DIR = "/usr/share/onload-ctk/hooks.d/oci"
+LIVE_HOOK = "machine.test/live=hook"  # the same hooks for an engine without a hooks.d, see live.write_hook_spec
 LOGS = "/run/machine/logs"
 
 
@@ -76,19 +78,21 @@ class Docker(CommandLine):
     name = "docker-runc"
     binary = ["docker"]
     low = "/usr/bin/runc"
-    doors = ["cdi", "wrapper"]
+    doors = ["cdi", "wrapper", "live"]
 
     def command(self, request):
         return self.binary
 
     def runtime_option(self, request):
+        if request.door == "live":  # docker's own limit on descriptors is too high for the preload
+            return [f"--device={LIVE_HOOK}", "--ulimit=nofile=1048576:1048576"]
         return ["--runtime=onload"] if request.door == "wrapper" else []
 
 
 class Podman(CommandLine):
     """podman with one of the two runtimes."""
 
-    doors = ["cdi", "wrapper", "precreate"]
+    doors = ["cdi", "wrapper", "precreate", "live"]
 
     def __init__(self, runtime):
         self.name = f"podman-{runtime}"
@@ -108,6 +112,8 @@ class Podman(CommandLine):
             return self.binary[:-1] + [f"--runtime={WRAPPER}"]
         if request.door == "precreate":
             return self.binary + [f"--hooks-dir={HOOKS_DIR}"]
+        if request.door == "live":
+            return self.binary + [f"--hooks-dir={LIVE_HOOKS_DIR}"]
         return self.binary
 
 

@@ -22,9 +22,9 @@ class Bench:
         self.vfio, self.group = found["vfio"][0]
         self.other_group = found["vfio"][1][1]
 
-    def asks(self, rootless):
+    def asks(self, rootless, door=""):
         asks = ["nic=all", f"rdma={self.found['rdma']}", f"vfio={self.vfio}"]
-        return asks if rootless else [*asks, "hugepages=2Mi"]
+        return asks if rootless or door == "live" else [*asks, "hugepages=2Mi"]
 
     def nodes(self):
         return ["/dev/onload", "/dev/onload_epoll", "/dev/infiniband/rdma_cm", *(f"/dev/infiniband/{name}" for name in self.found["uverbs"])]
@@ -111,7 +111,7 @@ def free_huge():
 def cell(bench, engine, door, extra=()):
     """Every value of a cell and the text that explains them."""
     rootless = engine.name == "podman-rootless"
-    request = engines.Request(door, [] if door == "plain" else bench.asks(rootless), extra)
+    request = engines.Request(door, [] if door == "plain" else bench.asks(rootless, door), extra)
     name = f"cell-{engine.name}-{door}"
     free = free_huge()
     try:

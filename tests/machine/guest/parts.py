@@ -50,7 +50,7 @@ def nodes_now(bench, engine, name):
 def read_only_root(bench, engine, door):
     """Nodes, libraries and preload arrive in a container that can write nothing."""
     rootless = engine.name == "podman-rootless"
-    with Kept(engine, "read-only", "debian13", stays(bench), engines.Request(door, bench.asks(rootless)), read_only=True) as kept:
+    with Kept(engine, "read-only", "debian13", stays(bench), engines.Request(door, bench.asks(rootless, door)), read_only=True) as kept:
         text = kept.report()
         root = matrix.facts(text.partition("USER")[0])
         values = (matrix.nodes_value(bench, root), root.get("preload_init"), root.get("root"))
@@ -136,7 +136,7 @@ def running_through_changes(bench, engine, door, after_update):
     """systemd reloads, the engine updates and restarts a container that runs: the nodes stay."""
     rootless = engine.name == "podman-rootless"
     name = "changing"
-    with Kept(engine, name, "debian13", stays(bench), engines.Request(door, bench.asks(rootless))) as kept:
+    with Kept(engine, name, "debian13", stays(bench), engines.Request(door, bench.asks(rootless, door))) as kept:
         kept.report()
         must("systemctl", "daemon-reload", timeout=120)
         value, done = nodes_now(bench, engine, name)

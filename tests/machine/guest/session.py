@@ -8,6 +8,7 @@ from pathlib import Path
 import devices
 import engines
 import fixture
+import live
 import matrix
 import reboot
 from report import Part, check, emit, run
@@ -103,7 +104,8 @@ def session(settings):
             done = run("onload-ctk", "cdi", "generate")
             check("onload-ctk cdi generate", done.status == 0, done)
             emit("log", text=f"specs: {sorted(os.listdir('/var/run/cdi'))}\n{done.err}")
-        doors += ["wrapper", "precreate"]
+        live.write_hook_spec()
+        doors += ["wrapper", "precreate", "live"]
     wanted = settings.get("only") or []
     for engine in engines.all_engines():
         if settings["guest"] != "debian13":
@@ -115,6 +117,8 @@ def session(settings):
     if (not wanted or "ten" in wanted) and settings["guest"] == "debian13":
         with Part("ten in a row"):
             ten_in_a_row(bench, engines.Podman("crun"), "cdi" if settings["fixture"] else "wrapper")
+    if "live" in doors:
+        live.parts(bench, table, wanted, settings["full"], settings["guest"])
     if settings["full"]:
         import parts
         parts.all_parts(bench, table, wanted, doors[1:], not settings["fixture"], settings["guest"])

@@ -1,0 +1,323 @@
+//! Device programs of cgroups through bpf(2); every call of it is here.
+//!
+//! Numbers and layouts are those of include/uapi/linux/bpf.h. The kernel takes a shorter `union
+//! bpf_attr` for one that ends in zeros (kernel/bpf/syscall.c, `bpf_check_uarg_tail_zero`).
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+const PROG_LOAD: libc::c_long = 5;
+const PROG_ATTACH: libc::c_long = 8;
+const PROG_DETACH: libc::c_long = 9;
+const PROG_GET_FD_BY_ID: libc::c_long = 13;
+const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const PROG_QUERY: libc::c_long = 16;
+
+/// `BPF_PROG_TYPE_CGROUP_DEVICE`.
+const TYPE_DEVICE: u32 = 15;
+/// `BPF_CGROUP_DEVICE`.
+const ATTACH_DEVICE: u32 = 6;
+
+/// `BPF_F_ALLOW_MULTI`: the cgroup may have several programs, and all have to allow.
+pub const ALLOW_MULTI: u32 = 2;
+/// `BPF_F_REPLACE`: in the place of one of them.
+const REPLACE: u32 = 4;
+
+/// `BPF_CGROUP_MAX_PROGS` (kernel/bpf/cgroup.c).
+const MAX_ATTACHED: usize = 64;
+/// Instructions of one program that are read; those of runtimes have a hundred.
+const MAX_INSNS: usize = 1 << 16;
+
+/// An instruction, `struct bpf_insn`, as the machine spells it.
+pub type Insn = u64;
+
+/// The programs of one cgroup.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attached {
+    /// How the first was attached, `BPF_F_…`; later ones are attached the same way.
+    pub flags: u32,
+    /// Their ids.
+    pub ids: Vec<u32>,
+}
+
+/// A program as it was loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Its name, NUL-padded.
+    pub name: [u8; 16],
+    /// Whether its licence is compatible with the GPL.
+    pub is_gpl: bool,
+    /// Its instructions; none where the kernel does not show them.
+    pub insns: Vec<Insn>,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct QueryAttr {
+    target_fd: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    prog_ids: u64,
+    prog_cnt: u32,
+    padding: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct IdAttr {
+    prog_id: u32,
+    next_id: u32,
+    open_flags: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct InfoAttr {
+    bpf_fd: u32,
+    info_len: u32,
+    info: u64,
+}
+
+/// The beginning of `struct bpf_prog_info`.
+#[repr(C)]
+#[derive(Default)]
+struct Info {
+    kind: u32,
+    id: u32,
+    tag: [u8; 8],
+    jited_prog_len: u32,
+    xlated_prog_len: u32,
+    jited_prog_insns: u64,
+    xlated_prog_insns: u64,
+    load_time: u64,
+    created_by_uid: u32,
+    nr_map_ids: u32,
+    map_ids: u64,
+    name: [u8; 16],
+    ifindex: u32,
+    gpl_compatible: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LoadAttr {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+    prog_name: [u8; 16],
+    prog_ifindex: u32,
+    expected_attach_type: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct AttachAttr {
+    target_fd: u32,
+    attach_bpf_fd: u32,
+    attach_type: u32,
+    attach_flags: u32,
+    replace_bpf_fd: u32,
+}
+
+/// The attribute structures: plain numbers without padding, so that each is what the kernel reads.
+trait Attr {}
+impl Attr for QueryAttr {}
+impl Attr for IdAttr {}
+impl Attr for InfoAttr {}
+impl Attr for LoadAttr {}
+impl Attr for AttachAttr {}
+
+/// The programs attached to a cgroup itself.
+///
+/// # Errors
+/// Those of bpf(2).
+pub fn query(cgroup: BorrowedFd<'_>) -> Result<Attached, Errno> {
+    let mut ids = vec![0_u32; MAX_ATTACHED];
+    let mut attr = QueryAttr {
+        target_fd: number(cgroup),
+        attach_type: ATTACH_DEVICE,
+        prog_ids: address(ids.as_mut_ptr()),
+        prog_cnt: count(ids.len()),
+        ..QueryAttr::default()
+    };
+    call(PROG_QUERY, &mut attr)?;
+    ids.truncate(usize::try_from(attr.prog_cnt).unwrap_or_default());
+    Ok(Attached {
+        flags: attr.attach_flags,
+        ids,
+    })
+}
+
+/// A descriptor of a program.
+///
+/// # Errors
+/// Those of bpf(2); ENOENT where it is gone.
+pub fn by_id(id: u32) -> Result<OwnedFd, Errno> {
+    let mut attr = IdAttr {
+        prog_id: id,
+        ..IdAttr::default()
+    };
+    call(PROG_GET_FD_BY_ID, &mut attr).map(descriptor)
+}
+
+/// What a program is.
+///
+/// # Errors
+/// Those of bpf(2); E2BIG for a program that is no runtime's.
+pub fn read(program: &OwnedFd) -> Result<Program, Errno> {
+    let mut info = Info::default();
+    info_of(program, &mut info)?;
+    let bytes = usize::try_from(info.xlated_prog_len).unwrap_or(usize::MAX);
+    let wanted = bytes / size_of::<Insn>();
+    if wanted > MAX_INSNS {
+        return Err(Errno::TOOBIG);
+    }
+    let mut insns = vec![0 as Insn; wanted];
+    let mut info = Info {
+        xlated_prog_len: count(wanted * size_of::<Insn>()),
+        xlated_prog_insns: address(insns.as_mut_ptr()),
+        ..Info::default()
+    };
+    info_of(program, &mut info)?;
+    // The kernel takes the address away where it does not show the instructions
+    // (kernel/bpf/syscall.c, `bpf_prog_get_info_by_fd`).
+    if info.xlated_prog_insns == 0 {
+        insns.clear();
+    }
+    Ok(Program {
+        name: info.name,
+        is_gpl: info.gpl_compatible & 1 == 1,
+        insns,
+    })
+}
+
+fn info_of(program: &OwnedFd, info: &mut Info) -> Result<(), Errno> {
+    let mut attr = InfoAttr {
+        bpf_fd: number(std::os::fd::AsFd::as_fd(program)),
+        info_len: count(size_of::<Info>()),
+        info: address(std::ptr::from_mut(info)),
+    };
+    call(OBJ_GET_INFO_BY_FD, &mut attr).map(|_| ())
+}
+
+/// Loads a program; the kernel's verifier judges it.
+///
+/// # Errors
+/// Those of bpf(2).
+pub fn load(program: &Program) -> Result<OwnedFd, Errno> {
+    let license = if program.is_gpl { c"GPL" } else { c"" };
+    let mut attr = LoadAttr {
+        prog_type: TYPE_DEVICE,
+        insn_cnt: count(program.insns.len()),
+        insns: address(program.insns.as_ptr().cast_mut()),
+        license: address(license.as_ptr().cast_mut()),
+        prog_name: program.name,
+        expected_attach_type: ATTACH_DEVICE,
+        ..LoadAttr::default()
+    };
+    call(PROG_LOAD, &mut attr).map(descriptor)
+}
+
+/// Attaches a program to a cgroup in the place of another, in one step: there is no moment without
+/// either. `flags` are those that [`query`] gave.
+///
+/// # Errors
+/// Those of bpf(2).
+pub fn replace(
+    cgroup: BorrowedFd<'_>,
+    flags: u32,
+    new: &OwnedFd,
+    old: &OwnedFd,
+) -> Result<(), Errno> {
+    let mut attr = AttachAttr {
+        target_fd: number(cgroup),
+        attach_bpf_fd: number(std::os::fd::AsFd::as_fd(new)),
+        attach_type: ATTACH_DEVICE,
+        attach_flags: flags,
+        replace_bpf_fd: 0,
+    };
+    // A cgroup of one program has it exchanged by the same call without the flag.
+    if flags & ALLOW_MULTI != 0 {
+        attr.attach_flags = flags | REPLACE;
+        attr.replace_bpf_fd = number(std::os::fd::AsFd::as_fd(old));
+    }
+    call(PROG_ATTACH, &mut attr).map(|_| ())
+}
+
+/// Attaches a program beside those that are there.
+///
+/// # Errors
+/// Those of bpf(2).
+pub fn attach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
+    let mut attr = AttachAttr {
+        target_fd: number(cgroup),
+        attach_bpf_fd: number(std::os::fd::AsFd::as_fd(program)),
+        attach_type: ATTACH_DEVICE,
+        attach_flags: ALLOW_MULTI,
+        replace_bpf_fd: 0,
+    };
+    call(PROG_ATTACH, &mut attr).map(|_| ())
+}
+
+/// Detaches a program from a cgroup.
+///
+/// # Errors
+/// Those of bpf(2).
+pub fn detach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
+    let mut attr = AttachAttr {
+        target_fd: number(cgroup),
+        attach_bpf_fd: number(std::os::fd::AsFd::as_fd(program)),
+        attach_type: ATTACH_DEVICE,
+        ..AttachAttr::default()
+    };
+    call(PROG_DETACH, &mut attr).map(|_| ())
+}
+
+fn number(fd: BorrowedFd<'_>) -> u32 {
+    fd.as_raw_fd().unsigned_abs()
+}
+
+fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}
+
+fn address<T>(pointer: *mut T) -> u64 {
+    // An address of this process fits, on 32-bit machines too.
+    pointer.expose_provenance() as u64
+}
+
+#[expect(unsafe_code, reason = "no library in the tree has bpf(2)")]
+fn call<A: Attr>(command: libc::c_long, attr: &mut A) -> Result<libc::c_long, Errno> {
+    // SAFETY: bpf(2) reads and writes at most `size` bytes of the attribute, which lives until it
+    // returns, and the memory that the addresses in it name. Those are filled in above, each from
+    // a vector, string or structure that outlives the call and with its length beside it; the
+    // kernel writes into the ones that came from mutable references only, and keeps no pointer.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            std::ptr::from_mut(attr),
+            size_of::<A>(),
+        )
+    };
+    if result < 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+    }
+    Ok(result)
+}
+
+#[expect(unsafe_code, reason = "no library in the tree has bpf(2)")]
+fn descriptor(result: libc::c_long) -> OwnedFd {
+    // SAFETY: the commands whose result comes here return a new descriptor, close-on-exec
+    // (kernel/bpf/syscall.c, `bpf_prog_new_fd`), that nobody else knows; it fits an int.
+    unsafe { OwnedFd::from_raw_fd(i32::try_from(result).unwrap_or(-1)) }
+}

@@ -1,0 +1,274 @@
+//! The container's cgroup: where it is, and which of its directories are the container's own.
+//! Nothing is changed here.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::live::mountinfo;
+use crate::state::ContainerId;
+
+/// The sub-cgroup that crun makes in a container's scope.
+const CRUN_LEAF: &str = "container";
+
+/// Where a process is in the hierarchy that judges devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// cgroup v1: a list of devices, `devices.allow`.
+    V1(Dir),
+    /// cgroup v2: programs.
+    V2(Dir),
+}
+
+/// A cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dir {
+    /// Where the hierarchy is mounted.
+    pub mount: PathBuf,
+    /// The cgroup in it, no leading slash.
+    pub path: PathBuf,
+}
+
+impl Dir {
+    /// Its directory on the host.
+    #[must_use]
+    pub fn at(&self) -> PathBuf {
+        self.mount.join(&self.path)
+    }
+
+    /// The cgroups that are the container's own, innermost first: this one, and the scope around
+    /// crun's.
+    #[must_use]
+    pub fn own(&self, id: &ContainerId) -> Vec<PathBuf> {
+        let mut own = vec![self.at()];
+        if self.path.file_name() == Some(OsStr::new(CRUN_LEAF))
+            && let Some(parent) = self.path.parent()
+            && is_named_after(parent, id)
+        {
+            own.push(self.mount.join(parent));
+        }
+        own
+    }
+
+    /// The cgroups around the container's own, up to the root.
+    #[must_use]
+    pub fn around(&self, id: &ContainerId) -> Vec<PathBuf> {
+        let own = self.own(id);
+        let all = self.path.ancestors().map(|path| self.mount.join(path));
+        all.filter(|path| !own.contains(path)).collect()
+    }
+
+    /// The systemd scope that the container runs in.
+    #[must_use]
+    pub fn scope(&self) -> Option<&str> {
+        let unit = |path: &'_ Path| path.extension() == Some(OsStr::new("scope"));
+        let leaf = self.path.as_path();
+        let is_crun = leaf.file_name() == Some(OsStr::new(CRUN_LEAF));
+        let path = if is_crun { leaf.parent()? } else { leaf };
+        unit(path).then(|| path.file_name()?.to_str()).flatten()
+    }
+
+    /// Whether this cgroup is that of another process, or lies above it.
+    fn holds(&self, other: &Dir) -> bool {
+        other.path.starts_with(&self.path)
+    }
+}
+
+/// Engines name a container's cgroup or scope `ID`, `PREFIX-ID`, or so with `.scope`.
+fn is_named_after(path: &Path, id: &ContainerId) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let name = name.strip_suffix(".scope").unwrap_or(name);
+    name.strip_suffix(id.as_str())
+        .is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
+}
+
+/// Why a cgroup is not found or not used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    /// The process is in a hierarchy that is not mounted here.
+    #[error(
+        "the container is in cgroup {0:?}, and no mount of that hierarchy shows it; mount it below /sys/fs/cgroup"
+    )]
+    NotMounted(PathBuf),
+    /// Others are in the same cgroup.
+    #[error(
+        "the container is in cgroup {0:?} together with its runtime, so a device would be opened to others as well; let the engine make a cgroup for it, or use the engine's --device"
+    )]
+    Shared(PathBuf),
+}
+
+/// Finds the cgroup of a process by its /proc/PID/cgroup and this process's mounts and cgroups;
+/// none where no hierarchy judges devices.
+///
+/// # Errors
+/// [`PlaceError`].
+pub fn find(theirs: &str, own: &str, mounts: &str) -> Result<Option<Place>, PlaceError> {
+    if let Some(path) = path_in(theirs, "devices") {
+        let is_devices = |mount: &mountinfo::Mount<'_>| {
+            mount.fs_type == "cgroup" && mount.options.split(',').any(|o| o == "devices")
+        };
+        let own = path_in(own, "devices");
+        return dir(path, own, mounts, &is_devices).map(|dir| Some(Place::V1(dir)));
+    }
+    let Some(path) = path_in(theirs, "") else {
+        return Ok(None);
+    };
+    let is_v2 = |mount: &mountinfo::Mount<'_>| mount.fs_type == "cgroup2";
+    dir(path, path_in(own, ""), mounts, &is_v2).map(|dir| Some(Place::V2(dir)))
+}
+
+/// The path of a line `NUMBER:CONTROLLERS:PATH` (cgroups(7)); no controllers is cgroup v2.
+fn path_in<'a>(text: &'a str, controller: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (number, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        let found = if controller.is_empty() {
+            number == "0" && controllers.is_empty()
+        } else {
+            controllers.split(',').any(|name| name == controller)
+        };
+        found.then_some(path)
+    })
+}
+
+fn dir(
+    path: &str,
+    own: Option<&str>,
+    mounts: &str,
+    wanted: &dyn Fn(&mountinfo::Mount<'_>) -> bool,
+) -> Result<Dir, PlaceError> {
+    // A mount may show a part of the hierarchy only, as in a container.
+    let shown = mountinfo::parse(mounts).filter(|mount| wanted(mount));
+    let within = shown.filter_map(|mount| {
+        let root = mountinfo::unescape(mount.root);
+        let root = Path::new(OsStr::from_bytes(&root));
+        let below = |path: &str| Path::new(path).strip_prefix(root).ok().map(Path::to_owned);
+        let mounted = mountinfo::unescape(mount.point);
+        let dir = |path: PathBuf| Dir {
+            mount: PathBuf::from(OsStr::from_bytes(&mounted)),
+            path,
+        };
+        Some((dir(below(path)?), own.and_then(below).map(dir)))
+    });
+    let (found, own) = within
+        .last()
+        .ok_or_else(|| PlaceError::NotMounted(path.into()))?;
+    if own.is_some_and(|own| found.holds(&own)) || found.path.as_os_str().is_empty() {
+        return Err(PlaceError::Shared(path.into()));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V2: &str = "30 22 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+    const V1: &str = "\
+30 22 0:26 / /sys/fs/cgroup ro shared:4 - tmpfs tmpfs ro
+31 30 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+32 30 0:28 / /sys/fs/cgroup/devices rw - cgroup cgroup rw,devices
+33 30 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+";
+    const ID: &str = "c0ffee";
+    const SHELL: &str = "0::/user.slice/session-1.scope\n";
+
+    fn id() -> ContainerId {
+        ID.parse().unwrap()
+    }
+
+    fn v2(path: &str) -> Dir {
+        match find(&format!("0::{path}\n"), SHELL, V2) {
+            Ok(Some(Place::V2(dir))) => dir,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_unified_hierarchy_is_found() {
+        let dir = v2("/machine.slice/libpod-c0ffee.scope");
+        assert_eq!(
+            dir.at(),
+            Path::new("/sys/fs/cgroup/machine.slice/libpod-c0ffee.scope")
+        );
+        assert_eq!(dir.own(&id()), [dir.at()]);
+        assert_eq!(dir.scope(), Some("libpod-c0ffee.scope"));
+        assert_eq!(
+            dir.around(&id()),
+            [
+                Path::new("/sys/fs/cgroup/machine.slice"),
+                Path::new("/sys/fs/cgroup/")
+            ]
+        );
+    }
+
+    #[test]
+    fn crun_s_cgroup_and_the_scope_around_it_are_the_container_s() {
+        let dir = v2("/machine.slice/libpod-c0ffee.scope/container");
+        let scope = Path::new("/sys/fs/cgroup/machine.slice/libpod-c0ffee.scope");
+        assert_eq!(dir.own(&id()), [dir.at(), scope.to_owned()]);
+        assert_eq!(dir.scope(), Some("libpod-c0ffee.scope"));
+        let cgroupfs = v2("/libpod_parent/libpod-c0ffee/container");
+        assert_eq!(cgroupfs.own(&id()).len(), 2);
+        assert_eq!(cgroupfs.scope(), None);
+    }
+
+    #[test]
+    fn what_others_share_is_never_the_container_s() {
+        for path in [
+            "/machine.slice/container",
+            "/pod/xc0ffee/container",
+            "/c0ffee/other",
+        ] {
+            assert_eq!(v2(path).own(&id()).len(), 1, "{path}");
+        }
+        assert_eq!(v2("/kubepods.slice/x.scope/inner").scope(), None);
+    }
+
+    #[test]
+    fn the_devices_controller_comes_before_the_unified_hierarchy() {
+        let theirs = "5:devices:/docker/c0ffee\n0::/\n";
+        let found = find(theirs, "5:devices:/\n0::/\n", V1).unwrap();
+        let Some(Place::V1(dir)) = found else {
+            panic!("{found:?}");
+        };
+        assert_eq!(dir.at(), Path::new("/sys/fs/cgroup/devices/docker/c0ffee"));
+    }
+
+    #[test]
+    fn a_mount_of_a_part_of_the_hierarchy_is_looked_through() {
+        let part = "30 22 0:26 /outer /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        let found = find("0::/outer/c0ffee\n", "0::/outer/shell\n", part).unwrap();
+        assert!(matches!(found, Some(Place::V2(dir)) if dir.path == Path::new("c0ffee")));
+        let outside = find("0::/other/c0ffee\n", SHELL, part);
+        assert_eq!(outside, Err(PlaceError::NotMounted("/other/c0ffee".into())));
+        assert!(matches!(
+            find("0::/a\n", SHELL, ""),
+            Err(PlaceError::NotMounted(_))
+        ));
+    }
+
+    #[test]
+    fn a_cgroup_that_the_runtime_is_in_is_never_touched() {
+        for (theirs, own) in [
+            ("/user.slice/session-1.scope", "/user.slice/session-1.scope"),
+            ("/user.slice", "/user.slice/session-1.scope"),
+            ("/", "/user.slice/session-1.scope"),
+            ("/", "/"),
+        ] {
+            let found = find(&format!("0::{theirs}\n"), &format!("0::{own}\n"), V2);
+            assert_eq!(
+                found,
+                Err(PlaceError::Shared(theirs.into())),
+                "{theirs} {own}"
+            );
+        }
+        assert!(find("0::/user.slice/a\n", "0::/user.slice/ab\n", V2).is_ok());
+    }
+
+    #[test]
+    fn without_a_hierarchy_nothing_judges_devices() {
+        assert_eq!(find("3:cpu:/x\n", "", V1), Ok(None));
+        assert_eq!(find("", "", V2), Ok(None));
+    }
+}

@@ -1,0 +1,339 @@
+//! Opening devices to a container that runs already: the list of cgroup v1, the programs of cgroup
+//! v2, and systemd's own idea of both.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
+
+use super::bpf::{self, Attached, Program};
+use super::cgroup::{Dir, Place};
+use super::program;
+use super::rule::Rule;
+use super::systemd::{self, Policy, Systemd, SystemdError};
+use crate::state::ContainerId;
+
+/// Why a device was not opened to the container.
+#[derive(Debug, thiserror::Error)]
+pub enum DevicesError {
+    /// The cgroup's directory cannot be used.
+    #[error("{action} {path:?}: {error}")]
+    Cgroup {
+        /// What was done.
+        action: &'static str,
+        /// The directory or file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// bpf(2) failed.
+    #[error("{action} of cgroup {path:?}: {error}")]
+    Program {
+        /// What was done.
+        action: &'static str,
+        /// The cgroup.
+        path: PathBuf,
+        /// Why.
+        error: Errno,
+    },
+    /// The kernel does not show the program, and nobody else can replace it.
+    #[error(
+        "the device program of cgroup {path:?} cannot be extended ({cause}), and no systemd scope stands in for it; set net.core.bpf_jit_harden to 1 or use the engine's --device"
+    )]
+    Hidden {
+        /// The cgroup.
+        path: PathBuf,
+        /// What the kernel said.
+        cause: &'static str,
+    },
+    /// systemd was not asked, or said no.
+    #[error(transparent)]
+    Systemd(#[from] SystemdError),
+}
+
+/// What was changed, so that it can be changed back.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// `devices.deny`, and what was allowed.
+    list: Option<(File, Vec<Rule>)>,
+    programs: Vec<Replaced>,
+    /// Lines for people.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Replaced {
+    cgroup: OwnedFd,
+    flags: u32,
+    old: OwnedFd,
+    /// None where the old one was taken away and systemd's stands in for it.
+    new: Option<OwnedFd>,
+}
+
+impl Changes {
+    /// Changes back what was changed, as far as it goes: the container does not start then, and its
+    /// cgroup goes with it.
+    pub fn undo(self) {
+        if let Some((deny, rules)) = &self.list {
+            for rule in rules {
+                let _ = write_rule(deny, *rule);
+            }
+        }
+        for replaced in self.programs.iter().rev() {
+            let cgroup = replaced.cgroup.as_fd();
+            let _ = match &replaced.new {
+                Some(new) => bpf::replace(cgroup, replaced.flags, &replaced.old, new),
+                None => bpf::attach(cgroup, &replaced.old),
+            };
+        }
+    }
+}
+
+/// Opens devices to a container.
+///
+/// # Errors
+/// [`DevicesError`]; what was changed by then is changed back.
+pub fn allow(place: &Place, id: &ContainerId, rules: &[Rule]) -> Result<Changes, DevicesError> {
+    allow_through(place, id, rules, Path::new(systemd::SOCKET))
+}
+
+/// As [`allow`], with systemd's socket elsewhere.
+///
+/// # Errors
+/// [`DevicesError`]; what was changed by then is changed back.
+pub fn allow_through(
+    place: &Place,
+    id: &ContainerId,
+    rules: &[Rule],
+    socket: &Path,
+) -> Result<Changes, DevicesError> {
+    let mut changes = Changes::default();
+    if rules.is_empty() {
+        return Ok(changes);
+    }
+    let result = match place {
+        Place::V1(dir) => allow_v1(dir, rules, socket, &mut changes),
+        Place::V2(dir) => allow_v2(dir, id, rules, socket, &mut changes),
+    };
+    match result {
+        Ok(()) => Ok(changes),
+        Err(error) => {
+            changes.undo();
+            Err(error)
+        }
+    }
+}
+
+/// systemd rewrites the list whenever it touches the scope, so it comes first
+/// (systemd, `src/core/cgroup.c`, `cgroup_apply_devices`).
+fn allow_v1(
+    dir: &Dir,
+    rules: &[Rule],
+    socket: &Path,
+    changes: &mut Changes,
+) -> Result<(), DevicesError> {
+    tell_systemd(dir, rules, socket, changes)?;
+    let failed = |action: &'static str, name: &str| {
+        let path = dir.at().join(name);
+        move |error: io::Error| DevicesError::Cgroup {
+            action,
+            path,
+            error,
+        }
+    };
+    let open = |name: &str| {
+        let file = File::options().write(true).open(dir.at().join(name));
+        file.map_err(failed("opening", name))
+    };
+    let allow = open("devices.allow")?;
+    let (_, written) = changes.list.insert((open("devices.deny")?, Vec::new()));
+    for rule in rules {
+        write_rule(&allow, *rule).map_err(failed("writing a device to", "devices.allow"))?;
+        written.push(*rule);
+    }
+    Ok(())
+}
+
+/// One device a write (Documentation/admin-guide/cgroup-v1/devices.rst).
+fn write_rule(mut list: &File, rule: Rule) -> io::Result<()> {
+    list.write_all(format!("c {} {}", rule.numbers(), rule.access).as_bytes())
+}
+
+/// Adds the devices to the list of the container's scope, where that list is what closes it.
+/// Whether systemd now lets them through.
+fn tell_systemd(
+    dir: &Dir,
+    rules: &[Rule],
+    socket: &Path,
+    changes: &mut Changes,
+) -> Result<bool, DevicesError> {
+    let Some(scope) = dir.scope() else {
+        return Ok(false);
+    };
+    let Some(mut systemd) = Systemd::connect(socket, scope)? else {
+        changes.warnings.push(format!(
+            "systemd is not at {}, so an update of {scope} takes the devices away again",
+            socket.display()
+        ));
+        return Ok(false);
+    };
+    if systemd.policy()? == Policy::Open {
+        return Ok(false);
+    }
+    systemd.allow(rules)?;
+    Ok(true)
+}
+
+/// A cgroup with the programs that it had when it was first looked at.
+struct Own {
+    path: PathBuf,
+    fd: OwnedFd,
+    before: Attached,
+}
+
+impl Own {
+    fn open(path: PathBuf) -> Result<Self, DevicesError> {
+        let fd = open_dir(&path)?;
+        let before = query(&path, &fd)?;
+        Ok(Own { path, fd, before })
+    }
+
+    fn copy(&self) -> Result<OwnedFd, DevicesError> {
+        let copy = self.fd.try_clone();
+        copy.map_err(|error| DevicesError::Cgroup {
+            action: "opening",
+            path: self.path.clone(),
+            error,
+        })
+    }
+}
+
+fn open_dir(path: &Path) -> Result<OwnedFd, DevicesError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(rustix::fs::CWD, path, flags, Mode::empty()).map_err(|error| DevicesError::Cgroup {
+        action: "opening",
+        path: path.to_owned(),
+        error: error.into(),
+    })
+}
+
+fn query(path: &Path, fd: &OwnedFd) -> Result<Attached, DevicesError> {
+    bpf::query(fd.as_fd()).map_err(program_error("asking for the device programs", path))
+}
+
+fn program_error(action: &'static str, path: &Path) -> impl Fn(Errno) -> DevicesError {
+    let path = path.to_owned();
+    move |error| DevicesError::Program {
+        action,
+        path: path.clone(),
+        error,
+    }
+}
+
+fn allow_v2(
+    dir: &Dir,
+    id: &ContainerId,
+    rules: &[Rule],
+    socket: &Path,
+    changes: &mut Changes,
+) -> Result<(), DevicesError> {
+    let own = dir.own(id).into_iter().map(Own::open);
+    let own = own.collect::<Result<Vec<Own>, DevicesError>>()?;
+    look_around(dir, id, changes)?;
+    if own.iter().all(|own| own.before.ids.is_empty()) {
+        return Ok(());
+    }
+    let is_told = tell_systemd(dir, rules, socket, changes)?;
+    let mut now = Vec::new();
+    for own in &own {
+        now.push(query(&own.path, &own.fd)?);
+    }
+    // What systemd attached anew lets the devices through by itself.
+    let stands_in = is_told
+        && own
+            .iter()
+            .zip(&now)
+            .any(|(own, now)| now.ids.iter().any(|id| !own.before.ids.contains(id)));
+    for (own, now) in own.iter().zip(&now) {
+        for program in now.ids.iter().filter(|id| own.before.ids.contains(id)) {
+            let extended = extend(own, now.flags, *program, rules)?;
+            match extended {
+                Extended::Already => {}
+                Extended::By(replaced) => changes.programs.push(replaced),
+                Extended::Hidden(_, old) if stands_in => {
+                    bpf::detach(own.fd.as_fd(), &old)
+                        .map_err(program_error("taking the runtime's program", &own.path))?;
+                    let cgroup = own.copy()?;
+                    changes.programs.push(Replaced {
+                        cgroup,
+                        flags: now.flags,
+                        old,
+                        new: None,
+                    });
+                }
+                Extended::Hidden(cause, _) => {
+                    return Err(DevicesError::Hidden {
+                        path: own.path.clone(),
+                        cause,
+                    });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A program above the container's own cgroups judges others too and stays as it is.
+fn look_around(dir: &Dir, id: &ContainerId, changes: &mut Changes) -> Result<(), DevicesError> {
+    for path in dir.around(id) {
+        let fd = open_dir(&path)?;
+        if !query(&path, &fd)?.ids.is_empty() {
+            changes.warnings.push(format!(
+                "cgroup {path:?} above the container has a device program of its own, which may keep the devices closed"
+            ));
+        }
+    }
+    Ok(())
+}
+
+enum Extended {
+    By(Replaced),
+    Already,
+    /// The kernel shows no instructions, or such as it does not take back.
+    Hidden(&'static str, OwnedFd),
+}
+
+fn extend(own: &Own, flags: u32, program: u32, rules: &[Rule]) -> Result<Extended, DevicesError> {
+    let failed = |action| program_error(action, &own.path);
+    let old = match bpf::by_id(program) {
+        Ok(old) => old,
+        // Detached since: it judges nothing any more.
+        Err(Errno::NOENT) => return Ok(Extended::Already),
+        Err(error) => return Err(failed("opening the device program")(error)),
+    };
+    let read = bpf::read(&old).map_err(failed("reading the device program"))?;
+    if read.insns.is_empty() {
+        return Ok(Extended::Hidden("the kernel does not show it", old));
+    }
+    let Some(insns) = program::extend(&read.insns, rules) else {
+        return Ok(Extended::Already);
+    };
+    let new = match bpf::load(&Program { insns, ..read }) {
+        Ok(new) => new,
+        // Blinded constants use a register that no program may name.
+        Err(Errno::INVAL) => return Ok(Extended::Hidden("the kernel blinds its constants", old)),
+        Err(error) => return Err(failed("loading the device program")(error)),
+    };
+    let cgroup = own.copy()?;
+    bpf::replace(cgroup.as_fd(), flags, &new, &old)
+        .map_err(failed("replacing the device program"))?;
+    Ok(Extended::By(Replaced {
+        cgroup,
+        flags,
+        old,
+        new: Some(new),
+    }))
+}

@@ -1,0 +1,77 @@
+//! Whom this process is for the file system: setfsuid(2) and setfsgid(2).
+
+/// Reads and writes files as another user until it is dropped; every other right stays.
+///
+/// Files of a file system that was mounted in a user namespace can only be made by users whom that
+/// namespace maps (fs/namei.c, `may_o_create`, EOVERFLOW), and the host's root is none of them.
+#[derive(Debug)]
+pub struct FileSystemUser(());
+
+impl FileSystemUser {
+    /// Becomes `uid` and `gid`, as the initial user namespace counts them; none where the kernel
+    /// refuses.
+    #[must_use]
+    pub fn become_user(uid: u32, gid: u32) -> Option<Self> {
+        // The group first: CAP_SETGID stays, but the order of credentials(7) costs nothing.
+        let guard = FileSystemUser(());
+        (set_group(gid) && set_user(uid)).then_some(guard)
+    }
+}
+
+impl Drop for FileSystemUser {
+    fn drop(&mut self) {
+        // From another user to root always works for a process whose real user is root.
+        set_user(0);
+        set_group(0);
+    }
+}
+
+/// setfsuid(2) tells no error: it returns the previous id, and -1 changes nothing.
+#[expect(unsafe_code, reason = "the library has no setfsuid(2)")]
+fn set_user(uid: u32) -> bool {
+    // SAFETY: setfsuid(2) takes a number, touches no memory, and changes this thread alone, which
+    // is the only one.
+    let now = unsafe {
+        libc::setfsuid(uid);
+        libc::setfsuid(u32::MAX)
+    };
+    u32::try_from(now) == Ok(uid)
+}
+
+/// As [`set_user`], for groups.
+#[expect(unsafe_code, reason = "the library has no setfsgid(2)")]
+fn set_group(gid: u32) -> bool {
+    // SAFETY: as for setfsuid(2).
+    let now = unsafe {
+        libc::setfsgid(gid);
+        libc::setfsgid(u32::MAX)
+    };
+    u32::try_from(now) == Ok(gid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    #[test]
+    fn files_belong_to_that_user_until_the_guard_is_dropped() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: being another user needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let guard = FileSystemUser::become_user(4242, 4343).unwrap();
+        fs::write(dir.path().join("theirs"), "").unwrap();
+        drop(guard);
+        fs::write(dir.path().join("ours"), "").unwrap();
+        let owner = |name: &str| {
+            let stat = fs::metadata(dir.path().join(name)).unwrap();
+            (stat.uid(), stat.gid())
+        };
+        assert_eq!(owner("theirs"), (4242, 4343));
+        assert_eq!(owner("ours"), (0, 0));
+    }
+}

@@ -1,0 +1,213 @@
+//! The container's init as /proc shows it, through one descriptor of its directory there, which
+//! never comes to mean another process (proc(5)).
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
+use rustix::io::Errno;
+
+/// Bytes of a file of /proc that are read.
+const MAX_BYTES: u64 = 8 * 1024 * 1024;
+
+/// Why the process cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// The runtime named none.
+    #[error(
+        "the container's state has no pid; this hook has to run as createRuntime or prestart, when the container's init exists"
+    )]
+    None,
+    /// A file of its directory cannot be read.
+    #[error("reading {path:?}: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It has no mount namespace of its own.
+    #[error(
+        "process {0} shares this host's mount namespace: mounts for the container would be the host's; give the container a mount namespace"
+    )]
+    HostMounts(u32),
+    /// It cannot be entered.
+    #[error("entering the mount namespace of process {pid}: {error}")]
+    Enter {
+        /// The process.
+        pid: u32,
+        /// Why.
+        error: Errno,
+    },
+}
+
+/// The outside ids of the container's user 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootUser {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// The container's init.
+#[derive(Debug)]
+pub struct Init {
+    pid: u32,
+    dir: OwnedFd,
+}
+
+impl Init {
+    /// Opens a process.
+    ///
+    /// # Errors
+    /// [`InitError`].
+    pub fn open(pid: Option<u32>) -> Result<Self, InitError> {
+        let pid = pid.filter(|pid| *pid != 0).ok_or(InitError::None)?;
+        let path = format!("/proc/{pid}");
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir =
+            rustix::fs::open(&path, flags, Mode::empty()).map_err(|error| InitError::Read {
+                path: path.into(),
+                error: error.into(),
+            })?;
+        Ok(Init { pid, dir })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn failed(&self, name: &str, error: impl Into<io::Error>) -> InitError {
+        InitError::Read {
+            path: Path::new("/proc").join(self.pid.to_string()).join(name),
+            error: error.into(),
+        }
+    }
+
+    fn open_file(&self, name: &str, flags: OFlags) -> Result<OwnedFd, InitError> {
+        openat(&self.dir, name, flags | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|error| self.failed(name, error))
+    }
+
+    /// The text of one of its files.
+    ///
+    /// # Errors
+    /// [`InitError::Read`].
+    pub fn read(&self, name: &str) -> Result<String, InitError> {
+        let file = File::from(self.open_file(name, OFlags::RDONLY)?);
+        let mut bytes = Vec::new();
+        let read = file.take(MAX_BYTES).read_to_end(&mut bytes);
+        read.map_err(|error| self.failed(name, error))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// When it started, in clock ticks after boot: with its number, what tells it from every other
+    /// process of this boot.
+    ///
+    /// # Errors
+    /// [`InitError::Read`].
+    pub fn start_time(&self) -> Result<u64, InitError> {
+        let text = self.read("stat")?;
+        start_time(&text).ok_or_else(|| self.failed("stat", io::ErrorKind::InvalidData))
+    }
+
+    /// Its mount namespace, which is not this process's.
+    ///
+    /// # Errors
+    /// [`InitError`].
+    pub fn mount_namespace(&self) -> Result<OwnedFd, InitError> {
+        if self.shares("ns/mnt")? {
+            return Err(InitError::HostMounts(self.pid));
+        }
+        self.open_file("ns/mnt", OFlags::RDONLY)
+    }
+
+    fn shares(&self, name: &str) -> Result<bool, InitError> {
+        let failed = |error: Errno| self.failed(name, error);
+        let theirs = statat(&self.dir, name, AtFlags::empty()).map_err(failed)?;
+        let own = rustix::fs::stat(format!("/proc/self/{name}")).map_err(failed)?;
+        Ok((theirs.st_dev, theirs.st_ino) == (own.st_dev, own.st_ino))
+    }
+
+    /// Its root directory: before pivot_root(2) that of the host, in the container's mount
+    /// namespace.
+    ///
+    /// # Errors
+    /// [`InitError::Read`].
+    pub fn root(&self) -> Result<OwnedFd, InitError> {
+        self.open_file("root", OFlags::PATH | OFlags::DIRECTORY)
+    }
+
+    /// Whom files have to belong to that are made for the container; none where its users are this
+    /// process's, and where its user 0 is nobody here.
+    ///
+    /// # Errors
+    /// [`InitError::Read`].
+    pub fn root_user(&self) -> Result<Option<RootUser>, InitError> {
+        if self.shares("ns/user")? {
+            return Ok(None);
+        }
+        let uid = outside_of_zero(&self.read("uid_map")?);
+        let gid = outside_of_zero(&self.read("gid_map")?);
+        Ok(uid.zip(gid).map(|(uid, gid)| RootUser { uid, gid }))
+    }
+}
+
+/// Field 22 of proc_pid_stat(5). The second field is the program's name in brackets and may hold
+/// anything, so the count begins behind the last bracket.
+fn start_time(stat: &str) -> Option<u64> {
+    let (_, behind) = stat.rsplit_once(')')?;
+    behind.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// The outside id of the inside id 0 (user_namespaces(7), "/proc/PID/uid_map").
+fn outside_of_zero(map: &str) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse);
+        let (inside, outside): (u32, u32) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        (inside == 0).then_some(outside)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_time_is_read_behind_any_name() {
+        let behind = "S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 10";
+        assert_eq!(start_time(&format!("12 (a) {behind}")), Some(4711));
+        assert_eq!(start_time(&format!("12 (a) S 1) () {behind}")), Some(4711));
+        assert_eq!(start_time("12 (a) S 1"), None);
+        assert_eq!(start_time(""), None);
+    }
+
+    #[test]
+    fn the_outside_id_of_user_0_is_read() {
+        assert_eq!(
+            outside_of_zero("         0     100000      65536\n"),
+            Some(100_000)
+        );
+        assert_eq!(outside_of_zero("1 5 1\n0 7 1\n"), Some(7));
+        assert_eq!(outside_of_zero("1 5 1\n"), None);
+        assert_eq!(outside_of_zero("0 x 1\n"), None);
+    }
+
+    #[test]
+    fn this_process_is_no_container() {
+        let own = Init::open(Some(std::process::id())).unwrap();
+        assert!(matches!(
+            own.mount_namespace(),
+            Err(InitError::HostMounts(_))
+        ));
+        assert_eq!(own.root_user().unwrap(), None);
+        assert!(own.start_time().unwrap() > 0);
+        assert!(matches!(Init::open(None), Err(InitError::None)));
+        assert!(matches!(Init::open(Some(0)), Err(InitError::None)));
+    }
+}

@@ -1,0 +1,555 @@
+//! What a container that lives already is to be given, and what it cannot be given any more.
+//! Decided from its configuration and the host's specifications; nothing is changed here.
+
+use std::path::PathBuf;
+
+use onload_cdi::config::{CapabilitySet, ConfigError, HugepageLimit, OciConfig};
+use onload_cdi::inject::NodeInfo;
+use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook, Mount};
+
+use super::mount_api::attr;
+use super::rule::{Access, NotAccess, Rule};
+use crate::class::Class;
+use crate::config::{Memlock, Preload};
+use crate::create_runtime::Orders;
+use crate::filter::{self, FilterError, LookedUp};
+use crate::host::{Host, PRELOAD_FILE, Privilege, Settings};
+use crate::nodes::Nodes;
+use crate::policy::{self, MEMLOCK};
+use crate::poststop::RUN_DIR;
+use crate::preload::{self, LD_SO_PRELOAD, LIBRARY, PreloadError};
+use crate::request::Request;
+use crate::state::ContainerId;
+use crate::sysfs::Numbers;
+use crate::text::Quoted;
+
+/// Why a container that lives already is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The request, the policy or the specifications.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// config.json cannot be read.
+    #[error("config.json: {0}")]
+    Config(#[from] ConfigError),
+    /// Something that only another door gives.
+    #[error(
+        "annotation {key}: a container that its runtime has already made cannot be given {what}; use {doors}"
+    )]
+    Cannot {
+        /// The annotation, quoted.
+        key: String,
+        /// What was asked for.
+        what: String,
+        /// What gives it.
+        doors: String,
+    },
+    /// The operator closed this door for devices.
+    #[error(
+        "annotation {key}: live-devices = false in {file}, so no device node is given to a container that its runtime has already made; use {doors}"
+    )]
+    Closed {
+        /// The annotations, quoted.
+        key: String,
+        /// The configuration file.
+        file: String,
+        /// What gives it.
+        doors: String,
+    },
+    /// libonload.so would size its table by a limit that is too high.
+    #[error(
+        "annotation {key}: the container has {held}, by which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size}, or say onload.dev/preload: off"
+    )]
+    Nofile {
+        /// The annotation, quoted.
+        key: String,
+        /// What it has.
+        held: String,
+        /// What would do, in descriptors.
+        size: u64,
+    },
+    /// The preload is not possible.
+    #[error("annotation {key}: {error}")]
+    Preload {
+        /// The annotation, quoted.
+        key: String,
+        /// Why.
+        error: PreloadError,
+    },
+    /// Without privilege nothing can be done to a container that lives.
+    #[error(
+        "annotation {key}: putting something into a container that its runtime has already made needs root; use {doors}"
+    )]
+    Rootless {
+        /// The annotations, quoted.
+        key: String,
+        /// What does it.
+        doors: String,
+    },
+    /// A specification gives an access that there is none of.
+    #[error("device node {path}: {error}")]
+    Access {
+        /// The node.
+        path: String,
+        /// Why.
+        error: NotAccess,
+    },
+}
+
+/// A bind mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// The file, directory or device node of the host.
+    pub source: PathBuf,
+    /// Where, in the container.
+    pub target: PathBuf,
+    /// `MOUNT_ATTR_…`.
+    pub attributes: u64,
+    /// Whether mounts below come along.
+    pub is_recursive: bool,
+    /// What the device node must be.
+    pub numbers: Option<Numbers>,
+}
+
+/// How the library gets into the container's processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreloadPlan {
+    /// The annotation, quoted.
+    pub key: String,
+    /// The edits that bring the library.
+    pub edits: ContainerEdits,
+    /// RLIMIT_NOFILE at most, in descriptors.
+    pub nofile: u64,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The annotations, quoted.
+    pub keys: String,
+    /// Mounts, outer ones first.
+    pub binds: Vec<Bind>,
+    /// Devices to open.
+    pub rules: Vec<Rule>,
+    /// The preload.
+    pub preload: Option<PreloadPlan>,
+    /// RLIMIT_MEMLOCK at least.
+    pub memlock: Option<Memlock>,
+    /// Lines for people.
+    pub warnings: Vec<String>,
+}
+
+impl Plan {
+    /// Whether the configuration holds all of it already.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.binds.is_empty()
+            && self.rules.is_empty()
+            && self.preload.is_none()
+            && self.memlock.is_none()
+    }
+}
+
+/// Decides for one container.
+///
+/// # Errors
+/// [`PlanError`] names the annotation, the cause and the remedy.
+pub fn decide(
+    config: &OciConfig,
+    request: &Request,
+    id: &ContainerId,
+    host: &dyn Host,
+) -> Result<Plan, PlanError> {
+    let settings = host.settings().map_err(FilterError::from)?;
+    let privilege = host.privilege();
+    let planner = Planner {
+        config,
+        request,
+        id,
+        settings: &settings,
+    };
+    let mut warnings = planner.judge(privilege)?;
+    let found = filter::look_up(request, host)?;
+    planner.refuse_requests()?;
+    for (class, edits) in &found.by_class {
+        planner.refuse_edits(*class, edits)?;
+    }
+    let mut plan = planner.plan(found)?;
+    if !plan.is_empty() && !privilege.is_initial_namespace {
+        return Err(PlanError::Rootless {
+            key: planner.keys(),
+            doors: planner.doors(None),
+        });
+    }
+    warnings.append(&mut plan.warnings);
+    plan.warnings = warnings;
+    Ok(plan)
+}
+
+struct Planner<'a> {
+    config: &'a OciConfig,
+    request: &'a Request,
+    id: &'a ContainerId,
+    settings: &'a Settings,
+}
+
+impl Planner<'_> {
+    fn judge(&self, privilege: Privilege) -> Result<Vec<String>, PlanError> {
+        let is_root = filter::runs_as_host_root(self.config, privilege)?;
+        let policy = &self.settings.config.annotations;
+        let judged = policy::judge(self.request, policy, &self.settings.file, is_root);
+        Ok(judged.map_err(FilterError::from)?)
+    }
+
+    /// What annotations other than those of devices ask for, unless the configuration has it.
+    fn refuse_requests(&self) -> Result<(), PlanError> {
+        if let Some(asked) = &self.request.ipc_lock
+            && !self.has_ipc_lock()?
+        {
+            return Err(self.cannot(&asked.key, "CAP_IPC_LOCK".to_owned(), None));
+        }
+        if let Some(asked) = &self.request.hugepages_limit {
+            let held = self.config.hugepage_limits()?;
+            let is_held = asked.value.iter().all(|wanted| {
+                held.contains(&HugepageLimit {
+                    page_size: wanted.page_size(),
+                    limit: wanted.limit_bytes,
+                })
+            });
+            if !is_held {
+                return Err(self.cannot(&asked.key, "limits on huge pages".to_owned(), None));
+            }
+        }
+        Ok(())
+    }
+
+    fn has_ipc_lock(&self) -> Result<bool, ConfigError> {
+        use CapabilitySet::{Bounding, Effective, Permitted};
+        let mut with = self.config.clone();
+        with.capability_add(&[Bounding, Effective, Permitted], "CAP_IPC_LOCK")?;
+        Ok(with.to_bytes() == self.config.to_bytes())
+    }
+
+    /// What the edits of a class hold that comes too late now.
+    fn refuse_edits(&self, class: Class, edits: &ContainerEdits) -> Result<(), PlanError> {
+        let Some(what) = self.too_late(class, edits)? else {
+            return Ok(());
+        };
+        let asked = self.request.devices.get(&class);
+        let key = asked.map_or_else(|| class.kind(), |asked| asked.key.clone());
+        let name = asked.and_then(|asked| asked.value.first().cloned());
+        Err(self.cannot(&key, what, name.map(|name| (class, name))))
+    }
+
+    fn too_late(&self, class: Class, edits: &ContainerEdits) -> Result<Option<String>, PlanError> {
+        let own = self.config.env()?;
+        if let Some(entry) = edits.env.iter().find(|entry| !holds_variable(&own, entry)) {
+            let name = entry.split('=').next().unwrap_or_default();
+            return Ok(Some(match class {
+                Class::Profile => format!("the settings of a profile ({name} and so on)"),
+                _ => format!("the environment variable {name}"),
+            }));
+        }
+        if let Some(mount) = edits
+            .mounts
+            .iter()
+            .find(|mount| !self.is_bind_or_held(mount))
+        {
+            let kind = mount.type_.as_deref().unwrap_or("a special mount");
+            return Ok(Some(format!("{kind} at {}", mount.container_path)));
+        }
+        let is_odd = |node: &&DeviceNode| {
+            node.file_mode.is_some() || node.uid.is_some() || node.gid.is_some()
+        };
+        if let Some(node) = edits.device_nodes.iter().find(is_odd) {
+            let path = &node.path;
+            return Ok(Some(format!(
+                "the device node {path} with an owner or mode of its own"
+            )));
+        }
+        for hook in edits.hooks.iter().filter(|hook| !is_ours(hook)) {
+            if !self
+                .config
+                .hooks(&hook.hook_name)?
+                .contains(&filter::oci_hook(hook))
+            {
+                return Ok(Some(format!("the hook {}", hook.path)));
+            }
+        }
+        let has_more = !edits.net_devices.is_empty()
+            || edits.intel_rdt.is_some()
+            || !edits.additional_gids.is_empty();
+        Ok(has_more.then(|| "network devices, cache classes or groups".to_owned()))
+    }
+
+    fn is_bind_or_held(&self, mount: &Mount) -> bool {
+        let held = self.config.mounts().iter().any(|held| {
+            held.destination() == mount.container_path && held.source() == mount.host_path
+        });
+        held || bind(mount).is_some()
+    }
+
+    fn plan(&self, mut found: LookedUp) -> Result<Plan, PlanError> {
+        let preload = self.preload(&mut found.edits)?;
+        filter::leave_present(&mut found.edits, self.config, &found.nodes)?;
+        let mut binds: Vec<Bind> = found.edits.mounts.iter().filter_map(bind).collect();
+        let (nodes, rules) = self.nodes(&found.edits, &found.nodes)?;
+        binds.extend(nodes);
+        binds.sort_by_key(|bind| (bind.target.components().count(), bind.target.clone()));
+        let (memlock, warnings) = self.memlock()?;
+        Ok(Plan {
+            keys: self.keys(),
+            binds,
+            rules,
+            preload,
+            memlock,
+            warnings,
+        })
+    }
+
+    fn nodes(
+        &self,
+        edits: &ContainerEdits,
+        nodes: &Nodes,
+    ) -> Result<(Vec<Bind>, Vec<Rule>), PlanError> {
+        if !edits.device_nodes.is_empty() && !self.settings.config.annotations.live_devices {
+            return Err(PlanError::Closed {
+                key: self.keys(),
+                file: self.settings.file.display().to_string(),
+                doors: self.doors(None),
+            });
+        }
+        let given = self.config.device_rules()?;
+        let mut binds = Vec::new();
+        let mut rules = Vec::new();
+        for node in &edits.device_nodes {
+            // Every node was looked at.
+            let Ok(found) = nodes.node(node.source()) else {
+                continue;
+            };
+            let rule = Rule {
+                major: found.major,
+                minor: found.minor,
+                access: access(node)?,
+            };
+            if !rule.is_given(&given) && !rules.contains(&rule) {
+                rules.push(rule);
+            }
+            binds.push(Bind {
+                source: node.source().into(),
+                target: node.path.clone().into(),
+                attributes: attr::NOSUID | attr::NOEXEC,
+                is_recursive: false,
+                numbers: Some(rule.numbers()),
+            });
+        }
+        Ok((binds, rules))
+    }
+
+    fn preload(&self, edits: &mut ContainerEdits) -> Result<Option<PreloadPlan>, PlanError> {
+        let libraries = preload::take_env(edits);
+        let mount = preload::take_mount(edits);
+        let asked = self.request.preload.as_ref();
+        let mode = match asked {
+            Some(asked) => asked.value,
+            None if !libraries.is_empty() || mount.is_some() => Preload::File,
+            None => Preload::Off,
+        };
+        let by_env = self.has_variable(&libraries)?;
+        let key = asked.map(|asked| &asked.key).or_else(|| {
+            self.request
+                .devices
+                .get(&Class::Nic)
+                .map(|asked| &asked.key)
+        });
+        let key = key.map_or_else(|| self.keys(), |key| Quoted(key).to_string());
+        match mode {
+            Preload::Off => return Ok(None),
+            Preload::Env if by_env => return Ok(None),
+            Preload::Env => {
+                let name = self.request.devices.get(&Class::Nic);
+                let name = name.and_then(|asked| asked.value.first().cloned());
+                let what = "LD_PRELOAD in its environment".to_owned();
+                let mut doors = self.doors(name.map(|name| (Class::Nic, name)));
+                doors.push_str(", or say onload.dev/preload: file");
+                return Err(PlanError::Cannot { key, what, doors });
+            }
+            Preload::File if asked.is_none() && by_env => return Ok(None),
+            Preload::File => {}
+        }
+        if self.has_list(mount.as_ref(), &key)? {
+            return Ok(None);
+        }
+        let nofile = self.bounded_nofile(&key)?;
+        Ok(Some(PreloadPlan {
+            key,
+            edits: edits.clone(),
+            nofile,
+        }))
+    }
+
+    fn has_variable(&self, libraries: &[String]) -> Result<bool, ConfigError> {
+        let own = self.config.env_get("LD_PRELOAD")?.unwrap_or_default();
+        let held = preload::split(&own);
+        let is_held = |library: &str| held.iter().any(|held| held == library);
+        Ok(match libraries {
+            [] => is_held(LIBRARY),
+            libraries => libraries.iter().all(|library| is_held(library)),
+        })
+    }
+
+    /// Whether the configuration mounts our list.
+    fn has_list(&self, from_spec: Option<&Mount>, key: &str) -> Result<bool, PlanError> {
+        let present = self
+            .config
+            .mounts()
+            .iter()
+            .rev()
+            .find(|mount| mount.destination() == LD_SO_PRELOAD);
+        let Some(present) = present else {
+            return Ok(false);
+        };
+        let standard = from_spec.map_or(PRELOAD_FILE, |mount| mount.host_path.as_str());
+        let source = present.source();
+        if source == standard || source == format!("{RUN_DIR}/{}/ld.so.preload", self.id) {
+            return Ok(true);
+        }
+        Err(PlanError::Preload {
+            key: key.to_owned(),
+            error: PreloadError::OwnMount,
+        })
+    }
+
+    /// A process that is executed in the container later has the limits of its configuration, not
+    /// those that its init was given.
+    fn bounded_nofile(&self, key: &str) -> Result<u64, PlanError> {
+        let size = u64::from(self.settings.config.cdi.fdtable_size);
+        let held = self.config.rlimit("RLIMIT_NOFILE")?;
+        let problem = match held {
+            Some(limit) if limit.hard <= size && limit.soft <= size => return Ok(size),
+            Some(limit) => format!("a RLIMIT_NOFILE of {}", limit.hard.max(limit.soft)),
+            None => "no RLIMIT_NOFILE of its own".to_owned(),
+        };
+        Err(PlanError::Nofile {
+            key: key.to_owned(),
+            held: problem,
+            size,
+        })
+    }
+
+    fn memlock(&self) -> Result<(Option<Memlock>, Vec<String>), ConfigError> {
+        if !self.request.wants(&MEMLOCK) {
+            return Ok((None, Vec::new()));
+        }
+        let wanted = self.settings.config.cdi.memlock;
+        let bytes = match wanted {
+            Memlock::Unlimited => u64::MAX,
+            Memlock::Bytes(bytes) => bytes,
+        };
+        let mut warnings = Vec::new();
+        if let Some(held) = self.config.rlimit("RLIMIT_MEMLOCK")? {
+            if held.soft >= bytes && held.hard >= bytes {
+                return Ok((None, warnings));
+            }
+            warnings.push(format!(
+                "config.json sets RLIMIT_MEMLOCK to {} bytes, which runc does once more after this hook; leave that limit out to have {wanted}",
+                held.soft
+            ));
+        }
+        Ok((Some(wanted), warnings))
+    }
+
+    fn cannot(&self, key: &str, what: String, device: Option<(Class, String)>) -> PlanError {
+        PlanError::Cannot {
+            key: Quoted(key).to_string(),
+            what,
+            doors: self.doors(device),
+        }
+    }
+
+    /// The doors that are open before the runtime reads the configuration.
+    fn doors(&self, device: Option<(Class, String)>) -> String {
+        let early = "the runtime onload or `onload-hook precreate`";
+        match device {
+            // A name that was found in a specification is none that could confuse a terminal.
+            Some((class, name)) => format!("--device {}={name}, {early}", class.kind()),
+            None if self.request.ipc_lock.is_some() || self.request.hugepages_limit.is_some() => {
+                early.to_owned()
+            }
+            None => format!("the engine's --device, {early}"),
+        }
+    }
+
+    fn keys(&self) -> String {
+        let keys = self.request.devices.values();
+        let keys: Vec<String> = keys.map(|asked| Quoted(&asked.key).to_string()).collect();
+        keys.join(", ")
+    }
+}
+
+/// Whether a variable is no loss: it tells what was given, goes with a preload that is given in
+/// another way, or the container has it. A setting of Onload that the container brings wins.
+fn holds_variable(own: &[String], entry: &str) -> bool {
+    let name = entry.split('=').next().unwrap_or_default();
+    let is_replaced = matches!(name, "LD_PRELOAD" | "EF_FDTABLE_SIZE");
+    is_replaced
+        || name.starts_with("ONLOAD_CTK_")
+        || own.iter().any(|held| held == entry)
+        || name.starts_with("EF_") && own.iter().any(|held| held.split('=').next() == Some(name))
+}
+
+/// The hooks of our own specifications check and raise what this door does by itself.
+fn is_ours(hook: &Hook) -> bool {
+    match hook.args.as_slice() {
+        [name, stage, rest @ ..] if name == "onload-hook" => match stage.as_str() {
+            "createRuntime" | "prestart" => {
+                let words: Vec<_> = rest.iter().map(Into::into).collect();
+                Orders::parse(&words).is_ok()
+            }
+            "poststop" => rest.is_empty(),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// A mount of a specification as a bind mount; none where it is another one, or has an option that
+/// is more than an attribute.
+fn bind(mount: &Mount) -> Option<Bind> {
+    let kind = mount.type_.as_deref().unwrap_or_default();
+    let mut is_bind = kind == "bind";
+    let mut is_recursive = false;
+    let mut attributes = 0;
+    for option in &mount.options {
+        match option.as_str() {
+            "bind" => is_bind = true,
+            "rbind" => (is_bind, is_recursive) = (true, true),
+            "ro" => attributes |= attr::RDONLY,
+            "nosuid" => attributes |= attr::NOSUID,
+            "nodev" => attributes |= attr::NODEV,
+            "noexec" => attributes |= attr::NOEXEC,
+            "rw" | "suid" | "dev" | "exec" | "private" | "rprivate" => {}
+            _ => return None,
+        }
+    }
+    (is_bind && matches!(kind, "" | "bind" | "none")).then(|| Bind {
+        source: mount.host_path.clone().into(),
+        target: mount.container_path.clone().into(),
+        attributes,
+        is_recursive,
+        numbers: None,
+    })
+}
+
+fn access(node: &DeviceNode) -> Result<Access, PlanError> {
+    match node.permissions.as_deref() {
+        None | Some("") => Ok(Access::ALL),
+        Some(letters) => letters
+            .to_owned()
+            .try_into()
+            .map_err(|error| PlanError::Access {
+                path: node.path.clone(),
+                error,
+            }),
+    }
+}

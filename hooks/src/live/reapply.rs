@@ -1,0 +1,90 @@
+//! `reapply ID`: opens the devices of a running container once more. Some engines write the rules of
+//! its cgroup anew when its limits are changed (podman update with crun), and ours are lost then.
+
+use std::path::{Path, PathBuf};
+
+use super::devices::{self, DevicesError};
+use super::init::{Init, InitError};
+use super::record::{self, Live, RecordError};
+use super::{OwnCgroupError, own_place};
+use crate::host::{Host, HostError, ThisHost};
+use crate::poststop::RUN_DIR;
+use crate::state::ContainerId;
+use crate::trusted::TrustError;
+
+/// Why nothing was opened.
+#[derive(Debug, thiserror::Error)]
+pub enum ReapplyError {
+    /// The host's own files cannot be used.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The record cannot be read.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// There is none.
+    #[error(
+        "{0:?} has no state.json: this door opened no devices to that container; was it given by its full id?"
+    )]
+    Unknown(PathBuf),
+    /// The operator closed the door since.
+    #[error("live-devices = false in {0}, so no device is opened to a running container")]
+    Closed(String),
+    /// The process cannot be looked at.
+    #[error(transparent)]
+    Init(#[from] InitError),
+    /// Its number is another process's now.
+    #[error(
+        "process {pid} started at {now} and the container's init at {then}, so that process is another one; start the container again"
+    )]
+    Other {
+        /// The process.
+        pid: u32,
+        /// When the container's init started, in clock ticks after boot.
+        then: u64,
+        /// When this process did.
+        now: u64,
+    },
+    /// Its cgroup cannot be used.
+    #[error(transparent)]
+    Cgroup(#[from] OwnCgroupError),
+    /// The devices were not opened.
+    #[error(transparent)]
+    Devices(#[from] DevicesError),
+}
+
+/// Opens the devices of a container once more. The result are warnings.
+///
+/// # Errors
+/// [`ReapplyError`].
+pub fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>, ReapplyError> {
+    let host = ThisHost::with_config(config)?;
+    let settings = host.settings()?;
+    let path = Path::new(RUN_DIR).join(id.as_str());
+    let dir = match host.trusted().open_dir(&path) {
+        Ok(dir) => dir,
+        Err(error @ TrustError::Open { .. }) if error.is_absent() => {
+            return Err(ReapplyError::Unknown(path));
+        }
+        Err(error) => return Err(HostError::from(error).into()),
+    };
+    let live: Live = record::read(&dir, record::STATE)?.ok_or(ReapplyError::Unknown(path))?;
+    if live.rules.is_empty() {
+        return Ok(Vec::new());
+    }
+    if !settings.config.annotations.live_devices {
+        return Err(ReapplyError::Closed(settings.file.display().to_string()));
+    }
+    let init = Init::open(Some(live.pid))?;
+    let now = init.start_time()?;
+    if now != live.start_time {
+        return Err(ReapplyError::Other {
+            pid: live.pid,
+            then: live.start_time,
+            now,
+        });
+    }
+    let Some(place) = own_place(&init)? else {
+        return Ok(Vec::new());
+    };
+    Ok(devices::allow(&place, id, &live.rules)?.warnings)
+}

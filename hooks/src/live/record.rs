@@ -1,0 +1,138 @@
+//! What is kept about a container under /run/onload-ctk/ID while it lives: what was made in its
+//! root, and what `reapply` needs.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use onload_cdi::write::{WriteError, write_atomic};
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::rule::Rule;
+
+/// What was made in the container's root.
+pub const CREATED: &str = "created";
+/// What `reapply` needs.
+pub const STATE: &str = "state.json";
+/// Bytes of either that are read.
+const MAX_BYTES: u64 = 1024 * 1024;
+
+/// Why a record cannot be kept or used.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Writing failed.
+    #[error("recording what is done for the container: {0}")]
+    Write(#[from] WriteError),
+    /// Reading failed.
+    #[error("reading {name} of the container: {error}")]
+    Read {
+        /// The record.
+        name: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// A file or a directory; device nodes are mounted onto files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+}
+
+impl Kind {
+    /// For messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::File => "regular file or device node",
+            Kind::Directory => "directory",
+        }
+    }
+}
+
+/// Something that was made in the container's root.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Made {
+    /// The path in the container.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: Kind,
+    /// Its inode, by which it is told from a later one; none before it is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inode: Option<u64>,
+}
+
+impl Made {
+    /// Something that will be made.
+    #[must_use]
+    pub fn planned(path: &Path, kind: Kind) -> Self {
+        Made {
+            path: path.to_owned(),
+            kind,
+            inode: None,
+        }
+    }
+}
+
+/// Everything that was made in one root. It is written before anything is made, without inodes, and
+/// once more with them: whenever the hook is killed, what there is stands in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Created {
+    /// The container's root on the host.
+    pub root: PathBuf,
+    /// In the order in which it was made.
+    pub made: Vec<Made>,
+}
+
+/// What `reapply` needs to open the devices once more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Live {
+    /// The container's init.
+    pub pid: u32,
+    /// When that process started, in clock ticks after boot.
+    pub start_time: u64,
+    /// The devices.
+    pub rules: Vec<Rule>,
+}
+
+/// Writes a record.
+///
+/// # Errors
+/// [`RecordError::Write`].
+pub fn write(dir: &OwnedFd, name: &str, record: &impl Serialize) -> Result<(), RecordError> {
+    let mut bytes = serde_json::to_vec(record).unwrap_or_default();
+    bytes.push(b'\n');
+    Ok(write_atomic(dir, OsStr::new(name), &bytes, 0o600)?)
+}
+
+/// Reads a record; none where there is no file.
+///
+/// # Errors
+/// [`RecordError::Read`].
+pub fn read<T: serde::de::DeserializeOwned>(
+    dir: impl AsFd,
+    name: &'static str,
+) -> Result<Option<T>, RecordError> {
+    let failed = |error: io::Error| RecordError::Read { name, error };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match openat(dir, name, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(failed(error.into())),
+    };
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    let record = serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))?;
+    Ok(Some(record))
+}

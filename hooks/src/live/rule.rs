@@ -1,0 +1,191 @@
+//! Which devices a container may use, and what its configuration says about them already.
+
+use onload_cdi::config::DeviceRule;
+use serde::{Deserialize, Serialize};
+
+use crate::sysfs::Numbers;
+
+/// What may be done with a device: read, write, make its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Access(u8);
+
+/// Not a subset of `rwm`.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no access to a device; want letters of \"rwm\"")]
+pub struct NotAccess(String);
+
+impl Access {
+    /// The bits of `BPF_DEVCG_ACC_…` (include/uapi/linux/bpf.h).
+    const LETTERS: [(char, u8); 3] = [('r', 2), ('w', 4), ('m', 1)];
+
+    /// Everything.
+    pub const ALL: Access = Access(7);
+
+    /// As bits: 1 to make the node, 2 to read, 4 to write.
+    #[must_use]
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+}
+
+impl TryFrom<String> for Access {
+    type Error = NotAccess;
+
+    fn try_from(text: String) -> Result<Self, NotAccess> {
+        let mut bits = 0;
+        for letter in text.chars() {
+            let known = Access::LETTERS.iter().find(|(known, _)| *known == letter);
+            bits |= known.ok_or_else(|| NotAccess(text.clone()))?.1;
+        }
+        if bits == 0 {
+            return Err(NotAccess(text));
+        }
+        Ok(Access(bits))
+    }
+}
+
+impl From<Access> for String {
+    fn from(access: Access) -> String {
+        access.to_string()
+    }
+}
+
+impl std::fmt::Display for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let letters = Access::LETTERS.iter();
+        letters
+            .filter(|(_, bit)| self.0 & bit != 0)
+            .try_for_each(|(letter, _)| write!(f, "{letter}"))
+    }
+}
+
+/// A character device that a container may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Rule {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+    /// What may be done with it.
+    pub access: Access,
+}
+
+impl Rule {
+    /// The device's numbers.
+    #[must_use]
+    pub fn numbers(self) -> Numbers {
+        Numbers {
+            major: self.major,
+            minor: self.minor,
+        }
+    }
+
+    /// Whether the rules of a configuration give as much: each in its turn gives or takes, as the
+    /// devices controller does (Documentation/admin-guide/cgroup-v1/devices.rst).
+    #[must_use]
+    pub fn is_given(self, rules: &[DeviceRule]) -> bool {
+        let any = |number: Option<i64>| number.is_none_or(|number| number == -1);
+        let mut given = 0;
+        for rule in rules {
+            let kind = rule.type_.as_deref().unwrap_or("a");
+            let is_any = matches!(kind, "" | "a");
+            let matches = is_any
+                || kind == "c"
+                    && (any(rule.major) || rule.major == Some(self.major.into()))
+                    && (any(rule.minor) || rule.minor == Some(self.minor.into()));
+            if !matches {
+                continue;
+            }
+            let access = rule.access.clone().unwrap_or_default();
+            let access = Access::try_from(access).unwrap_or(Access::ALL).bits();
+            if rule.allow {
+                given |= access;
+            } else {
+                given &= !access;
+            }
+        }
+        self.access.bits() & !given == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(text: &str) -> Result<Access, NotAccess> {
+        Access::try_from(text.to_owned())
+    }
+
+    fn rule(text: &str) -> Rule {
+        Rule {
+            major: 243,
+            minor: 0,
+            access: access(text).unwrap(),
+        }
+    }
+
+    fn entry(
+        allow: bool,
+        kind: Option<&str>,
+        numbers: Option<(i64, i64)>,
+        access: &str,
+    ) -> DeviceRule {
+        DeviceRule {
+            allow,
+            type_: kind.map(str::to_owned),
+            major: numbers.map(|n| n.0),
+            minor: numbers.map(|n| n.1),
+            access: Some(access.to_owned()),
+        }
+    }
+
+    #[test]
+    fn access_is_spelled_in_letters() {
+        for text in ["r", "rw", "rwm", "wm"] {
+            assert_eq!(access(text).unwrap().to_string(), text);
+        }
+        assert_eq!(access("mrw").unwrap().to_string(), "rwm");
+        assert_eq!(access("rwm").unwrap(), Access::ALL);
+        for text in ["", "x", "rwx", "RW"] {
+            assert!(access(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn rules_are_written_as_numbers_and_letters() {
+        let json = serde_json::to_string(&rule("rw")).unwrap();
+        assert_eq!(json, r#"{"major":243,"minor":0,"access":"rw"}"#);
+        assert_eq!(serde_json::from_str::<Rule>(&json).unwrap(), rule("rw"));
+        assert!(serde_json::from_str::<Rule>(r#"{"major":1,"minor":0,"access":""}"#).is_err());
+    }
+
+    #[test]
+    fn a_closed_list_gives_what_it_names() {
+        let deny = entry(false, None, None, "rwm");
+        assert!(!rule("rw").is_given(&[]));
+        assert!(!rule("rw").is_given(std::slice::from_ref(&deny)));
+        let own = entry(true, Some("c"), Some((243, 0)), "rw");
+        assert!(rule("rw").is_given(&[deny.clone(), own.clone()]));
+        assert!(!rule("rwm").is_given(&[deny.clone(), own.clone()]));
+        assert!(!rule("rw").is_given(&[own, deny.clone()]));
+        let block = entry(true, Some("b"), Some((243, 0)), "rwm");
+        assert!(!rule("rw").is_given(&[deny.clone(), block]));
+        let any_minor = DeviceRule {
+            minor: None,
+            ..entry(true, Some("c"), Some((243, -1)), "rwm")
+        };
+        assert!(rule("rwm").is_given(&[deny.clone(), any_minor]));
+        let halves = [
+            entry(true, Some("c"), Some((243, 0)), "r"),
+            entry(true, Some("c"), Some((243, -1)), "w"),
+        ];
+        assert!(rule("rw").is_given(&halves));
+    }
+
+    #[test]
+    fn a_privileged_container_has_everything() {
+        assert!(rule("rwm").is_given(&[entry(true, None, None, "rwm")]));
+        assert!(rule("rwm").is_given(&[entry(true, Some("a"), None, "rwm")]));
+    }
+}

@@ -1,0 +1,635 @@
+//! systemd's own socket: what device policy a scope has, and a device added to its list.
+//!
+//! systemd answers method calls on /run/systemd/private as on the message bus, without a bus in
+//! between, and lets root alone connect (systemd, `src/core/dbus.c`). So two blocking calls are all
+//! there is to it, spelled here as the D-Bus specification does ("Message Protocol", little
+//! endian).
+
+use std::io::{self, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use super::rule::Rule;
+
+/// The socket.
+pub const SOCKET: &str = "/run/systemd/private";
+
+/// How long one read or write may take; an answer takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of one message that are read.
+const MAX_MESSAGE: usize = 1024 * 1024;
+/// Messages that are passed over while an answer is waited for.
+const MAX_MESSAGES: usize = 1000;
+
+const DESTINATION: &str = "org.freedesktop.systemd1";
+const MANAGER: &str = "/org/freedesktop/systemd1";
+
+/// Why systemd was not asked, or said no.
+#[derive(Debug, thiserror::Error)]
+pub enum SystemdError {
+    /// The socket failed.
+    #[error("asking systemd about {scope} over {SOCKET}: {error}")]
+    Io {
+        /// The scope.
+        scope: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// systemd said no.
+    #[error("asking systemd about {scope}: {message}")]
+    Refused {
+        /// The scope.
+        scope: String,
+        /// What it said.
+        message: String,
+    },
+}
+
+/// What a scope lets through where its list of devices is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Only what the list names: a device can be added to it.
+    Closed,
+    /// Everything: a first entry would close it.
+    Open,
+}
+
+/// An open connection, for one scope.
+#[derive(Debug)]
+pub struct Systemd {
+    stream: BufReader<UnixStream>,
+    scope: String,
+    serial: u32,
+}
+
+impl Systemd {
+    /// Connects; none where no systemd is there.
+    ///
+    /// # Errors
+    /// [`SystemdError::Io`].
+    pub fn connect(socket: &Path, scope: &str) -> Result<Option<Self>, SystemdError> {
+        let failed = |error: io::Error| SystemdError::Io {
+            scope: scope.to_owned(),
+            error,
+        };
+        let stream = match UnixStream::connect(socket) {
+            Ok(stream) => stream,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut systemd = Systemd {
+            stream: BufReader::new(stream),
+            scope: scope.to_owned(),
+            serial: 0,
+        };
+        systemd.greet().map_err(failed)?;
+        Ok(Some(systemd))
+    }
+
+    /// The handshake ("Authentication Protocol"): EXTERNAL, the user is what the kernel says.
+    fn greet(&mut self) -> io::Result<()> {
+        let stream = self.stream.get_ref();
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let user = rustix::process::geteuid().as_raw().to_string();
+        let name: String = user.bytes().map(|digit| format!("{digit:02x}")).collect();
+        self.stream
+            .get_mut()
+            .write_all(format!("\0AUTH EXTERNAL {name}\r\n").as_bytes())?;
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") && line.len() < 4096 {
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte)?;
+            line.extend(byte);
+        }
+        if !line.starts_with(b"OK ") {
+            let said = String::from_utf8_lossy(&line).trim().to_owned();
+            return Err(io::Error::other(format!("it wants no root: {said}")));
+        }
+        self.stream.get_mut().write_all(b"BEGIN\r\n")
+    }
+
+    /// The scope's device policy.
+    ///
+    /// # Errors
+    /// [`SystemdError`].
+    pub fn policy(&mut self) -> Result<Policy, SystemdError> {
+        let mut body = Writer::default();
+        body.text("org.freedesktop.systemd1.Scope");
+        body.text("DevicePolicy");
+        let path = format!("{MANAGER}/unit/{}", escape(&self.scope));
+        let call = Call {
+            path: &path,
+            interface: "org.freedesktop.DBus.Properties",
+            member: "Get",
+            signature: "ss",
+        };
+        let reply = self.call(&call, &body.0)?;
+        match read_text_variant(&reply).as_deref() {
+            Some("strict" | "closed") => Ok(Policy::Closed),
+            Some("auto") => Ok(Policy::Open),
+            other => Err(self.refused(format!("its DevicePolicy {other:?} is not known"))),
+        }
+    }
+
+    /// Adds devices to the scope's list, until the scope ends.
+    ///
+    /// # Errors
+    /// [`SystemdError`].
+    pub fn allow(&mut self, rules: &[Rule]) -> Result<(), SystemdError> {
+        let body = set_device_allow(&self.scope, rules);
+        let call = Call {
+            path: MANAGER,
+            interface: "org.freedesktop.systemd1.Manager",
+            member: "SetUnitProperties",
+            signature: "sba(sv)",
+        };
+        self.call(&call, &body).map(|_| ())
+    }
+
+    fn refused(&self, message: String) -> SystemdError {
+        SystemdError::Refused {
+            scope: self.scope.clone(),
+            message,
+        }
+    }
+
+    fn call(&mut self, call: &Call<'_>, body: &[u8]) -> Result<Vec<u8>, SystemdError> {
+        self.serial += 1;
+        let serial = self.serial;
+        let answer = self.exchange(call, body, serial);
+        let answer = answer.map_err(|error| SystemdError::Io {
+            scope: self.scope.clone(),
+            error,
+        })?;
+        if answer.kind == METHOD_RETURN {
+            return Ok(answer.body);
+        }
+        let mut reader = Reader::new(&answer.body);
+        let text = reader.text().unwrap_or_default();
+        Err(self.refused(format!("{}: {text}", answer.error_name)))
+    }
+
+    fn exchange(&mut self, call: &Call<'_>, body: &[u8], serial: u32) -> io::Result<Answer> {
+        self.stream
+            .get_mut()
+            .write_all(&call.message(serial, body))?;
+        for _ in 0..MAX_MESSAGES {
+            let answer = self.receive()?;
+            let is_answer = matches!(answer.kind, METHOD_RETURN | ERROR);
+            if is_answer && answer.reply_serial == serial {
+                return Ok(answer);
+            }
+        }
+        Err(io::Error::other("it sends everything but an answer"))
+    }
+
+    fn receive(&mut self) -> io::Result<Answer> {
+        let mut fixed = [0; FIXED];
+        self.stream.read_exact(&mut fixed)?;
+        let lengths = header_lengths(&fixed).ok_or_else(bad_message)?;
+        let mut fields = vec![0; lengths.fields];
+        self.stream.read_exact(&mut fields)?;
+        let mut body = vec![0; lengths.body];
+        self.stream.read_exact(&mut body)?;
+        let mut answer = Answer {
+            kind: fixed[1],
+            reply_serial: 0,
+            error_name: String::new(),
+            body,
+        };
+        answer
+            .read_fields(&fields[..lengths.fields_unpadded])
+            .ok_or_else(bad_message)?;
+        Ok(answer)
+    }
+}
+
+fn bad_message() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a message that makes no sense")
+}
+
+/// A unit's name as a part of an object path (systemd, `bus_label_escape`): everything but ASCII
+/// letters and digits, and a digit at the beginning, as `_xx`.
+fn escape(name: &str) -> String {
+    let mut path = String::with_capacity(name.len() * 2);
+    for (at, byte) in name.bytes().enumerate() {
+        let is_plain = byte.is_ascii_alphabetic() || at > 0 && byte.is_ascii_digit();
+        if is_plain {
+            path.push(char::from(byte));
+        } else {
+            path.push_str(&format!("_{byte:02x}"));
+        }
+    }
+    path
+}
+
+/// The body of `SetUnitProperties(scope, runtime, [("DeviceAllow", [(node, access)])])`.
+fn set_device_allow(scope: &str, rules: &[Rule]) -> Vec<u8> {
+    let mut body = Writer::default();
+    body.text(scope);
+    body.number(1);
+    body.array(8, |properties| {
+        properties.align(8);
+        properties.text("DeviceAllow");
+        properties.signature("a(ss)");
+        properties.array(8, |entries| {
+            for rule in rules {
+                entries.align(8);
+                entries.text(&format!("/dev/char/{}", rule.numbers()));
+                entries.text(&rule.access.to_string());
+            }
+        });
+    });
+    body.0
+}
+
+fn read_text_variant(body: &[u8]) -> Option<String> {
+    let mut reader = Reader::new(body);
+    (reader.signature()? == "s").then(|| reader.text())?
+}
+
+const METHOD_CALL: u8 = 1;
+const METHOD_RETURN: u8 = 2;
+const ERROR: u8 = 3;
+/// Bytes before the header's fields.
+const FIXED: usize = 16;
+
+/// Fields of a header.
+mod field {
+    pub(super) const PATH: u8 = 1;
+    pub(super) const INTERFACE: u8 = 2;
+    pub(super) const MEMBER: u8 = 3;
+    pub(super) const ERROR_NAME: u8 = 4;
+    pub(super) const REPLY_SERIAL: u8 = 5;
+    pub(super) const DESTINATION: u8 = 6;
+    pub(super) const SIGNATURE: u8 = 8;
+}
+
+struct Call<'a> {
+    path: &'a str,
+    interface: &'a str,
+    member: &'a str,
+    signature: &'a str,
+}
+
+impl Call<'_> {
+    fn message(&self, serial: u32, body: &[u8]) -> Vec<u8> {
+        let mut message = Writer(vec![b'l', METHOD_CALL, 0, 1]);
+        message.number(u32::try_from(body.len()).unwrap_or(u32::MAX));
+        message.number(serial);
+        message.array(8, |fields| {
+            for (code, kind, value) in [
+                (field::PATH, "o", self.path),
+                (field::INTERFACE, "s", self.interface),
+                (field::MEMBER, "s", self.member),
+                (field::DESTINATION, "s", DESTINATION),
+            ] {
+                fields.align(8);
+                fields.0.push(code);
+                fields.signature(kind);
+                fields.text(value);
+            }
+            fields.align(8);
+            fields.0.push(field::SIGNATURE);
+            fields.signature("g");
+            fields.signature(self.signature);
+        });
+        message.align(8);
+        message.0.extend(body);
+        message.0
+    }
+}
+
+#[derive(Debug)]
+struct Answer {
+    kind: u8,
+    reply_serial: u32,
+    error_name: String,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn read_fields(&mut self, fields: &[u8]) -> Option<()> {
+        let mut reader = Reader::new(fields);
+        while reader.at < fields.len() {
+            reader.align(8);
+            let code = reader.byte()?;
+            match (code, reader.signature()?.as_str()) {
+                (field::REPLY_SERIAL, "u") => self.reply_serial = reader.number()?,
+                (field::ERROR_NAME, "s") => self.error_name = reader.text()?,
+                (_, "s" | "o") => reader.text().map(drop)?,
+                (_, "g") => reader.signature().map(drop)?,
+                (_, "u") => reader.number().map(drop)?,
+                _ => return None,
+            }
+        }
+        Some(())
+    }
+}
+
+struct Lengths {
+    fields: usize,
+    fields_unpadded: usize,
+    body: usize,
+}
+
+fn header_lengths(fixed: &[u8; FIXED]) -> Option<Lengths> {
+    if fixed[0] != b'l' {
+        return None;
+    }
+    let number = |at: usize| {
+        let bytes: [u8; 4] = fixed.get(at..at + 4)?.try_into().ok()?;
+        usize::try_from(u32::from_le_bytes(bytes)).ok()
+    };
+    let (body, fields) = (number(4)?, number(12)?);
+    let lengths = Lengths {
+        fields: fields.next_multiple_of(8),
+        fields_unpadded: fields,
+        body,
+    };
+    (body <= MAX_MESSAGE && fields <= MAX_MESSAGE).then_some(lengths)
+}
+
+/// Values in their wire form ("Marshaling").
+#[derive(Default)]
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn align(&mut self, to: usize) {
+        self.0.resize(self.0.len().next_multiple_of(to), 0);
+    }
+
+    fn number(&mut self, value: u32) {
+        self.align(4);
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(u32::try_from(text.len()).unwrap_or(u32::MAX));
+        self.0.extend(text.as_bytes());
+        self.0.push(0);
+    }
+
+    fn signature(&mut self, signature: &str) {
+        self.0
+            .push(u8::try_from(signature.len()).unwrap_or(u8::MAX));
+        self.0.extend(signature.as_bytes());
+        self.0.push(0);
+    }
+
+    /// An array whose elements begin at multiples of `align`; its length counts from there.
+    fn array(&mut self, align: usize, elements: impl FnOnce(&mut Writer)) {
+        self.number(0);
+        let length_at = self.0.len() - 4;
+        self.align(align);
+        let begin = self.0.len();
+        elements(self);
+        let length = u32::try_from(self.0.len() - begin).unwrap_or(u32::MAX);
+        self.0[length_at..length_at + 4].copy_from_slice(&length.to_le_bytes());
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Reader { bytes, at: 0 }
+    }
+
+    fn align(&mut self, to: usize) {
+        self.at = self.at.next_multiple_of(to);
+    }
+
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let taken = self.bytes.get(self.at..self.at.checked_add(length)?)?;
+        self.at += length;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|bytes| bytes[0])
+    }
+
+    fn number(&mut self) -> Option<u32> {
+        self.align(4);
+        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let length = usize::try_from(self.number()?).ok()?;
+        self.string(length)
+    }
+
+    fn signature(&mut self) -> Option<String> {
+        let length = usize::from(self.byte()?);
+        self.string(length)
+    }
+
+    fn string(&mut self, length: usize) -> Option<String> {
+        let text = self.take(length)?;
+        self.take(1)?;
+        String::from_utf8(text.to_vec()).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::thread::JoinHandle;
+
+    const SCOPE: &str = "libpod-c0ffee.scope";
+
+    fn rule(access: &str) -> Rule {
+        Rule {
+            major: 243,
+            minor: 0,
+            access: access.to_owned().try_into().unwrap(),
+        }
+    }
+
+    /// A message as systemd sends it.
+    fn reply(kind: u8, serial: u32, error: Option<&str>, body: &[u8]) -> Vec<u8> {
+        let mut message = Writer(vec![b'l', kind, 1, 1]);
+        message.number(u32::try_from(body.len()).unwrap());
+        message.number(77);
+        message.array(8, |fields| {
+            fields.align(8);
+            fields.0.push(field::REPLY_SERIAL);
+            fields.signature("u");
+            fields.number(serial);
+            if let Some(name) = error {
+                fields.align(8);
+                fields.0.push(field::ERROR_NAME);
+                fields.signature("s");
+                fields.text(name);
+            }
+            fields.align(8);
+            fields.0.push(field::SIGNATURE);
+            fields.signature("g");
+            fields.signature("s");
+        });
+        message.align(8);
+        message.0.extend(body);
+        message.0
+    }
+
+    fn text_body(text: &str) -> Vec<u8> {
+        let mut body = Writer::default();
+        body.text(text);
+        body.0
+    }
+
+    fn variant_body(text: &str) -> Vec<u8> {
+        let mut body = Writer::default();
+        body.signature("s");
+        body.text(text);
+        body.0
+    }
+
+    /// Plays systemd for one connection: takes the handshake and answers with `replies`. The
+    /// result is all that was received.
+    fn play(
+        dir: &tempfile::TempDir,
+        hello: &'static str,
+        replies: Vec<Vec<u8>>,
+    ) -> JoinHandle<Vec<u8>> {
+        let listener = UnixListener::bind(dir.path().join("private")).unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut heard = Vec::new();
+            let hear = |stream: &mut UnixStream, heard: &mut Vec<u8>| {
+                let mut buffer = [0; 65536];
+                let read = stream.read(&mut buffer).unwrap();
+                heard.extend(&buffer[..read]);
+            };
+            while !heard.ends_with(b"\r\n") {
+                hear(&mut stream, &mut heard);
+            }
+            stream.write_all(hello.as_bytes()).unwrap();
+            for reply in replies {
+                let before = heard.len();
+                while heard.len() < before + FIXED || heard.ends_with(b"BEGIN\r\n") {
+                    hear(&mut stream, &mut heard);
+                }
+                stream.write_all(&reply).unwrap();
+            }
+            heard
+        })
+    }
+
+    fn connect(dir: &tempfile::TempDir) -> Systemd {
+        Systemd::connect(&dir.path().join("private"), SCOPE)
+            .unwrap()
+            .unwrap()
+    }
+
+    #[test]
+    fn without_systemd_there_is_nobody_to_ask() {
+        let dir = tempfile::tempdir().unwrap();
+        let none = Systemd::connect(&dir.path().join("private"), SCOPE).unwrap();
+        assert!(none.is_none());
+    }
+
+    #[test]
+    fn the_policy_is_asked_for_and_a_device_is_added() {
+        let dir = tempfile::tempdir().unwrap();
+        // What is no answer to the call is passed over.
+        let mut signal = reply(4, 9, None, &text_body("noise"));
+        signal.extend(reply(METHOD_RETURN, 1, None, &variant_body("strict")));
+        let done = reply(METHOD_RETURN, 2, None, &[]);
+        let server = play(&dir, "OK 0123\r\n", vec![signal, done]);
+        let mut systemd = connect(&dir);
+        assert_eq!(systemd.policy().unwrap(), Policy::Closed);
+        systemd.allow(&[rule("rw")]).unwrap();
+        let heard = server.join().unwrap();
+        let heard = String::from_utf8_lossy(&heard).into_owned();
+        assert!(heard.starts_with("\0AUTH EXTERNAL "), "{heard:?}");
+        for word in [
+            "/org/freedesktop/systemd1/unit/libpod_2dc0ffee_2escope",
+            "DevicePolicy",
+            "SetUnitProperties",
+            "libpod-c0ffee.scope",
+            "/dev/char/243:0",
+        ] {
+            assert!(heard.contains(word), "{word}: {heard:?}");
+        }
+    }
+
+    #[test]
+    fn an_open_scope_is_told_from_a_closed_one() {
+        for (word, policy) in [("auto", Policy::Open), ("closed", Policy::Closed)] {
+            let dir = tempfile::tempdir().unwrap();
+            let answer = reply(METHOD_RETURN, 1, None, &variant_body(word));
+            let server = play(&dir, "OK 0\r\n", vec![answer]);
+            assert_eq!(connect(&dir).policy().unwrap(), policy);
+            server.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_systemd_refuses_is_said_in_its_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = "org.freedesktop.systemd1.NoSuchUnit";
+        let answer = reply(ERROR, 1, Some(name), &text_body("Unit not loaded."));
+        let server = play(&dir, "OK 0\r\n", vec![answer]);
+        let message = connect(&dir).allow(&[rule("r")]).unwrap_err().to_string();
+        assert!(
+            message.contains("NoSuchUnit: Unit not loaded."),
+            "{message}"
+        );
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn nonsense_ends_the_conversation() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = play(&dir, "REJECTED EXTERNAL\r\n", Vec::new());
+        let refused = Systemd::connect(&dir.path().join("private"), SCOPE);
+        assert!(refused.unwrap_err().to_string().contains("REJECTED"));
+        server.join().unwrap();
+
+        let mut huge = reply(METHOD_RETURN, 1, None, &[]);
+        huge[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        let mut big_endian = reply(METHOD_RETURN, 1, None, &[]);
+        big_endian[0] = b'B';
+        let mut odd_field = reply(METHOD_RETURN, 1, None, &[]);
+        odd_field[18] = b'x';
+        for answer in [huge, big_endian, odd_field] {
+            let dir = tempfile::tempdir().unwrap();
+            let server = play(&dir, "OK 0\r\n", vec![answer]);
+            let message = connect(&dir).policy().unwrap_err().to_string();
+            assert!(message.contains("makes no sense"), "{message}");
+            server.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_list_of_devices_has_the_specified_form() {
+        let body = set_device_allow("a.scope", &[rule("rw")]);
+        let mut reader = Reader::new(&body);
+        assert_eq!(reader.text().unwrap(), "a.scope");
+        assert_eq!(reader.number(), Some(1));
+        let properties = reader.number().unwrap();
+        reader.align(8);
+        assert_eq!(reader.at + usize::try_from(properties).unwrap(), body.len());
+        assert_eq!(reader.text().unwrap(), "DeviceAllow");
+        assert_eq!(reader.signature().unwrap(), "a(ss)");
+        let entries = reader.number().unwrap();
+        reader.align(8);
+        assert_eq!(reader.at + usize::try_from(entries).unwrap(), body.len());
+        assert_eq!(reader.text().unwrap(), "/dev/char/243:0");
+        assert_eq!(reader.text().unwrap(), "rw");
+    }
+
+    #[test]
+    fn a_unit_s_name_becomes_a_part_of_a_path() {
+        assert_eq!(escape("libpod-1.scope"), "libpod_2d1_2escope");
+        assert_eq!(escape("1a"), "_31a");
+    }
+}

@@ -1,0 +1,345 @@
+//! Where mounts go in the container's root: looked at, made where that is safe, and held by
+//! descriptor from then on.
+//!
+//! What is made under somebody's bind mount or volume appears on the host, so a target is made only
+//! on the root file system's own mount, or on a tmpfs that the container's configuration asks for
+//! there; told by the mount's id and type, on the descriptor of the directory it is made in.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, mkdirat, openat, statx, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::mountinfo;
+use super::record::{Kind, Made};
+use crate::container_root::ContainerRoot;
+use crate::cover::Ground;
+
+/// Why nothing is mounted somewhere.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// A step failed.
+    #[error("{action} {path:?} in the container: {error}")]
+    Step {
+        /// What was done.
+        action: &'static str,
+        /// The path in the container.
+        path: PathBuf,
+        /// Why.
+        error: Errno,
+    },
+    /// Something else is there.
+    #[error("{path:?} in the container is no {wanted}; use another image, or one without it")]
+    Kind {
+        /// The path in the container.
+        path: PathBuf,
+        /// What was wanted.
+        wanted: &'static str,
+    },
+    /// Its directory is not the container's own.
+    #[error(
+        "{path:?} would have to be made on a mount of its own ({fs_type}), whose files are not the container's; leave that mount out or use an image that has the file"
+    )]
+    Foreign {
+        /// The path in the container.
+        path: PathBuf,
+        /// The file system type there.
+        fs_type: String,
+    },
+    /// The mount there has peers.
+    #[error(
+        "{path:?} in the container lies on a mount that is shared with the host, where ours would appear too; leave rootfsPropagation and shared volumes out"
+    )]
+    Shared {
+        /// The path in the container.
+        path: PathBuf,
+    },
+    /// The root cannot be written.
+    #[error(
+        "the container's root is read-only and has no {path:?} to mount onto; use an image that has it, or the engine's --device"
+    )]
+    ReadOnly {
+        /// The path in the container.
+        path: PathBuf,
+    },
+}
+
+/// A place for a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The path in the container.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: Kind,
+    /// Where its directory lies, as the configuration says.
+    pub ground: Ground,
+}
+
+/// The container's root with its mounts, as seen from its mount namespace.
+#[derive(Debug)]
+pub struct Targets<'a> {
+    root: &'a ContainerRoot,
+    root_mount: u64,
+    mounts: &'a str,
+}
+
+impl<'a> Targets<'a> {
+    /// Looks at a root; `mounts` is the table of the process that lives in it.
+    ///
+    /// # Errors
+    /// [`TargetError::Step`].
+    pub fn new(root: &'a ContainerRoot, mounts: &'a str) -> Result<Self, TargetError> {
+        let root_mount = mount_of(root).map_err(step("looking at", Path::new("/")))?;
+        Ok(Targets {
+            root,
+            root_mount,
+            mounts,
+        })
+    }
+
+    /// Says what would have to be made for a target, outermost first; nothing where it is there, or
+    /// where what is made goes with the container.
+    ///
+    /// # Errors
+    /// [`TargetError`] where nothing may be mounted or made there.
+    pub fn look(&self, target: &Target) -> Result<Vec<Made>, TargetError> {
+        let mut missing = Vec::new();
+        let mut at = target.path.as_path();
+        let mut kind = target.kind;
+        loop {
+            match self.root.find(at) {
+                Ok(found) if missing.is_empty() => {
+                    self.judge_present(target, &found)?;
+                    break;
+                }
+                Ok(found) => {
+                    if kind_of(&found, at)? != Kind::Directory {
+                        return Err(TargetError::Kind {
+                            path: at.to_owned(),
+                            wanted: Kind::Directory.name(),
+                        });
+                    }
+                    if !self.judge_ground(target, &found)? {
+                        missing.clear();
+                    }
+                    break;
+                }
+                Err(Errno::NOENT) => missing.push(Made::planned(at, kind)),
+                Err(error) => return Err(step("looking up", at)(error)),
+            }
+            at = at.parent().unwrap_or(Path::new("/"));
+            kind = Kind::Directory;
+        }
+        missing.reverse();
+        Ok(missing)
+    }
+
+    /// Opens a target, and makes what is missing; what is made is told to `made` right away.
+    ///
+    /// # Errors
+    /// [`TargetError`].
+    pub fn open(&self, target: &Target, made: &mut Vec<Fresh>) -> Result<OwnedFd, TargetError> {
+        match self.root.find(&target.path) {
+            Ok(found) => {
+                self.judge_present(target, &found)?;
+                Ok(found)
+            }
+            Err(Errno::NOENT) => self.make(target, &target.path, target.kind, made),
+            Err(error) => Err(step("looking up", &target.path)(error)),
+        }
+    }
+
+    fn make(
+        &self,
+        target: &Target,
+        path: &Path,
+        kind: Kind,
+        made: &mut Vec<Fresh>,
+    ) -> Result<OwnedFd, TargetError> {
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(step("making", path)(Errno::INVAL));
+        };
+        let dir = match self.root.find(above) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => self.make(target, above, Kind::Directory, made)?,
+            Err(error) => return Err(step("looking up", above)(error)),
+        };
+        let lasts = self.judge_ground(target, &dir)?;
+        create(&dir, name, kind).map_err(|error| match error {
+            Errno::ROFS => TargetError::ReadOnly {
+                path: path.to_owned(),
+            },
+            error => step("making", path)(error),
+        })?;
+        // From here on it is there, whatever happens.
+        let at = made.len();
+        if lasts {
+            made.push(Fresh {
+                made: Made::planned(path, kind),
+                dir: dir.try_clone().map_err(|error| {
+                    let _ = unlinkat(&dir, name, removal(kind));
+                    step("making", path)(Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
+                })?,
+            });
+        }
+        let failed = step("opening", path);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let new = openat(&dir, name, flags, Mode::empty()).map_err(&failed)?;
+        let stat = fstat(&new).map_err(&failed)?;
+        if let Some(fresh) = made.get_mut(at) {
+            fresh.made.inode = Some(stat.st_ino);
+        }
+        self.judge_present(
+            &Target {
+                kind,
+                ..target.clone()
+            },
+            &new,
+        )?;
+        Ok(new)
+    }
+
+    fn judge_present(&self, target: &Target, found: &OwnedFd) -> Result<(), TargetError> {
+        if kind_of(found, &target.path)? != target.kind {
+            return Err(TargetError::Kind {
+                path: target.path.clone(),
+                wanted: target.kind.name(),
+            });
+        }
+        let id = mount_of(found).map_err(step("looking at", &target.path))?;
+        match mountinfo::find(self.mounts, id) {
+            Some(mount) if mount.is_shared => Err(TargetError::Shared {
+                path: target.path.clone(),
+            }),
+            Some(_) => Ok(()),
+            None => Err(self.foreign(target, "unknown")),
+        }
+    }
+
+    /// Whether something may be made in a directory; the result says whether it would outlive the
+    /// container.
+    fn judge_ground(&self, target: &Target, dir: &OwnedFd) -> Result<bool, TargetError> {
+        let id = mount_of(dir).map_err(step("looking at", &target.path))?;
+        if id == self.root_mount {
+            return Ok(true);
+        }
+        let Some(mount) = mountinfo::find(self.mounts, id) else {
+            return Err(self.foreign(target, "unknown"));
+        };
+        let is_fresh = mount.fs_type == "tmpfs" && mount.root == "/";
+        if target.ground == Ground::FreshTmpfs && is_fresh {
+            return Ok(false);
+        }
+        Err(self.foreign(target, mount.fs_type))
+    }
+
+    fn foreign(&self, target: &Target, fs_type: &str) -> TargetError {
+        TargetError::Foreign {
+            path: target.path.clone(),
+            fs_type: fs_type.to_owned(),
+        }
+    }
+}
+
+/// Something that was made just now.
+#[derive(Debug)]
+pub struct Fresh {
+    /// What it is.
+    pub made: Made,
+    /// The directory that it was made in.
+    dir: OwnedFd,
+}
+
+impl Fresh {
+    /// Takes it away again. This has to happen outside of the container's mount namespace: there
+    /// something may be mounted onto it, and unlink(2) minds the mounts of the caller's namespace
+    /// alone (fs/namei.c, `vfs_unlink`). By descriptor and name, since a lookup would find the mount.
+    pub fn remove(&self) {
+        if let Some(name) = self.made.path.file_name() {
+            // What stays is empty, and the error that led here is the one to tell.
+            let _ = unlinkat(&self.dir, name, removal(self.made.kind));
+        }
+    }
+}
+
+fn removal(kind: Kind) -> AtFlags {
+    match kind {
+        Kind::File => AtFlags::empty(),
+        Kind::Directory => AtFlags::REMOVEDIR,
+    }
+}
+
+/// Takes away what was made, the last first, where it is still what was made and empty.
+pub fn remove(root: &ContainerRoot, made: &[Made]) {
+    for made in made.iter().rev() {
+        // What stays is empty, and the error that led here is the one to tell.
+        let _ = remove_one(root, made);
+    }
+}
+
+fn remove_one(root: &ContainerRoot, made: &Made) -> Result<(), Errno> {
+    let (Some(above), Some(name)) = (made.path.parent(), made.path.file_name()) else {
+        return Ok(());
+    };
+    // Below another mount nothing was made that lasts.
+    let dir = root.find_on_own_mount(above)?;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = openat(&dir, name, flags, Mode::empty())?;
+    let stat = fstat(&found)?;
+    if made.inode.is_some_and(|inode| inode != stat.st_ino) {
+        return Ok(());
+    }
+    match (made.kind, FileType::from_raw_mode(stat.st_mode)) {
+        (Kind::File, FileType::RegularFile) if stat.st_size == 0 => {
+            unlinkat(&dir, name, removal(made.kind))
+        }
+        // A directory that holds something stays.
+        (Kind::Directory, FileType::Directory) => unlinkat(&dir, name, removal(made.kind)),
+        _ => Ok(()),
+    }
+}
+
+fn create(dir: &OwnedFd, name: &OsStr, kind: Kind) -> Result<(), Errno> {
+    match kind {
+        Kind::Directory => mkdirat(dir, name, Mode::from_raw_mode(0o755)),
+        Kind::File => {
+            let flags =
+                OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            openat(dir, name, flags, Mode::from_raw_mode(0o644)).map(drop)
+        }
+    }
+}
+
+fn kind_of(found: &OwnedFd, path: &Path) -> Result<Kind, TargetError> {
+    let stat = fstat(found).map_err(step("looking at", path))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => Ok(Kind::Directory),
+        FileType::RegularFile | FileType::CharacterDevice => Ok(Kind::File),
+        _ => Err(TargetError::Kind {
+            path: path.to_owned(),
+            wanted: "regular file, device node or directory",
+        }),
+    }
+}
+
+/// The id of the mount that a file is on (statx(2), Linux 5.8).
+fn mount_of(file: impl AsFd) -> Result<u64, Errno> {
+    let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+    if stat.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    Ok(stat.stx_mnt_id)
+}
+
+fn step(action: &'static str, path: &Path) -> impl Fn(Errno) -> TargetError {
+    let path = path.to_owned();
+    move |error| TargetError::Step {
+        action,
+        path: path.clone(),
+        error,
+    }
+}

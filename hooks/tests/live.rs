@@ -1,0 +1,828 @@
+//! Containers of this machine's runc that nothing of ours changed before they were made: the hook
+//! puts into them what they ask for.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Output;
+
+use common::{HOOK_THERE, NIC, Sandbox, WRAPPER_THERE, config, has_runc, skipped, stderr, stdout};
+use serde_json::{Value, json};
+
+const MAPPED: &str = "while read -r line; do case $line in *libonload.so*) echo mapped; break;; esac; done < /proc/self/maps";
+
+/// Prints how often something is mounted at a place.
+fn count_mounts(at: &str) -> String {
+    format!(
+        "n=0; while read -r a b c d point rest; do test \"$point\" = {at} && n=$((n+1)); done < /proc/self/mountinfo; echo $n"
+    )
+}
+
+fn hook(stage: &str) -> Value {
+    json!([{"path": HOOK_THERE, "args": ["onload-hook", stage],
+            "env": ["PATH=/usr/sbin:/usr/bin"], "timeout": 10}])
+}
+
+/// A configuration whose hooks are ours.
+fn live(annotations: &Value, command: &str) -> Value {
+    let mut config = config(annotations, command);
+    config["process"]["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 4096}]);
+    config["hooks"] = json!({"createRuntime": hook("createRuntime"), "poststop": hook("poststop")});
+    config
+}
+
+/// A host whose `/dev/onload` is a device that runc does not give by itself: the kernel's log, which
+/// may be opened for writing without any capability.
+fn host() -> Sandbox {
+    let sandbox = Sandbox::new();
+    fs::remove_file(sandbox.path("/dev/onload")).unwrap();
+    sandbox.node("/dev/onload", 1, 11);
+    sandbox
+}
+
+fn script_of(id: &str) -> String {
+    format!("exec timeout 60 runc --root /run/runc run -b /bundle {id}")
+}
+
+fn run(sandbox: &Sandbox, id: &str) -> Output {
+    sandbox.script(&script_of(id), b"")
+}
+
+/// A name that no other test has, nor this one in another run.
+fn unique() -> String {
+    let thread = std::thread::current();
+    format!(
+        "onload-ctk-{}-{}",
+        std::process::id(),
+        thread.name().unwrap()
+    )
+}
+
+/// The host with everything that a container could leave on it: files, those of the image too,
+/// mounts and cgroups.
+fn traces(sandbox: &Sandbox) -> BTreeSet<String> {
+    // The one directory that stays, for all containers.
+    let kept = Path::new("run/onload-ctk");
+    let files = sandbox.snapshot().into_iter();
+    let files = files.filter(|(path, _)| path != kept);
+    let files = files.map(|(path, what)| format!("{} {what}", path.display()));
+    let image =
+        "cd /bundle && find . -printf '%p %y %s %m %U %l\\n'; ls -d /sys/fs/cgroup/*/onload-ctk-*";
+    let image = stdout(&sandbox.script(image, b""));
+    let id = unique();
+    let image = image
+        .lines()
+        .filter(|line| line.starts_with('.') || line.contains(&id));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    files
+        .chain(image.map(str::to_owned))
+        .chain(mounts.lines().map(str::to_owned))
+        .collect()
+}
+
+/// What differs between the host before and now.
+fn differences(sandbox: &Sandbox, before: &BTreeSet<String>) -> Vec<String> {
+    let now = traces(sandbox);
+    now.symmetric_difference(before).cloned().collect()
+}
+
+const NOTHING: [String; 0] = [];
+
+/// Runs a container that must end well, and leave nothing behind.
+fn succeeds(sandbox: &Sandbox, config: &Value) -> String {
+    sandbox.bundle(config);
+    let before = traces(sandbox);
+    let output = run(sandbox, &unique());
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(
+        differences(sandbox, &before),
+        NOTHING,
+        "{}",
+        stderr(&output)
+    );
+    stdout(&output)
+}
+
+/// Runs a container that must not start, and leave nothing behind; what the hook says.
+fn refused(sandbox: &Sandbox, config: &Value) -> String {
+    sandbox.bundle(config);
+    let before = traces(sandbox);
+    let id = unique();
+    let output = run(sandbox, &id);
+    let line = one_line(&output, &id);
+    assert_eq!(differences(sandbox, &before), NOTHING, "{line}");
+    line
+}
+
+/// The one line that our hook says, out of what runc makes of it.
+fn one_line(output: &Output, id: &str) -> String {
+    let message = stderr(output);
+    assert!(!output.status.success(), "{message}");
+    assert!(!stdout(output).contains("started"), "{message}");
+    let said = message.matches("onload-hook createRuntime: ").count();
+    assert_eq!(said, 1, "{message}");
+    assert!(message.contains(&format!("container {id}: ")), "{message}");
+    // runc quotes what a hook said.
+    message.replace("\\\"", "\"")
+}
+
+#[test]
+fn a_container_can_open_the_nodes_and_has_the_library_and_the_preload() {
+    if !has_runc() {
+        return;
+    }
+    let command = format!(
+        "exec 3>/dev/onload && echo opened; {MAPPED}; echo ${{LD_PRELOAD:-no variable}}; \
+         /bin/sh -c '{MAPPED}'; read -r line < /etc/ld.so.preload; echo $line"
+    );
+    let config = live(&json!({"onload.dev/nic": "all"}), &command);
+    assert_eq!(
+        succeeds(&host(), &config),
+        "opened\nmapped\nno variable\nmapped\nlibonload.so\n"
+    );
+}
+
+#[test]
+fn a_device_is_opened_as_far_as_its_specification_says_and_no_other() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let command = "(exec 3>/dev/onload) && echo written; (exec 3</dev/onload) && echo read; \
+                   (exec 3<>/dev/onload) && echo both; while read -r rule; do case $rule in 'c 1:11 '*) echo $rule;; esac; done < /proc/1/root/devices; :";
+    let mut config = live(&json!({"onload.dev/nic-nodes": "all"}), command);
+    for (access, opened) in [("w", "written\n"), ("r", "")] {
+        let nodes = NIC
+            .replace("onload.dev/nic", "onload.dev/nic-nodes")
+            .replace(
+                r#"{"path":"/dev/onload","permissions":"rw"}"#,
+                &format!(r#"{{"path":"/dev/onload","permissions":"{access}"}}"#),
+            );
+        let mut nodes: Value = serde_json::from_str(&nodes).unwrap();
+        let edits = nodes["containerEdits"].as_object_mut().unwrap();
+        edits.remove("env");
+        edits.remove("mounts");
+        sandbox.file("/etc/cdi/onload.dev-nodes.json", nodes.to_string());
+        sandbox.allow(&["nic-nodes"], "");
+        config["process"]["capabilities"] = json!({});
+        let said = succeeds(&sandbox, &config);
+        assert_eq!(said, opened, "{access}");
+    }
+}
+
+#[test]
+fn an_exec_d_process_has_devices_and_preload() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let command = "while :; do read -r x < /proc/loadavg; done";
+    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), command));
+    let before = traces(&sandbox);
+    let id = unique();
+    let script = format!(
+        "r='runc --root /run/runc'
+         $r create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
+         $r start {id} || exit 12
+         $r exec {id} /bin/sh -c 'exec 3>/dev/onload && echo opened; {}'
+         cat /run/onload-ctk/{id}/state.json
+         $r kill {id} KILL; i=0; while $r state {id} | grep -q running && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
+         $r delete {id} || exit 15",
+        MAPPED.replace('\'', "\"")
+    );
+    let output = sandbox.script(&script, b"");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    let (said, state) = text.split_at("opened\nmapped\n".len());
+    assert_eq!(said, "opened\nmapped\n", "{}", stderr(&output));
+    let state: Value = serde_json::from_str(state).unwrap();
+    assert_eq!(
+        state["rules"],
+        json!([{"major": 1, "minor": 11, "access": "rw"}, {"major": 1, "minor": 5, "access": "rw"}])
+    );
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
+#[test]
+fn two_stages_and_another_door_give_what_one_gives() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let command = format!(
+        "{}; {}",
+        count_mounts("/dev/onload"),
+        count_mounts("/etc/ld.so.preload")
+    );
+    let mut config = live(&json!({"onload.dev/nic": "all"}), &command);
+    config["hooks"]["prestart"] = hook("prestart");
+    assert_eq!(succeeds(&sandbox, &config), "1\n1\n");
+
+    config["annotations"]["onload.dev/preload"] = json!("file");
+    sandbox.bundle(&config);
+    let id = unique();
+    let script =
+        format!("{WRAPPER_THERE} --root /run/runc run -b /bundle {id}; ls -A /run/onload-ctk");
+    let output = sandbox.script(&script, b"");
+    // runc made the node itself, so nothing is mounted there.
+    assert_eq!(stdout(&output), "0\n1\n", "{}", stderr(&output));
+}
+
+#[test]
+fn the_memory_lock_limit_rises_as_far_as_this_machine_lets_it() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let read = "while read -r a b c soft hard rest; do case \"$a $b $c\" in 'Max locked memory') echo $soft $hard;; esac; done < /proc/self/limits";
+    let own = stdout(&sandbox.script(read, b""));
+    let hard = own.split_whitespace().last().unwrap();
+    let may = rustix::thread::capabilities(None)
+        .unwrap()
+        .effective
+        .contains(rustix::thread::CapabilitySet::SYS_RESOURCE);
+    let want = if may { "unlimited" } else { hard };
+    let config = live(&json!({"onload.dev/rdma": "rxe0"}), read);
+    assert_eq!(succeeds(&sandbox, &config), format!("{want} {want}\n"));
+}
+
+#[test]
+fn what_comes_too_late_names_the_door_that_gives_it() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    sandbox.file(
+        "/etc/cdi/onload.dev-profile.json",
+        r#"{"cdiVersion":"0.3.0","kind":"onload.dev/profile","devices":[{"name":"latency","containerEdits":{"env":["EF_POLL_USEC=100","ONLOAD_CTK_PROFILE_LATENCY=latency"]}}]}"#,
+    );
+    sandbox.file(
+        "/etc/cdi/onload.dev-hugepages.json",
+        r#"{"cdiVersion":"0.5.0","kind":"onload.dev/hugepages","devices":[{"name":"2Mi","containerEdits":{"mounts":[{"hostPath":"hugetlbfs","containerPath":"/dev/hugepages-2Mi","type":"hugetlbfs","options":["nosuid","nodev","pagesize=2M","mode=1777"]}]}}]}"#,
+    );
+    sandbox.allow(&["nic", "rdma", "profile", "hugepages"], "");
+    for (annotations, key, door) in [
+        (
+            json!({"onload.dev/profile": "latency"}),
+            "onload.dev/profile",
+            "--device onload.dev/profile=latency",
+        ),
+        (
+            json!({"onload.dev/hugepages": "2Mi"}),
+            "onload.dev/hugepages",
+            "--device onload.dev/hugepages=2Mi",
+        ),
+        (
+            json!({"onload.dev/rdma": "rxe0", "onload.dev/ipc-lock": "true"}),
+            "onload.dev/ipc-lock",
+            "use the runtime onload",
+        ),
+        (
+            json!({"onload.dev/hugepages-limit": "2Mi=2Mi"}),
+            "onload.dev/hugepages-limit",
+            "use the runtime onload",
+        ),
+        (
+            json!({"onload.dev/nic": "all", "onload.dev/preload": "env"}),
+            "onload.dev/preload",
+            "--device onload.dev/nic=all",
+        ),
+    ] {
+        let message = refused(&sandbox, &live(&annotations, "echo started"));
+        assert!(message.contains(key) && message.contains(door), "{message}");
+    }
+}
+
+#[test]
+fn what_the_configuration_holds_already_is_not_refused() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    sandbox.file(
+        "/etc/cdi/onload.dev-profile.json",
+        r#"{"cdiVersion":"0.3.0","kind":"onload.dev/profile","devices":[{"name":"latency","containerEdits":{"env":["EF_POLL_USEC=100"]}}]}"#,
+    );
+    sandbox.allow(&["nic", "rdma", "profile"], "");
+    let mut config = live(
+        &json!({"onload.dev/nic": "all", "onload.dev/profile": "latency", "onload.dev/rdma": "rxe1",
+            "onload.dev/ipc-lock": "true", "onload.dev/preload": "env"}),
+        "echo started $EF_POLL_USEC",
+    );
+    config["process"]["env"] = json!(["PATH=/bin", "EF_POLL_USEC=7", "LD_PRELOAD=libonload.so"]);
+    let set = json!(["CAP_KILL", "CAP_IPC_LOCK"]);
+    config["process"]["capabilities"] =
+        json!({"bounding": set, "effective": set, "permitted": set});
+    assert_eq!(succeeds(&sandbox, &config), "started 7\n");
+}
+
+#[test]
+fn a_preload_without_a_bounded_table_is_refused() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+    config["process"]["rlimits"] =
+        json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 1_073_741_816}]);
+    let message = refused(&sandbox, &config);
+    assert!(
+        message.contains("a RLIMIT_NOFILE of 1073741816")
+            && message.contains("--ulimit nofile=1048576:1048576"),
+        "{message}"
+    );
+    config["process"]["rlimits"] = json!([]);
+    let message = refused(&sandbox, &config);
+    assert!(message.contains("no RLIMIT_NOFILE of its own"), "{message}");
+    config["annotations"]["onload.dev/preload"] = json!("off");
+    assert_eq!(succeeds(&sandbox, &config), "started\n");
+}
+
+#[test]
+fn an_operator_can_close_the_door_for_devices() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    sandbox.allow(&["nic", "rdma"], "live-devices = false");
+    let config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+    let message = refused(&sandbox, &config);
+    assert!(
+        message.contains("live-devices = false in /etc/onload-ctk/config.toml")
+            && message.contains("use the engine's --device"),
+        "{message}"
+    );
+}
+
+#[test]
+fn an_image_s_own_list_is_merged_and_comes_back() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let command = "while read -r line; do echo $line; done < /etc/ld.so.preload";
+    let config = live(&json!({"onload.dev/nic": "all"}), command);
+    sandbox.bundle(&config);
+    sandbox.file("/bundle/rootfs/etc/ld.so.preload", "libother.so # theirs\n");
+    assert_eq!(succeeds(&sandbox, &config), "libonload.so\nlibother.so\n");
+}
+
+#[test]
+fn a_libc_that_cannot_load_the_library_stops_the_container_or_skips_the_preload() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let config = live(
+        &json!({"onload.dev/nic": "all"}),
+        "test -e /etc/ld.so.preload || echo none",
+    );
+    sandbox.bundle(&config);
+    // A glibc that defines nothing beside a loader that nobody asks.
+    let libc = sandbox.path("/bundle/rootfs/usr/lib/x86_64-linux-gnu/libc.so.6");
+    let real = fs::read(&libc).unwrap();
+    fs::write(&libc, rename_versions(&real)).unwrap();
+    let before = traces(&sandbox);
+    let id = unique();
+    let output = run(&sandbox, &id);
+    let message = one_line(&output, &id);
+    assert!(message.contains("on-incompatible = \"skip\""), "{message}");
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
+/// glibc's version names as those of a libc that nobody knows.
+fn rename_versions(library: &[u8]) -> Vec<u8> {
+    let mut renamed = library.to_vec();
+    let mut at = 0;
+    while let Some(found) = renamed[at..]
+        .windows(6)
+        .position(|bytes| bytes == b"GLIBC_")
+    {
+        renamed[at + found] = b'H';
+        at += found + 6;
+    }
+    renamed
+}
+
+#[test]
+fn a_read_only_root_and_a_restart_work() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let command = "exec 3>/dev/onload && echo opened; (: > /file) || echo read-only";
+    let mut config = live(&json!({"onload.dev/nic": "all"}), command);
+    config["root"]["readonly"] = json!(true);
+    for _ in 0..2 {
+        assert_eq!(succeeds(&sandbox, &config), "opened\nread-only\n");
+    }
+}
+
+#[test]
+fn three_containers_at_once_in_one_root_do_not_meet() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let command = format!("exec 3>/dev/onload && echo opened; {MAPPED}");
+    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), &command));
+    let before = traces(&sandbox);
+    let id = unique();
+    let one = |n: u32| {
+        format!("timeout 60 runc --root /run/runc run -b /bundle {id}{n} > /tmp/out{n} 2>&1 & ")
+    };
+    let script = format!("{}{}{} wait; cat /tmp/out*", one(1), one(2), one(3));
+    let output = sandbox.script(&script, b"");
+    assert_eq!(stdout(&output), "opened\nmapped\n".repeat(3));
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
+#[test]
+fn a_user_namespace_of_its_own_works() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let command = format!(
+        "exec 3>/dev/onload && echo opened; {MAPPED}; while read -r map; do echo $map; done < /proc/self/uid_map"
+    );
+    let mut config = live(&json!({"onload.dev/nic": "all"}), &command);
+    let mappings = json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
+    config["linux"]["uidMappings"] = mappings.clone();
+    config["linux"]["gidMappings"] = mappings;
+    config["linux"]["namespaces"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"type": "user"}));
+    sandbox.bundle(&config);
+    let chown = sandbox.script("chown -hR 100000:100000 /bundle/rootfs", b"");
+    assert!(chown.status.success());
+    let before = traces(&sandbox);
+    let output = run(&sandbox, &unique());
+    assert_eq!(
+        stdout(&output),
+        "opened\nmapped\n0 100000 65536\n",
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
+#[test]
+fn a_volume_over_a_target_is_refused_and_stays_empty() {
+    if !has_runc() {
+        return;
+    }
+    for (at, options) in [
+        ("/dev", vec!["rbind", "rw"]),
+        ("/usr/lib64", vec!["bind", "rw"]),
+        ("/usr", vec!["bind", "ro"]),
+        ("/etc", vec!["bind", "rshared"]),
+    ] {
+        let sandbox = host();
+        let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+        sandbox.bundle(&config);
+        // What the container starts must be there.
+        let copied = sandbox.script(
+            &format!("mkdir -p /volume && cp -a /bundle/rootfs{at}/. /volume"),
+            b"",
+        );
+        assert!(copied.status.success());
+        config["mounts"].as_array_mut().unwrap().push(
+            json!({"destination": at, "type": "bind", "source": "/volume", "options": options}),
+        );
+        let message = refused(&sandbox, &config);
+        assert!(
+            message.contains("lies under the mount at"),
+            "{at}: {message}"
+        );
+    }
+}
+
+#[test]
+fn a_shared_root_carries_nothing_to_the_host() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+    config["linux"]["rootfsPropagation"] = json!("shared");
+    sandbox.bundle(&config);
+    // mount(8) keeps notes there.
+    sandbox.mkdir("/run/mount");
+    let before = traces(&sandbox);
+    let id = unique();
+    let script = format!(
+        "mount --bind /bundle /bundle; mount --make-shared /bundle; {}",
+        script_of(&id)
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(stdout(&output), "started\n", "{}", stderr(&output));
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
+#[test]
+fn a_target_on_a_mount_that_is_shared_with_the_host_is_refused() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+    sandbox.file("/volume/library", "theirs");
+    config["mounts"].as_array_mut().unwrap().push(
+        json!({"destination": "/usr/lib64/libonload.so", "type": "bind", "source": "/volume/library", "options": ["bind", "rshared"]}),
+    );
+    sandbox.bundle(&config);
+    sandbox.file("/bundle/rootfs/usr/lib64/libonload.so", "");
+    sandbox.mkdir("/run/mount");
+    let before = traces(&sandbox);
+    let id = unique();
+    let script = format!(
+        "mount --make-rshared /; mount --bind /volume /volume; mount --make-shared /volume; cat /proc/self/mountinfo > /tmp/before
+         {}; echo $?; cat /proc/self/mountinfo | diff - /tmp/before && echo same",
+        script_of(&id).replace("exec ", "")
+    );
+    let output = sandbox.script(&script, b"");
+    let message = stderr(&output);
+    assert_eq!(stdout(&output), "1\nsame\n", "{message}");
+    assert!(
+        message.contains("lies on a mount that is shared with the host"),
+        "{message}"
+    );
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
+#[test]
+fn links_of_the_image_that_lead_out_stay_inside_or_are_refused() {
+    if !has_runc() {
+        return;
+    }
+    for (link, target) in [
+        ("usr/lib64", "/proc/self/root/etc"),
+        ("etc", "/proc/self/root/etc"),
+        ("etc", "../../../../../../../etc"),
+        ("etc", "/host/etc"),
+        ("usr/lib64", "/host/usr/lib64"),
+        ("etc/ld.so.preload", "/host/etc/nothing"),
+        ("etc/ld.so.preload", "/nowhere/nothing"),
+        ("etc/ld.so.preload", "/proc/self/fd/0"),
+        ("etc", "etc"),
+    ] {
+        let sandbox = host();
+        let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+        config["mounts"].as_array_mut().unwrap().push(
+            json!({"destination": "/host", "type": "bind", "source": "/", "options": ["rbind", "rw"]}),
+        );
+        sandbox.bundle(&config);
+        sandbox.mkdir("/bundle/rootfs/host");
+        let place = sandbox.path(&format!("/bundle/rootfs/{link}"));
+        let _ = fs::rename(&place, sandbox.path("/bundle/rootfs/moved"));
+        symlink(target, &place).unwrap();
+        let before = traces(&sandbox);
+        let output = run(&sandbox, &unique());
+        assert_eq!(
+            differences(&sandbox, &before),
+            NOTHING,
+            "{link} -> {target}: {}",
+            stderr(&output)
+        );
+        if target.contains("/host") || target.contains("/proc") {
+            assert!(!output.status.success(), "{link} -> {target}");
+        }
+    }
+}
+
+#[test]
+fn a_place_that_is_no_file_is_refused() {
+    if !has_runc() {
+        return;
+    }
+    for kind in ["fifo", "directory", "socket", "sparse"] {
+        let sandbox = host();
+        let config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+        sandbox.bundle(&config);
+        let path = "/bundle/rootfs/etc/ld.so.preload";
+        match kind {
+            "fifo" => drop(sandbox.script(&format!("mkfifo {path}"), b"")),
+            "directory" => sandbox.mkdir(path),
+            "sparse" => fs::File::create(sandbox.path(path))
+                .unwrap()
+                .set_len(10 << 30)
+                .unwrap(),
+            _ => drop(std::os::unix::net::UnixListener::bind(sandbox.path(path)).unwrap()),
+        }
+        let before = traces(&sandbox);
+        let id = unique();
+        let message = one_line(&run(&sandbox, &id), &id);
+        assert!(message.contains("ld.so.preload"), "{kind}: {message}");
+        assert_eq!(differences(&sandbox, &before), NOTHING);
+    }
+}
+
+#[test]
+fn a_process_in_the_host_s_mount_namespace_is_never_touched() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), ":"));
+    let before = traces(&sandbox);
+    let script = format!(
+        "printf '{{\"id\":\"c1\",\"pid\":%s,\"bundle\":\"/bundle\",\"annotations\":{{\"onload.dev/nic\":\"all\"}}}}' $$ | {HOOK_THERE} createRuntime"
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("shares this host's mount namespace"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
+#[test]
+fn reapply_opens_the_devices_of_that_very_process_once_more() {
+    if !has_runc() {
+        return;
+    }
+    if !Path::new("/sys/fs/cgroup/devices/devices.allow").exists() {
+        skipped("taking a device away by hand needs the devices controller of cgroup v1");
+        return;
+    }
+    let sandbox = host();
+    let command = "while :; do read -r x < /proc/loadavg; done";
+    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), command));
+    let before = traces(&sandbox);
+    let id = unique();
+    let script = format!(
+        "r='runc --root /run/runc'
+         $r create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
+         $r start {id} || exit 12
+         opens() {{ $r exec {id} /bin/sh -c 'exec 3>/dev/onload' 2> /dev/null && echo opens || echo closed; }}
+         opens
+         echo 'c 1:11 rw' > /sys/fs/cgroup/devices/{id}/devices.deny
+         opens
+         {HOOK_THERE} reapply {id}; echo $?
+         opens
+         s=/run/onload-ctk/{id}/state.json; cp $s /tmp/state; sed 's/\"startTime\":/&1/' /tmp/state > $s
+         {HOOK_THERE} reapply {id}; echo $?
+         sed 's/\"pid\":[0-9]*/\"pid\":4194303/' /tmp/state > $s
+         {HOOK_THERE} reapply {id}; echo $?
+         cp /tmp/state $s; echo 'live-devices = false' > /tmp/line; cp /etc/onload-ctk/config.toml /tmp/config; sed -i '1r /tmp/line' /etc/onload-ctk/config.toml
+         {HOOK_THERE} reapply {id}; echo $?
+         {HOOK_THERE} reapply {id}x; echo $?
+         cp /tmp/config /etc/onload-ctk/config.toml
+         $r kill {id} KILL; i=0; while $r state {id} | grep -q running && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
+         $r delete {id} || exit 15"
+    );
+    let output = sandbox.script(&script, b"");
+    let message = stderr(&output);
+    assert_eq!(
+        stdout(&output),
+        "opens\nclosed\n0\nopens\n1\n1\n1\n1\n",
+        "{message}"
+    );
+    let lines: Vec<&str> = message.lines().collect();
+    for (line, wanted) in lines.iter().zip([
+        "that process is another one",
+        "/proc/4194303",
+        "live-devices = false in /etc/onload-ctk/config.toml",
+        "has no state.json",
+    ]) {
+        assert!(line.contains(wanted), "{wanted}: {message}");
+    }
+    assert_eq!(lines.len(), 4, "{message}");
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
+/// The system calls whose failure is tried, each with an error that it may have.
+const CALLS: [(&str, &str); 16] = [
+    ("openat", "EMFILE"),
+    ("openat2", "EMFILE"),
+    ("fstat", "EIO"),
+    ("newfstatat", "EIO"),
+    ("statx", "EIO"),
+    ("read", "EIO"),
+    ("write", "ENOSPC"),
+    ("fsync", "EIO"),
+    ("fchmod", "EROFS"),
+    ("renameat", "EIO"),
+    ("mkdirat", "ENOSPC"),
+    ("open_tree", "ENOMEM"),
+    ("mount_setattr", "ENOSYS"),
+    ("setns", "EPERM"),
+    ("move_mount", "EINVAL"),
+    ("prlimit64", "EINVAL"),
+];
+
+/// A container whose hook runs under strace, and is called at the end or not.
+fn traced_host(has_poststop: bool) -> Sandbox {
+    let sandbox = host();
+    sandbox.file(
+        "/opt/onload/traced",
+        format!("#!/bin/sh\nexec strace -qq -o /tmp/trace $(cat /tmp/options) {HOOK_THERE} createRuntime\n"),
+    );
+    sandbox.chmod("/opt/onload/traced", 0o755);
+    let mut config = live(
+        &json!({"onload.dev/nic": "all", "onload.dev/rdma": "rxe0"}),
+        "echo started",
+    );
+    config["hooks"]["createRuntime"] =
+        json!([{"path": "/opt/onload/traced", "env": ["PATH=/usr/bin:/bin"]}]);
+    config["hooks"]
+        .as_object_mut()
+        .unwrap()
+        .retain(|stage, _| stage == "createRuntime" || has_poststop);
+    sandbox.bundle(&config);
+    sandbox
+}
+
+/// Runs it with these options of strace.
+fn traced(sandbox: &Sandbox, options: &str) -> Output {
+    sandbox.file("/tmp/options", options);
+    run(sandbox, &unique())
+}
+
+/// The calls that a run made while it changed something, each with its number among its like.
+fn changing_calls(sandbox: &Sandbox) -> Vec<(&'static str, &'static str, usize)> {
+    let trace = sandbox.read("/tmp/trace");
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut found = Vec::new();
+    let mut has_begun = false;
+    for line in trace.lines() {
+        let name = line.split('(').next().unwrap();
+        let Some((call, error)) = CALLS.into_iter().find(|(call, _)| *call == name) else {
+            continue;
+        };
+        let nth = seen.entry(call).or_default();
+        *nth += 1;
+        // The first thing that is made is the container's directory.
+        has_begun |= call == "mkdirat";
+        // A warning that cannot be said, and a size that would have spared an allocation.
+        let is_idle = line.starts_with("write(2,") || line.contains("STATX_ALL");
+        if has_begun && !is_idle {
+            found.push((call, error, *nth));
+        }
+    }
+    found
+}
+
+fn has_strace() -> bool {
+    let found = has_runc() && Path::new("/usr/bin/strace").exists();
+    if !found {
+        skipped("making system calls fail needs /usr/bin/strace");
+    }
+    found
+}
+
+#[test]
+fn whichever_system_call_fails_the_container_does_not_start_and_nothing_is_left() {
+    if !has_strace() {
+        return;
+    }
+    let sandbox = traced_host(false);
+    let before = traces(&sandbox);
+    let output = traced(&sandbox, "");
+    assert_eq!(stdout(&output), "started\n", "{}", stderr(&output));
+    // Nobody cleans up here but the hook itself, where it fails.
+    let id = unique();
+    let state = format!("{{\"id\":\"{id}\",\"status\":\"stopped\"}}");
+    let script = format!("exec {HOOK_THERE} poststop");
+    assert!(sandbox.script(&script, state.as_bytes()).status.success());
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+    let calls = changing_calls(&sandbox);
+    for (call, error, nth) in &calls {
+        let inject = format!("-e inject={call}:error={error}:when={nth}");
+        let output = traced(&sandbox, &inject);
+        let injected = sandbox.read("/tmp/trace");
+        let injected = injected.lines().find(|line| line.ends_with("(INJECTED)"));
+        println!("{} {}", injected.unwrap(), stderr(&output));
+        one_line(&output, &unique());
+        assert_eq!(differences(&sandbox, &before), NOTHING, "{inject}");
+    }
+    println!("{} failures were tried", calls.len());
+}
+
+#[test]
+fn whenever_the_hook_is_killed_the_container_does_not_start_and_nothing_is_left() {
+    if !has_strace() {
+        return;
+    }
+    let sandbox = traced_host(true);
+    let before = traces(&sandbox);
+    assert_eq!(stdout(&traced(&sandbox, "")), "started\n");
+    let calls = changing_calls(&sandbox);
+    for (call, _, nth) in &calls {
+        let inject = format!("-e inject={call}:signal=KILL:when={nth}");
+        let output = traced(&sandbox, &inject);
+        assert!(!output.status.success(), "{inject}");
+        assert_eq!(stdout(&output), "", "{inject}");
+        assert_eq!(differences(&sandbox, &before), NOTHING, "{inject}");
+    }
+    println!("it was killed {} times", calls.len());
+}

@@ -1,0 +1,245 @@
+//! Device programs of cgroup v2, on cgroups made for the test: extended in place, never piled up,
+//! and put back.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use onload_hooks::live::bpf::{self, Program};
+use onload_hooks::live::cgroup::{Dir, Place};
+use onload_hooks::live::devices::{self, Changes, DevicesError};
+use onload_hooks::live::mountinfo;
+use onload_hooks::live::program::{answer, extend};
+use onload_hooks::live::rule::Rule;
+
+const ID: &str = "c0ffee";
+
+fn rule(major: u32, minor: u32, access: &str) -> Rule {
+    Rule {
+        major,
+        minor,
+        access: access.to_owned().try_into().unwrap(),
+    }
+}
+
+/// The kernel's log: everybody may write to it whom the cgroup lets.
+fn kmsg() -> Rule {
+    rule(1, 11, "w")
+}
+
+/// A cgroup of this test's own, removed at the end with those in it.
+struct Cgroups {
+    mount: PathBuf,
+    name: String,
+}
+
+impl Cgroups {
+    fn new(name: &str) -> Option<Self> {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mount = mountinfo::parse(&table)
+            .find(|mount| mount.fs_type == "cgroup2")
+            .map(|mount| PathBuf::from(mount.point));
+        let own = |mount: PathBuf| Cgroups {
+            mount,
+            name: format!("onload-ctk-{}-{name}", std::process::id()),
+        };
+        let usable = |own: &Cgroups| {
+            rustix::process::geteuid().is_root() && fs::create_dir(own.at("")).is_ok()
+        };
+        let found = mount.map(own).filter(usable);
+        if found.is_none() {
+            println!("skipped: attaching programs needs root and a cgroup v2 hierarchy");
+        }
+        found
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.mount.join(&self.name).join(path)
+    }
+
+    /// Makes a cgroup with a program that a runtime could have attached: it allows /dev/null.
+    fn container(&self, path: &str) {
+        fs::create_dir_all(self.at(path)).unwrap();
+        self.attach(path, &extend(&answer(0), &[rule(1, 3, "rwm")]).unwrap());
+    }
+
+    fn attach(&self, path: &str, insns: &[u64]) {
+        let program = bpf::load(&Program {
+            name: *b"runtime\0\0\0\0\0\0\0\0\0",
+            is_gpl: false,
+            insns: insns.to_vec(),
+        })
+        .unwrap();
+        let dir = File::open(self.at(path)).unwrap();
+        bpf::attach(dir.as_fd(), &program).unwrap();
+    }
+
+    fn programs(&self, path: &str) -> Vec<u32> {
+        bpf::query(File::open(self.at(path)).unwrap().as_fd())
+            .unwrap()
+            .ids
+    }
+
+    fn place(&self, path: &str) -> Place {
+        Place::V2(Dir {
+            mount: self.mount.clone(),
+            path: Path::new(&self.name).join(path),
+        })
+    }
+
+    fn allow(&self, path: &str, rules: &[Rule]) -> Result<Changes, DevicesError> {
+        let nobody = Path::new("/nonexistent/systemd");
+        devices::allow_through(&self.place(path), &ID.parse().unwrap(), rules, nobody)
+    }
+
+    /// Whether a process in a cgroup can write to a device.
+    fn opens(&self, path: &str, device: &str) -> bool {
+        let procs = self.at(path).join("cgroup.procs");
+        let script = format!("echo $$ > {} && exec 3>{device}", procs.display());
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        let refused = message.contains("Operation not permitted");
+        assert_ne!(output.status.success(), refused, "{message}");
+        !refused
+    }
+}
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        let mut dirs = vec![self.at("")];
+        let mut at = 0;
+        while let Some(dir) = dirs.get(at).cloned() {
+            at += 1;
+            let entries = fs::read_dir(dir)
+                .unwrap()
+                .map(|entry| entry.unwrap().path());
+            dirs.extend(entries.filter(|path| path.is_dir()));
+        }
+        for dir in dirs.iter().rev() {
+            let _ = fs::remove_dir(dir);
+        }
+    }
+}
+
+#[test]
+fn a_program_is_extended_in_place_and_only_once() {
+    let Some(cgroups) = Cgroups::new("one") else {
+        return;
+    };
+    cgroups.container(ID);
+    let before = cgroups.programs(ID);
+    assert!(!cgroups.opens(ID, "/dev/kmsg") && cgroups.opens(ID, "/dev/null"));
+    let changes = cgroups.allow(ID, &[kmsg()]).unwrap();
+    assert!(changes.warnings.is_empty(), "{:?}", changes.warnings);
+    assert!(cgroups.opens(ID, "/dev/kmsg") && cgroups.opens(ID, "/dev/null"));
+    assert!(!cgroups.opens(ID, "/dev/zero"), "nothing else is opened");
+    let after = cgroups.programs(ID);
+    assert_eq!((before.len(), after.len()), (1, 1));
+    assert_ne!(before, after);
+    cgroups.allow(ID, &[kmsg()]).unwrap();
+    assert_eq!(cgroups.programs(ID), after, "there was nothing left to do");
+}
+
+#[test]
+fn every_one_of_several_programs_is_extended() {
+    let Some(cgroups) = Cgroups::new("several") else {
+        return;
+    };
+    cgroups.container(ID);
+    cgroups.container(ID);
+    cgroups.attach(ID, &answer(1));
+    cgroups.allow(ID, &[kmsg(), rule(1, 5, "rw")]).unwrap();
+    assert_eq!(cgroups.programs(ID).len(), 3);
+    assert!(cgroups.opens(ID, "/dev/kmsg") && cgroups.opens(ID, "/dev/zero"));
+}
+
+#[test]
+fn crun_s_cgroup_and_its_scope_are_both_extended() {
+    let Some(cgroups) = Cgroups::new("crun") else {
+        return;
+    };
+    let scope = format!("libpod-{ID}.scope");
+    let leaf = format!("{scope}/container");
+    cgroups.container(&scope);
+    cgroups.container(&leaf);
+    let changes = cgroups.allow(&leaf, &[kmsg()]).unwrap();
+    assert!(cgroups.opens(&leaf, "/dev/kmsg"));
+    assert!(
+        changes.warnings.len() == 1 && changes.warnings[0].contains("systemd is not at"),
+        "{:?}",
+        changes.warnings
+    );
+}
+
+#[test]
+fn a_cgroup_around_the_container_s_is_never_changed() {
+    let Some(cgroups) = Cgroups::new("around") else {
+        return;
+    };
+    cgroups.container("pod");
+    let leaf = format!("pod/{ID}");
+    cgroups.container(&leaf);
+    let before = cgroups.programs("pod");
+    let changes = cgroups.allow(&leaf, &[kmsg()]).unwrap();
+    assert_eq!(cgroups.programs("pod"), before);
+    assert!(!cgroups.opens("pod", "/dev/kmsg"));
+    assert!(
+        changes.warnings[0].contains("has a device program of its own"),
+        "{:?}",
+        changes.warnings
+    );
+}
+
+#[test]
+fn what_was_changed_is_changed_back() {
+    let Some(cgroups) = Cgroups::new("undo") else {
+        return;
+    };
+    cgroups.container(ID);
+    let before = cgroups.programs(ID);
+    let changes = cgroups.allow(ID, &[kmsg()]).unwrap();
+    assert!(cgroups.opens(ID, "/dev/kmsg"));
+    changes.undo();
+    assert_eq!(cgroups.programs(ID), before);
+    assert!(!cgroups.opens(ID, "/dev/kmsg"));
+}
+
+#[test]
+fn without_a_program_nothing_is_attached() {
+    let Some(cgroups) = Cgroups::new("none") else {
+        return;
+    };
+    fs::create_dir(cgroups.at(ID)).unwrap();
+    cgroups.allow(ID, &[kmsg()]).unwrap();
+    assert_eq!(cgroups.programs(ID), [0; 0]);
+    assert!(cgroups.opens(ID, "/dev/kmsg"));
+}
+
+#[test]
+#[ignore = "sets net.core.bpf_jit_harden of the machine for a moment"]
+fn a_program_that_the_kernel_hides_is_refused_without_a_scope() {
+    const HARDEN: &str = "/proc/sys/net/core/bpf_jit_harden";
+    let Some(cgroups) = Cgroups::new("hidden") else {
+        return;
+    };
+    let before = fs::read_to_string(HARDEN).unwrap();
+    fs::write(HARDEN, "2").unwrap();
+    cgroups.container(ID);
+    let refused = cgroups.allow(ID, &[kmsg()]);
+    let scope = format!("libpod-{ID}.scope");
+    cgroups.container(&scope);
+    fs::write(HARDEN, before).unwrap();
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("net.core.bpf_jit_harden"), "{message}");
+    assert!(!cgroups.opens(ID, "/dev/kmsg"));
+
+    // The one that could be extended is as it was when another one could not.
+    let leaf = format!("{scope}/container");
+    cgroups.container(&leaf);
+    let before = (cgroups.programs(&leaf), cgroups.programs(&scope));
+    assert!(cgroups.allow(&leaf, &[kmsg()]).is_err());
+    assert_eq!((cgroups.programs(&leaf), cgroups.programs(&scope)), before);
+}
