@@ -68,6 +68,9 @@ impl RootError {
 #[derive(Debug)]
 pub struct ContainerRoot {
     fd: OwnedFd,
+    /// How a way is walked: before the runtime has mounted anything, what is mounted there already is
+    /// not the root file system's own; once it has, the mounts of the configuration are on the way.
+    step: ResolveFlags,
 }
 
 impl ContainerRoot {
@@ -89,7 +92,10 @@ impl ContainerRoot {
                 path: path.to_owned(),
             });
         }
-        Ok(ContainerRoot { fd })
+        Ok(ContainerRoot {
+            fd,
+            step: ResolveFlags::NO_XDEV,
+        })
     }
 
     /// Opens the root that a configuration names, as a process with the root directory `above` sees
@@ -112,7 +118,10 @@ impl ContainerRoot {
                 path: path.to_owned(),
             });
         }
-        Ok(ContainerRoot { fd })
+        Ok(ContainerRoot {
+            fd,
+            step: ResolveFlags::empty(),
+        })
     }
 
     /// What a path leads to.
@@ -218,7 +227,7 @@ impl ContainerRoot {
                 continue;
             }
             let dir = above.last().map_or(self.fd.as_fd(), AsFd::as_fd);
-            match look(dir, &name)? {
+            match look(dir, &name, self.step)? {
                 Found::Absent => {
                     at.push(name);
                     blind = true;
@@ -258,10 +267,9 @@ enum Found {
     Other(OwnedFd),
 }
 
-fn look(dir: BorrowedFd<'_>, name: &OsStr) -> Result<Found, Errno> {
+fn look(dir: BorrowedFd<'_>, name: &OsStr, step: ResolveFlags) -> Result<Found, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // What is mounted there already is not the root file system's own.
-    let fd = match openat2(dir, name, flags, Mode::empty(), ResolveFlags::NO_XDEV) {
+    let fd = match openat2(dir, name, flags, Mode::empty(), step) {
         Ok(fd) => fd,
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Found::Absent),
         Err(error) => return Err(error),
