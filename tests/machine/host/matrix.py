@@ -56,7 +56,8 @@ def document(cells, others, expected, full, old):
     """docs/compatibility.md, written by the run itself. `others` are the checks beside the cells: (name, whether it holds)."""
     lines = ["# Compatibility", "",
              "Written by `tests/machine/run` from what a booted Debian 13 guest showed (kernel 6.12, cgroup v2, emulated CPU and igb,",
-             "stand-ins for Onload's modules and libraries, soft-RoCE); do not edit by hand.",
+             "stand-ins for Onload's modules and libraries, soft-RoCE), and with `--full` a Debian 12 guest with cgroup v1 (kernel 6.1);",
+             "do not edit by hand.",
              "A value in parentheses is what was expected where the guest showed something else.", ""]
     for engine in dict.fromkeys(cell["engine"] for cell in cells):
         rows = table([cell for cell in cells if cell["engine"] == engine])
