@@ -206,7 +206,8 @@ def rebound_vf(bench, engine, door):
         if stand_in:  # a node of the same name, as a group that was numbered anew would have
             os.mknod(made, 0o600 | 0o020000, os.stat(f"/dev/vfio/{bench.other_group}").st_rdev)
         refused = starts(engine, door, [f"vfio={address}"])
-        check("a VF that was rebound is refused at the door, by its address", refused.status != 0 and address in refused.err, refused)
+        said = engines.said_by_hook(refused)
+        check(f"a VF that was rebound is refused at the door, by its address: {door}", refused.status != 0 and address in said, f"{refused}\n{said}")
     finally:
         if stand_in:
             os.unlink(made)
