@@ -15,7 +15,11 @@ use crate::process::{FAILURE, SUCCESS, USAGE, arguments, say};
 use crate::scan;
 use crate::state::{ContainerId, State, StateError};
 use crate::sysfs::Sysfs;
+use crate::system_log::{self, Severity};
 use crate::text::Quoted;
+
+/// This program's name in messages.
+const PROGRAM: &str = "onload-hook";
 
 const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI]]…, onload-hook [--config FILE] reapply ID, or onload-hook --version";
 
@@ -90,7 +94,7 @@ pub fn main() -> i32 {
     let (config, command) = match parse(&args) {
         Ok(parsed) => parsed,
         Err(error) => {
-            say(&format!("onload-hook: {error}"));
+            tell(Severity::Error, &format!(": {error}"));
             return USAGE;
         }
     };
@@ -102,7 +106,7 @@ pub fn main() -> i32 {
                 subject,
                 error,
             } = failure;
-            say(&format!("onload-hook {stage}: {subject}{error}"));
+            tell(Severity::Error, &format!(" {stage}: {subject}{error}"));
             FAILURE
         }
     }
@@ -184,9 +188,8 @@ fn dispatch(command: &Command, config: &Path) -> Result<(), Failure> {
         Command::Precreate => precreate(config),
         Command::Reapply(id) => reapply(id, config),
         Command::OtherStage(stage) => {
-            say(&format!(
-                "onload-hook: warning: stage {stage} is not served, nothing done"
-            ));
+            let text = format!(": warning: stage {stage} is not served, nothing done");
+            tell(Severity::Warning, &text);
             Ok(())
         }
         Command::Version => writeln!(io::stdout(), "onload-hook {}", env!("CARGO_PKG_VERSION"))
@@ -284,7 +287,19 @@ fn subject(state: &State) -> String {
 
 fn warn(stage: &str, subject: &str, warnings: &[String]) {
     for warning in warnings {
-        say(&format!("onload-hook {stage}: {subject}warning: {warning}"));
+        let text = format!(" {stage}: {subject}warning: {warning}");
+        tell(Severity::Warning, &text);
+    }
+}
+
+/// Says a line, `text` with the program's name before it, on standard error, and in the system's log
+/// where nobody hears that.
+fn tell(severity: Severity, text: &str) {
+    say(&format!("{PROGRAM}{text}"));
+    if system_log::leads_nowhere(io::stderr()) {
+        let line = text.trim_start_matches([':', ' ']);
+        // There is no third place to say it.
+        let _ = system_log::send(Path::new(system_log::SOCKET), PROGRAM, severity, line);
     }
 }
 

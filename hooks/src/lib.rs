@@ -29,5 +29,6 @@ pub mod scan;
 pub mod specs;
 pub mod state;
 pub mod sysfs;
+pub mod system_log;
 pub mod text;
 pub mod trusted;

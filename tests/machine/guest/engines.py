@@ -220,6 +220,11 @@ class CriClient:
         return Done(0, "", "", 0.0)
 
 
+def said_by_hook(started):
+    """What a hook had to say: runc hands it on to the engine, crun drops it and the hook writes it into the journal."""
+    return started.err + run("journalctl", "-b", "--no-pager", "-o", "cat", "-t", "onload-hook", "--since", f"-{started.seconds + 5:.0f}s").out
+
+
 def read(path):
     try:
         with open(path, encoding="utf-8", errors="replace") as file:

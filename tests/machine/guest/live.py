@@ -189,9 +189,9 @@ def one_line(bench, engine):
     """What the hook says about a refusal reaches whoever started the container, where the runtime hands it on; the journal otherwise."""
     asks = engines.Request("live", ["hugepages=2Mi"])
     with Kept(engine, "refused", "debian13", ["sh", "-c", "exit 0"], asks) as kept:
-        said = kept.started.err
+        said = engines.said_by_hook(kept.started)
         named = "onload.dev/hugepages" in said and "--device onload.dev/hugepages=2Mi" in said
-        check(f"{engine.name} live: hugepages=2Mi is refused with the door that gives it", kept.started.status != 0 and named, kept.text())
+        check(f"{engine.name} live: hugepages=2Mi is refused with the door that gives it", kept.started.status != 0 and named, f"{kept.text()}\n{said}")
 
 
 def in_a_row(bench, engine):

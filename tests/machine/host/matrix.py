@@ -10,7 +10,8 @@ LEGEND = [
     ("rdma", "ibv_devices lists the device"), ("exec-nodes", "an exec'd process opens the nodes"),
     ("exec-preload", "libonload.so is mapped in an exec'd process"), ("exec-memlock", "RLIMIT_MEMLOCK of an exec'd process"),
 ]
-FULL_TITLE = "## What else `--full` tried"
+FULL_TITLE = "## What else was tried"
+FAILED = " (FAILED)"
 KEYS = [key for key, _ in LEGEND]
 
 
@@ -39,10 +40,11 @@ def text(cells):
     return "\n\n".join(blocks)
 
 
-def kept_section(old):
-    """What an earlier run with --full wrote of its own part, for a run without it."""
-    _, found, rest = old.partition(FULL_TITLE)
-    return [FULL_TITLE + rest.partition("\n## ")[0].rstrip(), ""] if found else []
+def earlier(old, section):
+    """The checks that an earlier run wrote: name and whether it held."""
+    _, _, rest = old.partition(section)
+    lines = [line[2:] for line in rest.partition("\n## ")[0].splitlines() if line.startswith("- ")]
+    return {line.removesuffix(FAILED): not line.endswith(FAILED) for line in lines}
 
 
 def kept_engines(old, engines):
@@ -52,11 +54,15 @@ def kept_engines(old, engines):
             for line in ["## " + section[0], *section[1:], ""]]
 
 
-def document(cells, others, expected, full, old):
-    """docs/compatibility.md, written by the run itself. `others` are the checks beside the cells: (name, whether it holds)."""
+def document(cells, others, expected, whole, old):
+    """docs/compatibility.md, written by the run itself. `others` are the checks beside the cells: (name, whether it holds).
+
+    A run that was not `whole`, of all guests and parts, leaves what it did not try as it stood.
+    """
     lines = ["# Compatibility", "",
              "Written by `tests/machine/run` from what a booted Debian 13 guest showed (kernel 6.12, cgroup v2, emulated CPU and igb,",
-             "stand-ins for Onload's modules and libraries, soft-RoCE); do not edit by hand.",
+             "stand-ins for Onload's modules and libraries, soft-RoCE), and with `--full` a Debian 12 guest with cgroup v1 (kernel 6.1);",
+             "do not edit by hand.",
              "A value in parentheses is what was expected where the guest showed something else.", ""]
     for engine in dict.fromkeys(cell["engine"] for cell in cells):
         rows = table([cell for cell in cells if cell["engine"] == engine])
@@ -65,13 +71,16 @@ def document(cells, others, expected, full, old):
         lines.append("|---" * len(rows[0]) + "|")
         lines += ["| " + " | ".join(row) + " |" for row in rows[1:]]
         lines.append("")
-    if not full:
+    if not whole:
         lines += kept_engines(old, {cell["engine"] for cell in cells})
     lines += ["## What the checks ask", ""] + [f"- `{key}`: {meaning}." for key, meaning in LEGEND] + [""]
-    if full:
-        lines += [FULL_TITLE, "", *(f"- {name}{'' if ok else ' (FAILED)'}" for name, ok in others), ""]
-    else:
-        lines += kept_section(old)
+    tried = {} if whole else earlier(old, FULL_TITLE)
+    for name in {name for name, _ in others} & set(tried):
+        tried[name] = True
+    for name, ok in others:
+        tried[name] = tried.get(name, True) and ok
+    if tried:
+        lines += [FULL_TITLE, "", *(f"- {name}{'' if ok else FAILED}" for name, ok in tried.items()), ""]
     lines += ["## What cannot work, and why", ""]
     lines += [f"- {engine}, {door}: {why}" for engine, doors in sorted(expected.get("absent", {}).items()) for door, why in sorted(doors.items())]
     lines += [f"- {item}" for item in expected.get("limits", {}).get("reasons", [])]

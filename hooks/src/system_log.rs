@@ -1,0 +1,97 @@
+//! The system's log, for what a hook has to say where nobody hears it: crun gives hooks /dev/null as
+//! standard error (containers/crun, pull request 200), and tells its user the exit status alone.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use rustix::fs::{FileType, fstat, major, minor};
+
+use crate::text::one_line;
+
+/// Where a log daemon listens, journald among them (syslog(3); systemd-journald.socket(8)).
+pub const SOCKET: &str = "/dev/log";
+
+/// /dev/null (Documentation/admin-guide/devices.txt).
+const NULL: (u32, u32) = (1, 3);
+
+/// How bad it is, as syslog(3) numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// The container does not start.
+    Error = 3,
+    /// The container starts all the same.
+    Warning = 4,
+}
+
+/// Facility "daemon" of syslog(3), in its place above the severity.
+const DAEMON: u8 = 3 << 3;
+
+/// Whether what is written to a descriptor is thrown away.
+#[must_use]
+pub fn leads_nowhere(descriptor: impl AsFd) -> bool {
+    fstat(descriptor).is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+            && (major(stat.st_rdev), minor(stat.st_rdev)) == NULL
+    })
+}
+
+/// Sends one line to the log that listens at `socket`, without waiting for it.
+///
+/// # Errors
+/// Where nobody listens, or the daemon is too busy to take it.
+pub fn send(socket: &Path, program: &str, severity: Severity, line: &str) -> io::Result<()> {
+    let sender = UnixDatagram::unbound()?;
+    sender.set_nonblocking(true)?;
+    let (priority, pid) = (DAEMON | severity as u8, std::process::id());
+    let message = format!("<{priority}>{program}[{pid}]: {}", one_line(line));
+    sender.send_to(message.as_bytes(), socket).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn only_the_null_device_leads_nowhere() {
+        assert!(leads_nowhere(File::open("/dev/null").unwrap()));
+        assert!(!leads_nowhere(File::open("/dev/zero").unwrap()));
+        assert!(!leads_nowhere(tempfile::tempfile().unwrap()));
+        let (_reader, writer) = io::pipe().unwrap();
+        assert!(!leads_nowhere(writer));
+    }
+
+    #[test]
+    fn a_line_reaches_the_log_as_one_line_with_its_program_and_severity() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("log");
+        let log = UnixDatagram::bind(&socket).unwrap();
+        send(
+            &socket,
+            "onload-hook",
+            Severity::Error,
+            "createRuntime: no\n<0>kernel: forged",
+        )
+        .unwrap();
+        let mut bytes = [0; 256];
+        let length = log.recv(&mut bytes).unwrap();
+        let pid = std::process::id();
+        assert_eq!(
+            str::from_utf8(&bytes[..length]).unwrap(),
+            format!("<27>onload-hook[{pid}]: createRuntime: no\\n<0>kernel: forged")
+        );
+    }
+
+    #[test]
+    fn a_log_that_is_not_there_or_full_holds_nobody_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("log");
+        assert!(send(&socket, "onload-hook", Severity::Warning, "x").is_err());
+        let _never_read = UnixDatagram::bind(&socket).unwrap();
+        let full =
+            (0..100_000).any(|_| send(&socket, "onload-hook", Severity::Warning, "x").is_err());
+        assert!(full);
+    }
+}
