@@ -241,6 +241,23 @@ fn a_refusal_names_the_file_and_leaves_the_policy_alone_too() {
 }
 
 #[test]
+fn removing_passes_by_a_file_that_is_not_ours_whatever_is_the_matter_with_it() {
+    let cases = [
+        ("docker", DOCKER, "{"),
+        ("containerd", CONTAINERD, "disabled_plugins = [\"cri\"]\n"),
+        ("containerd", CONTAINERD, "version = 9\nimports = [\n"),
+        ("podman", PODMAN, "[engine"),
+        ("nomad", NOMAD, "plugin \"docker\" { }"),
+    ];
+    for (engine, file, text) in cases {
+        let host = Small::with(&[(file, text)]);
+        let before = host.files();
+        run(&mut host.configure(engine, &["--remove"])).done();
+        assert_eq!(host.files(), before, "{engine}");
+    }
+}
+
+#[test]
 fn classes_are_allowed_in_the_policy_and_stay_when_an_engine_goes() {
     let packaged = fs::read_to_string(common::package().join("packaging/config.toml")).unwrap();
     let host = Small::with(&[(POLICY, &packaged), (WRAPPER, "")]);

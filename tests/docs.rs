@@ -29,8 +29,6 @@ const PLACES: [&str; 6] = [
     "reader",
 ];
 const HOST: &str = "x2-2port-sriov";
-/// Pages that runs of other tests write, which not every checkout has seen.
-const LATER: [&str; 2] = ["compatibility.md", "performance.md"];
 
 struct Block {
     page: PathBuf,
@@ -171,11 +169,7 @@ fn every_page_is_linked_and_every_link_leads_to_a_file() {
         for part in text.split("](").skip(1) {
             let target = part.split(')').next().unwrap();
             let target = target.split('#').next().unwrap();
-
-            if target.is_empty()
-                || target.contains("://")
-                || LATER.iter().any(|page| target.ends_with(page))
-            {
+            if target.is_empty() || target.contains("://") {
                 continue;
             }
             let path = page.parent().unwrap().join(target);
@@ -186,12 +180,10 @@ fn every_page_is_linked_and_every_link_leads_to_a_file() {
     }
     for page in pages().iter().filter(|page| !page.ends_with("README.md")) {
         let page = page.canonicalize().unwrap();
-        if !LATER.iter().any(|later| page.ends_with(later)) {
-            assert!(
-                linked.contains(&page),
-                "nothing leads to {}",
-                page.display()
-            );
-        }
+        assert!(
+            linked.contains(&page),
+            "nothing leads to {}",
+            page.display()
+        );
     }
 }

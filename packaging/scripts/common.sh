@@ -5,6 +5,8 @@ onload_ctk_units="onload-cdi.service onload-cdi.path onload-cdi.timer"
 # Before the files go: engines no longer name a program that will not be there, and no engine is
 # offered devices any more. Both take away what is ours and nothing else. What runs keeps running.
 onload_ctk_forget() {
+    # Without it the udev rule no longer starts the service.
+    rm -rf /run/onload-cdi
     for engine in docker containerd crio podman nomad; do
         onload-ctk --quiet runtime configure --runtime "$engine" --remove ||
             echo "onload-ctk: $engine keeps its configuration; see above" >&2

@@ -32,7 +32,7 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
         );
     }
     let mut engine = EngineFile::open(&host, args)?;
-    engine.read(&host)?;
+    engine.read(&host, args)?;
     let decision = engine.decide(args)?;
     let mut policy = PolicyFile::open(&host, global, args)?;
     let edited = policy.as_ref().map(|policy| policy.decide(args));
@@ -92,7 +92,7 @@ impl EngineFile {
         backup_name(self.engine.file())
     }
 
-    fn read(&mut self, host: &Host) -> anyhow::Result<()> {
+    fn read(&mut self, host: &Host, args: &Configure) -> anyhow::Result<()> {
         if let Some(directory) = &self.directory {
             self.file = directory.read(self.name())?;
             self.files.now = self.file.as_ref().map(|file| file.text.clone());
@@ -100,6 +100,9 @@ impl EngineFile {
                 let backup = directory.read(&self.backup_name())?;
                 self.files.before = backup.map(|file| file.text);
             }
+        }
+        if args.remove && !Engine::has_trace(&self.files) {
+            return Ok(());
         }
         let beside = self.engine.beside(self.files.now.as_deref());
         let beside = beside.with_context(|| self.what())?;

@@ -257,6 +257,14 @@ impl Engine {
         Ok(decision(Action::Write(text), backup))
     }
 
+    /// Whether anything of what was read can be ours: a file that does not hold our name was not
+    /// changed by us, whatever else is the matter with it.
+    #[must_use]
+    pub fn has_trace(files: &Files) -> bool {
+        let named = |text: &String| text.contains(RUNTIME_NAME);
+        files.before.is_some() || files.now.as_ref().is_some_and(named)
+    }
+
     /// What to do so that the engine no longer knows us: the file as it was before us where nobody
     /// changed it since, else the file without what is ours.
     ///
@@ -266,6 +274,7 @@ impl Engine {
         let before = files.before.as_deref();
         let file = match files.now.as_deref() {
             None => Action::Keep,
+            Some(_) if !Engine::has_trace(files) => Action::Keep,
             Some(now) if before.is_none() && !self.is_ours(now)? => Action::Keep,
             Some(now) if before == Some(now) => Action::Keep,
             Some(now) if self.is_as_left(now, before, &files.others) => {

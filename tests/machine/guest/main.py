@@ -21,6 +21,9 @@ def main():
         elif mode == "bare":
             import bare
             bare.bare()
+        elif mode == "package":
+            import package
+            package.package()
         else:
             import session
             session.session(settings)

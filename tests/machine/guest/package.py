@@ -1,0 +1,372 @@
+"""The package in the guest: installed, followed through events and a reboot, upgraded, removed, and what the pages say on the way.
+
+The devices are up before it comes, as on a host that has had them for long; the engines know nothing of it.
+"""
+
+import json
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+
+import devices
+import engines
+import report
+from report import Part, check, must, run
+
+PHASE = Path("/var/lib/machine/package")
+COPY = Path("/var/lib/machine/devices")
+SPECS = Path("/var/run/cdi")
+NAME = "survivor"
+SERVICE = "onload-cdi.service"
+RUNS = Path("/run/package-runs")
+DROP_IN = Path("/run/systemd/system/onload-cdi.service.d")
+
+DOCKER = '{\n  "bridge": "none",\n  "iptables": false,\n  "ip6tables": false\n}\n'
+CONTAINERD = """version = 2
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "localhost/pause:1"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+    SystemdCgroup = true
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.other]
+  runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.other.options]
+    BinaryName = "/usr/bin/crun"
+"""
+DEVICES_UNIT = f"""[Unit]
+Description=The guest's devices
+Before=docker.service containerd.service {SERVICE}
+After=systemd-udevd.service dev-hugepages.mount sys-kernel-debug.mount
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/bin/python3 -c "import sys; sys.path.insert(0, '{COPY}'); import devices; devices.bring_up()"
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def deb():
+    return next(Path("/run/machine/dist").glob("*.deb"))
+
+
+def files():
+    """Every file and link that a package could leave, but for what keeping books about packages writes."""
+    done = must("find", "/etc", "/usr", "/opt", "/var/lib/systemd", "-xdev", "-not", "-type", "d", "-printf", "%p %y %l\n")
+    done.out += must("find", "/run/onload-cdi", "/run/onload-ctk", "/run/cdi", "-printf", "%p\n").out if SPECS.exists() else ""
+    skip = ("/etc/ld.so.cache", "/usr/share/mime", "/var/lib/systemd/timers", "/var/lib/systemd/random-seed", "__pycache__")
+    return {line for line in done.out.splitlines() if not any(word in line for word in skip)}
+
+
+def specs():
+    """Each specification with its bytes and the time of its last change."""
+    found = {}
+    for path in sorted(SPECS.glob("onload.dev-*.json")) if SPECS.exists() else []:
+        try:
+            found[path.name] = (path.read_bytes(), path.stat().st_mtime_ns)
+        except FileNotFoundError:
+            pass
+    return found
+
+
+def names(kind):
+    try:
+        return {device["name"] for device in json.loads((SPECS / f"onload.dev-{kind}.json").read_text())["devices"]}
+    except FileNotFoundError:
+        return set()
+
+
+def wait_until(condition, seconds=45):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.3)
+    return condition()
+
+
+def quiet(seconds=60):
+    """Waits until no run is under way and none is owed."""
+    def idle():
+        state = run("systemctl", "show", "--value", "-p", "ActiveState", SERVICE).out.strip()
+        return state in ("inactive", "failed") and not os.path.exists("/run/onload-cdi/stale")
+    return wait_until(lambda: idle() and (time.sleep(1) or idle()), seconds)
+
+
+def runs():
+    return len(RUNS.read_text().splitlines()) if RUNS.exists() else 0
+
+
+def drop_in(text):
+    DROP_IN.mkdir(parents=True, exist_ok=True)
+    (DROP_IN / "test.conf").write_text(f"[Service]\n{text}\n", encoding="ascii")
+    must("systemctl", "daemon-reload", timeout=120)
+
+
+def docker(*words, **options):
+    return run("docker", *words, timeout=120, **options)
+
+
+def plain_engines(when):
+    """Containers that ask for nothing, and builds."""
+    for engine in (engines.Docker(), engines.Podman("crun"), engines.Podman("runc"), engines.Ctr()):
+        started = engine.run("plain", "debian13", ["sleep", "1000"], engines.Request("plain", []))
+        engine.remove("plain")
+        check(f"{when}: {engine.name} starts a plain container", started.status == 0, started)
+    context = Path("/var/lib/machine/context")
+    context.mkdir(parents=True, exist_ok=True)
+    (context / "Containerfile").write_text("FROM localhost/debian13:1\nRUN true\n", encoding="ascii")
+    for builder in ("podman", "buildah"):
+        if shutil.which(builder):
+            built = run(builder, "build", "--network=host", "--no-cache", "-t", "built", str(context), timeout=180)
+            check(f"{when}: {builder} build runs a step", built.status == 0, built)
+
+
+def installed(before):
+    done = run("dpkg", "-i", deb(), timeout=180)
+    check("dpkg -i installs the package", done.status == 0, done)
+    new = {line.split()[0] for line in files() - before}
+    engine_dirs = ("/etc/cdi", "/etc/docker", "/etc/containerd", "/etc/containers", "/etc/crio", "/usr/share/containers", "/etc/nomad.d")
+    check("nothing goes into a directory that an engine reads", not [path for path in new if path.startswith(engine_dirs)], new)
+    for unit in ("onload-cdi.path", "onload-cdi.timer"):
+        state = run("systemctl", "is-active", unit)
+        check(f"{unit} is active after the installation", state.out.strip() == "active", state)
+    enabled = run("systemctl", "is-enabled", SERVICE, "onload-cdi.path", "onload-cdi.timer")
+    check("the units are enabled", enabled.out.split() == ["enabled"] * 3, enabled)
+    check("the installation writes the specifications", {"onload.dev-nic.json", "onload.dev-rdma.json", "onload.dev-vfio.json"} <= set(specs()),
+          f"{specs().keys()}\n{run('journalctl', '-b', '-u', SERVICE, '--no-pager').out}")
+    verified = run("systemd-analyze", "verify", "/usr/lib/systemd/system/onload-cdi.service", "/usr/lib/systemd/system/onload-cdi.path",
+                   "/usr/lib/systemd/system/onload-cdi.timer", timeout=120)
+    complaints = [line for line in verified.err.splitlines() if "onload" in line and "man " not in line]
+    check("systemd-analyze verify has nothing to say", not complaints, verified)
+    rules = run("udevadm", "verify", "/usr/lib/udev/rules.d/90-onload-ctk.rules")
+    check("udevadm verify has nothing to say", rules.status == 0, rules)
+
+
+def configured():
+    """The engines are told, checked with their own readers, told again, and give what is asked for."""
+    for engine in ("docker", "containerd", "podman"):
+        done = run("onload-ctk", "runtime", "configure", "--runtime", engine, "--allow", "nic,rdma", "--restart", timeout=180)
+        check(f"runtime configure --runtime {engine} --restart", done.status == 0, done)
+        again = run("onload-ctk", "runtime", "configure", "--runtime", engine, "--allow", "nic,rdma", "--restart")
+        check(f"a second run for {engine} changes and restarts nothing", again.status == 0 and "nothing to change" in again.err and "restarted" not in again.err, again)
+    done = run("dockerd", "--validate", "--config-file", "/etc/docker/daemon.json")
+    check("dockerd --validate takes its file", done.status == 0, done)
+    done = run("containerd", "config", "dump")
+    check("containerd config dump has both runtimes", "runtimes.onload" in done.out and "runtimes.other" in done.out, done)
+    done = run("podman", "info", "--format", "{{.Host.OCIRuntime.Name}}")
+    check("podman info takes its files", done.status == 0, done)
+    asks = {
+        "docker by --device": ("docker", "run", "--rm", "--network=host", "--device=onload.dev/nic=all"),
+        "podman by --device": ("podman", "run", "--rm", "--network=host", "--device=onload.dev/nic=all"),
+        "docker by annotation": ("docker", "run", "--rm", "--network=host", "--runtime=onload", "--annotation=onload.dev/nic=all"),
+        "podman by annotation": ("podman", "run", "--rm", "--network=host", "--annotation=onload.dev/nic=all"),
+        "podman by runtime": ("podman", "--runtime=onload", "run", "--rm", "--network=host", "--annotation=onload.dev/nic=all"),
+    }
+    for name, command in asks.items():
+        done = run(*command, "localhost/debian13:1", "probe", "node=/dev/onload", timeout=90)
+        check(f"after configure, {name}: the node opens", "node=/dev/onload open" in done.out, done)
+    refused = docker("run", "--rm", "--network=host", "--runtime=onload", "--annotation=onload.dev/vfio=x", "localhost/debian13:1", "true")
+    check("a class that --allow does not name is refused", refused.status != 0 and "vfio" in refused.err, refused)
+    plain_engines("configured")
+
+
+def virtual_functions(function, count):
+    path = f"/sys/bus/pci/devices/{function}/sriov_numvfs"
+    devices.write(path, 0)
+    if count:
+        devices.write(path, count)
+
+
+def events(found):
+    """Without the timer: what comes and goes is in the specifications by udev's word alone."""
+    must("systemctl", "stop", "onload-cdi.timer")
+    drop_in(f"ExecStartPost=/bin/sh -c 'echo run >>{RUNS}'")
+    quiet()
+    old = specs()
+    count = runs()
+    must("systemctl", "start", SERVICE, timeout=60)
+    check("a run that changes nothing writes nothing", runs() == count + 1 and specs() == old, run("journalctl", "-b", "-u", SERVICE, "--no-pager").out)
+
+    function, _ = found["vfio"][1]
+    parent = found["functions"][1]
+    virtual_functions(parent, 0)
+    check("a virtual function that goes is gone from the specifications", wait_until(lambda: function not in names("vfio")), names("vfio"))
+    virtual_functions(parent, devices.VFS)
+    devices.to_vfio(function)
+    check("one that is bound to vfio is in them", wait_until(lambda: function in names("vfio")), names("vfio"))
+
+    must("rdma", "link", "delete", found["rdma"])
+    check("an RDMA device that goes is gone", wait_until(lambda: found["rdma"] not in names("rdma")), names("rdma"))
+    must("rdma", "link", "add", found["rdma"], "type", "rxe", "netdev", found["interfaces"][0])
+    check("one that comes is there", wait_until(lambda: found["rdma"] in names("rdma")), names("rdma"))
+
+    devices.unload_stand_ins()
+    check("Onload's modules go, and with them its specifications", wait_until(lambda: "onload.dev-nic.json" not in specs()), specs().keys())
+    devices.load_stand_ins()
+    devices.register_af_xdp(found["interfaces"][0])
+    check("they come back", wait_until(lambda: "onload.dev-nic.json" in specs()), specs().keys())
+
+    quiet()
+    count = runs()
+    for _ in range(4):
+        must("udevadm", "trigger", "--action=add", "--subsystem-match=pci", "--subsystem-match=net", "--subsystem-match=infiniband")
+    sent = len(list(Path("/sys/bus/pci/devices").iterdir())) * 4
+    quiet(120)
+    check(f"a storm of more than {sent} events is served by at most four runs", 0 < runs() - count <= 4, f"{runs() - count} runs")
+    state = run("systemctl", "show", "--value", "-p", "Result", SERVICE)
+    check("and the service has not failed", state.out.strip() == "success", state)
+
+
+def during_a_run(found):
+    """An event after a run has looked at the host and before it ends."""
+    drop_in(f"ExecStartPost=/bin/sh -c 'echo run >>{RUNS}'\nExecStart=/bin/sleep 8")
+    quiet()
+    count = runs()
+    must("systemctl", "start", "--no-block", SERVICE)
+    wait_until(lambda: run("systemctl", "show", "--value", "-p", "ActiveState", SERVICE).out.strip() == "activating", 10)
+    time.sleep(4)
+    must("rdma", "link", "delete", found["rdma"])
+    early = run("systemctl", "show", "--value", "-p", "ActiveState", SERVICE).out.strip()
+    check("the event comes during a run", early == "activating" and runs() == count, early)
+    quiet(90)
+    check("it is followed by one more run", runs() == count + 2 and found["rdma"] not in names("rdma"), f"{runs() - count} runs, {names('rdma')}")
+    drop_in(f"ExecStartPost=/bin/sh -c 'echo run >>{RUNS}'")
+    must("rdma", "link", "add", found["rdma"], "type", "rxe", "netdev", found["interfaces"][0])
+    check("and the device that comes back is there again", wait_until(lambda: found["rdma"] in names("rdma")), names("rdma"))
+
+
+def failing():
+    """A run that fails leaves what is there and says why; the path unit sees the file mended."""
+    quiet()
+    config = Path("/etc/onload-ctk/config.toml")
+    text, old = config.read_text(), specs()
+    config.write_text(text + "\n[no-such-section]\n")
+    quiet()
+    run("systemctl", "start", SERVICE)
+    state = run("systemctl", "show", "--value", "-p", "Result", SERVICE)
+    said = run("journalctl", "-b", "-u", SERVICE, "--no-pager", "-n", "20").out
+    check("a run with a broken configuration fails", state.out.strip() != "success", state)
+    check("it says why in the journal", "config.toml" in said and "no-such-section" in said, said)
+    check("it leaves the specifications as they are", specs() == old, specs().keys())
+    config.write_text(text)
+    check("the configuration mended, it runs by itself", wait_until(lambda: run("systemctl", "show", "--value", "-p", "Result", SERVICE).out.strip() == "success"), said)
+    shutil.rmtree(DROP_IN)
+    must("systemctl", "daemon-reload", timeout=120)
+    must("systemctl", "start", "onload-cdi.timer")
+
+
+def blocks():
+    """The commands of the pages that want a real host, page by page."""
+    pages = [Path("/run/machine/README.md"), *sorted(Path("/run/machine/docs").glob("*.md"))]
+    for page in pages:
+        for place, text in re.findall(r"^```sh (guest|guest-user)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S):
+            # These install and remove the package, which has its own part.
+            if not text.lstrip().startswith("dpkg "):
+                yield page.name, place, text
+
+
+def pages(found):
+    names_here = {"docker.io/library/debian:13": "localhost/debian13:1", "debian:13": "localhost/debian13:1", "mlx5_0": found["rdma"],
+                  "0000:81:10.0": found["vfio"][0][0], "ens1f0": found["interfaces"][0]}
+    for page, place, text in blocks():
+        for name, here in names_here.items():
+            text = text.replace(name, here)
+        command = ["bash", "-euo", "pipefail", "-c", text]
+        done = run(*(engines.as_tester(*command) if place == "guest-user" else command), timeout=240, cwd="/")
+        check(f"{page}: {text.splitlines()[0][:70]}", done.status == 0, f"{text}\n{done}")
+
+
+def first_boot():
+    with Part("devices"):
+        found = devices.bring_up()
+    Path("/etc/docker/daemon.json").write_text(DOCKER)
+    Path("/etc/containerd/config.toml").write_text(CONTAINERD)
+    with Part("engines"):
+        engines.prepare()
+    before = files()
+    with Part("installation"):
+        installed(before)
+    with Part("engines as before"):
+        plain_engines("installed")
+    with Part("runtime configure"):
+        configured()
+    with Part("events"):
+        events(found)
+    with Part("an event during a run"):
+        during_a_run(found)
+    with Part("a failing run"):
+        failing()
+    with Part("the pages"):
+        pages(found)
+    COPY.mkdir(parents=True, exist_ok=True)
+    for name in ("devices.py", "report.py"):
+        shutil.copy(f"/run/machine/guest/{name}", COPY)
+    Path("/etc/systemd/system/machine-devices.service").write_text(DEVICES_UNIT, encoding="ascii")
+    must("systemctl", "daemon-reload", timeout=120)
+    must("systemctl", "enable", "machine-devices.service", "docker.service", "containerd.service", timeout=120)
+    must("docker", "run", "-d", "--name", NAME, "--restart=always", "--network=host", "--device=onload.dev/nic=all",
+         "localhost/debian13:1", "sh", "-c", "probe node=/dev/onload; exec sleep 100000", timeout=120)
+    PHASE.parent.mkdir(parents=True, exist_ok=True)
+    PHASE.write_text("\n".join(sorted(before)))
+    report.log("going down for a reboot")
+    os.sync()
+    run("systemctl", "reboot")
+    time.sleep(600)
+
+
+def second_boot():
+    with Part("after the reboot"):
+        for _ in range(120):
+            if run("systemctl", "is-active", "docker.service").out.strip() == "active":
+                break
+            time.sleep(1)
+        status = run("systemctl", "status", "--no-pager", SERVICE, "machine-devices.service", "docker.service")
+        opened = wait_until(lambda: "node=/dev/onload open" in docker("exec", NAME, "probe", "node=/dev/onload").out, 60)
+        check("after a reboot docker's own container has its nodes, with nothing done by hand", opened, status)
+        order = run("systemctl", "show", "-p", "After", "--value", "docker.service").out
+        check("docker starts after the specifications are written", SERVICE in order.split(), order)
+    with Part("upgrade"):
+        pid = docker("inspect", "-f", "{{.State.Pid}}", NAME).out.strip()
+        docker("run", "-d", "--name", "kept", "--network=host", "--runtime=onload", "--annotation=onload.dev/nic=all",
+               "localhost/debian13:1", "sleep", "100000")
+        done = run("dpkg", "-i", deb(), timeout=180)
+        check("dpkg -i over itself", done.status == 0, done)
+        check("an upgrade leaves a container running", docker("inspect", "-f", "{{.State.Pid}}", NAME).out.strip() == pid)
+        done = docker("exec", NAME, "probe", "node=/dev/onload")
+        check("and its nodes open", "node=/dev/onload open" in done.out, done)
+        policy = Path("/etc/onload-ctk/config.toml").read_text()
+        check("and the operator's policy as it was", re.search(r'^allow = \[.*"nic"', policy, re.M), policy)
+    with Part("removal"):
+        done = run("dpkg", "-r", "onload-ctk", timeout=180)
+        check("dpkg -r", done.status == 0, done)
+        check("removal leaves containers running", docker("inspect", "-f", "{{.State.Running}}", NAME, "kept").out.split() == ["true", "true"])
+        check("and says what it left for one of ours", "is now a link to" in done.err + done.out, done)
+        stopped = docker("rm", "-f", "kept")
+        check("a container of our runtime can be stopped", stopped.status == 0, stopped)
+        check("the engines know nothing of us", Path("/etc/docker/daemon.json").read_text() == DOCKER and Path("/etc/containerd/config.toml").read_text() == CONTAINERD,
+              Path("/etc/docker/daemon.json").read_text() + Path("/etc/containerd/config.toml").read_text())
+        check("no specification is left", not specs(), specs().keys())
+        docker("rm", "-f", NAME)
+        done = run("dpkg", "-P", "onload-ctk", timeout=180)
+        check("dpkg -P", done.status == 0, done)
+        before = set(PHASE.read_text().splitlines())
+        mine = {line for line in files() - before if "machine" not in line and "docker" not in line.split()[0].rsplit("/", 1)[-1] and "containerd.service" not in line}
+        check("purge leaves nothing behind", not mine, sorted(mine))
+        must("systemctl", "restart", "containerd", "docker", timeout=180)
+        plain_engines("removed")
+
+
+def package():
+    if PHASE.exists():
+        second_boot()
+    else:
+        first_boot()
