@@ -10,8 +10,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Output;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{HOOK_THERE, NIC, Sandbox, WRAPPER_THERE, config, has_runc, skipped, stderr, stdout};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 
 const MAPPED: &str = "while read -r line; do case $line in *libonload.so*) echo mapped; break;; esac; done < /proc/self/maps";
@@ -594,6 +596,94 @@ fn links_of_the_image_that_lead_out_stay_inside_or_are_refused() {
         if target.contains("/host") || target.contains("/proc") {
             assert!(!output.status.success(), "{link} -> {target}");
         }
+    }
+}
+
+#[test]
+fn a_directory_that_is_swapped_for_a_link_while_the_hook_looks_never_leads_out() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let mut config = live(
+        &json!({"onload.dev/nic": "all", "onload.dev/preload": "off"}),
+        ":",
+    );
+    config["mounts"].as_array_mut().unwrap().push(
+        json!({"destination": "/host", "type": "bind", "source": "/volume", "options": ["bind", "rw"]}),
+    );
+    sandbox.mkdir("/volume/lib64");
+    sandbox.bundle(&config);
+    sandbox.mkdir("/bundle/rootfs/host");
+    let usr = |name: &str| sandbox.path(&format!("/bundle/rootfs/usr/{name}"));
+    symlink("/host/lib64", usr("link")).unwrap();
+    // What the image itself becomes is its own affair.
+    let host_only = |all: BTreeSet<String>| -> BTreeSet<String> {
+        all.into_iter()
+            .filter(|line| !line.starts_with("./"))
+            .collect()
+    };
+    let before = host_only(traces(&sandbox));
+    let id = unique();
+    let script = format!(
+        "i=0; while test $i -lt 20; do i=$((i+1)); timeout 60 runc --root /run/runc run -b /bundle {id} && echo started; done"
+    );
+    let done = AtomicBool::new(false);
+    let swap = || {
+        while !done.load(Ordering::Relaxed) {
+            let exchange = RenameFlags::EXCHANGE;
+            renameat_with(CWD, usr("lib64"), CWD, usr("link"), exchange).unwrap();
+        }
+    };
+    let output = std::thread::scope(|scope| {
+        scope.spawn(swap);
+        let output = sandbox.script(&script, b"");
+        done.store(true, Ordering::Relaxed);
+        output
+    });
+    println!(
+        "{} of 20 containers started",
+        stdout(&output).lines().count()
+    );
+    let after = host_only(traces(&sandbox));
+    let changed: Vec<_> = after.symmetric_difference(&before).collect();
+    assert!(changed.is_empty(), "{changed:?} {}", stderr(&output));
+}
+
+#[test]
+fn configurations_that_make_no_sense_are_refused_in_one_line() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let whole = live(&json!({"onload.dev/nic": "all"}), ":").to_string();
+    sandbox.bundle(&json!({}));
+    let deep = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
+    let large = "y".repeat(50_000_000);
+    let state = br#"{"id":"c1","bundle":"/bundle","pid":1,"annotations":{"onload.dev/nic":"all"}}"#;
+    for json in [
+        whole[..whole.len() / 2].to_owned() + "onload.dev/",
+        whole.replacen('{', "{\"annotations\":{\"onload.dev/rdma\":\"rxe0\"},", 1),
+        whole.replace("\"all\"", "\"all\",\"onload.dev/nic\":\"all\""),
+        whole.replace("\"all\"", &deep),
+        whole.replacen('{', &format!("{{\"filler\":\"{large}\","), 1),
+        whole.replace("\"all\"", "\"../../etc\""),
+        whole.replace("\"rootfs\"", "\"/\""),
+        whole.replace("\"rootfs\"", "\"/nowhere\""),
+    ] {
+        sandbox.file("/bundle/config.json", &json);
+        let before = traces(&sandbox);
+        let script = format!("ulimit -v 98304; timeout 20 {HOOK_THERE} createRuntime");
+        // Entered once more, so that process 1 of the state is in another mount namespace.
+        let output = sandbox.script(&script, state);
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(
+            message.starts_with("onload-hook createRuntime: container c1: "),
+            "{message}"
+        );
+        assert_eq!(differences(&sandbox, &before), NOTHING);
     }
 }
 

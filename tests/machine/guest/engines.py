@@ -65,8 +65,8 @@ class CommandLine:
     def stop_option(self):
         return []
 
-    def restart(self, name):
-        return run(*self.binary, "restart", "-t", "0", name)
+    def restart(self, name, door=""):
+        return run(*self.command(Request(door, [])), "restart", "-t", "0", name)
 
     def update(self, name):
         return run(*self.binary, "update", "--pids-limit", "500", name)

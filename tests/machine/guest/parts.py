@@ -146,7 +146,7 @@ def running_through_changes(bench, engine, door, after_update):
         updated = engine.update(name)
         value, done = nodes_now(bench, engine, name)
         check(f"{engine.name} {door}: nodes after update: {after_update}", updated.status == 0 and value == after_update, f"{updated}\n{value}\n{done}")
-        restarted = engine.restart(name)
+        restarted = engine.restart(name, door)  # podman looks for hooks at each start
         value, done = nodes_now(bench, engine, name)
         check(f"{engine.name} {door}: nodes after restart", restarted.status == 0 and value == "yes", f"{restarted}\n{value}\n{done}")
 
