@@ -331,19 +331,11 @@ impl Filter<'_> {
         Ok(())
     }
 
-    /// A program of user 0 keeps what the bounding set allows; one of another user only what is
-    /// ambient, which has to be inheritable and permitted too (capabilities(7)).
     fn ipc_lock(&mut self, config: &mut OciConfig) -> Result<(), FilterError> {
-        use CapabilitySet::{Ambient, Bounding, Effective, Inheritable, Permitted};
         let Some(asked) = &self.request.ipc_lock else {
             return Ok(());
         };
-        let sets: &[CapabilitySet] = if config.user()?.uid == 0 {
-            &[Bounding, Effective, Permitted]
-        } else {
-            &[Bounding, Effective, Permitted, Inheritable, Ambient]
-        };
-        config.capability_add(sets, CAP_IPC_LOCK)?;
+        add_ipc_lock(config)?;
         self.outcome
             .reasons
             .push(format!("{}: {CAP_IPC_LOCK}", asked.key));
@@ -388,6 +380,18 @@ impl Filter<'_> {
             .collect();
         keys.join(", ")
     }
+}
+
+/// A program of user 0 keeps what the bounding set allows; one of another user only what is ambient,
+/// which has to be inheritable and permitted too (capabilities(7)).
+pub(crate) fn add_ipc_lock(config: &mut OciConfig) -> Result<(), ConfigError> {
+    use CapabilitySet::{Ambient, Bounding, Effective, Inheritable, Permitted};
+    let sets: &[CapabilitySet] = if config.user()?.uid == 0 {
+        &[Bounding, Effective, Permitted]
+    } else {
+        &[Bounding, Effective, Permitted, Inheritable, Ambient]
+    };
+    config.capability_add(sets, CAP_IPC_LOCK)
 }
 
 /// What the specifications give to a request.

@@ -11,7 +11,7 @@ use crate::filter::{Container, FilterError};
 use crate::live::reapply::{self, ReapplyError};
 use crate::live::{self, LiveError};
 use crate::poststop::{self, PoststopError};
-use crate::process::{FAILURE, SUCCESS, USAGE, arguments, say};
+use crate::process::{FAILURE, SUCCESS, USAGE, arguments, say, say_and_log};
 use crate::scan;
 use crate::state::{ContainerId, State, StateError};
 use crate::sysfs::Sysfs;
@@ -102,7 +102,7 @@ pub fn main() -> i32 {
                 subject,
                 error,
             } = failure;
-            say(&format!("onload-hook {stage}: {subject}{error}"));
+            tell(stage, &format!("onload-hook {stage}: {subject}{error}"));
             FAILURE
         }
     }
@@ -284,7 +284,17 @@ fn subject(state: &State) -> String {
 
 fn warn(stage: &str, subject: &str, warnings: &[String]) {
     for warning in warnings {
-        say(&format!("onload-hook {stage}: {subject}warning: {warning}"));
+        let line = format!("onload-hook {stage}: {subject}warning: {warning}");
+        tell(stage, &line);
+    }
+}
+
+/// A runtime keeps to itself what hooks of its own stages say; a person waits for the others.
+fn tell(stage: &str, line: &str) {
+    if matches!(stage, "createRuntime" | "prestart" | "poststop") {
+        say_and_log(line);
+    } else {
+        say(line);
     }
 }
 

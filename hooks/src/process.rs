@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::os::unix::net::UnixDatagram;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::fcntl_getfd;
@@ -58,4 +59,24 @@ pub fn arguments() -> Vec<OsString> {
 pub fn say(line: &str) {
     let line = format!("{}\n", one_line(line));
     let _ = io::stderr().write_all(line.as_bytes());
+}
+
+/// Where syslog(3) writes to.
+const SYSLOG: &str = "/dev/log";
+
+/// As [`say`], and to the system's log as well: crun shows nobody what a hook said, and runc only what
+/// a hook said that failed.
+pub fn say_and_log(line: &str) {
+    say(line);
+    // An error of a daemon, as RFC 3164 counts (§4.1.1); the log adds time and host.
+    let message = format!(
+        "<27>onload-hook[{}]: {}",
+        std::process::id(),
+        one_line(line)
+    );
+    let _ = UnixDatagram::unbound().and_then(|socket| {
+        // A log that nobody reads must not hold a container.
+        socket.set_nonblocking(true)?;
+        socket.send_to(message.as_bytes(), SYSLOG)
+    });
 }

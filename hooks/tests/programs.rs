@@ -243,3 +243,74 @@ fn a_program_that_the_kernel_hides_is_refused_without_a_scope() {
     assert!(cgroups.allow(&leaf, &[kmsg()]).is_err());
     assert_eq!((cgroups.programs(&leaf), cgroups.programs(&scope)), before);
 }
+
+/// Where the helper below finds its cgroup.
+const LEAF: &str = "ONLOAD_CTK_TEST_LEAF";
+
+#[test]
+#[ignore = "the next test runs it, under strace"]
+fn helper_that_opens_a_device() {
+    let Ok(leaf) = std::env::var(LEAF) else {
+        return;
+    };
+    let (mount, path) = leaf.split_once(':').unwrap();
+    let place = Place::V2(Dir {
+        mount: mount.into(),
+        path: path.into(),
+    });
+    let nobody = Path::new("/nonexistent/systemd");
+    let result = devices::allow_through(&place, &ID.parse().unwrap(), &[kmsg()], nobody);
+    match result {
+        Ok(_) => println!("OPENED"),
+        Err(error) => println!("REFUSED {error}"),
+    }
+}
+
+#[test]
+fn whichever_call_of_bpf_fails_every_program_is_as_before() {
+    let strace = Path::new("/usr/bin/strace");
+    let Some(cgroups) = Cgroups::new("faults").filter(|_| strace.exists()) else {
+        println!("skipped: making system calls fail needs /usr/bin/strace");
+        return;
+    };
+    let trace = tempfile::NamedTempFile::new().unwrap();
+    // What was opened stays open, so every round begins with cgroups of its own.
+    let round = |nth: usize, inject: &str| {
+        let scope = format!("{nth}/libpod-{ID}.scope");
+        let leaf = format!("{scope}/container");
+        cgroups.container(&scope);
+        cgroups.container(&leaf);
+        let before = (cgroups.programs(&leaf), cgroups.programs(&scope));
+        let place = format!("{}:{}/{leaf}", cgroups.mount.display(), cgroups.name);
+        let output = Command::new(strace)
+            .args(["-f", "-qq", "-e", "trace=bpf", "-e", inject, "-o"])
+            .arg(trace.path())
+            .arg(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "helper_that_opens_a_device",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(LEAF, place)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let is_as_before = (cgroups.programs(&leaf), cgroups.programs(&scope)) == before;
+        (said, is_as_before, cgroups.opens(&leaf, "/dev/kmsg"))
+    };
+    let (said, is_as_before, opens) = round(0, "signal=none");
+    assert!(said.contains("OPENED") && !is_as_before && opens, "{said}");
+    let calls = fs::read_to_string(trace.path()).unwrap().lines().count();
+    assert!(calls > 10, "{calls}");
+    for nth in 1..=calls {
+        let inject = format!("inject=bpf:error=EPERM:when={nth}");
+        let (said, is_as_before, opens) = round(nth, &inject);
+        assert!(
+            said.contains("REFUSED") && said.contains("Operation not permitted"),
+            "{inject}: {said}"
+        );
+        assert!(is_as_before && !opens, "{inject}: {said}");
+    }
+    println!("{calls} failures were tried");
+}

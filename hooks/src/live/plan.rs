@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use onload_cdi::config::{CapabilitySet, ConfigError, HugepageLimit, OciConfig};
+use onload_cdi::config::{ConfigError, HugepageLimit, OciConfig};
 use onload_cdi::inject::NodeInfo;
 use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook, Mount};
 
@@ -224,9 +224,8 @@ impl Planner<'_> {
     }
 
     fn has_ipc_lock(&self) -> Result<bool, ConfigError> {
-        use CapabilitySet::{Bounding, Effective, Permitted};
         let mut with = self.config.clone();
-        with.capability_add(&[Bounding, Effective, Permitted], "CAP_IPC_LOCK")?;
+        filter::add_ipc_lock(&mut with)?;
         Ok(with.to_bytes() == self.config.to_bytes())
     }
 
@@ -551,5 +550,84 @@ fn access(node: &DeviceNode) -> Result<Access, PlanError> {
                 path: node.path.clone(),
                 error,
             }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(kind: Option<&str>, options: &[&str]) -> Mount {
+        Mount {
+            host_path: "/opt/lib".to_owned(),
+            container_path: "/usr/lib".to_owned(),
+            type_: kind.map(str::to_owned),
+            options: options.iter().map(|option| (*option).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn a_bind_mount_keeps_the_attributes_of_its_specification() {
+        let plain = bind(&mount(None, &["ro", "nosuid", "nodev", "bind"])).unwrap();
+        assert_eq!(plain.attributes, attr::RDONLY | attr::NOSUID | attr::NODEV);
+        assert!(!plain.is_recursive && plain.numbers.is_none());
+        let deep = bind(&mount(Some("none"), &["rbind", "noexec", "rw"])).unwrap();
+        assert_eq!((deep.attributes, deep.is_recursive), (attr::NOEXEC, true));
+        assert!(bind(&mount(Some("bind"), &["rprivate"])).is_some());
+    }
+
+    #[test]
+    fn what_is_more_than_a_bind_mount_is_none() {
+        for (kind, options) in [
+            (Some("hugetlbfs"), &["nosuid", "pagesize=2M"][..]),
+            (Some("tmpfs"), &["bind"]),
+            (None, &["ro"]),
+            (None, &["bind", "rshared"]),
+            (None, &["bind", "idmap"]),
+            (None, &["bind", "mode=1777"]),
+        ] {
+            assert_eq!(bind(&mount(kind, options)), None, "{kind:?} {options:?}");
+        }
+    }
+
+    #[test]
+    fn variables_that_tell_or_are_replaced_are_no_loss() {
+        let own = ["A=1".to_owned(), "EF_POLL_USEC=7".to_owned()];
+        for entry in [
+            "ONLOAD_CTK_NIC_ENS1=ens1",
+            "LD_PRELOAD=libonload.so",
+            "EF_FDTABLE_SIZE=1",
+            "A=1",
+            "EF_POLL_USEC=100",
+        ] {
+            assert!(holds_variable(&own, entry), "{entry}");
+        }
+        for entry in ["A=2", "B=1", "EF_SPIN=1", "EF_POLL=1"] {
+            assert!(!holds_variable(&own, entry), "{entry}");
+        }
+    }
+
+    #[test]
+    fn our_hooks_are_told_from_those_of_others() {
+        let hook = |args: &[&str]| Hook {
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            ..Hook::default()
+        };
+        for args in [
+            &["onload-hook", "createRuntime", "--memlock", "unlimited"][..],
+            &["onload-hook", "prestart"],
+            &["onload-hook", "poststop"],
+        ] {
+            assert!(is_ours(&hook(args)), "{args:?}");
+        }
+        for args in [
+            &["other", "createRuntime"][..],
+            &["onload-hook", "createRuntime", "--new"],
+            &["onload-hook", "poststop", "x"],
+            &["onload-hook", "startContainer"],
+            &["onload-hook"],
+        ] {
+            assert!(!is_ours(&hook(args)), "{args:?}");
+        }
     }
 }
