@@ -13,8 +13,9 @@ from report import check, must, run
 PHASE = Path("/var/lib/machine/phase")
 COPY = Path("/var/lib/machine/devices")
 UNITS = Path("/etc/systemd/system")
-PACKAGED = Path("/run/machine/packaging/systemd")
-GENERATE = "onload-ctk-generate.service"
+PACKAGED = Path("/run/machine/packaging")
+GENERATE = "onload-cdi.service"
+PACKAGED_UNITS = [GENERATE, "onload-cdi.path", "onload-cdi.timer"]
 NAME = "survivor"
 
 DEVICES_UNIT = f"""[Unit]
@@ -31,23 +32,9 @@ ExecStart=/usr/bin/python3 -c "import sys; sys.path.insert(0, '{COPY}'); import 
 WantedBy=multi-user.target
 """
 
-# Stands for the package's unit until there is one.
-GENERATE_UNIT = """[Unit]
-Description=CDI specs of this host
-Before=docker.service containerd.service
-
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/usr/bin/onload-ctk cdi generate
-
-[Install]
-WantedBy=multi-user.target
-"""
-
-PODMAN_UNIT = """[Unit]
+PODMAN_UNIT = f"""[Unit]
 Description=A container that podman starts at boot
-After={generate}
+After={GENERATE}
 
 [Service]
 Type=oneshot
@@ -64,18 +51,14 @@ def before(bench):
     COPY.mkdir(parents=True, exist_ok=True)
     for name in ("devices.py", "report.py"):
         shutil.copy(f"/run/machine/guest/{name}", COPY)
-    packaged = sorted(PACKAGED.glob("*.service")) if PACKAGED.exists() else []
-    generate = GENERATE
-    if packaged:
-        for unit in packaged:
-            shutil.copy(unit, UNITS)
-        generate = packaged[0].name
-    else:
-        (UNITS / GENERATE).write_text(GENERATE_UNIT, encoding="ascii")
-    (UNITS / "machine-devices.service").write_text(DEVICES_UNIT.replace(GENERATE, generate), encoding="ascii")
-    (UNITS / "machine-first.service").write_text(PODMAN_UNIT.format(generate=generate), encoding="ascii")
+    for unit in PACKAGED_UNITS:
+        shutil.copy(PACKAGED / "systemd" / unit, UNITS)
+    for rules in (PACKAGED / "udev").glob("*.rules"):
+        shutil.copy(rules, "/usr/lib/udev/rules.d")
+    (UNITS / "machine-devices.service").write_text(DEVICES_UNIT, encoding="ascii")
+    (UNITS / "machine-first.service").write_text(PODMAN_UNIT, encoding="ascii")
     must("systemctl", "daemon-reload", timeout=120)
-    must("systemctl", "enable", "machine-devices.service", generate, "machine-first.service", "docker.service", "containerd.service", timeout=120)
+    must("systemctl", "enable", "machine-devices.service", *PACKAGED_UNITS, "machine-first.service", "docker.service", "containerd.service", timeout=120)
     must("docker", "run", "-d", "--name", NAME, "--restart=always", "--network=host", "--device=onload.dev/nic=all",
          "localhost/debian13:1", "sh", "-c", "probe node=/dev/onload; exec sleep 100000", timeout=120)
     PHASE.write_text("rebooted", encoding="ascii")

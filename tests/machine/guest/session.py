@@ -22,12 +22,11 @@ def install():
     for name in BINARIES:
         shutil.copy(f"/run/machine/bin/{name}", f"/usr/bin/{name}")
         os.chmod(f"/usr/bin/{name}", 0o755)
-    for path in sorted(Path("/run/machine/packaging").rglob("*")):
-        relative = path.relative_to("/run/machine/packaging")
-        if relative.parts[0] == "hooks.d" and path.is_file():
-            target = Path("/usr/share/onload-ctk") / relative
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, target)
+    packaging = Path("/run/machine/packaging")
+    for path in [packaging / "ld.so.preload", *sorted(packaging.glob("hooks.d/*/*.json"))]:
+        target = Path("/usr/share/onload-ctk") / path.relative_to(packaging)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
 
 
 def configure(low):
