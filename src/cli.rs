@@ -163,7 +163,9 @@ pub enum Runtime {
 
 /// Show what this host has.
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = "Example: onload-ctk discover --explain")]
+#[command(
+    after_long_help = "Example: onload-ctk discover --explain\n         onload-ctk discover --capture host.tar.zst"
+)]
 pub struct Discover {
     /// Also show what is not offered, and why
     #[arg(long, env = "ONLOAD_CTK_DISCOVER_EXPLAIN", value_parser = BoolishValueParser::new())]
@@ -176,6 +178,13 @@ pub struct Discover {
         env = "ONLOAD_CTK_DISCOVER_FORMAT"
     )]
     pub format: Listing,
+    /// Also write what discovery looked at to this file, for a report of a fault: a tar archive,
+    /// compressed with zstd, that is a host for --host-root when it is unpacked
+    #[arg(long, value_name = "FILE", env = "ONLOAD_CTK_DISCOVER_CAPTURE")]
+    pub capture: Option<PathBuf>,
+    /// Leave hardware addresses and GUIDs in the capture as they are, for hosts of your own
+    #[arg(long, env = "ONLOAD_CTK_DISCOVER_NO_MASK", value_parser = BoolishValueParser::new())]
+    pub no_mask: bool,
 }
 
 /// How a listing is shown.

@@ -11,13 +11,18 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use crate::recording::{Recording, Seen};
+
 /// Bytes of a sysfs attribute: the kernel hands out a page at most (`Documentation/filesystems/sysfs.rst`).
 pub const ATTRIBUTE_LIMIT: u64 = 4096;
 /// Bytes of a larger text such as /proc/mounts.
 pub const TEXT_LIMIT: u64 = 4 * 1024 * 1024;
 
+/// How often something is opened again that a rename or mount elsewhere got in the way of.
+const OPEN_ATTEMPTS: usize = 1000;
+
 /// Name of the file that lists a captured host's device nodes, which archives do not carry.
-const DEVICE_TABLE: &str = "dev.table";
+pub(crate) const DEVICE_TABLE: &str = "dev.table";
 
 /// A host, seen from its root directory.
 ///
@@ -30,6 +35,7 @@ pub struct Host {
     /// The running host itself.
     running: bool,
     table: BTreeMap<PathBuf, DeviceNode>,
+    recording: Option<Recording>,
 }
 
 /// A device node.
@@ -146,6 +152,7 @@ impl Host {
             directory,
             running,
             table: BTreeMap::new(),
+            recording: None,
         };
         if !running && let Some(text) = host.text(Path::new(DEVICE_TABLE))? {
             host.table = parse_device_table(&text).map_err(|line| HostError::DeviceTable {
@@ -154,6 +161,24 @@ impl Host {
             })?;
         }
         Ok(host)
+    }
+
+    /// Notes from now on what is looked at.
+    pub fn start_recording(&mut self) {
+        self.recording = Some(Recording::default());
+    }
+
+    /// Stops noting; what was looked at since [`Host::start_recording`], sorted.
+    #[must_use]
+    pub fn stop_recording(&mut self) -> BTreeMap<PathBuf, Seen> {
+        let recording = self.recording.take();
+        recording.map(Recording::into_seen).unwrap_or_default()
+    }
+
+    fn note(&self, path: &Path, add: impl FnOnce(&mut Seen)) {
+        if let Some(recording) = &self.recording {
+            recording.note(path, add);
+        }
     }
 
     /// Whether this is the running host and not a directory that holds one.
@@ -197,11 +222,15 @@ impl Host {
     /// # Errors
     /// It is there but unreadable, or longer than `limit` bytes.
     pub fn bytes(&self, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
-        let Some(file) = self.file(path)? else {
+        let Some(file) = self.open_file(path)? else {
             return Ok(None);
         };
         let mut bytes = Vec::new();
-        match file.take(limit + 1).read_to_end(&mut bytes) {
+        let read = file.take(limit + 1).read_to_end(&mut bytes);
+        if read.as_ref().err().is_none_or(has_no_value) {
+            self.note_content(path, limit, &bytes);
+        }
+        match read {
             Ok(read) if read as u64 > limit => Err(HostError::TooLong {
                 path: self.outside_path(path),
                 limit,
@@ -215,11 +244,31 @@ impl Host {
         }
     }
 
+    /// Texts are kept; what may be longer is a library.
+    fn note_content(&self, path: &Path, limit: u64, bytes: &[u8]) {
+        self.note(path, |seen| {
+            match (limit > TEXT_LIMIT, bytes.len() as u64 > limit) {
+                (true, _) => seen.opened = true,
+                // That it is too long is all that its reader learns.
+                (false, true) => seen.content = Some(vec![b' '; bytes.len()]),
+                (false, false) => seen.content = Some(bytes.to_vec()),
+            }
+        });
+    }
+
     /// Opens a file for reading; none when it is not there. A pipe is opened without waiting.
     ///
     /// # Errors
     /// It is there but cannot be opened.
     pub fn file(&self, path: &Path) -> Result<Option<File>, HostError> {
+        let file = self.open_file(path)?;
+        if file.is_some() {
+            self.note(path, |seen| seen.opened = true);
+        }
+        Ok(file)
+    }
+
+    fn open_file(&self, path: &Path) -> Result<Option<File>, HostError> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         Ok(self.open_at(path, flags)?.map(File::from))
     }
@@ -252,6 +301,10 @@ impl Host {
         }
         listing.names.sort();
         listing.not_text.sort();
+        self.note(path, |seen| {
+            seen.entry = Some(EntryKind::Directory);
+            seen.names.clone_from(&listing.names);
+        });
         Ok(listing)
     }
 
@@ -326,7 +379,10 @@ impl Host {
             return Ok(None);
         };
         match rustix::fs::readlinkat(&link, "", Vec::new()) {
-            Ok(target) => Ok(Some(PathBuf::from(os_string(target.as_bytes())))),
+            Ok(target) => {
+                self.note(path, |_| {});
+                Ok(Some(PathBuf::from(os_string(target.as_bytes()))))
+            }
             // The descriptor is no link.
             Err(Errno::NOENT | Errno::INVAL) => Ok(None),
             Err(error) => Err(self.read_error(path, error)),
@@ -344,6 +400,9 @@ impl Host {
         let inside = self
             .path_of(&found)
             .map_err(|error| self.read_error(path, error))?;
+        if self.recording.is_some() {
+            self.note_entry(path, self.kind_of(path, &found)?);
+        }
         Ok(Some(inside))
     }
 
@@ -368,16 +427,28 @@ impl Host {
     /// It is there but cannot be looked at.
     pub fn entry(&self, path: &Path) -> Result<Option<EntryKind>, HostError> {
         let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
+            // A link to nowhere is there.
+            self.note(path, |_| {});
             return Ok(None);
         };
-        let stat = rustix::fs::fstat(&found).map_err(|error| self.read_error(path, error))?;
-        Ok(Some(match FileType::from_raw_mode(stat.st_mode) {
+        let kind = self.kind_of(path, &found)?;
+        self.note_entry(path, kind);
+        Ok(Some(kind))
+    }
+
+    fn note_entry(&self, path: &Path, kind: EntryKind) {
+        self.note(path, |seen| seen.entry = Some(kind));
+    }
+
+    fn kind_of(&self, path: &Path, found: &OwnedFd) -> Result<EntryKind, HostError> {
+        let stat = rustix::fs::fstat(found).map_err(|error| self.read_error(path, error))?;
+        Ok(match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => EntryKind::Directory,
             FileType::RegularFile => EntryKind::File {
                 executable: stat.st_mode & 0o111 != 0,
             },
             _ => EntryKind::Other,
-        }))
+        })
     }
 
     /// The device node at a path, which is not followed when it is a link; none when there is no
@@ -386,6 +457,14 @@ impl Host {
     /// # Errors
     /// It is there but cannot be looked at.
     pub fn device_node(&self, path: &Path) -> Result<Option<DeviceNode>, HostError> {
+        let node = self.find_node(path)?;
+        if node.is_some() {
+            self.note(path, |seen| seen.node = node);
+        }
+        Ok(node)
+    }
+
+    fn find_node(&self, path: &Path) -> Result<Option<DeviceNode>, HostError> {
         if let Some(node) = self.table.get(path) {
             return Ok(Some(*node));
         }
@@ -417,8 +496,7 @@ impl Host {
         let opened = if self.running {
             rustix::fs::openat(&self.directory, name, flags, Mode::empty())
         } else {
-            let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-            rustix::fs::openat2(&self.directory, name, flags, Mode::empty(), inside)
+            self.open_inside(&name, flags)
         };
         match opened {
             Ok(descriptor) => Ok(Some(descriptor)),
@@ -429,6 +507,21 @@ impl Host {
             Err(Errno::NOTDIR) if !flags.contains(OFlags::DIRECTORY) => Ok(None),
             Err(error) => Err(self.read_error(path, error)),
         }
+    }
+
+    /// Where something is renamed or mounted at the same time, anywhere on the machine, the kernel
+    /// cannot tell whether `..` stayed inside, and asks to try again (openat2(2), `EAGAIN`).
+    fn open_inside(&self, name: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let open = || rustix::fs::openat2(&self.directory, name, flags, Mode::empty(), inside);
+        let mut opened = open();
+        for _ in 0..OPEN_ATTEMPTS {
+            match opened {
+                Err(Errno::AGAIN) => opened = open(),
+                _ => break,
+            }
+        }
+        opened
     }
 
     fn utf8(&self, path: &Path, bytes: Vec<u8>) -> Result<String, HostError> {

@@ -4,6 +4,7 @@
 //! into specifications without looking at the host again; [`specdir`] puts them where engines
 //! read them. One file per command is in [`commands`], one per resource in [`discover`].
 
+pub mod capture;
 pub mod cli;
 pub mod commands;
 pub mod config_file;
@@ -15,5 +16,6 @@ pub mod host;
 pub mod inventory;
 pub mod pci_address;
 pub mod printer;
+pub mod recording;
 pub mod settings;
 pub mod specdir;

@@ -35,21 +35,24 @@ pub enum SettingsError {
 /// # Errors
 /// The file cannot be read or is not understood, or the named one is not there.
 pub fn load(host: &Host, named: Option<&Path>) -> Result<Config, SettingsError> {
-    let (path, text) = match named {
-        Some(path) => {
-            let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Read {
-                path: path.to_owned(),
-                source,
-            })?;
-            (path.to_owned(), text)
-        }
-        None => {
-            let path = Path::new(CONFIG_PATH);
-            (
-                host.outside_path(path),
-                host.text(path)?.unwrap_or_default(),
-            )
-        }
+    let text = read(host, named)?.unwrap_or_default();
+    Config::parse(&text).map_err(|source| SettingsError::Parse {
+        path: named.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned),
+        source,
+    })
+}
+
+/// The text of the file that was named, else of the host's own; none where the host has none.
+///
+/// # Errors
+/// The file cannot be read, or the named one is not there.
+pub fn read(host: &Host, named: Option<&Path>) -> Result<Option<String>, SettingsError> {
+    let Some(path) = named else {
+        return Ok(host.text(Path::new(CONFIG_PATH))?);
     };
-    Config::parse(&text).map_err(|source| SettingsError::Parse { path, source })
+    let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(Some(text))
 }

@@ -13,16 +13,17 @@ mod oracle;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{
-    Tree, captured, hosts, names_in, on, package, program, run, run_with_stdin, specs_in,
-};
+use common::{Tree, hosts, names_in, on, package, program, run, run_with_stdin, specs_in};
 use onload_cdi::parse::from_json;
 use onload_cdi::spec::Spec;
 use serde_json::Value;
 
 /// The hosts by name with their root directories, which live as long as the trees.
 fn all() -> Vec<(&'static str, PathBuf, Option<Tree>)> {
-    let mut all = vec![(common::CAPTURED, captured(), None)];
+    let committed = common::COMMITTED.into_iter();
+    let mut all: Vec<_> = committed
+        .map(|name| (name, package().join("tests/hosts").join(name), None))
+        .collect();
     let trees = hosts::all().into_iter();
     all.extend(trees.map(|(name, tree)| (name, tree.root().to_owned(), Some(tree))));
     all
@@ -94,6 +95,14 @@ fn each_host_gives_what_its_golden_files_say() {
         written.extend(["discover.json", "discover.txt", "generate.txt"].map(str::to_owned));
         nothing_else(&golden, &written);
     }
+}
+
+#[test]
+fn every_host_that_comes_with_the_sources_has_golden_files() {
+    let hosts = package().join("tests/hosts");
+    let mut names = names_in(&hosts);
+    names.retain(|name| hosts.join(name).join("dev.table").is_file());
+    assert_eq!(names, common::COMMITTED);
 }
 
 #[test]

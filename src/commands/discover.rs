@@ -1,10 +1,15 @@
 //! `discover`: what this host has, and what of it is offered.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
+use anyhow::Context;
 use comfy_table::{ContentArrangement, Table, presets};
 
-use super::{open_host, require_nic};
+use super::generate::write_file;
+use super::{open_host, require_nic, surroundings};
+use crate::capture::tree::{Sources, collect};
+use crate::capture::{CapturedTree, pack};
 use crate::cli::{Discover, Global, Listing};
 use crate::discover::clock::Clock;
 use crate::discover::discover;
@@ -16,13 +21,17 @@ use crate::discover::vfio::VfioDevice;
 use crate::exit::Answer;
 use crate::inventory::Inventory;
 use crate::printer::{DIM, GOOD, HEADING, Printer, WARNING, harmless};
+use crate::settings;
 
 /// Runs the command.
 ///
 /// # Errors
 /// The host cannot be read, or it has to have an accelerated interface and has none.
 pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::Result<Answer> {
-    let (host, config) = open_host(global)?;
+    let (mut host, config) = open_host(global)?;
+    if args.capture.is_some() {
+        host.start_recording();
+    }
     let inventory = discover(&host, &config);
     match args.format {
         Listing::Json => {
@@ -34,8 +43,49 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     for warning in &inventory.warnings {
         printer.warning(warning);
     }
+    if let Some(path) = &args.capture {
+        // What `cdi generate` asks beside, so that a capture gives the same specifications too.
+        surroundings(&host, &config)?;
+        let seen = host.stop_recording();
+        let config = settings::read(&host, global.config.as_deref())?;
+        let tree = collect(Sources {
+            host: &host,
+            seen: &seen,
+            inventory: &inventory,
+            config: config.as_deref(),
+            masked: !args.no_mask,
+        });
+        write_capture(path, &tree, args.no_mask, printer)?;
+    }
     require_nic(&inventory, &config)?;
     Ok(Answer::Yes)
+}
+
+fn write_capture(
+    path: &Path,
+    tree: &CapturedTree,
+    open: bool,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let archive = pack(tree).with_context(|| format!("packing {}", path.display()))?;
+    write_file(path, &archive)?;
+    for left_out in &tree.left_out {
+        printer.warning(format_args!(
+            "{} is an empty file in the capture: nothing else would give the same answer",
+            left_out.display()
+        ));
+    }
+    let masks = match open {
+        true => "hardware addresses and GUIDs as they are",
+        false => "hardware addresses and GUIDs masked",
+    };
+    printer.note(format_args!(
+        "wrote {}: {} files, {} device nodes, {masks}; look into it before you pass it on",
+        path.display(),
+        tree.files(),
+        tree.nodes.len()
+    ));
+    Ok(())
 }
 
 /// A line of the table: class, name, PCI address, what else there is to know.

@@ -171,7 +171,7 @@ fn to_file(
     Ok(Answer::Yes)
 }
 
-fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let parent = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());

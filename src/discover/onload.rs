@@ -272,6 +272,25 @@ fn look_into(probe: &Probe<'_>, installation: Installation, driver: &DriverVersi
     }
 }
 
+/// What stays of a library's content in a capture: the strings that could tell its release, in their
+/// order, and those of `marks` that stand anywhere in it.
+pub fn telling_strings<'c>(
+    content: &'c [u8],
+    driver: Option<&str>,
+    marks: &[&'c str],
+) -> Vec<&'c [u8]> {
+    let strings = content.split(|byte| *byte == 0 || *byte == b'\n');
+    let releases = strings.filter(|text| {
+        let printed = text.strip_prefix(b"Onload ").and_then(release);
+        let drivers = driver.is_some_and(|driver| trimmed(text) == driver.as_bytes());
+        drivers || printed.is_some() || release(text).is_some()
+    });
+    let marks = marks.iter().map(|mark| mark.as_bytes());
+    releases
+        .chain(marks.filter(|mark| contains(content, mark)))
+        .collect()
+}
+
 fn contains(content: &[u8], text: &[u8]) -> bool {
     memchr::memmem::find(content, text).is_some()
 }

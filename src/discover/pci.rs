@@ -7,7 +7,7 @@ use crate::discover::Probe;
 use crate::pci_address::PciAddress;
 
 /// Where the kernel lists the functions.
-const DEVICES: &str = "/sys/bus/pci/devices";
+pub const DEVICES: &str = "/sys/bus/pci/devices";
 
 /// A PCI function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,8 +177,9 @@ fn numa_node(probe: &Probe<'_>, directory: &Path) -> Option<u32> {
     u32::try_from(node).ok()
 }
 
-/// Kept of the entries of a function: a host may have thousands of functions, each with fifty.
-fn is_of_interest(entry: &str) -> bool {
+/// Whether discovery goes on from an entry of a function's directory: a host may have thousands of
+/// functions, each with fifty.
+pub fn is_of_interest(entry: &str) -> bool {
     const ASKED_FOR: [&str; 8] = [
         "infiniband",
         "infiniband_mad",

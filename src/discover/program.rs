@@ -13,9 +13,9 @@ use crate::discover::Probe;
 use crate::host::EntryKind;
 
 /// Bytes of a library that are searched; libonload.so has about five million.
-const LIBRARY_LIMIT: u64 = 32 * 1024 * 1024;
+pub const LIBRARY_LIMIT: u64 = 32 * 1024 * 1024;
 /// Bytes of an interpreter line (Linux, `BINPRM_BUF_SIZE`).
-const INTERPRETER_LINE: u64 = 256;
+pub const INTERPRETER_LINE: usize = 256;
 
 /// The shared objects that come with the GNU C library, and the kernel's own.
 const WITH_LIBC: [&str; 15] = [
@@ -222,11 +222,14 @@ fn obstacle(
 fn interpreter_line(probe: &Probe<'_>, path: &Path) -> Option<String> {
     let file = probe.or_warn(probe.host().file(path))?;
     let mut head = Vec::new();
-    file.take(INTERPRETER_LINE).read_to_end(&mut head).ok()?;
+    file.take(INTERPRETER_LINE as u64)
+        .read_to_end(&mut head)
+        .ok()?;
     parse_interpreter_line(&head)
 }
 
-fn parse_interpreter_line(head: &[u8]) -> Option<String> {
+/// The program that a `#!` line at the beginning of a file names; none without one.
+pub fn parse_interpreter_line(head: &[u8]) -> Option<String> {
     let line = head
         .strip_prefix(b"#!")?
         .split(|byte| *byte == b'\n')

@@ -13,7 +13,7 @@ use crate::inventory::NotOffered;
 
 const LIBRARY: &str = "libonload_zf.so";
 /// The control plane client that TCPDirect of version 9 and later opens with dlopen(3).
-const CONTROL_PLANE: &str = "libefcp.so.1";
+pub const CONTROL_PLANE: &str = "libefcp.so.1";
 const TOOLS: [&str; 2] = ["zf_debug", "zf_stackdump"];
 
 /// TCPDirect, where it is offered.

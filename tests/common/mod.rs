@@ -21,10 +21,20 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-pub(crate) use tree::{CHECKSUM, Pci, Tree};
+pub(crate) use tree::{CHECKSUM, Pci, Tree, scratch};
 
 /// The captured host that comes with the sources.
 pub(crate) const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
+
+/// Every host that comes with the sources, captured or made by hand.
+pub(crate) const COMMITTED: [&str; 6] = [
+    CAPTURED,
+    "debian13-2numa-stand-ins",
+    "iommu-groups",
+    "rdma-hcas",
+    "vmd-numa-gaps",
+    "x2-2port-sriov",
+];
 
 /// The directory of this package.
 pub(crate) fn package() -> &'static Path {

@@ -50,7 +50,7 @@ impl<'t> Pci<'t> {
 
 /// A directory in memory where there is one: each run synchronises what it writes, and hundreds of
 /// runs would wait minutes for a disk.
-fn scratch() -> tempfile::TempDir {
+pub(crate) fn scratch() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir()
         && let Ok(directory) = tempfile::tempdir_in(memory)

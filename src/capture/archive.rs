@@ -1,0 +1,96 @@
+//! The archive of a captured tree: tar, compressed with zstd, the same bytes for the same tree.
+
+use std::fmt::Write;
+use std::io;
+use std::path::Path;
+
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use tar::{Builder, EntryType, Header};
+
+use super::tree::{CapturedTree, Entry};
+use crate::host::{DEVICE_TABLE, DeviceKind};
+
+/// The tree as an archive that can be unpacked without any right: device nodes are lines of
+/// `dev.table`, owners and times are 0.
+///
+/// # Errors
+/// A name or the target of a link cannot stand in a tar archive.
+pub fn pack(tree: &CapturedTree) -> io::Result<Vec<u8>> {
+    let mut builder = Builder::new(Vec::new());
+    let table = device_table(tree);
+    append_file(
+        &mut builder,
+        Path::new(DEVICE_TABLE),
+        table.as_bytes(),
+        0o644,
+    )?;
+    for (path, entry) in &tree.entries {
+        let name = path.strip_prefix("/").unwrap_or(path);
+        match entry {
+            Entry::Directory => {
+                let mut header = header(EntryType::Directory, 0o755, 0);
+                builder.append_data(&mut header, name, io::empty())?;
+            }
+            Entry::Link(target) => {
+                let mut header = header(EntryType::Symlink, 0o777, 0);
+                builder.append_link(&mut header, name, target)?;
+            }
+            Entry::File {
+                content,
+                executable,
+            } => {
+                let mode = if *executable { 0o755 } else { 0o644 };
+                append_file(&mut builder, name, content, mode)?;
+            }
+        }
+    }
+    let archive = builder.into_inner()?;
+    Ok(compress_to_vec(
+        archive.as_slice(),
+        CompressionLevel::Fastest,
+    ))
+}
+
+fn append_file(
+    builder: &mut Builder<Vec<u8>>,
+    name: &Path,
+    content: &[u8],
+    mode: u32,
+) -> io::Result<()> {
+    let mut header = header(EntryType::Regular, mode, content.len() as u64);
+    builder.append_data(&mut header, name, content)
+}
+
+fn header(kind: EntryType, mode: u32, size: u64) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_size(size);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header
+}
+
+/// The table that [`crate::host::Host::open`] reads; who owns a node says nothing of it. A path with
+/// white space cannot stand there.
+fn device_table(tree: &CapturedTree) -> String {
+    let mut table = "# path type major minor mode uid gid\n".to_owned();
+    let speakable = |path: &Path| !path.to_string_lossy().contains(char::is_whitespace);
+    for (path, node) in tree.nodes.iter().filter(|(path, _)| speakable(path)) {
+        let kind = match node.kind {
+            DeviceKind::Character => 'c',
+            DeviceKind::Block => 'b',
+        };
+        // Writing to a text cannot fail.
+        let _ = writeln!(
+            table,
+            "{} {kind} {} {} {:04o} 0 0",
+            path.display(),
+            node.major,
+            node.minor,
+            node.mode
+        );
+    }
+    table
+}

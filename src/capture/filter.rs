@@ -1,0 +1,173 @@
+//! What of a text goes into a capture: the lines that discovery looks at, without remarks that
+//! people wrote and addresses of other machines.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+use toml_edit::{DocumentMut, Item, TableLike, Value};
+
+/// The content of a file as it goes into a capture.
+#[must_use]
+pub fn content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {
+    let Ok(text) = std::str::from_utf8(content) else {
+        // That it is not text is all that discovery can tell.
+        return vec![0xff];
+    };
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    let text = match (path.to_str(), extension) {
+        (Some("/proc/mounts"), _) => hugetlbfs_mounts(text),
+        (Some("/proc/meminfo"), _) => lines_with(text, "Hugepagesize:"),
+        (_, Some("opf" | "opf-fragment")) => profile(text, masked),
+        _ => text.to_owned(),
+    };
+    text.into_bytes()
+}
+
+fn lines_with(text: &str, prefix: &str) -> String {
+    let lines = text.lines().filter(|line| line.starts_with(prefix));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// The hugetlbfs among the mounts, with where they are and the size of their pages.
+fn hugetlbfs_mounts(text: &str) -> String {
+    let mounts = text.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (path, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+        let size = options
+            .split(',')
+            .find(|option| option.starts_with("pagesize="));
+        let size = size.map(|size| format!(",{size}")).unwrap_or_default();
+        (kind == "hugetlbfs").then(|| format!("hugetlbfs {path} hugetlbfs rw{size} 0 0\n"))
+    });
+    mounts.collect()
+}
+
+/// A profile with its lines in their places, since refusals name them by number.
+fn profile(text: &str, masked: bool) -> String {
+    let lines = text.lines().map(|line| match line.trim_start() {
+        remark if remark.starts_with('#') => "#\n".to_owned(),
+        _ if masked => format!("{}\n", without_addresses(line)),
+        _ => format!("{line}\n"),
+    });
+    lines.collect()
+}
+
+/// The line with the addresses in it replaced by those that documentation uses (RFC 5737, RFC 3849).
+fn without_addresses(line: &str) -> String {
+    let in_address = |c: char| c.is_ascii_hexdigit() || c == '.' || c == ':';
+    let mut result = String::new();
+    let mut rest = line;
+    while let Some(start) = rest.find(in_address) {
+        let (before, after) = rest.split_at(start);
+        let end = after.find(|c| !in_address(c)).unwrap_or(after.len());
+        let (word, tail) = after.split_at(end);
+        result.push_str(before);
+        result.push_str(documented(word));
+        rest = tail;
+    }
+    result + rest
+}
+
+fn documented(word: &str) -> &str {
+    // A port may follow.
+    let (host, port) = match word.rsplit_once(':') {
+        Some((host, port)) if host.parse::<Ipv4Addr>().is_ok() => (host, port),
+        _ => (word, ""),
+    };
+    match (host.parse::<Ipv4Addr>(), host.parse::<Ipv6Addr>()) {
+        (Ok(address), _) if address.is_unspecified() || address.is_loopback() => word,
+        (_, Ok(address)) if address.is_unspecified() || address.is_loopback() => word,
+        (Ok(_), _) if port.is_empty() => "192.0.2.1",
+        (Ok(_), _) => "192.0.2.1:0",
+        (_, Ok(_)) => "2001:db8::1",
+        _ => word,
+    }
+}
+
+/// The settings that discovery and what is made of it depend on, without remarks; none where there
+/// are none.
+#[must_use]
+pub fn config(text: &str) -> Option<String> {
+    let document: DocumentMut = text.parse().ok()?;
+    let mut result = String::new();
+    for name in ["discover", "cdi"] {
+        let Some(table) = document.get(name).and_then(Item::as_table_like) else {
+            continue;
+        };
+        result.push_str(&format!("[{name}]\n"));
+        result.push_str(&settings(table));
+    }
+    (!result.is_empty()).then_some(result)
+}
+
+fn settings(table: &dyn TableLike) -> String {
+    let values = table.iter().filter_map(|(key, item)| {
+        let mut value = item.as_value()?.clone();
+        if let Value::Array(array) = &mut value {
+            array.fmt();
+        }
+        Some(format!("{key} = {}\n", value.decorated("", "")))
+    });
+    values.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filtered(path: &str, text: &str) -> String {
+        String::from_utf8(content(Path::new(path), text.as_bytes(), true)).unwrap()
+    }
+
+    #[test]
+    fn of_the_mounts_only_hugetlbfs_is_kept() {
+        let mounts = "filer.example:/home /home nfs4 rw,addr=10.1.2.3 0 0\n\
+                      none /mnt/a\\040b hugetlbfs rw,gid=12,pagesize=2M 0 0\n\
+                      hugetlbfs /b hugetlbfs rw,relatime 0 0\n";
+        let kept = "hugetlbfs /mnt/a\\040b hugetlbfs rw,pagesize=2M 0 0\n\
+                    hugetlbfs /b hugetlbfs rw 0 0\n";
+        assert_eq!(filtered("/proc/mounts", mounts), kept);
+    }
+
+    #[test]
+    fn of_the_memory_only_the_default_page_size_is_kept() {
+        let meminfo = "MemTotal: 1 kB\nHugepagesize:    2048 kB\n";
+        assert_eq!(
+            filtered("/proc/meminfo", meminfo),
+            "Hugepagesize:    2048 kB\n"
+        );
+    }
+
+    #[test]
+    fn remarks_and_addresses_in_profiles_are_not_kept_and_lines_keep_their_numbers() {
+        let profile = "# for db1.example, call Ann\nonload_set EF_A 10.1.2.3\n\
+                       onload_set EF_B 1.5\nonload_set EF_C fd00::12\nonload_set EF_D 10.1.2.3:80\n\
+                       onload_set EF_E 0.0.0.0\n";
+        let kept = "#\nonload_set EF_A 192.0.2.1\nonload_set EF_B 1.5\n\
+                    onload_set EF_C 2001:db8::1\nonload_set EF_D 192.0.2.1:0\n\
+                    onload_set EF_E 0.0.0.0\n";
+        assert_eq!(filtered("/p/a.opf", profile), kept);
+        let open = content(
+            Path::new("/p/a.opf"),
+            b"# x\nonload_set EF_A 10.1.2.3\n",
+            false,
+        );
+        assert_eq!(open, b"#\nonload_set EF_A 10.1.2.3\n");
+    }
+
+    #[test]
+    fn what_is_not_text_is_kept_as_something_else_that_is_not() {
+        assert_eq!(content(Path::new("/sys/x"), b"secret\xff", true), [0xff]);
+    }
+
+    #[test]
+    fn of_the_configuration_the_settings_of_discovery_are_kept_without_remarks() {
+        let text = "# ours\n[discover] # x\nignored-interfaces = [ # why\n \"eth0\", # Ann's\n]\n\
+                    offer-umad = true # y\n[annotations]\nallow = [\"nic\"]\n[cdi]\nmemlock = 4096\n";
+        let kept = "[discover]\nignored-interfaces = [\"eth0\"]\noffer-umad = true\n[cdi]\n\
+                    memlock = 4096\n";
+        assert_eq!(config(text).as_deref(), Some(kept));
+        assert_eq!(config("[annotations]\nallow = []\n"), None);
+        assert_eq!(config(""), None);
+    }
+}

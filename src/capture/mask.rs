@@ -1,0 +1,592 @@
+//! Masking of what tells one machine from another: hardware addresses, GUIDs and the names made of
+//! them. The vendor's part stays, equal stays equal, and what is derived from one another (the GUID
+//! of a port and the address of its interface, EUI-64 and MAC) stays so.
+//!
+//! Masks are numbers in the order of what they stand for, so that the same host gives the same
+//! capture and a mask cannot be computed back, as a hash of 24 bits can.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// The vendor's three bytes.
+type Oui = [u8; 3];
+
+/// The bit of a hardware address that says that nobody vouches for its being the only one; an
+/// EUI-64 made of it has the bit the other way round (RFC 4291, appendix A).
+const LOCAL: u8 = 0x02;
+/// What QEMU's network cards have, without the bit.
+const QEMU: Oui = [0x50, 0x54, 0x00];
+/// The upper half of a link-local GID, which is the same everywhere.
+const LINK_LOCAL: [u8; 8] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
+/// The middle of a GUID that is made of a MAC: EUI-64, and the two that Mellanox uses.
+const MIDDLES: [[u8; 2]; 3] = [[0xff, 0xfe], [0x03, 0x00], [0x00, 0x00]];
+/// What stands before the address in the name of an interface or RDMA device that is named by it
+/// (udev's net_id, and rdma-core's rdma_rename).
+const NAMED: [&str; 9] = ["en", "wl", "ww", "sl", "ib", "roce", "iw", "opa", "usnic"];
+
+/// Something that tells one machine from another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Identity {
+    /// The vendor without the local bit, the middle of a GUID where it belongs to the number, and
+    /// the number.
+    Hardware(Oui, [u8; 2], [u8; 3]),
+    /// The upper half of a GID.
+    Subnet([u8; 8]),
+    /// A UUID, as buses of hypervisors have it in paths.
+    Uuid([u8; 16]),
+}
+
+/// Masks texts in two passes: first all are shown to it, then each is rewritten.
+#[derive(Debug, Default)]
+pub struct Masker {
+    /// The vendors of addresses that say themselves that they are local: parts of random addresses.
+    random: BTreeSet<Oui>,
+    numbers: BTreeMap<Identity, u32>,
+}
+
+impl Masker {
+    /// Takes notice of what is to be masked in a text.
+    pub fn notice(&mut self, text: &str) {
+        let mut found = Vec::new();
+        rewrite(text, |token| {
+            found.push(token.clone());
+            None
+        });
+        for token in found {
+            if let Token::Mac(bytes) = &token {
+                let vendor = vendor_of(bytes[..3].first_chunk().copied().unwrap_or_default());
+                if bytes[0] & LOCAL != 0 && vendor != QEMU {
+                    self.random.insert(vendor);
+                }
+            }
+            for identity in token.identities() {
+                self.numbers.insert(identity, 0);
+            }
+        }
+    }
+
+    /// Gives everything that was noticed its mask. What is masked already keeps its order, so that a
+    /// capture of a captured host is the same.
+    pub fn settle(&mut self) {
+        let noticed = std::mem::take(&mut self.numbers).into_keys();
+        let mut ordered: Vec<(Option<Oui>, Identity)> = noticed
+            .map(|identity| match identity {
+                Identity::Hardware(vendor, ..) => (Some(vendor_of(self.vendor(vendor))), identity),
+                other => (None, other),
+            })
+            .collect();
+        ordered.sort();
+        let identities = ordered.into_iter().map(|(_, identity)| identity);
+        self.numbers = identities.zip(1..).collect();
+    }
+
+    /// The text with its masks.
+    #[must_use]
+    pub fn mask(&self, text: &str) -> String {
+        rewrite(text, |token| Some(self.masked(token)))
+    }
+
+    /// A path with masks in its names.
+    #[must_use]
+    pub fn mask_path(&self, path: &Path) -> PathBuf {
+        let name = |name: &OsStr| {
+            name.to_str()
+                .map_or_else(|| name.to_owned(), |name| OsString::from(self.mask(name)))
+        };
+        path.iter().map(name).collect()
+    }
+
+    fn number(&self, identity: &Identity) -> [u8; 4] {
+        let number = self.numbers.get(identity).copied().unwrap_or_default();
+        number.to_be_bytes()
+    }
+
+    fn masked(&self, token: &Token) -> Token {
+        match token {
+            Token::Mac(bytes) => Token::Mac(self.mac(*bytes)),
+            Token::Guid(bytes) => Token::Guid(self.guid(*bytes)),
+            Token::Gid(prefix, guid) => Token::Gid(self.subnet(*prefix), self.guid(*guid)),
+            Token::IpOverInfiniBand(head, prefix, guid) => {
+                Token::IpOverInfiniBand(*head, self.subnet(*prefix), self.guid(*guid))
+            }
+            Token::Uuid(bytes) => {
+                let [a, b, c, d] = self.number(&Identity::Uuid(*bytes));
+                Token::Uuid([0, 0, 0, 0, 0, 0, 0x40, 0, 0x80, 0, 0, 0, a, b, c, d])
+            }
+        }
+    }
+
+    fn vendor(&self, bytes: Oui) -> Oui {
+        match self.random.contains(&vendor_of(bytes)) {
+            true => [bytes[0] & LOCAL, 0, 0],
+            false => bytes,
+        }
+    }
+
+    fn mac(&self, bytes: [u8; 6]) -> [u8; 6] {
+        let Some(identity) = hardware(bytes) else {
+            return bytes;
+        };
+        let [a, b, c] = self.vendor([bytes[0], bytes[1], bytes[2]]);
+        let [_, d, e, f] = self.number(&identity);
+        [a, b, c, d, e, f]
+    }
+
+    fn guid(&self, bytes: [u8; 8]) -> [u8; 8] {
+        let Some(identity) = hardware_of_guid(bytes) else {
+            return bytes;
+        };
+        let middle = [bytes[3], bytes[4]];
+        let known = MIDDLES.contains(&middle);
+        let [m, n] = if known { middle } else { [0, 0] };
+        let [a, b, c] = self.vendor([bytes[0], bytes[1], bytes[2]]);
+        let [_, d, e, f] = self.number(&identity);
+        [a, b, c, m, n, d, e, f]
+    }
+
+    fn subnet(&self, bytes: [u8; 8]) -> [u8; 8] {
+        if !is_site(&bytes) {
+            return bytes;
+        }
+        let [a, b, c, d] = self.number(&Identity::Subnet(bytes));
+        [0xfe, 0xc0, 0, 0, a, b, c, d]
+    }
+}
+
+fn vendor_of([first, second, third]: Oui) -> Oui {
+    [first & !LOCAL, second, third]
+}
+
+/// All zeros or all ones: no address of anything.
+fn is_blank(bytes: &[u8]) -> bool {
+    [0x00, 0xff]
+        .iter()
+        .any(|blank| bytes.iter().all(|byte| byte == blank))
+}
+
+fn is_site(prefix: &[u8; 8]) -> bool {
+    !is_blank(prefix) && *prefix != LINK_LOCAL
+}
+
+fn hardware([a, b, c, d, e, f]: [u8; 6]) -> Option<Identity> {
+    let blank = is_blank(&[a, b, c, d, e, f]);
+    (!blank).then(|| Identity::Hardware(vendor_of([a, b, c]), [0, 0], [d, e, f]))
+}
+
+fn hardware_of_guid(bytes: [u8; 8]) -> Option<Identity> {
+    let [a, b, c, m, n, d, e, f] = bytes;
+    let middle = match MIDDLES.contains(&[m, n]) {
+        true => [0, 0],
+        false => [m, n],
+    };
+    (!is_blank(&bytes)).then(|| Identity::Hardware(vendor_of([a, b, c]), middle, [d, e, f]))
+}
+
+/// An address as it stands in a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token {
+    Mac([u8; 6]),
+    Guid([u8; 8]),
+    Gid([u8; 8], [u8; 8]),
+    /// Flags and queue pair, then the GID of the port (RFC 4391 section 9.1.1).
+    IpOverInfiniBand([u8; 4], [u8; 8], [u8; 8]),
+    Uuid([u8; 16]),
+}
+
+impl Token {
+    fn identities(&self) -> Vec<Identity> {
+        let subnet = |prefix: &[u8; 8]| is_site(prefix).then_some(Identity::Subnet(*prefix));
+        let found = match self {
+            Token::Mac(bytes) => [hardware(*bytes), None],
+            Token::Guid(bytes) => [hardware_of_guid(*bytes), None],
+            Token::Gid(prefix, guid) | Token::IpOverInfiniBand(_, prefix, guid) => {
+                [subnet(prefix), hardware_of_guid(*guid)]
+            }
+            Token::Uuid(bytes) => [Some(Identity::Uuid(*bytes)), None],
+        };
+        found.into_iter().flatten().collect()
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Token::Mac(bytes) => bytes.to_vec(),
+            Token::Guid(bytes) => bytes.to_vec(),
+            Token::Gid(prefix, guid) => [*prefix, *guid].concat(),
+            Token::IpOverInfiniBand(head, prefix, guid) => {
+                [&head[..], &prefix[..], &guid[..]].concat()
+            }
+            Token::Uuid(bytes) => bytes.to_vec(),
+        }
+    }
+}
+
+/// How an address is written: the digits of each group, and what stands between them.
+struct Shape {
+    groups: &'static [usize],
+    between: u8,
+    read: fn(&[u8]) -> Option<Token>,
+}
+
+const SHAPES: [Shape; 6] = [
+    Shape {
+        groups: &[2; 20],
+        between: b':',
+        read: read_ip_over_infiniband,
+    },
+    Shape {
+        groups: &[4; 8],
+        between: b':',
+        read: read_gid,
+    },
+    Shape {
+        groups: &[2; 6],
+        between: b':',
+        read: read_mac,
+    },
+    Shape {
+        groups: &[2; 6],
+        between: b'-',
+        read: read_mac,
+    },
+    Shape {
+        groups: &[4; 4],
+        between: b':',
+        read: read_guid,
+    },
+    Shape {
+        groups: &[8, 4, 4, 4, 12],
+        between: b'-',
+        read: read_uuid,
+    },
+];
+
+fn read_mac(bytes: &[u8]) -> Option<Token> {
+    Some(Token::Mac(bytes.try_into().ok()?))
+}
+
+fn read_guid(bytes: &[u8]) -> Option<Token> {
+    Some(Token::Guid(bytes.try_into().ok()?))
+}
+
+fn read_gid(bytes: &[u8]) -> Option<Token> {
+    let (prefix, guid) = bytes.split_at_checked(8)?;
+    Some(Token::Gid(prefix.try_into().ok()?, guid.try_into().ok()?))
+}
+
+fn read_ip_over_infiniband(bytes: &[u8]) -> Option<Token> {
+    let (head, gid) = bytes.split_at_checked(4)?;
+    let (prefix, guid) = gid.split_at_checked(8)?;
+    let head = head.try_into().ok()?;
+    Some(Token::IpOverInfiniBand(
+        head,
+        prefix.try_into().ok()?,
+        guid.try_into().ok()?,
+    ))
+}
+
+fn read_uuid(bytes: &[u8]) -> Option<Token> {
+    Some(Token::Uuid(bytes.try_into().ok()?))
+}
+
+/// The text with every address in it replaced by what `replace` gives for it; none leaves it.
+fn rewrite(text: &str, mut replace: impl FnMut(&Token) -> Option<Token>) -> String {
+    let mut result = String::with_capacity(text.len());
+    let mut rest = text;
+    let mut before: Option<char> = None;
+    while let Some(next) = rest.chars().next() {
+        let begins = before.is_none_or(|c| !c.is_ascii_alphanumeric() && c != ':');
+        let found = begins
+            .then(|| shaped(rest).or_else(|| named(rest)))
+            .flatten()
+            .or_else(|| before.is_none().then(|| alone(rest)).flatten());
+        if let Some(Found {
+            token,
+            start,
+            length,
+            shape,
+        }) = found
+        {
+            let (whole, tail) = rest.split_at(start + length);
+            match replace(&token) {
+                Some(token) => {
+                    result.push_str(&whole[..start]);
+                    result.push_str(&written(&token.bytes(), shape));
+                }
+                None => result.push_str(whole),
+            }
+            rest = tail;
+            before = whole.chars().next_back();
+        } else {
+            result.push(next);
+            before = Some(next);
+            rest = &rest[next.len_utf8()..];
+        }
+    }
+    result
+}
+
+/// An address at the beginning of a text, or `start` bytes behind it.
+struct Found {
+    token: Token,
+    start: usize,
+    length: usize,
+    /// None: digits only.
+    shape: Option<&'static Shape>,
+}
+
+fn shaped(text: &str) -> Option<Found> {
+    SHAPES.iter().find_map(|shape| {
+        let (bytes, length) = take(text.as_bytes(), shape.groups, Some(shape.between))?;
+        let token = (shape.read)(&bytes)?;
+        Some(Found {
+            token,
+            start: 0,
+            length,
+            shape: Some(shape),
+        })
+    })
+}
+
+/// A name such as `enx525400123456` or `ibx0002c90300f9bfa1`.
+fn named(text: &str) -> Option<Found> {
+    let start = NAMED.iter().find_map(|prefix| {
+        let rest = text.strip_prefix(prefix)?;
+        rest.starts_with('x').then_some(prefix.len() + 1)
+    })?;
+    let digits = &text.as_bytes()[start..];
+    let whole = |groups: &'static [usize]| take(digits, groups, None);
+    let (token, length) = if let Some((bytes, length)) = whole(&[12]) {
+        (read_mac(&bytes)?, length)
+    } else {
+        let (bytes, length) = whole(&[16])?;
+        (read_guid(&bytes)?, length)
+    };
+    Some(Found {
+        token,
+        start,
+        length,
+        shape: None,
+    })
+}
+
+/// An address that is all there is, without colons, as drivers name their clocks by it (`%pm`).
+fn alone(text: &str) -> Option<Found> {
+    let (bytes, length) = take(text.as_bytes(), &[12], None)?;
+    let only = text[length..].trim_ascii().is_empty();
+    let token = read_mac(&bytes).filter(|_| only)?;
+    Some(Found {
+        token,
+        start: 0,
+        length,
+        shape: None,
+    })
+}
+
+/// The bytes that groups of hexadecimal digits stand for, and how long these are; none where
+/// something else stands there, or more of the same follows.
+fn take(text: &[u8], groups: &[usize], between: Option<u8>) -> Option<(Vec<u8>, usize)> {
+    let mut bytes = Vec::new();
+    let mut at = 0;
+    for (index, digits) in groups.iter().enumerate() {
+        if index > 0 {
+            (text.get(at).copied() == between).then_some(())?;
+            at += 1;
+        }
+        for pair in text.get(at..at + digits)?.chunks(2) {
+            pair.iter().all(u8::is_ascii_hexdigit).then_some(())?;
+            let pair = std::str::from_utf8(pair).ok()?;
+            bytes.push(u8::from_str_radix(pair, 16).ok()?);
+        }
+        at += digits;
+    }
+    let ends = match text.get(at) {
+        None => true,
+        Some(next) => !next.is_ascii_alphanumeric() && Some(*next) != between,
+    };
+    ends.then_some((bytes, at))
+}
+
+fn written(bytes: &[u8], shape: Option<&Shape>) -> String {
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let Some(shape) = shape else {
+        return digits;
+    };
+    let mut rest = digits.as_str();
+    let groups = shape.groups.iter().map(|length| {
+        let (group, tail) = rest.split_at(*length);
+        rest = tail;
+        group
+    });
+    let groups: Vec<&str> = groups.collect();
+    groups.join(&char::from(shape.between).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn masked(texts: &[&str]) -> Vec<String> {
+        let mut masker = Masker::default();
+        for text in texts {
+            masker.notice(text);
+        }
+        masker.settle();
+        texts.iter().map(|text| masker.mask(text)).collect()
+    }
+
+    #[test]
+    fn an_address_keeps_its_vendor_and_gets_the_same_mask_everywhere() {
+        let texts = [
+            "00:0f:53:7a:11:21",
+            "00:0f:53:7a:11:20\n",
+            "of 00:0F:53:7a:11:21, again",
+            "enx000f537a1120",
+        ];
+        assert_eq!(
+            masked(&texts),
+            [
+                "00:0f:53:00:00:02",
+                "00:0f:53:00:00:01\n",
+                "of 00:0f:53:00:00:02, again",
+                "enx000f53000001"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_guid_of_a_port_and_the_address_of_its_interface_stay_alike() {
+        let texts = [
+            "fe80:0000:0000:0000:0002:c903:00f9:bfa1",
+            "80:00:02:08:fe:80:00:00:00:00:00:00:00:02:c9:03:00:f9:bf:a1",
+            "0002:c903:00f9:bfa0",
+            "ibx0002c90300f9bfa1",
+        ];
+        assert_eq!(
+            masked(&texts),
+            [
+                "fe80:0000:0000:0000:0002:c903:0000:0002",
+                "80:00:02:08:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:00:02",
+                "0002:c903:0000:0001",
+                "ibx0002c90300000002"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_guid_that_is_made_of_an_address_stays_made_of_it() {
+        let texts = [
+            "52:54:00:12:34:60",
+            "5054:00ff:fe12:3460",
+            "5254:00ff:fe12:3460",
+        ];
+        assert_eq!(
+            masked(&texts),
+            [
+                "52:54:00:00:00:01",
+                "5054:00ff:fe00:0001",
+                "5254:00ff:fe00:0001"
+            ]
+        );
+    }
+
+    #[test]
+    fn an_address_that_is_random_or_made_of_another_keeps_nothing() {
+        let texts = [
+            "02:42:ac:11:00:02",
+            "0042:acff:fe11:0002",
+            "b6:1c:9a:00:00:01",
+        ];
+        assert_eq!(
+            masked(&texts),
+            [
+                "02:00:00:00:00:01",
+                "0000:00ff:fe00:0001",
+                "02:00:00:00:00:02"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_else_could_belong_to_the_number_of_a_guid_is_masked_with_it() {
+        let texts = [
+            "a088:c203:12ab:cdef",
+            "a088:c203:13ab:cdef",
+            "a088:c203:12ab:cdee",
+        ];
+        let masks = masked(&texts);
+        let distinct: BTreeSet<&String> = masks.iter().collect();
+        assert_eq!(distinct.len(), 3, "{masks:?}");
+        assert!(
+            masks.iter().all(|mask| mask.starts_with("a088:c2")),
+            "{masks:?}"
+        );
+        assert!(masks.iter().all(|mask| !mask.contains("cd")), "{masks:?}");
+    }
+
+    #[test]
+    fn the_prefix_of_a_site_is_masked_and_the_identity_of_a_virtual_device() {
+        let texts = [
+            "2a01:04f8:1234:5678:0002:c903:00f9:bfa1",
+            "000d3a12-3456-000d-3a12-3456000d3a12",
+        ];
+        assert_eq!(
+            masked(&texts),
+            [
+                "fec0:0000:0000:0001:0002:c903:0000:0003",
+                "00000000-0000-4000-8000-000000000002"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_no_address_stays() {
+        let texts = [
+            "00:00:00:00:00:00",
+            "ff:ff:ff:ff:ff:ff",
+            "0000:0000:0000:0000",
+            "0000:41:00.0",
+            "pci0000:40/0000:40:00.0/0000:41:00.0",
+            "10000:e1:00.0",
+            "94e6b7eccf68029c8c29f301197d3e9a",
+            "12:34:56",
+            "52:54:00:12:34:60:70",
+            "9.0.2.140",
+            "enp65s0f0np0",
+            "enxylophone12",
+            "enx52540012",
+            "é 1: CA",
+            "",
+        ];
+        assert_eq!(masked(&texts), texts);
+    }
+
+    #[test]
+    fn what_is_masked_already_stays() {
+        let texts = [
+            "b6:1c:9a:00:00:01",
+            "52:54:00:12:34:60",
+            "00:0f:53:7a:11:21",
+            "5054:00ff:fe12:3460",
+            "a088:c203:12ab:cdef",
+            "2a01:04f8:1234:5678:0002:c903:00f9:bfa1",
+            "000f537a1122\n",
+        ];
+        let once = masked(&texts);
+        let again: Vec<&str> = once.iter().map(String::as_str).collect();
+        assert_eq!(masked(&again), once);
+        assert!(once[6].starts_with("000f530000"), "{once:?}");
+    }
+
+    #[test]
+    fn a_path_is_masked_name_by_name() {
+        let mut masker = Masker::default();
+        masker.notice("enx525400123456.7");
+        masker.settle();
+        let path = Path::new("/sys/class/net/enx525400123456.7/speed");
+        assert_eq!(
+            masker.mask_path(path),
+            Path::new("/sys/class/net/enx525400000001.7/speed")
+        );
+    }
+}

@@ -1,0 +1,358 @@
+//! What was looked at, as a tree: files where they really stand, the links that lead to them, and
+//! the names of directories that mean something by being there.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+
+use onload_hooks::config::CONFIG_PATH;
+
+use super::filter;
+use super::mask::Masker;
+use super::standin::stand_in;
+use crate::discover::onload::telling_strings;
+use crate::discover::pci;
+use crate::discover::program::LIBRARY_LIMIT;
+use crate::discover::tcpdirect::CONTROL_PLANE;
+use crate::host::{DeviceNode, EntryKind, Host};
+use crate::inventory::Inventory;
+use crate::recording::Seen;
+
+/// Links that are followed on one way, as the kernel does (`MAXSYMLINKS`).
+const MAX_LINKS: usize = 40;
+
+/// A captured host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CapturedTree {
+    /// What stands in its file systems, by path from its root.
+    pub entries: BTreeMap<PathBuf, Entry>,
+    /// Its device nodes.
+    pub nodes: BTreeMap<PathBuf, DeviceNode>,
+    /// Programs and libraries for which there is no stand-in; in their places are empty files.
+    pub left_out: BTreeSet<PathBuf>,
+}
+
+impl CapturedTree {
+    /// How many files there are.
+    #[must_use]
+    pub fn files(&self) -> usize {
+        let files = self.entries.values();
+        files
+            .filter(|entry| matches!(entry, Entry::File { .. }))
+            .count()
+    }
+}
+
+/// Something in a file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A directory.
+    Directory,
+    /// A symbolic link and what it says.
+    Link(PathBuf),
+    /// A file.
+    File {
+        /// What stands in it.
+        content: Vec<u8>,
+        /// Whether it may be executed.
+        executable: bool,
+    },
+}
+
+/// What a capture is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Sources<'s> {
+    /// The host, which does not note any more what is looked at.
+    pub host: &'s Host,
+    /// What was looked at.
+    pub seen: &'s BTreeMap<PathBuf, Seen>,
+    /// What discovery found.
+    pub inventory: &'s Inventory,
+    /// The text of the configuration that held.
+    pub config: Option<&'s str>,
+    /// Whether addresses are masked.
+    pub masked: bool,
+}
+
+/// Makes a tree of what was looked at.
+#[must_use]
+pub fn collect(sources: Sources<'_>) -> CapturedTree {
+    let mut collector = Collector {
+        sources,
+        links: BTreeMap::new(),
+        tree: CapturedTree::default(),
+    };
+    for (path, seen) in sources.seen {
+        collector.add(path, seen);
+    }
+    if let Some(config) = sources.config.and_then(filter::config) {
+        collector.put_content(Path::new(CONFIG_PATH), config.into_bytes());
+    }
+    match sources.masked {
+        true => masked(&collector.tree),
+        false => collector.tree,
+    }
+}
+
+struct Collector<'s> {
+    sources: Sources<'s>,
+    /// What is a link at a place that no link is above.
+    links: BTreeMap<PathBuf, Option<PathBuf>>,
+    tree: CapturedTree,
+}
+
+impl Collector<'_> {
+    fn add(&mut self, path: &Path, seen: &Seen) {
+        if let Some(node) = seen.node {
+            self.tree.nodes.insert(path.to_owned(), node);
+        }
+        let followed = seen.entry.is_some() || seen.content.is_some() || seen.opened;
+        if seen.node.is_some() && !followed {
+            return;
+        }
+        let Some(place) = self.walk(path, followed) else {
+            return;
+        };
+        match seen.entry {
+            Some(EntryKind::File { executable }) => self.put_file(&place, executable),
+            // What is neither file nor directory stands as a directory: no file either.
+            Some(EntryKind::Directory | EntryKind::Other) => self.put(&place, Entry::Directory),
+            None => {}
+        }
+        if let Some(content) = &seen.content {
+            let kept = filter::content(path, content, self.sources.masked);
+            self.put_content(&place, kept);
+        } else if seen.opened {
+            self.put_stand_in(path, &place);
+        }
+        for name in &seen.names {
+            self.add_name(path, &place, name);
+        }
+    }
+
+    /// A name in a directory that nothing below was looked at of. It means something only in sysfs,
+    /// where a link or directory is a device; attributes are read, or do not matter.
+    fn add_name(&mut self, path: &Path, place: &Path, name: &str) {
+        let function = path.parent() == Some(Path::new(pci::DEVICES));
+        let matters = path.starts_with("/sys")
+            && !path.starts_with("/sys/devices/system")
+            && (!function || pci::is_of_interest(name));
+        if !matters {
+            return;
+        }
+        let child = place.join(name);
+        if self.walk(&child, false).is_none() {
+            return;
+        }
+        if let Ok(Some(EntryKind::Directory)) = self.sources.host.entry(&child) {
+            self.put(&child, Entry::Directory);
+        }
+    }
+
+    /// Where a path really leads, with the links on the way put into the tree. None where it ends in
+    /// a link that is not to be followed.
+    fn walk(&mut self, path: &Path, follow_last: bool) -> Option<PathBuf> {
+        // /proc/mounts is a link to the mounts of whoever looks.
+        if path.starts_with("/proc") {
+            return Some(path.to_owned());
+        }
+        let mut ahead: VecDeque<OsString> = parts(path).collect();
+        let mut place = PathBuf::from("/");
+        let mut followed = 0;
+        while let Some(part) = ahead.pop_front() {
+            if part == ".." {
+                place.pop();
+                continue;
+            }
+            let here = place.join(part);
+            let Some(target) = self.link(&here) else {
+                place = here;
+                continue;
+            };
+            self.put(&here, Entry::Link(relative_to(&place, &target)));
+            if ahead.is_empty() && !follow_last {
+                return None;
+            }
+            followed += 1;
+            if followed > MAX_LINKS {
+                return None;
+            }
+            if target.is_absolute() {
+                place = PathBuf::from("/");
+            }
+            for part in parts(&target).rev() {
+                ahead.push_front(part);
+            }
+        }
+        Some(place)
+    }
+
+    fn link(&mut self, place: &Path) -> Option<PathBuf> {
+        if let Some(known) = self.links.get(place) {
+            return known.clone();
+        }
+        let target = self.sources.host.link(place).ok().flatten();
+        self.links.insert(place.to_owned(), target.clone());
+        target
+    }
+
+    fn put(&mut self, place: &Path, entry: Entry) {
+        for above in place.ancestors().skip(1) {
+            if above.parent().is_some() {
+                let vacant = self.tree.entries.entry(above.to_owned());
+                vacant.or_insert(Entry::Directory);
+            }
+        }
+        if place.parent().is_some() {
+            self.tree.entries.entry(place.to_owned()).or_insert(entry);
+        }
+    }
+
+    fn put_file(&mut self, place: &Path, executable: bool) {
+        self.put_content(place, Vec::new());
+        let entry = self.tree.entries.get_mut(place);
+        if let Some(Entry::File {
+            executable: bit, ..
+        }) = entry
+        {
+            *bit |= executable;
+        }
+    }
+
+    /// Fills a file; one that holds something already keeps it.
+    fn put_content(&mut self, place: &Path, new: Vec<u8>) {
+        let empty = Entry::File {
+            content: Vec::new(),
+            executable: false,
+        };
+        self.put(place, empty);
+        if let Some(Entry::File { content, .. }) = self.tree.entries.get_mut(place)
+            && content.is_empty()
+        {
+            *content = new;
+        }
+    }
+
+    fn put_stand_in(&mut self, path: &Path, place: &Path) {
+        let filled =
+            |entry: &Entry| matches!(entry, Entry::File { content, .. } if !content.is_empty());
+        if self.tree.entries.get(place).is_some_and(filled) {
+            return;
+        }
+        let original = self.sources.host.bytes(path, LIBRARY_LIMIT).ok().flatten();
+        let original = original.unwrap_or_default();
+        let onload = self.sources.inventory.onload.as_ref();
+        let driver = onload.and_then(|onload| onload.version.as_deref());
+        let checksum = onload.and_then(|onload| onload.interface_checksum.as_deref());
+        let marks: Vec<&str> = checksum.into_iter().chain([CONTROL_PLANE]).collect();
+        let made = stand_in(&original, &telling_strings(&original, driver, &marks));
+        if made.is_none() {
+            self.tree.left_out.insert(place.to_owned());
+        }
+        self.put_content(place, made.unwrap_or_default());
+    }
+}
+
+/// The names of a path, without those that mean nothing.
+fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
+    path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        _ => None,
+    })
+}
+
+/// A link in `directory` that says the same without leaving the tree that it is unpacked in: an
+/// absolute one becomes relative, and none goes up beyond the root.
+fn relative_to(directory: &Path, target: &Path) -> PathBuf {
+    let depth = directory.components().count().saturating_sub(1);
+    if target.is_absolute() {
+        let up = std::iter::repeat_n(OsString::from(".."), depth);
+        let relative: PathBuf = up
+            .chain(parts(target).skip_while(|part| part == ".."))
+            .collect();
+        return if relative.as_os_str().is_empty() {
+            PathBuf::from(".")
+        } else {
+            relative
+        };
+    }
+    let ups = parts(target).take_while(|part| part == "..").count();
+    let relative: PathBuf = parts(target).skip(ups.saturating_sub(depth)).collect();
+    if relative.as_os_str().is_empty() {
+        PathBuf::from(".")
+    } else {
+        relative
+    }
+}
+
+/// The tree with its addresses masked. What stands in programs and libraries is not of the machine.
+fn masked(tree: &CapturedTree) -> CapturedTree {
+    let mut masker = Masker::default();
+    for (path, entry) in &tree.entries {
+        masker.notice(&path.to_string_lossy());
+        match entry {
+            Entry::Link(target) => masker.notice(&target.to_string_lossy()),
+            Entry::File { content, .. } => {
+                masker.notice(std::str::from_utf8(content).unwrap_or_default());
+            }
+            Entry::Directory => {}
+        }
+    }
+    masker.settle();
+    let entries = tree.entries.iter();
+    let nodes = tree.nodes.iter();
+    let left_out = tree.left_out.iter();
+    CapturedTree {
+        entries: entries
+            .map(|(path, entry)| (masker.mask_path(path), masked_entry(&masker, entry)))
+            .collect(),
+        nodes: nodes
+            .map(|(path, node)| (masker.mask_path(path), *node))
+            .collect(),
+        left_out: left_out.map(|path| masker.mask_path(path)).collect(),
+    }
+}
+
+fn masked_entry(masker: &Masker, entry: &Entry) -> Entry {
+    match entry {
+        Entry::Directory => Entry::Directory,
+        Entry::Link(target) => Entry::Link(masker.mask_path(target)),
+        Entry::File {
+            content,
+            executable,
+        } => Entry::File {
+            content: match std::str::from_utf8(content) {
+                Ok(text) => masker.mask(text).into_bytes(),
+                Err(_) => content.clone(),
+            },
+            executable: *executable,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_says_the_same_and_stays_in_the_tree() {
+        let cases = [
+            ("/", "usr/lib", "usr/lib"),
+            ("/", "/usr/lib", "usr/lib"),
+            ("/var", "/run", "../run"),
+            ("/usr/lib", "libonload.so.1", "libonload.so.1"),
+            ("/usr/lib", "/opt/lib/a", "../../opt/lib/a"),
+            ("/sys/class/net", "../../devices/x", "../../devices/x"),
+            ("/a", "../../../b", "../b"),
+            ("/", "../b", "b"),
+            ("/a", "/", ".."),
+            ("/", "/", "."),
+            ("/a", "/../b", "../b"),
+        ];
+        for (directory, target, wanted) in cases {
+            let made = relative_to(Path::new(directory), Path::new(target));
+            assert_eq!(made, Path::new(wanted), "{directory} {target}");
+        }
+    }
+}
