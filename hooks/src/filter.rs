@@ -7,7 +7,8 @@
 use std::path::Path;
 
 use onload_cdi::config::{
-    CapabilitySet, ConfigError, DeviceRule, HugepageLimit, OciConfig, OciDevice, OciHook, Rlimit,
+    CapabilitySet, ConfigError, DeviceRule, HugepageLimit, MountEntry, OciConfig, OciDevice,
+    OciHook, Rlimit,
 };
 use onload_cdi::inject::{self, InjectError, NodeInfo};
 use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook};
@@ -253,12 +254,17 @@ impl Filter<'_> {
             key: self.keys(),
             error,
         };
-        let covers = config
-            .mounts()
-            .iter()
-            .map(|mount| Cover::new(&mount.destination(), &mount.type_(), &mount.options()))
-            .collect();
+        let read = |mount: &MountEntry| {
+            Cover::new(&mount.destination(), &mount.type_(), &mount.options())
+                .from_source(&mount.source())
+        };
+        let mut covers: Vec<Cover> = config.mounts().iter().map(read).collect();
+        // In the order in which they will be made, since a link may lie in an earlier one.
+        if !edits.mounts.is_empty() {
+            covers.sort_by_cached_key(|cover| inject::depth(&cover.destination));
+        }
         let covers = Covers::new(root, covers).map_err(failed)?;
+        covers.none_astray().map_err(failed)?;
         for target in targets {
             covers.may_create(target).map_err(failed)?;
         }
