@@ -756,3 +756,24 @@ fn a_mount_that_a_link_of_a_volume_carries_over_dev_is_refused() {
         assert!(message.contains("inside the mount at"), "{at}: {message}");
     }
 }
+
+#[test]
+fn a_configuration_that_cannot_be_opened_is_not_passed_by() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    with_fake_runtime(&sandbox);
+    sandbox.bundle(&asks());
+    fs::remove_file(sandbox.path("/bundle/config.json")).unwrap();
+    let output = wrap(&sandbox);
+    assert!(
+        stdout(&output).starts_with("reached"),
+        "what is absent is the runtime's story: {}",
+        stderr(&output)
+    );
+    symlink("config.json", sandbox.path("/bundle/config.json")).unwrap();
+    let before = sandbox.snapshot();
+    let message = refused(&sandbox, &before, &wrap(&sandbox));
+    assert!(message.contains("symbolic links"), "{message}");
+}
