@@ -291,8 +291,9 @@ impl OciConfig {
         for (index, mount) in mounts.iter().enumerate() {
             check_mount(mount).map_err(|error| error.at(format!("[{index}]")).at("mounts"))?;
         }
+        // What cannot be opened here is told by whoever needs it.
         let inner = |part: Option<&RawObject>, key: &'static str, known: &[&'static str]| {
-            let object = part.map(|part| part.object(key)).transpose()?.flatten();
+            let object = part.and_then(|part| part.object(key).ok()?);
             let checked = object.unwrap_or_default().refuse_case_variants(known);
             checked.map_err(|error: RawError| error.at(key))
         };
