@@ -763,6 +763,24 @@ fn root_is_warned_about_unless_a_user_namespace_maps_it_away() {
     assert_eq!(host.apply(&config).unwrap().warnings.len(), 1);
 }
 
+#[test]
+fn a_user_who_can_become_root_is_refused_where_root_is() {
+    let mut host = FakeHost::new();
+    let mut config = ask("nic-nodes", "all");
+    assert_eq!(host.apply(&config).unwrap().warnings.len(), 0);
+    host.config.annotations.root_with_onload = onload_hooks::config::RootWithOnload::Refuse;
+    let message = host.refusal(&config);
+    assert!(message.contains("no-new-privileges"), "{message}");
+    config["process"]["noNewPrivileges"] = json!(true);
+    host.after(&config);
+    config["process"]["capabilities"] = json!({"ambient": ["CAP_SETUID"]});
+    host.refusal(&config);
+    config["process"]["noNewPrivileges"] = json!(false);
+    config["linux"]["namespaces"] = json!([{"type": "user"}]);
+    config["linux"]["uidMappings"] = json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
+    host.after(&config);
+}
+
 /// Annotations that a host of this file can satisfy, in many combinations.
 fn annotations() -> impl Strategy<Value = Value> {
     let class = |key: &'static str, names: &'static [&'static str]| {
