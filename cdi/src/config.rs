@@ -239,15 +239,27 @@ pub struct OciConfig {
     mounts_changed: bool,
 }
 
-const TOP_LEVEL: [&str; 5] = ["process", "mounts", "linux", "hooks", "annotations"];
-const IN_PROCESS: [&str; 5] = ["env", "args", "user", "rlimits", "capabilities"];
-const IN_LINUX: [&str; 5] = [
+const TOP_LEVEL: [&str; 6] = ["process", "mounts", "linux", "hooks", "annotations", "root"];
+const IN_PROCESS: [&str; 7] = [
+    "env",
+    "args",
+    "user",
+    "rlimits",
+    "capabilities",
+    "cwd",
+    "noNewPrivileges",
+];
+const IN_LINUX: [&str; 7] = [
     "devices",
     "resources",
     "netDevices",
     "intelRdt",
     "namespaces",
+    "uidMappings",
+    "gidMappings",
 ];
+const IN_USER: [&str; 3] = ["uid", "gid", "additionalGids"];
+const IN_MOUNT: [&str; 4] = ["destination", "type", "source", "options"];
 
 impl OciConfig {
     /// Reads a configuration.
@@ -276,6 +288,21 @@ impl OciConfig {
         let annotations = part("annotations", &[])?;
         let mounts = root.array("mounts")?.unwrap_or_default().objects();
         let mounts = mounts.map_err(|error| error.at("mounts"))?;
+        for (index, mount) in mounts.iter().enumerate() {
+            check_mount(mount).map_err(|error| error.at(format!("[{index}]")).at("mounts"))?;
+        }
+        // What cannot be opened here is told by whoever needs it.
+        let inner = |part: Option<&RawObject>, key: &'static str, known: &[&'static str]| {
+            let object = part.and_then(|part| part.object(key).ok()?);
+            let checked = object.unwrap_or_default().refuse_case_variants(known);
+            checked.map_err(|error: RawError| error.at(key))
+        };
+        inner(Some(&root), "root", &["path"])?;
+        let (in_process, in_linux) = (process.as_ref(), linux.as_ref());
+        inner(in_process, "user", &IN_USER)?;
+        let sets = CapabilitySet::ALL.map(CapabilitySet::key);
+        inner(in_process, "capabilities", &sets)?;
+        inner(in_linux, "resources", &["devices", "hugepageLimits"])?;
         let mounts = mounts.into_iter().map(MountEntry).collect();
         Ok(Self {
             root,
@@ -721,6 +748,16 @@ impl OciConfig {
         let done = annotations.write(key, value);
         done.map_err(|error| ConfigError::Change(error.at("annotations")))
     }
+}
+
+/// Refuses a mount whose fields two readers could see differently: Go takes a `null` among options
+/// for an empty one, where a stricter reader sees no options at all.
+fn check_mount(mount: &RawObject) -> Result<(), RawError> {
+    mount.refuse_case_variants(&IN_MOUNT)?;
+    for key in ["destination", "type", "source"] {
+        mount.read::<String>(key)?;
+    }
+    mount.read::<Vec<String>>("options").map(drop)
 }
 
 /// What an entry of `process.env` names; none where it has no `=`. An entry that is no text is an error

@@ -241,13 +241,16 @@ impl RawObject {
         Some(self.members.remove(index).value)
     }
 
-    /// Refuses keys that equal one of `known` but for case.
+    /// Refuses keys that equal one of `known` but for case, as Go's encoding/json folds it (fold.go):
+    /// U+017F is an `s` there and U+212A a `k`.
     ///
     /// # Errors
     /// [`RawError::Case`].
     pub fn refuse_case_variants(&self, known: &[&'static str]) -> Result<(), RawError> {
         for key in self.keys() {
-            let variant = |meant: &&&'static str| **meant != key && meant.eq_ignore_ascii_case(key);
+            let variant = |meant: &&&'static str| {
+                **meant != key && key.chars().map(fold).eq(meant.chars().map(fold))
+            };
             if let Some(meant) = known.iter().find(variant) {
                 return Err(RawError::Case {
                     found: key.to_owned(),
@@ -452,6 +455,14 @@ impl FromIterator<Box<RawValue>> for RawArray {
             elements: elements.into_iter().collect(),
             original: None,
         }
+    }
+}
+
+fn fold(letter: char) -> char {
+    match letter {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        letter => letter.to_ascii_lowercase(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Files in it are opened by openat2(2) with RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLINKS, so that no
 //! link and no `..` leads out of it, and only regular files are read.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -21,6 +22,11 @@ const ATTEMPTS: usize = 16;
 
 /// Components of one path, links expanded; PATH_MAX allows half as many.
 const MAX_COMPONENTS: usize = 4096;
+
+/// Components that are looked at in one root, all paths together. A container has some dozen mounts
+/// of a few components each; links that lead up and down again could make each of them a hundred
+/// thousand.
+const MAX_LOOKS: usize = 50_000;
 
 /// Why something in a container's root could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +77,7 @@ pub struct ContainerRoot {
     /// How a way is walked: before the runtime has mounted anything, what is mounted there already is
     /// not the root file system's own; once it has, the mounts of the configuration are on the way.
     step: ResolveFlags,
+    looks_left: Cell<usize>,
 }
 
 impl ContainerRoot {
@@ -95,6 +102,7 @@ impl ContainerRoot {
         Ok(ContainerRoot {
             fd,
             step: ResolveFlags::NO_XDEV,
+            looks_left: Cell::new(MAX_LOOKS),
         })
     }
 
@@ -121,6 +129,7 @@ impl ContainerRoot {
         Ok(ContainerRoot {
             fd,
             step: ResolveFlags::empty(),
+            looks_left: Cell::new(MAX_LOOKS),
         })
     }
 
@@ -227,6 +236,8 @@ impl ContainerRoot {
                 continue;
             }
             let dir = above.last().map_or(self.fd.as_fd(), AsFd::as_fd);
+            let left = self.looks_left.get().checked_sub(1).ok_or(Errno::LOOP)?;
+            self.looks_left.set(left);
             match look(dir, &name, self.step)? {
                 Found::Absent => {
                     at.push(name);

@@ -1,7 +1,8 @@
 //! Where a mount target would be created. A runtime creates missing targets, and what it creates
 //! under somebody's bind mount appears on the host: there nothing of ours is mounted.
 
-use std::ffi::OsString;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use crate::container_root::{ContainerRoot, RootError};
@@ -13,22 +14,58 @@ pub struct Cover {
     pub destination: String,
     /// Whether it is a tmpfs of this container's own that begins empty.
     pub is_fresh_tmpfs: bool,
+    holds: Holds,
+}
+
+/// Whose links are in a mount: those decide where a mount inside it comes to lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holds {
+    /// It begins empty.
+    Nothing,
+    /// What the image has there.
+    Image,
+    /// The kernel's own, which lead nowhere else.
+    Kernel,
+    /// Processes, whose `root` and `cwd` lead anywhere.
+    Proc,
+    /// Files of somebody who can change them at any time.
+    Others,
 }
 
 impl Cover {
     /// Reads an entry of `mounts`. The file system is new if the type says tmpfs and no option
-    /// makes a bind mount of it; it is empty if nothing copies the image's files up (runc's and
-    /// crun's `tmpcopyup`), whose links would lead on.
+    /// makes a bind mount of it or changes the one that is there; it is empty if nothing copies the
+    /// image's files up (runc's and crun's `tmpcopyup`), whose links would lead on.
     #[must_use]
     pub fn new(destination: &str, kind: &str, options: &[String]) -> Self {
-        let otherwise = ["bind", "rbind", "tmpcopyup"];
-        let is_plain = !options
-            .iter()
-            .any(|option| otherwise.contains(&option.as_str()));
+        let has = |wanted: &[&str]| options.iter().any(|o| wanted.contains(&o.as_str()));
+        let holds = match kind {
+            _ if has(&["bind", "rbind", "remount", "move"]) => Holds::Others,
+            "tmpfs" if has(&["tmpcopyup"]) => Holds::Image,
+            "tmpfs" => Holds::Nothing,
+            "proc" => Holds::Proc,
+            "sysfs" | "cgroup" | "cgroup2" | "mqueue" | "devpts" => Holds::Kernel,
+            _ => Holds::Others,
+        };
         Cover {
             destination: destination.to_owned(),
-            is_fresh_tmpfs: kind == "tmpfs" && is_plain,
+            is_fresh_tmpfs: holds == Holds::Nothing,
+            holds,
         }
+    }
+
+    /// The same where the mount is one of the host's own /sys or /proc, as rootless engines make
+    /// them: nobody lays links there.
+    #[must_use]
+    pub fn from_source(mut self, source: &str) -> Self {
+        if self.holds == Holds::Others {
+            self.holds = match source.trim_end_matches('/') {
+                "/sys" | "/sys/fs/cgroup" => Holds::Kernel,
+                "/proc" => Holds::Proc,
+                _ => Holds::Others,
+            };
+        }
+        self
     }
 }
 
@@ -57,6 +94,19 @@ pub enum CoverError {
         /// The mount.
         mount: String,
     },
+    /// Nobody can say where a mount will be.
+    #[error(
+        "the mount at {mount:?} lies inside the mount at {outer:?}, whose links can carry it anywhere and what is mounted here with it onto the host; leave one of the two out"
+    )]
+    Astray {
+        /// The mount.
+        mount: String,
+        /// The one that it lies in.
+        outer: String,
+    },
+    /// Runtimes read it in different ways.
+    #[error("the mount at {0:?} goes up by \"..\"; write where it is to be without")]
+    Upward(String),
 }
 
 fn resolved(target: &str, real: &Path) -> String {
@@ -71,6 +121,8 @@ fn resolved(target: &str, real: &Path) -> String {
 pub struct Covers<'a> {
     root: &'a ContainerRoot,
     places: Vec<Place>,
+    /// Where nothing is looked up, since a mount hides what the root has there.
+    hidden: BTreeSet<Vec<OsString>>,
 }
 
 struct Place {
@@ -87,17 +139,66 @@ impl<'a> Covers<'a> {
         let mut covers = Covers {
             root,
             places: Vec::new(),
+            hidden: BTreeSet::new(),
         };
-        for cover in mounts {
+        for mut cover in mounts {
             let at = covers.resolve(&cover.destination)?;
+            // A copy of what another mount has there is not the image's.
+            if cover.holds == Holds::Image && covers.prefixes(&at).next().is_some() {
+                cover.holds = Holds::Others;
+            }
+            if cover.holds != Holds::Image {
+                covers.hidden.insert(at.clone());
+            }
             covers.places.push(Place { at, cover });
         }
         Ok(covers)
     }
 
+    /// The mounts that a place lies in or at.
+    fn prefixes<'b>(&'b self, at: &'b [OsString]) -> impl DoubleEndedIterator<Item = &'b Place> {
+        self.places
+            .iter()
+            .filter(move |place| at.starts_with(&place.at))
+    }
+
     fn resolve(&self, path: &str) -> Result<Vec<OsString>, RootError> {
-        let mounted = |at: &[OsString]| self.places.iter().any(|place| place.at == at);
+        let mounted = |at: &[OsString]| self.hidden.contains(at);
         self.root.resolve(Path::new(path), &mounted)
+    }
+
+    /// Whether every mount will be where its destination says: a link in a volume is followed when
+    /// the mount is made, and can be exchanged until then (CVE-2021-30465). What is mounted beside
+    /// does no harm where it is a file system of the container's own.
+    ///
+    /// # Errors
+    /// [`CoverError::Astray`] and [`CoverError::Upward`].
+    pub fn none_astray(&self) -> Result<(), CoverError> {
+        let leads_on: BTreeMap<&[OsString], &Cover> = self
+            .places
+            .iter()
+            .filter(|place| matches!(place.cover.holds, Holds::Others | Holds::Proc))
+            .map(|place| (place.at.as_slice(), &place.cover))
+            .collect();
+        for Place { at, cover } in &self.places {
+            if cover.destination.split('/').any(|part| part == "..") {
+                return Err(CoverError::Upward(cover.destination.clone()));
+            }
+            if !matches!(cover.holds, Holds::Others | Holds::Image) {
+                continue;
+            }
+            let outer = (0..at.len()).find_map(|depth| {
+                let outer = leads_on.get(&at[..depth])?;
+                (outer.holds == Holds::Others || is_process(&at[depth])).then_some(outer)
+            });
+            if let Some(outer) = outer {
+                return Err(CoverError::Astray {
+                    mount: cover.destination.clone(),
+                    outer: outer.destination.clone(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Whether something may be created at `target`: its parent lies on the root file system's own
@@ -108,18 +209,21 @@ impl<'a> Covers<'a> {
     pub fn may_create(&self, target: &str) -> Result<Ground, CoverError> {
         let at = self.resolve(target)?;
         let parent = &at[..at.len().saturating_sub(1)];
-        let above = || {
-            self.places
-                .iter()
-                .filter(|place| parent.starts_with(&place.at))
-        };
-        // The innermost; and the last, since a mount made later hides what lies under it. Which
-        // comes last may still change, as runtimes and the CDI library sort in their own ways.
+        let above = || self.prefixes(parent);
+        // One that somebody's files lie around is where those files say, so that the innermost alone
+        // tells nothing, unless a later one took exactly its place.
         let innermost = above().max_by_key(|place| place.at.len());
-        let stranger = innermost
-            .into_iter()
-            .chain(above().next_back())
-            .find(|place| !place.cover.is_fresh_tmpfs);
+        let is_replaced = |index: usize, at: &[OsString]| {
+            let mut later = self.places[index + 1..].iter();
+            later.any(|later| later.at == at && later.cover.is_fresh_tmpfs)
+        };
+        let stranger = self
+            .places
+            .iter()
+            .enumerate()
+            .filter(|(_, place)| parent.starts_with(&place.at) && !place.cover.is_fresh_tmpfs)
+            .find(|(index, place)| !is_replaced(*index, &place.at))
+            .map(|(_, place)| place);
         let Some(place) = stranger else {
             return Ok(match innermost {
                 Some(_) => Ground::FreshTmpfs,
@@ -133,6 +237,12 @@ impl<'a> Covers<'a> {
             mount: place.cover.destination.clone(),
         })
     }
+}
+
+/// Whether a name in /proc is that of a process.
+fn is_process(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    matches!(name, b"self" | b"thread-self") || name.first().is_some_and(u8::is_ascii_digit)
 }
 
 #[cfg(test)]
@@ -162,7 +272,10 @@ mod tests {
                 })
                 .collect();
             Covers::new(&root, covers)
-                .and_then(|covers| covers.may_create(target).map(drop))
+                .and_then(|covers| {
+                    covers.may_create(target)?;
+                    covers.none_astray()
+                })
                 .map_err(|error| error.to_string())
         }
     }
@@ -237,19 +350,20 @@ mod tests {
         let inner: (&str, &str, &[&str]) = ("/dev/infiniband", "bind", &["bind"]);
         assert!(root.may("/dev/infiniband/uverbs0", &[DEV, inner]).is_err());
         root.may("/dev/onload", &[DEV, inner]).unwrap();
-        root.may(
-            "/usr/lib64/a",
-            &[("/usr", "bind", &["bind"]), ("/usr/lib64", "tmpfs", &[])],
-        )
-        .unwrap();
+        let under: [(&str, &str, &[&str]); 2] =
+            [("/usr", "bind", &["bind"]), ("/usr/lib64", "tmpfs", &[])];
+        assert!(
+            root.may("/usr/lib64/a", &under).is_err(),
+            "a link in /usr says where the tmpfs is"
+        );
     }
 
     #[test]
-    fn a_mount_that_hides_a_fresh_tmpfs_is_seen() {
+    fn a_mount_that_hides_a_fresh_tmpfs_or_lies_around_it_is_seen() {
         let root = Root::new();
         let over: (&str, &str, &[&str]) = ("/", "bind", &["rbind"]);
         assert!(root.may("/dev/onload", &[DEV, over]).is_err());
-        root.may("/dev/onload", &[over, DEV]).unwrap();
+        assert!(root.may("/dev/onload", &[over, DEV]).is_err());
     }
 
     #[test]
@@ -277,5 +391,105 @@ mod tests {
         symlink("/proc/self/root", root.0.path().join("link")).unwrap();
         let proc: (&str, &str, &[&str]) = ("/proc", "proc", &[]);
         assert!(root.may("/link/etc/ld.so.preload", &[proc]).is_err());
+    }
+
+    #[test]
+    fn a_mount_inside_somebody_s_mount_may_be_led_anywhere_by_its_links() {
+        let root = Root::new();
+        let outer: (&str, &str, &[&str]) = ("/data", "bind", &["rbind"]);
+        let inner: (&str, &str, &[&str]) = ("/data/link", "bind", &["rbind"]);
+        let deeper: (&str, &str, &[&str]) = ("/data/link/lib64", "bind", &["bind"]);
+        for mounts in [[outer, inner], [inner, outer], [outer, deeper]] {
+            let message = root.may("/usr/lib64/libonload.so", &mounts).unwrap_err();
+            assert!(
+                message.contains("inside the mount at \"/data\""),
+                "{message}"
+            );
+        }
+        let tmpfs: (&str, &str, &[&str]) = ("/data/link", "tmpfs", &[]);
+        root.may("/usr/lib64/libonload.so", &[outer, tmpfs])
+            .unwrap();
+        assert!(root.may("/data/link/x", &[outer, tmpfs]).is_err());
+    }
+
+    #[test]
+    fn a_mount_behind_a_link_of_proc_may_be_anywhere() {
+        let root = Root::new();
+        let proc: (&str, &str, &[&str]) = ("/proc", "proc", &[]);
+        for at in [
+            "/proc/self/root/dev",
+            "/proc/1/cwd/dev",
+            "/proc/thread-self/root",
+        ] {
+            let message = root
+                .may("/dev/onload", &[proc, DEV, (at, "bind", &["bind"])])
+                .unwrap_err();
+            assert!(
+                message.contains("inside the mount at \"/proc\""),
+                "{message}"
+            );
+        }
+        let inside: (&str, &str, &[&str]) = ("/proc/cpuinfo", "bind", &["bind"]);
+        root.may("/dev/onload", &[proc, DEV, inside]).unwrap();
+        let cgroup: (&str, &str, &[&str]) = ("/sys/fs/cgroup", "bind", &["rbind"]);
+        root.may("/dev/onload", &[("/sys", "sysfs", &[]), cgroup, DEV])
+            .unwrap();
+    }
+
+    #[test]
+    fn a_tmpfs_that_only_changes_the_mount_under_it_takes_none() {
+        let root = Root::new();
+        symlink("data", root.0.path().join("other")).unwrap();
+        for option in ["remount", "move"] {
+            let mounts: [(&str, &str, &[&str]); 2] =
+                [("/data", "bind", &["bind"]), ("/other", "tmpfs", &[option])];
+            assert!(root.may("/data/x", &mounts).is_err(), "{option}");
+        }
+    }
+
+    #[test]
+    fn a_destination_that_goes_up_is_read_in_two_ways_and_refused() {
+        let root = Root::new();
+        fs::create_dir_all(root.0.path().join("y/z")).unwrap();
+        symlink("/y/z", root.0.path().join("x")).unwrap();
+        let mounts: [(&str, &str, &[&str]); 2] = [DEV, ("/x/../dev", "bind", &["rbind"])];
+        let message = root.may("/dev/onload", &mounts).unwrap_err();
+        assert!(message.contains("\"/x/../dev\""), "{message}");
+    }
+
+    #[test]
+    fn a_copy_of_the_image_s_files_leads_where_the_image_leads() {
+        let root = Root::new();
+        fs::create_dir(root.0.path().join("run")).unwrap();
+        symlink("/usr/lib64", root.0.path().join("run/link")).unwrap();
+        let run: (&str, &str, &[&str]) = ("/run", "tmpfs", &["tmpcopyup"]);
+        let target = "/usr/lib64/libonload.so";
+        root.may(target, &[run, ("/run/.containerenv", "bind", &["bind"])])
+            .unwrap();
+        let message = root
+            .may(target, &[run, ("/run/link", "bind", &["bind"])])
+            .unwrap_err();
+        assert!(
+            message.contains("lies under the mount at \"/run/link\""),
+            "{message}"
+        );
+        let below: (&str, &str, &[&str]) = ("/run", "bind", &["bind"]);
+        assert!(
+            root.may(target, &[below, run, ("/run/a", "bind", &["bind"])])
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn links_of_the_image_cannot_make_the_look_long() {
+        let root = Root::new();
+        fs::create_dir(root.0.path().join("d")).unwrap();
+        for link in 0..39 {
+            let target = format!("{}l{}", "d/../".repeat(800), link + 1);
+            symlink(target, root.0.path().join(format!("l{link}"))).unwrap();
+        }
+        let mounts = vec![Cover::new("/l0/x", "bind", &[]); 20];
+        let opened = ContainerRoot::open(root.0.path()).unwrap();
+        assert!(Covers::new(&opened, mounts).is_err());
     }
 }

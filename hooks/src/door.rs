@@ -16,6 +16,7 @@ use crate::poststop::RUN_DIR;
 use crate::preload::HostFile;
 use crate::scan;
 use crate::state::{ContainerId, State};
+use crate::text::one_line;
 use crate::trusted::TrustError;
 
 /// Why a door stays shut.
@@ -172,9 +173,9 @@ pub fn explain(bundle: &Path, host: &dyn Host) -> Result<Explanation, DoorError>
             .as_deref()
             .map_or_else(|| before.clone(), indent),
         before,
-        reasons: outcome.reasons,
-        warnings: outcome.warnings,
-        refusal,
+        reasons: outcome.reasons.iter().map(|line| one_line(line)).collect(),
+        warnings: outcome.warnings.iter().map(|line| one_line(line)).collect(),
+        refusal: refusal.map(|line| one_line(&line)),
     })
 }
 
@@ -241,7 +242,16 @@ pub fn indent(json: &[u8]) -> String {
         }
     }
     text.push(b'\n');
-    String::from_utf8_lossy(&text).into_owned()
+    // Bytes that a terminal would obey are shown as they would be escaped.
+    let mut shown = String::with_capacity(text.len());
+    for character in String::from_utf8_lossy(&text).chars() {
+        if character.is_control() && character != '\n' {
+            shown.extend(character.escape_debug());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
 }
 
 /// Writes a file for one container under [`RUN_DIR`].
@@ -360,6 +370,14 @@ mod tests {
         assert_eq!(
             indent(json),
             "{\n  \"a\": 1e3,\n  \"b\": [],\n  \"c\": {\n    \"d\": \"x,{\\\"\",\n    \"e\": [\n      0.10,\n      true\n    ]\n  }\n}\n"
+        );
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped() {
+        assert_eq!(
+            indent("[\"\u{9b}31m\u{7f}\",\u{1b}]0;x]".as_bytes()),
+            "[\n  \"\\u{9b}31m\\u{7f}\",\n  \\u{1b}\n]0;x\n]\n"
         );
     }
 

@@ -7,14 +7,15 @@
 use std::path::Path;
 
 use onload_cdi::config::{
-    CapabilitySet, ConfigError, DeviceRule, HugepageLimit, OciConfig, OciDevice, OciHook, Rlimit,
+    CapabilitySet, ConfigError, DeviceRule, HugepageLimit, MountEntry, OciConfig, OciDevice,
+    OciHook, Rlimit,
 };
 use onload_cdi::inject::{self, InjectError, NodeInfo};
 use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook};
 use serde::Deserialize;
 
 use crate::class::Class;
-use crate::config::Memlock;
+use crate::config::{Memlock, RootWithOnload};
 use crate::container_root::{ContainerRoot, RootError};
 use crate::cover::{Cover, CoverError, Covers};
 use crate::host::{Host, HostError, Privilege, Settings};
@@ -174,8 +175,8 @@ impl Filter<'_> {
     }
 
     fn judge(&mut self, config: &OciConfig) -> Result<(), FilterError> {
-        let is_root = runs_as_host_root(config, self.privilege)?;
         let policy = &self.settings.config.annotations;
+        let is_root = counts_as_host_root(config, self.privilege, policy.root_with_onload)?;
         let warnings = policy::judge(&self.request, policy, &self.settings.file, is_root)?;
         self.outcome.warnings.extend(warnings);
         Ok(())
@@ -253,12 +254,17 @@ impl Filter<'_> {
             key: self.keys(),
             error,
         };
-        let covers = config
-            .mounts()
-            .iter()
-            .map(|mount| Cover::new(&mount.destination(), &mount.type_(), &mount.options()))
-            .collect();
+        let read = |mount: &MountEntry| {
+            Cover::new(&mount.destination(), &mount.type_(), &mount.options())
+                .from_source(&mount.source())
+        };
+        let mut covers: Vec<Cover> = config.mounts().iter().map(read).collect();
+        // In the order in which they will be made, since a link may lie in an earlier one.
+        if !edits.mounts.is_empty() {
+            covers.sort_by_cached_key(|cover| inject::depth(&cover.destination));
+        }
         let covers = Covers::new(root, covers).map_err(failed)?;
+        covers.none_astray().map_err(failed)?;
         for target in targets {
             covers.may_create(target).map_err(failed)?;
         }
@@ -519,14 +525,44 @@ struct IdMapping {
 
 /// Whether the container's process is the host's user 0. A user namespace whose mappings are not
 /// in sight (one that is joined) counts as none.
-pub(crate) fn runs_as_host_root(
+fn runs_as_host_root(config: &OciConfig, privilege: Privilege) -> Result<bool, ConfigError> {
+    is_host_root(config, privilege, config.user()?.uid)
+}
+
+/// Whether a policy has to take the container for one of the host's user 0. A refusal that any
+/// set-user-ID program gets around would be none.
+pub(crate) fn counts_as_host_root(
     config: &OciConfig,
     privilege: Privilege,
+    policy: RootWithOnload,
 ) -> Result<bool, ConfigError> {
+    match policy {
+        RootWithOnload::Refuse => can_be_host_root(config, privilege),
+        RootWithOnload::Allow | RootWithOnload::Warn => runs_as_host_root(config, privilege),
+    }
+}
+
+/// Whether the container's process is the host's user 0 or can become it: a set-user-ID program of
+/// the image is enough, unless `noNewPrivileges` takes that away (no_new_privs(7) in prctl(2)).
+fn can_be_host_root(config: &OciConfig, privilege: Privilege) -> Result<bool, ConfigError> {
+    let is_held = match config.process() {
+        Some(process) => process.read("noNewPrivileges"),
+        None => Ok(None),
+    };
+    let is_held = is_held.map_err(|error| ConfigError::Read(error.at("process")))?;
+    let ambient = config.capabilities(CapabilitySet::Ambient)?;
+    if is_held == Some(true) && !ambient.iter().any(|held| held == "CAP_SETUID") {
+        return runs_as_host_root(config, privilege);
+    }
+    Ok(runs_as_host_root(config, privilege)? || is_host_root(config, privilege, 0)?)
+}
+
+/// Whether a user of the container is the host's user 0.
+fn is_host_root(config: &OciConfig, privilege: Privilege, uid: u32) -> Result<bool, ConfigError> {
     if !privilege.is_initial_namespace {
         return Ok(false);
     }
-    let uid = u64::from(config.user()?.uid);
+    let uid = u64::from(uid);
     let mappings: Vec<IdMapping> = match config.linux() {
         Some(linux) if config.has_namespace("user")? => linux
             .read("uidMappings")

@@ -53,7 +53,7 @@ pub enum PolicyError {
     },
     /// The host's root with Onload.
     #[error(
-        "annotation {key}: this container's user 0 is the host's and could map every Onload stack of the host, and root-with-onload = \"refuse\" in {file}; run it as another user or in a user namespace"
+        "annotation {key}: this container's user 0 is the host's and could map every Onload stack of the host, and root-with-onload = \"refuse\" in {file}; run it in a user namespace, or as another user with no-new-privileges"
     )]
     RootWithOnload {
         /// The annotation's key, quoted.

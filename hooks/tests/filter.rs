@@ -548,6 +548,40 @@ fn a_target_under_a_user_s_mount_is_refused() {
 }
 
 #[test]
+fn mounts_are_judged_in_the_order_in_which_they_will_be_made() {
+    let host = FakeHost::new();
+    std::fs::create_dir(host.dir.path().join("b/rootfs/x")).unwrap();
+    std::os::unix::fs::symlink("/dev", host.dir.path().join("b/rootfs/x/d")).unwrap();
+    let mut config = ask("nic", "all");
+    let bind =
+        json!({"destination": "/x/d", "type": "bind", "source": "/volume", "options": ["rbind"]});
+    // Sorted by depth, as the edits leave the list, it lies over /dev.
+    config["mounts"].as_array_mut().unwrap().insert(0, bind);
+    let message = host.refusal(&config);
+    assert!(
+        message.contains("lies under the mount at \"/x/d\""),
+        "{message}"
+    );
+}
+
+#[test]
+fn the_kernel_s_own_trees_may_be_bound_with_mounts_inside() {
+    let host = FakeHost::new();
+    let mut config = ask("nic-nodes", "all");
+    let mounts = config["mounts"].as_array_mut().unwrap();
+    for (at, source) in [("/sys", "/sys"), ("/sys/fs/cgroup", "/sys/fs/cgroup")] {
+        mounts.push(json!({"destination": at, "type": "bind", "source": source, "options": ["rbind", "ro"]}));
+    }
+    host.after(&config);
+    config["mounts"][2]["source"] = json!("/volume");
+    config["mounts"][3]["source"] = json!("/elsewhere");
+    assert!(
+        host.refusal(&config)
+            .contains("inside the mount at \"/sys\"")
+    );
+}
+
+#[test]
 fn the_host_s_own_root_is_no_container_s() {
     let mut config = ask("nic", "all");
     config["root"]["path"] = json!("/");
@@ -662,10 +696,22 @@ fn broken_configurations_that_ask_are_refused() {
             &format!("\"onload.dev/nic\":{deep}"),
         ),
         whole.replace("\"onload.dev/nic\":\"all\"", "\"onload.dev/nic\":null"),
+        // Go's reader folds these letters into s and k (encoding/json, fold.go).
+        whole.replace("\"ociVersion\":", "\"mount\u{17f}\":[],\"ociVersion\":"),
+        whole.replace("\"ociVersion\":", "\"hoo\u{212a}s\":{},\"ociVersion\":"),
+        whole.replace("\"ociVersion\":", "\"Root\":{},\"ociVersion\":"),
+        whole.replace("\"path\":\"rootfs\"", "\"path\":\"rootfs\",\"Path\":\"/x\""),
+        whole.replace("\"type\":\"tmpfs\"", "\"type\":\"tmpfs\",\"Type\":\"bind\""),
+        whole.replace("[\"nosuid\"]", "[null,\"rbind\"]"),
+        whole.replace("[\"nosuid\"]", "\"rbind\""),
+        whole.replace("\"destination\":\"/dev\"", "\"destination\":[\"/dev\"]"),
+        whole.replace("\"uid\":1000", "\"uid\":1000,\"Uid\":0"),
+        whole.replace("\"resources\":{", "\"resources\":{\"Devices\":[],"),
         "\"onload.dev/nic\"".to_owned(),
         "onload.dev/nic".to_owned(),
     ];
     for json in broken {
+        assert_ne!(json, whole);
         assert!(
             host.apply_bytes(json.as_bytes()).is_err(),
             "{}",
@@ -715,6 +761,24 @@ fn root_is_warned_about_unless_a_user_namespace_maps_it_away() {
     config["process"]["user"] = json!({"uid": 7, "gid": 0});
     config["linux"]["uidMappings"] = json!([{"containerID": 7, "hostID": 0, "size": 1}]);
     assert_eq!(host.apply(&config).unwrap().warnings.len(), 1);
+}
+
+#[test]
+fn a_user_who_can_become_root_is_refused_where_root_is() {
+    let mut host = FakeHost::new();
+    let mut config = ask("nic-nodes", "all");
+    assert_eq!(host.apply(&config).unwrap().warnings.len(), 0);
+    host.config.annotations.root_with_onload = onload_hooks::config::RootWithOnload::Refuse;
+    let message = host.refusal(&config);
+    assert!(message.contains("no-new-privileges"), "{message}");
+    config["process"]["noNewPrivileges"] = json!(true);
+    host.after(&config);
+    config["process"]["capabilities"] = json!({"ambient": ["CAP_SETUID"]});
+    host.refusal(&config);
+    config["process"]["noNewPrivileges"] = json!(false);
+    config["linux"]["namespaces"] = json!([{"type": "user"}]);
+    config["linux"]["uidMappings"] = json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
+    host.after(&config);
 }
 
 /// Annotations that a host of this file can satisfy, in many combinations.

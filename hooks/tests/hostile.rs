@@ -725,3 +725,55 @@ fn a_target_on_a_mount_that_stands_in_the_root_already_is_refused() {
     let message = refused(&sandbox, &before, &sandbox.script(&script, b""));
     assert!(message.contains("usr/lib64"), "{message}");
 }
+
+/// A link in a volume, or one of /proc, can carry a mount of that place over /dev: the device nodes
+/// would then be made in a directory of the host (compare CVE-2021-30465).
+#[test]
+fn a_mount_that_a_link_of_a_volume_carries_over_dev_is_refused() {
+    if !has_runc() {
+        return;
+    }
+    for (at, link) in [
+        ("/data/link", "/dev"),
+        ("/data/link/dev", "/"),
+        ("/proc/self/root/dev", "/none"),
+    ] {
+        let sandbox = Sandbox::new();
+        let mut config = asks();
+        let mounts = config["mounts"].as_array_mut().unwrap();
+        mounts.push(json!({"destination": "/data", "type": "bind", "source": "/volume", "options": ["rbind", "rw"]}));
+        mounts.push(json!({"destination": at, "type": "bind", "source": "/elsewhere", "options": ["rbind", "rw"]}));
+        sandbox.bundle(&config);
+        sandbox.mkdir("/volume");
+        sandbox.mkdir("/elsewhere");
+        symlink(link, sandbox.path("/volume/link")).unwrap();
+        let before = sandbox.snapshot();
+        let script = format!(
+            "exec {WRAPPER_THERE} --root /run/runc run -b /bundle c-{}",
+            std::process::id()
+        );
+        let message = refused(&sandbox, &before, &sandbox.script(&script, b""));
+        assert!(message.contains("inside the mount at"), "{at}: {message}");
+    }
+}
+
+#[test]
+fn a_configuration_that_cannot_be_opened_is_not_passed_by() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    with_fake_runtime(&sandbox);
+    sandbox.bundle(&asks());
+    fs::remove_file(sandbox.path("/bundle/config.json")).unwrap();
+    let output = wrap(&sandbox);
+    assert!(
+        stdout(&output).starts_with("reached"),
+        "what is absent is the runtime's story: {}",
+        stderr(&output)
+    );
+    symlink("config.json", sandbox.path("/bundle/config.json")).unwrap();
+    let before = sandbox.snapshot();
+    let message = refused(&sandbox, &before, &wrap(&sandbox));
+    assert!(message.contains("symbolic links"), "{message}");
+}

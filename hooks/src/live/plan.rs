@@ -195,8 +195,8 @@ struct Planner<'a> {
 
 impl Planner<'_> {
     fn judge(&self, privilege: Privilege) -> Result<Vec<String>, PlanError> {
-        let is_root = filter::runs_as_host_root(self.config, privilege)?;
         let policy = &self.settings.config.annotations;
+        let is_root = filter::counts_as_host_root(self.config, privilege, policy.root_with_onload)?;
         let judged = policy::judge(self.request, policy, &self.settings.file, is_root);
         Ok(judged.map_err(FilterError::from)?)
     }

@@ -151,6 +151,9 @@ pub fn parse(args: &[OsString]) -> Invocation {
             return found;
         };
         let Some(opt) = option(word) else {
+            if word == "--" {
+                continue;
+            }
             break word;
         };
         let mut value = opt.value;
@@ -189,11 +192,12 @@ fn create<'a>(mut words: impl Iterator<Item = &'a OsStr>) -> Create {
     let mut found = Create::default();
     while let Some(word) = words.next() {
         if word == "--" {
-            found.id = found.id.or(words.next().map(OsString::from));
+            found.id = words.next().map(OsString::from).or(found.id);
             break;
         }
         let Some(opt) = option(word) else {
-            found.id.get_or_insert_with(|| word.to_owned());
+            // The name is the only word; one before it is the value of an unknown option.
+            found.id = Some(word.to_owned());
             continue;
         };
         let joined = |letter: u8| match word.as_bytes() {
@@ -307,6 +311,19 @@ mod tests {
         );
         assert_eq!(bundle("--new=value create -b /b c").as_deref(), Some("/b"));
         assert_eq!(parsed("--new-option value delete -b /b c").create, None);
+    }
+
+    #[test]
+    fn options_may_end_before_the_verb() {
+        assert_eq!(bundle("-- create -b /b c").as_deref(), Some("/b"));
+        assert_eq!(bundle("--root /r -- run -b /b c").as_deref(), Some("/b"));
+        assert_eq!(parsed("-- delete create").create, None);
+    }
+
+    #[test]
+    fn the_value_of_an_unknown_option_is_not_the_container_s_name() {
+        let create = parsed("create --new-option value -b /b c1").create.unwrap();
+        assert_eq!(create.id, Some("c1".into()));
     }
 
     #[test]

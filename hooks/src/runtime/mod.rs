@@ -112,8 +112,16 @@ fn edit(
 ) -> Result<Vec<String>, DoorError> {
     let file = match ConfigFile::open(&create.bundle, create.config.as_deref()) {
         Ok(file) => file,
-        // The runtime tells its own story of a bundle without a configuration.
-        Err(crate::bundle::BundleError::Read { .. }) => return Ok(Vec::new()),
+        // The runtime tells its own story of a bundle without a configuration. What it could still
+        // open itself must not start without what it asks for.
+        Err(crate::bundle::BundleError::Read { error, .. })
+            if matches!(
+                error.kind(),
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(Vec::new());
+        }
         Err(error) => return Err(error.into()),
     };
     door::edit(
