@@ -16,6 +16,9 @@ pub const ATTRIBUTE_LIMIT: u64 = 4096;
 /// Bytes of a larger text such as /proc/mounts.
 pub const TEXT_LIMIT: u64 = 4 * 1024 * 1024;
 
+/// Attempts at a lookup that a rename disturbs (openat2(2), EAGAIN).
+const LOOKUP_ATTEMPTS: u32 = 128;
+
 /// Name of the file that lists a captured host's device nodes, which archives do not carry.
 const DEVICE_TABLE: &str = "dev.table";
 
@@ -417,8 +420,7 @@ impl Host {
         let opened = if self.running {
             rustix::fs::openat(&self.directory, name, flags, Mode::empty())
         } else {
-            let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-            rustix::fs::openat2(&self.directory, name, flags, Mode::empty(), inside)
+            self.open_inside(&name, flags)
         };
         match opened {
             Ok(descriptor) => Ok(Some(descriptor)),
@@ -429,6 +431,18 @@ impl Host {
             Err(Errno::NOTDIR) if !flags.contains(OFlags::DIRECTORY) => Ok(None),
             Err(error) => Err(self.read_error(path, error)),
         }
+    }
+
+    /// Opens inside the root; again where a rename anywhere on the machine disturbed the lookup.
+    fn open_inside(&self, name: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        for _ in 0..LOOKUP_ATTEMPTS {
+            match rustix::fs::openat2(&self.directory, name, flags, Mode::empty(), inside) {
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                opened => return opened,
+            }
+        }
+        Err(Errno::AGAIN)
     }
 
     fn utf8(&self, path: &Path, bytes: Vec<u8>) -> Result<String, HostError> {
