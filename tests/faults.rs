@@ -311,7 +311,14 @@ fn run_unprivileged(tree: &Tree, args: &[&str]) -> Run {
     }
     // The program may stand in a directory that only root may search.
     let program = tree.outside("/onload-ctk-under-test");
-    fs::copy(env!("CARGO_BIN_EXE_onload-ctk"), &program).unwrap();
+    // Copied by another process: a descriptor of ours that a test beside this one hands on to its
+    // child would keep the copy from being run (ETXTBSY).
+    let mut copy = Command::new("cp");
+    let status = copy
+        .arg(env!("CARGO_BIN_EXE_onload-ctk"))
+        .arg(&program)
+        .status();
+    assert!(status.unwrap().success());
     fs::set_permissions(tree.root(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = Command::new(&program);
     command
@@ -416,6 +423,33 @@ fn a_configuration_that_may_not_be_read_is_named() {
         refusal.contains("/etc/onload-ctk/config.toml: Permission denied"),
         "{refusal}"
     );
+}
+
+#[test]
+fn a_lookup_that_a_rename_elsewhere_disturbed_is_done_again() {
+    if !can_trace() {
+        return skipped("strace cannot trace here");
+    }
+    // openat2(2): inside a root, a lookup of ".." gives EAGAIN when anything on the machine was
+    // renamed or mounted meanwhile. Here every second lookup does.
+    let args = ["discover", "--format", "json"];
+    let undisturbed = run(&mut on(&common::captured(), &args)).done();
+    let mut strace = Command::new("strace");
+    let inject = "inject=openat2:error=EAGAIN:when=1+2";
+    strace.args([
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-e",
+        "trace=openat2",
+        "-e",
+        inject,
+    ]);
+    strace.arg(env!("CARGO_BIN_EXE_onload-ctk"));
+    let disturbed = run(strace.arg("--host-root").arg(common::captured()).args(args)).done();
+    assert_eq!(disturbed.stderr, undisturbed.stderr);
+    assert_eq!(disturbed.stdout, undisturbed.stdout);
 }
 
 // Hosts that are broken.

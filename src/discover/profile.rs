@@ -208,7 +208,7 @@ pub fn fuzz(text: &str) {
         match statement {
             Statement::Set { name, value } => {
                 assert!(is_setting(&name) && !value.is_empty());
-                assert!(!value.contains(['\0', '\n']) && text.contains(&name));
+                assert!(!value.contains(['\0', '\n']));
             }
             Statement::Import(other) => assert!(!other.contains('/')),
         }

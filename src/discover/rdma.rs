@@ -584,7 +584,8 @@ fn parse_port_guid(gid: &str) -> Option<u64> {
 /// The port's GUID in the twenty bytes of a hardware address of IP over InfiniBand.
 fn parse_ipoib_guid(address: &str) -> Option<u64> {
     let bytes: Vec<&str> = address.split(':').collect();
-    (bytes.len() == 20)
+    let legal = bytes.iter().all(|byte| join_hex(&[byte], 2).is_some());
+    (bytes.len() == 20 && legal)
         .then(|| join_hex(&bytes[12..], 2))
         .flatten()
 }
@@ -1085,5 +1086,7 @@ mod tests {
         assert_eq!(parse_ipoib_guid("52:54:00:12:34:60"), None);
         let bytes = ["+1"; 20].join(":");
         assert_eq!(parse_ipoib_guid(&bytes), None);
+        let odd = format!("sfc.0:{}", ["00"; 19].join(":"));
+        assert_eq!(parse_ipoib_guid(&odd), None);
     }
 }

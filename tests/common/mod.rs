@@ -7,6 +7,7 @@
     unused_imports,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stderr,
     clippy::unwrap_used
 )]
 
@@ -55,6 +56,8 @@ pub(crate) struct Run {
 
 impl Run {
     fn new(output: Output) -> Run {
+        // Shown where a test fails.
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
         Run {
             code: output.status.code(),
             stdout: String::from_utf8(output.stdout).expect("text on stdout"),
