@@ -68,6 +68,9 @@ impl RootError {
 #[derive(Debug)]
 pub struct ContainerRoot {
     fd: OwnedFd,
+    /// Whether a way may lead onto other mounts. Before the runtime mounts anything it may not: what
+    /// is mounted there already is not the root file system's own.
+    way: ResolveFlags,
 }
 
 impl ContainerRoot {
@@ -89,7 +92,10 @@ impl ContainerRoot {
                 path: path.to_owned(),
             });
         }
-        Ok(ContainerRoot { fd })
+        Ok(ContainerRoot {
+            fd,
+            way: ResolveFlags::NO_XDEV,
+        })
     }
 
     /// Opens the root that a configuration names, as a process with the root directory `above` sees
@@ -112,7 +118,11 @@ impl ContainerRoot {
                 path: path.to_owned(),
             });
         }
-        Ok(ContainerRoot { fd })
+        Ok(ContainerRoot {
+            fd,
+            // Its mounts are made: who creates something judges the mount that it is created on.
+            way: ResolveFlags::empty(),
+        })
     }
 
     /// What a path leads to.
@@ -218,7 +228,7 @@ impl ContainerRoot {
                 continue;
             }
             let dir = above.last().map_or(self.fd.as_fd(), AsFd::as_fd);
-            match look(dir, &name)? {
+            match look(dir, &name, self.way)? {
                 Found::Absent => {
                     at.push(name);
                     blind = true;
@@ -258,10 +268,9 @@ enum Found {
     Other(OwnedFd),
 }
 
-fn look(dir: BorrowedFd<'_>, name: &OsStr) -> Result<Found, Errno> {
+fn look(dir: BorrowedFd<'_>, name: &OsStr, way: ResolveFlags) -> Result<Found, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // What is mounted there already is not the root file system's own.
-    let fd = match openat2(dir, name, flags, Mode::empty(), ResolveFlags::NO_XDEV) {
+    let fd = match openat2(dir, name, flags, Mode::empty(), way) {
         Ok(fd) => fd,
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Found::Absent),
         Err(error) => return Err(error),
