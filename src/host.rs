@@ -658,6 +658,47 @@ mod tests {
     }
 
     #[test]
+    fn what_is_looked_at_is_noted_only_while_that_is_asked_for() {
+        let (_keep, root) = tree();
+        symlink("sys/class", root.join("class")).unwrap();
+        symlink("nowhere", root.join("dangling")).unwrap();
+        fs::write(root.join("dev.table"), "/dev/onload c 243 0 0666 0 0\n").unwrap();
+        fs::write(root.join("library"), "text").unwrap();
+        let mut host = Host::open(&root).unwrap();
+        let speed = Path::new("/sys/class/net/eth0/speed");
+        host.list(Path::new("/sys")).unwrap();
+        host.start_recording();
+        host.attribute(speed).unwrap();
+        host.list(Path::new("/class/net")).unwrap();
+        host.link(Path::new("/class")).unwrap();
+        host.entry(Path::new("/dangling")).unwrap();
+        host.attribute(Path::new("/sys/nothing")).unwrap();
+        host.bytes(Path::new("/library"), 2 * TEXT_LIMIT).unwrap();
+        host.device_node(Path::new("/dev/onload")).unwrap();
+        host.device_node(Path::new("/dev/none")).unwrap();
+        let seen = host.stop_recording();
+        let paths: Vec<&str> = seen.keys().filter_map(|path| path.to_str()).collect();
+        assert_eq!(
+            paths,
+            [
+                "/class",
+                "/class/net",
+                "/dangling",
+                "/dev/onload",
+                "/library",
+                "/sys/class/net/eth0/speed"
+            ]
+        );
+        assert_eq!(seen[speed].content.as_deref(), Some(&b"1000\n"[..]));
+        assert_eq!(seen[Path::new("/class/net")].names, ["eth0"]);
+        let library = &seen[Path::new("/library")];
+        assert!(library.opened && library.content.is_none());
+        assert_eq!(seen[Path::new("/class")], Seen::default());
+        host.attribute(speed).unwrap();
+        assert!(host.stop_recording().is_empty());
+    }
+
+    #[test]
     fn an_absolute_link_leads_inside_the_root() {
         let (_keep, root) = tree();
         symlink("/sys/class/net/eth0", root.join("eth")).unwrap();

@@ -3,7 +3,7 @@
 //!
 //! Read ([`tree`]), decide ([`filter`], [`mask`], [`standin`]), emit ([`archive`]).
 
-mod archive;
+pub mod archive;
 pub mod filter;
 pub mod mask;
 pub mod standin;
