@@ -1,7 +1,7 @@
 //! Can the container's libc load libonload.so? A loader that cannot gives up before the program
 //! begins, and tells nobody why.
 //!
-//! Found as the kernel and the loader would: args[0], the interpreter line of a script (at most as
+//! Found as the kernel and the loader would: `args[0]`, the interpreter line of a script (at most as
 //! many as fs/exec.c follows), PT_INTERP, and the versions that the libc beside that loader
 //! defines. All of it is the image author's word, so everything read is bounded.
 
