@@ -8,6 +8,7 @@ from pathlib import Path
 import engines
 import matrix
 import report
+import session
 from report import check, must, run
 
 PHASE = Path("/var/lib/machine/phase")
@@ -17,6 +18,7 @@ PACKAGED = Path("/run/machine/packaging")
 GENERATE = "onload-cdi.service"
 PACKAGED_UNITS = [GENERATE, "onload-cdi.path", "onload-cdi.timer"]
 NAME = "survivor"
+CDI_NAME = "survivor-cdi"
 
 DEVICES_UNIT = f"""[Unit]
 Description=The guest's devices
@@ -47,7 +49,7 @@ WantedBy=multi-user.target
 
 
 def before(bench):
-    """Leaves a docker container that restarts always and a podman unit, and goes down. Does not return."""
+    """Leaves docker containers that restart always and a podman unit, and goes down. Does not return."""
     COPY.mkdir(parents=True, exist_ok=True)
     for name in ("devices.py", "report.py"):
         shutil.copy(f"/run/machine/guest/{name}", COPY)
@@ -59,8 +61,12 @@ def before(bench):
     (UNITS / "machine-first.service").write_text(PODMAN_UNIT, encoding="ascii")
     must("systemctl", "daemon-reload", timeout=120)
     must("systemctl", "enable", "machine-devices.service", *PACKAGED_UNITS, "machine-first.service", "docker.service", "containerd.service", timeout=120)
-    must("docker", "run", "-d", "--name", NAME, "--restart=always", "--network=host", "--device=onload.dev/nic=all",
-         "localhost/debian13:1", "sh", "-c", "probe node=/dev/onload; exec sleep 100000", timeout=120)
+    docker = engines.Docker()
+    session.configure(docker.low)
+    for name, door in [(NAME, "wrapper"), (CDI_NAME, "cdi")]:
+        started = docker.run(name, "debian13", ["sh", "-c", "probe node=/dev/onload; exec sleep 100000"],
+                             engines.Request(door, ["nic=all"]), more=["--restart=always"])
+        check(f"before a reboot: docker {door} starts", started.status == 0, started)
     PHASE.write_text("rebooted", encoding="ascii")
     report.log("going down for a reboot")
     os.sync()
@@ -83,12 +89,27 @@ def after():
     done = run("systemctl", "status", "--no-pager", "machine-devices.service", GENERATE, "machine-first.service", "docker.service")
     first = run("journalctl", "-b", "--no-pager", "-o", "cat", "-u", "machine-first.service").out
     check("after a reboot the first podman container has its nodes", "node=/dev/onload open" in first, f"{first}\n{done}")
-    answers = {}
+    for name in (NAME, CDI_NAME):
+        if name == CDI_NAME:
+            docker_starts_no_cdi(name, done)
+        value, executed = node_value(engine, name)
+        check(f"after a reboot {name} has its nodes", value == f"open {matrix.number('/dev/onload')}", f"{executed}\n{done}")
+
+
+def docker_starts_no_cdi(name, done):
+    """docker before moby's pull request 49990 (May 2025) restores its containers before it knows of CDI; started by hand they come."""
+    state = run("docker", "inspect", "--format", "{{.State.Running}} {{.State.Error}}", name)
+    check("after a reboot docker 26 starts no CDI container by itself", state.out.startswith("false") and "cdi" in state.out, f"{state}\n{done}")
+    started = run("docker", "start", name, timeout=120)
+    check("after a reboot docker starts a CDI container when asked", started.status == 0, started)
+
+
+def node_value(engine, name):
+    """What the probe says of the node once the container runs."""
     for _ in range(60):
-        executed = engine.execute(NAME, ["probe", "node=/dev/onload"])
+        executed = engine.execute(name, ["probe", "node=/dev/onload"])
         answers = matrix.facts(executed.out)
         if answers:
             break
         time.sleep(1)
-    want = f"open {matrix.number('/dev/onload')}"
-    check("after a reboot docker's own container has its nodes", answers.get("node=/dev/onload") == want, f"{executed}\n{done}")
+    return answers.get("node=/dev/onload"), executed
