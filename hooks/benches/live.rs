@@ -49,8 +49,10 @@ fn measure(sandbox: &Sandbox, script: &str) -> Vec<f64> {
     sandbox.file("/opt/onload/timed", format!("#!/bin/bash\n{script}\n"));
     sandbox.chmod("/opt/onload/timed", 0o755);
     let id = std::process::id();
+    // As on a host: a sync costs nothing there.
     let run = format!(
-        "rm -f /tmp/measured; i=0; while test $i -lt {ROUNDS}; do i=$((i+1))
+        "rm -rf /tmp/measured /tmp/run; cp -a /run /tmp/run; mount -t tmpfs -o mode=755 none /run; cp -a /tmp/run/. /run
+         i=0; while test $i -lt {ROUNDS}; do i=$((i+1))
          runc --root /run/runc run -b /bundle onload-ctk-bench-{id} || exit 1; done"
     );
     let output = sandbox.script(&run, b"");
