@@ -12,7 +12,7 @@ use super::toml::{
     add_text, array, get, parse, prune, remove, remove_section, render, section, texts,
 };
 use super::{
-    Beside, EngineError, Other, POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, Wanted,
+    Before, Beside, EngineError, Other, POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, Wanted,
     warn_of_spec_dirs,
 };
 
@@ -305,10 +305,10 @@ pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
     Ok(runtime.is_some_and(is_our_runtime))
 }
 
-pub(super) fn without_ours(now: &str, before: Option<&str>) -> Result<Option<String>, EngineError> {
+pub(super) fn without_ours(now: &str, was: Before<'_>) -> Result<Option<String>, EngineError> {
     let mut document = parse(now)?;
     let layout = Layout::of(&document)?;
-    let before = before.map(parse).transpose()?;
+    let before = was.text().map(parse).transpose()?;
     let in_before = |path: &[&str]| before.as_ref().and_then(|before| get(before, path));
     let runtime = layout.runtime(RUNTIME_NAME);
     if is_ours(now)? && in_before(&runtime).is_none() {
@@ -318,6 +318,7 @@ pub(super) fn without_ours(now: &str, before: Option<&str>) -> Result<Option<Str
     let key = layout.enable_cdi();
     if get(&document, &key).and_then(Item::as_bool) == Some(true) {
         match in_before(&key).and_then(Item::as_value) {
+            None if was == Before::Unknown => {}
             None => {
                 remove(&mut document, &key);
                 prune(&mut document, &layout.cri(), before.as_deref());
@@ -330,7 +331,7 @@ pub(super) fn without_ours(now: &str, before: Option<&str>) -> Result<Option<Str
         }
     }
     let only_version = document.len() == 1 && document.contains_key("version");
-    if only_version && in_before(&["version"]).is_none() {
+    if only_version && was != Before::Unknown && in_before(&["version"]).is_none() {
         document.remove("version");
     }
     if before.is_none() && document.is_empty() {

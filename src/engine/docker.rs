@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::json::JsonText;
-use super::{EngineError, RUNTIME_NAME, RUNTIME_PATH, Wanted, warn_of_spec_dirs};
+use super::{Before, EngineError, RUNTIME_NAME, RUNTIME_PATH, Wanted, warn_of_spec_dirs};
 
 pub(super) const FILE: &str = "/etc/docker/daemon.json";
 
@@ -49,9 +49,9 @@ pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
     Ok(runtime.is_some_and(|runtime| is_our_runtime(&runtime)))
 }
 
-pub(super) fn without_ours(now: &str, before: Option<&str>) -> Result<Option<String>, EngineError> {
+pub(super) fn without_ours(now: &str, was: Before<'_>) -> Result<Option<String>, EngineError> {
     let mut json = JsonText::parse(now)?;
-    let before = before.map(JsonText::parse).transpose()?;
+    let before = was.text().map(JsonText::parse).transpose()?;
     let in_before = |path: &[&str]| match &before {
         Some(before) => before.get(path),
         None => Ok(None),
@@ -63,6 +63,7 @@ pub(super) fn without_ours(now: &str, before: Option<&str>) -> Result<Option<Str
         match in_before(&CDI)? {
             Some(Value::Bool(true)) => {}
             Some(value) => json.set(&CDI, &value)?,
+            None if was == Before::Unknown => {}
             None => {
                 json.remove(&CDI)?;
             }

@@ -24,6 +24,9 @@ pub use json::JsonError;
 pub const RUNTIME_NAME: &str = "onload";
 /// Where the package installs it.
 pub const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
+/// The backup of a file that was not there. With no backup at all, a file is somebody else's, and what
+/// another engine's user may have set, such as CDI itself, is not ours to take away.
+const NO_FILE: &str = "onload-ctk: there was no such file\n";
 /// The annotations that an engine hands on from a pod to its containers, as a pattern of Go's
 /// `path.Match`, whose `*` stops at a slash: no annotation of ours has a second one.
 const POD_ANNOTATIONS: &str = "onload.dev/*";
@@ -68,7 +71,8 @@ pub struct Other {
 pub struct Files {
     /// The engine's file; none where there is none.
     pub now: Option<String>,
-    /// Its backup: what it was before we changed it; none where there was no file, or for drop-ins.
+    /// Its backup: what it was before we changed it, [`NO_FILE`] where there was none; none where we
+    /// did not change it, or for drop-ins.
     pub before: Option<String>,
     /// The files beside it, in the order in which the engine reads them.
     pub others: Vec<Other>,
@@ -94,6 +98,26 @@ pub struct Decision {
     pub backup: Action,
     /// What people should look at.
     pub warnings: Vec<String>,
+}
+
+/// What a file was before us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before<'a> {
+    /// Nobody knows: what is not ours for certain is left.
+    Unknown,
+    /// It was not there: what we set is ours.
+    Absent,
+    /// It was this.
+    Text(&'a str),
+}
+
+impl<'a> Before<'a> {
+    fn text(self) -> Option<&'a str> {
+        match self {
+            Before::Unknown | Before::Absent => None,
+            Before::Text(text) => Some(text),
+        }
+    }
 }
 
 /// A file as it should be.
@@ -246,9 +270,7 @@ impl Engine {
         };
         let backup = match &files.now {
             _ if self.is_drop_in() => Action::Keep,
-            // A backup of a file that is gone says nothing about the one to come.
-            None if files.before.is_some() => Action::Remove,
-            None => Action::Keep,
+            None => Action::Write(NO_FILE.to_owned()),
             // What holds something of ours is not what was there before us.
             Some(now) if self.is_ours(now)? => Action::Keep,
             Some(now) if files.before.as_ref() == Some(now) => Action::Keep,
@@ -271,22 +293,30 @@ impl Engine {
     /// # Errors
     /// [`EngineError`]: the file has to stay as it is.
     pub fn remove(self, files: &Files) -> Result<Decision, EngineError> {
-        let before = files.before.as_deref();
+        let before = match files.before.as_deref() {
+            None => Before::Unknown,
+            Some(NO_FILE) => Before::Absent,
+            Some(text) => Before::Text(text),
+        };
         let file = match files.now.as_deref() {
             None => Action::Keep,
             Some(_) if !Engine::has_trace(files) => Action::Keep,
-            Some(now) if before.is_none() && !self.is_ours(now)? => Action::Keep,
-            Some(now) if before == Some(now) => Action::Keep,
-            Some(now) if self.is_as_left(now, before, &files.others) => {
-                before.map_or(Action::Remove, |before| Action::Write(before.to_owned()))
-            }
+            Some(now) if before == Before::Unknown && !self.is_ours(now)? => Action::Keep,
+            Some(now) if before == Before::Text(now) => Action::Keep,
+            Some(now) if self.is_as_left(now, before, &files.others) => match before.text() {
+                Some(before) => Action::Write(before.to_owned()),
+                None => Action::Remove,
+            },
             Some(now) => match self.without_ours(now, before, &files.others)? {
                 Some(text) if text == now => Action::Keep,
                 Some(text) => Action::Write(text),
                 None => Action::Remove,
             },
         };
-        let backup = before.map_or(Action::Keep, |_| Action::Remove);
+        let backup = match before {
+            Before::Unknown => Action::Keep,
+            Before::Absent | Before::Text(_) => Action::Remove,
+        };
         Ok(Decision {
             file,
             backup,
@@ -294,8 +324,8 @@ impl Engine {
         })
     }
 
-    fn is_as_left(self, now: &str, before: Option<&str>, others: &[Other]) -> bool {
-        let wanted = self.wanted(before, others);
+    fn is_as_left(self, now: &str, before: Before<'_>, others: &[Other]) -> bool {
+        let wanted = self.wanted(before.text(), others);
         wanted.is_ok_and(|wanted| wanted.text.as_deref() == Some(now))
     }
 
@@ -324,7 +354,7 @@ impl Engine {
     fn without_ours(
         self,
         now: &str,
-        before: Option<&str>,
+        before: Before<'_>,
         others: &[Other],
     ) -> Result<Option<String>, EngineError> {
         match self {

@@ -362,7 +362,8 @@ fn what_was_there_is_given_back_to_the_byte() {
         let first = configured(engine, files(now));
         assert_ne!(first.now.as_deref(), now, "{engine:?}");
         if !engine.is_drop_in() {
-            assert_eq!(first.before.as_deref(), now, "{engine:?}");
+            let kept = now.unwrap_or(NO_FILE);
+            assert_eq!(first.before.as_deref(), Some(kept), "{engine:?}");
         }
         let back = removed(engine, first);
         assert_eq!(back.now.as_deref(), now, "{engine:?}");
@@ -506,9 +507,29 @@ fn the_backup_is_what_was_there_before_us_and_never_holds_ours() {
     replaced.now = Some("{\"new\":1}".to_owned());
     let third = configured(Engine::Docker, replaced);
     assert_eq!(third.before.as_deref(), Some("{\"new\":1}"));
-    // Somebody removes it; a backup would say that there was a file.
+    // Somebody removes it; the backup says that there was none.
     let gone = Files { now: None, ..first };
-    assert_eq!(configured(Engine::Docker, gone).before, None);
+    assert_eq!(
+        configured(Engine::Docker, gone).before.as_deref(),
+        Some(NO_FILE)
+    );
+}
+
+#[test]
+fn without_a_backup_the_runtime_goes_and_cdi_stays_as_somebody_set_it() {
+    let own = "{\n  \"features\": {\"cdi\": true},\n  \"runtimes\": {\"onload\": {\"path\": \"/usr/bin/onload-container-runtime\"}}\n}\n";
+    let back = removed(Engine::Docker, files_of(own)).now.unwrap();
+    assert_eq!(back, "{\n  \"features\": {\"cdi\": true}\n}\n");
+
+    let cri =
+        "version = 2\n\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_cdi = true # for all\n";
+    let own = format!(
+        "{cri}\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.onload.options]\nBinaryName = \"/usr/bin/onload-container-runtime\"\n"
+    );
+    assert_eq!(
+        removed(Engine::Containerd, files_of(&own)).now.unwrap(),
+        cri
+    );
 }
 
 #[test]
