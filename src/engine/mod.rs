@@ -71,7 +71,7 @@ pub struct Other {
 pub struct Files {
     /// The engine's file; none where there is none.
     pub now: Option<String>,
-    /// Its backup: what it was before we changed it, [`NO_FILE`] where there was none; none where we
+    /// Its backup: what it was before we changed it, `NO_FILE` where there was none; none where we
     /// did not change it, or for drop-ins.
     pub before: Option<String>,
     /// The files beside it, in the order in which the engine reads them.
