@@ -52,6 +52,18 @@ ExecStart=/usr/bin/python3 -c "import sys; sys.path.insert(0, '{COPY}'); import 
 [Install]
 WantedBy=multi-user.target
 """
+PODMAN_UNIT = f"""[Unit]
+Description=A container that podman starts at boot
+After={SERVICE}
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/bin/podman run --rm --network=host --device=onload.dev/nic=all localhost/debian13:1 probe node=/dev/onload
+
+[Install]
+WantedBy=multi-user.target
+"""
 
 
 def deb():
@@ -314,8 +326,14 @@ def first_boot():
     Path("/etc/systemd/system/machine-devices.service").write_text(DEVICES_UNIT, encoding="ascii")
     must("systemctl", "daemon-reload", timeout=120)
     must("systemctl", "enable", "machine-devices.service", "docker.service", "containerd.service", timeout=120)
-    must("docker", "run", "-d", "--name", NAME, "--restart=always", "--network=host", "--device=onload.dev/nic=all",
-         "localhost/debian13:1", "sh", "-c", "probe node=/dev/onload; exec sleep 100000", timeout=120)
+    must("docker", "run", "-d", "--name", NAME, "--restart=always", "--network=host", "--runtime=onload", "--annotation=onload.dev/nic=all",
+         "localhost/debian13:1", "sleep", "100000", timeout=120)
+    # Docker before 28.2 starts containers before it knows CDI (moby issue 49989): this one has to be started by hand.
+    must("docker", "run", "-d", "--name", "by-cdi", "--network=host", "--device=onload.dev/nic=all",
+         "localhost/debian13:1", "sleep", "100000", timeout=120)
+    Path("/etc/systemd/system/machine-first.service").write_text(PODMAN_UNIT, encoding="ascii")
+    must("systemctl", "daemon-reload", timeout=120)
+    must("systemctl", "enable", "machine-first.service")
     PHASE.parent.mkdir(parents=True, exist_ok=True)
     PHASE.write_text("\n".join(sorted(before)))
     report.log("going down for a reboot")
@@ -333,6 +351,17 @@ def second_boot():
         status = run("systemctl", "status", "--no-pager", SERVICE, "machine-devices.service", "docker.service")
         opened = wait_until(lambda: "node=/dev/onload open" in docker("exec", NAME, "probe", "node=/dev/onload").out, 60)
         check("after a reboot docker's own container has its nodes, with nothing done by hand", opened, status)
+        for name, command in {
+                "docker run --device": ("docker", "run", "--rm", "--network=host", "--device=onload.dev/nic=all", "localhost/debian13:1", "probe", "node=/dev/onload"),
+                "docker run by annotation": ("docker", "run", "--rm", "--network=host", "--runtime=onload", "--annotation=onload.dev/nic=all",
+                                             "localhost/debian13:1", "probe", "node=/dev/onload")}.items():
+            done = run(*command, timeout=90)
+            check(f"after a reboot, {name}: the node opens", "node=/dev/onload open" in done.out, done)
+        started = docker("start", "by-cdi")
+        check("after a reboot a container by CDI can be started again", started.status == 0, started)
+        wait_until(lambda: run("systemctl", "is-active", "machine-first.service").out.strip() not in ("activating", "inactive"), 90)
+        first = run("journalctl", "-b", "--no-pager", "-o", "cat", "-u", "machine-first.service").out
+        check("after a reboot the first podman container has its nodes", "node=/dev/onload open" in first, first)
         order = run("systemctl", "show", "-p", "After", "--value", "docker.service").out
         check("docker starts after the specifications are written", SERVICE in order.split(), order)
     with Part("upgrade"):
@@ -349,14 +378,16 @@ def second_boot():
     with Part("removal"):
         done = run("dpkg", "-r", "onload-ctk", timeout=180)
         check("dpkg -r", done.status == 0, done)
-        check("removal leaves containers running", docker("inspect", "-f", "{{.State.Running}}", NAME, "kept").out.split() == ["true", "true"])
+        check("removal leaves containers running", docker("inspect", "-f", "{{.State.Running}}", NAME, "kept", "by-cdi").out.split() == ["true"] * 3)
         check("and says what it left for one of ours", "is now a link to" in done.err + done.out, done)
         stopped = docker("rm", "-f", "kept")
         check("a container of our runtime can be stopped", stopped.status == 0, stopped)
         check("the engines know nothing of us", Path("/etc/docker/daemon.json").read_text() == DOCKER and Path("/etc/containerd/config.toml").read_text() == CONTAINERD,
               Path("/etc/docker/daemon.json").read_text() + Path("/etc/containerd/config.toml").read_text())
         check("no specification is left", not specs(), specs().keys())
-        docker("rm", "-f", NAME)
+        docker("rm", "-f", "by-cdi")
+        stopped = docker("rm", "-f", NAME)
+        check("another one, that docker would start again, too", stopped.status == 0, stopped)
         done = run("dpkg", "-P", "onload-ctk", timeout=180)
         check("dpkg -P", done.status == 0, done)
         before = set(PHASE.read_text().splitlines())
