@@ -74,7 +74,10 @@ class Cri:
         return parse(send(request, timeout=timeout))
 
     def run(self, name, image, argv, annotations, devices, handler, log_dir, read_only=False):
-        """The ids of pod and container. grpc.RpcError says why there is none; the pod is gone then."""
+        """The ids of pod and container. grpc.RpcError says why there is none; the pod is gone then.
+
+        Annotations are the pod's: a kubelet gives none of them to the container, containerd hands them on.
+        """
         sandbox = message(
             (1, message((1, name), (2, name), (3, "default"))), (3, log_dir), (7, annotations),
             (8, message((1, "system.slice"), (2, message((1, message(*NAMESPACES)))))))
@@ -83,7 +86,7 @@ class Cri:
             # LinuxContainerSecurityContext: 3 namespace_options, 7 readonly_rootfs.
             security = message((3, message(*NAMESPACES)), (7, int(read_only)))
             config = message(
-                (1, message((1, name))), (2, message((1, image))), (3, argv), (10, annotations), (11, f"{name}.log"),
+                (1, message((1, name))), (2, message((1, image))), (3, argv), (11, f"{name}.log"),
                 (15, message((2, security))), (17, [message((1, device)) for device in devices]))
             container = self.call("CreateContainer", message((1, pod), (2, config), (3, sandbox)))[1].decode()
             self.call("StartContainer", message((1, container)))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import devices
 import engines
+import hostile
 import matrix
 from parts import Kept, nodes_now, stays
 from report import Part, check, must, run
@@ -194,6 +195,30 @@ def one_line(bench, engine):
         check(f"{engine.name} live: hugepages=2Mi is refused with the door that gives it", kept.started.status != 0 and named, f"{kept.text()}\n{said}")
 
 
+def set_user_id(bench, engine):
+    """A program that runs with its owner's rights is preloaded too: the loader believes the file where it ignores the environment."""
+    script = "cp /usr/bin/sleep /usr/bin/slumber && chmod 4755 /usr/bin/slumber && exec sleep 1000"
+    with Kept(engine, "setuid", "debian13", ["sh", "-c", script], request(bench)) as kept:
+        started = run(*engine.binary, "exec", "-d", "--user", "1000", "setuid", "slumber", "1000")
+        found = []
+        deadline = time.monotonic() + 20
+        while not found and time.monotonic() < deadline:
+            time.sleep(0.5)
+            found = [path.parent for path in Path("/proc").glob("[0-9]*/comm") if is_named(path, "slumber")]
+        maps = [(process / "maps").read_text() for process in found]
+        owners = [line for process in found for line in (process / "status").read_text().splitlines() if line.startswith("Uid:")]
+        raised = bool(owners) and owners[0].split()[1:3] == ["1000", "0"]
+        check(f"{engine.name} live: a set-user-ID program is preloaded", raised and all("libonload.so" in text for text in maps), f"{started}\n{owners}\n{maps}\n{kept.text()}")
+
+
+def is_named(path, name):
+    """Processes come and go while they are looked at."""
+    try:
+        return path.read_text().strip() == name
+    except OSError:
+        return False
+
+
 def in_a_row(bench, engine):
     """Nothing of ten containers stays on the host, whether they end well or are refused."""
     before = matrix.leftovers()
@@ -238,11 +263,15 @@ def parts(bench, table, wanted, full, guest):
             no_leaks(bench, engine)
             volumes(bench, engine)
             one_line(bench, engine)
+            if guest == "debian13":
+                set_user_id(bench, engine)
             in_a_row(bench, engine)
         if guest == "debian13":
             with Part(f"{engine.name} live: privileged, hardened"):
                 privileged(bench, engine)
                 hardened(bench, engine)
+    if full and guest == "debian13" and any(on(name) for name in hostile.NAMES):
+        hostile.parts(on)
     if full and guest == "debian13" and on("cgroupfs-live"):
         with Part("live without systemd's scopes"):
             without_systemd(bench)

@@ -21,6 +21,9 @@ def main():
         elif mode == "bare":
             import bare
             bare.bare()
+        elif mode == "capture":
+            import capture
+            capture.capture(settings["hardware"])
         elif mode == "package":
             import package
             package.package()

@@ -57,6 +57,28 @@ def read_only_root(bench, engine, door):
         check(f"{engine.name} {door}: a read-only root has nodes and preload", values == ("yes", "yes", "ro"), f"{values}\n{kept.text()}")
 
 
+def other_classes(engine, door):
+    """The classes that the cells do not ask for: TCPDirect, a profile, a clock that is only read, 1 GiB pages."""
+    asks = ["zf=all", "profile=latency", "ptp=ptp0", "hugepages=1Gi"]
+    script = ("probe node=/dev/sfc_char mount=/usr/lib64/libonload_zf.so env=EF_POLL_USEC env=LD_PRELOAD huge=/dev/hugepages-1Gi; "
+              "(: </dev/ptp0) && echo clock read; (: 1<>/dev/ptp0) || echo clock not written; echo END-OF-REPORT; exec sleep 100")
+    with Kept(engine, "others", "debian13", ["sh", "-c", script], engines.Request(door, asks)) as kept:
+        text = kept.report()
+    lines = ["node=/dev/sfc_char open " + matrix.number("/dev/sfc_char"), "mount=/usr/lib64/libonload_zf.so ", "env EF_POLL_USEC=100000",
+             "huge=/dev/hugepages-1Gi yes 1073741824", "clock read", "clock not written"]
+    missing = [line for line in lines if line not in text]
+    check(f"{engine.name} {door}: zf, profile, ptp and 1 GiB pages", not missing and "LD_PRELOAD" not in text, f"missing: {missing}\n{kept.started}\n{text}")
+
+
+def one_container_of_a_pod(engine):
+    """An annotation that names a container is for it alone."""
+    for named, value in [("app", "open " + matrix.number("/dev/onload")), ("other", "absent")]:
+        request = engines.Request("wrapper", [], {f"onload.dev/nic-nodes.{named}": "all"})
+        with Kept(engine, "app", "debian13", ["sh", "-c", "probe node=/dev/onload; echo END-OF-REPORT; exec sleep 100"], request) as kept:
+            answer = matrix.facts(kept.report()).get("node=/dev/onload")
+            check(f"{engine.name} wrapper: an annotation for {named} and a container app: {value.split()[0]}", answer == value, f"{answer}\n{kept.text()}")
+
+
 def foreign_images(guest):
     """Images whose libc cannot load this guest's library. The one of Debian 12 is built with Debian 12's own glibc."""
     if guest == "debian12":
@@ -318,6 +340,11 @@ def all_parts(bench, table, wanted, doors, product, guest):
                     skipped_libc(engine, door, images)
             if "rootless" in engine.name:
                 rootless_refusals(engine, door)
+            elif guest == "debian13" and door != "live":
+                with Part(f"{engine.name} {door}: other classes"):
+                    other_classes(engine, door)
+                    if (engine.name, door) == ("cri", "wrapper"):
+                        one_container_of_a_pod(engine)
             with Part(f"{engine.name} {door}: two containers and RDMA between them"):
                 pingpong(bench, engine, door)
             if door == "cdi" and hasattr(engine, "update") and "rootless" not in engine.name:

@@ -86,10 +86,6 @@ def session(settings):
     with Part("devices"):
         found = devices.bring_up()
         emit("log", text=f"devices: {found}")
-    if settings.get("capture"):
-        import capture
-        capture.capture()
-        return
     with Part("engines"):
         engines.prepare()
     bench = matrix.Bench(found)
