@@ -10,7 +10,6 @@ import engines
 import fixture
 import live
 import matrix
-import reboot
 from report import Part, check, emit, run
 
 BINARIES = ["onload-ctk", "onload-hook", "onload-container-runtime"]
@@ -76,10 +75,6 @@ def ten_in_a_row(bench, engine, door):
 
 
 def session(settings):
-    if reboot.rebooted():
-        with Part("after the reboot"):
-            reboot.after()
-        return
     with open("/run/machine/guest/expected.toml", "rb") as file:
         table = tomllib.load(file)
     emit("log", text=run("systemd-analyze").out.partition("\n")[0] or "boot: systemd is not through yet")
@@ -117,5 +112,3 @@ def session(settings):
     if settings["full"]:
         import parts
         parts.all_parts(bench, table, wanted, doors[1:], not settings["fixture"], settings["guest"])
-        if not settings["fixture"] and (not wanted or "reboot" in wanted) and settings["guest"] == "debian13":
-            reboot.before(bench)
