@@ -167,11 +167,15 @@ def volumes(bench, engine):
     volume = Path("/srv/volume")
     volume.mkdir(parents=True, exist_ok=True)
     for at, options in [("/usr/lib64", "rw"), ("/usr/lib64", "ro"), ("/dev", "rw"), ("/usr/lib64", "rshared")]:
+        more = [f"--volume={volume}:{at}:{options}"]
+        # Places for the runtime's own mounts, as /dev/shm, it makes whoever asks for what.
+        with Kept(engine, "volume", "debian13", ["sh", "-c", "exit 0"], engines.Request("plain", []), more=more):
+            pass
         before = mounts_and_files(volume)
-        with Kept(engine, "volume", "debian13", ["sh", "-c", "exit 0"], request(bench), more=[f"--volume={volume}:{at}:{options}"]) as kept:
+        with Kept(engine, "volume", "debian13", ["sh", "-c", "exit 0"], request(bench), more=more) as kept:
             refused = kept.started.status != 0
         after = mounts_and_files(volume)
-        check(f"{engine.name} live: a volume at {at} ({options}) is refused and stays empty", refused and after == before,
+        check(f"{engine.name} live: a volume at {at} ({options}) is refused and stays as it was", refused and after == before,
               f"{kept.started}\nbefore: {before}\nafter: {after}")
 
 
