@@ -104,8 +104,8 @@ def foreign_libc(engine, door, images):
                 check(f"{engine.name} {door}: {image}'s loader says {words[image]}", words[image] in kept.text(), kept.text())
             else:
                 reason = {"debian12": "glibc", "musl": "musl"}[image]
-                said = kept.started.err.lower()
-                check(f"{engine.name} {door}: {image} is refused with the reason", kept.started.status != 0 and reason in said, kept.text())
+                said = engines.said_by_hook(kept.started).lower()
+                check(f"{engine.name} {door}: {image} is refused with the reason", kept.started.status != 0 and reason in said, f"{kept.text()}\n{said}")
 
 
 def skipped_libc(engine, door, images):
