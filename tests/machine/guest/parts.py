@@ -141,8 +141,9 @@ def pingpong(bench, engine, door):
 def rootless_refusals(engine, door):
     """hugetlbfs is not for a plain user: the container that asks for it does not start, one that does not is left alone."""
     started = starts(engine, door, ["hugepages=2Mi"])
-    named = door == "cdi" or "hugepages" in started.err
-    check(f"{engine.name} {door}: hugepages=2Mi is refused", started.status != 0 and named, started)
+    said = engines.said_by_hook(started)
+    named = door == "cdi" or "hugepages" in said
+    check(f"{engine.name} {door}: hugepages=2Mi is refused", started.status != 0 and named, f"{started}\n{said}")
 
 
 def gid_index(rdma):
