@@ -319,7 +319,9 @@ def killed_containers(bench, engine, door, times=8):
 
 
 def all_parts(bench, table, wanted, doors, product, guest):
-    """Every part for every engine and door that has it."""
+    """Every part for every engine and door that has it and starts containers by it."""
+    import session
+
     def on(name):
         return not wanted or any(word in name for word in wanted)
 
@@ -327,11 +329,10 @@ def all_parts(bench, table, wanted, doors, product, guest):
     for engine in engines.all_engines():
         if guest != "debian13":
             engine.name = f"{guest}-{engine.name}"
-        for door in [door for door in doors if door in engine.doors and (engine.name, door) != ("ctr", "cdi")]:
-            if not on(f"{engine.name}-{door}"):
+        for door in [door for door in doors if door in engine.doors]:
+            if not on(f"{engine.name}-{door}") or session.expected(table, engine.name, door)["start"] != "yes":
                 continue
             if product:
-                import session
                 session.configure(engine.low)
             with Part(f"{engine.name} {door}: read-only root"):
                 read_only_root(bench, engine, door)
