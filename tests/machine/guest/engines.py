@@ -161,6 +161,9 @@ class Ctr:
             if done.status == 0 or "not found" in done.err:
                 break
             time.sleep(0.2)
+        # The next container of that name, of whichever client, begins a log of its own.
+        if os.path.exists(f"{LOGS}/{name}.log"):
+            os.unlink(f"{LOGS}/{name}.log")
         return run("ctr", "containers", "rm", name)
 
 
