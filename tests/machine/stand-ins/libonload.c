@@ -15,7 +15,7 @@
 #define ENTRY_BYTES 8
 #define MOST_ENTRIES (64UL << 20)
 
-__attribute__((visibility("default"))) const char onload_version[] = "Onload " STANDIN_VERSION;
+__attribute__((visibility("default"))) const char onload_version[] = STANDIN_VERSION;
 __attribute__((visibility("default"))) const char oo_uk_intf_ver[] = STANDIN_CHECKSUM;
 
 /* Since glibc 2.38 the headers turn strtoul into __isoc23_strtoul@GLIBC_2.38: the need of a new glibc is this call. */
