@@ -14,18 +14,16 @@ use clap::Parser;
 use onload_ctk::cli::Cli;
 
 /// Where a block is run.
-const PLACES: [&str; 6] = [
+const PLACES: [&str; 5] = [
     // Here, each block on a fresh copy of a captured host whose specifications are written.
     "captured",
     // In the booted guest, as root.
     "guest",
     // There, as a user.
     "guest-user",
-    // There, with a server of its own.
-    "guest-redis",
     // By packaging/check-reproducible and the guest, which installs what comes out.
     "packages",
-    // Nowhere: it needs hardware, a cluster or another distribution; read only.
+    // Nowhere: it needs hardware, the network, a cluster or another distribution; read only.
     "reader",
 ];
 const HOST: &str = "x2-2port-sriov";

@@ -63,7 +63,9 @@ def document(cells, others, expected, whole, old):
              "Written by `tests/machine/run` from what a booted Debian 13 guest showed (kernel 6.12, cgroup v2, emulated CPU and igb,",
              "stand-ins for Onload's modules and libraries, soft-RoCE), and with `--full` a Debian 12 guest with cgroup v1 (kernel 6.1);",
              "do not edit by hand.",
-             "A value in parentheses is what was expected where the guest showed something else.", ""]
+             "A value in parentheses is what was expected where the guest showed something else.", "",
+             "A column is a door: `plain` asked for nothing, `cdi` by `--device`, `wrapper` through the runtime `onload`, `precreate` through podman's hook,",
+             "`live` through the OCI hook. `ctr` is containerd's own client, `cri` containerd as a kubelet speaks to it. [doors.md](doors.md) explains them.", ""]
     for engine in dict.fromkeys(cell["engine"] for cell in cells):
         rows = table([cell for cell in cells if cell["engine"] == engine])
         lines += [f"## {engine}", ""]
