@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use common::hosts::{hugepages, rdma, vfio, vfio_cdev, x2, x3};
+use common::hosts::{hugepages, rdma, vfio, vfio_cdev, vfio_without_groups, x2, x3};
 use common::{
     CHECKSUM, Pci, Run, Tree, captured, device, device_names, each, json_file, names_in, on, run,
     specs_in, text, texts,
@@ -324,6 +324,22 @@ fn the_hook_of_vfio_expects_every_function_that_comes_with_the_group() {
     assert_eq!(args, expecting("unlimited", &expected));
     let common = each(&spec["containerEdits"]["deviceNodes"], "path");
     assert_eq!(common, ["/dev/vfio/vfio", "/dev/iommu"]);
+}
+
+#[test]
+fn without_group_nodes_each_function_goes_by_its_own_node() {
+    let spec = vfio_without_groups().spec("vfio");
+    assert_eq!(device_names(&spec), ["0000:81:02.0", "0000:81:02.1"]);
+    let second = device(&spec, "0000:81:02.1");
+    let own = "/dev/vfio/devices/vfio1";
+    assert_eq!(
+        each(&second["containerEdits"]["deviceNodes"], "path"),
+        [own]
+    );
+    let expected = format!("{own}=vfio:0000:81:02.1");
+    assert_eq!(hook_arguments(second), expecting("unlimited", &[&expected]));
+    let common = each(&spec["containerEdits"]["deviceNodes"], "path");
+    assert_eq!(common, ["/dev/iommu"]);
 }
 
 #[test]

@@ -95,8 +95,8 @@ fn import(pattern: &str) -> Beside {
 
 pub(super) fn wanted(old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
     let mut document = parse(old.unwrap_or_default())?;
-    let layout = Layout::of(&document)?;
     refuse_disabled(&document)?;
+    let layout = Layout::of(&document)?;
     refuse_decided(old.is_some(), &layout, others)?;
     if document.is_empty() {
         document.insert("version", toml_edit::value(NEW_VERSION));

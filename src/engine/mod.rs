@@ -166,7 +166,7 @@ pub enum EngineError {
     Disabled(String),
     /// The file is of containerd's first format.
     #[error(
-        "it is of format version 1, which containerd 2 does not read; convert it with \"containerd config migrate\""
+        "it is of format version 1, whose sections have other names; write it in version 2 (containerd 2 prints it with \"containerd config migrate\")"
     )]
     OldFormat,
     /// The file is of a format that we do not know.

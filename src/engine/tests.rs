@@ -561,18 +561,14 @@ fn an_unusual_file_is_left_alone() {
         (
             Engine::Containerd,
             "disabled_plugins = [\"cri\"]\n",
-            "containerd config migrate",
+            "turns the CRI plugin off",
         ),
         (
             Engine::Containerd,
             "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n",
             "\"io.containerd.grpc.v1.cri\"",
         ),
-        (
-            Engine::Containerd,
-            "version = 1\n",
-            "containerd config migrate",
-        ),
+        (Engine::Containerd, "version = 1\n", "write it in version 2"),
         (Engine::Containerd, "version = 5\n", "format version 5"),
         (
             Engine::Containerd,

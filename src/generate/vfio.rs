@@ -11,8 +11,11 @@ use crate::inventory::Inventory;
 const SHARED: [&str; 2] = ["/dev/vfio/vfio", "/dev/iommu"];
 
 pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
-    let offered = |device: &&VfioDevice| device.viable && device.group_node.is_some();
-    let devices: Vec<&VfioDevice> = inventory.vfio.iter().filter(offered).collect();
+    let devices: Vec<&VfioDevice> = inventory
+        .vfio
+        .iter()
+        .filter(|device| device.viable)
+        .collect();
     let shared: Vec<&str> = SHARED
         .into_iter()
         .filter(|path| devices.iter().all(|device| has(device, path)))

@@ -202,14 +202,21 @@ pub(crate) fn vfio() -> Tree {
 
 /// vfio with nodes of the functions' own, and iommufd.
 pub(crate) fn vfio_cdev() -> Tree {
+    let tree = vfio_without_groups();
+    tree.vfio().group_node(20);
+    tree
+}
+
+/// The same where CONFIG_VFIO_GROUP is off: no group has a node (Documentation/driver-api/vfio.rst,
+/// "VFIO Device cdev").
+pub(crate) fn vfio_without_groups() -> Tree {
     let tree = Tree::new();
-    tree.vfio().iommufd().hook();
+    tree.iommufd().hook();
     for (number, address) in ["0000:81:02.0", "0000:81:02.1"].iter().enumerate() {
         let function = tree.pci(Pci::network(address, "8086:154c", "vfio-pci"));
         tree.group(&function, 20)
             .vfio_device(&function, number as u32);
     }
-    tree.group_node(20);
     tree
 }
 

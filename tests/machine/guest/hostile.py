@@ -34,6 +34,8 @@ LINKS = [
     ("etc/ld.so.preload", "fifo", True),
     ("etc/ld.so.preload", "directory", True),
 ]
+# Docker makes these in a layer of its own before it looks at the image: there the link is gone.
+DOCKERS_OWN = ["etc", "dev"]
 
 
 def regular(tar, path, data, mode=0o755):
@@ -88,7 +90,8 @@ def host():
         find = f"find {root} -xdev \\( {prune} \\) -prune -o -type d -printf '%p %y %m %U:%G\\n' -o -printf '%p %y %m %U:%G %s %T@ %l\\n'"
         lines += must("sh", "-c", find, timeout=300).out.splitlines()
     mounts = must("findmnt", "-rno", "TARGET,SOURCE,FSTYPE,VFS-OPTIONS,PROPAGATION").out.splitlines()
-    return {line for line in lines if "__pycache__" not in line} | {f"mount {line}" for line in mounts}
+    # The directory of our notes stays when the notes have gone.
+    return {line for line in lines if "__pycache__" not in line and not line.startswith("/run/onload-ctk d ")} | {f"mount {line}" for line in mounts}
 
 
 def compare(what, before):
@@ -111,9 +114,10 @@ def roots(engine, door):
         with start(engine, "plain", number, link):
             pass
     before = host()
-    for number, (link, target, is_refused) in enumerate(LINKS):
+    for number, (link, target, leads_out) in enumerate(LINKS):
+        is_refused = leads_out and not (engine.name.startswith("docker") and link in DOCKERS_OWN)
+        word = "refused" if is_refused else "started"
         with start(engine, door, number, link) as kept:
-            word = "refused" if is_refused else "started"
             check(f"{engine.name} {door}: /{link} that is {target}: {word}", (kept.started.status != 0) == is_refused, f"{kept.text()}\n{engines.said_by_hook(kept.started)}")
     compare(f"{engine.name} {door}: roots that lead elsewhere", before)
 
