@@ -284,23 +284,29 @@ def failing():
 
 
 def blocks():
-    """The commands of the pages that want a real host, page by page."""
+    """The commands of the pages that want a real host, and the files that they want, page by page."""
     pages = [Path("/run/machine/README.md"), *sorted(Path("/run/machine/docs").glob("*.md"))]
     for page in pages:
-        for place, text in re.findall(r"^```sh (guest|guest-user)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S):
+        for place, text in re.findall(r"^```(sh guest|sh guest-user|ini /\S+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S):
             # These install and remove the package, which has its own part.
             if not text.lstrip().startswith("dpkg "):
                 yield page.name, place, text
 
 
 def pages(found):
-    names_here = {"docker.io/library/debian:13": "localhost/debian13:1", "debian:13": "localhost/debian13:1", "mlx5_0": found["rdma"],
+    names_here = {"docker.io/library/debian:13": "localhost/debian13:1", "debian:13": "localhost/debian13:1",
+                  "docker.io/library/redis:7": "localhost/redis:1", "redis:7": "localhost/redis:1", "mlx5_0": found["rdma"],
                   "0000:81:10.0": found["vfio"][0][0], "ens1f0": found["interfaces"][0]}
     for page, place, text in blocks():
         for name, here in names_here.items():
             text = text.replace(name, here)
+        if place.startswith("ini "):
+            path = Path(place.removeprefix("ini "))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            continue
         command = ["bash", "-euo", "pipefail", "-c", text]
-        done = run(*(engines.as_tester(*command) if place == "guest-user" else command), timeout=240, cwd="/")
+        done = run(*(engines.as_tester(*command) if place == "sh guest-user" else command), timeout=240, cwd="/")
         check(f"{page}: {text.splitlines()[0][:70]}", done.status == 0, f"{text}\n{done}")
 
 

@@ -6,6 +6,8 @@ import shutil
 from report import Part, must, run, check
 
 IMAGES = "/var/lib/machine-images"
+# Images that not every store needs.
+ONLY_IN = {"pause": ["containerd"], "redis": ["podman", "docker"]}
 
 
 def has(program):
@@ -13,29 +15,25 @@ def has(program):
     return shutil.which(program) is not None
 
 
+def load(store, *command):
+    """Every image of a store, by the command that takes its file as last argument."""
+    with Part(f"{store} images"):
+        for name in sorted(file.removesuffix(".tar") for file in os.listdir(IMAGES)):
+            if store in ONLY_IN.get(name, [store]):
+                must(*command, f"{IMAGES}/{name}.tar", timeout=180)
+
+
 def provision():
-    names = sorted(name[:-4] for name in os.listdir(IMAGES))
-    with Part("podman images"):
-        for name in names:
-            if name != "pause":
-                must("podman", "load", "-i", f"{IMAGES}/{name}.tar", timeout=180)
+    load("podman", "podman", "load", "-i")
     if has("docker"):
-        with Part("docker images"):
-            must("systemctl", "start", "docker", timeout=120)
-            for name in names:
-                if name != "pause":
-                    must("docker", "load", "-i", f"{IMAGES}/{name}.tar", timeout=180)
+        must("systemctl", "start", "docker", timeout=120)
+        load("docker", "docker", "load", "-i")
     if has("ctr"):
-        with Part("containerd images"):
-            for space in ["default", "k8s.io"]:
-                for name in names:
-                    must("ctr", "-n", space, "images", "import", f"{IMAGES}/{name}.tar", timeout=180)
-    with Part("rootless podman images"):
-        os.chmod(IMAGES, 0o755)
-        must("systemctl", "start", "user@1000", timeout=60)
-        for name in names:
-            if name != "pause":
-                must(*as_tester("podman", "load", "-i", f"{IMAGES}/{name}.tar"), timeout=180)
+        for space in ["default", "k8s.io"]:
+            load("containerd", "ctr", "-n", space, "images", "import")
+    os.chmod(IMAGES, 0o755)
+    must("systemctl", "start", "user@1000", timeout=60)
+    load("rootless podman", *as_tester("podman", "load", "-i"))
     must("rm", "-r", IMAGES)
     with Part("shutdown of the engines"):
         run("systemctl", "stop", "docker.socket", "docker", "containerd", timeout=120)

@@ -155,7 +155,10 @@ class Builder:
     def images(self):
         (self.work / "images").mkdir()
         built = self.work / "built" / "bin"
-        for name, suite in [("debian13", "trixie"), ("debian12", "bookworm"), ("musl", "trixie")]:
+        wanted = [("debian13", "trixie"), ("debian12", "bookworm"), ("musl", "trixie")]
+        # The guest with the package runs what the documentation says.
+        wanted += [("redis", "trixie")] if self.guest == "debian13" else []
+        for name, suite in wanted:
             tree = self.container_tree(name, suite)
             add = {"usr/bin/probe": built / "probe"}
             if name == "musl":
