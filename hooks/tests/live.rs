@@ -11,6 +11,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use common::{HOOK_THERE, NIC, Sandbox, WRAPPER_THERE, config, has_runc, skipped, stderr, stdout};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -832,10 +833,11 @@ fn traced_host(has_poststop: bool) -> Sandbox {
     sandbox
 }
 
-/// Runs it with these options of strace.
+/// Runs it with these options of strace. A hook that hangs is a failure with a line; it takes
+/// milliseconds, and runc is given up later.
 fn traced(sandbox: &Sandbox, options: &str) -> Output {
     sandbox.file("/tmp/options", options);
-    run(sandbox, &unique())
+    sandbox.script_within(Duration::from_secs(50), &script_of(&unique()))
 }
 
 /// The calls that a run made while it changed something, each with its number among its like.
