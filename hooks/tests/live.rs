@@ -179,6 +179,39 @@ fn a_device_is_opened_as_far_as_its_specification_says_and_no_other() {
 }
 
 #[test]
+fn a_container_cannot_change_the_mode_or_owner_of_the_host_s_nodes() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    // As user 0 of the host without a user namespace, as engines start containers by default.
+    let command =
+        "/bin/chmod 600 /dev/onload; /bin/chown 7 /dev/onload; exec 3>/dev/onload && echo opened";
+    let mut config = live(
+        &json!({"onload.dev/nic": "all", "onload.dev/preload": "off"}),
+        command,
+    );
+    let all = json!(["CAP_KILL", "CAP_CHOWN", "CAP_FOWNER"]);
+    config["process"]["capabilities"] =
+        json!({"bounding": all, "effective": all, "permitted": all});
+    sandbox.bundle(&config);
+    for program in ["chmod", "chown"] {
+        let to = format!("/bundle/rootfs/bin/{program}");
+        fs::copy(format!("/bin/{program}"), sandbox.path(&to)).unwrap();
+    }
+    let before = traces(&sandbox);
+    let output = run(&sandbox, &unique());
+    let message = stderr(&output);
+    assert_eq!(stdout(&output), "opened\n", "{message}");
+    assert_eq!(
+        message.matches("Read-only file system").count(),
+        2,
+        "{message}"
+    );
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
+#[test]
 fn an_exec_d_process_has_devices_and_preload() {
     if !has_runc() {
         return;

@@ -335,10 +335,13 @@ impl Planner<'_> {
             if !rule.is_given(&given) && !rules.contains(&rule) {
                 rules.push(rule);
             }
+            // The node is the host's own: read-only, its mode and owner cannot be changed through it
+            // (EROFS), and a device can be opened for writing all the same (fs/open.c,
+            // `do_dentry_open`, `special_file`).
             binds.push(Bind {
                 source: node.source().into(),
                 target: node.path.clone().into(),
-                attributes: attr::NOSUID | attr::NOEXEC,
+                attributes: attr::RDONLY | attr::NOSUID | attr::NOEXEC,
                 is_recursive: false,
                 numbers: Some(rule.numbers()),
             });
