@@ -2,11 +2,11 @@
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use onload_cdi::write::{WriteError, write_atomic};
-use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fstat, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
 use crate::bundle::{BundleError, ConfigFile};
@@ -281,11 +281,14 @@ impl OwnDir {
         let above = path.parent().unwrap_or(Path::new("/"));
         let above = host.trusted().open_dir(above).map_err(HostError::from)?;
         let name = path.file_name().unwrap_or(OsStr::new("onload-ctk"));
-        make_dir(&above, name).map_err(|error| failed(path.to_owned())(error.into()))?;
+        let made = make_dir(&above, name, RUN_DIR_MODE);
+        made.map_err(|error| failed(path.to_owned())(error.into()))?;
         let run = host.trusted().open_dir(path).map_err(HostError::from)?;
+        close_to_others(&run).map_err(|error| failed(path.to_owned())(error.into()))?;
         let id = OsStr::new(id.as_str());
         let path = path.join(id);
-        make_dir(&run, id).map_err(|error| failed(path.clone())(error.into()))?;
+        let made = make_dir(&run, id, Mode::from_raw_mode(0o755));
+        made.map_err(|error| failed(path.clone())(error.into()))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = openat(&run, id, flags, Mode::empty()).map_err(|error| {
             // Made just now, it is empty and goes; one that was there is not and stays.
@@ -313,11 +316,25 @@ impl OwnDir {
     }
 }
 
-fn make_dir(dir: impl std::os::fd::AsFd, name: &OsStr) -> Result<(), Errno> {
-    match mkdirat(dir, name, Mode::from_raw_mode(0o755)) {
+/// Mode of [`RUN_DIR`]: a runtime in a user namespace finds the files of its container there, but
+/// whoever can open the directory can hold a lock on it (flock(2)), and with it every container that
+/// starts or ends.
+const RUN_DIR_MODE: Mode = Mode::from_raw_mode(0o711);
+
+fn make_dir(dir: impl AsFd, name: &OsStr, mode: Mode) -> Result<(), Errno> {
+    match mkdirat(dir, name, mode) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// Gives the directory its mode where it was made with another one.
+fn close_to_others(run: impl AsFd) -> Result<(), Errno> {
+    let now = Mode::from_raw_mode(fstat(&run)?.st_mode & 0o7777);
+    if now == RUN_DIR_MODE {
+        return Ok(());
+    }
+    fchmod(&run, RUN_DIR_MODE)
 }
 
 /// The name of the container whose bundle podman keeps at `…/ID/userdata`.

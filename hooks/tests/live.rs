@@ -446,6 +446,31 @@ fn rename_versions(library: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn a_user_of_the_host_cannot_hold_containers_up_by_a_lock() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    // What an earlier version made.
+    sandbox.mkdir("/run/onload-ctk");
+    let other = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+    let config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+    sandbox.bundle(&config);
+    let script = format!(
+        "{other} flock -s /run/onload-ctk true && echo seen
+         timeout 60 runc --root /run/runc run -b /bundle {}
+         {other} flock -s /run/onload-ctk true || echo closed
+         printf '{{\"id\":\"c1\",\"status\":\"stopped\"}}' | {other} {HOOK_THERE} poststop || echo failed",
+        unique()
+    );
+    // A user without root has nothing to clean up there.
+    let output = sandbox.script(&script, b"");
+    let message = stderr(&output);
+    assert_eq!(stdout(&output), "seen\nstarted\nclosed\n", "{message}");
+    assert!(message.contains("Permission denied"), "{message}");
+}
+
+#[test]
 fn a_read_only_root_and_a_restart_work() {
     if !has_runc() {
         return;
