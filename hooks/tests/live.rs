@@ -826,6 +826,10 @@ fn reapply_opens_the_devices_of_that_very_process_once_more() {
          {HOOK_THERE} reapply {id}; echo $?
          {HOOK_THERE} reapply {id}x; echo $?
          cp /tmp/config /etc/onload-ctk/config.toml
+         mv /dev/onload /tmp/node; mknod -m 666 /dev/onload c 1 9
+         {HOOK_THERE} reapply {id}; echo $?
+         rm /dev/onload; {HOOK_THERE} reapply {id}; echo $?
+         mv /tmp/node /dev/onload
          $r kill {id} KILL; i=0; while $r state {id} | grep -q running && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
          $r delete {id} || exit 15"
     );
@@ -833,7 +837,7 @@ fn reapply_opens_the_devices_of_that_very_process_once_more() {
     let message = stderr(&output);
     assert_eq!(
         stdout(&output),
-        "opens\nclosed\n0\nopens\n1\n1\n1\n1\n",
+        "opens\nclosed\n0\nopens\n1\n1\n1\n1\n1\n1\n",
         "{message}"
     );
     let lines: Vec<&str> = message.lines().collect();
@@ -842,10 +846,12 @@ fn reapply_opens_the_devices_of_that_very_process_once_more() {
         "/proc/4194303",
         "live-devices = false in /etc/onload-ctk/config.toml",
         "has no state.json",
+        "device node \"/dev/onload\" is no character device 1:11 any more",
+        "device node \"/dev/onload\" is no character device 1:11 any more",
     ]) {
         assert!(line.contains(wanted), "{wanted}: {message}");
     }
-    assert_eq!(lines.len(), 4, "{message}");
+    assert_eq!(lines.len(), 6, "{message}");
     assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 

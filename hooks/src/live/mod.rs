@@ -430,6 +430,7 @@ impl<'a> Look<'a> {
             pid: self.init.pid(),
             start_time: self.start_time,
             rules: self.plan.rules.clone(),
+            nodes: self.plan.rule_nodes(),
         };
         Ok(record::write(&own.dir, record::STATE, &live)?)
     }

@@ -140,6 +140,17 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// For each rule the node of this host that it opens.
+    #[must_use]
+    pub fn rule_nodes(&self) -> Vec<PathBuf> {
+        let node = |rule: &Rule| {
+            let mut binds = self.binds.iter();
+            binds.find(|bind| bind.numbers == Some(rule.numbers()))
+        };
+        let found = self.rules.iter().filter_map(node);
+        found.map(|bind| bind.source.clone()).collect()
+    }
+
     /// Whether the configuration holds all of it already.
     #[must_use]
     pub fn is_empty(&self) -> bool {
