@@ -8,7 +8,7 @@ use onload_cdi::config::{ConfigError, OciConfig, Rlimit};
 use onload_cdi::spec::{ContainerEdits, Hook, Mount};
 
 use crate::config::{OnIncompatible, Preload};
-use crate::container_root::{ContainerRoot, RootError};
+use crate::container_root::ContainerRoot;
 use crate::host::{Host, HostError, PRELOAD_FILE, Privilege, Settings};
 use crate::libc_check::{self, Library, Program, Verdict};
 use crate::poststop::RUN_DIR;
@@ -322,9 +322,7 @@ pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, PreloadError
     let file = match root.open_file(Path::new(LD_SO_PRELOAD)) {
         Ok(file) => file,
         Err(error) if error.is_absent() => return Ok(Vec::new()),
-        Err(error @ RootError::NotRegular { .. }) => {
-            return Err(PreloadError::OwnList(error.to_string()));
-        }
+        Err(error) if error.is_elsewhere() => return Err(PreloadError::OwnMount),
         Err(error) => return Err(PreloadError::OwnList(error.to_string())),
     };
     let mut text = String::new();

@@ -773,6 +773,60 @@ fn a_place_that_is_no_file_is_refused() {
     }
 }
 
+/// A link of the image leads a volume to where our list goes: what is in the volume is not the image's,
+/// and may be readable to nobody in the container.
+#[test]
+fn a_list_on_somebody_else_s_mount_is_not_copied() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let command = "while read -r line; do echo $line; done < /etc/ld.so.preload";
+    let mut config = live(&json!({"onload.dev/nic": "all"}), command);
+    config["mounts"].as_array_mut().unwrap().push(
+        json!({"destination": "/link/ld.so.preload", "type": "bind", "source": "/volume/list", "options": ["bind", "ro"]}),
+    );
+    config["process"]["user"] = json!({"uid": 1000, "gid": 1000});
+    sandbox.file("/volume/list", "secret\n");
+    sandbox.chmod("/volume/list", 0o600);
+    sandbox.bundle(&config);
+    sandbox.file("/bundle/rootfs/etc/ld.so.preload", "");
+    symlink("etc", sandbox.path("/bundle/rootfs/link")).unwrap();
+    let message = refused(&sandbox, &config);
+    assert!(
+        message.contains("a mount of the container's own is at /etc/ld.so.preload"),
+        "{message}"
+    );
+}
+
+/// Whoever can exchange the directory that the runtime mounted, or calls the hook too early, must not
+/// have files made on the host.
+#[test]
+fn a_root_that_nobody_mounted_is_refused() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let mut config = live(&json!({"onload.dev/nic": "all"}), ":");
+    config["linux"]["resources"]["devices"] = json!([{"allow": true, "access": "rwm"}]);
+    sandbox.bundle(&config);
+    let before = traces(&sandbox);
+    let script = format!(
+        "unshare --mount sleep 60 & pid=$!
+         while test \"$(readlink /proc/$pid/ns/mnt)\" = \"$(readlink /proc/self/ns/mnt)\"; do :; done
+         printf '{{\"id\":\"c1\",\"pid\":%s,\"bundle\":\"/bundle\",\"annotations\":{{\"onload.dev/nic\":\"all\"}}}}' $pid | {HOOK_THERE} createRuntime
+         status=$?; kill $pid; exit $status"
+    );
+    let output = sandbox.script(&script, b"");
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(
+        message.contains("is no mount in the container's mount namespace"),
+        "{message}"
+    );
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
 #[test]
 fn a_process_in_the_host_s_mount_namespace_is_never_touched() {
     if !has_runc() {

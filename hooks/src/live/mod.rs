@@ -197,12 +197,36 @@ pub fn inject(state: &State, config_path: &Path) -> Result<Vec<String>, LiveErro
     if plan.is_empty() {
         return Ok(warnings);
     }
-    let look = Look::new(state, &config, &request, &host, plan)?;
-    if look.is_done(&host)? {
+    let init = Init::open(state.pid)?;
+    if is_done(&state.id, &init, &host)? {
         return Ok(warnings);
     }
+    let look = Look::new(state, init, &config, &request, &host, plan)?;
     warnings.extend(look.go(&host)?);
     Ok(warnings)
+}
+
+/// Whether an earlier run for the same process did all this: engines may call the hook as prestart
+/// and as createRuntime.
+fn is_done(id: &ContainerId, init: &Init, host: &ThisHost) -> Result<bool, LiveError> {
+    let run = match host.trusted().open_dir(Path::new(RUN_DIR)) {
+        Ok(run) => run,
+        Err(error) if error.is_absent() => return Ok(false),
+        Err(error) => return Err(HostError::from(error).into()),
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let own = match rustix::fs::openat(&run, id.as_str(), flags, Mode::empty()) {
+        Ok(own) => own,
+        Err(Errno::NOENT) => return Ok(false),
+        Err(error) => {
+            let path = Path::new(RUN_DIR).join(id.as_str());
+            let error = error.into();
+            return Err(DoorError::HostFile { path, error }.into());
+        }
+    };
+    let state: Option<Live> = record::read(&own, record::STATE)?;
+    let now = (init.pid(), init.start_time()?);
+    Ok(state.is_some_and(|live| (live.pid, live.start_time) == now))
 }
 
 /// The container as it was looked at, and what is to be done to it.
@@ -228,12 +252,12 @@ struct Look<'a> {
 impl<'a> Look<'a> {
     fn new(
         state: &'a State,
+        init: Init,
         config: &OciConfig,
         request: &Request,
         host: &ThisHost,
         plan: Plan,
     ) -> Result<Self, LiveError> {
-        let init = Init::open(state.pid)?;
         let namespace = init.mount_namespace()?;
         let root_path = config.root_path().map_err(PlanError::from)?;
         let root_path = state.bundle.join(root_path.unwrap_or_default());
@@ -257,6 +281,7 @@ impl<'a> Look<'a> {
             look.look_at_preload(&preload, config, request, host, &root)?;
         }
         look.look_at_targets(config, &root)?;
+        look.look_at_list(&root)?;
         if !look.plan.rules.is_empty() {
             look.place = own_place(&look.init)?;
         }
@@ -295,17 +320,25 @@ impl<'a> Look<'a> {
         let may = preload::may_preload(&preload.edits, config, &now, host, &mut applied);
         let may = may.map_err(failed)?;
         self.warnings.append(&mut applied.warnings);
-        if !may {
+        self.plan.preload = may.then(|| preload.clone());
+        Ok(())
+    }
+
+    /// What the image has at the place of our list, which is known to be the container's own by now.
+    fn look_at_list(&mut self, root: &ContainerRoot) -> Result<(), LiveError> {
+        let Some(preload) = &self.plan.preload else {
             return Ok(());
-        }
-        let own = preload::own_list(root).map_err(failed)?;
+        };
+        let own = preload::own_list(root).map_err(|error| PlanError::Preload {
+            key: preload.key.clone(),
+            error,
+        })?;
         let mut list = format!("{LIBRARY}\n");
         for library in own.iter().filter(|library| *library != LIBRARY) {
             list.push_str(library);
             list.push('\n');
         }
         self.list = Some(list);
-        self.plan.preload = Some(preload.clone());
         Ok(())
     }
 
@@ -331,7 +364,8 @@ impl<'a> Look<'a> {
         let looked = Targets::new(root, &self.mounts).map_err(misplaced)?;
         let mut targets = Vec::new();
         let mut missing = Vec::new();
-        let list = self.list.as_ref().map(|_| Path::new(LD_SO_PRELOAD));
+        let list = self.plan.preload.as_ref();
+        let list = list.map(|_| Path::new(LD_SO_PRELOAD));
         let binds = self.plan.binds.iter();
         let paths = binds.map(|bind| (bind.target.as_path(), Some(bind)));
         for (path, bind) in paths.chain(list.map(|path| (path, None))) {
@@ -366,29 +400,6 @@ impl<'a> Look<'a> {
             FileType::Directory => Kind::Directory,
             _ => Kind::File,
         })
-    }
-
-    /// Whether an earlier run for the same process did all this: engines may call the hook as
-    /// prestart and as createRuntime.
-    fn is_done(&self, host: &ThisHost) -> Result<bool, LiveError> {
-        let run = match host.trusted().open_dir(Path::new(RUN_DIR)) {
-            Ok(run) => run,
-            Err(error) if error.is_absent() => return Ok(false),
-            Err(error) => return Err(HostError::from(error).into()),
-        };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let own = match rustix::fs::openat(&run, self.id.as_str(), flags, Mode::empty()) {
-            Ok(own) => own,
-            Err(Errno::NOENT) => return Ok(false),
-            Err(error) => {
-                let path = Path::new(RUN_DIR).join(self.id.as_str());
-                let error = error.into();
-                return Err(DoorError::HostFile { path, error }.into());
-            }
-        };
-        let state: Option<Live> = record::read(&own, record::STATE)?;
-        Ok(state
-            .is_some_and(|live| (live.pid, live.start_time) == (self.init.pid(), self.start_time)))
     }
 
     /// Does it, or nothing.
