@@ -110,24 +110,31 @@ fn remove_created(run: &OwnedFd, own: &OwnedFd, id: &ContainerId) {
 /// Where another container lives in the same root, the targets are its own now: to unlink one would
 /// take the mount on it away. Whether there is such a container.
 fn hand_over(run: &OwnedFd, id: &ContainerId, created: &Created) -> bool {
+    let Some((dir, mut theirs)) = neighbour(run, id, &created.root) else {
+        return false;
+    };
+    let made = created.made.iter().cloned();
+    theirs.made.splice(0..0, made);
+    record::write(&dir, record::CREATED, &theirs).is_ok()
+}
+
+/// Another container in the same root: its directory, and what was made for it.
+fn neighbour(run: &OwnedFd, id: &ContainerId, root: &Path) -> Option<(OwnedFd, Created)> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let others = names(run).into_iter().filter(|name| name != id.as_str());
-    for name in others {
-        let Ok(dir) = openat(run, name.as_str(), flags, Mode::empty()) else {
-            continue;
-        };
-        let theirs = record::read::<Created>(&dir, record::CREATED);
-        let Ok(Some(mut theirs)) = theirs else {
-            continue;
-        };
-        if theirs.root != created.root {
-            continue;
-        }
-        let made = created.made.iter().cloned();
-        theirs.made.splice(0..0, made);
-        return record::write(&dir, record::CREATED, &theirs).is_ok();
-    }
-    false
+    let mut records = others.filter_map(|name| {
+        let dir = openat(run, name.as_str(), flags, Mode::empty()).ok()?;
+        let theirs = record::read::<Created>(&dir, record::CREATED).ok()??;
+        Some((dir, theirs))
+    });
+    records.find(|(_, theirs)| theirs.root == root)
+}
+
+/// Waits until no container starts, and says whether there is another one in the same root.
+#[must_use]
+pub fn has_neighbour(run: &OwnedFd, id: &ContainerId, root: &Path) -> bool {
+    let _ = flock(run, FlockOperation::LockExclusive);
+    neighbour(run, id, root).is_some()
 }
 
 /// What a killed process left of a file that it was writing.

@@ -1020,6 +1020,44 @@ fn whichever_system_call_fails_the_container_does_not_start_and_nothing_is_left(
     println!("{} failures were tried", calls.len());
 }
 
+/// One makes a target and fails a moment later, when the other has mounted onto it.
+#[test]
+fn a_hook_that_fails_leaves_another_container_in_the_same_root_its_mounts() {
+    if !has_strace() {
+        return;
+    }
+    let sandbox = traced_host(true);
+    let mut other = live(
+        &json!({"onload.dev/nic": "all", "onload.dev/preload": "off"}),
+        &format!(
+            "while ! test -e /tmp/failed; do read -r x < /proc/loadavg; done; {}",
+            count_mounts("/usr/lib64/libonload.so")
+        ),
+    );
+    other["root"]["path"] = json!("/bundle/rootfs");
+    sandbox.file("/other/config.json", serde_json::to_vec(&other).unwrap());
+    let before = traces(&sandbox);
+    let id = unique();
+    // The fourth mount is the first whose target lasts: those before go into the container's own /dev.
+    sandbox.file(
+        "/tmp/options",
+        "-e trace=move_mount -e inject=move_mount:error=EINVAL:delay_enter=5s:when=4",
+    );
+    let script = format!(
+        "timeout 60 runc --root /run/runc run -b /bundle {id} 2> /tmp/said & failing=$!
+         while ! test -e /bundle/rootfs/usr/lib64/libonload.so; do :; done
+         timeout 60 runc --root /run/runc run -b /other {id}-other > /tmp/out & other=$!
+         while ! test -e /run/onload-ctk/{id}-other/state.json && kill -0 $failing; do :; done
+         wait $failing; : > /bundle/rootfs/tmp/failed; wait $other
+         rm /bundle/rootfs/tmp/failed; cat /tmp/out /tmp/said"
+    );
+    let output = sandbox.script_within(Duration::from_secs(50), &script);
+    let text = stdout(&output);
+    assert!(text.starts_with("1\n"), "{text} {}", stderr(&output));
+    assert!(text.contains("mounting onto"), "{text}");
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
 #[test]
 fn whenever_the_hook_is_killed_the_container_does_not_start_and_nothing_is_left() {
     if !has_strace() {

@@ -419,7 +419,7 @@ impl<'a> Look<'a> {
                 Ok(self.warnings)
             }
             Err(error) => {
-                done.undo(&home, &own, self.id);
+                done.undo(&home, &own, self.id, &self.root_path);
                 Err(error)
             }
         }
@@ -595,10 +595,13 @@ struct Done {
 
 impl Done {
     /// Undoes it. The error that led here is the one to tell, so nothing of this is.
-    fn undo(self, home: &OwnedFd, own: &OwnDir, id: &ContainerId) {
+    fn undo(self, home: &OwnedFd, own: &OwnDir, id: &ContainerId, root: &Path) {
         let _ = move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount));
         self.changes.undo();
-        self.made.iter().rev().for_each(Fresh::remove);
+        // What another container in the same root has found is handed over to it below.
+        if !poststop::has_neighbour(&own.run, id, root) {
+            self.made.iter().rev().for_each(Fresh::remove);
+        }
         let _ = poststop::clear(&own.run, Path::new(RUN_DIR), id);
     }
 }
