@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::bundle::{BundleError, ConfigFile};
 use crate::filter::{self, Container, FilterError, Outcome};
 use crate::host::{Host, HostError, ThisHost};
-use crate::poststop::RUN_DIR;
+use crate::poststop::{self, RUN_DIR};
 use crate::preload::HostFile;
 use crate::scan;
 use crate::state::{ContainerId, State};
@@ -49,7 +49,26 @@ pub enum DoorError {
     },
 }
 
-/// Edits the configuration of a bundle where it stands. The result are warnings.
+/// What was done to the configuration of a bundle.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edited {
+    /// Lines for people.
+    pub warnings: Vec<String>,
+    /// The container that a file was written for, under [`RUN_DIR`].
+    pub own: Option<ContainerId>,
+}
+
+impl Edited {
+    /// Takes the file away again: nobody will start the container, and no poststop follows. What led
+    /// here is the error to tell.
+    pub fn undo(&self) {
+        if let Some(id) = &self.own {
+            let _ = poststop::run(Path::new(RUN_DIR), id);
+        }
+    }
+}
+
+/// Edits the configuration of a bundle where it stands.
 ///
 /// # Errors
 /// [`DoorError`]; the configuration is then as it was.
@@ -57,29 +76,32 @@ pub fn edit(
     file: &ConfigFile,
     container: Container<'_>,
     host: &ThisHost,
-) -> Result<Vec<String>, DoorError> {
+) -> Result<Edited, DoorError> {
     let scanned = file.scan()?;
     if !scanned.asks {
-        return Ok(Vec::new());
+        return Ok(Edited::default());
     }
     if scanned.more {
         return Err(FilterError::TooLarge.into());
     }
     let outcome = filter::apply(&scanned.kept, container, host)?;
+    let edited = written(&outcome, host)?;
     let Some(config) = &outcome.config else {
-        return Ok(outcome.warnings);
+        return Ok(edited);
     };
+    file.replace(config).inspect_err(|_| edited.undo())?;
+    Ok(edited)
+}
+
+/// Writes the file that the outcome wants on this host, if any.
+fn written(outcome: &Outcome, host: &ThisHost) -> Result<Edited, DoorError> {
     if let Some(own) = &outcome.file {
         write_host_file(own, host)?;
     }
-    if let Err(error) = file.replace(config) {
-        if let Some(own) = &outcome.file {
-            // Nothing names the file now; that the configuration stayed is the error to tell.
-            let _ = crate::poststop::run(Path::new(RUN_DIR), &own.id);
-        }
-        return Err(error.into());
-    }
-    Ok(outcome.warnings)
+    Ok(Edited {
+        warnings: outcome.warnings.clone(),
+        own: outcome.file.as_ref().map(|own| own.id.clone()),
+    })
 }
 
 /// What came through a stream.
@@ -133,13 +155,12 @@ pub fn stream(
     }
     let host = ThisHost::with_config(config)?;
     let outcome = filter::apply(&scanned.kept, container, &host)?;
-    if let Some(own) = &outcome.file {
-        write_host_file(own, &host)?;
-    }
+    let edited = written(&outcome, &host)?;
     to.write_all(outcome.config.as_ref().unwrap_or(&scanned.kept))
+        .and_then(|()| to.flush())
+        .inspect_err(|_| edited.undo())
         .map_err(output)?;
-    to.flush().map_err(output)?;
-    Ok(Streamed::Config(outcome.warnings))
+    Ok(Streamed::Config(edited.warnings))
 }
 
 /// What would be done to the configuration of a bundle, for people.
@@ -257,7 +278,10 @@ pub fn indent(json: &[u8]) -> String {
 /// Writes a file for one container under [`RUN_DIR`].
 fn write_host_file(own: &HostFile, host: &ThisHost) -> Result<(), DoorError> {
     let dir = OwnDir::open(&own.id, host)?;
-    dir.write(own.name, &own.bytes)
+    dir.write(own.name, &own.bytes).inspect_err(|_| {
+        // Made just now, it is empty and goes; one that was there is not and stays.
+        let _ = unlinkat(&dir.run, own.id.as_str(), AtFlags::REMOVEDIR);
+    })
 }
 
 /// The directory of one container under [`RUN_DIR`].

@@ -9,7 +9,8 @@ use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, openat, stat
 use rustix::io::Errno;
 
 use crate::container_root::ContainerRoot;
-use crate::live::record::{self, Created};
+use crate::live::init::Init;
+use crate::live::record::{self, Created, Live};
 use crate::live::target;
 use crate::state::ContainerId;
 
@@ -48,6 +49,60 @@ pub fn run(run_dir: &Path, id: &ContainerId) -> Result<(), PoststopError> {
         Err(error) => return Err(failed(run_dir.to_owned())(error)),
     };
     clear(&parent, run_dir, id)
+}
+
+/// Removes what is left of containers whose init is gone. A runtime may give a container up behind
+/// our hook without calling a poststop (crun, `libcrun_container_create`), and whoever starts such
+/// containers would fill the directory. While others start or end nothing is done; the next one does it.
+pub fn sweep(run_dir: &Path, own: &ContainerId) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(run) = rustix::fs::open(run_dir, flags, Mode::empty()) else {
+        return;
+    };
+    if flock(&run, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return;
+    }
+    let ids = names(&run).into_iter().filter_map(|name| name.parse().ok());
+    for id in ids.filter(|id: &ContainerId| id != own) {
+        if is_left(&run, &id) {
+            // What stays is tried again by the next one.
+            let _ = clear(&run, run_dir, &id);
+        }
+    }
+}
+
+/// Whether a hook made something for a container and its init is gone, or the hook was killed: one
+/// that works holds the lock.
+fn is_left(run: &OwnedFd, id: &ContainerId) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(dir) = openat(run, id.as_str(), flags, Mode::empty()) else {
+        return false;
+    };
+    let created = statat(&dir, record::CREATED, AtFlags::SYMLINK_NOFOLLOW);
+    match record::read::<Live>(&dir, record::STATE) {
+        Ok(Some(live)) => {
+            let now = Init::open(Some(live.pid)).and_then(|init| init.start_time());
+            now.ok() != Some(live.start_time)
+        }
+        Ok(None) => created.is_ok(),
+        Err(_) => false,
+    }
+}
+
+/// Removes the preload list of a container that is deleted: a runtime that gives a container up
+/// before it calls any hook calls no poststop either. One that lives keeps the mount of it. What the
+/// hook of a living container keeps stays for its poststop.
+pub fn forget_list(run_dir: &Path, id: &ContainerId) {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(own) = rustix::fs::open(run_dir.join(id.as_str()), flags, Mode::empty()) else {
+        return;
+    };
+    let created = statat(&own, record::CREATED, AtFlags::SYMLINK_NOFOLLOW);
+    if matches!(created, Err(Errno::NOENT)) {
+        // The runtime that follows has the word; what stays is small.
+        let _ = unlinkat(&own, "ld.so.preload", AtFlags::empty());
+        let _ = rustix::fs::rmdir(run_dir.join(id.as_str()));
+    }
 }
 
 /// As [`run`], in an open directory.
@@ -190,6 +245,22 @@ mod tests {
             FILES.len()
         );
         remove(dir.path(), "c1").unwrap();
+    }
+
+    #[test]
+    fn a_list_is_forgotten_where_no_container_was_made_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = "c1".parse().unwrap();
+        forget_list(dir.path(), &id);
+        fs::create_dir(dir.path().join("c1")).unwrap();
+        for name in ["ld.so.preload", "created"] {
+            fs::write(dir.path().join("c1").join(name), "x").unwrap();
+        }
+        forget_list(dir.path(), &id);
+        assert_eq!(fs::read_dir(dir.path().join("c1")).unwrap().count(), 2);
+        fs::remove_file(dir.path().join("c1/created")).unwrap();
+        forget_list(dir.path(), &id);
+        assert!(!dir.path().join("c1").exists());
     }
 
     #[test]

@@ -503,6 +503,74 @@ fn three_containers_at_once_in_one_root_do_not_meet() {
     assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
+/// crun gives a container up without a poststop when something fails behind our hook: another hook,
+/// or a command that is not there.
+#[test]
+fn what_a_runtime_leaves_without_a_poststop_goes_when_the_next_container_starts() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let command = "while :; do read -r x < /proc/loadavg; done";
+    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), command));
+    let bundle = |name: &str, root: &str, has_poststop: bool| {
+        let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+        config["root"]["path"] = json!(root);
+        let hooks = config["hooks"].as_object_mut().unwrap();
+        hooks.retain(|stage, _| stage == "createRuntime" || has_poststop);
+        sandbox.file(
+            &format!("/{name}/config.json"),
+            serde_json::to_vec(&config).unwrap(),
+        );
+    };
+    sandbox.root_file_system("/root2");
+    bundle("left", "/root2", false);
+    bundle("next", "/bundle/rootfs", true);
+    let before = traces(&sandbox);
+    let id = unique();
+    let script = format!(
+        "r='timeout 60 runc --root /run/runc'
+         $r create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
+         $r start {id} || exit 12
+         $r run -b /left {id}-left
+         ls /run/onload-ctk
+         $r run -b /next {id}-next
+         ls /run/onload-ctk
+         $r kill {id} KILL; i=0; while $r state {id} | grep -q running && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
+         $r delete {id} || exit 15"
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output),
+        format!("started\n{id}\n{id}-left\nstarted\n{id}\n")
+    );
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
+#[test]
+fn crun_s_containers_get_what_runc_s_get() {
+    if !has_runc() || !Path::new("/usr/bin/crun").exists() {
+        skipped("running a bundle with crun needs /usr/bin/crun");
+        return;
+    }
+    let sandbox = host();
+    let command = format!("exec 3>/dev/onload && echo opened; {MAPPED}");
+    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), &command));
+    // umount(8) keeps notes there.
+    sandbox.mkdir("/run/mount");
+    let before = traces(&sandbox);
+    // crun wants one kind of hierarchy.
+    let script = format!(
+        "umount /sys/fs/cgroup/unified 2> /tmp/said
+         exec timeout 60 crun --cgroup-manager=cgroupfs --root /run/runc run -b /bundle {}",
+        unique()
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(stdout(&output), "opened\nmapped\n", "{}", stderr(&output));
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
 #[test]
 fn a_user_namespace_of_its_own_works() {
     if !has_runc() {

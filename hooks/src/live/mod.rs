@@ -201,6 +201,7 @@ pub fn inject(state: &State, config_path: &Path) -> Result<Vec<String>, LiveErro
     if is_done(&state.id, &init, &host)? {
         return Ok(warnings);
     }
+    poststop::sweep(Path::new(RUN_DIR), &state.id);
     let look = Look::new(state, init, &config, &request, &host, plan)?;
     warnings.extend(look.go(&host)?);
     Ok(warnings)
