@@ -308,13 +308,15 @@ impl OwnDir {
         let made = make_dir(&above, name, RUN_DIR_MODE);
         made.map_err(|error| failed(path.to_owned())(error.into()))?;
         let run = host.trusted().open_dir(path).map_err(HostError::from)?;
-        close_to_others(&run).map_err(|error| failed(path.to_owned())(error.into()))?;
+        set_mode(&run, RUN_DIR_MODE).map_err(|error| failed(path.to_owned())(error.into()))?;
         let id = OsStr::new(id.as_str());
         let path = path.join(id);
-        let made = make_dir(&run, id, Mode::from_raw_mode(0o755));
+        let made = make_dir(&run, id, OWN_DIR_MODE);
         made.map_err(|error| failed(path.clone())(error.into()))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = openat(&run, id, flags, Mode::empty()).map_err(|error| {
+        let dir = openat(&run, id, flags, Mode::empty());
+        let dir = dir.and_then(|dir| set_mode(&dir, OWN_DIR_MODE).map(|()| dir));
+        let dir = dir.map_err(|error| {
             // Made just now, it is empty and goes; one that was there is not and stays.
             let _ = unlinkat(&run, id, AtFlags::REMOVEDIR);
             failed(path.clone())(error.into())
@@ -345,6 +347,9 @@ impl OwnDir {
 /// starts or ends.
 const RUN_DIR_MODE: Mode = Mode::from_raw_mode(0o711);
 
+/// Mode of the directory of one container.
+const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o755);
+
 fn make_dir(dir: impl AsFd, name: &OsStr, mode: Mode) -> Result<(), Errno> {
     match mkdirat(dir, name, mode) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
@@ -352,13 +357,13 @@ fn make_dir(dir: impl AsFd, name: &OsStr, mode: Mode) -> Result<(), Errno> {
     }
 }
 
-/// Gives the directory its mode where it was made with another one.
-fn close_to_others(run: impl AsFd) -> Result<(), Errno> {
-    let now = Mode::from_raw_mode(fstat(&run)?.st_mode & 0o7777);
-    if now == RUN_DIR_MODE {
+/// Gives a directory its mode where it was made with another one, by the umask of an engine perhaps.
+fn set_mode(dir: impl AsFd, mode: Mode) -> Result<(), Errno> {
+    let now = Mode::from_raw_mode(fstat(&dir)?.st_mode & 0o7777);
+    if now == mode {
         return Ok(());
     }
-    fchmod(&run, RUN_DIR_MODE)
+    fchmod(&dir, mode)
 }
 
 /// The name of the container whose bundle podman keeps at `…/ID/userdata`.

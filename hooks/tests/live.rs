@@ -471,6 +471,39 @@ fn a_user_of_the_host_cannot_hold_containers_up_by_a_lock() {
 }
 
 #[test]
+fn an_engine_s_umask_closes_nothing_to_the_container_s_users() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let spec = NIC.replace("/usr/lib64/libonload.so", "/opt/new/dir/libonload.so");
+    sandbox.file("/etc/cdi/onload.dev-nic.json", spec);
+    let command =
+        "test -r /opt/new/dir/libonload.so && read -r line < /etc/ld.so.preload && echo $line";
+    let mut config = live(&json!({"onload.dev/nic": "all"}), command);
+    config["process"]["user"] = json!({"uid": 1000, "gid": 1000});
+    sandbox.bundle(&config);
+    let before = traces(&sandbox);
+    let script = format!("umask 077; {}", script_of(&unique()));
+    let output = sandbox.script(&script, b"");
+    assert_eq!(stdout(&output), "libonload.so\n", "{}", stderr(&output));
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+    let script = format!(
+        "umask 077; rm -r /run/onload-ctk; {WRAPPER_THERE} --root /run/runc create -b /own c1; stat -c '%n %a' /run/onload-ctk /run/onload-ctk/c1"
+    );
+    config["annotations"]["onload.dev/preload"] = json!("file");
+    config["hooks"] = json!({});
+    config["root"]["path"] = json!("/bundle/rootfs");
+    config["linux"]["namespaces"] = json!([{"type": "nonsense"}]);
+    sandbox.file("/own/config.json", serde_json::to_vec(&config).unwrap());
+    sandbox.file("/bundle/rootfs/etc/ld.so.preload", "libother.so\n");
+    assert_eq!(
+        stdout(&sandbox.script(&script, b"")),
+        "/run/onload-ctk 711\n/run/onload-ctk/c1 755\n"
+    );
+}
+
+#[test]
 fn a_read_only_root_and_a_restart_work() {
     if !has_runc() {
         return;

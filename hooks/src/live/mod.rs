@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use onload_cdi::config::OciConfig;
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, fstat, major, minor};
 use rustix::io::Errno;
+use rustix::process::umask;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::bundle::{BundleError, ConfigFile};
@@ -408,6 +409,8 @@ impl<'a> Look<'a> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let home = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty());
         let home = home.map_err(LiveError::Home)?;
+        // The engine's would close to the container's users what is made in its root.
+        let _ = umask(Mode::empty());
         let own = OwnDir::open(self.id, host)?;
         // Until it ends, no poststop takes away what is found here.
         let _ = flock(&own.run, FlockOperation::LockShared);
