@@ -870,6 +870,8 @@ fn a_place_that_is_no_file_is_refused() {
         let id = unique();
         let message = one_line(&run(&sandbox, &id), &id);
         assert!(message.contains("ld.so.preload"), "{kind}: {message}");
+        // This door cannot set the variable in its stead.
+        assert!(!message.contains("preload: env"), "{kind}: {message}");
         assert_eq!(differences(&sandbox, &before), NOTHING);
     }
 }
@@ -895,7 +897,7 @@ fn a_list_on_somebody_else_s_mount_is_not_copied() {
     symlink("etc", sandbox.path("/bundle/rootfs/link")).unwrap();
     let message = refused(&sandbox, &config);
     assert!(
-        message.contains("a mount of the container's own is at /etc/ld.so.preload"),
+        message.contains("a mount of the container's own is at /etc/ld.so.preload; leave that out, or say onload.dev/preload: off"),
         "{message}"
     );
 }

@@ -306,10 +306,7 @@ impl<'a> Look<'a> {
         host: &ThisHost,
         root: &ContainerRoot,
     ) -> Result<(), LiveError> {
-        let failed = |error: PreloadError| PlanError::Preload {
-            key: preload.key.clone(),
-            error,
-        };
+        let failed = |error: PreloadError| PlanError::preload(&preload.key, error);
         let settings = host.settings()?;
         let now = Circumstances {
             request,
@@ -331,10 +328,8 @@ impl<'a> Look<'a> {
         let Some(preload) = &self.plan.preload else {
             return Ok(());
         };
-        let own = preload::own_list(root).map_err(|error| PlanError::Preload {
-            key: preload.key.clone(),
-            error,
-        })?;
+        let own = preload::own_list(root);
+        let own = own.map_err(|error| PlanError::preload(&preload.key, error))?;
         let mut list = format!("{LIBRARY}\n");
         for library in own.iter().filter(|library| *library != LIBRARY) {
             list.push_str(library);

@@ -76,6 +76,15 @@ pub enum PlanError {
         /// Why.
         error: PreloadError,
     },
+    /// Something of the image's or the user's is at the place of the list; this door cannot set the
+    /// variable in its stead.
+    #[error("annotation {key}: {cause}; leave that out, or say onload.dev/preload: off")]
+    InTheWay {
+        /// The annotation, quoted.
+        key: String,
+        /// What it is.
+        cause: String,
+    },
     /// Without privilege nothing can be done to a container that lives.
     #[error(
         "annotation {key}: putting something into a container that its runtime has already made needs root; use {doors}"
@@ -137,6 +146,22 @@ pub struct Plan {
     pub memlock: Option<Memlock>,
     /// Lines for people.
     pub warnings: Vec<String>,
+}
+
+impl PlanError {
+    /// Why there is no preload, with the remedies that there are at this door.
+    #[must_use]
+    pub fn preload(key: &str, error: PreloadError) -> Self {
+        let key = key.to_owned();
+        let cause = match error {
+            PreloadError::OwnMount => {
+                format!("a mount of the container's own is at {LD_SO_PRELOAD}")
+            }
+            PreloadError::OwnList(why) => format!("merging with {LD_SO_PRELOAD}: {why}"),
+            error => return PlanError::Preload { key, error },
+        };
+        PlanError::InTheWay { key, cause }
+    }
 }
 
 impl Plan {
@@ -428,10 +453,7 @@ impl Planner<'_> {
         if source == standard || source == format!("{RUN_DIR}/{}/ld.so.preload", self.id) {
             return Ok(true);
         }
-        Err(PlanError::Preload {
-            key: key.to_owned(),
-            error: PreloadError::OwnMount,
-        })
+        Err(PlanError::preload(key, PreloadError::OwnMount))
     }
 
     /// A process that is executed in the container later has the limits of its configuration, not
