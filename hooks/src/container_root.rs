@@ -11,7 +11,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, openat2, readlinkat, stat};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, fstat, openat2,
+    readlinkat, stat, statx,
+};
 use rustix::io::Errno;
 
 /// Symbolic links that are followed on one way, as the kernel does (path_resolution(7)).
@@ -45,6 +48,14 @@ pub enum RootError {
         /// Its path on the host.
         path: PathBuf,
     },
+    /// Nothing is mounted there.
+    #[error(
+        "the container's root {path:?} is no mount in the container's mount namespace, so what is made there would not be the container's; call this hook as createRuntime or prestart"
+    )]
+    NotMounted {
+        /// Its path on the host.
+        path: PathBuf,
+    },
     /// A lookup in it failed.
     #[error("looking up {path:?} in the container's root: {error}")]
     Lookup {
@@ -68,6 +79,12 @@ impl RootError {
         let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
         matches!(self, RootError::Lookup { error, .. } if kinds.contains(&error.kind()))
     }
+
+    /// Whether there is somebody's mount on the way.
+    #[must_use]
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self, RootError::Lookup { error, .. } if error.kind() == io::ErrorKind::CrossesDevices)
+    }
 }
 
 /// An open root.
@@ -77,6 +94,9 @@ pub struct ContainerRoot {
     /// How a way is walked: before the runtime has mounted anything, what is mounted there already is
     /// not the root file system's own; once it has, the mounts of the configuration are on the way.
     step: ResolveFlags,
+    /// How a file is found that is read: once the configuration's mounts are there, what lies on them
+    /// is not the image's, may be readable to nobody in the container, and may never answer.
+    files: ResolveFlags,
     looks_left: Cell<usize>,
 }
 
@@ -102,15 +122,16 @@ impl ContainerRoot {
         Ok(ContainerRoot {
             fd,
             step: ResolveFlags::NO_XDEV,
+            files: ResolveFlags::empty(),
             looks_left: Cell::new(MAX_LOOKS),
         })
     }
 
     /// Opens the root that a configuration names, as a process with the root directory `above` sees
-    /// it.
+    /// it: mounted by the runtime.
     ///
     /// # Errors
-    /// [`RootError`], also where it is that directory itself.
+    /// [`RootError`], also where it is that directory itself, or is not mounted.
     pub fn open_below(above: &OwnedFd, path: &Path) -> Result<Self, RootError> {
         let failed = |error: Errno| RootError::Open {
             path: path.to_owned(),
@@ -126,9 +147,16 @@ impl ContainerRoot {
                 path: path.to_owned(),
             });
         }
+        let stat = statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::empty()).map_err(failed)?;
+        if !stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+            return Err(RootError::NotMounted {
+                path: path.to_owned(),
+            });
+        }
         Ok(ContainerRoot {
             fd,
             step: ResolveFlags::empty(),
+            files: ResolveFlags::NO_XDEV,
             looks_left: Cell::new(MAX_LOOKS),
         })
     }
@@ -159,7 +187,8 @@ impl ContainerRoot {
             path: path.to_owned(),
             error,
         };
-        let found = self.lookup(path).map_err(|error| failed(error.into()))?;
+        let found = self.lookup_with(path, self.files);
+        let found = found.map_err(|error| failed(error.into()))?;
         let kind = fstat(&found).map_err(|error| failed(error.into()))?.st_mode;
         if FileType::from_raw_mode(kind) != FileType::RegularFile {
             return Err(RootError::NotRegular {

@@ -2,17 +2,17 @@
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use onload_cdi::write::{WriteError, write_atomic};
-use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fstat, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
 use crate::bundle::{BundleError, ConfigFile};
 use crate::filter::{self, Container, FilterError, Outcome};
 use crate::host::{Host, HostError, ThisHost};
-use crate::poststop::RUN_DIR;
+use crate::poststop::{self, RUN_DIR};
 use crate::preload::HostFile;
 use crate::scan;
 use crate::state::{ContainerId, State};
@@ -49,7 +49,26 @@ pub enum DoorError {
     },
 }
 
-/// Edits the configuration of a bundle where it stands. The result are warnings.
+/// What was done to the configuration of a bundle.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edited {
+    /// Lines for people.
+    pub warnings: Vec<String>,
+    /// The container that a file was written for, under [`RUN_DIR`].
+    pub own: Option<ContainerId>,
+}
+
+impl Edited {
+    /// Takes the file away again: nobody will start the container, and no poststop follows. What led
+    /// here is the error to tell.
+    pub fn undo(&self) {
+        if let Some(id) = &self.own {
+            let _ = poststop::run(Path::new(RUN_DIR), id);
+        }
+    }
+}
+
+/// Edits the configuration of a bundle where it stands.
 ///
 /// # Errors
 /// [`DoorError`]; the configuration is then as it was.
@@ -57,29 +76,32 @@ pub fn edit(
     file: &ConfigFile,
     container: Container<'_>,
     host: &ThisHost,
-) -> Result<Vec<String>, DoorError> {
+) -> Result<Edited, DoorError> {
     let scanned = file.scan()?;
     if !scanned.asks {
-        return Ok(Vec::new());
+        return Ok(Edited::default());
     }
     if scanned.more {
         return Err(FilterError::TooLarge.into());
     }
     let outcome = filter::apply(&scanned.kept, container, host)?;
+    let edited = written(&outcome, host)?;
     let Some(config) = &outcome.config else {
-        return Ok(outcome.warnings);
+        return Ok(edited);
     };
+    file.replace(config).inspect_err(|_| edited.undo())?;
+    Ok(edited)
+}
+
+/// Writes the file that the outcome wants on this host, if any.
+fn written(outcome: &Outcome, host: &ThisHost) -> Result<Edited, DoorError> {
     if let Some(own) = &outcome.file {
         write_host_file(own, host)?;
     }
-    if let Err(error) = file.replace(config) {
-        if let Some(own) = &outcome.file {
-            // Nothing names the file now; that the configuration stayed is the error to tell.
-            let _ = crate::poststop::run(Path::new(RUN_DIR), &own.id);
-        }
-        return Err(error.into());
-    }
-    Ok(outcome.warnings)
+    Ok(Edited {
+        warnings: outcome.warnings.clone(),
+        own: outcome.file.as_ref().map(|own| own.id.clone()),
+    })
 }
 
 /// What came through a stream.
@@ -133,13 +155,12 @@ pub fn stream(
     }
     let host = ThisHost::with_config(config)?;
     let outcome = filter::apply(&scanned.kept, container, &host)?;
-    if let Some(own) = &outcome.file {
-        write_host_file(own, &host)?;
-    }
+    let edited = written(&outcome, &host)?;
     to.write_all(outcome.config.as_ref().unwrap_or(&scanned.kept))
+        .and_then(|()| to.flush())
+        .inspect_err(|_| edited.undo())
         .map_err(output)?;
-    to.flush().map_err(output)?;
-    Ok(Streamed::Config(outcome.warnings))
+    Ok(Streamed::Config(edited.warnings))
 }
 
 /// What would be done to the configuration of a bundle, for people.
@@ -257,7 +278,10 @@ pub fn indent(json: &[u8]) -> String {
 /// Writes a file for one container under [`RUN_DIR`].
 fn write_host_file(own: &HostFile, host: &ThisHost) -> Result<(), DoorError> {
     let dir = OwnDir::open(&own.id, host)?;
-    dir.write(own.name, &own.bytes)
+    dir.write(own.name, &own.bytes).inspect_err(|_| {
+        // Made just now, it is empty and goes; one that was there is not and stays.
+        let _ = unlinkat(&dir.run, own.id.as_str(), AtFlags::REMOVEDIR);
+    })
 }
 
 /// The directory of one container under [`RUN_DIR`].
@@ -281,13 +305,18 @@ impl OwnDir {
         let above = path.parent().unwrap_or(Path::new("/"));
         let above = host.trusted().open_dir(above).map_err(HostError::from)?;
         let name = path.file_name().unwrap_or(OsStr::new("onload-ctk"));
-        make_dir(&above, name).map_err(|error| failed(path.to_owned())(error.into()))?;
+        let made = make_dir(&above, name, RUN_DIR_MODE);
+        made.map_err(|error| failed(path.to_owned())(error.into()))?;
         let run = host.trusted().open_dir(path).map_err(HostError::from)?;
+        set_mode(&run, RUN_DIR_MODE).map_err(|error| failed(path.to_owned())(error.into()))?;
         let id = OsStr::new(id.as_str());
         let path = path.join(id);
-        make_dir(&run, id).map_err(|error| failed(path.clone())(error.into()))?;
+        let made = make_dir(&run, id, OWN_DIR_MODE);
+        made.map_err(|error| failed(path.clone())(error.into()))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = openat(&run, id, flags, Mode::empty()).map_err(|error| {
+        let dir = openat(&run, id, flags, Mode::empty());
+        let dir = dir.and_then(|dir| set_mode(&dir, OWN_DIR_MODE).map(|()| dir));
+        let dir = dir.map_err(|error| {
             // Made just now, it is empty and goes; one that was there is not and stays.
             let _ = unlinkat(&run, id, AtFlags::REMOVEDIR);
             failed(path.clone())(error.into())
@@ -313,11 +342,28 @@ impl OwnDir {
     }
 }
 
-fn make_dir(dir: impl std::os::fd::AsFd, name: &OsStr) -> Result<(), Errno> {
-    match mkdirat(dir, name, Mode::from_raw_mode(0o755)) {
+/// Mode of [`RUN_DIR`]: a runtime in a user namespace finds the files of its container there, but
+/// whoever can open the directory can hold a lock on it (flock(2)), and with it every container that
+/// starts or ends.
+const RUN_DIR_MODE: Mode = Mode::from_raw_mode(0o711);
+
+/// Mode of the directory of one container.
+const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o755);
+
+fn make_dir(dir: impl AsFd, name: &OsStr, mode: Mode) -> Result<(), Errno> {
+    match mkdirat(dir, name, mode) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// Gives a directory its mode where it was made with another one, by the umask of an engine perhaps.
+fn set_mode(dir: impl AsFd, mode: Mode) -> Result<(), Errno> {
+    let now = Mode::from_raw_mode(fstat(&dir)?.st_mode & 0o7777);
+    if now == mode {
+        return Ok(());
+    }
+    fchmod(&dir, mode)
 }
 
 /// The name of the container whose bundle podman keeps at `…/ID/userdata`.

@@ -9,7 +9,8 @@ use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, openat, stat
 use rustix::io::Errno;
 
 use crate::container_root::ContainerRoot;
-use crate::live::record::{self, Created};
+use crate::live::init::Init;
+use crate::live::record::{self, Created, Live};
 use crate::live::target;
 use crate::state::ContainerId;
 
@@ -43,10 +44,65 @@ pub fn run(run_dir: &Path, id: &ContainerId) -> Result<(), PoststopError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let parent = match rustix::fs::open(run_dir, flags, Mode::empty()) {
         Ok(parent) => parent,
-        Err(Errno::NOENT) => return Ok(()),
+        // Whom it does not let in made nothing there: a user without root.
+        Err(Errno::NOENT | Errno::ACCESS) => return Ok(()),
         Err(error) => return Err(failed(run_dir.to_owned())(error)),
     };
     clear(&parent, run_dir, id)
+}
+
+/// Removes what is left of containers whose init is gone. A runtime may give a container up behind
+/// our hook without calling a poststop (crun, `libcrun_container_create`), and whoever starts such
+/// containers would fill the directory. While others start or end nothing is done; the next one does it.
+pub fn sweep(run_dir: &Path, own: &ContainerId) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(run) = rustix::fs::open(run_dir, flags, Mode::empty()) else {
+        return;
+    };
+    if flock(&run, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return;
+    }
+    let ids = names(&run).into_iter().filter_map(|name| name.parse().ok());
+    for id in ids.filter(|id: &ContainerId| id != own) {
+        if is_left(&run, &id) {
+            // What stays is tried again by the next one.
+            let _ = clear(&run, run_dir, &id);
+        }
+    }
+}
+
+/// Whether a hook made something for a container and its init is gone, or the hook was killed: one
+/// that works holds the lock.
+fn is_left(run: &OwnedFd, id: &ContainerId) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(dir) = openat(run, id.as_str(), flags, Mode::empty()) else {
+        return false;
+    };
+    let created = statat(&dir, record::CREATED, AtFlags::SYMLINK_NOFOLLOW);
+    match record::read::<Live>(&dir, record::STATE) {
+        Ok(Some(live)) => {
+            let now = Init::open(Some(live.pid)).and_then(|init| init.start_time());
+            now.ok() != Some(live.start_time)
+        }
+        Ok(None) => created.is_ok(),
+        Err(_) => false,
+    }
+}
+
+/// Removes the preload list of a container that is deleted: a runtime that gives a container up
+/// before it calls any hook calls no poststop either. One that lives keeps the mount of it. What the
+/// hook of a living container keeps stays for its poststop.
+pub fn forget_list(run_dir: &Path, id: &ContainerId) {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(own) = rustix::fs::open(run_dir.join(id.as_str()), flags, Mode::empty()) else {
+        return;
+    };
+    let created = statat(&own, record::CREATED, AtFlags::SYMLINK_NOFOLLOW);
+    if matches!(created, Err(Errno::NOENT)) {
+        // The runtime that follows has the word; what stays is small.
+        let _ = unlinkat(&own, "ld.so.preload", AtFlags::empty());
+        let _ = rustix::fs::rmdir(run_dir.join(id.as_str()));
+    }
 }
 
 /// As [`run`], in an open directory.
@@ -109,24 +165,31 @@ fn remove_created(run: &OwnedFd, own: &OwnedFd, id: &ContainerId) {
 /// Where another container lives in the same root, the targets are its own now: to unlink one would
 /// take the mount on it away. Whether there is such a container.
 fn hand_over(run: &OwnedFd, id: &ContainerId, created: &Created) -> bool {
+    let Some((dir, mut theirs)) = neighbour(run, id, &created.root) else {
+        return false;
+    };
+    let made = created.made.iter().cloned();
+    theirs.made.splice(0..0, made);
+    record::write(&dir, record::CREATED, &theirs).is_ok()
+}
+
+/// Another container in the same root: its directory, and what was made for it.
+fn neighbour(run: &OwnedFd, id: &ContainerId, root: &Path) -> Option<(OwnedFd, Created)> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let others = names(run).into_iter().filter(|name| name != id.as_str());
-    for name in others {
-        let Ok(dir) = openat(run, name.as_str(), flags, Mode::empty()) else {
-            continue;
-        };
-        let theirs = record::read::<Created>(&dir, record::CREATED);
-        let Ok(Some(mut theirs)) = theirs else {
-            continue;
-        };
-        if theirs.root != created.root {
-            continue;
-        }
-        let made = created.made.iter().cloned();
-        theirs.made.splice(0..0, made);
-        return record::write(&dir, record::CREATED, &theirs).is_ok();
-    }
-    false
+    let mut records = others.filter_map(|name| {
+        let dir = openat(run, name.as_str(), flags, Mode::empty()).ok()?;
+        let theirs = record::read::<Created>(&dir, record::CREATED).ok()??;
+        Some((dir, theirs))
+    });
+    records.find(|(_, theirs)| theirs.root == root)
+}
+
+/// Waits until no container starts, and says whether there is another one in the same root.
+#[must_use]
+pub fn has_neighbour(run: &OwnedFd, id: &ContainerId, root: &Path) -> bool {
+    let _ = flock(run, FlockOperation::LockExclusive);
+    neighbour(run, id, root).is_some()
 }
 
 /// What a killed process left of a file that it was writing.
@@ -182,6 +245,22 @@ mod tests {
             FILES.len()
         );
         remove(dir.path(), "c1").unwrap();
+    }
+
+    #[test]
+    fn a_list_is_forgotten_where_no_container_was_made_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = "c1".parse().unwrap();
+        forget_list(dir.path(), &id);
+        fs::create_dir(dir.path().join("c1")).unwrap();
+        for name in ["ld.so.preload", "created"] {
+            fs::write(dir.path().join("c1").join(name), "x").unwrap();
+        }
+        forget_list(dir.path(), &id);
+        assert_eq!(fs::read_dir(dir.path().join("c1")).unwrap().count(), 2);
+        fs::remove_file(dir.path().join("c1/created")).unwrap();
+        forget_list(dir.path(), &id);
+        assert!(!dir.path().join("c1").exists());
     }
 
     #[test]

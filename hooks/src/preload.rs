@@ -8,7 +8,7 @@ use onload_cdi::config::{ConfigError, OciConfig, Rlimit};
 use onload_cdi::spec::{ContainerEdits, Hook, Mount};
 
 use crate::config::{OnIncompatible, Preload};
-use crate::container_root::{ContainerRoot, RootError};
+use crate::container_root::ContainerRoot;
 use crate::host::{Host, HostError, PRELOAD_FILE, Privilege, Settings};
 use crate::libc_check::{self, Library, Program, Verdict};
 use crate::poststop::RUN_DIR;
@@ -264,10 +264,14 @@ fn by_file(
         .find(|mount| mount.destination() == LD_SO_PRELOAD);
     if let Some(present) = present {
         let source = present.source();
-        return if source == standard || Some(&source) == merged.as_ref() {
-            Ok(())
-        } else {
-            Err(PreloadError::OwnMount)
+        return match now.id {
+            _ if source == standard => Ok(()),
+            // The poststop of an earlier start of the same bundle took it away.
+            Some(id) if Some(&source) == merged.as_ref() => {
+                applied.file = Some(merged_list(id, own_list(now.root)?));
+                Ok(())
+            }
+            _ => Err(PreloadError::OwnMount),
         };
     }
     if from_spec.is_none() {
@@ -286,14 +290,8 @@ fn by_file(
         let (Some(id), Some(path)) = (now.id, merged) else {
             return Err(PreloadError::NoId);
         };
-        let mut list = vec![LIBRARY.to_owned()];
-        list.extend(own.into_iter().filter(|library| library != LIBRARY));
         mount.host_path = path;
-        applied.file = Some(HostFile {
-            id: id.clone(),
-            name: "ld.so.preload",
-            bytes: format!("{}\n", list.join("\n")).into_bytes(),
-        });
+        applied.file = Some(merged_list(id, own));
         edits.hooks.push(cleanup(now.settings));
         applied.reasons.push(format!(
             "the image's own {LD_SO_PRELOAD} is merged; poststop removes the merged file"
@@ -304,6 +302,17 @@ fn by_file(
         "{LIBRARY} is preloaded by {LD_SO_PRELOAD}; RLIMIT_NOFILE bounds its table"
     ));
     Ok(())
+}
+
+/// The list that is mounted for one container.
+fn merged_list(id: &ContainerId, own: Vec<String>) -> HostFile {
+    let mut list = vec![LIBRARY.to_owned()];
+    list.extend(own.into_iter().filter(|library| library != LIBRARY));
+    HostFile {
+        id: id.clone(),
+        name: "ld.so.preload",
+        bytes: format!("{}\n", list.join("\n")).into_bytes(),
+    }
 }
 
 fn cleanup(settings: &Settings) -> Hook {
@@ -322,9 +331,7 @@ pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, PreloadError
     let file = match root.open_file(Path::new(LD_SO_PRELOAD)) {
         Ok(file) => file,
         Err(error) if error.is_absent() => return Ok(Vec::new()),
-        Err(error @ RootError::NotRegular { .. }) => {
-            return Err(PreloadError::OwnList(error.to_string()));
-        }
+        Err(error) if error.is_elsewhere() => return Err(PreloadError::OwnMount),
         Err(error) => return Err(PreloadError::OwnList(error.to_string())),
     };
     let mut text = String::new();

@@ -245,6 +245,40 @@ fn an_image_s_own_preload_list_is_merged_and_cleaned_up() {
         sandbox.read("/bundle/rootfs/etc/ld.so.preload"),
         "libother.so # theirs\n"
     );
+    // config.json is edited already, and the file that it names is gone.
+    let output = run(&sandbox, &id);
+    assert_eq!(
+        stdout(&output),
+        "libonload.so\nlibother.so\n",
+        "{}",
+        stderr(&output)
+    );
+    assert!(!sandbox.path(&format!("/run/onload-ctk/{id}")).exists());
+}
+
+/// runc gives it up before any hook, so no poststop is called; engines delete it then.
+#[test]
+fn a_container_that_its_runtime_refuses_leaves_nothing_once_it_is_deleted() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let mut config = config(
+        &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
+        ":",
+    );
+    config["linux"]["namespaces"] = json!([{"type": "mount"}, {"type": "nonsense"}]);
+    sandbox.bundle(&config);
+    sandbox.file("/bundle/rootfs/etc/ld.so.preload", "libother.so\n");
+    let id = unique("refused");
+    let script = format!(
+        "r='{WRAPPER_THERE} --root /run/runc'
+         $r create -b /bundle {id} && exit 10; ls /run/onload-ctk
+         $r delete --force {id} || exit 11; ls -A /run/onload-ctk"
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stdout(&output), format!("{id}\n"), "{}", stderr(&output));
 }
 
 #[test]

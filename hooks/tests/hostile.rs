@@ -525,6 +525,74 @@ fn the_runtime_that_names_the_wrapper_itself_is_refused() {
     );
 }
 
+/// A mistake of the operator must not keep containers from being stopped and deleted.
+#[test]
+fn a_broken_configuration_stops_what_makes_a_container_and_nothing_else() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    with_fake_runtime(&sandbox);
+    let text = sandbox.read("/etc/onload-ctk/config.toml");
+    sandbox.file("/etc/onload-ctk/config.toml", format!("{text}[cdi\n"));
+    let wrapper = |words: &str| {
+        let script = format!("cd /; exec timeout 20 {WRAPPER_THERE} {words}");
+        sandbox.script(&script, b"")
+    };
+    for verb in ["delete", "kill", "state", "start", "exec", "features"] {
+        let output = wrapper(&format!("--root /r {verb} c1"));
+        let message = stderr(&output);
+        assert_eq!(
+            (stdout(&output), message.as_str()),
+            (format!("reached --root /r {verb} c1\n"), "")
+        );
+    }
+    for verb in ["create", "run", "restore"] {
+        let output = wrapper(&format!("{verb} c1"));
+        let message = stderr(&output);
+        assert_eq!(
+            (output.status.code(), stdout(&output)),
+            (Some(1), String::new())
+        );
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(message.contains("/etc/onload-ctk/config.toml"), "{message}");
+    }
+    // Which runtime it was cannot be told, and another one would say that there is no such container.
+    sandbox.file(
+        "/etc/onload-ctk/config.toml",
+        "[runtime]\npath = \"/opt/onload\n",
+    );
+    let output = wrapper("delete --force c1");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("config.toml"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn what_was_written_for_a_container_goes_when_the_runtime_cannot_be_executed() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.allow(&["nic"], "root-with-onload = \"allow\"");
+    with_fake_runtime(&sandbox);
+    sandbox.file("/opt/onload/runtime", "#!/nowhere\n");
+    sandbox.chmod("/opt/onload/runtime", 0o755);
+    sandbox.bundle(&asks());
+    sandbox.file("/bundle/rootfs/etc/ld.so.preload", "libother.so\n");
+    sandbox.mkdir("/run/onload-ctk");
+    sandbox.chmod("/run/onload-ctk", 0o711);
+    let before = sandbox.snapshot();
+    let message = refused(&sandbox, &before, &wrap(&sandbox));
+    assert!(
+        message.contains("executing \"/opt/onload/runtime\""),
+        "{message}"
+    );
+}
+
 #[test]
 fn no_core_dump_is_left_and_no_process_started() {
     if !is_root() {

@@ -11,6 +11,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use common::{HOOK_THERE, NIC, Sandbox, WRAPPER_THERE, config, has_runc, skipped, stderr, stdout};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -175,6 +176,39 @@ fn a_device_is_opened_as_far_as_its_specification_says_and_no_other() {
         let said = succeeds(&sandbox, &config);
         assert_eq!(said, opened, "{access}");
     }
+}
+
+#[test]
+fn a_container_cannot_change_the_mode_or_owner_of_the_host_s_nodes() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    // As user 0 of the host without a user namespace, as engines start containers by default.
+    let command =
+        "/bin/chmod 600 /dev/onload; /bin/chown 7 /dev/onload; exec 3>/dev/onload && echo opened";
+    let mut config = live(
+        &json!({"onload.dev/nic": "all", "onload.dev/preload": "off"}),
+        command,
+    );
+    let all = json!(["CAP_KILL", "CAP_CHOWN", "CAP_FOWNER"]);
+    config["process"]["capabilities"] =
+        json!({"bounding": all, "effective": all, "permitted": all});
+    sandbox.bundle(&config);
+    for program in ["chmod", "chown"] {
+        let to = format!("/bundle/rootfs/bin/{program}");
+        fs::copy(format!("/bin/{program}"), sandbox.path(&to)).unwrap();
+    }
+    let before = traces(&sandbox);
+    let output = run(&sandbox, &unique());
+    let message = stderr(&output);
+    assert_eq!(stdout(&output), "opened\n", "{message}");
+    assert_eq!(
+        message.matches("Read-only file system").count(),
+        2,
+        "{message}"
+    );
+    assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
 #[test]
@@ -412,6 +446,64 @@ fn rename_versions(library: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn a_user_of_the_host_cannot_hold_containers_up_by_a_lock() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    // What an earlier version made.
+    sandbox.mkdir("/run/onload-ctk");
+    let other = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+    let config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+    sandbox.bundle(&config);
+    let script = format!(
+        "{other} flock -s /run/onload-ctk true && echo seen
+         timeout 60 runc --root /run/runc run -b /bundle {}
+         {other} flock -s /run/onload-ctk true || echo closed
+         printf '{{\"id\":\"c1\",\"status\":\"stopped\"}}' | {other} {HOOK_THERE} poststop || echo failed",
+        unique()
+    );
+    // A user without root has nothing to clean up there.
+    let output = sandbox.script(&script, b"");
+    let message = stderr(&output);
+    assert_eq!(stdout(&output), "seen\nstarted\nclosed\n", "{message}");
+    assert!(message.contains("Permission denied"), "{message}");
+}
+
+#[test]
+fn an_engine_s_umask_closes_nothing_to_the_container_s_users() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let spec = NIC.replace("/usr/lib64/libonload.so", "/opt/new/dir/libonload.so");
+    sandbox.file("/etc/cdi/onload.dev-nic.json", spec);
+    let command =
+        "test -r /opt/new/dir/libonload.so && read -r line < /etc/ld.so.preload && echo $line";
+    let mut config = live(&json!({"onload.dev/nic": "all"}), command);
+    config["process"]["user"] = json!({"uid": 1000, "gid": 1000});
+    sandbox.bundle(&config);
+    let before = traces(&sandbox);
+    let script = format!("umask 077; {}", script_of(&unique()));
+    let output = sandbox.script(&script, b"");
+    assert_eq!(stdout(&output), "libonload.so\n", "{}", stderr(&output));
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+    let script = format!(
+        "umask 077; rm -r /run/onload-ctk; {WRAPPER_THERE} --root /run/runc create -b /own c1; stat -c '%n %a' /run/onload-ctk /run/onload-ctk/c1"
+    );
+    config["annotations"]["onload.dev/preload"] = json!("file");
+    config["hooks"] = json!({});
+    config["root"]["path"] = json!("/bundle/rootfs");
+    config["linux"]["namespaces"] = json!([{"type": "nonsense"}]);
+    sandbox.file("/own/config.json", serde_json::to_vec(&config).unwrap());
+    sandbox.file("/bundle/rootfs/etc/ld.so.preload", "libother.so\n");
+    assert_eq!(
+        stdout(&sandbox.script(&script, b"")),
+        "/run/onload-ctk 711\n/run/onload-ctk/c1 755\n"
+    );
+}
+
+#[test]
 fn a_read_only_root_and_a_restart_work() {
     if !has_runc() {
         return;
@@ -441,6 +533,74 @@ fn three_containers_at_once_in_one_root_do_not_meet() {
     let script = format!("{}{}{} wait; cat /tmp/out*", one(1), one(2), one(3));
     let output = sandbox.script(&script, b"");
     assert_eq!(stdout(&output), "opened\nmapped\n".repeat(3));
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
+/// crun gives a container up without a poststop when something fails behind our hook: another hook,
+/// or a command that is not there.
+#[test]
+fn what_a_runtime_leaves_without_a_poststop_goes_when_the_next_container_starts() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let command = "while :; do read -r x < /proc/loadavg; done";
+    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), command));
+    let bundle = |name: &str, root: &str, has_poststop: bool| {
+        let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+        config["root"]["path"] = json!(root);
+        let hooks = config["hooks"].as_object_mut().unwrap();
+        hooks.retain(|stage, _| stage == "createRuntime" || has_poststop);
+        sandbox.file(
+            &format!("/{name}/config.json"),
+            serde_json::to_vec(&config).unwrap(),
+        );
+    };
+    sandbox.root_file_system("/root2");
+    bundle("left", "/root2", false);
+    bundle("next", "/bundle/rootfs", true);
+    let before = traces(&sandbox);
+    let id = unique();
+    let script = format!(
+        "r='timeout 60 runc --root /run/runc'
+         $r create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
+         $r start {id} || exit 12
+         $r run -b /left {id}-left
+         ls /run/onload-ctk
+         $r run -b /next {id}-next
+         ls /run/onload-ctk
+         $r kill {id} KILL; i=0; while $r state {id} | grep -q running && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
+         $r delete {id} || exit 15"
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output),
+        format!("started\n{id}\n{id}-left\nstarted\n{id}\n")
+    );
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
+#[test]
+fn crun_s_containers_get_what_runc_s_get() {
+    if !has_runc() || !Path::new("/usr/bin/crun").exists() {
+        skipped("running a bundle with crun needs /usr/bin/crun");
+        return;
+    }
+    let sandbox = host();
+    let command = format!("exec 3>/dev/onload && echo opened; {MAPPED}");
+    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), &command));
+    // umount(8) keeps notes there.
+    sandbox.mkdir("/run/mount");
+    let before = traces(&sandbox);
+    // crun wants one kind of hierarchy.
+    let script = format!(
+        "umount /sys/fs/cgroup/unified 2> /tmp/said
+         exec timeout 60 crun --cgroup-manager=cgroupfs --root /run/runc run -b /bundle {}",
+        unique()
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(stdout(&output), "opened\nmapped\n", "{}", stderr(&output));
     assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
@@ -710,8 +870,64 @@ fn a_place_that_is_no_file_is_refused() {
         let id = unique();
         let message = one_line(&run(&sandbox, &id), &id);
         assert!(message.contains("ld.so.preload"), "{kind}: {message}");
+        // This door cannot set the variable in its stead.
+        assert!(!message.contains("preload: env"), "{kind}: {message}");
         assert_eq!(differences(&sandbox, &before), NOTHING);
     }
+}
+
+/// A link of the image leads a volume to where our list goes: what is in the volume is not the image's,
+/// and may be readable to nobody in the container.
+#[test]
+fn a_list_on_somebody_else_s_mount_is_not_copied() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let command = "while read -r line; do echo $line; done < /etc/ld.so.preload";
+    let mut config = live(&json!({"onload.dev/nic": "all"}), command);
+    config["mounts"].as_array_mut().unwrap().push(
+        json!({"destination": "/link/ld.so.preload", "type": "bind", "source": "/volume/list", "options": ["bind", "ro"]}),
+    );
+    config["process"]["user"] = json!({"uid": 1000, "gid": 1000});
+    sandbox.file("/volume/list", "secret\n");
+    sandbox.chmod("/volume/list", 0o600);
+    sandbox.bundle(&config);
+    sandbox.file("/bundle/rootfs/etc/ld.so.preload", "");
+    symlink("etc", sandbox.path("/bundle/rootfs/link")).unwrap();
+    let message = refused(&sandbox, &config);
+    assert!(
+        message.contains("a mount of the container's own is at /etc/ld.so.preload; leave that out, or say onload.dev/preload: off"),
+        "{message}"
+    );
+}
+
+/// Whoever can exchange the directory that the runtime mounted, or calls the hook too early, must not
+/// have files made on the host.
+#[test]
+fn a_root_that_nobody_mounted_is_refused() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let mut config = live(&json!({"onload.dev/nic": "all"}), ":");
+    config["linux"]["resources"]["devices"] = json!([{"allow": true, "access": "rwm"}]);
+    sandbox.bundle(&config);
+    let before = traces(&sandbox);
+    let script = format!(
+        "unshare --mount sleep 60 & pid=$!
+         while test \"$(readlink /proc/$pid/ns/mnt)\" = \"$(readlink /proc/self/ns/mnt)\"; do :; done
+         printf '{{\"id\":\"c1\",\"pid\":%s,\"bundle\":\"/bundle\",\"annotations\":{{\"onload.dev/nic\":\"all\"}}}}' $pid | {HOOK_THERE} createRuntime
+         status=$?; kill $pid; exit $status"
+    );
+    let output = sandbox.script(&script, b"");
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(
+        message.contains("is no mount in the container's mount namespace"),
+        "{message}"
+    );
+    assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
 #[test]
@@ -767,6 +983,10 @@ fn reapply_opens_the_devices_of_that_very_process_once_more() {
          {HOOK_THERE} reapply {id}; echo $?
          {HOOK_THERE} reapply {id}x; echo $?
          cp /tmp/config /etc/onload-ctk/config.toml
+         mv /dev/onload /tmp/node; mknod -m 666 /dev/onload c 1 9
+         {HOOK_THERE} reapply {id}; echo $?
+         rm /dev/onload; {HOOK_THERE} reapply {id}; echo $?
+         mv /tmp/node /dev/onload
          $r kill {id} KILL; i=0; while $r state {id} | grep -q running && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
          $r delete {id} || exit 15"
     );
@@ -774,7 +994,7 @@ fn reapply_opens_the_devices_of_that_very_process_once_more() {
     let message = stderr(&output);
     assert_eq!(
         stdout(&output),
-        "opens\nclosed\n0\nopens\n1\n1\n1\n1\n",
+        "opens\nclosed\n0\nopens\n1\n1\n1\n1\n1\n1\n",
         "{message}"
     );
     let lines: Vec<&str> = message.lines().collect();
@@ -783,10 +1003,12 @@ fn reapply_opens_the_devices_of_that_very_process_once_more() {
         "/proc/4194303",
         "live-devices = false in /etc/onload-ctk/config.toml",
         "has no state.json",
+        "device node \"/dev/onload\" is no character device 1:11 any more",
+        "device node \"/dev/onload\" is no character device 1:11 any more",
     ]) {
         assert!(line.contains(wanted), "{wanted}: {message}");
     }
-    assert_eq!(lines.len(), 4, "{message}");
+    assert_eq!(lines.len(), 6, "{message}");
     assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
@@ -832,10 +1054,11 @@ fn traced_host(has_poststop: bool) -> Sandbox {
     sandbox
 }
 
-/// Runs it with these options of strace.
+/// Runs it with these options of strace. A hook that hangs is a failure with a line; it takes
+/// milliseconds, and runc is given up later.
 fn traced(sandbox: &Sandbox, options: &str) -> Output {
     sandbox.file("/tmp/options", options);
-    run(sandbox, &unique())
+    sandbox.script_within(Duration::from_secs(50), &script_of(&unique()))
 }
 
 /// The calls that a run made while it changed something, each with its number among its like.
@@ -898,6 +1121,44 @@ fn whichever_system_call_fails_the_container_does_not_start_and_nothing_is_left(
         assert_eq!(differences(&sandbox, &before), NOTHING, "{inject}");
     }
     println!("{} failures were tried", calls.len());
+}
+
+/// One makes a target and fails a moment later, when the other has mounted onto it.
+#[test]
+fn a_hook_that_fails_leaves_another_container_in_the_same_root_its_mounts() {
+    if !has_strace() {
+        return;
+    }
+    let sandbox = traced_host(true);
+    let mut other = live(
+        &json!({"onload.dev/nic": "all", "onload.dev/preload": "off"}),
+        &format!(
+            "while ! test -e /tmp/failed; do read -r x < /proc/loadavg; done; {}",
+            count_mounts("/usr/lib64/libonload.so")
+        ),
+    );
+    other["root"]["path"] = json!("/bundle/rootfs");
+    sandbox.file("/other/config.json", serde_json::to_vec(&other).unwrap());
+    let before = traces(&sandbox);
+    let id = unique();
+    // The fourth mount is the first whose target lasts: those before go into the container's own /dev.
+    sandbox.file(
+        "/tmp/options",
+        "-e trace=move_mount -e inject=move_mount:error=EINVAL:delay_enter=5s:when=4",
+    );
+    let script = format!(
+        "timeout 60 runc --root /run/runc run -b /bundle {id} 2> /tmp/said & failing=$!
+         while ! test -e /bundle/rootfs/usr/lib64/libonload.so; do :; done
+         timeout 60 runc --root /run/runc run -b /other {id}-other > /tmp/out & other=$!
+         while ! test -e /run/onload-ctk/{id}-other/state.json && kill -0 $failing; do :; done
+         wait $failing; : > /bundle/rootfs/tmp/failed; wait $other
+         rm /bundle/rootfs/tmp/failed; cat /tmp/out /tmp/said"
+    );
+    let output = sandbox.script_within(Duration::from_secs(50), &script);
+    let text = stdout(&output);
+    assert!(text.starts_with("1\n"), "{text} {}", stderr(&output));
+    assert!(text.contains("mounting onto"), "{text}");
+    assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
 #[test]

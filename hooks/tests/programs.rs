@@ -174,6 +174,21 @@ fn crun_s_cgroup_and_its_scope_are_both_extended() {
     );
 }
 
+/// systemd in a container moves to a cgroup below the one that its runtime made.
+#[test]
+fn the_cgroups_above_one_that_the_container_moved_to_are_extended() {
+    let Some(cgroups) = Cgroups::new("moved") else {
+        return;
+    };
+    let leaf = format!("{ID}/init.scope");
+    cgroups.container(ID);
+    fs::create_dir(cgroups.at(&leaf)).unwrap();
+    assert!(!cgroups.opens(&leaf, "/dev/kmsg"));
+    let changes = cgroups.allow(&leaf, &[kmsg()]).unwrap();
+    assert!(changes.warnings.is_empty(), "{:?}", changes.warnings);
+    assert!(cgroups.opens(&leaf, "/dev/kmsg"));
+}
+
 #[test]
 fn a_cgroup_around_the_container_s_is_never_changed() {
     let Some(cgroups) = Cgroups::new("around") else {

@@ -8,9 +8,6 @@ use std::path::{Path, PathBuf};
 use crate::live::mountinfo;
 use crate::state::ContainerId;
 
-/// The sub-cgroup that crun makes in a container's scope.
-const CRUN_LEAF: &str = "container";
-
 /// Where a process is in the hierarchy that judges devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -36,18 +33,23 @@ impl Dir {
         self.mount.join(&self.path)
     }
 
-    /// The cgroups that are the container's own, innermost first: this one, and the scope around
-    /// crun's.
+    /// The innermost cgroup that bears the container's name. Below it crun makes one more, and a
+    /// container that may write to its cgroups makes what it likes and moves there, as systemd in a
+    /// container does.
+    fn named(&self, id: &ContainerId) -> Option<&Path> {
+        let mut all = self.path.ancestors();
+        all.find(|path| is_named_after(path, id))
+    }
+
+    /// The cgroups that are the container's own, innermost first: this one, and those around it up
+    /// to the one that bears its name.
     #[must_use]
     pub fn own(&self, id: &ContainerId) -> Vec<PathBuf> {
-        let mut own = vec![self.at()];
-        if self.path.file_name() == Some(OsStr::new(CRUN_LEAF))
-            && let Some(parent) = self.path.parent()
-            && is_named_after(parent, id)
-        {
-            own.push(self.mount.join(parent));
-        }
-        own
+        let outermost = self.named(id).unwrap_or(&self.path);
+        let all = self.path.ancestors();
+        all.take_while(|path| path.starts_with(outermost))
+            .map(|path| self.mount.join(path))
+            .collect()
     }
 
     /// The cgroups around the container's own, up to the root.
@@ -58,14 +60,13 @@ impl Dir {
         all.filter(|path| !own.contains(path)).collect()
     }
 
-    /// The systemd scope that the container runs in.
+    /// The systemd scope that the container runs in. A cgroup that only looks like one is none: a
+    /// container may call a cgroup of its own like somebody else's scope.
     #[must_use]
-    pub fn scope(&self) -> Option<&str> {
-        let unit = |path: &'_ Path| path.extension() == Some(OsStr::new("scope"));
-        let leaf = self.path.as_path();
-        let is_crun = leaf.file_name() == Some(OsStr::new(CRUN_LEAF));
-        let path = if is_crun { leaf.parent()? } else { leaf };
-        unit(path).then(|| path.file_name()?.to_str()).flatten()
+    pub fn scope(&self, id: &ContainerId) -> Option<&str> {
+        let path = self.named(id)?;
+        let is_scope = path.extension() == Some(OsStr::new("scope"));
+        is_scope.then(|| path.file_name()?.to_str()).flatten()
     }
 
     /// Whether this cgroup is that of another process, or lies above it.
@@ -192,7 +193,7 @@ mod tests {
             Path::new("/sys/fs/cgroup/machine.slice/libpod-c0ffee.scope")
         );
         assert_eq!(dir.own(&id()), [dir.at()]);
-        assert_eq!(dir.scope(), Some("libpod-c0ffee.scope"));
+        assert_eq!(dir.scope(&id()), Some("libpod-c0ffee.scope"));
         assert_eq!(
             dir.around(&id()),
             [
@@ -207,10 +208,10 @@ mod tests {
         let dir = v2("/machine.slice/libpod-c0ffee.scope/container");
         let scope = Path::new("/sys/fs/cgroup/machine.slice/libpod-c0ffee.scope");
         assert_eq!(dir.own(&id()), [dir.at(), scope.to_owned()]);
-        assert_eq!(dir.scope(), Some("libpod-c0ffee.scope"));
+        assert_eq!(dir.scope(&id()), Some("libpod-c0ffee.scope"));
         let cgroupfs = v2("/libpod_parent/libpod-c0ffee/container");
         assert_eq!(cgroupfs.own(&id()).len(), 2);
-        assert_eq!(cgroupfs.scope(), None);
+        assert_eq!(cgroupfs.scope(&id()), None);
     }
 
     #[test]
@@ -218,11 +219,37 @@ mod tests {
         for path in [
             "/machine.slice/container",
             "/pod/xc0ffee/container",
-            "/c0ffee/other",
+            "/c0ffee.slice/other",
         ] {
             assert_eq!(v2(path).own(&id()).len(), 1, "{path}");
         }
-        assert_eq!(v2("/kubepods.slice/x.scope/inner").scope(), None);
+        assert_eq!(v2("/kubepods.slice/x.scope/inner").scope(&id()), None);
+        assert_eq!(
+            v2("/c0ffee/c0ffee").own(&id()).len(),
+            1,
+            "a namespace of that name"
+        );
+    }
+
+    #[test]
+    fn a_container_that_moved_into_a_cgroup_of_its_own_making_is_found() {
+        for inside in ["init.scope", "container/init.scope", "a/b/c"] {
+            let dir = v2(&format!("/machine.slice/libpod-c0ffee.scope/{inside}"));
+            let depth = Path::new(inside).components().count();
+            assert_eq!(dir.own(&id()).len(), depth + 1, "{inside}");
+            assert_eq!(dir.scope(&id()), Some("libpod-c0ffee.scope"), "{inside}");
+        }
+    }
+
+    #[test]
+    fn the_name_of_somebody_else_s_scope_is_not_taken_for_the_container_s() {
+        for path in [
+            "/machine.slice/init.scope",
+            "/docker/c0ffee/docker-beef.scope",
+            "/machine.slice/libpod-c0ffee.scope.d/sshd.scope/container",
+        ] {
+            assert_eq!(v2(path).scope(&id()), None, "{path}");
+        }
     }
 
     #[test]

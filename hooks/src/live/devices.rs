@@ -115,7 +115,7 @@ pub fn allow_through(
         return Ok(changes);
     }
     let result = match place {
-        Place::V1(dir) => allow_v1(dir, rules, socket, &mut changes),
+        Place::V1(dir) => allow_v1(dir, id, rules, socket, &mut changes),
         Place::V2(dir) => allow_v2(dir, id, rules, socket, &mut changes),
     };
     match result {
@@ -131,11 +131,12 @@ pub fn allow_through(
 /// (systemd, `src/core/cgroup.c`, `cgroup_apply_devices`).
 fn allow_v1(
     dir: &Dir,
+    id: &ContainerId,
     rules: &[Rule],
     socket: &Path,
     changes: &mut Changes,
 ) -> Result<(), DevicesError> {
-    tell_systemd(dir, rules, socket, changes)?;
+    tell_systemd(dir, id, rules, socket, changes)?;
     let failed = |action: &'static str, name: &str| {
         let path = dir.at().join(name);
         move |error: io::Error| DevicesError::Cgroup {
@@ -166,11 +167,12 @@ fn write_rule(mut list: &File, rule: Rule) -> io::Result<()> {
 /// Whether systemd now lets them through.
 fn tell_systemd(
     dir: &Dir,
+    id: &ContainerId,
     rules: &[Rule],
     socket: &Path,
     changes: &mut Changes,
 ) -> Result<bool, DevicesError> {
-    let Some(scope) = dir.scope() else {
+    let Some(scope) = dir.scope(id) else {
         return Ok(false);
     };
     let Some(mut systemd) = Systemd::connect(socket, scope)? else {
@@ -246,7 +248,7 @@ fn allow_v2(
     if own.iter().all(|own| own.before.ids.is_empty()) {
         return Ok(());
     }
-    let is_told = tell_systemd(dir, rules, socket, changes)?;
+    let is_told = tell_systemd(dir, id, rules, socket, changes)?;
     let mut now = Vec::new();
     for own in &own {
         now.push(query(&own.path, &own.fd)?);

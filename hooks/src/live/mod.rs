@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use onload_cdi::config::OciConfig;
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, fstat, major, minor};
 use rustix::io::Errno;
+use rustix::process::umask;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::bundle::{BundleError, ConfigFile};
@@ -197,12 +198,37 @@ pub fn inject(state: &State, config_path: &Path) -> Result<Vec<String>, LiveErro
     if plan.is_empty() {
         return Ok(warnings);
     }
-    let look = Look::new(state, &config, &request, &host, plan)?;
-    if look.is_done(&host)? {
+    let init = Init::open(state.pid)?;
+    if is_done(&state.id, &init, &host)? {
         return Ok(warnings);
     }
+    poststop::sweep(Path::new(RUN_DIR), &state.id);
+    let look = Look::new(state, init, &config, &request, &host, plan)?;
     warnings.extend(look.go(&host)?);
     Ok(warnings)
+}
+
+/// Whether an earlier run for the same process did all this: engines may call the hook as prestart
+/// and as createRuntime.
+fn is_done(id: &ContainerId, init: &Init, host: &ThisHost) -> Result<bool, LiveError> {
+    let run = match host.trusted().open_dir(Path::new(RUN_DIR)) {
+        Ok(run) => run,
+        Err(error) if error.is_absent() => return Ok(false),
+        Err(error) => return Err(HostError::from(error).into()),
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let own = match rustix::fs::openat(&run, id.as_str(), flags, Mode::empty()) {
+        Ok(own) => own,
+        Err(Errno::NOENT) => return Ok(false),
+        Err(error) => {
+            let path = Path::new(RUN_DIR).join(id.as_str());
+            let error = error.into();
+            return Err(DoorError::HostFile { path, error }.into());
+        }
+    };
+    let state: Option<Live> = record::read(&own, record::STATE)?;
+    let now = (init.pid(), init.start_time()?);
+    Ok(state.is_some_and(|live| (live.pid, live.start_time) == now))
 }
 
 /// The container as it was looked at, and what is to be done to it.
@@ -228,12 +254,12 @@ struct Look<'a> {
 impl<'a> Look<'a> {
     fn new(
         state: &'a State,
+        init: Init,
         config: &OciConfig,
         request: &Request,
         host: &ThisHost,
         plan: Plan,
     ) -> Result<Self, LiveError> {
-        let init = Init::open(state.pid)?;
         let namespace = init.mount_namespace()?;
         let root_path = config.root_path().map_err(PlanError::from)?;
         let root_path = state.bundle.join(root_path.unwrap_or_default());
@@ -257,6 +283,7 @@ impl<'a> Look<'a> {
             look.look_at_preload(&preload, config, request, host, &root)?;
         }
         look.look_at_targets(config, &root)?;
+        look.look_at_list(&root)?;
         if !look.plan.rules.is_empty() {
             look.place = own_place(&look.init)?;
         }
@@ -279,10 +306,7 @@ impl<'a> Look<'a> {
         host: &ThisHost,
         root: &ContainerRoot,
     ) -> Result<(), LiveError> {
-        let failed = |error: PreloadError| PlanError::Preload {
-            key: preload.key.clone(),
-            error,
-        };
+        let failed = |error: PreloadError| PlanError::preload(&preload.key, error);
         let settings = host.settings()?;
         let now = Circumstances {
             request,
@@ -295,17 +319,23 @@ impl<'a> Look<'a> {
         let may = preload::may_preload(&preload.edits, config, &now, host, &mut applied);
         let may = may.map_err(failed)?;
         self.warnings.append(&mut applied.warnings);
-        if !may {
+        self.plan.preload = may.then(|| preload.clone());
+        Ok(())
+    }
+
+    /// What the image has at the place of our list, which is known to be the container's own by now.
+    fn look_at_list(&mut self, root: &ContainerRoot) -> Result<(), LiveError> {
+        let Some(preload) = &self.plan.preload else {
             return Ok(());
-        }
-        let own = preload::own_list(root).map_err(failed)?;
+        };
+        let own = preload::own_list(root);
+        let own = own.map_err(|error| PlanError::preload(&preload.key, error))?;
         let mut list = format!("{LIBRARY}\n");
         for library in own.iter().filter(|library| *library != LIBRARY) {
             list.push_str(library);
             list.push('\n');
         }
         self.list = Some(list);
-        self.plan.preload = Some(preload.clone());
         Ok(())
     }
 
@@ -331,7 +361,8 @@ impl<'a> Look<'a> {
         let looked = Targets::new(root, &self.mounts).map_err(misplaced)?;
         let mut targets = Vec::new();
         let mut missing = Vec::new();
-        let list = self.list.as_ref().map(|_| Path::new(LD_SO_PRELOAD));
+        let list = self.plan.preload.as_ref();
+        let list = list.map(|_| Path::new(LD_SO_PRELOAD));
         let binds = self.plan.binds.iter();
         let paths = binds.map(|bind| (bind.target.as_path(), Some(bind)));
         for (path, bind) in paths.chain(list.map(|path| (path, None))) {
@@ -368,34 +399,13 @@ impl<'a> Look<'a> {
         })
     }
 
-    /// Whether an earlier run for the same process did all this: engines may call the hook as
-    /// prestart and as createRuntime.
-    fn is_done(&self, host: &ThisHost) -> Result<bool, LiveError> {
-        let run = match host.trusted().open_dir(Path::new(RUN_DIR)) {
-            Ok(run) => run,
-            Err(error) if error.is_absent() => return Ok(false),
-            Err(error) => return Err(HostError::from(error).into()),
-        };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let own = match rustix::fs::openat(&run, self.id.as_str(), flags, Mode::empty()) {
-            Ok(own) => own,
-            Err(Errno::NOENT) => return Ok(false),
-            Err(error) => {
-                let path = Path::new(RUN_DIR).join(self.id.as_str());
-                let error = error.into();
-                return Err(DoorError::HostFile { path, error }.into());
-            }
-        };
-        let state: Option<Live> = record::read(&own, record::STATE)?;
-        Ok(state
-            .is_some_and(|live| (live.pid, live.start_time) == (self.init.pid(), self.start_time)))
-    }
-
     /// Does it, or nothing.
     fn go(mut self, host: &ThisHost) -> Result<Vec<String>, LiveError> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let home = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty());
         let home = home.map_err(LiveError::Home)?;
+        // The engine's would close to the container's users what is made in its root.
+        let _ = umask(Mode::empty());
         let own = OwnDir::open(self.id, host)?;
         // Until it ends, no poststop takes away what is found here.
         let _ = flock(&own.run, FlockOperation::LockShared);
@@ -408,7 +418,7 @@ impl<'a> Look<'a> {
                 Ok(self.warnings)
             }
             Err(error) => {
-                done.undo(&home, &own, self.id);
+                done.undo(&home, &own, self.id, &self.root_path);
                 Err(error)
             }
         }
@@ -430,6 +440,7 @@ impl<'a> Look<'a> {
             pid: self.init.pid(),
             start_time: self.start_time,
             rules: self.plan.rules.clone(),
+            nodes: self.plan.rule_nodes(),
         };
         Ok(record::write(&own.dir, record::STATE, &live)?)
     }
@@ -583,10 +594,13 @@ struct Done {
 
 impl Done {
     /// Undoes it. The error that led here is the one to tell, so nothing of this is.
-    fn undo(self, home: &OwnedFd, own: &OwnDir, id: &ContainerId) {
+    fn undo(self, home: &OwnedFd, own: &OwnDir, id: &ContainerId, root: &Path) {
         let _ = move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount));
         self.changes.undo();
-        self.made.iter().rev().for_each(Fresh::remove);
+        // What another container in the same root has found is handed over to it below.
+        if !poststop::has_neighbour(&own.run, id, root) {
+            self.made.iter().rev().for_each(Fresh::remove);
+        }
         let _ = poststop::clear(&own.run, Path::new(RUN_DIR), id);
     }
 }

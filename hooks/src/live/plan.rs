@@ -76,6 +76,15 @@ pub enum PlanError {
         /// Why.
         error: PreloadError,
     },
+    /// Something of the image's or the user's is at the place of the list; this door cannot set the
+    /// variable in its stead.
+    #[error("annotation {key}: {cause}; leave that out, or say onload.dev/preload: off")]
+    InTheWay {
+        /// The annotation, quoted.
+        key: String,
+        /// What it is.
+        cause: String,
+    },
     /// Without privilege nothing can be done to a container that lives.
     #[error(
         "annotation {key}: putting something into a container that its runtime has already made needs root; use {doors}"
@@ -139,7 +148,34 @@ pub struct Plan {
     pub warnings: Vec<String>,
 }
 
+impl PlanError {
+    /// Why there is no preload, with the remedies that there are at this door.
+    #[must_use]
+    pub fn preload(key: &str, error: PreloadError) -> Self {
+        let key = key.to_owned();
+        let cause = match error {
+            PreloadError::OwnMount => {
+                format!("a mount of the container's own is at {LD_SO_PRELOAD}")
+            }
+            PreloadError::OwnList(why) => format!("merging with {LD_SO_PRELOAD}: {why}"),
+            error => return PlanError::Preload { key, error },
+        };
+        PlanError::InTheWay { key, cause }
+    }
+}
+
 impl Plan {
+    /// For each rule the node of this host that it opens.
+    #[must_use]
+    pub fn rule_nodes(&self) -> Vec<PathBuf> {
+        let node = |rule: &Rule| {
+            let mut binds = self.binds.iter();
+            binds.find(|bind| bind.numbers == Some(rule.numbers()))
+        };
+        let found = self.rules.iter().filter_map(node);
+        found.map(|bind| bind.source.clone()).collect()
+    }
+
     /// Whether the configuration holds all of it already.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -335,10 +371,13 @@ impl Planner<'_> {
             if !rule.is_given(&given) && !rules.contains(&rule) {
                 rules.push(rule);
             }
+            // The node is the host's own: read-only, its mode and owner cannot be changed through it
+            // (EROFS), and a device can be opened for writing all the same (fs/open.c,
+            // `do_dentry_open`, `special_file`).
             binds.push(Bind {
                 source: node.source().into(),
                 target: node.path.clone().into(),
-                attributes: attr::NOSUID | attr::NOEXEC,
+                attributes: attr::RDONLY | attr::NOSUID | attr::NOEXEC,
                 is_recursive: false,
                 numbers: Some(rule.numbers()),
             });
@@ -414,10 +453,7 @@ impl Planner<'_> {
         if source == standard || source == format!("{RUN_DIR}/{}/ld.so.preload", self.id) {
             return Ok(true);
         }
-        Err(PlanError::Preload {
-            key: key.to_owned(),
-            error: PreloadError::OwnMount,
-        })
+        Err(PlanError::preload(key, PreloadError::OwnMount))
     }
 
     /// A process that is executed in the container later has the limits of its configuration, not

@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FileType, major, minor, stat};
+
 use super::devices::{self, DevicesError};
 use super::init::{Init, InitError};
 use super::record::{self, Live, RecordError};
@@ -10,6 +12,7 @@ use super::{OwnCgroupError, own_place};
 use crate::host::{Host, HostError, ThisHost};
 use crate::poststop::RUN_DIR;
 use crate::state::ContainerId;
+use crate::sysfs::Numbers;
 use crate::trusted::TrustError;
 
 /// Why nothing was opened.
@@ -43,6 +46,16 @@ pub enum ReapplyError {
         then: u64,
         /// When this process did.
         now: u64,
+    },
+    /// The numbers are another device's now, or nobody's.
+    #[error(
+        "device node {node:?} is no character device {was} any more, so the one in the container is not that device; start the container again"
+    )]
+    Renumbered {
+        /// The node on this host.
+        node: PathBuf,
+        /// Its numbers when the container started.
+        was: Numbers,
     },
     /// Its cgroup cannot be used.
     #[error(transparent)]
@@ -83,8 +96,25 @@ pub fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>, ReapplyError>
             now,
         });
     }
+    for (rule, node) in live.rules.iter().zip(&live.nodes) {
+        check_node(node, rule.numbers())?;
+    }
     let Some(place) = own_place(&init)? else {
         return Ok(Vec::new());
     };
     Ok(devices::allow(&place, id, &live.rules)?.warnings)
+}
+
+/// Whether a node of this host still has its numbers: a driver that is loaded anew gets others, and
+/// the old ones may become somebody else's.
+fn check_node(node: &Path, was: Numbers) -> Result<(), ReapplyError> {
+    let now = stat(node).ok().filter(|stat| {
+        let is_character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+        is_character && (major(stat.st_rdev), minor(stat.st_rdev)) == (was.major, was.minor)
+    });
+    let gone = || ReapplyError::Renumbered {
+        node: node.to_owned(),
+        was,
+    };
+    now.map(drop).ok_or_else(gone)
 }

@@ -102,6 +102,9 @@ pub struct Live {
     pub start_time: u64,
     /// The devices.
     pub rules: Vec<Rule>,
+    /// For each of them the node of this host that had its numbers.
+    #[serde(default)]
+    pub nodes: Vec<PathBuf>,
 }
 
 /// Writes a record.

@@ -169,12 +169,16 @@ impl<'a> Targets<'a> {
             Err(error) => return Err(step("looking up", above)(error)),
         };
         let lasts = self.judge_ground(target, &dir)?;
-        create(&dir, name, kind).map_err(|error| match error {
-            Errno::ROFS => TargetError::ReadOnly {
-                path: path.to_owned(),
-            },
-            error => step("making", path)(error),
-        })?;
+        match create(&dir, name, kind) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return self.exists(target, path, kind),
+            Err(Errno::ROFS) => {
+                return Err(TargetError::ReadOnly {
+                    path: path.to_owned(),
+                });
+            }
+            Err(error) => return Err(step("making", path)(error)),
+        }
         // From here on it is there, whatever happens.
         let at = made.len();
         if lasts {
@@ -201,6 +205,27 @@ impl<'a> Targets<'a> {
             &new,
         )?;
         Ok(new)
+    }
+
+    /// What was not there a moment ago: another container in the same root was faster, or a link leads
+    /// to nothing.
+    fn exists(&self, target: &Target, path: &Path, kind: Kind) -> Result<OwnedFd, TargetError> {
+        let target = Target {
+            path: path.to_owned(),
+            kind,
+            ..target.clone()
+        };
+        match self.root.find(path) {
+            Ok(found) => {
+                self.judge_present(&target, &found)?;
+                Ok(found)
+            }
+            Err(Errno::NOENT) => Err(TargetError::Kind {
+                path: target.path,
+                wanted: kind.name(),
+            }),
+            Err(error) => Err(step("looking up", path)(error)),
+        }
     }
 
     fn judge_present(&self, target: &Target, found: &OwnedFd) -> Result<(), TargetError> {
@@ -341,5 +366,59 @@ fn step(action: &'static str, path: &Path) -> impl Fn(Errno) -> TargetError {
         action,
         path: path.clone(),
         error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn file(path: &str) -> Target {
+        Target {
+            path: path.into(),
+            kind: Kind::File,
+            ground: Ground::Root,
+        }
+    }
+
+    /// This process's mounts, as they would be if none of them had peers.
+    fn mounts() -> String {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        table.replace(" shared:", " master:")
+    }
+
+    #[test]
+    fn hooks_that_make_the_same_target_at_once_all_find_it() {
+        let mounts = mounts();
+        for _ in 0..200 {
+            let dir = tempfile::tempdir().unwrap();
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        let root = ContainerRoot::open(dir.path()).unwrap();
+                        let targets = Targets::new(&root, &mounts).unwrap();
+                        let opened = targets.open(&file("/usr/lib64/x.so"), &mut Vec::new());
+                        opened.unwrap();
+                    });
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_no_place_for_a_mount() {
+        let dir = tempfile::tempdir().unwrap();
+        symlink("/nowhere/at/all", dir.path().join("x.so")).unwrap();
+        let (mounts, mut made) = (mounts(), Vec::new());
+        let root = ContainerRoot::open(dir.path()).unwrap();
+        let targets = Targets::new(&root, &mounts).unwrap();
+        let refused = targets.open(&file("/x.so"), &mut made).unwrap_err();
+        assert!(
+            refused.to_string().contains("use another image"),
+            "{refused}"
+        );
+        assert!(made.is_empty());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }

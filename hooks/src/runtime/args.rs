@@ -35,6 +35,10 @@ pub struct Invocation {
     pub log: LogTarget,
     /// The container to edit, for `create` and `run`.
     pub create: Option<Create>,
+    /// The name of the container that is deleted.
+    pub delete: Option<OsString>,
+    /// Whether a container comes to life: `restore` makes one as well.
+    pub makes_container: bool,
 }
 
 /// A container that is about to be created.
@@ -170,7 +174,11 @@ pub fn parse(args: &[OsString]) -> Invocation {
     };
     if verb == "create" || verb == "run" {
         found.create = Some(create(words));
+    } else if verb == "delete" {
+        let mut names = words.filter(|word| option(word).is_none());
+        found.delete = names.next_back().map(OsStr::to_owned);
     }
+    found.makes_container = found.create.is_some() || verb == "restore";
     found
 }
 
@@ -286,6 +294,29 @@ mod tests {
             "exec c create",
         ] {
             assert_eq!(parsed(line).create, None, "{line}");
+            assert!(!parsed(line).makes_container, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_container_that_is_deleted_is_known() {
+        for line in [
+            "delete c1",
+            "--root /r delete --force c1",
+            "delete -f c1",
+            "delete c1 -f",
+        ] {
+            assert_eq!(parsed(line).delete, Some("c1".into()), "{line}");
+        }
+        for line in ["delete", "kill c1", "create c1"] {
+            assert_eq!(parsed(line).delete, None, "{line}");
+        }
+    }
+
+    #[test]
+    fn three_verbs_make_a_container() {
+        for line in ["create -b /b c", "--debug run c", "--root /r restore c"] {
+            assert!(parsed(line).makes_container, "{line}");
         }
     }
 

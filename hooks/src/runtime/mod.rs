@@ -12,9 +12,10 @@ use rustix::fs::stat;
 use serde::Deserialize;
 
 use crate::bundle::ConfigFile;
-use crate::door::{self, DoorError};
+use crate::door::{self, DoorError, Edited};
 use crate::filter::Container;
 use crate::host::{HostError, ThisHost};
+use crate::poststop::{self, RUN_DIR};
 use crate::process::FAILURE;
 use crate::runtime::args::{Create, Invocation};
 use crate::runtime::log::Level;
@@ -66,13 +67,14 @@ pub fn main() -> i32 {
     let mut argv: Vec<OsString> = std::env::args_os().collect();
     let invocation = args::parse(argv.get(1..).unwrap_or_default());
     let error = match prepare(&invocation) {
-        Ok(path) => {
+        Ok((path, edited)) => {
             match argv.first_mut() {
                 // crun chooses what it is by the name that it is called by.
                 Some(name) => *name = path.clone().into_os_string(),
                 None => argv.push(path.clone().into_os_string()),
             }
             let error = exec::become_program(&path, &argv);
+            edited.undo();
             RuntimeError::Exec { path, error }
         }
         Err(error) => error,
@@ -83,33 +85,31 @@ pub fn main() -> i32 {
 }
 
 /// Edits the configuration where the verb asks for it; the result is the runtime to become.
-fn prepare(invocation: &Invocation) -> Result<PathBuf, RuntimeError> {
+fn prepare(invocation: &Invocation) -> Result<(PathBuf, Edited), RuntimeError> {
     let host = ThisHost::new()?;
-    let path = find(&host)?;
+    let path = find(&host, invocation.makes_container)?;
+    let named = |id: &OsString| id.to_str()?.parse::<ContainerId>().ok();
+    if let Some(id) = invocation.delete.as_ref().and_then(named) {
+        poststop::forget_list(Path::new(RUN_DIR), &id);
+    }
+    let mut edited = Edited::default();
     if let Some(create) = &invocation.create {
-        let id = create
-            .id
-            .as_ref()
-            .and_then(|id| id.to_str()?.parse::<ContainerId>().ok());
-        let warnings = edit(create, id.as_ref(), &host).map_err(|error| RuntimeError::Door {
+        let id = create.id.as_ref().and_then(named);
+        edited = edit(create, id.as_ref(), &host).map_err(|error| RuntimeError::Door {
             id: id
                 .as_ref()
                 .map_or_else(|| "without a name".to_owned(), ToString::to_string),
             error: Box::new(error),
         })?;
-        for warning in warnings {
+        for warning in &edited.warnings {
             let message = format!("onload-container-runtime: {warning}");
             log::write(&invocation.log, Level::Warning, &message);
         }
     }
-    Ok(path)
+    Ok((path, edited))
 }
 
-fn edit(
-    create: &Create,
-    id: Option<&ContainerId>,
-    host: &ThisHost,
-) -> Result<Vec<String>, DoorError> {
+fn edit(create: &Create, id: Option<&ContainerId>, host: &ThisHost) -> Result<Edited, DoorError> {
     let file = match ConfigFile::open(&create.bundle, create.config.as_deref()) {
         Ok(file) => file,
         // The runtime tells its own story of a bundle without a configuration. What it could still
@@ -120,7 +120,7 @@ fn edit(
                 std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
             ) =>
         {
-            return Ok(Vec::new());
+            return Ok(Edited::default());
         }
         Err(error) => return Err(error.into()),
     };
@@ -134,18 +134,20 @@ fn edit(
     )
 }
 
-fn find(host: &ThisHost) -> Result<PathBuf, RuntimeError> {
-    let named = match host.config_text()? {
-        None => PathBuf::new(),
-        Some(text) => {
-            let parsed: RuntimeOnly =
-                toml::from_str(&text).map_err(|error| RuntimeError::Config {
-                    path: host.config_path().to_owned(),
-                    message: error.message().to_owned(),
-                })?;
-            parsed.runtime.path
-        }
-    };
+fn find(host: &ThisHost, makes_container: bool) -> Result<PathBuf, RuntimeError> {
+    let named =
+        match host.config_text()? {
+            None => PathBuf::new(),
+            Some(text) => match toml::from_str::<RuntimeOnly>(&text) {
+                Ok(parsed) => parsed.runtime.path,
+                Err(error) => salvage(&text).filter(|_| !makes_container).ok_or_else(|| {
+                    RuntimeError::Config {
+                        path: host.config_path().to_owned(),
+                        message: error.message().to_owned(),
+                    }
+                })?,
+            },
+        };
     if !named.as_os_str().is_empty() {
         return judge(host, &named);
     }
@@ -160,6 +162,31 @@ fn find(host: &ThisHost) -> Result<PathBuf, RuntimeError> {
     })
 }
 
+/// The runtime that a broken configuration names all the same, for verbs that only look after
+/// containers which exist: those must be stopped and deleted whatever somebody did to the file. None
+/// where it cannot be told, since another runtime than the container's would find no such container,
+/// and `delete --force` would say that it is gone.
+fn salvage(text: &str) -> Option<PathBuf> {
+    let code = |line: &str| line.split('#').next().unwrap_or_default().trim().to_owned();
+    let names = |line: &&str| {
+        let code = code(line);
+        let key = code.trim_start_matches(['[', '"', '\'', ' ']);
+        key.starts_with("runtime")
+    };
+    let mut named = text.lines().filter(names);
+    match (named.next(), named.next()) {
+        (None, _) => return Some(PathBuf::new()),
+        (Some(header), None) if code(header) == "[runtime]" => {}
+        _ => return None,
+    }
+    let behind = text.lines().skip_while(|line| !names(line)).skip(1);
+    let section: Vec<&str> = behind
+        .take_while(|line| !code(line).starts_with('['))
+        .collect();
+    let found: crate::config::Runtime = toml::from_str(&section.join("\n")).ok()?;
+    Some(found.path)
+}
+
 fn judge(host: &ThisHost, path: &Path) -> Result<PathBuf, RuntimeError> {
     let identity = host.trusted().judge(path)?;
     let own = stat("/proc/self/exe")
@@ -169,4 +196,40 @@ fn judge(host: &ThisHost, path: &Path) -> Result<PathBuf, RuntimeError> {
         return Err(RuntimeError::Itself(path.to_owned()));
     }
     Ok(path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runtime_is_told_from_a_broken_configuration_where_it_stands_clearly() {
+        for (text, path) in [
+            ("[annotations\n", ""),
+            ("# [runtime]\n[annotations]\nallow = [\n", ""),
+            ("[runtime]\npath = \"/x\" # ours\n[cdi\n", "/x"),
+            ("[cdi\n[runtime]\n", ""),
+            ("allow = \n\n [runtime] # ours\npath = '/x'", "/x"),
+        ] {
+            assert!(toml::from_str::<RuntimeOnly>(text).is_err(), "{text}");
+            assert_eq!(salvage(text), Some(path.into()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_runtime_that_is_not_clear_is_not_guessed() {
+        for text in [
+            "[runtime]\npath = \"/x\n",
+            "[runtime]\npath = 1\n",
+            "[runtime]\npaht = \"/x\"\n",
+            "[runtime]\npath = \"/x\"\n[runtime]\npath = \"/y\"\n",
+            "runtime.path = \"/x\"\n[cdi\n",
+            "runtime = { path = \"/x\" }\n[cdi\n",
+            "[\"runtime\"]\npath = \"/x\"\n[cdi\n",
+            "[runtime\npath = \"/x\"\n",
+        ] {
+            assert!(toml::from_str::<RuntimeOnly>(text).is_err(), "{text}");
+            assert_eq!(salvage(text), None, "{text}");
+        }
+    }
 }

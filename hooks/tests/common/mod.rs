@@ -13,9 +13,13 @@ use std::fs::{self, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::fs::{FileType, Mode};
+use rustix::process::{Pid, Signal, kill_process};
 
 pub const HOOK: &str = env!("CARGO_BIN_EXE_onload-hook");
 pub const WRAPPER: &str = env!("CARGO_BIN_EXE_onload-container-runtime");
@@ -225,6 +229,33 @@ impl Sandbox {
 
     /// Runs a shell script in the sandbox. Its standard input is what is given, its name `$0`.
     pub fn script(&self, script: &str, input: &[u8]) -> Output {
+        let (child, feeder) = self.start(script, input);
+        let output = child.wait_with_output().unwrap();
+        feeder.join().unwrap();
+        output
+    }
+
+    /// As [`Sandbox::script`], for what may hang: then it and all that it started is killed, and the
+    /// test fails with a line.
+    pub fn script_within(&self, patience: Duration, script: &str) -> Output {
+        let (child, feeder) = self.start(script, b"");
+        let pid = child.id();
+        let (done, is_done) = mpsc::channel();
+        std::thread::spawn(move || done.send(child.wait_with_output().unwrap()));
+        let output = is_done.recv_timeout(patience);
+        if output.is_err() {
+            kill_all(pid);
+        }
+        assert!(
+            output.is_ok(),
+            "no end after {} s: {script}",
+            patience.as_secs()
+        );
+        feeder.join().unwrap();
+        output.unwrap()
+    }
+
+    fn start(&self, script: &str, input: &[u8]) -> (Child, JoinHandle<()>) {
         let root = self.dir.path().display();
         let enter = format!(
             "set -e
@@ -256,9 +287,7 @@ impl Sandbox {
             // A program that stops reading early is one of the things tested.
             let _ = stdin.write_all(&bytes);
         });
-        let output = child.wait_with_output().unwrap();
-        feeder.join().unwrap();
-        output
+        (child, feeder)
     }
 
     /// Runs `onload-hook precreate` in `/bundle`.
@@ -317,6 +346,28 @@ impl Sandbox {
         entries.sort();
         entries
     }
+}
+
+/// Kills a process and those below it.
+fn kill_all(pid: u32) {
+    let below = children(pid);
+    let own = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap();
+    let _ = kill_process(own, Signal::KILL);
+    below.into_iter().for_each(kill_all);
+}
+
+/// The fourth field of proc_pid_stat(5), behind the name in brackets, is the parent.
+fn children(of: u32) -> Vec<u32> {
+    let parent = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (_, behind) = stat.rsplit_once(')')?;
+        behind.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|pid| parent(*pid) == Some(of))
+        .collect()
 }
 
 fn snapshot(root: &Path, dir: &Path, entries: &mut Vec<(PathBuf, String)>) {
