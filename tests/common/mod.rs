@@ -29,8 +29,8 @@ pub(crate) const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
 
 /// Every host that comes with the sources, captured or made by hand.
 pub(crate) const COMMITTED: [&str; 8] = [
-    CAPTURED,
     "debian12-stand-ins",
+    CAPTURED,
     "debian13-2numa-stand-ins",
     "debian13-no-hardware",
     "iommu-groups",
