@@ -330,8 +330,13 @@ fn extend(own: &Own, flags: u32, program: u32, rules: &[Rule]) -> Result<Extende
         Err(error) => return Err(failed("loading the device program")(error)),
     };
     let cgroup = own.copy()?;
-    bpf::replace(cgroup.as_fd(), flags, &new, &old)
-        .map_err(failed("replacing the device program"))?;
+    match bpf::replace(cgroup.as_fd(), flags, &new, &old) {
+        Ok(()) => {}
+        // As above: systemd has just attached another one (kernel/bpf/cgroup.c, find_attach_entry),
+        // which lets the devices through, since it was told of them before.
+        Err(Errno::NOENT) => return Ok(Extended::Already),
+        Err(error) => return Err(failed("replacing the device program")(error)),
+    }
     Ok(Extended::By(Replaced {
         cgroup,
         flags,

@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import struct
+import subprocess
 import time
 from pathlib import Path
 
@@ -224,6 +225,20 @@ def is_named(path, name):
         return False
 
 
+def reloads_meanwhile(bench, engine):
+    """systemd attaches its programs anew all the while: the containers start all the same, with their nodes."""
+    reloading = subprocess.Popen(["sh", "-c", "while systemctl daemon-reload; do :; done"])
+    try:
+        for _ in range(5):
+            with Kept(engine, "reloads", "debian13", stays(bench), request(bench)) as kept:
+                root = matrix.facts(kept.report().partition("USER")[0])
+                value = matrix.nodes_value(bench, root)
+                check(f"{engine.name} live: nodes while systemd reloads again and again", value == "yes", f"{value}\n{kept.text()}")
+    finally:
+        reloading.kill()
+        reloading.wait()
+
+
 def in_a_row(bench, engine):
     """Nothing of ten containers stays on the host, whether they end well or are refused."""
     before = matrix.leftovers()
@@ -264,6 +279,8 @@ def parts(bench, table, wanted, full, guest):
             if wanted:
                 running_through_changes(bench, engine, "live", table.get("after-update", {}).get(engine.name, {}).get("live", "yes"))
             through_changes(bench, engine, guest)
+            if guest == "debian13":
+                reloads_meanwhile(bench, engine)
         with Part(f"{engine.name} live: mounts, volumes, refusals"):
             no_leaks(bench, engine)
             volumes(bench, engine)
