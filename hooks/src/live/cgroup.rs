@@ -69,6 +69,13 @@ impl Dir {
         is_scope.then(|| path.file_name()?.to_str()).flatten()
     }
 
+    /// Whether something around it looks like a systemd scope, whosever.
+    #[must_use]
+    pub fn in_a_scope(&self) -> bool {
+        let mut all = self.path.ancestors();
+        all.any(|path| path.extension() == Some(OsStr::new("scope")))
+    }
+
     /// Whether this cgroup is that of another process, or lies above it.
     fn holds(&self, other: &Dir) -> bool {
         other.path.starts_with(&self.path)
@@ -249,7 +256,9 @@ mod tests {
             "/machine.slice/libpod-c0ffee.scope.d/sshd.scope/container",
         ] {
             assert_eq!(v2(path).scope(&id()), None, "{path}");
+            assert!(v2(path).in_a_scope(), "{path}");
         }
+        assert!(!v2("/machine.slice/c0ffee").in_a_scope());
     }
 
     #[test]
