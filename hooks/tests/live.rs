@@ -146,7 +146,7 @@ fn a_container_can_open_the_nodes_and_has_the_library_and_the_preload() {
     let config = live(&json!({"onload.dev/nic": "all"}), &command);
     assert_eq!(
         succeeds(&host(), &config),
-        "opened\nmapped\nno variable\nmapped\nlibonload.so\n"
+        "opened\nmapped\nno variable\nmapped\n/usr/lib/x86_64-linux-gnu/libonload.so\n"
     );
 }
 
@@ -395,6 +395,25 @@ fn an_operator_can_close_the_door_for_devices() {
     );
 }
 
+/// The loader takes from the list for such a program only what is named with its path, or has the
+/// set-user-ID bit itself (elf/rtld.c, `do_preload`, `__RTLD_SECURE`).
+#[test]
+fn a_set_user_id_program_is_preloaded() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let command = format!("/bin/raised -p -c '{MAPPED}' 2>&1");
+    let mut config = live(&json!({"onload.dev/nic": "all"}), &command);
+    config["process"]["user"] = json!({"uid": 1000, "gid": 1000});
+    config["process"]["noNewPrivileges"] = json!(false);
+    sandbox.bundle(&config);
+    let raised = "/bundle/rootfs/bin/raised";
+    fs::copy(sandbox.path("/bundle/rootfs/bin/sh"), sandbox.path(raised)).unwrap();
+    sandbox.chmod(raised, 0o4755);
+    assert_eq!(succeeds(&sandbox, &config), "mapped\n");
+}
+
 #[test]
 fn an_image_s_own_list_is_merged_and_comes_back() {
     if !has_runc() {
@@ -405,7 +424,10 @@ fn an_image_s_own_list_is_merged_and_comes_back() {
     let config = live(&json!({"onload.dev/nic": "all"}), command);
     sandbox.bundle(&config);
     sandbox.file("/bundle/rootfs/etc/ld.so.preload", "libother.so # theirs\n");
-    assert_eq!(succeeds(&sandbox, &config), "libonload.so\nlibother.so\n");
+    assert_eq!(
+        succeeds(&sandbox, &config),
+        "/usr/lib/x86_64-linux-gnu/libonload.so\nlibother.so\n"
+    );
 }
 
 #[test]
@@ -486,7 +508,7 @@ fn an_engine_s_umask_closes_nothing_to_the_container_s_users() {
     let before = traces(&sandbox);
     let script = format!("umask 077; {}", script_of(&unique()));
     let output = sandbox.script(&script, b"");
-    assert_eq!(stdout(&output), "libonload.so\n", "{}", stderr(&output));
+    assert_eq!(stdout(&output), "/opt/new/dir/libonload.so\n", "{}", stderr(&output));
     assert_eq!(differences(&sandbox, &before), NOTHING);
     let script = format!(
         "umask 077; rm -r /run/onload-ctk; {WRAPPER_THERE} --root /run/runc create -b /own c1; stat -c '%n %a' /run/onload-ctk /run/onload-ctk/c1"

@@ -330,7 +330,7 @@ impl<'a> Look<'a> {
         };
         let own = preload::own_list(root);
         let own = own.map_err(|error| PlanError::preload(&preload.key, error))?;
-        let mut list = format!("{LIBRARY}\n");
+        let mut list = format!("{}\n", preload.library);
         for library in own.iter().filter(|library| *library != LIBRARY) {
             list.push_str(library);
             list.push('\n');

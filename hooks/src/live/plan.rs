@@ -1,7 +1,7 @@
 //! What a container that lives already is to be given, and what it cannot be given any more.
 //! Decided from its configuration and the host's specifications; nothing is changed here.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use onload_cdi::config::{CapabilitySet, ConfigError, HugepageLimit, OciConfig};
 use onload_cdi::inject::NodeInfo;
@@ -127,6 +127,9 @@ pub struct PreloadPlan {
     pub key: String,
     /// The edits that bring the library.
     pub edits: ContainerEdits,
+    /// How the list names the library: by its path where the edits bring it. The loader takes only that
+    /// into a set-user-ID program (elf/rtld.c, `do_preload`, `__RTLD_SECURE`).
+    pub library: String,
     /// RLIMIT_NOFILE at most, in descriptors.
     pub nofile: u64,
 }
@@ -420,8 +423,13 @@ impl Planner<'_> {
             return Ok(None);
         }
         let nofile = self.bounded_nofile(&key)?;
+        let targets = edits.mounts.iter().map(|mount| &mount.container_path);
+        let library = targets
+            .filter(|target| Path::new(target.as_str()).ends_with(LIBRARY))
+            .min();
         Ok(Some(PreloadPlan {
             key,
+            library: library.cloned().unwrap_or_else(|| LIBRARY.to_owned()),
             edits: edits.clone(),
             nofile,
         }))
