@@ -508,7 +508,12 @@ fn an_engine_s_umask_closes_nothing_to_the_container_s_users() {
     let before = traces(&sandbox);
     let script = format!("umask 077; {}", script_of(&unique()));
     let output = sandbox.script(&script, b"");
-    assert_eq!(stdout(&output), "/opt/new/dir/libonload.so\n", "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output),
+        "/opt/new/dir/libonload.so\n",
+        "{}",
+        stderr(&output)
+    );
     assert_eq!(differences(&sandbox, &before), NOTHING);
     let script = format!(
         "umask 077; rm -r /run/onload-ctk; {WRAPPER_THERE} --root /run/runc create -b /own c1; stat -c '%n %a' /run/onload-ctk /run/onload-ctk/c1"
