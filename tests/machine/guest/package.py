@@ -297,6 +297,7 @@ def pages(found):
     names_here = {"docker.io/library/debian:13": "localhost/debian13:1", "debian:13": "localhost/debian13:1",
                   "docker.io/library/redis:7": "localhost/redis:1", "redis:7": "localhost/redis:1", "mlx5_0": found["rdma"],
                   "0000:81:10.0": found["vfio"][0][0], "ens1f0": found["interfaces"][0]}
+    written = []
     for page, place, text in blocks():
         for name, here in names_here.items():
             text = text.replace(name, here)
@@ -304,10 +305,13 @@ def pages(found):
             path = Path(place.removeprefix("ini "))
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+            written.append(path)
             continue
         command = ["bash", "-euo", "pipefail", "-c", text]
         done = run(*(engines.as_tester(*command) if place == "sh guest-user" else command), timeout=240, cwd="/")
         check(f"{page}: {text.splitlines()[0][:70]}", done.status == 0, f"{text}\n{done}")
+    for path in written:
+        path.unlink()
 
 
 def first_boot():
