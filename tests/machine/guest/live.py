@@ -83,6 +83,31 @@ def user_namespace(bench, engine):
         check(f"{engine.name} live: a user namespace of its own has nodes and preload", values == ("yes", "yes"), f"{values}\n{kept.text()}")
 
 
+def read_only_everywhere(bench, engine):
+    """podman without its tmpfs over /run, /tmp and the like: /dev is read-only too."""
+    more = ["--read-only", "--read-only-tmpfs=false"]
+    with Kept(engine, "all-read-only", "debian13", stays(bench), request(bench), more=more) as kept:
+        root = matrix.facts(kept.report().partition("USER")[0])
+        values = (matrix.nodes_value(bench, root), root.get("preload_init"), root.get("root"))
+        check(f"{engine.name} live: a read-only root and /dev have nodes and preload", values == ("yes", "yes", "ro"), f"{values}\n{kept.text()}")
+
+
+def called_as_prestart(bench, engine):
+    """The older stage, which runtimes still know: the same."""
+    directory = Path("/run/machine/prestart")
+    directory.mkdir(exist_ok=True)
+    hook = json.loads(Path(f"{engines.LIVE_HOOKS_DIR}/onload.json").read_text(encoding="ascii"))
+    hook["stages"] = ["prestart" if stage == "createRuntime" else stage for stage in hook["stages"]]
+    hook["hook"]["args"] = ["onload-hook", "prestart"]
+    (directory / "onload.json").write_text(json.dumps(hook), encoding="ascii")
+    other = engines.Podman(engine.low.rpartition("/")[2])
+    other.binary = [*other.binary, f"--hooks-dir={directory}"]
+    with Kept(other, "prestart", "debian13", stays(bench), engines.Request("prestart", bench.asks(False, "live"))) as kept:
+        root = matrix.facts(kept.report().partition("USER")[0])
+        values = (matrix.nodes_value(bench, root), root.get("preload_init"))
+        check(f"{engine.name} live: called as prestart it gives the same", values == ("yes", "yes"), f"{values}\n{kept.text()}")
+
+
 def through_changes(bench, engine, guest):
     """Programs never pile up, systemd knows the devices, and what an update loses reapply puts back."""
     with Kept(engine, "live", "debian13", stays(bench), request(bench)) as kept:
@@ -155,6 +180,14 @@ def without_systemd(bench):
             must("systemctl", "daemon-reload", timeout=120)
             value, asked = nodes_now(bench, engine, "cgroupfs")
             check(f"{engine.name} live: nodes with cgroupfs after daemon-reload", value == "yes", f"{value}\n{asked}")
+            updated = engine.update("cgroupfs")
+            kept_by_update = {"crun": "no", "runc": "yes"}[runtime]  # crun makes a new program, as under systemd
+            value, asked = nodes_now(bench, engine, "cgroupfs")
+            check(f"{engine.name} live: nodes with cgroupfs after update: {kept_by_update}", value == kept_by_update, f"{updated}\n{value}\n{asked}")
+            container, _ = identify(engine, "cgroupfs")
+            done = run("onload-hook", "reapply", container)
+            value, asked = nodes_now(bench, engine, "cgroupfs")
+            check(f"{engine.name} live: nodes with cgroupfs after reapply", done.status == 0 and value == "yes", f"{done}\n{value}\n{asked}")
 
 
 def mounts_and_files(base):
@@ -273,6 +306,9 @@ def parts(bench, table, wanted, full, guest):
                 read_only_root(bench, engine, "live")
             if own.startswith("podman"):
                 user_namespace(bench, engine)
+            if own.startswith("podman") and full:
+                read_only_everywhere(bench, engine)
+                called_as_prestart(bench, engine)
         if not full:
             continue
         with Part(f"{engine.name} live: updates and reapply"):
