@@ -279,7 +279,7 @@ def in_a_row(bench, engine):
         asks = bench.asks(False, "live") if number % 2 == 0 else ["hugepages=2Mi"]
         started = engine.run(f"row-{number}", "debian13", ["sh", "-c", "exit 0"], engines.Request("live", asks))
         engine.remove(f"row-{number}")
-        check(f"{engine.name} live: container {number + 1} of ten", (started.status == 0) == (number % 2 == 0), started)
+        check(f"{engine.name} live: ten containers in a row start and are refused in turn", (started.status == 0) == (number % 2 == 0), started)
     time.sleep(1)
     after = matrix.leftovers()
     for key, value in before.items():

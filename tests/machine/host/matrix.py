@@ -12,6 +12,8 @@ LEGEND = [
 ]
 FULL_TITLE = "## What else was tried"
 FAILED = " (FAILED)"
+TRIED_HEAD = "| what | engines and doors |"
+DOORS = ["plain", "cdi", "wrapper", "precreate", "live"]
 KEYS = [key for key, _ in LEGEND]
 
 
@@ -43,8 +45,28 @@ def text(cells):
 def earlier(old, section):
     """The checks that an earlier run wrote: name and whether it held."""
     _, _, rest = old.partition(section)
-    lines = [line[2:] for line in rest.partition("\n## ")[0].splitlines() if line.startswith("- ")]
-    return {line.removesuffix(FAILED): not line.endswith(FAILED) for line in lines}
+    names = []
+    for line in rest.partition("\n## ")[0].splitlines():
+        if line.startswith("- "):
+            names.append(line[2:])
+        elif line.startswith("| ") and line != TRIED_HEAD:
+            what, _, where = line[2:].removesuffix(" |").partition(" | ")
+            names += [place.removesuffix(FAILED) + ": " + what + (FAILED if place.endswith(FAILED) else "") for place in where.split(", ")]
+    return {name.removesuffix(FAILED): not name.endswith(FAILED) for name in names}
+
+
+def tried_lines(tried):
+    """What was tried in several places is one row, all else one entry of a list."""
+    rows, alone = {}, []
+    for name, ok in tried.items():
+        place, _, what = name.partition(": ")
+        failed = "" if ok else FAILED
+        if what and place.split()[-1] in DOORS:
+            rows.setdefault(what.replace("|", "/"), []).append(place + failed)
+        else:
+            alone.append(f"- {name}{failed}")
+    table = [TRIED_HEAD, "|---|---|", *(f"| {what} | {', '.join(places)} |" for what, places in rows.items()), ""]
+    return (table if rows else []) + alone
 
 
 def kept_engines(old, engines):
@@ -82,7 +104,7 @@ def document(cells, others, expected, whole, old):
     for name, ok in others:
         tried[name] = tried.get(name, True) and ok
     if tried:
-        lines += [FULL_TITLE, "", *(f"- {name}{'' if ok else FAILED}" for name, ok in tried.items()), ""]
+        lines += [FULL_TITLE, "", *tried_lines(tried), ""]
     lines += ["## What cannot work, and why", ""]
     lines += [f"- {engine}, {door}: {why}" for engine, doors in sorted(expected.get("absent", {}).items()) for door, why in sorted(doors.items())]
     lines += [f"- {item}" for item in expected.get("limits", {}).get("reasons", [])]
