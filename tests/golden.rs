@@ -105,6 +105,27 @@ fn every_host_that_comes_with_the_sources_has_golden_files() {
     assert_eq!(names, common::COMMITTED);
 }
 
+fn empty_directories(directory: &Path) -> Vec<PathBuf> {
+    let mut entries = fs::read_dir(directory).unwrap().peekable();
+    if entries.peek().is_none() {
+        return vec![directory.to_owned()];
+    }
+    let below = entries.map(|entry| entry.unwrap());
+    let below = below.filter(|entry| entry.file_type().unwrap().is_dir());
+    below
+        .flat_map(|entry| empty_directories(&entry.path()))
+        .collect()
+}
+
+/// Git does not keep them, so what they change is not there in the next checkout.
+#[test]
+fn no_host_that_comes_with_the_sources_has_an_empty_directory() {
+    for name in common::COMMITTED {
+        let host = package().join("tests/hosts").join(name);
+        assert_eq!(empty_directories(&host), [""; 0].map(PathBuf::from));
+    }
+}
+
 #[test]
 fn no_golden_files_are_left_of_a_host_that_is_gone() {
     let known: Vec<&str> = all().iter().map(|(name, ..)| *name).collect();

@@ -256,7 +256,7 @@ fn not_attached(
 fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments {
     let mut attachments = Attachments {
         interfaces: read_debugfs(probe),
-        takes_af_xdp: probe.entry("/sys/module/sfc_resource").is_some(),
+        takes_af_xdp: probe.entry(AF_XDP_REGISTER).is_some(),
         ..Attachments::default()
     };
     for name in probe.list(AUXILIARY_DEVICES) {

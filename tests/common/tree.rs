@@ -242,7 +242,7 @@ impl Tree {
         self.file("/proc/driver/onload/version", version);
         self.attribute("/sys/module/onload/version", VERSION);
         self.directory("/sys/module/sfc_char")
-            .directory("/sys/module/sfc_resource");
+            .file("/sys/module/sfc_resource/afxdp/register", "");
         for (name, major) in [("onload", 243), ("onload_epoll", 242), ("sfc_char", 244)] {
             self.attribute(
                 &format!("/sys/class/{name}/{name}/dev"),
