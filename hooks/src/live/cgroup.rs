@@ -69,11 +69,12 @@ impl Dir {
         is_scope.then(|| path.file_name()?.to_str()).flatten()
     }
 
-    /// Whether something around it looks like a systemd scope, whosever.
+    /// Whether it may be in a systemd scope that is not known to be the container's: none of its
+    /// cgroups bears the container's name, and one looks like a scope.
     #[must_use]
-    pub fn in_a_scope(&self) -> bool {
+    pub fn in_a_nameless_scope(&self, id: &ContainerId) -> bool {
         let mut all = self.path.ancestors();
-        all.any(|path| path.extension() == Some(OsStr::new("scope")))
+        self.named(id).is_none() && all.any(|path| path.extension() == Some(OsStr::new("scope")))
     }
 
     /// Whether this cgroup is that of another process, or lies above it.
@@ -256,9 +257,15 @@ mod tests {
             "/machine.slice/libpod-c0ffee.scope.d/sshd.scope/container",
         ] {
             assert_eq!(v2(path).scope(&id()), None, "{path}");
-            assert!(v2(path).in_a_scope(), "{path}");
         }
-        assert!(!v2("/machine.slice/c0ffee").in_a_scope());
+        assert!(v2("/machine.slice/beef.scope/container").in_a_nameless_scope(&id()));
+        for path in [
+            "/machine.slice/beef",
+            "/a/c0ffee/init.scope",
+            "/a.scope/c0ffee",
+        ] {
+            assert!(!v2(path).in_a_nameless_scope(&id()), "{path}");
+        }
     }
 
     #[test]

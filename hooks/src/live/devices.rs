@@ -173,7 +173,7 @@ fn tell_systemd(
     changes: &mut Changes,
 ) -> Result<bool, DevicesError> {
     let Some(scope) = dir.scope(id) else {
-        if dir.in_a_scope() {
+        if dir.in_a_nameless_scope(id) {
             changes.warnings.push(format!(
                 "no systemd scope around cgroup {:?} is named after the container, so systemd is not told, and its next daemon-reload or update takes the devices away again",
                 dir.at()
