@@ -268,7 +268,7 @@ fn by_file(
             _ if source == standard => Ok(()),
             // The poststop of an earlier start of the same bundle took it away.
             Some(id) if Some(&source) == merged.as_ref() => {
-                applied.file = Some(merged_list(id, own_list(now.root)?));
+                applied.file = Some(merged_list(id, &own_list(now.root)?));
                 Ok(())
             }
             _ => Err(PreloadError::OwnMount),
@@ -291,7 +291,7 @@ fn by_file(
             return Err(PreloadError::NoId);
         };
         mount.host_path = path;
-        applied.file = Some(merged_list(id, own));
+        applied.file = Some(merged_list(id, &own));
         edits.hooks.push(cleanup(now.settings));
         applied.reasons.push(format!(
             "the image's own {LD_SO_PRELOAD} is merged; poststop removes the merged file"
@@ -305,14 +305,20 @@ fn by_file(
 }
 
 /// The list that is mounted for one container.
-fn merged_list(id: &ContainerId, own: Vec<String>) -> HostFile {
-    let mut list = vec![LIBRARY.to_owned()];
-    list.extend(own.into_iter().filter(|library| library != LIBRARY));
+fn merged_list(id: &ContainerId, own: &[String]) -> HostFile {
     HostFile {
         id: id.clone(),
         name: "ld.so.preload",
-        bytes: format!("{}\n", list.join("\n")).into_bytes(),
+        bytes: list(LIBRARY, own).into_bytes(),
     }
+}
+
+/// A list with our library, named as it is here, before what the image's own had beside it.
+pub(crate) fn list(library: &str, own: &[String]) -> String {
+    let others = own.iter().map(String::as_str);
+    let others = others.filter(|other| *other != LIBRARY);
+    let all: Vec<&str> = std::iter::once(library).chain(others).collect();
+    format!("{}\n", all.join("\n"))
 }
 
 fn cleanup(settings: &Settings) -> Hook {

@@ -38,7 +38,7 @@ use crate::filter::FilterError;
 use crate::host::{Host, HostError, ThisHost};
 use crate::limits::{self, LimitError};
 use crate::poststop::{self, RUN_DIR};
-use crate::preload::{self, Circumstances, LD_SO_PRELOAD, LIBRARY, PreloadError};
+use crate::preload::{self, Circumstances, LD_SO_PRELOAD, PreloadError};
 use crate::request::{Request, RequestError};
 use crate::state::{ContainerId, State};
 use crate::sysfs::Numbers;
@@ -330,12 +330,7 @@ impl<'a> Look<'a> {
         };
         let own = preload::own_list(root);
         let own = own.map_err(|error| PlanError::preload(&preload.key, error))?;
-        let mut list = format!("{}\n", preload.library);
-        for library in own.iter().filter(|library| *library != LIBRARY) {
-            list.push_str(library);
-            list.push('\n');
-        }
-        self.list = Some(list);
+        self.list = Some(preload::list(&preload.library, &own));
         Ok(())
     }
 

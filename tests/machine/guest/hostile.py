@@ -5,6 +5,7 @@ import tarfile
 from pathlib import Path
 
 import engines
+import matrix
 from parts import Kept
 from report import Part, check, must, run
 
@@ -89,8 +90,7 @@ def host():
         # A directory's time changes with its content, which is compared itself.
         find = f"find {root} -xdev \\( {prune} \\) -prune -o -type d -printf '%p %y %m %U:%G\\n' -o -printf '%p %y %m %U:%G %s %T@ %l\\n'"
         lines += must("sh", "-c", find, timeout=300).out.splitlines()
-    mounts = must("findmnt", "-rno", "TARGET,SOURCE,FSTYPE,VFS-OPTIONS,PROPAGATION").out.splitlines()
-    mounts = [mount for mount in mounts if not mount.startswith("/var/lib/containers/storage/overlay ")]
+    mounts = matrix.mounts("TARGET,SOURCE,FSTYPE,VFS-OPTIONS,PROPAGATION")
     # The directory of our notes stays when the notes have gone.
     return {line for line in lines if "__pycache__" not in line and not line.startswith("/run/onload-ctk d ")} | {f"mount {line}" for line in mounts}
 

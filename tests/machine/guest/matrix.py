@@ -6,7 +6,7 @@ from pathlib import Path
 
 import devices
 import engines
-from report import emit, run
+from report import emit, must, run
 
 MIB = 64
 HUGE = "/dev/hugepages-2Mi"
@@ -139,12 +139,16 @@ def cell(bench, engine, door, extra=()):
     return values, explained
 
 
+def mounts(columns):
+    """The host's mounts, the target first. podman mounts its store onto itself when it needs it, and unmounts it some time after the last container."""
+    lines = must("findmnt", "-rno", columns).out.splitlines()
+    return [line for line in lines if line.split(" ")[0] != "/var/lib/containers/storage/overlay"]
+
+
 def leftovers():
     """What must be the same before and after: mounts, device programs, our files, engines' processes."""
-    mounts = run("findmnt", "-rno", "TARGET").out.splitlines()
     return {
-        # podman mounts its store onto itself when it needs it, and unmounts it some time after the last container.
-        "mounts": sorted(mount for mount in mounts if mount != "/var/lib/containers/storage/overlay"),
+        "mounts": sorted(mounts("TARGET")),
         "scopes": sorted(run("systemctl", "list-units", "--plain", "--no-legend", "--all", "*.scope").out.split("\n")),
         "state": sorted(str(path) for path in Path("/run").glob("onload-ctk/**/*")),
         "specs": sorted(str(path) for base in ("/etc/cdi", "/var/run/cdi") for path in Path(base).glob("*")),
