@@ -439,5 +439,5 @@ fn the_commands_of_the_readme_do_what_it_says() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("cdi");
     run(on(&captured(), &["cdi", "generate", "--output-dir"]).arg(&out)).done();
-    assert_eq!(specs_in(&out).len(), 9);
+    assert_eq!(specs_in(&out).len(), 8);
 }

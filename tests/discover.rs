@@ -103,7 +103,7 @@ fn the_object_has_the_keys_that_programs_rely_on() {
     ];
     assert_eq!(keys(&found["onload"]).len(), onload.len());
     assert_has(&found["onload"], &onload);
-    assert_eq!(keys(&found["tcpdirect"]), ["tools"]);
+    assert_eq!(keys(&x2().discover()["tcpdirect"]), ["tools"]);
     let place = ["pci_address", "numa_node"];
     let lists: [(&str, &[&str]); 5] = [
         (
@@ -408,6 +408,67 @@ fn onload_is_not_offered_without_any_of_its_pieces() {
         let written = common::specs_in(&tree.specs());
         assert_eq!(written, ["onload.dev-hugepages.json"], "{}", run.stderr);
     }
+}
+
+/// An interface of another vendor that Onload reaches by AF_XDP.
+fn with_af_xdp(tree: &Tree) {
+    let function = tree.pci(Pci::network("0000:41:00.0", "8086:10c9", "igb"));
+    tree.interface(&function, "ens1");
+    tree.attribute(
+        "/sys/kernel/debug/sfc_resource/nics/000_ens1/devtype",
+        "5:0:0 => AF_XDP",
+    );
+}
+
+#[test]
+fn tcpdirect_is_not_offered_on_an_interface_by_af_xdp() {
+    let tree = x3();
+    with_af_xdp(&tree);
+    let found = tree.discover();
+    assert_eq!(each(&found["nics"], "name"), ["ens1", "ens3"]);
+    assert_ne!(found["tcpdirect"], Value::Null);
+    let why = reason(&found, "zf", "ens1");
+    assert!(
+        why.contains("by AF_XDP") && why.contains("signal 11"),
+        "{why}"
+    );
+    let zf = tree.spec("zf");
+    assert_eq!(each(&zf["devices"], "name"), ["all", "ens3"]);
+    let all = zf["devices"][0]["containerEdits"]["env"].clone();
+    assert_eq!(all, json!(["ONLOAD_CTK_ZF_ENS3=ens3"]));
+    let explained = tree.run(&["discover", "--explain"]).done().stdout;
+    assert!(
+        explained.contains("Onload reaches it by AF_XDP"),
+        "{explained}"
+    );
+}
+
+#[test]
+fn with_interfaces_by_af_xdp_alone_there_is_no_zf() {
+    let tree = Tree::with_onload();
+    with_af_xdp(&tree);
+    let found = tree.discover();
+    assert_eq!(each(&found["nics"], "name"), ["ens1"]);
+    assert_eq!(found["tcpdirect"], Value::Null);
+    assert!(reason(&found, "zf", "ens1").contains("use nic on it"));
+    let run = tree.generate();
+    assert!(!run.stderr.contains("TCPDirect needs"), "{}", run.stderr);
+    let written = common::specs_in(&tree.specs());
+    assert!(written.contains(&"onload.dev-nic.json".to_owned()));
+    assert!(
+        !written.contains(&"onload.dev-zf.json".to_owned()),
+        "{written:?}"
+    );
+}
+
+#[test]
+fn without_onload_tcpdirect_alone_offers_no_interface_by_af_xdp() {
+    let tree = x3();
+    with_af_xdp(&tree);
+    tree.driver("0123456789abcdef0123456789abcdef");
+    let found = tree.discover();
+    assert_eq!(each(&found["nics"], "name"), ["ens3"]);
+    assert!(reason(&found, "nic", "ens1").starts_with("Onload is not offered: "));
 }
 
 #[test]

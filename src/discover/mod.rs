@@ -73,19 +73,25 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     let onload = onload::read(probe, &config.cdi, &nodes, &mut not_offered);
     let onload_dir = onload.as_ref().and_then(onload::Onload::library_dir);
     let tcpdirect = tcpdirect::read(probe, &config.cdi, onload_dir, &nodes, &mut not_offered);
-    let obstacle = match (&onload, &tcpdirect) {
-        (_, Some(_)) => None,
-        (Some(onload), None) => onload.obstacle.as_deref(),
-        (None, None) => Some("it is not installed"),
+    let obstacle = match &onload {
+        Some(onload) => onload.obstacle.as_deref(),
+        None => Some("it is not installed"),
     };
     let nics = nic::read(
         probe,
         &functions,
         &interfaces,
         &config.discover,
-        obstacle,
+        nic::Users {
+            onload: obstacle,
+            tcpdirect: tcpdirect.is_some(),
+        },
         &mut not_offered,
     );
+    if tcpdirect.is_some() {
+        not_offered.extend(tcpdirect::without(&nics));
+    }
+    let tcpdirect = tcpdirect.filter(|_| tcpdirect::has_place(&nics));
     let clocks = clock::read(probe, &functions, &interfaces, &mut not_offered);
     let hugepages = hugepages::read(probe, &mut not_offered);
     let two_mib = hugepages

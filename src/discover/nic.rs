@@ -15,6 +15,7 @@ use crate::discover::Probe;
 use crate::discover::names::Names;
 use crate::discover::netdev::NetDevice;
 use crate::discover::pci::{PciFunction, PciFunctions, PciId};
+use crate::discover::tcpdirect;
 use crate::inventory::NotOffered;
 use crate::pci_address::PciAddress;
 
@@ -120,15 +121,34 @@ struct Attachments {
     interfaces: BTreeMap<String, Option<Datapath>>,
 }
 
+/// What can use an accelerated interface on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Users<'a> {
+    /// Why Onload is not offered; none where it is.
+    pub onload: Option<&'a str>,
+    /// Whether TCPDirect is there.
+    pub tcpdirect: bool,
+}
+
+impl Users<'_> {
+    /// The datapath, where Onload or TCPDirect can use it.
+    fn check(self, datapath: Datapath) -> Result<Datapath, String> {
+        match self.onload {
+            Some(reason) if !(self.tcpdirect && tcpdirect::works_on(datapath)) => {
+                Err(format!("Onload is not offered: {reason}"))
+            }
+            _ => Ok(datapath),
+        }
+    }
+}
+
 /// The interfaces that Onload has attached to, and why each of the others is not offered.
-///
-/// `obstacle` says why neither Onload nor TCPDirect is offered on this host; none where one is.
 pub fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     interfaces: &[NetDevice],
     config: &Discover,
-    obstacle: Option<&str>,
+    users: Users<'_>,
     not_offered: &mut Vec<NotOffered>,
 ) -> Vec<Nic> {
     let attachments = read_attachments(probe, functions);
@@ -137,10 +157,7 @@ pub fn read(
     for interface in interfaces {
         let function = interface.pci.and_then(|address| functions.get(address));
         let decided = decide(interface, function, &attachments, config)
-            .and_then(|datapath| match obstacle {
-                Some(reason) => Err(format!("Onload is not offered: {reason}")),
-                None => Ok(datapath),
-            })
+            .and_then(|datapath| users.check(datapath))
             .and_then(|datapath| Ok((datapath, names.choose(&interface.name, interface.pci)?)));
         match decided {
             Ok((datapath, device)) => nics.push(nic(interface, function, datapath, device)),

@@ -7,6 +7,7 @@ use onload_hooks::config::Cdi;
 use serde::{Serialize, Serializer};
 
 use crate::discover::Probe;
+use crate::discover::nic::{Datapath, Nic};
 use crate::discover::onload::{NodeObstacles, is_shared_object, tool_dir};
 use crate::discover::program::{self, Installation, Tool};
 use crate::inventory::NotOffered;
@@ -14,6 +15,9 @@ use crate::inventory::NotOffered;
 const LIBRARY: &str = "libonload_zf.so";
 /// The control plane client that TCPDirect of version 9 and later opens with dlopen(3).
 pub const CONTROL_PLANE: &str = "libefcp.so.1";
+/// Why an interface by AF_XDP has no `zf`.
+const NO_AF_XDP: &str =
+    "Onload reaches it by AF_XDP, where TCPDirect programs die of signal 11; use nic on it";
 const TOOLS: [&str; 2] = ["zf_debug", "zf_stackdump"];
 
 /// TCPDirect, where it is offered.
@@ -98,6 +102,28 @@ fn obstacle(nodes: &NodeObstacles, installation: &Installation, content: &[u8]) 
         ));
     }
     nodes.first(&["onload", "sfc_char"]).map(str::to_owned)
+}
+
+/// The interfaces that TCPDirect works on.
+pub fn interfaces(nics: &[Nic]) -> impl Iterator<Item = &Nic> {
+    nics.iter().filter(|nic| works_on(nic.datapath))
+}
+
+/// The interfaces that TCPDirect does not work on, with the reason.
+pub fn without(nics: &[Nic]) -> impl Iterator<Item = NotOffered> {
+    let others = nics.iter().filter(|nic| !works_on(nic.datapath));
+    others.map(|nic| NotOffered::new(Class::Zf, nic.name.as_str(), NO_AF_XDP))
+}
+
+/// Whether TCPDirect has an interface to work on, or none was found that says otherwise.
+pub fn has_place(nics: &[Nic]) -> bool {
+    nics.is_empty() || interfaces(nics).next().is_some()
+}
+
+/// Seen with Onload of July 2026 on igb: every TCPDirect program dies of signal 11 on an interface
+/// by AF_XDP, in a container and on the host.
+pub fn works_on(datapath: Datapath) -> bool {
+    datapath != Datapath::AfXdp
 }
 
 fn read_tools(

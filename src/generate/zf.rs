@@ -1,9 +1,10 @@
-//! The class zf: TCPDirect for each accelerated interface.
+//! The class zf: TCPDirect for each interface that it works on.
 
 use onload_cdi::spec::ContainerEdits;
 
 use super::Offer;
 use super::edits::{READ_WRITE, Writer, nodes_only};
+use crate::discover::tcpdirect;
 use crate::inventory::Inventory;
 
 pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
@@ -15,10 +16,9 @@ pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
     let mut common = nodes_only(nodes.map(|path| writer.node(path, READ_WRITE)).to_vec());
     common.mounts = writer.libraries(&tcpdirect.installation, tcpdirect.machine);
     common.mounts.extend(writer.tools(&tcpdirect.tools));
-    let nics = inventory.nics.iter();
     Offer {
         common,
-        devices: nics
+        devices: tcpdirect::interfaces(&inventory.nics)
             .map(|nic| (nic.device.clone(), ContainerEdits::default()))
             .collect(),
         all: Some(ContainerEdits::default()),

@@ -45,9 +45,15 @@ def load_stand_ins(spare_majors=0):
         must("modprobe", module, *option)
 
 
-def register_af_xdp(interface):
-    if not any(path.name.endswith(f"_{interface}") for path in Path("/sys/kernel/debug/sfc_resource/nics").iterdir()):
-        write("/sys/module/sfc_resource/afxdp/register", interface)
+def is_accelerated(interface):
+    return any(path.name.endswith(f"_{interface}") for path in Path("/sys/kernel/debug/sfc_resource/nics").iterdir())
+
+
+def accelerate(interfaces):
+    """The first interface by AF_XDP, where there is no TCPDirect; the second as one of an adapter with a datapath of Onload's own."""
+    for interface, file in zip(interfaces, ["afxdp/register", "stand_in/attach"]):
+        if not is_accelerated(interface):
+            write(f"/sys/module/sfc_resource/{file}", interface)
 
 
 def unload_stand_ins():
@@ -104,7 +110,7 @@ def bring_up():
         must("rdma", "link", "add", RXE, "type", "rxe", "netdev", interfaces[0])
     must("udevadm", "settle", "--timeout=30")
     took("soft-RoCE and udev")
-    register_af_xdp(interfaces[0])
+    accelerate(interfaces)
     uverbs = sorted(os.listdir("/sys/class/infiniband_verbs"))
     wait_for(f"/dev/infiniband/{[name for name in uverbs if name.startswith('uverbs')][0]}")
     return {"interfaces": interfaces, "functions": functions, "vfio": groups, "rdma": RXE,

@@ -227,7 +227,7 @@ def events(found):
     devices.unload_stand_ins()
     check("Onload's modules go, and with them its specifications", wait_until(lambda: "onload.dev-nic.json" not in specs()), specs().keys())
     devices.load_stand_ins()
-    devices.register_af_xdp(found["interfaces"][0])
+    devices.accelerate(found["interfaces"])
     check("they come back", wait_until(lambda: "onload.dev-nic.json" in specs()), specs().keys())
 
     quiet()

@@ -209,7 +209,7 @@ def modules_gone_and_back(bench, engine, door):
         check("without its modules a container that asks is refused by name", refused.status != 0 and "nic" in refused.err, refused)
     finally:
         devices.load_stand_ins(spare_majors=2)
-        devices.register_af_xdp(bench.found["interfaces"][0])
+        devices.accelerate(bench.found["interfaces"])
     done = generate()
     check("with other majors generate offers nic again", done.status == 0 and "onload.dev-nic.json" in spec_names(), f"{done}\n{spec_names()}")
     values, text = matrix.cell(bench, engine, door)
@@ -252,11 +252,12 @@ def full_disk(bench):
                     filler.flush()
             except OSError:
                 pass
-        devices.write("/sys/module/sfc_resource/afxdp/register", bench.found["interfaces"][1])
+        changed = bench.found["interfaces"][1]
+        devices.write("/sys/module/sfc_resource/afxdp/unregister", changed)
         try:
             done = generate()
         finally:
-            devices.write("/sys/module/sfc_resource/afxdp/unregister", bench.found["interfaces"][1])
+            devices.accelerate(bench.found["interfaces"])
         check("generate on a full disk ends with 2 and names the directory", done.status == 2 and SPECS.removeprefix("/var") in done.err, done)
         whole = all(Path(SPECS, name).read_bytes() == data for name, data in before.items())
         extra = [name for name in os.listdir(SPECS) if name not in before and name not in ("filler", ".onload-ctk-manifest")]

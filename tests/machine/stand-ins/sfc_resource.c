@@ -22,6 +22,7 @@ struct nic {
 	char device[64];
 	unsigned int mtu;
 	u8 mac[ETH_ALEN];
+	const char *devtype;
 	struct dentry *debug;
 	struct proc_dir_entry *proc;
 };
@@ -30,7 +31,7 @@ static LIST_HEAD(nics);
 static DEFINE_MUTEX(nics_lock);
 static struct dentry *debug_root, *debug_nics;
 static struct proc_dir_entry *proc_root;
-static struct kobject *afxdp;
+static struct kobject *afxdp, *hardware;
 
 static int enable_accel_by_default = 1;
 module_param(enable_accel_by_default, int, 0644);
@@ -51,7 +52,7 @@ DEFINE_SHOW_ATTRIBUTE(net_dev);
 
 static int devtype_show(struct seq_file *file, void *unused)
 {
-	seq_puts(file, "5:0:0 => AF_XDP\n");
+	seq_printf(file, "%s\n", ((struct nic *)file->private)->devtype);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(devtype);
@@ -125,7 +126,7 @@ static int word(const char *text, char *name)
 	return 0;
 }
 
-static ssize_t register_store(struct kobject *kobj, struct kobj_attribute *attr, const char *text, size_t size)
+static ssize_t add_nic(const char *text, size_t size, const char *devtype)
 {
 	struct net_device *dev;
 	struct nic *nic;
@@ -147,6 +148,7 @@ static ssize_t register_store(struct kobject *kobj, struct kobj_attribute *attr,
 	nic->mtu = dev->mtu;
 	memcpy(nic->mac, dev->dev_addr, ETH_ALEN);
 	dev_put(dev);
+	nic->devtype = devtype;
 
 	mutex_lock(&nics_lock);
 	if (find(name)) {
@@ -159,6 +161,17 @@ static ssize_t register_store(struct kobject *kobj, struct kobj_attribute *attr,
 	show_nic(nic);
 	mutex_unlock(&nics_lock);
 	return size;
+}
+
+static ssize_t register_store(struct kobject *kobj, struct kobj_attribute *attr, const char *text, size_t size)
+{
+	return add_nic(text, size, "5:0:0 => AF_XDP");
+}
+
+/* Not a file of the real module, which finds such an interface by itself: one of an adapter with a datapath of Onload's own. */
+static ssize_t attach_store(struct kobject *kobj, struct kobj_attribute *attr, const char *text, size_t size)
+{
+	return add_nic(text, size, "1:0:0 => EF10");
 }
 
 static ssize_t unregister_store(struct kobject *kobj, struct kobj_attribute *attr, const char *text, size_t size)
@@ -188,6 +201,10 @@ static struct kobj_attribute unregister_attr = __ATTR(unregister, 0600, empty_sh
 static struct attribute *afxdp_attrs[] = { &register_attr.attr, &unregister_attr.attr, NULL };
 static const struct attribute_group afxdp_group = { .attrs = afxdp_attrs };
 
+static struct kobj_attribute attach_attr = __ATTR(attach, 0600, empty_show, attach_store);
+static struct attribute *hardware_attrs[] = { &attach_attr.attr, NULL };
+static const struct attribute_group hardware_group = { .attrs = hardware_attrs };
+
 static int __init sfc_resource_init(void)
 {
 	int rc = -ENOMEM;
@@ -203,10 +220,19 @@ static int __init sfc_resource_init(void)
 	rc = sysfs_create_group(afxdp, &afxdp_group);
 	if (rc)
 		goto kobject;
+	rc = -ENOMEM;
+	hardware = kobject_create_and_add("stand_in", &THIS_MODULE->mkobj.kobj);
+	if (!hardware)
+		goto kobject;
+	rc = sysfs_create_group(hardware, &hardware_group);
+	if (rc)
+		goto hardware;
 	debug_root = debugfs_create_dir("sfc_resource", NULL);
 	debug_nics = debugfs_create_dir("nics", debug_root);
 	return 0;
 
+hardware:
+	kobject_put(hardware);
 kobject:
 	kobject_put(afxdp);
 proc:
@@ -218,6 +244,7 @@ static void __exit sfc_resource_exit(void)
 {
 	struct nic *nic, *next;
 
+	kobject_put(hardware);
 	kobject_put(afxdp);
 	mutex_lock(&nics_lock);
 	list_for_each_entry_safe(nic, next, &nics, list)
