@@ -194,3 +194,14 @@ fn specifications_of_named_directories_are_used() {
     let refusal = run_with_stdin(program().args(["cdi", "inject"]), b"").code;
     assert_eq!(refusal, Some(2));
 }
+
+#[test]
+fn a_device_that_no_specification_offers_is_answered_with_who_knows_why() {
+    let tree = Tree::new();
+    let message = inject(&tree, &["onload.dev/nic=all"]).refused();
+    assert!(message.contains("onload.dev/nic=all"), "{message}");
+    assert!(
+        message.contains("\"onload-ctk discover --explain\""),
+        "{message}"
+    );
+}

@@ -182,7 +182,10 @@ impl Specs {
             key: Quoted(key).to_string(),
             class,
             name: Quoted(name).to_string(),
-            offered: Listed(&offered).to_string(),
+            offered: match offered.is_empty() && self.registry.errors().is_empty() {
+                true => nothing(class),
+                false => Listed(&offered).to_string(),
+            },
             problems: self.problems(),
         }
     }
@@ -193,6 +196,15 @@ impl Specs {
         };
         self.registry.errors().iter().map(problem).take(3).collect()
     }
+}
+
+/// Why a class offers nothing, as far as it is known here, and who knows more.
+fn nothing(class: Class) -> String {
+    format!(
+        "nothing, since no specification of {} is in {}; \"onload-ctk discover --explain\" says why",
+        class.kind(),
+        DEFAULT_DIRS.join(" or ")
+    )
 }
 
 fn is_ours(name: &[u8]) -> bool {
@@ -339,6 +351,18 @@ mod tests {
             "annotation \"onload.dev/rdma\": there is no rdma \"none\"; offered: all, mlx5_0"
         );
         assert!(refusal(&specs, "nic", "all").contains("offered: nothing"));
+    }
+
+    #[test]
+    fn where_a_class_offers_nothing_the_answer_says_who_knows_why() {
+        let specs = Tree::new(&[]).read(&[Class::Nic]).unwrap();
+        assert_eq!(
+            refusal(&specs, "nic", "all"),
+            "annotation \"onload.dev/nic\": there is no nic \"all\"; offered: nothing, since no specification of onload.dev/nic is in /etc/cdi or /var/run/cdi; \"onload-ctk discover --explain\" says why"
+        );
+        let broken = Tree::new(&[("etc/cdi/onload.dev-nic.json", "{")]);
+        let said = refusal(&broken.read(&[Class::Nic]).unwrap(), "nic", "all");
+        assert!(!said.contains("no specification of"), "{said}");
     }
 
     #[test]

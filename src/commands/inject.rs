@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use onload_cdi::config::OciConfig;
 use onload_cdi::inject::{Node, NodeInfo, NodeKind, apply};
 use onload_cdi::registry::Registry;
@@ -49,7 +49,9 @@ pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Res
             printer.warning(format_args!("{}: {error}", path.display()));
         }
     }
-    let edits = registry.edits_for(&names)?;
+    let edits = registry.edits_for(&names).map_err(|error| {
+        anyhow!("{error}; \"onload-ctk cdi list\" shows what is offered, \"onload-ctk discover --explain\" says what is not, and why")
+    })?;
     let mut bytes = Vec::new();
     io::stdin()
         .lock()
