@@ -159,6 +159,46 @@ fn what_a_captured_host_is_enough_for_works_as_written() {
     assert!(run > 10, "{run}");
 }
 
+/// A quadlet NAME.container makes the unit NAME.service, which goes before a distribution's own.
+#[test]
+fn a_unit_that_a_page_makes_is_no_distributions() {
+    let mut units = Vec::new();
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        let files = text.lines().filter_map(|line| line.strip_prefix("```ini "));
+        for file in files.filter_map(|file| file.strip_suffix(".container")) {
+            let name = file.rsplit('/').next().unwrap().to_owned();
+            assert!(name.starts_with("onload-"), "{}: {file}", page.display());
+            assert!(
+                text.contains(&format!("systemctl start {name}\n")),
+                "{name}"
+            );
+            assert!(text.contains(&format!("systemctl stop {name}\n")), "{name}");
+            units.push(name);
+        }
+    }
+    assert_eq!(units, ["onload-redis"]);
+}
+
+/// With it on, the kernel's driver may still be probing a new function when it is unbound.
+#[test]
+fn the_recipe_for_virtual_functions_turns_the_kernels_drivers_off_first() {
+    let block = blocks()
+        .into_iter()
+        .find(|block| block.page.ends_with("dpdk.md") && block.text.contains("sriov_numvfs"));
+    let block = block.unwrap();
+    assert_eq!(block.place, "guest");
+    let steps = [
+        "sriov_drivers_autoprobe",
+        "sriov_numvfs",
+        "driver_override",
+        "drivers_probe",
+    ];
+    let at = |step: &str| block.text.find(step).unwrap();
+    assert!(steps.map(at).is_sorted(), "{}", block.text);
+    assert!(!block.text.contains("unbind"), "{}", block.text);
+}
+
 #[test]
 fn every_page_is_linked_and_every_link_leads_to_a_file() {
     let mut linked = Vec::new();
