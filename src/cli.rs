@@ -20,7 +20,7 @@ use crate::specdir::Format;
 #[derive(Debug, Parser)]
 #[command(name = "onload-ctk", version, max_term_width = 100)]
 #[command(
-    after_long_help = "Exit status: 0 done, or yes; 1 the answer is no (drift, an invalid file, a refusal); 2 it could not be told or done."
+    after_long_help = "Exit status: 0 done, or yes; 1 the answer is no (drift, an invalid file, a refusal, containers that are left); 2 it could not be told or done."
 )]
 pub struct Cli {
     /// Options of every command.
@@ -159,6 +159,9 @@ pub struct Explain {
 pub enum Runtime {
     /// Make an engine know CDI and the runtime "onload", and allow classes to annotations
     Configure(Configure),
+    /// Print the OCI runtime that onload-container-runtime becomes, for the package's removal
+    #[command(hide = true)]
+    Behind,
 }
 
 /// Show what this host has.
@@ -347,7 +350,8 @@ pub struct Configure {
     #[arg(long, env = "ONLOAD_CTK_RUNTIME_CONFIGURE_DRY_RUN", value_parser = BoolishValueParser::new())]
     pub dry_run: bool,
     /// Undo it: give the file back as it was, or take out what is ours where it was changed since;
-    /// config.toml stays
+    /// config.toml stays. While containers of the runtime are left its entry stays, they are named,
+    /// and the exit status is 1
     #[arg(long, conflicts_with = "allow", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_REMOVE", value_parser = BoolishValueParser::new())]
     pub remove: bool,
     /// Restart the engine's service where its file changed

@@ -40,6 +40,7 @@ fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<Answer> {
         Command::Runtime(Runtime::Configure(args)) => {
             commands::configure::run(global, args, printer)
         }
+        Command::Runtime(Runtime::Behind) => commands::behind::run(global, printer),
         Command::Completion(args) => commands::completion::run(args, printer),
         Command::Man(args) => commands::man::run(args),
     }

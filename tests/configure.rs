@@ -509,3 +509,189 @@ fn podman_takes_its_file_and_still_knows_its_own_runtimes() {
         assert!(said.contains(path.to_str().unwrap()), "{said}");
     }
 }
+
+const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// A container as docker keeps it on disk, running or not.
+fn docker_container(host: &Small, root: &str, id: &str, name: &str, runtime: &str) {
+    let directory = format!("{root}/containers/{id}");
+    host.write(
+        &format!("{directory}/hostconfig.json"),
+        format!("{{\"Runtime\":\"{runtime}\"}}"),
+    );
+    host.write(
+        &format!("{directory}/config.v2.json"),
+        format!("{{\"Name\":\"/{name}\",\"State\":{{\"Running\":false}}}}"),
+    );
+}
+
+#[test]
+fn while_docker_has_a_container_of_the_runtime_its_entry_stays() {
+    let before = "{\n  \"debug\": false\n}\n";
+    let host = Small::with(&[(DOCKER, before), (WRAPPER, "")]);
+    run(&mut host.configure("docker", &[])).done();
+    docker_container(&host, "var/lib/docker", CONTAINER, "redis", "onload");
+    docker_container(&host, "var/lib/docker", "ff00", "web", "runc");
+    let shown = run(&mut host.configure("docker", &["--remove", "--dry-run"]));
+    assert_eq!(shown.code, Some(1), "{}", shown.stderr);
+    assert!(
+        shown.stderr.contains("redis (0123456789ab)"),
+        "{}",
+        shown.stderr
+    );
+
+    let kept = run(&mut host.configure("docker", &["--remove", "--quiet"]));
+    assert_eq!(kept.code, Some(1), "{}", kept.stderr);
+    let daemon = host.path(DOCKER);
+    assert_eq!(
+        kept.stdout,
+        format!(
+            "the runtime \"onload\" stays in {}: 1 container of it is left, to be removed first: redis (0123456789ab); then run \"onload-ctk runtime configure --runtime docker --remove\"\n",
+            daemon.display()
+        )
+    );
+    let text = host.read(DOCKER);
+    assert!(
+        text.contains("\"path\": \"/usr/bin/onload-container-runtime\""),
+        "{text}"
+    );
+    assert!(!text.contains("cdi"), "{text}");
+
+    fs::remove_dir_all(host.path(&format!("var/lib/docker/containers/{CONTAINER}"))).unwrap();
+    let done = run(&mut host.configure("docker", &["--remove"])).done();
+    assert_eq!(done.stdout, "");
+    assert_eq!(host.read(DOCKER), before);
+    assert_eq!(names_in(&host.path("etc/docker")), ["daemon.json"]);
+}
+
+#[test]
+fn containers_of_docker_are_found_below_its_own_root_and_with_user_namespaces() {
+    for root in ["srv/docker", "srv/docker/100000.100000"] {
+        let host = Small::with(&[(DOCKER, "{\"data-root\": \"/srv/docker\"}"), (WRAPPER, "")]);
+        run(&mut host.configure("docker", &[])).done();
+        docker_container(&host, root, CONTAINER, "redis", "onload");
+        let kept = run(&mut host.configure("docker", &["--remove"]));
+        assert_eq!(kept.code, Some(1), "{root}: {}", kept.stderr);
+        assert!(host.read(DOCKER).contains("onload-container-runtime"));
+    }
+    let host = Small::with(&[(DOCKER, "{\"data-root\": \"/srv/docker\"}"), (WRAPPER, "")]);
+    run(&mut host.configure("docker", &[])).done();
+    docker_container(&host, "var/lib/docker", CONTAINER, "old", "onload");
+    run(&mut host.configure("docker", &["--remove"])).done();
+}
+
+#[test]
+fn while_a_pod_of_containerd_or_crio_has_the_handler_its_entry_stays() {
+    let task = format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{CONTAINER}");
+    let storage = format!("var/lib/containers/storage/overlay-containers/{CONTAINER}/userdata");
+    let cases = [
+        (
+            "containerd",
+            CONTAINERD,
+            format!("{task}/options.json"),
+            "{\"binary_name\":\"/usr/bin/onload-container-runtime\"}",
+        ),
+        (
+            "crio",
+            CRIO,
+            format!("{storage}/config.json"),
+            "{\"annotations\":{\"io.kubernetes.cri-o.RuntimeHandler\":\"onload\"}}",
+        ),
+    ];
+    for (engine, file, state, content) in cases {
+        let host = Small::with(&[(WRAPPER, "")]);
+        let before = host.files();
+        run(&mut host.configure(engine, &[])).done();
+        host.write(&state, content);
+        let kept = run(&mut host.configure(engine, &["--remove"]));
+        assert_eq!(kept.code, Some(1), "{engine}: {}", kept.stderr);
+        assert!(kept.stdout.contains("0123456789ab"), "{}", kept.stdout);
+        assert!(
+            host.read(file).contains("onload-container-runtime"),
+            "{engine}"
+        );
+        fs::remove_file(host.path(&state)).unwrap();
+        run(&mut host.configure(engine, &["--remove"])).done();
+        assert_eq!(host.files(), before, "{engine}");
+    }
+}
+
+#[test]
+fn an_engine_whose_default_is_our_runtime_keeps_its_entry_and_starts() {
+    let cases = [
+        (
+            "docker",
+            DOCKER,
+            DOCKER,
+            "{\"default-runtime\": \"onload\"}",
+        ),
+        (
+            "containerd",
+            CONTAINERD,
+            CONTAINERD,
+            "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"onload\"\n",
+        ),
+        (
+            "crio",
+            CRIO,
+            "etc/crio/crio.conf",
+            "[crio.runtime]\ndefault_runtime = \"onload\"\n",
+        ),
+        (
+            "podman",
+            PODMAN,
+            "etc/containers/containers.conf",
+            "[engine]\nruntime = \"onload\"\n",
+        ),
+    ];
+    for (engine, file, named_in, text) in cases {
+        let host = Small::with(&[(named_in, text), (WRAPPER, "")]);
+        run(&mut host.configure(engine, &[])).done();
+        let kept = run(&mut host.configure(engine, &["--remove"]));
+        assert_eq!(kept.code, Some(1), "{engine}: {}", kept.stderr);
+        assert!(
+            kept.stdout.contains("makes it the default; set another"),
+            "{}",
+            kept.stdout
+        );
+        assert!(
+            host.read(file).contains("onload-container-runtime"),
+            "{engine}"
+        );
+        let other = host.read(named_in).replacen("\"onload\"", "\"runc\"", 1);
+        host.write(named_in, other);
+        run(&mut host.configure(engine, &["--remove"])).done();
+    }
+}
+
+#[test]
+fn where_podmans_containers_cannot_be_told_its_entry_stays_with_the_reason() {
+    let host = Small::with(&[(WRAPPER, "")]);
+    run(&mut host.configure("podman", &[])).done();
+    host.write("var/lib/containers/storage/db.sql", "");
+    let kept = run(&mut host.configure("podman", &["--remove"]));
+    assert_eq!(kept.code, Some(1), "{}", kept.stderr);
+    assert!(
+        kept.stdout
+            .contains("it cannot be told which containers use it"),
+        "{}",
+        kept.stdout
+    );
+    assert!(!host.read(PODMAN).contains("hooks_dir"));
+    fs::remove_file(host.path("var/lib/containers/storage/db.sql")).unwrap();
+    run(&mut host.configure("podman", &["--remove"])).done();
+    assert!(!host.path(PODMAN).exists());
+}
+
+#[test]
+fn the_runtime_behind_ours_is_the_configured_one_else_the_first_that_exists() {
+    let host = Small::with(&[("usr/bin/crun", ""), ("opt/runc", "")]);
+    let behind = || run(&mut on(host.0.path(), &["runtime", "behind"]));
+    assert_eq!(behind().done().stdout, "/usr/bin/crun\n");
+    host.write("usr/bin/runc", "");
+    assert_eq!(behind().done().stdout, "/usr/bin/runc\n");
+    host.write(POLICY, "[runtime]\npath = \"/opt/runc\"\n");
+    assert_eq!(behind().done().stdout, "/opt/runc\n");
+    fs::remove_file(host.path("opt/runc")).unwrap();
+    assert!(behind().refused().contains("there is none"));
+}

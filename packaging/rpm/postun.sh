@@ -5,6 +5,10 @@ if [ "$1" = 0 ]; then
     rm -rf /run/onload-cdi
 fi
 if [ -d /run/systemd/system ]; then
-    systemctl daemon-reload >/dev/null 2>&1 || true
+    if [ "$1" = 0 ]; then
+        onload_ctk_forget_units
+    else
+        systemctl daemon-reload >/dev/null 2>&1 || true
+    fi
 fi
 exit 0

@@ -2,13 +2,22 @@
 
 onload_ctk_units="onload-cdi.service onload-cdi.path onload-cdi.timer"
 
+# The OCI runtime that the containers of ours were made with, from the first step of a removal to the
+# last one, when onload-ctk is gone.
+onload_ctk_behind=/run/onload-ctk-behind
+
 # Before the files go: engines no longer name a program that will not be there, and no engine is
-# offered devices any more. Both take away what is ours and nothing else. What runs keeps running.
+# offered devices any more. Both take away what is ours and nothing else. What runs keeps running. An
+# entry that containers have recorded stays; onload_ctk_leave_runtime gives it a runtime.
 onload_ctk_forget() {
     # Without it the udev rule no longer starts the service.
     rm -rf /run/onload-cdi
+    onload-ctk --quiet runtime behind >"$onload_ctk_behind" 2>/dev/null || rm -f "$onload_ctk_behind"
     for engine in docker containerd crio podman nomad; do
-        onload-ctk --quiet runtime configure --runtime "$engine" --remove ||
+        onload_ctk_status=0
+        onload-ctk --quiet runtime configure --runtime "$engine" --remove || onload_ctk_status=$?
+        # 1: containers are left, which it has said.
+        [ "$onload_ctk_status" -le 1 ] ||
             echo "onload-ctk: $engine keeps its configuration; see above" >&2
     done
     # A host with nothing in it offers nothing: every specification of ours goes, others stay.
@@ -20,9 +29,15 @@ onload_ctk_forget() {
     rmdir /var/run/cdi 2>/dev/null || true
 }
 
+# The files of engines that still lead to our runtime, for containers that have recorded it.
+onload_ctk_entries() {
+    grep -ls /usr/bin/onload-container-runtime /etc/docker/daemon.json /etc/containerd/config.toml \
+        /etc/crio/crio.conf.d/*.conf /etc/containers/containers.conf /etc/containers/containers.conf.d/*.conf || true
+}
+
 # Whether a container runs whose engine calls our runtime again to stop it: containerd's shim keeps
 # the path in a file, conmon (podman, CRI-O) in its arguments.
-onload_ctk_in_use() {
+onload_ctk_running() {
     grep -qs /usr/bin/onload-container-runtime \
         /run/containerd/io.containerd.runtime.v2.task/*/*/options.json \
         /run/containerd/io.containerd.runtime.v2.task/*/*/runtime && return 0
@@ -33,18 +48,45 @@ onload_ctk_in_use() {
     return 1
 }
 
-# After the files are gone: a container that runs could not be stopped without a runtime at that
-# path, so the one behind ours takes its place for as long.
+# Whether containerd has a container that was made with our runtime's path, as ctr and nerdctl do it,
+# running or not. Its database also holds what was deleted: containerd itself says what is left, and
+# where it does not answer what the database holds counts.
+onload_ctk_recorded() {
+    grep -qs /usr/bin/onload-container-runtime \
+        /var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db || return 1
+    namespaces=$(timeout 20 ctr namespaces list --quiet 2>/dev/null) || return 0
+    for namespace in $namespaces; do
+        for id in $(timeout 20 ctr --namespace "$namespace" containers list --quiet 2>/dev/null); do
+            # The options of the runtime are a message of protobuf, in base64.
+            timeout 20 ctr --namespace "$namespace" containers info "$id" 2>/dev/null |
+                sed -n 's/^ *"value": *"\([A-Za-z0-9+/=]*\)".*/\1/p' |
+                while read -r value; do echo "$value" | base64 -d 2>/dev/null; done |
+                grep -qa /usr/bin/onload-container-runtime && return 0
+        done
+    done
+    return 1
+}
+
+onload_ctk_in_use() {
+    [ -n "$(onload_ctk_entries)" ] || onload_ctk_running || onload_ctk_recorded
+}
+
+# After the files are gone: a container that was made with our runtime could be neither stopped nor
+# started without one at that path, so the one behind ours takes its place for as long.
 onload_ctk_leave_runtime() {
+    behind=$(cat "$onload_ctk_behind" 2>/dev/null || true)
+    rm -f "$onload_ctk_behind"
     if [ -e /usr/bin/onload-container-runtime ] || ! onload_ctk_in_use; then
         return 0
     fi
-    for runtime in /usr/bin/runc /usr/sbin/runc /usr/local/sbin/runc /usr/bin/crun /usr/local/bin/crun; do
+    for runtime in "$behind" /usr/bin/runc /usr/sbin/runc /usr/local/sbin/runc /usr/bin/crun /usr/local/bin/crun; do
         [ -x "$runtime" ] || continue
         ln -sf "$runtime" /usr/bin/onload-container-runtime
-        echo "onload-ctk: containers of the runtime \"onload\" are running, so" \
-            "/usr/bin/onload-container-runtime is now a link to $runtime;" \
-            "remove it when they have ended" >&2
+        echo "onload-ctk: containers of the runtime \"onload\" are left, so" \
+            "/usr/bin/onload-container-runtime is now a link to $runtime: they stop as before, and" \
+            "start without the devices that their annotations ask for." >&2
+        echo "onload-ctk: when they are gone, take the runtime \"onload\" out of these files, if any," \
+            "and remove the link: $(onload_ctk_entries | tr '\n' ' ')" >&2
         return 0
     done
 }
@@ -54,4 +96,12 @@ onload_ctk_remove_link() {
     if [ -L /usr/bin/onload-container-runtime ] && ! onload_ctk_in_use; then
         rm -f /usr/bin/onload-container-runtime
     fi
+}
+
+# A run of the service that the removal ended, or that failed before, leaves no trace in
+# "systemctl --failed": its unit is gone.
+onload_ctk_forget_units() {
+    systemctl daemon-reload >/dev/null 2>&1 || true
+    # shellcheck disable=SC2086 # a list of words
+    systemctl reset-failed $onload_ctk_units >/dev/null 2>&1 || true
 }

@@ -8,9 +8,13 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use onload_hooks::config::CONFIG_PATH;
 
+use super::holders;
 use crate::cli::{Configure, Global};
 use crate::config_file::{ConfigDir, ConfigFile, backup_name};
-use crate::engine::{Action, Beside, Decision, Engine, Files, Other, RUNTIME_PATH, policy};
+use crate::engine::holders::Held;
+use crate::engine::{
+    Action, Beside, Decision, Engine, Files, Keep, Other, RUNTIME_NAME, RUNTIME_PATH, policy,
+};
 use crate::exit::Answer;
 use crate::host::{EntryKind, Host};
 use crate::printer::Printer;
@@ -33,7 +37,8 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     }
     let mut engine = EngineFile::open(&host, args)?;
     engine.read(&host, args)?;
-    let decision = engine.decide(args)?;
+    let held = engine.held(&host, args)?;
+    let decision = engine.decide(args, &held)?;
     let mut policy = PolicyFile::open(&host, global, args)?;
     let edited = policy.as_ref().map(|policy| policy.decide(args));
     let edited = edited.transpose()?.flatten();
@@ -48,6 +53,10 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
         if let Some(policy) = &policy {
             policy.show(edited.as_deref(), printer)?;
         }
+        if held.is_held() {
+            printer.warning(engine.what_stays(&held));
+            return Ok(Answer::No);
+        }
         return Ok(Answer::Yes);
     }
     if let (Some(policy), Some(text)) = (&mut policy, &edited) {
@@ -55,6 +64,10 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     }
     let changed = engine.carry_out(&host, &decision, printer)?;
     restart(args, changed, printer)?;
+    if held.is_held() {
+        printer.print(format_args!("{}\n", engine.what_stays(&held)))?;
+        return Ok(Answer::No);
+    }
     Ok(Answer::Yes)
 }
 
@@ -110,9 +123,33 @@ impl EngineFile {
         Ok(())
     }
 
-    fn decide(&self, args: &Configure) -> anyhow::Result<Decision> {
+    /// Who needs the entry that is to be removed.
+    fn held(&self, host: &Host, args: &Configure) -> anyhow::Result<Held> {
+        let now = self.files.now.as_deref();
+        if !args.remove || !self.engine.registers(now).with_context(|| self.what())? {
+            return Ok(Held::By(Vec::new()));
+        }
+        Ok(match self.engine.default_setting(&self.files) {
+            Some(key) => Held::Default(key),
+            None => holders::held(host, self.engine, now),
+        })
+    }
+
+    /// What a removal leaves, and what to do about it.
+    fn what_stays(&self, held: &Held) -> String {
+        let (name, path) = (self.engine.name(), self.shown.display());
+        format!(
+            "the runtime \"{RUNTIME_NAME}\" stays in {path}: {held}; then run \"onload-ctk runtime configure --runtime {name} --remove\""
+        )
+    }
+
+    fn decide(&self, args: &Configure, held: &Held) -> anyhow::Result<Decision> {
+        let keep = match held.is_held() {
+            true => Keep::Runtime,
+            false => Keep::Nothing,
+        };
         let decision = if args.remove {
-            self.engine.remove(&self.files)
+            self.engine.remove(&self.files, keep)
         } else {
             self.engine.configure(&self.files)
         };

@@ -1,11 +1,13 @@
 //! The commands, one a file: what each reads, decides and prints.
 
+pub mod behind;
 pub mod check;
 pub mod completion;
 pub mod configure;
 pub mod discover;
 pub mod explain;
 pub mod generate;
+mod holders;
 pub mod inject;
 pub mod list;
 pub mod man;

@@ -12,7 +12,7 @@ use super::toml::{
     add_text, array, get, parse, prune, remove, remove_section, render, section, texts,
 };
 use super::{
-    Before, Beside, EngineError, Other, POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, Wanted,
+    Before, Beside, EngineError, Keep, Other, POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, Wanted,
     warn_of_spec_dirs,
 };
 
@@ -25,6 +25,7 @@ const NEW_VERSION: i64 = 2;
 const NEWEST_VERSION: i64 = 4;
 /// The shim that runs runc and whatever has its command line.
 const RUNTIME_TYPE: &str = "io.containerd.runc.v2";
+pub(super) const DEFAULT: &str = "default_runtime_name";
 /// Annotations of the pod, and of its containers, that a runtime gets to see.
 const ANNOTATIONS: [&str; 2] = ["pod_annotations", "container_annotations"];
 /// What is not taken over from the runtime that ours stands in for.
@@ -207,12 +208,7 @@ type Values = Vec<(String, Value)>;
 /// The settings of the runtime that ours stands in for, runc where there is such a one: a pod of ours
 /// must not differ in its cgroup driver (`SystemdCgroup`) from all others.
 fn stood_in_for(document: &DocumentMut, layout: &Layout) -> (Values, Values) {
-    let default = [
-        "plugins",
-        layout.plugin,
-        "containerd",
-        "default_runtime_name",
-    ];
+    let default = ["plugins", layout.plugin, "containerd", DEFAULT];
     let default = get(document, &default).and_then(Item::as_str);
     let names = ["runc"].into_iter().chain(default);
     let found = names
@@ -305,13 +301,32 @@ pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
     Ok(runtime.is_some_and(is_our_runtime))
 }
 
-pub(super) fn without_ours(now: &str, was: Before<'_>) -> Result<Option<String>, EngineError> {
+/// Whether our runtime is the default one of the CRI plugin.
+pub(super) fn is_default(text: &str) -> Result<bool, EngineError> {
+    let document = parse(text)?;
+    let layout = Layout::of(&document)?;
+    let key = ["plugins", layout.plugin, "containerd", DEFAULT];
+    Ok(get(&document, &key).and_then(Item::as_str) == Some(RUNTIME_NAME))
+}
+
+/// Where shims keep their bundles, as the file says it.
+pub(super) fn state_dir(now: &str) -> Result<Option<String>, EngineError> {
+    let state = parse(now)?;
+    let state = state.get("state").and_then(Item::as_str);
+    Ok(state.map(str::to_owned))
+}
+
+pub(super) fn without_ours(
+    now: &str,
+    was: Before<'_>,
+    keep: Keep,
+) -> Result<Option<String>, EngineError> {
     let mut document = parse(now)?;
     let layout = Layout::of(&document)?;
     let before = was.text().map(parse).transpose()?;
     let in_before = |path: &[&str]| before.as_ref().and_then(|before| get(before, path));
     let runtime = layout.runtime(RUNTIME_NAME);
-    if is_ours(now)? && in_before(&runtime).is_none() {
+    if keep == Keep::Nothing && is_ours(now)? && in_before(&runtime).is_none() {
         remove_section(&mut document, &runtime);
         prune(&mut document, &runtime[..4], before.as_deref());
     }

@@ -26,6 +26,15 @@ const OWN: [&str; 5] = [
     "inherit_default_runtime",
 ];
 
+pub(super) const DEFAULT: &str = "default_runtime";
+
+/// Whether a file makes our runtime the default one.
+pub(super) fn is_default(text: &str) -> Result<bool, EngineError> {
+    let document = parse(text)?;
+    let default = get(&document, &["crio", "runtime", DEFAULT]);
+    Ok(default.and_then(Item::as_str) == Some(RUNTIME_NAME))
+}
+
 pub(super) fn beside() -> Vec<Beside> {
     vec![
         Beside::File("/etc/crio/crio.conf".into()),
@@ -91,7 +100,7 @@ fn stood_in_for(documents: &[&DocumentMut]) -> Vec<(String, Value)> {
         let found = documents.iter().rev().find_map(|d| get(d, path));
         found.cloned()
     };
-    let default = last(&["crio", "runtime", "default_runtime"]);
+    let default = last(&["crio", "runtime", DEFAULT]);
     let default = default.as_ref().and_then(Item::as_str);
     let names = default.into_iter().chain(["crun", "runc"]);
     let mut runtimes = names.filter_map(|name| {

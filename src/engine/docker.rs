@@ -6,13 +6,14 @@
 use serde_json::{Value, json};
 
 use super::json::JsonText;
-use super::{Before, EngineError, RUNTIME_NAME, RUNTIME_PATH, Wanted, warn_of_spec_dirs};
+use super::{Before, EngineError, Keep, RUNTIME_NAME, RUNTIME_PATH, Wanted, warn_of_spec_dirs};
 
 pub(super) const FILE: &str = "/etc/docker/daemon.json";
 
 const CDI: [&str; 2] = ["features", "cdi"];
 const RUNTIME: [&str; 2] = ["runtimes", RUNTIME_NAME];
 const SPEC_DIRS: &str = "cdi-spec-dirs";
+pub(super) const DEFAULT: &str = "default-runtime";
 
 pub(super) fn wanted(old: Option<&str>) -> Result<Wanted, EngineError> {
     let mut json = JsonText::parse(old.unwrap_or_default())?;
@@ -49,14 +50,29 @@ pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
     Ok(runtime.is_some_and(|runtime| is_our_runtime(&runtime)))
 }
 
-pub(super) fn without_ours(now: &str, was: Before<'_>) -> Result<Option<String>, EngineError> {
+/// Whether our runtime is the default one: dockerd does not start without it.
+pub(super) fn is_default(text: &str) -> Result<bool, EngineError> {
+    Ok(JsonText::parse(text)?.get(&[DEFAULT])? == Some(json!(RUNTIME_NAME)))
+}
+
+/// Where containers are, as the file says it.
+pub(super) fn data_root(now: &str) -> Result<Option<String>, EngineError> {
+    let root = JsonText::parse(now)?.get(&["data-root"])?;
+    Ok(root.and_then(|root| root.as_str().map(str::to_owned)))
+}
+
+pub(super) fn without_ours(
+    now: &str,
+    was: Before<'_>,
+    keep: Keep,
+) -> Result<Option<String>, EngineError> {
     let mut json = JsonText::parse(now)?;
     let before = was.text().map(JsonText::parse).transpose()?;
     let in_before = |path: &[&str]| match &before {
         Some(before) => before.get(path),
         None => Ok(None),
     };
-    if is_ours(now)? && in_before(&RUNTIME)?.is_none() {
+    if keep == Keep::Nothing && is_ours(now)? && in_before(&RUNTIME)?.is_none() {
         json.remove(&RUNTIME)?;
     }
     if json.get(&CDI)? == Some(json!(true)) {

@@ -8,6 +8,7 @@ mod containerd;
 mod crio;
 mod docker;
 mod hcl;
+pub mod holders;
 mod json;
 mod nomad;
 mod podman;
@@ -98,6 +99,15 @@ pub struct Decision {
     pub backup: Action,
     /// What people should look at.
     pub warnings: Vec<String>,
+}
+
+/// What a removal leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Nothing of ours.
+    Nothing,
+    /// The entry of our runtime, for the containers that have recorded it.
+    Runtime,
 }
 
 /// What a file was before us.
@@ -266,7 +276,10 @@ impl Engine {
             return Ok(decision(Action::Keep, Action::Keep));
         }
         let Some(text) = wanted.text else {
-            return Ok(decision(self.remove(files)?.file, Action::Keep));
+            return Ok(decision(
+                self.remove(files, Keep::Nothing)?.file,
+                Action::Keep,
+            ));
         };
         let backup = match &files.now {
             _ if self.is_drop_in() => Action::Keep,
@@ -287,12 +300,61 @@ impl Engine {
         files.before.is_some() || files.now.as_ref().is_some_and(named)
     }
 
+    /// Where the engine keeps what it knows of its containers, as its file says.
+    ///
+    /// # Errors
+    /// The text is not understood.
+    pub fn state_dir(self, now: Option<&str>) -> Result<PathBuf, EngineError> {
+        let now = now.unwrap_or_default();
+        let (named, default) = match self {
+            Engine::Docker | Engine::Nomad => (docker::data_root(now)?, "/var/lib/docker"),
+            Engine::Containerd => (containerd::state_dir(now)?, "/run/containerd"),
+            Engine::Crio | Engine::Podman => (None, "/var/lib/containers/storage"),
+        };
+        Ok(named.map_or_else(|| PathBuf::from(default), PathBuf::from))
+    }
+
+    /// Whether a text registers our runtime for containers, which have to be looked for then.
+    ///
+    /// # Errors
+    /// The text is not understood.
+    pub fn registers(self, now: Option<&str>) -> Result<bool, EngineError> {
+        let Some(now) = now.filter(|now| now.contains(RUNTIME_NAME)) else {
+            return Ok(false);
+        };
+        match self {
+            // Docker's, which Nomad asks for them.
+            Engine::Nomad => Ok(false),
+            Engine::Podman => podman::registers(now),
+            Engine::Docker | Engine::Containerd | Engine::Crio => self.is_ours(now),
+        }
+    }
+
+    /// The setting that makes our runtime the engine's default, if one of the files does. One that is
+    /// not understood says nothing: the engine does not understand it either.
+    #[must_use]
+    pub fn default_setting(self, files: &Files) -> Option<&'static str> {
+        type IsDefault = fn(&str) -> Result<bool, EngineError>;
+        let (key, is_default): (_, IsDefault) = match self {
+            Engine::Docker => (docker::DEFAULT, docker::is_default),
+            Engine::Containerd => (containerd::DEFAULT, containerd::is_default),
+            Engine::Crio => (crio::DEFAULT, crio::is_default),
+            Engine::Podman => (podman::DEFAULT, podman::is_default),
+            Engine::Nomad => return None,
+        };
+        let now = files.now.iter();
+        let mut texts = now.chain(files.others.iter().map(|other| &other.text));
+        let named = texts.any(|text| is_default(text).unwrap_or(false));
+        named.then_some(key)
+    }
+
     /// What to do so that the engine no longer knows us: the file as it was before us where nobody
-    /// changed it since, else the file without what is ours.
+    /// changed it since, else the file without what is ours. Where containers have recorded the
+    /// runtime (`keep`), its entry and the backup stay until they are gone.
     ///
     /// # Errors
     /// [`EngineError`]: the file has to stay as it is.
-    pub fn remove(self, files: &Files) -> Result<Decision, EngineError> {
+    pub fn remove(self, files: &Files, keep: Keep) -> Result<Decision, EngineError> {
         let before = match files.before.as_deref() {
             None => Before::Unknown,
             Some(NO_FILE) => Before::Absent,
@@ -303,17 +365,20 @@ impl Engine {
             Some(_) if !Engine::has_trace(files) => Action::Keep,
             Some(now) if before == Before::Unknown && !self.is_ours(now)? => Action::Keep,
             Some(now) if before == Before::Text(now) => Action::Keep,
-            Some(now) if self.is_as_left(now, before, &files.others) => match before.text() {
-                Some(before) => Action::Write(before.to_owned()),
-                None => Action::Remove,
-            },
-            Some(now) => match self.without_ours(now, before, &files.others)? {
+            Some(now) if keep == Keep::Nothing && self.is_as_left(now, before, &files.others) => {
+                match before.text() {
+                    Some(before) => Action::Write(before.to_owned()),
+                    None => Action::Remove,
+                }
+            }
+            Some(now) => match self.without_ours(now, before, &files.others, keep)? {
                 Some(text) if text == now => Action::Keep,
                 Some(text) => Action::Write(text),
                 None => Action::Remove,
             },
         };
         let backup = match before {
+            _ if keep == Keep::Runtime => Action::Keep,
             Before::Unknown => Action::Keep,
             Before::Absent | Before::Text(_) => Action::Remove,
         };
@@ -324,9 +389,15 @@ impl Engine {
         })
     }
 
+    /// Whether a text is what we made of the one before, or what an earlier removal left of that
+    /// while there were containers.
     fn is_as_left(self, now: &str, before: Before<'_>, others: &[Other]) -> bool {
         let wanted = self.wanted(before.text(), others);
-        wanted.is_ok_and(|wanted| wanted.text.as_deref() == Some(now))
+        let Some(wanted) = wanted.ok().and_then(|wanted| wanted.text) else {
+            return false;
+        };
+        let kept = || self.without_ours(&wanted, before, others, Keep::Runtime);
+        wanted == now || kept().is_ok_and(|kept| kept.as_deref() == Some(now))
     }
 
     fn wanted(self, old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
@@ -356,12 +427,15 @@ impl Engine {
         now: &str,
         before: Before<'_>,
         others: &[Other],
+        keep: Keep,
     ) -> Result<Option<String>, EngineError> {
         match self {
-            Engine::Docker => docker::without_ours(now, before),
-            Engine::Containerd => containerd::without_ours(now, before),
+            Engine::Docker => docker::without_ours(now, before, keep),
+            Engine::Containerd => containerd::without_ours(now, before, keep),
+            // Nothing but the runtime is in it.
+            Engine::Crio if keep == Keep::Runtime => Ok(Some(now.to_owned())),
             Engine::Crio => crio::without_ours(now),
-            Engine::Podman => podman::without_ours(now, others),
+            Engine::Podman => podman::without_ours(now, others, keep),
             Engine::Nomad => nomad::without_ours(now),
         }
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Value};
 
 use super::toml::{add_text, array, get, parse, prune, remove, render, section, texts};
-use super::{Beside, EngineError, Other, RUNTIME_NAME, RUNTIME_PATH, Wanted};
+use super::{Beside, EngineError, Keep, Other, RUNTIME_NAME, RUNTIME_PATH, Wanted};
 
 pub(super) const FILE: &str = "/etc/containers/containers.conf.d/99-onload-ctk.conf";
 
@@ -23,6 +23,15 @@ const HEADER: &str = "\
 const HOOKS: [&str; 2] = ["engine", "hooks_dir"];
 const RUNTIMES: [&str; 2] = ["engine", "runtimes"];
 const RUNTIME: [&str; 3] = ["engine", "runtimes", RUNTIME_NAME];
+
+pub(super) const DEFAULT: &str = "runtime";
+
+/// Whether a file makes our runtime the default one.
+pub(super) fn is_default(text: &str) -> Result<bool, EngineError> {
+    let document = parse(text)?;
+    let default = get(&document, &["engine", DEFAULT]);
+    Ok(default.and_then(Item::as_str) == Some(RUNTIME_NAME))
+}
 
 pub(super) fn beside() -> Vec<Beside> {
     vec![
@@ -104,10 +113,11 @@ pub(super) fn wanted(old: Option<&str>, others: &[Other]) -> Result<Wanted, Engi
         let found = found.to_string().trim().to_owned();
         return Err(EngineError::Taken { found });
     }
+    let has_list = get(&document, &HOOKS).is_some();
     let engine = section(&mut document, &["engine"])?;
     engine.set_implicit(false);
     let hooks = array(engine, HOOKS[1])?;
-    if old.is_none() {
+    if !has_list {
         *hooks = said.hooks.iter().collect::<Array>();
     }
     add_text(hooks, HOOKS_DIR);
@@ -131,15 +141,23 @@ fn is_our_runtime(runtime: &Item) -> bool {
     texts(Some(runtime)).any(|path| path == RUNTIME_PATH)
 }
 
+pub(super) fn registers(text: &str) -> Result<bool, EngineError> {
+    Ok(get(&*parse(text)?, &RUNTIME).is_some_and(is_our_runtime))
+}
+
 pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
     let document = parse(text)?;
     let hooks = texts(get(&document, &HOOKS)).any(|dir| dir == HOOKS_DIR);
     Ok(hooks || get(&document, &RUNTIME).is_some_and(is_our_runtime))
 }
 
-pub(super) fn without_ours(now: &str, others: &[Other]) -> Result<Option<String>, EngineError> {
+pub(super) fn without_ours(
+    now: &str,
+    others: &[Other],
+    keep: Keep,
+) -> Result<Option<String>, EngineError> {
     let mut document = parse(now)?;
-    if get(&document, &RUNTIME).is_some_and(is_our_runtime) {
+    if keep == Keep::Nothing && get(&document, &RUNTIME).is_some_and(is_our_runtime) {
         remove(&mut document, &RUNTIME);
         prune(&mut document, &RUNTIMES, None);
     }
@@ -148,7 +166,11 @@ pub(super) fn without_ours(now: &str, others: &[Other]) -> Result<Option<String>
     if document.is_empty() {
         return Ok(None);
     }
-    Ok(Some(render(&document, now).replacen(HEADER, "", 1)))
+    let text = render(&document, now);
+    Ok(Some(match keep {
+        Keep::Runtime => text,
+        Keep::Nothing => text.replacen(HEADER, "", 1),
+    }))
 }
 
 /// A list that says no more than the files before ours goes altogether.

@@ -99,7 +99,7 @@ fn configured(engine: Engine, files: Files) -> Files {
 }
 
 fn removed(engine: Engine, files: Files) -> Files {
-    let decision = engine.remove(&files).unwrap();
+    let decision = engine.remove(&files, Keep::Nothing).unwrap();
     after(files, decision)
 }
 
@@ -371,6 +371,92 @@ fn what_was_there_is_given_back_to_the_byte() {
     }
 }
 
+/// What a removal leaves while containers have recorded the runtime.
+fn kept(engine: Engine, files: Files) -> Files {
+    let decision = engine.remove(&files, Keep::Runtime).unwrap();
+    after(files, decision)
+}
+
+#[test]
+fn while_there_are_containers_the_runtime_alone_stays_and_the_rest_comes_back_later() {
+    let texts = [
+        (Engine::Docker, None),
+        (Engine::Docker, Some(DAEMON)),
+        (Engine::Docker, Some("{\"features\":{\"cdi\":false}}")),
+        (Engine::Containerd, None),
+        (Engine::Containerd, Some(CONTAINERD_2)),
+        (Engine::Containerd, Some("version = 3")),
+        (Engine::Crio, None),
+        (Engine::Podman, None),
+    ];
+    for (engine, now) in texts {
+        let first = configured(engine, files(now));
+        let kept_once = kept(engine, first.clone());
+        let text = kept_once.now.as_deref();
+        assert!(engine.registers(text).unwrap(), "{engine:?} {text:?}");
+        assert!(text.unwrap().contains(RUNTIME_PATH), "{engine:?} {text:?}");
+        assert_eq!(kept_once.before, first.before, "{engine:?}");
+        assert_eq!(kept(engine, kept_once.clone()).now, kept_once.now);
+
+        let back = removed(engine, kept_once.clone());
+        assert_eq!(back.now.as_deref(), now, "{engine:?}");
+        assert_eq!(back.before, None, "{engine:?}");
+
+        let again = configured(engine, kept_once);
+        assert!(engine.registers(again.now.as_deref()).unwrap());
+        assert_eq!(again.before, first.before, "{engine:?}");
+        assert_eq!(removed(engine, again).now.as_deref(), now, "{engine:?}");
+    }
+}
+
+#[test]
+fn what_is_kept_for_containers_is_the_runtime_and_no_device() {
+    let docker = kept(Engine::Docker, configured(Engine::Docker, files(None)));
+    assert_eq!(
+        docker.now.unwrap(),
+        format!(
+            "{{\n  \"runtimes\": {{\n    \"onload\": {{\n      \"path\": \"{RUNTIME_PATH}\"\n    }}\n  }}\n}}\n"
+        )
+    );
+    let podman = kept(Engine::Podman, configured(Engine::Podman, files(None)));
+    let text = podman.now.unwrap();
+    assert!(!text.contains("hooks_dir"), "{text}");
+    let containerd = configured(Engine::Containerd, files(Some(CONTAINERD_2)));
+    let text = kept(Engine::Containerd, containerd).now.unwrap();
+    assert!(text.contains("enable_cdi = false # not yet"), "{text}");
+}
+
+#[test]
+fn only_a_file_that_registers_the_runtime_has_containers_looked_for() {
+    for engine in [
+        Engine::Docker,
+        Engine::Containerd,
+        Engine::Crio,
+        Engine::Podman,
+    ] {
+        let ours = configured(engine, files(None)).now;
+        assert!(engine.registers(ours.as_deref()).unwrap(), "{engine:?}");
+        assert!(!engine.registers(None).unwrap(), "{engine:?}");
+    }
+    let hooks = "[engine]\nhooks_dir = [\"/usr/share/onload-ctk/hooks.d/podman\"]\n";
+    assert!(!Engine::Podman.registers(Some(hooks)).unwrap());
+    assert!(!Engine::Docker.registers(Some(DAEMON)).unwrap());
+    assert!(!Engine::Docker.registers(Some("{ broken")).unwrap());
+    let nomad = configured(Engine::Nomad, files(None)).now;
+    assert!(!Engine::Nomad.registers(nomad.as_deref()).unwrap());
+}
+
+#[test]
+fn containers_are_looked_for_where_the_engines_file_says() {
+    let dir = |engine: Engine, text: Option<&str>| engine.state_dir(text).unwrap();
+    let docker = Some("{\"data-root\": \"/srv/docker\"}");
+    assert_eq!(dir(Engine::Docker, docker), Path::new("/srv/docker"));
+    assert_eq!(dir(Engine::Docker, None), Path::new("/var/lib/docker"));
+    let containerd = Some("version = 2\nstate = \"/run/other\"\n");
+    assert_eq!(dir(Engine::Containerd, containerd), Path::new("/run/other"));
+    assert_eq!(dir(Engine::Containerd, None), Path::new("/run/containerd"));
+}
+
 #[test]
 fn removing_what_was_never_there_changes_nothing() {
     for (engine, now) in [
@@ -380,11 +466,11 @@ fn removing_what_was_never_there_changes_nothing() {
         (Engine::Crio, "[crio]\n"),
         (Engine::Podman, "[engine]\n"),
     ] {
-        let decision = engine.remove(&files(Some(now))).unwrap();
+        let decision = engine.remove(&files(Some(now)), Keep::Nothing).unwrap();
         assert_eq!(decision.file, Action::Keep, "{engine:?} {now}");
     }
     for engine in ENGINES {
-        let decision = engine.remove(&files(None)).unwrap();
+        let decision = engine.remove(&files(None), Keep::Nothing).unwrap();
         assert_eq!(decision.file, Action::Keep, "{engine:?}");
     }
 }
@@ -467,7 +553,7 @@ fn what_somebody_else_added_to_a_file_that_we_made_stays() {
                 );
             }
             // What is not told from ours is left to people.
-            None => assert!(engine.remove(&files).is_err(), "{engine:?}"),
+            None => assert!(engine.remove(&files, Keep::Nothing).is_err(), "{engine:?}"),
         }
     }
 }

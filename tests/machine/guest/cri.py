@@ -78,22 +78,31 @@ class Cri:
 
         Annotations are the pod's: a kubelet gives none of them to the container, containerd hands them on.
         """
-        sandbox = message(
-            (1, message((1, name), (2, name), (3, "default"))), (3, log_dir), (7, annotations),
-            (8, message((1, "system.slice"), (2, message((1, message(*NAMESPACES)))))))
+        sandbox = self.sandbox(name, annotations, log_dir)
         pod = self.call("RunPodSandbox", message((1, sandbox), (2, handler)))[1].decode()
         try:
-            # LinuxContainerSecurityContext: 3 namespace_options, 7 readonly_rootfs.
-            security = message((3, message(*NAMESPACES)), (7, int(read_only)))
-            config = message(
-                (1, message((1, name))), (2, message((1, image))), (3, argv), (11, f"{name}.log"),
-                (15, message((2, security))), (17, [message((1, device)) for device in devices]))
-            container = self.call("CreateContainer", message((1, pod), (2, config), (3, sandbox)))[1].decode()
-            self.call("StartContainer", message((1, container)))
+            return pod, self.add(pod, sandbox, name, image, argv, devices, read_only)
         except grpc.RpcError:
             self.remove(pod)
             raise
-        return pod, container
+
+    @staticmethod
+    def sandbox(name, annotations, log_dir):
+        """The configuration of a pod, which a kubelet repeats for each of its containers."""
+        return message(
+            (1, message((1, name), (2, name), (3, "default"))), (3, log_dir), (7, annotations),
+            (8, message((1, "system.slice"), (2, message((1, message(*NAMESPACES)))))))
+
+    def add(self, pod, sandbox, name, image, argv, devices=(), read_only=False):
+        """A container in a pod that runs; its id."""
+        # LinuxContainerSecurityContext: 3 namespace_options, 7 readonly_rootfs.
+        security = message((3, message(*NAMESPACES)), (7, int(read_only)))
+        config = message(
+            (1, message((1, name))), (2, message((1, image))), (3, list(argv)), (11, f"{name}.log"),
+            (15, message((2, security))), (17, [message((1, device)) for device in devices]))
+        container = self.call("CreateContainer", message((1, pod), (2, config), (3, sandbox)))[1].decode()
+        self.call("StartContainer", message((1, container)))
+        return container
 
     def execute(self, container, argv):
         """Exit status and output."""

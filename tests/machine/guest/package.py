@@ -12,6 +12,7 @@ from pathlib import Path
 
 import devices
 import engines
+import removal
 import report
 from report import Part, check, must, run
 
@@ -189,6 +190,10 @@ def configured():
     for name, command in asks.items():
         done = run(*command, "localhost/debian13:1", "probe", "node=/dev/onload", timeout=90)
         check(f"after configure, {name}: the node opens", "node=/dev/onload open" in done.out, done)
+    for engine, words in {"docker": "CDI device injection failed: unresolvable CDI devices onload.dev/nic=none",
+                          "podman": "setting up CDI devices: unresolvable CDI devices onload.dev/nic=none"}.items():
+        done = run(engine, "run", "--rm", "--device=onload.dev/nic=none", "localhost/debian13:1", "true", timeout=90)
+        check(f"{engine} says of a device that is not there what the page on troubleshooting says", words in done.err, done)
     refused = docker("run", "--rm", "--network=host", "--runtime=onload", "--annotation=onload.dev/vfio=x", "localhost/debian13:1", "true")
     check("a class that --allow does not name is refused", refused.status != 0 and "vfio" in refused.err, refused)
     plain_engines("configured")
@@ -296,9 +301,15 @@ def blocks():
 def pages(found):
     names_here = {"docker.io/library/debian:13": "localhost/debian13:1", "debian:13": "localhost/debian13:1",
                   "docker.io/library/redis:7": "localhost/redis:1", "redis:7": "localhost/redis:1", "mlx5_0": found["rdma"],
-                  "0000:81:10.0": found["vfio"][0][0], "ens1f0": found["interfaces"][0]}
+                  "0000:81:10.0": found["vfio"][0][0], "0000:81:00.0": found["functions"][0], "ens1f0": found["interfaces"][0],
+                  "echo 512 >": "echo 48 >"}
     written = []
     for page, place, text in blocks():
+        makes_functions = "sriov_numvfs" in text
+        if makes_functions:
+            # From the beginning, as the page has it.
+            virtual_functions(found["functions"][0], 0)
+            quiet()
         for name, here in names_here.items():
             text = text.replace(name, here)
         if place.startswith("ini "):
@@ -310,6 +321,10 @@ def pages(found):
         command = ["bash", "-euo", "pipefail", "-c", text]
         done = run(*(engines.as_tester(*command) if place == "sh guest-user" else command), timeout=240, cwd="/")
         check(f"{page}: {text.splitlines()[0][:70]}", done.status == 0, f"{text}\n{done}")
+        if makes_functions:
+            function = found["vfio"][0][0]
+            driver = os.path.basename(os.path.realpath(f"/sys/bus/pci/devices/{function}/driver"))
+            check(f"{page}: the function is vfio's and is offered", driver == "vfio-pci" and wait_until(lambda: function in names("vfio")), f"{driver}\n{names('vfio')}")
     for path in written:
         path.unlink()
 
@@ -397,19 +412,11 @@ def second_boot():
         check("and its nodes open", "node=/dev/onload open" in done.out, done)
         policy = Path("/etc/onload-ctk/config.toml").read_text()
         check("and the operator's policy as it was", re.search(r'^allow = \[.*"nic"', policy, re.M), policy)
-    with Part("removal"):
-        done = run("dpkg", "-r", "onload-ctk", timeout=180)
-        check("dpkg -r", done.status == 0, done)
-        check("removal leaves containers running", docker("inspect", "-f", "{{.State.Running}}", NAME, "kept", "by-cdi").out.split() == ["true"] * 3)
-        check("and says what it left for one of ours", "is now a link to" in done.err + done.out, done)
-        stopped = docker("rm", "-f", "kept")
-        check("a container of our runtime can be stopped", stopped.status == 0, stopped)
+    docker("rm", "-f", "kept", "by-cdi")
+    removal.with_containers_left()
+    with Part("after the last container"):
         check("the engines know nothing of us", Path("/etc/docker/daemon.json").read_text() == DOCKER and Path("/etc/containerd/config.toml").read_text() == CONTAINERD,
               Path("/etc/docker/daemon.json").read_text() + Path("/etc/containerd/config.toml").read_text())
-        check("no specification is left", not specs(), specs().keys())
-        docker("rm", "-f", "by-cdi")
-        stopped = docker("rm", "-f", NAME)
-        check("another one, that docker would start again, too", stopped.status == 0, stopped)
         done = run("dpkg", "-P", "onload-ctk", timeout=180)
         check("dpkg -P", done.status == 0, done)
         before = set(PHASE.read_text().splitlines())

@@ -1,0 +1,287 @@
+//! Containers that have recorded our runtime, as the engines keep it on disk. An engine finds a
+//! container's runtime by that record, so what it names has to work until the last of them is gone.
+//!
+//! docker keeps the name (`HostConfig.Runtime`) and starts a stopped container with it
+//! (moby, `daemon/start.go`); podman keeps the name and can neither stop nor remove a running container
+//! whose name it does not find (podman, `libpod/sqlite_state_internal.go`, `finalizeCtrSqlite`); so
+//! does CRI-O; containerd's CRI keeps it for the pod's sandbox, and asks for it again for each further
+//! container of the pod (containerd, `internal/cri/server/container_create.go`).
+
+use std::fmt;
+
+use serde::Deserialize;
+
+use super::{RUNTIME_NAME, RUNTIME_PATH};
+
+/// Names of containers that one line shows.
+const SHOWN: usize = 5;
+/// Characters of an id that people type.
+const SHORT_ID: usize = 12;
+
+/// A container that has recorded our runtime.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holder {
+    /// Its id.
+    pub id: String,
+    /// Its name; empty where it has none.
+    pub name: String,
+}
+
+impl Holder {
+    fn new(id: &str, name: &str) -> Self {
+        Holder {
+            id: id.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+}
+
+/// Who has recorded our runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// These, or nobody where there is none.
+    By(Vec<Holder>),
+    /// A setting makes it the default: an engine without it does not start, or starts nothing.
+    Default(&'static str),
+    /// It could not be told, which counts as held: the reason.
+    Unknown(String),
+}
+
+impl Held {
+    /// Whether an entry has to stay.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        *self != Held::By(Vec::new())
+    }
+}
+
+/// The containers in a few words.
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let holders = match self {
+            Held::Unknown(reason) => {
+                return write!(f, "it cannot be told which containers use it: {reason}");
+            }
+            Held::Default(key) => return write!(f, "{key} makes it the default; set another"),
+            Held::By(holders) => holders,
+        };
+        match holders.len() {
+            1 => write!(f, "1 container of it is left, to be removed first:")?,
+            count => write!(f, "{count} containers of it are left, to be removed first:")?,
+        }
+        for (index, holder) in holders.iter().take(SHOWN).enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            let short = holder.id.get(..SHORT_ID).unwrap_or(&holder.id);
+            match holder.name.as_str() {
+                "" => write!(f, "{comma} {short}")?,
+                name => write!(f, "{comma} {name} ({short})")?,
+            }
+        }
+        let more = holders.len().saturating_sub(SHOWN);
+        if more > 0 {
+            write!(f, " and {more} more")?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+struct HostConfig {
+    #[serde(rename = "Runtime", default)]
+    runtime: String,
+}
+
+#[derive(Deserialize)]
+struct ConfigV2 {
+    #[serde(rename = "Name", default)]
+    name: String,
+}
+
+/// A container of docker, by its `hostconfig.json` and its `config.v2.json`; none where it has
+/// another runtime. Docker loads no container whose files it does not understand.
+#[must_use]
+pub fn of_docker(id: &str, host_config: &[u8], config: &[u8]) -> Option<Holder> {
+    let host_config: HostConfig = serde_json::from_slice(host_config).ok()?;
+    if host_config.runtime != RUNTIME_NAME {
+        return None;
+    }
+    let config: Option<ConfigV2> = serde_json::from_slice(config).ok();
+    let name = config.map(|config| config.name).unwrap_or_default();
+    Some(Holder::new(id, name.trim_start_matches('/')))
+}
+
+#[derive(Deserialize)]
+struct OciConfig {
+    #[serde(default)]
+    annotations: std::collections::BTreeMap<String, String>,
+}
+
+impl OciConfig {
+    fn annotation(&self, key: &str) -> &str {
+        self.annotations.get(key).map_or("", String::as_str)
+    }
+}
+
+/// A container of CRI-O, by the `config.json` that it keeps with the container's storage; none where
+/// it has another handler, or is podman's.
+#[must_use]
+pub fn of_crio(id: &str, config: &[u8]) -> Option<Holder> {
+    let config: OciConfig = serde_json::from_slice(config).ok()?;
+    let handler = config.annotation("io.kubernetes.cri-o.RuntimeHandler");
+    (handler == RUNTIME_NAME)
+        .then(|| Holder::new(id, config.annotation("io.kubernetes.cri-o.Name")))
+}
+
+/// A container of containerd's CRI that has a shim, by what the shim keeps in the bundle: its options,
+/// which hold the path of the OCI runtime, and `config.json`.
+#[must_use]
+pub fn of_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<Holder> {
+    memchr::memmem::find(options, RUNTIME_PATH.as_bytes())?;
+    let config: Option<OciConfig> = serde_json::from_slice(config).ok();
+    let name = config.map(|config| {
+        let pod = config.annotation("io.kubernetes.cri.sandbox-name");
+        match config.annotation("io.kubernetes.cri.container-name") {
+            "" => pod.to_owned(),
+            container => format!("{pod}/{container}"),
+        }
+    });
+    Some(Holder::new(id, &name.unwrap_or_default()))
+}
+
+/// What podman is asked to print of each container.
+pub const PODMAN_FORMAT: &str = "{{.ID}} {{.OCIRuntime}} {{.Name}}";
+
+/// The containers in what podman printed.
+#[must_use]
+pub fn of_podman(printed: &str) -> Vec<Holder> {
+    let fields = printed.lines().filter_map(|line| {
+        let (id, rest) = line.split_once(' ')?;
+        let (runtime, name) = rest.split_once(' ')?;
+        (runtime == RUNTIME_NAME).then(|| Holder::new(id, name))
+    });
+    fields.collect()
+}
+
+/// A container whose monitor runs, by the monitor's arguments: conmon is told the path of the
+/// runtime, the id and the name, by podman and by CRI-O (conmon(8)). A user's podman is seen by
+/// this alone.
+#[must_use]
+pub fn of_conmon(cmdline: &[u8]) -> Option<Holder> {
+    let words: Vec<&[u8]> = cmdline.split(|byte| *byte == 0).collect();
+    let after = |options: [&[u8]; 2]| {
+        let mut pairs = words.windows(2);
+        pairs.find_map(|pair| match pair {
+            [option, value] if options.contains(option) => Some(String::from_utf8_lossy(value)),
+            _ => None,
+        })
+    };
+    let program = words.first()?.rsplit(|byte| *byte == b'/').next()?;
+    let runtime = after([b"-r", b"--runtime"])?;
+    (program == b"conmon" && runtime == RUNTIME_PATH).then(|| {
+        let id = after([b"-c", b"--cid"]).unwrap_or_default();
+        Holder::new(&id, &after([b"-n", b"--name"]).unwrap_or_default())
+    })
+}
+
+/// Whether a monitor belongs to podman, which tells it what to run at the end.
+#[must_use]
+pub fn is_podmans(cmdline: &[u8]) -> bool {
+    let mut words = cmdline.split(|byte| *byte == 0);
+    words.any(|word| word == b"--exit-command")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn a_container_of_docker_holds_the_name_that_its_host_configuration_has() {
+        let name = br#"{"ID":"01","Name":"/redis","State":{"Running":false}}"#;
+        let ours = of_docker(ID, br#"{"Memory":0,"Runtime":"onload"}"#, name);
+        assert_eq!(ours, Some(Holder::new(ID, "redis")));
+        assert_eq!(of_docker(ID, br#"{"Runtime":"runc"}"#, name), None);
+        assert_eq!(of_docker(ID, br#"{"Runtime":"onload2"}"#, name), None);
+        assert_eq!(of_docker(ID, b"{}", name), None);
+        assert_eq!(of_docker(ID, b"{", name), None);
+        let nameless = of_docker(ID, br#"{"Runtime":"onload"}"#, b"");
+        assert_eq!(nameless, Some(Holder::new(ID, "")));
+    }
+
+    #[test]
+    fn a_container_of_crio_holds_the_handler_that_its_annotation_has() {
+        let config = |handler: &str| {
+            format!(
+                r#"{{"annotations":{{"io.kubernetes.cri-o.RuntimeHandler":"{handler}","io.kubernetes.cri-o.Name":"k8s_app_pod"}}}}"#
+            )
+        };
+        let ours = of_crio(ID, config("onload").as_bytes());
+        assert_eq!(ours, Some(Holder::new(ID, "k8s_app_pod")));
+        assert_eq!(of_crio(ID, config("").as_bytes()), None);
+        assert_eq!(
+            of_crio(ID, br#"{"annotations":{"onload.dev/nic":"all"}}"#),
+            None
+        );
+    }
+
+    #[test]
+    fn a_container_of_containerd_holds_the_path_that_its_shim_has() {
+        let config = br#"{"annotations":{"io.kubernetes.cri.sandbox-name":"pod","io.kubernetes.cri.container-name":"app"}}"#;
+        let options = format!(r#"{{"binary_name":"{RUNTIME_PATH}","systemd_cgroup":true}}"#);
+        let ours = of_containerd(ID, options.as_bytes(), config);
+        assert_eq!(ours, Some(Holder::new(ID, "pod/app")));
+        assert_eq!(
+            of_containerd(ID, br#"{"binary_name":"/usr/bin/runc"}"#, config),
+            None
+        );
+        assert_eq!(of_containerd(ID, b"", config), None);
+    }
+
+    #[test]
+    fn of_what_podman_prints_the_containers_of_our_name_count() {
+        let printed = format!("{ID} onload redis\n{ID} crun web\n{ID} onload-2 x\n\nonload\n");
+        assert_eq!(of_podman(&printed), [Holder::new(ID, "redis")]);
+        assert_eq!(of_podman(""), []);
+    }
+
+    #[test]
+    fn a_monitor_tells_the_path_the_id_and_the_name() {
+        let line = |program: &str, runtime: &str| {
+            format!(
+                "{program}\0--api-version\x001\0-c\0{ID}\0-u\0{ID}\0-r\0{runtime}\0-n\0redis\0--exit-command\0/usr/bin/podman\0"
+            )
+        };
+        let ours = line("/usr/bin/conmon", RUNTIME_PATH);
+        assert_eq!(of_conmon(ours.as_bytes()), Some(Holder::new(ID, "redis")));
+        assert!(is_podmans(ours.as_bytes()));
+        assert!(!is_podmans(b"/usr/bin/conmon\0-r\0/usr/bin/runc\0"));
+        assert_eq!(
+            of_conmon(line("/usr/bin/conmon", "/usr/bin/crun").as_bytes()),
+            None
+        );
+        assert_eq!(of_conmon(line("/bin/echo", RUNTIME_PATH).as_bytes()), None);
+        assert_eq!(of_conmon(b""), None);
+    }
+
+    #[test]
+    fn a_line_names_some_containers_and_counts_the_rest() {
+        let holder = |number: usize| Holder::new(&format!("{number}{ID}"), &format!("c{number}"));
+        let default = Held::Default("default-runtime").to_string();
+        assert_eq!(default, "default-runtime makes it the default; set another");
+        let one = Held::By(vec![Holder::new("ab", "")]);
+        assert_eq!(
+            one.to_string(),
+            "1 container of it is left, to be removed first: ab"
+        );
+        let many = Held::By((0..7).map(holder).collect());
+        let text = many.to_string();
+        assert!(
+            text.starts_with("7 containers of it are left, to be removed first: c0 (001234567"),
+            "{text}"
+        );
+        assert!(text.ends_with("and 2 more"), "{text}");
+        assert!(many.is_held() && Held::Unknown(String::new()).is_held());
+        assert!(!Held::By(Vec::new()).is_held());
+    }
+}
