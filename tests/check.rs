@@ -77,6 +77,100 @@ fn a_missing_a_different_and_a_superfluous_file_are_named() {
     );
 }
 
+/// What a driver has after its module was loaded anew.
+fn renumber(tree: &Tree, name: &str, major: u32) {
+    tree.attribute(
+        &format!("/sys/class/{name}/{name}/dev"),
+        &format!("{major}:0"),
+    );
+    let node = format!("/dev/{name}");
+    tree.without_node(&node).node(&node, major, 0);
+}
+
+#[test]
+fn nodes_that_were_renumbered_are_named_with_what_to_do() {
+    for format in ["json", "yaml"] {
+        let tree = x3();
+        tree.run(&["cdi", "generate", "--format", format]).done();
+        renumber(&tree, "onload", 239);
+        let told = "renumbered: /dev/onload was 243:0 and is 239:0; engines keep the old numbers until you run `systemctl start onload-cdi.service`";
+        let files = ["nic-nodes", "nic-plain", "nic", "zf"];
+        let wanted = files.map(|class| format!("onload.dev-{class}.{format}: {told}"));
+        assert_eq!(drift(&tree), wanted);
+        tree.run(&["cdi", "generate", "--format", format]).done();
+        tree.run(&["cdi", "check"]).done();
+    }
+}
+
+#[test]
+fn every_node_of_a_file_that_was_renumbered_is_named() {
+    let tree = x3();
+    tree.generate();
+    renumber(&tree, "onload", 239);
+    renumber(&tree, "sfc_char", 238);
+    let lines = drift(&tree);
+    assert!(
+        lines[3].starts_with(
+            "onload.dev-zf.json: renumbered: /dev/onload was 243:0 and is 239:0, \
+             /dev/sfc_char was 244:0 and is 238:0; "
+        ),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn a_file_that_differs_in_more_than_numbers_is_different() {
+    let tree = x3();
+    tree.generate();
+    renumber(&tree, "onload", 239);
+    tree.config("[cdi]\nfdtable-size = 65536\n");
+    let lines = drift(&tree);
+    assert_eq!(lines[1], "onload.dev-nic-plain.json: different");
+    assert!(
+        lines[0].starts_with("onload.dev-nic-nodes.json: renumbered: "),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn vfio_groups_that_changed_places_are_renumbered() {
+    let tree = vfio();
+    tree.generate();
+    let number = |group: &str, minor: u32| {
+        let node = format!("/dev/vfio/{group}");
+        tree.attribute(
+            &format!("/sys/class/vfio/{group}/dev"),
+            &format!("241:{minor}"),
+        );
+        tree.without_node(&node).node(&node, 241, minor);
+    };
+    number("20", 23);
+    number("23", 20);
+    let lines = drift(&tree);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].starts_with("onload.dev-vfio.json: renumbered: /dev/vfio/20 was 241:20 and is 241:23, /dev/vfio/23 was 241:23 and is 241:20; "),
+        "{lines:?}"
+    );
+    tree.generate();
+    tree.run(&["cdi", "check"]).done();
+}
+
+#[test]
+fn a_shared_node_that_was_renumbered_changes_the_specification_too() {
+    let tree = common::hosts::rdma();
+    tree.generate();
+    let node = "/dev/infiniband/rdma_cm";
+    tree.attribute("/sys/class/misc/rdma_cm/dev", "10:99");
+    tree.without_node(node).node(node, 10, 99);
+    let lines = drift(&tree);
+    assert!(
+        lines[0].contains("renumbered: /dev/infiniband/rdma_cm was 10:")
+            && lines[0].contains("and is 10:99"),
+        "{lines:?}"
+    );
+}
+
 #[test]
 fn an_edited_file_is_named_as_such() {
     let tree = x3();

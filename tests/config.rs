@@ -328,7 +328,7 @@ fn device_nodes_come_from_and_go_to_the_directories_that_are_set() {
     });
     assert_eq!(roce["deviceNodes"][0], node);
     assert_eq!(spec["cdiVersion"], "0.5.0");
-    let expected = "/run/dev/infiniband/uverbs7=rdma:mlx5_0@0000:3b:00.0";
+    let expected = "/run/dev/infiniband/uverbs7=rdma:mlx5_0@0000:3b:00.0#231:199";
     assert_eq!(roce["hooks"][0]["args"][5], expected);
     tree.config("[cdi]\nhost-device-dir = \"/srv/dev\"\n");
     assert!(reason(&tree.discover(), "rdma", "mlx5_0").contains("does not exist"));

@@ -350,7 +350,7 @@ fn a_library_of_another_driver_stops_onload_and_its_interfaces_but_not_tcpdirect
 #[test]
 fn onload_is_not_offered_without_any_of_its_pieces() {
     type Break = fn(&Tree);
-    let cases: [(Break, &str); 7] = [
+    let cases: [(Break, &str); 8] = [
         (
             |t| {
                 t.without_node("/dev/onload");
@@ -367,7 +367,13 @@ fn onload_is_not_offered_without_any_of_its_pieces() {
             |t| {
                 t.without_node("/dev/onload").node("/dev/onload", 250, 0);
             },
-            "/dev/onload has the number 250:0, but the driver has 243:0; remove the stale node",
+            "/dev/onload is 250:0, but the device is 243:0; remove the stale node",
+        ),
+        (
+            |t| {
+                t.remove("/sys/class/onload");
+            },
+            "/dev/onload: there is no /sys/class/onload/onload/dev to compare its number with",
         ),
         (
             |t| {
@@ -637,7 +643,7 @@ fn an_rdma_device_without_its_node_or_with_anothers_is_not_offered() {
     let stale = reason(&found, "rdma", "mlx4_0");
     assert_eq!(
         stale,
-        "/dev/infiniband/uverbs0 is 231:250, but the device is 231:192"
+        "/dev/infiniband/uverbs0 is 231:250, but the device is 231:192; remove the stale node"
     );
 }
 

@@ -265,14 +265,18 @@ fn the_hook_of_rdma_expects_each_node_of_its_device() {
     let spec = tree.spec("rdma");
     let args = |name| hook_arguments(device(&spec, name));
     let [both, roce, soft] = [
-        "/dev/infiniband/uverbs0=rdma:mlx4_0@0000:af:00.0",
-        "/dev/infiniband/uverbs7=rdma:mlx5_0@0000:3b:00.0",
-        "/dev/infiniband/uverbs1=rdma:rxe0",
+        "/dev/infiniband/uverbs0=rdma:mlx4_0@0000:af:00.0#231:192",
+        "/dev/infiniband/uverbs7=rdma:mlx5_0@0000:3b:00.0#231:199",
+        "/dev/infiniband/uverbs1=rdma:rxe0#231:193",
     ];
-    assert_eq!(args("mlx4_0"), expecting("unlimited", &[both]));
-    assert_eq!(args("mlx5_0"), expecting("unlimited", &[roce]));
-    assert_eq!(args("rxe0"), expecting("unlimited", &[soft]));
-    assert_eq!(args("all"), expecting("unlimited", &[both, roce, soft]));
+    let shared = "/dev/infiniband/rdma_cm=misc:rdma_cm#10:260";
+    assert_eq!(args("mlx4_0"), expecting("unlimited", &[both, shared]));
+    assert_eq!(args("mlx5_0"), expecting("unlimited", &[roce, shared]));
+    assert_eq!(args("rxe0"), expecting("unlimited", &[soft, shared]));
+    assert_eq!(
+        args("all"),
+        expecting("unlimited", &[both, roce, soft, shared])
+    );
     let common = &spec["containerEdits"];
     assert_eq!(
         each(&common["deviceNodes"], "path"),
@@ -291,7 +295,13 @@ fn umad_and_issm_come_by_configuration_and_are_expected_too() {
     let names = ["uverbs7", "umad0", "issm0"].map(|name| format!("/dev/infiniband/{name}"));
     assert_eq!(nodes, names);
     let expected = names.map(|name| format!("{name}=rdma:mlx5_0@0000:3b:00.0"));
-    let expected = expected.each_ref().map(String::as_str);
+    let [verbs, umad, issm] = expected;
+    let expected = [
+        &format!("{verbs}#231:199"),
+        &format!("{umad}#231:0"),
+        &format!("{issm}#231:64"),
+        "/dev/infiniband/rdma_cm=misc:rdma_cm#10:260",
+    ];
     assert_eq!(hook_arguments(roce), expecting("unlimited", &expected));
 }
 
@@ -300,8 +310,9 @@ fn the_hook_of_vfio_expects_every_function_that_comes_with_the_group() {
     let spec = vfio().spec("vfio");
     assert_eq!(device_names(&spec), ["0000:81:02.0", "0000:81:04.0"]);
     let expected = [
-        "/dev/vfio/20=vfio:0000:81:02.0",
-        "/dev/vfio/20=vfio:0000:81:02.1",
+        "/dev/vfio/20=vfio:0000:81:02.0#241:20",
+        "/dev/vfio/20=vfio:0000:81:02.1#241:20",
+        "/dev/vfio/vfio=misc:vfio#10:196",
     ];
     let first = device(&spec, "0000:81:02.0");
     assert_eq!(hook_arguments(first), expecting("unlimited", &expected));
@@ -315,10 +326,12 @@ fn the_hook_of_vfio_expects_every_function_that_comes_with_the_group() {
     );
     let spec = vfio_cdev().spec("vfio");
     let expected = [
-        "/dev/vfio/20=vfio:0000:81:02.0",
-        "/dev/vfio/20=vfio:0000:81:02.1",
-        "/dev/vfio/devices/vfio0=vfio:0000:81:02.0",
-        "/dev/vfio/devices/vfio1=vfio:0000:81:02.1",
+        "/dev/vfio/20=vfio:0000:81:02.0#241:20",
+        "/dev/vfio/20=vfio:0000:81:02.1#241:20",
+        "/dev/vfio/devices/vfio0=vfio:0000:81:02.0#509:0",
+        "/dev/vfio/devices/vfio1=vfio:0000:81:02.1#509:1",
+        "/dev/vfio/vfio=misc:vfio#10:196",
+        "/dev/iommu=misc:iommu#10:124",
     ];
     let args = hook_arguments(device(&spec, "0000:81:02.0"));
     assert_eq!(args, expecting("unlimited", &expected));
@@ -336,10 +349,98 @@ fn without_group_nodes_each_function_goes_by_its_own_node() {
         each(&second["containerEdits"]["deviceNodes"], "path"),
         [own]
     );
-    let expected = format!("{own}=vfio:0000:81:02.1");
-    assert_eq!(hook_arguments(second), expecting("unlimited", &[&expected]));
+    let expected = [
+        &format!("{own}=vfio:0000:81:02.1#509:1"),
+        "/dev/iommu=misc:iommu#10:124",
+    ];
+    assert_eq!(hook_arguments(second), expecting("unlimited", &expected));
     let common = each(&spec["containerEdits"]["deviceNodes"], "path");
     assert_eq!(common, ["/dev/iommu"]);
+}
+
+/// The arguments of a hook that checks and raises no limit.
+fn checking(expectations: &[&str]) -> Vec<String> {
+    let mut args = expecting("", expectations);
+    args.drain(2..4);
+    args
+}
+
+#[test]
+fn the_nodes_of_onload_and_tcpdirect_are_expected_in_what_their_devices_share() {
+    let tree = x2();
+    let onload = "/dev/onload=nic:onload#243:0";
+    let nic = checking(&[onload, "/dev/onload_epoll=nic:onload_epoll#242:0"]);
+    for class in ["nic", "nic-plain", "nic-nodes"] {
+        let spec = tree.spec(class);
+        assert_eq!(hook_arguments(&spec), nic, "{class}");
+        assert!(device(&spec, "all")["containerEdits"]["hooks"].is_null());
+    }
+    let zf = tree.spec("zf");
+    let char = "/dev/sfc_char=zf:sfc_char#244:0";
+    assert_eq!(hook_arguments(&zf), checking(&[onload, char]));
+}
+
+#[test]
+fn a_clock_is_expected_on_the_function_that_it_sits_on() {
+    let tree = x2();
+    let args = |class, name| hook_arguments(device(&tree.spec(class), name));
+    let ptp = "/dev/ptp1=ptp:ptp1@0000:3b:00.1#247:1";
+    assert_eq!(args("ptp", "ptp1"), checking(&[ptp]));
+    // Its clock's function is known by the clock's name, and nothing in sysfs says it of the pulses.
+    assert_eq!(args("pps", "pps0"), checking(&["/dev/pps0=pps:pps0#248:0"]));
+}
+
+#[test]
+fn an_expectation_names_the_place_in_the_container_and_the_node_says_no_number() {
+    let tree = x2();
+    tree.config("[cdi]\ncontainer-device-dir = \"/host/dev\"\n");
+    let spec = tree.spec("nic");
+    let args = hook_arguments(&spec);
+    assert_eq!(args[3], "/host/dev/onload=nic:onload#243:0");
+    let node = &spec["containerEdits"]["deviceNodes"][0];
+    assert_eq!(
+        node,
+        &json!({"path": "/host/dev/onload", "hostPath": "/dev/onload", "permissions": "rw"})
+    );
+}
+
+/// Every node that a device of a specification brings, with the arguments of the hooks that come too.
+fn nodes_and_arguments(spec: &Value) -> Vec<(String, Vec<String>)> {
+    let of_device = |device: &Value| {
+        let all = [&spec["containerEdits"], &device["containerEdits"]];
+        let hooks = members(&all, "hooks").into_iter();
+        // The program's name and the stage come first.
+        let args = hooks.flat_map(|hook| texts(&hook["args"]).into_iter().skip(2));
+        let args: Vec<String> = args.collect();
+        let nodes = members(&all, "deviceNodes").into_iter();
+        let nodes = nodes.map(|node| (text(&node["path"]), args.clone()));
+        nodes.collect::<Vec<_>>()
+    };
+    let devices = spec["devices"].as_array().unwrap().iter();
+    devices.flat_map(of_device).collect()
+}
+
+#[test]
+fn every_node_of_every_host_is_expected_with_its_number_as_the_hook_reads_it() {
+    let mut seen = 0;
+    for tree in every_host() {
+        tree.hook();
+        for spec in all_specs(tree.root()) {
+            for (node, args) in nodes_and_arguments(&spec) {
+                let args: Vec<_> = args.iter().map(Into::into).collect();
+                let orders = onload_hooks::create_runtime::Orders::parse(&args).unwrap();
+                let own = orders.expect.iter().filter(|expect| expect.node == node);
+                let numbers: Vec<String> = own
+                    .map(|expect| expect.written.unwrap().to_string())
+                    .collect();
+                assert!(!numbers.is_empty(), "{node} is not in {args:?}");
+                let there = tree.number(&node);
+                assert!(numbers.iter().all(|number| *number == there), "{numbers:?}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 50, "{seen}");
 }
 
 #[test]
@@ -349,7 +450,8 @@ fn without_the_hook_a_warning_says_what_is_lost() {
     tree.remove("/usr/bin/onload-hook");
     let run = tree.generate();
     assert!(
-        run.warnings()[0].contains("keep their RLIMIT_MEMLOCK"),
+        run.warnings()[0].contains("device nodes are not checked when a container starts")
+            && run.warnings()[0].contains("keep their RLIMIT_MEMLOCK"),
         "{}",
         run.stderr
     );

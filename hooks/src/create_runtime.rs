@@ -1,20 +1,24 @@
 //! `createRuntime --memlock … --expect …`: the hook that a CDI specification carries. It raises
-//! RLIMIT_MEMLOCK of the container's init, and stops the container when a device node is no longer
-//! what it was when the specification was written.
+//! RLIMIT_MEMLOCK of the container's init, and stops the container when a device node is not what
+//! its specification says.
+//!
+//! An engine looks at a node when it loads the specification, and docker, containerd and CRI-O do
+//! that once and keep the numbers. When a driver was loaded anew since, or devices were bound in
+//! another order, the numbers are somebody else's: the container would get another driver's device.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
-use serde::Deserialize;
+use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::config::{Memlock, NotMemlock};
-use crate::expect::{Expect, ExpectError};
+use crate::devices::{Listed, Place};
+use crate::expect::{Expect, ExpectError, Numbers};
 use crate::limits::{self, LimitError};
 use crate::state::State;
-use crate::sysfs::{Numbers, Sysfs, SysfsError};
+use crate::sysfs::{Sysfs, SysfsError};
 use crate::text::Quoted;
 
 /// What the specification asks of the hook.
@@ -102,20 +106,51 @@ pub enum CreateRuntimeError {
         /// Why.
         error: io::Error,
     },
-    /// The node is not among the container's devices.
+    /// The node is neither among the container's devices nor mounted.
     #[error(
-        "{0}: linux.devices of config.json has no such node; was the container's device list changed after the specification was applied?"
+        "{0}: config.json has no such node, neither in linux.devices nor as a bind mount; was the container's device list changed after the specification was applied?"
     )]
     NoEntry(String),
     /// The node's entry is no character device with numbers.
     #[error("{0}: linux.devices of config.json does not say a character device with numbers")]
     NotCharacter(String),
+    /// What is mounted in the node's place cannot be looked at, or is no character device.
+    #[error("{expect}: {source_path:?}, which is mounted there: {error}")]
+    Mounted {
+        /// The expectation.
+        expect: String,
+        /// The mount's source.
+        source_path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
     /// The node is somebody else's.
-    #[error(transparent)]
+    #[error("{}{}", .0, remedy(.0))]
     Sysfs(#[from] SysfsError),
     /// The limit could not be raised.
     #[error(transparent)]
     Limit(#[from] LimitError),
+}
+
+/// What to do about a node that is not what was expected.
+fn remedy(error: &SysfsError) -> &'static str {
+    match error {
+        SysfsError::Numbers {
+            is_written: false, ..
+        } => {
+            "; devices were renumbered, and the engine keeps the number that it knew until the specification is written anew: run `systemctl start onload-cdi.service`, then start a new container"
+        }
+        // Written again, its bytes are the same, and the engine does not look.
+        SysfsError::Numbers {
+            is_written: true, ..
+        } => {
+            "; its specification says so too, so the engine keeps a number from before: remove the onload.dev-* files in /var/run/cdi, run `systemctl start onload-cdi.service`, then start a new container"
+        }
+        SysfsError::Gone { .. } | SysfsError::Other { .. } => {
+            "; run `systemctl start onload-cdi.service`, then start a new container"
+        }
+        SysfsError::NoSuchNode { .. } | SysfsError::Read { .. } => "",
+    }
 }
 
 /// Does what the specification ordered.
@@ -128,8 +163,8 @@ pub fn run(
     sysfs: &Sysfs,
 ) -> Result<Option<String>, CreateRuntimeError> {
     if !orders.expect.is_empty() {
-        let devices = read_devices(&state.bundle.join("config.json"))?;
-        check(&orders.expect, &devices, sysfs)?;
+        let listed = read_config(&state.bundle.join("config.json"), &orders.expect)?;
+        check(&orders.expect, &listed, &state.bundle, sysfs)?;
     }
     let Some(memlock) = orders.memlock else {
         return Ok(None);
@@ -137,28 +172,7 @@ pub fn run(
     Ok(limits::raise_memlock(state.pid, memlock)?.warning(memlock))
 }
 
-/// The part of config.json that is looked at; everything else is passed over unread.
-#[derive(Debug, Default, Deserialize)]
-struct Config {
-    linux: Option<Linux>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct Linux {
-    devices: Option<Vec<Device>>,
-}
-
-/// An entry of `linux.devices` (runtime-spec, config-linux.md "Devices").
-#[derive(Clone, Debug, Deserialize)]
-struct Device {
-    path: String,
-    #[serde(rename = "type")]
-    type_: Option<String>,
-    major: Option<i64>,
-    minor: Option<i64>,
-}
-
-fn read_devices(path: &Path) -> Result<Vec<Device>, CreateRuntimeError> {
+fn read_config(path: &Path, expect: &[Expect]) -> Result<Listed, CreateRuntimeError> {
     let failed = |error: io::Error| CreateRuntimeError::Config {
         path: path.to_owned(),
         error,
@@ -171,48 +185,52 @@ fn read_devices(path: &Path) -> Result<Vec<Device>, CreateRuntimeError> {
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(failed(io::Error::other("not a regular file")));
     }
-    parse_devices(BufReader::with_capacity(64 * 1024, file)).map_err(|error| failed(error.into()))
+    let file = BufReader::with_capacity(64 * 1024, file);
+    Listed::read(file, expect).map_err(|error| failed(error.into()))
 }
 
-fn parse_devices(from: impl Read) -> Result<Vec<Device>, serde_json::Error> {
-    let config: Config = serde_json::from_reader(from)?;
-    Ok(config
-        .linux
-        .and_then(|linux| linux.devices)
-        .unwrap_or_default())
-}
-
-fn check(expect: &[Expect], devices: &[Device], sysfs: &Sysfs) -> Result<(), CreateRuntimeError> {
+fn check(
+    expect: &[Expect],
+    listed: &Listed,
+    bundle: &Path,
+    sysfs: &Sysfs,
+) -> Result<(), CreateRuntimeError> {
     for expect in expect {
-        let mut entries = devices
-            .iter()
-            .filter(|device| device.path == expect.node)
-            .peekable();
-        if entries.peek().is_none() {
-            return Err(CreateRuntimeError::NoEntry(expect.to_string()));
-        }
-        // Which of two entries a runtime takes is its own affair, so both have to be right.
-        for entry in entries {
-            let numbers = entry
-                .numbers()
-                .ok_or_else(|| CreateRuntimeError::NotCharacter(expect.to_string()))?;
-            sysfs.check(expect, numbers)?;
+        match listed.place_of(&expect.node) {
+            // Which of two entries a runtime takes is its own affair, so all have to be right.
+            Place::Entries(entries) => {
+                for entry in entries {
+                    let numbers = entry
+                        .numbers()
+                        .ok_or_else(|| CreateRuntimeError::NotCharacter(expect.to_string()))?;
+                    sysfs.check(expect, numbers)?;
+                }
+            }
+            Place::Mounted(source) => {
+                sysfs.check(expect, mounted(expect, &bundle.join(source))?)?;
+            }
+            Place::Nowhere => return Err(CreateRuntimeError::NoEntry(expect.to_string())),
         }
     }
     Ok(())
 }
 
-impl Device {
-    fn numbers(&self) -> Option<Numbers> {
-        // "u" is an unbuffered character device, the same to Linux.
-        if !matches!(self.type_.as_deref(), Some("c" | "u")) {
-            return None;
-        }
-        Some(Numbers {
-            major: self.major?.try_into().ok()?,
-            minor: self.minor?.try_into().ok()?,
-        })
+/// The numbers of a node of the host that is mounted: a name in the file system is looked up at the
+/// mount, so it is asked for now.
+fn mounted(expect: &Expect, source: &Path) -> Result<Numbers, CreateRuntimeError> {
+    let failed = |error: io::Error| CreateRuntimeError::Mounted {
+        expect: expect.to_string(),
+        source_path: source.to_owned(),
+        error,
+    };
+    let stat = rustix::fs::stat(source).map_err(|error| failed(error.into()))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice {
+        return Err(failed(io::Error::other("no character device")));
     }
+    Ok(Numbers {
+        major: rustix::fs::major(stat.st_rdev),
+        minor: rustix::fs::minor(stat.st_rdev),
+    })
 }
 
 #[cfg(test)]
@@ -235,7 +253,7 @@ mod tests {
             "--expect",
             "/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0",
             "--expect",
-            "/dev/vfio/15=vfio:0000:81:10.0",
+            "/dev/vfio/15=vfio:0000:81:10.0#241:0",
         ]))
         .unwrap();
         assert_eq!(orders.memlock, Some(Memlock::Unlimited));
@@ -256,31 +274,6 @@ mod tests {
         assert!(refusal(&["--expect", "x"]).contains("--expect: \"x\" is not"));
     }
 
-    fn devices(json: &str) -> Vec<Device> {
-        parse_devices(json.as_bytes()).unwrap()
-    }
-
-    #[test]
-    fn only_the_device_list_is_read() {
-        let json = r#"{"ociVersion":"1.0.2","process":{"args":[1e3]},"linux":{"devices":[
-            {"path":"/dev/a","type":"c","major":1,"minor":2,"fileMode":438,"uid":0}],"resources":{}}}"#;
-        let found = devices(json);
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].numbers(), Some(Numbers { major: 1, minor: 2 }));
-        assert!(devices("{}").is_empty());
-        assert!(devices(r#"{"linux":null}"#).is_empty());
-        assert!(devices(r#"{"linux":{"devices":null}}"#).is_empty());
-        let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
-        assert!(devices(&format!(r#"{{"process":{deep}}}"#)).is_empty());
-    }
-
-    #[test]
-    fn a_broken_configuration_is_refused() {
-        assert!(parse_devices(&b"{"[..]).is_err());
-        assert!(parse_devices(&br#"{"linux":{},"linux":{}}"#[..]).is_err());
-        assert!(parse_devices(&br#"{"linux":{"devices":[{"path":5}]}}"#[..]).is_err());
-    }
-
     fn hca() -> tempfile::TempDir {
         let tree = tempfile::tempdir().unwrap();
         let verbs = tree.path().join("class/infiniband_verbs/uverbs0");
@@ -293,8 +286,10 @@ mod tests {
 
     fn checked(json: &str) -> Result<(), String> {
         let tree = hca();
-        let expect = ["/dev/infiniband/uverbs0=rdma:rxe0".parse().unwrap()];
-        check(&expect, &devices(json), &Sysfs::at(tree.path())).map_err(|error| error.to_string())
+        let expect = ["/dev/infiniband/uverbs0=rdma:rxe0#231:192".parse().unwrap()];
+        let listed = Listed::read(json.as_bytes(), &expect).unwrap();
+        check(&expect, &listed, Path::new("/b"), &Sysfs::at(tree.path()))
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -305,7 +300,11 @@ mod tests {
 
     #[test]
     fn a_node_that_is_missing_or_no_character_device_stops_the_container() {
-        assert!(checked("{}").unwrap_err().contains("has no such node"));
+        assert!(
+            checked("{}")
+                .unwrap_err()
+                .contains("config.json has no such node")
+        );
         for entry in [
             r#"{"path":"/dev/infiniband/uverbs0","type":"b","major":231,"minor":192}"#,
             r#"{"path":"/dev/infiniband/uverbs0","type":"c"}"#,
@@ -325,6 +324,77 @@ mod tests {
         let json = r#"{"linux":{"devices":[
             {"path":"/dev/infiniband/uverbs0","type":"c","major":231,"minor":192},
             {"path":"/dev/infiniband/uverbs0","type":"c","major":231,"minor":193}]}}"#;
-        assert!(checked(json).unwrap_err().contains("renumbered"));
+        assert!(checked(json).unwrap_err().contains("the node is 231:193"));
+    }
+
+    fn remedied(written: &str, found: &str) -> String {
+        let tree = hca();
+        let expect: Expect = format!("/dev/infiniband/uverbs0=rdma:rxe0{written}")
+            .parse()
+            .unwrap();
+        let error = Sysfs::at(tree.path()).check(&expect, found.parse().unwrap());
+        CreateRuntimeError::from(error.unwrap_err()).to_string()
+    }
+
+    #[test]
+    fn a_stale_number_is_answered_with_what_helps() {
+        let told = "/dev/infiniband/uverbs0=rdma:rxe0#231:193: the node is 231:193 but the kernel's uverbs0 is 231:192; devices were renumbered, and the engine keeps the number that it knew until the specification is written anew: run `systemctl start onload-cdi.service`, then start a new container";
+        assert_eq!(remedied("#231:193", "231:193"), told);
+        assert!(remedied("", "231:193").contains("onload-cdi.service"));
+    }
+
+    #[test]
+    fn a_stale_number_beside_a_fresh_specification_is_answered_with_what_helps_then() {
+        let told = remedied("#231:192", "231:193");
+        assert!(
+            told.contains("remove the onload.dev-* files in /var/run/cdi"),
+            "{told}"
+        );
+        assert!(!told.contains("renumbered"), "{told}");
+    }
+
+    /// What a mount of `source` at the node's place comes to; `tty` is a character device.
+    fn mount(source: &Path, options: &str) -> Result<(), String> {
+        let numbers = rustix::fs::stat(Path::new("/dev/null")).unwrap().st_rdev;
+        let (major, minor) = (rustix::fs::major(numbers), rustix::fs::minor(numbers));
+        let tree = tempfile::tempdir().unwrap();
+        let onload = tree.path().join("class/onload/onload");
+        std::fs::create_dir_all(&onload).unwrap();
+        std::fs::write(onload.join("dev"), format!("{major}:{minor}\n")).unwrap();
+        let expect = ["/dev/onload=nic:onload".parse().unwrap()];
+        let json = format!(
+            r#"{{"mounts":[{{"destination":"/dev","type":"tmpfs","source":"tmpfs"}},
+                {{"destination":"/dev/onload","type":"bind","source":{source:?},"options":[{options}]}}]}}"#
+        );
+        let listed = Listed::read(json.as_bytes(), &expect).unwrap();
+        check(&expect, &listed, Path::new("/dev"), &Sysfs::at(tree.path()))
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_node_that_is_only_mounted_is_the_host_s_own_and_passes() {
+        mount(Path::new("/dev/null"), r#""rbind","nosuid""#).unwrap();
+        // A source may be relative to the bundle, which is /dev here.
+        mount(Path::new("null"), "").unwrap();
+    }
+
+    #[test]
+    fn a_mounted_node_of_another_driver_stops_the_container() {
+        let refusal = mount(Path::new("/dev/zero"), "").unwrap_err();
+        assert!(
+            refusal.contains("the node is 1:5 but the kernel's onload is 1:3"),
+            "{refusal}"
+        );
+    }
+
+    #[test]
+    fn what_is_mounted_and_no_node_stops_the_container() {
+        let refusal = mount(Path::new("/etc/passwd"), "").unwrap_err();
+        assert!(
+            refusal.contains("\"/etc/passwd\", which is mounted there: no character device"),
+            "{refusal}"
+        );
+        let refusal = mount(Path::new("/nonexistent"), "").unwrap_err();
+        assert!(refusal.contains("/nonexistent"), "{refusal}");
     }
 }

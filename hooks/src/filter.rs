@@ -18,6 +18,7 @@ use crate::class::Class;
 use crate::config::{Memlock, RootWithOnload};
 use crate::container_root::{ContainerRoot, RootError};
 use crate::cover::{Cover, CoverError, Covers};
+use crate::create_runtime::Orders;
 use crate::host::{Host, HostError, Privilege, Settings};
 use crate::nodes::{self, NodeError, Nodes};
 use crate::policy::{self, MEMLOCK, PolicyError};
@@ -441,6 +442,8 @@ pub(crate) fn leave_present(
     edits.device_nodes = unique(std::mem::take(&mut edits.device_nodes));
     edits.mounts = unique(std::mem::take(&mut edits.mounts));
     edits.hooks = unique(std::mem::take(&mut edits.hooks));
+    // What such a hook would look at was looked at just now.
+    edits.hooks.retain(|hook| !only_checks(hook));
     edits
         .device_nodes
         .retain(|node| !has_device(node, &devices, &rules, nodes));
@@ -460,6 +463,18 @@ pub(crate) fn leave_present(
             }
         });
     failed.map_or(Ok(()), Err)
+}
+
+/// Whether a hook is ours and does nothing but check nodes.
+fn only_checks(hook: &Hook) -> bool {
+    match hook.args.as_slice() {
+        [name, stage, rest @ ..] if name == "onload-hook" && stage == "createRuntime" => {
+            let words: Vec<_> = rest.iter().map(Into::into).collect();
+            Orders::parse(&words)
+                .is_ok_and(|orders| !orders.expect.is_empty() && orders.memlock.is_none())
+        }
+        _ => false,
+    }
 }
 
 fn unique<T: PartialEq>(list: Vec<T>) -> Vec<T> {

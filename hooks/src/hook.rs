@@ -21,7 +21,7 @@ use crate::text::Quoted;
 /// This program's name in messages.
 const PROGRAM: &str = "onload-hook";
 
-const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI]]…, onload-hook [--config FILE] reapply ID, or onload-hook --version";
+const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI][#MAJOR:MINOR]]…, onload-hook [--config FILE] reapply ID, or onload-hook --version";
 
 /// The stages of runtime-spec's config.md ("POSIX-platform Hooks") that are not served: a
 /// specification or a configuration of another version may call for them.

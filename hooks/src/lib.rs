@@ -9,6 +9,7 @@ pub mod config;
 pub mod container_root;
 pub mod cover;
 pub mod create_runtime;
+mod devices;
 pub mod door;
 pub mod elf;
 pub mod expect;

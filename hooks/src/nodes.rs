@@ -1,5 +1,6 @@
-//! The device nodes of a request, looked at on this host: each exists, is a character device, and
-//! still belongs to the device that its specification was written for.
+//! The device nodes of a request, looked at on this host: each exists, is a character device, has
+//! the number that its driver gives it now, and belongs to the device that its specification was
+//! written for.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -51,7 +52,7 @@ pub enum NodeError {
         written: String,
     },
     /// It belongs to another device, or to nobody.
-    #[error("annotation {key}: {error}")]
+    #[error("annotation {key}: {error}{}", remedy(.error))]
     Other {
         /// The annotation's key, quoted.
         key: String,
@@ -68,6 +69,20 @@ pub enum NodeError {
         /// The node in the container.
         path: String,
     },
+}
+
+/// What to do about a node that is not what was expected: here it was looked at just now, so a wrong
+/// number is that of the node in /dev.
+fn remedy(error: &SysfsError) -> &'static str {
+    match error {
+        SysfsError::Numbers { .. } => {
+            "; the node in /dev is not its driver's own: remove it, then run `systemctl start onload-cdi.service`"
+        }
+        SysfsError::Gone { .. } | SysfsError::Other { .. } => {
+            "; run `systemctl start onload-cdi.service`"
+        }
+        SysfsError::NoSuchNode { .. } | SysfsError::Read { .. } => "",
+    }
 }
 
 /// The nodes as they were found, so that what is written is what was checked.
@@ -197,11 +212,19 @@ impl Check<'_> {
                     pci: address.parse().map_err(|_| unowned())?,
                 }
             }
-            _ => return Ok(None),
+            // A node of a driver goes by its name on the host, whatever it is called in there.
+            class => {
+                let kernels = node.source().rsplit('/').next().unwrap_or_default();
+                let Some(device) = of_driver(class, kernels) else {
+                    return Ok(None);
+                };
+                device
+            }
         };
         Ok(Some(Expect {
             node: node.path.clone(),
             device,
+            written: None,
         }))
     }
 
@@ -225,6 +248,19 @@ impl Check<'_> {
 
     fn key(&self) -> String {
         Quoted(&self.entry.key).to_string()
+    }
+}
+
+/// The device behind a node that has one name on every host, or that is named after its clock.
+fn of_driver(class: Class, name: &str) -> Option<Expected> {
+    match class {
+        Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => {
+            Expected::driver("nic", name).or_else(|| Expected::driver("zf", name))
+        }
+        Class::Rdma | Class::Vfio => Expected::driver("misc", name),
+        Class::Ptp => Expected::clock("ptp", name, None),
+        Class::Pps => Expected::clock("pps", name, None),
+        Class::Profile | Class::Hugepages => None,
     }
 }
 

@@ -2,37 +2,25 @@
 //! the specification was written?
 //!
 //! Sources: Documentation/ABI/stable/sysfs-class-infiniband, drivers/vfio/group.c and
-//! drivers/vfio/vfio_main.c (`vfio-dev`), Documentation/driver-api/vfio.rst.
+//! drivers/vfio/vfio_main.c (`vfio-dev`), Documentation/driver-api/vfio.rst,
+//! Documentation/ABI/testing/sysfs-ptp and sysfs-pps, and of Onload's own classes
+//! `src/include/ci/driver/chrdev.h`.
 
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::expect::{Expect, Expected, PciAddress};
+pub use crate::expect::Numbers;
+use crate::expect::{DriverNode, Expect, Expected, NotNumbers, PciAddress};
 
 /// Bytes of an attribute that are read; those looked at hold a name or two numbers.
 const MAX_ATTRIBUTE: u64 = 4096;
 
-/// The numbers of a character device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers {
-    /// Major number.
-    pub major: u32,
-    /// Minor number.
-    pub minor: u32,
-}
-
-impl std::fmt::Display for Numbers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", self.major, self.minor)
-    }
-}
-
-/// Why a node is not what was expected.
+/// Why a node is not what was expected; what to do about it says who asked.
 #[derive(Debug, thiserror::Error)]
 pub enum SysfsError {
     /// The kernel has no such node any more.
-    #[error("{expect}: the kernel has no {name} any more; run `onload-ctk cdi generate`")]
+    #[error("{expect}: the kernel has no {name} any more")]
     Gone {
         /// The expectation.
         expect: String,
@@ -40,9 +28,7 @@ pub enum SysfsError {
         name: String,
     },
     /// The node carries other numbers than the kernel gives that name.
-    #[error(
-        "{expect}: the node is {found} but the kernel's {name} is {now}; devices were renumbered, restart the container"
-    )]
+    #[error("{expect}: the node is {found} but the kernel's {name} is {now}")]
     Numbers {
         /// The expectation.
         expect: String,
@@ -52,9 +38,11 @@ pub enum SysfsError {
         name: String,
         /// What the kernel gives that name.
         now: Numbers,
+        /// The specification was written when the number was this one.
+        is_written: bool,
     },
     /// The node belongs to another device.
-    #[error("{expect}: the node belongs to {now} now; run `onload-ctk cdi generate`")]
+    #[error("{expect}: the node belongs to {now} now")]
     Other {
         /// The expectation.
         expect: String,
@@ -115,6 +103,8 @@ impl Sysfs {
         match &expect.device {
             Expected::Rdma { ibdev, pci } => check.rdma(ibdev, pci.as_ref()),
             Expected::Vfio { pci } => check.vfio(pci),
+            Expected::Driver(node) => check.driver(node),
+            Expected::Clock { class, name, pci } => check.clock(class, name, pci.as_ref()),
         }
     }
 
@@ -161,13 +151,13 @@ impl Check<'_> {
     fn rdma(&self, ibdev: &str, pci: Option<&PciAddress>) -> Result<(), SysfsError> {
         let name = self.expect.node_name();
         let class = rdma_class(name).ok_or_else(|| self.no_such_node("rdma"))?;
-        let node = self.sysfs.root.join("class").join(class).join(name);
-        self.numbers(&node.join("dev"))?;
+        let node = self.class(class).join(name);
+        self.numbers(name, &node.join("dev"))?;
         let owner = self.attribute(&node.join("ibdev"))?;
         if owner != ibdev {
             return Err(self.other(format!("rdma:{owner}")));
         }
-        let device = self.sysfs.root.join("class/infiniband").join(ibdev);
+        let device = self.class("infiniband").join(ibdev);
         let real = fs::canonicalize(&device).map_err(|error| self.read(device, error))?;
         let now = pci_of(&real);
         if now.as_ref() == pci {
@@ -183,13 +173,13 @@ impl Check<'_> {
         let name = self.expect.node_name();
         let function = self.sysfs.root.join("bus/pci/devices").join(pci.as_str());
         if name.strip_prefix("vfio").is_some_and(is_number) {
-            return self.numbers(&function.join("vfio-dev").join(name).join("dev"));
+            return self.numbers(name, &function.join("vfio-dev").join(name).join("dev"));
         }
         let number = name.strip_prefix("noiommu-").unwrap_or(name);
         if !is_number(number) {
             return Err(self.no_such_node("vfio"));
         }
-        self.numbers(&self.sysfs.root.join("class/vfio").join(name).join("dev"))?;
+        self.numbers(name, &self.class("vfio").join(name).join("dev"))?;
         let link = function.join("iommu_group");
         let group = fs::read_link(&link).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => self.other("a group without that function".to_owned()),
@@ -204,34 +194,55 @@ impl Check<'_> {
         }
     }
 
-    fn numbers(&self, path: &Path) -> Result<(), SysfsError> {
+    fn driver(&self, node: &DriverNode) -> Result<(), SysfsError> {
+        let device = self.class(node.sysfs_class).join(node.name);
+        self.numbers(node.name, &device.join("dev"))
+    }
+
+    fn clock(&self, class: &str, name: &str, pci: Option<&PciAddress>) -> Result<(), SysfsError> {
+        let device = self.class(class).join(name);
+        self.numbers(name, &device.join("dev"))?;
+        let Some(pci) = pci else {
+            return Ok(());
+        };
+        let real = fs::canonicalize(&device).map_err(|error| self.read(device, error))?;
+        let above = |path: &Path| fs::canonicalize(path.join("device")).ok();
+        let now = pci_of(&real).or_else(|| pci_of(&above(&real)?));
+        if now.as_ref() == Some(pci) {
+            return Ok(());
+        }
+        Err(self.other(now.map_or_else(
+            || format!("{class}:{name}, which has no PCI function"),
+            |now| format!("{class}:{name}@{now}"),
+        )))
+    }
+
+    fn class(&self, class: &str) -> PathBuf {
+        self.sysfs.root.join("class").join(class)
+    }
+
+    /// Whether the node has the numbers in that attribute of the kernel's device `name`.
+    fn numbers(&self, name: &str, path: &Path) -> Result<(), SysfsError> {
         let text = read_attribute(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => SysfsError::Gone {
                 expect: self.expect.to_string(),
-                name: self.expect.node_name().to_owned(),
+                name: name.to_owned(),
             },
             _ => self.read(path.to_owned(), error),
         })?;
-        let now = text
-            .split_once(':')
-            .and_then(|(major, minor)| {
-                Some(Numbers {
-                    major: major.parse().ok()?,
-                    minor: minor.parse().ok()?,
-                })
-            })
-            .ok_or_else(|| {
-                let error = io::Error::new(io::ErrorKind::InvalidData, "not MAJOR:MINOR");
-                self.read(path.to_owned(), error)
-            })?;
+        let now: Numbers = text.parse().map_err(|error: NotNumbers| {
+            let error = io::Error::new(io::ErrorKind::InvalidData, error);
+            self.read(path.to_owned(), error)
+        })?;
         if now == self.found {
             return Ok(());
         }
         Err(SysfsError::Numbers {
             expect: self.expect.to_string(),
             found: self.found,
-            name: self.expect.node_name().to_owned(),
+            name: name.to_owned(),
             now,
+            is_written: self.expect.written == Some(now),
         })
     }
 
@@ -286,8 +297,9 @@ fn read_attribute(path: &Path) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::symlink;
+
+    use super::*;
 
     struct Tree(tempfile::TempDir);
 
@@ -311,7 +323,37 @@ mod tests {
                 let link = format!("../../../../kernel/iommu_groups/{group}");
                 symlink(link, tree.path(&format!("{function}/iommu_group"))).unwrap();
             }
+            for (device, numbers) in [
+                ("onload/onload", "243:0"),
+                ("onload_epoll/onload_epoll", "242:0"),
+                ("sfc_char/sfc_char", "244:0"),
+                ("misc/rdma_cm", "10:260"),
+                ("misc/vfio", "10:196"),
+                ("misc/iommu", "10:120"),
+            ] {
+                tree.file(&format!("class/{device}/dev"), &format!("{numbers}\n"));
+            }
+            tree.clock("ptp", 0, "devices/pci0000:40/0000:41:00.0");
+            tree.clock("ptp", 1, "devices/virtual");
+            tree.clock("pps", 0, "devices/virtual");
+            symlink(
+                tree.path("devices/pci0000:40/0000:41:00.0"),
+                tree.path("devices/virtual/pps/pps0/device"),
+            )
+            .unwrap();
             tree
+        }
+
+        fn clock(&self, class: &str, number: u32, parent: &str) {
+            let name = format!("{class}{number}");
+            let major = if class == "ptp" { 247 } else { 248 };
+            self.file(
+                &format!("{parent}/{class}/{name}/dev"),
+                &format!("{major}:{number}\n"),
+            );
+            fs::create_dir_all(self.path(&format!("class/{class}"))).unwrap();
+            let target = format!("../../{parent}/{class}/{name}");
+            symlink(target, self.path(&format!("class/{class}/{name}"))).unwrap();
         }
 
         fn path(&self, path: &str) -> PathBuf {
@@ -357,8 +399,118 @@ mod tests {
             ("/nodes/uverbs1=rdma:rxe0", 231, 193),
             ("/dev/vfio/15=vfio:0000:81:10.0", 241, 15),
             ("/dev/vfio/devices/vfio16=vfio:0000:81:10.2", 242, 16),
+            ("/dev/onload=nic:onload", 243, 0),
+            ("/nodes/onload=nic:onload", 243, 0),
+            ("/dev/onload_epoll=nic:onload_epoll", 242, 0),
+            ("/dev/sfc_char=zf:sfc_char", 244, 0),
+            ("/dev/infiniband/rdma_cm=misc:rdma_cm", 10, 260),
+            ("/dev/vfio/vfio=misc:vfio", 10, 196),
+            ("/dev/iommu=misc:iommu", 10, 120),
+            ("/dev/ptp0=ptp:ptp0@0000:41:00.0", 247, 0),
+            ("/dev/ptp0=ptp:ptp0", 247, 0),
+            ("/dev/ptp1=ptp:ptp1", 247, 1),
+            ("/dev/pps0=pps:pps0@0000:41:00.0", 248, 0),
         ] {
             tree.check(expect, major, minor).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_numbers_that_the_generator_saw_are_not_compared() {
+        let tree = Tree::new();
+        tree.check("/dev/onload=nic:onload#239:0", 243, 0).unwrap();
+        tree.check("/dev/vfio/15=vfio:0000:81:10.0#241:9", 241, 15)
+            .unwrap();
+        let stale = |expect: &str| match tree.check(expect, 239, 0) {
+            Err(SysfsError::Numbers { is_written, .. }) => is_written,
+            other => panic!("{other:?}"),
+        };
+        assert!(!stale("/dev/onload=nic:onload#239:0"));
+        assert!(!stale("/dev/onload=nic:onload"));
+        assert!(stale("/dev/onload=nic:onload#243:0"));
+    }
+
+    #[test]
+    fn a_driver_s_node_with_another_number_is_refused() {
+        let tree = Tree::new();
+        for (expect, name, now) in [
+            ("/dev/onload=nic:onload#239:0", "onload", "243:0"),
+            (
+                "/dev/onload_epoll=nic:onload_epoll",
+                "onload_epoll",
+                "242:0",
+            ),
+            ("/dev/sfc_char=zf:sfc_char", "sfc_char", "244:0"),
+            ("/dev/infiniband/rdma_cm=misc:rdma_cm", "rdma_cm", "10:260"),
+            ("/dev/vfio/vfio=misc:vfio", "vfio", "10:196"),
+            ("/dev/iommu=misc:iommu", "iommu", "10:120"),
+            ("/dev/ptp1=ptp:ptp1", "ptp1", "247:1"),
+            ("/dev/pps0=pps:pps0", "pps0", "248:0"),
+        ] {
+            assert_eq!(
+                tree.refusal(expect, 239, 0),
+                format!("{expect}: the node is 239:0 but the kernel's {name} is {now}")
+            );
+        }
+    }
+
+    #[test]
+    fn a_driver_that_is_gone_is_refused() {
+        let tree = Tree::new();
+        fs::remove_dir_all(tree.path("class/onload")).unwrap();
+        fs::remove_dir_all(tree.path("class/ptp")).unwrap();
+        for expect in ["/dev/onload=nic:onload", "/dev/ptp0=ptp:ptp0"] {
+            assert!(
+                tree.refusal(expect, 243, 0).contains("any more"),
+                "{expect}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_attribute_that_is_no_number_is_refused() {
+        let tree = Tree::new();
+        for text in [
+            "",
+            "243",
+            "243:",
+            "243:0:0",
+            "-1:0",
+            "243:+0",
+            "4294967296:0",
+        ] {
+            tree.file("class/onload/onload/dev", text);
+            let refusal = tree.refusal("/dev/onload=nic:onload", 243, 0);
+            assert!(refusal.contains("not MAJOR:MINOR"), "{text}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn a_clock_of_another_function_is_refused() {
+        let tree = Tree::new();
+        assert!(
+            tree.refusal("/dev/ptp0=ptp:ptp0@0000:41:00.1", 247, 0)
+                .contains("the node belongs to ptp:ptp0@0000:41:00.0 now")
+        );
+        assert!(
+            tree.refusal("/dev/ptp1=ptp:ptp1@0000:41:00.0", 247, 1)
+                .contains("ptp:ptp1, which has no PCI function")
+        );
+    }
+
+    #[test]
+    fn a_device_goes_by_its_whole_name() {
+        let tree = Tree::new();
+        tree.hca("a@b#1:2", "devices/virtual", 2);
+        let node = "/dev/infiniband/uverbs2=rdma";
+        tree.check(&format!("{node}:a@b#1:2#231:194"), 231, 194)
+            .unwrap();
+        for other in ["a", "a@b", "a#1:2", "a@b#1:2#x"] {
+            assert!(
+                tree.refusal(&format!("{node}:{other}#231:194"), 231, 194)
+                    .contains("belongs to rdma:a@b#1:2 now"),
+                "{other}"
+            );
         }
     }
 
@@ -368,11 +520,11 @@ mod tests {
         assert_eq!(
             tree.refusal("/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0", 231, 193),
             "/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0: the node is 231:193 but the kernel's \
-             uverbs0 is 231:192; devices were renumbered, restart the container"
+             uverbs0 is 231:192"
         );
         assert!(
             tree.refusal("/dev/vfio/15=vfio:0000:81:10.0", 241, 16)
-                .contains("renumbered")
+                .contains("the kernel's 15 is 241:15")
         );
     }
 

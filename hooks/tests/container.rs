@@ -199,6 +199,80 @@ fn the_hook_of_a_cdi_specification_stops_a_container_whose_node_was_renumbered()
     );
 }
 
+/// A container as an engine makes it of the CDI device `nic-nodes=all`: the nodes with these numbers,
+/// and the hook of the specification.
+fn by_cdi(devices: &serde_json::Value) -> serde_json::Value {
+    let mut config = config(&json!({}), "exec 3<>/dev/onload && echo opened");
+    config["linux"]["devices"] = devices.clone();
+    config["hooks"] = json!({"createRuntime": [{"path": HOOK_THERE, "args": ["onload-hook", "createRuntime",
+        "--expect", "/dev/onload=nic:onload#1:5", "--expect", "/dev/onload_epoll=nic:onload_epoll#1:5"],
+        "env": ["PATH=/usr/bin"], "timeout": 10}]});
+    config
+}
+
+fn onload_nodes(major: u32, minor: u32) -> serde_json::Value {
+    json!([{"path": "/dev/onload", "type": "c", "major": major, "minor": minor, "fileMode": 438},
+           {"path": "/dev/onload_epoll", "type": "c", "major": 1, "minor": 5, "fileMode": 438}])
+}
+
+#[test]
+fn a_container_whose_onload_nodes_are_its_driver_s_starts() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let mut config = by_cdi(&onload_nodes(1, 5));
+    config["linux"]["resources"]["devices"] = json!([{"allow": true, "access": "rwm"}]);
+    sandbox.bundle(&config);
+    let output = run(&sandbox, &unique("fresh"));
+    assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
+}
+
+#[test]
+fn a_container_with_onload_s_number_of_before_does_not_start() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.bundle(&by_cdi(&onload_nodes(1, 3)));
+    let output = run(&sandbox, &unique("stale"));
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stdout(&output), "");
+    // The specification that the engine read says 1:5, as the driver does: it was not read again.
+    let told = "the node is 1:3 but the kernel's onload is 1:5; its specification says so too";
+    assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    // One that was written before the driver was loaded anew.
+    sandbox.driver("onload", "1:7");
+    sandbox.bundle(&by_cdi(&onload_nodes(1, 5)));
+    let output = run(&sandbox, &unique("stale"));
+    let told = "the node is 1:5 but the kernel's onload is 1:7; devices were renumbered, and the engine keeps the number that it knew until the specification is written anew: run `systemctl start onload-cdi.service`, then start a new container";
+    assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "");
+}
+
+/// As engines leave it that turn devices into mounts, since a user namespace can make no node.
+#[test]
+fn a_container_with_the_host_s_own_nodes_mounted_starts_unless_they_are_another_driver_s() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let mut config = by_cdi(&json!([]));
+    for node in ["/dev/onload", "/dev/onload_epoll"] {
+        let mount = json!({"destination": node, "type": "bind", "source": node, "options": ["rbind", "nosuid", "noexec"]});
+        config["mounts"].as_array_mut().unwrap().push(mount);
+    }
+    config["linux"]["resources"]["devices"] = json!([{"allow": true, "access": "rwm"}]);
+    sandbox.bundle(&config);
+    let output = run(&sandbox, &unique("mounted"));
+    assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
+    sandbox.driver("onload", "1:3");
+    let output = run(&sandbox, &unique("mounted"));
+    let told = "the node is 1:5 but the kernel's onload is 1:3";
+    assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "");
+}
+
 #[test]
 fn preload_by_file_reaches_exec_d_processes_and_bounds_the_table() {
     if !has_runc() {

@@ -38,9 +38,23 @@ const PROFILE: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/profile",
 const RDMA: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/rdma",
   "devices":[{"name":"rxe0","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0","permissions":"rw"},{"path":"/dev/infiniband/rdma_cm","permissions":"rw"}]}},
     {"name":"all","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0","permissions":"rw"}]}},
+    {"name":"checked","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}],"hooks":[{"hookName":"createRuntime","path":"/usr/bin/onload-hook",
+      "args":["onload-hook","createRuntime","--memlock","unlimited","--expect","/dev/infiniband/uverbs0=rdma:rxe0#231:192"],"env":["PATH=/usr/bin"]}]}},
     {"name":"fabric","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}]}}]}"#;
 const HUGE: &str = r#"{"cdiVersion":"0.5.0","kind":"onload.dev/hugepages",
   "devices":[{"name":"2Mi","containerEdits":{"mounts":[{"hostPath":"hugetlbfs","containerPath":"/dev/hugepages-2Mi","type":"hugetlbfs","options":["nosuid","nodev","pagesize=2M","mode=1777"]}]}}]}"#;
+
+const ZF: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/zf",
+  "containerEdits":{"deviceNodes":[{"path":"/dev/onload","permissions":"rw"},{"path":"/dev/sfc_char","permissions":"rw"}],
+    "hooks":[{"hookName":"createRuntime","path":"/usr/bin/onload-hook","args":["onload-hook","createRuntime",
+      "--expect","/dev/onload=nic:onload#243:0","--expect","/dev/sfc_char=zf:sfc_char#244:0"],"env":["PATH=/usr/bin"],"timeout":10}]},
+  "devices":[{"name":"ens1","containerEdits":{"env":["ONLOAD_CTK_ZF_ENS1=ens1"]}}]}"#;
+const CLOCKS: [&str; 2] = [
+    r#"{"cdiVersion":"0.3.0","kind":"onload.dev/ptp",
+  "devices":[{"name":"ptp0","containerEdits":{"deviceNodes":[{"path":"/dev/ptp0","permissions":"r"}]}}]}"#,
+    r#"{"cdiVersion":"0.3.0","kind":"onload.dev/pps",
+  "devices":[{"name":"pps0","containerEdits":{"deviceNodes":[{"path":"/dev/pps0","permissions":"r"}]}}]}"#,
+];
 
 /// A host with these specifications, and a directory for the container's root and for sysfs.
 struct FakeHost {
@@ -92,17 +106,16 @@ impl FakeHost {
                 .collect(),
             has_preload_file: true,
         };
-        host.sysfs_file("uverbs0/ibdev", "rxe0\n");
-        host.sysfs_file("uverbs0/dev", "231:192\n");
+        host.sysfs_file("infiniband_verbs/uverbs0/ibdev", "rxe0\n");
+        host.sysfs_file("infiniband_verbs/uverbs0/dev", "231:192\n");
+        host.sysfs_file("misc/rdma_cm/dev", "10:260\n");
+        host.sysfs_file("onload/onload/dev", "243:0\n");
+        host.sysfs_file("onload_epoll/onload_epoll/dev", "242:0\n");
         host
     }
 
     fn sysfs_file(&self, path: &str, text: &str) {
-        let path = self
-            .dir
-            .path()
-            .join("sys/class/infiniband_verbs")
-            .join(path);
+        let path = self.dir.path().join("sys/class").join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
@@ -156,8 +169,9 @@ impl Host for FakeHost {
     }
 
     fn specs(&self, _wanted: &[Class]) -> Result<Specs, SpecsError> {
-        let sources = [NIC, NODES, PROFILE, RDMA, HUGE]
+        let sources = [NIC, NODES, PROFILE, RDMA, HUGE, ZF]
             .iter()
+            .chain(&CLOCKS)
             .enumerate()
             .map(|(at, text)| SpecSource {
                 path: PathBuf::from(format!("/etc/cdi/{at}.json")),
@@ -612,13 +626,13 @@ fn a_node_that_is_missing_or_no_character_device_is_refused() {
 fn a_node_that_belongs_to_another_device_is_refused() {
     let host = FakeHost::new();
     host.apply(&ask("rdma", "all")).unwrap();
-    host.sysfs_file("uverbs0/dev", "231:193\n");
+    host.sysfs_file("infiniband_verbs/uverbs0/dev", "231:193\n");
     assert!(
         host.refusal(&ask("rdma", "rxe0"))
-            .contains("devices were renumbered")
+            .contains("the node in /dev is not its driver's own: remove it")
     );
-    host.sysfs_file("uverbs0/dev", "231:192\n");
-    host.sysfs_file("uverbs0/ibdev", "mlx5_9\n");
+    host.sysfs_file("infiniband_verbs/uverbs0/dev", "231:192\n");
+    host.sysfs_file("infiniband_verbs/uverbs0/ibdev", "mlx5_9\n");
     for name in ["rxe0", "all"] {
         assert!(
             host.refusal(&ask("rdma", name))
@@ -626,6 +640,89 @@ fn a_node_that_belongs_to_another_device_is_refused() {
             "{name}"
         );
     }
+}
+
+#[test]
+fn an_onload_node_that_is_not_its_driver_s_is_refused_by_every_class_that_has_it() {
+    let host = FakeHost::new();
+    for class in ["nic", "nic-nodes"] {
+        host.sysfs_file("onload/onload/dev", "243:0\n");
+        host.apply(&ask(class, "all")).unwrap();
+        host.sysfs_file("onload/onload/dev", "239:0\n");
+        let refusal = host.refusal(&ask(class, "all"));
+        assert!(
+            refusal.contains(
+                "/dev/onload=nic:onload: the node is 243:0 but the kernel's onload is 239:0"
+            ),
+            "{refusal}"
+        );
+    }
+    std::fs::remove_dir_all(host.dir.path().join("sys/class/onload")).unwrap();
+    assert!(
+        host.refusal(&ask("nic", "all"))
+            .contains("the kernel has no onload any more")
+    );
+}
+
+#[test]
+fn a_clock_that_is_not_its_driver_s_is_refused() {
+    let mut host = FakeHost::new();
+    for (path, minor) in [("/dev/ptp0", 0), ("/dev/pps0", 0)] {
+        let node = Node {
+            kind: NodeKind::Char,
+            major: 247,
+            minor,
+            mode: 0o600,
+        };
+        host.nodes.insert(path.to_owned(), node);
+    }
+    host.sysfs_file("ptp/ptp0/dev", "247:0\n");
+    host.sysfs_file("pps/pps0/dev", "247:0\n");
+    host.apply(&ask("ptp", "ptp0")).unwrap();
+    host.apply(&ask("pps", "pps0")).unwrap();
+    host.sysfs_file("ptp/ptp0/dev", "247:1\n");
+    host.sysfs_file("pps/pps0/dev", "248:0\n");
+    let refusal = host.refusal(&ask("ptp", "ptp0"));
+    assert!(refusal.contains("the kernel's ptp0 is 247:1"), "{refusal}");
+    let refusal = host.refusal(&ask("pps", "pps0"));
+    assert!(refusal.contains("the kernel's pps0 is 248:0"), "{refusal}");
+}
+
+#[test]
+fn the_connection_manager_s_node_is_its_driver_s_too() {
+    let host = FakeHost::new();
+    host.apply(&ask("rdma", "rxe0")).unwrap();
+    host.sysfs_file("misc/rdma_cm/dev", "10:122\n");
+    let refusal = host.refusal(&ask("rdma", "rxe0"));
+    assert!(
+        refusal.contains("the kernel's rdma_cm is 10:122"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_hook_that_only_checks_what_was_checked_here_is_not_run_again() {
+    let mut host = FakeHost::new();
+    let node = Node {
+        kind: NodeKind::Char,
+        major: 244,
+        minor: 0,
+        mode: 0o666,
+    };
+    host.nodes.insert("/dev/sfc_char".to_owned(), node);
+    host.sysfs_file("sfc_char/sfc_char/dev", "244:0\n");
+    let after = host.after(&ask("zf", "ens1"));
+    assert_eq!(after["linux"]["devices"].as_array().unwrap().len(), 2);
+    assert_eq!(after["hooks"], Value::Null);
+    // One that raises a limit is.
+    let after = host.after(&ask("rdma", "checked"));
+    assert_eq!(after["hooks"]["createRuntime"].as_array().unwrap().len(), 1);
+    // And it was a check: the number that its driver has now decides, not the one written.
+    host.sysfs_file("sfc_char/sfc_char/dev", "240:0\n");
+    assert!(
+        host.refusal(&ask("zf", "ens1"))
+            .contains("the kernel's sfc_char is 240:0")
+    );
 }
 
 #[test]

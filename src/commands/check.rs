@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use onload_hooks::class::Class;
+use onload_hooks::expect::Numbers;
 
 use super::generate::{directory_path, find_directory, render};
 use super::{look, open_host, surroundings};
@@ -10,7 +11,7 @@ use crate::cli::{Check, Global};
 use crate::exit::Answer;
 use crate::generate::generate;
 use crate::printer::Printer;
-use crate::specdir::{Action, Manifest, Wanted, plan};
+use crate::specdir::{Action, Format, Manifest, Renumbered, Wanted, plan, renumbered};
 
 /// Runs the command: prints each file that is not as it would be written now.
 ///
@@ -33,6 +34,7 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
     let specs = specs
         .iter()
         .filter(|(class, _)| asked.kinds.contains(class));
+    let asked_format = asked.format;
     let wanted = Wanted {
         scope: Class::ALL.to_vec(),
         files: specs
@@ -48,10 +50,10 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
     for step in &plan.steps {
         let word = match (&step.action, &step.old) {
             (Action::Keep, _) => continue,
-            (Action::Write(_), None) => "missing",
-            (Action::Write(_), Some(_)) => "different",
-            (Action::Remove, _) => "to be removed",
-            (Action::Leave, _) => "changed by somebody else",
+            (Action::Write(_), None) => "missing".to_owned(),
+            (Action::Write(new), Some(old)) => difference(asked_format, old, new),
+            (Action::Remove, _) => "to be removed".to_owned(),
+            (Action::Leave, _) => "changed by somebody else".to_owned(),
         };
         answer = Answer::No;
         printer.print(format_args!(
@@ -63,4 +65,32 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
         printer.note(format_args!("{} describes this host", shown.display()));
     }
     Ok(answer)
+}
+
+/// How a file differs from what would be written now.
+fn difference(format: Format, old: &[u8], new: &[u8]) -> String {
+    let nodes = renumbered(format, old, new).unwrap_or_default();
+    if nodes.is_empty() {
+        return "different".to_owned();
+    }
+    let changes: Vec<String> = nodes.iter().map(change).collect();
+    format!(
+        "renumbered: {}; engines keep the old numbers until you run `systemctl start onload-cdi.service`",
+        changes.join(", ")
+    )
+}
+
+fn change(node: &Renumbered) -> String {
+    let number = |numbers: Option<_>| {
+        numbers.map_or_else(
+            || "without a number".to_owned(),
+            |numbers: Numbers| numbers.to_string(),
+        )
+    };
+    format!(
+        "{} was {} and is {}",
+        node.node,
+        number(node.before),
+        number(node.now)
+    )
 }

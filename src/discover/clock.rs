@@ -27,6 +27,9 @@ pub struct Clock {
     pub pci_address: Option<PciAddress>,
     /// The NUMA node of that function.
     pub numa_node: Option<u32>,
+    /// The PCI function that it sits on in sysfs; of pulses, not that of their clock.
+    #[serde(skip)]
+    pub parent: Option<PciAddress>,
     /// Its node.
     #[serde(skip)]
     pub node: Node,
@@ -86,6 +89,7 @@ pub fn read(
 struct Source {
     name: String,
     directory: PathBuf,
+    parent: Option<PciAddress>,
     pci: Option<PciAddress>,
     clock_name: Option<String>,
 }
@@ -105,6 +109,7 @@ impl Source {
             clock_name: self.clock_name,
             nic: nic.map(|nic| nic.name.clone()),
             pci_address: self.pci,
+            parent: self.parent,
             numa_node: function.and_then(|function| function.numa_node),
             node,
         })
@@ -146,6 +151,7 @@ impl Source {
         Source {
             name,
             directory,
+            parent: pci,
             pci,
             clock_name: None,
         }
@@ -311,7 +317,7 @@ mod tests {
             found.reasons(),
             [
                 "ptp0: /dev/ptp0 does not exist, though its driver made the device",
-                "pps0: /dev/pps0 is 99:0, but the device is 248:0",
+                "pps0: /dev/pps0 is 99:0, but the device is 248:0; remove the stale node",
             ]
         );
     }

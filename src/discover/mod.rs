@@ -69,7 +69,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     let functions = PciFunctions::read(probe);
     let interfaces = netdev::read(probe);
     let mut not_offered = Vec::new();
-    let nodes = onload::NodeObstacles::read(probe);
+    let nodes = onload::DriverNodes::read(probe);
     let onload = onload::read(probe, &config.cdi, &nodes, &mut not_offered);
     let onload_dir = onload.as_ref().and_then(onload::Onload::library_dir);
     let tcpdirect = tcpdirect::read(probe, &config.cdi, onload_dir, &nodes, &mut not_offered);

@@ -1,4 +1,7 @@
 //! Device nodes: the number that sysfs gives a device, against what stands in /dev.
+//!
+//! Sysfs is right: it says what the driver has. A node is offered only with that number, since the
+//! hook of a container compares with sysfs too and would refuse any other.
 
 use std::path::Path;
 
@@ -35,23 +38,18 @@ impl Node {
             return Err(format!("{path} is no character device"));
         }
         match number {
-            Some((major, minor)) if (major, minor) != (node.major, node.minor) => {
-                return Err(format!(
-                    "{path} is {}:{}, but the device is {major}:{minor}",
-                    node.major, node.minor
-                ));
+            Some((major, minor)) if (major, minor) == (node.major, node.minor) => {
+                Ok(Node { path, major, minor })
             }
-            Some(_) => {}
-            None => probe.warn(format!(
+            Some((major, minor)) => Err(format!(
+                "{path} is {}:{}, but the device is {major}:{minor}; remove the stale node",
+                node.major, node.minor
+            )),
+            None => Err(format!(
                 "{path}: there is no {} to compare its number with",
-                probe.host().outside_path(&attribute).display()
+                attribute.display()
             )),
         }
-        Ok(Node {
-            path,
-            major: node.major,
-            minor: node.minor,
-        })
     }
 }
 
@@ -103,7 +101,7 @@ mod tests {
         assert_eq!(find("ptp0").unwrap().minor, 0);
         assert_eq!(
             refusal("ptp1"),
-            "/dev/ptp1 is 247:9, but the device is 247:1"
+            "/dev/ptp1 is 247:9, but the device is 247:1; remove the stale node"
         );
         assert_eq!(refusal("ptp2"), "/dev/ptp2 is no device node");
         assert_eq!(
@@ -114,16 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn a_node_whose_number_cannot_be_compared_is_taken_with_a_warning() {
+    fn a_node_whose_number_cannot_be_compared_is_not_offered() {
         let tree = Tree::new();
         tree.node("/dev/ptp0", 247, 0);
         let host = tree.host();
         let probe = Probe::new(&host);
-        assert!(Node::find(&probe, "/dev/ptp0", Path::new("/sys/class/ptp/ptp0")).is_ok());
-        let warnings = probe.into_warnings();
-        assert!(
-            warnings[0].starts_with("/dev/ptp0: there is no "),
-            "{warnings:?}"
+        assert_eq!(
+            Node::find(&probe, "/dev/ptp0", Path::new("/sys/class/ptp/ptp0")).unwrap_err(),
+            "/dev/ptp0: there is no /sys/class/ptp/ptp0/dev to compare its number with"
         );
     }
 }

@@ -9,9 +9,9 @@ use onload_hooks::elf::GlibcVersion;
 use serde::{Serialize, Serializer};
 
 use crate::discover::Probe;
+use crate::discover::node::Node;
 use crate::discover::profile::{self, Profile};
 use crate::discover::program::{self, Installation, Tool};
-use crate::host::DeviceKind;
 use crate::inventory::NotOffered;
 
 /// The library that is preloaded.
@@ -54,6 +54,9 @@ pub struct Onload {
     /// The profiles that can be given.
     #[serde(serialize_with = "profile_names")]
     pub profiles: Vec<Profile>,
+    /// Its nodes; none where it is not offered for want of one.
+    #[serde(skip)]
+    pub nodes: Vec<Node>,
     /// The directory of the profiles.
     #[serde(skip)]
     pub profile_dir: Option<PathBuf>,
@@ -107,27 +110,25 @@ struct Library {
     machine: Option<u16>,
 }
 
-/// Why a node of Onload's cannot be given, by the node's name.
+/// The nodes of Onload's drivers by name, or why one cannot be given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeObstacles(BTreeMap<&'static str, String>);
+pub struct DriverNodes(BTreeMap<&'static str, Result<Node, String>>);
 
-impl NodeObstacles {
+impl DriverNodes {
     /// Looks at every node of Onload's and TCPDirect's.
     #[must_use]
-    pub fn read(probe: &Probe<'_>) -> NodeObstacles {
+    pub fn read(probe: &Probe<'_>) -> DriverNodes {
         let nodes = ["onload", "onload_epoll", "sfc_char"].into_iter();
-        NodeObstacles(
-            nodes
-                .filter_map(|name| Some((name, node_obstacle(probe, name)?)))
-                .collect(),
-        )
+        DriverNodes(nodes.map(|name| (name, find_node(probe, name))).collect())
     }
 
-    /// Why the first of these nodes that cannot be given cannot; none where all can.
-    #[must_use]
-    pub fn first(&self, nodes: &[&str]) -> Option<&str> {
-        let obstacle = nodes.iter().find_map(|&name| self.0.get(name));
-        obstacle.map(String::as_str)
+    /// These nodes.
+    ///
+    /// # Errors
+    /// Why the first of them that cannot be given cannot.
+    pub fn all(&self, names: &[&str]) -> Result<Vec<Node>, String> {
+        let nodes = names.iter().filter_map(|&name| self.0.get(name));
+        nodes.cloned().collect()
     }
 }
 
@@ -135,7 +136,7 @@ impl NodeObstacles {
 pub fn read(
     probe: &Probe<'_>,
     cdi: &Cdi,
-    nodes: &NodeObstacles,
+    nodes: &DriverNodes,
     not_offered: &mut Vec<NotOffered>,
 ) -> Option<Onload> {
     let driver = read_driver(probe);
@@ -149,7 +150,8 @@ pub fn read(
         not_offered.push(NotOffered::new(Class::Nic, "onload", reason));
         return None;
     }
-    let obstacle = obstacle(nodes, &driver, library.as_ref());
+    let nodes = nodes.all(&["onload", "onload_epoll"]);
+    let obstacle = obstacle(&nodes, &driver, library.as_ref());
     if let Some(reason) = &obstacle {
         not_offered.push(NotOffered::new(Class::Nic, "onload", reason.clone()));
     }
@@ -173,6 +175,7 @@ pub fn read(
         glibc_needed: library.as_ref().and_then(|library| library.glibc_needed),
         machine: library.as_ref().and_then(|library| library.machine),
         installation: library.map(|library| library.installation),
+        nodes: nodes.unwrap_or_default(),
         tools,
         profiles,
         profile_dir,
@@ -337,12 +340,12 @@ fn release(text: &[u8]) -> Option<String> {
 
 /// Why Onload is not offered; none where it is.
 fn obstacle(
-    nodes: &NodeObstacles,
+    nodes: &Result<Vec<Node>, String>,
     driver: &DriverVersion,
     library: Option<&Library>,
 ) -> Option<String> {
-    if let Some(reason) = nodes.first(&["onload", "onload_epoll"]) {
-        return Some(reason.to_owned());
+    if let Err(reason) = nodes {
+        return Some(reason.clone());
     }
     let Some(library) = library else {
         return Some(
@@ -362,36 +365,23 @@ fn obstacle(
     }
 }
 
-/// Why a node of Onload's cannot be given; none where it can.
-fn node_obstacle(probe: &Probe<'_>, name: &str) -> Option<String> {
-    let path = Path::new("/dev").join(name);
-    let number = probe.attribute(format!("/sys/class/{name}/{name}/dev"));
-    let Some(node) = probe.device_node(&path) else {
-        let module = if name == "sfc_char" {
-            "sfc_char"
-        } else {
-            "onload"
-        };
-        return Some(match probe.entry(Path::new("/sys/module").join(module)) {
-            Some(_) => format!(
-                "{} is missing although the module {module} is loaded; look at udev",
-                path.display()
-            ),
-            None => format!(
-                "{} is missing: the module {module} is not loaded",
-                path.display()
-            ),
-        });
-    };
-    if node.kind != DeviceKind::Character {
-        return Some(format!("{} is no character device", path.display()));
+/// A node of Onload's drivers, or why it cannot be given.
+fn find_node(probe: &Probe<'_>, name: &str) -> Result<Node, String> {
+    let path = format!("/dev/{name}");
+    if probe.device_node(&path).is_some() {
+        let device = Path::new("/sys/class").join(name).join(name);
+        return Node::find(probe, path, &device);
     }
-    let found = format!("{}:{}", node.major, node.minor);
-    number.filter(|number| *number != found).map(|number| {
-        format!(
-            "{} has the number {found}, but the driver has {number}; remove the stale node",
-            path.display()
-        )
+    let module = if name == "sfc_char" {
+        "sfc_char"
+    } else {
+        "onload"
+    };
+    Err(match probe.entry(Path::new("/sys/module").join(module)) {
+        Some(_) => {
+            format!("{path} is missing although the module {module} is loaded; look at udev")
+        }
+        None => format!("{path} is missing: the module {module} is not loaded"),
     })
 }
 

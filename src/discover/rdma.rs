@@ -996,7 +996,7 @@ mod tests {
             [
                 "mlx5_0: /dev/infiniband/uverbs0 does not exist, though its driver made the \
                  device",
-                "mlx5_1: /dev/infiniband/uverbs1 is 231:200, but the device is 231:193",
+                "mlx5_1: /dev/infiniband/uverbs1 is 231:200, but the device is 231:193; remove the stale node",
                 "mlx5_2: it has no uverbs device; load the module ib_uverbs",
             ]
         );

@@ -8,7 +8,8 @@ use serde::{Serialize, Serializer};
 
 use crate::discover::Probe;
 use crate::discover::nic::{Datapath, Nic};
-use crate::discover::onload::{NodeObstacles, is_shared_object, tool_dir};
+use crate::discover::node::Node;
+use crate::discover::onload::{DriverNodes, is_shared_object, tool_dir};
 use crate::discover::program::{self, Installation, Tool};
 use crate::inventory::NotOffered;
 
@@ -26,6 +27,9 @@ pub struct TcpDirect {
     /// The tools that work in a container.
     #[serde(serialize_with = "tool_names")]
     pub tools: Vec<Tool>,
+    /// Its nodes.
+    #[serde(skip)]
+    pub nodes: Vec<Node>,
     /// Where its libraries are.
     #[serde(skip)]
     pub installation: Installation,
@@ -44,20 +48,20 @@ pub fn read(
     probe: &Probe<'_>,
     cdi: &Cdi,
     onload_dir: Option<&Path>,
-    nodes: &NodeObstacles,
+    nodes: &DriverNodes,
     not_offered: &mut Vec<NotOffered>,
 ) -> Option<TcpDirect> {
     let installation = find(probe, cdi, onload_dir, not_offered)?;
     let path = installation.library_dir.join(LIBRARY);
     let content = program::library_content(probe, &path).unwrap_or_default();
-    if let Some(reason) = obstacle(nodes, &installation, &content) {
-        not_offered.push(NotOffered::new(Class::Zf, "tcpdirect", reason));
-        return None;
-    }
+    let nodes = find_nodes(nodes, &installation, &content)
+        .map_err(|reason| not_offered.push(NotOffered::new(Class::Zf, "tcpdirect", reason)))
+        .ok()?;
     let machine = program::library_summary(probe, &path, &content).map(|summary| summary.machine);
     let tools = read_tools(probe, cdi, &installation, not_offered);
     Some(TcpDirect {
         tools,
+        nodes,
         installation,
         machine,
     })
@@ -91,17 +95,21 @@ fn is_tcpdirect_library(name: &str) -> bool {
     (name.starts_with("libonload_zf.") || name.starts_with("libefcp.")) && is_shared_object(name)
 }
 
-/// Why TCPDirect is not offered; none where it is.
-fn obstacle(nodes: &NodeObstacles, installation: &Installation, content: &[u8]) -> Option<String> {
+/// The nodes of TCPDirect, or why it is not offered.
+fn find_nodes(
+    nodes: &DriverNodes,
+    installation: &Installation,
+    content: &[u8],
+) -> Result<Vec<Node>, String> {
     let has = |name: &str| installation.libraries.iter().any(|library| library == name);
     let wants_control_plane = memchr::memmem::find(content, CONTROL_PLANE.as_bytes()).is_some();
     if wants_control_plane && !has(CONTROL_PLANE) {
         let dir = installation.library_dir.display();
-        return Some(format!(
+        return Err(format!(
             "{LIBRARY} opens {CONTROL_PLANE}, which is not in {dir}; install the Onload that it belongs to"
         ));
     }
-    nodes.first(&["onload", "sfc_char"]).map(str::to_owned)
+    nodes.all(&["onload", "sfc_char"])
 }
 
 /// The interfaces that TCPDirect works on.

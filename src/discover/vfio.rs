@@ -47,6 +47,9 @@ pub struct VfioDevice {
     pub physical_function: Option<PciAddress>,
     /// No IOMMU keeps the function from the host's memory.
     pub noiommu: bool,
+    /// The nodes among them that are one for the whole host: the container of groups, iommufd.
+    #[serde(skip)]
+    pub shared_nodes: Vec<Node>,
     /// The node of the group, if that is what is offered.
     #[serde(skip)]
     pub group_node: Option<Node>,
@@ -240,7 +243,7 @@ impl Surroundings<'_, '_> {
         self.check_parents(held)?;
         let own = self.own_nodes(held);
         let offered = match self.group_node(&group) {
-            Ok(node) => vec![self.by_group(&group, held, node, own)],
+            Ok((node, container)) => vec![self.by_group(&group, held, node, &container, own)],
             Err(reason) => self
                 .by_function(&group, held, own)
                 .ok_or(Refusal::from(reason))?,
@@ -357,8 +360,8 @@ impl Surroundings<'_, '_> {
         .ok()
     }
 
-    /// The node of a group; who opens it needs the container too.
-    fn group_node(&self, group: &Group) -> Result<Node, String> {
+    /// The node of a group, and that of the container, which who opens it needs too.
+    fn group_node(&self, group: &Group) -> Result<(Node, Node), String> {
         let prefix = if group.noiommu { "noiommu-" } else { "" };
         let name = format!("{prefix}{}", group.number);
         let node = Node::find(
@@ -366,8 +369,7 @@ impl Surroundings<'_, '_> {
             format!("/dev/vfio/{name}"),
             &Path::new("/sys/class/vfio").join(name),
         )?;
-        self.container.as_ref().map_err(Clone::clone)?;
-        Ok(node)
+        Ok((node, self.container.clone()?))
     }
 
     /// One device for the whole group.
@@ -376,16 +378,18 @@ impl Surroundings<'_, '_> {
         group: &Group,
         held: &[&PciFunction],
         node: Node,
+        container: &Node,
         mut own: BTreeMap<PciAddress, Node>,
     ) -> VfioDevice {
-        let mut nodes = vec![CONTAINER.to_owned(), node.path.clone()];
+        let mut nodes = vec![container.path.clone(), node.path.clone()];
         nodes.extend(own.values().map(|node| node.path.clone()));
-        if !own.is_empty() {
-            nodes.push(IOMMUFD.to_owned());
-        }
+        let iommufd = self.iommufd.iter().filter(|_| !own.is_empty());
+        nodes.extend(iommufd.clone().map(|node| node.path.clone()));
+        let shared_nodes = [container].into_iter().chain(iommufd).cloned().collect();
         let functions = held.iter().map(|function| function.address);
         VfioDevice {
             nodes,
+            shared_nodes,
             group_node: Some(node),
             functions: functions
                 .map(|address| (address, own.remove(&address)))
@@ -410,6 +414,7 @@ impl Surroundings<'_, '_> {
             let node = own.remove(&function.address)?;
             Some(VfioDevice {
                 nodes: vec![node.path.clone(), IOMMUFD.to_owned()],
+                shared_nodes: self.iommufd.iter().cloned().collect(),
                 functions: vec![(function.address, Some(node))],
                 ..device(group, &[function], true)
             })
@@ -428,6 +433,7 @@ fn device(group: &Group, held: &[&PciFunction], viable: bool) -> VfioDevice {
         group_members: group.members.iter().copied().collect(),
         viable,
         nodes: Vec::new(),
+        shared_nodes: Vec::new(),
         aliases: rest.iter().map(|function| function.address).collect(),
         driver: first.driver.clone(),
         physical_function: first.physical_function,

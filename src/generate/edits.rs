@@ -6,6 +6,7 @@ use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook, Mount};
 use onload_hooks::config::Cdi;
 
 use super::Surroundings;
+use crate::discover::node::Node;
 use crate::discover::program::{Installation, Tool};
 
 /// Read and write, for nodes that a program maps and commands.
@@ -96,19 +97,29 @@ impl<'c> Writer<'c> {
             .collect()
     }
 
-    /// The hook that raises RLIMIT_MEMLOCK and checks that nodes are still those of the devices they
-    /// were when this was written; none where its binary is missing, since an engine would then
-    /// refuse every container.
+    /// The hook that raises RLIMIT_MEMLOCK and checks nodes.
     pub(super) fn memlock_hook(&self, expectations: impl Iterator<Item = String>) -> Option<Hook> {
+        let memlock = ["--memlock".to_owned(), self.config.memlock.to_string()];
+        self.hook(memlock.into_iter(), expectations)
+    }
+
+    /// The hook that checks that nodes are those of the devices they were written for, and does
+    /// nothing else.
+    pub(super) fn checking_hook(&self, expectations: impl Iterator<Item = String>) -> Option<Hook> {
+        self.hook(std::iter::empty(), expectations)
+    }
+
+    /// None where its binary is missing, since an engine would then refuse every container.
+    fn hook(
+        &self,
+        options: impl Iterator<Item = String>,
+        expectations: impl Iterator<Item = String>,
+    ) -> Option<Hook> {
         if !self.surroundings.hook {
             return None;
         }
-        let mut args = vec![
-            "onload-hook".to_owned(),
-            "createRuntime".to_owned(),
-            "--memlock".to_owned(),
-            self.config.memlock.to_string(),
-        ];
+        let mut args = vec!["onload-hook".to_owned(), "createRuntime".to_owned()];
+        args.extend(options);
         args.extend(expectations.flat_map(|expected| ["--expect".to_owned(), expected]));
         Some(Hook {
             hook_name: "createRuntime".to_owned(),
@@ -121,9 +132,12 @@ impl<'c> Writer<'c> {
         })
     }
 
-    /// The path of a node in the container, as an expectation names it.
-    pub(super) fn container_path(&self, path: &str) -> String {
-        self.node(path, READ).path
+    /// What the hook is to expect of a node: the device, as `CLASS:ID[@PCI]`, and the number that it
+    /// has now. An engine that lives long looks at a node again only when the specification's bytes
+    /// change, so the number has to stand in them.
+    pub(super) fn expectation(&self, node: &Node, device: &str) -> String {
+        let path = self.node(&node.path, READ).path;
+        format!("{path}={device}#{}:{}", node.major, node.minor)
     }
 }
 

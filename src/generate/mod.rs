@@ -113,8 +113,8 @@ fn offer(class: Class, inventory: &Inventory, writer: &Writer<'_>) -> Option<Off
         Class::Rdma => rdma::offer(inventory, writer),
         Class::Vfio => vfio::offer(inventory, writer),
         Class::Hugepages => hugepages::offer(inventory, writer),
-        Class::Ptp => clock::offer(&inventory.ptp, writer),
-        Class::Pps => clock::offer(&inventory.pps, writer),
+        Class::Ptp => clock::offer(class, &inventory.ptp, writer),
+        Class::Pps => clock::offer(class, &inventory.pps, writer),
     };
     (!offer.devices.is_empty()).then_some(offer)
 }
@@ -158,11 +158,21 @@ fn specification(class: Class, offer: Offer, variables: &Variables) -> Result<Sp
 #[must_use]
 pub fn warnings(specs: &Specs, config: &Cdi, surroundings: Surroundings) -> Vec<String> {
     let mut warnings = Vec::new();
-    let locks = specs.contains_key(&Class::Rdma) || specs.contains_key(&Class::Vfio);
-    if locks && !surroundings.hook {
+    let has_nodes = |spec: &Spec| {
+        let edits = spec.devices.iter().map(|device| &device.container_edits);
+        let mut edits = edits.chain([&spec.container_edits]);
+        edits.any(|edits| !edits.device_nodes.is_empty())
+    };
+    if !surroundings.hook && specs.values().any(has_nodes) {
+        let locks = specs.contains_key(&Class::Rdma) || specs.contains_key(&Class::Vfio);
         warnings.push(format!(
-            "the hook {} is not there, so containers with RDMA and vfio devices keep their RLIMIT_MEMLOCK and their nodes are not checked again when they start",
-            config.hook_path.display()
+            "the hook {} is not there, so device nodes are not checked when a container starts: an engine that keeps old numbers gives it another driver's device{}",
+            config.hook_path.display(),
+            if locks {
+                ", and containers with RDMA and vfio devices keep their RLIMIT_MEMLOCK"
+            } else {
+                ""
+            }
         ));
     }
     if specs.contains_key(&Class::Nic) && config.preload == Preload::File {

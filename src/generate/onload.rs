@@ -8,6 +8,7 @@ use onload_hooks::config::Preload;
 
 use super::edits::{READ_WRITE, Writer, nodes_only, read_only, text};
 use super::{ONLOAD_SOCKET_DIR, Offer, PRELOAD_FILE};
+use crate::discover::node::Node;
 use crate::discover::onload::{LIBRARY, Onload};
 use crate::inventory::Inventory;
 
@@ -40,9 +41,24 @@ pub(super) fn offer(class: Class, inventory: &Inventory, writer: &Writer<'_>) ->
     }
 }
 
+/// The nodes of Onload's drivers, which all devices of a class share, and the hook that checks them.
+pub(super) fn driver_nodes(nodes: &[Node], writer: &Writer<'_>) -> ContainerEdits {
+    let expectations = nodes.iter().map(|node| {
+        let driver = match node.path.rsplit('/').next().unwrap_or_default() {
+            "sfc_char" => "zf:sfc_char".to_owned(),
+            name => format!("nic:{name}"),
+        };
+        writer.expectation(node, &driver)
+    });
+    let given = nodes.iter().map(|node| writer.node(&node.path, READ_WRITE));
+    ContainerEdits {
+        hooks: writer.checking_hook(expectations).into_iter().collect(),
+        ..nodes_only(given.collect())
+    }
+}
+
 fn common(class: Class, onload: &Onload, writer: &Writer<'_>) -> ContainerEdits {
-    let nodes = ["/dev/onload", "/dev/onload_epoll"];
-    let mut edits = nodes_only(nodes.map(|path| writer.node(path, READ_WRITE)).to_vec());
+    let mut edits = driver_nodes(&onload.nodes, writer);
     if class != Class::NicNodes {
         edits.mounts = user_space(onload, writer);
         // Unset, libonload.so sizes a table by the hard limit of open files, and docker's is 2^30.

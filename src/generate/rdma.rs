@@ -34,11 +34,14 @@ fn edits(devices: &[RdmaDevice], writer: &Writer<'_>) -> ContainerEdits {
         .flat_map(own_nodes)
         .map(|node| writer.node(&node.path, READ_WRITE))
         .collect();
-    let expectations = devices.iter().flat_map(|device| {
-        own_nodes(device)
-            .map(|node| expectation(node, device, writer))
-            .collect::<Vec<_>>()
-    });
+    // In the hook of the devices, though its node is in what they share: one hook a container.
+    let manager = devices
+        .iter()
+        .find_map(|device| device.connection_manager.as_ref());
+    let expectations = devices
+        .iter()
+        .flat_map(|device| own_nodes(device).map(|node| expectation(node, device, writer)))
+        .chain(manager.map(|node| writer.expectation(node, "misc:rdma_cm")));
     ContainerEdits {
         hooks: writer.memlock_hook(expectations).into_iter().collect(),
         ..nodes_only(nodes)
@@ -51,10 +54,9 @@ fn own_nodes(device: &RdmaDevice) -> impl Iterator<Item = &Node> {
 }
 
 fn expectation(node: &Node, device: &RdmaDevice, writer: &Writer<'_>) -> String {
-    let path = writer.container_path(&node.path);
     let parent = device
         .pci_address
         .map(|address| format!("@{address}"))
         .unwrap_or_default();
-    format!("{path}=rdma:{}{parent}", device.name)
+    writer.expectation(node, &format!("rdma:{}{parent}", device.name))
 }

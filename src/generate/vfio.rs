@@ -7,17 +7,17 @@ use super::{Entry, Offer};
 use crate::discover::vfio::VfioDevice;
 use crate::inventory::Inventory;
 
-/// Nodes that are one for the whole host: the container of groups, and its successor.
-const SHARED: [&str; 2] = ["/dev/vfio/vfio", "/dev/iommu"];
-
 pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
     let devices: Vec<&VfioDevice> = inventory
         .vfio
         .iter()
         .filter(|device| device.viable)
         .collect();
-    let shared: Vec<&str> = SHARED
-        .into_iter()
+    // What every device has of the nodes that are one for the whole host.
+    let first = devices.iter().take(1);
+    let shared: Vec<&str> = first
+        .flat_map(|device| &device.shared_nodes)
+        .map(|node| node.path.as_str())
         .filter(|path| devices.iter().all(|device| has(device, path)))
         .collect();
     let common = shared
@@ -54,7 +54,7 @@ fn entry(device: &VfioDevice, shared: &[&str], writer: &Writer<'_>) -> Entry {
     (device.pci_address.to_string(), edits)
 }
 
-/// Every function on the node of the group, and each on its own node.
+/// Every function on the node of the group, each on its own node, and the nodes of the host.
 fn expectations<'d>(
     device: &'d VfioDevice,
     writer: &'d Writer<'_>,
@@ -69,7 +69,11 @@ fn expectations<'d>(
         .functions
         .iter()
         .filter_map(|(address, node)| Some((node.as_ref()?, address)));
-    group
-        .chain(own)
-        .map(|(node, address)| format!("{}=vfio:{address}", writer.container_path(&node.path)))
+    let functions = group.chain(own);
+    let functions = functions.map(|(node, pci)| writer.expectation(node, &format!("vfio:{pci}")));
+    let shared = device.shared_nodes.iter().map(|node| {
+        let name = node.path.rsplit('/').next().unwrap_or_default();
+        writer.expectation(node, &format!("misc:{name}"))
+    });
+    functions.chain(shared)
 }

@@ -2,8 +2,8 @@
 
 use onload_cdi::spec::ContainerEdits;
 
-use super::Offer;
-use super::edits::{READ_WRITE, Writer, nodes_only};
+use super::edits::Writer;
+use super::{Offer, onload};
 use crate::discover::tcpdirect;
 use crate::inventory::Inventory;
 
@@ -12,8 +12,7 @@ pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
         return Offer::default();
     };
     // TCPDirect opens /dev/onload too, for its control plane and shared memory.
-    let nodes = ["/dev/onload", "/dev/sfc_char"];
-    let mut common = nodes_only(nodes.map(|path| writer.node(path, READ_WRITE)).to_vec());
+    let mut common = onload::driver_nodes(&tcpdirect.nodes, writer);
     common.mounts = writer.libraries(&tcpdirect.installation, tcpdirect.machine);
     common.mounts.extend(writer.tools(&tcpdirect.tools));
     Offer {

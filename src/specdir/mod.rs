@@ -4,7 +4,9 @@
 mod directory;
 mod manifest;
 mod plan;
+mod renumbered;
 
 pub use directory::{SpecDir, SpecDirError};
 pub use manifest::{Format, MANIFEST_NAME, Manifest};
 pub use plan::{Action, Plan, Step, Wanted, plan};
+pub use renumbered::{Renumbered, renumbered};

@@ -151,6 +151,15 @@ impl Tree {
         self.file("/dev.table", self.nodes.borrow().as_str())
     }
 
+    /// The numbers of a node, `243:0`.
+    pub(crate) fn number(&self, path: &str) -> String {
+        let nodes = self.nodes.borrow();
+        let fields = nodes.lines().map(|line| line.split(' '));
+        let node = fields.map(Iterator::collect::<Vec<_>>);
+        let node = node.into_iter().find(|node| node[0] == path).unwrap();
+        format!("{}:{}", node[2], node[3])
+    }
+
     pub(crate) fn without_node(&self, path: &str) -> &Tree {
         let nodes = self.nodes.take();
         let rest = nodes
@@ -271,7 +280,7 @@ impl Tree {
     /// A host with Onload and TCPDirect, and no interface.
     pub(crate) fn with_onload() -> Tree {
         let tree = Tree::new();
-        tree.driver(CHECKSUM).libraries(MULTIARCH).tools("");
+        tree.driver(CHECKSUM).libraries(MULTIARCH).tools("").hook();
         tree.hugepages(2048, &[(0, 64, 64)]);
         tree
     }

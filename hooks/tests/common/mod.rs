@@ -200,7 +200,12 @@ impl Sandbox {
         self.node("/dev/infiniband/uverbs1", 1, 3);
     }
 
+    /// A device node; one of Onload's is its driver's own.
     pub fn node(&self, path: &str, major: u32, minor: u32) {
+        if let "/dev/onload" | "/dev/onload_epoll" = path {
+            let name = path.trim_start_matches("/dev/");
+            self.driver(name, &format!("{major}:{minor}"));
+        }
         let device = rustix::fs::makedev(major, minor);
         let mode = Mode::from_raw_mode(0o666);
         rustix::fs::mknodat(
@@ -225,6 +230,14 @@ impl Sandbox {
             format!("{numbers}\n"),
         );
         self.mkdir(&format!("/sysfs/class/infiniband/{ibdev}"));
+    }
+
+    /// The numbers that Onload's driver gives its node of that name.
+    pub fn driver(&self, name: &str, numbers: &str) {
+        self.file(
+            &format!("/sysfs/class/{name}/{name}/dev"),
+            format!("{numbers}\n"),
+        );
     }
 
     /// Runs a shell script in the sandbox. Its standard input is what is given, its name `$0`.

@@ -1,0 +1,370 @@
+//! Where a container gets its device nodes from, as far as config.json tells: `linux.devices` and
+//! `mounts` (runtime-spec, config-linux.md "Devices", config.md "Mounts").
+//!
+//! Read as a stream: only what concerns the nodes asked for is kept, however large the file is.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::Read;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use crate::expect::{Expect, Numbers};
+
+/// What config.json lists for some nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Listed {
+    devices: Vec<Device>,
+    mounts: Vec<Mount>,
+}
+
+/// Where a node comes from.
+#[derive(Debug)]
+pub(crate) enum Place<'a> {
+    /// The runtime makes it by these entries.
+    Entries(Vec<&'a Device>),
+    /// It is bind-mounted from there; relative to the bundle, if it is relative.
+    Mounted(PathBuf),
+    /// Nothing brings it.
+    Nowhere,
+}
+
+/// An entry of `linux.devices`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Device {
+    path: String,
+    #[serde(rename = "type")]
+    type_: Option<String>,
+    major: Option<i64>,
+    minor: Option<i64>,
+}
+
+/// An entry of `mounts`.
+#[derive(Debug, Deserialize)]
+struct Mount {
+    #[serde(default)]
+    destination: PathBuf,
+    source: Option<PathBuf>,
+    #[serde(rename = "type")]
+    type_: Option<String>,
+    #[serde(default)]
+    options: Options,
+}
+
+/// Of the options of a mount, whether they make it a bind mount: a list may be long.
+#[derive(Debug, Default)]
+struct Options {
+    bind: bool,
+}
+
+impl Device {
+    /// The numbers of a character device.
+    pub(crate) fn numbers(&self) -> Option<Numbers> {
+        // "u" is an unbuffered character device, the same to Linux.
+        if !matches!(self.type_.as_deref(), Some("c" | "u")) {
+            return None;
+        }
+        Some(Numbers {
+            major: self.major?.try_into().ok()?,
+            minor: self.minor?.try_into().ok()?,
+        })
+    }
+}
+
+impl Mount {
+    fn is_bind(&self) -> bool {
+        self.type_.as_deref() == Some("bind") || self.options.bind
+    }
+}
+
+impl Listed {
+    /// Reads a configuration.
+    pub(crate) fn read(from: impl Read, wanted: &[Expect]) -> Result<Listed, serde_json::Error> {
+        let mut json = serde_json::Deserializer::from_reader(from);
+        let listed = Config { wanted }.deserialize(&mut json)?;
+        json.end()?;
+        Ok(listed)
+    }
+
+    /// Where the node at that path of the container comes from. In a user namespace engines may
+    /// mount the host's node instead of listing it, since nobody can make one there.
+    pub(crate) fn place_of(&self, node: &str) -> Place<'_> {
+        let entries: Vec<&Device> = self.devices.iter().filter(|one| one.path == node).collect();
+        if !entries.is_empty() {
+            return Place::Entries(entries);
+        }
+        // The last mount that covers a path is what is seen there.
+        let mounts = self.mounts.iter().rev();
+        let covering = mounts
+            .filter_map(|mount| Some((mount, below(node, &mount.destination)?)))
+            .next();
+        match covering {
+            Some((mount, rest)) if mount.is_bind() => match &mount.source {
+                Some(source) if rest.as_os_str().is_empty() => Place::Mounted(source.clone()),
+                Some(source) => Place::Mounted(source.join(rest)),
+                None => Place::Nowhere,
+            },
+            _ => Place::Nowhere,
+        }
+    }
+}
+
+/// What of the path is below the directory.
+fn below<'a>(path: &'a str, directory: &Path) -> Option<&'a Path> {
+    Path::new(path).strip_prefix(directory).ok()
+}
+
+/// The whole of config.json.
+struct Config<'w> {
+    wanted: &'w [Expect],
+}
+
+/// Its `linux`.
+struct Linux<'w> {
+    wanted: &'w [Expect],
+}
+
+/// A list of which few entries are kept; null is an empty one.
+struct Kept<F, T> {
+    keep: F,
+    of: PhantomData<T>,
+}
+
+impl<'de> DeserializeSeed<'de> for Config<'_> {
+    type Value = Listed;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Listed, D::Error> {
+        from.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Config<'_> {
+    type Value = Listed;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a container's configuration")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Listed, A::Error> {
+        let (mut devices, mut mounts) = (None, None);
+        while let Some(key) = map.next_key::<Cow<'_, str>>()? {
+            match &*key {
+                "linux" => {
+                    let wanted = self.wanted;
+                    once(
+                        &mut devices,
+                        "linux",
+                        map.next_value_seed(Linux { wanted })?,
+                    )?;
+                }
+                "mounts" => {
+                    let covers = |mount: &Mount| {
+                        let nodes = self.wanted.iter();
+                        nodes
+                            .map(|one| &one.node)
+                            .any(|node| below(node, &mount.destination).is_some())
+                    };
+                    once(&mut mounts, "mounts", map.next_value_seed(kept(covers))?)?;
+                }
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(Listed {
+            devices: devices.unwrap_or_default(),
+            mounts: mounts.unwrap_or_default(),
+        })
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Linux<'_> {
+    type Value = Vec<Device>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<Device>, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Linux<'_> {
+    type Value = Vec<Device>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object or null")
+    }
+
+    fn visit_unit<E>(self) -> Result<Vec<Device>, E> {
+        Ok(Vec::new())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<Device>, A::Error> {
+        let mut devices = None;
+        while let Some(key) = map.next_key::<Cow<'_, str>>()? {
+            if key == "devices" {
+                let is_wanted =
+                    |device: &Device| self.wanted.iter().any(|one| one.node == device.path);
+                once(
+                    &mut devices,
+                    "devices",
+                    map.next_value_seed(kept(is_wanted))?,
+                )?;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(devices.unwrap_or_default())
+    }
+}
+
+impl<'de> Deserialize<'de> for Options {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Options, D::Error> {
+        let is_bind = |option: &String| option == "bind" || option == "rbind";
+        let binding = kept(is_bind).deserialize(from)?;
+        Ok(Options {
+            bind: !binding.is_empty(),
+        })
+    }
+}
+
+/// Readers differ in which of two members of one name they take.
+fn once<T, E: Error>(place: &mut Option<T>, name: &'static str, value: T) -> Result<(), E> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(E::duplicate_field(name)),
+    }
+}
+
+fn kept<T, F: Fn(&T) -> bool>(keep: F) -> Kept<F, T> {
+    Kept {
+        keep,
+        of: PhantomData,
+    }
+}
+
+impl<'de, T: Deserialize<'de>, F: Fn(&T) -> bool> DeserializeSeed<'de> for Kept<F, T> {
+    type Value = Vec<T>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<T>, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>, F: Fn(&T) -> bool> Visitor<'de> for Kept<F, T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list or null")
+    }
+
+    fn visit_unit<E>(self) -> Result<Vec<T>, E> {
+        Ok(Vec::new())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        let mut found = Vec::new();
+        while let Some(entry) = list.next_element::<T>()? {
+            if (self.keep)(&entry) {
+                found.push(entry);
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(json: &str) -> Result<Listed, serde_json::Error> {
+        let wanted = ["/dev/a=nic:onload".parse().unwrap()];
+        Listed::read(json.as_bytes(), &wanted)
+    }
+
+    fn listed(json: &str) -> Listed {
+        parsed(json).unwrap()
+    }
+
+    /// Where /dev/a comes from with these mounts.
+    fn mounted(mounts: &str) -> Option<PathBuf> {
+        match listed(&format!(r#"{{"mounts":[{mounts}]}}"#)).place_of("/dev/a") {
+            Place::Mounted(source) => Some(source),
+            Place::Entries(_) => panic!("listed"),
+            Place::Nowhere => None,
+        }
+    }
+
+    #[test]
+    fn only_the_entries_of_the_nodes_are_kept() {
+        let json = r#"{"ociVersion":"1.0.2","process":{"args":[1e3]},"linux":{"devices":[
+            {"path":"/dev/b","type":"c","major":1,"minor":1},
+            {"path":"/dev/a","type":"c","major":1,"minor":2,"fileMode":438,"uid":0}],"resources":{}},
+            "mounts":[{"destination":"/proc"},{"destination":"/dev"},{"destination":"/dev/ab"}]}"#;
+        let found = listed(json);
+        assert_eq!((found.devices.len(), found.mounts.len()), (1, 1));
+        assert_eq!(
+            found.devices[0].numbers(),
+            Some(Numbers { major: 1, minor: 2 })
+        );
+        for nothing in [
+            "{}",
+            r#"{"linux":null,"mounts":null}"#,
+            r#"{"linux":{"devices":null}}"#,
+        ] {
+            assert!(matches!(listed(nothing).place_of("/dev/a"), Place::Nowhere));
+        }
+        let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+        assert!(
+            listed(&format!(r#"{{"process":{deep}}}"#))
+                .devices
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_broken_configuration_is_refused() {
+        for json in [
+            "{",
+            "{} {}",
+            "[]",
+            r#"{"linux":{},"linux":{}}"#,
+            r#"{"mounts":[],"mounts":null}"#,
+            r#"{"linux":{"devices":[],"devices":[]}}"#,
+            r#"{"linux":[]}"#,
+            r#"{"linux":{"devices":[{"path":5}]}}"#,
+            r#"{"linux":{"devices":{}}}"#,
+            r#"{"mounts":"/dev/a"}"#,
+        ] {
+            assert!(parsed(json).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn an_entry_comes_before_a_mount() {
+        let json = r#"{"linux":{"devices":[{"path":"/dev/a","type":"c","major":1,"minor":2}]},
+            "mounts":[{"destination":"/dev/a","type":"bind","source":"/dev/x"}]}"#;
+        assert!(
+            matches!(listed(json).place_of("/dev/a"), Place::Entries(entries) if entries.len() == 1)
+        );
+    }
+
+    #[test]
+    fn the_last_mount_that_covers_the_node_brings_it() {
+        let tmpfs = r#"{"destination":"/dev","type":"tmpfs","source":"tmpfs"}"#;
+        let bind =
+            r#"{"destination":"/dev/a","type":"none","source":"/dev/x","options":["ro","rbind"]}"#;
+        let whole = r#"{"destination":"/dev","type":"bind","source":"/host"}"#;
+        assert_eq!(mounted(bind), Some("/dev/x".into()));
+        assert_eq!(mounted(&format!("{tmpfs},{bind}")), Some("/dev/x".into()));
+        assert_eq!(mounted(&format!("{bind},{tmpfs}")), None);
+        assert_eq!(mounted(&format!("{tmpfs},{whole}")), Some("/host/a".into()));
+        assert_eq!(mounted(tmpfs), None);
+        assert_eq!(mounted(r#"{"destination":"/dev/a","type":"bind"}"#), None);
+        assert_eq!(
+            mounted(r#"{"destination":"/dev/aa","type":"bind","source":"/x"}"#),
+            None
+        );
+    }
+}
