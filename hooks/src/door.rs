@@ -2,18 +2,22 @@
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::write::{WriteError, write_atomic};
-use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fstat, mkdirat, openat, unlinkat};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
 use crate::bundle::{BundleError, ConfigFile};
 use crate::filter::{self, Container, FilterError, Outcome};
 use crate::host::{Host, HostError, ThisHost};
+use crate::live::init::InitError;
+use crate::live::record::RecordError;
+use crate::lock::{Kind, Lock, LockError, START_PATIENCE};
+use crate::maker::{Door, MAKER, Maker};
 use crate::poststop::{self, RUN_DIR};
 use crate::preload::HostFile;
+use crate::run_dir::{RunDir, make_dir, set_mode};
 use crate::scan;
 use crate::state::{ContainerId, State};
 use crate::text::one_line;
@@ -47,6 +51,15 @@ pub enum DoorError {
         /// Why.
         error: io::Error,
     },
+    /// The lock of the containers cannot be used.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// This process cannot be looked at.
+    #[error(transparent)]
+    Own(#[from] InitError),
+    /// It could not be written down.
+    #[error(transparent)]
+    Record(#[from] RecordError),
 }
 
 /// What was done to the configuration of a bundle.
@@ -75,6 +88,7 @@ impl Edited {
 pub fn edit(
     file: &ConfigFile,
     container: Container<'_>,
+    door: Door<'_>,
     host: &ThisHost,
 ) -> Result<Edited, DoorError> {
     let scanned = file.scan()?;
@@ -85,7 +99,8 @@ pub fn edit(
         return Err(FilterError::TooLarge.into());
     }
     let outcome = filter::apply(&scanned.kept, container, host)?;
-    let edited = written(&outcome, host)?;
+    poststop::sweep(Path::new(RUN_DIR), container.id);
+    let edited = written(&outcome, door, host)?;
     let Some(config) = &outcome.config else {
         return Ok(edited);
     };
@@ -94,12 +109,13 @@ pub fn edit(
 }
 
 /// Writes the file that the outcome wants on this host, if any.
-fn written(outcome: &Outcome, host: &ThisHost) -> Result<Edited, DoorError> {
+fn written(outcome: &Outcome, door: Door<'_>, host: &ThisHost) -> Result<Edited, DoorError> {
+    let mut warnings = outcome.warnings.clone();
     if let Some(own) = &outcome.file {
-        write_host_file(own, host)?;
+        warnings.extend(write_host_file(own, door, host)?);
     }
     Ok(Edited {
-        warnings: outcome.warnings.clone(),
+        warnings,
         own: outcome.file.as_ref().map(|own| own.id.clone()),
     })
 }
@@ -121,6 +137,7 @@ pub fn stream(
     from: impl Read,
     to: &mut dyn Write,
     container: Container<'_>,
+    door: Door<'_>,
     config: &Path,
 ) -> Result<Streamed, DoorError> {
     let output = |error| DoorError::Stream {
@@ -155,7 +172,8 @@ pub fn stream(
     }
     let host = ThisHost::with_config(config)?;
     let outcome = filter::apply(&scanned.kept, container, &host)?;
-    let edited = written(&outcome, &host)?;
+    poststop::sweep(Path::new(RUN_DIR), container.id);
+    let edited = written(&outcome, door, &host)?;
     to.write_all(outcome.config.as_ref().unwrap_or(&scanned.kept))
         .and_then(|()| to.flush())
         .inspect_err(|_| edited.undo())
@@ -275,31 +293,40 @@ pub fn indent(json: &[u8]) -> String {
     shown
 }
 
-/// Writes a file for one container under [`RUN_DIR`].
-fn write_host_file(own: &HostFile, host: &ThisHost) -> Result<(), DoorError> {
-    let dir = OwnDir::open(&own.id, host)?;
-    dir.write(own.name, &own.bytes).inspect_err(|_| {
-        // Made just now, it is empty and goes; one that was there is not and stays.
-        let _ = unlinkat(&dir.run, own.id.as_str(), AtFlags::REMOVEDIR);
-    })
+/// Writes a file for one container under [`RUN_DIR`]. The result are warnings.
+fn write_host_file(
+    own: &HostFile,
+    door: Door<'_>,
+    host: &ThisHost,
+) -> Result<Option<String>, DoorError> {
+    let dir = OwnDir::open(&own.id, door, host)?;
+    dir.write(own.name, &own.bytes)
+        .inspect_err(|_| dir.give_up(&own.id))?;
+    Ok(dir.warning)
 }
 
 /// The directory of one container under [`RUN_DIR`].
 #[derive(Debug)]
 pub struct OwnDir {
     /// [`RUN_DIR`].
-    pub run: OwnedFd,
+    pub run: RunDir,
     /// The container's directory in it.
     pub dir: OwnedFd,
+    /// Until it is dropped, no poststop takes away what is found here. None where somebody holds it
+    /// for too long: then nobody else sweeps either.
+    pub lock: Option<Lock>,
+    /// A line for people about that.
+    pub warning: Option<String>,
     path: PathBuf,
 }
 
 impl OwnDir {
     /// Opens it, and makes it first where it is not there; every directory above belongs to root.
+    /// That it is this process's is written down in it.
     ///
     /// # Errors
     /// [`DoorError`].
-    pub fn open(id: &ContainerId, host: &ThisHost) -> Result<Self, DoorError> {
+    pub fn open(id: &ContainerId, door: Door<'_>, host: &ThisHost) -> Result<Self, DoorError> {
         let path = Path::new(RUN_DIR);
         let failed = |path: PathBuf| move |error: io::Error| DoorError::HostFile { path, error };
         let above = path.parent().unwrap_or(Path::new("/"));
@@ -309,21 +336,45 @@ impl OwnDir {
         made.map_err(|error| failed(path.to_owned())(error.into()))?;
         let run = host.trusted().open_dir(path).map_err(HostError::from)?;
         set_mode(&run, RUN_DIR_MODE).map_err(|error| failed(path.to_owned())(error.into()))?;
-        let id = OsStr::new(id.as_str());
-        let path = path.join(id);
-        let made = make_dir(&run, id, OWN_DIR_MODE);
-        made.map_err(|error| failed(path.clone())(error.into()))?;
+        let run = RunDir::new(run.into(), path);
+        let lock = run.lock(Kind::Shared, START_PATIENCE);
+        let maker = Maker::this(door)?;
+        let own = OwnDir::make(run, id, lock)?;
+        maker.write(&own.dir).inspect_err(|_| own.give_up(id))?;
+        Ok(own)
+    }
+
+    /// The lock comes first: whoever opens the directory before it may hold one that a sweep then
+    /// removes.
+    fn make(
+        run: RunDir,
+        id: &ContainerId,
+        lock: Result<Lock, LockError>,
+    ) -> Result<Self, DoorError> {
+        let (lock, warning) = match lock {
+            Ok(lock) => (Some(lock), None),
+            Err(error @ LockError::Held { .. }) => (None, Some(error.to_string())),
+            Err(error) => return Err(error.into()),
+        };
+        let path = run.path().join(id.as_str());
+        let failed = |error: rustix::io::Errno| DoorError::HostFile {
+            path: path.clone(),
+            error: error.into(),
+        };
+        let name = OsStr::new(id.as_str());
+        make_dir(&run, name, OWN_DIR_MODE).map_err(failed)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = openat(&run, id, flags, Mode::empty());
+        let dir = openat(&run, name, flags, Mode::empty());
         let dir = dir.and_then(|dir| set_mode(&dir, OWN_DIR_MODE).map(|()| dir));
         let dir = dir.map_err(|error| {
-            // Made just now, it is empty and goes; one that was there is not and stays.
-            let _ = unlinkat(&run, id, AtFlags::REMOVEDIR);
-            failed(path.clone())(error.into())
+            remove_empty(&run, id);
+            failed(error)
         })?;
         Ok(OwnDir {
-            run: run.into(),
+            run,
             dir,
+            lock,
+            warning,
             path,
         })
     }
@@ -340,31 +391,25 @@ impl OwnDir {
             }
         })
     }
+
+    /// Leaves it as it was found, as far as that goes; what led here is the error to tell.
+    fn give_up(&self, id: &ContainerId) {
+        let _ = unlinkat(&self.dir, MAKER, AtFlags::empty());
+        remove_empty(&self.run, id);
+    }
 }
 
-/// Mode of [`RUN_DIR`]: a runtime in a user namespace finds the files of its container there, but
-/// whoever can open the directory can hold a lock on it (flock(2)), and with it every container that
-/// starts or ends.
+/// A directory that was made just now is empty and goes; one that was there is not and stays.
+fn remove_empty(run: &RunDir, id: &ContainerId) {
+    let _ = unlinkat(run, id.as_str(), AtFlags::REMOVEDIR);
+}
+
+/// Mode of [`RUN_DIR`]: a runtime in a user namespace finds the files of its container there, and
+/// nobody else needs to know which containers there are.
 const RUN_DIR_MODE: Mode = Mode::from_raw_mode(0o711);
 
 /// Mode of the directory of one container.
 const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o755);
-
-fn make_dir(dir: impl AsFd, name: &OsStr, mode: Mode) -> Result<(), Errno> {
-    match mkdirat(dir, name, mode) {
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-/// Gives a directory its mode where it was made with another one, by the umask of an engine perhaps.
-fn set_mode(dir: impl AsFd, mode: Mode) -> Result<(), Errno> {
-    let now = Mode::from_raw_mode(fstat(&dir)?.st_mode & 0o7777);
-    if now == mode {
-        return Ok(());
-    }
-    fchmod(&dir, mode)
-}
 
 /// The name of the container whose bundle podman keeps at `…/ID/userdata`.
 #[must_use]
@@ -392,7 +437,12 @@ mod tests {
             bundle: Path::new("/"),
             id: None,
         };
-        stream(bytes, &mut to, container, Path::new("/none"))?;
+        let door = Door {
+            stage: crate::maker::Stage::Precreate,
+            bundle: Path::new("/"),
+            root: None,
+        };
+        stream(bytes, &mut to, container, door, Path::new("/none"))?;
         Ok(to)
     }
 
@@ -408,6 +458,39 @@ mod tests {
             copied(&long),
             Err(DoorError::Filter(FilterError::TooLarge))
         ));
+    }
+
+    /// The sweep of another container finds the directory of an earlier start, and removes it while
+    /// this one waits for the lock.
+    #[test]
+    fn a_restart_that_meets_a_sweep_has_a_directory_that_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = || RunDir::find(dir.path()).unwrap().unwrap();
+        let id: ContainerId = "c1".parse().unwrap();
+        std::fs::create_dir(dir.path().join("c1")).unwrap();
+        std::fs::write(dir.path().join("c1/created"), "{}").unwrap();
+        let mut sweeper = run().lock_if_free();
+        let lock = run().lock_while(Kind::Shared, &mut || {
+            poststop::clear(&run(), &id, sweeper.take().as_ref()).unwrap();
+            assert!(!dir.path().join("c1").exists());
+            true
+        });
+        let own = OwnDir::make(run(), &id, lock).unwrap();
+        own.write("ld.so.preload", b"x").unwrap();
+        assert!(dir.path().join("c1/ld.so.preload").exists());
+    }
+
+    #[test]
+    fn a_stranger_s_lock_costs_a_start_a_line_and_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = || RunDir::find(dir.path()).unwrap().unwrap();
+        let stranger = run().lock_if_free();
+        let lock = run().lock_while(Kind::Shared, &mut || false);
+        let own = OwnDir::make(run(), &"c1".parse().unwrap(), lock).unwrap();
+        let line = own.warning.clone().unwrap();
+        assert!(own.lock.is_none() && line.contains("holds it"), "{line}");
+        own.write("ld.so.preload", b"x").unwrap();
+        drop(stranger);
     }
 
     #[test]

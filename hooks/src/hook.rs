@@ -10,6 +10,7 @@ use crate::door::{self, DoorError, Streamed};
 use crate::filter::{Container, FilterError};
 use crate::live::reapply::{self, ReapplyError};
 use crate::live::{self, LiveError};
+use crate::maker::{Door, Stage};
 use crate::poststop::{self, PoststopError};
 use crate::process::{FAILURE, SUCCESS, USAGE, arguments, say};
 use crate::scan;
@@ -259,7 +260,12 @@ fn precreate(config: &Path) -> Result<(), Failure> {
         id: id.as_ref(),
     };
     let mut output = io::stdout().lock();
-    let streamed = door::stream(io::stdin().lock(), &mut output, container, config)
+    let door = Door {
+        stage: Stage::Precreate,
+        bundle: &bundle,
+        root: None,
+    };
+    let streamed = door::stream(io::stdin().lock(), &mut output, container, door, config)
         .map_err(|error| Failure::new(stage, &subject, error))?;
     let warnings = match streamed {
         Streamed::Config(warnings) => warnings,
@@ -277,8 +283,11 @@ fn poststop() -> Result<(), Failure> {
 }
 
 fn clean_up(state: &State) -> Result<(), Failure> {
-    poststop::run(Path::new(poststop::RUN_DIR), &state.id)
-        .map_err(|error| Failure::new("poststop", &subject(state), error))
+    let stage = "poststop";
+    let warnings = poststop::run(Path::new(poststop::RUN_DIR), &state.id)
+        .map_err(|error| Failure::new(stage, &subject(state), error))?;
+    warn(stage, &subject(state), &warnings);
+    Ok(())
 }
 
 fn subject(state: &State) -> String {

@@ -1,9 +1,13 @@
 //! Resource limits of the container's init: RLIMIT_MEMLOCK raised, never lowered.
 
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit};
 
 use crate::config::Memlock;
+use crate::live::init::{Init, InitError};
 
 /// Why a limit was not raised.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +26,24 @@ pub enum LimitError {
         pid: u32,
         /// Why.
         error: Errno,
+    },
+    /// It cannot be looked at.
+    #[error(transparent)]
+    Look(#[from] InitError),
+    /// The number is another's.
+    #[error(
+        "process {0} is not the container's init any more, so its limits stay as they are; start the container again"
+    )]
+    Other(u32),
+    /// It ended at the wrong moment.
+    #[error(
+        "process {pid}, the container's init, ended during {action}, so another process with that number may have got the limit; start the container again"
+    )]
+    Ended {
+        /// What was done.
+        action: &'static str,
+        /// The process.
+        pid: u32,
     },
 }
 
@@ -53,64 +75,144 @@ impl Raised {
     }
 }
 
-/// Raises RLIMIT_MEMLOCK of a process to at least `want`, hard and soft (prlimit(2)).
+/// A process whose limits are set. prlimit(2) takes a number, which may be another process's by then:
+/// that it is still the same is looked at before and after, by a descriptor of the process.
+#[derive(Debug)]
+pub struct Process<'a> {
+    init: &'a Init,
+    pid: Pid,
+    start_time: u64,
+    /// None before Linux 5.3.
+    fd: Option<OwnedFd>,
+}
+
+impl<'a> Process<'a> {
+    /// Opens a process that started at a time that is known, in clock ticks after boot.
+    ///
+    /// # Errors
+    /// [`LimitError`], also where the number is another process's.
+    pub fn new(init: &'a Init, start_time: u64) -> Result<Self, LimitError> {
+        let pid = process(init.pid())?;
+        let fd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => Some(fd),
+            Err(Errno::NOSYS) => None,
+            Err(error) => {
+                return Err(LimitError::Set {
+                    action: "opening a descriptor",
+                    pid: init.pid(),
+                    error,
+                });
+            }
+        };
+        let process = Process {
+            init,
+            pid,
+            start_time,
+            fd,
+        };
+        // Behind the descriptor: a process that is there now was there when it was opened.
+        match process.init.start_time() {
+            Ok(now) if now == start_time => Ok(process),
+            _ => Err(LimitError::Other(init.pid())),
+        }
+    }
+
+    /// Raises RLIMIT_MEMLOCK to at least `want`, hard and soft.
+    ///
+    /// # Errors
+    /// [`LimitError`]; a lack of rights is no error, but said in the result.
+    pub fn raise_memlock(&self, want: Memlock) -> Result<Raised, LimitError> {
+        self.while_it_lives("raising RLIMIT_MEMLOCK", || {
+            raise(&mut |new| self.prlimit_memlock(new), want)
+        })
+    }
+
+    /// Lowers RLIMIT_NOFILE to at most `most` descriptors, hard and soft.
+    ///
+    /// # Errors
+    /// [`LimitError`].
+    pub fn lower_nofile(&self, most: u64) -> Result<(), LimitError> {
+        self.while_it_lives("lowering RLIMIT_NOFILE", || {
+            let old = self.current("Max open files")?;
+            let new = Rlimit {
+                current: Some(old.current.map_or(most, |limit| limit.min(most))),
+                maximum: Some(old.maximum.map_or(most, |limit| limit.min(most))),
+            };
+            if new != old {
+                prlimit(Some(self.pid), Resource::Nofile, new)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn while_it_lives<T>(
+        &self,
+        action: &'static str,
+        set: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T, LimitError> {
+        let pid = self.init.pid();
+        if !self.lives() {
+            return Err(LimitError::Other(pid));
+        }
+        let result = set();
+        if !self.lives() {
+            return Err(LimitError::Ended { action, pid });
+        }
+        result.map_err(|error| LimitError::Set { action, pid, error })
+    }
+
+    /// A descriptor of a process can be read from when it has ended (pidfd_open(2)).
+    fn lives(&self) -> bool {
+        let Some(fd) = &self.fd else {
+            return self.init.start_time().ok() == Some(self.start_time);
+        };
+        let mut asked = [PollFd::new(fd, PollFlags::IN)];
+        poll(&mut asked, Some(&Timespec::default())) == Ok(0)
+    }
+
+    fn prlimit_memlock(&self, new: Option<Rlimit>) -> Result<Rlimit, Errno> {
+        let Some(new) = new else {
+            return self.current("Max locked memory");
+        };
+        prlimit(Some(self.pid), Resource::Memlock, new)
+    }
+
+    /// prlimit(2) without a new limit is not in reach of the library, and /proc/PID/limits says the
+    /// same.
+    fn current(&self, name: &str) -> Result<Rlimit, Errno> {
+        let text = self.init.read("limits").map_err(|error| match error {
+            InitError::Read { error, .. } => Errno::from_io_error(&error).unwrap_or(Errno::IO),
+            _ => Errno::IO,
+        })?;
+        parse_limits(&String::from_utf8_lossy(&text), name).ok_or(Errno::IO)
+    }
+}
+
+/// Raises RLIMIT_MEMLOCK of the process that a runtime names to at least `want`, hard and soft. The
+/// runtime waits for this process, so what it named is not younger: one that is has its number.
 ///
 /// # Errors
 /// [`LimitError`]; a lack of rights is no error, but said in the result.
 pub fn raise_memlock(pid: Option<u32>, want: Memlock) -> Result<Raised, LimitError> {
     let number = pid.ok_or(LimitError::NoProcess)?;
-    let pid = process(number)?;
-    raise(&mut |new| prlimit_memlock(pid, new), want).map_err(|error| LimitError::Set {
-        action: "raising RLIMIT_MEMLOCK",
-        pid: number,
-        error,
-    })
-}
-
-/// Lowers RLIMIT_NOFILE of a process to at most `most` descriptors, hard and soft.
-///
-/// # Errors
-/// [`LimitError`].
-pub fn lower_nofile(pid: Option<u32>, most: u64) -> Result<(), LimitError> {
-    let number = pid.ok_or(LimitError::NoProcess)?;
-    let pid = process(number)?;
-    let lower = || {
-        let old = current(pid, "Max open files")?;
-        let new = Rlimit {
-            current: Some(old.current.map_or(most, |limit| limit.min(most))),
-            maximum: Some(old.maximum.map_or(most, |limit| limit.min(most))),
-        };
-        if new != old {
-            prlimit(Some(pid), Resource::Nofile, new)?;
-        }
-        Ok(())
+    process(number)?;
+    let started = |pid| {
+        let init = Init::open(Some(pid))?;
+        let start_time = init.start_time()?;
+        Ok::<_, InitError>((init, start_time))
     };
-    lower().map_err(|error| LimitError::Set {
-        action: "lowering RLIMIT_NOFILE",
-        pid: number,
-        error,
-    })
+    let (init, start_time) = started(number)?;
+    let (_, own) = started(std::process::id())?;
+    if start_time > own {
+        return Err(LimitError::Other(number));
+    }
+    Process::new(&init, start_time)?.raise_memlock(want)
 }
 
 /// A `Pid` is never 0, which would be this process itself.
 fn process(number: u32) -> Result<Pid, LimitError> {
     let number = i32::try_from(number).ok();
     number.and_then(Pid::from_raw).ok_or(LimitError::NoProcess)
-}
-
-fn prlimit_memlock(pid: Pid, new: Option<Rlimit>) -> Result<Rlimit, Errno> {
-    let Some(new) = new else {
-        return current(pid, "Max locked memory");
-    };
-    prlimit(Some(pid), Resource::Memlock, new)
-}
-
-/// prlimit(2) without a new limit is not in reach of the library, and /proc/PID/limits says the
-/// same.
-fn current(pid: Pid, name: &str) -> Result<Rlimit, Errno> {
-    let text = std::fs::read_to_string(format!("/proc/{}/limits", pid.as_raw_nonzero()))
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    parse_limits(&text, name).ok_or(Errno::IO)
 }
 
 fn parse_limits(text: &str, name: &str) -> Option<Rlimit> {
@@ -248,6 +350,106 @@ mod tests {
             raise_memlock(Some(0), Memlock::Unlimited),
             Err(LimitError::NoProcess)
         ));
+    }
+
+    /// A process that waits to be killed.
+    struct Waiting(std::process::Child);
+
+    impl Waiting {
+        fn new() -> Self {
+            let mut command = std::process::Command::new("sleep");
+            Waiting(command.arg("600").spawn().unwrap())
+        }
+
+        fn init(&self) -> Init {
+            Init::open(Some(self.0.id())).unwrap()
+        }
+
+        fn end(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    impl Drop for Waiting {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn nofile(init: &Init) -> Rlimit {
+        let text = String::from_utf8(init.read("limits").unwrap()).unwrap();
+        parse_limits(&text, "Max open files").unwrap()
+    }
+
+    #[test]
+    fn the_limits_of_the_process_that_was_opened_are_set() {
+        let child = Waiting::new();
+        let init = child.init();
+        let process = Process::new(&init, init.start_time().unwrap()).unwrap();
+        process.lower_nofile(17).unwrap();
+        let limit = nofile(&init);
+        assert_eq!((limit.current, limit.maximum), (Some(17), Some(17)));
+    }
+
+    #[test]
+    fn a_process_with_the_number_of_another_keeps_its_limits() {
+        let child = Waiting::new();
+        let init = child.init();
+        let earlier = init.start_time().unwrap() - 1;
+        let refused = Process::new(&init, earlier).unwrap_err();
+        assert!(matches!(refused, LimitError::Other(pid) if pid == child.0.id()));
+    }
+
+    #[test]
+    fn a_process_that_is_younger_than_the_hook_is_no_container_s_init() {
+        // Start times are told in hundredths of a second.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        let child = Waiting::new();
+        let before = nofile(&child.init());
+        let refused = raise_memlock(Some(child.0.id()), Memlock::Bytes(0)).unwrap_err();
+        assert!(matches!(refused, LimitError::Other(_)), "{refused}");
+        assert_eq!(nofile(&child.init()), before);
+    }
+
+    #[test]
+    fn a_process_that_ended_before_has_no_limits_to_set() {
+        let mut child = Waiting::new();
+        let init = child.init();
+        let start_time = init.start_time().unwrap();
+        let process = Process::new(&init, start_time).unwrap();
+        child.end();
+        for refused in [
+            process.lower_nofile(17).unwrap_err(),
+            Process::new(&init, start_time).unwrap_err(),
+        ] {
+            let line = refused.to_string();
+            assert!(line.contains(&child.0.id().to_string()), "{line}");
+        }
+        let refused = process.lower_nofile(17).unwrap_err();
+        assert!(matches!(refused, LimitError::Other(_)), "{refused}");
+    }
+
+    #[test]
+    fn a_process_that_ends_meanwhile_is_told() {
+        for has_descriptor in [true, false] {
+            let mut child = Waiting::new();
+            let init = child.init();
+            let mut process = Process::new(&init, init.start_time().unwrap()).unwrap();
+            if !has_descriptor {
+                process.fd = None;
+            }
+            let told = process.while_it_lives("setting it", || {
+                child.end();
+                Ok(())
+            });
+            let line = told.unwrap_err().to_string();
+            assert!(
+                line.contains("ended during setting it, so another process"),
+                "{line}"
+            );
+        }
     }
 
     #[test]

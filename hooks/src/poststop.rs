@@ -1,17 +1,22 @@
-//! `poststop`: removes what was made for a container under /run/onload-ctk, and nothing else.
+//! `poststop`: removes what was made for a container under /run/onload-ctk, and nothing else. What
+//! containers left that never came to a poststop goes with it.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use onload_cdi::write::is_temporary_name;
-use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, openat, statat, unlinkat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno;
 
 use crate::container_root::ContainerRoot;
 use crate::live::init::Init;
 use crate::live::record::{self, Created, Live};
 use crate::live::target;
+use crate::lock::{Kind, Lock, LockError, START_PATIENCE};
+use crate::maker;
+use crate::run_dir::RunDir;
 use crate::state::ContainerId;
 
 /// Where a container's files are kept while it lives, one directory each.
@@ -19,6 +24,10 @@ pub const RUN_DIR: &str = "/run/onload-ctk";
 
 /// The files that are made for a container.
 pub const FILES: [&str; 3] = ["ld.so.preload", "created", "state.json"];
+
+/// Containers that one sweep looks at, however many there are: which ones is left to chance, so that
+/// each has its turn.
+const LOOKS: usize = 8;
 
 /// Why something stayed.
 #[derive(Debug, thiserror::Error)]
@@ -36,102 +45,136 @@ pub enum PoststopError {
     Foreign(PathBuf),
 }
 
-/// Removes the files of one container. What is not there was removed before.
+/// Removes the files of one container. What is not there was removed before. The result are
+/// warnings.
 ///
 /// # Errors
 /// [`PoststopError`] names what stayed.
-pub fn run(run_dir: &Path, id: &ContainerId) -> Result<(), PoststopError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let parent = match rustix::fs::open(run_dir, flags, Mode::empty()) {
-        Ok(parent) => parent,
-        // Whom it does not let in made nothing there: a user without root.
-        Err(Errno::NOENT | Errno::ACCESS) => return Ok(()),
-        Err(error) => return Err(failed(run_dir.to_owned())(error)),
+pub fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>, PoststopError> {
+    let Some(run) = RunDir::find(run_dir).map_err(failed(run_dir.to_owned()))? else {
+        return Ok(Vec::new());
     };
-    clear(&parent, run_dir, id)
+    if matches!(
+        statat(&run, id.as_str(), AtFlags::SYMLINK_NOFOLLOW),
+        Err(Errno::NOENT)
+    ) {
+        return Ok(Vec::new());
+    }
+    let lock = run.lock(Kind::Exclusive, START_PATIENCE);
+    let stays = clear(&run, id, lock.as_ref().ok())?;
+    match lock {
+        Ok(lock) => sweep_locked(&run, Some(id), chance(), &lock),
+        Err(error) if stays => return Ok(vec![left_for_later(&error)]),
+        Err(_) => {}
+    }
+    Ok(Vec::new())
 }
 
-/// Removes what is left of containers whose init is gone. A runtime may give a container up behind
-/// our hook without calling a poststop (crun, `libcrun_container_create`), and whoever starts such
-/// containers would fill the directory. While others start or end nothing is done; the next one does it.
-pub fn sweep(run_dir: &Path, own: &ContainerId) {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(run) = rustix::fs::open(run_dir, flags, Mode::empty()) else {
+fn left_for_later(error: &LockError) -> String {
+    format!(
+        "the mount targets in the container's root stay until another container starts or ends: {error}"
+    )
+}
+
+/// Removes what is left of containers that are gone, some of them at a time. A runtime may give a
+/// container up behind our hook without calling a poststop (crun, `libcrun_container_create`), or
+/// before it calls any hook, and whoever starts such containers would fill the directory. While
+/// others start or end nothing is done; the next one does it.
+pub fn sweep(run_dir: &Path, own: Option<&ContainerId>) {
+    let Ok(Some(run)) = RunDir::find(run_dir) else {
         return;
     };
-    if flock(&run, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return;
-    }
-    let ids = names(&run).into_iter().filter_map(|name| name.parse().ok());
-    for id in ids.filter(|id: &ContainerId| id != own) {
-        if is_left(&run, &id) {
-            // What stays is tried again by the next one.
-            let _ = clear(&run, run_dir, &id);
-        }
+    if let Some(lock) = run.lock_if_free() {
+        sweep_locked(&run, own, chance(), &lock);
     }
 }
 
-/// Whether a hook made something for a container and its init is gone, or the hook was killed: one
-/// that works holds the lock.
-fn is_left(run: &OwnedFd, id: &ContainerId) -> bool {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(dir) = openat(run, id.as_str(), flags, Mode::empty()) else {
+/// Any number.
+fn chance() -> usize {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    usize::try_from(now.map_or(0, |now| now.subsec_nanos())).unwrap_or_default()
+}
+
+fn sweep_locked(run: &RunDir, own: Option<&ContainerId>, chance: usize, lock: &Lock) {
+    let names = listed(run).into_iter();
+    let ids: Vec<ContainerId> = names
+        .filter_map(|name| name.parse().ok())
+        .filter(|id| Some(id) != own)
+        .collect();
+    let first = chance.checked_rem(ids.len()).unwrap_or(0);
+    let turns = ids.iter().cycle().skip(first).take(ids.len().min(LOOKS));
+    for id in turns.filter(|id| is_left(run, id)) {
+        // What stays is tried again by a later one.
+        let _ = clear(run, id, Some(lock));
+    }
+}
+
+/// Whether something was made for a container whose init is gone, or that never came. What is not
+/// ours has neither record.
+fn is_left(run: &RunDir, id: &ContainerId) -> bool {
+    let Ok(dir) = run.open(id.as_str()) else {
         return false;
     };
-    let created = statat(&dir, record::CREATED, AtFlags::SYMLINK_NOFOLLOW);
     match record::read::<Live>(&dir, record::STATE) {
         Ok(Some(live)) => {
             let now = Init::open(Some(live.pid)).and_then(|init| init.start_time());
             now.ok() != Some(live.start_time)
         }
-        Ok(None) => created.is_ok(),
+        Ok(None) => maker::left_it(&dir, id),
+        // Of another version: its poststop knows.
         Err(_) => false,
     }
 }
 
 /// Removes the preload list of a container that is deleted: a runtime that gives a container up
 /// before it calls any hook calls no poststop either. One that lives keeps the mount of it. What the
-/// hook of a living container keeps stays for its poststop.
-pub fn forget_list(run_dir: &Path, id: &ContainerId) {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+/// hook of a living container keeps stays for its poststop. Whether there was anything of the
+/// container.
+#[must_use]
+pub fn forget_list(run_dir: &Path, id: &ContainerId) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(own) = rustix::fs::open(run_dir.join(id.as_str()), flags, Mode::empty()) else {
-        return;
+        return false;
     };
     let created = statat(&own, record::CREATED, AtFlags::SYMLINK_NOFOLLOW);
     if matches!(created, Err(Errno::NOENT)) {
         // The runtime that follows has the word; what stays is small.
         let _ = unlinkat(&own, "ld.so.preload", AtFlags::empty());
+        remove_temporary(&own);
         let _ = rustix::fs::rmdir(run_dir.join(id.as_str()));
     }
+    true
 }
 
-/// As [`run`], in an open directory.
+/// Removes the files of one container, in an open directory. Without the lock another container may
+/// be starting in the same root, and find a mount target there that is about to go: then the targets
+/// and their record stay, for a sweep. Whether they did.
 ///
 /// # Errors
 /// [`PoststopError`] names what stayed.
-pub fn clear(parent: &OwnedFd, run_dir: &Path, id: &ContainerId) -> Result<(), PoststopError> {
-    let path = run_dir.join(id.as_str());
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let own = match openat(parent, id.as_str(), flags, Mode::empty()) {
+pub fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Result<bool, PoststopError> {
+    let path = run.path().join(id.as_str());
+    let own = match run.open(id.as_str()) {
         Ok(own) => own,
-        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOENT) => return Ok(false),
         Err(error) => return Err(failed(path)(error)),
     };
-    // Two that end at once must not hand over to each other, and none that starts may find a target
-    // that is about to go. Without the lock that could happen, so its failure is no reason to stop.
-    let _ = flock(parent, FlockOperation::LockExclusive);
-    remove_created(parent, &own, id);
+    let stays = !remove_created(run, &own, id, lock);
     for name in FILES {
+        if stays && name == record::CREATED {
+            continue;
+        }
         match unlinkat(&own, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(failed(path.join(name))(error)),
         }
     }
-    for name in temporary(&own) {
-        let _ = unlinkat(&own, name, AtFlags::empty());
+    remove_temporary(&own);
+    if stays {
+        return Ok(true);
     }
-    match unlinkat(parent, id.as_str(), AtFlags::REMOVEDIR) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
+    match unlinkat(run, id.as_str(), AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(false),
         Err(Errno::NOTEMPTY | Errno::EXIST) => Err(PoststopError::Foreign(
             names(&own)
                 .first()
@@ -149,22 +192,29 @@ fn failed(path: PathBuf) -> impl FnOnce(Errno) -> PoststopError {
 }
 
 /// The mount targets that were made in the container's root go, where they are still ours. A root
-/// that is gone, or whose engine has unmounted it, holds none.
-fn remove_created(run: &OwnedFd, own: &OwnedFd, id: &ContainerId) {
+/// that is gone, or whose engine has unmounted it, holds none. Whether nothing is left to do.
+fn remove_created(run: &RunDir, own: &OwnedFd, id: &ContainerId, lock: Option<&Lock>) -> bool {
     let Ok(Some(created)) = record::read::<Created>(own, record::CREATED) else {
-        return;
+        return true;
     };
+    if created.made.is_empty() {
+        return true;
+    }
+    if lock.is_none() {
+        return false;
+    }
     if hand_over(run, id, &created) {
-        return;
+        return true;
     }
     if let Ok(root) = ContainerRoot::open(&created.root) {
         target::remove(&root, &created.made);
     }
+    true
 }
 
 /// Where another container lives in the same root, the targets are its own now: to unlink one would
 /// take the mount on it away. Whether there is such a container.
-fn hand_over(run: &OwnedFd, id: &ContainerId, created: &Created) -> bool {
+fn hand_over(run: &RunDir, id: &ContainerId, created: &Created) -> bool {
     let Some((dir, mut theirs)) = neighbour(run, id, &created.root) else {
         return false;
     };
@@ -174,43 +224,47 @@ fn hand_over(run: &OwnedFd, id: &ContainerId, created: &Created) -> bool {
 }
 
 /// Another container in the same root: its directory, and what was made for it.
-fn neighbour(run: &OwnedFd, id: &ContainerId, root: &Path) -> Option<(OwnedFd, Created)> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let others = names(run).into_iter().filter(|name| name != id.as_str());
+fn neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> Option<(OwnedFd, Created)> {
+    let others = listed(run).into_iter().filter(|name| name != id.as_str());
     let mut records = others.filter_map(|name| {
-        let dir = openat(run, name.as_str(), flags, Mode::empty()).ok()?;
+        let dir = run.open(&name).ok()?;
         let theirs = record::read::<Created>(&dir, record::CREATED).ok()??;
         Some((dir, theirs))
     });
     records.find(|(_, theirs)| theirs.root == root)
 }
 
-/// Waits until no container starts, and says whether there is another one in the same root.
+/// Whether there is another container in the same root. Without the lock one may be about to be.
 #[must_use]
-pub fn has_neighbour(run: &OwnedFd, id: &ContainerId, root: &Path) -> bool {
-    let _ = flock(run, FlockOperation::LockExclusive);
+pub fn has_neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> bool {
     neighbour(run, id, root).is_some()
 }
 
-/// What a killed process left of a file that it was writing.
-fn temporary(own: &OwnedFd) -> Vec<String> {
-    let mut names = names(own);
-    names.retain(|name| is_temporary_name(name.as_ref()));
+/// What a killed process left of a file that it was writing, and the record of the maker.
+fn remove_temporary(own: &OwnedFd) {
+    let names = listed(own).into_iter();
+    for name in names.filter(|name| is_temporary_name(name.as_ref())) {
+        let _ = unlinkat(own, name, AtFlags::empty());
+    }
+}
+
+/// The names in a directory that are still there.
+fn names(own: &OwnedFd) -> Vec<String> {
+    let mut names = listed(own);
+    names.retain(|name| statat(own, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok());
+    names.sort();
     names
 }
 
-fn names(own: &OwnedFd) -> Vec<String> {
-    let Ok(dir) = Dir::read_from(own) else {
+/// The names in a directory.
+fn listed(dir: impl AsFd) -> Vec<String> {
+    let Ok(dir) = Dir::read_from(dir) else {
         return Vec::new();
     };
-    let mut names: Vec<String> = dir
-        .filter_map(Result::ok)
+    dir.filter_map(Result::ok)
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .filter(|name| name != "." && name != "..")
-        .filter(|name| statat(own, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok())
-        .collect();
-    names.sort();
-    names
+        .collect()
 }
 
 #[cfg(test)]
@@ -218,7 +272,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn remove(run_dir: &Path, id: &str) -> Result<(), PoststopError> {
+    fn remove(run_dir: &Path, id: &str) -> Result<Vec<String>, PoststopError> {
         run(run_dir, &id.parse().unwrap())
     }
 
@@ -251,15 +305,15 @@ mod tests {
     fn a_list_is_forgotten_where_no_container_was_made_with_it() {
         let dir = tempfile::tempdir().unwrap();
         let id = "c1".parse().unwrap();
-        forget_list(dir.path(), &id);
+        assert!(!forget_list(dir.path(), &id));
         fs::create_dir(dir.path().join("c1")).unwrap();
         for name in ["ld.so.preload", "created"] {
             fs::write(dir.path().join("c1").join(name), "x").unwrap();
         }
-        forget_list(dir.path(), &id);
+        assert!(forget_list(dir.path(), &id));
         assert_eq!(fs::read_dir(dir.path().join("c1")).unwrap().count(), 2);
         fs::remove_file(dir.path().join("c1/created")).unwrap();
-        forget_list(dir.path(), &id);
+        assert!(forget_list(dir.path(), &id));
         assert!(!dir.path().join("c1").exists());
     }
 
@@ -299,5 +353,132 @@ mod tests {
         .unwrap();
         remove(dir.path(), "c1").unwrap();
         assert!(other.path().join("victim").exists());
+    }
+
+    /// A run directory, and a root in which targets were made for a container.
+    struct Fixture {
+        run: tempfile::TempDir,
+        root: tempfile::TempDir,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            Fixture {
+                run: tempfile::tempdir().unwrap(),
+                root: tempfile::tempdir().unwrap(),
+            }
+        }
+
+        fn dir(&self) -> RunDir {
+            RunDir::find(self.run.path()).unwrap().unwrap()
+        }
+
+        fn path(&self, path: &str) -> PathBuf {
+            self.run.path().join(path)
+        }
+
+        /// A container that a hook was killed for, or whose record a poststop left.
+        fn leave(&self, id: &str) {
+            fs::write(self.root.path().join(id), "").unwrap();
+            fs::create_dir(self.path(id)).unwrap();
+            let made = format!(r#"[{{"path":"/{id}","kind":"file"}}]"#);
+            let root = self.root.path().display();
+            let created = format!(r#"{{"root":"{root}","made":{made}}}"#);
+            fs::write(self.path(id).join("created"), created).unwrap();
+            fs::write(self.path(id).join("ld.so.preload"), "x".repeat(65536)).unwrap();
+        }
+
+        fn sweep(&self, chance: usize) {
+            let lock = self.dir().lock_if_free().unwrap();
+            sweep_locked(&self.dir(), None, chance, &lock);
+        }
+
+        fn ids(&self) -> usize {
+            let names = listed(self.dir()).into_iter();
+            names.filter(|name| name != crate::run_dir::LOCKS).count()
+        }
+    }
+
+    #[test]
+    fn without_the_lock_the_targets_in_the_root_stay_for_a_sweep_and_all_else_goes() {
+        let fixture = Fixture::new();
+        fixture.leave("c1");
+        let stranger = fixture.dir().lock_if_free().unwrap();
+        let id = "c1".parse().unwrap();
+        assert!(clear(&fixture.dir(), &id, None).unwrap());
+        assert!(fixture.root.path().join("c1").exists());
+        assert_eq!(names(&fixture.dir().open("c1").unwrap()), ["created"]);
+        drop(stranger);
+        fixture.sweep(0);
+        assert!(!fixture.root.path().join("c1").exists());
+        assert!(!fixture.path("c1").exists());
+    }
+
+    #[test]
+    fn a_lock_that_a_stranger_holds_costs_poststop_a_line_and_no_more() {
+        let fixture = Fixture::new();
+        fixture.leave("c1");
+        let stranger = fixture.dir().lock_if_free().unwrap();
+        let warnings = remove(fixture.run.path(), "c1").unwrap();
+        let own = format!("process {} (", std::process::id());
+        assert!(
+            warnings.len() == 1 && warnings[0].contains(&own),
+            "{warnings:?}"
+        );
+        sweep(fixture.run.path(), None);
+        assert!(fixture.path("c1/created").exists(), "others are at work");
+        drop(stranger);
+        sweep(fixture.run.path(), None);
+        assert!(!fixture.path("c1").exists());
+    }
+
+    #[test]
+    fn a_poststop_takes_away_what_others_left_that_came_to_none() {
+        let fixture = Fixture::new();
+        for id in ["c1", "left1", "left2"] {
+            fixture.leave(id);
+        }
+        assert_eq!(remove(fixture.run.path(), "c1").unwrap(), [""; 0]);
+        assert_eq!(fixture.ids(), 0);
+        assert_eq!(fs::read_dir(fixture.root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_sweep_looks_at_a_few_containers_and_each_has_its_turn() {
+        let fixture = Fixture::new();
+        let count = 3 * LOOKS;
+        for n in 0..count {
+            fixture.leave(&format!("left{n}"));
+        }
+        fixture.sweep(5);
+        assert_eq!(fixture.ids(), count - LOOKS);
+        fixture.sweep(usize::MAX);
+        fixture.sweep(0);
+        assert_eq!(fixture.ids(), 0);
+    }
+
+    #[test]
+    fn what_is_no_container_s_is_never_swept() {
+        let fixture = Fixture::new();
+        for path in ["runtimes/c1", "leases", "@other", "c2"] {
+            fs::create_dir_all(fixture.path(path)).unwrap();
+        }
+        fs::write(fixture.path("c2/runtime"), "x").unwrap();
+        fs::write(fixture.path("file"), "x").unwrap();
+        fixture.sweep(0);
+        for path in ["runtimes/c1", "leases", "@other", "c2/runtime", "file"] {
+            assert!(fixture.path(path).exists(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_state_of_another_version_is_left_to_the_poststop() {
+        let fixture = Fixture::new();
+        fixture.leave("c1");
+        fs::write(fixture.path("c1/state.json"), "{\"version\":[]}").unwrap();
+        fixture.sweep(0);
+        assert!(fixture.path("c1/state.json").exists());
+        assert_eq!(remove(fixture.run.path(), "c1").unwrap(), [""; 0]);
+        assert!(!fixture.path("c1").exists());
     }
 }

@@ -1,7 +1,7 @@
 //! Containers of this machine's runc that nothing of ours changed before they were made: the hook
 //! puts into them what they ask for.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod common;
 
@@ -69,10 +69,10 @@ fn unique() -> String {
 /// The host with everything that a container could leave on it: files, those of the image too,
 /// mounts and cgroups.
 fn traces(sandbox: &Sandbox) -> BTreeSet<String> {
-    // The one directory that stays, for all containers.
-    let kept = Path::new("run/onload-ctk");
+    // The directory of all containers stays, with their lock.
+    let kept = ["", "/@locks", "/@locks/containers"].map(|path| format!("run/onload-ctk{path}"));
     let files = sandbox.snapshot().into_iter();
-    let files = files.filter(|(path, _)| path != kept);
+    let files = files.filter(|(path, _)| kept.iter().all(|kept| path != Path::new(kept)));
     let files = files.map(|(path, what)| format!("{} {what}", path.display()));
     let image =
         "cd /bundle && find . -printf '%p %y %s %m %U %l\\n'; ls -d /sys/fs/cgroup/*/onload-ctk-*";
@@ -262,8 +262,9 @@ fn two_stages_and_another_door_give_what_one_gives() {
     config["annotations"]["onload.dev/preload"] = json!("file");
     sandbox.bundle(&config);
     let id = unique();
-    let script =
-        format!("{WRAPPER_THERE} --root /run/runc run -b /bundle {id}; ls -A /run/onload-ctk");
+    let script = format!(
+        "{WRAPPER_THERE} --root /run/runc run -b /bundle {id}; ls -A -I @locks /run/onload-ctk"
+    );
     let output = sandbox.script(&script, b"");
     // runc made the node itself, so nothing is mounted there.
     assert_eq!(stdout(&output), "0\n1\n", "{}", stderr(&output));
@@ -478,18 +479,251 @@ fn a_user_of_the_host_cannot_hold_containers_up_by_a_lock() {
     let other = "setpriv --reuid 65534 --regid 65534 --clear-groups";
     let config = live(&json!({"onload.dev/nic": "all"}), "echo started");
     sandbox.bundle(&config);
+    let held = HELD;
     let script = format!(
-        "{other} flock -s /run/onload-ctk true && echo seen
-         timeout 60 runc --root /run/runc run -b /bundle {}
+        "{other} flock --no-fork /run/onload-ctk sh -c 'echo > /tmp/held; exec sleep 50' > /dev/null 2>&1 & {held}
+         runc --root /run/runc run -b /bundle {}
          {other} flock -s /run/onload-ctk true || echo closed
+         {other} flock -s /run/onload-ctk/@locks/containers true || echo closed
+         {other} ls /run/onload-ctk/@locks || echo closed
+         kill $!
          printf '{{\"id\":\"c1\",\"status\":\"stopped\"}}' | {other} {HOOK_THERE} poststop || echo failed",
         unique()
     );
     // A user without root has nothing to clean up there.
-    let output = sandbox.script(&script, b"");
+    sandbox.mkdir("/tmp");
+    sandbox.chmod("/tmp", 0o777);
+    let output = sandbox.script_within(Duration::from_secs(40), &script);
     let message = stderr(&output);
-    assert_eq!(stdout(&output), "seen\nstarted\nclosed\n", "{message}");
-    assert!(message.contains("Permission denied"), "{message}");
+    let closed = "closed\n".repeat(3);
+    assert_eq!(stdout(&output), format!("started\n{closed}"), "{message}");
+    assert_eq!(message.matches("Permission denied").count(), 3, "{message}");
+}
+
+/// Waits for a program in the background that says when it holds a lock.
+const HELD: &str = "while ! test -e /tmp/held; do :; done;";
+
+/// The hook's messages, which runc keeps to itself where all goes well, go to /tmp/said.
+fn heard(sandbox: &Sandbox, config: &mut Value) {
+    sandbox.allow(&["nic", "rdma"], "root-with-onload = \"allow\"");
+    sandbox.file(
+        "/opt/onload/heard",
+        format!("#!/bin/sh\nexec {HOOK_THERE} $1 2>> /tmp/said\n"),
+    );
+    sandbox.chmod("/opt/onload/heard", 0o755);
+    for stage in ["createRuntime", "poststop"] {
+        config["hooks"][stage] = json!([{"path": "/opt/onload/heard", "args": ["heard", stage], "env": ["PATH=/usr/bin:/bin"]}]);
+    }
+    sandbox.bundle(config);
+    sandbox.file("/tmp/said", "");
+}
+
+/// User 0 of a container without a user namespace, who has /run mounted read-only.
+#[test]
+fn a_container_that_sees_run_cannot_hold_others_up_by_a_lock() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+    heard(&sandbox, &mut config);
+    sandbox.mkdir("/run/mount");
+    let run = |id: &str| format!("runc --root /run/runc run -b /bundle {id} || echo failed");
+    let id = unique();
+    let script = format!(
+        "{}
+         unshare --mount sh -c 'mount --bind -o ro /run /run && mount -o remount,bind,ro /run && exec flock --no-fork /run/onload-ctk/@locks/containers sh -c \"echo > /tmp/held; exec sleep 50\"' & holder=$!
+         {HELD}
+         {}
+         cat /tmp/said; ls -I @locks /run/onload-ctk
+         kill $holder; wait $holder
+         {}
+         ls -I @locks /run/onload-ctk; ls -A /bundle/rootfs/etc",
+        run("first"),
+        run(&id),
+        run("last"),
+    );
+    let output = sandbox.script_within(Duration::from_secs(40), &script);
+    let (text, message) = (stdout(&output), stderr(&output));
+    let lines: Vec<&str> = text.lines().collect();
+    let [first, second, start, end, left, last] = lines[..] else {
+        panic!("{text} {message}");
+    };
+    assert_eq!([first, second, last], ["started"; 3], "{text} {message}");
+    for (line, stage) in [(start, "createRuntime"), (end, "poststop")] {
+        assert!(
+            line.starts_with(&format!("onload-hook {stage}: container {id}: warning: "))
+                && line.contains("/run/onload-ctk/@locks/containers")
+                && line.contains("(\"sleep\") holds it"),
+            "{line}"
+        );
+    }
+    assert_eq!(
+        left, id,
+        "the record of its mount targets waits for a sweep"
+    );
+}
+
+/// Any user may mount FUSE, under a name that is no text.
+#[test]
+fn a_mount_of_the_host_whose_name_is_no_text_hinders_no_container() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let command = "exec 3>/dev/onload && echo opened";
+    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), command));
+    sandbox.mkdir("/run/mount");
+    let before = traces(&sandbox);
+    let script = format!(
+        "d=$(printf '/tmp/caf\\351'); mkdir \"$d\"; mount -t tmpfs none \"$d\"; {}",
+        script_of(&unique())
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
+/// A path of mount(2) has 4096 bytes, and each may take four in the table.
+#[test]
+fn a_table_of_mounts_of_more_than_eight_megabytes_is_read_to_its_end() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let command = "exec 3>/dev/onload && echo opened";
+    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), command));
+    sandbox.mkdir("/run/mount");
+    let before = traces(&sandbox);
+    let script = format!(
+        "n=\"$(printf '%250s')\"; d=/tmp; i=0; while test $i -lt 15; do d=\"$d/$n\"; i=$((i+1)); done
+         mkdir -p \"$d\"
+         i=0; while test $i -lt 600; do mount -n -i -t tmpfs none \"$d\" || exit 9; i=$((i+1)); done
+         test $(wc -c < /proc/self/mountinfo) -gt 8388608 || exit 8
+         {}",
+        script_of(&unique())
+    );
+    let output = sandbox.script_within(Duration::from_secs(100), &script);
+    assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
+#[test]
+fn records_of_another_version_cost_a_line_and_no_more() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let mut config = live(
+        &json!({"onload.dev/nic": "all"}),
+        "exec 3>/dev/onload && echo opened",
+    );
+    heard(&sandbox, &mut config);
+    let before = traces(&sandbox);
+    let id = unique();
+    for name in ["state.json", "created"] {
+        sandbox.file(
+            &format!("/run/onload-ctk/{id}/{name}"),
+            "{\"pid\": \"seven\", \"made\": 7}",
+        );
+    }
+    let output = sandbox.script(&format!("{}; ", script_of(&id).replace("exec ", "")), b"");
+    assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
+    let said = sandbox.read("/tmp/said");
+    for name in ["state.json", "created"] {
+        let line = format!(
+            "createRuntime: container {id}: warning: {name} of the container is not understood"
+        );
+        assert!(said.contains(&line), "{said}");
+    }
+    assert_eq!(said.lines().count(), 2, "{said}");
+    assert_eq!(differences(&sandbox, &before), NOTHING);
+}
+
+/// A list is as large as the image's own makes it, and its container may fail before any hook.
+#[test]
+fn lists_of_containers_that_never_came_do_not_pile_up() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let mut config = config(
+        &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
+        ":",
+    );
+    config["linux"]["namespaces"] = json!([{"type": "nonsense"}]);
+    config["root"]["path"] = json!("/bundle/rootfs");
+    sandbox.root_file_system("/bundle/rootfs");
+    sandbox.file(
+        "/bundle/rootfs/etc/ld.so.preload",
+        "libother.so\n".repeat(5000),
+    );
+    let text = serde_json::to_vec(&config).unwrap();
+    for n in 1..=6 {
+        sandbox.file(&format!("/own{n}/userdata/config.json"), &text);
+    }
+    let ls = "ls -I @locks /run/onload-ctk; echo end;";
+    let fail = |n: u32| {
+        format!("{WRAPPER_THERE} --root /run/runc create -b /own{n}/userdata c{n} 2> /dev/null;")
+    };
+    let all: String = (1..=6).map(fail).collect();
+    let output = sandbox.script(
+        &format!("{all} {ls} {WRAPPER_THERE} --root /run/runc delete c6; {ls}"),
+        b"",
+    );
+    assert_eq!(stdout(&output), "c6\nend\nend\n", "{}", stderr(&output));
+
+    // podman's hook ends before its runtime begins, and podman removes what failed.
+    let precreate = |n: u32| {
+        format!("cd /own{n}/userdata; {HOOK_THERE} precreate < config.json > /tmp/config; cd /;")
+    };
+    for n in 1..=6 {
+        sandbox.file(&format!("/own{n}/userdata/config.json"), &text);
+    }
+    let script = format!(
+        "{} {} {ls} rm -r /own1 /own2; {} {ls} rm -r /own3; printf '{{\"id\":\"own3\",\"status\":\"stopped\"}}' | {HOOK_THERE} poststop; {ls}",
+        precreate(1),
+        precreate(2),
+        precreate(3)
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(
+        stdout(&output),
+        "own1\nown2\nend\nown3\nend\nend\n",
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn the_list_of_a_container_that_lives_stays() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let mut config = config(
+        &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
+        "while :; do read -r x < /proc/loadavg; done",
+    );
+    config["process"]["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 4096}]);
+    sandbox.bundle(&config);
+    sandbox.file("/bundle/rootfs/etc/ld.so.preload", "libother.so\n");
+    config["root"]["path"] = json!("/bundle/rootfs");
+    config["linux"]["namespaces"] = json!([{"type": "nonsense"}]);
+    sandbox.file("/own/config.json", serde_json::to_vec(&config).unwrap());
+    let id = unique();
+    let script = format!(
+        "r='{WRAPPER_THERE} --root /run/other'
+         $r create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
+         for n in 1 2; do $r create --bundle /own c$n 2> /dev/null; $r delete c$n 2> /dev/null; done
+         ls -I @locks /run/onload-ctk
+         $r kill {id} KILL; i=0; while $r state {id} | grep -q running && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
+         $r delete --force {id} || exit 15
+         ls -I @locks /run/onload-ctk"
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stdout(&output), format!("{id}\n"), "{}", stderr(&output));
 }
 
 #[test]
@@ -593,9 +827,9 @@ fn what_a_runtime_leaves_without_a_poststop_goes_when_the_next_container_starts(
          $r create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
          $r start {id} || exit 12
          $r run -b /left {id}-left
-         ls /run/onload-ctk
+         ls -I @locks /run/onload-ctk
          $r run -b /next {id}-next
-         ls /run/onload-ctk
+         ls -I @locks /run/onload-ctk
          $r kill {id} KILL; i=0; while $r state {id} | grep -q running && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
          $r delete {id} || exit 15"
     );
@@ -1129,14 +1363,17 @@ fn whichever_system_call_fails_the_container_does_not_start_and_nothing_is_left(
     }
     let sandbox = traced_host(false);
     let before = traces(&sandbox);
-    let output = traced(&sandbox, "");
-    assert_eq!(stdout(&output), "started\n", "{}", stderr(&output));
-    // Nobody cleans up here but the hook itself, where it fails.
-    let id = unique();
-    let state = format!("{{\"id\":\"{id}\",\"status\":\"stopped\"}}");
-    let script = format!("exec {HOOK_THERE} poststop");
-    assert!(sandbox.script(&script, state.as_bytes()).status.success());
-    assert_eq!(differences(&sandbox, &before), NOTHING);
+    // The first makes the directory of all containers.
+    for _ in 0..2 {
+        let output = traced(&sandbox, "");
+        assert_eq!(stdout(&output), "started\n", "{}", stderr(&output));
+        // Nobody cleans up here but the hook itself, where it fails.
+        let id = unique();
+        let state = format!("{{\"id\":\"{id}\",\"status\":\"stopped\"}}");
+        let script = format!("exec {HOOK_THERE} poststop");
+        assert!(sandbox.script(&script, state.as_bytes()).status.success());
+        assert_eq!(differences(&sandbox, &before), NOTHING);
+    }
     let calls = changing_calls(&sandbox);
     for (call, error, nth) in &calls {
         let inject = format!("-e inject={call}:error={error}:when={nth}");
@@ -1195,7 +1432,10 @@ fn whenever_the_hook_is_killed_the_container_does_not_start_and_nothing_is_left(
     }
     let sandbox = traced_host(true);
     let before = traces(&sandbox);
-    assert_eq!(stdout(&traced(&sandbox, "")), "started\n");
+    // The first makes the directory of all containers.
+    for _ in 0..2 {
+        assert_eq!(stdout(&traced(&sandbox, "")), "started\n");
+    }
     let calls = changing_calls(&sandbox);
     for (call, _, nth) in &calls {
         let inject = format!("-e inject={call}:signal=KILL:when={nth}");

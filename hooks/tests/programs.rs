@@ -3,8 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -30,6 +32,15 @@ fn kmsg() -> Rule {
     rule(1, 11, "w")
 }
 
+fn load(insns: &[u64]) -> OwnedFd {
+    bpf::load(&Program {
+        name: *b"runtime\0\0\0\0\0\0\0\0\0",
+        is_gpl: false,
+        insns: insns.to_vec(),
+    })
+    .unwrap()
+}
+
 /// A cgroup of this test's own, removed at the end with those in it.
 struct Cgroups {
     mount: PathBuf,
@@ -38,10 +49,10 @@ struct Cgroups {
 
 impl Cgroups {
     fn new(name: &str) -> Option<Self> {
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let table = fs::read("/proc/self/mountinfo").unwrap();
         let mount = mountinfo::parse(&table)
-            .find(|mount| mount.fs_type == "cgroup2")
-            .map(|mount| PathBuf::from(mount.point));
+            .find(|mount| mount.fs_type == b"cgroup2")
+            .map(|mount| PathBuf::from(OsStr::from_bytes(mount.point)));
         let own = |mount: PathBuf| Cgroups {
             mount,
             name: format!("onload-ctk-{}-{name}", std::process::id()),
@@ -67,12 +78,7 @@ impl Cgroups {
     }
 
     fn attach(&self, path: &str, insns: &[u64]) {
-        let program = bpf::load(&Program {
-            name: *b"runtime\0\0\0\0\0\0\0\0\0",
-            is_gpl: false,
-            insns: insns.to_vec(),
-        })
-        .unwrap();
+        let program = load(insns);
         let dir = File::open(self.at(path)).unwrap();
         bpf::attach(dir.as_fd(), &program).unwrap();
     }
@@ -208,6 +214,64 @@ fn a_cgroup_around_the_container_s_is_never_changed() {
     );
 }
 
+/// `BPF_LINK_CREATE` (include/uapi/linux/bpf.h); the link lives as long as what is returned.
+#[expect(unsafe_code, reason = "the library has no links")]
+fn link(cgroup: &File, program: &OwnedFd) -> OwnedFd {
+    const LINK_CREATE: libc::c_long = 28;
+    const ATTACH_DEVICE: i32 = 6;
+    // program, target, attach type, flags
+    let mut attr = [program.as_raw_fd(), cgroup.as_raw_fd(), ATTACH_DEVICE, 0];
+    // SAFETY: the kernel reads the four numbers and keeps no pointer.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            LINK_CREATE,
+            attr.as_mut_ptr(),
+            size_of_val(&attr),
+        )
+    };
+    assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: a new descriptor that nobody else knows.
+    unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap()) }
+}
+
+/// BPF_F_REPLACE does not find such a program, and says the same as of one that is gone.
+#[test]
+fn a_program_that_is_attached_by_a_link_is_refused_and_the_others_are_as_they_were() {
+    let Some(cgroups) = Cgroups::new("linked") else {
+        return;
+    };
+    cgroups.container(ID);
+    let only_null = extend(&answer(0), &[rule(1, 3, "rwm")]).unwrap();
+    let program = load(&only_null);
+    let link = link(&File::open(cgroups.at(ID)).unwrap(), &program);
+    let before = cgroups.programs(ID);
+    assert_eq!(before.len(), 2);
+    let message = cgroups.allow(ID, &[kmsg()]).unwrap_err().to_string();
+    let linked = format!("device program {} ", bpf::id_of(&program).unwrap());
+    assert!(
+        message.contains(&linked) && message.contains("attached by a BPF link"),
+        "{message}"
+    );
+    assert_eq!(cgroups.programs(ID), before);
+    assert!(!cgroups.opens(ID, "/dev/kmsg"));
+    drop(link);
+    cgroups.allow(ID, &[kmsg()]).unwrap();
+    assert!(cgroups.opens(ID, "/dev/kmsg"));
+}
+
+#[test]
+fn a_program_of_a_link_that_has_the_rules_is_no_hindrance() {
+    let Some(cgroups) = Cgroups::new("linked-open") else {
+        return;
+    };
+    cgroups.container(ID);
+    let program = load(&extend(&answer(0), &[kmsg()]).unwrap());
+    let _link = link(&File::open(cgroups.at(ID)).unwrap(), &program);
+    cgroups.allow(ID, &[kmsg()]).unwrap();
+    assert!(cgroups.opens(ID, "/dev/kmsg"));
+}
+
 #[test]
 fn what_was_changed_is_changed_back() {
     let Some(cgroups) = Cgroups::new("undo") else {
@@ -257,4 +321,107 @@ fn a_program_that_the_kernel_hides_is_refused_without_a_scope() {
     let before = (cgroups.programs(&leaf), cgroups.programs(&scope));
     assert!(cgroups.allow(&leaf, &[kmsg()]).is_err());
     assert_eq!((cgroups.programs(&leaf), cgroups.programs(&scope)), before);
+}
+
+/// A cgroup of version 1 in another, removed at the end.
+struct Lists {
+    mount: PathBuf,
+    path: PathBuf,
+}
+
+impl Lists {
+    fn new(name: &str) -> Option<Self> {
+        let mount = PathBuf::from("/sys/fs/cgroup/devices");
+        let lists = Lists {
+            path: format!("onload-ctk-{}-{name}/{ID}", std::process::id()).into(),
+            mount,
+        };
+        let is_v1 = lists.mount.join("devices.list").exists();
+        let found = is_v1 && fs::create_dir(lists.around()).is_ok();
+        if !found {
+            println!("skipped: lists of devices need root and cgroup v1");
+        }
+        found.then_some(lists)
+    }
+
+    fn at(&self) -> PathBuf {
+        self.mount.join(&self.path)
+    }
+
+    fn around(&self) -> PathBuf {
+        self.at().parent().unwrap().to_owned()
+    }
+
+    /// Closes the cgroup around the container's but for some devices, and makes the container's own.
+    fn container(&self, allowed: &[&str]) {
+        fs::write(self.around().join("devices.deny"), "a").unwrap();
+        for line in allowed {
+            fs::write(self.around().join("devices.allow"), line).unwrap();
+        }
+        fs::create_dir(self.at()).unwrap();
+    }
+
+    fn list(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.at().join("devices.list")).unwrap();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    }
+
+    fn allow(&self, rules: &[Rule]) -> Result<Changes, DevicesError> {
+        let place = Place::V1(Dir {
+            mount: self.mount.clone(),
+            path: self.path.clone(),
+        });
+        let nobody = Path::new("/nonexistent/systemd");
+        devices::allow_through(&place, &ID.parse().unwrap(), rules, nobody)
+    }
+}
+
+impl Drop for Lists {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(self.at());
+        let _ = fs::remove_dir(self.around());
+    }
+}
+
+#[test]
+fn a_list_is_changed_back_to_what_it_was_and_not_beyond() {
+    let Some(lists) = Lists::new("undo") else {
+        return;
+    };
+    lists.container(&["c *:* rw"]);
+    fs::write(lists.at().join("devices.deny"), "a").unwrap();
+    for line in ["c 1:11 r", "c 1:5 rw", "c 2:* rw"] {
+        fs::write(lists.at().join("devices.allow"), line).unwrap();
+    }
+    let before = lists.list();
+    assert_eq!(before, ["c 1:11 r", "c 1:5 rw", "c 2:* rw"]);
+    let asked = [
+        (1, 11, "w"),
+        (1, 11, "r"),
+        (1, 5, "rw"),
+        (2, 3, "rw"),
+        (1, 7, "r"),
+    ];
+    let asked = asked.map(|(major, minor, access)| rule(major, minor, access));
+    let changes = lists.allow(&asked).unwrap();
+    let now = ["c 1:11 rw", "c 1:5 rw", "c 1:7 r", "c 2:* rw", "c 2:3 rw"];
+    assert_eq!(lists.list(), now);
+    changes.undo();
+    assert_eq!(lists.list(), before);
+}
+
+/// As a failed reapply does it: the cgroup around the container's refuses the second device.
+#[test]
+fn a_device_that_was_open_before_stays_open_where_another_one_is_refused() {
+    let Some(lists) = Lists::new("refused") else {
+        return;
+    };
+    lists.container(&["c 1:11 rw"]);
+    assert_eq!(lists.list(), ["c 1:11 rw"]);
+    let refused = lists.allow(&[kmsg(), rule(1, 5, "rw")]);
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("devices.allow"), "{message}");
+    assert_eq!(lists.list(), ["c 1:11 rw"]);
 }

@@ -199,6 +199,16 @@ pub fn read(program: &OwnedFd) -> Result<Program, Errno> {
     })
 }
 
+/// The id of a program.
+///
+/// # Errors
+/// Those of bpf(2).
+pub fn id_of(program: &OwnedFd) -> Result<u32, Errno> {
+    let mut info = Info::default();
+    info_of(program, &mut info)?;
+    Ok(info.id)
+}
+
 fn info_of(program: &OwnedFd, info: &mut Info) -> Result<(), Errno> {
     let mut attr = InfoAttr {
         bpf_fd: number(std::os::fd::AsFd::as_fd(program)),

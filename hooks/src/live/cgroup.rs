@@ -111,10 +111,11 @@ pub enum PlaceError {
 ///
 /// # Errors
 /// [`PlaceError`].
-pub fn find(theirs: &str, own: &str, mounts: &str) -> Result<Option<Place>, PlaceError> {
+pub fn find(theirs: &[u8], own: &[u8], mounts: &[u8]) -> Result<Option<Place>, PlaceError> {
     if let Some(path) = path_in(theirs, "devices") {
         let is_devices = |mount: &mountinfo::Mount<'_>| {
-            mount.fs_type == "cgroup" && mount.options.split(',').any(|o| o == "devices")
+            let mut options = mount.options.split(|byte| *byte == b',');
+            mount.fs_type == b"cgroup" && options.any(|option| option == b"devices")
         };
         let own = path_in(own, "devices");
         return dir(path, own, mounts, &is_devices).map(|dir| Some(Place::V1(dir)));
@@ -122,28 +123,36 @@ pub fn find(theirs: &str, own: &str, mounts: &str) -> Result<Option<Place>, Plac
     let Some(path) = path_in(theirs, "") else {
         return Ok(None);
     };
-    let is_v2 = |mount: &mountinfo::Mount<'_>| mount.fs_type == "cgroup2";
+    let is_v2 = |mount: &mountinfo::Mount<'_>| mount.fs_type == b"cgroup2";
     dir(path, path_in(own, ""), mounts, &is_v2).map(|dir| Some(Place::V2(dir)))
 }
 
-/// The path of a line `NUMBER:CONTROLLERS:PATH` (cgroups(7)); no controllers is cgroup v2.
-fn path_in<'a>(text: &'a str, controller: &str) -> Option<&'a str> {
-    text.lines().find_map(|line| {
-        let (number, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
+/// Whether a mount is of a hierarchy that [`find`] may look for.
+#[must_use]
+pub fn is_hierarchy(mount: &mountinfo::Mount<'_>) -> bool {
+    matches!(mount.fs_type, b"cgroup" | b"cgroup2")
+}
+
+/// The path of a line `NUMBER:CONTROLLERS:PATH` (cgroups(7)); no controllers is cgroup v2. A path may
+/// hold any byte but the end of the line.
+fn path_in<'a>(table: &'a [u8], controller: &str) -> Option<&'a Path> {
+    table.split(|byte| *byte == b'\n').find_map(|line| {
+        let mut fields = line.splitn(3, |byte| *byte == b':');
+        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
         let found = if controller.is_empty() {
-            number == "0" && controllers.is_empty()
+            number == b"0" && controllers.is_empty()
         } else {
-            controllers.split(',').any(|name| name == controller)
+            let mut names = controllers.split(|byte| *byte == b',');
+            names.any(|name| name == controller.as_bytes())
         };
-        found.then_some(path)
+        found.then(|| Path::new(OsStr::from_bytes(path)))
     })
 }
 
 fn dir(
-    path: &str,
-    own: Option<&str>,
-    mounts: &str,
+    path: &Path,
+    own: Option<&Path>,
+    mounts: &[u8],
     wanted: &dyn Fn(&mountinfo::Mount<'_>) -> bool,
 ) -> Result<Dir, PlaceError> {
     // A mount may show a part of the hierarchy only, as in a container.
@@ -151,7 +160,7 @@ fn dir(
     let within = shown.filter_map(|mount| {
         let root = mountinfo::unescape(mount.root);
         let root = Path::new(OsStr::from_bytes(&root));
-        let below = |path: &str| Path::new(path).strip_prefix(root).ok().map(Path::to_owned);
+        let below = |path: &Path| path.strip_prefix(root).ok().map(Path::to_owned);
         let mounted = mountinfo::unescape(mount.point);
         let dir = |path: PathBuf| Dir {
             mount: PathBuf::from(OsStr::from_bytes(&mounted)),
@@ -184,6 +193,27 @@ mod tests {
 
     fn id() -> ContainerId {
         ID.parse().unwrap()
+    }
+
+    /// As [`super::find`], by texts.
+    fn find(theirs: &str, own: &str, mounts: &str) -> Result<Option<Place>, PlaceError> {
+        super::find(theirs.as_bytes(), own.as_bytes(), mounts.as_bytes())
+    }
+
+    #[test]
+    fn names_that_are_no_text_are_passed_over_or_kept_as_they_are() {
+        let mounts = [
+            b"36 22 0:31 / /home/\xe9 rw - fuse.sshfs u@h:\xff rw\n",
+            V2.as_bytes(),
+        ];
+        let theirs = b"0::/machine.slice/a\xff/c0ffee\n";
+        let found = super::find(theirs, b"0::/user.slice/\xe9\n", &mounts.concat());
+        let Ok(Some(Place::V2(dir))) = found else {
+            panic!("{found:?}");
+        };
+        let path = OsStr::from_bytes(b"machine.slice/a\xff/c0ffee");
+        assert_eq!(dir.path, Path::new(path));
+        assert_eq!(dir.own(&id()), [dir.at()]);
     }
 
     fn v2(path: &str) -> Dir {

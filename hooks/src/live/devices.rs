@@ -49,6 +49,16 @@ pub enum DevicesError {
         /// What the kernel said.
         cause: &'static str,
     },
+    /// A program stays that nobody but its owner can replace.
+    #[error(
+        "the device program {id} of cgroup {path:?} is attached by a BPF link, so that only who made the link can change what it allows (`bpftool link` lists it); use the engine's --device"
+    )]
+    Linked {
+        /// The cgroup.
+        path: PathBuf,
+        /// The program's id.
+        id: u32,
+    },
     /// systemd was not asked, or said no.
     #[error(transparent)]
     Systemd(#[from] SystemdError),
@@ -57,7 +67,7 @@ pub enum DevicesError {
 /// What was changed, so that it can be changed back.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// `devices.deny`, and what was allowed.
+    /// `devices.deny`, and what was allowed that was not before.
     list: Option<(File, Vec<Rule>)>,
     programs: Vec<Replaced>,
     /// Lines for people.
@@ -74,8 +84,8 @@ struct Replaced {
 }
 
 impl Changes {
-    /// Changes back what was changed, as far as it goes: the container does not start then, and its
-    /// cgroup goes with it.
+    /// Changes back what was changed, as far as it goes. What was in force before stays: the container
+    /// may live, and have it from elsewhere.
     pub fn undo(self) {
         if let Some((deny, rules)) = &self.list {
             for rule in rules {
@@ -136,7 +146,6 @@ fn allow_v1(
     socket: &Path,
     changes: &mut Changes,
 ) -> Result<(), DevicesError> {
-    tell_systemd(dir, id, rules, socket, changes)?;
     let failed = |action: &'static str, name: &str| {
         let path = dir.at().join(name);
         move |error: io::Error| DevicesError::Cgroup {
@@ -149,11 +158,14 @@ fn allow_v1(
         let file = File::options().write(true).open(dir.at().join(name));
         file.map_err(failed("opening", name))
     };
+    let before = std::fs::read_to_string(dir.at().join("devices.list"));
+    let before = before.map_err(failed("reading", "devices.list"))?;
+    tell_systemd(dir, id, rules, socket, changes)?;
     let allow = open("devices.allow")?;
     let (_, written) = changes.list.insert((open("devices.deny")?, Vec::new()));
     for rule in rules {
         write_rule(&allow, *rule).map_err(failed("writing a device to", "devices.allow"))?;
-        written.push(*rule);
+        written.extend(rule.beyond(&before));
     }
     Ok(())
 }
@@ -265,22 +277,49 @@ fn allow_v2(
             .iter()
             .zip(&now)
             .any(|(own, now)| now.ids.iter().any(|id| !own.before.ids.contains(id)));
-    for (own, now) in own.iter().zip(&now) {
-        for program in now.ids.iter().filter(|id| own.before.ids.contains(id)) {
-            let extended = extend(own, now.flags, *program, rules)?;
-            match extended {
-                Extended::Already => {}
-                Extended::By(replaced) => changes.programs.push(replaced),
-                Extended::Hidden(_, old) if stands_in => {
-                    bpf::detach(own.fd.as_fd(), &old)
-                        .map_err(program_error("taking the runtime's program", &own.path))?;
-                    let cgroup = own.copy()?;
-                    changes.programs.push(Replaced {
-                        cgroup,
-                        flags: now.flags,
-                        old,
-                        new: None,
-                    });
+    let told = Told { is_told, stands_in };
+    own.iter()
+        .try_for_each(|own| extend_all(own, told, rules, changes))
+}
+
+/// What systemd does by itself.
+#[derive(Clone, Copy)]
+struct Told {
+    /// What it attaches from now on lets the devices through.
+    is_told: bool,
+    /// It did so just now.
+    stands_in: bool,
+}
+
+/// Puts the rules in front of each program of a cgroup, until it has none without them: others may
+/// attach programs at the same time.
+fn extend_all(
+    own: &Own,
+    told: Told,
+    rules: &[Rule],
+    changes: &mut Changes,
+) -> Result<(), DevicesError> {
+    let mut done = Vec::new();
+    for round in 0.. {
+        let now = query(&own.path, &own.fd)?;
+        let has_rules =
+            |id: &u32| done.contains(id) || told.is_told && !own.before.ids.contains(id);
+        let left: Vec<u32> = now.ids.into_iter().filter(|id| !has_rules(id)).collect();
+        let Some(first) = left.first() else { break };
+        if round == ROUNDS {
+            let (path, id) = (own.path.clone(), *first);
+            return Err(DevicesError::Linked { path, id });
+        }
+        for program in left {
+            match extend(own, now.flags, program, rules)? {
+                Extended::Already => done.push(program),
+                Extended::By(new, replaced) => {
+                    done.push(new);
+                    changes.programs.push(replaced);
+                }
+                Extended::Gone => {}
+                Extended::Hidden(_, old) if told.stands_in => {
+                    changes.programs.push(take_away(own, now.flags, old)?);
                 }
                 Extended::Hidden(cause, _) => {
                     return Err(DevicesError::Hidden {
@@ -292,6 +331,21 @@ fn allow_v2(
         }
     }
     Ok(())
+}
+
+/// How often programs are looked at that change meanwhile.
+const ROUNDS: usize = 4;
+
+/// Takes a program away that systemd's stands in for.
+fn take_away(own: &Own, flags: u32, old: OwnedFd) -> Result<Replaced, DevicesError> {
+    bpf::detach(own.fd.as_fd(), &old)
+        .map_err(program_error("taking the runtime's program", &own.path))?;
+    Ok(Replaced {
+        cgroup: own.copy()?,
+        flags,
+        old,
+        new: None,
+    })
 }
 
 /// A program above the container's own cgroups judges others too and stays as it is.
@@ -308,8 +362,12 @@ fn look_around(dir: &Dir, id: &ContainerId, changes: &mut Changes) -> Result<(),
 }
 
 enum Extended {
-    By(Replaced),
+    /// The id of the one in its place.
+    By(u32, Replaced),
+    /// The rules are in front of it.
     Already,
+    /// It is not there any more, or not in reach.
+    Gone,
     /// The kernel shows no instructions, or such as it does not take back.
     Hidden(&'static str, OwnedFd),
 }
@@ -319,7 +377,7 @@ fn extend(own: &Own, flags: u32, program: u32, rules: &[Rule]) -> Result<Extende
     let old = match bpf::by_id(program) {
         Ok(old) => old,
         // Detached since: it judges nothing any more.
-        Err(Errno::NOENT) => return Ok(Extended::Already),
+        Err(Errno::NOENT) => return Ok(Extended::Gone),
         Err(error) => return Err(failed("opening the device program")(error)),
     };
     let read = bpf::read(&old).map_err(failed("reading the device program"))?;
@@ -335,18 +393,21 @@ fn extend(own: &Own, flags: u32, program: u32, rules: &[Rule]) -> Result<Extende
         Err(Errno::INVAL) => return Ok(Extended::Hidden("the kernel blinds its constants", old)),
         Err(error) => return Err(failed("loading the device program")(error)),
     };
+    let id = bpf::id_of(&new).map_err(failed("looking at the new device program"))?;
     let cgroup = own.copy()?;
     match bpf::replace(cgroup.as_fd(), flags, &new, &old) {
         Ok(()) => {}
-        // As above: systemd has just attached another one (kernel/bpf/cgroup.c, find_attach_entry),
-        // which lets the devices through, since it was told of them before.
-        Err(Errno::NOENT) => return Ok(Extended::Already),
+        // As above, or it is attached by a link (kernel/bpf/cgroup.c, `find_attach_entry`): whether it
+        // is still there tells.
+        Err(Errno::NOENT) => return Ok(Extended::Gone),
         Err(error) => return Err(failed("replacing the device program")(error)),
     }
-    Ok(Extended::By(Replaced {
+    let new = Some(new);
+    let replaced = Replaced {
         cgroup,
         flags,
         old,
-        new: Some(new),
-    }))
+        new,
+    };
+    Ok(Extended::By(id, replaced))
 }

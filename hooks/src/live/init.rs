@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 
-/// Bytes of a file of /proc that are read.
-const MAX_BYTES: u64 = 8 * 1024 * 1024;
+use super::mountinfo::Table;
+
+/// Bytes of a small file of /proc: `cgroup` has a path of 4096 for each hierarchy.
+const MAX_BYTES: u64 = 1024 * 1024;
 
 /// Why the process cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +52,21 @@ pub struct RootUser {
     pub uid: u32,
     /// Group id.
     pub gid: u32,
+}
+
+/// What a small file of /proc holds, as bytes: names in it are whatever somebody chose.
+///
+/// # Errors
+/// Those of reading, and where it is longer than any such file.
+pub fn read_whole(file: File) -> io::Result<Vec<u8>> {
+    // Most are read in one piece.
+    let mut bytes = Vec::with_capacity(4096);
+    let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if u64::try_from(read).unwrap_or(u64::MAX) > MAX_BYTES {
+        let text = format!("longer than {MAX_BYTES} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    Ok(bytes)
 }
 
 /// The container's init.
@@ -94,16 +111,23 @@ impl Init {
             .map_err(|error| self.failed(name, error))
     }
 
-    /// The text of one of its files.
+    /// What one of its small files holds; whole, or not at all.
     ///
     /// # Errors
     /// [`InitError::Read`].
-    pub fn read(&self, name: &str) -> Result<String, InitError> {
+    pub fn read(&self, name: &str) -> Result<Vec<u8>, InitError> {
         let file = File::from(self.open_file(name, OFlags::RDONLY)?);
-        let mut bytes = Vec::new();
-        let read = file.take(MAX_BYTES).read_to_end(&mut bytes);
-        read.map_err(|error| self.failed(name, error))?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        read_whole(file).map_err(|error| self.failed(name, error))
+    }
+
+    /// Its table of mounts.
+    ///
+    /// # Errors
+    /// [`InitError::Read`].
+    pub fn mounts(&self) -> Result<Table, InitError> {
+        let name = "mountinfo";
+        let file = File::from(self.open_file(name, OFlags::RDONLY)?);
+        Table::read(file).map_err(|error| self.failed(name, error))
     }
 
     /// When it started, in clock ticks after boot: with its number, what tells it from every other
@@ -112,8 +136,8 @@ impl Init {
     /// # Errors
     /// [`InitError::Read`].
     pub fn start_time(&self) -> Result<u64, InitError> {
-        let text = self.read("stat")?;
-        start_time(&text).ok_or_else(|| self.failed("stat", io::ErrorKind::InvalidData))
+        let stat = self.read("stat")?;
+        start_time(&stat).ok_or_else(|| self.failed("stat", io::ErrorKind::InvalidData))
     }
 
     /// Its mount namespace, which is not this process's.
@@ -160,14 +184,15 @@ impl Init {
 
 /// Field 22 of proc_pid_stat(5). The second field is the program's name in brackets and may hold
 /// anything, so the count begins behind the last bracket.
-fn start_time(stat: &str) -> Option<u64> {
-    let (_, behind) = stat.rsplit_once(')')?;
+fn start_time(stat: &[u8]) -> Option<u64> {
+    let at = stat.iter().rposition(|byte| *byte == b')')?;
+    let behind = std::str::from_utf8(&stat[at + 1..]).ok()?;
     behind.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// The outside id of the inside id 0 (user_namespaces(7), "/proc/PID/uid_map").
-fn outside_of_zero(map: &str) -> Option<u32> {
-    map.lines().find_map(|line| {
+fn outside_of_zero(map: &[u8]) -> Option<u32> {
+    std::str::from_utf8(map).ok()?.lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(str::parse);
         let (inside, outside): (u32, u32) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
         (inside == 0).then_some(outside)
@@ -181,21 +206,25 @@ mod tests {
     #[test]
     fn the_start_time_is_read_behind_any_name() {
         let behind = "S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 10";
-        assert_eq!(start_time(&format!("12 (a) {behind}")), Some(4711));
-        assert_eq!(start_time(&format!("12 (a) S 1) () {behind}")), Some(4711));
-        assert_eq!(start_time("12 (a) S 1"), None);
-        assert_eq!(start_time(""), None);
+        assert_eq!(
+            start_time(format!("12 (a) {behind}").as_bytes()),
+            Some(4711)
+        );
+        let tricky = [b"12 (a\xff\n) S 1) () ", behind.as_bytes()].concat();
+        assert_eq!(start_time(&tricky), Some(4711));
+        assert_eq!(start_time(b"12 (a) S 1"), None);
+        assert_eq!(start_time(b""), None);
     }
 
     #[test]
     fn the_outside_id_of_user_0_is_read() {
         assert_eq!(
-            outside_of_zero("         0     100000      65536\n"),
+            outside_of_zero(b"         0     100000      65536\n"),
             Some(100_000)
         );
-        assert_eq!(outside_of_zero("1 5 1\n0 7 1\n"), Some(7));
-        assert_eq!(outside_of_zero("1 5 1\n"), None);
-        assert_eq!(outside_of_zero("0 x 1\n"), None);
+        assert_eq!(outside_of_zero(b"1 5 1\n0 7 1\n"), Some(7));
+        assert_eq!(outside_of_zero(b"1 5 1\n"), None);
+        assert_eq!(outside_of_zero(b"0 x 1\n"), None);
     }
 
     #[test]

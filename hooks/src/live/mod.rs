@@ -20,12 +20,13 @@ pub mod rule;
 pub mod systemd;
 pub mod target;
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use onload_cdi::config::OciConfig;
-use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, fstat, major, minor};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, major, minor};
 use rustix::io::Errno;
 use rustix::process::umask;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -37,6 +38,8 @@ use crate::door::{DoorError, OwnDir};
 use crate::filter::FilterError;
 use crate::host::{Host, HostError, ThisHost};
 use crate::limits::{self, LimitError};
+use crate::lock::START_PATIENCE;
+use crate::maker::{Door, Stage};
 use crate::poststop::{self, RUN_DIR};
 use crate::preload::{self, Circumstances, LD_SO_PRELOAD, PreloadError};
 use crate::request::{Request, RequestError};
@@ -46,7 +49,8 @@ use crate::sysfs::Numbers;
 use cgroup::{Place, PlaceError};
 use devices::{Changes, DevicesError};
 use identity::FileSystemUser;
-use init::{Init, InitError, RootUser};
+use init::{Init, InitError, RootUser, read_whole};
+use mountinfo::Table;
 use plan::{Bind, Plan, PlanError, PreloadPlan};
 use record::{Created, Kind, Live, Made, RecordError};
 use target::{Fresh, Target, TargetError, Targets};
@@ -156,12 +160,15 @@ pub enum OwnCgroupError {
 
 /// The container's own cgroup; none where nothing judges devices.
 fn own_place(init: &Init) -> Result<Option<Place>, OwnCgroupError> {
-    let read = |path: &'static str| {
-        std::fs::read_to_string(path).map_err(|error| OwnCgroupError::Own { path, error })
+    let own_file = |path: &'static str, read: &dyn Fn(File) -> io::Result<Vec<u8>>| {
+        let bytes = File::open(path).and_then(read);
+        bytes.map_err(|error| OwnCgroupError::Own { path, error })
     };
     let theirs = init.read("cgroup")?;
-    let own = read("/proc/self/cgroup")?;
-    let mounts = read("/proc/self/mountinfo")?;
+    let own = own_file("/proc/self/cgroup", &read_whole)?;
+    let mounts = own_file("/proc/self/mountinfo", &|file| {
+        mountinfo::keep(file, &cgroup::is_hierarchy)
+    })?;
     Ok(cgroup::find(&theirs, &own, &mounts)?)
 }
 
@@ -199,10 +206,10 @@ pub fn inject(state: &State, config_path: &Path) -> Result<Vec<String>, LiveErro
         return Ok(warnings);
     }
     let init = Init::open(state.pid)?;
-    if is_done(&state.id, &init, &host)? {
+    if is_done(&state.id, &init, &host, &mut warnings)? {
         return Ok(warnings);
     }
-    poststop::sweep(Path::new(RUN_DIR), &state.id);
+    poststop::sweep(Path::new(RUN_DIR), Some(&state.id));
     let look = Look::new(state, init, &config, &request, &host, plan)?;
     warnings.extend(look.go(&host)?);
     Ok(warnings)
@@ -210,7 +217,12 @@ pub fn inject(state: &State, config_path: &Path) -> Result<Vec<String>, LiveErro
 
 /// Whether an earlier run for the same process did all this: engines may call the hook as prestart
 /// and as createRuntime.
-fn is_done(id: &ContainerId, init: &Init, host: &ThisHost) -> Result<bool, LiveError> {
+fn is_done(
+    id: &ContainerId,
+    init: &Init,
+    host: &ThisHost,
+    warnings: &mut Vec<String>,
+) -> Result<bool, LiveError> {
     let run = match host.trusted().open_dir(Path::new(RUN_DIR)) {
         Ok(run) => run,
         Err(error) if error.is_absent() => return Ok(false),
@@ -226,7 +238,7 @@ fn is_done(id: &ContainerId, init: &Init, host: &ThisHost) -> Result<bool, LiveE
             return Err(DoorError::HostFile { path, error }.into());
         }
     };
-    let state: Option<Live> = record::read(&own, record::STATE)?;
+    let state: Option<Live> = record::read_known(&own, record::STATE, warnings)?;
     let now = (init.pid(), init.start_time()?);
     Ok(state.is_some_and(|live| (live.pid, live.start_time) == now))
 }
@@ -238,7 +250,8 @@ struct Look<'a> {
     init: Init,
     start_time: u64,
     namespace: OwnedFd,
-    mounts: String,
+    mounts: Table,
+    bundle: &'a Path,
     /// The container's root as the host knows it.
     root_path: PathBuf,
     targets: Vec<Target>,
@@ -266,7 +279,8 @@ impl<'a> Look<'a> {
         let mut look = Look {
             id: &state.id,
             start_time: init.start_time()?,
-            mounts: init.read("mountinfo")?,
+            mounts: init.mounts()?,
+            bundle: &state.bundle,
             user: init.root_user()?,
             place: None,
             namespace,
@@ -401,9 +415,13 @@ impl<'a> Look<'a> {
         let home = home.map_err(LiveError::Home)?;
         // The engine's would close to the container's users what is made in its root.
         let _ = umask(Mode::empty());
-        let own = OwnDir::open(self.id, host)?;
-        // Until it ends, no poststop takes away what is found here.
-        let _ = flock(&own.run, FlockOperation::LockShared);
+        let door = Door {
+            stage: Stage::Hook,
+            bundle: self.bundle,
+            root: None,
+        };
+        let mut own = OwnDir::open(self.id, door, host)?;
+        self.warnings.extend(own.warning.take());
         let mut done = Done::default();
         let result = self.all(&own, &mut done);
         // What a hook leaves behind it is its process, so only an undoing needs the way back.
@@ -413,7 +431,7 @@ impl<'a> Look<'a> {
                 Ok(self.warnings)
             }
             Err(error) => {
-                done.undo(&home, &own, self.id, &self.root_path);
+                done.undo(&home, own, self.id, &self.root_path);
                 Err(error)
             }
         }
@@ -441,8 +459,9 @@ impl<'a> Look<'a> {
     }
 
     /// Writes down what will be made, behind what an earlier start of the container made.
-    fn record_plan(&self, own: &OwnDir) -> Result<Created, LiveError> {
-        let before: Option<Created> = record::read(&own.dir, record::CREATED)?;
+    fn record_plan(&mut self, own: &OwnDir) -> Result<Created, LiveError> {
+        let warnings = &mut self.warnings;
+        let before: Option<Created> = record::read_known(&own.dir, record::CREATED, warnings)?;
         let mut created = before.unwrap_or_default();
         if created.root != self.root_path {
             created.made.clear();
@@ -512,13 +531,16 @@ impl<'a> Look<'a> {
     }
 
     fn limits(&mut self) -> Result<(), LiveError> {
-        let pid = Some(self.init.pid());
+        if self.plan.memlock.is_none() && self.plan.preload.is_none() {
+            return Ok(());
+        }
+        let process = limits::Process::new(&self.init, self.start_time)?;
         if let Some(memlock) = self.plan.memlock {
-            let raised = limits::raise_memlock(pid, memlock)?;
+            let raised = process.raise_memlock(memlock)?;
             self.warnings.extend(raised.warning(memlock));
         }
         if let Some(preload) = &self.plan.preload {
-            limits::lower_nofile(pid, preload.nofile)?;
+            process.lower_nofile(preload.nofile)?;
         }
         Ok(())
     }
@@ -588,14 +610,17 @@ struct Done {
 }
 
 impl Done {
-    /// Undoes it. The error that led here is the one to tell, so nothing of this is.
-    fn undo(self, home: &OwnedFd, own: &OwnDir, id: &ContainerId, root: &Path) {
+    /// Undoes it. The error that led here is the one to tell, so nothing of this is. Where others
+    /// hold the lock, the targets stay for a sweep.
+    fn undo(self, home: &OwnedFd, own: OwnDir, id: &ContainerId, root: &Path) {
         let _ = move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount));
         self.changes.undo();
+        let lock = own.lock;
+        let lock = lock.and_then(|lock| lock.make_exclusive(START_PATIENCE).ok());
         // What another container in the same root has found is handed over to it below.
-        if !poststop::has_neighbour(&own.run, id, root) {
+        if lock.is_some() && !poststop::has_neighbour(&own.run, id, root) {
             self.made.iter().rev().for_each(Fresh::remove);
         }
-        let _ = poststop::clear(&own.run, Path::new(RUN_DIR), id);
+        let _ = poststop::clear(&own.run, id, lock.as_ref());
     }
 }

@@ -1,38 +1,179 @@
-//! The table of mounts that the kernel shows (proc_pid_mountinfo(5)). Parsing only.
+//! The tables of mounts that the kernel shows (proc_pid_mountinfo(5), proc_pid_mounts(5)). Names in
+//! them are bytes that any user may choose, who may mount a FUSE file system, and a table may be long:
+//! each is read a line at a time, and of it what is wanted is kept.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+/// Bytes of a line: a path has 4096 at most, each of which may become four, and a file system shows
+/// options of about as many.
+const MAX_LINE: usize = 1024 * 1024;
+/// Mounts of a table; the kernel lets a namespace have 100,000 (Documentation/admin-guide/sysctl/fs.rst,
+/// `mount-max`).
+const MAX_MOUNTS: usize = 1_000_000;
+/// Bytes of lines that are kept.
+const MAX_KEPT: usize = 8 * 1024 * 1024;
+/// Bytes of a file system's type that are kept, and types: whoever mounts FUSE chooses his own.
+const MAX_TYPE: usize = 64;
+const MAX_TYPES: usize = 64;
 
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount<'a> {
     /// Its id, the one that statx(2) gives for files on it.
     pub id: u64,
-    /// Which part of the file system it shows.
-    pub root: &'a str,
+    /// Which part of the file system it shows; spaces and the like as octal escapes.
+    pub root: &'a [u8],
     /// Where it is, as seen from the process's root; spaces and the like as octal escapes.
-    pub point: &'a str,
+    pub point: &'a [u8],
     /// Whether what is mounted on it appears on its peers, and what is mounted on them here.
     pub is_shared: bool,
     /// File system type.
-    pub fs_type: &'a str,
+    pub fs_type: &'a [u8],
     /// Options of the file system.
-    pub options: &'a str,
+    pub options: &'a [u8],
+}
+
+/// A mount as /proc/mounts shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed<'a> {
+    /// Where it is; spaces and the like as octal escapes.
+    pub point: &'a [u8],
+    /// File system type.
+    pub fs_type: &'a [u8],
+    /// Its options and the file system's.
+    pub options: &'a [u8],
+}
+
+/// Calls for each line of a table, without its end.
+///
+/// # Errors
+/// Those of reading, and a line that no kernel shows.
+pub fn each_line(from: impl Read, see: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    let mut from = BufReader::with_capacity(64 * 1024, from);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let limit = u64::try_from(MAX_LINE).unwrap_or(u64::MAX);
+        if from.by_ref().take(limit).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        } else if line.len() == MAX_LINE {
+            return Err(too_much(&format!("a line of more than {MAX_LINE} bytes")));
+        }
+        see(&line)?;
+    }
+}
+
+fn too_much(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 /// The mounts of a table, in its order; a line that is none of a table's is left out.
-pub fn parse(text: &str) -> impl Iterator<Item = Mount<'_>> {
-    text.lines().filter_map(mount)
+pub fn parse(table: &[u8]) -> impl Iterator<Item = Mount<'_>> {
+    table.split(|byte| *byte == b'\n').filter_map(mount)
 }
 
-/// The mount of an id.
-#[must_use]
-pub fn find(text: &str, id: u64) -> Option<Mount<'_>> {
-    parse(text).find(|mount| mount.id == id)
+/// The lines of those mounts of a table that are wanted.
+///
+/// # Errors
+/// Those of reading, and a table of which more would be kept than any real one has.
+pub fn keep(from: impl Read, wanted: &dyn Fn(&Mount<'_>) -> bool) -> io::Result<Vec<u8>> {
+    let mut kept = Vec::new();
+    each_line(from, &mut |line| {
+        if mount(line).is_some_and(|mount| wanted(&mount)) {
+            kept.extend_from_slice(line);
+            kept.push(b'\n');
+        }
+        if kept.len() > MAX_KEPT {
+            return Err(too_much(&format!("more than {MAX_KEPT} bytes of mounts")));
+        }
+        Ok(())
+    })?;
+    Ok(kept)
 }
 
-fn mount(line: &str) -> Option<Mount<'_>> {
-    let (left, right) = line.split_once(" - ")?;
-    let mut left = left.split(' ');
-    let mut right = right.split(' ');
-    let id = left.next()?.parse().ok()?;
+/// What is to be known of each mount of a table, to be found by its id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    mounts: Vec<Known>,
+    types: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Known {
+    id: u64,
+    is_shared: bool,
+    is_fresh: bool,
+    /// In the list of types; none behind its end.
+    fs_type: usize,
+}
+
+/// A mount of a [`Table`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found<'a> {
+    /// As [`Mount::is_shared`].
+    pub is_shared: bool,
+    /// Whether it is the whole of a tmpfs.
+    pub is_fresh: bool,
+    /// File system type; empty where a table has too many of them.
+    pub fs_type: &'a [u8],
+}
+
+impl Table {
+    /// Reads a table.
+    ///
+    /// # Errors
+    /// Those of reading, and a table with more mounts than any real one has: none is cut.
+    pub fn read(from: impl Read) -> io::Result<Table> {
+        let mut table = Table::default();
+        each_line(from, &mut |line| match mount(line) {
+            Some(_) if table.mounts.len() == MAX_MOUNTS => {
+                Err(too_much(&format!("more than {MAX_MOUNTS} mounts")))
+            }
+            Some(mount) => {
+                table.add(&mount);
+                Ok(())
+            }
+            None => Ok(()),
+        })?;
+        Ok(table)
+    }
+
+    fn add(&mut self, mount: &Mount<'_>) {
+        let name = &mount.fs_type[..mount.fs_type.len().min(MAX_TYPE)];
+        let known = self.types.iter().position(|known| known == name);
+        let fs_type = known.unwrap_or(self.types.len());
+        if fs_type == self.types.len() && fs_type < MAX_TYPES {
+            self.types.push(name.to_vec());
+        }
+        self.mounts.push(Known {
+            id: mount.id,
+            is_shared: mount.is_shared,
+            is_fresh: mount.fs_type == b"tmpfs" && mount.root == b"/",
+            fs_type,
+        });
+    }
+
+    /// The mount of an id.
+    #[must_use]
+    pub fn find(&self, id: u64) -> Option<Found<'_>> {
+        let known = self.mounts.iter().find(|known| known.id == id)?;
+        Some(Found {
+            is_shared: known.is_shared,
+            is_fresh: known.is_fresh,
+            fs_type: self.types.get(known.fs_type).map_or(&[], Vec::as_slice),
+        })
+    }
+}
+
+fn mount(line: &[u8]) -> Option<Mount<'_>> {
+    let at = line.windows(3).position(|bytes| bytes == b" - ")?;
+    let (left, right) = (&line[..at], &line[at + 3..]);
+    let mut left = fields(left);
+    let mut right = fields(right);
+    let id = std::str::from_utf8(left.next()?).ok()?.parse().ok()?;
     let root = left.nth(2)?;
     let point = left.next()?;
     Some(Mount {
@@ -40,45 +181,63 @@ fn mount(line: &str) -> Option<Mount<'_>> {
         root,
         point,
         // Behind the mount's own options.
-        is_shared: left.skip(1).any(|field| field.starts_with("shared:")),
+        is_shared: left.skip(1).any(|field| field.starts_with(b"shared:")),
         fs_type: right.next()?,
         options: right.nth(1).unwrap_or_default(),
     })
 }
 
+/// A line of /proc/mounts; none where it is none of that table's.
+#[must_use]
+pub fn listed(line: &[u8]) -> Option<Listed<'_>> {
+    let mut fields = fields(line).skip(1);
+    Some(Listed {
+        point: fields.next()?,
+        fs_type: fields.next()?,
+        options: fields.next()?,
+    })
+}
+
+fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|byte| *byte == b' ')
+}
+
 /// A field with its octal escapes undone (`\040` and so on, fs/proc_namespace.c, `mangle`).
 #[must_use]
-pub fn unescape(field: &str) -> Vec<u8> {
+pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
-    while let Some((&byte, behind)) = rest.split_first() {
-        let octal = |digits: &[u8]| {
-            let text = std::str::from_utf8(digits).ok()?;
-            u8::from_str_radix(text, 8).ok()
-        };
-        match behind.get(..3).and_then(octal).filter(|_| byte == b'\\') {
-            Some(escaped) => {
-                bytes.push(escaped);
-                rest = &behind[3..];
-            }
-            None => {
-                bytes.push(byte);
+    let mut rest = field;
+    loop {
+        match rest {
+            [
+                b'\\',
+                a @ b'0'..=b'3',
+                b @ b'0'..=b'7',
+                c @ b'0'..=b'7',
+                behind @ ..,
+            ] => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
                 rest = behind;
             }
+            [byte, behind @ ..] => {
+                bytes.push(*byte);
+                rest = behind;
+            }
+            [] => return bytes,
         }
     }
-    bytes
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TABLE: &str = "\
+    const TABLE: &[u8] = b"\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw
 171 168 0:44 / /var/lib/c/merged rw,relatime master:5 - overlay overlay rw,lowerdir=a - b
 180 171 0:50 / /var/lib/c/merged/dev rw,nosuid - tmpfs tmpfs rw,size=65536k,mode=755
 35 22 0:30 /x\\040y /sys/fs/cgroup/devices rw shared:9 master:2 - cgroup cgroup rw,devices
+36 22 0:31 / /home/u/caf\xe9 rw,nosuid,nodev - fuse.sshfs u@h:/\xff rw
 
 garbage
 1 2 3
@@ -87,27 +246,99 @@ garbage
     #[test]
     fn every_mount_is_read_and_garbage_is_left_out() {
         let all: Vec<Mount<'_>> = parse(TABLE).collect();
-        assert_eq!(all.len(), 4);
+        assert_eq!(all.len(), 5);
         assert_eq!(all[0].id, 22);
         assert!(all[0].is_shared && all[3].is_shared);
         assert!(!all[1].is_shared && !all[2].is_shared);
-        assert_eq!((all[1].fs_type, all[1].root), ("overlay", "/"));
-        assert_eq!(all[3].options, "rw,devices");
-        assert_eq!(all[3].point, "/sys/fs/cgroup/devices");
+        assert_eq!((all[1].fs_type, all[1].root), (&b"overlay"[..], &b"/"[..]));
+        assert_eq!(all[3].options, b"rw,devices");
+        assert_eq!(all[3].point, b"/sys/fs/cgroup/devices");
         assert_eq!(unescape(all[3].root), b"/x y");
     }
 
     #[test]
-    fn a_mount_is_found_by_its_id() {
-        assert_eq!(find(TABLE, 180).unwrap().fs_type, "tmpfs");
-        assert!(find(TABLE, 18).is_none());
+    fn a_mount_is_found_by_its_id_beside_one_whose_name_is_no_text() {
+        let table = Table::read(TABLE).unwrap();
+        let found = table.find(180).unwrap();
+        assert_eq!((found.fs_type, found.is_fresh), (&b"tmpfs"[..], true));
+        assert!(!table.find(22).unwrap().is_fresh);
+        assert_eq!(table.find(36).unwrap().fs_type, b"fuse.sshfs");
+        assert!(table.find(18).is_none());
+    }
+
+    #[test]
+    fn a_table_of_twenty_megabytes_is_read_to_its_end() {
+        let point = "x".repeat(180);
+        let mut text = String::new();
+        for id in 1..=100_000 {
+            text.push_str(&format!("{id} 1 0:5 / /{point} rw - tmpfs tmpfs rw\n"));
+        }
+        assert!(text.len() > 20_000_000);
+        let table = Table::read(text.as_bytes()).unwrap();
+        assert_eq!(table.find(100_000).unwrap().fs_type, b"tmpfs");
+        assert_eq!(table.types.len(), 1);
+    }
+
+    #[test]
+    fn a_tmpfs_is_told_behind_more_types_than_are_kept() {
+        let mut text = String::new();
+        for id in 1..=2 * MAX_TYPES {
+            text.push_str(&format!("{id} 1 0:5 / /a rw - fuse.x{id} a rw\n"));
+        }
+        text.push_str("7000 1 0:5 / /a rw - tmpfs a rw\n7001 1 0:5 /b /a rw - tmpfs a rw\n");
+        let table = Table::read(text.as_bytes()).unwrap();
+        assert_eq!(table.find(3).unwrap().fs_type, b"fuse.x3");
+        assert_eq!(table.find(100).unwrap().fs_type, b"");
+        assert!(table.find(7000).unwrap().is_fresh && !table.find(7001).unwrap().is_fresh);
+    }
+
+    #[test]
+    fn a_table_that_no_kernel_shows_is_an_error_and_never_cut() {
+        let line = [&[b'x'; MAX_LINE][..], b"\n"].concat();
+        let error = Table::read(&line[..]).unwrap_err();
+        assert!(error.to_string().contains("a line of more than"), "{error}");
+        let many = "1 1 0:5 / / rw - a b c\n".repeat(MAX_MOUNTS + 1);
+        let error = Table::read(many.as_bytes()).unwrap_err();
+        assert!(error.to_string().contains("more than 1000000"), "{error}");
+        let many = "1 1 0:5 / / rw - cgroup b c\n".repeat(MAX_KEPT / 20);
+        let error = keep(many.as_bytes(), &|_| true).unwrap_err();
+        assert!(error.to_string().contains("bytes of mounts"), "{error}");
+    }
+
+    #[test]
+    fn what_is_wanted_is_kept_as_it_stands() {
+        let kept = keep(TABLE, &|mount| mount.fs_type == b"fuse.sshfs").unwrap();
+        assert!(kept.starts_with(b"36 22 ") && kept.ends_with(b":/\xff rw\n"));
+        assert_eq!(parse(&kept).count(), 1);
+        assert_eq!(
+            keep(&b"22 1 254:0 / / rw - ext4"[..], &|_| true).unwrap(),
+            b"22 1 254:0 / / rw - ext4\n"
+        );
+    }
+
+    #[test]
+    fn a_line_of_the_other_table_is_read() {
+        let line = listed(b"none /dev/h\\040\xe9 hugetlbfs rw,pagesize=2M 0 0").unwrap();
+        assert_eq!(line.point, b"/dev/h\\040\xe9");
+        assert_eq!(
+            (line.fs_type, line.options),
+            (&b"hugetlbfs"[..], &b"rw,pagesize=2M"[..])
+        );
+        assert!(listed(b"none /dev/h").is_none());
     }
 
     #[test]
     fn only_whole_escapes_are_undone() {
-        assert_eq!(unescape("/a\\011b\\134"), b"/a\tb\\");
-        assert_eq!(unescape("\\04"), b"\\04");
-        assert_eq!(unescape("\\999"), b"\\999");
-        assert_eq!(unescape(""), b"");
+        for (field, path) in [
+            (&b"/a\\011b\\134"[..], &b"/a\tb\\"[..]),
+            (b"\\04", b"\\04"),
+            (b"\\999", b"\\999"),
+            (b"\\+12", b"\\+12"),
+            (b"\\777", b"\\777"),
+            (b"/\\303\\251\xff", b"/\xc3\xa9\xff"),
+            (b"", b""),
+        ] {
+            assert_eq!(unescape(field), path);
+        }
     }
 }

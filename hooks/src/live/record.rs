@@ -139,3 +139,29 @@ pub fn read<T: serde::de::DeserializeOwned>(
     let record = serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))?;
     Ok(Some(record))
 }
+
+/// As [`read`]; a record that is not understood, one of another version perhaps, counts as none and
+/// costs a line in `warnings`.
+///
+/// # Errors
+/// [`RecordError::Read`] where the file cannot be read.
+pub fn read_known<T: serde::de::DeserializeOwned>(
+    dir: impl AsFd,
+    name: &'static str,
+    warnings: &mut Vec<String>,
+) -> Result<Option<T>, RecordError> {
+    match read(dir, name) {
+        Err(RecordError::Read { error, .. })
+            if matches!(
+                error.kind(),
+                io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+            ) =>
+        {
+            warnings.push(format!(
+                "{name} of the container is not understood ({error}), so it is of another version and counts as none"
+            ));
+            Ok(None)
+        }
+        read => read,
+    }
+}

@@ -27,6 +27,13 @@ impl Access {
     pub fn bits(self) -> u8 {
         self.0
     }
+
+    /// What of it another one lacks; none where it lacks nothing.
+    #[must_use]
+    pub fn beyond(self, other: u8) -> Option<Access> {
+        let bits = self.0 & !other;
+        (bits != 0).then_some(Access(bits))
+    }
 }
 
 impl TryFrom<String> for Access {
@@ -79,6 +86,28 @@ impl Rule {
             major: self.major,
             minor: self.minor,
         }
+    }
+
+    /// What of this rule is not in force by the list of a cgroup v1, to be taken back one day; none
+    /// where all is. The kernel takes back entries of the same numbers alone, and a list that begins
+    /// with "a" gives all but what it does not show (security/device_cgroup.c, `devcgroup_seq_show`,
+    /// `dev_exception_rm`).
+    #[must_use]
+    pub fn beyond(self, list: &str) -> Option<Rule> {
+        let own = self.numbers().to_string();
+        let given = list.lines().fold(0, |given, line| {
+            let mut fields = line.split(' ');
+            let access = match (fields.next(), fields.next(), fields.next()) {
+                (Some("a"), ..) => Some(Access::ALL),
+                (Some("c"), Some(numbers), Some(access)) if numbers == own => {
+                    access.to_owned().try_into().ok()
+                }
+                _ => None,
+            };
+            given | access.map_or(0, Access::bits)
+        });
+        let access = self.access.beyond(given)?;
+        Some(Rule { access, ..self })
     }
 
     /// Whether the rules of a configuration give as much: each in its turn gives or takes, as the
@@ -187,5 +216,27 @@ mod tests {
     fn a_privileged_container_has_everything() {
         assert!(rule("rwm").is_given(&[entry(true, None, None, "rwm")]));
         assert!(rule("rwm").is_given(&[entry(true, Some("a"), None, "rwm")]));
+    }
+
+    #[test]
+    fn what_a_list_has_in_force_is_not_to_be_taken_back() {
+        let rule = |access: &str| Rule {
+            major: 1,
+            minor: 11,
+            access: access.to_owned().try_into().unwrap(),
+        };
+        for (list, asked, left) in [
+            ("", "rw", Some("rw")),
+            ("c 1:11 r\n", "rw", Some("w")),
+            ("c 1:11 rwm\n", "rw", None),
+            ("c 1:11 r\nc 1:11 w\n", "rw", None),
+            ("a *:* rwm\n", "rw", None),
+            ("b 1:11 rwm\nc 1:1 rwm\nc 11:11 rw\n", "r", Some("r")),
+            // An entry of its own is made beside this one, and can go again.
+            ("c 1:* rwm\nc *:* m\n", "rw", Some("rw")),
+            ("nonsense\nc 1:11\nc 1:11 x\n", "rw", Some("rw")),
+        ] {
+            assert_eq!(rule(asked).beyond(list), left.map(rule), "{list:?}");
+        }
     }
 }

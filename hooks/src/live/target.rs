@@ -14,7 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::mountinfo;
+use super::mountinfo::Table;
 use super::record::{Kind, Made};
 use crate::container_root::ContainerRoot;
 use crate::cover::Ground;
@@ -84,7 +84,7 @@ pub struct Target {
 pub struct Targets<'a> {
     root: &'a ContainerRoot,
     root_mount: u64,
-    mounts: &'a str,
+    mounts: &'a Table,
 }
 
 impl<'a> Targets<'a> {
@@ -92,7 +92,7 @@ impl<'a> Targets<'a> {
     ///
     /// # Errors
     /// [`TargetError::Step`].
-    pub fn new(root: &'a ContainerRoot, mounts: &'a str) -> Result<Self, TargetError> {
+    pub fn new(root: &'a ContainerRoot, mounts: &'a Table) -> Result<Self, TargetError> {
         let root_mount = mount_of(root).map_err(step("looking at", Path::new("/")))?;
         Ok(Targets {
             root,
@@ -236,7 +236,7 @@ impl<'a> Targets<'a> {
             });
         }
         let id = mount_of(found).map_err(step("looking at", &target.path))?;
-        match mountinfo::find(self.mounts, id) {
+        match self.mounts.find(id) {
             Some(mount) if mount.is_shared => Err(TargetError::Shared {
                 path: target.path.clone(),
             }),
@@ -252,14 +252,13 @@ impl<'a> Targets<'a> {
         if id == self.root_mount {
             return Ok(true);
         }
-        let Some(mount) = mountinfo::find(self.mounts, id) else {
+        let Some(mount) = self.mounts.find(id) else {
             return Err(self.foreign(target, "unknown"));
         };
-        let is_fresh = mount.fs_type == "tmpfs" && mount.root == "/";
-        if target.ground == Ground::FreshTmpfs && is_fresh {
+        if target.ground == Ground::FreshTmpfs && mount.is_fresh {
             return Ok(false);
         }
-        Err(self.foreign(target, mount.fs_type))
+        Err(self.foreign(target, &String::from_utf8_lossy(mount.fs_type)))
     }
 
     fn foreign(&self, target: &Target, fs_type: &str) -> TargetError {
@@ -383,9 +382,9 @@ mod tests {
     }
 
     /// This process's mounts, as they would be if none of them had peers.
-    fn mounts() -> String {
+    fn mounts() -> Table {
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        table.replace(" shared:", " master:")
+        Table::read(table.replace(" shared:", " master:").as_bytes()).unwrap()
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub struct LogTarget {
 pub struct Invocation {
     /// Where errors go.
     pub log: LogTarget,
+    /// `--root`: where the runtime keeps what it knows of containers.
+    pub root: Option<PathBuf>,
     /// The container to edit, for `create` and `run`.
     pub create: Option<Create>,
     /// The name of the container that is deleted.
@@ -169,6 +171,9 @@ pub fn parse(args: &[OsString]) -> Invocation {
             if takes || unknown && words.peek().is_some_and(|next| may(next)) {
                 value = words.next();
             }
+        }
+        if opt.name == b"root" {
+            found.root = value.map(PathBuf::from);
         }
         global(&mut found.log, opt.name, value);
     };
@@ -310,6 +315,16 @@ mod tests {
         }
         for line in ["delete", "kill c1", "create c1"] {
             assert_eq!(parsed(line).delete, None, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_runtime_s_own_directory_is_known() {
+        for line in ["--root /r create c", "--root=/r run c", "-root /r delete c"] {
+            assert_eq!(parsed(line).root, Some("/r".into()), "{line}");
+        }
+        for line in ["create c --root /r", "--rootless true create c", "create"] {
+            assert_eq!(parsed(line).root, None, "{line}");
         }
     }
 

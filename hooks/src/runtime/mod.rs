@@ -15,6 +15,7 @@ use crate::bundle::ConfigFile;
 use crate::door::{self, DoorError, Edited};
 use crate::filter::Container;
 use crate::host::{HostError, ThisHost};
+use crate::maker::{Door, Stage};
 use crate::poststop::{self, RUN_DIR};
 use crate::process::FAILURE;
 use crate::runtime::args::{Create, Invocation};
@@ -90,12 +91,20 @@ fn prepare(invocation: &Invocation) -> Result<(PathBuf, Edited), RuntimeError> {
     let path = find(&host, invocation.makes_container)?;
     let named = |id: &OsString| id.to_str()?.parse::<ContainerId>().ok();
     if let Some(id) = invocation.delete.as_ref().and_then(named) {
-        poststop::forget_list(Path::new(RUN_DIR), &id);
+        let run = Path::new(RUN_DIR);
+        if poststop::forget_list(run, &id) {
+            poststop::sweep(run, Some(&id));
+        }
     }
     let mut edited = Edited::default();
     if let Some(create) = &invocation.create {
         let id = create.id.as_ref().and_then(named);
-        edited = edit(create, id.as_ref(), &host).map_err(|error| RuntimeError::Door {
+        let door = Door {
+            stage: Stage::Runtime,
+            bundle: &create.bundle,
+            root: invocation.root.as_deref(),
+        };
+        edited = edit(create, id.as_ref(), door, &host).map_err(|error| RuntimeError::Door {
             id: id
                 .as_ref()
                 .map_or_else(|| "without a name".to_owned(), ToString::to_string),
@@ -109,7 +118,12 @@ fn prepare(invocation: &Invocation) -> Result<(PathBuf, Edited), RuntimeError> {
     Ok((path, edited))
 }
 
-fn edit(create: &Create, id: Option<&ContainerId>, host: &ThisHost) -> Result<Edited, DoorError> {
+fn edit(
+    create: &Create,
+    id: Option<&ContainerId>,
+    door: Door<'_>,
+    host: &ThisHost,
+) -> Result<Edited, DoorError> {
     let file = match ConfigFile::open(&create.bundle, create.config.as_deref()) {
         Ok(file) => file,
         // The runtime tells its own story of a bundle without a configuration. What it could still
@@ -130,6 +144,7 @@ fn edit(create: &Create, id: Option<&ContainerId>, host: &ThisHost) -> Result<Ed
             bundle: &create.bundle,
             id,
         },
+        door,
         host,
     )
 }

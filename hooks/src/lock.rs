@@ -1,0 +1,461 @@
+//! Locks between processes of ours: a file that its owner alone can open, waited for up to a
+//! deadline, and a line that says who holds it.
+//!
+//! flock(2) asks for no permission: whoever can open a file, for reading too, can lock it. So no
+//! directory that others can open is ever locked. User 0 of a container that sees the file can
+//! open it all the same, hence the deadline and the line.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, major, minor,
+    openat, statat,
+};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use crate::text::Quoted;
+
+/// How long a container's start or end waits.
+pub const START_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a command waits.
+pub const COMMAND_PATIENCE: Duration = Duration::from_secs(10);
+
+const MODE: Mode = Mode::from_raw_mode(0o600);
+/// The first pause between two attempts; each is twice as long as the one before, up to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LAST_PAUSE: Duration = Duration::from_millis(20);
+/// Where the kernel lists locks (proc_locks(5)).
+const TABLE: &str = "/proc/locks";
+/// Bytes of that table that are read.
+const TABLE_LIMIT: u64 = 16 * 1024 * 1024;
+/// Holders that a line names.
+const NAMED: usize = 3;
+
+/// Who else may hold it at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Others that share it.
+    Shared,
+    /// Nobody.
+    Exclusive,
+}
+
+/// Why a lock was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// The file cannot be used.
+    #[error("{action} the lock {path:?}: {error}")]
+    File {
+        /// What was done.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: Errno,
+    },
+    /// It is something else.
+    #[error("the lock {0:?} is no regular file of one name; remove it")]
+    Foreign(PathBuf),
+    /// Somebody has it.
+    #[error("the lock {path:?} was not free within {} s: {holders}; try again when that has ended", .waited.as_secs())]
+    Held {
+        /// The file.
+        path: PathBuf,
+        /// How long it was waited for.
+        waited: Duration,
+        /// Who has it, for people.
+        holders: String,
+    },
+}
+
+/// A lock. The kernel lets go of it when this is dropped, or the process ends, however it ends.
+#[derive(Debug)]
+pub struct Lock {
+    file: OwnedFd,
+    path: PathBuf,
+}
+
+impl Lock {
+    /// Takes a lock by a file in an open directory, which is made where it is not there. `path` is
+    /// the directory's, for messages.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn take(
+        dir: impl AsFd,
+        path: &Path,
+        name: &str,
+        kind: Kind,
+        patience: Duration,
+    ) -> Result<Lock, LockError> {
+        let mut pauses = Pauses::new(patience);
+        take_while(dir, path, name, kind, patience, &mut || pauses.pause())
+    }
+
+    /// Makes a shared lock an exclusive one. Where that fails the lock is lost (flock(2)).
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn make_exclusive(self, patience: Duration) -> Result<Lock, LockError> {
+        let mut pauses = Pauses::new(patience);
+        let wait = &mut || pauses.pause();
+        if lock_open(&self.file, &self.path, Kind::Exclusive, wait)? {
+            return Ok(self);
+        }
+        Err(held(&self.file, self.path, patience))
+    }
+
+    /// Takes a lock for itself alone where it is free at once.
+    ///
+    /// # Errors
+    /// [`LockError::File`] and [`LockError::Foreign`].
+    pub fn if_free(dir: impl AsFd, path: &Path, name: &str) -> Result<Option<Lock>, LockError> {
+        let path = path.join(name);
+        let file = open(dir.as_fd(), &path, name)?;
+        let is_ours = lock_open(&file, &path, Kind::Exclusive, &mut || false)?;
+        let is_ours = is_ours && is_named(dir, &path, name, &file)?;
+        Ok(is_ours.then_some(Lock { file, path }))
+    }
+}
+
+/// Pauses between attempts, up to a deadline.
+struct Pauses {
+    since: Instant,
+    patience: Duration,
+    next: Duration,
+}
+
+impl Pauses {
+    fn new(patience: Duration) -> Self {
+        Pauses {
+            since: Instant::now(),
+            patience,
+            next: FIRST_PAUSE,
+        }
+    }
+
+    /// Whether there is time for another attempt.
+    fn pause(&mut self) -> bool {
+        let left = self.patience.saturating_sub(self.since.elapsed());
+        std::thread::sleep(self.next.min(left));
+        self.next = (self.next * 2).min(LAST_PAUSE);
+        !left.is_zero()
+    }
+}
+
+/// As [`Lock::take`], with `wait` between attempts, which says whether to go on.
+pub(crate) fn take_while(
+    dir: impl AsFd,
+    path: &Path,
+    name: &str,
+    kind: Kind,
+    patience: Duration,
+    wait: &mut dyn FnMut() -> bool,
+) -> Result<Lock, LockError> {
+    let path = path.join(name);
+    loop {
+        let file = open(dir.as_fd(), &path, name)?;
+        let is_ours = lock_open(&file, &path, kind, wait)?;
+        // Whoever removed the file meanwhile let the next one make and lock another.
+        if is_ours && is_named(&dir, &path, name, &file)? {
+            return Ok(Lock { file, path });
+        }
+        if !is_ours || !wait() {
+            return Err(held(&file, path, patience));
+        }
+    }
+}
+
+fn open(dir: impl AsFd, path: &Path, name: &str) -> Result<OwnedFd, LockError> {
+    let failed = |action| {
+        move |error| LockError::File {
+            action,
+            path: path.to_owned(),
+            error,
+        }
+    };
+    let flags = OFlags::RDWR
+        | OFlags::CREATE
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::NOCTTY
+        | OFlags::CLOEXEC;
+    let file = match openat(dir, name, flags, MODE) {
+        Ok(file) => file,
+        Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {
+            return Err(LockError::Foreign(path.to_owned()));
+        }
+        Err(error) => return Err(failed("opening")(error)),
+    };
+    let stat = fstat(&file).map_err(failed("looking at"))?;
+    // A file of several names may be one whose mode others need.
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink > 1 {
+        return Err(LockError::Foreign(path.to_owned()));
+    }
+    let is_open = Mode::from_raw_mode(stat.st_mode & 0o7777) != MODE;
+    if is_open && stat.st_uid == geteuid().as_raw() {
+        fchmod(&file, MODE).map_err(failed("closing to others"))?;
+    }
+    Ok(file)
+}
+
+/// Whether it was free before `wait` gave up.
+fn lock_open(
+    file: &OwnedFd,
+    path: &Path,
+    kind: Kind,
+    wait: &mut dyn FnMut() -> bool,
+) -> Result<bool, LockError> {
+    let operation = match kind {
+        Kind::Shared => FlockOperation::NonBlockingLockShared,
+        Kind::Exclusive => FlockOperation::NonBlockingLockExclusive,
+    };
+    loop {
+        match flock(file, operation) {
+            Ok(()) => return Ok(true),
+            Err(Errno::WOULDBLOCK | Errno::INTR) if wait() => {}
+            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(false),
+            Err(error) => {
+                return Err(LockError::File {
+                    action: "taking",
+                    path: path.to_owned(),
+                    error,
+                });
+            }
+        }
+    }
+}
+
+/// Whether an open file is still the one of its name.
+fn is_named(dir: impl AsFd, path: &Path, name: &str, file: &OwnedFd) -> Result<bool, LockError> {
+    let same = |named: Stat| {
+        let own = fstat(file)?;
+        Ok((named.st_dev, named.st_ino) == (own.st_dev, own.st_ino))
+    };
+    match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).and_then(same) {
+        Err(Errno::NOENT) => Ok(false),
+        found => found.map_err(|error| LockError::File {
+            action: "looking at",
+            path: path.to_owned(),
+            error,
+        }),
+    }
+}
+
+fn held(file: &OwnedFd, path: PathBuf, waited: Duration) -> LockError {
+    let table = File::open(TABLE).map(|table| table.take(TABLE_LIMIT));
+    let pids = fstat(file).ok().zip(table.ok());
+    let pids = pids.map(|(stat, table)| holders(BufReader::new(table), &stat));
+    let command = |pid: u32| std::fs::read(format!("/proc/{pid}/comm")).ok();
+    LockError::Held {
+        path,
+        waited,
+        holders: describe(&pids.unwrap_or_default(), &command),
+    }
+}
+
+/// The processes that took a lock on a file, by the kernel's table: lines such as
+/// `3: FLOCK  ADVISORY  WRITE 1234 00:1b:567 0 EOF`, the device in hexadecimal numbers; those that
+/// wait have `->` behind the first field (fs/locks.c, `lock_get_status`).
+fn holders(table: impl BufRead, file: &Stat) -> Vec<u32> {
+    let (major, minor) = (major(file.st_dev), minor(file.st_dev));
+    let wanted = format!("{major:02x}:{minor:02x}:{}", file.st_ino);
+    let pid = |line: Vec<u8>| {
+        let line = String::from_utf8(line).ok()?;
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        match fields.get(1..6)? {
+            ["FLOCK", _, _, pid, at] if *at == wanted => pid.parse().ok(),
+            _ => None,
+        }
+    };
+    let lines = table.split(b'\n').map_while(Result::ok);
+    let mut found: Vec<u32> = lines.filter_map(pid).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Who holds a lock, for people; `command` gives the name of a process's program.
+fn describe(pids: &[u32], command: &dyn Fn(u32) -> Option<Vec<u8>>) -> String {
+    if pids.is_empty() {
+        return "/proc/locks does not say who holds it".to_owned();
+    }
+    let one = |pid: &u32| match command(*pid) {
+        Some(name) => {
+            let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+            format!("process {pid} ({}) holds it", Quoted(&name))
+        }
+        // What it had open lives on in a process that it started.
+        None => format!("process {pid}, which has ended, left it to another (fuser names that)"),
+    };
+    let mut all: Vec<String> = pids.iter().take(NAMED).map(one).collect();
+    if let Some(more) = pids.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        all.push(format!("{more} more hold it"));
+    }
+    all.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    const NOW: Duration = Duration::ZERO;
+
+    fn dir_of(dir: &tempfile::TempDir) -> File {
+        File::open(dir.path()).unwrap()
+    }
+
+    fn take(dir: &tempfile::TempDir, kind: Kind) -> Result<Lock, LockError> {
+        Lock::take(dir_of(dir), dir.path(), "lock", kind, NOW)
+    }
+
+    #[test]
+    fn one_holds_it_alone_or_several_share_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = take(&dir, Kind::Shared).unwrap();
+        let second = take(&dir, Kind::Shared).unwrap();
+        assert!(take(&dir, Kind::Exclusive).is_err());
+        drop(first);
+        assert!(take(&dir, Kind::Exclusive).is_err());
+        let alone = second.make_exclusive(NOW).unwrap();
+        assert!(take(&dir, Kind::Shared).is_err());
+        drop(alone);
+        take(&dir, Kind::Exclusive).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_is_held_costs_a_line_with_the_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = take(&dir, Kind::Exclusive).unwrap();
+        let line = take(&dir, Kind::Shared).unwrap_err().to_string();
+        let own = format!("process {} (\"", std::process::id());
+        assert!(line.contains(&own), "{line}");
+        assert!(line.contains("was not free within 0 s"), "{line}");
+        drop(held);
+    }
+
+    #[test]
+    fn it_is_waited_for_until_it_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut held = Some(take(&dir, Kind::Exclusive).unwrap());
+        let mut attempts = 0;
+        let taken = take_while(
+            dir_of(&dir),
+            dir.path(),
+            "lock",
+            Kind::Shared,
+            NOW,
+            &mut || {
+                attempts += 1;
+                if attempts == 3 {
+                    held = None;
+                }
+                attempts < 100
+            },
+        );
+        taken.unwrap();
+        assert_eq!(attempts, 3);
+    }
+
+    #[test]
+    fn only_its_owner_can_open_it_whoever_made_it_and_with_whatever_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        for mode in [None, Some(0o666), Some(0o000), Some(0o4755)] {
+            if let Some(mode) = mode {
+                std::fs::write(&path, "").unwrap();
+                std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            }
+            if mode == Some(0) && !geteuid().is_root() {
+                continue;
+            }
+            take(&dir, Kind::Exclusive).unwrap();
+            let now = std::fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(now & 0o7777, 0o600, "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_of_ours_is_neither_locked_nor_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let other = dir.path().join("other");
+        std::fs::write(&other, "").unwrap();
+        std::fs::set_permissions(&other, PermissionsExt::from_mode(0o644)).unwrap();
+        let laid: [&dyn Fn(); 4] = [
+            &|| std::fs::hard_link(&other, &path).unwrap(),
+            &|| symlink(&other, &path).unwrap(),
+            &|| std::fs::create_dir(&path).unwrap(),
+            &|| drop(std::os::unix::net::UnixListener::bind(&path).unwrap()),
+        ];
+        for lay in laid {
+            lay();
+            let line = take(&dir, Kind::Exclusive).unwrap_err().to_string();
+            assert!(line.contains("remove it"), "{line}");
+            let mode = std::fs::metadata(&other).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7777, 0o644);
+            let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path));
+        }
+    }
+
+    /// Whoever waits for a file that is removed meanwhile must not hold that one beside another who
+    /// holds the new one.
+    #[test]
+    fn a_file_that_was_removed_while_it_was_waited_for_is_not_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = Some(take(&dir, Kind::Exclusive).unwrap());
+        let mut second = None;
+        let refused = take_while(
+            dir_of(&dir),
+            dir.path(),
+            "lock",
+            Kind::Exclusive,
+            NOW,
+            &mut || {
+                if first.take().is_none() {
+                    return second.is_none();
+                }
+                std::fs::remove_file(dir.path().join("lock")).unwrap();
+                second = Some(take(&dir, Kind::Exclusive).unwrap());
+                true
+            },
+        );
+        assert!(matches!(refused, Err(LockError::Held { .. })));
+        drop(second);
+        take(&dir, Kind::Exclusive).unwrap();
+    }
+
+    #[test]
+    fn the_holders_are_read_from_the_kernel_s_table() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut stat = fstat(dir_of(&dir)).unwrap();
+        stat.st_dev = rustix::fs::makedev(0, 0x1b);
+        stat.st_ino = 567;
+        let table = b"1: POSIX  ADVISORY  WRITE 7 00:1b:567 0 EOF\n\
+            2: FLOCK  ADVISORY  READ 1234 00:1b:567 0 EOF\n\
+            2: -> FLOCK  ADVISORY  WRITE 99 00:1b:567 0 EOF\n\
+            3: FLOCK  ADVISORY  READ 12 00:1b:567 0 EOF\n\
+            4: FLOCK  ADVISORY  WRITE 8 00:1b:5671 0 EOF\n\
+            5: FLOCK  ADVISORY  WRITE 9 08:1b:567 0 EOF\n\xff\n6: FLOCK\n";
+        assert_eq!(holders(&table[..], &stat), [12, 1234]);
+    }
+
+    #[test]
+    fn the_line_names_a_few_holders_and_escapes_what_they_call_themselves() {
+        let command = |pid: u32| (pid != 7).then(|| b"a\x1b[31m\xff\n".to_vec());
+        assert!(describe(&[], &command).contains("does not say"));
+        let line = describe(&[1, 7, 9, 10, 11], &command);
+        assert_eq!(
+            line,
+            "process 1 (\"a\\u{1b}[31m\u{fffd}\") holds it, \
+             process 7, which has ended, left it to another (fuser names that), \
+             process 9 (\"a\\u{1b}[31m\u{fffd}\") holds it, 2 more hold it"
+        );
+    }
+}

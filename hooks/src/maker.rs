@@ -1,0 +1,269 @@
+//! Who made the files of a container under /run/onload-ctk, and whether they are needed any more:
+//! a start may fail before any poststop is called.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{AtFlags, fstat, statat};
+use serde::{Deserialize, Serialize};
+
+use crate::live::init::{Init, InitError, read_whole};
+use crate::live::record::{self, RecordError};
+use crate::state::ContainerId;
+
+/// The record beside the files. Versions that do not know it take it for what a killed process left,
+/// and remove it (`onload_cdi::write::is_temporary_name`).
+pub const MAKER: &str = ".onload-ctk-maker.tmp";
+
+/// Where runc, crun and youki keep what they know of containers when they are told no `--root`.
+const ROOTS: [&str; 3] = ["/run/runc", "/run/crun", "/run/youki"];
+
+/// How long after precreate a container may still come: podman runs its runtime right behind it.
+const GRACE: Duration = Duration::from_secs(600);
+
+/// Which numbers and processes there are is another matter after a boot.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// What becomes of the process that makes the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// A hook that puts things into a container that lives, and leaves state.json when it is done.
+    Hook,
+    /// It ends before the runtime begins.
+    Precreate,
+    /// It becomes the runtime, which makes the container or fails.
+    Runtime,
+}
+
+/// Who made a container's files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Maker {
+    stage: Stage,
+    pid: u32,
+    /// In clock ticks after boot.
+    start_time: u64,
+    boot: String,
+    /// The container's bundle.
+    #[serde(default)]
+    bundle: Option<PathBuf>,
+    /// Where its runtime keeps what it knows of containers, a directory each.
+    #[serde(default)]
+    roots: Vec<PathBuf>,
+}
+
+/// What a door knows of the container that it makes files for.
+#[derive(Clone, Copy, Debug)]
+pub struct Door<'a> {
+    /// What becomes of this process.
+    pub stage: Stage,
+    /// The container's bundle; a relative path starts at the working directory.
+    pub bundle: &'a Path,
+    /// The runtime's `--root`.
+    pub root: Option<&'a Path>,
+}
+
+impl Maker {
+    /// This process.
+    ///
+    /// # Errors
+    /// [`InitError`].
+    pub fn this(door: Door<'_>) -> Result<Maker, InitError> {
+        let pid = std::process::id();
+        let here = std::env::current_dir().ok();
+        // What has no name in JSON is not known.
+        let whole = |path: &Path| {
+            let path = here.as_ref()?.join(path);
+            path.to_str().map(PathBuf::from)
+        };
+        Ok(Maker {
+            stage: door.stage,
+            pid,
+            start_time: Init::open(Some(pid))?.start_time()?,
+            boot: boot_id()?,
+            bundle: whole(door.bundle),
+            roots: match door.root {
+                Some(root) => whole(root).into_iter().collect(),
+                None => ROOTS.map(PathBuf::from).to_vec(),
+            },
+        })
+    }
+
+    /// Writes it into a container's directory.
+    ///
+    /// # Errors
+    /// [`RecordError::Write`].
+    pub fn write(&self, dir: &OwnedFd) -> Result<(), RecordError> {
+        record::write(dir, MAKER, self)
+    }
+
+    fn lives(&self) -> bool {
+        let now = Init::open(Some(self.pid)).and_then(|init| init.start_time());
+        now.ok() == Some(self.start_time) && boot_id().is_ok_and(|boot| boot == self.boot)
+    }
+
+    /// Whether the files are of no use, `age` after they were made: their maker is gone, and no
+    /// container came. The runtime's directory for a container tells that, whatever the runtime; what
+    /// is taken away by mistake was mounted when the container was made, and stays mounted.
+    fn left_it(&self, id: &ContainerId, age: Duration) -> bool {
+        if self.lives() {
+            return false;
+        }
+        let has_bundle = self.bundle.as_ref().is_none_or(|bundle| exists(bundle));
+        match self.stage {
+            Stage::Hook => true,
+            _ if !has_bundle => true,
+            Stage::Precreate if age < GRACE => false,
+            Stage::Precreate | Stage::Runtime => !is_known(&self.roots, id),
+        }
+    }
+}
+
+/// Whether the files in a container's directory that has no state.json are of no use.
+#[must_use]
+pub fn left_it(dir: &OwnedFd, id: &ContainerId) -> bool {
+    let has = |name: &str| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    match record::read::<Maker>(dir, MAKER) {
+        Ok(Some(maker)) => maker.left_it(id, age(dir)),
+        // Of a version that left no word of itself.
+        _ if has(record::CREATED) => true,
+        _ => has("ld.so.preload") && age(dir) >= GRACE && !is_known(&ROOTS.map(PathBuf::from), id),
+    }
+}
+
+/// Since something was last made in a directory; nothing where the clock was set back.
+fn age(dir: impl AsFd) -> Duration {
+    let changed = fstat(dir).map_or(i64::MAX, |stat| stat.st_mtime);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_secs());
+    Duration::from_secs(now.saturating_sub(changed.unsigned_abs()))
+}
+
+fn is_known(roots: &[PathBuf], id: &ContainerId) -> bool {
+    roots.iter().any(|root| exists(&root.join(id.as_str())))
+}
+
+/// Whether something is there; what cannot be looked at is taken to be.
+fn exists(path: &Path) -> bool {
+    path.try_exists().unwrap_or(true)
+}
+
+fn boot_id() -> Result<String, InitError> {
+    let bytes = File::open(BOOT_ID).and_then(read_whole);
+    let bytes = bytes.map_err(|error| InitError::Read {
+        path: BOOT_ID.into(),
+        error,
+    })?;
+    Ok(String::from_utf8_lossy(bytes.trim_ascii_end()).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A maker that has ended, with a bundle and a root of its runtime.
+    struct Ended {
+        dir: tempfile::TempDir,
+        maker: Maker,
+        id: ContainerId,
+    }
+
+    impl Ended {
+        fn new(stage: Stage) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let (bundle, root) = (dir.path().join("bundle"), dir.path().join("root"));
+            fs::create_dir(&bundle).unwrap();
+            fs::create_dir_all(root.join("other")).unwrap();
+            let door = Door {
+                stage,
+                bundle: &bundle,
+                root: Some(&root),
+            };
+            let mut maker = Maker::this(door).unwrap();
+            maker.start_time -= 1;
+            let id = "c1".parse().unwrap();
+            Ended { dir, maker, id }
+        }
+
+        fn left_it(&self, minutes: u64) -> bool {
+            self.maker
+                .left_it(&self.id, Duration::from_secs(60 * minutes))
+        }
+
+        fn make(&self, path: &str) {
+            fs::create_dir(self.dir.path().join(path)).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_a_process_that_lives_made_is_needed() {
+        for stage in [Stage::Hook, Stage::Precreate, Stage::Runtime] {
+            let mut ended = Ended::new(stage);
+            fs::remove_dir(ended.dir.path().join("bundle")).unwrap();
+            assert!(ended.left_it(60), "{stage:?}");
+            ended.maker.start_time += 1;
+            assert!(!ended.left_it(60), "{stage:?}");
+            ended.maker.boot.push('x');
+            assert!(ended.left_it(60), "{stage:?} of an earlier boot");
+        }
+    }
+
+    #[test]
+    fn a_hook_that_ended_without_a_record_left_what_it_made() {
+        let ended = Ended::new(Stage::Hook);
+        ended.make("root/c1");
+        assert!(ended.left_it(0));
+    }
+
+    #[test]
+    fn a_runtime_that_ended_left_the_list_unless_it_made_the_container() {
+        let ended = Ended::new(Stage::Runtime);
+        assert!(ended.left_it(0));
+        ended.make("root/c1");
+        assert!(!ended.left_it(60));
+        fs::remove_dir(ended.dir.path().join("bundle")).unwrap();
+        assert!(ended.left_it(0));
+    }
+
+    #[test]
+    fn a_container_may_come_for_a_while_after_precreate() {
+        let ended = Ended::new(Stage::Precreate);
+        assert!(!ended.left_it(9));
+        assert!(ended.left_it(10));
+        ended.make("root/c1");
+        assert!(!ended.left_it(10));
+        fs::remove_dir(ended.dir.path().join("bundle")).unwrap();
+        assert!(ended.left_it(0), "podman rm");
+    }
+
+    #[test]
+    fn a_runtime_that_is_told_no_root_is_known_by_the_usual_ones() {
+        let door = Door {
+            stage: Stage::Runtime,
+            bundle: Path::new("."),
+            root: None,
+        };
+        let maker = Maker::this(door).unwrap();
+        assert_eq!(maker.roots, ROOTS.map(PathBuf::from));
+        assert!(maker.bundle.unwrap().is_absolute());
+    }
+
+    #[test]
+    fn a_list_of_a_version_without_a_record_is_left_after_the_same_while() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = "onload-ctk-no-such-container".parse().unwrap();
+        let fd = || OwnedFd::from(File::open(dir.path()).unwrap());
+        assert!(!left_it(&fd(), &id), "it holds nothing of ours");
+        fs::write(dir.path().join("ld.so.preload"), "x").unwrap();
+        assert!(!left_it(&fd(), &id), "it is new");
+        let old = SystemTime::now() - GRACE;
+        File::open(dir.path()).unwrap().set_modified(old).unwrap();
+        assert!(left_it(&fd(), &id));
+        fs::write(dir.path().join(record::CREATED), "x").unwrap();
+        assert!(left_it(&fd(), &id), "its hook was killed");
+    }
+}
