@@ -3,12 +3,14 @@
 //! what it was when the specification was written.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::config::{Memlock, NotMemlock};
 use crate::expect::{Expect, ExpectError};
@@ -128,7 +130,7 @@ pub fn run(
     sysfs: &Sysfs,
 ) -> Result<Option<String>, CreateRuntimeError> {
     if !orders.expect.is_empty() {
-        let devices = read_devices(&state.bundle.join("config.json"))?;
+        let devices = read_devices(&state.bundle.join("config.json"), &orders.expect)?;
         check(&orders.expect, &devices, sysfs)?;
     }
     let Some(memlock) = orders.memlock else {
@@ -137,19 +139,8 @@ pub fn run(
     Ok(limits::raise_memlock(state.pid, memlock)?.warning(memlock))
 }
 
-/// The part of config.json that is looked at; everything else is passed over unread.
-#[derive(Debug, Default, Deserialize)]
-struct Config {
-    linux: Option<Linux>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct Linux {
-    devices: Option<Vec<Device>>,
-}
-
 /// An entry of `linux.devices` (runtime-spec, config-linux.md "Devices").
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 struct Device {
     path: String,
     #[serde(rename = "type")]
@@ -158,7 +149,7 @@ struct Device {
     minor: Option<i64>,
 }
 
-fn read_devices(path: &Path) -> Result<Vec<Device>, CreateRuntimeError> {
+fn read_devices(path: &Path, wanted: &[Expect]) -> Result<Vec<Device>, CreateRuntimeError> {
     let failed = |error: io::Error| CreateRuntimeError::Config {
         path: path.to_owned(),
         error,
@@ -171,15 +162,120 @@ fn read_devices(path: &Path) -> Result<Vec<Device>, CreateRuntimeError> {
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(failed(io::Error::other("not a regular file")));
     }
-    parse_devices(BufReader::with_capacity(64 * 1024, file)).map_err(|error| failed(error.into()))
+    let from = BufReader::with_capacity(64 * 1024, file);
+    parse_devices(from, wanted).map_err(|error| failed(error.into()))
 }
 
-fn parse_devices(from: impl Read) -> Result<Vec<Device>, serde_json::Error> {
-    let config: Config = serde_json::from_reader(from)?;
-    Ok(config
-        .linux
-        .and_then(|linux| linux.devices)
-        .unwrap_or_default())
+/// The entries of `linux.devices` at the nodes of `wanted`; everything else is passed over unread, however
+/// much it is.
+fn parse_devices(from: impl Read, wanted: &[Expect]) -> Result<Vec<Device>, serde_json::Error> {
+    let mut found = Vec::new();
+    let inner = Kept {
+        wanted,
+        found: &mut found,
+    };
+    let linux = Member {
+        key: "linux",
+        inner: Member {
+            key: "devices",
+            inner,
+        },
+    };
+    let mut deserializer = serde_json::Deserializer::from_reader(from);
+    linux.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(found)
+}
+
+/// One member of an object, which may be missing or `null`, as the object itself may be.
+struct Member<S> {
+    key: &'static str,
+    inner: S,
+}
+
+impl<'de, S: DeserializeSeed<'de, Value = ()>> DeserializeSeed<'de> for Member<S> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_option(self)
+    }
+}
+
+impl<'de, S: DeserializeSeed<'de, Value = ()>> Visitor<'de> for Member<S> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_none<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<(), A::Error> {
+        let mut inner = Some(self.inner);
+        while let Some(key) = access.next_key::<String>()? {
+            if key != self.key {
+                access.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let inner = inner
+                .take()
+                .ok_or_else(|| A::Error::duplicate_field(self.key))?;
+            access.next_value_seed(inner)?;
+        }
+        Ok(())
+    }
+}
+
+/// Entries at one node that are kept. A node has one pair of numbers, so that one of two that differ is
+/// refused, however many follow.
+const MAX_SAME: usize = 2;
+
+/// The entries of a device list that somebody expects something of.
+struct Kept<'a> {
+    wanted: &'a [Expect],
+    found: &'a mut Vec<Device>,
+}
+
+impl<'de> DeserializeSeed<'de> for Kept<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_option(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Kept<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an array")
+    }
+
+    fn visit_none<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<(), A::Error> {
+        while let Some(device) = access.next_element::<Device>()? {
+            let same = self.found.iter().filter(|held| held.path == device.path);
+            let is_new =
+                same.clone().count() < MAX_SAME && !same.clone().any(|held| *held == device);
+            if is_new && self.wanted.iter().any(|expect| expect.node == device.path) {
+                self.found.push(device);
+            }
+        }
+        Ok(())
+    }
 }
 
 fn check(expect: &[Expect], devices: &[Device], sysfs: &Sysfs) -> Result<(), CreateRuntimeError> {
@@ -256,29 +352,72 @@ mod tests {
         assert!(refusal(&["--expect", "x"]).contains("--expect: \"x\" is not"));
     }
 
-    fn devices(json: &str) -> Vec<Device> {
-        parse_devices(json.as_bytes()).unwrap()
+    fn expect(node: &str) -> [Expect; 1] {
+        [format!("{node}=rdma:rxe0").parse().unwrap()]
+    }
+
+    fn devices(json: &str, node: &str) -> Vec<Device> {
+        parse_devices(json.as_bytes(), &expect(node)).unwrap()
     }
 
     #[test]
     fn only_the_device_list_is_read() {
         let json = r#"{"ociVersion":"1.0.2","process":{"args":[1e3]},"linux":{"devices":[
             {"path":"/dev/a","type":"c","major":1,"minor":2,"fileMode":438,"uid":0}],"resources":{}}}"#;
-        let found = devices(json);
+        let found = devices(json, "/dev/a");
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].numbers(), Some(Numbers { major: 1, minor: 2 }));
-        assert!(devices("{}").is_empty());
-        assert!(devices(r#"{"linux":null}"#).is_empty());
-        assert!(devices(r#"{"linux":{"devices":null}}"#).is_empty());
+        assert!(devices(json, "/dev/b").is_empty());
         let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
-        assert!(devices(&format!(r#"{{"process":{deep}}}"#)).is_empty());
+        for json in [
+            "{}",
+            r#"{"linux":null}"#,
+            r#"{"linux":{"devices":null}}"#,
+            &format!(r#"{{"process":{deep}}}"#),
+        ] {
+            assert!(devices(json, "/dev/a").is_empty());
+        }
+    }
+
+    #[test]
+    fn of_many_entries_at_one_path_two_that_differ_are_enough() {
+        let entries = |minor: &dyn Fn(usize) -> usize| {
+            let entry = |n| {
+                format!(
+                    r#"{{"path":"/dev/a","type":"c","major":1,"minor":{}}}"#,
+                    minor(n)
+                )
+            };
+            let entries: Vec<String> = (0..1000).map(entry).collect();
+            devices(
+                &format!(r#"{{"linux":{{"devices":[{}]}}}}"#, entries.join(",")),
+                "/dev/a",
+            )
+            .len()
+        };
+        assert_eq!(entries(&|_| 7), 1);
+        assert_eq!(entries(&|n| n), 2);
+        assert_eq!(entries(&|n| n / 999), 2);
     }
 
     #[test]
     fn a_broken_configuration_is_refused() {
-        assert!(parse_devices(&b"{"[..]).is_err());
-        assert!(parse_devices(&br#"{"linux":{},"linux":{}}"#[..]).is_err());
-        assert!(parse_devices(&br#"{"linux":{"devices":[{"path":5}]}}"#[..]).is_err());
+        for json in [
+            "{",
+            "[]",
+            "{} {}",
+            r#"{"linux":{},"linux":{}}"#,
+            r#"{"linux":{"devices":[],"devices":[]}}"#,
+            r#"{"linux":[]}"#,
+            r#"{"linux":{"devices":{}}}"#,
+            r#"{"linux":{"devices":[{"path":5}]}}"#,
+            r#"{"linux":{"devices":[{"type":"c"}]}}"#,
+        ] {
+            assert!(
+                parse_devices(json.as_bytes(), &expect("/dev/a")).is_err(),
+                "{json}"
+            );
+        }
     }
 
     fn hca() -> tempfile::TempDir {
@@ -294,7 +433,8 @@ mod tests {
     fn checked(json: &str) -> Result<(), String> {
         let tree = hca();
         let expect = ["/dev/infiniband/uverbs0=rdma:rxe0".parse().unwrap()];
-        check(&expect, &devices(json), &Sysfs::at(tree.path())).map_err(|error| error.to_string())
+        let found = devices(json, "/dev/infiniband/uverbs0");
+        check(&expect, &found, &Sysfs::at(tree.path())).map_err(|error| error.to_string())
     }
 
     #[test]
