@@ -2,13 +2,19 @@
 //!
 //! Only `process`, `mounts`, `linux`, `hooks` and `annotations` are opened, on top of
 //! [`crate::raw`], so number spelling and unknown fields survive.
+//!
+//! What is long is read element by element and changed in one pass (`each_…`, and the functions that take
+//! a slice); the functions that return a list refuse more than [`crate::raw::MAX_VALUES`].
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::to_raw_value;
 use thiserror::Error;
 
-use crate::raw::{Part, RawArray, RawError, RawObject};
+use crate::raw::{Change, MAX_STRING, RawArray, RawError, RawObject, read_string};
 
 /// Why a configuration could not be read or changed.
 #[derive(Debug, Error)]
@@ -178,6 +184,26 @@ impl MountEntry {
         self.text("destination")
     }
 
+    /// Whether it is at this place, written in just this way.
+    #[must_use]
+    pub fn is_at(&self, destination: &str) -> bool {
+        self.says("destination", destination)
+    }
+
+    /// Whether this is what is mounted.
+    #[must_use]
+    pub fn is_from(&self, source: &str) -> bool {
+        self.says("source", source)
+    }
+
+    fn says(&self, key: &str, value: &str) -> bool {
+        let mut found = self.0.texts(|name| name == key);
+        let said = found
+            .next()
+            .and_then(|(_, text)| Some(read_string(&text).ok()? == value));
+        said.unwrap_or(value.is_empty())
+    }
+
     /// File system type; empty where it says none.
     #[must_use]
     pub fn type_(&self) -> String {
@@ -324,19 +350,21 @@ impl OciConfig {
             ("hooks", &self.hooks),
             ("annotations", &self.annotations),
         ];
-        let mut changed: Vec<(&str, Part<'_>)> = parts
-            .into_iter()
-            .filter_map(|(key, part)| Some((key, part.as_ref()?)))
-            .filter(|(_, part)| part.is_modified())
-            .map(|(key, part)| (key, Part::Object(part)))
-            .collect();
-        if self.mounts_changed || self.mounts.iter().any(|mount| mount.0.is_modified()) {
-            let mounts: RawArray = self.mounts.iter().map(|mount| mount.0.to_raw()).collect();
-            changed.push(("mounts", Part::Array(mounts)));
+        // What was opened is shared by the copy.
+        let mut root = self.root.clone();
+        for (key, part) in parts {
+            if let Some(part) = part {
+                root.set_object(key, part);
+            }
         }
-        let mut text = String::with_capacity(self.root.size_hint() + 4096);
-        self.root.write_with(&changed, &mut text);
-        text.into_bytes()
+        if self.mounts_changed || self.mounts.iter().any(|mount| mount.0.is_modified()) {
+            let mut mounts = RawArray::new();
+            self.mounts
+                .iter()
+                .for_each(|mount| mounts.push_object(&mount.0));
+            root.set_array("mounts", &mounts);
+        }
+        root.to_bytes()
     }
 
     /// The top level, as it was read.
@@ -410,6 +438,14 @@ impl OciConfig {
         Ok(self.read_process("args")?.unwrap_or_default())
     }
 
+    /// Each of `process.args`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`].
+    pub fn each_arg(&self, take: impl FnMut(&str)) -> Result<(), ConfigError> {
+        self.each_string_of_process("args", take)
+    }
+
     /// `process.env`.
     ///
     /// # Errors
@@ -418,13 +454,41 @@ impl OciConfig {
         Ok(self.read_process("env")?.unwrap_or_default())
     }
 
-    /// The value that the process will see for `name`: the last, where the list says it twice.
+    /// Each entry of `process.env`.
     ///
     /// # Errors
     /// [`ConfigError::Read`].
+    pub fn each_env(&self, take: impl FnMut(&str)) -> Result<(), ConfigError> {
+        self.each_string_of_process("env", take)
+    }
+
+    fn each_string_of_process(&self, key: &str, take: impl FnMut(&str)) -> Result<(), ConfigError> {
+        let Some(process) = &self.process else {
+            return Ok(());
+        };
+        let read = process.each_string(key, take);
+        read.map_err(|error| ConfigError::Read(error.at("process")))
+    }
+
+    /// The value that the process will see for `name`: the last, where the list says it twice.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`], also where the value is longer than [`MAX_STRING`].
     pub fn env_get(&self, name: &str) -> Result<Option<String>, ConfigError> {
-        let value = |entry: &String| Some(entry.strip_prefix(name)?.strip_prefix('=')?.to_owned());
-        Ok(self.env()?.iter().rev().find_map(value))
+        let mut last = None;
+        let mut is_long = false;
+        self.each_env(|entry| {
+            let rest = entry.strip_prefix(name);
+            if let Some(value) = rest.and_then(|rest| rest.strip_prefix('=')) {
+                is_long = value.len() > MAX_STRING;
+                last = (!is_long).then(|| value.to_owned());
+            }
+        })?;
+        if is_long {
+            let error = RawError::LongString.at(name).at("env").at("process");
+            return Err(ConfigError::Read(error));
+        }
+        Ok(last)
     }
 
     /// Sets `name`: in the place of its first entry, further entries of that name are taken away, so
@@ -434,28 +498,26 @@ impl OciConfig {
     /// # Errors
     /// [`ConfigError::Change`].
     pub fn env_set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
-        self.edit_process(|process| {
-            let mut env = process.array("env")?.unwrap_or_default();
-            set_variable(&mut env, name, value)?;
-            process.set_array("env", &env);
-            Ok(())
-        })
+        self.env_append(&[format!("{name}={value}")])
     }
 
-    /// Adds `NAME=value` entries in turn, as [`Self::env_set`] does.
+    /// Adds `NAME=value` entries in turn, as [`Self::env_set`] does, all in one pass.
     ///
     /// # Errors
     /// [`ConfigError::Change`].
     pub fn env_append(&mut self, entries: &[String]) -> Result<(), ConfigError> {
-        self.edit_process(|process| {
-            let mut env = process.array("env")?.unwrap_or_default();
-            for entry in entries {
-                let (name, value) = entry.split_once('=').unwrap_or((entry, ""));
-                set_variable(&mut env, name, value)?;
-            }
-            process.set_array("env", &env);
-            Ok(())
-        })
+        let entries = entries.iter().map(|entry| match entry.split_once('=') {
+            Some((name, _)) => (name.to_owned(), Cow::Borrowed(entry)),
+            None => (entry.clone(), Cow::Owned(format!("{entry}="))),
+        });
+        // An entry that is no text is an error and not passed by: another reader may see the variable in
+        // it that is being set.
+        let name_of = |entry: &str| {
+            let entry = read_string(entry)?;
+            Ok(entry.split_once('=').map(|(name, _)| name.to_owned()))
+        };
+        let entries: Vec<(String, Cow<'_, String>)> = entries.collect();
+        self.edit_process(|process| replace(process, "env", name_of, &entries))
     }
 
     /// `process.user`; what it does not say is 0.
@@ -488,7 +550,7 @@ impl OciConfig {
             let mut user = process.object("user")?.unwrap_or_default();
             let gids: Vec<u32> = user.read("additionalGids")?.unwrap_or_default();
             if !gids.contains(&gid) {
-                push(&mut user, "additionalGids", &gid)?;
+                push(&mut user, "additionalGids", &[gid])?;
                 process.set_object("user", &user);
             }
             Ok(())
@@ -508,10 +570,17 @@ impl OciConfig {
     /// # Errors
     /// [`ConfigError::Read`].
     pub fn rlimit(&self, name: &str) -> Result<Option<Rlimit>, ConfigError> {
-        Ok(self
-            .rlimits()?
-            .into_iter()
-            .find(|limit| limit.type_ == name))
+        let Some(process) = &self.process else {
+            return Ok(None);
+        };
+        let mut first = None;
+        let read = process.each("rlimits", |limit: Rlimit| {
+            if limit.type_ == name && first.is_none() {
+                first = Some(limit);
+            }
+        });
+        read.map_err(|error| ConfigError::Read(error.at("process")))?;
+        Ok(first)
     }
 
     /// Sets a limit, in its place where there is one of that type.
@@ -519,7 +588,8 @@ impl OciConfig {
     /// # Errors
     /// [`ConfigError::Change`].
     pub fn rlimit_set(&mut self, limit: &Rlimit) -> Result<(), ConfigError> {
-        self.edit_process(|process| replace(process, "rlimits", "type", &limit.type_, limit))
+        let limits = [(limit.type_.clone(), limit)];
+        self.edit_process(|process| replace(process, "rlimits", field("type"), &limits))
     }
 
     /// A set of `process.capabilities`.
@@ -549,9 +619,10 @@ impl OciConfig {
         self.edit_process(|process| {
             let mut all = process.object("capabilities")?.unwrap_or_default();
             for set in sets {
-                let held: Vec<String> = all.read(set.key())?.unwrap_or_default();
-                if !held.iter().any(|capability| capability == name) {
-                    push(&mut all, set.key(), name)?;
+                let mut is_held = false;
+                all.each_string(set.key(), |capability| is_held |= capability == name)?;
+                if !is_held {
+                    push(&mut all, set.key(), &[name])?;
                 }
             }
             if all.is_modified() && !all.is_empty() {
@@ -581,22 +652,45 @@ impl OciConfig {
         self.read_linux(None, "devices")
     }
 
-    /// Takes the first device at the path of `device` away and adds `device` at the end.
+    /// Each of `linux.devices`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`].
+    pub fn each_device(&self, take: impl FnMut(OciDevice)) -> Result<(), ConfigError> {
+        self.each_of_linux(None, "devices", take)
+    }
+
+    /// For each of `devices` in turn: takes the first at its path away and adds it at the end.
     ///
     /// # Errors
     /// [`ConfigError::Change`].
-    pub fn device_set(&mut self, device: &OciDevice) -> Result<(), ConfigError> {
+    pub fn devices_set(&mut self, devices: &[OciDevice]) -> Result<(), ConfigError> {
         self.edit_linux(|linux| {
-            let mut devices = linux.array("devices")?.unwrap_or_default();
-            let objects = devices.objects().map_err(|error| error.at("devices"))?;
-            for (index, object) in objects.iter().enumerate() {
-                if object.read::<String>("path")?.as_ref() == Some(&device.path) {
-                    devices.remove(index);
-                    break;
+            let mut list = linux.array("devices")?.unwrap_or_default();
+            let mut paths: BTreeMap<&str, Same> = BTreeMap::new();
+            for device in devices {
+                paths.entry(&device.path).or_default().later += 1;
+            }
+            let path_of = field("path");
+            let taken = list.change_each(|element| {
+                let path = path_of(element)?;
+                let same = path.and_then(|path| paths.get_mut(path.as_str()));
+                let Some(same) = same.filter(|same| same.taken < same.later) else {
+                    return Ok(Change::Keep);
+                };
+                same.taken += 1;
+                Ok(Change::Drop)
+            });
+            taken.map_err(|error| error.at("devices"))?;
+            for device in devices {
+                let same = paths.entry(&device.path).or_default();
+                same.later -= 1;
+                // One that follows took away what was there before, or takes this one.
+                if same.later < same.taken.max(1) {
+                    list.push_value(device)?;
                 }
             }
-            devices.push_value(device)?;
-            linux.set_array("devices", &devices);
+            linux.set_array("devices", &list);
             Ok(())
         })
     }
@@ -609,14 +703,22 @@ impl OciConfig {
         self.read_linux(Some("resources"), "devices")
     }
 
-    /// Adds a device rule at the end.
+    /// Each of `linux.resources.devices`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`].
+    pub fn each_device_rule(&self, take: impl FnMut(DeviceRule)) -> Result<(), ConfigError> {
+        self.each_of_linux(Some("resources"), "devices", take)
+    }
+
+    /// Adds device rules at the end.
     ///
     /// # Errors
     /// [`ConfigError::Change`].
-    pub fn device_rule_add(&mut self, rule: &DeviceRule) -> Result<(), ConfigError> {
+    pub fn device_rules_add(&mut self, rules: &[DeviceRule]) -> Result<(), ConfigError> {
         self.edit_linux(|linux| {
             let mut resources = linux.object("resources")?.unwrap_or_default();
-            push(&mut resources, "devices", rule)?;
+            push(&mut resources, "devices", rules)?;
             linux.set_object("resources", &resources);
             Ok(())
         })
@@ -630,23 +732,49 @@ impl OciConfig {
         self.read_linux(Some("resources"), "hugepageLimits")
     }
 
-    /// Sets the limit of one page size, in its place where there is one.
+    /// Each of `linux.resources.hugepageLimits`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`].
+    pub fn each_hugepage_limit(&self, take: impl FnMut(HugepageLimit)) -> Result<(), ConfigError> {
+        self.each_of_linux(Some("resources"), "hugepageLimits", take)
+    }
+
+    /// Sets the limits of page sizes, each in its place where there is one.
     ///
     /// # Errors
     /// [`ConfigError::Change`].
-    pub fn hugepage_limit_set(&mut self, limit: &HugepageLimit) -> Result<(), ConfigError> {
+    pub fn hugepage_limits_set(&mut self, limits: &[HugepageLimit]) -> Result<(), ConfigError> {
+        let limits: Vec<(String, &HugepageLimit)> = limits
+            .iter()
+            .map(|limit| (limit.page_size.clone(), limit))
+            .collect();
         self.edit_linux(|linux| {
             let mut resources = linux.object("resources")?.unwrap_or_default();
-            replace(
-                &mut resources,
-                "hugepageLimits",
-                "pageSize",
-                &limit.page_size,
-                limit,
-            )?;
+            replace(&mut resources, "hugepageLimits", field("pageSize"), &limits)?;
             linux.set_object("resources", &resources);
             Ok(())
         })
+    }
+
+    /// Each element of a list of `linux`, or of the object at `inner` of it.
+    fn each_of_linux<T: DeserializeOwned>(
+        &self,
+        inner: Option<&str>,
+        key: &str,
+        take: impl FnMut(T),
+    ) -> Result<(), ConfigError> {
+        let Some(linux) = &self.linux else {
+            return Ok(());
+        };
+        let read = || match inner {
+            None => linux.each(key, take),
+            Some(inner) => match linux.object(inner)? {
+                Some(object) => object.each(key, take).map_err(|error| error.at(inner)),
+                None => Ok(()),
+            },
+        };
+        read().map_err(|error| ConfigError::Read(error.at("linux")))
     }
 
     /// A list of `linux`, or of the object at `inner` of it.
@@ -679,8 +807,11 @@ impl OciConfig {
             #[serde(rename = "type")]
             kind: String,
         }
-        let namespaces: Vec<Namespace> = self.read_linux(None, "namespaces")?;
-        Ok(namespaces.iter().any(|namespace| namespace.kind == kind))
+        let mut found = false;
+        self.each_of_linux(None, "namespaces", |namespace: Namespace| {
+            found |= namespace.kind == kind;
+        })?;
+        Ok(found)
     }
 
     /// Sets `linux.netDevices.<host>` to an interface called `name` in the container.
@@ -712,18 +843,46 @@ impl OciConfig {
         Ok(read.unwrap_or_default())
     }
 
+    /// Each hook of a stage.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`].
+    pub fn each_hook(&self, stage: &str, take: impl FnMut(OciHook)) -> Result<(), ConfigError> {
+        let Some(hooks) = &self.hooks else {
+            return Ok(());
+        };
+        let read = hooks.each(stage, take);
+        read.map_err(|error| ConfigError::Read(error.at("hooks")))
+    }
+
     /// Adds a hook behind those of its stage.
     ///
     /// # Errors
     /// [`ConfigError::Change`].
     pub fn hook_add(&mut self, stage: &str, hook: &OciHook) -> Result<(), ConfigError> {
         let hooks = self.hooks.get_or_insert_default();
-        push(hooks, stage, hook).map_err(|error| ConfigError::Change(error.at("hooks")))
+        push(hooks, stage, &[hook]).map_err(|error| ConfigError::Change(error.at("hooks")))
     }
 
     /// The keys of `annotations`, in order.
-    pub fn annotation_keys(&self) -> impl Iterator<Item = &str> {
+    pub fn annotation_keys(&self) -> impl Iterator<Item = Cow<'_, str>> {
         self.annotations.iter().flat_map(RawObject::keys)
+    }
+
+    /// The annotations whose keys begin with `prefix`, in order; none for a value that is no text.
+    pub fn annotations_of<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> impl Iterator<Item = (Cow<'a, str>, Option<Cow<'a, str>>)> {
+        let parts = self.annotations.iter();
+        let ours = parts.flat_map(move |all| all.texts(move |key| key.starts_with(prefix)));
+        ours.map(|(key, text)| match text {
+            Cow::Borrowed(text) => (key, read_string(text).ok()),
+            Cow::Owned(text) => {
+                let value = read_string(&text).ok().map(Cow::into_owned);
+                (key, value.map(Cow::Owned))
+            }
+        })
     }
 
     /// The text of an annotation.
@@ -750,6 +909,15 @@ impl OciConfig {
     }
 }
 
+/// Devices at one path that are set together.
+#[derive(Default)]
+struct Same {
+    /// How many are yet to come.
+    later: usize,
+    /// How many that were there before have been taken away for them.
+    taken: usize,
+}
+
 /// Refuses a mount whose fields two readers could see differently: Go takes a `null` among options
 /// for an empty one, where a stricter reader sees no options at all.
 fn check_mount(mount: &RawObject) -> Result<(), RawError> {
@@ -760,73 +928,53 @@ fn check_mount(mount: &RawObject) -> Result<(), RawError> {
     mount.read::<Vec<String>>("options").map(drop)
 }
 
-/// What an entry of `process.env` names; none where it has no `=`. An entry that is no text is an error
-/// and not passed by: another reader may see the variable in it that is being set.
-fn variable_name(env: &RawArray, index: usize) -> Result<Option<String>, RawError> {
-    let entry: Option<String> = env.read(index)?;
-    Ok(entry.and_then(|entry| Some(entry.split_once('=')?.0.to_owned())))
-}
-
-fn set_variable(env: &mut RawArray, name: &str, value: &str) -> Result<(), RawError> {
-    let mut places = Vec::new();
-    for index in 0..env.len() {
-        if variable_name(env, index)
-            .map_err(|error| error.at("env"))?
-            .as_deref()
-            == Some(name)
-        {
-            places.push(index);
-        }
-    }
-    put(env, &places, to_raw_value(&format!("{name}={value}"))?);
-    Ok(())
-}
-
-/// Puts `value` at the first of `places` and takes the further ones away, or adds it at the end.
-fn put(array: &mut RawArray, places: &[usize], value: Box<RawValue>) {
-    let Some((first, further)) = places.split_first() else {
-        return array.push(value);
-    };
-    for index in further.iter().rev() {
-        array.remove(*index);
-    }
-    array.set(*first, value);
-}
-
-fn push<T: Serialize + ?Sized>(
-    object: &mut RawObject,
-    key: &str,
-    value: &T,
-) -> Result<(), RawError> {
+/// Adds values behind those of the array at `key`.
+fn push<T: Serialize>(object: &mut RawObject, key: &str, values: &[T]) -> Result<(), RawError> {
     let mut array = object.array(key)?.unwrap_or_default();
-    array.push_value(value).map_err(|error| error.at(key))?;
+    for value in values {
+        array.push_value(value).map_err(|error| error.at(key))?;
+    }
     object.set_array(key, &array);
     Ok(())
 }
 
-/// Puts `value` in the place of the first element of the array at `key` whose `field` is `name`,
-/// takes further ones away, or adds it at the end.
+/// Reads one field of an element that is an object, by which it is told from others.
+fn field(name: &'static str) -> impl Fn(&str) -> Result<Option<String>, RawError> {
+    move |element| RawObject::part(element)?.read(name)
+}
+
+/// Puts each of `values` in the place of the first element of the array at `key` that has its name,
+/// takes further ones of that name away, or adds it at the end. Of two that have one name the later
+/// counts.
 fn replace<T: Serialize>(
     object: &mut RawObject,
     key: &str,
-    field: &str,
-    name: &str,
-    value: &T,
+    name_of: impl Fn(&str) -> Result<Option<String>, RawError>,
+    values: &[(String, T)],
 ) -> Result<(), RawError> {
+    let mut last: BTreeMap<&str, (&T, bool)> = BTreeMap::new();
+    for (name, value) in values {
+        last.insert(name, (value, false));
+    }
     let mut array = object.array(key)?.unwrap_or_default();
-    let elements = array.objects().map_err(|error| error.at(key))?;
-    let mut places = Vec::new();
-    for (index, element) in elements.iter().enumerate() {
-        if element
-            .read::<String>(field)
-            .map_err(|error| error.at(key))?
-            .as_deref()
-            == Some(name)
+    let changed = array.change_each(|element| {
+        let name = name_of(element)?;
+        let Some((value, is_placed)) = name.and_then(|name| last.get_mut(name.as_str())) else {
+            return Ok(Change::Keep);
+        };
+        Ok(match std::mem::replace(is_placed, true) {
+            true => Change::Drop,
+            false => Change::Replace(to_raw_value(value)?),
+        })
+    });
+    changed.map_err(|error| error.at(key))?;
+    for (name, _) in values {
+        if let Some((value, is_placed)) = last.get_mut(name.as_str())
+            && !std::mem::replace(is_placed, true)
         {
-            places.push(index);
+            array.push_value(value).map_err(|error| error.at(key))?;
         }
     }
-    put(&mut array, &places, to_raw_value(value)?);
     object.set_array(key, &array);
     Ok(())
 }

@@ -142,9 +142,7 @@ pub fn apply(
     if !edits.env.is_empty() {
         config.env_append(&edits.env)?;
     }
-    for node in &edits.device_nodes {
-        add_device(config, node, nodes)?;
-    }
+    add_devices(config, &edits.device_nodes, nodes)?;
     for device in &edits.net_devices {
         config.net_device_set(&device.host_interface_name, &device.name)?;
     }
@@ -161,30 +159,50 @@ pub fn apply(
     Ok(())
 }
 
-fn add_device(
+/// All of them at once: the lists that they are added to may be long.
+fn add_devices(
     config: &mut OciConfig,
-    node: &DeviceNode,
+    wanted: &[DeviceNode],
     nodes: &dyn NodeInfo,
 ) -> Result<(), InjectError> {
-    let mut device = resolve(node, nodes)?;
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let mut devices = Vec::with_capacity(wanted.len());
+    let mut rules = Vec::with_capacity(wanted.len());
+    for node in wanted {
+        let device = resolve(node, nodes)?;
+        rules.extend(rule(&device, node));
+        devices.push(device);
+    }
     let user = config.user()?;
-    device.uid = device.uid.or((user.uid > 0).then_some(user.uid));
-    device.gid = device.gid.or((user.gid > 0).then_some(user.gid));
-    config.device_set(&device)?;
-    if device.type_ == "b" || device.type_ == "c" {
-        let access = node
-            .permissions
-            .as_deref()
-            .filter(|access| !access.is_empty());
-        config.device_rule_add(&DeviceRule {
-            allow: true,
-            type_: Some(device.type_),
-            major: Some(device.major),
-            minor: Some(device.minor),
-            access: Some(access.unwrap_or("rwm").to_owned()),
-        })?;
+    for device in &mut devices {
+        device.uid = device.uid.or((user.uid > 0).then_some(user.uid));
+        device.gid = device.gid.or((user.gid > 0).then_some(user.gid));
+    }
+    config.devices_set(&devices)?;
+    if !rules.is_empty() {
+        config.device_rules_add(&rules)?;
     }
     Ok(())
+}
+
+/// The rule of the cgroup that a device needs; a pipe needs none.
+fn rule(device: &OciDevice, node: &DeviceNode) -> Option<DeviceRule> {
+    if device.type_ != "b" && device.type_ != "c" {
+        return None;
+    }
+    let access = node
+        .permissions
+        .as_deref()
+        .filter(|access| !access.is_empty());
+    Some(DeviceRule {
+        allow: true,
+        type_: Some(device.type_.clone()),
+        major: Some(device.major),
+        minor: Some(device.minor),
+        access: Some(access.unwrap_or("rwm").to_owned()),
+    })
 }
 
 /// Fills what the edits leave open from the host's node. A node whose type and major number are
@@ -250,7 +268,7 @@ fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), Conf
             &mount.options,
         )?;
         let mounts = config.mounts_mut();
-        let same = |other: &MountEntry| other.destination() == mount.container_path;
+        let same = |other: &MountEntry| other.is_at(&mount.container_path);
         if let Some(index) = mounts.iter().position(same) {
             mounts.remove(index);
         }

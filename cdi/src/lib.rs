@@ -57,6 +57,7 @@ pub mod parse;
 pub mod raw;
 pub mod registry;
 pub mod spec;
+mod text;
 pub mod validate;
 pub mod version;
 pub mod write;

@@ -23,8 +23,11 @@ const MAX_LINKS: usize = 40;
 /// Attempts at a lookup that a rename disturbed (openat2(2), EAGAIN).
 const ATTEMPTS: usize = 16;
 
-/// Components of one path, links expanded; PATH_MAX allows half as many.
+/// Components of one path that are still to be walked, links expanded; PATH_MAX allows half as many.
 const MAX_COMPONENTS: usize = 4096;
+
+/// Bytes of a path (PATH_MAX); no runtime could mount anything at a longer one.
+const PATH_MAX: usize = 4096;
 
 /// Components that are looked at in one root, all paths together. A container has some dozen mounts
 /// of a few components each; links that lead up and down again could make each of them a hundred
@@ -107,9 +110,12 @@ impl ContainerRoot {
     /// [`RootError`], also where it is the host's root.
     pub fn open(path: &Path) -> Result<Self, RootError> {
         let failed = |error: Errno| RootError::Open {
-            path: path.to_owned(),
+            path: shown(path),
             error: error.into(),
         };
+        if path.as_os_str().len() > PATH_MAX {
+            return Err(failed(Errno::NAMETOOLONG));
+        }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
         let own = fstat(&fd).map_err(failed)?;
@@ -134,9 +140,12 @@ impl ContainerRoot {
     /// [`RootError`], also where it is that directory itself, or is not mounted.
     pub fn open_below(above: &OwnedFd, path: &Path) -> Result<Self, RootError> {
         let failed = |error: Errno| RootError::Open {
-            path: path.to_owned(),
+            path: shown(path),
             error: error.into(),
         };
+        if path.as_os_str().len() > PATH_MAX {
+            return Err(failed(Errno::NAMETOOLONG));
+        }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let fd = openat2(above, path, flags, Mode::empty(), resolve).map_err(failed)?;
@@ -224,27 +233,26 @@ impl ContainerRoot {
     /// now is not what will be there.
     ///
     /// # Errors
-    /// [`RootError::Lookup`], for loops, for a `..` below a covered place and for a way onto
-    /// another mount too.
+    /// [`RootError::Lookup`], for loops, for a `..` below a covered place, for a way onto another mount
+    /// and for a path that is longer than PATH_MAX too.
     pub fn resolve(
         &self,
         path: &Path,
-        mounted: &dyn Fn(&[OsString]) -> bool,
-    ) -> Result<Vec<OsString>, RootError> {
+        mounted: &dyn Fn(&Place) -> bool,
+    ) -> Result<Place, RootError> {
         self.walk(path, mounted).map_err(|error| RootError::Lookup {
-            path: path.to_owned(),
+            path: shown(path),
             error: error.into(),
         })
     }
 
-    fn walk(
-        &self,
-        path: &Path,
-        mounted: &dyn Fn(&[OsString]) -> bool,
-    ) -> Result<Vec<OsString>, Errno> {
+    fn walk(&self, path: &Path, mounted: &dyn Fn(&Place) -> bool) -> Result<Place, Errno> {
+        if path.as_os_str().len() > PATH_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
         let mut links = 0;
         let mut ahead = components(path.as_os_str());
-        let mut at: Vec<OsString> = Vec::new();
+        let mut at = Place::default();
         // One descriptor for each component of `at`; none once nothing can be looked up any more.
         let mut above: Vec<OwnedFd> = Vec::new();
         let mut blind = mounted(&at);
@@ -257,11 +265,15 @@ impl ContainerRoot {
                 above.pop();
                 continue;
             }
-            if at.len() > MAX_COMPONENTS {
+            if at.0.len() + name.len() > PATH_MAX {
                 return Err(Errno::NAMETOOLONG);
             }
+            // One would be two places to whoever reads the names.
+            if name.as_bytes().contains(&0) {
+                return Err(Errno::INVAL);
+            }
             if blind {
-                at.push(name);
+                at.push(&name);
                 continue;
             }
             let dir = above.last().map_or(self.fd.as_fd(), AsFd::as_fd);
@@ -269,7 +281,7 @@ impl ContainerRoot {
             self.looks_left.set(left);
             match look(dir, &name, self.step)? {
                 Found::Absent => {
-                    at.push(name);
+                    at.push(&name);
                     blind = true;
                 }
                 Found::Link(target) => {
@@ -278,14 +290,14 @@ impl ContainerRoot {
                         return Err(Errno::LOOP);
                     }
                     if target.as_bytes().starts_with(b"/") {
-                        at.clear();
+                        at = Place::default();
                         above.clear();
                         blind = mounted(&at);
                     }
                     ahead.extend(components(&target));
                 }
                 Found::Other(fd) => {
-                    at.push(name);
+                    at.push(&name);
                     above.push(fd);
                     blind = mounted(&at);
                 }
@@ -293,6 +305,64 @@ impl ContainerRoot {
         }
         Ok(at)
     }
+}
+
+/// A place in a root: its names, each behind a NUL, which sorts before every byte of a name, so that what
+/// lies in a place follows it at once. One allocation, since a configuration can name a hundred
+/// thousand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place(Vec<u8>);
+
+impl Place {
+    fn push(&mut self, name: &OsStr) {
+        self.0.push(0);
+        self.0.extend(name.as_bytes());
+    }
+
+    fn pop(&mut self) {
+        let end = self.0.iter().rposition(|byte| *byte == 0);
+        self.0.truncate(end.unwrap_or_default());
+    }
+
+    /// The place that it lies in; the root lies in itself.
+    #[must_use]
+    pub fn parent(&self) -> Place {
+        let mut parent = self.clone();
+        parent.pop();
+        parent
+    }
+
+    /// The names, each behind a NUL; nothing for the root.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Itself and every place that it lies in, the root first.
+    pub fn downward(&self) -> impl Iterator<Item = &[u8]> {
+        let is_end = |end: &usize| self.0.get(*end).is_none_or(|byte| *byte == 0);
+        let ends = (0..=self.0.len()).filter(is_end);
+        ends.map(|end| &self.0[..end])
+    }
+
+    /// The place as a path of the container.
+    #[must_use]
+    pub fn to_path(&self) -> PathBuf {
+        let names = self.0.split(|byte| *byte == 0).skip(1);
+        Path::new("/").join(names.map(OsStr::from_bytes).collect::<PathBuf>())
+    }
+}
+
+impl std::borrow::Borrow<[u8]> for Place {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A path for a message: as much of it as a path can have.
+fn shown(path: &Path) -> PathBuf {
+    let bytes = path.as_os_str().as_bytes();
+    OsStr::from_bytes(&bytes[..bytes.len().min(PATH_MAX)]).into()
 }
 
 impl AsFd for ContainerRoot {
@@ -367,25 +437,9 @@ mod tests {
         }
 
         fn resolve(&self, path: &str, mounted: &[&str]) -> Result<String, RootError> {
-            let covered = |at: &[OsString]| {
-                let at = format!(
-                    "/{}",
-                    at.iter()
-                        .map(|p| p.to_string_lossy())
-                        .collect::<Vec<_>>()
-                        .join("/")
-                );
-                mounted.contains(&at.as_str())
-            };
-            let parts = self.open().resolve(Path::new(path), &covered)?;
-            Ok(format!(
-                "/{}",
-                parts
-                    .iter()
-                    .map(|p| p.to_string_lossy())
-                    .collect::<Vec<_>>()
-                    .join("/")
-            ))
+            let covered = |at: &Place| mounted.contains(&at.to_path().to_str().unwrap());
+            let place = self.open().resolve(Path::new(path), &covered)?;
+            Ok(place.to_path().to_str().unwrap().to_owned())
         }
     }
 

@@ -1,11 +1,17 @@
 //! Where a mount target would be created. A runtime creates missing targets, and what it creates
 //! under somebody's bind mount appears on the host: there nothing of ours is mounted.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{OsStr, OsString};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::container_root::{ContainerRoot, RootError};
+use crate::container_root::{ContainerRoot, Place, RootError};
+
+/// Bytes of all the places that mounts lie at together; those of a real container have some hundred.
+const MAX_PLACES_BYTES: usize = 4 * 1024 * 1024;
+
+/// Mounts that begin with a copy of the image's files and are looked at as such; further ones count as
+/// somebody's files.
+const MAX_COPIES: usize = 256;
 
 /// A mount that the configuration asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +110,11 @@ pub enum CoverError {
         /// The one that it lies in.
         outer: String,
     },
+    /// More than any real container has.
+    #[error(
+        "the places of the container's mounts have more than {MAX_PLACES_BYTES} bytes together"
+    )]
+    TooLong,
     /// Runtimes read it in different ways.
     #[error("the mount at {0:?} goes up by \"..\"; write where it is to be without")]
     Upward(String),
@@ -118,53 +129,91 @@ fn resolved(target: &str, real: &Path) -> String {
 }
 
 /// The mounts of a configuration with the places where they will be.
+///
+/// Who wrote the configuration may have written a hundred thousand, so that everything is looked up by its
+/// place, and no mount is compared with all others.
 pub struct Covers<'a> {
     root: &'a ContainerRoot,
-    places: Vec<Place>,
-    /// Where nothing is looked up, since a mount hides what the root has there.
-    hidden: BTreeSet<Vec<OsString>>,
+    /// In the order in which they are made, with the spot where each comes to lie.
+    covers: Vec<(usize, Cover)>,
+    /// What is known of each place that mounts lie at.
+    spots: Vec<Spot>,
+    by_place: BTreeMap<Place, usize>,
 }
 
-struct Place {
-    at: Vec<OsString>,
-    cover: Cover,
+/// A place that one mount lies at, or several on each other. Mounts are told by their index.
+#[derive(Default)]
+struct Spot {
+    /// The first that is no fresh tmpfs, of those that no later fresh tmpfs at the same place replaces.
+    stranger: Option<usize>,
+    /// The last whose files may lead elsewhere.
+    leads_on: Option<usize>,
+    /// Whether nothing is looked up there, since a mount hides what the root has.
+    is_hidden: bool,
 }
 
 impl<'a> Covers<'a> {
     /// Looks where each mount will be, in the order in which they are made.
     ///
     /// # Errors
-    /// [`CoverError::Root`].
+    /// [`CoverError::Root`] and [`CoverError::TooLong`].
     pub fn new(root: &'a ContainerRoot, mounts: Vec<Cover>) -> Result<Self, CoverError> {
         let mut covers = Covers {
             root,
-            places: Vec::new(),
-            hidden: BTreeSet::new(),
+            covers: Vec::with_capacity(mounts.len()),
+            spots: Vec::new(),
+            by_place: BTreeMap::new(),
         };
+        let (mut bytes, mut copies) = (0, 0);
         for mut cover in mounts {
             let at = covers.resolve(&cover.destination)?;
-            // A copy of what another mount has there is not the image's.
-            if cover.holds == Holds::Image && covers.prefixes(&at).next().is_some() {
-                cover.holds = Holds::Others;
+            bytes += at.as_bytes().len();
+            if bytes > MAX_PLACES_BYTES {
+                return Err(CoverError::TooLong);
             }
-            if cover.holds != Holds::Image {
-                covers.hidden.insert(at.clone());
+            if cover.holds == Holds::Image {
+                copies += 1;
+                // A copy of what another mount has there is not the image's.
+                if copies > MAX_COPIES || covers.spots_above(&at).next().is_some() {
+                    cover.holds = Holds::Others;
+                }
             }
-            covers.places.push(Place { at, cover });
+            covers.add(at, cover);
         }
         Ok(covers)
     }
 
-    /// The mounts that a place lies in or at.
-    fn prefixes<'b>(&'b self, at: &'b [OsString]) -> impl DoubleEndedIterator<Item = &'b Place> {
-        self.places
-            .iter()
-            .filter(move |place| at.starts_with(&place.at))
+    fn add(&mut self, at: Place, cover: Cover) {
+        let index = self.covers.len();
+        let spot = *self.by_place.entry(at).or_insert_with(|| {
+            self.spots.push(Spot::default());
+            self.spots.len() - 1
+        });
+        let known = &mut self.spots[spot];
+        if cover.is_fresh_tmpfs {
+            known.stranger = None;
+        } else {
+            known.stranger.get_or_insert(index);
+        }
+        if matches!(cover.holds, Holds::Others | Holds::Proc) {
+            known.leads_on = Some(index);
+        }
+        known.is_hidden |= cover.holds != Holds::Image;
+        self.covers.push((spot, cover));
     }
 
-    fn resolve(&self, path: &str) -> Result<Vec<OsString>, RootError> {
-        let mounted = |at: &[OsString]| self.hidden.contains(at);
-        self.root.resolve(Path::new(path), &mounted)
+    /// The spots that a place lies in or at, the root's first.
+    fn spots_above<'b>(&'b self, at: &'b Place) -> impl Iterator<Item = &'b Spot> {
+        let spots = at.downward().filter_map(|above| self.by_place.get(above));
+        spots.map(|spot| &self.spots[*spot])
+    }
+
+    fn resolve(&self, path: &str) -> Result<Place, RootError> {
+        let hidden = |at: &Place| {
+            let spot = self.by_place.get(at);
+            spot.is_some_and(|spot| self.spots[*spot].is_hidden)
+        };
+        self.root.resolve(Path::new(path), &hidden)
     }
 
     /// Whether every mount will be where its destination says: a link in a volume is followed when
@@ -174,31 +223,49 @@ impl<'a> Covers<'a> {
     /// # Errors
     /// [`CoverError::Astray`] and [`CoverError::Upward`].
     pub fn none_astray(&self) -> Result<(), CoverError> {
-        let leads_on: BTreeMap<&[OsString], &Cover> = self
-            .places
-            .iter()
-            .filter(|place| matches!(place.cover.holds, Holds::Others | Holds::Proc))
-            .map(|place| (place.at.as_slice(), &place.cover))
-            .collect();
-        for Place { at, cover } in &self.places {
+        let outer = self.outer();
+        for (spot, cover) in &self.covers {
             if cover.destination.split('/').any(|part| part == "..") {
                 return Err(CoverError::Upward(cover.destination.clone()));
             }
             if !matches!(cover.holds, Holds::Others | Holds::Image) {
                 continue;
             }
-            let outer = (0..at.len()).find_map(|depth| {
-                let outer = leads_on.get(&at[..depth])?;
-                (outer.holds == Holds::Others || is_process(&at[depth])).then_some(outer)
-            });
-            if let Some(outer) = outer {
+            if let Some(outer) = outer[*spot] {
                 return Err(CoverError::Astray {
                     mount: cover.destination.clone(),
-                    outer: outer.destination.clone(),
+                    outer: self.covers[outer].1.destination.clone(),
                 });
             }
         }
         Ok(())
+    }
+
+    /// The outermost mount around each spot whose files can lead elsewhere what is mounted there: one
+    /// walk over the places in their order, in which what lies in a place follows it at once.
+    fn outer(&self) -> Vec<Option<usize>> {
+        let mut outer = vec![None; self.spots.len()];
+        let mut around: Vec<(&[u8], usize)> = Vec::new();
+        for (at, spot) in &self.by_place {
+            let at = at.as_bytes();
+            while let Some((above, _)) = around.last()
+                && rest(at, above).is_none()
+            {
+                around.pop();
+            }
+            let leads = |(above, index): &&(&[u8], usize)| {
+                let name = rest(at, above)
+                    .unwrap_or_default()
+                    .split(|byte| *byte == 0)
+                    .next();
+                self.covers[*index].1.holds == Holds::Others || name.is_some_and(is_process)
+            };
+            outer[*spot] = around.iter().find(leads).map(|(_, index)| *index);
+            if let Some(index) = self.spots[*spot].leads_on {
+                around.push((at, index));
+            }
+        }
+        outer
     }
 
     /// Whether something may be created at `target`: its parent lies on the root file system's own
@@ -208,40 +275,34 @@ impl<'a> Covers<'a> {
     /// [`CoverError`].
     pub fn may_create(&self, target: &str) -> Result<Ground, CoverError> {
         let at = self.resolve(target)?;
-        let parent = &at[..at.len().saturating_sub(1)];
-        let above = || self.prefixes(parent);
+        let parent = at.parent();
         // One that somebody's files lie around is where those files say, so that the innermost alone
         // tells nothing, unless a later one took exactly its place.
-        let innermost = above().max_by_key(|place| place.at.len());
-        let is_replaced = |index: usize, at: &[OsString]| {
-            let mut later = self.places[index + 1..].iter();
-            later.any(|later| later.at == at && later.cover.is_fresh_tmpfs)
-        };
         let stranger = self
-            .places
-            .iter()
-            .enumerate()
-            .filter(|(_, place)| parent.starts_with(&place.at) && !place.cover.is_fresh_tmpfs)
-            .find(|(index, place)| !is_replaced(*index, &place.at))
-            .map(|(_, place)| place);
-        let Some(place) = stranger else {
-            return Ok(match innermost {
+            .spots_above(&parent)
+            .filter_map(|spot| spot.stranger)
+            .min();
+        let Some(stranger) = stranger else {
+            return Ok(match self.spots_above(&parent).next() {
                 Some(_) => Ground::FreshTmpfs,
                 None => Ground::Root,
             });
         };
-        let root = OsString::from("/");
         Err(CoverError::Covered {
             target: target.to_owned(),
-            real: std::iter::once(root).chain(at.iter().cloned()).collect(),
-            mount: place.cover.destination.clone(),
+            real: at.to_path(),
+            mount: self.covers[stranger].1.destination.clone(),
         })
     }
 }
 
+/// What follows behind the name of the place `above` in a place that lies in it.
+fn rest<'a>(at: &'a [u8], above: &[u8]) -> Option<&'a [u8]> {
+    at.strip_prefix(above)?.strip_prefix(&[0])
+}
+
 /// Whether a name in /proc is that of a process.
-fn is_process(name: &OsStr) -> bool {
-    let name = name.as_encoded_bytes();
+fn is_process(name: &[u8]) -> bool {
     matches!(name, b"self" | b"thread-self") || name.first().is_some_and(u8::is_ascii_digit)
 }
 

@@ -33,7 +33,7 @@ pub(crate) enum Place<'a> {
 }
 
 /// An entry of `linux.devices`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 pub(crate) struct Device {
     path: String,
     #[serde(rename = "type")]
@@ -127,7 +127,7 @@ struct Linux<'w> {
     wanted: &'w [Expect],
 }
 
-/// A list of which few entries are kept; null is an empty one.
+/// A list of which few entries are kept, one after the other; null is an empty one.
 struct Kept<F, T> {
     keep: F,
     of: PhantomData<T>,
@@ -161,13 +161,8 @@ impl<'de> Visitor<'de> for Config<'_> {
                     )?;
                 }
                 "mounts" => {
-                    let covers = |mount: &Mount| {
-                        let nodes = self.wanted.iter();
-                        nodes
-                            .map(|one| &one.node)
-                            .any(|node| below(node, &mount.destination).is_some())
-                    };
-                    once(&mut mounts, "mounts", map.next_value_seed(kept(covers))?)?;
+                    let keep = |found: &mut _, mount| keep_mount(found, mount, self.wanted);
+                    once(&mut mounts, "mounts", map.next_value_seed(kept(keep))?)?;
                 }
                 _ => {
                     map.next_value::<IgnoredAny>()?;
@@ -204,13 +199,8 @@ impl<'de> Visitor<'de> for Linux<'_> {
         let mut devices = None;
         while let Some(key) = map.next_key::<Cow<'_, str>>()? {
             if key == "devices" {
-                let is_wanted =
-                    |device: &Device| self.wanted.iter().any(|one| one.node == device.path);
-                once(
-                    &mut devices,
-                    "devices",
-                    map.next_value_seed(kept(is_wanted))?,
-                )?;
+                let keep = |found: &mut _, device| keep_device(found, device, self.wanted);
+                once(&mut devices, "devices", map.next_value_seed(kept(keep))?)?;
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
@@ -221,8 +211,12 @@ impl<'de> Visitor<'de> for Linux<'_> {
 
 impl<'de> Deserialize<'de> for Options {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Options, D::Error> {
-        let is_bind = |option: &String| option == "bind" || option == "rbind";
-        let binding = kept(is_bind).deserialize(from)?;
+        let keep = |found: &mut Vec<()>, option: String| {
+            if found.is_empty() && (option == "bind" || option == "rbind") {
+                found.push(());
+            }
+        };
+        let binding = kept(keep).deserialize(from)?;
         Ok(Options {
             bind: !binding.is_empty(),
         })
@@ -237,38 +231,63 @@ fn once<T, E: Error>(place: &mut Option<T>, name: &'static str, value: T) -> Res
     }
 }
 
-fn kept<T, F: Fn(&T) -> bool>(keep: F) -> Kept<F, T> {
+/// Entries of one node may be many: of equal ones the first says as much, and of two that differ one is wrong.
+fn keep_device(found: &mut Vec<Device>, device: Device, wanted: &[Expect]) {
+    let is_wanted = wanted.iter().any(|one| one.node == device.path);
+    let mut same = found.iter().filter(|held| held.path == device.path);
+    if is_wanted && same.clone().count() < 2 && same.all(|held| *held != device) {
+        found.push(device);
+    }
+}
+
+/// The last mount that covers a node is what is seen there, so those before it go.
+fn keep_mount(found: &mut Vec<Mount>, mount: Mount, wanted: &[Expect]) {
+    let covers = |mount: &Mount, one: &Expect| below(&one.node, &mount.destination).is_some();
+    if wanted.iter().any(|one| covers(&mount, one)) {
+        let is_seen = |held: &Mount, one: &Expect| covers(held, one) && !covers(&mount, one);
+        found.retain(|held| wanted.iter().any(|one| is_seen(held, one)));
+        found.push(mount);
+    }
+}
+
+fn kept<K, T, F: FnMut(&mut Vec<K>, T)>(keep: F) -> Kept<F, (K, T)> {
     Kept {
         keep,
         of: PhantomData,
     }
 }
 
-impl<'de, T: Deserialize<'de>, F: Fn(&T) -> bool> DeserializeSeed<'de> for Kept<F, T> {
-    type Value = Vec<T>;
+impl<'de, K, T, F> DeserializeSeed<'de> for Kept<F, (K, T)>
+where
+    T: Deserialize<'de>,
+    F: FnMut(&mut Vec<K>, T),
+{
+    type Value = Vec<K>;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<T>, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<K>, D::Error> {
         from.deserialize_any(self)
     }
 }
 
-impl<'de, T: Deserialize<'de>, F: Fn(&T) -> bool> Visitor<'de> for Kept<F, T> {
-    type Value = Vec<T>;
+impl<'de, K, T, F> Visitor<'de> for Kept<F, (K, T)>
+where
+    T: Deserialize<'de>,
+    F: FnMut(&mut Vec<K>, T),
+{
+    type Value = Vec<K>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list or null")
     }
 
-    fn visit_unit<E>(self) -> Result<Vec<T>, E> {
+    fn visit_unit<E>(self) -> Result<Vec<K>, E> {
         Ok(Vec::new())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<Vec<K>, A::Error> {
         let mut found = Vec::new();
         while let Some(entry) = list.next_element::<T>()? {
-            if (self.keep)(&entry) {
-                found.push(entry);
-            }
+            (self.keep)(&mut found, entry);
         }
         Ok(found)
     }
@@ -320,6 +339,32 @@ mod tests {
             listed(&format!(r#"{{"process":{deep}}}"#))
                 .devices
                 .is_empty()
+        );
+    }
+
+    #[test]
+    fn of_many_entries_of_one_node_two_that_differ_are_enough() {
+        let count = |minor: &dyn Fn(usize) -> usize| {
+            let entry = |n| format!(r#"{{"path":"/dev/a","major":1,"minor":{}}}"#, minor(n));
+            let entries: Vec<String> = (0..1000).map(entry).collect();
+            let entries = entries.join(",");
+            listed(&format!(r#"{{"linux":{{"devices":[{entries}]}}}}"#))
+                .devices
+                .len()
+        };
+        assert_eq!(count(&|_| 7), 1);
+        assert_eq!(count(&|n| n), 2);
+        assert_eq!(count(&|n| n / 999), 2);
+    }
+
+    #[test]
+    fn of_many_mounts_over_one_node_the_last_is_kept() {
+        let mounts = r#"{"destination":"/dev","type":"tmpfs"},"#.repeat(1000);
+        let last = r#"{"destination":"/dev/a","source":"/dev/b","options":["bind"]}"#;
+        let found = listed(&format!(r#"{{"mounts":[{mounts}{last}]}}"#));
+        assert_eq!(found.mounts.len(), 1);
+        assert!(
+            matches!(found.place_of("/dev/a"), Place::Mounted(source) if source == Path::new("/dev/b"))
         );
     }
 

@@ -189,7 +189,7 @@ pub fn stream(
 pub fn explain(bundle: &Path, host: &dyn Host) -> Result<Explanation, DoorError> {
     let file = ConfigFile::open(bundle, None)?;
     let scanned = file.scan()?;
-    let before = indent(&scanned.kept);
+    let before = shown(&scanned.kept);
     let name = bundle.file_name().and_then(OsStr::to_str);
     let id = podman_id(bundle).or_else(|| name?.parse().ok());
     let container = Container {
@@ -210,7 +210,7 @@ pub fn explain(bundle: &Path, host: &dyn Host) -> Result<Explanation, DoorError>
         after: outcome
             .config
             .as_deref()
-            .map_or_else(|| before.clone(), indent),
+            .map_or_else(|| before.clone(), shown),
         before,
         reasons: outcome.reasons.iter().map(|line| one_line(line)).collect(),
         warnings: outcome.warnings.iter().map(|line| one_line(line)).collect(),
@@ -233,6 +233,17 @@ pub struct Explanation {
     pub refusal: Option<String>,
 }
 
+/// Bytes of a configuration that is shown; real ones have some ten thousand, and with its lines and
+/// indentation one takes many times as much.
+const MAX_SHOWN: usize = 1024 * 1024;
+
+fn shown(json: &[u8]) -> String {
+    if json.len() > MAX_SHOWN {
+        return format!("{} bytes, which is too long to be shown\n", json.len());
+    }
+    indent(json)
+}
+
 /// JSON with one value a line, every value spelled as it was. What is no JSON comes out as some
 /// text, no more.
 #[must_use]
@@ -243,7 +254,7 @@ pub fn indent(json: &[u8]) -> String {
     let mut escaped = false;
     let line = |text: &mut Vec<u8>, depth: usize| {
         text.push(b'\n');
-        text.resize(text.len() + 2 * depth.min(64), b' ');
+        text.resize(text.len() + 2 * depth.min(16), b' ');
     };
     for &byte in json {
         if in_string {
@@ -500,6 +511,17 @@ mod tests {
             indent(json),
             "{\n  \"a\": 1e3,\n  \"b\": [],\n  \"c\": {\n    \"d\": \"x,{\\\"\",\n    \"e\": [\n      0.10,\n      true\n    ]\n  }\n}\n"
         );
+    }
+
+    #[test]
+    fn a_configuration_too_long_to_be_shown_is_told_by_its_length() {
+        let long = vec![b'['; MAX_SHOWN + 1];
+        assert_eq!(
+            shown(&long),
+            "1048577 bytes, which is too long to be shown\n"
+        );
+        let deep = shown(&long[..MAX_SHOWN]);
+        assert!(deep.len() < 40 * MAX_SHOWN, "{} bytes", deep.len());
     }
 
     #[test]

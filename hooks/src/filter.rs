@@ -4,11 +4,11 @@
 //! What is there already is not added again, so that several doors give what one gives, and
 //! applying twice gives what applying once gives.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use onload_cdi::config::{
-    CapabilitySet, ConfigError, DeviceRule, HugepageLimit, MountEntry, OciConfig, OciDevice,
-    OciHook, Rlimit,
+    CapabilitySet, ConfigError, DeviceRule, HugepageLimit, MountEntry, OciConfig, OciHook, Rlimit,
 };
 use onload_cdi::inject::{self, InjectError, NodeInfo};
 use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook};
@@ -226,13 +226,21 @@ impl Filter<'_> {
         edits: &mut ContainerEdits,
         config: &OciConfig,
     ) -> Result<(), FilterError> {
-        let own = config.env()?;
-        let name = |entry: &str| entry.split('=').next().unwrap_or_default().to_owned();
-        let held: Vec<String> = own.iter().map(|entry| name(entry)).collect();
-        edits.env.retain(|entry| {
-            let name = name(entry);
-            !(name.starts_with("EF_") && held.contains(&name))
-        });
+        fn name(entry: &str) -> &str {
+            entry.split('=').next().unwrap_or_default()
+        }
+        let settings = edits.env.iter().map(|entry| name(entry));
+        let settings: BTreeSet<String> = settings
+            .filter(|name| name.starts_with("EF_"))
+            .map(str::to_owned)
+            .collect();
+        let mut held = BTreeSet::new();
+        config.each_env(|entry| {
+            held.extend(settings.get(name(entry)));
+        })?;
+        edits
+            .env
+            .retain(|entry| !held.contains(&name(entry).to_owned()));
         Ok(())
     }
 
@@ -361,18 +369,21 @@ impl Filter<'_> {
         let Some(asked) = &self.request.hugepages_limit else {
             return Ok(());
         };
-        for wanted in &asked.value {
-            let limit = HugepageLimit {
-                page_size: wanted.page_size(),
-                limit: wanted.limit_bytes,
-            };
-            if !config.hugepage_limits()?.contains(&limit) {
-                config.hugepage_limit_set(&limit)?;
-            }
-            self.outcome.reasons.push(format!(
+        let limits = asked.value.iter().map(|wanted| HugepageLimit {
+            page_size: wanted.page_size(),
+            limit: wanted.limit_bytes,
+        });
+        let mut limits: Vec<HugepageLimit> = limits.collect();
+        let reasons = limits.iter().map(|limit| {
+            format!(
                 "{}: at most {} bytes in huge pages of {}",
                 asked.key, limit.limit, limit.page_size
-            ));
+            )
+        });
+        self.outcome.reasons.extend(reasons);
+        config.each_hugepage_limit(|held| limits.retain(|limit| *limit != held))?;
+        if !limits.is_empty() {
+            config.hugepage_limits_set(&limits)?;
         }
         Ok(())
     }
@@ -434,35 +445,32 @@ pub(crate) fn leave_present(
     config: &OciConfig,
     nodes: &Nodes,
 ) -> Result<(), ConfigError> {
-    let devices = config.devices()?;
-    let rules = config.device_rules()?;
-    edits
-        .device_nodes
-        .dedup_by(|later, earlier| later == earlier);
     edits.device_nodes = unique(std::mem::take(&mut edits.device_nodes));
     edits.mounts = unique(std::mem::take(&mut edits.mounts));
     edits.hooks = unique(std::mem::take(&mut edits.hooks));
     // What such a hook would look at was looked at just now.
     edits.hooks.retain(|hook| !only_checks(hook));
-    edits
-        .device_nodes
-        .retain(|node| !has_device(node, &devices, &rules, nodes));
+    let held = held_devices(&edits.device_nodes, config, nodes)?;
+    let mut held = held.into_iter();
+    edits.device_nodes.retain(|_| held.next() != Some(true));
     edits.mounts.retain(|mount| {
-        !config.mounts().iter().any(|held| {
-            held.destination() == mount.container_path && held.source() == mount.host_path
-        })
+        let is_it =
+            |held: &MountEntry| held.is_at(&mount.container_path) && held.is_from(&mount.host_path);
+        !config.mounts().iter().any(is_it)
     });
-    let mut failed = None;
-    edits
+    let stages: BTreeSet<String> = edits
         .hooks
-        .retain(|hook| match config.hooks(&hook.hook_name) {
-            Ok(held) => !held.contains(&oci_hook(hook)),
-            Err(error) => {
-                failed = Some(error);
-                true
-            }
-        });
-    failed.map_or(Ok(()), Err)
+        .iter()
+        .map(|hook| hook.hook_name.clone())
+        .collect();
+    for stage in stages {
+        config.each_hook(&stage, |held| {
+            edits
+                .hooks
+                .retain(|hook| hook.hook_name != stage || held != oci_hook(hook));
+        })?;
+    }
+    Ok(())
 }
 
 /// Whether a hook is ours and does nothing but check nodes.
@@ -487,34 +495,48 @@ fn unique<T: PartialEq>(list: Vec<T>) -> Vec<T> {
     kept
 }
 
-fn has_device(
-    node: &DeviceNode,
-    devices: &[OciDevice],
-    rules: &[DeviceRule],
+/// Which of the nodes the configuration has already, with a rule that opens them as far as is wanted.
+fn held_devices(
+    wanted: &[DeviceNode],
+    config: &OciConfig,
     nodes: &Nodes,
-) -> bool {
-    let Ok(found) = nodes.node(node.source()) else {
-        return false;
-    };
-    let (major, minor) = (i64::from(found.major), i64::from(found.minor));
-    let has_node = devices.iter().any(|device| {
-        device.path == node.path
-            && device.type_ == "c"
-            && (device.major, device.minor) == (major, minor)
-    });
-    let wanted = node
-        .permissions
-        .as_deref()
-        .filter(|access| !access.is_empty())
-        .unwrap_or("rwm");
-    let has_rule = rules.iter().any(|rule| {
-        let access = rule.access.as_deref().unwrap_or_default();
-        rule.allow
-            && rule.type_.as_deref() == Some("c")
-            && (rule.major, rule.minor) == (Some(major), Some(minor))
-            && wanted.chars().all(|letter| access.contains(letter))
-    });
-    has_node && has_rule
+) -> Result<Vec<bool>, ConfigError> {
+    let mut places: BTreeMap<(i64, i64), Vec<usize>> = BTreeMap::new();
+    for (index, node) in wanted.iter().enumerate() {
+        if let Ok(found) = nodes.node(node.source()) {
+            let numbers = (found.major.into(), found.minor.into());
+            places.entry(numbers).or_default().push(index);
+        }
+    }
+    let of = |major, minor| places.get(&(major, minor)).into_iter().flatten();
+    let mut has_node = vec![false; wanted.len()];
+    config.each_device(|device| {
+        if device.type_ == "c" {
+            for index in of(device.major, device.minor) {
+                has_node[*index] |= device.path == wanted[*index].path;
+            }
+        }
+    })?;
+    let mut has_rule = vec![false; wanted.len()];
+    config.each_device_rule(|rule| {
+        if let (true, Some("c"), Some(major), Some(minor)) =
+            (rule.allow, rule.type_.as_deref(), rule.major, rule.minor)
+        {
+            for index in of(major, minor) {
+                has_rule[*index] |= opens(&rule, &wanted[*index]);
+            }
+        }
+    })?;
+    let both = has_node.iter().zip(has_rule);
+    Ok(both.map(|(node, rule)| *node && rule).collect())
+}
+
+/// Whether a rule gives all access that a node wants.
+fn opens(rule: &DeviceRule, node: &DeviceNode) -> bool {
+    let wanted = node.permissions.as_deref();
+    let wanted = wanted.filter(|access| !access.is_empty()).unwrap_or("rwm");
+    let given = rule.access.as_deref().unwrap_or_default();
+    wanted.chars().all(|letter| given.contains(letter))
 }
 
 pub(crate) fn oci_hook(hook: &Hook) -> OciHook {

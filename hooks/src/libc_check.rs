@@ -41,10 +41,15 @@ const LIBRARY_DIRS: [&str; 8] = [
     "/usr/lib",
 ];
 
+/// Words of a command line that are looked at: an init, its `--` and the command behind it.
+pub const WORDS: usize = 3;
+/// Bytes of a path, which the kernel looks up (PATH_MAX).
+const PATH_MAX: usize = 4096;
+
 /// The program that a container starts.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
-    /// `process.args`.
+    /// The first [`WORDS`] of `process.args`.
     pub args: Vec<String>,
     /// PATH in the container's environment.
     pub path: Option<String>,
@@ -137,11 +142,17 @@ impl Check<'_> {
         {
             name = third;
         }
+        if name.len().max(program.cwd.len()) > PATH_MAX {
+            return Err(Unseen("args[0] or cwd is longer than a path".to_owned()));
+        }
         if name.contains('/') {
             return Ok(Path::new("/").join(&program.cwd).join(name));
         }
         let dirs = program.path.as_deref().unwrap_or(DEFAULT_PATH).split(':');
         for dir in dirs.take(MAX_PATH_DIRS) {
+            if dir.len() > PATH_MAX {
+                return Err(Unseen("PATH names what is longer than a path".to_owned()));
+            }
             let candidate = Path::new("/").join(&program.cwd).join(dir).join(name);
             if (self.covered)(&candidate) {
                 continue;

@@ -1,10 +1,11 @@
 //! How libonload.so gets into the container's processes: which of the two ways, whether its libc
 //! can load it, and that the table it sizes by RLIMIT_NOFILE stays bounded.
 
+use std::collections::BTreeSet;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use onload_cdi::config::{ConfigError, OciConfig, Rlimit};
+use onload_cdi::config::{ConfigError, MountEntry, OciConfig, Rlimit};
 use onload_cdi::spec::{ContainerEdits, Hook, Mount};
 
 use crate::config::{OnIncompatible, Preload};
@@ -126,8 +127,8 @@ pub(crate) fn take_env(edits: &mut ContainerEdits) -> Vec<String> {
             return true;
         };
         for library in split(list) {
-            if !libraries.contains(&library) {
-                libraries.push(library);
+            if !libraries.iter().any(|held| held == library) {
+                libraries.push(library.to_owned());
             }
         }
         false
@@ -136,11 +137,9 @@ pub(crate) fn take_env(edits: &mut ContainerEdits) -> Vec<String> {
 }
 
 /// The loader takes colons and white space for separators (ld.so(8)).
-pub(crate) fn split(list: &str) -> Vec<String> {
+pub(crate) fn split(list: &str) -> impl Iterator<Item = &str> {
     list.split(|c: char| c == ':' || c.is_ascii_whitespace())
         .filter(|library| !library.is_empty())
-        .map(str::to_owned)
-        .collect()
 }
 
 pub(crate) fn take_mount(edits: &mut ContainerEdits) -> Option<Mount> {
@@ -171,23 +170,26 @@ pub(crate) fn may_preload(
             .warnings
             .push(format!("what glibc {path} needs cannot be read"));
     }
+    let mut args = Vec::new();
+    config.each_arg(|arg| {
+        if args.len() < libc_check::WORDS {
+            args.push(arg.to_owned());
+        }
+    })?;
     let program = Program {
-        args: config.args()?,
+        args,
         path: config.env_get("PATH")?,
         cwd: config
             .process()
             .and_then(|process| process.read("cwd").ok().flatten())
             .unwrap_or_default(),
     };
-    let destinations: Vec<String> = config
-        .mounts()
-        .iter()
-        .map(onload_cdi::config::MountEntry::destination)
-        .collect();
+    let mounts = config.mounts().iter().map(MountEntry::destination);
+    let mounts: BTreeSet<PathBuf> = mounts.filter(|at| at != "/").map(PathBuf::from).collect();
+    // Where a mount says no destination, nobody knows what it hides.
     let covered = |path: &Path| {
-        destinations
-            .iter()
-            .any(|at| at != "/" && path.starts_with(at))
+        let mut above = path.ancestors().chain([Path::new("")]);
+        above.any(|above| mounts.contains(above))
     };
     match libc_check::judge(now.root, &program, &Library { summary }, &covered) {
         Verdict::Loads => Ok(true),
@@ -220,8 +222,7 @@ fn by_env(
         libraries.push(LIBRARY.to_owned());
     }
     let own = config.env_get("LD_PRELOAD")?.unwrap_or_default();
-    let held = split(&own);
-    libraries.retain(|library| !held.contains(library));
+    libraries.retain(|library| !split(&own).any(|held| held == library));
     if !libraries.is_empty() {
         if !own.is_empty() {
             libraries.push(own);
@@ -261,7 +262,7 @@ fn by_file(
         .mounts()
         .iter()
         .rev()
-        .find(|mount| mount.destination() == LD_SO_PRELOAD);
+        .find(|mount| mount.is_at(LD_SO_PRELOAD));
     if let Some(present) = present {
         let source = present.source();
         return match now.id {
@@ -351,7 +352,7 @@ pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, PreloadError
     let lines = text
         .lines()
         .map(|line| line.split('#').next().unwrap_or_default());
-    Ok(lines.flat_map(split).collect())
+    Ok(lines.flat_map(split).map(str::to_owned).collect())
 }
 
 /// The library sizes its table by the hard limit, which docker sets to 1073741816.

@@ -3,6 +3,7 @@
 //! Whoever wrote them has no rights on this host, so they are bounded, parsed and looked up, and
 //! nothing in them ever becomes a path of the host.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::class::{Class, UnknownClass};
@@ -33,15 +34,19 @@ const SANDBOX_KEYS: [&str; 2] = [
 
 /// Annotations, by key; a value that is no string is none.
 pub trait Annotations {
-    /// All keys, each once.
-    fn keys(&self) -> Vec<String>;
+    /// The first `most` of those whose keys begin with `prefix`, with their values. Others may be
+    /// millions, and cost nothing.
+    fn of(&self, prefix: &str, most: usize) -> Vec<Own>;
     /// The value of a key, where it is there and a string.
     fn value(&self, key: &str) -> Option<String>;
 }
 
 impl Annotations for BTreeMap<String, String> {
-    fn keys(&self) -> Vec<String> {
-        BTreeMap::keys(self).cloned().collect()
+    fn of(&self, prefix: &str, most: usize) -> Vec<Own> {
+        let ours = self.iter().filter(|(key, _)| key.starts_with(prefix));
+        ours.take(most)
+            .map(|(key, value)| (key.clone(), Some(value.clone())))
+            .collect()
     }
 
     fn value(&self, key: &str) -> Option<String> {
@@ -50,8 +55,11 @@ impl Annotations for BTreeMap<String, String> {
 }
 
 impl Annotations for onload_cdi::config::OciConfig {
-    fn keys(&self) -> Vec<String> {
-        self.annotation_keys().map(str::to_owned).collect()
+    fn of(&self, prefix: &str, most: usize) -> Vec<Own> {
+        self.annotations_of(prefix)
+            .take(most)
+            .map(|(key, value)| (key.into_owned(), value.map(Cow::into_owned)))
+            .collect()
     }
 
     fn value(&self, key: &str) -> Option<String> {
@@ -183,22 +191,16 @@ impl Request {
         if SANDBOX_KEYS.iter().any(is_sandbox) {
             return Ok(None);
         }
-        let ours: Vec<String> = annotations
-            .keys()
-            .into_iter()
-            .filter(|key| key.starts_with(PREFIX))
-            .collect();
+        let ours = annotations.of(PREFIX, MAX_KEYS + 1);
         if ours.len() > MAX_KEYS {
             return Err(RequestError::TooManyKeys);
         }
         let mut request = Request::default();
-        for (word, key) in choose(&ours, annotations)? {
-            let value = annotations
-                .value(key)
-                .ok_or_else(|| RequestError::NotText {
-                    key: Quoted(key).to_string(),
-                })?;
-            request.add(word, key, &value)?;
+        for (word, (key, value)) in choose(&ours, annotations)? {
+            let value = value.as_ref().ok_or_else(|| RequestError::NotText {
+                key: Quoted(key).to_string(),
+            })?;
+            request.add(word, key, value)?;
         }
         request.count_names()?;
         Ok((request != Request::default()).then_some(request))
@@ -285,17 +287,21 @@ impl Request {
     }
 }
 
-/// The key that counts for each word of ours: that with the container's name, else that without.
+/// An annotation of ours: its key, and its value where that is a string.
+type Own = (String, Option<String>);
+
+/// The annotation that counts for each word of ours: that with the container's name, else that without.
 fn choose<'a>(
-    ours: &'a [String],
+    ours: &'a [Own],
     annotations: &dyn Annotations,
-) -> Result<BTreeMap<&'a str, &'a str>, RequestError> {
+) -> Result<BTreeMap<&'a str, &'a Own>, RequestError> {
     let name = NAME_KEYS
         .iter()
         .find_map(|key| annotations.value(key))
         .filter(|name| !name.is_empty());
-    let mut chosen: BTreeMap<&str, (bool, &str)> = BTreeMap::new();
-    for key in ours {
+    let mut chosen: BTreeMap<&str, (bool, &Own)> = BTreeMap::new();
+    for annotation in ours {
+        let key = &annotation.0;
         let rest = key.strip_prefix(PREFIX).unwrap_or_default();
         let (word, own) = match (rest.split_once('.'), &name) {
             (None, _) => (rest, false),
@@ -308,14 +314,14 @@ fn choose<'a>(
                 });
             }
         };
-        let slot = chosen.entry(word).or_insert((own, key));
+        let slot = chosen.entry(word).or_insert((own, annotation));
         if own && !slot.0 {
-            *slot = (own, key);
+            *slot = (own, annotation);
         }
     }
+    let chosen = chosen.into_iter();
     Ok(chosen
-        .into_iter()
-        .map(|(word, (_, key))| (word, key))
+        .map(|(word, (_, annotation))| (word, annotation))
         .collect())
 }
 

@@ -437,8 +437,7 @@ impl Planner<'_> {
 
     fn has_variable(&self, libraries: &[String]) -> Result<bool, ConfigError> {
         let own = self.config.env_get("LD_PRELOAD")?.unwrap_or_default();
-        let held = preload::split(&own);
-        let is_held = |library: &str| held.iter().any(|held| held == library);
+        let is_held = |library: &str| preload::split(&own).any(|held| held == library);
         Ok(match libraries {
             [] => is_held(LIBRARY),
             libraries => libraries.iter().all(|library| is_held(library)),

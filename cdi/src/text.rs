@@ -1,0 +1,215 @@
+//! A JSON text that is cut into pieces and never copied, and the walk over its members and elements.
+//!
+//! The walk trusts that the text is JSON, which `serde_json` has checked before: it only finds where
+//! strings, objects and arrays end, without recursion and without memory of its own.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A piece of a JSON text. A clone shares the text, so that a piece costs 32 bytes however long it is.
+#[derive(Clone)]
+pub(crate) struct Piece {
+    whole: Arc<String>,
+    range: Range<usize>,
+}
+
+impl Piece {
+    /// The whole of a text.
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self {
+            range: 0..text.len(),
+            whole: Arc::new(text),
+        }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        self.whole.get(self.range.clone()).unwrap_or_default()
+    }
+
+    /// A part of this piece, by the places of its bytes in it.
+    pub(crate) fn part(&self, range: &Range<usize>) -> Self {
+        let begin = self.range.start;
+        Self {
+            whole: Arc::clone(&self.whole),
+            range: begin + range.start..begin + range.end,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.range.len()
+    }
+}
+
+impl fmt::Debug for Piece {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+/// The elements of an array, in order.
+#[derive(Clone, Debug)]
+pub(crate) struct Elements<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Elements<'a> {
+    pub(crate) fn of(array: &'a str) -> Self {
+        Self { text: array, at: 1 }
+    }
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        let bytes = self.text.as_bytes();
+        let begin = next_begin(bytes, self.at, b',');
+        if matches!(bytes.get(begin), None | Some(b']')) {
+            return None;
+        }
+        self.at = value_end(bytes, begin);
+        self.text.get(begin..self.at)
+    }
+}
+
+/// Where the key of each member of an object begins, in order.
+pub(crate) fn member_begins(object: &str) -> Vec<u32> {
+    let bytes = object.as_bytes();
+    let mut begins = Vec::new();
+    let mut at = 1;
+    loop {
+        let begin = next_begin(bytes, at, b',');
+        if bytes.get(begin) != Some(&b'"') {
+            return begins;
+        }
+        begins.push(u32::try_from(begin).unwrap_or(u32::MAX));
+        let value = next_begin(bytes, string_end(bytes, begin), b':');
+        at = value_end(bytes, value);
+    }
+}
+
+/// The spelling of the key that begins at `begin`, with its quotes.
+pub(crate) fn key_spelling(object: &str, begin: usize) -> &str {
+    let end = string_end(object.as_bytes(), begin);
+    object.get(begin..end).unwrap_or_default()
+}
+
+/// Where the value stands whose key begins at `begin`; `next` is where the next key begins, if there is
+/// one.
+pub(crate) fn value_range(object: &str, begin: usize, next: Option<usize>) -> Range<usize> {
+    let bytes = object.as_bytes();
+    let start = next_begin(bytes, string_end(bytes, begin), b':');
+    let end = next.unwrap_or(bytes.len());
+    let before = bytes.get(start..end).unwrap_or_default();
+    let before = before.trim_ascii_end();
+    let closing: &[u8] = if next.is_some() { b"," } else { b"}" };
+    let value = before.strip_suffix(closing).unwrap_or(before);
+    start..start + value.trim_ascii_end().len()
+}
+
+/// Whether a key is spelled at `begin` that reads as `key`.
+pub(crate) fn is_key(object: &str, begin: usize, key: &str) -> bool {
+    let bytes = object.as_bytes();
+    let spelled = bytes.get(begin + 1..).unwrap_or_default();
+    for (index, byte) in spelled.iter().enumerate() {
+        match byte {
+            b'"' => return index == key.len(),
+            b'\\' => return decoded(key_spelling(object, begin)) == key,
+            byte if key.as_bytes().get(index) == Some(byte) => {}
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// What a string reads as. A lone surrogate has no form as text; such a string is known by its spelling.
+pub(crate) fn decoded(spelling: &str) -> Cow<'_, str> {
+    if let Some(plain) = plain(spelling) {
+        return Cow::Borrowed(plain);
+    }
+    match serde_json::from_str(spelling) {
+        Ok(text) => Cow::Owned(text),
+        Err(_) => Cow::Borrowed(spelling),
+    }
+}
+
+/// What a string reads as that has no escapes; none where the text is something else.
+pub(crate) fn plain(spelling: &str) -> Option<&str> {
+    let inner = spelling.strip_prefix('"')?.strip_suffix('"')?;
+    (!inner.as_bytes().contains(&b'\\')).then_some(inner)
+}
+
+/// How many values a text holds at most, those inside of others included, and the length of the longest
+/// string as it is spelled.
+pub(crate) fn measure(text: &str) -> (usize, usize) {
+    let bytes = text.as_bytes();
+    let (mut at, mut count, mut longest) = (0, 1, 0);
+    while let Some(byte) = bytes.get(at) {
+        if *byte == b'"' {
+            let end = string_end(bytes, at);
+            longest = longest.max(end - at);
+            at = end;
+        } else {
+            count += usize::from(matches!(byte, b',' | b'{' | b'['));
+            at += 1;
+        }
+    }
+    (count, longest)
+}
+
+/// Where the next thing begins behind white space and one separator.
+fn next_begin(bytes: &[u8], mut at: usize, separator: u8) -> usize {
+    while let Some(byte) = bytes.get(at) {
+        if !byte.is_ascii_whitespace() && *byte != separator {
+            break;
+        }
+        at += 1;
+    }
+    at
+}
+
+fn value_end(bytes: &[u8], begin: usize) -> usize {
+    match bytes.get(begin) {
+        Some(b'"') => string_end(bytes, begin),
+        Some(b'{' | b'[') => container_end(bytes, begin),
+        _ => {
+            let rest = bytes.get(begin..).unwrap_or_default();
+            let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace();
+            begin + rest.iter().position(ends).unwrap_or(rest.len())
+        }
+    }
+}
+
+fn container_end(bytes: &[u8], begin: usize) -> usize {
+    let (mut at, mut depth) = (begin, 0_usize);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => {
+                at = string_end(bytes, at);
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth <= 1 => return at + 1,
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+    }
+    bytes.len()
+}
+
+fn string_end(bytes: &[u8], begin: usize) -> usize {
+    let mut at = begin + 1;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
