@@ -674,13 +674,25 @@ impl OciConfig {
     /// # Errors
     /// [`ConfigError::Read`].
     pub fn has_namespace(&self, kind: &str) -> Result<bool, ConfigError> {
+        Ok(!self.namespace_paths(kind)?.is_empty())
+    }
+
+    /// The paths of the namespaces of this type: empty for one that is made new.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`].
+    pub fn namespace_paths(&self, kind: &str) -> Result<Vec<String>, ConfigError> {
         #[derive(Deserialize)]
         struct Namespace {
             #[serde(rename = "type")]
             kind: String,
+            path: Option<String>,
         }
         let namespaces: Vec<Namespace> = self.read_linux(None, "namespaces")?;
-        Ok(namespaces.iter().any(|namespace| namespace.kind == kind))
+        let of_kind = namespaces.into_iter().filter(|found| found.kind == kind);
+        Ok(of_kind
+            .map(|found| found.path.unwrap_or_default())
+            .collect())
     }
 
     /// Sets `linux.netDevices.<host>` to an interface called `name` in the container.

@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use onload_cdi::raw::{RawError, RawObject};
 use onload_cdi::write::{WriteError, write_atomic};
 use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fstat, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
@@ -12,6 +13,7 @@ use rustix::io::Errno;
 use crate::bundle::{BundleError, ConfigFile};
 use crate::filter::{self, Container, FilterError, Outcome};
 use crate::host::{Host, HostError, ThisHost};
+use crate::host_root;
 use crate::poststop::{self, RUN_DIR};
 use crate::preload::HostFile;
 use crate::scan;
@@ -31,6 +33,9 @@ pub enum DoorError {
     /// The host's own files cannot be used.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// The description of a later process.
+    #[error("reading the process of `exec`: {0}")]
+    Process(String),
     /// Standard input or output.
     #[error("{action}: {error}")]
     Stream {
@@ -56,6 +61,8 @@ pub struct Edited {
     pub warnings: Vec<String>,
     /// The container that a file was written for, under [`RUN_DIR`].
     pub own: Option<ContainerId>,
+    /// As [`Outcome::guards_exec`].
+    pub guards_exec: bool,
 }
 
 impl Edited {
@@ -101,7 +108,27 @@ fn written(outcome: &Outcome, host: &ThisHost) -> Result<Edited, DoorError> {
     Ok(Edited {
         warnings: outcome.warnings.clone(),
         own: outcome.file.as_ref().map(|own| own.id.clone()),
+        guards_exec: outcome.guards_exec,
     })
+}
+
+/// Takes CAP_SETUID from the description of a process that is started in a container later, where it
+/// must not come with one (runc and crun, `exec --process`).
+///
+/// # Errors
+/// [`DoorError`]; the process must then not start.
+pub fn take_setuid(process: &Path) -> Result<(), DoorError> {
+    let file = ConfigFile::open(Path::new(""), Some(process))?;
+    let scanned = file.scan()?;
+    if scanned.more {
+        return Err(DoorError::Process("it is too large".to_owned()));
+    }
+    let failed = |error: RawError| DoorError::Process(error.to_string());
+    let mut described = RawObject::parse(&scanned.kept).map_err(failed)?;
+    if host_root::take_setuid(&mut described).map_err(failed)? {
+        file.replace(&described.to_bytes())?;
+    }
+    Ok(())
 }
 
 /// What came through a stream.
@@ -177,6 +204,7 @@ pub fn explain(bundle: &Path, host: &dyn Host) -> Result<Explanation, DoorError>
     let container = Container {
         bundle,
         id: id.as_ref(),
+        sees_exec: true,
     };
     let applied = if scanned.more && scanned.asks {
         Err(FilterError::TooLarge)
@@ -391,6 +419,7 @@ mod tests {
         let container = Container {
             bundle: Path::new("/"),
             id: None,
+            sees_exec: false,
         };
         stream(bytes, &mut to, container, Path::new("/none"))?;
         Ok(to)
