@@ -802,16 +802,27 @@ impl OciConfig {
     /// # Errors
     /// [`ConfigError::Read`].
     pub fn has_namespace(&self, kind: &str) -> Result<bool, ConfigError> {
+        Ok(!self.namespace_paths(kind)?.is_empty())
+    }
+
+    /// The paths of the namespaces of this type: empty for one that is made new.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`].
+    pub fn namespace_paths(&self, kind: &str) -> Result<Vec<String>, ConfigError> {
         #[derive(Deserialize)]
         struct Namespace {
             #[serde(rename = "type")]
             kind: String,
+            path: Option<String>,
         }
-        let mut found = false;
+        let mut paths = Vec::new();
         self.each_of_linux(None, "namespaces", |namespace: Namespace| {
-            found |= namespace.kind == kind;
+            if namespace.kind == kind {
+                paths.push(namespace.path.unwrap_or_default());
+            }
         })?;
-        Ok(found)
+        Ok(paths)
     }
 
     /// Sets `linux.netDevices.<host>` to an interface called `name` in the container.

@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use onload_cdi::inject::{Node, NodeInfo, NodeKind};
 use onload_cdi::registry::SpecSource;
 use onload_hooks::class::Class;
-use onload_hooks::config::Config;
+use onload_hooks::config::HookConfig;
 use onload_hooks::elf::Summary;
 use onload_hooks::filter::{Container, apply};
 use onload_hooks::host::{Host, HostError, Privilege, Settings};
@@ -36,7 +36,7 @@ impl NodeInfo for FakeHost {
 
 impl Host for FakeHost {
     fn settings(&self) -> Result<Settings, HostError> {
-        let mut config = Config::default();
+        let mut config = HookConfig::default();
         config.annotations.allow = Class::ALL.to_vec();
         Ok(Settings { config, file: PathBuf::from("/etc/onload-ctk/config.toml") })
     }
@@ -67,6 +67,10 @@ impl Host for FakeHost {
     fn library(&self, _: &str) -> Option<Summary> {
         Some(Summary::default())
     }
+
+    fn user_map(&self, _: u32) -> Option<String> {
+        None
+    }
 }
 
 /// A bundle whose root is this program's own directory: whatever `root.path` says is looked up from
@@ -82,7 +86,7 @@ fn bundle() -> &'static Path {
 
 fuzz_target!(|bytes: &[u8]| {
     let host = FakeHost(bundle().to_owned());
-    let container = Container { bundle: bundle(), id: None };
+    let container = Container { bundle: bundle(), id: None, sees_exec: true };
     match apply(bytes, container, &host) {
         Ok(outcome) => {
             if let Some(config) = outcome.config {

@@ -1,10 +1,10 @@
 //! config.toml from foreign bytes: it is understood or refused with the line, and nothing relative or
-//! out of its range comes through.
+//! out of its range comes through. What is understood is the same to the hook.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use onload_hooks::config::{Config, ConfigError};
+use onload_hooks::config::{Config, ConfigError, HookConfig};
 
 fuzz_target!(|text: &str| {
     let lines = text.split('\n').count();
@@ -20,6 +20,7 @@ fuzz_target!(|text: &str| {
             );
             assert!((1..=1 << 24).contains(&cdi.fdtable_size));
             assert!(!cdi.kinds.classes().is_empty());
+            assert_eq!(HookConfig::parse(text), Ok(HookConfig::from(&config)));
         }
         Err(error) => {
             if let ConfigError::UnknownKey { line, .. } | ConfigError::Parse { line, .. } = &error {

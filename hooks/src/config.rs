@@ -107,7 +107,7 @@ impl Default for Cdi {
 
 /// Section `[annotations]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(default, rename_all = "kebab-case")]
 pub struct Annotations {
     /// The classes that an annotation may ask for.
     pub allow: Vec<Class>,
@@ -132,10 +132,121 @@ impl Default for Annotations {
 
 /// Section `[runtime]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Runtime {
     /// The OCI runtime that the wrapper becomes; empty: the first that exists of a fixed list.
     pub path: PathBuf,
+}
+
+/// What hook and wrapper use of the configuration. They pass over every section, key and class that
+/// they do not know, and over values that are not theirs: beside a newer configuration an older hook
+/// goes on. `onload-ctk` says what is wrong with such a file ([`Config::parse`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HookConfig {
+    /// What they need of `[cdi]`.
+    pub cdi: HookCdi,
+    /// What an annotation may ask for.
+    pub annotations: Annotations,
+}
+
+/// What hook and wrapper need of section `[cdi]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct HookCdi {
+    /// Path of `onload-hook` on the host.
+    pub hook_path: PathBuf,
+    /// `EF_FDTABLE_SIZE`, in descriptors.
+    pub fdtable_size: u32,
+    /// RLIMIT_MEMLOCK of containers with RDMA or vfio devices.
+    pub memlock: Memlock,
+}
+
+impl From<&Cdi> for HookCdi {
+    fn from(cdi: &Cdi) -> Self {
+        HookCdi {
+            hook_path: cdi.hook_path.clone(),
+            fdtable_size: cdi.fdtable_size,
+            memlock: cdi.memlock,
+        }
+    }
+}
+
+impl Default for HookCdi {
+    fn default() -> Self {
+        HookCdi::from(&Cdi::default())
+    }
+}
+
+impl From<&Config> for HookConfig {
+    fn from(config: &Config) -> Self {
+        HookConfig {
+            cdi: HookCdi::from(&config.cdi),
+            annotations: config.annotations.clone(),
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct HookSections {
+    cdi: HookCdi,
+    annotations: HookAnnotations,
+}
+
+/// As [`Annotations`], with classes of any version.
+#[derive(Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+struct HookAnnotations {
+    allow: Vec<String>,
+    root_with_onload: RootWithOnload,
+    on_incompatible: OnIncompatible,
+    live_devices: bool,
+}
+
+impl Default for HookAnnotations {
+    fn default() -> Self {
+        let usual = Annotations::default();
+        HookAnnotations {
+            allow: Vec::new(),
+            root_with_onload: usual.root_with_onload,
+            on_incompatible: usual.on_incompatible,
+            live_devices: usual.live_devices,
+        }
+    }
+}
+
+impl From<HookAnnotations> for Annotations {
+    fn from(read: HookAnnotations) -> Self {
+        Annotations {
+            // A class that this version does not know cannot be asked for here either.
+            allow: read
+                .allow
+                .iter()
+                .filter_map(|word| word.parse().ok())
+                .collect(),
+            root_with_onload: read.root_with_onload,
+            on_incompatible: read.on_incompatible,
+            live_devices: read.live_devices,
+        }
+    }
+}
+
+impl HookConfig {
+    /// Reads what hook and wrapper use of a configuration file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the line where the text is no TOML, or a key that they use has a value
+    /// that they do not understand.
+    pub fn parse(text: &str) -> Result<HookConfig, ConfigError> {
+        let read: HookSections = toml::from_str(text).map_err(|error| parse_error(text, &error))?;
+        let cdi = read.cdi;
+        absolute("cdi.hook-path", &cdi.hook_path)?;
+        check_fdtable_size(cdi.fdtable_size)?;
+        Ok(HookConfig {
+            cdi,
+            annotations: read.annotations.into(),
+        })
+    }
 }
 
 /// How libonload.so gets into the processes of a container.
@@ -383,14 +494,10 @@ impl Config {
     /// [`ConfigError`] names the line and the key; a key that is not known is an error, so that a
     /// typing error never silently leaves a default in force.
     pub fn parse(text: &str) -> Result<Config, ConfigError> {
-        let at = |span: Option<std::ops::Range<usize>>| line_of(text, span.map_or(0, |s| s.start));
-        let parse_error = |error: toml::de::Error| ConfigError::Parse {
-            line: at(error.span()),
-            message: first_line(error.message()),
-        };
-        let table = DeTable::parse(text).map_err(parse_error)?;
+        let failed = |error: toml::de::Error| parse_error(text, &error);
+        let table = DeTable::parse(text).map_err(failed)?;
         check_keys(text, table.get_ref())?;
-        let config: Config = toml::from_str(text).map_err(parse_error)?;
+        let config: Config = toml::from_str(text).map_err(failed)?;
         config.check()?;
         Ok(config)
     }
@@ -441,11 +548,22 @@ impl Config {
                 absolute(key, path)?;
             }
         }
-        if !(1..=16_777_216).contains(&cdi.fdtable_size) {
-            return Err(ConfigError::FdtableSize(cdi.fdtable_size));
-        }
-        Ok(())
+        check_fdtable_size(cdi.fdtable_size)
     }
+}
+
+fn parse_error(text: &str, error: &toml::de::Error) -> ConfigError {
+    ConfigError::Parse {
+        line: line_of(text, error.span().map_or(0, |span| span.start)),
+        message: first_line(error.message()),
+    }
+}
+
+fn check_fdtable_size(size: u32) -> Result<(), ConfigError> {
+    if (1..=16_777_216).contains(&size) {
+        return Ok(());
+    }
+    Err(ConfigError::FdtableSize(size))
 }
 
 fn absolute(key: &'static str, path: &std::path::Path) -> Result<(), ConfigError> {
@@ -629,6 +747,75 @@ mod tests {
             refusal("[cdi]\nhost-library-dirs = [\"/a\", \"b\"]\n"),
             "cdi.host-library-dirs must be an absolute path, not \"b\""
         );
+    }
+
+    #[test]
+    fn the_hook_passes_over_what_it_does_not_use() {
+        let newer = r#"
+            top-level = 1
+            discover = "of another type"
+            [cdi]
+            kinds = 5
+            preload = "always"
+            select-interface = true
+            memlock = 65536
+            [annotations]
+            allow = ["nic", "netdev", "bundle", "rdma"]
+            addresses = ["192.0.2.0/24"]
+            root-with-onload = "refuse"
+            [runtime]
+            path = 7
+            [environment]
+            allow = ["nic"]
+            [leases]
+            share = { rdma = 500 }
+            [log]
+            level = "debug"
+            [pools.fast]
+            class = "vfio"
+            select = { vf = "0,2-7" }
+            [[sriov]]
+            pf = "ens1"
+        "#;
+        let config = HookConfig::parse(newer).unwrap();
+        assert_eq!(config.annotations.allow, [Class::Nic, Class::Rdma]);
+        assert_eq!(config.annotations.root_with_onload, RootWithOnload::Refuse);
+        assert_eq!(config.cdi.memlock, Memlock::Bytes(65_536));
+        assert!(refusal(newer).contains("unknown key"));
+    }
+
+    #[test]
+    fn the_hook_refuses_what_it_uses_and_does_not_understand() {
+        let refusal = |text| HookConfig::parse(text).unwrap_err().to_string();
+        for (text, says) in [
+            ("[annotations]\nallow = \"nic\"\n", "line 2: "),
+            ("[annotations]\nallow = [1]\n", "line 2: "),
+            (
+                "[annotations]\n\nroot-with-onload = \"never\"\n",
+                "line 3: unknown variant",
+            ),
+            ("[annotations]\nlive-devices = \"no\"\n", "line 2: "),
+            ("annotations = 1\n", "line 1: "),
+            ("[cdi]\nmemlock = \"some\"\n", "line 2: memlock is"),
+            ("[cdi]\nfdtable-size = 0\n", "from 1 to 16777216"),
+            ("[cdi]\nhook-path = \"hook\"\n", "absolute path"),
+            (
+                "[annotations]\nallow = []\nallow = []\n",
+                "line 3: duplicate key",
+            ),
+            ("[pools\n", "line 1: "),
+        ] {
+            assert!(refusal(text).contains(says), "{text}: {}", refusal(text));
+        }
+    }
+
+    #[test]
+    fn the_hook_s_defaults_are_those_of_the_file() {
+        let whole = HookConfig::from(&Config::default());
+        assert_eq!(HookConfig::parse("").unwrap(), whole);
+        assert_eq!(HookConfig::default(), whole);
+        let shipped = include_str!("../../packaging/config.toml");
+        assert_eq!(HookConfig::parse(shipped).unwrap(), whole);
     }
 
     #[test]

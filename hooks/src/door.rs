@@ -5,12 +5,14 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use onload_cdi::raw::{RawError, RawObject};
 use onload_cdi::write::{WriteError, write_atomic};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
 use crate::bundle::{BundleError, ConfigFile};
 use crate::filter::{self, Container, FilterError, Outcome};
 use crate::host::{Host, HostError, ThisHost};
+use crate::host_root;
 use crate::live::init::InitError;
 use crate::live::record::RecordError;
 use crate::lock::{Kind, Lock, LockError, START_PATIENCE};
@@ -35,6 +37,9 @@ pub enum DoorError {
     /// The host's own files cannot be used.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// The description of a later process.
+    #[error("reading the process of `exec`: {0}")]
+    Process(String),
     /// Standard input or output.
     #[error("{action}: {error}")]
     Stream {
@@ -69,6 +74,8 @@ pub struct Edited {
     pub warnings: Vec<String>,
     /// The container that a file was written for, under [`RUN_DIR`].
     pub own: Option<ContainerId>,
+    /// As [`Outcome::guards_exec`].
+    pub guards_exec: bool,
 }
 
 impl Edited {
@@ -117,7 +124,27 @@ fn written(outcome: &Outcome, door: Door<'_>, host: &ThisHost) -> Result<Edited,
     Ok(Edited {
         warnings,
         own: outcome.file.as_ref().map(|own| own.id.clone()),
+        guards_exec: outcome.guards_exec,
     })
+}
+
+/// Takes CAP_SETUID from the description of a process that is started in a container later, where it
+/// must not come with one (runc and crun, `exec --process`).
+///
+/// # Errors
+/// [`DoorError`]; the process must then not start.
+pub fn take_setuid(process: &Path) -> Result<(), DoorError> {
+    let file = ConfigFile::open(Path::new(""), Some(process))?;
+    let scanned = file.scan()?;
+    if scanned.more {
+        return Err(DoorError::Process("it is too large".to_owned()));
+    }
+    let failed = |error: RawError| DoorError::Process(error.to_string());
+    let mut described = RawObject::parse(&scanned.kept).map_err(failed)?;
+    if host_root::take_setuid(&mut described).map_err(failed)? {
+        file.replace(&described.to_bytes())?;
+    }
+    Ok(())
 }
 
 /// What came through a stream.
@@ -195,6 +222,7 @@ pub fn explain(bundle: &Path, host: &dyn Host) -> Result<Explanation, DoorError>
     let container = Container {
         bundle,
         id: id.as_ref(),
+        sees_exec: true,
     };
     let applied = if scanned.more && scanned.asks {
         Err(FilterError::TooLarge)
@@ -447,6 +475,7 @@ mod tests {
         let container = Container {
             bundle: Path::new("/"),
             id: None,
+            sees_exec: false,
         };
         let door = Door {
             stage: crate::maker::Stage::Precreate,

@@ -11,8 +11,8 @@ use onload_cdi::config::{
     CapabilitySet, ConfigError, DeviceRule, HugepageLimit, MountEntry, OciConfig, OciHook, Rlimit,
 };
 use onload_cdi::inject::{self, InjectError, NodeInfo};
+use onload_cdi::raw::RawError;
 use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook};
-use serde::Deserialize;
 
 use crate::class::Class;
 use crate::config::{Memlock, RootWithOnload};
@@ -20,8 +20,9 @@ use crate::container_root::{ContainerRoot, RootError};
 use crate::cover::{Cover, CoverError, Covers};
 use crate::create_runtime::Orders;
 use crate::host::{Host, HostError, Privilege, Settings};
+use crate::host_root::{self, CAP_SETUID, HostRoot};
 use crate::nodes::{self, NodeError, Nodes};
-use crate::policy::{self, MEMLOCK, PolicyError};
+use crate::policy::{self, MEMLOCK, ONLOAD, PolicyError};
 use crate::preload::{self, Circumstances, HostFile, PreloadError};
 use crate::request::{Request, RequestError};
 use crate::scan;
@@ -102,6 +103,9 @@ pub struct Outcome {
     pub warnings: Vec<String>,
     /// What was given, and why.
     pub reasons: Vec<String>,
+    /// The container was judged by what its process may do, so CAP_SETUID must not come with a process
+    /// that is started in it later either.
+    pub guards_exec: bool,
 }
 
 /// The container that a configuration is for.
@@ -111,6 +115,9 @@ pub struct Container<'a> {
     pub bundle: &'a Path,
     /// Its name, where the door knows it.
     pub id: Option<&'a ContainerId>,
+    /// Whether whoever asks also sees the processes that are started in the container later: without
+    /// that, a capability that is taken from the first one would come back with the next.
+    pub sees_exec: bool,
 }
 
 /// Gives a container what its annotations ask for.
@@ -151,7 +158,7 @@ struct Filter<'a> {
 
 impl Filter<'_> {
     fn run(mut self, mut config: OciConfig, json: &[u8]) -> Result<Outcome, FilterError> {
-        self.judge(&config)?;
+        self.judge(&mut config)?;
         let (mut edits, nodes) = self.look_up()?;
         if !self.request.devices.is_empty() {
             let path = self
@@ -175,10 +182,25 @@ impl Filter<'_> {
         Ok(self.outcome)
     }
 
-    fn judge(&mut self, config: &OciConfig) -> Result<(), FilterError> {
+    fn judge(&mut self, config: &mut OciConfig) -> Result<(), FilterError> {
         let policy = &self.settings.config.annotations;
-        let is_root = counts_as_host_root(config, self.privilege, policy.root_with_onload)?;
-        let warnings = policy::judge(&self.request, policy, &self.settings.file, is_root)?;
+        let mut root = host_root::look(config, self.host)?;
+        let is_refused = policy.root_with_onload == RootWithOnload::Refuse;
+        self.outcome.guards_exec = is_refused
+            && self.container.sees_exec
+            && self.privilege.is_initial_namespace
+            && self.request.wants(&ONLOAD);
+        if self.outcome.guards_exec && root == HostRoot::ByCapability(CAP_SETUID) {
+            let in_process = |error: RawError| ConfigError::Change(error.at("process"));
+            if host_root::take_setuid(config.process_mut()).map_err(in_process)? {
+                self.outcome.warnings.push(format!(
+                    "annotation {}: {CAP_SETUID} is taken from the container, since root-with-onload = \"refuse\" and a program of the image could become the host's user 0 by it",
+                    self.key(&ONLOAD)
+                ));
+            }
+            root = host_root::look(config, self.host)?;
+        }
+        let warnings = policy::judge(&self.request, policy, &self.settings.file, &root)?;
         self.outcome.warnings.extend(warnings);
         Ok(())
     }
@@ -547,72 +569,4 @@ pub(crate) fn oci_hook(hook: &Hook) -> OciHook {
         env: list(&hook.env),
         timeout: hook.timeout,
     }
-}
-
-/// A mapping of user ids (runtime-spec, config-linux.md "User namespace mappings").
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct IdMapping {
-    #[serde(rename = "containerID")]
-    container_id: u64,
-    #[serde(rename = "hostID")]
-    host_id: u64,
-    size: u64,
-}
-
-/// Whether the container's process is the host's user 0. A user namespace whose mappings are not
-/// in sight (one that is joined) counts as none.
-fn runs_as_host_root(config: &OciConfig, privilege: Privilege) -> Result<bool, ConfigError> {
-    is_host_root(config, privilege, config.user()?.uid)
-}
-
-/// Whether a policy has to take the container for one of the host's user 0. A refusal that any
-/// set-user-ID program gets around would be none.
-pub(crate) fn counts_as_host_root(
-    config: &OciConfig,
-    privilege: Privilege,
-    policy: RootWithOnload,
-) -> Result<bool, ConfigError> {
-    match policy {
-        RootWithOnload::Refuse => can_be_host_root(config, privilege),
-        RootWithOnload::Allow | RootWithOnload::Warn => runs_as_host_root(config, privilege),
-    }
-}
-
-/// Whether the container's process is the host's user 0 or can become it: a set-user-ID program of
-/// the image is enough, unless `noNewPrivileges` takes that away (no_new_privs(7) in prctl(2)).
-fn can_be_host_root(config: &OciConfig, privilege: Privilege) -> Result<bool, ConfigError> {
-    let is_held = match config.process() {
-        Some(process) => process.read("noNewPrivileges"),
-        None => Ok(None),
-    };
-    let is_held = is_held.map_err(|error| ConfigError::Read(error.at("process")))?;
-    let ambient = config.capabilities(CapabilitySet::Ambient)?;
-    if is_held == Some(true) && !ambient.iter().any(|held| held == "CAP_SETUID") {
-        return runs_as_host_root(config, privilege);
-    }
-    Ok(runs_as_host_root(config, privilege)? || is_host_root(config, privilege, 0)?)
-}
-
-/// Whether a user of the container is the host's user 0.
-fn is_host_root(config: &OciConfig, privilege: Privilege, uid: u32) -> Result<bool, ConfigError> {
-    if !privilege.is_initial_namespace {
-        return Ok(false);
-    }
-    let uid = u64::from(uid);
-    let mappings: Vec<IdMapping> = match config.linux() {
-        Some(linux) if config.has_namespace("user")? => linux
-            .read("uidMappings")
-            .map_err(|error| ConfigError::Read(error.at("linux")))?
-            .unwrap_or_default(),
-        _ => Vec::new(),
-    };
-    let mapped = mappings.iter().find_map(|mapping| {
-        let within = uid.checked_sub(mapping.container_id)?;
-        (within < mapping.size).then(|| mapping.host_id.checked_add(within))?
-    });
-    Ok(match (mappings.is_empty(), mapped) {
-        (true, _) => uid == 0,
-        (false, host) => host == Some(0),
-    })
 }

@@ -258,6 +258,7 @@ fn precreate(config: &Path) -> Result<(), Failure> {
     let container = Container {
         bundle: &bundle,
         id: id.as_ref(),
+        sees_exec: false,
     };
     let mut output = io::stdout().lock();
     let door = Door {

@@ -1,6 +1,6 @@
 //! What the doors need to know of this host, and nothing more of it is looked at.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use onload_cdi::inject::{HostNodes, Node, NodeInfo};
@@ -9,7 +9,7 @@ use rustix::process::{Resource, geteuid, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::class::Class;
-use crate::config::{CONFIG_PATH, Config, ConfigError};
+use crate::config::{CONFIG_PATH, ConfigError, HookConfig};
 use crate::elf::{self, Summary};
 use crate::specs::{Specs, SpecsError};
 use crate::sysfs::Sysfs;
@@ -20,6 +20,9 @@ pub const PRELOAD_FILE: &str = "/usr/share/onload-ctk/ld.so.preload";
 
 /// Bytes of a configuration file that are read.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
+
+/// Bytes of a uid_map that are read: 340 lines at most (user_namespaces(7)), cut in a line it is none.
+const MAX_MAP_BYTES: u64 = 16 * 1024;
 
 /// Inode of /proc/self/ns/user in the initial user namespace (include/linux/proc_ns.h,
 /// `PROC_USER_INIT_INO`).
@@ -48,11 +51,11 @@ pub enum HostError {
     },
 }
 
-/// The operator's configuration, and the file it stands in.
+/// What the doors use of the operator's configuration, and the file it stands in.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The configuration.
-    pub config: Config,
+    pub config: HookConfig,
     /// Its file, whether there is one or not.
     pub file: PathBuf,
 }
@@ -74,7 +77,7 @@ pub struct Privilege {
 
 /// What the filter asks of a host.
 pub trait Host: NodeInfo {
-    /// The operator's configuration.
+    /// What the doors use of the operator's configuration.
     ///
     /// # Errors
     /// [`HostError`]; an absent file is none.
@@ -100,6 +103,10 @@ pub trait Host: NodeInfo {
 
     /// What a library of the host says it needs; none where it cannot be read.
     fn library(&self, path: &str) -> Option<Summary>;
+
+    /// How the user namespace of a process maps users to those of this host, as /proc/PID/uid_map has
+    /// it; none where it cannot be read.
+    fn user_map(&self, pid: u32) -> Option<String>;
 }
 
 /// This machine.
@@ -158,6 +165,12 @@ impl ThisHost {
         self.root.join(path.trim_start_matches('/'))
     }
 
+    /// Whether this process is in the initial user namespace, where user 0 is root.
+    #[must_use]
+    pub fn is_initial_namespace(&self) -> bool {
+        self.is_initial_namespace
+    }
+
     /// The files of this machine that are believed.
     #[must_use]
     pub fn trusted(&self) -> &Trusted {
@@ -169,14 +182,20 @@ impl ThisHost {
     /// # Errors
     /// [`HostError`].
     pub fn config_text(&self) -> Result<Option<String>, HostError> {
-        let file = match self.trusted.open(&self.config) {
-            Ok(file) => file,
-            Err(error) if error.is_absent() => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        String::from_utf8(file.read(MAX_CONFIG_BYTES)?)
-            .map(Some)
-            .map_err(|_| HostError::NotText(self.config.clone()))
+        let text = self.config_bytes()?.map(String::from_utf8).transpose();
+        text.map_err(|_| HostError::NotText(self.config.clone()))
+    }
+
+    /// The configuration, whether it is text or not; none where there is no file.
+    ///
+    /// # Errors
+    /// [`HostError::Trust`].
+    pub fn config_bytes(&self) -> Result<Option<Vec<u8>>, HostError> {
+        match self.trusted.open(&self.config) {
+            Ok(file) => Ok(Some(file.read(MAX_CONFIG_BYTES)?)),
+            Err(error) if error.is_absent() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The configuration file, whether there is one or not.
@@ -195,8 +214,8 @@ impl NodeInfo for ThisHost {
 impl Host for ThisHost {
     fn settings(&self) -> Result<Settings, HostError> {
         let config = match self.config_text()? {
-            None => Config::default(),
-            Some(text) => Config::parse(&text).map_err(|error| HostError::Config {
+            None => HookConfig::default(),
+            Some(text) => HookConfig::parse(&text).map_err(|error| HostError::Config {
                 path: self.config.clone(),
                 error,
             })?,
@@ -236,6 +255,13 @@ impl Host for ThisHost {
     fn library(&self, path: &str) -> Option<Summary> {
         let file = self.trusted.open(Path::new(path)).ok()?.file;
         elf::summarize_file(&file).ok()
+    }
+
+    fn user_map(&self, pid: u32) -> Option<String> {
+        let file = std::fs::File::open(self.at(&format!("/proc/{pid}/uid_map"))).ok()?;
+        let mut text = String::new();
+        file.take(MAX_MAP_BYTES).read_to_string(&mut text).ok()?;
+        Some(text)
     }
 }
 

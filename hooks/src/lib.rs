@@ -16,6 +16,7 @@ pub mod expect;
 pub mod filter;
 pub mod hook;
 pub mod host;
+pub mod host_root;
 pub mod libc_check;
 pub mod limits;
 pub mod live;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::class::Class;
 use crate::config::{Annotations, RootWithOnload};
+use crate::host_root::HostRoot;
 use crate::request::Request;
 use crate::text::Quoted;
 
@@ -53,11 +54,15 @@ pub enum PolicyError {
     },
     /// The host's root with Onload.
     #[error(
-        "annotation {key}: this container's user 0 is the host's and could map every Onload stack of the host, and root-with-onload = \"refuse\" in {file}; run it in a user namespace, or as another user with no-new-privileges"
+        "annotation {key}: {}, and root-with-onload = \"refuse\" in {file} since the host's user 0 can map every Onload stack of the host; {}",
+        .root.cause(),
+        .root.remedy()
     )]
     RootWithOnload {
         /// The annotation's key, quoted.
         key: String,
+        /// How it is the host's user 0, or becomes it.
+        root: HostRoot,
         /// The configuration file.
         file: String,
     },
@@ -71,7 +76,7 @@ pub fn judge(
     request: &Request,
     policy: &Annotations,
     file: &Path,
-    runs_as_host_root: bool,
+    root: &HostRoot,
 ) -> Result<Vec<String>, PolicyError> {
     for (class, asked) in &request.devices {
         allowed(*class, &asked.key, policy, file)?;
@@ -95,7 +100,7 @@ pub fn judge(
             key: Quoted(&asked.key).to_string(),
         });
     }
-    root_with_onload(request, policy.root_with_onload, file, runs_as_host_root)
+    root_with_onload(request, policy.root_with_onload, file, root)
 }
 
 fn allowed(class: Class, key: &str, policy: &Annotations, file: &Path) -> Result<(), PolicyError> {
@@ -120,22 +125,59 @@ fn root_with_onload(
     request: &Request,
     policy: RootWithOnload,
     file: &Path,
-    runs_as_host_root: bool,
+    root: &HostRoot,
 ) -> Result<Vec<String>, PolicyError> {
-    let asked = ONLOAD.iter().find_map(|class| request.devices.get(class));
-    let Some(asked) = asked.filter(|_| runs_as_host_root) else {
+    let Some(asked) = ONLOAD.iter().find_map(|class| request.devices.get(class)) else {
         return Ok(Vec::new());
     };
-    match policy {
-        RootWithOnload::Allow => Ok(Vec::new()),
-        RootWithOnload::Warn => Ok(vec![format!(
-            "annotation {}: this container's user 0 is the host's and can map every Onload stack of the host",
-            Quoted(&asked.key)
+    let key = Quoted(&asked.key).to_string();
+    match (policy, root) {
+        (RootWithOnload::Warn, HostRoot::Is) => Ok(vec![format!(
+            "annotation {key}: this container's user 0 is the host's and can map every Onload stack of the host"
         )]),
-        RootWithOnload::Refuse => Err(PolicyError::RootWithOnload {
-            key: Quoted(&asked.key).to_string(),
+        (RootWithOnload::Allow | RootWithOnload::Warn, _) | (_, HostRoot::No) => Ok(Vec::new()),
+        (RootWithOnload::Refuse, root) => Err(PolicyError::RootWithOnload {
+            key,
+            root: root.clone(),
             file: file.display().to_string(),
         }),
+    }
+}
+
+impl HostRoot {
+    fn cause(&self) -> String {
+        match self {
+            HostRoot::No => "this container's process is not the host's user 0".to_owned(),
+            HostRoot::Is => "this container's process is the host's user 0".to_owned(),
+            HostRoot::BySetUserId => {
+                "a set-user-ID program would make this container's user the host's user 0"
+                    .to_owned()
+            }
+            HostRoot::ByCapability(name) => {
+                format!("{name} can make this container's user the host's user 0")
+            }
+            HostRoot::Unseen(path) if path.is_empty() => {
+                "this container's user namespace has no mappings".to_owned()
+            }
+            HostRoot::Unseen(path) => format!(
+                "nobody can see which users the namespace {} maps to the host's user 0",
+                Quoted(path)
+            ),
+        }
+    }
+
+    fn remedy(&self) -> String {
+        match self {
+            HostRoot::ByCapability(name) => {
+                format!("drop {name}, or run the container in a user namespace")
+            }
+            HostRoot::Unseen(_) => {
+                "give it a user namespace of its own, or run it as another user with no-new-privileges in the host's"
+                    .to_owned()
+            }
+            _ => "run the container in a user namespace, or as another user with no-new-privileges"
+                .to_owned(),
+        }
     }
 }
 
@@ -164,7 +206,8 @@ mod tests {
         policy: &Annotations,
         root: bool,
     ) -> Result<Vec<String>, String> {
-        judge(&request(pairs), policy, Path::new("/etc/c.toml"), root)
+        let root = if root { HostRoot::Is } else { HostRoot::No };
+        judge(&request(pairs), policy, Path::new("/etc/c.toml"), &root)
             .map_err(|error| error.to_string())
     }
 
@@ -248,5 +291,35 @@ mod tests {
         }
         policy.root_with_onload = RootWithOnload::Refuse;
         verdict(&[("rdma", "all")], &policy, true).unwrap();
+    }
+
+    #[test]
+    fn every_way_to_the_host_s_root_is_refused_with_its_remedy() {
+        let mut policy = policy(&Class::ALL);
+        for (root, cause, remedy) in [
+            (HostRoot::Is, "is the host's user 0", "user namespace"),
+            (HostRoot::BySetUserId, "set-user-ID", "no-new-privileges"),
+            (
+                HostRoot::ByCapability("CAP_SYS_ADMIN"),
+                "CAP_SYS_ADMIN can make",
+                "drop CAP_SYS_ADMIN",
+            ),
+            (
+                HostRoot::Unseen("/run/userns/x".to_owned()),
+                "\"/run/userns/x\"",
+                "namespace of its own",
+            ),
+        ] {
+            let ask = request(&[("nic", "all")]);
+            let file = Path::new("/etc/c.toml");
+            policy.root_with_onload = RootWithOnload::Refuse;
+            let refused = judge(&ask, &policy, file, &root).unwrap_err().to_string();
+            for part in [cause, remedy, "root-with-onload", "/etc/c.toml"] {
+                assert!(refused.contains(part), "{refused}");
+            }
+            policy.root_with_onload = RootWithOnload::Warn;
+            let warned = judge(&ask, &policy, file, &root).unwrap();
+            assert_eq!(warned.is_empty(), root != HostRoot::Is);
+        }
     }
 }

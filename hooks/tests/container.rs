@@ -348,11 +348,16 @@ fn a_container_that_its_runtime_refuses_leaves_nothing_once_it_is_deleted() {
     let script = format!(
         "r='{WRAPPER_THERE} --root /run/runc'
          $r create -b /bundle {id} && exit 10; ls /run/onload-ctk
-         $r delete --force {id} || exit 11; ls -A /run/onload-ctk"
+         $r delete --force {id} || exit 11; ls -A /run/onload-ctk /run/onload-ctk/@runtimes"
     );
     let output = sandbox.script(&script, b"");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert_eq!(stdout(&output), format!("{id}\n"), "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output),
+        format!("@runtimes\n{id}\n/run/onload-ctk:\n@runtimes\n\n/run/onload-ctk/@runtimes:\n"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -398,12 +403,9 @@ fn two_hundred_containers_leave_nothing_behind() {
             .count(),
         mounts
     );
-    assert_eq!(
-        std::fs::read_dir(sandbox.path("/run/onload-ctk"))
-            .unwrap()
-            .count(),
-        0
-    );
+    let left = std::fs::read_dir(sandbox.path("/run/onload-ctk")).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["@runtimes"]);
     assert_eq!(
         std::fs::read_dir(sandbox.path("/bundle")).unwrap().count(),
         2

@@ -10,7 +10,7 @@ use onload_cdi::config::OciConfig;
 use onload_cdi::inject::{Node, NodeInfo, NodeKind};
 use onload_cdi::registry::SpecSource;
 use onload_hooks::class::Class;
-use onload_hooks::config::{Config, Memlock};
+use onload_hooks::config::{HookConfig, Memlock, RootWithOnload};
 use onload_hooks::elf::Summary;
 use onload_hooks::filter::{Container, FilterError, Outcome, apply};
 use onload_hooks::host::{Host, HostError, Privilege, Settings};
@@ -59,10 +59,12 @@ const CLOCKS: [&str; 2] = [
 /// A host with these specifications, and a directory for the container's root and for sysfs.
 struct FakeHost {
     dir: tempfile::TempDir,
-    config: Config,
+    config: HookConfig,
     privilege: Privilege,
     nodes: BTreeMap<String, Node>,
     has_preload_file: bool,
+    /// What /proc/41/uid_map says.
+    user_map: String,
 }
 
 impl FakeHost {
@@ -76,7 +78,7 @@ impl FakeHost {
         ] {
             std::fs::create_dir_all(dir.path().join(path)).unwrap();
         }
-        let mut config = Config::default();
+        let mut config = HookConfig::default();
         config.annotations.allow = Class::ALL.to_vec();
         let node = |major, minor| Node {
             kind: NodeKind::Char,
@@ -105,6 +107,7 @@ impl FakeHost {
                 .map(|(path, node)| (path.to_owned(), node))
                 .collect(),
             has_preload_file: true,
+            user_map: String::new(),
         };
         host.sysfs_file("infiniband_verbs/uverbs0/ibdev", "rxe0\n");
         host.sysfs_file("infiniband_verbs/uverbs0/dev", "231:192\n");
@@ -131,6 +134,7 @@ impl FakeHost {
             Container {
                 bundle: &bundle,
                 id: None,
+                sees_exec: true,
             },
             self,
         )
@@ -208,6 +212,10 @@ impl Host for FakeHost {
             is_64: true,
             ..Summary::default()
         })
+    }
+
+    fn user_map(&self, pid: u32) -> Option<String> {
+        (pid == 41).then(|| self.user_map.clone())
     }
 }
 
@@ -394,6 +402,7 @@ fn an_image_s_list_is_merged_into_a_file_that_poststop_removes() {
     let container = Container {
         bundle: &bundle,
         id: Some(&id),
+        sees_exec: true,
     };
     let outcome = apply(&json, container, &host).unwrap();
     let file = outcome.file.unwrap();
@@ -861,22 +870,176 @@ fn root_is_warned_about_unless_a_user_namespace_maps_it_away() {
     assert_eq!(host.apply(&config).unwrap().warnings.len(), 1);
 }
 
+/// A request for Onload by user 1000 with no-new-privileges, where the host's root is refused.
+fn as_plain_user() -> (FakeHost, Value) {
+    let mut host = FakeHost::new();
+    host.config.annotations.root_with_onload = RootWithOnload::Refuse;
+    let mut config = ask("nic-nodes", "all");
+    config["process"]["noNewPrivileges"] = json!(true);
+    (host, config)
+}
+
+fn joins_or_makes_users(config: &mut Value, path: Option<&str>, mappings: &[(u64, u64, u64)]) {
+    config["linux"]["namespaces"] = match path {
+        Some(path) => json!([{"type": "user", "path": path}]),
+        None => json!([{"type": "user"}]),
+    };
+    let mappings = mappings.iter().map(
+        |(inside, outside, size)| json!({"containerID": inside, "hostID": outside, "size": size}),
+    );
+    config["linux"]["uidMappings"] = mappings.collect();
+}
+
 #[test]
 fn a_user_who_can_become_root_is_refused_where_root_is() {
-    let mut host = FakeHost::new();
-    let mut config = ask("nic-nodes", "all");
-    assert_eq!(host.apply(&config).unwrap().warnings.len(), 0);
-    host.config.annotations.root_with_onload = onload_hooks::config::RootWithOnload::Refuse;
-    let message = host.refusal(&config);
-    assert!(message.contains("no-new-privileges"), "{message}");
-    config["process"]["noNewPrivileges"] = json!(true);
+    let (host, mut config) = as_plain_user();
     host.after(&config);
-    config["process"]["capabilities"] = json!({"ambient": ["CAP_SETUID"]});
-    host.refusal(&config);
     config["process"]["noNewPrivileges"] = json!(false);
-    config["linux"]["namespaces"] = json!([{"type": "user"}]);
-    config["linux"]["uidMappings"] = json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
+    assert!(host.refusal(&config).contains("no-new-privileges"));
+    config["process"]["noNewPrivileges"] = Value::Null;
+    assert!(host.refusal(&config).contains("no-new-privileges"));
+    joins_or_makes_users(&mut config, None, &[(0, 100_000, 65536)]);
     host.after(&config);
+}
+
+#[test]
+fn a_capability_that_leads_to_root_is_refused_in_every_set_but_the_bounding_one() {
+    let (host, plain) = as_plain_user();
+    for name in [
+        "CAP_SYS_ADMIN",
+        "CAP_SYS_PTRACE",
+        "cap_sys_module",
+        "17",
+        "CAP_SYS_BOOT",
+        "CAP_DAC_READ_SEARCH",
+    ] {
+        for set in ["permitted", "effective", "inheritable", "ambient"] {
+            let mut config = plain.clone();
+            config["process"]["capabilities"] = json!({set: ["CAP_KILL", name]});
+            let message = host.refusal(&config);
+            assert!(message.contains("drop CAP_"), "{name} {set}: {message}");
+        }
+    }
+    let mut config = plain;
+    let harmless = [
+        "CAP_SETGID",
+        "CAP_SETFCAP",
+        "CAP_MKNOD",
+        "CAP_NET_ADMIN",
+        "CAP_DAC_OVERRIDE",
+    ];
+    config["process"]["capabilities"] = json!({"permitted": harmless, "effective": harmless,
+        "bounding": ["CAP_SETUID", "CAP_SYS_ADMIN"]});
+    let after = host.after(&config);
+    assert_eq!(
+        after["process"]["capabilities"],
+        config["process"]["capabilities"]
+    );
+}
+
+#[test]
+fn the_capability_to_change_the_user_is_taken_where_only_programs_of_the_image_would_have_it() {
+    let (host, mut config) = as_plain_user();
+    let held = ["CAP_CHOWN", "CAP_SETUID", "CAP_KILL"];
+    config["process"]["capabilities"] = json!({"bounding": held, "effective": held, "permitted": held, "inheritable": ["cap_setuid"]});
+    let outcome = host.apply(&config).unwrap();
+    assert!(outcome.guards_exec);
+    assert!(
+        outcome
+            .warnings
+            .iter()
+            .any(|line| line.contains("CAP_SETUID is taken")),
+        "{:?}",
+        outcome.warnings
+    );
+    let after: Value = serde_json::from_slice(&outcome.config.unwrap()).unwrap();
+    let kept = ["CAP_CHOWN", "CAP_KILL"];
+    assert_eq!(
+        after["process"]["capabilities"],
+        json!({"bounding": held, "effective": kept, "permitted": kept, "inheritable": []})
+    );
+    let again = host.apply(&after).unwrap();
+    assert!(again.guards_exec && again.config.is_none() && again.warnings.is_empty());
+}
+
+#[test]
+fn the_capability_to_change_the_user_is_refused_where_the_container_itself_has_it() {
+    let (host, mut config) = as_plain_user();
+    config["process"]["capabilities"] = json!({"permitted": ["CAP_SETUID"], "inheritable": ["CAP_SETUID"], "ambient": ["CAP_SETUID"]});
+    let message = host.refusal(&config);
+    assert!(message.contains("drop CAP_SETUID"), "{message}");
+    // User 0 of the container uses what it is permitted; 5 is the host's.
+    config["process"]["user"] = json!({"uid": 0, "gid": 0});
+    config["process"]["capabilities"] = json!({"permitted": ["CAP_SETUID"]});
+    joins_or_makes_users(&mut config, None, &[(0, 100_000, 5), (5, 0, 1)]);
+    let message = host.refusal(&config);
+    assert!(message.contains("drop CAP_SETUID"), "{message}");
+}
+
+#[test]
+fn whoever_does_not_see_later_processes_refuses_the_capability_to_change_the_user() {
+    let (host, mut config) = as_plain_user();
+    config["process"]["capabilities"] = json!({"permitted": ["CAP_SETUID"]});
+    let bundle = host.dir.path().join("b");
+    let container = Container {
+        bundle: &bundle,
+        id: None,
+        sees_exec: false,
+    };
+    let json = serde_json::to_vec(&config).unwrap();
+    let message = apply(&json, container, &host).unwrap_err().to_string();
+    assert!(message.contains("drop CAP_SETUID"), "{message}");
+}
+
+#[test]
+fn every_mapping_that_holds_the_host_s_root_counts() {
+    let (host, mut config) = as_plain_user();
+    config["process"]["noNewPrivileges"] = json!(false);
+    for mappings in [
+        &[(0, 100_000, 5), (5, 0, 1)][..],
+        &[(0, 0, 65536)],
+        &[(0, 100_000, 65536), (0, 0, 1)],
+        &[(0, 4_294_967_295, 2)],
+        &[],
+    ] {
+        joins_or_makes_users(&mut config, None, mappings);
+        host.refusal(&config);
+    }
+    for mappings in [&[(0, 100_000, 65536)][..], &[(0, 0, 0), (0, 1, 65536)]] {
+        joins_or_makes_users(&mut config, None, mappings);
+        host.after(&config);
+    }
+    config["process"]["user"] = json!({"uid": 5, "gid": 5});
+    config["process"]["noNewPrivileges"] = json!(true);
+    joins_or_makes_users(&mut config, None, &[(0, 100_000, 5), (5, 0, 1)]);
+    assert!(host.refusal(&config).contains("is the host's user 0"));
+}
+
+#[test]
+fn a_joined_user_namespace_counts_by_what_the_kernel_says_of_it() {
+    let (mut host, mut config) = as_plain_user();
+    let safe = [(0, 100_000, 65536)];
+    for path in [
+        "/run/userns/pinned",
+        "/proc/42/ns/user",
+        "/proc/41/../1/ns/user",
+    ] {
+        joins_or_makes_users(&mut config, Some(path), &safe);
+        assert!(
+            host.refusal(&config).contains(path),
+            "mappings beside a path say nothing"
+        );
+    }
+    joins_or_makes_users(&mut config, Some("/proc/41/ns/user"), &safe);
+    host.refusal(&config);
+    host.user_map = "         0     100000      65536\n".to_owned();
+    config["process"]["noNewPrivileges"] = json!(false);
+    host.after(&config);
+    host.user_map = "0 100000 5\n5 0 1\n".to_owned();
+    assert!(host.refusal(&config).contains("set-user-ID"));
+    // One that is made new beside it does not hide it.
+    config["linux"]["namespaces"] = json!([{"type": "user"}, {"type": "user", "path": "/run/x"}]);
+    assert!(host.refusal(&config).contains("/run/x"));
 }
 
 /// Annotations that a host of this file can satisfy, in many combinations.

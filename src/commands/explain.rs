@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::inject::{Node, NodeInfo};
 use onload_hooks::class::Class;
-use onload_hooks::config::{CONFIG_PATH, Config};
+use onload_hooks::config::{CONFIG_PATH, Config, HookConfig};
 use onload_hooks::door;
 use onload_hooks::elf::Summary;
 use onload_hooks::host::{Host as DoorHost, HostError, Privilege, Settings, ThisHost};
@@ -26,7 +26,7 @@ use crate::printer::Printer;
 /// The bundle or the host cannot be read.
 pub fn run(global: &Global, args: &Explain, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
-    let seen = Seen::new(&host, global, config)?;
+    let seen = Seen::new(&host, global, &config)?;
     let explanation = door::explain(&args.bundle, &seen)?;
     for warning in &explanation.warnings {
         printer.warning(warning);
@@ -57,7 +57,7 @@ struct Seen<'h> {
 }
 
 impl<'h> Seen<'h> {
-    fn new(host: &'h Host, global: &Global, config: Config) -> Result<Self, HostError> {
+    fn new(host: &'h Host, global: &Global, config: &Config) -> Result<Self, HostError> {
         let standard = Path::new(CONFIG_PATH);
         let doors = match host.is_running() {
             true => ThisHost::new()?,
@@ -70,7 +70,10 @@ impl<'h> Seen<'h> {
         Ok(Seen {
             nodes: Nodes(host),
             doors,
-            settings: Settings { config, file },
+            settings: Settings {
+                config: HookConfig::from(config),
+                file,
+            },
         })
     }
 }
@@ -104,5 +107,9 @@ impl DoorHost for Seen<'_> {
 
     fn library(&self, path: &str) -> Option<Summary> {
         self.doors.library(path)
+    }
+
+    fn user_map(&self, pid: u32) -> Option<String> {
+        self.doors.user_map(pid)
     }
 }

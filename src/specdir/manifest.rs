@@ -1,4 +1,8 @@
 //! The manifest of an output directory: which of its files are ours, by their content.
+//!
+//! Another version may have written it. Fields and classes that this one does not know are passed over,
+//! and a field `version` above [`VERSION`] says that the rest is not to be understood. Version 1 is
+//! written without that field: 0.1.0 takes no field that it does not know.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +12,22 @@ use sha2::{Digest, Sha256};
 
 /// Its name; CDI readers take only names that end in .json or .yaml.
 pub const MANIFEST_NAME: &str = ".onload-ctk-manifest";
+
+/// The newest version of a manifest that is understood.
+pub const VERSION: u32 = 1;
+
+/// Why a manifest is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// It is none.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// A newer version of this program wrote it.
+    #[error(
+        "it is of version {0}, and this program understands {VERSION}; run the newer one, or remove the file"
+    )]
+    Newer(u32),
+}
 
 /// The format of specification files.
 #[derive(
@@ -55,7 +75,7 @@ impl Format {
 /// What was asked for and what was written; nothing in it differs between two runs that write the
 /// same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(rename_all = "camelCase")]
 pub struct Manifest {
     /// The format asked for.
     pub format: Format,
@@ -71,7 +91,6 @@ pub struct Manifest {
 
 /// A file of ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Written {
     /// The sha256 of its content in hexadecimal digits; two while it is being replaced.
     pub sha256: Vec<String>,
@@ -81,9 +100,18 @@ impl Manifest {
     /// Reads a manifest.
     ///
     /// # Errors
-    /// It is none, or one of another version of this program.
-    pub fn parse(bytes: &[u8]) -> Result<Manifest, serde_json::Error> {
-        serde_json::from_slice(bytes)
+    /// It is none, or one of a newer version.
+    pub fn parse(bytes: &[u8]) -> Result<Manifest, ManifestError> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            #[serde(default)]
+            version: u32,
+        }
+        let Versioned { version } = serde_json::from_slice(bytes)?;
+        if version > VERSION {
+            return Err(ManifestError::Newer(version));
+        }
+        Ok(serde_json::from_slice(bytes)?)
     }
 
     /// The manifest as it is written.
@@ -120,6 +148,46 @@ mod class_names {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<Class>, D::Error> {
-        Vec::<Class>::deserialize(input)
+        let words = Vec::<String>::deserialize(input)?;
+        Ok(words.iter().filter_map(|word| word.parse().ok()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: &str = r#"{"format":"yaml","maxCdiVersion":"0.5.0","kinds":["nic","rdma"],
+        "files":{"onload.dev-nic.yaml":{"sha256":["00"]}}}"#;
+
+    #[test]
+    fn what_another_version_says_more_is_passed_over() {
+        let plain = Manifest::parse(PLAIN.as_bytes()).unwrap();
+        assert_eq!(plain.kinds, [Class::Nic, Class::Rdma]);
+        let more = PLAIN
+            .replace(
+                "{\"format\"",
+                "{\"version\":1,\"writtenBy\":{\"a\":1},\"format\"",
+            )
+            .replace("\"nic\",", "\"netdev\",\"nic\",")
+            .replace("{\"sha256\"", "{\"label\":\"x\",\"sha256\"");
+        assert_eq!(Manifest::parse(more.as_bytes()).unwrap(), plain);
+    }
+
+    #[test]
+    fn a_newer_manifest_is_told_from_a_broken_one() {
+        let newer = PLAIN.replace("{\"format\"", "{\"version\":2,\"format\"");
+        let error = Manifest::parse(newer.as_bytes()).unwrap_err();
+        assert!(matches!(error, ManifestError::Newer(2)), "{error}");
+        for text in [
+            "",
+            "[]",
+            "{}",
+            r#"{"version":"1"}"#,
+            r#"{"format":"xml","kinds":[],"files":{}}"#,
+        ] {
+            let error = Manifest::parse(text.as_bytes()).unwrap_err();
+            assert!(matches!(error, ManifestError::Json(_)), "{text}: {error}");
+        }
     }
 }

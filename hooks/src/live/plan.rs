@@ -13,7 +13,8 @@ use crate::class::Class;
 use crate::config::{Memlock, Preload};
 use crate::create_runtime::Orders;
 use crate::filter::{self, FilterError, LookedUp};
-use crate::host::{Host, PRELOAD_FILE, Privilege, Settings};
+use crate::host::{Host, PRELOAD_FILE, Settings};
+use crate::host_root;
 use crate::nodes::Nodes;
 use crate::policy::{self, MEMLOCK};
 use crate::poststop::RUN_DIR;
@@ -207,7 +208,7 @@ pub fn decide(
         id,
         settings: &settings,
     };
-    let mut warnings = planner.judge(privilege)?;
+    let mut warnings = planner.judge(host)?;
     let found = filter::look_up(request, host)?;
     planner.refuse_requests()?;
     for (class, edits) in &found.by_class {
@@ -233,10 +234,10 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    fn judge(&self, privilege: Privilege) -> Result<Vec<String>, PlanError> {
+    fn judge(&self, host: &dyn Host) -> Result<Vec<String>, PlanError> {
         let policy = &self.settings.config.annotations;
-        let is_root = filter::counts_as_host_root(self.config, privilege, policy.root_with_onload)?;
-        let judged = policy::judge(self.request, policy, &self.settings.file, is_root);
+        let root = host_root::look(self.config, host)?;
+        let judged = policy::judge(self.request, policy, &self.settings.file, &root);
         Ok(judged.map_err(FilterError::from)?)
     }
 

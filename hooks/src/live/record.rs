@@ -1,5 +1,9 @@
 //! What is kept about a container under /run/onload-ctk/ID while it lives: what was made in its
 //! root, and what `reapply` needs.
+//!
+//! Another version may have written it. Fields that this one does not know are passed over, and a field
+//! `version` above [`VERSION`] says that the rest is not to be understood. Version 1 is written without
+//! that field: the hook of 0.1.0 takes no field of state.json that it does not know.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,6 +22,8 @@ use super::rule::Rule;
 pub const CREATED: &str = "created";
 /// What `reapply` needs.
 pub const STATE: &str = "state.json";
+/// The newest version of either that is understood.
+pub const VERSION: u32 = 1;
 /// Bytes of either that are read.
 const MAX_BYTES: u64 = 1024 * 1024;
 
@@ -34,6 +40,16 @@ pub enum RecordError {
         name: &'static str,
         /// Why.
         error: io::Error,
+    },
+    /// A newer version of this program wrote it.
+    #[error(
+        "{name} of the container is of version {version}, and this program understands {VERSION}; run the newer one, or start the container again"
+    )]
+    Newer {
+        /// The record.
+        name: &'static str,
+        /// Its version.
+        version: u32,
     },
 }
 
@@ -94,7 +110,7 @@ pub struct Created {
 
 /// What `reapply` needs to open the devices once more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct Live {
     /// The container's init.
     pub pid: u32,
@@ -136,6 +152,10 @@ pub fn read<T: serde::de::DeserializeOwned>(
     file.take(MAX_BYTES)
         .read_to_end(&mut bytes)
         .map_err(failed)?;
+    let version = version(&bytes).map_err(|error| failed(error.into()))?;
+    if version > VERSION {
+        return Err(RecordError::Newer { name, version });
+    }
     let record = serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))?;
     Ok(Some(record))
 }
@@ -162,6 +182,89 @@ pub fn read_known<T: serde::de::DeserializeOwned>(
             ));
             Ok(None)
         }
+        Err(error @ RecordError::Newer { .. }) => {
+            warnings.push(format!("{error}; it counts as none"));
+            Ok(None)
+        }
         read => read,
+    }
+}
+
+/// The version of a record; one that says none is of the first.
+fn version(bytes: &[u8]) -> Result<u32, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        #[serde(default = "first")]
+        version: u32,
+    }
+    fn first() -> u32 {
+        1
+    }
+    Ok(serde_json::from_slice::<Versioned>(bytes)?.version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text<T: serde::de::DeserializeOwned>(text: &str) -> Result<Option<T>, RecordError> {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(STATE), text).unwrap();
+        let open = File::open(dir.path()).unwrap();
+        read(&open, STATE)
+    }
+
+    const LIVE: &str = r#""pid":7,"startTime":70,"rules":[{"major":243,"minor":0,"access":"rw"}],"nodes":["/dev/onload"]"#;
+
+    #[test]
+    fn fields_of_another_version_are_passed_over() {
+        let plain: Live = read_text(&format!("{{{LIVE}}}")).unwrap().unwrap();
+        for more in [
+            r#""version":1"#,
+            r#""since":{"boot":"x"},"leases":["a"]"#,
+            r#""version":0,"rulesOfTomorrow":null"#,
+        ] {
+            let live: Live = read_text(&format!("{{{more},{LIVE}}}")).unwrap().unwrap();
+            assert_eq!(live, plain, "{more}");
+        }
+        let created: Created = read_text(
+            r#"{"version":1,"root":"/r","made":[{"path":"/a","kind":"file","mode":1}],"x":1}"#,
+        )
+        .unwrap()
+        .unwrap();
+        assert_eq!(created.made, [Made::planned(Path::new("/a"), Kind::File)]);
+    }
+
+    #[test]
+    fn a_record_of_a_newer_version_is_told_from_a_broken_one() {
+        for text in [
+            r#"{"version":2}"#.to_owned(),
+            format!("{{{LIVE},\"version\":4294967295}}"),
+        ] {
+            let error = read_text::<Live>(&text).unwrap_err();
+            assert!(
+                matches!(error, RecordError::Newer { name: STATE, .. }),
+                "{error}"
+            );
+            assert!(error.to_string().contains("understands 1"), "{error}");
+        }
+        for text in [
+            "",
+            "{",
+            "[]",
+            r#"{"version":"2"}"#,
+            r#"{"version":-1}"#,
+            r#"{"pid":7}"#,
+        ] {
+            let error = read_text::<Live>(text).unwrap_err();
+            assert!(matches!(error, RecordError::Read { .. }), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_says_no_version_as_long_as_it_is_the_first() {
+        let live: Live = read_text(&format!("{{{LIVE}}}")).unwrap().unwrap();
+        assert_eq!(serde_json::to_string(&live).unwrap(), format!("{{{LIVE}}}"));
+        assert_eq!(VERSION, 1);
     }
 }

@@ -33,12 +33,16 @@ pub struct LogTarget {
 pub struct Invocation {
     /// Where errors go.
     pub log: LogTarget,
-    /// `--root`: where the runtime keeps what it knows of containers.
-    pub root: Option<PathBuf>,
+    /// Where the runtime keeps its containers (`--root`), as it is spelled.
+    pub root: Option<OsString>,
+    /// The container that the verb is about, where there is one.
+    pub container: Option<OsString>,
     /// The container to edit, for `create` and `run`.
     pub create: Option<Create>,
-    /// The name of the container that is deleted.
-    pub delete: Option<OsString>,
+    /// Whether the container is deleted.
+    pub is_delete: bool,
+    /// The file that describes the process of an `exec`.
+    pub process: Option<PathBuf>,
     /// Whether a container comes to life: `restore` makes one as well.
     pub makes_container: bool,
 }
@@ -117,6 +121,88 @@ const CREATE_VALUES: [&str; 8] = [
     "preserve-fds",
 ];
 
+/// Verbs about one container, with the options that have a value behind them. What an option of another
+/// version has behind it may be taken for the container's name; then the container is one that nobody
+/// knows.
+const CONTAINER_VERBS: [(&str, &[&str]); 13] = [
+    ("checkpoint", &CHECKPOINT_VALUES),
+    ("delete", &[]),
+    ("events", &["interval"]),
+    (
+        "exec",
+        &[
+            "additional-gids",
+            "apparmor",
+            "c",
+            "cap",
+            "cgroup",
+            "console-socket",
+            "cwd",
+            "e",
+            "env",
+            "g",
+            "p",
+            "pid-file",
+            "pidfd-socket",
+            "preserve-fds",
+            "process",
+            "process-label",
+            "u",
+            "user",
+        ],
+    ),
+    ("kill", &[]),
+    ("pause", &[]),
+    ("ps", &["f", "format"]),
+    ("restore", &CHECKPOINT_VALUES),
+    ("resume", &[]),
+    ("start", &[]),
+    ("state", &[]),
+    (
+        "update",
+        &[
+            "blkio-weight",
+            "cpu-burst",
+            "cpu-idle",
+            "cpu-period",
+            "cpu-quota",
+            "cpu-rt-period",
+            "cpu-rt-runtime",
+            "cpu-share",
+            "cpuset-cpus",
+            "cpuset-mems",
+            "l3-cache-schema",
+            "mem-bw-schema",
+            "memory",
+            "memory-reservation",
+            "memory-swap",
+            "pids-limit",
+            "r",
+            "resources",
+        ],
+    ),
+    ("wait", &[]),
+];
+
+/// Options of `checkpoint` and `restore` that have a value behind them.
+const CHECKPOINT_VALUES: [&str; 15] = [
+    "b",
+    "bundle",
+    "console-socket",
+    "empty-ns",
+    "image-path",
+    "lsm-mount-context",
+    "lsm-profile",
+    "manage-cgroups-mode",
+    "page-server",
+    "parent-path",
+    "pid-file",
+    "pidfd-socket",
+    "preserve-fds",
+    "status-fd",
+    "work-path",
+];
+
 /// An option as it stands on the command line.
 struct Opt<'a> {
     name: &'a [u8],
@@ -172,23 +258,57 @@ pub fn parse(args: &[OsString]) -> Invocation {
                 value = words.next();
             }
         }
-        if opt.name == b"root" {
-            found.root = value.map(PathBuf::from);
-        }
-        global(&mut found.log, opt.name, value);
+        global(&mut found, opt.name, value);
     };
+    let about = CONTAINER_VERBS.iter().find(|(name, _)| verb == *name);
     if verb == "create" || verb == "run" {
-        found.create = Some(create(words));
-    } else if verb == "delete" {
-        let mut names = words.filter(|word| option(word).is_none());
-        found.delete = names.next_back().map(OsStr::to_owned);
+        let create = create(words);
+        found.container.clone_from(&create.id);
+        found.create = Some(create);
+    } else if let Some((_, values)) = about {
+        let (container, process) = one_container(words, values);
+        found.container = container;
+        found.process = process.filter(|_| verb == "exec");
     }
+    found.is_delete = verb == "delete";
     found.makes_container = found.create.is_some() || verb == "restore";
     found
 }
 
-fn global(log: &mut LogTarget, name: &[u8], value: Option<&OsStr>) {
+/// The first word that is no option and no option's value, and the value of `--process`.
+fn one_container<'a>(
+    mut words: impl Iterator<Item = &'a OsStr>,
+    values: &[&str],
+) -> (Option<OsString>, Option<PathBuf>) {
+    let mut process = None;
+    while let Some(word) = words.next() {
+        if word == "--" {
+            return (words.next().map(OsStr::to_owned), process);
+        }
+        let Some(opt) = option(word) else {
+            return (Some(word.to_owned()), process);
+        };
+        let value = match opt.value {
+            None if is_among(opt.name, values) => words.next(),
+            value => value,
+        };
+        // crun takes -pFILE as well, and runc -pid-file and -process-label.
+        let joined = word.as_bytes().strip_prefix(b"-p").filter(|_| {
+            opt.value.is_none() && !is_among(opt.name, values) && is_among(b"process", values)
+        });
+        match (opt.name, joined) {
+            (b"p" | b"process", _) => process = value.map(PathBuf::from),
+            (_, Some(joined)) => process = Some(PathBuf::from(OsStr::from_bytes(joined))),
+            _ => {}
+        }
+    }
+    (None, process)
+}
+
+fn global(found: &mut Invocation, name: &[u8], value: Option<&OsStr>) {
+    let log = &mut found.log;
     match (name, value) {
+        (b"root", Some(root)) => found.root = Some(root.to_owned()),
         (b"log", Some(path)) if !path.is_empty() => log.path = Some(PathBuf::from(path)),
         (b"log-format", Some(format)) => {
             log.format = if format == "json" {
@@ -311,10 +431,80 @@ mod tests {
             "delete -f c1",
             "delete c1 -f",
         ] {
-            assert_eq!(parsed(line).delete, Some("c1".into()), "{line}");
+            let found = parsed(line);
+            assert!(found.is_delete, "{line}");
+            assert_eq!(found.container, Some("c1".into()), "{line}");
         }
-        for line in ["delete", "kill c1", "create c1"] {
-            assert_eq!(parsed(line).delete, None, "{line}");
+        assert_eq!(parsed("delete").container, None);
+        for line in ["kill c1", "create c1"] {
+            assert!(!parsed(line).is_delete, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_container_of_every_verb_is_known() {
+        for line in [
+            "state c1",
+            "kill c1 KILL",
+            "kill --all c1 9",
+            "start c1",
+            "pause c1",
+            "resume c1",
+            "ps --format json c1 -ef",
+            "events --interval 5s --stats c1",
+            "update --resources - c1",
+            "update -r=/r c1",
+            "update --cpu-quota 5 c1",
+            "exec --process /p --detach --pid-file /pid c1",
+            "exec -t -u 1000:1000 -e A=b c1 sh delete c2",
+            "exec --tty --cap=CAP_X -- c1 ls",
+            "checkpoint --image-path /i --leave-running c1",
+            "restore --bundle /b --image-path /i -d c1",
+            "create -b /b c1",
+            "run -d -b /b c1",
+            "wait c1",
+        ] {
+            let found = parsed(&format!("--root /r {line}"));
+            assert_eq!(found.container, Some("c1".into()), "{line}");
+            assert_eq!(found.root, Some("/r".into()), "{line}");
+        }
+        for line in [
+            "",
+            "list",
+            "list -f json",
+            "features",
+            "--version",
+            "spec",
+            "info c1",
+            "state",
+        ] {
+            assert_eq!(parsed(line).container, None, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_process_of_an_exec_is_known() {
+        for line in [
+            "exec --process /p c1",
+            "exec -p /p -d c1",
+            "exec --process=/p c1",
+            "exec -process /p c1",
+            "exec -p=/p c1",
+            "exec -p/p c1",
+            "exec --pid-file /pid --process /p c1",
+        ] {
+            assert_eq!(parsed(line).process, Some("/p".into()), "{line}");
+            assert_eq!(parsed(line).container, Some("c1".into()), "{line}");
+        }
+        for line in [
+            "exec c1 -p /p",
+            "exec -pid-file /p c1",
+            "exec --process-label x c1 sh",
+            "exec --preserve-fds 1 c1",
+            "ps -p c1",
+            "state c1",
+        ] {
+            assert_eq!(parsed(line).process, None, "{line}");
         }
     }
 

@@ -4,11 +4,13 @@
 pub mod args;
 pub mod exec;
 pub mod log;
+pub mod made_by;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::stat;
+use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::bundle::ConfigFile;
@@ -20,6 +22,7 @@ use crate::poststop::{self, RUN_DIR};
 use crate::process::FAILURE;
 use crate::runtime::args::{Create, Invocation};
 use crate::runtime::log::Level;
+use crate::runtime::made_by::{Named, Record, Remembered, StateOf};
 use crate::state::ContainerId;
 use crate::trusted::TrustError;
 
@@ -47,6 +50,10 @@ enum RuntimeError {
     Itself(PathBuf),
     #[error("container {id}: {error}")]
     Door { id: String, error: Box<DoorError> },
+    #[error(
+        "remembering in {RUN_DIR} that CAP_SETUID must not come with a later process of the container: {0}; root-with-onload = \"refuse\" needs that"
+    )]
+    Unguarded(std::io::Error),
     #[error("executing {path:?}: {error}")]
     Exec {
         path: PathBuf,
@@ -68,14 +75,15 @@ pub fn main() -> i32 {
     let mut argv: Vec<OsString> = std::env::args_os().collect();
     let invocation = args::parse(argv.get(1..).unwrap_or_default());
     let error = match prepare(&invocation) {
-        Ok((path, edited)) => {
+        Ok(prepared) => {
+            let path = prepared.runtime.clone();
             match argv.first_mut() {
                 // crun chooses what it is by the name that it is called by.
                 Some(name) => *name = path.clone().into_os_string(),
                 None => argv.push(path.clone().into_os_string()),
             }
             let error = exec::become_program(&path, &argv);
-            edited.undo();
+            prepared.undo();
             RuntimeError::Exec { path, error }
         }
         Err(error) => error,
@@ -85,37 +93,170 @@ pub fn main() -> i32 {
     FAILURE
 }
 
-/// Edits the configuration where the verb asks for it; the result is the runtime to become.
-fn prepare(invocation: &Invocation) -> Result<(PathBuf, Edited), RuntimeError> {
-    let host = ThisHost::new()?;
-    let path = find(&host, invocation.makes_container)?;
-    let named = |id: &OsString| id.to_str()?.parse::<ContainerId>().ok();
-    if let Some(id) = invocation.delete.as_ref().and_then(named) {
-        let run = Path::new(RUN_DIR);
-        if poststop::forget_list(run, &id) {
-            poststop::sweep(run, Some(&id));
+/// What is known before the runtime takes over.
+struct Prepared {
+    runtime: PathBuf,
+    edited: Edited,
+    remembered: Option<Remembered>,
+}
+
+impl Prepared {
+    /// Nobody will start the container.
+    fn undo(&self) {
+        self.edited.undo();
+        if let Some(remembered) = &self.remembered {
+            remembered.undo();
         }
     }
+}
+
+/// Edits the configuration where the verb asks for it, and finds the runtime to become.
+fn prepare(invocation: &Invocation) -> Result<Prepared, RuntimeError> {
+    let host = ThisHost::new()?;
+    let named = |id: &OsString| id.to_str()?.parse::<ContainerId>().ok();
+    let id = invocation.container.as_ref().and_then(named);
+    let container = id.as_ref().map(|id| Named {
+        id,
+        root: invocation.root.as_deref(),
+    });
+    if !invocation.makes_container {
+        return Ok(Prepared {
+            runtime: look_after(invocation, container, &host)?,
+            edited: Edited::default(),
+            remembered: None,
+        });
+    }
+    let runtime = configured(&host)?;
     let mut edited = Edited::default();
     if let Some(create) = &invocation.create {
-        let id = create.id.as_ref().and_then(named);
+        let id = id.as_ref();
         let door = Door {
             stage: Stage::Runtime,
             bundle: &create.bundle,
-            root: invocation.root.as_deref(),
+            root: invocation.root.as_deref().map(Path::new),
         };
-        edited = edit(create, id.as_ref(), door, &host).map_err(|error| RuntimeError::Door {
-            id: id
-                .as_ref()
-                .map_or_else(|| "without a name".to_owned(), ToString::to_string),
+        edited = edit(create, id, door, &host).map_err(|error| RuntimeError::Door {
+            id: id.map_or_else(|| "without a name".to_owned(), ToString::to_string),
             error: Box::new(error),
         })?;
         for warning in &edited.warnings {
-            let message = format!("onload-container-runtime: {warning}");
-            log::write(&invocation.log, Level::Warning, &message);
+            warn(invocation, warning);
         }
     }
-    Ok((path, edited))
+    let remembered = remember(container, &runtime, &edited, &host)?;
+    Ok(Prepared {
+        runtime,
+        edited,
+        remembered,
+    })
+}
+
+fn warn(invocation: &Invocation, warning: &dyn std::fmt::Display) {
+    let message = format!("onload-container-runtime: {warning}");
+    log::write(&invocation.log, Level::Warning, &message);
+}
+
+/// Who is not root has no such directory, and goes on without: so does a container that needs no
+/// record where none can be written.
+fn remember(
+    container: Option<Named<'_>>,
+    runtime: &Path,
+    edited: &Edited,
+    host: &ThisHost,
+) -> Result<Option<Remembered>, RuntimeError> {
+    let record = Record {
+        runtime: runtime.to_owned(),
+        is_guarded: edited.guards_exec,
+    };
+    let written = match container {
+        Some(container) if host.is_initial_namespace() => {
+            made_by::write(host.trusted(), container, record)
+        }
+        _ => Err(Errno::PERM),
+    };
+    match written {
+        Err(error) if edited.guards_exec => {
+            edited.undo();
+            Err(RuntimeError::Unguarded(error.into()))
+        }
+        written => Ok(written.ok().flatten()),
+    }
+}
+
+/// The runtime for a verb that makes no container: the one that made the container, where that is
+/// remembered and to be believed. Nothing of it depends on the configuration.
+fn look_after(
+    invocation: &Invocation,
+    container: Option<Named<'_>>,
+    host: &ThisHost,
+) -> Result<PathBuf, RuntimeError> {
+    if let Some(container) = container.filter(|_| invocation.is_delete) {
+        let run = Path::new(RUN_DIR);
+        if poststop::forget_list(run, container.id) {
+            poststop::sweep(run, Some(container.id));
+        }
+    }
+    let found = container.and_then(|named| made_by::read(host.trusted(), named));
+    let Some(found) = found else {
+        return guess(invocation, container, host);
+    };
+    let record = &found.record;
+    if let Some(process) = invocation.process.as_deref().filter(|_| record.is_guarded) {
+        door::take_setuid(process).map_err(|error| RuntimeError::Door {
+            id: container.map_or_else(String::new, |named| named.id.to_string()),
+            error: Box::new(error),
+        })?;
+    }
+    if invocation.is_delete {
+        found.forget();
+    }
+    match judge(host, &record.runtime) {
+        Ok(runtime) => Ok(runtime),
+        Err(error) => {
+            warn(
+                invocation,
+                &format_args!("{error}, though it made the container"),
+            );
+            guess(invocation, container, host)
+        }
+    }
+}
+
+/// The runtime where none is remembered: what the configuration says, even a broken one, else the one
+/// that keeps its containers as this one is kept.
+fn guess(
+    invocation: &Invocation,
+    container: Option<Named<'_>>,
+    host: &ThisHost,
+) -> Result<PathBuf, RuntimeError> {
+    let error = match configured(host) {
+        Ok(runtime) => return Ok(runtime),
+        Err(error) => error,
+    };
+    if matches!(error, RuntimeError::NoRuntime { .. }) {
+        return Err(error);
+    }
+    let text = host.config_bytes().ok().flatten();
+    let named = text.and_then(|bytes| told(&String::from_utf8_lossy(&bytes)));
+    if let Some(runtime) = named.and_then(|named| named_or_usual(host, &named).ok()) {
+        return Ok(runtime);
+    }
+    let kind = container.map_or(StateOf::None, Named::state_of);
+    let usual = match kind {
+        StateOf::Runc => usual(host, Some("runc")),
+        StateOf::Crun => usual(host, Some("crun")),
+        StateOf::None => usual(host, None),
+        // Another runtime would find no such container, and `delete --force` would say that it is gone.
+        StateOf::Other | StateOf::Unknown => return Err(error),
+    };
+    let Ok(runtime) = usual else {
+        return Err(error);
+    };
+    warn(
+        invocation,
+        &format_args!("{error}; going on with {}", runtime.display()),
+    );
+    Ok(runtime)
 }
 
 fn edit(
@@ -143,30 +284,40 @@ fn edit(
         Container {
             bundle: &create.bundle,
             id,
+            sees_exec: true,
         },
         door,
         host,
     )
 }
 
-fn find(host: &ThisHost, makes_container: bool) -> Result<PathBuf, RuntimeError> {
-    let named =
-        match host.config_text()? {
-            None => PathBuf::new(),
-            Some(text) => match toml::from_str::<RuntimeOnly>(&text) {
-                Ok(parsed) => parsed.runtime.path,
-                Err(error) => salvage(&text).filter(|_| !makes_container).ok_or_else(|| {
-                    RuntimeError::Config {
-                        path: host.config_path().to_owned(),
-                        message: error.message().to_owned(),
-                    }
-                })?,
-            },
-        };
-    if !named.as_os_str().is_empty() {
-        return judge(host, &named);
+/// The runtime that the configuration says.
+fn configured(host: &ThisHost) -> Result<PathBuf, RuntimeError> {
+    let named = match host.config_text()? {
+        None => PathBuf::new(),
+        Some(text) => {
+            let parsed: RuntimeOnly =
+                toml::from_str(&text).map_err(|error| RuntimeError::Config {
+                    path: host.config_path().to_owned(),
+                    message: error.message().to_owned(),
+                })?;
+            parsed.runtime.path
+        }
+    };
+    named_or_usual(host, &named)
+}
+
+fn named_or_usual(host: &ThisHost, named: &Path) -> Result<PathBuf, RuntimeError> {
+    if named.as_os_str().is_empty() {
+        return usual(host, None);
     }
-    for path in RUNTIMES {
+    judge(host, named)
+}
+
+/// The first of the fixed list that exists, of that name where one is wanted.
+fn usual(host: &ThisHost, name: Option<&str>) -> Result<PathBuf, RuntimeError> {
+    let is_wanted = |path: &&&str| name.is_none_or(|name| path.rsplit('/').next() == Some(name));
+    for path in RUNTIMES.iter().filter(is_wanted) {
         match judge(host, Path::new(path)) {
             Err(RuntimeError::Trust(error)) if error.is_absent() => {}
             found => return found,
@@ -175,6 +326,14 @@ fn find(host: &ThisHost, makes_container: bool) -> Result<PathBuf, RuntimeError>
     Err(RuntimeError::NoRuntime {
         config: host.config_path().display().to_string(),
     })
+}
+
+/// The runtime that a configuration names whose other bytes may be wrong.
+fn told(text: &str) -> Option<PathBuf> {
+    match toml::from_str::<RuntimeOnly>(text) {
+        Ok(parsed) => Some(parsed.runtime.path),
+        Err(_) => salvage(text),
+    }
 }
 
 /// The runtime that a broken configuration names all the same, for verbs that only look after
@@ -236,7 +395,6 @@ mod tests {
         for text in [
             "[runtime]\npath = \"/x\n",
             "[runtime]\npath = 1\n",
-            "[runtime]\npaht = \"/x\"\n",
             "[runtime]\npath = \"/x\"\n[runtime]\npath = \"/y\"\n",
             "runtime.path = \"/x\"\n[cdi\n",
             "runtime = { path = \"/x\" }\n[cdi\n",

@@ -352,7 +352,8 @@ impl Sandbox {
         }
     }
 
-    /// Every file of the sandbox outside `/bundle` and `/run/runc`, with what it holds.
+    /// Every file of the sandbox outside `/bundle` and `/run/runc`, with what it holds. What the wrapper
+    /// remembers of containers is left out, and the directory that is made for it.
     pub fn snapshot(&self) -> Vec<(PathBuf, String)> {
         let mut entries = Vec::new();
         snapshot(self.dir.path(), self.dir.path(), &mut entries);
@@ -387,7 +388,7 @@ fn snapshot(root: &Path, dir: &Path, entries: &mut Vec<(PathBuf, String)>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         let name = path.strip_prefix(root).unwrap().to_owned();
-        if ["bundle", "run/runc", "tmp"]
+        if ["bundle", "run/runc", "run/onload-ctk/@runtimes", "tmp"]
             .iter()
             .any(|left| name == Path::new(left))
         {
@@ -403,7 +404,9 @@ fn snapshot(root: &Path, dir: &Path, entries: &mut Vec<(PathBuf, String)>) {
             String::new()
         };
         let mode = stat.permissions().mode();
-        entries.push((name, format!("{mode:o} {content}")));
+        if name != Path::new("run/onload-ctk") {
+            entries.push((name, format!("{mode:o} {content}")));
+        }
         if stat.is_dir() {
             snapshot(root, &path, entries);
         }

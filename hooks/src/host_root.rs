@@ -1,0 +1,334 @@
+//! Whether a container's process is the host's user 0, or can become it.
+//!
+//! Onload lets the host's user 0 map every stack of the host (onload
+//! `efab_thr_user_can_access_stack`), so `root-with-onload = "refuse"` has to know every way there.
+
+use onload_cdi::config::{CapabilitySet, ConfigError, OciConfig};
+use onload_cdi::raw::{RawError, RawObject};
+use serde::Deserialize;
+
+use crate::host::Host;
+
+/// The capability that lets a process take any user id.
+pub const CAP_SETUID: &str = "CAP_SETUID";
+
+/// Capabilities by which a process of another user makes itself the host's user 0, or does what only
+/// that one can, with their numbers (include/uapi/linux/capability.h). CAP_SETUID is in the set that
+/// engines give to every container; the others are given where somebody asked for them.
+const WAYS_TO_ROOT: [(&str, u32); 7] = [
+    (CAP_SETUID, 7),
+    // Mounts, namespaces, the usermode helpers of the kernel.
+    ("CAP_SYS_ADMIN", 21),
+    // Takes over a process of user 0 that an engine starts in the container.
+    ("CAP_SYS_PTRACE", 19),
+    ("CAP_SYS_MODULE", 16),
+    // Ports and the memory of the machine.
+    ("CAP_SYS_RAWIO", 17),
+    // Another kernel by kexec_load(2).
+    ("CAP_SYS_BOOT", 22),
+    // Any file of the host by open_by_handle_at(2).
+    ("CAP_DAC_READ_SEARCH", 2),
+];
+
+/// The sets from which a program can get a capability under no-new-privileges: what it gains by a
+/// file is cut to what its process was permitted before (security/commoncap.c,
+/// `cap_bprm_creds_from_file`), so the bounding set alone gives nothing.
+const HELD: [CapabilitySet; 4] = [
+    CapabilitySet::Permitted,
+    CapabilitySet::Effective,
+    CapabilitySet::Inheritable,
+    CapabilitySet::Ambient,
+];
+
+/// How near a container's process is to the host's user 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostRoot {
+    /// It is another user and stays it.
+    No,
+    /// It is the host's user 0.
+    Is,
+    /// A set-user-ID program makes it: it has no `noNewPrivileges` (prctl(2), PR_SET_NO_NEW_PRIVS).
+    BySetUserId,
+    /// It has this capability, or a file of the image can give it.
+    ByCapability(&'static str),
+    /// It joins this user namespace, and nobody can see which users that maps.
+    Unseen(String),
+}
+
+/// Looks at a configuration.
+///
+/// # Errors
+/// [`ConfigError::Read`].
+pub fn look(config: &OciConfig, host: &dyn Host) -> Result<HostRoot, ConfigError> {
+    if !host.privilege().is_initial_namespace {
+        return Ok(HostRoot::No);
+    }
+    let uid = config.user()?.uid;
+    let users = Users::of(config, host)?;
+    if users.is_root(uid) {
+        return Ok(HostRoot::Is);
+    }
+    if !users.reach_root() {
+        return Ok(HostRoot::No);
+    }
+    if let Users::Unseen(path) = users {
+        return Ok(HostRoot::Unseen(path));
+    }
+    let in_process = |error: RawError| ConfigError::Read(error.at("process"));
+    let none = RawObject::default();
+    let process = config.process().unwrap_or(&none);
+    if !has_no_new_privileges(process).map_err(in_process)? {
+        return Ok(HostRoot::BySetUserId);
+    }
+    let way = way_to_root(process).map_err(in_process)?;
+    Ok(way.map_or(HostRoot::No, HostRoot::ByCapability))
+}
+
+/// Takes CAP_SETUID from a process where it holds the capability for the programs of its image only: a
+/// user other than 0 loses what is permitted when it executes a plain program (capabilities(7)). Where
+/// it is ambient every program has it, and the container may need it. Whether it was taken.
+///
+/// # Errors
+/// [`RawError`].
+pub fn take_setuid(process: &mut RawObject) -> Result<bool, RawError> {
+    let user = process.object("user")?.unwrap_or_default();
+    let uid: Option<u32> = user.read("uid")?;
+    let Some(mut sets) = process.object("capabilities")? else {
+        return Ok(false);
+    };
+    let is_plain = uid.is_some_and(|uid| uid != 0) && has_no_new_privileges(process)?;
+    let ambient = held(&sets, CapabilitySet::Ambient)?;
+    if !is_plain || ambient.iter().any(|name| is_setuid(name)) {
+        return Ok(false);
+    }
+    let mut is_taken = false;
+    for set in HELD {
+        let mut names = held(&sets, set)?;
+        let before = names.len();
+        names.retain(|name| !is_setuid(name));
+        if names.len() < before {
+            sets.write(set.key(), &names)?;
+            is_taken = true;
+        }
+    }
+    if is_taken {
+        process.set_object("capabilities", &sets);
+    }
+    Ok(is_taken)
+}
+
+fn is_setuid(name: &str) -> bool {
+    names(name, WAYS_TO_ROOT[0])
+}
+
+fn has_no_new_privileges(process: &RawObject) -> Result<bool, RawError> {
+    Ok(process.read("noNewPrivileges")? == Some(true))
+}
+
+/// A process without `capabilities` has none (runc `finalizeNamespace`, crun `libcrun_set_caps`).
+fn way_to_root(process: &RawObject) -> Result<Option<&'static str>, RawError> {
+    let Some(sets) = process.object("capabilities")? else {
+        return Ok(None);
+    };
+    let mut all = Vec::new();
+    for set in HELD {
+        all.extend(held(&sets, set)?);
+    }
+    let way = |way: &&(&'static str, u32)| all.iter().any(|name| names(name, **way));
+    Ok(WAYS_TO_ROOT.iter().find(way).map(|(name, _)| *name))
+}
+
+fn held(sets: &RawObject, set: CapabilitySet) -> Result<Vec<String>, RawError> {
+    Ok(sets.read(set.key())?.unwrap_or_default())
+}
+
+/// Whether a word of the configuration means that capability. runc takes the name alone; crun asks
+/// libcap, which takes small letters and numbers too (cap_from_name(3)).
+fn names(word: &str, (name, number): (&str, u32)) -> bool {
+    let digits = |text: &str, radix| u32::from_str_radix(text, radix).ok();
+    let lower = word.to_ascii_lowercase();
+    let spelled = match lower.strip_prefix("0x") {
+        Some(text) => digits(text, 16),
+        None if lower.starts_with('0') => digits(&lower, 8),
+        None => digits(&lower, 10),
+    };
+    word.eq_ignore_ascii_case(name) || spelled == Some(number)
+}
+
+/// A mapping of user ids (runtime-spec, config-linux.md "User namespace mappings").
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct IdMapping {
+    #[serde(rename = "containerID")]
+    container_id: u64,
+    #[serde(rename = "hostID")]
+    host_id: u64,
+    size: u64,
+}
+
+/// User ids are 32 bits wide.
+const USERS: u64 = 1 << 32;
+
+impl IdMapping {
+    /// Whether the host's user 0 is among the users that it maps to, wherever they begin. A range that
+    /// passes the highest user id begins again at 0 for whoever counts in 32 bits.
+    fn holds_root(self) -> bool {
+        let end = self.host_id.saturating_add(self.size);
+        self.size > 0 && (self.host_id == 0 || end > USERS)
+    }
+
+    /// Whether it makes that user of the container the host's user 0.
+    fn makes_root(self, uid: u32) -> bool {
+        let within = u64::from(uid).checked_sub(self.container_id);
+        within.is_some_and(|within| {
+            let host = self.host_id.saturating_add(within);
+            within < self.size && host.is_multiple_of(USERS)
+        })
+    }
+}
+
+/// Which users of the host the container's users are.
+enum Users {
+    /// The same.
+    Hosts,
+    /// Those of a namespace with these mappings.
+    Mapped(Vec<IdMapping>),
+    /// Those of a namespace that nobody can look into.
+    Unseen(String),
+}
+
+impl Users {
+    /// The mappings of a configuration are those of a namespace that it makes new. One that it joins
+    /// has its own, whatever the configuration says beside it.
+    fn of(config: &OciConfig, host: &dyn Host) -> Result<Users, ConfigError> {
+        let paths = config.namespace_paths("user")?;
+        let Some(path) = paths.first() else {
+            return Ok(Users::Hosts);
+        };
+        if let Some(path) = paths.iter().find(|path| !path.is_empty()) {
+            let mappings = process_of(path).and_then(|pid| host.user_map(pid));
+            let mappings = mappings.and_then(|text| parse_map(&text));
+            return Ok(mappings.map_or_else(|| Users::Unseen(path.clone()), Users::Mapped));
+        }
+        let mappings: Option<Vec<IdMapping>> = match config.linux() {
+            Some(linux) => linux
+                .read("uidMappings")
+                .map_err(|error| ConfigError::Read(error.at("linux")))?,
+            None => None,
+        };
+        let mappings = mappings.filter(|mappings| !mappings.is_empty());
+        Ok(mappings.map_or_else(|| Users::Unseen(path.clone()), Users::Mapped))
+    }
+
+    fn is_root(&self, uid: u32) -> bool {
+        match self {
+            Users::Mapped(mappings) => mappings.iter().any(|mapping| mapping.makes_root(uid)),
+            Users::Hosts | Users::Unseen(_) => uid == 0,
+        }
+    }
+
+    fn reach_root(&self) -> bool {
+        match self {
+            Users::Mapped(mappings) => mappings.iter().any(|mapping| mapping.holds_root()),
+            Users::Hosts | Users::Unseen(_) => true,
+        }
+    }
+}
+
+/// The process whose user namespace a path names, as containerd writes it for the containers of a pod.
+fn process_of(path: &str) -> Option<u32> {
+    let pid = path.strip_prefix("/proc/")?.strip_suffix("/ns/user")?;
+    let is_plain = pid.bytes().all(|byte| byte.is_ascii_digit());
+    pid.parse().ok().filter(|_| is_plain)
+}
+
+/// Reads /proc/PID/uid_map (user_namespaces(7)): first user inside, first user outside, how many.
+fn parse_map(text: &str) -> Option<Vec<IdMapping>> {
+    let line = |line: &str| {
+        let mut numbers = line.split_whitespace().map(|word| word.parse::<u64>().ok());
+        let mut next = || numbers.next().flatten();
+        Some(IdMapping {
+            container_id: next()?,
+            host_id: next()?,
+            size: next()?,
+        })
+    };
+    let mappings: Option<Vec<IdMapping>> = text.lines().map(line).collect();
+    // A namespace without mappings has no users yet.
+    mappings.filter(|mappings| !mappings.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn mapping(container_id: u64, host_id: u64, size: u64) -> IdMapping {
+        IdMapping {
+            container_id,
+            host_id,
+            size,
+        }
+    }
+
+    #[test]
+    fn a_mapping_holds_the_host_s_user_0_where_its_range_does() {
+        for held in [
+            mapping(0, 0, 1),
+            mapping(5, 0, 1),
+            mapping(0, 0, 65_536),
+            mapping(0, 4_294_967_295, 2),
+            mapping(0, u64::MAX, u64::MAX),
+        ] {
+            assert!(held.holds_root(), "{held:?}");
+        }
+        for free in [
+            mapping(0, 0, 0),
+            mapping(0, 1, 65_536),
+            mapping(0, 100_000, 65_536),
+            mapping(0, 4_294_967_295, 1),
+        ] {
+            assert!(!free.holds_root(), "{free:?}");
+        }
+    }
+
+    #[test]
+    fn a_user_is_the_host_s_user_0_by_its_own_mapping() {
+        assert!(mapping(5, 0, 1).makes_root(5));
+        assert!(!mapping(5, 0, 2).makes_root(6));
+        assert!(!mapping(5, 0, 1).makes_root(0));
+        assert!(mapping(0, 4_294_967_290, 10).makes_root(6));
+    }
+
+    #[test]
+    fn a_capability_is_known_by_every_spelling_that_a_runtime_takes() {
+        for word in ["CAP_SETUID", "cap_setuid", "7", "07", "0x7"] {
+            assert!(is_setuid(word), "{word}");
+        }
+        for word in ["CAP_SETGID", "SETUID", "", "CAP_SETUID2", "6", "-7", "0x"] {
+            assert!(!is_setuid(word), "{word}");
+        }
+    }
+
+    #[test]
+    fn the_process_of_a_namespace_is_read_from_its_path() {
+        assert_eq!(process_of("/proc/41/ns/user"), Some(41));
+        for path in [
+            "/proc/self/ns/user",
+            "/proc/+1/ns/user",
+            "/proc//ns/user",
+            "/proc/1/task/1/ns/user",
+            "/run/userns/x",
+        ] {
+            assert_eq!(process_of(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_map_that_is_empty_or_no_map_tells_nothing() {
+        assert!(parse_map("").is_none());
+        assert!(parse_map("0 0\n").is_none());
+        assert!(parse_map("a b c\n").is_none());
+        let map = parse_map("         0     100000      65536\n 5 0 1\n").unwrap();
+        assert!(map[1].holds_root() && !map[0].holds_root());
+    }
+}

@@ -1,0 +1,439 @@
+//! What looks after a container reaches the runtime that made it, whatever became of the
+//! configuration meanwhile.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Output;
+
+use common::{Sandbox, WRAPPER_THERE, config, has_runc, is_root, stderr, stdout};
+use serde_json::json;
+
+const CONFIG: &str = "/etc/onload-ctk/config.toml";
+const RECORDS: &str = "/run/onload-ctk/@runtimes";
+
+/// Verbs that look after a container that there is.
+const LATER: [&str; 9] = [
+    "state c1",
+    "start c1",
+    "kill c1 KILL",
+    "exec --process /p c1",
+    "pause c1",
+    "ps --format json c1",
+    "update --resources - c1",
+    "events --stats c1",
+    "delete --force c1",
+];
+
+/// A sandbox with two runtimes that say who was reached, the first of them configured.
+fn sandbox() -> Sandbox {
+    let sandbox = Sandbox::new();
+    for name in ["one", "two"] {
+        let path = format!("/opt/onload/{name}");
+        sandbox.file(&path, format!("#!/bin/sh\necho {name} \"$@\"\n"));
+        sandbox.chmod(&path, 0o755);
+    }
+    sandbox.file("/bundle/config.json", "{}");
+    sandbox.mkdir("/run/onload-ctk");
+    names(&sandbox, "one");
+    sandbox
+}
+
+fn names(sandbox: &Sandbox, runtime: &str) {
+    let text = format!("[runtime]\npath = \"/opt/onload/{runtime}\"\n");
+    sandbox.file(CONFIG, text);
+}
+
+fn wrapper(sandbox: &Sandbox, words: &str) -> Output {
+    sandbox.script(&format!("exec timeout 20 {WRAPPER_THERE} {words}"), b"")
+}
+
+/// The runtime says these words, and we say nothing.
+fn reaches(sandbox: &Sandbox, runtime: &str, words: &str) {
+    let output = wrapper(sandbox, words);
+    let said = (stdout(&output), stderr(&output));
+    assert_eq!(said, (format!("{runtime} {words}\n"), String::new()));
+}
+
+fn refused(sandbox: &Sandbox, words: &str) -> String {
+    let output = wrapper(sandbox, words);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{words}: {message}");
+    assert_eq!(stdout(&output), "", "{words}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    message
+}
+
+fn records(sandbox: &Sandbox) -> usize {
+    fs::read_dir(sandbox.path(RECORDS)).unwrap().count()
+}
+
+/// What somebody did, in words and in deed.
+type Harm = (&'static str, fn(&Sandbox));
+
+/// Everything that somebody did to a configuration once.
+fn mishaps() -> [Harm; 8] {
+    [
+        ("others may write it", |sandbox| {
+            sandbox.chmod(CONFIG, 0o664);
+        }),
+        ("another owner", |sandbox| {
+            std::os::unix::fs::chown(sandbox.path(CONFIG), Some(1000), None).unwrap();
+        }),
+        ("a byte of Latin-1 in a comment", |sandbox| {
+            sandbox.file(
+                CONFIG,
+                b"# M\xfcller\n[runtime]\npath = \"/opt/onload/one\"\n",
+            );
+        }),
+        ("a directory in its place", |sandbox| {
+            fs::remove_file(sandbox.path(CONFIG)).unwrap();
+            sandbox.mkdir(CONFIG);
+        }),
+        ("a link to nowhere", |sandbox| {
+            fs::remove_file(sandbox.path(CONFIG)).unwrap();
+            symlink("config.toml", sandbox.path(CONFIG)).unwrap();
+        }),
+        ("its directory writable", |sandbox| {
+            sandbox.chmod("/etc/onload-ctk", 0o777);
+        }),
+        ("broken", |sandbox| {
+            sandbox.file(CONFIG, "[runtime]\npath = \"/opt/onload\n");
+        }),
+        ("a runtime that is not there", |sandbox| {
+            names(sandbox, "none");
+        }),
+    ]
+}
+
+#[test]
+fn what_runs_goes_on_whatever_became_of_the_configuration() {
+    if !is_root() {
+        return;
+    }
+    for (what, harm) in mishaps() {
+        let sandbox = sandbox();
+        for verb in LATER {
+            names(&sandbox, "one");
+            reaches(&sandbox, "one", "--root /r create -b /bundle c1");
+            harm(&sandbox);
+            let output = wrapper(&sandbox, &format!("--root /r {verb}"));
+            assert_eq!(
+                (stdout(&output), stderr(&output)),
+                (format!("one --root /r {verb}\n"), String::new()),
+                "{what}"
+            );
+            for verb in ["create -b /bundle c2", "run -b /bundle c2", "restore c2"] {
+                refused(&sandbox, &format!("--root /r {verb}"));
+            }
+            if sandbox.path(CONFIG).is_dir() {
+                fs::remove_dir(sandbox.path(CONFIG)).unwrap();
+            } else {
+                fs::remove_file(sandbox.path(CONFIG)).unwrap();
+            }
+            sandbox.chmod("/etc/onload-ctk", 0o755);
+        }
+    }
+}
+
+#[test]
+fn the_runtime_that_made_a_container_is_reached_when_the_configuration_names_another() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = sandbox();
+    for verb in [
+        "create -b /bundle c1",
+        "run -b /bundle c2",
+        "restore -b /bundle c3",
+    ] {
+        reaches(&sandbox, "one", &format!("--root /r {verb}"));
+    }
+    names(&sandbox, "two");
+    for id in ["c1", "c2", "c3"] {
+        reaches(&sandbox, "one", &format!("--root /r state {id}"));
+    }
+    // Another engine has a container of the same name.
+    reaches(&sandbox, "two", "--root /other create -b /bundle c1");
+    reaches(&sandbox, "two", "create -b /bundle c1");
+    reaches(&sandbox, "one", "--root /r kill c1");
+    reaches(&sandbox, "two", "--root /other kill c1");
+    reaches(&sandbox, "two", "--root=/other kill c1");
+    reaches(&sandbox, "two", "kill c1");
+    assert_eq!(records(&sandbox), 5);
+    reaches(&sandbox, "one", "--root /r delete c1");
+    assert_eq!(records(&sandbox), 4);
+    // That failed, for all that is known: what the configuration says is what is left.
+    reaches(&sandbox, "two", "--root /r delete c1");
+    reaches(&sandbox, "two", "--root /r state unknown");
+    reaches(&sandbox, "two", "list");
+}
+
+#[test]
+fn a_container_that_lives_is_not_taken_over_by_another_of_its_name() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = sandbox();
+    reaches(&sandbox, "one", "--root /bundle/r create -b /bundle c1");
+    names(&sandbox, "two");
+    sandbox.mkdir("/bundle/r/c1");
+    reaches(&sandbox, "two", "--root /bundle/r create -b /bundle c1");
+    reaches(&sandbox, "one", "--root /bundle/r state c1");
+    fs::remove_dir(sandbox.path("/bundle/r/c1")).unwrap();
+    reaches(&sandbox, "two", "--root /bundle/r create -b /bundle c1");
+    reaches(&sandbox, "two", "--root /bundle/r state c1");
+}
+
+#[test]
+fn a_record_is_believed_only_where_root_alone_could_have_made_it() {
+    if !is_root() {
+        return;
+    }
+    let harms: [Harm; 6] = [
+        ("others may write there", |sandbox| {
+            sandbox.chmod(RECORDS, 0o770);
+        }),
+        ("others may write above", |sandbox| {
+            sandbox.chmod("/run/onload-ctk", 0o777);
+        }),
+        ("somebody else's", |sandbox| {
+            std::os::unix::fs::chown(sandbox.path(RECORDS), Some(1000), None).unwrap();
+        }),
+        ("a link of somebody else's", |sandbox| {
+            fs::rename(sandbox.path(RECORDS), sandbox.path("/run/moved")).unwrap();
+            symlink("/run/moved", sandbox.path(RECORDS)).unwrap();
+            std::os::unix::fs::lchown(sandbox.path(RECORDS), Some(1000), None).unwrap();
+        }),
+        ("a runtime that others may write", |sandbox| {
+            sandbox.chmod("/opt/onload/one", 0o775);
+        }),
+        ("a runtime that is not there", |sandbox| {
+            fs::remove_file(sandbox.path("/opt/onload/one")).unwrap();
+        }),
+    ];
+    for (what, harm) in harms {
+        let sandbox = sandbox();
+        reaches(&sandbox, "one", "create -b /bundle c1");
+        names(&sandbox, "two");
+        harm(&sandbox);
+        let output = wrapper(&sandbox, "state c1");
+        assert_eq!(stdout(&output), "two state c1\n", "{what}");
+        let warns = what.starts_with("a runtime");
+        assert_eq!(
+            stderr(&output).lines().count(),
+            usize::from(warns),
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn a_record_of_another_version_or_without_a_path_is_none() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = sandbox();
+    reaches(&sandbox, "one", "create -b /bundle c1");
+    let dir = sandbox.path(RECORDS);
+    let record = fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(
+        fs::read_link(&record).unwrap().to_str(),
+        Some("1:/opt/onload/one")
+    );
+    names(&sandbox, "two");
+    for target in [
+        "2:/opt/onload/one",
+        "1:opt/onload/one",
+        "/opt/onload/one",
+        "1:",
+    ] {
+        fs::remove_file(&record).unwrap();
+        symlink(target, &record).unwrap();
+        reaches(&sandbox, "two", "state c1");
+    }
+    fs::remove_file(&record).unwrap();
+    fs::write(&record, "1:/opt/onload/one").unwrap();
+    reaches(&sandbox, "two", "state c1");
+}
+
+#[test]
+fn a_container_that_asks_for_nothing_starts_where_nothing_can_be_remembered() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = sandbox();
+    sandbox.file(RECORDS, "in the way");
+    reaches(&sandbox, "one", "create -b /bundle c1");
+    fs::remove_file(sandbox.path(RECORDS)).unwrap();
+    sandbox.mkdir(RECORDS);
+    sandbox.chmod(RECORDS, 0o777);
+    reaches(&sandbox, "one", "create -b /bundle c1");
+    assert_eq!(records(&sandbox), 0);
+    fs::remove_dir(sandbox.path(RECORDS)).unwrap();
+    for enter in [
+        "setpriv --reuid 1000 --regid 1000 --clear-groups",
+        "unshare --user --map-root-user",
+    ] {
+        let script = format!("{enter} {WRAPPER_THERE} create -b /bundle c1");
+        let output = sandbox.script(&script, b"");
+        assert_eq!(
+            (stdout(&output), stderr(&output)),
+            ("one create -b /bundle c1\n".to_owned(), String::new())
+        );
+        assert!(!sandbox.path(RECORDS).exists());
+    }
+}
+
+#[test]
+fn records_of_containers_that_are_gone_do_not_pile_up() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = sandbox();
+    for n in 0..20 {
+        sandbox.mkdir(&format!("/bundle/r/alive{n}"));
+    }
+    let script = format!(
+        "i=0; while test $i -lt 20; do {WRAPPER_THERE} --root /bundle/r create -b /bundle alive$i; i=$((i+1)); done
+         {WRAPPER_THERE} --root /bundle/other create -b /bundle other
+         i=0; while test $i -lt 300; do {WRAPPER_THERE} --root /bundle/r create -b /bundle gone$i; i=$((i+1))
+         touch -h -d '1 hour ago' {RECORDS}/*; done"
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(stdout(&output).lines().count(), 321, "{}", stderr(&output));
+    assert!(records(&sandbox) < 80, "{} records", records(&sandbox));
+    names(&sandbox, "two");
+    for n in 0..20 {
+        reaches(&sandbox, "one", &format!("--root /bundle/r state alive{n}"));
+    }
+    reaches(&sandbox, "one", "--root /bundle/other state other");
+}
+
+#[test]
+fn a_record_that_was_just_made_is_not_swept() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = sandbox();
+    let script = format!(
+        "i=0; while test $i -lt 40; do {WRAPPER_THERE} --root /bundle/r create -b /bundle c$i; i=$((i+1)); done"
+    );
+    sandbox.script(&script, b"");
+    assert_eq!(records(&sandbox), 40);
+}
+
+/// A container of a version that remembered nothing, and of a runtime that goes by the usual name.
+#[test]
+fn without_a_record_the_runtime_is_told_from_the_container_s_state() {
+    if !has_runc() {
+        return;
+    }
+    for (what, harm) in mishaps() {
+        if what == "a byte of Latin-1 in a comment" {
+            continue;
+        }
+        let sandbox = sandbox();
+        let asks = config(&json!({}), "while :; do read -r x < /proc/loadavg; done");
+        sandbox.bundle(&asks);
+        sandbox.file(CONFIG, "[runtime]\npath = \"/opt/onload/one\"\n");
+        harm(&sandbox);
+        let id = format!("onload-ctk-left-{}", std::process::id());
+        let script = format!(
+            "runc create -b /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
+             {WRAPPER_THERE} state {id} || exit 11
+             {WRAPPER_THERE} --log /tmp/log kill {id} KILL || exit 12
+             i=0; while runc state {id} | grep -q created && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
+             {WRAPPER_THERE} delete {id} || exit 13
+             runc state {id} 2> /dev/null && exit 14
+             cat /tmp/log"
+        );
+        let output = sandbox.script(&script, b"");
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(0), "{what}: {message}");
+        assert!(message.contains("going on with /usr/"), "{what}: {message}");
+        assert!(
+            stdout(&output).contains("going on with /usr/"),
+            "{what}: the log"
+        );
+    }
+}
+
+#[test]
+fn a_byte_that_is_no_text_does_not_hide_the_runtime() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = sandbox();
+    sandbox.file(
+        CONFIG,
+        b"# M\xfcller\n[runtime]\npath = \"/opt/onload/one\"\n",
+    );
+    reaches(&sandbox, "one", "state c1");
+    reaches(&sandbox, "one", "features");
+    assert!(refused(&sandbox, "create -b /bundle c1").contains("is not UTF-8"));
+}
+
+#[test]
+fn verbs_without_a_container_go_on_with_a_warning() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = sandbox();
+    sandbox.chmod(CONFIG, 0o664);
+    for words in [
+        "--version",
+        "--root /bundle/r list",
+        "--help",
+        "--root /bundle/r state nobody",
+    ] {
+        let output = wrapper(&sandbox, words);
+        let message = stderr(&output);
+        assert!(
+            message.starts_with(
+                "warning: onload-container-runtime: \"/etc/onload-ctk/config.toml\" has mode 0664"
+            ),
+            "{words}: {message}"
+        );
+        assert!(
+            message.contains("going on with /usr/"),
+            "{words}: {message}"
+        );
+    }
+    assert!(stdout(&wrapper(&sandbox, "--version")).contains("runc version"));
+}
+
+#[test]
+fn a_container_of_a_runtime_that_cannot_be_told_is_left_alone() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = sandbox();
+    sandbox.chmod(CONFIG, 0o664);
+    sandbox.file("/bundle/r/c1/somebody", "else's");
+    let message = refused(&sandbox, "--root /bundle/r delete --force c1");
+    assert!(message.contains("has mode 0664"), "{message}");
+    assert!(sandbox.path("/bundle/r/c1/somebody").exists());
+}
+
+#[test]
+fn the_directory_of_records_is_root_s_alone_whatever_the_umask() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = sandbox();
+    fs::remove_dir(sandbox.path("/run/onload-ctk")).unwrap();
+    let script = format!("umask 0; {WRAPPER_THERE} create -b /bundle c1");
+    sandbox.script(&script, b"");
+    let mode = |path: &str| {
+        fs::metadata(sandbox.path(path))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777
+    };
+    assert_eq!((mode("/run/onload-ctk"), mode(RECORDS)), (0o711, 0o700));
+}
