@@ -10,6 +10,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
 use rustix::io::Errno;
@@ -117,6 +118,8 @@ impl Owners {
 #[derive(Debug)]
 pub struct Trusted {
     root: OwnedFd,
+    /// Whether the root was judged; one look is enough for all ways that begin there.
+    is_judged: AtomicBool,
     owners: Owners,
 }
 
@@ -176,7 +179,11 @@ impl Trusted {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(root, flags, Mode::empty())
             .map_err(|error| open_error(root.to_owned(), error))?;
-        Ok(Trusted { root, owners })
+        Ok(Trusted {
+            root,
+            is_judged: AtomicBool::new(false),
+            owners,
+        })
     }
 
     /// Opens a regular file for reading.
@@ -239,7 +246,10 @@ impl Trusted {
         // The directories above, so that `..` needs no look at the file system.
         let mut above: Vec<OwnedFd> = Vec::new();
         let mut at = PathBuf::from("/");
-        judge(&self.owners, &at, &stat_of(&self.root, &at)?)?;
+        if !self.is_judged.load(Ordering::Relaxed) {
+            judge(&self.owners, &at, &stat_of(&self.root, &at)?)?;
+            self.is_judged.store(true, Ordering::Relaxed);
+        }
         while let Some(name) = ahead.pop() {
             if name == ".." {
                 above.pop();

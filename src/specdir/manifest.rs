@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 pub const MANIFEST_NAME: &str = ".onload-ctk-manifest";
 
 /// The newest version of a manifest that is understood.
-pub const VERSION: u32 = 1;
+const VERSION: u32 = 1;
 
 /// Why a manifest is not taken.
 #[derive(Debug, thiserror::Error)]

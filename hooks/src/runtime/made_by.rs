@@ -35,11 +35,11 @@ const GUARDED: &[u8] = b"1:guarded:";
 const MAX_ID_BYTES: usize = 200;
 
 /// One start in so many looks for records of containers that are gone; which one, its id decides.
-const SWEEP_ONE_IN: u64 = 4;
+const SWEEP_ONE_IN: u64 = 2;
 
 /// Records that are looked at then. With the former, two for each that is written: of many, no more
 /// than half can be of containers that are gone.
-const SWEEP_AT_MOST: usize = 8;
+const SWEEP_AT_MOST: usize = 4;
 
 /// Seconds that a record stays although the runtime has no such container: it may be about to make it.
 const SWEEP_AFTER: u64 = 60;
@@ -155,6 +155,12 @@ fn hash(bytes: &[u8]) -> u64 {
     })
 }
 
+/// A number that differs from one id to the next, also where they only count up: the last letter is in
+/// these bits as the others are.
+fn lot(id: &ContainerId) -> u64 {
+    hash(id.as_str().as_bytes()) >> 41
+}
+
 /// What is remembered of a container, and where.
 #[derive(Debug)]
 pub struct Remembered {
@@ -225,7 +231,7 @@ pub fn write(
         }
         made => made?,
     }
-    if hash(named.id.as_str().as_bytes()).is_multiple_of(SWEEP_ONE_IN) {
+    if lot(named.id).is_multiple_of(SWEEP_ONE_IN) {
         sweep(&dir, named);
     }
     Ok(Some(Remembered { record, dir, name }))
@@ -272,8 +278,7 @@ fn sweep(dir: &OwnedFd, own: Named<'_>) {
         names.extend(name.ends_with(&suffix).then(|| name.to_owned()));
     }
     // Another place each time, so that those who live do not hide those who are gone.
-    let place = hash(own.id.as_str().as_bytes()) / SWEEP_ONE_IN;
-    let place = usize::try_from(place).unwrap_or_default();
+    let place = usize::try_from(lot(own.id) / SWEEP_ONE_IN).unwrap_or_default();
     let from_first = names.iter().cycle().skip(place % names.len().max(1));
     for name in from_first.take(names.len().min(SWEEP_AT_MOST)) {
         let id = name.strip_suffix(&suffix).unwrap_or_default();
@@ -331,6 +336,24 @@ mod tests {
         assert_ne!(name(None), name(Some("/run/b")));
         assert_eq!(name(None), "c1@cbf29ce484222325");
         assert!(name(None).parse::<ContainerId>().is_err());
+    }
+
+    #[test]
+    fn about_every_second_start_sweeps_however_its_containers_are_called() {
+        let names: [fn(u32) -> String; 4] = [
+            |n| format!("c{n}"),
+            |n| format!("job-{}", 2 * n),
+            |n| format!("{n:064x}"),
+            |n| format!("{n}-worker"),
+        ];
+        for name in names {
+            let sweeps = (0..1000).filter(|n| {
+                let id: ContainerId = name(*n).parse().unwrap();
+                lot(&id).is_multiple_of(SWEEP_ONE_IN)
+            });
+            let count = sweeps.count();
+            assert!((350..650).contains(&count), "{}: {count}", name(7));
+        }
     }
 
     #[test]
