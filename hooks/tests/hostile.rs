@@ -669,6 +669,41 @@ fn an_annotation_of_100_megabytes_in_the_state_does_not_disturb_the_hook_of_a_sp
 }
 
 #[test]
+fn a_configuration_of_many_tiny_members_is_checked_in_little_memory() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let node = r#"{"path":"/dev/onload","type":"c","major":1,"minor":5}"#;
+    let many = |member: &str| vec![member; 16_000_000 / (member.len() + 1)].join(",");
+    for json in [
+        format!(
+            r#"{{"linux":{{"devices":[{},{node}]}}}}"#,
+            many(r#"{"path":""}"#)
+        ),
+        format!(
+            r#"{{"mounts":[{}],"linux":{{"devices":[{node}]}}}}"#,
+            many("{}")
+        ),
+        format!(
+            r#"{{"mounts":[{}],"linux":{{"devices":[{node}]}}}}"#,
+            many(r#"{"destination":"/"}"#)
+        ),
+        format!(
+            r#"{{"mounts":[{{"options":[{}]}}],"linux":{{"devices":[{node}]}}}}"#,
+            many("\"\"")
+        ),
+    ] {
+        sandbox.file("/bundle/config.json", &json);
+        let script = format!(
+            "ulimit -v 16384; exec timeout 60 {HOOK_THERE} createRuntime --expect /dev/onload=nic:onload#1:5"
+        );
+        let output = sandbox.script(&script, br#"{"id":"c","bundle":"/bundle"}"#);
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn stages_that_are_not_served_warn_and_words_that_are_none_fail() {
     if !is_root() {
         return;
