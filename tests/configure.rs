@@ -565,6 +565,16 @@ fn while_docker_has_a_container_of_the_runtime_its_entry_stays() {
 }
 
 #[test]
+fn the_name_of_a_container_never_reaches_the_terminal_as_it_is() {
+    let host = Small::with(&[(WRAPPER, "")]);
+    run(&mut host.configure("docker", &[])).done();
+    docker_container(&host, "var/lib/docker", CONTAINER, "\\u001b[2Jx", "onload");
+    let kept = run(&mut host.configure("docker", &["--remove"]));
+    assert!(kept.stdout.contains("[2Jx"), "{}", kept.stdout);
+    assert!(!kept.stdout.contains('\u{1b}'), "{}", kept.stdout);
+}
+
+#[test]
 fn containers_of_docker_are_found_below_its_own_root_and_with_user_namespaces() {
     for root in ["srv/docker", "srv/docker/100000.100000"] {
         let host = Small::with(&[(DOCKER, "{\"data-root\": \"/srv/docker\"}"), (WRAPPER, "")]);

@@ -85,8 +85,8 @@ onload_ctk_leave_runtime() {
         echo "onload-ctk: containers of the runtime \"onload\" are left, so" \
             "/usr/bin/onload-container-runtime is now a link to $runtime: they stop as before, and" \
             "start without the devices that their annotations ask for." >&2
-        echo "onload-ctk: when they are gone, take the runtime \"onload\" out of these files, if any," \
-            "and remove the link: $(onload_ctk_entries | tr '\n' ' ')" >&2
+        entries=$(onload_ctk_entries | tr '\n' ' ')
+        echo "onload-ctk: when they are gone, remove the link${entries:+ and the runtime \"onload\" in: $entries}" >&2
         return 0
     done
 }

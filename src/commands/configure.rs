@@ -17,7 +17,7 @@ use crate::engine::{
 };
 use crate::exit::Answer;
 use crate::host::{EntryKind, Host};
-use crate::printer::Printer;
+use crate::printer::{Printer, harmless};
 
 /// Where systemd's command is; PATH is the caller's.
 const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
@@ -65,7 +65,8 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     let changed = engine.carry_out(&host, &decision, printer)?;
     restart(args, changed, printer)?;
     if held.is_held() {
-        printer.print(format_args!("{}\n", engine.what_stays(&held)))?;
+        // A name may be any user's, of a container of their own podman.
+        printer.print(format_args!("{}\n", harmless(engine.what_stays(&held))))?;
         return Ok(Answer::No);
     }
     Ok(Answer::Yes)

@@ -74,7 +74,8 @@ impl fmt::Display for Held {
             let short = holder.id.get(..SHORT_ID).unwrap_or(&holder.id);
             match holder.name.as_str() {
                 "" => write!(f, "{comma} {short}")?,
-                name => write!(f, "{comma} {name} ({short})")?,
+                // A name of a user's own container may hold line ends too.
+                name => write!(f, "{comma} {} ({short})", name.escape_debug())?,
             }
         }
         let more = holders.len().saturating_sub(SHOWN);
@@ -274,6 +275,8 @@ mod tests {
             one.to_string(),
             "1 container of it is left, to be removed first: ab"
         );
+        let odd = Held::By(vec![Holder::new("ab", "a\nerror: b\u{1b}")]).to_string();
+        assert!(odd.ends_with(r"a\nerror: b\u{1b} (ab)"), "{odd}");
         let many = Held::By((0..7).map(holder).collect());
         let text = many.to_string();
         assert!(
