@@ -33,8 +33,8 @@ pub struct LogTarget {
 pub struct Invocation {
     /// Where errors go.
     pub log: LogTarget,
-    /// `--root`: where the runtime keeps what it knows of containers.
-    pub root: Option<PathBuf>,
+    /// Where the runtime keeps its containers (`--root`), as it is spelled.
+    pub root: Option<OsString>,
     /// The container to edit, for `create` and `run`.
     pub create: Option<Create>,
     /// The name of the container that is deleted.
@@ -173,7 +173,7 @@ pub fn parse(args: &[OsString]) -> Invocation {
             }
         }
         if opt.name == b"root" {
-            found.root = value.map(PathBuf::from);
+            found.root = value.map(OsStr::to_owned);
         }
         global(&mut found.log, opt.name, value);
     };

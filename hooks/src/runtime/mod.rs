@@ -102,7 +102,7 @@ fn prepare(invocation: &Invocation) -> Result<(PathBuf, Edited), RuntimeError> {
         let door = Door {
             stage: Stage::Runtime,
             bundle: &create.bundle,
-            root: invocation.root.as_deref(),
+            root: invocation.root.as_deref().map(Path::new),
         };
         edited = edit(create, id.as_ref(), door, &host).map_err(|error| RuntimeError::Door {
             id: id

@@ -91,8 +91,8 @@ def host():
         find = f"find {root} -xdev \\( {prune} \\) -prune -o -type d -printf '%p %y %m %U:%G\\n' -o -printf '%p %y %m %U:%G %s %T@ %l\\n'"
         lines += must("sh", "-c", find, timeout=300).out.splitlines()
     mounts = matrix.mounts("TARGET,SOURCE,FSTYPE,VFS-OPTIONS,PROPAGATION")
-    # The directory of our notes stays when the notes have gone.
-    return {line for line in lines if "__pycache__" not in line and not line.startswith("/run/onload-ctk d ")} | {f"mount {line}" for line in mounts}
+    # The directory of our notes stays when the notes have gone, with its lock.
+    return {line for line in lines if "__pycache__" not in line and not line.startswith(("/run/onload-ctk d ", "/run/onload-ctk/@locks"))} | {f"mount {line}" for line in mounts}
 
 
 def compare(what, before):
