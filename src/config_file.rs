@@ -7,11 +7,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use onload_cdi::write::{self, TempFile, WriteError};
+use onload_hooks::lock::{COMMAND_PATIENCE, Kind, Lock, LockError};
+use onload_hooks::poststop::RUN_DIR;
+use onload_hooks::run_dir::{LOCKS, open_private};
 use rustix::fs::{
-    FileType, FlockOperation, Gid, Mode, OFlags, Stat, Uid, XattrFlags, fchown, fgetxattr,
-    fsetxattr, fstat, openat,
+    FileType, Gid, Mode, OFlags, Stat, Uid, XattrFlags, fchown, fgetxattr, fsetxattr, fstat, openat,
 };
 use rustix::io::Errno;
+
+use crate::host::{Host, HostError};
 
 /// Bytes of a file of configuration that are read.
 const LIMIT: u64 = 4 * 1024 * 1024;
@@ -48,14 +52,6 @@ pub enum ConfigFileError {
         /// The file.
         path: PathBuf,
     },
-    /// Its directory cannot be locked.
-    #[error("locking the directory of {}: {source}", .path.display())]
-    Lock {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: Errno,
-    },
     /// The owner or label of the old file could not be given to the new one.
     #[error("giving {} the owner and label that it had: {source}", .path.display())]
     Attributes {
@@ -72,6 +68,46 @@ pub enum ConfigFileError {
         /// The name and the reason.
         source: WriteError,
     },
+}
+
+/// The lock of all files of configuration, below [`RUN_DIR`]: in their own directories others could
+/// hold it.
+const LOCK_NAME: &str = "configure";
+
+/// Why other runs of ours are not kept out.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigLockError {
+    /// The directory of the lock cannot be used.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// It cannot be closed to others.
+    #[error("opening the directory of locks {}: {source}", .path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system says.
+        source: Errno,
+    },
+    /// It cannot be locked, or somebody else holds it.
+    #[error("locking the files of configuration: {0}")]
+    Lock(#[from] LockError),
+}
+
+/// Keeps other runs of ours away from a host's files of configuration until what is returned is
+/// dropped.
+///
+/// # Errors
+/// [`ConfigLockError`], also where another process holds the lock for too long.
+pub fn lock(host: &Host) -> Result<Lock, ConfigLockError> {
+    let path = Path::new(RUN_DIR);
+    let run = host.create_directory(path)?;
+    let path = host.outside_path(&path.join(LOCKS));
+    let locks = open_private(&run, LOCKS).map_err(|source| ConfigLockError::Directory {
+        path: path.clone(),
+        source,
+    })?;
+    let kind = Kind::Exclusive;
+    Ok(Lock::take(locks, &path, LOCK_NAME, kind, COMMAND_PATIENCE)?)
 }
 
 /// The directory of a file of configuration, open.
@@ -96,19 +132,6 @@ impl ConfigDir {
     #[must_use]
     pub fn new(path: PathBuf, directory: OwnedFd) -> Self {
         ConfigDir { path, directory }
-    }
-
-    /// Keeps other runs of ours out until this is dropped.
-    ///
-    /// # Errors
-    /// [`ConfigFileError::Lock`].
-    pub fn lock(&self) -> Result<(), ConfigFileError> {
-        rustix::fs::flock(&self.directory, FlockOperation::LockExclusive).map_err(|source| {
-            ConfigFileError::Lock {
-                path: self.path.clone(),
-                source,
-            }
-        })
     }
 
     /// Reads a file; none where there is none.

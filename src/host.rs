@@ -8,6 +8,7 @@ use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+use onload_hooks::live::mountinfo::each_line;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
@@ -15,7 +16,7 @@ use crate::recording::{Recording, Seen};
 
 /// Bytes of a sysfs attribute: the kernel hands out a page at most (`Documentation/filesystems/sysfs.rst`).
 pub const ATTRIBUTE_LIMIT: u64 = 4096;
-/// Bytes of a larger text such as /proc/mounts.
+/// Bytes of a larger text such as a profile, and of what is kept of a table.
 pub const TEXT_LIMIT: u64 = 4 * 1024 * 1024;
 
 /// How often something is opened again that a rename or mount elsewhere got in the way of.
@@ -237,6 +238,48 @@ impl Host {
             }),
             Ok(_) => Ok(Some(bytes)),
             Err(error) if has_no_value(&error) => Ok(None),
+            Err(source) => Err(HostError::Read {
+                path: self.outside_path(path),
+                source,
+            }),
+        }
+    }
+
+    /// Those lines of a table of the kernel that are wanted, as bytes: names in it are whatever somebody
+    /// chose, and it may be longer than anything else that is read. None when it is not there.
+    ///
+    /// # Errors
+    /// It is there but unreadable, or more than [`TEXT_LIMIT`] would be kept: none is cut.
+    pub fn lines(
+        &self,
+        path: &Path,
+        wanted: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Option<Vec<u8>>, HostError> {
+        let Some(file) = self.open_file(path)? else {
+            return Ok(None);
+        };
+        let mut kept = Vec::new();
+        let read = each_line(file, &mut |line| {
+            if wanted(line) {
+                kept.extend_from_slice(line);
+                kept.push(b'\n');
+            }
+            if kept.len() as u64 > TEXT_LIMIT {
+                return Err(std::io::ErrorKind::FileTooLarge.into());
+            }
+            Ok(())
+        });
+        match read {
+            Ok(()) => {
+                self.note(path, |seen| seen.content = Some(kept.clone()));
+                Ok(Some(kept))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => {
+                Err(HostError::TooLong {
+                    path: self.outside_path(path),
+                    limit: TEXT_LIMIT,
+                })
+            }
             Err(source) => Err(HostError::Read {
                 path: self.outside_path(path),
                 source,

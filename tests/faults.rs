@@ -7,11 +7,12 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use common::hosts::{hugepages, rdma, vfio, x2, x3};
 use common::{Run, Tree, is_root, names_in, on, run, skipped, specs_in};
@@ -297,6 +298,180 @@ fn has_namespaces() -> bool {
     let mut unshare = Command::new("unshare");
     unshare.args(["-m", "true"]).stderr(Stdio::null());
     unshare.status().is_ok_and(|status| status.success())
+}
+
+// Locks that somebody else holds.
+
+/// A process that holds a lock on a path until it is killed.
+struct Holder(Child);
+
+impl Holder {
+    /// As another user, where this is root and that is somebody; the path has to be in reach.
+    fn new(path: &Path, user: u32) -> Self {
+        let mut flock = Command::new("flock");
+        flock.arg("--no-fork").arg(path);
+        flock.args(["sh", "-c", "echo held; exec sleep 600"]);
+        flock.stdout(Stdio::piped());
+        if is_root() {
+            flock.uid(user).gid(user);
+        }
+        let mut child = flock.spawn().unwrap();
+        let mut line = [0; 5];
+        child
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut line)
+            .unwrap();
+        assert_eq!(&line, b"held\n");
+        Holder(child)
+    }
+
+    /// How a message names it.
+    fn named(&self) -> String {
+        format!("process {} (\"sleep\") holds it", self.0.id())
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A host whose directories everybody can open, with specifications and docker configured.
+fn open_host() -> Tree {
+    let tree = x2();
+    for path in [
+        "/",
+        "/var",
+        "/var/run",
+        "/var/run/cdi",
+        "/etc",
+        "/etc/docker",
+    ] {
+        fs::create_dir_all(tree.outside(path)).unwrap();
+        fs::set_permissions(tree.outside(path), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    tree.generate();
+    tree.run(CONFIGURE).done();
+    tree
+}
+
+const CONFIGURE: &[&str] = &["runtime", "configure", "--runtime", "docker"];
+const REMOVE: &[&str] = &["runtime", "configure", "--runtime", "docker", "--remove"];
+
+#[test]
+fn a_lock_on_a_directory_that_everybody_can_open_holds_nothing_up() {
+    let tree = open_host();
+    let holders = ["/var/run/cdi", "/etc/docker", "/etc"];
+    let holders = holders.map(|path| Holder::new(&tree.outside(path), NOBODY));
+    tree.config(STATES[1]).generate();
+    tree.run(REMOVE).done();
+    tree.run(CONFIGURE).done();
+    drop(holders);
+}
+
+#[test]
+fn no_other_user_can_open_the_locks() {
+    let tree = open_host();
+    for (path, mode) in [
+        ("/var/run/cdi/.onload-ctk-lock", 0o600),
+        ("/run/onload-ctk/@locks/configure", 0o600),
+        ("/run/onload-ctk/@locks", 0o700),
+    ] {
+        let found = fs::metadata(tree.outside(path)).unwrap();
+        assert_eq!(found.permissions().mode() & 0o7777, mode, "{path}");
+    }
+}
+
+/// User 0 of a container that sees the directory can open it all the same.
+#[test]
+fn a_lock_that_is_not_freed_ends_a_command_with_a_line_that_names_its_holder() {
+    let tree = open_host();
+    let before = fs::read(tree.outside("/etc/docker/daemon.json")).unwrap();
+    let specs = tree.outside("/var/run/cdi/.onload-ctk-lock");
+    let configure = tree.outside("/run/onload-ctk/@locks/configure");
+    let own = rustix::process::geteuid().as_raw();
+    let generate = Holder::new(&specs, own);
+    let configured = Holder::new(&configure, own);
+    tree.config(STATES[1]);
+    std::thread::scope(|scope| {
+        for (args, lock, holder) in [
+            (&["cdi", "generate"][..], &specs, &generate),
+            (CONFIGURE, &configure, &configured),
+            (REMOVE, &configure, &configured),
+        ] {
+            let root = tree.root();
+            scope.spawn(move || {
+                let refusal = run(&mut on(root, args)).refused();
+                assert!(
+                    refusal.contains(&format!("{lock:?} was not free within 10 s"))
+                        && refusal.contains(&holder.named()),
+                    "{refusal}"
+                );
+            });
+        }
+    });
+    assert_eq!(
+        fs::read(tree.outside("/etc/docker/daemon.json")).unwrap(),
+        before
+    );
+    // To look needs no lock.
+    tree.run(&["cdi", "generate", "--dry-run"]).done();
+    tree.run(&["cdi", "generate", "--diff"]).done();
+    drop((generate, configured));
+    tree.generate();
+    tree.run(REMOVE).done();
+}
+
+#[test]
+fn what_is_laid_in_the_place_of_the_lock_is_told_and_left_alone() {
+    let tree = x2();
+    tree.generate();
+    let lock = tree.outside("/var/run/cdi/.onload-ctk-lock");
+    let other = tree.outside("/etc/other");
+    tree.file("/etc/other", "theirs");
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o644)).unwrap();
+    let laid: [&dyn Fn(); 3] = [
+        &|| std::os::unix::fs::symlink(&other, &lock).unwrap(),
+        &|| fs::hard_link(&other, &lock).unwrap(),
+        &|| fs::create_dir(&lock).unwrap(),
+    ];
+    for lay in laid {
+        fs::remove_file(&lock).unwrap();
+        lay();
+        let refusal = tree.run(&["cdi", "generate"]).refused();
+        assert!(
+            refusal.contains(".onload-ctk-lock") && refusal.contains("remove it"),
+            "{refusal}"
+        );
+        assert_eq!(
+            fs::metadata(&other).unwrap().permissions().mode() & 0o777,
+            0o644
+        );
+        let _ = fs::remove_dir(&lock).map(|()| fs::write(&lock, ""));
+    }
+    tree.generate();
+}
+
+#[test]
+fn a_user_locks_a_directory_of_his_own() {
+    let tree = x2();
+    let out = tree.outside("/out");
+    fs::create_dir(&out).unwrap();
+    if is_root() {
+        std::os::unix::fs::chown(&out, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let args = ["cdi", "generate", "--output-dir", out.to_str().unwrap()];
+    for _ in 0..2 {
+        run_unprivileged(&tree, &args).done();
+    }
+    let lock = fs::metadata(out.join(".onload-ctk-lock")).unwrap();
+    assert_eq!(lock.permissions().mode() & 0o7777, 0o600);
+    // Root writes there too.
+    tree.run(&args).done();
 }
 
 // Places that cannot be written.

@@ -17,6 +17,7 @@ use common::{
 use serde_json::{Value, json};
 
 const MANIFEST: &str = ".onload-ctk-manifest";
+const LOCK: &str = ".onload-ctk-lock";
 const NIC: &str = "onload.dev-nic.json";
 
 /// The specifications that a host gives, all of them.
@@ -500,7 +501,8 @@ fn a_profile_sets_what_it_and_its_imports_set() {
 // Which files are touched.
 
 #[test]
-fn files_have_mode_0644_whatever_the_umask_and_the_manifest_is_no_specification() {
+fn files_have_mode_0644_and_the_lock_0600_whatever_the_umask_and_neither_lock_nor_manifest_is_a_specification()
+ {
     let tree = x3();
     let program = env!("CARGO_BIN_EXE_onload-ctk");
     let root = tree.root().display();
@@ -515,12 +517,13 @@ fn files_have_mode_0644_whatever_the_umask_and_the_manifest_is_no_specification(
             .unwrap()
             .permissions()
             .mode();
-        assert_eq!(mode & 0o7777, 0o644, "{name}");
+        let wanted = if name == LOCK { 0o600 } else { 0o644 };
+        assert_eq!(mode & 0o7777, wanted, "{name}");
     }
     let names = names_in(&tree.specs());
-    assert_eq!(names[0], MANIFEST);
+    assert_eq!(names[..2], [LOCK, MANIFEST]);
     assert!(
-        names[1..]
+        names[2..]
             .iter()
             .all(|name| name.starts_with("onload.dev-")),
         "{names:?}"

@@ -354,7 +354,9 @@ fn a_container_that_its_runtime_refuses_leaves_nothing_once_it_is_deleted() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(
         stdout(&output),
-        format!("@runtimes\n{id}\n/run/onload-ctk:\n@runtimes\n\n/run/onload-ctk/@runtimes:\n"),
+        format!(
+            "@locks\n@runtimes\n{id}\n/run/onload-ctk:\n@locks\n@runtimes\n\n/run/onload-ctk/@runtimes:\n"
+        ),
         "{}",
         stderr(&output)
     );
@@ -404,8 +406,9 @@ fn two_hundred_containers_leave_nothing_behind() {
         mounts
     );
     let left = std::fs::read_dir(sandbox.path("/run/onload-ctk")).unwrap();
-    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["@runtimes"]);
+    let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["@locks", "@runtimes"]);
     assert_eq!(
         std::fs::read_dir(sandbox.path("/bundle")).unwrap().count(),
         2

@@ -20,12 +20,14 @@ onload_ctk_forget() {
         [ "$onload_ctk_status" -le 1 ] ||
             echo "onload-ctk: $engine keeps its configuration; see above" >&2
     done
+    rm -rf /run/onload-ctk/@locks
+    rmdir /run/onload-ctk 2>/dev/null || true
     # A host with nothing in it offers nothing: every specification of ours goes, others stay.
     [ -d /var/run/cdi ] || return 0
     empty=$(mktemp -d) || return 0
     onload-ctk --quiet --host-root "$empty" cdi generate --output-dir /var/run/cdi || true
     rmdir "$empty"
-    rm -f /var/run/cdi/.onload-ctk-manifest
+    rm -f /var/run/cdi/.onload-ctk-manifest /var/run/cdi/.onload-ctk-lock
     rmdir /var/run/cdi 2>/dev/null || true
 }
 

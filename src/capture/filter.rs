@@ -4,18 +4,21 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
+use onload_hooks::live::mountinfo::listed;
 use toml_edit::{DocumentMut, Item, TableLike, Value};
 
 /// The content of a file as it goes into a capture.
 #[must_use]
 pub fn content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {
+    if path == Path::new("/proc/mounts") {
+        return hugetlbfs_mounts(content);
+    }
     let Ok(text) = std::str::from_utf8(content) else {
         // That it is not text is all that discovery can tell.
         return vec![0xff];
     };
     let extension = path.extension().and_then(|extension| extension.to_str());
     let text = match (path.to_str(), extension) {
-        (Some("/proc/mounts"), _) => hugetlbfs_mounts(text),
         (Some("/proc/meminfo"), _) => lines_with(text, "Hugepagesize:"),
         (_, Some("opf" | "opf-fragment")) => profile(text, masked),
         _ => text.to_owned(),
@@ -29,17 +32,23 @@ fn lines_with(text: &str, prefix: &str) -> String {
 }
 
 /// The hugetlbfs among the mounts, with where they are and the size of their pages.
-fn hugetlbfs_mounts(text: &str) -> String {
-    let mounts = text.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let (path, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
-        let size = options
-            .split(',')
-            .find(|option| option.starts_with("pagesize="));
-        let size = size.map(|size| format!(",{size}")).unwrap_or_default();
-        (kind == "hugetlbfs").then(|| format!("hugetlbfs {path} hugetlbfs rw{size} 0 0\n"))
+fn hugetlbfs_mounts(table: &[u8]) -> Vec<u8> {
+    let lines = table.split(|byte| *byte == b'\n').filter_map(listed);
+    let mounts = lines.filter(|mount| mount.fs_type == b"hugetlbfs");
+    let lines = mounts.map(|mount| {
+        let mut options = mount.options.split(|byte| *byte == b',');
+        let size = options.find(|option| option.starts_with(b"pagesize="));
+        let size = size.map(|size| [b",", size].concat()).unwrap_or_default();
+        [
+            b"hugetlbfs ",
+            mount.point,
+            b" hugetlbfs rw",
+            &size,
+            b" 0 0\n",
+        ]
+        .concat()
     });
-    mounts.collect()
+    lines.collect::<Vec<Vec<u8>>>().concat()
 }
 
 /// A profile with its lines in their places, since refusals name them by number.

@@ -10,7 +10,7 @@ use onload_hooks::config::CONFIG_PATH;
 
 use super::holders;
 use crate::cli::{Configure, Global};
-use crate::config_file::{ConfigDir, ConfigFile, backup_name};
+use crate::config_file::{self, ConfigDir, ConfigFile, backup_name};
 use crate::engine::holders::Held;
 use crate::engine::{
     Action, Beside, Decision, Engine, Files, Keep, Other, RUNTIME_NAME, RUNTIME_PATH, policy,
@@ -36,6 +36,10 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
         );
     }
     let mut engine = EngineFile::open(&host, args)?;
+    // Where there is neither a file nor one to be made, nothing is locked.
+    let has_none = args.remove && args.allow.is_empty() && engine.directory.is_none();
+    let is_idle = args.dry_run || has_none;
+    let _lock = (!is_idle).then(|| config_file::lock(&host)).transpose()?;
     engine.read(&host, args)?;
     let held = engine.held(&host, args)?;
     let decision = engine.decide(args, &held)?;
@@ -86,9 +90,6 @@ impl EngineFile {
     fn open(host: &Host, args: &Configure) -> anyhow::Result<Self> {
         let path = args.runtime.file();
         let directory = open_directory(host, path)?;
-        if let Some(directory) = directory.as_ref().filter(|_| !args.dry_run) {
-            directory.lock()?;
-        }
         Ok(EngineFile {
             engine: args.runtime,
             shown: host.outside_path(path),
@@ -209,9 +210,7 @@ impl EngineFile {
         if self.directory.is_none() {
             let parent = self.engine.file().parent().unwrap_or(Path::new("/"));
             let open = host.create_directory(parent)?;
-            let directory = ConfigDir::new(host.outside_path(parent), open);
-            directory.lock()?;
-            self.directory = Some(directory);
+            self.directory = Some(ConfigDir::new(host.outside_path(parent), open));
         }
         Ok(())
     }
@@ -248,9 +247,6 @@ impl PolicyFile {
             },
         };
         if let Some(directory) = &policy.directory {
-            if !args.dry_run {
-                directory.lock()?;
-            }
             policy.file = directory.read(policy.name())?;
         }
         Ok(Some(policy))

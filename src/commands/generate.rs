@@ -193,9 +193,8 @@ fn to_directory(
 ) -> anyhow::Result<Answer> {
     let look_only = args.dry_run || args.diff;
     let directory = open_directory(host, args.output_dir.as_deref(), look_only)?;
-    if let Some(directory) = directory.as_ref().filter(|_| !look_only) {
-        directory.lock()?;
-    }
+    let written = directory.as_ref().filter(|_| !look_only);
+    let _lock = written.map(SpecDir::lock).transpose()?;
     let shown = directory_path(host, args.output_dir.as_deref());
     let plan = make_plan(directory.as_ref(), args, scope, specs, newest, printer)?;
     if args.diff {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use onload_hooks::class::Class;
+use onload_hooks::live::mountinfo::{listed, unescape};
 use serde::Serialize;
 
 use crate::discover::Probe;
@@ -16,6 +17,7 @@ const SIZES: &str = "/sys/kernel/mm/hugepages";
 const NODES: &str = "/sys/devices/system/node";
 const MOUNTS: &str = "/proc/mounts";
 const MEMINFO: &str = "/proc/meminfo";
+const HUGETLBFS: &[u8] = b"hugetlbfs";
 
 /// Huge pages of one size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -126,7 +128,8 @@ fn read_nodes(probe: &Probe<'_>) -> BTreeMap<u64, Vec<NodePages>> {
 
 /// Where hugetlbfs is mounted, by the size of its pages in KiB.
 fn read_mounts(probe: &Probe<'_>) -> BTreeMap<u64, Vec<String>> {
-    let mounts = probe.or_warn(probe.host().text(Path::new(MOUNTS)));
+    let is_hugetlbfs = |line: &[u8]| listed(line).is_some_and(|mount| mount.fs_type == HUGETLBFS);
+    let mounts = probe.or_warn(probe.host().lines(Path::new(MOUNTS), &is_hugetlbfs));
     let mounts = parse_mounts(mounts.as_deref().unwrap_or_default());
     let mut default = None;
     if mounts.iter().any(|mount| mount.size == MountSize::Default) {
@@ -173,52 +176,26 @@ enum MountSize {
 }
 
 /// The hugetlbfs among the lines of /proc/mounts (proc_pid_mounts(5)).
-fn parse_mounts(text: &str) -> Vec<Mount> {
-    let mounts = text.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let (path, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
-        (kind == "hugetlbfs").then(|| Mount {
-            path: unescape(path),
-            size: mount_size(options),
+fn parse_mounts(table: &[u8]) -> Vec<Mount> {
+    let lines = table.split(|byte| *byte == b'\n').filter_map(listed);
+    let mounts = lines.filter(|mount| mount.fs_type == HUGETLBFS);
+    mounts
+        .map(|mount| Mount {
+            path: String::from_utf8_lossy(&unescape(mount.point)).into_owned(),
+            size: mount_size(mount.options),
         })
-    });
-    mounts.collect()
+        .collect()
 }
 
-fn mount_size(options: &str) -> MountSize {
-    let mut options = options.split(',');
-    match options.find_map(|option| option.strip_prefix("pagesize=")) {
+fn mount_size(options: &[u8]) -> MountSize {
+    let mut options = options.split(|byte| *byte == b',');
+    match options.find_map(|option| option.strip_prefix(b"pagesize=")) {
         None => MountSize::Default,
-        Some(size) => parse_memory(size).map_or(MountSize::Unknown, MountSize::Kib),
+        Some(size) => std::str::from_utf8(size)
+            .ok()
+            .and_then(parse_memory)
+            .map_or(MountSize::Unknown, MountSize::Kib),
     }
-}
-
-/// White space and backslashes stand in /proc/mounts as octal numbers (`mangle` in
-/// `fs/proc_namespace.c`).
-fn unescape(field: &str) -> String {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
-    while let [first, others @ ..] = rest {
-        match (first, others) {
-            (
-                b'\\',
-                [
-                    a @ b'0'..=b'3',
-                    b @ b'0'..=b'7',
-                    c @ b'0'..=b'7',
-                    after @ ..,
-                ],
-            ) => {
-                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = after;
-            }
-            _ => {
-                bytes.push(*first);
-                rest = others;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// A size as the kernel's `memparse` takes it, in KiB: `2M`, `1024M`, `65536`.
@@ -275,8 +252,8 @@ pub(super) fn fuzz(text: &str) {
         parse_memory(text),
     );
     let lines = text.lines().count();
-    assert!(parse_mounts(text).len() <= lines);
-    assert!(unescape(text).len() <= text.len() * 3);
+    assert!(parse_mounts(text.as_bytes()).len() <= lines);
+    assert!(unescape(text.as_bytes()).len() <= text.len());
     if let Some(size) = parse_size(text) {
         assert_eq!(parse_size(&format!("hugepages-{size}kB")), Some(size));
         // A name of ours is one that the kernel takes as a page size, and a name in CDI.
@@ -473,18 +450,45 @@ mod tests {
     }
 
     #[test]
-    fn escapes_in_mount_points_are_undone() {
-        let fields = [
-            ("/plain", "/plain"),
-            ("/a\\040b\\011c\\134d", "/a b\tc\\d"),
-            ("/a\\04", "/a\\04"),
-            ("/a\\", "/a\\"),
-            ("/a\\999", "/a\\999"),
-            ("/\\303\\251", "/é"),
+    fn a_mount_whose_name_is_no_text_hides_no_other() {
+        let tree = Tree::new();
+        overall(&tree, 2048, 16, 0);
+        let mounts = [
+            &b"u@h:/ /home/u/caf\xe9 fuse.sshfs rw,nosuid,nodev 0 0\n"[..],
+            b"none /dev/hugepages hugetlbfs rw,pagesize=2M 0 0\n",
+            b"none /mnt/\xff hugetlbfs rw,pagesize=2M 0 0\n",
         ];
-        for (field, path) in fields {
-            assert_eq!(unescape(field), path);
-        }
+        tree.file(MOUNTS, mounts.concat());
+        let found = look(&tree.host());
+        assert_eq!(found.warnings, [""; 0]);
+        assert_eq!(found.devices[0].mounts, ["/dev/hugepages", "/mnt/\u{fffd}"]);
+    }
+
+    #[test]
+    fn a_table_of_mounts_of_twelve_megabytes_is_read_to_its_end() {
+        let tree = Tree::new();
+        overall(&tree, 2048, 16, 0);
+        let other = format!("tmpfs /{} tmpfs rw 0 0\n", "x".repeat(200));
+        let mut mounts = other.repeat((12 << 20) / other.len());
+        mounts.push_str("none /dev/hugepages hugetlbfs rw,pagesize=2M 0 0\n");
+        tree.file(MOUNTS, mounts);
+        let found = look(&tree.host());
+        assert_eq!(found.warnings, [""; 0]);
+        assert_eq!(found.devices[0].mounts, ["/dev/hugepages"]);
+    }
+
+    #[test]
+    fn a_table_with_more_mounts_of_hugepages_than_any_has_is_told() {
+        let tree = Tree::new();
+        overall(&tree, 2048, 16, 0);
+        let line = format!("none /{} hugetlbfs rw,pagesize=2M 0 0\n", "x".repeat(200));
+        tree.file(MOUNTS, line.repeat((5 << 20) / line.len()));
+        let found = look(&tree.host());
+        assert!(
+            found.warnings[0].contains("/proc/mounts: longer than 4194304 bytes"),
+            "{:?}",
+            found.warnings
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! An open output directory: reading what is there, and carrying out a plan.
+//! An open output directory: locking it, reading what is there, and carrying out a plan.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::write::{self, WriteError};
 use onload_hooks::class::Class;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use onload_hooks::lock::{COMMAND_PATIENCE, Kind, Lock, LockError};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::manifest::{Format, MANIFEST_NAME, Manifest};
@@ -17,6 +18,9 @@ use super::plan::{Action, Plan};
 
 /// Readers of other users, rootless engines among them, read specifications.
 const FILE_MODE: u32 = 0o644;
+/// The lock of the directory, in it since nothing is written anywhere else; CDI readers take only names
+/// that end in .json or .yaml.
+const LOCK_NAME: &str = ".onload-ctk-lock";
 /// Bytes of a file of ours that are read back.
 const FILE_LIMIT: u64 = 64 * 1024 * 1024;
 
@@ -30,7 +34,15 @@ pub struct SpecDir {
 /// Why an output directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecDirError {
-    /// It cannot be opened, made, locked or listed.
+    /// It cannot be locked, or somebody else holds it.
+    #[error("locking the directory of CDI specifications {}: {source}", .path.display())]
+    Lock {
+        /// The directory.
+        path: PathBuf,
+        /// Who holds it, or what the system says.
+        source: LockError,
+    },
+    /// It cannot be opened, made or listed.
     #[error("{action} the directory of CDI specifications {}: {source}", .path.display())]
     Directory {
         /// What was being done.
@@ -94,14 +106,18 @@ impl SpecDir {
         &self.path
     }
 
-    /// Keeps other writers of ours out until this is dropped; the kernel lets go of it when the
-    /// process ends, however it ends.
+    /// Keeps other writers of ours out until what is returned is dropped; the kernel lets go of it when
+    /// the process ends, however it ends.
     ///
     /// # Errors
-    /// The directory cannot be locked.
-    pub fn lock(&self) -> Result<(), SpecDirError> {
-        rustix::fs::flock(&self.directory, FlockOperation::LockExclusive)
-            .map_err(|source| self.error("locking", source))
+    /// [`SpecDirError::Lock`], also where another process holds it for too long.
+    pub fn lock(&self) -> Result<Lock, SpecDirError> {
+        let (dir, path) = (&self.directory, &self.path);
+        let lock = Lock::take(dir, path, LOCK_NAME, Kind::Exclusive, COMMAND_PATIENCE);
+        lock.map_err(|source| SpecDirError::Lock {
+            path: path.clone(),
+            source,
+        })
     }
 
     /// The files of our names: their content, none for what is no regular file.

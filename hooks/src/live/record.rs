@@ -53,6 +53,17 @@ pub enum RecordError {
     },
 }
 
+impl RecordError {
+    /// Whether the file could not be read or written, rather than not be understood.
+    fn is_of_the_system(&self) -> bool {
+        let unknown = [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof];
+        match self {
+            RecordError::Read { error, .. } => !unknown.contains(&error.kind()),
+            error => matches!(error, RecordError::Write(_)),
+        }
+    }
+}
+
 /// A file or a directory; device nodes are mounted onto files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -171,15 +182,8 @@ pub fn read_known<T: serde::de::DeserializeOwned>(
     warnings: &mut Vec<String>,
 ) -> Result<Option<T>, RecordError> {
     match read(dir, name) {
-        Err(RecordError::Read { error, .. })
-            if matches!(
-                error.kind(),
-                io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
-            ) =>
-        {
-            warnings.push(format!(
-                "{name} of the container is not understood ({error}), so it is of another version and counts as none"
-            ));
+        Err(error) if !error.is_of_the_system() => {
+            warnings.push(format!("{error}; it counts as none"));
             Ok(None)
         }
         Err(error @ RecordError::Newer { .. }) => {
