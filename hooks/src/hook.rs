@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
+use crate::caller;
 use crate::config::CONFIG_PATH;
 use crate::create_runtime::{self, CreateRuntimeError, Orders, OrdersError};
 use crate::door::{self, DoorError, Streamed};
@@ -203,8 +204,9 @@ fn create_runtime(stage: &'static str, args: &[OsString], config: &Path) -> Resu
     if orders.is_empty() {
         return by_annotation(stage, config);
     }
-    let state = State::read(BufReader::new(io::stdin().lock()), true)
+    let mut state = State::read(BufReader::new(io::stdin().lock()), true)
         .map_err(|error| Failure::new(stage, "", error))?;
+    caller::mend_bundle(&mut state);
     let warning = create_runtime::run(&orders, &state, &Sysfs::default())
         .map_err(|error| Failure::new(stage, &subject(&state), error))?;
     warn(stage, &subject(&state), warning.as_slice());
@@ -226,11 +228,12 @@ fn by_annotation(stage: &'static str, config: &Path) -> Result<(), Failure> {
             DoorError::from(FilterError::TooLarge),
         ));
     }
-    let state =
+    let mut state =
         State::read(&scanned.kept[..], true).map_err(|error| Failure::new(stage, "", error))?;
     if state.is_stopped {
         return clean_up(&state);
     }
+    caller::mend_bundle(&mut state);
     let warnings = live::inject(&state, config)
         .map_err(|error| Failure::new(stage, &subject(&state), error))?;
     warn(stage, &subject(&state), &warnings);

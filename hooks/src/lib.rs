@@ -4,6 +4,7 @@
 //! free of everything that takes its orders from an environment.
 
 pub mod bundle;
+mod caller;
 pub mod class;
 pub mod config;
 pub mod container_root;

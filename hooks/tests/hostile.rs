@@ -668,6 +668,38 @@ fn an_annotation_of_100_megabytes_in_the_state_does_not_disturb_the_hook_of_a_sp
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
+/// As crun 1.21 calls it for a container in a user namespace that has devices.
+#[test]
+fn a_bundle_that_the_state_has_lost_is_the_one_on_the_runtime_s_command_line() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.bundle(&json!({"linux": {"devices": [{"path": "/dev/onload", "type": "c", "major": 1, "minor": 5}]}}));
+    let state = br#"{"id":"c","bundle":"/"}"#;
+    let call = |expect: &str, id: &str| {
+        let hook = format!("{HOOK_THERE} createRuntime --expect {expect}; exit $?");
+        let script = format!("exec sh -c '{hook}' create --bundle /bundle {id}");
+        sandbox.script(&script, state)
+    };
+    let right = "/dev/onload=nic:onload#1:5";
+    let output = call(right, "c");
+    assert!(output.status.success(), "{}", stderr(&output));
+    sandbox.driver("onload", "1:7");
+    let output = call(right, "c");
+    assert!(stderr(&output).contains("the node is 1:5 but the kernel's onload is 1:7"));
+    let output = call(right, "other");
+    assert!(
+        stderr(&output).contains("reading \"/config.json\""),
+        "{}",
+        stderr(&output)
+    );
+    // The root's own is a bundle like any other.
+    sandbox.file("/config.json", "{}");
+    let output = call(right, "c");
+    assert!(stderr(&output).contains("config.json has no such node"));
+}
+
 #[test]
 fn a_configuration_of_many_tiny_members_is_checked_in_little_memory() {
     if !is_root() {

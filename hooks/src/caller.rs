@@ -1,0 +1,94 @@
+//! The runtime that calls a hook, as far as its command line tells what it should have told.
+//!
+//! crun (1.21) writes its working directory into the state as the bundle. To make device nodes
+//! for a container in a user namespace of its own it leaves its mount namespace and comes back
+//! (src/libcrun/linux.c, `prepare_and_send_dev_mounts`), and setns(2) leads to `/`: the bundle of
+//! such a container is `/` in the state.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::runtime::args;
+use crate::state::{ContainerId, State};
+
+/// Puts the bundle into a state that has lost it, if the caller's command line tells it.
+pub(crate) fn mend_bundle(state: &mut State) {
+    let root = Path::new("/");
+    if state.bundle != root || root.join("config.json").exists() {
+        return;
+    }
+    let caller = std::os::unix::process::parent_id();
+    let Ok(words) = fs::read(format!("/proc/{caller}/cmdline")) else {
+        return;
+    };
+    if let Some(bundle) = bundle_of(&words, &state.id) {
+        state.bundle = bundle;
+    }
+}
+
+/// The bundle in a command line as procfs has it, if it makes that container.
+fn bundle_of(words: &[u8], id: &ContainerId) -> Option<PathBuf> {
+    let words: Vec<OsString> = words
+        .split(|byte| *byte == 0)
+        .skip(1)
+        .filter(|word| !word.is_empty())
+        .map(|word| OsStr::from_bytes(word).to_owned())
+        .collect();
+    let create = args::parse(&words).create?;
+    let same = create.id.is_some_and(|named| named == id.as_str());
+    (same && create.config.is_none() && create.bundle.is_absolute()).then_some(create.bundle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(words: &[&str]) -> Option<PathBuf> {
+        let line: Vec<u8> = words
+            .iter()
+            .flat_map(|word| word.bytes().chain([0]))
+            .collect();
+        bundle_of(&line, &"c1".parse().unwrap())
+    }
+
+    #[test]
+    fn the_bundle_that_a_runtime_was_given_is_found() {
+        let podman = [
+            "/usr/bin/crun",
+            "--systemd-cgroup",
+            "create",
+            "--bundle",
+            "/var/lib/b",
+            "--pid-file",
+            "/run/pid",
+            "c1",
+        ];
+        assert_eq!(found(&podman), Some("/var/lib/b".into()));
+        assert_eq!(found(&["crun", "run", "-b", "/b", "c1"]), Some("/b".into()));
+    }
+
+    #[test]
+    fn a_command_line_that_does_not_tell_it_tells_nothing() {
+        for words in [
+            &["crun", "create", "--bundle", "/b", "c2"][..],
+            &["crun", "create", "--bundle", "b", "c1"],
+            &["crun", "create", "c1"],
+            &[
+                "crun",
+                "create",
+                "--bundle",
+                "/b",
+                "--config",
+                "other.json",
+                "c1",
+            ],
+            &["crun", "start", "c1"],
+            &["crun"],
+            &[],
+        ] {
+            assert_eq!(found(words), None, "{words:?}");
+        }
+    }
+}
