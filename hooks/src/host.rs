@@ -1,5 +1,6 @@
 //! What the doors need to know of this host, and nothing more of it is looked at.
 
+use std::cell::OnceCell;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -108,6 +109,8 @@ pub struct ThisHost {
     root: PathBuf,
     trusted: Trusted,
     config: PathBuf,
+    /// What stood in the configuration when it was first read, so that all who ask get one answer.
+    text: OnceCell<Option<String>>,
     is_initial_namespace: bool,
 }
 
@@ -135,6 +138,7 @@ impl ThisHost {
             root: PathBuf::from("/"),
             trusted: Trusted::host(owners)?,
             config: config.to_owned(),
+            text: OnceCell::new(),
             is_initial_namespace,
         })
     }
@@ -150,6 +154,7 @@ impl ThisHost {
             root: root.to_owned(),
             trusted: Trusted::below(root, Owners::of(&[0, owner]))?,
             config: config.to_owned(),
+            text: OnceCell::new(),
             is_initial_namespace: true,
         })
     }
@@ -169,6 +174,14 @@ impl ThisHost {
     /// # Errors
     /// [`HostError`].
     pub fn config_text(&self) -> Result<Option<String>, HostError> {
+        if let Some(text) = self.text.get() {
+            return Ok(text.clone());
+        }
+        let text = self.read_config()?;
+        Ok(self.text.get_or_init(|| text).clone())
+    }
+
+    fn read_config(&self) -> Result<Option<String>, HostError> {
         let file = match self.trusted.open(&self.config) {
             Ok(file) => file,
             Err(error) if error.is_absent() => return Ok(None),
