@@ -8,6 +8,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -294,11 +295,20 @@ impl OciConfig {
     /// [`ConfigError::Read`] where it is no object, or one of the five parts is not what it should be,
     /// or a key of the top level or of a part is there twice or in another case.
     pub fn parse(bytes: &[u8]) -> Result<Self, ConfigError> {
-        Self::open(bytes).map_err(ConfigError::Read)
+        let root = RawObject::parse(bytes);
+        root.and_then(Self::open).map_err(ConfigError::Read)
     }
 
-    fn open(bytes: &[u8]) -> Result<Self, RawError> {
-        let root = RawObject::parse(bytes)?;
+    /// The same of a text that is shared and not copied.
+    ///
+    /// # Errors
+    /// As for [`Self::parse`].
+    pub fn parse_text(text: Arc<String>) -> Result<Self, ConfigError> {
+        let root = RawObject::parse_text(text);
+        root.and_then(Self::open).map_err(ConfigError::Read)
+    }
+
+    fn open(root: RawObject) -> Result<Self, RawError> {
         root.refuse_case_variants(&TOP_LEVEL)?;
         let part = |key: &'static str, known: &[&'static str]| -> Result<_, RawError> {
             let part = root.object(key)?;

@@ -190,11 +190,19 @@ impl RawObject {
     /// # Errors
     /// [`RawError`] where the bytes are anything else, or a key is there twice.
     pub fn parse(bytes: &[u8]) -> Result<Self, RawError> {
-        let text = text_of(bytes)?;
-        let mut deserializer = serde_json::Deserializer::from_str(text);
+        Self::parse_text(Arc::new(text_of(bytes)?.to_owned()))
+    }
+
+    /// The same of a text that is shared and not copied.
+    ///
+    /// # Errors
+    /// As for [`Self::parse`].
+    pub fn parse_text(text: Arc<String>) -> Result<Self, RawError> {
+        let piece = Piece::shared(text);
+        let mut deserializer = serde_json::Deserializer::from_str(piece.as_str());
         deserializer.deserialize_map(AnObject)?;
         deserializer.end()?;
-        Self::open(Piece::new(text))
+        Self::open(piece)
     }
 
     /// Opens the object that an element of an array is, whose text was checked with that of the array.
@@ -409,7 +417,7 @@ impl RawObject {
     }
 
     /// Sets `key`, in its place where it is there, at the end where it is new.
-    pub fn set(&mut self, key: &str, value: Box<RawValue>) {
+    pub fn set(&mut self, key: &str, value: &RawValue) {
         self.put(key, Value::Text(Piece::new(value.get())));
     }
 
@@ -434,7 +442,7 @@ impl RawObject {
     /// [`RawError::Value`] where `value` has no form in JSON.
     pub fn write<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<(), RawError> {
         let value = to_raw_value(value).map_err(|error| RawError::from(error).at(key))?;
-        self.set(key, value);
+        self.set(key, &value);
         Ok(())
     }
 

@@ -25,6 +25,17 @@ impl Piece {
         }
     }
 
+    /// A text that somebody else holds too, without the white space around it.
+    pub(crate) fn shared(whole: Arc<String>) -> Self {
+        let space = [' ', '\t', '\r', '\n'];
+        let begin = whole.len() - whole.trim_start_matches(space).len();
+        let end = whole.trim_end_matches(space).len().max(begin);
+        Self {
+            range: begin..end,
+            whole,
+        }
+    }
+
     pub(crate) fn as_str(&self) -> &str {
         self.whole.get(self.range.clone()).unwrap_or_default()
     }

@@ -65,11 +65,9 @@ fuzz_target!(|bytes: &[u8]| {
 /// Every key that is not opened has the value that it had.
 fn untouched(before: &OciConfig, after: &OciConfig) {
     for (key, value) in before.root().iter() {
-        if !["process", "mounts", "linux", "hooks"].contains(&key) {
-            assert_eq!(
-                after.root().get(key).map(|value| value.get()),
-                Some(value.get())
-            );
+        if !["process", "mounts", "linux", "hooks"].contains(&&*key) {
+            let held = after.root().get(&key);
+            assert_eq!(held.as_ref().map(|held| held.get()), Some(value.get()));
         }
     }
 }
@@ -89,7 +87,7 @@ fn look(config: &OciConfig) {
     );
     let _ = config.has_namespace("user");
     for key in config.annotation_keys() {
-        let _ = config.annotation(key);
+        let _ = config.annotation(&key);
     }
     for mount in config.mounts() {
         let _ = (

@@ -105,7 +105,7 @@ pub fn edit(
     if scanned.more {
         return Err(FilterError::TooLarge.into());
     }
-    let outcome = filter::apply(&scanned.kept, container, host)?;
+    let outcome = filter::apply_text(&filter::text(scanned.kept)?, container, host)?;
     poststop::sweep(Path::new(RUN_DIR), container.id);
     let edited = written(&outcome, door, host)?;
     let Some(config) = &outcome.config else {
@@ -198,10 +198,12 @@ pub fn stream(
         return Ok(Streamed::State(state));
     }
     let host = ThisHost::with_config(config)?;
-    let outcome = filter::apply(&scanned.kept, container, &host)?;
+    let text = filter::text(scanned.kept)?;
+    let outcome = filter::apply_text(&text, container, &host)?;
     poststop::sweep(Path::new(RUN_DIR), container.id);
     let edited = written(&outcome, door, &host)?;
-    to.write_all(outcome.config.as_ref().unwrap_or(&scanned.kept))
+    let changed = outcome.config.as_deref();
+    to.write_all(changed.unwrap_or(text.as_bytes()))
         .and_then(|()| to.flush())
         .inspect_err(|_| edited.undo())
         .map_err(output)?;

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use onload_cdi::config::{
     CapabilitySet, ConfigError, DeviceRule, HugepageLimit, MountEntry, OciConfig, OciHook, Rlimit,
@@ -132,7 +133,31 @@ pub fn apply(
     if !scan::asks(json) {
         return Ok(Outcome::default());
     }
-    let config = OciConfig::parse(json)?;
+    apply_text(&text(json.to_vec())?, container, host)
+}
+
+/// A configuration that was read as text; it is not copied from here on.
+///
+/// # Errors
+/// [`FilterError::Config`] where it is none.
+pub fn text(json: Vec<u8>) -> Result<Arc<String>, FilterError> {
+    let text = String::from_utf8(json).map(Arc::new);
+    text.map_err(|error| {
+        let error = RawError::Utf8(error.utf8_error().valid_up_to());
+        ConfigError::Read(error).into()
+    })
+}
+
+/// The same as [`apply`] for a configuration that asks, as [`scan::asks`] says it.
+///
+/// # Errors
+/// As for [`apply`].
+pub fn apply_text(
+    json: &Arc<String>,
+    container: Container<'_>,
+    host: &dyn Host,
+) -> Result<Outcome, FilterError> {
+    let config = OciConfig::parse_text(Arc::clone(json))?;
     let Some(request) = Request::parse(&config)? else {
         return Ok(Outcome::default());
     };
@@ -144,7 +169,7 @@ pub fn apply(
         request,
         outcome: Outcome::default(),
     };
-    filter.run(config, json)
+    filter.run(config, json.as_bytes())
 }
 
 struct Filter<'a> {

@@ -1,5 +1,6 @@
 //! What the doors need to know of this host, and nothing more of it is looked at.
 
+use std::cell::OnceCell;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -115,6 +116,8 @@ pub struct ThisHost {
     root: PathBuf,
     trusted: Trusted,
     config: PathBuf,
+    /// What stood in the configuration when it was first read, so that all who ask get one answer.
+    text: OnceCell<Option<String>>,
     is_initial_namespace: bool,
 }
 
@@ -142,6 +145,7 @@ impl ThisHost {
             root: PathBuf::from("/"),
             trusted: Trusted::host(owners)?,
             config: config.to_owned(),
+            text: OnceCell::new(),
             is_initial_namespace,
         })
     }
@@ -157,6 +161,7 @@ impl ThisHost {
             root: root.to_owned(),
             trusted: Trusted::below(root, Owners::of(&[0, owner]))?,
             config: config.to_owned(),
+            text: OnceCell::new(),
             is_initial_namespace: true,
         })
     }
@@ -182,8 +187,12 @@ impl ThisHost {
     /// # Errors
     /// [`HostError`].
     pub fn config_text(&self) -> Result<Option<String>, HostError> {
+        if let Some(text) = self.text.get() {
+            return Ok(text.clone());
+        }
         let text = self.config_bytes()?.map(String::from_utf8).transpose();
-        text.map_err(|_| HostError::NotText(self.config.clone()))
+        let text = text.map_err(|_| HostError::NotText(self.config.clone()))?;
+        Ok(self.text.get_or_init(|| text).clone())
     }
 
     /// The configuration, whether it is text or not; none where there is no file.

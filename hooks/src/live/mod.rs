@@ -35,7 +35,7 @@ use crate::bundle::{BundleError, ConfigFile};
 use crate::container_root::{ContainerRoot, RootError};
 use crate::cover::{Cover, CoverError, Covers};
 use crate::door::{DoorError, OwnDir};
-use crate::filter::FilterError;
+use crate::filter::{self, FilterError};
 use crate::host::{Host, HostError, ThisHost};
 use crate::limits::{self, LimitError};
 use crate::lock::START_PATIENCE;
@@ -194,8 +194,8 @@ pub fn inject(state: &State, config_path: &Path) -> Result<Vec<String>, LiveErro
     if scanned.more {
         return Err(PlanError::from(FilterError::TooLarge).into());
     }
-    let config = OciConfig::parse(&scanned.kept).map_err(PlanError::from)?;
-    drop(scanned);
+    let text = filter::text(scanned.kept).map_err(PlanError::from)?;
+    let config = OciConfig::parse_text(text).map_err(PlanError::from)?;
     let Some(request) = Request::parse(&config)? else {
         return Ok(Vec::new());
     };
