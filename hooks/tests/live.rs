@@ -1446,3 +1446,19 @@ fn whenever_the_hook_is_killed_the_container_does_not_start_and_nothing_is_left(
     }
     println!("it was killed {} times", calls.len());
 }
+
+/// This door cannot take a capability away.
+#[test]
+fn a_user_whose_image_could_make_itself_the_host_s_root_is_refused() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    sandbox.allow(&["nic"], "root-with-onload = \"refuse\"");
+    let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+    config["process"]["user"] = json!({"uid": 1000, "gid": 1000});
+    assert_eq!(succeeds(&sandbox, &config), "started\n");
+    config["process"]["capabilities"]["permitted"] = json!(["CAP_KILL", "CAP_SETUID"]);
+    let message = refused(&sandbox, &config);
+    assert!(message.contains("drop CAP_SETUID"), "{message}");
+}
