@@ -67,7 +67,7 @@ proptest! {
     ) {
         let before = RawObject::parse(text.as_bytes()).expect("an object");
         prop_assume!(!before.is_empty());
-        let key = before.keys().nth(which.index(before.len())).expect("a key").to_owned();
+        let key = before.keys().nth(which.index(before.len())).expect("a key").into_owned();
         let mut object = before.clone();
         object.write(&key, &true).expect("a value");
         let after = RawObject::parse(&object.to_bytes()).expect("what was written");
