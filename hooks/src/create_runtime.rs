@@ -8,7 +8,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags};
@@ -20,6 +20,9 @@ use crate::limits::{self, LimitError};
 use crate::state::State;
 use crate::sysfs::{Sysfs, SysfsError};
 use crate::text::Quoted;
+
+/// Bytes of a configuration that is held in memory whole; engines write some forty thousand.
+const HELD_BYTES: u64 = 256 * 1024;
 
 /// What the specification asks of the hook.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -181,12 +184,21 @@ fn read_config(path: &Path, expect: &[Expect]) -> Result<Listed, CreateRuntimeEr
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file =
         rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
-    let file = File::from(file);
-    if !file.metadata().map_err(failed)?.is_file() {
+    let mut file = File::from(file);
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
         return Err(failed(io::Error::other("not a regular file")));
     }
-    let file = BufReader::with_capacity(64 * 1024, file);
-    Listed::read(file, expect).map_err(|error| failed(error.into()))
+    let listed = if metadata.len() <= HELD_BYTES {
+        let size = usize::try_from(metadata.len()).unwrap_or_default();
+        let mut bytes = Vec::with_capacity(size + 1);
+        let mut held = file.by_ref().take(HELD_BYTES);
+        held.read_to_end(&mut bytes).map_err(failed)?;
+        Listed::from_bytes(&bytes, expect)
+    } else {
+        Listed::read(BufReader::with_capacity(64 * 1024, file), expect)
+    };
+    listed.map_err(|error| failed(error.into()))
 }
 
 fn check(

@@ -83,9 +83,20 @@ impl Mount {
 }
 
 impl Listed {
-    /// Reads a configuration.
+    /// Reads a configuration as it comes.
     pub(crate) fn read(from: impl Read, wanted: &[Expect]) -> Result<Listed, serde_json::Error> {
-        let mut json = serde_json::Deserializer::from_reader(from);
+        Listed::parse(serde_json::Deserializer::from_reader(from), wanted)
+    }
+
+    /// Reads a configuration that is in memory, which is several times as fast.
+    pub(crate) fn from_bytes(bytes: &[u8], wanted: &[Expect]) -> Result<Listed, serde_json::Error> {
+        Listed::parse(serde_json::Deserializer::from_slice(bytes), wanted)
+    }
+
+    fn parse<'de, R: serde_json::de::Read<'de>>(
+        mut json: serde_json::Deserializer<R>,
+        wanted: &[Expect],
+    ) -> Result<Listed, serde_json::Error> {
         let listed = Config { wanted }.deserialize(&mut json)?;
         json.end()?;
         Ok(listed)
@@ -289,7 +300,13 @@ mod tests {
 
     fn parsed(json: &str) -> Result<Listed, serde_json::Error> {
         let wanted = ["/dev/a=nic:onload".parse().unwrap()];
-        Listed::read(json.as_bytes(), &wanted)
+        let read = Listed::read(json.as_bytes(), &wanted);
+        let held = Listed::from_bytes(json.as_bytes(), &wanted);
+        assert_eq!(
+            format!("{:?}", read.as_ref().ok()),
+            format!("{:?}", held.ok())
+        );
+        read
     }
 
     fn listed(json: &str) -> Listed {

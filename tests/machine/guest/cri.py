@@ -73,30 +73,31 @@ class Cri:
         send = self.channel.unary_unary(f"/runtime.v1.RuntimeService/{method}")
         return parse(send(request, timeout=timeout))
 
-    def run(self, name, image, argv, annotations, devices, handler, log_dir, read_only=False):
+    def run(self, name, image, argv, annotations, devices, handler, log_dir, read_only=False, privileged=False):
         """The ids of pod and container. grpc.RpcError says why there is none; the pod is gone then.
 
         Annotations are the pod's: a kubelet gives none of them to the container, containerd hands them on.
         """
-        sandbox = self.sandbox(name, annotations, log_dir)
+        sandbox = self.sandbox(name, annotations, log_dir, privileged)
         pod = self.call("RunPodSandbox", message((1, sandbox), (2, handler)))[1].decode()
         try:
-            return pod, self.add(pod, sandbox, name, image, argv, devices, read_only)
+            return pod, self.add(pod, sandbox, name, image, argv, devices, read_only, privileged)
         except grpc.RpcError:
             self.remove(pod)
             raise
 
     @staticmethod
-    def sandbox(name, annotations, log_dir):
+    def sandbox(name, annotations, log_dir, privileged=False):
         """The configuration of a pod, which a kubelet repeats for each of its containers."""
         return message(
             (1, message((1, name), (2, name), (3, "default"))), (3, log_dir), (7, annotations),
-            (8, message((1, "system.slice"), (2, message((1, message(*NAMESPACES)))))))
+            # LinuxSandboxSecurityContext: 1 namespace_options, 6 privileged.
+            (8, message((1, "system.slice"), (2, message((1, message(*NAMESPACES)), (6, int(privileged)))))))
 
-    def add(self, pod, sandbox, name, image, argv, devices=(), read_only=False):
+    def add(self, pod, sandbox, name, image, argv, devices=(), read_only=False, privileged=False):
         """A container in a pod that runs; its id."""
-        # LinuxContainerSecurityContext: 3 namespace_options, 7 readonly_rootfs.
-        security = message((3, message(*NAMESPACES)), (7, int(read_only)))
+        # LinuxContainerSecurityContext: 2 privileged, 3 namespace_options, 7 readonly_rootfs.
+        security = message((2, int(privileged)), (3, message(*NAMESPACES)), (7, int(read_only)))
         config = message(
             (1, message((1, name))), (2, message((1, image))), (3, list(argv)), (11, f"{name}.log"),
             (15, message((2, security))), (17, [message((1, device)) for device in devices]))

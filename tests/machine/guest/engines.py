@@ -190,7 +190,7 @@ class CriClient:
         start = time.monotonic()
         handler = "onload" if request.door == "wrapper" else "runc"
         try:
-            ids = self.connected().run(name, f"localhost/{image}:1", list(argv), request.annotations, request.devices, handler, LOGS, read_only)
+            ids = self.connected().run(name, f"localhost/{image}:1", list(argv), request.annotations, request.devices, handler, LOGS, read_only, "privileged" in more)
         except grpc.RpcError as error:
             return Done(1, "", error.details() or str(error), time.monotonic() - start)
         self.live[name] = ids

@@ -112,3 +112,6 @@ def session(settings):
     if settings["full"]:
         import parts
         parts.all_parts(bench, table, wanted, doors[1:], not settings["fixture"], settings["guest"])
+        if settings["guest"] == "debian13" and not settings["fixture"]:
+            import stale
+            stale.parts(bench, table, wanted)
