@@ -2,11 +2,12 @@
 //! over the old one, and the directory synchronised. The directory is a descriptor, so that nobody can
 //! exchange it on the way.
 
+use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fsync, openat, renameat, unlinkat};
 use thiserror::Error;
@@ -26,7 +27,6 @@ pub struct WriteError {
 const PREFIX: &str = ".onload-ctk-";
 const SUFFIX: &str = ".tmp";
 const ATTEMPTS: u32 = 64;
-static SERIAL: AtomicU32 = AtomicU32::new(0);
 
 /// Whether a name is that of a temporary file of this module: what a killed process leaves. CDI
 /// readers pass it by, since it ends neither in `.json` nor in `.yaml`.
@@ -119,8 +119,9 @@ impl Drop for TempFile<'_> {
 fn exclusive(dir: BorrowedFd<'_>) -> io::Result<(OsString, File)> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     for _ in 0..ATTEMPTS {
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let name = OsString::from(format!("{PREFIX}{}-{serial}{SUFFIX}", std::process::id()));
+        // Nobody can lay all names in advance: the state is made of random bytes of the kernel's.
+        let random = RandomState::new().build_hasher().finish();
+        let name = OsString::from(format!("{PREFIX}{random:016x}{SUFFIX}"));
         match openat(dir, &name, flags, Mode::RUSR | Mode::WUSR) {
             Ok(descriptor) => return Ok((name, File::from(descriptor))),
             Err(rustix::io::Errno::EXIST) => {}

@@ -238,7 +238,11 @@ impl HookConfig {
     /// [`ConfigError`] names the line where the text is no TOML, or a key that they use has a value
     /// that they do not understand.
     pub fn parse(text: &str) -> Result<HookConfig, ConfigError> {
-        let read: HookSections = toml::from_str(text).map_err(|error| parse_error(text, &error))?;
+        let failed = |error: toml::de::Error| parse_error(text, &error);
+        let table = DeTable::parse(text).map_err(failed)?;
+        check_misspelled(text, table.get_ref())?;
+        let from = toml::de::Deserializer::from(table);
+        let read = HookSections::deserialize(from).map_err(failed)?;
         let cdi = read.cdi;
         absolute("cdi.hook-path", &cdi.hook_path)?;
         check_fdtable_size(cdi.fdtable_size)?;
@@ -601,6 +605,33 @@ fn check_keys(text: &str, table: &DeTable<'_>) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// A key that is one of the hook's but for capitals, `_` and a final `s` belongs to no other version: to
+/// pass over it would leave a default in force where the operator wrote a policy.
+fn check_misspelled(text: &str, table: &DeTable<'_>) -> Result<(), ConfigError> {
+    const USED: [&str; 2] = ["annotations", "cdi"];
+    let folded = |key: &str| {
+        let key = key.to_ascii_lowercase().replace('_', "-");
+        key.trim_end_matches('s').to_owned()
+    };
+    let meant = |key: &str, known: &[&str]| {
+        !known.contains(&key) && known.iter().any(|known| folded(known) == folded(key))
+    };
+    for (section, value) in table {
+        let (name, at) = (section.get_ref().as_ref(), section.span().start);
+        if meant(name, &USED) {
+            return Err(unknown(text, "", at, name, &USED));
+        }
+        let keys = SECTIONS.iter().find(|(known, _)| *known == name);
+        let keys = keys.filter(|(known, _)| USED.contains(known));
+        if let (Some((_, keys)), DeValue::Table(table)) = (keys, Spanned::get_ref(value))
+            && let Some(key) = table.keys().find(|key| meant(key.get_ref(), keys))
+        {
+            return Err(unknown(text, name, key.span().start, key.get_ref(), keys));
+        }
+    }
+    Ok(())
+}
+
 fn unknown(text: &str, section: &str, at: usize, key: &str, known: &[&str]) -> ConfigError {
     let qualified = |key: &str| match section {
         "" => key.to_owned(),
@@ -804,6 +835,13 @@ mod tests {
                 "line 3: duplicate key",
             ),
             ("[pools\n", "line 1: "),
+            (
+                "[annotations]\nroot_with_onload = \"refuse\"\n",
+                "line 2: unknown key \"annotations.root_with_onload\"; did you mean \"annotations.root-with-onload\"?",
+            ),
+            ("[annotation]\n", "did you mean \"annotations\"?"),
+            ("[Annotations]\n", "line 1: unknown key"),
+            ("[cdi]\nMemLock = 1\n", "line 2: unknown key"),
         ] {
             assert!(refusal(text).contains(says), "{text}: {}", refusal(text));
         }

@@ -80,10 +80,10 @@ pub struct Edited {
 
 impl Edited {
     /// Takes the file away again: nobody will start the container, and no poststop follows. What led
-    /// here is the error to tell.
+    /// here is the error to tell. What a hook made for a living container of that id stays.
     pub fn undo(&self) {
         if let Some(id) = &self.own {
-            let _ = poststop::run(Path::new(RUN_DIR), id);
+            let _ = poststop::forget_list(Path::new(RUN_DIR), id);
         }
     }
 }

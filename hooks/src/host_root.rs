@@ -13,21 +13,21 @@ use crate::host::Host;
 pub const CAP_SETUID: &str = "CAP_SETUID";
 
 /// Capabilities by which a process of another user makes itself the host's user 0, or does what only
-/// that one can, with their numbers (include/uapi/linux/capability.h). CAP_SETUID is in the set that
+/// that one can (include/uapi/linux/capability.h). CAP_SETUID is in the set that
 /// engines give to every container; the others are given where somebody asked for them.
-const WAYS_TO_ROOT: [(&str, u32); 7] = [
-    (CAP_SETUID, 7),
+const WAYS_TO_ROOT: [&str; 7] = [
+    CAP_SETUID,
     // Mounts, namespaces, the usermode helpers of the kernel.
-    ("CAP_SYS_ADMIN", 21),
+    "CAP_SYS_ADMIN",
     // Takes over a process of user 0 that an engine starts in the container.
-    ("CAP_SYS_PTRACE", 19),
-    ("CAP_SYS_MODULE", 16),
+    "CAP_SYS_PTRACE",
+    "CAP_SYS_MODULE",
     // Ports and the memory of the machine.
-    ("CAP_SYS_RAWIO", 17),
+    "CAP_SYS_RAWIO",
     // Another kernel by kexec_load(2).
-    ("CAP_SYS_BOOT", 22),
+    "CAP_SYS_BOOT",
     // Any file of the host by open_by_handle_at(2).
-    ("CAP_DAC_READ_SEARCH", 2),
+    "CAP_DAC_READ_SEARCH",
 ];
 
 /// The sets from which a program can get a capability under no-new-privileges: what it gains by a
@@ -63,7 +63,7 @@ pub fn look(config: &OciConfig, host: &dyn Host) -> Result<HostRoot, ConfigError
     if !host.privilege().is_initial_namespace {
         return Ok(HostRoot::No);
     }
-    let uid = config.user()?.uid;
+    let uid = effective(config.user()?.uid);
     let users = Users::of(config, host)?;
     if users.is_root(uid) {
         return Ok(HostRoot::Is);
@@ -84,6 +84,12 @@ pub fn look(config: &OciConfig, host: &dyn Host) -> Result<HostRoot, ConfigError
     Ok(way.map_or(HostRoot::No, HostRoot::ByCapability))
 }
 
+/// The user that a process comes to be. -1 means "as it is" to setresuid(2): crun leaves such a process
+/// user 0 of its user namespace, and an image can name that number (CVE-2024-40635 is a like one).
+fn effective(uid: u32) -> u32 {
+    if uid == u32::MAX { 0 } else { uid }
+}
+
 /// Takes CAP_SETUID from a process where it holds the capability for the programs of its image only: a
 /// user other than 0 loses what is permitted when it executes a plain program (capabilities(7)). Where
 /// it is ambient every program has it, and the container may need it. Whether it was taken.
@@ -96,7 +102,7 @@ pub fn take_setuid(process: &mut RawObject) -> Result<bool, RawError> {
     let Some(mut sets) = process.object("capabilities")? else {
         return Ok(false);
     };
-    let is_plain = uid.is_some_and(|uid| uid != 0) && has_no_new_privileges(process)?;
+    let is_plain = uid.is_some_and(|uid| effective(uid) != 0) && has_no_new_privileges(process)?;
     let ambient = held(&sets, CapabilitySet::Ambient)?;
     if !is_plain || ambient.iter().any(|name| is_setuid(name)) {
         return Ok(false);
@@ -134,25 +140,22 @@ fn way_to_root(process: &RawObject) -> Result<Option<&'static str>, RawError> {
     for set in HELD {
         all.extend(held(&sets, set)?);
     }
-    let way = |way: &&(&'static str, u32)| all.iter().any(|name| names(name, **way));
-    Ok(WAYS_TO_ROOT.iter().find(way).map(|(name, _)| *name))
+    let way = |way: &&&'static str| all.iter().any(|name| names(name, way));
+    Ok(WAYS_TO_ROOT.iter().find(way).copied())
 }
 
 fn held(sets: &RawObject, set: CapabilitySet) -> Result<Vec<String>, RawError> {
     Ok(sets.read(set.key())?.unwrap_or_default())
 }
 
-/// Whether a word of the configuration means that capability. runc takes the name alone; crun asks
-/// libcap, which takes small letters and numbers too (cap_from_name(3)).
-fn names(word: &str, (name, number): (&str, u32)) -> bool {
-    let digits = |text: &str, radix| u32::from_str_radix(text, radix).ok();
-    let lower = word.to_ascii_lowercase();
-    let spelled = match lower.strip_prefix("0x") {
-        Some(text) => digits(text, 16),
-        None if lower.starts_with('0') => digits(&lower, 8),
-        None => digits(&lower, 10),
-    };
-    word.eq_ignore_ascii_case(name) || spelled == Some(number)
+/// Whether a word of the configuration may mean that capability. runc takes the name alone; crun asks
+/// libcap, which takes small letters and numbers too, and passes over whatever stands behind either
+/// (cap_from_name(3)): a word with anything but letters and `_` counts as each of them.
+fn names(word: &str, name: &str) -> bool {
+    let is_plain = word
+        .bytes()
+        .all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+    !is_plain || word.eq_ignore_ascii_case(name)
 }
 
 /// A mapping of user ids (runtime-spec, config-linux.md "User namespace mappings").
@@ -301,12 +304,39 @@ mod tests {
 
     #[test]
     fn a_capability_is_known_by_every_spelling_that_a_runtime_takes() {
-        for word in ["CAP_SETUID", "cap_setuid", "7", "07", "0x7"] {
+        for word in [
+            "CAP_SETUID",
+            "cap_setuid",
+            "7",
+            "07",
+            "0x7",
+            "7abc",
+            "CAP_SETUID2",
+            "CAP_SETUID+X",
+            "CAP_SETUID X",
+            "cap_setuid,",
+            "CAP_SETUID\u{e9}",
+            "6",
+        ] {
             assert!(is_setuid(word), "{word}");
         }
-        for word in ["CAP_SETGID", "SETUID", "", "CAP_SETUID2", "6", "-7", "0x"] {
+        for word in ["CAP_SETGID", "SETUID", "", "CAP_SETUIDS"] {
             assert!(!is_setuid(word), "{word}");
         }
+    }
+
+    #[test]
+    fn a_process_of_user_minus_one_is_user_0() {
+        assert_eq!(effective(u32::MAX), 0);
+        assert_eq!(effective(u32::MAX - 1), u32::MAX - 1);
+        let process = |uid: u32| {
+            let json = format!(
+                r#"{{"user":{{"uid":{uid}}},"noNewPrivileges":true,"capabilities":{{"permitted":["CAP_SETUID"]}}}}"#
+            );
+            RawObject::parse(json.as_bytes()).unwrap()
+        };
+        assert!(take_setuid(&mut process(1000)).unwrap());
+        assert!(!take_setuid(&mut process(u32::MAX)).unwrap());
     }
 
     #[test]

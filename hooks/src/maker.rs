@@ -9,16 +9,14 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, fstat, statat};
 use serde::{Deserialize, Serialize};
 
-use crate::live::init::{Init, InitError, read_whole};
+use crate::live::init::{Init, InitError, has_ended, read_whole};
 use crate::live::record::{self, RecordError};
+use crate::runtime::made_by::DEFAULT_ROOTS;
 use crate::state::ContainerId;
 
 /// The record beside the files. Versions that do not know it take it for what a killed process left,
 /// and remove it (`onload_cdi::write::is_temporary_name`).
 pub const MAKER: &str = ".onload-ctk-maker.tmp";
-
-/// Where runc, crun and youki keep what they know of containers when they are told no `--root`.
-const ROOTS: [&str; 3] = ["/run/runc", "/run/crun", "/run/youki"];
 
 /// How long after precreate a container may still come: podman runs its runtime right behind it.
 const GRACE: Duration = Duration::from_secs(600);
@@ -87,7 +85,7 @@ impl Maker {
             bundle: whole(door.bundle),
             roots: match door.root {
                 Some(root) => whole(root).into_iter().collect(),
-                None => ROOTS.map(PathBuf::from).to_vec(),
+                None => DEFAULT_ROOTS.map(PathBuf::from).to_vec(),
             },
         })
     }
@@ -101,8 +99,8 @@ impl Maker {
     }
 
     fn lives(&self) -> bool {
-        let now = Init::open(Some(self.pid)).and_then(|init| init.start_time());
-        now.ok() == Some(self.start_time) && boot_id().is_ok_and(|boot| boot == self.boot)
+        let is_this_boot = boot_id().map_or(true, |boot| boot == self.boot);
+        is_this_boot && !has_ended(self.pid, self.start_time)
     }
 
     /// Whether the files are of no use, `age` after they were made: their maker is gone, and no
@@ -130,7 +128,11 @@ pub fn left_it(dir: &OwnedFd, id: &ContainerId) -> bool {
         Ok(Some(maker)) => maker.left_it(id, age(dir)),
         // Of a version that left no word of itself.
         _ if has(record::CREATED) => true,
-        _ => has("ld.so.preload") && age(dir) >= GRACE && !is_known(&ROOTS.map(PathBuf::from), id),
+        _ => {
+            has("ld.so.preload")
+                && age(dir) >= GRACE
+                && !is_known(&DEFAULT_ROOTS.map(PathBuf::from), id)
+        }
     }
 }
 
@@ -248,7 +250,7 @@ mod tests {
             root: None,
         };
         let maker = Maker::this(door).unwrap();
-        assert_eq!(maker.roots, ROOTS.map(PathBuf::from));
+        assert_eq!(maker.roots, DEFAULT_ROOTS.map(PathBuf::from));
         assert!(maker.bundle.unwrap().is_absolute());
     }
 

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno;
 
 use crate::container_root::ContainerRoot;
-use crate::live::init::Init;
+use crate::live::init::has_ended;
 use crate::live::record::{self, Created, Live};
 use crate::live::target;
 use crate::lock::{Kind, Lock, LockError, START_PATIENCE};
@@ -116,10 +116,7 @@ fn is_left(run: &RunDir, id: &ContainerId) -> bool {
         return false;
     };
     match record::read::<Live>(&dir, record::STATE) {
-        Ok(Some(live)) => {
-            let now = Init::open(Some(live.pid)).and_then(|init| init.start_time());
-            now.ok() != Some(live.start_time)
-        }
+        Ok(Some(live)) => has_ended(live.pid, live.start_time),
         Ok(None) => maker::left_it(&dir, id),
         // Of another version: its poststop knows.
         Err(_) => false,

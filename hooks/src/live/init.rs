@@ -69,6 +69,22 @@ pub fn read_whole(file: File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Whether a process has ended: nobody has its number, or somebody who started at another time. What
+/// cannot be looked at is taken to live, since its files would be taken away from it.
+#[must_use]
+pub fn has_ended(pid: u32, start_time: u64) -> bool {
+    match Init::open(Some(pid)).and_then(|init| init.start_time()) {
+        Ok(now) => now != start_time,
+        Err(InitError::Read { error, .. }) => {
+            let gone = [Errno::NOENT, Errno::SRCH].map(Errno::raw_os_error);
+            error
+                .raw_os_error()
+                .is_some_and(|code| gone.contains(&code))
+        }
+        Err(_) => false,
+    }
+}
+
 /// The container's init.
 #[derive(Debug)]
 pub struct Init {
@@ -225,6 +241,21 @@ mod tests {
         assert_eq!(outside_of_zero(b"1 5 1\n0 7 1\n"), Some(7));
         assert_eq!(outside_of_zero(b"1 5 1\n"), None);
         assert_eq!(outside_of_zero(b"0 x 1\n"), None);
+    }
+
+    #[test]
+    fn a_process_has_ended_when_its_number_is_free_or_another_s() {
+        let mut child = std::process::Command::new("/bin/sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let then = Init::open(Some(child.id())).unwrap().start_time().unwrap();
+        assert!(!has_ended(child.id(), then));
+        assert!(has_ended(child.id(), then - 1));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(has_ended(child.id(), then));
+        assert!(!has_ended(0, then), "what cannot be looked at lives");
     }
 
     #[test]

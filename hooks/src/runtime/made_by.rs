@@ -25,8 +25,12 @@ use crate::trusted::Trusted;
 /// The records' directory in [`RUN_DIR`]; no container's id has that letter.
 const NAME: &str = "@runtimes";
 
-/// Where runc and crun keep their containers when nobody says `--root`.
-const DEFAULT_ROOTS: [&str; 2] = ["/run/runc", "/run/crun"];
+/// Where runc, crun and youki keep their containers when nobody says `--root`; crun below
+/// XDG_RUNTIME_DIR where that is set, which for root is the last of them.
+pub const DEFAULT_ROOTS: [&str; 4] = ["/run/runc", "/run/crun", "/run/youki", "/run/user/0/crun"];
+
+/// The runtimes that keep their containers there.
+const DEFAULT_ROOTED: [&str; 3] = ["runc", "crun", "youki"];
 
 const PLAIN: &[u8] = b"1:";
 const GUARDED: &[u8] = b"1:guarded:";
@@ -293,10 +297,23 @@ fn is_left(dir: &OwnedFd, name: &str, id: &str, root: Option<&OsStr>, now: u64) 
     if state_directories(root, id).any(|state| is_there(&state)) {
         return false;
     }
+    if root.is_none() && !is_default_rooted(dir, name) {
+        return false;
+    }
     let made = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
     made.is_ok_and(|stat| {
         let made = u64::try_from(stat.st_mtime).unwrap_or_default();
         now.saturating_sub(made) >= SWEEP_AFTER
+    })
+}
+
+/// Whether a record is of a runtime that is known to keep its containers in one of the usual places.
+fn is_default_rooted(dir: &OwnedFd, name: &str) -> bool {
+    let target = readlinkat(dir, name, Vec::new()).ok();
+    let record = target.and_then(|target| Record::parse(target.as_bytes()));
+    record.is_some_and(|record| {
+        let runtime = record.runtime.file_name().unwrap_or_default();
+        DEFAULT_ROOTED.iter().any(|known| runtime == *known)
     })
 }
 

@@ -14,9 +14,10 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::bundle::ConfigFile;
+use crate::config::RootWithOnload;
 use crate::door::{self, DoorError, Edited};
 use crate::filter::Container;
-use crate::host::{HostError, ThisHost};
+use crate::host::{Host, HostError, Settings, ThisHost};
 use crate::maker::{Door, Stage};
 use crate::poststop::{self, RUN_DIR};
 use crate::process::FAILURE;
@@ -143,6 +144,9 @@ fn prepare(invocation: &Invocation) -> Result<Prepared, RuntimeError> {
             warn(invocation, warning);
         }
     }
+    if invocation.create.is_none() {
+        edited.guards_exec = was_guarded(container, &host);
+    }
     let remembered = remember(container, &runtime, &edited, &host)?;
     Ok(Prepared {
         runtime,
@@ -154,6 +158,20 @@ fn prepare(invocation: &Invocation) -> Result<Prepared, RuntimeError> {
 fn warn(invocation: &Invocation, warning: &dyn std::fmt::Display) {
     let message = format!("onload-container-runtime: {warning}");
     log::write(&invocation.log, Level::Warning, &message);
+}
+
+/// Whether the later processes of a container that is restored are looked at as they were before its
+/// checkpoint. Where nobody remembers, the policy decides.
+fn was_guarded(container: Option<Named<'_>>, host: &ThisHost) -> bool {
+    match container.and_then(|named| made_by::read(host.trusted(), named)) {
+        Some(found) => found.record.is_guarded,
+        None => {
+            let refuses = |settings: Settings| {
+                settings.config.annotations.root_with_onload == RootWithOnload::Refuse
+            };
+            host.is_initial_namespace() && host.settings().is_ok_and(refuses)
+        }
+    }
 }
 
 /// Who is not root has no such directory, and goes on without: so does a container that needs no
