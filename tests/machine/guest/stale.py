@@ -172,7 +172,9 @@ def config_of(engine, name):
     if engine.name == "cri":
         return Path(BUNDLES, "k8s.io", engine.live[name][1], "config.json")
     if engine.name.startswith("docker"):
-        return Path(BUNDLES, "moby", must("docker", "inspect", "--format", "{{.Id}}", name).out.strip(), "config.json")
+        container = must("docker", "inspect", "--format", "{{.Id}}", name).out.strip()
+        # A daemon with userns-remap has a namespace of its own in containerd, moby-UID.GID.
+        return next(Path(BUNDLES).glob(f"moby*/{container}/config.json"))
     return Path(must(*engine.binary, "inspect", "--format", "{{.OCIConfigPath}}", name).out.strip())
 
 
