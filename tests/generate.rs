@@ -387,8 +387,11 @@ fn a_clock_is_expected_on_the_function_that_it_sits_on() {
     let args = |class, name| hook_arguments(device(&tree.spec(class), name));
     let ptp = "/dev/ptp1=ptp:ptp1@0000:3b:00.1#247:1";
     assert_eq!(args("ptp", "ptp1"), checking(&[ptp]));
-    // Its clock's function is known by the clock's name, and nothing in sysfs says it of the pulses.
-    assert_eq!(args("pps", "pps0"), checking(&["/dev/pps0=pps:pps0#248:0"]));
+    // The kernel gives the pulses of a clock no parent; the function is that of the clock they name.
+    let pps = "/dev/pps0=pps:pps0@0000:3b:00.0#248:0";
+    assert_eq!(args("pps", "pps0"), checking(&[pps]));
+    tree.pps("/sys/devices/virtual", 1, "serial0");
+    assert_eq!(args("pps", "pps1"), checking(&["/dev/pps1=pps:pps1#248:1"]));
 }
 
 #[test]

@@ -30,8 +30,9 @@ use crate::text::{
 /// or a container mounts (NGROUPS_MAX, fs.mount-max). What is longer can still be passed on unread.
 pub const MAX_VALUES: usize = 100_000;
 
-/// Bytes of a string that is read into memory, as it is spelled: what the kernel gives a program as one
-/// argument or variable (MAX_ARG_STRLEN). What is longer can still be passed on unread.
+/// Bytes of a string that is read into memory, as it reads and not as it is spelled (Go's encoding/json
+/// writes `<` as six bytes): what the kernel gives a program as one argument or variable
+/// (MAX_ARG_STRLEN). What is longer can still be passed on unread.
 pub const MAX_STRING: usize = 131_072;
 
 /// Bytes of a key in a message.
@@ -847,7 +848,7 @@ fn refuse_duplicates(object: &str, begins: &[u32]) -> Result<(), RawError> {
 
 /// A text read as `T`.
 fn read_text<T: DeserializeOwned>(text: &str) -> Result<T, RawError> {
-    // Each value takes a byte at least.
+    // Each value takes a byte at least, and no string is longer than its spelling.
     if text.len() > MAX_VALUES.min(MAX_STRING) {
         let (count, longest) = measure(text);
         if count > MAX_VALUES {

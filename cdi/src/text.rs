@@ -154,15 +154,16 @@ pub(crate) fn plain(spelling: &str) -> Option<&str> {
     (!inner.as_bytes().contains(&b'\\')).then_some(inner)
 }
 
-/// How many values a text holds at most, those inside of others included, and the length of the longest
-/// string as it is spelled.
+/// How many values stand inside of the one that a text is, at most, at any depth, and the bytes of the
+/// longest string as it reads.
 pub(crate) fn measure(text: &str) -> (usize, usize) {
     let bytes = text.as_bytes();
-    let (mut at, mut count, mut longest) = (0, 1, 0);
+    let (mut at, mut count, mut longest) = (0, 0, 0);
     while let Some(byte) = bytes.get(at) {
         if *byte == b'"' {
             let end = string_end(bytes, at);
-            longest = longest.max(end - at);
+            let inner = bytes.get(at + 1..end - 1).unwrap_or_default();
+            longest = longest.max(decoded_len(inner));
             at = end;
         } else {
             count += usize::from(matches!(byte, b',' | b'{' | b'['));
@@ -170,6 +171,31 @@ pub(crate) fn measure(text: &str) -> (usize, usize) {
         }
     }
     (count, longest)
+}
+
+/// Bytes that a string reads as, from what stands between its quotes.
+fn decoded_len(inner: &[u8]) -> usize {
+    let (mut at, mut length) = (0, 0);
+    while let Some(byte) = inner.get(at) {
+        let (spelled, read) = match (byte, inner.get(at + 1)) {
+            (b'\\', Some(b'u')) => (6, escape_len(inner.get(at + 2..).unwrap_or_default())),
+            (b'\\', _) => (2, 1),
+            _ => (1, 1),
+        };
+        at += spelled;
+        length += read;
+    }
+    length
+}
+
+/// Bytes in UTF-8 of the escape whose hexadecimal digits these are. A surrogate is half of a character
+/// of four bytes.
+fn escape_len(digits: &[u8]) -> usize {
+    match digits {
+        [b'0', b'0', b'0'..=b'7', ..] => 1,
+        [b'0', b'0'..=b'7', ..] | [b'd' | b'D', b'8' | b'9' | b'a'..=b'f' | b'A'..=b'F', ..] => 2,
+        _ => 3,
+    }
 }
 
 /// Where the next thing begins behind white space and one separator.

@@ -13,19 +13,26 @@ use std::path::{Path, PathBuf};
 use crate::runtime::args;
 use crate::state::{ContainerId, State};
 
-/// Puts the bundle into a state that has lost it, if the caller's command line tells it.
-pub(crate) fn mend_bundle(state: &mut State) {
+/// The runtime lost the bundle, and its command line does not tell it either.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "crun did not tell the container's bundle (its state says /, where there is no config.json); give it --bundle with an absolute path, and no --config"
+)]
+pub(crate) struct NoBundle;
+
+/// Puts the bundle into a state that has lost it.
+///
+/// # Errors
+/// [`NoBundle`] where the caller's command line does not tell it.
+pub(crate) fn mend_bundle(state: &mut State) -> Result<(), NoBundle> {
     let root = Path::new("/");
     if state.bundle != root || root.join("config.json").exists() {
-        return;
+        return Ok(());
     }
     let caller = std::os::unix::process::parent_id();
-    let Ok(words) = fs::read(format!("/proc/{caller}/cmdline")) else {
-        return;
-    };
-    if let Some(bundle) = bundle_of(&words, &state.id) {
-        state.bundle = bundle;
-    }
+    let words = fs::read(format!("/proc/{caller}/cmdline")).map_err(|_| NoBundle)?;
+    state.bundle = bundle_of(&words, &state.id).ok_or(NoBundle)?;
+    Ok(())
 }
 
 /// The bundle in a command line as procfs has it, if it makes that container.

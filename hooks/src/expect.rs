@@ -42,13 +42,14 @@ pub enum Expected {
     },
     /// `nic:onload` and the like: the only node of its name that a driver has.
     Driver(&'static DriverNode),
-    /// `ptp:NAME[@PCI]` and `pps:NAME[@PCI]`: a clock by name, and the function it sits on.
+    /// `ptp:NAME[@PCI]` and `pps:NAME[@PCI]`: a clock by name, and the function it sits on; pulses of a
+    /// PTP clock count as sitting where that clock does.
     Clock {
         /// `ptp` or `pps`, which is the kernel's class too.
         class: &'static str,
         /// The kernel's name of it, `ptp0`.
         name: String,
-        /// The PCI function; where there is none, the function is not looked at.
+        /// The PCI function, if it has one.
         pci: Option<PciAddress>,
     },
 }

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
-use crate::caller;
+use crate::caller::{self, NoBundle};
 use crate::config::CONFIG_PATH;
 use crate::create_runtime::{self, CreateRuntimeError, Orders, OrdersError};
 use crate::door::{self, DoorError, Streamed};
@@ -73,6 +73,8 @@ enum HookError {
     Orders(#[from] OrdersError),
     #[error(transparent)]
     State(#[from] StateError),
+    #[error(transparent)]
+    NoBundle(#[from] NoBundle),
     #[error(transparent)]
     CreateRuntime(#[from] CreateRuntimeError),
     #[error(transparent)]
@@ -206,7 +208,11 @@ fn create_runtime(stage: &'static str, args: &[OsString], config: &Path) -> Resu
     }
     let mut state = State::read(BufReader::new(io::stdin().lock()), true)
         .map_err(|error| Failure::new(stage, "", error))?;
-    caller::mend_bundle(&mut state);
+    // A limit is raised without a look at the bundle.
+    if !orders.expect.is_empty() {
+        caller::mend_bundle(&mut state)
+            .map_err(|error| Failure::new(stage, &subject(&state), error))?;
+    }
     let warning = create_runtime::run(&orders, &state, &Sysfs::default())
         .map_err(|error| Failure::new(stage, &subject(&state), error))?;
     warn(stage, &subject(&state), warning.as_slice());
@@ -233,7 +239,8 @@ fn by_annotation(stage: &'static str, config: &Path) -> Result<(), Failure> {
     if state.is_stopped {
         return clean_up(&state);
     }
-    caller::mend_bundle(&mut state);
+    caller::mend_bundle(&mut state)
+        .map_err(|error| Failure::new(stage, &subject(&state), error))?;
     let warnings = live::inject(&state, config)
         .map_err(|error| Failure::new(stage, &subject(&state), error))?;
     warn(stage, &subject(&state), &warnings);

@@ -215,7 +215,7 @@ impl Check<'_> {
             // A node of a driver goes by its name on the host, whatever it is called in there.
             class => {
                 let kernels = node.source().rsplit('/').next().unwrap_or_default();
-                let Some(device) = of_driver(class, kernels) else {
+                let Some(device) = self.of_driver(class, kernels) else {
                     return Ok(None);
                 };
                 device
@@ -226,6 +226,21 @@ impl Check<'_> {
             device,
             written: None,
         }))
+    }
+
+    /// The device behind a node that has one name on every host, or that is named after its clock.
+    fn of_driver(&self, class: Class, name: &str) -> Option<Expected> {
+        match class {
+            Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => {
+                Expected::driver("nic", name).or_else(|| Expected::driver("zf", name))
+            }
+            Class::Rdma | Class::Vfio => Expected::driver("misc", name),
+            Class::Ptp | Class::Pps => {
+                let pci = self.sysfs.function_of_clock(class.as_str(), name);
+                Expected::clock(class.as_str(), name, pci)
+            }
+            Class::Profile | Class::Hugepages => None,
+        }
     }
 
     /// The entry that a node of `all` belongs to: the one named after the device that has it now, or
@@ -248,19 +263,6 @@ impl Check<'_> {
 
     fn key(&self) -> String {
         Quoted(&self.entry.key).to_string()
-    }
-}
-
-/// The device behind a node that has one name on every host, or that is named after its clock.
-fn of_driver(class: Class, name: &str) -> Option<Expected> {
-    match class {
-        Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => {
-            Expected::driver("nic", name).or_else(|| Expected::driver("zf", name))
-        }
-        Class::Rdma | Class::Vfio => Expected::driver("misc", name),
-        Class::Ptp => Expected::clock("ptp", name, None),
-        Class::Pps => Expected::clock("pps", name, None),
-        Class::Profile | Class::Hugepages => None,
     }
 }
 

@@ -122,6 +122,44 @@ impl Sysfs {
         let device = self.root.join("class/infiniband").join(ibdev);
         pci_of(&fs::canonicalize(device).ok()?)
     }
+
+    /// The PCI function that a PTP clock or a PPS source belongs to now.
+    #[must_use]
+    pub fn function_of_clock(&self, class: &str, name: &str) -> Option<PciAddress> {
+        self.clock_function(class, name).ok().flatten()
+    }
+
+    /// The function that a clock sits on. The pulses of a PTP clock have no parent but the clock's
+    /// name (drivers/ptp/ptp_clock.c, `ptp_clock_register`), so theirs is that of the clock.
+    fn clock_function(&self, class: &str, name: &str) -> Result<Option<PciAddress>, Unread> {
+        let device = self.root.join("class").join(class).join(name);
+        let found = sits_on(&device)?;
+        if found.is_some() || class != "pps" {
+            return Ok(found);
+        }
+        let attribute = device.join("name");
+        let source = match read_attribute(&attribute) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            source => source.map_err(|error| (attribute, error))?,
+        };
+        if !source.strip_prefix("ptp").is_some_and(is_number) {
+            return Ok(None);
+        }
+        match sits_on(&self.root.join("class/ptp").join(source)) {
+            Err((_, error)) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            found => found,
+        }
+    }
+}
+
+/// What could not be read, and why.
+type Unread = (PathBuf, io::Error);
+
+/// The PCI function above a device of a class, or above the parent that it names.
+fn sits_on(device: &Path) -> Result<Option<PciAddress>, Unread> {
+    let real = fs::canonicalize(device).map_err(|error| (device.to_owned(), error))?;
+    let parent = || pci_of(&fs::canonicalize(real.join("device")).ok()?);
+    Ok(pci_of(&real).or_else(parent))
 }
 
 /// The directory of /sys/class that lists nodes of that name.
@@ -202,13 +240,9 @@ impl Check<'_> {
     fn clock(&self, class: &str, name: &str, pci: Option<&PciAddress>) -> Result<(), SysfsError> {
         let device = self.class(class).join(name);
         self.numbers(name, &device.join("dev"))?;
-        let Some(pci) = pci else {
-            return Ok(());
-        };
-        let real = fs::canonicalize(&device).map_err(|error| self.read(device, error))?;
-        let above = |path: &Path| fs::canonicalize(path.join("device")).ok();
-        let now = pci_of(&real).or_else(|| pci_of(&above(&real)?));
-        if now.as_ref() == Some(pci) {
+        let now = self.sysfs.clock_function(class, name);
+        let now = now.map_err(|(path, error)| self.read(path, error))?;
+        if now.as_ref() == pci {
             return Ok(());
         }
         Err(self.other(now.map_or_else(
@@ -341,7 +375,17 @@ mod tests {
                 tree.path("devices/virtual/pps/pps0/device"),
             )
             .unwrap();
+            for (number, source) in [(1, "ptp0"), (2, "ptp1"), (3, "serial0")] {
+                tree.clock("pps", number, "devices/virtual");
+                tree.pulses(number, source);
+            }
             tree
+        }
+
+        /// Says what makes the pulses of a source.
+        fn pulses(&self, number: u32, source: &str) {
+            let path = format!("devices/virtual/pps/pps{number}/name");
+            self.file(&path, &format!("{source}\n"));
         }
 
         fn clock(&self, class: &str, number: u32, parent: &str) {
@@ -407,9 +451,11 @@ mod tests {
             ("/dev/vfio/vfio=misc:vfio", 10, 196),
             ("/dev/iommu=misc:iommu", 10, 120),
             ("/dev/ptp0=ptp:ptp0@0000:41:00.0", 247, 0),
-            ("/dev/ptp0=ptp:ptp0", 247, 0),
             ("/dev/ptp1=ptp:ptp1", 247, 1),
             ("/dev/pps0=pps:pps0@0000:41:00.0", 248, 0),
+            ("/dev/pps1=pps:pps1@0000:41:00.0", 248, 1),
+            ("/dev/pps2=pps:pps2", 248, 2),
+            ("/dev/pps3=pps:pps3", 248, 3),
         ] {
             tree.check(expect, major, minor).unwrap();
         }
@@ -496,6 +542,60 @@ mod tests {
             tree.refusal("/dev/ptp1=ptp:ptp1@0000:41:00.0", 247, 1)
                 .contains("ptp:ptp1, which has no PCI function")
         );
+    }
+
+    #[test]
+    fn a_clock_that_had_no_function_and_has_one_now_is_refused() {
+        let tree = Tree::new();
+        for (expect, major, number) in [
+            ("/dev/ptp0=ptp:ptp0", 247, 0),
+            ("/dev/pps0=pps:pps0", 248, 0),
+            ("/dev/pps1=pps:pps1", 248, 1),
+        ] {
+            let device = expect.split('=').nth(1).unwrap();
+            assert_eq!(
+                tree.refusal(expect, major, number),
+                format!("{expect}: the node belongs to {device}@0000:41:00.0 now")
+            );
+        }
+    }
+
+    #[test]
+    fn the_pulses_of_another_clock_are_refused() {
+        let tree = Tree::new();
+        assert!(
+            tree.refusal("/dev/pps1=pps:pps1@0000:41:00.1", 248, 1)
+                .contains("the node belongs to pps:pps1@0000:41:00.0 now")
+        );
+        for number in [2, 3] {
+            let expect = format!("/dev/pps{number}=pps:pps{number}@0000:41:00.0");
+            assert!(
+                tree.refusal(&expect, 248, number)
+                    .contains(&format!("pps:pps{number}, which has no PCI function")),
+                "{number}"
+            );
+        }
+        tree.pulses(1, "ptp1");
+        tree.pulses(2, "ptp0");
+        assert!(
+            tree.refusal("/dev/pps1=pps:pps1@0000:41:00.0", 248, 1)
+                .contains("pps:pps1, which has no PCI function")
+        );
+        tree.check("/dev/pps2=pps:pps2@0000:41:00.0", 248, 2)
+            .unwrap();
+    }
+
+    #[test]
+    fn a_source_of_pulses_that_is_no_name_of_a_clock_leads_to_no_function() {
+        let tree = Tree::new();
+        for source in ["ptp9", "ptp", "ptp0x", "../ptp/ptp0", "ptp0/.", "xptp0", ""] {
+            tree.pulses(1, source);
+            assert!(
+                tree.refusal("/dev/pps1=pps:pps1@0000:41:00.0", 248, 1)
+                    .contains("pps:pps1, which has no PCI function"),
+                "{source:?}"
+            );
+        }
     }
 
     #[test]

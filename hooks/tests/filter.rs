@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::config::OciConfig;
@@ -575,7 +576,7 @@ fn a_target_under_a_user_s_mount_is_refused() {
 fn mounts_are_judged_in_the_order_in_which_they_will_be_made() {
     let host = FakeHost::new();
     std::fs::create_dir(host.dir.path().join("b/rootfs/x")).unwrap();
-    std::os::unix::fs::symlink("/dev", host.dir.path().join("b/rootfs/x/d")).unwrap();
+    symlink("/dev", host.dir.path().join("b/rootfs/x/d")).unwrap();
     let mut config = ask("nic", "all");
     let bind =
         json!({"destination": "/x/d", "type": "bind", "source": "/volume", "options": ["rbind"]});
@@ -695,6 +696,32 @@ fn a_clock_that_is_not_its_driver_s_is_refused() {
     assert!(refusal.contains("the kernel's ptp0 is 247:1"), "{refusal}");
     let refusal = host.refusal(&ask("pps", "pps0"));
     assert!(refusal.contains("the kernel's pps0 is 248:0"), "{refusal}");
+}
+
+/// A specification of 0.1.0 says nothing of a clock.
+#[test]
+fn a_clock_without_an_expectation_is_given_whatever_it_sits_on() {
+    let mut host = FakeHost::new();
+    let sysfs = host.dir.path().join("sys");
+    let function = "devices/pci0000:40/0000:41:00.0";
+    for (class, parent) in [("ptp", function), ("pps", "devices/virtual")] {
+        let node = Node {
+            kind: NodeKind::Char,
+            major: 247,
+            minor: 0,
+            mode: 0o600,
+        };
+        host.nodes.insert(format!("/dev/{class}0"), node);
+        let device = sysfs.join(format!("{parent}/{class}/{class}0"));
+        std::fs::create_dir_all(&device).unwrap();
+        std::fs::create_dir_all(sysfs.join(format!("class/{class}"))).unwrap();
+        symlink(&device, sysfs.join(format!("class/{class}/{class}0"))).unwrap();
+    }
+    host.sysfs_file("ptp/ptp0/dev", "247:0\n");
+    host.sysfs_file("pps/pps0/dev", "247:0\n");
+    host.sysfs_file("pps/pps0/name", "ptp0\n");
+    host.apply(&ask("ptp", "ptp0")).unwrap();
+    host.apply(&ask("pps", "pps0")).unwrap();
 }
 
 #[test]

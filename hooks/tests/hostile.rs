@@ -688,16 +688,46 @@ fn a_bundle_that_the_state_has_lost_is_the_one_on_the_runtime_s_command_line() {
     sandbox.driver("onload", "1:7");
     let output = call(right, "c");
     assert!(stderr(&output).contains("the node is 1:5 but the kernel's onload is 1:7"));
-    let output = call(right, "other");
-    assert!(
-        stderr(&output).contains("reading \"/config.json\""),
-        "{}",
-        stderr(&output)
-    );
     // The root's own is a bundle like any other.
     sandbox.file("/config.json", "{}");
     let output = call(right, "c");
     assert!(stderr(&output).contains("config.json has no such node"));
+}
+
+#[test]
+fn a_bundle_that_nothing_tells_is_asked_for_and_only_where_it_is_needed() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let before = sandbox.snapshot();
+    let call = |args: &str, state: &str, caller: &str| {
+        let hook = format!("{HOOK_THERE} createRuntime {args}; exit $?");
+        let script = format!("exec sh -c '{hook}' {caller}");
+        let output = sandbox.script(&script, state.as_bytes());
+        refused(&sandbox, &before, &output)
+    };
+    let plain = r#"{"id":"c","bundle":"/","pid":0}"#;
+    let asking = r#"{"id":"c","bundle":"/","pid":0,"annotations":{"onload.dev/nic":"all"}}"#;
+    let expect = "--expect /dev/onload=nic:onload#1:5";
+    for (args, state) in [(expect, plain), ("", asking)] {
+        for caller in [
+            "create --bundle bundle c",
+            "create --bundle /bundle other",
+            "create c",
+        ] {
+            let said = call(args, state, caller);
+            assert_eq!(
+                said.trim_end(),
+                "onload-hook createRuntime: container c: crun did not tell the container's bundle \
+                 (its state says /, where there is no config.json); give it --bundle with an absolute \
+                 path, and no --config",
+                "{args} {caller}"
+            );
+        }
+    }
+    let said = call("--memlock unlimited", plain, "create --bundle bundle c");
+    assert!(said.contains("has no pid"), "{said}");
 }
 
 #[test]

@@ -865,6 +865,25 @@ fn crun_s_containers_get_what_runc_s_get() {
     assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
+/// An engine written in Go spells `<`, `>` and `&` as six bytes each.
+#[test]
+fn a_variable_that_is_long_by_its_spelling_alone_does_not_matter() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host();
+    let command = "exec 3>/dev/onload && echo opened ${#LONG}";
+    let mut config = live(&json!({"onload.dev/nic": "all"}), command);
+    let env = config["process"]["env"].as_array_mut().unwrap();
+    env.push(json!("LONG=@"));
+    sandbox.bundle(&config);
+    let long = format!("LONG={}", r"\u003c".repeat(22_000));
+    let text = sandbox.read("/bundle/config.json").replace("LONG=@", &long);
+    sandbox.file("/bundle/config.json", text);
+    let output = run(&sandbox, &unique());
+    assert_eq!(stdout(&output), "opened 22000\n", "{}", stderr(&output));
+}
+
 #[test]
 fn a_user_namespace_of_its_own_works() {
     if !has_runc() {

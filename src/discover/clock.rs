@@ -23,13 +23,10 @@ pub struct Clock {
     pub clock_name: Option<String>,
     /// The interface on the same PCI function; the one on the first port if there are several.
     pub nic: Option<String>,
-    /// The PCI function that it belongs to.
+    /// The PCI function that it belongs to; of the pulses of a PTP clock, that of the clock.
     pub pci_address: Option<PciAddress>,
     /// The NUMA node of that function.
     pub numa_node: Option<u32>,
-    /// The PCI function that it sits on in sysfs; of pulses, not that of their clock.
-    #[serde(skip)]
-    pub parent: Option<PciAddress>,
     /// Its node.
     #[serde(skip)]
     pub node: Node,
@@ -61,8 +58,8 @@ pub fn read(
     for source in &mut pps {
         source.clock_name = probe.attribute(source.directory.join("name"));
         if source.pci.is_none() {
-            // The pulses of a PTP clock go by its name (`ptp_clock_register`), and their source
-            // need not have a parent that says whose they are.
+            // The pulses of a PTP clock go by its name, and their source has no parent that says
+            // whose they are (drivers/ptp/ptp_clock.c, `ptp_clock_register`).
             let clock = ptp
                 .iter()
                 .find(|clock| source.clock_name.as_ref() == Some(&clock.name));
@@ -89,7 +86,6 @@ pub fn read(
 struct Source {
     name: String,
     directory: PathBuf,
-    parent: Option<PciAddress>,
     pci: Option<PciAddress>,
     clock_name: Option<String>,
 }
@@ -109,7 +105,6 @@ impl Source {
             clock_name: self.clock_name,
             nic: nic.map(|nic| nic.name.clone()),
             pci_address: self.pci,
-            parent: self.parent,
             numa_node: function.and_then(|function| function.numa_node),
             node,
         })
@@ -151,7 +146,6 @@ impl Source {
         Source {
             name,
             directory,
-            parent: pci,
             pci,
             clock_name: None,
         }

@@ -22,11 +22,11 @@ fn entry(class: Class, clock: &Clock, writer: &Writer<'_>) -> Entry {
         READ
     };
     let node = writer.node(&clock.node.path, permissions);
-    let parent = clock
-        .parent
+    let function = clock
+        .pci_address
         .map(|address| format!("@{address}"))
         .unwrap_or_default();
-    let device = format!("{class}:{}{parent}", clock.name);
+    let device = format!("{class}:{}{function}", clock.name);
     let expectation = writer.expectation(&clock.node, &device);
     let edits = ContainerEdits {
         hooks: writer

@@ -1,5 +1,5 @@
 use onload_cdi::config::{CapabilitySet, HugepageLimit, OciConfig, Rlimit};
-use onload_cdi::raw::{RawArray, RawError, RawObject};
+use onload_cdi::raw::{MAX_STRING, MAX_VALUES, RawArray, RawError, RawObject};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -393,5 +393,59 @@ fn an_accessor_of_a_wrong_type_names_the_place() {
         ),
     ] {
         assert!(error.starts_with(place), "{error}");
+    }
+}
+
+/// The value of `a` as text, where `a` is this text of JSON.
+fn read_a<T: serde::de::DeserializeOwned>(json: &str) -> Result<T, RawError> {
+    let object = RawObject::parse(format!("{{\"a\":{json}}}").as_bytes()).expect("an object");
+    object.read("a").map(|value| value.expect("a value"))
+}
+
+#[test]
+fn a_string_is_as_long_as_what_it_reads_as() {
+    // Go's encoding/json writes <, > and & as six bytes each.
+    for (piece, length) in [
+        ("<", 1),
+        ("\\u003c", 1),
+        ("\\n", 1),
+        ("\\u00e9", 2),
+        ("\\u20AC", 3),
+        ("\\ud83d\\ude00", 4),
+        ("\u{e9}", 2),
+    ] {
+        let longest = piece.repeat(MAX_STRING / length) + &"x".repeat(MAX_STRING % length);
+        let read: String = read_a(&format!("\"{longest}\"")).expect("a string");
+        assert_eq!(read.len(), MAX_STRING, "{piece}");
+        let read = read_a::<String>(&format!("\"{longest}x\""));
+        let error = read.expect_err("a string that is too long").to_string();
+        assert_eq!(
+            error,
+            "a: a string of more than 131072 bytes; the kernel gives no program a longer one",
+            "{piece}"
+        );
+        let read = read_a::<Vec<String>>(&format!("[\"\",\"{longest}x\"]"));
+        read.expect_err("a string that is too long");
+    }
+}
+
+#[test]
+fn a_list_has_as_many_values_as_it_may_and_no_more() {
+    for (value, each) in [
+        ("0", 1),
+        ("\",,[\"", 1),
+        ("[0]", 2),
+        ("{\"b\":0,\"c\":1}", 3),
+    ] {
+        let most = MAX_VALUES / each;
+        let list = |count: usize| format!("[{}]", vec![value; count].join(", "));
+        let read: Vec<Value> = read_a(&list(most)).expect("a list");
+        assert_eq!(read.len(), most, "{value}");
+        let read = read_a::<Vec<Value>>(&list(most + 1));
+        let error = read.expect_err("a list that is too long").to_string();
+        assert!(
+            error.contains("more than 100000 values"),
+            "{value}: {error}"
+        );
     }
 }

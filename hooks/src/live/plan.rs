@@ -282,9 +282,8 @@ impl Planner<'_> {
     }
 
     fn too_late(&self, class: Class, edits: &ContainerEdits) -> Result<Option<String>, PlanError> {
-        let own = self.config.env()?;
-        if let Some(entry) = edits.env.iter().find(|entry| !holds_variable(&own, entry)) {
-            let name = entry.split('=').next().unwrap_or_default();
+        if let Some(entry) = self.missing_variable(edits)? {
+            let name = name_of(entry);
             return Ok(Some(match class {
                 Class::Profile => format!("the settings of a profile ({name} and so on)"),
                 _ => format!("the environment variable {name}"),
@@ -320,6 +319,20 @@ impl Planner<'_> {
             || edits.intel_rdt.is_some()
             || !edits.additional_gids.is_empty();
         Ok(has_more.then(|| "network devices, cache classes or groups".to_owned()))
+    }
+
+    /// The first variable of the edits that the container needs and has not.
+    fn missing_variable<'e>(
+        &self,
+        edits: &'e ContainerEdits,
+    ) -> Result<Option<&'e str>, ConfigError> {
+        let wanted = edits.env.iter().map(String::as_str);
+        let mut missing: Vec<&str> = wanted.filter(|entry| is_needed(entry)).collect();
+        if !missing.is_empty() {
+            self.config
+                .each_env(|held| missing.retain(|entry| !stands_for(held, entry)))?;
+        }
+        Ok(missing.first().copied())
     }
 
     fn is_bind_or_held(&self, mount: &Mount) -> bool {
@@ -531,15 +544,21 @@ impl Planner<'_> {
     }
 }
 
-/// Whether a variable is no loss: it tells what was given, goes with a preload that is given in
-/// another way, or the container has it. A setting of Onload that the container brings wins.
-fn holds_variable(own: &[String], entry: &str) -> bool {
-    let name = entry.split('=').next().unwrap_or_default();
-    let is_replaced = matches!(name, "LD_PRELOAD" | "EF_FDTABLE_SIZE");
-    is_replaced
-        || name.starts_with("ONLOAD_CTK_")
-        || own.iter().any(|held| held == entry)
-        || name.starts_with("EF_") && own.iter().any(|held| held.split('=').next() == Some(name))
+fn name_of(entry: &str) -> &str {
+    entry.split('=').next().unwrap_or_default()
+}
+
+/// Whether a variable would be missed: not one that tells what was given, or goes with a preload that
+/// is given in another way.
+fn is_needed(entry: &str) -> bool {
+    let name = name_of(entry);
+    !matches!(name, "LD_PRELOAD" | "EF_FDTABLE_SIZE") && !name.starts_with("ONLOAD_CTK_")
+}
+
+/// Whether a variable that the container has does for one that is wanted. A setting of Onload that the
+/// container brings wins.
+fn stands_for(held: &str, wanted: &str) -> bool {
+    held == wanted || wanted.starts_with("EF_") && name_of(held) == name_of(wanted)
 }
 
 /// The hooks of our own specifications check and raise what this door does by itself.
