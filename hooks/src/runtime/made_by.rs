@@ -23,7 +23,7 @@ use crate::state::ContainerId;
 use crate::trusted::Trusted;
 
 /// The records' directory in [`RUN_DIR`]; no container's id has that letter.
-const NAME: &str = "@runtimes";
+pub const NAME: &str = "@runtimes";
 
 /// Where runc and crun keep their containers when nobody says `--root`.
 const DEFAULT_ROOTS: [&str; 2] = ["/run/runc", "/run/crun"];
@@ -54,8 +54,10 @@ pub struct Record {
 }
 
 impl Record {
-    /// A path that is not absolute, or a format of another version, is no record.
-    fn parse(target: &[u8]) -> Option<Record> {
+    /// Reads the target of a link. A path that is not absolute, or a format of another version, is no
+    /// record.
+    #[must_use]
+    pub fn parse(target: &[u8]) -> Option<Record> {
         let (path, is_guarded) = match target.strip_prefix(GUARDED) {
             Some(path) => (path, true),
             None => (target.strip_prefix(PLAIN)?, false),
