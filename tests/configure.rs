@@ -706,3 +706,77 @@ fn the_runtime_behind_ours_is_the_configured_one_else_the_first_that_exists() {
     fs::remove_file(host.path("opt/runc")).unwrap();
     assert!(behind().refused().contains("there is none"));
 }
+
+/// A record of `onload-container-runtime`: a link that leads nowhere.
+fn record(host: &Small, name: &str, target: &str) {
+    let dir = host.path("run/onload-ctk/@runtimes");
+    fs::create_dir_all(&dir).unwrap();
+    symlink(target, dir.join(name)).unwrap();
+}
+
+#[test]
+fn the_runtime_behind_ours_is_read_as_the_wrapper_reads_it_from_a_faulty_configuration() {
+    let host = Small::with(&[("usr/bin/runc", ""), ("opt/crun", "")]);
+    let behind = || run(&mut on(host.0.path(), &["runtime", "behind"]));
+    let named = "[runtime]\npath = \"/opt/crun\"\n";
+    for other in ["[cdi]\nxyzzy = 1\n", "[cdi\n", "# \u{e4}\n[later]\n"] {
+        host.write(POLICY, format!("{named}{other}"));
+        assert_eq!(behind().done().stdout, "/opt/crun\n", "{other}");
+    }
+    let latin1 = [named.as_bytes(), b"# \xe4\n"].concat();
+    host.write(POLICY, latin1);
+    assert_eq!(behind().done().stdout, "/opt/crun\n");
+}
+
+#[test]
+fn a_runtime_behind_ours_that_is_not_clear_is_not_guessed() {
+    let host = Small::with(&[("usr/bin/runc", ""), ("opt/crun", "")]);
+    for text in [
+        "[runtime]\npath = 1\n",
+        "[runtime]\npath = \"/opt/crun\n",
+        "[runtime]\npath = \"/opt/crun\"\n[runtime]\npath = \"/usr/bin/runc\"\n",
+    ] {
+        host.write(POLICY, text);
+        let refusal = run(&mut on(host.0.path(), &["runtime", "behind"])).refused();
+        assert!(refusal.contains("etc/onload-ctk/config.toml"), "{refusal}");
+    }
+}
+
+#[test]
+fn the_runtime_behind_ours_is_the_one_that_made_the_containers() {
+    let host = Small::with(&[("usr/bin/runc", ""), ("opt/crun", ""), ("opt/runc", "")]);
+    let behind = || run(&mut on(host.0.path(), &["runtime", "behind"])).done();
+    host.write(POLICY, "[runtime]\npath = \"/opt/runc\"\n");
+    record(&host, "b@1", "1:/opt/crun");
+    record(&host, "c@1", "1:guarded:/opt/crun");
+    assert_eq!(behind().stdout, "/opt/crun\n");
+    assert_eq!(behind().stderr, "");
+    // Neither the order of names nor that of paths decides, and a record of another version is none.
+    record(&host, "a@1", "1:/usr/bin/runc");
+    record(&host, "d@1", "2:/opt/runc");
+    let found = behind();
+    assert_eq!(found.stdout, "/opt/crun\n");
+    assert_eq!(
+        found.warnings(),
+        [
+            "1 container was made by /usr/bin/runc, and 2 by /opt/crun, which does not find it: end it first"
+        ]
+    );
+}
+
+#[test]
+fn a_runtime_that_is_gone_is_not_the_one_behind_ours_though_it_made_containers() {
+    let host = Small::with(&[("usr/bin/runc", ""), ("opt/crun", "")]);
+    for name in ["a@1", "b@1"] {
+        record(&host, name, "1:/opt/gone");
+    }
+    let behind = || run(&mut on(host.0.path(), &["runtime", "behind"])).done();
+    let found = behind();
+    assert_eq!(found.stdout, "/usr/bin/runc\n");
+    assert_eq!(
+        found.warnings(),
+        ["2 containers were made by /opt/gone, which is not there: install it again to end them"]
+    );
+    record(&host, "c@1", "1:/opt/crun");
+    assert_eq!(behind().stdout, "/opt/crun\n");
+}

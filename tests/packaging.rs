@@ -251,3 +251,237 @@ fn manual_pages_are_what_man_takes() {
         }
     }
 }
+
+/// The functions that the packages' scripts share, on a host of their own below a directory, with
+/// programs that stand in for those that they call.
+struct Scripts(tempfile::TempDir);
+
+impl Scripts {
+    fn new() -> Scripts {
+        let scripts = Scripts(tempfile::tempdir().unwrap());
+        for directory in [
+            "usr/bin",
+            "etc/docker",
+            "proc",
+            "run/onload-ctk/@runtimes",
+            "stand-ins",
+        ] {
+            fs::create_dir_all(scripts.path(directory)).unwrap();
+        }
+        scripts
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn program(&self, path: &str, text: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        self.write(path, &format!("#!/bin/sh\n{text}\n"));
+        fs::set_permissions(self.path(path), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// A process by what the kernel shows of it; one without arguments never tells them.
+    fn process(&self, pid: u32, name: &str, arguments: Option<&[&str]>) {
+        self.write(&format!("proc/{pid}/comm"), &format!("{name}\n"));
+        let cmdline = format!("proc/{pid}/cmdline");
+        match arguments {
+            Some(arguments) => {
+                let words = arguments.iter().map(|word| format!("{word}\0"));
+                self.write(&cmdline, &words.collect::<String>());
+            }
+            None => {
+                let made = Command::new("mkfifo").arg(self.path(&cmdline)).status();
+                assert!(made.unwrap().success());
+            }
+        }
+    }
+
+    /// The wrapper's path as the script names it there.
+    fn wrapper(&self) -> String {
+        let path = self.path("usr/bin/onload-container-runtime");
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// A script's text, with each path of the host below the directory.
+    fn moved(&self, text: &str) -> String {
+        let mut moved = String::new();
+        for (at, sign) in text.char_indices() {
+            let begins = !text[..at].ends_with(|c: char| c.is_alphanumeric() || "/*.]".contains(c));
+            let is_ours = ["/run/", "/usr/", "/etc/", "/var/", "/proc/"]
+                .iter()
+                .any(|directory| text[at..].starts_with(directory));
+            if begins && is_ours {
+                moved.push_str(self.0.path().to_str().unwrap());
+            }
+            moved.push(sign);
+        }
+        moved
+    }
+
+    fn sh(&self, text: &str, arguments: &[&str]) -> std::process::Output {
+        let text = text.replace("#COMMON#", &read("scripts/common.sh"));
+        let path = std::env::var("PATH").unwrap();
+        let mut sh = Command::new("sh");
+        // The tarball's script also removes directories below where it installed.
+        let root = format!("{}/", self.0.path().display());
+        let text = self.moved(&text).replace("$destination/", &root);
+        sh.args(["-c", &text, "sh"]).args(arguments);
+        sh.current_dir(self.0.path());
+        sh.env(
+            "PATH",
+            format!("{}:{path}", self.path("stand-ins").display()),
+        );
+        sh.output().unwrap()
+    }
+
+    /// Whether a function of the scripts answers yes.
+    #[track_caller]
+    fn says(&self, function: &str) -> bool {
+        let text = format!("set -e\n#COMMON#\nif {function}; then exit 0; else exit 3; fi");
+        let output = self.sh(&text, &[]);
+        match output.status.code() {
+            Some(code @ (0 | 3)) => code == 0,
+            code => panic!("{code:?}: {}", String::from_utf8_lossy(&output.stderr)),
+        }
+    }
+
+    /// What is said on stderr while it is done.
+    #[track_caller]
+    fn done(&self, text: &str, arguments: &[&str]) -> String {
+        let output = self.sh(text, arguments);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{stderr}");
+        stderr
+    }
+}
+
+const LEAVE: &str = "set -e\n#COMMON#\nonload_ctk_leave_runtime";
+
+#[test]
+fn removal_asks_monitors_alone_for_their_arguments() {
+    let scripts = Scripts::new();
+    scripts.process(10, "bash", None);
+    let wrapper = scripts.wrapper();
+    scripts.process(11, "less", Some(&["less", &wrapper]));
+    scripts.process(12, "conmon", Some(&["conmon", "-r", "/usr/bin/crun"]));
+    assert!(!scripts.says("onload_ctk_running"));
+    scripts.process(13, "conmon", Some(&["/usr/bin/conmon", "-r", &wrapper]));
+    assert!(scripts.says("onload_ctk_running"));
+}
+
+#[test]
+fn a_monitor_that_never_tells_its_arguments_counts_as_one_of_ours() {
+    let scripts = Scripts::new();
+    // The time is up at once.
+    scripts.program("stand-ins/timeout", "[ \"$1 $2\" = '-s KILL' ] && exit 137");
+    scripts.process(10, "conmon", None);
+    assert!(scripts.says("onload_ctk_running"));
+}
+
+#[test]
+fn removal_says_that_the_guard_of_running_containers_ends() {
+    let scripts = Scripts::new();
+    scripts.program("usr/bin/runc", "");
+    scripts.write("etc/docker/daemon.json", &scripts.wrapper());
+    let record = |name: &str, target: &str| {
+        let path = scripts.path("run/onload-ctk/@runtimes").join(name);
+        std::os::unix::fs::symlink(target, path).unwrap();
+    };
+    record("plain@1", "1:/usr/bin/runc");
+    let line = "root-with-onload = \"refuse\" no longer holds";
+    let said = scripts.done(LEAVE, &[]);
+    assert!(
+        said.contains("is now a link to") && !said.contains(line),
+        "{said}"
+    );
+    fs::remove_file(scripts.wrapper()).unwrap();
+    record("kept@2", "1:guarded:/usr/bin/runc");
+    record("other@2", "1:guarded:/usr/bin/crun");
+    let said = scripts.done(LEAVE, &[]);
+    let expected = format!("onload-ctk: {line} in containers that run; end them: kept other");
+    assert!(said.lines().any(|said| said == expected), "{said}");
+}
+
+#[test]
+fn removal_passes_on_what_is_said_about_the_runtime_behind_ours() {
+    let scripts = Scripts::new();
+    let program = "case $* in *behind) echo /opt/crun; echo 'warning: two runtimes' >&2 ;; esac";
+    scripts.program("stand-ins/onload-ctk", program);
+    let said = scripts.done("set -e\n#COMMON#\nonload_ctk_forget", &[]);
+    assert_eq!(said, "warning: two runtimes\n");
+    let behind = fs::read_to_string(scripts.path("run/onload-ctk-behind")).unwrap();
+    assert_eq!(behind, "/opt/crun\n");
+}
+
+#[test]
+fn a_containerd_that_stops_answering_has_containers_of_ours() {
+    let scripts = Scripts::new();
+    let database = "var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db";
+    let recorded = |namespaces: &str, ids: &str, info: &str| {
+        let program =
+            format!("case $* in *namespaces*) {namespaces} ;; *info*) {info} ;; *) {ids} ;; esac");
+        scripts.program("stand-ins/ctr", &program);
+        scripts.says("onload_ctk_recorded")
+    };
+    assert!(!recorded("exit 1", "exit 1", "exit 1"));
+    scripts.write(database, &scripts.wrapper());
+    let encoded = |path: &str| {
+        let mut sh = Command::new("sh");
+        sh.args(["-c", "printf %s \"$0\" | base64 -w0", path]);
+        String::from_utf8(sh.output().unwrap().stdout).unwrap()
+    };
+    let info = |path: &str| format!("echo '   \"value\": \"{}\"'", encoded(path));
+    let (ours, other) = (info(&scripts.wrapper()), info("/usr/bin/runc"));
+    assert!(recorded("echo default", "echo c1 c2", &ours));
+    assert!(!recorded("echo default", "echo c1 c2", &other));
+    assert!(!recorded("echo default", "true", "exit 1"));
+    for (namespaces, ids, info) in [
+        ("exit 1", "echo c1", &other[..]),
+        ("echo default", "exit 1", &other),
+        ("echo default", "echo c1; exit 1", &other),
+        ("echo default", "echo c1", "exit 1"),
+    ] {
+        assert!(
+            recorded(namespaces, ids, info),
+            "{namespaces}, {ids}, {info}"
+        );
+    }
+}
+
+#[test]
+fn the_last_step_of_each_removal_takes_records_and_locks() {
+    for (script, argument, goes) in [
+        ("deb/postrm", "purge", true),
+        ("deb/postrm", "remove", false),
+        ("deb/postrm", "upgrade", false),
+        ("rpm/postun.sh", "0", true),
+        ("rpm/postun.sh", "1", false),
+        ("tarball/install", "--remove", true),
+    ] {
+        let scripts = Scripts::new();
+        for program in ["systemctl", "deb-systemd-helper", "onload-ctk"] {
+            scripts.program(&format!("stand-ins/{program}"), "");
+        }
+        fs::create_dir_all(scripts.path("run/onload-ctk/@locks")).unwrap();
+        let record = scripts.path("run/onload-ctk/@runtimes/c1@1");
+        std::os::unix::fs::symlink("1:/usr/bin/runc", record).unwrap();
+        // Where the tarball was unpacked.
+        fs::create_dir_all(scripts.path("root")).unwrap();
+        scripts.done(&read(script), &[argument]);
+        let left = names_in(&scripts.path("run/onload-ctk"));
+        let kept: &[&str] = if goes { &[] } else { &["@locks", "@runtimes"] };
+        assert_eq!(left, kept, "{script} {argument}");
+        assert_eq!(
+            scripts.path("run/onload-ctk").exists(),
+            !goes,
+            "{script} {argument}"
+        );
+    }
+}

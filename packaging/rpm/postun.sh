@@ -2,6 +2,7 @@
 
 if [ "$1" = 0 ]; then
     onload_ctk_leave_runtime
+    onload_ctk_forget_containers
     rm -rf /run/onload-cdi
 fi
 if [ -d /run/systemd/system ]; then

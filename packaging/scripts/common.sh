@@ -12,7 +12,8 @@ onload_ctk_behind=/run/onload-ctk-behind
 onload_ctk_forget() {
     # Without it the udev rule no longer starts the service.
     rm -rf /run/onload-cdi
-    onload-ctk --quiet runtime behind >"$onload_ctk_behind" 2>/dev/null || rm -f "$onload_ctk_behind"
+    # Not quiet: it warns where one link cannot serve all containers.
+    onload-ctk runtime behind >"$onload_ctk_behind" || rm -f "$onload_ctk_behind"
     for engine in docker containerd crio podman nomad; do
         onload_ctk_status=0
         onload-ctk --quiet runtime configure --runtime "$engine" --remove || onload_ctk_status=$?
@@ -38,16 +39,33 @@ onload_ctk_entries() {
 }
 
 # Whether a container runs whose engine calls our runtime again to stop it: containerd's shim keeps
-# the path in a file, conmon (podman, CRI-O) in its arguments.
+# the path in a file, conmon (podman, CRI-O) in its arguments. Those lie in the process's own memory,
+# and a user's process can keep a reader waiting for good: the name, which the kernel keeps, is read
+# first. KILL makes timeout end although cat may be unable to, so nobody waits for cat: a file instead
+# of a pipe. What does not answer counts as a container of ours.
 onload_ctk_running() {
     grep -qs /usr/bin/onload-container-runtime \
         /run/containerd/io.containerd.runtime.v2.task/*/*/options.json \
         /run/containerd/io.containerd.runtime.v2.task/*/*/runtime && return 0
-    for arguments in /proc/[0-9]*/cmdline; do
-        tr '\0' '\n' 2>/dev/null <"$arguments" |
-            grep -qx -- '/usr/bin/onload-container-runtime' && return 0
+    arguments=$(mktemp) || return 0
+    onload_ctk_found=1
+    for process in /proc/[0-9]*; do
+        name=
+        { read -r name <"$process/comm"; } 2>/dev/null || true
+        [ "$name" = conmon ] || continue
+        onload_ctk_status=0
+        timeout -s KILL 5 cat "$process/cmdline" >"$arguments" 2>/dev/null || onload_ctk_status=$?
+        # cat itself ends with 1, where the process is gone.
+        if [ "$onload_ctk_status" -ge 124 ]; then
+            echo "onload-ctk: process ${process##*/} (conmon) does not give its arguments; taken for one of ours" >&2
+        elif ! tr '\0' '\n' <"$arguments" | grep -qx -- '/usr/bin/onload-container-runtime'; then
+            continue
+        fi
+        onload_ctk_found=0
+        break
     done
-    return 1
+    rm -f "$arguments"
+    return "$onload_ctk_found"
 }
 
 # Whether containerd has a container that was made with our runtime's path, as ctr and nerdctl do it,
@@ -58,9 +76,11 @@ onload_ctk_recorded() {
         /var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db || return 1
     namespaces=$(timeout 20 ctr namespaces list --quiet 2>/dev/null) || return 0
     for namespace in $namespaces; do
-        for id in $(timeout 20 ctr --namespace "$namespace" containers list --quiet 2>/dev/null); do
+        ids=$(timeout 20 ctr --namespace "$namespace" containers list --quiet 2>/dev/null) || return 0
+        for id in $ids; do
+            info=$(timeout 20 ctr --namespace "$namespace" containers info "$id" 2>/dev/null) || return 0
             # The options of the runtime are a message of protobuf, in base64.
-            timeout 20 ctr --namespace "$namespace" containers info "$id" 2>/dev/null |
+            printf '%s\n' "$info" |
                 sed -n 's/^ *"value": *"\([A-Za-z0-9+/=]*\)".*/\1/p' |
                 while read -r value; do echo "$value" | base64 -d 2>/dev/null; done |
                 grep -qa /usr/bin/onload-container-runtime && return 0
@@ -71,6 +91,26 @@ onload_ctk_recorded() {
 
 onload_ctk_in_use() {
     [ -n "$(onload_ctk_entries)" ] || onload_ctk_running || onload_ctk_recorded
+}
+
+# The containers from whose later processes our runtime takes CAP_SETUID, by what it remembers.
+onload_ctk_guarded() {
+    ids=
+    for record in /run/onload-ctk/@runtimes/*; do
+        case $(readlink "$record") in
+        1:guarded:*)
+            id=${record##*/}
+            ids="$ids ${id%@*}"
+            ;;
+        esac
+    done
+    echo "${ids# }"
+}
+
+# The last step: what is remembered of containers, and locks that were made since the first step.
+onload_ctk_forget_containers() {
+    rm -rf /run/onload-ctk/@runtimes /run/onload-ctk/@locks
+    rmdir /run/onload-ctk 2>/dev/null || true
 }
 
 # After the files are gone: a container that was made with our runtime could be neither stopped nor
@@ -89,6 +129,9 @@ onload_ctk_leave_runtime() {
             "start without the devices that their annotations ask for." >&2
         entries=$(onload_ctk_entries | tr '\n' ' ')
         echo "onload-ctk: when they are gone, remove the link${entries:+ and the runtime \"onload\" in: $entries}" >&2
+        guarded=$(onload_ctk_guarded)
+        [ -z "$guarded" ] ||
+            echo "onload-ctk: root-with-onload = \"refuse\" no longer holds in containers that run; end them: $guarded" >&2
         return 0
     done
 }

@@ -1,31 +1,123 @@
 //! `runtime behind`: the OCI runtime that the wrapper becomes. Where the package is removed while
 //! containers are left, that runtime takes the wrapper's place: it alone finds their state.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-use anyhow::bail;
-use onload_hooks::runtime::RUNTIMES;
+use anyhow::{Context, bail};
+use onload_hooks::config::CONFIG_PATH;
+use onload_hooks::poststop::RUN_DIR;
+use onload_hooks::runtime::made_by::{self, Record};
+use onload_hooks::runtime::{RUNTIMES, told};
 
-use super::open_host;
 use crate::cli::Global;
 use crate::exit::Answer;
+use crate::host::Host;
 use crate::printer::Printer;
+
+/// Bytes of a configuration; the file that comes with the package has some thousand.
+const LIMIT: u64 = 1024 * 1024;
+
+/// Containers by the runtime that made them.
+type Counts = BTreeMap<PathBuf, usize>;
 
 /// Runs the command.
 ///
 /// # Errors
-/// The configuration is not understood, or there is no such runtime.
+/// There is no such runtime, or it cannot be told which one it is.
 pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
-    let (host, config) = open_host(global)?;
-    let named = config.runtime.path;
+    let host = Host::open(&global.host_root)?;
+    let made = made(&host)?;
+    let (there, gone) = sort(&host, made)?;
+    for (runtime, count) in gone {
+        printer.warning(format_args!(
+            "{} made by {}, which is not there: install it again to end {}",
+            containers(count),
+            runtime.display(),
+            them(count)
+        ));
+    }
+    let most = there.iter().max_by_key(|(_, count)| **count);
+    let runtime = match most {
+        Some((runtime, most)) => {
+            for (other, count) in there.iter().filter(|(other, _)| *other != runtime) {
+                printer.warning(format_args!(
+                    "{} made by {}, and {most} by {}, which does not find {them}: end {them} first",
+                    containers(*count),
+                    other.display(),
+                    runtime.display(),
+                    them = them(*count)
+                ));
+            }
+            runtime.clone()
+        }
+        None => configured(&host, global.config.as_deref())?,
+    };
+    printer.print(format_args!("{}\n", runtime.display()))?;
+    Ok(Answer::Yes)
+}
+
+fn containers(count: usize) -> String {
+    match count {
+        1 => "1 container was".to_owned(),
+        count => format!("{count} containers were"),
+    }
+}
+
+fn them(count: usize) -> &'static str {
+    if count == 1 { "it" } else { "them" }
+}
+
+/// What the wrapper remembers of the containers that it made.
+fn made(host: &Host) -> anyhow::Result<Counts> {
+    let dir = Path::new(RUN_DIR).join(made_by::NAME);
+    let mut counts = Counts::new();
+    for name in host.list(&dir)?.names {
+        // One that goes meanwhile is of a container that ended.
+        let target = host.link(&dir.join(name))?;
+        let record = target.and_then(|target| Record::parse(target.as_os_str().as_encoded_bytes()));
+        if let Some(record) = record {
+            *counts.entry(record.runtime).or_default() += 1;
+        }
+    }
+    Ok(counts)
+}
+
+/// The runtimes that are there, and those that are not.
+fn sort(host: &Host, made: Counts) -> anyhow::Result<(Counts, Counts)> {
+    let (mut there, mut gone) = (Counts::new(), Counts::new());
+    for (runtime, count) in made {
+        let side = match host.entry(&runtime)? {
+            Some(_) => &mut there,
+            None => &mut gone,
+        };
+        side.insert(runtime, count);
+    }
+    Ok((there, gone))
+}
+
+/// The runtime that the configuration names, whatever else is wrong with it: the wrapper reads it so.
+fn configured(host: &Host, file: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let shown = file.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned);
+    let bytes = match file {
+        None => host.bytes(Path::new(CONFIG_PATH), LIMIT)?,
+        Some(path) => Some(
+            std::fs::read(path)
+                .with_context(|| format!("reading configuration {}", path.display()))?,
+        ),
+    };
+    let named = told(&String::from_utf8_lossy(&bytes.unwrap_or_default()));
+    let named = named.with_context(|| {
+        let shown = shown.display();
+        format!("reading configuration {shown}: [runtime] does not say clearly which runtime it is")
+    })?;
     let candidates = match named.as_os_str().is_empty() {
         true => RUNTIMES.map(Path::new).to_vec(),
         false => vec![named.as_path()],
     };
     for path in candidates {
         if host.entry(path)?.is_some() {
-            printer.print(format_args!("{}\n", path.display()))?;
-            return Ok(Answer::Yes);
+            return Ok(path.to_owned());
         }
     }
     bail!("looking for the OCI runtime behind onload-container-runtime: there is none")

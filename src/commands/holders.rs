@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use super::process;
 use crate::engine::Engine;
 use crate::engine::holders::{self, Held, Holder};
 use crate::host::Host;
@@ -21,6 +22,10 @@ const PODMAN_STATE: [&str; 2] = [
 ];
 /// Long enough for a host with a thousand containers; a lock that nobody gives up ends it.
 const PODMAN_DEADLINE: Duration = Duration::from_secs(60);
+/// The monitor of podman and of CRI-O.
+const MONITOR: &str = "conmon";
+/// How long one of them may take to say its arguments.
+const MONITOR_DEADLINE: Duration = Duration::from_secs(5);
 /// Ids on one command line.
 const CHUNK: usize = 200;
 /// Bytes of a file of an engine; configurations of containers are a few kilobytes.
@@ -107,18 +112,17 @@ fn crio(host: &Host, storage: &Path) -> anyhow::Result<Vec<Holder>> {
 }
 
 /// The running containers that a monitor holds, of every user.
+///
+/// # Errors
+/// A monitor does not say its arguments.
 fn monitored(host: &Host, podmans: bool) -> anyhow::Result<Vec<Holder>> {
     if !host.is_running() {
         return Ok(Vec::new());
     }
-    let is_pid = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
-    let pids = host.list(Path::new("/proc"))?.names;
-    let found = pids.into_iter().filter(is_pid).filter_map(|pid| {
-        let path = Path::new("/proc").join(pid).join("cmdline");
-        // A process that ends meanwhile holds nothing.
-        let cmdline = host.bytes(&path, LIMIT).ok()??;
-        let holder = holders::of_conmon(&cmdline)?;
-        (holders::is_podmans(&cmdline) == podmans).then_some(holder)
+    let cmdlines = process::arguments_of(host, Path::new("/proc"), MONITOR, MONITOR_DEADLINE)?;
+    let found = cmdlines.iter().filter_map(|cmdline| {
+        let holder = holders::of_conmon(cmdline)?;
+        (holders::is_podmans(cmdline) == podmans).then_some(holder)
     });
     Ok(found.collect())
 }

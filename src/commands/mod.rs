@@ -11,6 +11,7 @@ mod holders;
 pub mod inject;
 pub mod list;
 pub mod man;
+mod process;
 pub mod validate;
 
 use std::path::{Path, PathBuf};

@@ -23,7 +23,7 @@ use crate::state::ContainerId;
 use crate::trusted::Trusted;
 
 /// The records' directory in [`RUN_DIR`]; no container's id has that letter.
-const NAME: &str = "@runtimes";
+pub const NAME: &str = "@runtimes";
 
 /// Where runc, crun and youki keep their containers when nobody says `--root`; crun below
 /// XDG_RUNTIME_DIR where that is set, which for root is the last of them.
@@ -58,8 +58,10 @@ pub struct Record {
 }
 
 impl Record {
-    /// A path that is not absolute, or a format of another version, is no record.
-    fn parse(target: &[u8]) -> Option<Record> {
+    /// Reads the target of a link. A path that is not absolute, or a format of another version, is no
+    /// record.
+    #[must_use]
+    pub fn parse(target: &[u8]) -> Option<Record> {
         let (path, is_guarded) = match target.strip_prefix(GUARDED) {
             Some(path) => (path, true),
             None => (target.strip_prefix(PLAIN)?, false),

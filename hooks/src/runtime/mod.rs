@@ -346,8 +346,10 @@ fn usual(host: &ThisHost, name: Option<&str>) -> Result<PathBuf, RuntimeError> {
     })
 }
 
-/// The runtime that a configuration names whose other bytes may be wrong.
-fn told(text: &str) -> Option<PathBuf> {
+/// The runtime that a configuration names whose other bytes may be wrong: an empty path where it names
+/// none, nothing where it cannot be told.
+#[must_use]
+pub fn told(text: &str) -> Option<PathBuf> {
     match toml::from_str::<RuntimeOnly>(text) {
         Ok(parsed) => Some(parsed.runtime.path),
         Err(_) => salvage(text),

@@ -1,0 +1,131 @@
+//! The arguments of other processes, which may keep them from being read: the kernel takes them from the
+//! process's own memory (fs/proc/base.c, `get_mm_cmdline`), and a page of a FUSE file that is mapped
+//! there comes when its owner likes. The kernel waits for such a page without heeding a signal.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use crate::host::Host;
+
+/// Not looked for: what is found elsewhere could be anything.
+const CAT: &str = "/bin/cat";
+/// Bytes of a name, which the kernel cuts at 15, and of its line end.
+const NAME_LIMIT: u64 = 64;
+/// Bytes of arguments that are looked at.
+const LIMIT: u64 = 16 * 1024 * 1024;
+
+/// The arguments of each process of that name, whoever it belongs to. The name is the kernel's own,
+/// and is read first. The owner is not asked: a container's process may be root's.
+///
+/// # Errors
+/// The processes cannot be listed, or the arguments of one cannot be had within `limit`.
+pub(super) fn arguments_of(
+    host: &Host,
+    proc: &Path,
+    name: &str,
+    limit: Duration,
+) -> anyhow::Result<Vec<Vec<u8>>> {
+    let is_pid = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+    let mut found = Vec::new();
+    for pid in host.list(proc)?.names.into_iter().filter(is_pid) {
+        let dir = proc.join(&pid);
+        // A process that ends meanwhile holds nothing.
+        let Ok(Some(comm)) = host.bytes(&dir.join("comm"), NAME_LIMIT) else {
+            continue;
+        };
+        if comm.trim_ascii_end() == name.as_bytes() {
+            let path = host.outside_path(&dir.join("cmdline"));
+            let arguments = read(&path, limit)
+                .with_context(|| format!("reading the arguments of process {pid} ({name})"))?;
+            found.push(arguments);
+        }
+    }
+    Ok(found)
+}
+
+/// Reads a file in a process of its own: one that waits for good is left behind, where a thread would
+/// keep this program from ending.
+fn read(path: &Path, limit: Duration) -> anyhow::Result<Vec<u8>> {
+    let mut command = Command::new(CAT);
+    command.arg("--").arg(path);
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    let child = command.stdout(Stdio::piped()).spawn();
+    let mut child = child.with_context(|| format!("running {CAT}"))?;
+    let stdout = child.stdout.take().context("reading its answer")?;
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = stdout.take(LIMIT).read_to_end(&mut bytes);
+        // Nobody listens any more where the time is up.
+        let _ = sender.send(read.map(|_| bytes));
+    });
+    let answer = receiver.recv_timeout(limit);
+    // It may have ended, and may not be able to: neither is waited for.
+    let _ = child.kill();
+    let _ = child.try_wait();
+    match answer {
+        Ok(read) => read.context("reading its answer"),
+        Err(_) => bail!(
+            "it did not give them within {} s; end it",
+            limit.as_secs_f32()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A directory like /proc; a process without arguments never gives them.
+    fn proc_with(processes: &[(&str, &str, Option<&str>)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (pid, name, arguments) in processes {
+            let dir = root.path().join("proc").join(pid);
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("comm"), format!("{name}\n")).unwrap();
+            match arguments {
+                Some(arguments) => fs::write(dir.join("cmdline"), arguments).unwrap(),
+                None => {
+                    let made = Command::new("mkfifo").arg(dir.join("cmdline")).status();
+                    assert!(made.unwrap().success());
+                }
+            }
+        }
+        root
+    }
+
+    fn asked(root: &tempfile::TempDir, limit: Duration) -> anyhow::Result<Vec<Vec<u8>>> {
+        let host = Host::open(root.path()).unwrap();
+        arguments_of(&host, Path::new("/proc"), "conmon", limit)
+    }
+
+    #[test]
+    fn processes_of_the_name_alone_are_asked_for_their_arguments() {
+        let root = proc_with(&[
+            ("10", "bash", None),
+            ("11", "conmon2", None),
+            ("12", "conmon", Some("conmon\0-r\0/x\0")),
+            ("13", "conmon", Some("")),
+            ("self", "conmon", None),
+        ]);
+        let found = asked(&root, Duration::from_secs(600)).unwrap();
+        assert_eq!(found, [&b"conmon\0-r\0/x\0"[..], b""]);
+    }
+
+    #[test]
+    fn a_process_that_never_gives_its_arguments_is_named() {
+        let root = proc_with(&[("10", "bash", Some("bash\0")), ("11", "conmon", None)]);
+        let error = asked(&root, Duration::from_millis(10)).unwrap_err();
+        assert_eq!(
+            format!("{error:#}"),
+            "reading the arguments of process 11 (conmon): it did not give them within 0.01 s; end it"
+        );
+    }
+}
