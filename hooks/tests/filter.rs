@@ -936,7 +936,7 @@ fn a_capability_that_leads_to_root_is_refused_in_every_set_but_the_bounding_one(
         "CAP_SYS_ADMIN",
         "CAP_SYS_PTRACE",
         "cap_sys_module",
-        "17",
+        "CAP_SYS_RAWIO",
         "CAP_SYS_BOOT",
         "CAP_DAC_READ_SEARCH",
     ] {
@@ -962,6 +962,29 @@ fn a_capability_that_leads_to_root_is_refused_in_every_set_but_the_bounding_one(
         after["process"]["capabilities"],
         config["process"]["capabilities"]
     );
+}
+
+#[test]
+fn a_capability_that_only_crun_understands_is_taken_or_refused() {
+    let (host, plain) = as_plain_user();
+    for name in ["7", "0x7", "17", "CAP_SETUID+X", "CAP_SYS_ADMIN+"] {
+        let mut config = plain.clone();
+        config["process"]["capabilities"] = json!({"permitted": ["CAP_KILL", name]});
+        let after = host.after(&config);
+        let left = &after["process"]["capabilities"]["permitted"];
+        assert_eq!(*left, json!(["CAP_KILL"]), "{name}");
+        config["process"]["capabilities"] = json!({"ambient": ["CAP_KILL", name]});
+        assert!(host.refusal(&config).contains("drop CAP_"), "{name}");
+    }
+}
+
+#[test]
+fn a_process_of_user_minus_one_counts_as_the_host_s_root() {
+    let (host, mut config) = as_plain_user();
+    config["process"]["user"]["uid"] = json!(u32::MAX);
+    assert!(host.refusal(&config).contains("root-with-onload"));
+    config["process"]["user"]["uid"] = json!(u32::MAX - 1);
+    host.after(&config);
 }
 
 #[test]

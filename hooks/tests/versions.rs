@@ -105,7 +105,7 @@ fn a_container_of_0_1_0_is_reapplied_and_cleaned_up() {
          {WRAPPER_THERE} --root /run/runc kill {id} KILL || exit 12
          i=0; while runc --root /run/runc state {id} | grep -q created && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
          {WRAPPER_THERE} --root /run/runc delete {id} || exit 13
-         ls -A /run/onload-ctk; find /bundle/rootfs -name 'libonload*'"
+         ls -A -I '@*' /run/onload-ctk; find /bundle/rootfs -name 'libonload*'"
     );
     let output = sandbox.script(&script, b"");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -129,6 +129,7 @@ fn configuration_and_specifications_of_0_1_0_give_what_they_gave() {
         );
     }
     sandbox.node("/dev/infiniband/rdma_cm", 1, 9);
+    sandbox.file("/sysfs/class/misc/rdma_cm/dev", "1:9\n");
     sandbox.root_file_system("/bundle/rootfs");
     let asks = json!({"onload.dev/nic": "all", "onload.dev/rdma": "rxe0"});
     let json = serde_json::to_vec(&config(&asks, ":")).unwrap();
@@ -168,6 +169,7 @@ fn the_hook_arguments_of_0_1_0_are_understood() {
     }
     let sandbox = Sandbox::new();
     sandbox.node("/dev/infiniband/rdma_cm", 1, 9);
+    sandbox.file("/sysfs/class/misc/rdma_cm/dev", "1:9\n");
     let spec: Value = serde_json::from_str(&of_0_1_0("specs/onload.dev-rdma.json")).unwrap();
     let mut hook = spec["devices"][1]["containerEdits"]["hooks"][0].clone();
     assert_eq!(hook["hookName"], "createRuntime");

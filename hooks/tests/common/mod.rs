@@ -388,10 +388,14 @@ fn snapshot(root: &Path, dir: &Path, entries: &mut Vec<(PathBuf, String)>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         let name = path.strip_prefix(root).unwrap().to_owned();
-        if ["bundle", "run/runc", "run/onload-ctk/@runtimes", "tmp"]
-            .iter()
-            .any(|left| name == Path::new(left))
-        {
+        let left = [
+            "bundle",
+            "run/runc",
+            "run/onload-ctk/@locks",
+            "run/onload-ctk/@runtimes",
+            "tmp",
+        ];
+        if left.iter().any(|left| name == Path::new(left)) {
             continue;
         }
         let stat = fs::symlink_metadata(&path).unwrap();
