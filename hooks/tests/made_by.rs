@@ -326,6 +326,64 @@ fn a_record_that_was_just_made_is_not_swept() {
     assert_eq!(records(&sandbox), 40);
 }
 
+#[test]
+fn a_record_stays_where_nobody_knows_where_its_runtime_keeps_containers() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = sandbox();
+    let script = format!(
+        "{WRAPPER_THERE} create -b /bundle kept; touch -h -d '1 hour ago' {RECORDS}/*
+         i=0; while test $i -lt 40; do {WRAPPER_THERE} create -b /bundle c$i; i=$((i+1)); done"
+    );
+    sandbox.script(&script, b"");
+    assert_eq!(records(&sandbox), 41);
+}
+
+/// What the only record says.
+fn the_record(sandbox: &Sandbox) -> String {
+    let mut all = fs::read_dir(sandbox.path(RECORDS)).unwrap();
+    let link = all.next().unwrap().unwrap().path();
+    assert!(all.next().is_none());
+    fs::read_link(link).unwrap().to_string_lossy().into_owned()
+}
+
+#[test]
+fn what_exec_starts_is_looked_at_in_a_restored_container_as_before() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = sandbox();
+    reaches(&sandbox, "one", "--root /r create -b /bundle c1");
+    reaches(&sandbox, "one", "--root /r restore -b /bundle c1");
+    assert_eq!(the_record(&sandbox), "1:/opt/onload/one");
+    let link = fs::read_dir(sandbox.path(RECORDS)).unwrap().next();
+    let link = link.unwrap().unwrap().path();
+    fs::remove_file(&link).unwrap();
+    symlink("1:guarded:/opt/onload/one", &link).unwrap();
+    reaches(&sandbox, "one", "--root /r restore -b /bundle c1");
+    assert_eq!(the_record(&sandbox), "1:guarded:/opt/onload/one");
+}
+
+#[test]
+fn a_restored_container_that_nobody_remembers_is_taken_as_the_policy_says() {
+    if !is_root() {
+        return;
+    }
+    for (policy, record) in [
+        ("warn", "1:/opt/onload/one"),
+        ("refuse", "1:guarded:/opt/onload/one"),
+    ] {
+        let sandbox = sandbox();
+        let text = format!(
+            "[runtime]\npath = \"/opt/onload/one\"\n[annotations]\nroot-with-onload = \"{policy}\"\n"
+        );
+        sandbox.file(CONFIG, text);
+        reaches(&sandbox, "one", "--root /r restore -b /bundle c1");
+        assert_eq!(the_record(&sandbox), record, "{policy}");
+    }
+}
+
 /// A container of a version that remembered nothing, and of a runtime that goes by the usual name.
 #[test]
 fn without_a_record_the_runtime_is_told_from_the_container_s_state() {
