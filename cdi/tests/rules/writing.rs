@@ -121,7 +121,7 @@ fn what_a_killed_process_leaves_is_no_specification_and_is_known_as_ours() {
 }
 
 #[test]
-fn a_temporary_name_that_is_taken_is_passed_by() {
+fn nobody_can_lay_the_names_of_temporary_files_in_advance() {
     let (dir, descriptor) = fixture();
     let victim = dir.path().join("victim");
     fs::write(&victim, "old").expect("a file");
@@ -129,13 +129,17 @@ fn a_temporary_name_that_is_taken_is_passed_by() {
         let name = format!(".onload-ctk-{}-{serial}.tmp", std::process::id());
         symlink("victim", dir.path().join(name)).expect("a link");
     }
-    let error =
-        write_atomic(&descriptor, OsStr::new("a.json"), b"new", 0o644).expect_err("all are taken");
-    assert!(
-        error.to_string().contains("all temporary names are taken"),
-        "{error}"
-    );
+    write_atomic(&descriptor, OsStr::new("a.json"), b"new", 0o644).expect("a name that is free");
     assert_eq!(fs::read_to_string(victim).expect("content"), "old");
+    let open = |name| TempFile::create(descriptor.as_fd(), OsStr::new(name), 0o644).expect("free");
+    let before = entries(dir.path());
+    let (_one, _two) = (open("a.json"), open("a.json"));
+    let now = entries(dir.path());
+    let new: Vec<_> = now.iter().filter(|name| !before.contains(name)).collect();
+    assert_eq!(new.len(), 2, "{new:?}");
+    for name in new {
+        assert!(is_temporary_name(OsStr::new(name)), "{name}");
+    }
 }
 
 #[test]
