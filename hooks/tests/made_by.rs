@@ -404,7 +404,7 @@ fn without_a_record_the_runtime_is_told_from_the_container_s_state() {
             "runc create -b /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
              {WRAPPER_THERE} state {id} || exit 11
              {WRAPPER_THERE} --log /tmp/log kill {id} KILL || exit 12
-             i=0; while runc state {id} | grep -q created && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
+             i=0; while runc state {id} | grep -q '\"status\": \"created\"' && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
              {WRAPPER_THERE} delete {id} || exit 13
              runc state {id} 2> /dev/null && exit 14
              cat /tmp/log"

@@ -103,7 +103,7 @@ fn a_container_of_0_1_0_is_reapplied_and_cleaned_up() {
          cp /tmp/state $d/state.json; cp /tmp/created $d/created; cp /bundle/ld.so.preload $d
          {HOOK_THERE} reapply {id} || exit 11
          {WRAPPER_THERE} --root /run/runc kill {id} KILL || exit 12
-         i=0; while runc --root /run/runc state {id} | grep -q created && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
+         i=0; while runc --root /run/runc state {id} | grep -q '\"status\": \"created\"' && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
          {WRAPPER_THERE} --root /run/runc delete {id} || exit 13
          ls -A -I '@*' /run/onload-ctk; find /bundle/rootfs -name 'libonload*'"
     );
