@@ -19,7 +19,7 @@ use crate::lock::{Kind, Lock, LockError, START_PATIENCE};
 use crate::maker::{Door, MAKER, Maker};
 use crate::poststop::{self, RUN_DIR};
 use crate::preload::HostFile;
-use crate::run_dir::{RunDir, make_dir, set_mode};
+use crate::run_dir::{RUN_DIR_MODE, RunDir, make_dir, set_mode};
 use crate::scan;
 use crate::state::{ContainerId, State};
 use crate::text::one_line;
@@ -444,10 +444,6 @@ impl OwnDir {
 fn remove_empty(run: &RunDir, id: &ContainerId) {
     let _ = unlinkat(run, id.as_str(), AtFlags::REMOVEDIR);
 }
-
-/// Mode of [`RUN_DIR`]: a runtime in a user namespace finds the files of its container there, and
-/// nobody else needs to know which containers there are.
-const RUN_DIR_MODE: Mode = Mode::from_raw_mode(0o711);
 
 /// Mode of the directory of one container.
 const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o755);

@@ -16,8 +16,11 @@ use crate::lock::{Kind, Lock, LockError};
 pub const LOCKS: &str = "@locks";
 /// The lock that a container's start shares, and a container's end has alone.
 const CONTAINERS: &str = "containers";
-/// Nobody else may see, let alone open, what is locked.
-const LOCKS_MODE: Mode = Mode::from_raw_mode(0o700);
+/// Mode of [`RUN_DIR`](crate::poststop::RUN_DIR): a runtime in a user namespace finds the files of its container there, and
+/// nobody else needs to know which containers there are.
+pub const RUN_DIR_MODE: Mode = Mode::from_raw_mode(0o711);
+/// Nobody else may see, let alone open, what is locked or remembered.
+pub const PRIVATE_MODE: Mode = Mode::from_raw_mode(0o700);
 
 /// An open directory of this kind.
 #[derive(Debug)]
@@ -114,12 +117,12 @@ pub fn open_private(dir: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
     let open = || openat(&dir, name, flags, Mode::empty());
     let opened = match open() {
         Err(Errno::NOENT) => {
-            make_dir(&dir, OsStr::new(name), LOCKS_MODE)?;
+            make_dir(&dir, OsStr::new(name), PRIVATE_MODE)?;
             open()?
         }
         opened => opened?,
     };
-    set_mode(&opened, LOCKS_MODE)?;
+    set_mode(&opened, PRIVATE_MODE)?;
     Ok(opened)
 }
 

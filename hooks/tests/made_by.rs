@@ -7,6 +7,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
 use std::process::Output;
 
 use common::{Sandbox, WRAPPER_THERE, config, has_runc, is_root, stderr, stdout};
@@ -340,12 +341,18 @@ fn a_record_stays_where_nobody_knows_where_its_runtime_keeps_containers() {
     assert_eq!(records(&sandbox), 41);
 }
 
-/// What the only record says.
-fn the_record(sandbox: &Sandbox) -> String {
+/// The only record.
+fn the_link(sandbox: &Sandbox) -> PathBuf {
     let mut all = fs::read_dir(sandbox.path(RECORDS)).unwrap();
     let link = all.next().unwrap().unwrap().path();
     assert!(all.next().is_none());
-    fs::read_link(link).unwrap().to_string_lossy().into_owned()
+    link
+}
+
+/// What it says.
+fn the_record(sandbox: &Sandbox) -> String {
+    let target = fs::read_link(the_link(sandbox)).unwrap();
+    target.to_string_lossy().into_owned()
 }
 
 #[test]
@@ -357,8 +364,7 @@ fn what_exec_starts_is_looked_at_in_a_restored_container_as_before() {
     reaches(&sandbox, "one", "--root /r create -b /bundle c1");
     reaches(&sandbox, "one", "--root /r restore -b /bundle c1");
     assert_eq!(the_record(&sandbox), "1:/opt/onload/one");
-    let link = fs::read_dir(sandbox.path(RECORDS)).unwrap().next();
-    let link = link.unwrap().unwrap().path();
+    let link = the_link(&sandbox);
     fs::remove_file(&link).unwrap();
     symlink("1:guarded:/opt/onload/one", &link).unwrap();
     reaches(&sandbox, "one", "--root /r restore -b /bundle c1");

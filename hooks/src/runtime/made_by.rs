@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RawDir, ResolveFlags, fstat, mkdirat, openat2, readlinkat, statat,
+    AtFlags, CWD, Mode, OFlags, RawDir, ResolveFlags, fstat, openat2, readlinkat, statat,
     symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
 use crate::poststop::RUN_DIR;
+use crate::run_dir::{PRIVATE_MODE, RUN_DIR_MODE, make_dir};
 use crate::state::ContainerId;
 use crate::trusted::Trusted;
 
@@ -257,17 +258,13 @@ fn open() -> Result<OwnedFd, Errno> {
 }
 
 fn make(trusted: &Trusted) -> Result<(), Errno> {
-    let made = |made: Result<(), Errno>| match made {
-        Err(Errno::EXIST) => Ok(()),
-        made => made,
-    };
     let path = Path::new(RUN_DIR);
     let above = path.parent().unwrap_or(Path::new("/"));
     let above = trusted.open_dir(above).map_err(|_| Errno::PERM)?;
     let name = path.file_name().unwrap_or_default();
-    made(mkdirat(&above, name, Mode::from_raw_mode(0o711)))?;
+    make_dir(&above, name, RUN_DIR_MODE)?;
     let run = trusted.open_dir(path).map_err(|_| Errno::PERM)?;
-    made(mkdirat(&run, NAME, Mode::from_raw_mode(0o700)))
+    make_dir(&run, OsStr::new(NAME), PRIVATE_MODE)
 }
 
 /// Removes some records of containers that the runtime of the same `--root` keeps no more. A runtime

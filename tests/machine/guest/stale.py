@@ -95,6 +95,16 @@ def reload_modules(bench, spare_majors):
 ASKS = {"nic=all": ONLOAD, "zf=all": ["/dev/onload", "/dev/sfc_char"]}
 
 
+def meet_and_mend(what, asked):
+    """What each engine makes of numbers that became others, and of the specification written anew."""
+    for engine, ask, paths in asked:
+        meets(what, engine, ask, paths)
+    refresh()
+    fresh(what)
+    for engine, ask, paths in asked:
+        works(f"{what}, after", engine, ask, paths)
+
+
 def modules(bench):
     """The modules unloaded and loaded again under other majors."""
     what = "stale modules"
@@ -106,12 +116,7 @@ def modules(bench):
     after = reload_modules(bench, 2)
     check(f"{what}: every major is another one", all(before[path] != after[path] for path in before), f"{before}\n{after}")
     drifted(what, f"/dev/onload was {before['/dev/onload']} and is {after['/dev/onload']}")
-    for engine, ask, paths in asked:
-        meets(what, engine, ask, paths)
-    refresh()
-    fresh(what)
-    for engine, ask, paths in asked:
-        works(f"{what}, after", engine, ask, paths)
+    meet_and_mend(what, asked)
 
 
 def kept_from_between(bench):
@@ -159,12 +164,7 @@ def vfio_minors(bench):
     after = {address: matrix.number(node) for address, node in nodes.items()}
     check(f"{what}: the groups have each other's numbers", sorted(before.values()) == sorted(after.values()) and before != after, f"{before}\n{after}")
     drifted(what, f"{nodes[first]} was {before[first]} and is {after[first]}")
-    for engine, ask, paths in asked:
-        meets(what, engine, ask, paths)
-    refresh()
-    fresh(what)
-    for engine, ask, paths in asked:
-        works(f"{what}, after", engine, ask, paths)
+    meet_and_mend(what, asked)
 
 
 def config_of(engine, name):
