@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use onload_cdi::parse::to_json;
-use onload_ctk::discover::discover;
-use onload_ctk::generate::{Surroundings, generate};
-use onload_ctk::host::Host;
-use onload_hooks::config::Config;
+use onload_core::config::Config;
+use onload_host::discover::discover;
+use onload_host::generate::{Surroundings, generate};
+use onload_host::host::Host;
 
 fn hosts(criterion: &mut Criterion) {
     let config = Config::default();

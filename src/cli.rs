@@ -8,10 +8,10 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use onload_hooks::class::Class;
+use onload_core::class::Class;
 
 use crate::engine::Engine;
-use crate::specdir::Format;
+use onload_host::specdir::Format;
 
 /// Container toolkit for kernel-bypass networking
 ///
@@ -224,7 +224,7 @@ pub struct Generate {
         default_value = "json",
         env = "ONLOAD_CTK_CDI_GENERATE_FORMAT"
     )]
-    pub format: Format,
+    pub format: SpecFormat,
     /// Refuse to write what a reader of this CDI version cannot read, for instance 0.5.0
     #[arg(
         long,
@@ -376,4 +376,23 @@ pub struct Man {
     /// Directory for the pages
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
+}
+
+/// The format of specification files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SpecFormat {
+    /// JSON, which every reader takes.
+    #[default]
+    Json,
+    /// YAML, which the engines take.
+    Yaml,
+}
+
+impl From<SpecFormat> for Format {
+    fn from(format: SpecFormat) -> Format {
+        match format {
+            SpecFormat::Json => Format::Json,
+            SpecFormat::Yaml => Format::Yaml,
+        }
+    }
 }

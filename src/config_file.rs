@@ -6,26 +6,20 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use onload_cdi::write::{self, TempFile, WriteError};
-use onload_hooks::lock::{COMMAND_PATIENCE, Kind, Lock, LockError};
-use onload_hooks::poststop::RUN_DIR;
-use onload_hooks::run_dir::{LOCKS, open_private};
-use rustix::fs::{
-    FileType, Gid, Mode, OFlags, Stat, Uid, XattrFlags, fchown, fgetxattr, fsetxattr, fstat, openat,
-};
+use onload_core::fs::atomic::{self, TempFile, WriteError};
+use onload_core::fs::attributes;
+use onload_core::fs::lock::{COMMAND_PATIENCE, Kind, Lock, LockError};
+use onload_core::run_dir::{LOCKS, RUN_DIR, open_private};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 
-use crate::host::{Host, HostError};
+use onload_host::host::{Host, HostError};
 
 /// Bytes of a file of configuration that are read.
 const LIMIT: u64 = 4 * 1024 * 1024;
 /// Mode of a file that was not there.
 const NEW_MODE: u32 = 0o644;
 const PERMISSIONS: u32 = 0o7777;
-/// The label of SELinux (xattr(7)).
-const LABEL: &str = "security.selinux";
-/// Bytes of a label; they are about fifty.
-const LABEL_LIMIT: usize = 4096;
 
 /// Why a file is not read or replaced.
 #[derive(Debug, thiserror::Error)]
@@ -190,10 +184,10 @@ impl ConfigDir {
         let mode = like.map_or(NEW_MODE, |old| old.stat.st_mode & PERMISSIONS);
         let mut temporary = TempFile::create(self.directory.as_fd(), name, mode).map_err(failed)?;
         if let Some(old) = like {
-            copy_attributes(old, temporary.file(), mode).map_err(|source| {
+            attributes::copy(&old.file, &old.stat, temporary.file()).map_err(|failed| {
                 ConfigFileError::Attributes {
                     path: self.path.join(name),
-                    source,
+                    source: failed.error,
                 }
             })?;
         }
@@ -213,34 +207,12 @@ impl ConfigDir {
     /// # Errors
     /// It cannot be removed.
     pub fn remove(&self, name: &OsStr) -> Result<(), ConfigFileError> {
-        write::remove(&self.directory, name)
-            .and_then(|_| write::sync(&self.directory))
+        atomic::remove(&self.directory, name)
+            .and_then(|_| atomic::sync(&self.directory))
             .map_err(|source| ConfigFileError::Write {
                 directory: self.path.clone(),
                 source,
             })
-    }
-}
-
-/// Changing the owner takes set-user-ID bits away, so the mode comes after it (chown(2)).
-fn copy_attributes(old: &ConfigFile, new: &File, mode: u32) -> Result<(), Errno> {
-    let stat = fstat(new)?;
-    if (stat.st_uid, stat.st_gid) != (old.stat.st_uid, old.stat.st_gid) {
-        let (uid, gid) = (
-            Uid::from_raw(old.stat.st_uid),
-            Gid::from_raw(old.stat.st_gid),
-        );
-        fchown(new, Some(uid), Some(gid))?;
-        rustix::fs::fchmod(new, Mode::from_raw_mode(mode))?;
-    }
-    let mut label = vec![0; LABEL_LIMIT];
-    match fgetxattr(&old.file, LABEL, &mut label[..]) {
-        Ok(length) => {
-            label.truncate(length);
-            fsetxattr(new, LABEL, &label, XattrFlags::empty())
-        }
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
-        Err(error) => Err(error),
     }
 }
 

@@ -9,12 +9,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use serde_json::{Value, json};
+
 use common::hosts::{hugepages, rdma, vfio, vfio_cdev, vfio_without_groups, x2, x3};
 use common::{
     CHECKSUM, Pci, Run, Tree, captured, device, device_names, each, json_file, names_in, on, run,
     specs_in, text, texts,
 };
-use serde_json::{Value, json};
 
 const MANIFEST: &str = ".onload-ctk-manifest";
 const LOCK: &str = ".onload-ctk-lock";
@@ -432,7 +433,7 @@ fn every_node_of_every_host_is_expected_with_its_number_as_the_hook_reads_it() {
         for spec in all_specs(tree.root()) {
             for (node, args) in nodes_and_arguments(&spec) {
                 let args: Vec<_> = args.iter().map(Into::into).collect();
-                let orders = onload_hooks::create_runtime::Orders::parse(&args).unwrap();
+                let orders = onload_core::hook_arguments::HookArguments::parse(&args).unwrap();
                 let own = orders.expect.iter().filter(|expect| expect.node == node);
                 let numbers: Vec<String> = own
                     .map(|expect| expect.written.unwrap().to_string())

@@ -60,6 +60,5 @@ pub mod spec;
 mod text;
 pub mod validate;
 pub mod version;
-pub mod write;
 
 pub use spec::Spec;

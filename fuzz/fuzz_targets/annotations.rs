@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
-use onload_hooks::request::{MAX_NAMES, Request};
+use onload_core::request::{MAX_NAMES, Request};
 use onload_hooks::scan;
 
 fuzz_target!(|text: &str| {

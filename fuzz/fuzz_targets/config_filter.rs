@@ -10,14 +10,14 @@ use std::sync::OnceLock;
 use libfuzzer_sys::fuzz_target;
 use onload_cdi::inject::{Node, NodeInfo, NodeKind};
 use onload_cdi::registry::SpecSource;
-use onload_hooks::class::Class;
-use onload_hooks::config::HookConfig;
-use onload_hooks::elf::Summary;
+use onload_core::class::Class;
+use onload_core::config::HookConfig;
+use onload_core::elf::Summary;
+use onload_core::text::one_line;
 use onload_hooks::filter::{Container, apply};
 use onload_hooks::host::{Host, HostError, Privilege, Settings};
 use onload_hooks::specs::{Specs, SpecsError};
 use onload_hooks::sysfs::Sysfs;
-use onload_hooks::text::one_line;
 
 const NIC: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic","containerEdits":{
     "deviceNodes":[{"path":"/dev/onload","permissions":"rw"}],

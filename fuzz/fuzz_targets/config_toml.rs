@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use onload_hooks::config::{Config, ConfigError, HookConfig};
+use onload_core::config::{Config, ConfigError, HookConfig};
 
 fuzz_target!(|text: &str| {
     let lines = text.split('\n').count();

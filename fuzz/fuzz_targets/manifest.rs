@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use onload_ctk::specdir::Manifest;
+use onload_host::specdir::Manifest;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(manifest) = Manifest::parse(bytes) {

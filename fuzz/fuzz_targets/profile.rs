@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| onload_ctk::discover::profile::fuzz(text));
+fuzz_target!(|text: &str| onload_host::discover::profile::fuzz(text));

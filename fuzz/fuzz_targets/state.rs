@@ -6,8 +6,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use libfuzzer_sys::fuzz_target;
-use onload_hooks::create_runtime::Orders;
-use onload_hooks::expect::Expect;
+use onload_core::expect::Expect;
+use onload_core::hook_arguments::HookArguments;
 use onload_hooks::runtime::args;
 use onload_hooks::state::State;
 

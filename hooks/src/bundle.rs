@@ -6,20 +6,13 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use onload_cdi::write::{TempFile, WriteError};
-use rustix::fs::{
-    FileType, Gid, Mode, OFlags, Stat, Uid, XattrFlags, fchown, fgetxattr, fsetxattr, fstat, openat,
-};
+use onload_core::fs::atomic::{TempFile, WriteError};
+use onload_core::fs::attributes;
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::scan::{self, Scanned};
-
-/// The label of SELinux and its relatives (xattr(7)).
-const LABEL: &str = "security.selinux";
-
-/// Bytes of a label; SELinux's are about fifty.
-const MAX_LABEL_BYTES: usize = 4096;
 
 /// Why a configuration is not read or replaced.
 #[derive(Debug, thiserror::Error)]
@@ -148,8 +141,13 @@ impl ConfigFile {
         let mode = self.stat.st_mode & 0o7777;
         let mut temporary = TempFile::create(std::os::fd::AsFd::as_fd(&self.dir), &self.name, mode)
             .map_err(failed)?;
-        self.copy_owner(temporary.file())?;
-        self.copy_label(temporary.file())?;
+        attributes::copy(&self.file, &self.stat, temporary.file()).map_err(|failed| {
+            BundleError::Copy {
+                path: self.path.clone(),
+                what: failed.what,
+                error: failed.error.into(),
+            }
+        })?;
         temporary.file().write_all(bytes).map_err(|source| {
             failed(WriteError {
                 action: "writing",
@@ -174,40 +172,6 @@ impl ConfigFile {
             path: self.path.clone(),
             problem,
         })
-    }
-
-    fn copy_owner(&self, file: &File) -> Result<(), BundleError> {
-        let failed = |error: Errno| self.copy("owner", error);
-        let now = fstat(file).map_err(failed)?;
-        if (now.st_uid, now.st_gid) == (self.stat.st_uid, self.stat.st_gid) {
-            return Ok(());
-        }
-        let uid = Uid::from_raw(self.stat.st_uid);
-        let gid = Gid::from_raw(self.stat.st_gid);
-        fchown(file, Some(uid), Some(gid)).map_err(failed)?;
-        // A change of owner takes bits away.
-        let mode = Mode::from_raw_mode(self.stat.st_mode & 0o7777);
-        rustix::fs::fchmod(file, mode).map_err(failed)
-    }
-
-    fn copy_label(&self, file: &File) -> Result<(), BundleError> {
-        let mut label = vec![0; MAX_LABEL_BYTES];
-        let length = match fgetxattr(&self.file, LABEL, &mut label[..]) {
-            Ok(length) => length,
-            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
-            Err(error) => return Err(self.copy("label", error)),
-        };
-        label.truncate(length);
-        fsetxattr(file, LABEL, &label, XattrFlags::empty())
-            .map_err(|error| self.copy("label", error))
-    }
-
-    fn copy(&self, what: &'static str, error: Errno) -> BundleError {
-        BundleError::Copy {
-            path: self.path.clone(),
-            what,
-            error: error.into(),
-        }
     }
 
     /// The file, for messages.

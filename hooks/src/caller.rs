@@ -11,7 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::runtime::args;
-use crate::state::{ContainerId, State};
+use crate::state::State;
+use onload_core::container_id::ContainerId;
 
 /// The runtime lost the bundle, and its command line does not tell it either.
 #[derive(Debug, thiserror::Error)]

@@ -11,23 +11,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use onload_core::fs::open::{MAX_LINKS, PATH_MAX, components, open_in_root, open_name};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, fstat, openat2,
-    readlinkat, stat, statx,
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, fstat, readlinkat,
+    stat, statx,
 };
 use rustix::io::Errno;
 
-/// Symbolic links that are followed on one way, as the kernel does (path_resolution(7)).
-const MAX_LINKS: usize = 40;
-
-/// Attempts at a lookup that a rename disturbed (openat2(2), EAGAIN).
-const ATTEMPTS: usize = 16;
-
 /// Components of one path that are still to be walked, links expanded; PATH_MAX allows half as many.
 const MAX_COMPONENTS: usize = 4096;
-
-/// Bytes of a path (PATH_MAX); no runtime could mount anything at a longer one.
-const PATH_MAX: usize = 4096;
 
 /// Components that are looked at in one root, all paths together. A container has some dozen mounts
 /// of a few components each; links that lead up and down again could make each of them a hundred
@@ -147,8 +139,7 @@ impl ContainerRoot {
             return Err(failed(Errno::NAMETOOLONG));
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let fd = openat2(above, path, flags, Mode::empty(), resolve).map_err(failed)?;
+        let fd = open_in_root(above, path, flags, ResolveFlags::empty()).map_err(failed)?;
         let own = fstat(&fd).map_err(failed)?;
         let host = fstat(above).map_err(failed)?;
         if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino) {
@@ -217,15 +208,7 @@ impl ContainerRoot {
     }
 
     fn lookup_with(&self, path: &Path, more: ResolveFlags) -> Result<OwnedFd, Errno> {
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | more;
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        for _ in 0..ATTEMPTS {
-            match openat2(&self.fd, path, flags, Mode::empty(), resolve) {
-                Err(Errno::AGAIN) => {}
-                result => return result,
-            }
-        }
-        Err(Errno::AGAIN)
+        open_in_root(&self.fd, path, OFlags::PATH, more)
     }
 
     /// Where a path leads when every link on the way is followed, `mounted` telling which places
@@ -378,8 +361,7 @@ enum Found {
 }
 
 fn look(dir: BorrowedFd<'_>, name: &OsStr, step: ResolveFlags) -> Result<Found, Errno> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = match openat2(dir, name, flags, Mode::empty(), step) {
+    let fd = match open_name(dir, name, OFlags::PATH | OFlags::NOFOLLOW, step) {
         Ok(fd) => fd,
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Found::Absent),
         Err(error) => return Err(error),
@@ -389,16 +371,6 @@ fn look(dir: BorrowedFd<'_>, name: &OsStr, step: ResolveFlags) -> Result<Found, 
     }
     let target = readlinkat(&fd, "", Vec::new())?;
     Ok(Found::Link(OsStr::from_bytes(target.as_bytes()).to_owned()))
-}
-
-/// The components of a path, the last first.
-fn components(path: &OsStr) -> Vec<OsString> {
-    path.as_bytes()
-        .split(|byte| *byte == b'/')
-        .filter(|part| !part.is_empty() && *part != b".")
-        .map(|part| OsStr::from_bytes(part).to_owned())
-        .rev()
-        .collect()
 }
 
 #[cfg(test)]

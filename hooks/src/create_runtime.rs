@@ -6,97 +6,21 @@
 //! that once and keep the numbers. When a driver was loaded anew since, or devices were bound in
 //! another order, the numbers are somebody else's: the container would get another driver's device.
 
-use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use onload_core::expect::{Expect, Numbers};
+use onload_core::hook_arguments::HookArguments;
 use rustix::fs::{FileType, Mode, OFlags};
 
-use crate::config::{Memlock, NotMemlock};
 use crate::devices::{Listed, Place};
-use crate::expect::{Expect, ExpectError, Numbers};
 use crate::limits::{self, LimitError};
 use crate::state::State;
 use crate::sysfs::{Sysfs, SysfsError};
-use crate::text::Quoted;
 
 /// Bytes of a configuration that is held in memory whole; engines write some forty thousand.
 const HELD_BYTES: u64 = 256 * 1024;
-
-/// What the specification asks of the hook.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Orders {
-    /// RLIMIT_MEMLOCK to reach.
-    pub memlock: Option<Memlock>,
-    /// What nodes must be.
-    pub expect: Vec<Expect>,
-}
-
-/// Why an argument list is no order.
-#[derive(Debug, thiserror::Error)]
-pub enum OrdersError {
-    /// An option that this version does not know; a newer one might have meant a check.
-    #[error(
-        "unknown option {0}; known are --memlock and --expect; is this onload-hook older than the specification?"
-    )]
-    Unknown(String),
-    /// An option without its value.
-    #[error("option {0} wants a value")]
-    NoValue(&'static str),
-    /// --memlock given twice.
-    #[error("--memlock is given twice")]
-    Twice,
-    /// Not a limit.
-    #[error("--memlock: {0}")]
-    Memlock(#[from] NotMemlock),
-    /// Not an expectation.
-    #[error("--expect: {0}")]
-    Expect(#[from] ExpectError),
-}
-
-impl Orders {
-    /// Whether there is nothing to do: then the container's annotations speak.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        *self == Orders::default()
-    }
-
-    /// Reads the arguments behind the stage.
-    ///
-    /// # Errors
-    /// [`OrdersError`]: what is not understood stops the container, since a check could be lost.
-    pub fn parse(args: &[OsString]) -> Result<Orders, OrdersError> {
-        let mut orders = Orders::default();
-        let mut args = args.iter();
-        while let Some(arg) = args.next() {
-            match arg.to_str() {
-                Some("--memlock") => {
-                    let text = value(args.next(), "--memlock")?;
-                    if orders.memlock.replace(text.parse()?).is_some() {
-                        return Err(OrdersError::Twice);
-                    }
-                }
-                Some("--expect") => {
-                    let text = value(args.next(), "--expect")?;
-                    orders.expect.push(text.parse()?);
-                }
-                _ => {
-                    return Err(OrdersError::Unknown(
-                        Quoted(&arg.to_string_lossy()).to_string(),
-                    ));
-                }
-            }
-        }
-        Ok(orders)
-    }
-}
-
-fn value<'a>(arg: Option<&'a OsString>, of: &'static str) -> Result<&'a str, OrdersError> {
-    arg.map(OsString::as_os_str)
-        .and_then(OsStr::to_str)
-        .ok_or(OrdersError::NoValue(of))
-}
 
 /// Why the container must not start.
 #[derive(Debug, thiserror::Error)]
@@ -156,20 +80,20 @@ fn remedy(error: &SysfsError) -> &'static str {
     }
 }
 
-/// Does what the specification ordered.
+/// Does what the specification asks.
 ///
 /// # Errors
 /// [`CreateRuntimeError`]; a limit that cannot be raised for a lack of rights gives a warning.
 pub fn run(
-    orders: &Orders,
+    asked: &HookArguments,
     state: &State,
     sysfs: &Sysfs,
 ) -> Result<Option<String>, CreateRuntimeError> {
-    if !orders.expect.is_empty() {
-        let listed = read_config(&state.bundle.join("config.json"), &orders.expect)?;
-        check(&orders.expect, &listed, &state.bundle, sysfs)?;
+    if !asked.expect.is_empty() {
+        let listed = read_config(&state.bundle.join("config.json"), &asked.expect)?;
+        check(&asked.expect, &listed, &state.bundle, sysfs)?;
     }
-    let Some(memlock) = orders.memlock else {
+    let Some(memlock) = asked.memlock else {
         return Ok(None);
     };
     Ok(limits::raise_memlock(state.pid, memlock)?.warning(memlock))
@@ -248,43 +172,6 @@ fn mounted(expect: &Expect, source: &Path) -> Result<Numbers, CreateRuntimeError
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn args(words: &[&str]) -> Vec<OsString> {
-        words.iter().map(OsString::from).collect()
-    }
-
-    fn refusal(words: &[&str]) -> String {
-        Orders::parse(&args(words)).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn orders_are_read() {
-        let orders = Orders::parse(&args(&[
-            "--memlock",
-            "unlimited",
-            "--expect",
-            "/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0",
-            "--expect",
-            "/dev/vfio/15=vfio:0000:81:10.0#241:0",
-        ]))
-        .unwrap();
-        assert_eq!(orders.memlock, Some(Memlock::Unlimited));
-        assert_eq!(orders.expect.len(), 2);
-        assert!(Orders::parse(&[]).unwrap().is_empty());
-        let bytes = Orders::parse(&args(&["--memlock", "65536"])).unwrap();
-        assert_eq!(bytes.memlock, Some(Memlock::Bytes(65536)));
-    }
-
-    #[test]
-    fn what_is_not_understood_is_refused() {
-        assert!(refusal(&["--numa", "1"]).contains("unknown option \"--numa\""));
-        assert!(refusal(&["--memlock=1"]).contains("unknown option"));
-        assert!(refusal(&["stray"]).contains("unknown option \"stray\""));
-        assert!(refusal(&["--memlock"]).contains("wants a value"));
-        assert!(refusal(&["--memlock", "1", "--memlock", "2"]).contains("given twice"));
-        assert!(refusal(&["--memlock", "-1"]).contains("--memlock: memlock is"));
-        assert!(refusal(&["--expect", "x"]).contains("--expect: \"x\" is not"));
-    }
 
     fn hca() -> tempfile::TempDir {
         let tree = tempfile::tempdir().unwrap();

@@ -10,10 +10,9 @@ use std::io::Read;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
+use onload_core::expect::{Expect, Numbers};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-
-use crate::expect::{Expect, Numbers};
 
 /// What config.json lists for some nodes.
 #[derive(Debug, Default)]

@@ -6,7 +6,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::raw::{RawError, RawObject};
-use onload_cdi::write::{WriteError, write_atomic};
+use onload_core::fs::atomic::{WriteError, write_atomic};
+use onload_core::fs::lock::{Kind, Lock, LockError, START_PATIENCE};
+use onload_core::fs::trust::TrustError;
+use onload_core::run_dir::{RUN_DIR_MODE, RunDir, make_dir, set_mode};
+use onload_core::text::one_line;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
 use crate::bundle::{BundleError, ConfigFile};
@@ -15,15 +19,13 @@ use crate::host::{Host, HostError, ThisHost};
 use crate::host_root;
 use crate::live::init::InitError;
 use crate::live::record::RecordError;
-use crate::lock::{Kind, Lock, LockError, START_PATIENCE};
 use crate::maker::{Door, MAKER, Maker};
-use crate::poststop::{self, RUN_DIR};
+use crate::poststop;
 use crate::preload::HostFile;
-use crate::run_dir::{RUN_DIR_MODE, RunDir, make_dir, set_mode};
 use crate::scan;
-use crate::state::{ContainerId, State};
-use crate::text::one_line;
-use crate::trusted::TrustError;
+use crate::state::State;
+use onload_core::container_id::ContainerId;
+use onload_core::run_dir::RUN_DIR;
 
 /// Why a door stays shut.
 #[derive(Debug, thiserror::Error)]

@@ -14,22 +14,23 @@ use onload_cdi::config::{
 use onload_cdi::inject::{self, InjectError, NodeInfo};
 use onload_cdi::raw::RawError;
 use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook};
+use onload_core::class::Class;
+use onload_core::config::{Memlock, RootWithOnload};
+use onload_core::container_id::ContainerId;
+use onload_core::hook_arguments::HookArguments;
+use onload_core::policy::{self, MEMLOCK, ONLOAD, PolicyError};
+use onload_core::request::{Request, RequestError};
+use onload_core::text::Quoted;
 
-use crate::class::Class;
-use crate::config::{Memlock, RootWithOnload};
 use crate::container_root::{ContainerRoot, RootError};
 use crate::cover::{Cover, CoverError, Covers};
-use crate::create_runtime::Orders;
 use crate::host::{Host, HostError, Privilege, Settings};
-use crate::host_root::{self, CAP_SETUID, HostRoot};
+use crate::host_root::{self, CAP_SETUID};
 use crate::nodes::{self, NodeError, Nodes};
-use crate::policy::{self, MEMLOCK, ONLOAD, PolicyError};
 use crate::preload::{self, Circumstances, HostFile, PreloadError};
-use crate::request::{Request, RequestError};
 use crate::scan;
 use crate::specs::SpecsError;
-use crate::state::ContainerId;
-use crate::text::Quoted;
+use onload_core::policy::HostRoot;
 
 /// The capability behind `ipc-lock`.
 const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
@@ -525,7 +526,7 @@ fn only_checks(hook: &Hook) -> bool {
     match hook.args.as_slice() {
         [name, stage, rest @ ..] if name == "onload-hook" && stage == "createRuntime" => {
             let words: Vec<_> = rest.iter().map(Into::into).collect();
-            Orders::parse(&words)
+            HookArguments::parse(&words)
                 .is_ok_and(|orders| !orders.expect.is_empty() && orders.memlock.is_none())
         }
         _ => false,

@@ -4,9 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
+use onload_core::config::CONFIG_PATH;
+use onload_core::text::Quoted;
+
 use crate::caller::{self, NoBundle};
-use crate::config::CONFIG_PATH;
-use crate::create_runtime::{self, CreateRuntimeError, Orders, OrdersError};
+use crate::create_runtime::{self, CreateRuntimeError};
 use crate::door::{self, DoorError, Streamed};
 use crate::filter::{Container, FilterError};
 use crate::live::reapply::{self, ReapplyError};
@@ -15,10 +17,12 @@ use crate::maker::{Door, Stage};
 use crate::poststop::{self, PoststopError};
 use crate::process::{FAILURE, SUCCESS, USAGE, arguments, say};
 use crate::scan;
-use crate::state::{ContainerId, State, StateError};
+use crate::state::{State, StateError};
 use crate::sysfs::Sysfs;
 use crate::system_log::{self, Severity};
-use crate::text::Quoted;
+use onload_core::container_id::{ContainerId, NotContainerId};
+use onload_core::hook_arguments::{HookArguments, HookArgumentsError};
+use onload_core::run_dir::RUN_DIR;
 
 /// This program's name in messages.
 const PROGRAM: &str = "onload-hook";
@@ -61,7 +65,7 @@ enum UsageError {
     #[error("reapply wants the id of one container; {USAGE_TEXT}")]
     Reapply,
     #[error(transparent)]
-    Id(#[from] StateError),
+    Id(#[from] NotContainerId),
     #[error("--config wants the absolute path of a file; {USAGE_TEXT}")]
     Config,
 }
@@ -70,7 +74,7 @@ enum UsageError {
 #[derive(Debug, thiserror::Error)]
 enum HookError {
     #[error(transparent)]
-    Orders(#[from] OrdersError),
+    Arguments(#[from] HookArgumentsError),
     #[error(transparent)]
     State(#[from] StateError),
     #[error(transparent)]
@@ -202,7 +206,7 @@ fn dispatch(command: &Command, config: &Path) -> Result<(), Failure> {
 }
 
 fn create_runtime(stage: &'static str, args: &[OsString], config: &Path) -> Result<(), Failure> {
-    let orders = Orders::parse(args).map_err(|error| Failure::new(stage, "", error))?;
+    let orders = HookArguments::parse(args).map_err(|error| Failure::new(stage, "", error))?;
     if orders.is_empty() {
         return by_annotation(stage, config);
     }
@@ -295,7 +299,7 @@ fn poststop() -> Result<(), Failure> {
 
 fn clean_up(state: &State) -> Result<(), Failure> {
     let stage = "poststop";
-    let warnings = poststop::run(Path::new(poststop::RUN_DIR), &state.id)
+    let warnings = poststop::run(Path::new(RUN_DIR), &state.id)
         .map_err(|error| Failure::new(stage, &subject(state), error))?;
     warn(stage, &subject(state), &warnings);
     Ok(())

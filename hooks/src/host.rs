@@ -5,19 +5,17 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use onload_cdi::inject::{HostNodes, Node, NodeInfo};
+use onload_core::class::Class;
+use onload_core::config::{CONFIG_PATH, ConfigError, HookConfig};
+use onload_core::elf::{self, Summary};
+use onload_core::fs::trust::{Owners, TrustError, Trusted};
+use onload_core::onload::PRELOAD_FILE;
 use rustix::fs::stat;
 use rustix::process::{Resource, geteuid, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::class::Class;
-use crate::config::{CONFIG_PATH, ConfigError, HookConfig};
-use crate::elf::{self, Summary};
 use crate::specs::{Specs, SpecsError};
 use crate::sysfs::Sysfs;
-use crate::trusted::{Owners, TrustError, Trusted};
-
-/// The one-line file that is mounted at /etc/ld.so.preload.
-pub const PRELOAD_FILE: &str = "/usr/share/onload-ctk/ld.so.preload";
 
 /// Bytes of a configuration file that are read.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;

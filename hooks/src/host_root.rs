@@ -5,6 +5,7 @@
 
 use onload_cdi::config::{CapabilitySet, ConfigError, OciConfig};
 use onload_cdi::raw::{RawError, RawObject};
+use onload_core::policy::HostRoot;
 use serde::Deserialize;
 
 use crate::host::Host;
@@ -39,21 +40,6 @@ const HELD: [CapabilitySet; 4] = [
     CapabilitySet::Inheritable,
     CapabilitySet::Ambient,
 ];
-
-/// How near a container's process is to the host's user 0.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostRoot {
-    /// It is another user and stays it.
-    No,
-    /// It is the host's user 0.
-    Is,
-    /// A set-user-ID program makes it: it has no `noNewPrivileges` (prctl(2), PR_SET_NO_NEW_PRIVS).
-    BySetUserId,
-    /// It has this capability, or a file of the image can give it.
-    ByCapability(&'static str),
-    /// It joins this user namespace, and nobody can see which users that maps.
-    Unseen(String),
-}
 
 /// Looks at a configuration.
 ///

@@ -9,8 +9,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use onload_core::elf::{self, ElfError, GlibcVersion, Summary};
+
 use crate::container_root::{ContainerRoot, RootError};
-use crate::elf::{self, ElfError, GlibcVersion, Summary};
 
 /// Bytes of a script's first line that the kernel looks at (BINPRM_BUF_SIZE).
 const LINE_BYTES: u64 = 256;
@@ -324,7 +325,7 @@ fn compare(library: &Summary, libc: &Summary) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elf::VersionNeed;
+    use onload_core::elf::VersionNeed;
     use std::fs;
     use std::os::unix::fs::symlink;
 

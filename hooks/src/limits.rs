@@ -2,11 +2,11 @@
 
 use std::os::fd::OwnedFd;
 
+use onload_core::config::Memlock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit};
 
-use crate::config::Memlock;
 use crate::live::init::{Init, InitError};
 
 /// Why a limit was not raised.

@@ -6,16 +6,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use onload_core::container_id::ContainerId;
 use rustix::fs::{AtFlags, fstat, statat};
 use serde::{Deserialize, Serialize};
 
 use crate::live::init::{Init, InitError, has_ended, read_whole};
 use crate::live::record::{self, RecordError};
 use crate::runtime::made_by::DEFAULT_ROOTS;
-use crate::state::ContainerId;
 
 /// The record beside the files. Versions that do not know it take it for what a killed process left,
-/// and remove it (`onload_cdi::write::is_temporary_name`).
+/// and remove it (`onload_core::fs::atomic::is_temporary_name`).
 pub const MAKER: &str = ".onload-ctk-maker.tmp";
 
 /// How long after precreate a container may still come: podman runs its runtime right behind it.

@@ -7,12 +7,12 @@ use std::io;
 
 use onload_cdi::inject::{Node, NodeInfo, NodeKind};
 use onload_cdi::spec::{ContainerEdits, DeviceNode};
+use onload_core::class::Class;
+use onload_core::expect::{Expect, Expected};
+use onload_core::text::Quoted;
 
-use crate::class::Class;
-use crate::expect::{Expect, Expected};
 use crate::specs::{Entry, Specs, expectations};
 use crate::sysfs::{Numbers, Sysfs, SysfsError, rdma_class};
-use crate::text::Quoted;
 
 /// Why a node is not given.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use onload_cdi::write::is_temporary_name;
+use onload_core::container_id::ContainerId;
+use onload_core::fs::atomic::is_temporary_name;
+use onload_core::fs::lock::{Kind, Lock, LockError, START_PATIENCE};
+use onload_core::run_dir::RunDir;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno;
 
@@ -14,13 +17,7 @@ use crate::container_root::ContainerRoot;
 use crate::live::init::has_ended;
 use crate::live::record::{self, Created, Live};
 use crate::live::target;
-use crate::lock::{Kind, Lock, LockError, START_PATIENCE};
 use crate::maker;
-use crate::run_dir::RunDir;
-use crate::state::ContainerId;
-
-/// Where a container's files are kept while it lives, one directory each.
-pub const RUN_DIR: &str = "/run/onload-ctk";
 
 /// The files that are made for a container.
 pub const FILES: [&str; 3] = ["ld.so.preload", "created", "state.json"];
@@ -392,7 +389,9 @@ mod tests {
 
         fn ids(&self) -> usize {
             let names = listed(self.dir()).into_iter();
-            names.filter(|name| name != crate::run_dir::LOCKS).count()
+            names
+                .filter(|name| name != onload_core::run_dir::LOCKS)
+                .count()
         }
     }
 

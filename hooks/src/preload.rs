@@ -7,19 +7,18 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::config::{ConfigError, MountEntry, OciConfig, Rlimit};
 use onload_cdi::spec::{ContainerEdits, Hook, Mount};
+use onload_core::config::{OnIncompatible, Preload};
+use onload_core::container_id::ContainerId;
+use onload_core::onload::{LIBRARY, PRELOAD_FILE};
+use onload_core::request::Request;
+use onload_core::run_dir::RUN_DIR;
 
-use crate::config::{OnIncompatible, Preload};
 use crate::container_root::ContainerRoot;
-use crate::host::{Host, HostError, PRELOAD_FILE, Privilege, Settings};
+use crate::host::{Host, HostError, Privilege, Settings};
 use crate::libc_check::{self, Library, Program, Verdict};
-use crate::poststop::RUN_DIR;
-use crate::request::Request;
-use crate::state::ContainerId;
 
 /// The file that the dynamic loader reads (ld.so(8)).
 pub(crate) const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
-/// The library.
-pub(crate) const LIBRARY: &str = "libonload.so";
 /// Bytes of an image's own list that are read.
 const MAX_LIST_BYTES: u64 = 64 * 1024;
 

@@ -3,11 +3,10 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 
+use onload_core::text::one_line;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::fcntl_getfd;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-
-use crate::text::one_line;
 
 /// Done or nothing to do.
 pub const SUCCESS: i32 = 0;

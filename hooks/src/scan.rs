@@ -9,9 +9,7 @@
 use std::io::{self, Read};
 
 use memchr::{memchr_iter, memmem};
-
-/// What every annotation of ours begins with.
-pub const PREFIX: &str = "onload.dev/";
+use onload_core::request::PREFIX;
 
 /// The largest configuration or state that is parsed; a larger one that asks is refused.
 pub const MAX_BYTES: usize = 16 * 1024 * 1024;

@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::name::{DeviceName, Kind, NameError, QualifiedName};
 use onload_cdi::registry::{DEFAULT_DIRS, MAX_FILE_BYTES, Registry, Resolved, SpecSource};
+use onload_core::class::Class;
+use onload_core::expect::{Expect, Expected};
+use onload_core::fs::trust::{TrustError, Trusted};
+use onload_core::hook_arguments::HookArguments;
+use onload_core::request::Request;
+use onload_core::text::{Listed, Quoted};
 use serde::Deserialize;
-
-use crate::class::Class;
-use crate::create_runtime::Orders;
-use crate::expect::{Expect, Expected};
-use crate::request::Request;
-use crate::text::{Listed, Quoted};
-use crate::trusted::{TrustError, Trusted};
 
 /// Files of ours in one directory; there is one a class.
 const MAX_FILES: usize = 256;
@@ -250,7 +249,7 @@ pub fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
         [_, stage, rest @ ..] if stage == "createRuntime" || stage == "prestart" => {
             let words: Vec<_> = rest.iter().map(Into::into).collect();
             // A hook of somebody else says nothing about our nodes.
-            Orders::parse(&words).ok()
+            HookArguments::parse(&words).ok()
         }
         _ => None,
     });
@@ -258,13 +257,13 @@ pub fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
 }
 
 fn is_function(expect: &Expect, name: &str) -> bool {
-    matches!(&expect.device, Expected::Vfio { pci } if pci.as_str() == name)
+    matches!(&expect.device, Expected::Vfio { pci } if pci.to_string() == name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trusted::Owners;
+    use onload_core::fs::trust::Owners;
     use std::collections::BTreeMap;
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -4,10 +4,9 @@
 use std::io::Read;
 use std::path::PathBuf;
 
+use onload_core::container_id::{ContainerId, NotContainerId};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-
-use crate::text::Quoted;
 
 /// What a hook needs of the state. Annotations are passed over unread: they may be long, and who
 /// needs them finds them in the bundle.
@@ -24,39 +23,6 @@ pub struct State {
     pub is_stopped: bool,
 }
 
-/// A container's name: letters, digits, `_`, `+`, `-`, `.`, and no name of a directory's own. The
-/// rule is runc's (`libcontainer/factory_linux.go`, `validateID`); it makes the name a file name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ContainerId(String);
-
-impl ContainerId {
-    /// The name as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Display for ContainerId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::str::FromStr for ContainerId {
-    type Err = StateError;
-
-    fn from_str(text: &str) -> Result<Self, StateError> {
-        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-' | '.');
-        let named = !matches!(text, "" | "." | "..") && text.len() <= 255;
-        if named && text.chars().all(legal) {
-            Ok(ContainerId(text.to_owned()))
-        } else {
-            Err(StateError::Id(Quoted(text).to_string()))
-        }
-    }
-}
-
 /// Why a state is not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
@@ -71,8 +37,8 @@ pub enum StateError {
     )]
     Missing(&'static str),
     /// The id cannot be a file name.
-    #[error("{0} is no container id: want letters, digits, '_', '+', '-' and '.'")]
-    Id(String),
+    #[error(transparent)]
+    Id(#[from] NotContainerId),
     /// The bundle is not absolute.
     #[error("the bundle {0:?} in the container's state is not an absolute path")]
     Bundle(PathBuf),

@@ -10,8 +10,9 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-pub use crate::expect::Numbers;
-use crate::expect::{DriverNode, Expect, Expected, NotNumbers, PciAddress};
+pub use onload_core::expect::Numbers;
+use onload_core::expect::{DriverNode, Expect, Expected, NotNumbers};
+use onload_core::pci::PciAddress;
 
 /// Bytes of an attribute that are read; those looked at hold a name or two numbers.
 const MAX_ATTRIBUTE: u64 = 4096;
@@ -209,7 +210,11 @@ impl Check<'_> {
 
     fn vfio(&self, pci: &PciAddress) -> Result<(), SysfsError> {
         let name = self.expect.node_name();
-        let function = self.sysfs.root.join("bus/pci/devices").join(pci.as_str());
+        let function = self
+            .sysfs
+            .root
+            .join("bus/pci/devices")
+            .join(pci.to_string());
         if name.strip_prefix("vfio").is_some_and(is_number) {
             return self.numbers(name, &function.join("vfio-dev").join(name).join("dev"));
         }
@@ -699,7 +704,7 @@ mod tests {
     #[test]
     fn the_function_is_found_above_an_auxiliary_device() {
         let path = Path::new("/sys/devices/pci0000:3a/10000:3b:00.0/mlx5_core.sf.4/infiniband/m");
-        assert_eq!(pci_of(path).unwrap().as_str(), "10000:3b:00.0");
+        assert_eq!(pci_of(path).unwrap().to_string(), "10000:3b:00.0");
         assert_eq!(
             pci_of(Path::new("/sys/devices/virtual/infiniband/rxe0")),
             None

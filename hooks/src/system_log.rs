@@ -6,9 +6,8 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
+use onload_core::text::one_line;
 use rustix::fs::{FileType, fstat, major, minor};
-
-use crate::text::one_line;
 
 /// Where a log daemon listens, journald among them (syslog(3); systemd-journald.socket(8)).
 pub const SOCKET: &str = "/dev/log";

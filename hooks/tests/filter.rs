@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use onload_cdi::config::OciConfig;
 use onload_cdi::inject::{Node, NodeInfo, NodeKind};
 use onload_cdi::registry::SpecSource;
-use onload_hooks::class::Class;
-use onload_hooks::config::{HookConfig, Memlock, RootWithOnload};
-use onload_hooks::elf::Summary;
+use onload_core::class::Class;
+use onload_core::config::{HookConfig, Memlock, RootWithOnload};
+use onload_core::container_id::ContainerId;
+use onload_core::elf::Summary;
 use onload_hooks::filter::{Container, FilterError, Outcome, apply};
 use onload_hooks::host::{Host, HostError, Privilege, Settings};
 use onload_hooks::specs::{Specs, SpecsError};
-use onload_hooks::state::ContainerId;
 use onload_hooks::sysfs::Sysfs;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -201,7 +201,7 @@ impl Host for FakeHost {
         }
         let path = PathBuf::from("/usr/share/onload-ctk/ld.so.preload");
         let error = io::ErrorKind::NotFound.into();
-        Err(HostError::Trust(onload_hooks::trusted::TrustError::Open {
+        Err(HostError::Trust(onload_core::fs::trust::TrustError::Open {
             path,
             error,
         }))
@@ -438,13 +438,13 @@ fn a_libc_that_cannot_load_it_stops_the_container_or_skips_the_preload() {
     host.root_file("lib/ld-musl-x86_64.so.1", "x");
     for mode in ["env", "file"] {
         let config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": mode}));
-        host.config.annotations.on_incompatible = onload_hooks::config::OnIncompatible::Fail;
+        host.config.annotations.on_incompatible = onload_core::config::OnIncompatible::Fail;
         let message = host.refusal(&config);
         assert!(
             message.contains("annotation \"onload.dev/nic\": the image's libc is musl"),
             "{message}"
         );
-        host.config.annotations.on_incompatible = onload_hooks::config::OnIncompatible::Skip;
+        host.config.annotations.on_incompatible = onload_core::config::OnIncompatible::Skip;
         let outcome = host.apply(&config).unwrap();
         assert!(
             outcome
@@ -459,7 +459,7 @@ fn a_libc_that_cannot_load_it_stops_the_container_or_skips_the_preload() {
                 && text.contains("/dev/onload")
         );
     }
-    host.config.annotations.on_incompatible = onload_hooks::config::OnIncompatible::Fail;
+    host.config.annotations.on_incompatible = onload_core::config::OnIncompatible::Fail;
     host.after(&ask("nic-nodes", "all"));
 }
 
@@ -1193,7 +1193,7 @@ proptest! {
         let json = serde_json::to_vec(&config).unwrap();
         let specs = host.specs(&[]).unwrap();
         let annotations = BTreeMap::from([("onload.dev/nic-nodes".to_owned(), names.to_owned())]);
-        let request = onload_hooks::request::Request::parse(&annotations).unwrap().unwrap();
+        let request = onload_core::request::Request::parse(&annotations).unwrap().unwrap();
         let edits = specs.edits(&specs.resolve(&request).unwrap());
         let mut theirs = OciConfig::parse(&json).unwrap();
         onload_cdi::inject::apply(&mut theirs, &edits, &host).unwrap();

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use onload_hooks::config::Config;
+use onload_core::config::Config;
 use serde::Deserialize;
 
 /// oci-hooks(5), schema 1.0.0.

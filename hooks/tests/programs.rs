@@ -10,10 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use onload_core::mountinfo;
 use onload_hooks::live::bpf::{self, Program};
 use onload_hooks::live::cgroup::{Dir, Place};
 use onload_hooks::live::devices::{self, Changes, DevicesError};
-use onload_hooks::live::mountinfo;
 use onload_hooks::live::program::{answer, extend};
 use onload_hooks::live::rule::Rule;
 

@@ -8,7 +8,7 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use tar::{Builder, EntryType, Header};
 
 use super::tree::{CapturedTree, Entry};
-use crate::host::{DEVICE_TABLE, DeviceKind};
+use onload_host::host::{DEVICE_TABLE, DeviceKind};
 
 /// The tree as an archive that can be unpacked without any right: device nodes are lines of
 /// `dev.table`, owners and times are 0.
@@ -72,7 +72,7 @@ fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     header
 }
 
-/// The table that [`crate::host::Host::open`] reads; who owns a node says nothing of it. A path with
+/// The table that [`onload_host::host::Host::open`] reads; who owns a node says nothing of it. A path with
 /// white space cannot stand there.
 fn device_table(tree: &CapturedTree) -> String {
     let mut table = "# path type major minor mode uid gid\n".to_owned();

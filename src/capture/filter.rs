@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use onload_hooks::live::mountinfo::listed;
+use onload_core::mountinfo::listed;
 use toml_edit::{DocumentMut, Item, TableLike, Value};
 
 /// The content of a file as it goes into a capture.

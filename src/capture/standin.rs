@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use onload_hooks::elf::{self, Summary, VersionNeed};
+use onload_core::elf::{self, Summary, VersionNeed};
 
-use crate::discover::program::{INTERPRETER_LINE, parse_interpreter_line};
+use onload_host::discover::program::{INTERPRETER_LINE, parse_interpreter_line};
 
 /// For whoever looks into such a file.
 const LABEL: &[u8] = b"stand-in made by onload-ctk discover --capture";

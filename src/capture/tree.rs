@@ -5,21 +5,19 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
-use onload_hooks::config::CONFIG_PATH;
+use onload_core::config::CONFIG_PATH;
+use onload_core::fs::open::MAX_LINKS;
 
 use super::filter;
 use super::mask::Masker;
 use super::standin::stand_in;
-use crate::discover::onload::telling_strings;
-use crate::discover::pci;
-use crate::discover::program::LIBRARY_LIMIT;
-use crate::discover::tcpdirect::CONTROL_PLANE;
-use crate::host::{DeviceNode, EntryKind, Host};
-use crate::inventory::Inventory;
-use crate::recording::Seen;
-
-/// Links that are followed on one way, as the kernel does (`MAXSYMLINKS`).
-const MAX_LINKS: usize = 40;
+use onload_host::discover::inventory::Inventory;
+use onload_host::discover::onload::telling_strings;
+use onload_host::discover::pci;
+use onload_host::discover::program::LIBRARY_LIMIT;
+use onload_host::discover::tcpdirect::CONTROL_PLANE;
+use onload_host::host::recording::Seen;
+use onload_host::host::{DeviceNode, EntryKind, Host};
 
 /// A captured host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use onload_hooks::config::CONFIG_PATH;
-use onload_hooks::poststop::RUN_DIR;
+use onload_core::config::CONFIG_PATH;
+use onload_core::run_dir::RUN_DIR;
 use onload_hooks::runtime::made_by::{self, Record};
 use onload_hooks::runtime::{RUNTIMES, told};
 
 use crate::cli::Global;
 use crate::exit::Answer;
-use crate::host::Host;
 use crate::printer::Printer;
+use onload_host::host::Host;
 
 /// Bytes of a configuration; the file that comes with the package has some thousand.
 const LIMIT: u64 = 1024 * 1024;

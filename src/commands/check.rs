@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use onload_hooks::class::Class;
-use onload_hooks::expect::Numbers;
+use onload_core::class::Class;
+use onload_core::expect::Numbers;
 
 use super::generate::{directory_path, find_directory, render};
 use super::{look, open_host, surroundings};
 use crate::cli::{Check, Global};
 use crate::exit::Answer;
-use crate::generate::generate;
 use crate::printer::Printer;
-use crate::specdir::{Action, Format, Manifest, Renumbered, Wanted, plan, renumbered};
+use onload_host::generate::generate;
+use onload_host::specdir::{Action, Format, Manifest, Renumbered, Wanted, plan, renumbered};
 
 /// Runs the command: prints each file that is not as it would be written now.
 ///

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
-use onload_hooks::config::CONFIG_PATH;
+use onload_core::config::CONFIG_PATH;
 
 use super::holders;
 use crate::cli::{Configure, Global};
@@ -16,8 +16,8 @@ use crate::engine::{
     Action, Beside, Decision, Engine, Files, Keep, Other, RUNTIME_NAME, RUNTIME_PATH, policy,
 };
 use crate::exit::Answer;
-use crate::host::{EntryKind, Host};
 use crate::printer::{Printer, harmless};
+use onload_host::host::{EntryKind, Host};
 
 /// Where systemd's command is; PATH is the caller's.
 const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];

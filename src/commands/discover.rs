@@ -11,17 +11,17 @@ use super::{open_host, require_nic, surroundings};
 use crate::capture::tree::{Sources, collect};
 use crate::capture::{CapturedTree, pack};
 use crate::cli::{Discover, Global, Listing};
-use crate::discover::clock::Clock;
-use crate::discover::discover;
-use crate::discover::hugepages::{Hugepages, NodePages};
-use crate::discover::nic::Nic;
-use crate::discover::onload::Onload;
-use crate::discover::rdma::RdmaDevice;
-use crate::discover::vfio::VfioDevice;
 use crate::exit::Answer;
-use crate::inventory::Inventory;
 use crate::printer::{DIM, GOOD, HEADING, Printer, WARNING, harmless};
-use crate::settings;
+use onload_host::discover::clock::Clock;
+use onload_host::discover::discover;
+use onload_host::discover::hugepages::{Hugepages, NodePages};
+use onload_host::discover::inventory::Inventory;
+use onload_host::discover::nic::Nic;
+use onload_host::discover::onload::Onload;
+use onload_host::discover::rdma::RdmaDevice;
+use onload_host::discover::vfio::VfioDevice;
+use onload_host::settings;
 
 /// Runs the command.
 ///

@@ -5,10 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::inject::{Node, NodeInfo};
-use onload_hooks::class::Class;
-use onload_hooks::config::{CONFIG_PATH, Config, HookConfig};
+use onload_core::class::Class;
+use onload_core::config::{CONFIG_PATH, Config, HookConfig};
+use onload_core::elf::Summary;
 use onload_hooks::door;
-use onload_hooks::elf::Summary;
 use onload_hooks::host::{Host as DoorHost, HostError, Privilege, Settings, ThisHost};
 use onload_hooks::specs::{Specs, SpecsError};
 use onload_hooks::sysfs::Sysfs;
@@ -17,8 +17,8 @@ use super::inject::Nodes;
 use super::open_host;
 use crate::cli::{Explain, Global};
 use crate::exit::Answer;
-use crate::host::Host;
 use crate::printer::Printer;
+use onload_host::host::Host;
 
 /// Runs the command: a diff on stdout, the reasons on stderr.
 ///

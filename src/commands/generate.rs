@@ -5,19 +5,20 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
+use onload_cdi::parse;
 use onload_cdi::spec::Spec;
 use onload_cdi::version::{self, Version};
-use onload_cdi::{parse, write};
-use onload_hooks::class::Class;
-use onload_hooks::config::{Config, Kinds};
+use onload_core::class::Class;
+use onload_core::config::{Config, Kinds};
+use onload_core::fs::atomic;
 
 use super::{OUTPUT_DIR, look, open_host, require_nic, surroundings};
-use crate::cli::{Generate, Global};
+use crate::cli::{Generate, Global, SpecFormat};
 use crate::exit::Answer;
-use crate::generate::{Specs, generate, warnings};
-use crate::host::Host;
 use crate::printer::Printer;
-use crate::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted, plan};
+use onload_host::generate::{Specs, generate, warnings};
+use onload_host::host::Host;
+use onload_host::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted, plan};
 
 /// Runs the command.
 ///
@@ -42,11 +43,11 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     if let Some(newest) = newest {
         refuse_newer(&specs, newest)?;
     }
-    if args.format == Format::Yaml {
+    if args.format == SpecFormat::Yaml {
         printer.warning("onload-hook and onload-container-runtime read JSON only: what is written as YAML can be had by --device, and not by annotation");
     }
     match args.output.as_deref() {
-        Some(path) if path == Path::new("-") => to_stdout(&specs, args.format, printer),
+        Some(path) if path == Path::new("-") => to_stdout(&specs, args.format.into(), printer),
         Some(path) => to_file(path, &specs, args, printer),
         None => to_directory(&host, args, scope, &specs, newest, printer),
     }
@@ -144,7 +145,7 @@ fn to_file(
             args.kind.concat()
         );
     };
-    let content = render(spec, args.format);
+    let content = render(spec, args.format.into());
     let old = match std::fs::read(path) {
         Ok(old) => Some(old),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -180,7 +181,7 @@ pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let directory = SpecDir::open(parent)?.with_context(failed);
     let directory = directory.context("its directory is not there")?;
     let name = path.file_name().unwrap_or(OsStr::new(""));
-    write::write_atomic(directory.descriptor(), name, content, 0o644).with_context(failed)
+    atomic::write_atomic(directory.descriptor(), name, content, 0o644).with_context(failed)
 }
 
 fn to_directory(
@@ -243,11 +244,11 @@ fn make_plan(
     let wanted = Wanted {
         scope: scope.touched,
         files: files
-            .map(|(class, spec)| (*class, render(spec, args.format).into_bytes()))
+            .map(|(class, spec)| (*class, render(spec, args.format.into()).into_bytes()))
             .collect(),
-        format: args.format,
+        format: args.format.into(),
         asked: Manifest {
-            format: args.format,
+            format: args.format.into(),
             max_cdi_version: newest.map(|version| version.to_string()),
             kinds,
             files: BTreeMap::new(),

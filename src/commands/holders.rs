@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use super::process;
 use crate::engine::Engine;
 use crate::engine::holders::{self, Held, Holder};
-use crate::host::Host;
+use onload_host::host::Host;
 
 const PODMAN: [&str; 3] = ["/usr/bin/podman", "/bin/podman", "/usr/local/bin/podman"];
 /// What says that podman was used on a host.

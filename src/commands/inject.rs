@@ -11,8 +11,8 @@ use onload_cdi::registry::Registry;
 use super::{open_host, qualified, spec_dirs};
 use crate::cli::{Global, Inject};
 use crate::exit::Answer;
-use crate::host::{DeviceKind, Host};
 use crate::printer::Printer;
+use onload_host::host::{DeviceKind, Host};
 
 /// The nodes of a host, captured or running.
 pub(super) struct Nodes<'h>(pub(super) &'h Host);

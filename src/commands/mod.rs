@@ -19,15 +19,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use onload_cdi::name::QualifiedName;
 use onload_cdi::registry::DEFAULT_DIRS;
-use onload_hooks::config::Config;
+use onload_core::config::Config;
 
 use crate::cli::Global;
-use crate::discover::discover;
-use crate::generate::{ONLOAD_SOCKET_DIR, PRELOAD_FILE, Surroundings};
-use crate::host::{EntryKind, Host, HostError};
-use crate::inventory::Inventory;
 use crate::printer::Printer;
-use crate::settings;
+use onload_host::discover::discover;
+use onload_host::discover::inventory::Inventory;
+use onload_host::generate::{ONLOAD_SOCKET_DIR, PRELOAD_FILE, Surroundings};
+use onload_host::host::{EntryKind, Host, HostError};
+use onload_host::settings;
 
 /// Where specifications are written that describe the host as it is since its boot.
 const OUTPUT_DIR: &str = "/var/run/cdi";

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use crate::host::Host;
+use onload_host::host::Host;
 
 /// Not looked for: what is found elsewhere could be anything.
 const CAT: &str = "/bin/cat";

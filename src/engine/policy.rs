@@ -1,7 +1,7 @@
 //! The policy in `config.toml`: the classes that annotations may ask for.
 
-use onload_hooks::class::Class;
-use onload_hooks::config::{Config, ConfigError};
+use onload_core::class::Class;
+use onload_core::config::{Config, ConfigError};
 use toml_edit::{Array, Item, Value};
 
 use super::EngineError;

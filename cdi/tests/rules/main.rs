@@ -12,7 +12,6 @@ mod parsing;
 mod registry;
 mod validation;
 mod versions;
-mod writing;
 
 use onload_cdi::Spec;
 use onload_cdi::spec::{ContainerEdits, Device};

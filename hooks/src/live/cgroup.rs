@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::live::mountinfo;
-use crate::state::ContainerId;
+use onload_core::container_id::ContainerId;
+use onload_core::mountinfo;
 
 /// Where a process is in the hierarchy that judges devices.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use onload_core::container_id::ContainerId;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
@@ -14,7 +15,6 @@ use super::cgroup::{Dir, Place};
 use super::program;
 use super::rule::Rule;
 use super::systemd::{self, Policy, Systemd, SystemdError};
-use crate::state::ContainerId;
 
 /// Why a device was not opened to the container.
 #[derive(Debug, thiserror::Error)]

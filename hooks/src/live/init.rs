@@ -6,10 +6,9 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use onload_core::mountinfo::Table;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
-
-use super::mountinfo::Table;
 
 /// Bytes of a small file of /proc: `cgroup` has a path of 4096 for each hierarchy.
 const MAX_BYTES: u64 = 1024 * 1024;

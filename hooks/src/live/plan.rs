@@ -6,23 +6,24 @@ use std::path::{Path, PathBuf};
 use onload_cdi::config::{CapabilitySet, ConfigError, HugepageLimit, OciConfig};
 use onload_cdi::inject::NodeInfo;
 use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook, Mount};
+use onload_core::class::Class;
+use onload_core::config::{Memlock, Preload};
+use onload_core::container_id::ContainerId;
+use onload_core::hook_arguments::HookArguments;
+use onload_core::onload::{LIBRARY, PRELOAD_FILE};
+use onload_core::policy::{self, MEMLOCK};
+use onload_core::request::Request;
+use onload_core::run_dir::RUN_DIR;
+use onload_core::text::Quoted;
 
 use super::mount_api::attr;
 use super::rule::{Access, NotAccess, Rule};
-use crate::class::Class;
-use crate::config::{Memlock, Preload};
-use crate::create_runtime::Orders;
 use crate::filter::{self, FilterError, LookedUp};
-use crate::host::{Host, PRELOAD_FILE, Settings};
+use crate::host::{Host, Settings};
 use crate::host_root;
 use crate::nodes::Nodes;
-use crate::policy::{self, MEMLOCK};
-use crate::poststop::RUN_DIR;
-use crate::preload::{self, LD_SO_PRELOAD, LIBRARY, PreloadError};
-use crate::request::Request;
-use crate::state::ContainerId;
+use crate::preload::{self, LD_SO_PRELOAD, PreloadError};
 use crate::sysfs::Numbers;
-use crate::text::Quoted;
 
 /// Why a container that lives already is refused.
 #[derive(Debug, thiserror::Error)]
@@ -567,7 +568,7 @@ fn is_ours(hook: &Hook) -> bool {
         [name, stage, rest @ ..] if name == "onload-hook" => match stage.as_str() {
             "createRuntime" | "prestart" => {
                 let words: Vec<_> = rest.iter().map(Into::into).collect();
-                Orders::parse(&words).is_ok()
+                HookArguments::parse(&words).is_ok()
             }
             "poststop" => rest.is_empty(),
             _ => false,

@@ -3,6 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use onload_core::container_id::ContainerId;
+use onload_core::fs::trust::TrustError;
+use onload_core::run_dir::RUN_DIR;
 use rustix::fs::{FileType, major, minor, stat};
 
 use super::devices::{self, DevicesError};
@@ -10,10 +13,7 @@ use super::init::{Init, InitError};
 use super::record::{self, Live, RecordError};
 use super::{OwnCgroupError, own_place};
 use crate::host::{Host, HostError, ThisHost};
-use crate::poststop::RUN_DIR;
-use crate::state::ContainerId;
 use crate::sysfs::Numbers;
-use crate::trusted::TrustError;
 
 /// Why nothing was opened.
 #[derive(Debug, thiserror::Error)]

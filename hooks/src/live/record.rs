@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use onload_cdi::write::{WriteError, write_atomic};
+use onload_core::fs::atomic::{WriteError, write_atomic};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

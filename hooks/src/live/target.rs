@@ -9,12 +9,12 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use onload_core::mountinfo::Table;
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, mkdirat, openat, statx, unlinkat,
 };
 use rustix::io::Errno;
 
-use super::mountinfo::Table;
 use super::record::{Kind, Made};
 use crate::container_root::ContainerRoot;
 use crate::cover::Ground;

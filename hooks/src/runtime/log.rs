@@ -7,9 +7,10 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use onload_core::text::one_line;
+
 use crate::process::say;
 use crate::runtime::args::{LogFormat, LogTarget};
-use crate::text::one_line;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,16 +12,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use onload_core::container_id::ContainerId;
+use onload_core::fs::trust::Trusted;
+use onload_core::run_dir::RUN_DIR;
+use onload_core::run_dir::{PRIVATE_MODE, RUN_DIR_MODE, make_dir};
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, RawDir, ResolveFlags, fstat, openat2, readlinkat, statat,
     symlinkat, unlinkat,
 };
 use rustix::io::Errno;
-
-use crate::poststop::RUN_DIR;
-use crate::run_dir::{PRIVATE_MODE, RUN_DIR_MODE, make_dir};
-use crate::state::ContainerId;
-use crate::trusted::Trusted;
 
 /// The records' directory in [`RUN_DIR`]; no container's id has that letter.
 pub const NAME: &str = "@runtimes";

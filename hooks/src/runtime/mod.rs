@@ -9,23 +9,24 @@ pub mod made_by;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use onload_core::config::RootWithOnload;
+use onload_core::container_id::ContainerId;
+use onload_core::fs::trust::TrustError;
 use rustix::fs::stat;
 use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::bundle::ConfigFile;
-use crate::config::RootWithOnload;
 use crate::door::{self, DoorError, Edited};
 use crate::filter::Container;
 use crate::host::{Host, HostError, Settings, ThisHost};
 use crate::maker::{Door, Stage};
-use crate::poststop::{self, RUN_DIR};
+use crate::poststop;
 use crate::process::FAILURE;
 use crate::runtime::args::{Create, Invocation};
 use crate::runtime::log::Level;
 use crate::runtime::made_by::{Named, Record, Remembered, StateOf};
-use crate::state::ContainerId;
-use crate::trusted::TrustError;
+use onload_core::run_dir::RUN_DIR;
 
 /// The runtimes that are looked for when the configuration names none.
 pub const RUNTIMES: [&str; 5] = [
@@ -67,7 +68,7 @@ enum RuntimeError {
 #[derive(Default, Deserialize)]
 struct RuntimeOnly {
     #[serde(default)]
-    runtime: crate::config::Runtime,
+    runtime: onload_core::config::Runtime,
 }
 
 /// Runs the program; returns only where it did not become the runtime.
@@ -377,7 +378,7 @@ fn salvage(text: &str) -> Option<PathBuf> {
     let section: Vec<&str> = behind
         .take_while(|line| !code(line).starts_with('['))
         .collect();
-    let found: crate::config::Runtime = toml::from_str(&section.join("\n")).ok()?;
+    let found: onload_core::config::Runtime = toml::from_str(&section.join("\n")).ok()?;
     Some(found.path)
 }
 

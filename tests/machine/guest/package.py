@@ -192,7 +192,7 @@ def configured():
         check(f"after configure, {name}: the node opens", "node=/dev/onload open" in done.out, done)
     for engine, words in {"docker": "CDI device injection failed: unresolvable CDI devices onload.dev/nic=none",
                           "podman": "setting up CDI devices: unresolvable CDI devices onload.dev/nic=none"}.items():
-        done = run(engine, "run", "--rm", "--device=onload.dev/nic=none", "localhost/debian13:1", "true", timeout=90)
+        done = run(engine, "run", "--rm", "--network=host", "--device=onload.dev/nic=none", "localhost/debian13:1", "true", timeout=90)
         check(f"{engine} says of a device that is not there what the page on troubleshooting says", words in done.err, done)
     refused = docker("run", "--rm", "--network=host", "--runtime=onload", "--annotation=onload.dev/vfio=x", "localhost/debian13:1", "true")
     check("a class that --allow does not name is refused", refused.status != 0 and "vfio" in refused.err, refused)

@@ -1,0 +1,44 @@
+//! The name of a container, as OCI runtimes have it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::text::Quoted;
+
+/// A container's name: letters, digits, `_`, `+`, `-`, `.`, and no name of a directory's own. The
+/// rule is runc's (`libcontainer/factory_linux.go`, `validateID`); it makes the name a file name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ContainerId(String);
+
+/// A text that cannot be a container's name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no container id: want letters, digits, '_', '+', '-' and '.'")]
+pub struct NotContainerId(String);
+
+impl ContainerId {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for ContainerId {
+    type Err = NotContainerId;
+
+    fn from_str(text: &str) -> Result<Self, NotContainerId> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-' | '.');
+        let named = !matches!(text, "" | "." | "..") && text.len() <= 255;
+        if named && text.chars().all(legal) {
+            Ok(ContainerId(text.to_owned()))
+        } else {
+            Err(NotContainerId(Quoted(text).to_string()))
+        }
+    }
+}

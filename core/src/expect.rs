@@ -1,0 +1,441 @@
+//! What a device node was when its specification was written:
+//! `--expect NODE=CLASS:ID[@PCI][#MAJOR:MINOR]`.
+//!
+//! The kernel numbers nodes in the order in which devices appear, so neither a node's name nor its
+//! number says which device is behind it after a reboot, a reset or a reload of the driver. Parsing
+//! only; [`the sysfs of the hook`] compares.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::pci::{NotPciAddress, PciAddress};
+use crate::text::Quoted;
+
+/// What a node must still be.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Expect {
+    /// The node's path in the container. Of rdma and vfio the last component is the kernel's name
+    /// of the node.
+    pub node: String,
+    /// The device that it must belong to.
+    pub device: Expected,
+    /// The numbers that the generator saw; none in a specification of version 0.1. They are not
+    /// compared with the container's: they make the bytes of the specification change when a number
+    /// changes, since a long-lived engine looks at a node once per loaded specification and keeps
+    /// its number until the file changes.
+    pub written: Option<Numbers>,
+}
+
+/// The device that a node must belong to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Expected {
+    /// `rdma:IBDEV[@PCI]`: an RDMA device by name, and the function it sits on where it has one.
+    Rdma {
+        /// The name in /sys/class/infiniband.
+        ibdev: String,
+        /// The PCI function; none for a device without one.
+        pci: Option<PciAddress>,
+    },
+    /// `vfio:PCI`: a PCI function that is a member of the node's group, or has the node as cdev.
+    Vfio {
+        /// The function.
+        pci: PciAddress,
+    },
+    /// `nic:onload` and the like: the only node of its name that a driver has.
+    Driver(&'static DriverNode),
+    /// `ptp:NAME[@PCI]` and `pps:NAME[@PCI]`: a clock by name, and the function it sits on; pulses of a
+    /// PTP clock count as sitting where that clock does.
+    Clock {
+        /// `ptp` or `pps`, which is the kernel's class too.
+        class: &'static str,
+        /// The kernel's name of it, `ptp0`.
+        name: String,
+        /// The PCI function, if it has one.
+        pci: Option<PciAddress>,
+    },
+}
+
+/// A node that its driver has once for the whole host.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DriverNode {
+    /// The class of the expectation.
+    pub class: &'static str,
+    /// The ID, which is the kernel's name of the device.
+    pub name: &'static str,
+    /// The class of the device below /sys/class.
+    pub sysfs_class: &'static str,
+}
+
+/// The nodes that are one for the whole host. Onload's three have a class of their own name each
+/// (Onload, `src/include/ci/driver/chrdev.h`); the others are misc devices, two of which get their
+/// minor when the module is loaded (`drivers/infiniband/core/ucma.c`, `drivers/iommu/iommufd/main.c`).
+static DRIVER_NODES: [DriverNode; 6] = [
+    driver_node("nic", "onload", "onload"),
+    driver_node("nic", "onload_epoll", "onload_epoll"),
+    driver_node("zf", "sfc_char", "sfc_char"),
+    driver_node("misc", "rdma_cm", "misc"),
+    driver_node("misc", "vfio", "misc"),
+    driver_node("misc", "iommu", "misc"),
+];
+
+const fn driver_node(
+    class: &'static str,
+    name: &'static str,
+    sysfs_class: &'static str,
+) -> DriverNode {
+    DriverNode {
+        class,
+        name,
+        sysfs_class,
+    }
+}
+
+impl Expected {
+    /// The driver's node of that class and name; none where there is no such.
+    #[must_use]
+    pub fn driver(class: &str, name: &str) -> Option<Expected> {
+        let known = |node: &&DriverNode| node.class == class && node.name == name;
+        DRIVER_NODES.iter().find(known).map(Expected::Driver)
+    }
+
+    /// The driver's node that is called so, whatever its class; none where no driver has one node of
+    /// that name for the whole host.
+    #[must_use]
+    pub fn driver_node(name: &str) -> Option<Expected> {
+        let known = |node: &&DriverNode| node.name == name;
+        DRIVER_NODES.iter().find(known).map(Expected::Driver)
+    }
+
+    /// The clock of that class and name; none where it is no name of a clock.
+    #[must_use]
+    pub fn clock(class: &str, name: &str, pci: Option<PciAddress>) -> Option<Expected> {
+        let class = ["ptp", "pps"].into_iter().find(|known| *known == class)?;
+        let number = name.strip_prefix(class)?;
+        let numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        numbered.then(|| Expected::Clock {
+            class,
+            name: name.to_owned(),
+            pci,
+        })
+    }
+}
+
+/// The numbers of a character device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Numbers {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+/// Not `MAJOR:MINOR` in decimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not MAJOR:MINOR")]
+pub struct NotNumbers;
+
+impl FromStr for Numbers {
+    type Err = NotNumbers;
+
+    /// As `print_dev_t` of the kernel writes it (include/linux/kdev_t.h).
+    fn from_str(text: &str) -> Result<Self, NotNumbers> {
+        let number = |text: &str| {
+            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            digits.then(|| text.parse().ok()).flatten()
+        };
+        let (major, minor) = text.split_once(':').ok_or(NotNumbers)?;
+        Ok(Numbers {
+            major: number(major).ok_or(NotNumbers)?,
+            minor: number(minor).ok_or(NotNumbers)?,
+        })
+    }
+}
+
+/// Why an expectation cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExpectError {
+    /// It has not the form.
+    #[error("{0} is not NODE=CLASS:ID[@PCI][#MAJOR:MINOR]")]
+    Form(String),
+    /// The node is no path of a node.
+    #[error("{0} is not the absolute path of a device node")]
+    Node(String),
+    /// A class whose nodes are not expected to be anything.
+    #[error("class {0} has no expectation; known are rdma, vfio, nic, zf, ptp, pps and misc")]
+    Class(String),
+    /// The name cannot be that of a device.
+    #[error("{0} is no name of an RDMA device")]
+    Name(String),
+    /// The class has no such device.
+    #[error("{id} is no {class} device that a node belongs to")]
+    Id {
+        /// The class.
+        class: &'static str,
+        /// The ID, quoted.
+        id: String,
+    },
+    /// Not an address.
+    #[error(transparent)]
+    Pci(#[from] NotPciAddress),
+}
+
+impl Expect {
+    /// The kernel's name of the node.
+    #[must_use]
+    pub fn node_name(&self) -> &str {
+        self.node.rsplit('/').next().unwrap_or_default()
+    }
+}
+
+impl FromStr for Expect {
+    type Err = ExpectError;
+
+    /// NODE reaches up to the first `=`, CLASS up to the first `:` behind it. The last `#` begins
+    /// the numbers and, before them, the last `@` begins PCI, where what follows has the form of
+    /// one: the name of an RDMA device may hold both signs.
+    fn from_str(text: &str) -> Result<Self, ExpectError> {
+        let form = || ExpectError::Form(Quoted(text).to_string());
+        let (node, device) = text.split_once('=').ok_or_else(form)?;
+        let (class, id) = device.split_once(':').ok_or_else(form)?;
+        let (id, written) = behind(id, '#');
+        Ok(Expect {
+            device: expected(class, id)?,
+            node: node_path(node)?,
+            written,
+        })
+    }
+}
+
+/// What follows the last of these signs, where it has the form of what is looked for.
+fn behind<T: FromStr>(text: &str, sign: char) -> (&str, Option<T>) {
+    let split = text
+        .rsplit_once(sign)
+        .and_then(|(before, value)| Some((before, value.parse().ok()?)));
+    split.map_or((text, None), |(before, value)| (before, Some(value)))
+}
+
+fn expected(class: &str, id: &str) -> Result<Expected, ExpectError> {
+    let unknown = |class: &'static str| ExpectError::Id {
+        class,
+        id: Quoted(id).to_string(),
+    };
+    let clock = |class: &'static str| {
+        let (name, pci) = behind(id, '@');
+        Expected::clock(class, name, pci).ok_or_else(|| unknown(class))
+    };
+    let driver = |class: &'static str| Expected::driver(class, id).ok_or_else(|| unknown(class));
+    match class {
+        "rdma" => rdma(id),
+        "vfio" => Ok(Expected::Vfio { pci: id.parse()? }),
+        "nic" => driver("nic"),
+        "zf" => driver("zf"),
+        "misc" => driver("misc"),
+        "ptp" => clock("ptp"),
+        "pps" => clock("pps"),
+        other => Err(ExpectError::Class(Quoted(other).to_string())),
+    }
+}
+
+fn rdma(id: &str) -> Result<Expected, ExpectError> {
+    let (ibdev, pci) = behind(id, '@');
+    // The name becomes a file name below /sys.
+    if matches!(ibdev, "" | "." | "..") || ibdev.contains(['/', '\0']) {
+        return Err(ExpectError::Name(Quoted(ibdev).to_string()));
+    }
+    Ok(Expected::Rdma {
+        ibdev: ibdev.to_owned(),
+        pci,
+    })
+}
+
+fn node_path(path: &str) -> Result<String, ExpectError> {
+    let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
+    match path.strip_prefix('/') {
+        Some(rest) if rest.split('/').all(plain) => Ok(path.to_owned()),
+        _ => Err(ExpectError::Node(Quoted(path).to_string())),
+    }
+}
+
+impl fmt::Display for Expect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.node, self.device)?;
+        match self.written {
+            Some(numbers) => write!(f, "#{numbers}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (class, name, pci) = match self {
+            Expected::Vfio { pci } => return write!(f, "vfio:{pci}"),
+            Expected::Rdma { ibdev, pci } => ("rdma", ibdev.as_str(), pci),
+            Expected::Driver(node) => (node.class, node.name, &None),
+            Expected::Clock { class, name, pci } => (*class, name.as_str(), pci),
+        };
+        write!(f, "{class}:{name}")?;
+        match pci {
+            Some(pci) => write!(f, "@{pci}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Expect {
+        text.parse().unwrap()
+    }
+
+    fn refusal(text: &str) -> String {
+        text.parse::<Expect>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_form_is_read_and_written_the_same() {
+        for text in [
+            "/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0#231:192",
+            "/dev/infiniband/umad1=rdma:rxe0#231:1",
+            "/dev/infiniband/uverbs0=rdma:a@b:c=d@10000:3b:00.0#231:192",
+            "/dev/vfio/15=vfio:0000:81:10.0#241:0",
+            "/dev/vfio/devices/vfio3=vfio:0000:81:10.0#511:3",
+            "/dev/onload=nic:onload#243:0",
+            "/dev/onload_epoll=nic:onload_epoll#242:0",
+            "/dev/sfc_char=zf:sfc_char#244:0",
+            "/dev/infiniband/rdma_cm=misc:rdma_cm#10:260",
+            "/dev/vfio/vfio=misc:vfio#10:196",
+            "/dev/iommu=misc:iommu#10:120",
+            "/dev/ptp0=ptp:ptp0@0000:41:00.0#247:0",
+            "/dev/ptp12=ptp:ptp12#247:12",
+            "/dev/pps0=pps:pps0#248:0",
+            "/dev/pps0=pps:pps0@0000:41:00.0#248:0",
+        ] {
+            assert_eq!(parse(text).to_string(), text);
+            let numbers = parse(text).written.unwrap().to_string();
+            assert!(text.ends_with(&format!("#{numbers}")), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_expectation_of_an_old_specification_has_no_numbers() {
+        for text in [
+            "/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0",
+            "/dev/infiniband/umad1=rdma:rxe0",
+            "/dev/infiniband/umad1=rdma:mlx#5",
+            "/dev/vfio/15=vfio:0000:81:10.0",
+        ] {
+            assert_eq!(parse(text).to_string(), text);
+            assert_eq!(parse(text).written, None, "{text}");
+        }
+    }
+
+    /// Name, function and numbers of an RDMA device, or `-`.
+    fn split(id: &str) -> String {
+        let expect = parse(&format!("/dev/infiniband/uverbs0=rdma:{id}"));
+        let Expected::Rdma { ibdev, pci } = expect.device else {
+            panic!("not rdma");
+        };
+        let pci = pci.map_or("-".to_owned(), |pci| pci.to_string());
+        let numbers = expect.written.map_or("-".to_owned(), |n| n.to_string());
+        format!("{ibdev} {pci} {numbers}")
+    }
+
+    #[test]
+    fn the_last_sign_of_each_kind_splits_a_name_that_holds_them_too() {
+        assert_eq!(split("a@b@0000:3b:00.0"), "a@b 0000:3b:00.0 -");
+        assert_eq!(split("a#b#231:192"), "a#b - 231:192");
+        assert_eq!(split("a#1:2#231:192"), "a#1:2 - 231:192");
+        assert_eq!(
+            split("a#1:2@b@0000:3b:00.0#231:192"),
+            "a#1:2@b 0000:3b:00.0 231:192"
+        );
+        assert_eq!(
+            split("a@0000:3b:00.1@0000:3b:00.0#231:192"),
+            "a@0000:3b:00.1 0000:3b:00.0 231:192"
+        );
+        // Neither is a function nor are there numbers: both belong to the name of a device that has
+        // no function, and the kernel's own name is compared with it whole.
+        assert_eq!(split("a@b#231:192"), "a@b - 231:192");
+        assert_eq!(split("a@0000:3b:00.0#x"), "a@0000:3b:00.0#x - -");
+        assert_eq!(split("a#231"), "a#231 - -");
+        assert_eq!(split("a#4294967296:0"), "a#4294967296:0 - -");
+        assert_eq!(split("a#-1:0"), "a#-1:0 - -");
+    }
+
+    #[test]
+    fn the_node_name_is_its_last_component() {
+        assert_eq!(parse("/x/y/uverbs7=rdma:m").node_name(), "uverbs7");
+    }
+
+    #[test]
+    fn what_is_no_expectation_is_refused() {
+        assert!(refusal("").contains("is not NODE=CLASS:ID"));
+        assert!(refusal("/dev/x").contains("is not NODE=CLASS:ID"));
+        assert!(refusal("/dev/x=rdma").contains("is not NODE=CLASS:ID"));
+        assert!(refusal("/dev/x=numa:0").contains("has no expectation; known are rdma, vfio, nic"));
+        assert!(refusal("/dev/x=rdma:").contains("no name of an RDMA device"));
+        assert!(refusal("/dev/x=rdma:../../x").contains("no name of an RDMA device"));
+        assert!(refusal("/dev/vfio/1=vfio:0000:81:10").contains("no PCI address"));
+        assert!(refusal("/dev/vfio/1=vfio:0000:81:10.0/..").contains("no PCI address"));
+        assert!(refusal("/dev/vfio/1=vfio:../../a.0").contains("no PCI address"));
+    }
+
+    #[test]
+    fn an_id_that_the_class_does_not_have_is_refused() {
+        for text in [
+            "nic:ens1",
+            "nic:sfc_char",
+            "nic:onload@0000:3b:00.0",
+            "nic:onload#243",
+            "nic:onload#243:",
+            "nic:",
+            "zf:onload",
+            "misc:kvm",
+            "misc:vfio/vfio",
+            "ptp:pps0",
+            "ptp:ptp",
+            "ptp:ptp0/..",
+            "ptp:ptp0@0000:41:00",
+            "ptp:ptp0#247:-1",
+            "pps:ptp0",
+            "pps:../pps0",
+        ] {
+            let (class, id) = text.split_once(':').unwrap();
+            assert_eq!(
+                refusal(&format!("/dev/x={text}")),
+                format!("{id:?} is no {class} device that a node belongs to")
+            );
+        }
+        for numbers in ["#", "#1", "#1:", "#:1", "#a:b", "#1:2:3", "#4294967296:0"] {
+            let text = format!("/dev/vfio/1=vfio:0000:81:10.0{numbers}");
+            assert!(refusal(&text).contains("no PCI address"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_node_must_be_an_absolute_path_without_dots() {
+        for node in [
+            "dev/x",
+            "/",
+            "/dev/",
+            "/dev//x",
+            "/dev/../x",
+            "/dev/.",
+            "/dev/x\0y",
+        ] {
+            assert!(
+                refusal(&format!("{node}=rdma:m")).contains("device node"),
+                "{node}"
+            );
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The owner, mode and security label of one file for the one that will replace it.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use rustix::fs::{Gid, Mode, Stat, Uid, XattrFlags, fchmod, fchown, fgetxattr, fsetxattr, fstat};
+use rustix::io::Errno;
+
+/// The label of SELinux (security_getxattr(3)); other modules of security keep none on files.
+const LABEL: &str = "security.selinux";
+/// Bytes of a label; the kernel takes a page at most.
+const MAX_LABEL_BYTES: usize = 4096;
+
+/// What could not be carried over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotCopied {
+    /// `owner` or `label`.
+    pub what: &'static str,
+    /// Why.
+    pub error: Errno,
+}
+
+/// Gives `new` the owner, mode and label of `old`, whose status is `stat`. A label is copied where the
+/// file system has labels.
+///
+/// # Errors
+/// [`NotCopied`].
+pub fn copy(old: impl AsFd, stat: &Stat, new: &File) -> Result<(), NotCopied> {
+    let failed = |what| move |error| NotCopied { what, error };
+    copy_owner(stat, new).map_err(failed("owner"))?;
+    copy_label(old, new).map_err(failed("label"))
+}
+
+fn copy_owner(stat: &Stat, new: &File) -> Result<(), Errno> {
+    let now = fstat(new)?;
+    if (now.st_uid, now.st_gid) == (stat.st_uid, stat.st_gid) {
+        return Ok(());
+    }
+    let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+    fchown(new, Some(uid), Some(gid))?;
+    // A change of owner takes set-user-ID bits away (chown(2)).
+    fchmod(new, Mode::from_raw_mode(stat.st_mode & 0o7777))
+}
+
+fn copy_label(old: impl AsFd, new: &File) -> Result<(), Errno> {
+    let mut label = vec![0; MAX_LABEL_BYTES];
+    let length = match fgetxattr(old, LABEL, &mut label[..]) {
+        Ok(length) => length,
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    label.truncate(length);
+    fsetxattr(new, LABEL, &label, XattrFlags::empty())
+}

@@ -1,0 +1,129 @@
+//! Opening inside a root: openat2(2) with one rule for when to try again, and the pieces that every walk
+//! over a path by hand needs.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
+
+/// Symbolic links that are followed on one way, as the kernel does (path_resolution(7)).
+pub const MAX_LINKS: usize = 40;
+
+/// Bytes of a path (PATH_MAX); no system call takes a longer one.
+pub const PATH_MAX: usize = 4096;
+
+/// How often something is opened again. The kernel counts renames and mounts of the whole machine, so
+/// a busy one can disturb many attempts in a row; each takes some microseconds.
+const ATTEMPTS: usize = 1000;
+
+/// Opens a path below a directory, which stands for `/`: no link and no `..` leads out of it, and links
+/// of /proc that lead anywhere are not followed. `more` narrows that.
+///
+/// Where something is renamed or mounted at the same time, anywhere on the machine, the kernel cannot
+/// tell whether `..` stayed inside, and asks to try again (openat2(2), `EAGAIN`).
+///
+/// # Errors
+/// Those of openat2(2); EAGAIN after a thousand attempts.
+pub fn open_in_root(
+    root: impl AsFd,
+    path: &Path,
+    flags: OFlags,
+    more: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | more;
+    again(|| {
+        let flags = flags | OFlags::CLOEXEC;
+        openat2(&root, path, flags, Mode::empty(), resolve)
+    })
+}
+
+/// Opens one name in a directory, by rules that may be stricter than those of a way, and tries again
+/// as [`open_in_root`] does.
+///
+/// # Errors
+/// Those of openat2(2).
+pub fn open_name(
+    dir: impl AsFd,
+    name: &OsStr,
+    flags: OFlags,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
+    again(|| {
+        let flags = flags | OFlags::CLOEXEC;
+        openat2(&dir, name, flags, Mode::empty(), resolve)
+    })
+}
+
+fn again(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
+    for _ in 1..ATTEMPTS {
+        match open() {
+            Err(Errno::AGAIN) => {}
+            opened => return opened,
+        }
+    }
+    open()
+}
+
+/// The components of a path, the last first, so that a walk takes them from the end; `.` is none.
+#[must_use]
+pub fn components(path: &OsStr) -> Vec<OsString> {
+    let parts = path.as_bytes().split(|byte| *byte == b'/');
+    parts
+        .filter(|part| !part.is_empty() && *part != b".")
+        .map(|part| OsStr::from_bytes(part).to_owned())
+        .rev()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disturbed_lookup_is_tried_again_and_no_other_failure_is() {
+        let mut calls = 0;
+        let mut disturbed = |times: usize, then: Errno| {
+            calls = 0;
+            let result = again(|| {
+                calls += 1;
+                Err(if calls <= times { Errno::AGAIN } else { then })
+            });
+            (result.unwrap_err(), calls)
+        };
+        assert_eq!(disturbed(17, Errno::NOENT), (Errno::NOENT, 18));
+        assert_eq!(disturbed(0, Errno::ACCESS), (Errno::ACCESS, 1));
+        assert_eq!(
+            disturbed(usize::MAX, Errno::NOENT),
+            (Errno::AGAIN, ATTEMPTS)
+        );
+    }
+
+    #[test]
+    fn nothing_outside_the_root_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("secret"), "").unwrap();
+        let inside = dir.path().join("root");
+        std::fs::create_dir(&inside).unwrap();
+        std::os::unix::fs::symlink("../secret", inside.join("up")).unwrap();
+        let root = std::fs::File::open(&inside).unwrap();
+        let open = |path: &str| {
+            open_in_root(&root, Path::new(path), OFlags::PATH, ResolveFlags::empty()).map(drop)
+        };
+        for path in ["up", "../secret", "/../secret"] {
+            assert_eq!(open(path), Err(Errno::NOENT), "{path}");
+        }
+        assert_eq!(open("/"), Ok(()));
+    }
+
+    #[test]
+    fn components_are_what_stands_between_the_strokes() {
+        assert_eq!(
+            components(OsStr::new("/a//./b/../c/")),
+            ["c", "..", "b", "a"]
+        );
+        assert!(components(OsStr::new("/")).is_empty());
+    }
+}

@@ -1,0 +1,652 @@
+//! Files of the host that this program believes: each directory on the way, each symbolic link and
+//! the file itself belong to root and can be written by nobody else.
+//!
+//! Every step is taken on a descriptor and judged by fstat(2) on that descriptor, and the file that
+//! was judged is the one that is read: a path is looked up once.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
+use rustix::io::Errno;
+
+use super::open::{MAX_LINKS, components};
+
+/// Why a file is not believed or could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// The system refused a step.
+    #[error("opening {path:?}: {error}")]
+    Open {
+        /// The step.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Somebody else owns a step.
+    #[error(
+        "{path:?} belongs to user {owner}; it and each directory above it must belong to root: `chown root:root` it"
+    )]
+    Owner {
+        /// The step.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
+    /// Others may write to a step.
+    #[error("{path:?} has mode {mode:04o}, so others can change it; `chmod go-w` it")]
+    Writable {
+        /// The step.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// It is not what it should be.
+    #[error("{path:?} is not a {wanted}")]
+    Kind {
+        /// The step.
+        path: PathBuf,
+        /// What was wanted.
+        wanted: &'static str,
+    },
+    /// Too many symbolic links.
+    #[error("{path:?}: more than {MAX_LINKS} symbolic links")]
+    Links {
+        /// The path as it was asked for.
+        path: PathBuf,
+    },
+    /// It is larger than any real one.
+    #[error("{path:?} is larger than {limit} bytes")]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// What is read at most.
+        limit: u64,
+    },
+    /// Reading failed.
+    #[error("reading {path:?}: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+impl TrustError {
+    /// Whether the file, or a directory above it, is simply not there.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        matches!(self, TrustError::Open { error, .. } if error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// Whose files are believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owners(Vec<u32>);
+
+impl Owners {
+    /// Root of the initial user namespace, and nobody else.
+    #[must_use]
+    pub fn root() -> Self {
+        Owners(vec![0])
+    }
+
+    /// In a user namespace of its own a process cannot tell root from other users that are not
+    /// mapped: the kernel shows all of them as the overflow user (user_namespaces(7)). That user,
+    /// and the caller whom `caller` maps, are believed there; the process has the caller's rights
+    /// and no more.
+    #[must_use]
+    pub fn rootless(caller: u32, overflow: u32) -> Self {
+        Owners(vec![0, caller, overflow])
+    }
+
+    /// These users, for trees that stand for a host.
+    #[must_use]
+    pub fn of(users: &[u32]) -> Self {
+        Owners(users.to_vec())
+    }
+}
+
+/// The tree below which paths are looked up, and whom to believe there.
+#[derive(Debug)]
+pub struct Trusted {
+    root: OwnedFd,
+    /// Whether the root was judged; one look is enough for all ways that begin there.
+    is_judged: AtomicBool,
+    owners: Owners,
+}
+
+/// A file that is believed.
+#[derive(Debug)]
+pub struct TrustedFile {
+    /// The open file.
+    pub file: File,
+    /// The path as it was asked for.
+    pub path: PathBuf,
+    stat: Stat,
+}
+
+impl TrustedFile {
+    /// Device and inode, which say whether two files are one.
+    #[must_use]
+    pub fn identity(&self) -> (u64, u64) {
+        (self.stat.st_dev, self.stat.st_ino)
+    }
+
+    /// Reads it, up to a size that no real one has.
+    ///
+    /// # Errors
+    /// [`TrustError::Size`] and [`TrustError::Read`].
+    pub fn read(mut self, limit: u64) -> Result<Vec<u8>, TrustError> {
+        let size = u64::try_from(self.stat.st_size).unwrap_or(u64::MAX);
+        let too_large = |path| Err(TrustError::Size { path, limit });
+        if size > limit {
+            return too_large(self.path);
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default() + 1);
+        match self.file.by_ref().take(limit + 1).read_to_end(&mut bytes) {
+            Ok(read) if u64::try_from(read).unwrap_or(u64::MAX) > limit => too_large(self.path),
+            Ok(_) => Ok(bytes),
+            Err(error) => Err(TrustError::Read {
+                path: self.path,
+                error,
+            }),
+        }
+    }
+}
+
+impl Trusted {
+    /// The host's own tree.
+    ///
+    /// # Errors
+    /// [`TrustError::Open`].
+    pub fn host(owners: Owners) -> Result<Self, TrustError> {
+        Trusted::below(Path::new("/"), owners)
+    }
+
+    /// A tree that stands for a host, links in it being its own.
+    ///
+    /// # Errors
+    /// [`TrustError::Open`].
+    pub fn below(root: &Path, owners: Owners) -> Result<Self, TrustError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(root, flags, Mode::empty())
+            .map_err(|error| open_error(root.to_owned(), error))?;
+        Ok(Trusted {
+            root,
+            is_judged: AtomicBool::new(false),
+            owners,
+        })
+    }
+
+    /// Opens a regular file for reading.
+    ///
+    /// # Errors
+    /// [`TrustError`].
+    pub fn open(&self, path: &Path) -> Result<TrustedFile, TrustError> {
+        let (fd, stat) = self.walk(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(TrustError::Kind {
+                path: path.to_owned(),
+                wanted: "regular file",
+            });
+        }
+        Ok(TrustedFile {
+            file: File::from(fd),
+            path: path.to_owned(),
+            stat,
+        })
+    }
+
+    /// Judges a regular file without opening it for reading.
+    ///
+    /// # Errors
+    /// [`TrustError`].
+    pub fn judge(&self, path: &Path) -> Result<(u64, u64), TrustError> {
+        let (_, stat) = self.walk(path, OFlags::PATH)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(TrustError::Kind {
+                path: path.to_owned(),
+                wanted: "regular file",
+            });
+        }
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
+    /// Opens a directory for reading.
+    ///
+    /// # Errors
+    /// [`TrustError`].
+    pub fn open_dir(&self, path: &Path) -> Result<TrustedDir<'_>, TrustError> {
+        let (fd, stat) = self.walk(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            return Err(TrustError::Kind {
+                path: path.to_owned(),
+                wanted: "directory",
+            });
+        }
+        Ok(TrustedDir {
+            fd,
+            path: path.to_owned(),
+            owners: &self.owners,
+        })
+    }
+
+    /// Walks to a path, each step judged, and opens its end with `flags`.
+    fn walk(&self, path: &Path, flags: OFlags) -> Result<(OwnedFd, Stat), TrustError> {
+        let mut links = 0;
+        let mut ahead = components(path.as_os_str());
+        // The directories above, so that `..` needs no look at the file system.
+        let mut above: Vec<OwnedFd> = Vec::new();
+        let mut at = PathBuf::from("/");
+        if !self.is_judged.load(Ordering::Relaxed) {
+            judge(&self.owners, &at, &stat_of(&self.root, &at)?)?;
+            self.is_judged.store(true, Ordering::Relaxed);
+        }
+        while let Some(name) = ahead.pop() {
+            if name == ".." {
+                above.pop();
+                at.pop();
+                continue;
+            }
+            let dir = above.last().map_or(self.root.as_fd(), AsFd::as_fd);
+            at.push(&name);
+            let last = ahead.is_empty();
+            let (fd, stat) = match step(dir, &name, if last { flags } else { OFlags::PATH }) {
+                Ok(fd) => {
+                    let stat = stat_of(&fd, &at)?;
+                    (fd, stat)
+                }
+                Err(Errno::LOOP) => step(dir, &name, OFlags::PATH)
+                    .map_err(|error| open_error(at.clone(), error))
+                    .and_then(|fd| Ok((stat_of(&fd, &at)?, fd)))
+                    .map(|(stat, fd)| (fd, stat))?,
+                Err(error) => return Err(open_error(at, error)),
+            };
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Symlink => {
+                    links += 1;
+                    if links > MAX_LINKS {
+                        return Err(TrustError::Links {
+                            path: path.to_owned(),
+                        });
+                    }
+                    judge_owner(&self.owners, &at, &stat)?;
+                    let target = readlinkat(&fd, "", Vec::new())
+                        .map_err(|error| open_error(at.clone(), error))?;
+                    at.pop();
+                    if target.as_bytes().starts_with(b"/") {
+                        above.clear();
+                        at = PathBuf::from("/");
+                    }
+                    ahead.extend(components(OsStr::from_bytes(target.as_bytes())));
+                }
+                kind => {
+                    judge(&self.owners, &at, &stat)?;
+                    if last {
+                        return Ok((fd, stat));
+                    }
+                    if kind != FileType::Directory {
+                        return Err(TrustError::Kind {
+                            path: at,
+                            wanted: "directory",
+                        });
+                    }
+                    above.push(fd);
+                }
+            }
+        }
+        // The way ended at a directory that was passed before: `/`, or `..` behind a link.
+        let dir = above.last().map_or(self.root.as_fd(), AsFd::as_fd);
+        let fd =
+            step(dir, OsStr::new("."), flags).map_err(|error| open_error(at.clone(), error))?;
+        let stat = stat_of(&fd, &at)?;
+        Ok((fd, stat))
+    }
+}
+
+/// A directory that is believed.
+#[derive(Debug)]
+pub struct TrustedDir<'a> {
+    fd: OwnedFd,
+    path: PathBuf,
+    owners: &'a Owners,
+}
+
+impl AsFd for TrustedDir<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl From<TrustedDir<'_>> for OwnedFd {
+    fn from(dir: TrustedDir<'_>) -> Self {
+        dir.fd
+    }
+}
+
+impl TrustedDir<'_> {
+    /// The names in it that `wanted` likes, sorted, and no more than `limit`.
+    ///
+    /// # Errors
+    /// [`TrustError::Read`], also where there are more.
+    pub fn names(
+        &self,
+        wanted: impl Fn(&[u8]) -> bool,
+        limit: usize,
+    ) -> Result<Vec<OsString>, TrustError> {
+        let failed = |error: io::Error| TrustError::Read {
+            path: self.path.clone(),
+            error,
+        };
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd).map_err(|error| failed(error.into()))? {
+            let entry = entry.map_err(|error| failed(error.into()))?;
+            let name = entry.file_name().to_bytes();
+            if !wanted(name) {
+                continue;
+            }
+            if names.len() == limit {
+                return Err(failed(io::Error::other(format!(
+                    "more than {limit} files of ours"
+                ))));
+            }
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Opens a regular file in it; a symbolic link in its place is refused.
+    ///
+    /// # Errors
+    /// [`TrustError`].
+    pub fn open(&self, name: &OsStr) -> Result<TrustedFile, TrustError> {
+        let path = self.path.join(name);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = step(self.fd.as_fd(), name, flags).map_err(|error| match error {
+            Errno::LOOP => TrustError::Kind {
+                path: path.clone(),
+                wanted: "regular file",
+            },
+            error => open_error(path.clone(), error),
+        })?;
+        let stat = stat_of(&fd, &path)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(TrustError::Kind {
+                path,
+                wanted: "regular file",
+            });
+        }
+        judge(self.owners, &path, &stat)?;
+        Ok(TrustedFile {
+            file: File::from(fd),
+            path,
+            stat,
+        })
+    }
+}
+
+fn step(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+    openat(
+        dir,
+        name,
+        flags | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+}
+
+fn stat_of(fd: impl AsFd, path: &Path) -> Result<Stat, TrustError> {
+    fstat(fd).map_err(|error| open_error(path.to_owned(), error))
+}
+
+fn open_error(path: PathBuf, error: Errno) -> TrustError {
+    TrustError::Open {
+        path,
+        error: error.into(),
+    }
+}
+
+fn judge(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
+    judge_owner(owners, path, stat)?;
+    let mode = stat.st_mode & 0o7777;
+    if mode & 0o022 != 0 {
+        return Err(TrustError::Writable {
+            path: path.to_owned(),
+            mode,
+        });
+    }
+    Ok(())
+}
+
+fn judge_owner(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
+    if owners.0.contains(&stat.st_uid) {
+        return Ok(());
+    }
+    Err(TrustError::Owner {
+        path: path.to_owned(),
+        owner: stat.st_uid,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    /// A tree whose owner, whoever runs the tests, stands for root.
+    struct Tree(tempfile::TempDir);
+
+    impl Tree {
+        fn new() -> Self {
+            let tree = Tree(tempfile::tempdir().unwrap());
+            tree.chmod("", 0o755);
+            for dir in ["etc", "etc/cdi", "run", "var"] {
+                fs::create_dir(tree.path(dir)).unwrap();
+                tree.chmod(dir, 0o755);
+            }
+            tree.file("etc/config.toml", 0o644);
+            tree
+        }
+
+        fn path(&self, path: &str) -> PathBuf {
+            self.0.path().join(path)
+        }
+
+        fn chmod(&self, path: &str, mode: u32) {
+            fs::set_permissions(self.path(path), Permissions::from_mode(mode)).unwrap();
+        }
+
+        fn file(&self, path: &str, mode: u32) {
+            fs::write(self.path(path), "text").unwrap();
+            self.chmod(path, mode);
+        }
+
+        fn trusted(&self) -> Trusted {
+            let owner = fs::metadata(self.0.path()).unwrap().uid();
+            Trusted::below(self.0.path(), Owners::of(&[owner])).unwrap()
+        }
+
+        fn read(&self, path: &str) -> Result<Vec<u8>, TrustError> {
+            self.trusted().open(Path::new(path))?.read(100)
+        }
+
+        fn refusal(&self, path: &str) -> String {
+            self.read(path).unwrap_err().to_string()
+        }
+    }
+
+    #[test]
+    fn a_file_that_only_its_owner_writes_is_read() {
+        let tree = Tree::new();
+        assert_eq!(tree.read("/etc/config.toml").unwrap(), b"text");
+        assert_eq!(
+            tree.read("/etc/../etc/./cdi/../config.toml").unwrap(),
+            b"text"
+        );
+    }
+
+    #[test]
+    fn what_is_absent_is_told_from_what_is_wrong() {
+        let tree = Tree::new();
+        assert!(tree.read("/etc/none").unwrap_err().is_absent());
+        assert!(tree.read("/none/none").unwrap_err().is_absent());
+        tree.chmod("etc", 0o777);
+        assert!(!tree.read("/etc/none").unwrap_err().is_absent());
+    }
+
+    #[test]
+    fn a_file_or_directory_that_others_can_write_is_refused_at_every_level() {
+        for path in ["", "etc", "etc/config.toml"] {
+            for mode in [0o775, 0o757, 0o1777] {
+                let tree = Tree::new();
+                tree.chmod(path, mode);
+                let message = tree.refusal("/etc/config.toml");
+                assert!(
+                    message.contains("others can change it"),
+                    "{path} {mode:o}: {message}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_is_refused_at_every_level() {
+        let tree = Tree::new();
+        let trusted = Trusted::below(tree.0.path(), Owners::of(&[4_000_000])).unwrap();
+        let message = trusted
+            .open(Path::new("/etc/config.toml"))
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains("\"/\" belongs to user"), "{message}");
+    }
+
+    #[test]
+    fn links_are_followed_inside_the_tree_and_judged_on_the_way() {
+        let tree = Tree::new();
+        symlink("/etc", tree.path("var/absolute")).unwrap();
+        symlink("../etc/cdi/..", tree.path("var/relative")).unwrap();
+        symlink("config.toml", tree.path("etc/link")).unwrap();
+        for path in [
+            "/var/absolute/config.toml",
+            "/var/relative/config.toml",
+            "/etc/link",
+        ] {
+            assert_eq!(tree.read(path).unwrap(), b"text", "{path}");
+        }
+        tree.chmod("var", 0o777);
+        assert!(
+            tree.refusal("/var/absolute/config.toml")
+                .contains("\"/var\" has mode")
+        );
+        tree.chmod("var", 0o755);
+        tree.chmod("etc/cdi", 0o775);
+        assert!(
+            tree.refusal("/var/relative/config.toml")
+                .contains("\"/etc/cdi\" has mode")
+        );
+    }
+
+    #[test]
+    fn a_link_that_leads_to_a_writable_directory_is_refused() {
+        let tree = Tree::new();
+        fs::create_dir(tree.path("open")).unwrap();
+        tree.chmod("open", 0o777);
+        tree.file("open/config.toml", 0o644);
+        symlink("/open", tree.path("etc/d")).unwrap();
+        assert!(
+            tree.refusal("/etc/d/config.toml")
+                .contains("\"/open\" has mode")
+        );
+    }
+
+    #[test]
+    fn loops_end() {
+        let tree = Tree::new();
+        symlink("b", tree.path("etc/a")).unwrap();
+        symlink("a", tree.path("etc/b")).unwrap();
+        assert!(
+            tree.refusal("/etc/a")
+                .contains("more than 40 symbolic links")
+        );
+    }
+
+    #[test]
+    fn only_regular_files_of_a_real_size_are_read() {
+        let tree = Tree::new();
+        assert!(tree.refusal("/etc/cdi").contains("not a regular file"));
+        assert!(tree.refusal("/").contains("not a regular file"));
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            tree.path("etc/fifo"),
+            FileType::Fifo,
+            Mode::from_raw_mode(0o644),
+            0,
+        )
+        .unwrap();
+        assert!(tree.refusal("/etc/fifo").contains("not a regular file"));
+        fs::write(tree.path("etc/config.toml"), [b'x'; 101]).unwrap();
+        assert!(
+            tree.refusal("/etc/config.toml")
+                .contains("larger than 100 bytes")
+        );
+        let sparse = File::create(tree.path("etc/config.toml")).unwrap();
+        sparse.set_len(10 << 30).unwrap();
+        assert!(
+            tree.refusal("/etc/config.toml")
+                .contains("larger than 100 bytes")
+        );
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_no_directory() {
+        let tree = Tree::new();
+        assert!(
+            tree.refusal("/etc/config.toml/x")
+                .contains("not a directory")
+        );
+    }
+
+    #[test]
+    fn the_names_of_a_directory_are_sorted_and_counted() {
+        let tree = Tree::new();
+        for name in ["b.json", "a.json", "c.yaml"] {
+            tree.file(&format!("etc/cdi/{name}"), 0o644);
+        }
+        let trusted = tree.trusted();
+        let dir = trusted.open_dir(Path::new("/etc/cdi")).unwrap();
+        let json = |name: &[u8]| name.ends_with(b".json");
+        assert_eq!(dir.names(json, 2).unwrap(), ["a.json", "b.json"]);
+        assert!(
+            dir.names(json, 1)
+                .unwrap_err()
+                .to_string()
+                .contains("more than 1")
+        );
+        assert!(trusted.open_dir(Path::new("/etc/config.toml")).is_err());
+    }
+
+    #[test]
+    fn a_file_of_a_directory_is_judged_and_no_link() {
+        let tree = Tree::new();
+        tree.file("etc/cdi/a.json", 0o644);
+        tree.file("etc/cdi/b.json", 0o664);
+        symlink("a.json", tree.path("etc/cdi/c.json")).unwrap();
+        let trusted = tree.trusted();
+        let dir = trusted.open_dir(Path::new("/etc/cdi")).unwrap();
+        assert_eq!(
+            dir.open(OsStr::new("a.json")).unwrap().read(9).unwrap(),
+            b"text"
+        );
+        let error = |name| dir.open(OsStr::new(name)).unwrap_err().to_string();
+        assert!(error("b.json").contains("others can change it"));
+        assert!(error("c.json").contains("not a regular file"));
+    }
+}

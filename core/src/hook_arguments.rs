@@ -1,0 +1,140 @@
+//! The arguments of the createRuntime hook that a specification carries, as the generator writes them and
+//! the hook reads them: `--memlock unlimited|BYTES` at most once, `--expect …` any number of times.
+
+use std::ffi::{OsStr, OsString};
+
+use crate::config::{Memlock, NotMemlock};
+use crate::expect::{Expect, ExpectError};
+use crate::text::Quoted;
+
+/// RLIMIT_MEMLOCK to reach.
+const MEMLOCK: &str = "--memlock";
+/// What a node must be.
+const EXPECT: &str = "--expect";
+
+/// What a specification asks of the hook.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HookArguments {
+    /// RLIMIT_MEMLOCK to reach.
+    pub memlock: Option<Memlock>,
+    /// What nodes must be.
+    pub expect: Vec<Expect>,
+}
+
+/// Why an argument list cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum HookArgumentsError {
+    /// An option that this version does not know; a newer one might have meant a check.
+    #[error(
+        "unknown option {0}; known are --memlock and --expect; is this onload-hook older than the specification?"
+    )]
+    Unknown(String),
+    /// An option without its value.
+    #[error("option {0} wants a value")]
+    NoValue(&'static str),
+    /// --memlock given twice.
+    #[error("--memlock is given twice")]
+    Twice,
+    /// Not a limit.
+    #[error("--memlock: {0}")]
+    Memlock(#[from] NotMemlock),
+    /// Not an expectation.
+    #[error("--expect: {0}")]
+    Expect(#[from] ExpectError),
+}
+
+impl HookArguments {
+    /// Whether there is nothing to do: then the container's annotations speak.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == HookArguments::default()
+    }
+
+    /// Reads the arguments behind the stage.
+    ///
+    /// # Errors
+    /// [`HookArgumentsError`]: what is not understood stops the container, since a check could be lost.
+    pub fn parse(args: &[OsString]) -> Result<HookArguments, HookArgumentsError> {
+        let mut parsed = HookArguments::default();
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            match arg.to_str() {
+                Some(MEMLOCK) => {
+                    let text = value(args.next(), MEMLOCK)?;
+                    if parsed.memlock.replace(text.parse()?).is_some() {
+                        return Err(HookArgumentsError::Twice);
+                    }
+                }
+                Some(EXPECT) => {
+                    let text = value(args.next(), EXPECT)?;
+                    parsed.expect.push(text.parse()?);
+                }
+                _ => {
+                    let arg = Quoted(&arg.to_string_lossy()).to_string();
+                    return Err(HookArgumentsError::Unknown(arg));
+                }
+            }
+        }
+        Ok(parsed)
+    }
+
+    /// The arguments, as [`HookArguments::parse`] reads them.
+    #[must_use]
+    pub fn to_args(&self) -> Vec<String> {
+        let memlock = self.memlock.iter();
+        let memlock = memlock.flat_map(|limit| [MEMLOCK.to_owned(), limit.to_string()]);
+        let expect = self.expect.iter();
+        let expect = expect.flat_map(|expect| [EXPECT.to_owned(), expect.to_string()]);
+        memlock.chain(expect).collect()
+    }
+}
+
+fn value<'a>(arg: Option<&'a OsString>, of: &'static str) -> Result<&'a str, HookArgumentsError> {
+    arg.map(OsString::as_os_str)
+        .and_then(OsStr::to_str)
+        .ok_or(HookArgumentsError::NoValue(of))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(words: &[&str]) -> Vec<OsString> {
+        words.iter().map(OsString::from).collect()
+    }
+
+    fn refusal(words: &[&str]) -> String {
+        HookArguments::parse(&args(words)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let words = [
+            "--memlock",
+            "unlimited",
+            "--expect",
+            "/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0",
+            "--expect",
+            "/dev/vfio/15=vfio:0000:81:10.0#241:0",
+        ];
+        let parsed = HookArguments::parse(&args(&words)).unwrap();
+        assert_eq!(parsed.memlock, Some(Memlock::Unlimited));
+        assert_eq!(parsed.expect.len(), 2);
+        assert_eq!(parsed.to_args(), words);
+        assert!(HookArguments::parse(&[]).unwrap().is_empty());
+        assert!(HookArguments::default().to_args().is_empty());
+        let bytes = HookArguments::parse(&args(&["--memlock", "65536"])).unwrap();
+        assert_eq!(bytes.memlock, Some(Memlock::Bytes(65536)));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        assert!(refusal(&["--numa", "1"]).contains("unknown option \"--numa\""));
+        assert!(refusal(&["--memlock=1"]).contains("unknown option"));
+        assert!(refusal(&["stray"]).contains("unknown option \"stray\""));
+        assert!(refusal(&["--memlock"]).contains("wants a value"));
+        assert!(refusal(&["--memlock", "1", "--memlock", "2"]).contains("given twice"));
+        assert!(refusal(&["--memlock", "-1"]).contains("--memlock: memlock is"));
+        assert!(refusal(&["--expect", "x"]).contains("--expect: \"x\" is not"));
+    }
+}

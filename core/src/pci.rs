@@ -1,0 +1,123 @@
+//! PCI addresses, as sysfs names them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+
+use crate::text::Quoted;
+
+/// The address of a PCI function, `domain:bus:device.function`.
+///
+/// The domain has four hexadecimal digits or more: Intel VMD makes domains from 10000 up, Hyper-V
+/// ones of its own (Linux, `drivers/pci/controller/vmd.c`, `pci-hyperv.c`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PciAddress {
+    domain: u32,
+    bus: u8,
+    device: u8,
+    function: u8,
+}
+
+/// A text that is no PCI address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no PCI address; want one like 0000:3b:00.0")]
+pub struct NotPciAddress(String);
+
+impl FromStr for PciAddress {
+    type Err = NotPciAddress;
+
+    fn from_str(text: &str) -> Result<Self, NotPciAddress> {
+        parse(text).ok_or_else(|| NotPciAddress(Quoted(text).to_string()))
+    }
+}
+
+fn parse(text: &str) -> Option<PciAddress> {
+    let (domain, rest) = text.split_once(':')?;
+    let (bus, rest) = rest.split_once(':')?;
+    let (device, function) = rest.split_once('.')?;
+    let address = PciAddress {
+        domain: hex(domain, 4..=8).filter(|_| domain.len() == 4 || !domain.starts_with('0'))?,
+        bus: u8::try_from(hex(bus, 2..=2)?).ok()?,
+        device: u8::try_from(hex(device, 2..=2)?)
+            .ok()
+            .filter(|device| *device < 32)?,
+        function: u8::try_from(hex(function, 1..=1)?)
+            .ok()
+            .filter(|function| *function < 8)?,
+    };
+    Some(address)
+}
+
+fn hex(digits: &str, length: std::ops::RangeInclusive<usize>) -> Option<u32> {
+    let lower_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if !length.contains(&digits.len()) || !digits.bytes().all(lower_hex) {
+        return None;
+    }
+    u32::from_str_radix(digits, 16).ok()
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PciAddress {
+            domain,
+            bus,
+            device,
+            function,
+        } = self;
+        f.pad(&format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
+    }
+}
+
+impl Serialize for PciAddress {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_printed_as_they_were_read() {
+        for text in [
+            "0000:3b:00.0",
+            "0101:00:02.7",
+            "10000:e1:1f.1",
+            "ffffffff:ff:1f.7",
+        ] {
+            assert_eq!(text.parse::<PciAddress>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn addresses_sort_by_number_and_not_by_text() {
+        let small: PciAddress = "ffff:00:00.0".parse().unwrap();
+        let large: PciAddress = "10000:00:00.0".parse().unwrap();
+        assert!(small < large);
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        let refused = [
+            "",
+            "3b:00.0",
+            "0000:3b:00",
+            "0000:3b:00.8",
+            "0000:3b:20.0",
+            "000:3b:00.0",
+            "0000:3B:00.0",
+            "0000:3b:00.0 ",
+            "0000:3b:00.00",
+            "+000:3b:00.0",
+            "pci0000:40",
+            "100000000:3b:00.0",
+            // The kernel fills up to four digits, and what is read must be what is printed.
+            "00003b:00:00.0",
+        ];
+        for text in refused {
+            assert!(text.parse::<PciAddress>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,634 @@
+//! What a container asks for: the annotations `onload.dev/…` of its configuration.
+//!
+//! Whoever wrote them has no rights on this host, so they are bounded, parsed and looked up, and
+//! nothing in them ever becomes a path of the host.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use crate::class::{Class, UnknownClass};
+use crate::config::Preload;
+use crate::text::Quoted;
+
+/// What every annotation of ours begins with.
+pub const PREFIX: &str = "onload.dev/";
+
+/// Keys of ours that one container may carry, those for other containers of its pod included.
+pub const MAX_KEYS: usize = 64;
+/// Bytes of one value.
+pub const MAX_VALUE_BYTES: usize = 4096;
+/// Names that one container may ask for.
+pub const MAX_NAMES: usize = 128;
+
+/// Characters of a word that are looked at; every class and setting is shorter.
+const MAX_WORD: usize = 32;
+
+/// Where engines say a container's name in its pod: containerd, then CRI-O and cri-dockerd.
+const NAME_KEYS: [&str; 2] = [
+    "io.kubernetes.cri.container-name",
+    "io.kubernetes.container.name",
+];
+/// Where engines say that a container only holds a pod's namespaces: containerd, CRI-O.
+const SANDBOX_KEYS: [&str; 2] = [
+    "io.kubernetes.cri.container-type",
+    "io.kubernetes.cri-o.ContainerType",
+];
+
+/// Annotations, by key; a value that is no string is none.
+pub trait Annotations {
+    /// The first `most` of those whose keys begin with `prefix`, with their values. Others may be
+    /// millions, and cost nothing.
+    fn of(&self, prefix: &str, most: usize) -> Vec<Own>;
+    /// The value of a key, where it is there and a string.
+    fn value(&self, key: &str) -> Option<String>;
+}
+
+impl Annotations for BTreeMap<String, String> {
+    fn of(&self, prefix: &str, most: usize) -> Vec<Own> {
+        let ours = self.iter().filter(|(key, _)| key.starts_with(prefix));
+        ours.take(most)
+            .map(|(key, value)| (key.clone(), Some(value.clone())))
+            .collect()
+    }
+
+    fn value(&self, key: &str) -> Option<String> {
+        self.get(key).cloned()
+    }
+}
+
+impl Annotations for onload_cdi::config::OciConfig {
+    fn of(&self, prefix: &str, most: usize) -> Vec<Own> {
+        self.annotations_of(prefix)
+            .take(most)
+            .map(|(key, value)| (key.into_owned(), value.map(Cow::into_owned)))
+            .collect()
+    }
+
+    fn value(&self, key: &str) -> Option<String> {
+        self.annotation(key).ok().flatten()
+    }
+}
+
+/// What a container asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The devices, by class, each name once and in the order asked for.
+    pub devices: BTreeMap<Class, Asked<Vec<String>>>,
+    /// How libonload.so is to get into its processes.
+    pub preload: Option<Asked<Preload>>,
+    /// CAP_IPC_LOCK.
+    pub ipc_lock: Option<Asked<()>>,
+    /// Limits on huge pages.
+    pub hugepages_limit: Option<Asked<Vec<HugepagesLimit>>>,
+}
+
+/// Something asked for, and the annotation that asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked<T> {
+    /// The annotation's key.
+    pub key: String,
+    /// What it asks for.
+    pub value: T,
+}
+
+/// A limit on the huge pages of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HugepagesLimit {
+    /// Page size in bytes.
+    pub page_bytes: u64,
+    /// Limit in bytes.
+    pub limit_bytes: u64,
+}
+
+impl HugepagesLimit {
+    /// The page size as the hugetlb controller spells it (Documentation/admin-guide/cgroup-v1/
+    /// hugetlb.rst): `64KB`, `2MB`, `1GB`.
+    #[must_use]
+    pub fn page_size(&self) -> String {
+        let kib = self.page_bytes / 1024;
+        match kib {
+            _ if kib.is_multiple_of(1024 * 1024) => format!("{}GB", kib / (1024 * 1024)),
+            _ if kib.is_multiple_of(1024) => format!("{}MB", kib / 1024),
+            _ => format!("{kib}KB"),
+        }
+    }
+}
+
+/// Why a request is refused; each names the annotation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// More keys than anybody needs.
+    #[error("more than {MAX_KEYS} annotations of onload.dev")]
+    TooManyKeys,
+    /// A value longer than anybody needs.
+    #[error("annotation {key} has more than {MAX_VALUE_BYTES} bytes")]
+    TooLong {
+        /// The key, quoted.
+        key: String,
+    },
+    /// More names than anybody needs.
+    #[error("annotation {key}: more than {MAX_NAMES} names are asked for")]
+    TooManyNames {
+        /// The key at which the count was passed.
+        key: String,
+    },
+    /// Not a string.
+    #[error("annotation {key} has a value that is no string")]
+    NotText {
+        /// The key, quoted.
+        key: String,
+    },
+    /// No class and no setting.
+    #[error("annotation {key}: {error}; settings are preload, ipc-lock, hugepages-limit")]
+    UnknownClass {
+        /// The key, quoted.
+        key: String,
+        /// The word.
+        error: UnknownClass,
+    },
+    /// A key for one container where containers have no names.
+    #[error(
+        "annotation {key} is for one container of a pod, but this container has no name in a pod; leave {suffix} out"
+    )]
+    NoName {
+        /// The key, quoted.
+        key: String,
+        /// The point and what follows it.
+        suffix: String,
+    },
+    /// Nothing, or nothing between two commas.
+    #[error("annotation {key} asks for an empty name; want names separated by ','")]
+    EmptyName {
+        /// The key, quoted.
+        key: String,
+    },
+    /// Not a name.
+    #[error("annotation {key}: {name} cannot be the name of a device")]
+    BadName {
+        /// The key, quoted.
+        key: String,
+        /// The name, quoted.
+        name: String,
+    },
+    /// A setting with another value than it can have.
+    #[error("annotation {key} is {value}; want {want}")]
+    BadValue {
+        /// The key, quoted.
+        key: String,
+        /// The value, quoted.
+        value: String,
+        /// What it can be.
+        want: &'static str,
+    },
+}
+
+impl Request {
+    /// Reads the annotations of a container; none where it asks for nothing of ours, or only holds
+    /// the namespaces of a pod.
+    ///
+    /// # Errors
+    /// [`RequestError`] names the annotation.
+    pub fn parse(annotations: &dyn Annotations) -> Result<Option<Request>, RequestError> {
+        let is_sandbox = |key: &&str| annotations.value(key).as_deref() == Some("sandbox");
+        if SANDBOX_KEYS.iter().any(is_sandbox) {
+            return Ok(None);
+        }
+        let ours = annotations.of(PREFIX, MAX_KEYS + 1);
+        if ours.len() > MAX_KEYS {
+            return Err(RequestError::TooManyKeys);
+        }
+        let mut request = Request::default();
+        for (word, (key, value)) in choose(&ours, annotations)? {
+            let value = value.as_ref().ok_or_else(|| RequestError::NotText {
+                key: Quoted(key).to_string(),
+            })?;
+            request.add(word, key, value)?;
+        }
+        request.count_names()?;
+        Ok((request != Request::default()).then_some(request))
+    }
+
+    fn add(&mut self, word: &str, key: &str, value: &str) -> Result<(), RequestError> {
+        let quoted = || Quoted(key).to_string();
+        if value.len() > MAX_VALUE_BYTES {
+            return Err(RequestError::TooLong { key: quoted() });
+        }
+        let bad = |want| RequestError::BadValue {
+            key: quoted(),
+            value: Quoted(value).to_string(),
+            want,
+        };
+        match word {
+            "preload" => {
+                let value = match value.trim_matches(' ') {
+                    "env" => Preload::Env,
+                    "file" => Preload::File,
+                    "off" => Preload::Off,
+                    _ => return Err(bad("env, file or off")),
+                };
+                self.preload = Some(Asked {
+                    key: key.to_owned(),
+                    value,
+                });
+            }
+            "ipc-lock" => match value.trim_matches(' ') {
+                "true" => {
+                    self.ipc_lock = Some(Asked {
+                        key: key.to_owned(),
+                        value: (),
+                    });
+                }
+                "false" => {}
+                _ => return Err(bad("true or false")),
+            },
+            "hugepages-limit" => {
+                let value = hugepages_limits(value)
+                    .ok_or_else(|| bad("one like 2Mi=128Mi, several separated by ','"))?;
+                self.hugepages_limit = Some(Asked {
+                    key: key.to_owned(),
+                    value,
+                });
+            }
+            word => {
+                // Only the key's beginning can be a class; the rest would fill the message.
+                let word: String = word.chars().take(MAX_WORD).collect();
+                let class: Class = word.parse().map_err(|error| RequestError::UnknownClass {
+                    key: quoted(),
+                    error,
+                })?;
+                let value = names(key, value)?;
+                self.devices.insert(
+                    class,
+                    Asked {
+                        key: key.to_owned(),
+                        value,
+                    },
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn count_names(&self) -> Result<(), RequestError> {
+        let mut total = 0;
+        for asked in self.devices.values() {
+            total += asked.value.len();
+            if total > MAX_NAMES {
+                return Err(RequestError::TooManyNames {
+                    key: Quoted(&asked.key).to_string(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether any of the classes is asked for.
+    #[must_use]
+    pub fn wants(&self, classes: &[Class]) -> bool {
+        classes.iter().any(|class| self.devices.contains_key(class))
+    }
+}
+
+/// An annotation of ours: its key, and its value where that is a string.
+type Own = (String, Option<String>);
+
+/// The annotation that counts for each word of ours: that with the container's name, else that without.
+fn choose<'a>(
+    ours: &'a [Own],
+    annotations: &dyn Annotations,
+) -> Result<BTreeMap<&'a str, &'a Own>, RequestError> {
+    let name = NAME_KEYS
+        .iter()
+        .find_map(|key| annotations.value(key))
+        .filter(|name| !name.is_empty());
+    let mut chosen: BTreeMap<&str, (bool, &Own)> = BTreeMap::new();
+    for annotation in ours {
+        let key = &annotation.0;
+        let rest = key.strip_prefix(PREFIX).unwrap_or_default();
+        let (word, own) = match (rest.split_once('.'), &name) {
+            (None, _) => (rest, false),
+            (Some((word, of)), Some(name)) if of == name => (word, true),
+            (Some(_), Some(_)) => continue,
+            (Some((_, of)), None) => {
+                return Err(RequestError::NoName {
+                    key: Quoted(key).to_string(),
+                    suffix: Quoted(&format!(".{of}")).to_string(),
+                });
+            }
+        };
+        let slot = chosen.entry(word).or_insert((own, annotation));
+        if own && !slot.0 {
+            *slot = (own, annotation);
+        }
+    }
+    let chosen = chosen.into_iter();
+    Ok(chosen
+        .map(|(word, (_, annotation))| (word, annotation))
+        .collect())
+}
+
+fn names(key: &str, value: &str) -> Result<Vec<String>, RequestError> {
+    let mut names: Vec<String> = Vec::new();
+    for name in value.split(',') {
+        let name = name.trim_matches(' ');
+        if name.is_empty() {
+            return Err(RequestError::EmptyName {
+                key: Quoted(key).to_string(),
+            });
+        }
+        if onload_cdi::name::DeviceName::try_from(name).is_err() {
+            return Err(RequestError::BadName {
+                key: Quoted(key).to_string(),
+                name: Quoted(name).to_string(),
+            });
+        }
+        if !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+fn hugepages_limits(value: &str) -> Option<Vec<HugepagesLimit>> {
+    let mut limits = BTreeMap::new();
+    for entry in value.split(',') {
+        let (page, limit) = entry.split_once('=')?;
+        let page_bytes = size(page.trim_matches(' '))?;
+        let limit_bytes = size(limit.trim_matches(' '))?;
+        let whole_pages = page_bytes.is_power_of_two() && limit_bytes.is_multiple_of(page_bytes);
+        if page_bytes < 4096 || !whole_pages || limits.insert(page_bytes, limit_bytes).is_some() {
+            return None;
+        }
+    }
+    let limit = |(page_bytes, limit_bytes)| HugepagesLimit {
+        page_bytes,
+        limit_bytes,
+    };
+    Some(limits.into_iter().map(limit).collect())
+}
+
+/// A size with a binary unit, in bytes; 0 needs none.
+fn size(text: &str) -> Option<u64> {
+    if text == "0" {
+        return Some(0);
+    }
+    let (number, shift) = [("Ki", 10), ("Mi", 20), ("Gi", 30)]
+        .into_iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)))?;
+    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let number: u64 = number.parse().ok()?;
+    number.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect()
+    }
+
+    fn parse(pairs: &[(&str, &str)]) -> Request {
+        Request::parse(&annotations(pairs)).unwrap().unwrap()
+    }
+
+    fn refusal(pairs: &[(&str, &str)]) -> String {
+        Request::parse(&annotations(pairs)).unwrap_err().to_string()
+    }
+
+    const NAME: &str = "io.kubernetes.cri.container-name";
+
+    #[test]
+    fn a_container_that_asks_for_nothing_has_no_request() {
+        assert_eq!(Request::parse(&annotations(&[])), Ok(None));
+        assert_eq!(
+            Request::parse(&annotations(&[("example.com/nic", "all")])),
+            Ok(None)
+        );
+        assert_eq!(
+            Request::parse(&annotations(&[("xonload.dev/nic", "all")])),
+            Ok(None)
+        );
+    }
+
+    #[test]
+    fn names_are_trimmed_and_count_once() {
+        let request = parse(&[("onload.dev/rdma", " mlx5_1 ,mlx5_0,mlx5_1")]);
+        assert_eq!(request.devices[&Class::Rdma].value, ["mlx5_1", "mlx5_0"]);
+        assert_eq!(request.devices[&Class::Rdma].key, "onload.dev/rdma");
+    }
+
+    #[test]
+    fn settings_are_read() {
+        let request = parse(&[
+            ("onload.dev/preload", "file"),
+            ("onload.dev/ipc-lock", "true"),
+            ("onload.dev/hugepages-limit", "2Mi=128Mi, 1Gi=2Gi"),
+        ]);
+        assert_eq!(request.preload.unwrap().value, Preload::File);
+        assert!(request.ipc_lock.is_some());
+        let limits = request.hugepages_limit.unwrap().value;
+        assert_eq!(limits[0].page_size(), "2MB");
+        assert_eq!(limits[0].limit_bytes, 128 << 20);
+        assert_eq!(limits[1].page_size(), "1GB");
+        assert_eq!(
+            HugepagesLimit {
+                page_bytes: 65536,
+                limit_bytes: 0
+            }
+            .page_size(),
+            "64KB"
+        );
+    }
+
+    #[test]
+    fn a_setting_with_another_value_is_refused() {
+        assert!(refusal(&[("onload.dev/preload", "always")]).contains("want env, file or off"));
+        assert!(refusal(&[("onload.dev/ipc-lock", "yes")]).contains("want true or false"));
+        for value in [
+            "",
+            "2Mi",
+            "2Mi=",
+            "2M=4M",
+            "2Mi=3Mi",
+            "3Mi=3Mi",
+            "2Mi=2Mi,2Mi=4Mi",
+            "1Ki=1Ki",
+            "2Mi=99999999999Gi",
+        ] {
+            assert!(
+                refusal(&[("onload.dev/hugepages-limit", value)]).contains("want one like"),
+                "{value}"
+            );
+        }
+        assert_eq!(
+            parse(&[("onload.dev/hugepages-limit", "2Mi=0")])
+                .hugepages_limit
+                .unwrap()
+                .value[0]
+                .limit_bytes,
+            0
+        );
+    }
+
+    #[test]
+    fn an_unknown_class_is_named_with_the_known_ones() {
+        let message = refusal(&[("onload.dev/gpu", "all")]);
+        assert!(
+            message.contains("\"onload.dev/gpu\"") && message.contains("nic-plain"),
+            "{message}"
+        );
+        assert!(refusal(&[("onload.dev/", "all")]).contains("unknown class \"\""));
+        assert!(refusal(&[("onload.dev/NIC", "all")]).contains("unknown class"));
+    }
+
+    #[test]
+    fn a_message_is_short_however_long_the_key() {
+        let key = format!("onload.dev/{}", "\u{14}".repeat(1_000_000));
+        assert!(refusal(&[(&key, "all")]).len() < 2048);
+        let key = format!("onload.dev/nic.{}", "\u{10fffe}".repeat(1_000_000));
+        assert!(refusal(&[(&key, "all")]).len() < 2048);
+        let name = "\u{10fffe}".repeat(1000);
+        assert!(refusal(&[("onload.dev/nic", &name)]).len() < 2048);
+    }
+
+    #[test]
+    fn an_empty_name_is_refused() {
+        for value in ["", " ", ",", "a,", ",a", "a,,b"] {
+            assert!(
+                refusal(&[("onload.dev/nic", value)]).contains("empty name"),
+                "{value:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_name_is_refused_in_one_line() {
+        for name in [
+            "a\0",
+            "a\nb",
+            "../x",
+            "a=b",
+            "/dev/x",
+            "a b",
+            "-a",
+            "a-",
+            "ä",
+            "a/b",
+            "\u{202e}a",
+        ] {
+            let message = refusal(&[("onload.dev/nic", name)]);
+            assert!(
+                message.contains("cannot be the name"),
+                "{name:?}: {message}"
+            );
+            assert!(!message.contains(['\n', '\0']), "{message}");
+        }
+    }
+
+    #[test]
+    fn the_key_of_one_container_replaces_that_of_the_pod() {
+        let pairs = [
+            ("onload.dev/nic", "all"),
+            ("onload.dev/nic.redis", "ens1"),
+            ("onload.dev/rdma.other", "mlx5_0"),
+            ("onload.dev/gpu.other", "x"),
+            ("onload.dev/preload.a.b", "off"),
+        ];
+        let with = |name| {
+            let mut all = pairs.to_vec();
+            all.push((NAME, name));
+            parse(&all)
+        };
+        assert_eq!(with("redis").devices[&Class::Nic].value, ["ens1"]);
+        assert_eq!(with("redis").devices.len(), 1);
+        assert_eq!(with("web").devices[&Class::Nic].value, ["all"]);
+        assert_eq!(with("a.b").preload.unwrap().value, Preload::Off);
+    }
+
+    #[test]
+    fn the_second_key_for_a_container_s_name_is_known() {
+        let request = parse(&[
+            ("onload.dev/nic.web", "all"),
+            ("io.kubernetes.container.name", "web"),
+        ]);
+        assert_eq!(request.devices[&Class::Nic].value, ["all"]);
+    }
+
+    #[test]
+    fn a_key_with_a_name_outside_a_pod_is_refused() {
+        let message = refusal(&[("onload.dev/nic.redis", "all")]);
+        assert!(message.contains("leave \".redis\" out"), "{message}");
+    }
+
+    #[test]
+    fn a_sandbox_is_never_touched_whatever_it_carries() {
+        for key in SANDBOX_KEYS {
+            let pod = annotations(&[
+                (key, "sandbox"),
+                ("onload.dev/gpu", ""),
+                ("onload.dev/nic.x", "all"),
+            ]);
+            assert_eq!(Request::parse(&pod), Ok(None));
+            let container = annotations(&[(key, "container"), ("onload.dev/nic", "all")]);
+            assert!(Request::parse(&container).unwrap().is_some());
+        }
+    }
+
+    #[test]
+    fn keys_values_and_names_are_bounded() {
+        let many = |count: usize, prefix: &str| -> BTreeMap<String, String> {
+            (0..count)
+                .map(|n| (format!("{prefix}nic.c{n}"), "all".to_owned()))
+                .chain([(NAME.to_owned(), "c0".to_owned())])
+                .collect()
+        };
+        assert!(Request::parse(&many(MAX_KEYS, PREFIX)).unwrap().is_some());
+        assert_eq!(
+            Request::parse(&many(MAX_KEYS + 1, PREFIX)),
+            Err(RequestError::TooManyKeys)
+        );
+        assert_eq!(
+            Request::parse(&many(10_000, PREFIX)),
+            Err(RequestError::TooManyKeys)
+        );
+        assert_eq!(Request::parse(&many(10_000, "example.com/")), Ok(None));
+        let long = "x".repeat(MAX_VALUE_BYTES + 1);
+        assert!(refusal(&[("onload.dev/nic", &long)]).contains("more than 4096 bytes"));
+        let names = |count: usize| {
+            (0..count)
+                .map(|n| format!("n{n}"))
+                .collect::<Vec<_>>()
+                .join(",")
+        };
+        assert_eq!(
+            parse(&[("onload.dev/nic", &names(MAX_NAMES))]).devices[&Class::Nic]
+                .value
+                .len(),
+            MAX_NAMES
+        );
+        assert!(
+            refusal(&[("onload.dev/nic", &names(MAX_NAMES + 1))]).contains("more than 128 names")
+        );
+        assert!(
+            refusal(&[
+                ("onload.dev/nic", &names(100)),
+                ("onload.dev/rdma", &names(29))
+            ])
+            .contains("more than 128 names")
+        );
+    }
+
+    #[test]
+    fn a_setting_turned_off_asks_for_nothing() {
+        assert_eq!(
+            Request::parse(&annotations(&[("onload.dev/ipc-lock", "false")])),
+            Ok(None)
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! The directory where containers' files are kept while they live, and the lock between those that
+//! start and those that end.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, fchmod, fstat, mkdirat, openat};
+use rustix::io::Errno;
+
+use crate::fs::lock::{Kind, Lock, LockError, take_while};
+
+/// Where a container's files are kept while it lives, one directory each.
+pub const RUN_DIR: &str = "/run/onload-ctk";
+
+/// The directory of the lock files in it. `@` stands in no container's name
+/// ([`crate::container_id::ContainerId`]).
+pub const LOCKS: &str = "@locks";
+/// The lock that a container's start shares, and a container's end has alone.
+const CONTAINERS: &str = "containers";
+/// Mode of [`RUN_DIR`]: a runtime in a user namespace finds the files of its container there, and
+/// nobody else needs to know which containers there are.
+pub const RUN_DIR_MODE: Mode = Mode::from_raw_mode(0o711);
+/// Nobody else may see, let alone open, what is locked or remembered.
+pub const PRIVATE_MODE: Mode = Mode::from_raw_mode(0o700);
+
+/// An open directory of this kind.
+#[derive(Debug)]
+pub struct RunDir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl AsFd for RunDir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl RunDir {
+    /// Takes an open directory.
+    #[must_use]
+    pub fn new(fd: OwnedFd, path: &Path) -> Self {
+        let path = path.to_owned();
+        RunDir { fd, path }
+    }
+
+    /// Opens it where it is there. Whoever is not let in made nothing there: a user without root.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn find(path: &Path) -> Result<Option<Self>, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(fd) => Ok(Some(RunDir::new(fd, path))),
+            Err(Errno::NOENT | Errno::ACCESS) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the directory of a container in it.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn open(&self, name: &str) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(&self.fd, name, flags, Mode::empty())
+    }
+
+    /// Takes the lock of the containers.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn lock(&self, kind: Kind, patience: Duration) -> Result<Lock, LockError> {
+        let (locks, path) = self.locks()?;
+        Lock::take(locks, &path, CONTAINERS, kind, patience)
+    }
+
+    /// Takes it alone where it is free at once.
+    #[must_use]
+    pub fn lock_if_free(&self) -> Option<Lock> {
+        let (locks, path) = self.locks().ok()?;
+        Lock::if_free(locks, &path, CONTAINERS).ok()?
+    }
+
+    /// Takes it, with `wait` between attempts, which says whether to go on.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn lock_while(
+        &self,
+        kind: Kind,
+        wait: &mut dyn FnMut() -> bool,
+    ) -> Result<Lock, LockError> {
+        let (locks, path) = self.locks()?;
+        take_while(locks, &path, CONTAINERS, kind, Duration::ZERO, wait)
+    }
+
+    fn locks(&self) -> Result<(OwnedFd, PathBuf), LockError> {
+        let path = self.path.join(LOCKS);
+        let locks = open_private(self, LOCKS).map_err(|error| LockError::File {
+            action: "opening the directory of",
+            path: path.join(CONTAINERS),
+            error,
+        })?;
+        Ok((locks, path))
+    }
+}
+
+/// Opens a directory that its owner alone can enter, and makes it where it is not there.
+///
+/// # Errors
+/// Those of open(2) and mkdir(2).
+pub fn open_private(dir: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = || openat(&dir, name, flags, Mode::empty());
+    let opened = match open() {
+        Err(Errno::NOENT) => {
+            make_dir(&dir, OsStr::new(name), PRIVATE_MODE)?;
+            open()?
+        }
+        opened => opened?,
+    };
+    set_mode(&opened, PRIVATE_MODE)?;
+    Ok(opened)
+}
+
+/// Makes a directory where it is not there.
+///
+/// # Errors
+/// Those of mkdir(2).
+pub fn make_dir(dir: impl AsFd, name: &OsStr, mode: Mode) -> Result<(), Errno> {
+    match mkdirat(dir, name, mode) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Gives a directory its mode where it was made with another one, by the umask of an engine perhaps.
+///
+/// # Errors
+/// Those of fstat(2) and fchmod(2).
+pub fn set_mode(dir: impl AsFd, mode: Mode) -> Result<(), Errno> {
+    let now = Mode::from_raw_mode(fstat(&dir)?.st_mode & 0o7777);
+    if now == mode {
+        return Ok(());
+    }
+    fchmod(&dir, mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_lock_of_the_containers_is_in_a_directory_that_nobody_else_can_enter() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::find(dir.path()).unwrap().unwrap();
+        std::fs::create_dir(dir.path().join(LOCKS)).unwrap();
+        let lock = run.lock(Kind::Exclusive, Duration::ZERO).unwrap();
+        for (path, mode) in [(LOCKS, 0o700), ("@locks/containers", 0o600)] {
+            let found = std::fs::metadata(dir.path().join(path)).unwrap();
+            assert_eq!(found.permissions().mode() & 0o7777, mode, "{path}");
+        }
+        // Who can open the directory of all containers holds nothing by it.
+        rustix::fs::flock(&run, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+        drop(lock);
+        run.lock(Kind::Shared, Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn the_directory_of_the_locks_is_no_container_s() {
+        assert!(LOCKS.parse::<crate::container_id::ContainerId>().is_err());
+    }
+}

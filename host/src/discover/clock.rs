@@ -1,0 +1,326 @@
+//! PTP hardware clocks and PPS sources, and the NIC that each belongs to
+//! (`Documentation/ABI/testing/sysfs-ptp`, `sysfs-pps`).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use onload_core::class::Class;
+use onload_core::pci::PciAddress;
+use serde::Serialize;
+
+use crate::discover::netdev::NetDevice;
+use crate::discover::node::Node;
+use crate::discover::not_offered::NotOffered;
+use crate::discover::pci::PciFunctions;
+use crate::discover::probe::Probe;
+
+/// A PTP clock or a PPS source that is offered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Clock {
+    /// The kernel's name of it: `ptp0`, `pps0`.
+    pub name: String,
+    /// What its driver calls it; of a PPS source, what makes its pulses.
+    pub clock_name: Option<String>,
+    /// The interface on the same PCI function; the one on the first port if there are several.
+    pub nic: Option<String>,
+    /// The PCI function that it belongs to; of the pulses of a PTP clock, that of the clock.
+    pub pci_address: Option<PciAddress>,
+    /// The NUMA node of that function.
+    pub numa_node: Option<u32>,
+    /// Its node.
+    #[serde(skip)]
+    pub node: Node,
+}
+
+/// The clocks of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Clocks {
+    /// PTP hardware clocks, by their numbers.
+    pub ptp: Vec<Clock>,
+    /// PPS sources, by their numbers.
+    pub pps: Vec<Clock>,
+}
+
+/// Looks at every PTP clock and PPS source.
+#[must_use]
+pub fn read(
+    probe: &Probe<'_>,
+    functions: &PciFunctions,
+    interfaces: &[NetDevice],
+    not_offered: &mut Vec<NotOffered>,
+) -> Clocks {
+    let nics = first_interfaces(interfaces);
+    let mut ptp = read_class(probe, functions, Class::Ptp);
+    for source in &mut ptp {
+        source.clock_name = probe.attribute(source.directory.join("clock_name"));
+    }
+    let mut pps = read_class(probe, functions, Class::Pps);
+    for source in &mut pps {
+        source.clock_name = probe.attribute(source.directory.join("name"));
+        if source.pci.is_none() {
+            // The pulses of a PTP clock go by its name, and their source has no parent that says
+            // whose they are (drivers/ptp/ptp_clock.c, `ptp_clock_register`).
+            let clock = ptp
+                .iter()
+                .find(|clock| source.clock_name.as_ref() == Some(&clock.name));
+            source.pci = clock.and_then(|clock| clock.pci);
+        }
+    }
+    let mut offer = |class, sources: Vec<Source>| {
+        let offered = sources.into_iter().filter_map(|source| {
+            let name = source.name.clone();
+            let clock = source.offer(probe, functions, &nics);
+            clock
+                .map_err(|reason| not_offered.push(NotOffered::new(class, name, reason)))
+                .ok()
+        });
+        offered.collect()
+    };
+    Clocks {
+        ptp: offer(Class::Ptp, ptp),
+        pps: offer(Class::Pps, pps),
+    }
+}
+
+/// A clock before it is known whether it has a node.
+struct Source {
+    name: String,
+    directory: PathBuf,
+    pci: Option<PciAddress>,
+    clock_name: Option<String>,
+}
+
+impl Source {
+    fn offer(
+        self,
+        probe: &Probe<'_>,
+        functions: &PciFunctions,
+        nics: &BTreeMap<PciAddress, &NetDevice>,
+    ) -> Result<Clock, String> {
+        let node = Node::find(probe, format!("/dev/{}", self.name), &self.directory)?;
+        let function = self.pci.and_then(|pci| functions.get(pci));
+        let nic = self.pci.and_then(|pci| nics.get(&pci));
+        Ok(Clock {
+            name: self.name,
+            clock_name: self.clock_name,
+            nic: nic.map(|nic| nic.name.clone()),
+            pci_address: self.pci,
+            numa_node: function.and_then(|function| function.numa_node),
+            node,
+        })
+    }
+}
+
+/// The devices of a class, then those that are seen only below a PCI function; by their numbers.
+fn read_class(probe: &Probe<'_>, functions: &PciFunctions, class: Class) -> Vec<Source> {
+    let class = class.as_str();
+    let mut found: BTreeMap<u32, Source> = BTreeMap::new();
+    let listed_in = Path::new("/sys/class").join(class);
+    for name in probe.list(&listed_in) {
+        let number = parse_number(class, &name);
+        let place = number.and_then(|_| probe.resolve(listed_in.join(&name)));
+        if let (Some(number), Some(directory)) = (number, place) {
+            let pci = PciFunctions::above(&directory).or_else(|| {
+                let device = probe.resolve(directory.join("device"))?;
+                PciFunctions::above(&device)
+            });
+            found.insert(number, Source::new(name, directory, pci));
+        }
+    }
+    for function in functions.iter().filter(|function| function.has(class)) {
+        let parent = function.directory().join(class);
+        for name in probe.list(&parent) {
+            if let Some(number) = parse_number(class, &name) {
+                let directory = parent.join(&name);
+                found
+                    .entry(number)
+                    .or_insert_with(|| Source::new(name, directory, Some(function.address)));
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+impl Source {
+    fn new(name: String, directory: PathBuf, pci: Option<PciAddress>) -> Source {
+        Source {
+            name,
+            directory,
+            pci,
+            clock_name: None,
+        }
+    }
+}
+
+/// The number of a device such as `ptp0`.
+fn parse_number(class: &str, name: &str) -> Option<u32> {
+    let number = name.strip_prefix(class)?;
+    let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| number.parse().ok()).flatten()
+}
+
+/// The interface on the first port of each function.
+fn first_interfaces(interfaces: &[NetDevice]) -> BTreeMap<PciAddress, &NetDevice> {
+    let mut first: BTreeMap<PciAddress, &NetDevice> = BTreeMap::new();
+    for interface in interfaces {
+        let Some(pci) = interface.pci else { continue };
+        let order = |one: &NetDevice| (one.port.unwrap_or(0), one.name.clone());
+        let known = first.entry(pci).or_insert(interface);
+        if order(interface) < order(known) {
+            *known = interface;
+        }
+    }
+    first
+}
+
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    if let Some(number) = parse_number("ptp", text) {
+        assert_eq!(parse_number("ptp", &format!("ptp{number}")), Some(number));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discover::test_tree::{Found, Tree, captured, discover};
+    use crate::host::Host;
+
+    fn look(host: &Host) -> (Clocks, Found<()>) {
+        let mut clocks = Clocks::default();
+        let found = discover(host, |probe, functions, interfaces, not_offered| {
+            clocks = read(probe, functions, interfaces, not_offered);
+            Vec::new()
+        });
+        (clocks, found)
+    }
+
+    fn ptp(tree: &Tree, parent: &str, number: u32, clock_name: &str) {
+        let name = format!("ptp{number}");
+        let dev = format!("247:{number}");
+        let files = [("clock_name", clock_name), ("dev", dev.as_str())];
+        tree.class_device("ptp", parent, &name, &files);
+        tree.node(&format!("/dev/{name}"), 247, number);
+    }
+
+    fn pps(tree: &Tree, parent: &str, number: u32, source: &str) {
+        let name = format!("pps{number}");
+        let dev = format!("248:{number}");
+        let files = [("name", source), ("path", ""), ("dev", dev.as_str())];
+        tree.class_device("pps", parent, &name, &files);
+        tree.node(&format!("/dev/{name}"), 248, number);
+    }
+
+    fn nics(clocks: &[Clock]) -> Vec<(&str, Option<&str>)> {
+        let pairs = clocks.iter();
+        pairs
+            .map(|clock| (clock.name.as_str(), clock.nic.as_deref()))
+            .collect()
+    }
+
+    #[test]
+    fn the_captured_host_has_a_clock_on_each_of_three_nics() {
+        let (clocks, found) = look(&captured());
+        assert_eq!(found.warnings, [""; 0]);
+        assert_eq!(found.reasons(), [""; 0]);
+        assert_eq!(
+            nics(&clocks.ptp),
+            [
+                ("ptp0", Some("enp0s6")),
+                ("ptp1", Some("ens2")),
+                ("ptp2", Some("ens1"))
+            ]
+        );
+        assert_eq!(clocks.pps, []);
+        assert_eq!(
+            serde_json::to_string(&clocks.ptp[2]).unwrap(),
+            "{\"name\":\"ptp2\",\"clock_name\":\"525400123460\",\"nic\":\"ens1\",\
+             \"pci_address\":\"0000:41:00.0\",\"numa_node\":0}"
+        );
+    }
+
+    #[test]
+    fn clocks_are_sorted_by_their_numbers() {
+        let tree = Tree::new();
+        for number in [10, 2, 0] {
+            ptp(&tree, "/sys/devices/virtual", number, "x");
+        }
+        let (clocks, _) = look(&tree.host());
+        let names: Vec<&str> = clocks.ptp.iter().map(|clock| clock.name.as_str()).collect();
+        assert_eq!(names, ["ptp0", "ptp2", "ptp10"]);
+    }
+
+    #[test]
+    fn a_clock_without_a_pci_function_has_no_nic() {
+        let tree = Tree::new();
+        ptp(&tree, "/sys/devices/virtual", 0, "KVM virtual PTP");
+        let (clocks, _) = look(&tree.host());
+        assert_eq!(clocks.ptp[0].clock_name.as_deref(), Some("KVM virtual PTP"));
+        assert_eq!(clocks.ptp[0].nic, None);
+        assert_eq!(clocks.ptp[0].pci_address, None);
+    }
+
+    #[test]
+    fn of_two_ports_on_one_function_the_first_is_the_clocks_nic() {
+        let tree = Tree::new();
+        let function = tree.pci("10000:e1:00.0", "0x020000", -1);
+        tree.class_device("net", &function, "a1", &[("dev_port", "1")]);
+        tree.class_device("net", &function, "z0", &[("dev_port", "0")]);
+        ptp(&tree, &function, 0, "mlx4");
+        let (clocks, _) = look(&tree.host());
+        assert_eq!(nics(&clocks.ptp), [("ptp0", Some("z0"))]);
+        assert_eq!(clocks.ptp[0].numa_node, None);
+        let address = clocks.ptp[0].pci_address.unwrap().to_string();
+        assert_eq!(address, "10000:e1:00.0");
+    }
+
+    #[test]
+    fn the_pulses_of_a_ptp_clock_belong_to_its_nic() {
+        let tree = Tree::new();
+        let function = tree.pci("0000:41:00.0", "0x020000", 1);
+        tree.class_device("net", &function, "ens1", &[]);
+        ptp(&tree, &function, 3, "igb");
+        pps(&tree, "/sys/devices/virtual", 0, "ptp3");
+        pps(&tree, "/sys/devices/virtual", 1, "serial0");
+        let (clocks, _) = look(&tree.host());
+        assert_eq!(nics(&clocks.pps), [("pps0", Some("ens1")), ("pps1", None)]);
+        assert_eq!(clocks.pps[0].numa_node, Some(1));
+        assert_eq!(clocks.pps[1].clock_name.as_deref(), Some("serial0"));
+    }
+
+    #[test]
+    fn a_clock_that_is_seen_only_through_its_function_is_found() {
+        let tree = Tree::new();
+        let function = tree.pci("0000:41:00.0", "0x020000", 0);
+        tree.files(&format!("{function}/ptp/ptp0"), &[("dev", "247:0")]);
+        tree.node("/dev/ptp0", 247, 0);
+        let (clocks, _) = look(&tree.host());
+        assert!(clocks.ptp[0].pci_address.is_some());
+    }
+
+    #[test]
+    fn a_clock_without_its_node_is_not_offered() {
+        let tree = Tree::new();
+        tree.class_device("ptp", "/sys/devices/virtual", "ptp0", &[("dev", "247:0")]);
+        tree.class_device("pps", "/sys/devices/virtual", "pps0", &[("dev", "248:0")]);
+        tree.node("/dev/pps0", 99, 0);
+        let (clocks, found) = look(&tree.host());
+        assert_eq!(clocks, Clocks::default());
+        assert_eq!(
+            found.reasons(),
+            [
+                "ptp0: /dev/ptp0 does not exist, though its driver made the device",
+                "pps0: /dev/pps0 is 99:0, but the device is 248:0; remove the stale node",
+            ]
+        );
+    }
+
+    #[test]
+    fn entries_that_are_no_clocks_are_passed_over() {
+        assert_eq!(parse_number("ptp", "ptp12"), Some(12));
+        for name in ["ptp", "ptp+1", "ptp1a", "pps0", "xptp0", "ptp4294967296"] {
+            assert_eq!(parse_number("ptp", name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,511 @@
+//! Huge pages: what the kernel has set aside, by size and NUMA node, and where it is mounted
+//! (`Documentation/admin-guide/mm/hugetlbpage.rst`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use onload_core::class::Class;
+use onload_core::mountinfo::{listed, unescape};
+use serde::Serialize;
+
+use crate::discover::not_offered::NotOffered;
+use crate::discover::probe::Probe;
+
+/// Where the kernel lists the sizes, and the pages over all nodes.
+const SIZES: &str = "/sys/kernel/mm/hugepages";
+/// Where it lists the NUMA nodes.
+const NODES: &str = "/sys/devices/system/node";
+const MOUNTS: &str = "/proc/mounts";
+const MEMINFO: &str = "/proc/meminfo";
+const HUGETLBFS: &[u8] = b"hugetlbfs";
+
+/// Huge pages of one size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Hugepages {
+    /// Size of a page in KiB.
+    pub size_kib: u64,
+    /// Pages over all nodes.
+    pub total: u64,
+    /// Those of them that nobody uses.
+    pub free: u64,
+    /// The pages of each NUMA node, in the order of their numbers.
+    pub nodes: Vec<NodePages>,
+    /// Where a hugetlbfs of this size is mounted, sorted.
+    pub mounts: Vec<String>,
+    /// The size as a name: `2Mi`, `1Gi`.
+    pub name: String,
+    /// Pages that may be taken beyond the total while there is memory.
+    pub overcommit: u64,
+}
+
+/// Huge pages of one size on one NUMA node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct NodePages {
+    /// Number of the node.
+    pub node: u32,
+    /// Pages on the node.
+    pub total: u64,
+    /// Those of them that nobody uses.
+    pub free: u64,
+}
+
+/// Looks at the pages of every size, the smallest first.
+#[must_use]
+pub fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<Hugepages> {
+    let overall = sizes_in(probe, SIZES);
+    let mut by_node = read_nodes(probe);
+    let sizes: BTreeSet<u64> = overall.iter().chain(by_node.keys()).copied().collect();
+    if sizes.is_empty() {
+        return Vec::new();
+    }
+    let mut mounts = read_mounts(probe);
+    let mut offered = Vec::new();
+    for size_kib in sizes {
+        let nodes = by_node.remove(&size_kib).unwrap_or_default();
+        let pages = Hugepages {
+            mounts: mounts.remove(&size_kib).unwrap_or_default(),
+            ..read_size(probe, size_kib, nodes, overall.contains(&size_kib))
+        };
+        if pages.total > 0 || pages.overcommit > 0 {
+            offered.push(pages);
+        } else {
+            let reason = format!(
+                "no pages of this size are set aside and none may be overcommitted; write how many \
+                 to {SIZES}/hugepages-{size_kib}kB/nr_hugepages"
+            );
+            not_offered.push(NotOffered::new(Class::Hugepages, pages.name, reason));
+        }
+    }
+    offered
+}
+
+fn sizes_in(probe: &Probe<'_>, directory: impl AsRef<Path>) -> BTreeSet<u64> {
+    let names = probe.list(directory).into_iter();
+    names.filter_map(|name| parse_size(&name)).collect()
+}
+
+fn read_size(probe: &Probe<'_>, size_kib: u64, nodes: Vec<NodePages>, overall: bool) -> Hugepages {
+    let directory = Path::new(SIZES).join(format!("hugepages-{size_kib}kB"));
+    let pages = |name: &str| {
+        overall
+            .then(|| probe.number(directory.join(name)))
+            .flatten()
+    };
+    let on_nodes =
+        |pages: fn(&NodePages) -> u64| nodes.iter().map(pages).fold(0, u64::saturating_add);
+    Hugepages {
+        total: pages("nr_hugepages").unwrap_or_else(|| on_nodes(|node| node.total)),
+        free: pages("free_hugepages").unwrap_or_else(|| on_nodes(|node| node.free)),
+        overcommit: pages("nr_overcommit_hugepages").unwrap_or(0),
+        name: name_of(size_kib),
+        size_kib,
+        nodes,
+        mounts: Vec::new(),
+    }
+}
+
+/// The pages of each node by size. Nodes are those that have a directory: their numbers have gaps
+/// where a socket is empty.
+fn read_nodes(probe: &Probe<'_>) -> BTreeMap<u64, Vec<NodePages>> {
+    let names = probe.list(NODES);
+    let mut numbers: Vec<u32> = names.iter().filter_map(|name| parse_node(name)).collect();
+    numbers.sort_unstable();
+    let mut by_size: BTreeMap<u64, Vec<NodePages>> = BTreeMap::new();
+    for node in numbers {
+        let directory = Path::new(NODES).join(format!("node{node}/hugepages"));
+        for size_kib in sizes_in(probe, &directory) {
+            let directory = directory.join(format!("hugepages-{size_kib}kB"));
+            let pages = |name: &str| probe.number(directory.join(name)).unwrap_or(0);
+            by_size.entry(size_kib).or_default().push(NodePages {
+                node,
+                total: pages("nr_hugepages"),
+                free: pages("free_hugepages"),
+            });
+        }
+    }
+    by_size
+}
+
+/// Where hugetlbfs is mounted, by the size of its pages in KiB.
+fn read_mounts(probe: &Probe<'_>) -> BTreeMap<u64, Vec<String>> {
+    let is_hugetlbfs = |line: &[u8]| listed(line).is_some_and(|mount| mount.fs_type == HUGETLBFS);
+    let mounts = probe.or_warn(probe.host().lines(Path::new(MOUNTS), &is_hugetlbfs));
+    let mounts = parse_mounts(mounts.as_deref().unwrap_or_default());
+    let mut default = None;
+    if mounts.iter().any(|mount| mount.size == MountSize::Default) {
+        let meminfo = probe.or_warn(probe.host().text(Path::new(MEMINFO)));
+        default = meminfo.as_deref().and_then(parse_default_size);
+    }
+    let mut by_size: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    for mount in mounts {
+        let size = match mount.size {
+            MountSize::Kib(size) => Some(size),
+            MountSize::Default => default,
+            MountSize::Unknown => None,
+        };
+        match size {
+            Some(size) => by_size.entry(size).or_default().push(mount.path),
+            None => probe.warn(format!(
+                "reading {MOUNTS}: the page size of the hugetlbfs at {} is not understood",
+                mount.path
+            )),
+        }
+    }
+    for paths in by_size.values_mut() {
+        paths.sort();
+        paths.dedup();
+    }
+    by_size
+}
+
+/// A mounted hugetlbfs.
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    path: String,
+    size: MountSize,
+}
+
+/// What a mount's options say of its page size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MountSize {
+    Kib(u64),
+    /// Nothing: it is the kernel's default size.
+    Default,
+    /// Something that is not understood.
+    Unknown,
+}
+
+/// The hugetlbfs among the lines of /proc/mounts (proc_pid_mounts(5)).
+fn parse_mounts(table: &[u8]) -> Vec<Mount> {
+    let lines = table.split(|byte| *byte == b'\n').filter_map(listed);
+    let mounts = lines.filter(|mount| mount.fs_type == HUGETLBFS);
+    mounts
+        .map(|mount| Mount {
+            path: String::from_utf8_lossy(&unescape(mount.point)).into_owned(),
+            size: mount_size(mount.options),
+        })
+        .collect()
+}
+
+fn mount_size(options: &[u8]) -> MountSize {
+    let mut options = options.split(|byte| *byte == b',');
+    match options.find_map(|option| option.strip_prefix(b"pagesize=")) {
+        None => MountSize::Default,
+        Some(size) => std::str::from_utf8(size)
+            .ok()
+            .and_then(parse_memory)
+            .map_or(MountSize::Unknown, MountSize::Kib),
+    }
+}
+
+/// A size as the kernel's `memparse` takes it, in KiB: `2M`, `1024M`, `65536`.
+fn parse_memory(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().ok()?;
+    let bytes = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" => number,
+        "K" => number.checked_mul(1 << 10)?,
+        "M" => number.checked_mul(1 << 20)?,
+        "G" => number.checked_mul(1 << 30)?,
+        "T" => number.checked_mul(1 << 40)?,
+        _ => return None,
+    };
+    Some(bytes / 1024).filter(|kib| *kib > 0)
+}
+
+/// The default size in KiB (`Hugepagesize` of proc_meminfo(5)).
+fn parse_default_size(meminfo: &str) -> Option<u64> {
+    let mut lines = meminfo.lines();
+    let value = lines.find_map(|line| line.strip_prefix("Hugepagesize:"))?;
+    value.trim().strip_suffix("kB")?.trim_end().parse().ok()
+}
+
+/// The size in KiB of a directory such as `hugepages-2048kB`.
+fn parse_size(name: &str) -> Option<u64> {
+    let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+    size.parse().ok().filter(|size| *size > 0)
+}
+
+/// The number of a directory such as `node1`.
+fn parse_node(name: &str) -> Option<u32> {
+    let number = name.strip_prefix("node")?;
+    let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| number.parse().ok()).flatten()
+}
+
+/// The name of a size: the largest unit that it is a whole number of.
+fn name_of(size_kib: u64) -> String {
+    let units = [(1 << 20, "Gi"), (1 << 10, "Mi")];
+    let whole = units
+        .into_iter()
+        .find(|(unit, _)| size_kib.is_multiple_of(*unit));
+    let (unit, suffix) = whole.unwrap_or((1, "Ki"));
+    format!("{}{suffix}", size_kib / unit)
+}
+
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    let _ = (
+        parse_node(text),
+        parse_default_size(text),
+        parse_memory(text),
+    );
+    let lines = text.lines().count();
+    assert!(parse_mounts(text.as_bytes()).len() <= lines);
+    assert!(unescape(text.as_bytes()).len() <= text.len());
+    if let Some(size) = parse_size(text) {
+        assert_eq!(parse_size(&format!("hugepages-{size}kB")), Some(size));
+        // A name of ours is one that the kernel takes as a page size, and a name in CDI.
+        let name = name_of(size);
+        assert_eq!(parse_memory(name.trim_end_matches('i')), Some(size));
+        assert_eq!(super::names::problem_with(&name), None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discover::test_tree::{Found, Tree, captured, discover, sample};
+    use crate::host::Host;
+
+    fn look(host: &Host) -> Found<Hugepages> {
+        discover(host, |probe, _, _, not_offered| read(probe, not_offered))
+    }
+
+    fn overall(tree: &Tree, size: u64, total: u64, overcommit: u64) {
+        let files = [
+            ("nr_hugepages", total.to_string()),
+            ("free_hugepages", total.to_string()),
+            ("nr_overcommit_hugepages", overcommit.to_string()),
+        ];
+        for (name, value) in files {
+            tree.file(&format!("{SIZES}/hugepages-{size}kB/{name}"), value + "\n");
+        }
+    }
+
+    fn on_node(tree: &Tree, node: u32, size: u64, total: &str, free: &str) {
+        let directory = format!("{NODES}/node{node}/hugepages/hugepages-{size}kB");
+        tree.files(
+            &directory,
+            &[("nr_hugepages", total), ("free_hugepages", free)],
+        );
+    }
+
+    #[test]
+    fn the_captured_host_has_two_sizes_on_two_nodes() {
+        let found = look(&captured());
+        assert_eq!(found.warnings, [""; 0]);
+        assert_eq!(found.reasons(), [""; 0]);
+        assert_eq!(
+            serde_json::to_string(&found.devices).unwrap(),
+            "[{\"size_kib\":2048,\"total\":64,\"free\":64,\"nodes\":[\
+             {\"node\":0,\"total\":32,\"free\":32},{\"node\":1,\"total\":32,\"free\":32}],\
+             \"mounts\":[\"/dev/hugepages\"],\"name\":\"2Mi\",\"overcommit\":0},\
+             {\"size_kib\":1048576,\"total\":2,\"free\":2,\"nodes\":[\
+             {\"node\":0,\"total\":0,\"free\":0},{\"node\":1,\"total\":2,\"free\":2}],\
+             \"mounts\":[\"/dev/hugepages1G\"],\"name\":\"1Gi\",\"overcommit\":0}]"
+        );
+    }
+
+    #[test]
+    fn the_sample_host_with_gaps_has_four_sizes_of_which_three_can_be_had() {
+        let found = look(&sample("vmd-numa-gaps"));
+        let names: Vec<&str> = found
+            .devices
+            .iter()
+            .map(|pages| pages.name.as_str())
+            .collect();
+        assert_eq!(names, ["2Mi", "1Gi", "16Gi"]);
+        assert_eq!(found.devices[0].mounts, ["/mnt/huge pages"]);
+        assert_eq!(found.devices[2].overcommit, 4);
+        let nodes: Vec<u32> = found.devices[1].nodes.iter().map(|n| n.node).collect();
+        assert_eq!(nodes, [0, 8, 252]);
+        assert_eq!(found.not_offered[0].name, "64Ki");
+    }
+
+    #[test]
+    fn nodes_may_have_gaps_in_their_numbers() {
+        let tree = Tree::new();
+        overall(&tree, 2048, 12, 0);
+        for node in [0, 2, 10] {
+            on_node(&tree, node, 2048, "4", "1");
+        }
+        tree.file(&format!("{NODES}/node/x"), "");
+        tree.file(&format!("{NODES}/online"), "0,2,10\n");
+        let found = look(&tree.host());
+        let nodes: Vec<u32> = found.devices[0].nodes.iter().map(|n| n.node).collect();
+        assert_eq!(nodes, [0, 2, 10]);
+        assert_eq!(found.devices[0].nodes[2].free, 1);
+    }
+
+    #[test]
+    fn a_size_without_pages_is_not_offered_and_one_that_may_be_overcommitted_is() {
+        let tree = Tree::new();
+        overall(&tree, 2048, 0, 8);
+        overall(&tree, 1_048_576, 0, 0);
+        let found = look(&tree.host());
+        assert_eq!(found.devices.len(), 1);
+        assert_eq!(found.devices[0].name, "2Mi");
+        assert_eq!(found.devices[0].overcommit, 8);
+        assert_eq!(
+            found.reasons(),
+            [
+                "1Gi: no pages of this size are set aside and none may be overcommitted; write how \
+              many to /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"
+            ]
+        );
+    }
+
+    #[test]
+    fn pages_that_only_the_nodes_tell_of_are_added_up() {
+        let tree = Tree::new();
+        on_node(&tree, 0, 65_536, "3", "1");
+        on_node(&tree, 1, 65_536, "2", "2");
+        let found = look(&tree.host());
+        assert_eq!((found.devices[0].total, found.devices[0].free), (5, 3));
+        assert_eq!(found.devices[0].name, "64Mi");
+    }
+
+    #[test]
+    fn a_kernel_without_numa_has_pages_but_no_nodes() {
+        let tree = Tree::new();
+        overall(&tree, 2048, 16, 0);
+        let found = look(&tree.host());
+        assert_eq!(found.devices[0].total, 16);
+        assert_eq!(found.devices[0].nodes, []);
+    }
+
+    #[test]
+    fn a_count_that_is_no_number_costs_a_warning() {
+        let tree = Tree::new();
+        overall(&tree, 2048, 16, 0);
+        tree.file(
+            &format!("{SIZES}/hugepages-2048kB/free_hugepages"),
+            "many\n",
+        );
+        let found = look(&tree.host());
+        assert_eq!((found.devices[0].total, found.devices[0].free), (16, 0));
+        assert!(found.warnings[0].contains("free_hugepages: expected a number"));
+    }
+
+    #[test]
+    fn a_mount_without_a_page_size_has_the_default_one() {
+        let tree = Tree::new();
+        overall(&tree, 2048, 16, 0);
+        overall(&tree, 1_048_576, 1, 0);
+        tree.file(MEMINFO, "MemTotal: 1 kB\nHugepagesize:    1048576 kB\n");
+        tree.file(
+            MOUNTS,
+            "hugetlbfs /b hugetlbfs rw,pagesize=2M 0 0\n\
+             none /dev/huge\\040pages hugetlbfs rw,relatime 0 0\n\
+             none /a hugetlbfs rw,pagesize=2048K 0 0\n\
+             none /strange hugetlbfs rw,pagesize=2X 0 0\n\
+             tmpfs /pagesize tmpfs rw,pagesize=2M 0 0\n",
+        );
+        let found = look(&tree.host());
+        assert_eq!(found.devices[0].mounts, ["/a", "/b"]);
+        assert_eq!(found.devices[1].mounts, ["/dev/huge pages"]);
+        assert_eq!(
+            found.warnings,
+            ["reading /proc/mounts: the page size of the hugetlbfs at /strange is not understood"]
+        );
+    }
+
+    #[test]
+    fn sizes_have_names_of_their_largest_unit() {
+        let names = [
+            (64, "64Ki"),
+            (1024, "1Mi"),
+            (1536, "1536Ki"),
+            (2048, "2Mi"),
+            (32_768, "32Mi"),
+            (1_048_576, "1Gi"),
+            (16_777_216, "16Gi"),
+        ];
+        for (size, name) in names {
+            assert_eq!(name_of(size), name);
+        }
+    }
+
+    #[test]
+    fn a_page_size_is_read_as_the_kernel_reads_it() {
+        let sizes = [
+            ("2M", Some(2048)),
+            ("1024M", Some(1_048_576)),
+            ("1G", Some(1_048_576)),
+            ("64k", Some(64)),
+            ("2097152", Some(2048)),
+            ("512", None),
+            ("", None),
+            ("M", None),
+            ("2MB", None),
+            ("-2M", None),
+            ("99999999999999999999", None),
+            ("18446744073709551615T", None),
+        ];
+        for (text, size) in sizes {
+            assert_eq!(parse_memory(text), size, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_mount_whose_name_is_no_text_hides_no_other() {
+        let tree = Tree::new();
+        overall(&tree, 2048, 16, 0);
+        let mounts = [
+            &b"u@h:/ /home/u/caf\xe9 fuse.sshfs rw,nosuid,nodev 0 0\n"[..],
+            b"none /dev/hugepages hugetlbfs rw,pagesize=2M 0 0\n",
+            b"none /mnt/\xff hugetlbfs rw,pagesize=2M 0 0\n",
+        ];
+        tree.file(MOUNTS, mounts.concat());
+        let found = look(&tree.host());
+        assert_eq!(found.warnings, [""; 0]);
+        assert_eq!(found.devices[0].mounts, ["/dev/hugepages", "/mnt/\u{fffd}"]);
+    }
+
+    #[test]
+    fn a_table_of_mounts_of_twelve_megabytes_is_read_to_its_end() {
+        let tree = Tree::new();
+        overall(&tree, 2048, 16, 0);
+        let other = format!("tmpfs /{} tmpfs rw 0 0\n", "x".repeat(200));
+        let mut mounts = other.repeat((12 << 20) / other.len());
+        mounts.push_str("none /dev/hugepages hugetlbfs rw,pagesize=2M 0 0\n");
+        tree.file(MOUNTS, mounts);
+        let found = look(&tree.host());
+        assert_eq!(found.warnings, [""; 0]);
+        assert_eq!(found.devices[0].mounts, ["/dev/hugepages"]);
+    }
+
+    #[test]
+    fn a_table_with_more_mounts_of_hugepages_than_any_has_is_told() {
+        let tree = Tree::new();
+        overall(&tree, 2048, 16, 0);
+        let line = format!("none /{} hugetlbfs rw,pagesize=2M 0 0\n", "x".repeat(200));
+        tree.file(MOUNTS, line.repeat((5 << 20) / line.len()));
+        let found = look(&tree.host());
+        assert!(
+            found.warnings[0].contains("/proc/mounts: longer than 4194304 bytes"),
+            "{:?}",
+            found.warnings
+        );
+    }
+
+    #[test]
+    fn directories_that_are_no_size_and_no_node_are_passed_over() {
+        for name in [
+            "",
+            "hugepages-",
+            "hugepages-kB",
+            "hugepages-2M",
+            "hugepages-0kB",
+            "x",
+        ] {
+            assert_eq!(parse_size(name), None, "{name}");
+        }
+        for name in ["", "node", "node+1", "nodes", "possible", "node4294967296"] {
+            assert_eq!(parse_node(name), None, "{name}");
+        }
+        assert_eq!(parse_node("node12"), Some(12));
+    }
+}

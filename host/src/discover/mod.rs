@@ -1,0 +1,124 @@
+//! Discovery: one file per resource, each with pure parsers; all reading goes through [`probe::Probe`].
+
+pub mod clock;
+pub mod hugepages;
+pub mod inventory;
+pub mod names;
+pub mod netdev;
+pub mod nic;
+pub mod node;
+pub mod not_offered;
+pub mod onload;
+pub mod pci;
+pub mod probe;
+pub mod profile;
+pub mod program;
+pub mod rdma;
+pub mod tcpdirect;
+#[cfg(test)]
+mod test_tree;
+pub mod vfio;
+
+use onload_core::config::Config;
+
+use crate::discover::inventory::Inventory;
+use crate::host::Host;
+use pci::PciFunctions;
+use probe::Probe;
+
+/// Gives a text to every parser of attributes, of names in sysfs and of files of procfs; they are
+/// private, so that only a fuzzer sees them together.
+///
+/// # Panics
+/// When one of them panics, or gives what it must not.
+#[cfg(fuzzing)]
+pub fn fuzz(text: &str) {
+    crate::host::fuzz(text);
+    let parsers = [
+        clock::fuzz,
+        hugepages::fuzz,
+        names::fuzz,
+        netdev::fuzz,
+        nic::fuzz,
+        node::fuzz,
+        onload::fuzz,
+        pci::fuzz,
+        program::fuzz,
+        rdma::fuzz,
+    ];
+    parsers.iter().for_each(|parser| parser(text));
+}
+
+/// Bytes of the pages that TCPDirect allocates, in KiB.
+const TCPDIRECT_PAGE_KIB: u64 = 2048;
+
+/// Looks at everything that a host has. What cannot be read becomes a warning of the inventory.
+#[must_use]
+pub fn discover(host: &Host, config: &Config) -> Inventory {
+    let mut probe = Probe::new(host);
+    if let Some(dir) = &config.cdi.host_device_dir {
+        probe = probe.with_device_dir(dir);
+    }
+    let mut inventory = read(&probe, config);
+    inventory.not_offered.sort();
+    inventory.not_offered.dedup();
+    inventory.warnings = probe.into_warnings();
+    inventory
+}
+
+fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
+    let functions = PciFunctions::read(probe);
+    let interfaces = netdev::read(probe);
+    let mut not_offered = Vec::new();
+    let nodes = onload::DriverNodes::read(probe);
+    let onload = onload::read(probe, &config.cdi, &nodes, &mut not_offered);
+    let onload_dir = onload.as_ref().and_then(onload::Onload::library_dir);
+    let tcpdirect = tcpdirect::read(probe, &config.cdi, onload_dir, &nodes, &mut not_offered);
+    let obstacle = match &onload {
+        Some(onload) => onload.obstacle.as_deref(),
+        None => Some("it is not installed"),
+    };
+    let nics = nic::read(
+        probe,
+        &functions,
+        &interfaces,
+        &config.discover,
+        nic::Users {
+            onload: obstacle,
+            tcpdirect: tcpdirect.is_some(),
+        },
+        &mut not_offered,
+    );
+    if tcpdirect.is_some() {
+        not_offered.extend(tcpdirect::without(&nics));
+    }
+    let tcpdirect = tcpdirect.filter(|_| tcpdirect::has_place(&nics));
+    let clocks = clock::read(probe, &functions, &interfaces, &mut not_offered);
+    let hugepages = hugepages::read(probe, &mut not_offered);
+    let two_mib = hugepages
+        .iter()
+        .any(|size| size.size_kib == TCPDIRECT_PAGE_KIB);
+    if tcpdirect.is_some() && !two_mib {
+        probe.warn("TCPDirect needs hugepages of 2 MiB, about 40 a stack, and this host has none: set vm.nr_hugepages");
+    }
+    Inventory {
+        version: env!("CARGO_PKG_VERSION"),
+        rdma_netns_mode: rdma::netns_mode(probe),
+        rdma: rdma::read(
+            probe,
+            &functions,
+            &interfaces,
+            &config.discover,
+            &mut not_offered,
+        ),
+        vfio: vfio::read(probe, &functions, &config.discover, &mut not_offered),
+        ptp: clocks.ptp,
+        pps: clocks.pps,
+        onload,
+        tcpdirect,
+        nics,
+        hugepages,
+        not_offered,
+        warnings: Vec::new(),
+    }
+}

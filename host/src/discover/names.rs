@@ -1,0 +1,117 @@
+//! Names of devices: what the kernel calls a thing is not always a name that CDI takes.
+
+use std::collections::BTreeSet;
+
+use onload_cdi::name::DeviceName;
+use onload_core::pci::PciAddress;
+
+/// Words that mean something of our own where a device's name is expected.
+const RESERVED: [&str; 3] = ["all", "loopback", "none"];
+
+/// Gives every device of a class a name that is legal in CDI and not taken.
+#[derive(Debug, Default)]
+pub struct Names {
+    taken: BTreeSet<String>,
+}
+
+impl Names {
+    /// The name for a device that the kernel calls `name`: that name where it will do, else its
+    /// PCI address.
+    ///
+    /// # Errors
+    /// Why there is no name for it.
+    pub fn choose(&mut self, name: &str, pci: Option<PciAddress>) -> Result<String, String> {
+        let problem = match problem_with(name) {
+            None if self.taken.insert(name.to_owned()) => return Ok(name.to_owned()),
+            None => "another device has that name".to_owned(),
+            Some(problem) => problem,
+        };
+        let Some(pci) = pci else {
+            return Err(format!(
+                "{problem}, and it has no PCI address to go by; rename it"
+            ));
+        };
+        let address = pci.to_string();
+        if self.taken.insert(address.clone()) {
+            return Ok(address);
+        }
+        Err(format!(
+            "{problem}, and another device goes by its PCI address {address}; rename it"
+        ))
+    }
+}
+
+/// Why a name cannot be that of a CDI device; none if it can.
+pub(super) fn problem_with(name: &str) -> Option<String> {
+    if RESERVED.contains(&name) {
+        return Some(format!("{name:?} is a word with a meaning of its own"));
+    }
+    let legal = DeviceName::try_from(name).is_ok();
+    (!legal).then(|| format!("{name:?} is no legal name of a CDI device"))
+}
+
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    if let Ok(name) = Names::default().choose(text, None) {
+        assert!(DeviceName::try_from(name.as_str()).is_ok() && !RESERVED.contains(&text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pci(text: &str) -> Option<PciAddress> {
+        Some(text.parse().unwrap())
+    }
+
+    #[test]
+    fn a_legal_name_is_kept() {
+        let mut names = Names::default();
+        for name in [
+            "ens1",
+            "enp65s0f0np0",
+            "eth0.100",
+            "a_b",
+            "A-B",
+            "1",
+            "rocep193s0f0",
+        ] {
+            assert_eq!(names.choose(name, None).unwrap(), name);
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_not_legal_or_means_something_goes_by_its_pci_address() {
+        for name in ["a+", "b_", "-x", "all", "loopback", "none", "é"] {
+            let mut names = Names::default();
+            assert_eq!(
+                names.choose(name, pci("0000:41:00.0")).unwrap(),
+                "0000:41:00.0",
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_name_without_an_address_to_go_by_is_refused_with_the_reason() {
+        let refusal = |name| Names::default().choose(name, None).unwrap_err();
+        assert_eq!(
+            refusal("a+"),
+            "\"a+\" is no legal name of a CDI device, and it has no PCI address to go by; rename it"
+        );
+        assert!(refusal("all").starts_with("\"all\" is a word with a meaning of its own"));
+    }
+
+    #[test]
+    fn two_devices_on_one_function_never_share_a_name() {
+        let mut names = Names::default();
+        assert_eq!(
+            names.choose("a+", pci("0000:41:00.0")).unwrap(),
+            "0000:41:00.0"
+        );
+        let error = names.choose("b+", pci("0000:41:00.0")).unwrap_err();
+        assert!(error.ends_with("another device goes by its PCI address 0000:41:00.0; rename it"));
+    }
+}

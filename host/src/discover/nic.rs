@@ -1,0 +1,499 @@
+//! Accelerated network interfaces: those that Onload has attached to.
+//!
+//! An interface is attached when its auxiliary device is bound to a driver of sfc_resource (since
+//! Onload 9), when its PCI function carries the `sfc_resource` group (Onload 8), or when Onload's
+//! debugfs lists it, as it does for those registered for AF_XDP.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use onload_core::class::Class;
+use onload_core::config::Discover;
+use onload_core::pci::PciAddress;
+use serde::Serialize;
+
+use crate::discover::names::Names;
+use crate::discover::netdev::NetDevice;
+use crate::discover::not_offered::NotOffered;
+use crate::discover::pci::{PciFunction, PciFunctions, PciId};
+use crate::discover::probe::Probe;
+use crate::discover::tcpdirect;
+
+const AUXILIARY_DEVICES: &str = "/sys/bus/auxiliary/devices";
+const AF_XDP_REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
+const DEBUGFS_NICS: &str = "/sys/kernel/debug/sfc_resource/nics";
+
+/// An accelerated interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Nic {
+    /// Its name.
+    pub name: String,
+    /// The name under which it is offered.
+    pub device: String,
+    /// Its PCI function.
+    pub pci_address: Option<PciAddress>,
+    /// The NUMA node of that function.
+    pub numa_node: Option<u32>,
+    /// Its driver.
+    pub driver: Option<String>,
+    /// How Onload reaches its queues.
+    pub datapath: Datapath,
+    /// Speed of the link in Mbit/s; none when it is not known.
+    pub speed_mbps: Option<u64>,
+    /// `operstate`.
+    pub state: Option<String>,
+    /// The virtual functions of its PCI function.
+    pub virtual_functions: Vec<PciAddress>,
+}
+
+/// How Onload reaches the queues of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Datapath {
+    /// 8000 series, X2, and X4 with full features.
+    Ef10,
+    /// The low-latency datapath of X4.
+    Ef10ct,
+    /// X3.
+    Efct,
+    /// Any driver that has AF_XDP.
+    AfXdp,
+}
+
+impl Datapath {
+    /// As it stands in the JSON and in tables.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Datapath::Ef10 => "ef10",
+            Datapath::Ef10ct => "ef10ct",
+            Datapath::Efct => "efct",
+            Datapath::AfXdp => "af_xdp",
+        }
+    }
+}
+
+/// What Onload makes of a PCI function of its vendors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Support {
+    /// It can attach.
+    Capable(Datapath),
+    /// The driver binds, Onload refuses.
+    Refused(&'static str),
+}
+
+/// Onload's word on a PCI function (Onload, `linux_net/.../efx.c` `efx_pci_table`, and
+/// `lib/efhw/nic.c` `efhw_sfc_device_type_init`); none for hardware of others.
+fn support(id: PciId) -> Option<Support> {
+    const OLD: Support = Support::Refused("Onload supports no adapter before the 8000 series");
+    const EF100: Support = Support::Refused("Onload has no support for EF100 since version 9");
+    const X4ANA: Support = Support::Refused("Onload accepts no function of this vendor id");
+    let support = match (id.vendor, id.device) {
+        (0x1924, 0x0703 | 0x0710 | 0x0803 | 0x0813) => OLD,
+        (0x1924, 0x0903 | 0x1903 | 0x0923 | 0x1923) => OLD,
+        (0x1924, 0x0a03 | 0x1a03 | 0x0b03 | 0x1b03) => Support::Capable(Datapath::Ef10),
+        (0x1924, 0x0c03 | 0x1c03 | 0x2c03 | 0x3c03) => Support::Capable(Datapath::Ef10),
+        (0x1022, 0x1190) => X4ANA,
+        (0x10ee, 0x0100 | 0x1100) => EF100,
+        (0x10ee, 0x5084) => Support::Capable(Datapath::Efct),
+        _ => return None,
+    };
+    Some(support)
+}
+
+/// How Onload is attached to a PCI function or an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Attachment {
+    datapath: Option<Datapath>,
+    /// Where its switch `enable` is, if it has one and that is 0.
+    switched_off: Option<String>,
+}
+
+/// Everything that Onload is attached to.
+#[derive(Debug, Default)]
+struct Attachments {
+    functions: BTreeMap<PciAddress, Vec<Attachment>>,
+    /// Auxiliary devices that no driver of Onload's is bound to.
+    unbound: BTreeMap<PciAddress, String>,
+    /// Whether interfaces of other drivers can be registered.
+    takes_af_xdp: bool,
+    /// Interfaces that Onload's debugfs lists.
+    interfaces: BTreeMap<String, Option<Datapath>>,
+}
+
+/// What can use an accelerated interface on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Users<'a> {
+    /// Why Onload is not offered; none where it is.
+    pub onload: Option<&'a str>,
+    /// Whether TCPDirect is there.
+    pub tcpdirect: bool,
+}
+
+impl Users<'_> {
+    /// The datapath, where Onload or TCPDirect can use it.
+    fn check(self, datapath: Datapath) -> Result<Datapath, String> {
+        match self.onload {
+            Some(reason) if !(self.tcpdirect && tcpdirect::works_on(datapath)) => {
+                Err(format!("Onload is not offered: {reason}"))
+            }
+            _ => Ok(datapath),
+        }
+    }
+}
+
+/// The interfaces that Onload has attached to, and why each of the others is not offered.
+pub fn read(
+    probe: &Probe<'_>,
+    functions: &PciFunctions,
+    interfaces: &[NetDevice],
+    config: &Discover,
+    users: Users<'_>,
+    not_offered: &mut Vec<NotOffered>,
+) -> Vec<Nic> {
+    let attachments = read_attachments(probe, functions);
+    let mut names = Names::default();
+    let mut nics = Vec::new();
+    for interface in interfaces {
+        let function = interface.pci.and_then(|address| functions.get(address));
+        let decided = decide(interface, function, &attachments, config)
+            .and_then(|datapath| users.check(datapath))
+            .and_then(|datapath| Ok((datapath, names.choose(&interface.name, interface.pci)?)));
+        match decided {
+            Ok((datapath, device)) => nics.push(nic(interface, function, datapath, device)),
+            Err(reason) => {
+                not_offered.push(NotOffered::new(Class::Nic, interface.name.as_str(), reason));
+            }
+        }
+    }
+    not_offered.extend(without_interface(functions, interfaces));
+    not_offered.extend(elsewhere(&attachments, interfaces));
+    nics
+}
+
+fn nic(
+    interface: &NetDevice,
+    function: Option<&PciFunction>,
+    datapath: Datapath,
+    device: String,
+) -> Nic {
+    Nic {
+        name: interface.name.clone(),
+        device,
+        pci_address: interface.pci,
+        numa_node: function.and_then(|function| function.numa_node),
+        driver: interface.driver.clone(),
+        datapath,
+        speed_mbps: interface.speed_mbps,
+        state: interface.state.clone(),
+        virtual_functions: function.map_or_else(Vec::new, |function| {
+            function.virtual_functions.values().copied().collect()
+        }),
+    }
+}
+
+/// How Onload reaches an interface, or why it does not.
+fn decide(
+    interface: &NetDevice,
+    function: Option<&PciFunction>,
+    attachments: &Attachments,
+    config: &Discover,
+) -> Result<Datapath, String> {
+    if config.ignored_interfaces.contains(&interface.name) {
+        return Err("ignored: it is in [discover] ignored-interfaces".to_owned());
+    }
+    let support = function.and_then(|function| support(function.id));
+    let own = function.and_then(|function| attachments.functions.get(&function.address));
+    if let Some(Support::Refused(reason)) = support {
+        return Err(reason.to_owned());
+    }
+    if let Some(own) = own {
+        return attached(own, support);
+    }
+    if let Some(listed) = attachments.interfaces.get(&interface.name) {
+        let hardware = match support {
+            Some(Support::Capable(datapath)) => Some(datapath),
+            _ => None,
+        };
+        return Ok(listed.or(hardware).unwrap_or(Datapath::AfXdp));
+    }
+    Err(not_attached(interface, function, support, attachments))
+}
+
+fn attached(own: &[Attachment], support: Option<Support>) -> Result<Datapath, String> {
+    let live = own
+        .iter()
+        .filter(|attachment| attachment.switched_off.is_none());
+    let known = |attachment: &Attachment| match (attachment.datapath, support) {
+        (Some(datapath), _) | (None, Some(Support::Capable(datapath))) => datapath,
+        (None, _) => Datapath::Ef10,
+    };
+    // X4 has a low-latency and a full-featured datapath; the first is what it is bought for.
+    let best = live
+        .map(known)
+        .max_by_key(|datapath| *datapath == Datapath::Ef10ct);
+    let switch = own
+        .iter()
+        .find_map(|attachment| attachment.switched_off.as_deref());
+    best.ok_or_else(|| {
+        let switch = switch.unwrap_or_default();
+        format!("acceleration is switched off; write 1 to {switch}")
+    })
+}
+
+fn not_attached(
+    interface: &NetDevice,
+    function: Option<&PciFunction>,
+    support: Option<Support>,
+    attachments: &Attachments,
+) -> String {
+    let Some(driver) = &interface.driver else {
+        return "virtual interface: Onload attaches to the one below it".to_owned();
+    };
+    if support.is_none() {
+        let hint = match attachments.takes_af_xdp {
+            true => format!(
+                ", and it is not registered for AF_XDP; write {} to {AF_XDP_REGISTER}",
+                interface.name
+            ),
+            false => String::new(),
+        };
+        return format!("driver {driver} is not one of Onload's{hint}");
+    }
+    match function.and_then(|function| attachments.unbound.get(&function.address)) {
+        Some(device) => {
+            format!("its auxiliary device {device} is bound to no driver; load sfc_resource")
+        }
+        None => format!(
+            "driver {driver} publishes nothing for Onload to attach to; load the driver that comes with Onload, and sfc_resource"
+        ),
+    }
+}
+
+fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments {
+    let mut attachments = Attachments {
+        interfaces: read_debugfs(probe),
+        takes_af_xdp: probe.entry(AF_XDP_REGISTER).is_some(),
+        ..Attachments::default()
+    };
+    for name in probe.list(AUXILIARY_DEVICES) {
+        if !is_onloads(&name) {
+            continue;
+        }
+        let directory = Path::new(AUXILIARY_DEVICES).join(&name);
+        let Some(address) = probe
+            .resolve(&directory)
+            .as_deref()
+            .and_then(PciFunctions::above)
+        else {
+            continue;
+        };
+        match read_auxiliary(probe, &directory) {
+            Some(attachment) => attachments
+                .functions
+                .entry(address)
+                .or_default()
+                .push(attachment),
+            None => drop(attachments.unbound.insert(address, name)),
+        }
+    }
+    for function in functions
+        .iter()
+        .filter(|function| function.has("sfc_resource"))
+    {
+        let attachment = Attachment {
+            datapath: None,
+            switched_off: switched_off(probe, &function.directory()),
+        };
+        attachments
+            .functions
+            .entry(function.address)
+            .or_default()
+            .push(attachment);
+    }
+    attachments
+}
+
+/// Auxiliary devices that the network drivers publish for Onload.
+fn is_onloads(name: &str) -> bool {
+    ["sfc.", "sfc_", "xilinx_efct."]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+/// What is bound to an auxiliary device; none where nothing of Onload's is.
+fn read_auxiliary(probe: &Probe<'_>, directory: &Path) -> Option<Attachment> {
+    let driver = probe.link_name(directory.join("driver"));
+    let datapath = driver.as_deref().and_then(datapath_of_driver);
+    let has_switch = probe.entry(directory.join("sfc_resource")).is_some();
+    (datapath.is_some() || has_switch).then(|| Attachment {
+        datapath,
+        switched_off: switched_off(probe, directory),
+    })
+}
+
+/// Drivers on the auxiliary bus are named `module.name`.
+fn datapath_of_driver(driver: &str) -> Option<Datapath> {
+    match driver.rsplit('.').next()? {
+        "ef10" => Some(Datapath::Ef10),
+        "ef10ct" => Some(Datapath::Ef10ct),
+        "efct" | "xilinx_efct" => Some(Datapath::Efct),
+        _ => None,
+    }
+}
+
+fn switched_off(probe: &Probe<'_>, directory: &Path) -> Option<String> {
+    let switch = directory.join("sfc_resource/enable");
+    let off = probe.attribute(&switch).as_deref() == Some("0");
+    off.then(|| switch.display().to_string())
+}
+
+/// The interfaces that Onload's debugfs lists (Onload, `lib/efhw/debugfs_nic.c`): directories
+/// `NNN_<interface>`.
+fn read_debugfs(probe: &Probe<'_>) -> BTreeMap<String, Option<Datapath>> {
+    let entries = probe.list(DEBUGFS_NICS);
+    let names = entries
+        .iter()
+        .filter_map(|entry| Some((entry, interface_of(entry)?)));
+    names
+        .map(|(entry, interface)| {
+            let kind = probe.attribute(Path::new(DEBUGFS_NICS).join(entry).join("devtype"));
+            (
+                interface.to_owned(),
+                kind.as_deref().and_then(datapath_of_devtype),
+            )
+        })
+        .collect()
+}
+
+fn interface_of(entry: &str) -> Option<&str> {
+    let (number, interface) = entry.split_once('_')?;
+    let numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    (numbered && !interface.is_empty()).then_some(interface)
+}
+
+/// `devtype` reads `architecture:variant:revision => NAME`, the first three as numbers.
+fn datapath_of_devtype(text: &str) -> Option<Datapath> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let mut known = words.filter_map(|word| match word.to_ascii_uppercase().as_str() {
+        "EF10" => Some(Datapath::Ef10),
+        "EF10CT" => Some(Datapath::Ef10ct),
+        "EFCT" => Some(Datapath::Efct),
+        "AF_XDP" | "AFXDP" => Some(Datapath::AfXdp),
+        _ => None,
+    });
+    known.next()
+}
+
+/// Functions of Onload's vendors that have no interface, with what is bound to them instead.
+fn without_interface(functions: &PciFunctions, interfaces: &[NetDevice]) -> Vec<NotOffered> {
+    let with: BTreeSet<PciAddress> = interfaces.iter().filter_map(|i| i.pci).collect();
+    let without = functions
+        .iter()
+        .filter(|function| support(function.id).is_some() && !with.contains(&function.address));
+    let reason = |function: &PciFunction| match &function.driver {
+        Some(driver) => format!("it has no interface: its driver is {driver}"),
+        None => "it has no interface: no driver is bound to it".to_owned(),
+    };
+    without
+        .map(|function| NotOffered::new(Class::Nic, function.address.to_string(), reason(function)))
+        .collect()
+}
+
+/// Interfaces that Onload knows and this network namespace does not have.
+fn elsewhere(attachments: &Attachments, interfaces: &[NetDevice]) -> Vec<NotOffered> {
+    let here = |name: &str| interfaces.iter().any(|interface| interface.name == name);
+    let reason = "Onload is attached to it, but it is no interface of this network namespace";
+    let names = attachments.interfaces.keys().filter(|name| !here(name));
+    names
+        .map(|name| NotOffered::new(Class::Nic, name.as_str(), reason))
+        .collect()
+}
+
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    let _ = (
+        datapath_of_driver(text),
+        datapath_of_devtype(text),
+        is_onloads(text),
+    );
+    if let Some(interface) = interface_of(text) {
+        assert!(text.ends_with(&format!("_{interface}")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(vendor: u16, device: u16) -> PciId {
+        PciId { vendor, device }
+    }
+
+    #[test]
+    fn adapters_that_the_driver_binds_but_onload_refuses_are_known() {
+        for (vendor, device) in [
+            (0x1924, 0x0903),
+            (0x1924, 0x1923),
+            (0x1924, 0x0813),
+            (0x1022, 0x1190),
+            (0x10ee, 0x0100),
+        ] {
+            let support = support(id(vendor, device));
+            assert!(
+                matches!(support, Some(Support::Refused(_))),
+                "{vendor:x}:{device:x}"
+            );
+        }
+        assert_eq!(support(id(0x8086, 0x10c9)), None);
+        assert_eq!(
+            support(id(0x1924, 0x0b03)),
+            Some(Support::Capable(Datapath::Ef10))
+        );
+        assert_eq!(
+            support(id(0x10ee, 0x5084)),
+            Some(Support::Capable(Datapath::Efct))
+        );
+    }
+
+    #[test]
+    fn an_entry_of_debugfs_names_its_interface() {
+        assert_eq!(interface_of("000_ens1"), Some("ens1"));
+        assert_eq!(interface_of("1000_a_b"), Some("a_b"));
+        assert_eq!(interface_of("ens1"), None);
+        assert_eq!(interface_of("_ens1"), None);
+        assert_eq!(interface_of("000_"), None);
+    }
+
+    #[test]
+    fn the_architecture_is_named_in_devtype() {
+        let named = datapath_of_devtype;
+        assert_eq!(named("4:58:0 => AF_XDP"), Some(Datapath::AfXdp));
+        assert_eq!(named("1:41:2 => EF10"), Some(Datapath::Ef10));
+        assert_eq!(named("EF10CT"), Some(Datapath::Ef10ct));
+        assert_eq!(named("1:41:2 => EF100"), None);
+        assert_eq!(named(""), None);
+    }
+
+    #[test]
+    fn the_low_latency_datapath_comes_first_and_a_switched_off_one_does_not_count() {
+        let on = |datapath| Attachment {
+            datapath: Some(datapath),
+            switched_off: None,
+        };
+        let off = |datapath| Attachment {
+            datapath: Some(datapath),
+            switched_off: Some("/sys/x/enable".to_owned()),
+        };
+        let both = [on(Datapath::Ef10), on(Datapath::Ef10ct)];
+        assert_eq!(attached(&both, None), Ok(Datapath::Ef10ct));
+        let full = [on(Datapath::Ef10), off(Datapath::Ef10ct)];
+        assert_eq!(attached(&full, None), Ok(Datapath::Ef10));
+        let error = attached(&[off(Datapath::Ef10)], None).unwrap_err();
+        assert_eq!(
+            error,
+            "acceleration is switched off; write 1 to /sys/x/enable"
+        );
+    }
+}

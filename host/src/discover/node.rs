@@ -1,0 +1,125 @@
+//! Device nodes: the number that sysfs gives a device, against what stands in /dev.
+//!
+//! Sysfs is right: it says what the driver has. A node is offered only with that number, since the
+//! hook of a container compares with sysfs too and would refuse any other.
+
+use std::path::Path;
+
+use crate::discover::probe::Probe;
+use crate::host::DeviceKind;
+
+/// A character device that stands in /dev with the number that its driver gave it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Node {
+    /// Its path on the host.
+    pub path: String,
+    /// Number of the driver.
+    pub major: u32,
+    /// Number of the device at its driver.
+    pub minor: u32,
+}
+
+impl Node {
+    /// The node at `path` of the device whose directory in sysfs is `device`.
+    ///
+    /// # Errors
+    /// Why there is nothing to offer: no node, no character device, or another device's number.
+    pub fn find(probe: &Probe<'_>, path: impl Into<String>, device: &Path) -> Result<Node, String> {
+        let path = path.into();
+        let attribute = device.join("dev");
+        let number = probe.parsed(&attribute, parse_number, "a device number such as 10:196");
+        let Some(node) = probe.device_node(&path) else {
+            return Err(match probe.entry(&path) {
+                None => format!("{path} does not exist, though its driver made the device"),
+                Some(_) => format!("{path} is no device node"),
+            });
+        };
+        if node.kind != DeviceKind::Character {
+            return Err(format!("{path} is no character device"));
+        }
+        match number {
+            Some((major, minor)) if (major, minor) == (node.major, node.minor) => {
+                Ok(Node { path, major, minor })
+            }
+            Some((major, minor)) => Err(format!(
+                "{path} is {}:{}, but the device is {major}:{minor}; remove the stale node",
+                node.major, node.minor
+            )),
+            None => Err(format!(
+                "{path}: there is no {} to compare its number with",
+                attribute.display()
+            )),
+        }
+    }
+}
+
+/// `major:minor`, as `print_dev_t` of the kernel writes it.
+fn parse_number(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    if let Some((major, minor)) = parse_number(text) {
+        assert_eq!(
+            parse_number(&format!("{major}:{minor}")),
+            Some((major, minor))
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discover::test_tree::Tree;
+
+    #[test]
+    fn a_device_number_is_two_decimal_numbers() {
+        assert_eq!(parse_number("231:192"), Some((231, 192)));
+        for text in ["", "231", "231:", ":1", "a:b", "1:2:3"] {
+            assert_eq!(parse_number(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_taken_only_with_the_number_of_its_device() {
+        let tree = Tree::new();
+        tree.file("/sys/class/ptp/ptp0/dev", "247:0\n");
+        tree.file("/sys/class/ptp/ptp1/dev", "247:1\n");
+        tree.file("/dev/ptp2", "");
+        tree.node("/dev/ptp0", 247, 0).node("/dev/ptp1", 247, 9);
+        tree.block_node("/dev/ptp4", 8, 0);
+        let host = tree.host();
+        let probe = Probe::new(&host);
+        let find = |name: &str| {
+            let device = Path::new("/sys/class/ptp").join(name);
+            Node::find(&probe, format!("/dev/{name}"), &device)
+        };
+        let refusal = |name: &str| find(name).unwrap_err();
+        assert_eq!(find("ptp0").unwrap().minor, 0);
+        assert_eq!(
+            refusal("ptp1"),
+            "/dev/ptp1 is 247:9, but the device is 247:1; remove the stale node"
+        );
+        assert_eq!(refusal("ptp2"), "/dev/ptp2 is no device node");
+        assert_eq!(
+            refusal("ptp3"),
+            "/dev/ptp3 does not exist, though its driver made the device"
+        );
+        assert_eq!(refusal("ptp4"), "/dev/ptp4 is no character device");
+    }
+
+    #[test]
+    fn a_node_whose_number_cannot_be_compared_is_not_offered() {
+        let tree = Tree::new();
+        tree.node("/dev/ptp0", 247, 0);
+        let host = tree.host();
+        let probe = Probe::new(&host);
+        assert_eq!(
+            Node::find(&probe, "/dev/ptp0", Path::new("/sys/class/ptp/ptp0")).unwrap_err(),
+            "/dev/ptp0: there is no /sys/class/ptp/ptp0/dev to compare its number with"
+        );
+    }
+}

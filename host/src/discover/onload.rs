@@ -1,0 +1,509 @@
+//! Onload: the kernel modules, the device nodes, the library, and whether these fit together.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use onload_core::class::Class;
+use onload_core::config::Cdi;
+use onload_core::elf::GlibcVersion;
+use onload_core::onload::LIBRARY;
+use serde::{Serialize, Serializer};
+
+use crate::discover::node::Node;
+use crate::discover::not_offered::NotOffered;
+use crate::discover::probe::Probe;
+use crate::discover::profile::{self, Profile};
+use crate::discover::program::{self, Installation, Tool};
+
+/// Programs that a container may use; those of sbin administer the host.
+const TOOLS: [&str; 13] = [
+    "onload",
+    "onload_fe",
+    "onload_fuser",
+    "onload_helper",
+    "onload_iptables",
+    "onload_mibdump",
+    "onload_shrubdump",
+    "onload_stackdump",
+    "onload_tcpdump",
+    "onload_tcpdump.bin",
+    "orm_json",
+    "orm_webserver",
+    "solar_clusterd",
+];
+
+/// Onload as a host has it, whole or in part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Onload {
+    /// Version of the driver.
+    pub version: Option<String>,
+    /// Version of the library, where the file tells it.
+    pub library_version: Option<String>,
+    /// The md5 of the interface between driver and library, as the driver has it.
+    pub interface_checksum: Option<String>,
+    /// Whether the library was built for that interface; none where one of the two is missing.
+    pub library_matches: Option<bool>,
+    /// The oldest glibc that can load the library.
+    #[serde(serialize_with = "glibc")]
+    pub glibc_needed: Option<GlibcVersion>,
+    /// The tools that work in a container.
+    #[serde(serialize_with = "tool_names")]
+    pub tools: Vec<Tool>,
+    /// The profiles that can be given.
+    #[serde(serialize_with = "profile_names")]
+    pub profiles: Vec<Profile>,
+    /// Its nodes; none where it is not offered for want of one.
+    #[serde(skip)]
+    pub nodes: Vec<Node>,
+    /// The directory of the profiles.
+    #[serde(skip)]
+    pub profile_dir: Option<PathBuf>,
+    /// Where its libraries are.
+    #[serde(skip)]
+    pub installation: Option<Installation>,
+    /// Machine of the library, `e_machine` of its ELF header.
+    #[serde(skip)]
+    pub machine: Option<u16>,
+    /// Why it is not offered; none where it is.
+    #[serde(skip)]
+    pub obstacle: Option<String>,
+}
+
+impl Onload {
+    /// The directory of its library, if it has one.
+    #[must_use]
+    pub fn library_dir(&self) -> Option<&Path> {
+        let installation = self.installation.as_ref();
+        installation.map(|installation| installation.library_dir.as_path())
+    }
+}
+
+fn glibc<S: Serializer>(version: &Option<GlibcVersion>, serializer: S) -> Result<S::Ok, S::Error> {
+    version
+        .map(|version| version.to_string())
+        .serialize(serializer)
+}
+
+fn tool_names<S: Serializer>(tools: &[Tool], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(tools.iter().map(|tool| &tool.name))
+}
+
+fn profile_names<S: Serializer>(profiles: &[Profile], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(profiles.iter().map(|profile| &profile.name))
+}
+
+/// What `/proc/driver/onload/version` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct DriverVersion {
+    version: Option<String>,
+    interface: Option<String>,
+}
+
+/// What one copy of the library tells of itself.
+struct Library {
+    installation: Installation,
+    version: Option<String>,
+    matches: Option<bool>,
+    glibc_needed: Option<GlibcVersion>,
+    machine: Option<u16>,
+}
+
+/// The nodes of Onload's drivers by name, or why one cannot be given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DriverNodes(BTreeMap<&'static str, Result<Node, String>>);
+
+impl DriverNodes {
+    /// Looks at every node of Onload's and TCPDirect's.
+    #[must_use]
+    pub fn read(probe: &Probe<'_>) -> DriverNodes {
+        let nodes = ["onload", "onload_epoll", "sfc_char"].into_iter();
+        DriverNodes(nodes.map(|name| (name, find_node(probe, name))).collect())
+    }
+
+    /// These nodes.
+    ///
+    /// # Errors
+    /// Why the first of them that cannot be given cannot.
+    pub fn all(&self, names: &[&str]) -> Result<Vec<Node>, String> {
+        let nodes = names.iter().filter_map(|&name| self.0.get(name));
+        nodes.cloned().collect()
+    }
+}
+
+/// Looks for Onload; none where nothing of it is there.
+pub fn read(
+    probe: &Probe<'_>,
+    cdi: &Cdi,
+    nodes: &DriverNodes,
+    not_offered: &mut Vec<NotOffered>,
+) -> Option<Onload> {
+    let driver = read_driver(probe);
+    let loaded = driver != DriverVersion::default()
+        || ["onload", "sfc_char", "sfc_resource"]
+            .iter()
+            .any(|module| probe.entry(Path::new("/sys/module").join(module)).is_some());
+    let library = read_library(probe, cdi, &driver, not_offered);
+    if !loaded && library.is_none() {
+        let reason = "neither its kernel modules are loaded nor is libonload.so installed";
+        not_offered.push(NotOffered::new(Class::Nic, "onload", reason));
+        return None;
+    }
+    let nodes = nodes.all(&["onload", "onload_epoll"]);
+    let obstacle = obstacle(&nodes, &driver, library.as_ref());
+    if let Some(reason) = &obstacle {
+        not_offered.push(NotOffered::new(Class::Nic, "onload", reason.clone()));
+    }
+    let installation = library.as_ref().map(|library| &library.installation);
+    let (tools, profile_dir, profiles) = installation.map_or_else(Default::default, |found| {
+        let profile_dir = profile_dir(probe, cdi, found);
+        let profiles = profile_dir
+            .as_deref()
+            .map(|dir| profile::read(probe, dir, not_offered));
+        (
+            read_tools(probe, cdi, found, not_offered),
+            profile_dir,
+            profiles.unwrap_or_default(),
+        )
+    });
+    Some(Onload {
+        version: driver.version,
+        interface_checksum: driver.interface,
+        library_version: library.as_ref().and_then(|library| library.version.clone()),
+        library_matches: library.as_ref().and_then(|library| library.matches),
+        glibc_needed: library.as_ref().and_then(|library| library.glibc_needed),
+        machine: library.as_ref().and_then(|library| library.machine),
+        installation: library.map(|library| library.installation),
+        nodes: nodes.unwrap_or_default(),
+        tools,
+        profiles,
+        profile_dir,
+        obstacle,
+    })
+}
+
+fn read_driver(probe: &Probe<'_>) -> DriverVersion {
+    let path = Path::new("/proc/driver/onload/version");
+    let text = probe.or_warn(probe.host().text(path)).unwrap_or_default();
+    let mut driver = parse_driver_version(&text);
+    if driver.version.is_none() {
+        driver.version = probe.attribute("/sys/module/onload/version");
+    }
+    driver
+}
+
+/// Reads `/proc/driver/onload/version` (Onload, `linux_onload/linux_stats.c`).
+fn parse_driver_version(text: &str) -> DriverVersion {
+    let field = |name: &str| {
+        let lines = text.lines().filter_map(|line| line.split_once(':'));
+        let value = lines
+            .filter(|(key, _)| key.trim() == name)
+            .map(|(_, value)| value.trim())
+            .next();
+        value.filter(|value| !value.is_empty()).map(str::to_owned)
+    };
+    let is_md5 = |text: &String| text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    DriverVersion {
+        version: field("onload_version"),
+        interface: field("uk_intf_ver").filter(is_md5),
+    }
+}
+
+/// The copy of the library that fits the driver, else the first one.
+fn read_library(
+    probe: &Probe<'_>,
+    cdi: &Cdi,
+    driver: &DriverVersion,
+    not_offered: &mut Vec<NotOffered>,
+) -> Option<Library> {
+    let dirs = program::library_dirs(&cdi.host_library_dirs);
+    let found = program::installations(probe, &dirs, LIBRARY, is_onload_library);
+    let mut copies: Vec<Library> = found
+        .into_iter()
+        .map(|copy| look_into(probe, copy, driver))
+        .collect();
+    if copies.is_empty() {
+        return None;
+    }
+    let best = copies
+        .iter()
+        .position(|copy| copy.matches == Some(true))
+        .unwrap_or(0);
+    let chosen = copies.remove(best);
+    for other in copies {
+        let path = other.installation.library_dir.join(LIBRARY);
+        let used = chosen.installation.library_dir.join(LIBRARY);
+        let reason = format!("another copy is used, {}", used.display());
+        not_offered.push(NotOffered::new(
+            Class::Nic,
+            path.display().to_string(),
+            reason,
+        ));
+    }
+    Some(chosen)
+}
+
+/// Libraries of Onload proper; those of TCPDirect begin alike.
+fn is_onload_library(name: &str) -> bool {
+    let onload = name.starts_with("libonload") && !name.starts_with("libonload_zf");
+    (onload || name.starts_with("libefcp")) && is_shared_object(name)
+}
+
+/// `lib*.so`, or `lib*.so.` and a version.
+pub fn is_shared_object(name: &str) -> bool {
+    name.split_once(".so")
+        .is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with('.'))
+}
+
+fn look_into(probe: &Probe<'_>, installation: Installation, driver: &DriverVersion) -> Library {
+    let path = installation.library_dir.join(LIBRARY);
+    let content = program::library_content(probe, &path).unwrap_or_default();
+    let summary = program::library_summary(probe, &path, &content);
+    let matches = driver
+        .interface
+        .as_ref()
+        .map(|checksum| contains(&content, checksum.as_bytes()));
+    Library {
+        version: library_version(&content, driver.version.as_deref()),
+        matches,
+        glibc_needed: summary
+            .as_ref()
+            .and_then(onload_core::elf::Summary::glibc_needed),
+        machine: summary.map(|summary| summary.machine),
+        installation,
+    }
+}
+
+/// What stays of a library's content in a capture: the strings that could tell its release, in their
+/// order, and those of `marks` that stand anywhere in it.
+pub fn telling_strings<'c>(
+    content: &'c [u8],
+    driver: Option<&str>,
+    marks: &[&'c str],
+) -> Vec<&'c [u8]> {
+    let strings = content.split(|byte| *byte == 0 || *byte == b'\n');
+    let releases = strings.filter(|text| {
+        let printed = text.strip_prefix(b"Onload ").and_then(release);
+        let drivers = driver.is_some_and(|driver| trimmed(text) == driver.as_bytes());
+        drivers || printed.is_some() || release(text).is_some()
+    });
+    let marks = marks.iter().map(|mark| mark.as_bytes());
+    releases
+        .chain(marks.filter(|mark| contains(content, mark)))
+        .collect()
+}
+
+fn contains(content: &[u8], text: &[u8]) -> bool {
+    memchr::memmem::find(content, text).is_some()
+}
+
+/// The version of a library, from its strings: the driver's own version where that stands there,
+/// else what old libraries print when they are run ("Onload 8.1.3.40"), else the only string that
+/// looks like a release.
+fn library_version(content: &[u8], driver: Option<&str>) -> Option<String> {
+    let mut strings = content.split(|byte| *byte == 0 || *byte == b'\n');
+    if let Some(version) = driver
+        && strings
+            .clone()
+            .any(|text| trimmed(text) == version.as_bytes())
+    {
+        return Some(version.to_owned());
+    }
+    let printed = strings
+        .clone()
+        .find_map(|text| release(text.strip_prefix(b"Onload ")?));
+    if printed.is_some() {
+        return printed;
+    }
+    let first = strings.find_map(release)?;
+    strings
+        .filter_map(release)
+        .all(|other| other == first)
+        .then_some(first)
+}
+
+fn trimmed(text: &[u8]) -> &[u8] {
+    text.trim_ascii()
+}
+
+/// A release as Onload numbers them, with three numbers or four.
+fn release(text: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(trimmed(text))
+        .ok()
+        .filter(|text| text.len() <= 32)?;
+    let numbers: Vec<&str> = text.split('.').collect();
+    let number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let release = (3..=4).contains(&numbers.len()) && numbers.iter().all(number);
+    release.then(|| text.to_owned())
+}
+
+/// Why Onload is not offered; none where it is.
+fn obstacle(
+    nodes: &Result<Vec<Node>, String>,
+    driver: &DriverVersion,
+    library: Option<&Library>,
+) -> Option<String> {
+    if let Err(reason) = nodes {
+        return Some(reason.clone());
+    }
+    let Some(library) = library else {
+        return Some(
+            "libonload.so is in none of the library directories; install Onload's user space"
+                .to_owned(),
+        );
+    };
+    let path = library.installation.library_dir.join(LIBRARY);
+    match (&driver.interface, library.matches) {
+        (Some(_), Some(true)) => None,
+        (Some(checksum), _) => Some(format!(
+            "{} was not built for the loaded driver, whose interface is {checksum}; install the library of version {}, or load the driver that belongs to the library",
+            path.display(),
+            driver.version.as_deref().unwrap_or("unknown"),
+        )),
+        (None, _) => Some("/proc/driver/onload/version does not tell the driver's interface, so the library cannot be checked against it".to_owned()),
+    }
+}
+
+/// A node of Onload's drivers, or why it cannot be given.
+fn find_node(probe: &Probe<'_>, name: &str) -> Result<Node, String> {
+    let path = format!("/dev/{name}");
+    if probe.device_node(&path).is_some() {
+        let device = Path::new("/sys/class").join(name).join(name);
+        return Node::find(probe, path, &device);
+    }
+    let module = if name == "sfc_char" {
+        "sfc_char"
+    } else {
+        "onload"
+    };
+    Err(match probe.entry(Path::new("/sys/module").join(module)) {
+        Some(_) => {
+            format!("{path} is missing although the module {module} is loaded; look at udev")
+        }
+        None => format!("{path} is missing: the module {module} is not loaded"),
+    })
+}
+
+fn read_tools(
+    probe: &Probe<'_>,
+    cdi: &Cdi,
+    installation: &Installation,
+    not_offered: &mut Vec<NotOffered>,
+) -> Vec<Tool> {
+    let Some(dir) = tool_dir(cdi, installation) else {
+        return Vec::new();
+    };
+    let mounted = program::needs_of(probe, installation);
+    let (tools, refused) = program::tools(probe, &dir, &TOOLS, &mounted);
+    not_offered.extend(
+        refused
+            .into_iter()
+            .map(|(name, reason)| NotOffered::new(Class::Nic, name, reason)),
+    );
+    tools
+}
+
+/// Where an installation has its tools; none where the operator wants none of them.
+pub fn tool_dir(cdi: &Cdi, installation: &Installation) -> Option<PathBuf> {
+    match &cdi.host_tool_dir {
+        Some(dir) if dir.as_os_str().is_empty() => None,
+        Some(dir) => Some(dir.clone()),
+        None => Some(installation.prefix.join("usr/bin")),
+    }
+}
+
+fn profile_dir(probe: &Probe<'_>, cdi: &Cdi, installation: &Installation) -> Option<PathBuf> {
+    let dir = match &cdi.host_profile_dir {
+        Some(dir) if dir.as_os_str().is_empty() => return None,
+        Some(dir) => dir.clone(),
+        None => installation.prefix.join("usr/libexec/onload/profiles"),
+    };
+    let is_dir = probe.entry(&dir) == Some(crate::host::EntryKind::Directory);
+    is_dir.then_some(dir)
+}
+
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    let driver = parse_driver_version(text);
+    assert!(
+        driver
+            .interface
+            .is_none_or(|interface| interface.len() == 32)
+    );
+    let version = library_version(text.as_bytes(), driver.version.as_deref());
+    assert!(version.is_none_or(|version| text.contains(&version)));
+    assert!(!is_onload_library(text) || is_shared_object(text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drivers_version_and_interface_are_read() {
+        let text = "onload_product: Onload\nonload_version: ef17681d 2026-07-22 master \n\
+                    uk_intf_ver: 94e6b7eccf68029c8c29f301197d3e9a\n";
+        let driver = parse_driver_version(text);
+        assert_eq!(
+            driver.version.as_deref(),
+            Some("ef17681d 2026-07-22 master")
+        );
+        assert_eq!(
+            driver.interface.as_deref(),
+            Some("94e6b7eccf68029c8c29f301197d3e9a")
+        );
+    }
+
+    #[test]
+    fn a_version_file_of_garbage_tells_nothing() {
+        for text in [
+            "",
+            "garbage",
+            "uk_intf_ver: short\n",
+            "uk_intf_ver:\nonload_version:\n",
+        ] {
+            assert_eq!(
+                parse_driver_version(text),
+                DriverVersion::default(),
+                "{text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_librarys_version_is_found_among_its_strings() {
+        let version = |content: &[u8], driver| library_version(content, driver);
+        let new = b"x\0ef17681d 2026-07-22 master \0y";
+        assert_eq!(
+            version(new, Some("ef17681d 2026-07-22 master")).as_deref(),
+            Some("ef17681d 2026-07-22 master")
+        );
+        let old = b"\0Onload 8.1.3.40\nCopyright\0";
+        assert_eq!(version(old, Some("9.0.0.1")).as_deref(), Some("8.1.3.40"));
+        assert_eq!(
+            version(b"\x009.2.0.9\0libfoo\0", None).as_deref(),
+            Some("9.2.0.9")
+        );
+        assert_eq!(version(b"\x009.2.0.9\x001.2.3\0", None), None);
+        assert_eq!(version(b"", Some("9.2.0.9")), None);
+        assert_eq!(
+            version(b"\x009.2.0.99\0", Some("9.2.0.9")).as_deref(),
+            Some("9.2.0.99")
+        );
+    }
+
+    #[test]
+    fn libraries_of_onload_are_told_from_those_of_tcpdirect() {
+        for name in ["libonload.so", "libonload_ext.so.1.2.0", "libefcp.so.1"] {
+            assert!(is_onload_library(name), "{name}");
+        }
+        for name in [
+            "libonload_zf.so.1",
+            "libonload_ext.a",
+            "libonload.so-old",
+            "libc.so.6",
+        ] {
+            assert!(!is_onload_library(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The PCI functions of a host, each looked at once (`Documentation/ABI/testing/sysfs-bus-pci`).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use onload_core::pci::PciAddress;
+
+use crate::discover::probe::Probe;
+
+/// Where the kernel lists the functions.
+pub const DEVICES: &str = "/sys/bus/pci/devices";
+
+/// A PCI function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PciFunction {
+    /// Its address.
+    pub address: PciAddress,
+    /// Vendor and device.
+    pub id: PciId,
+    /// Class, subclass and programming interface, for instance 0x020000 for Ethernet.
+    pub class: u32,
+    /// The driver that is bound to it.
+    pub driver: Option<String>,
+    /// The NUMA node that it is on; none where the kernel does not know (-1).
+    pub numa_node: Option<u32>,
+    /// Its IOMMU group.
+    pub iommu_group: Option<u32>,
+    /// The physical function that it is a virtual function of.
+    pub physical_function: Option<PciAddress>,
+    /// Its virtual functions, by their index.
+    pub virtual_functions: BTreeMap<u32, PciAddress>,
+    /// The entries of its directory that discovery goes on from.
+    entries: Vec<String>,
+}
+
+/// Vendor and device number of a PCI function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PciId {
+    /// The vendor, for instance 0x1924 for Solarflare.
+    pub vendor: u16,
+    /// The device.
+    pub device: u16,
+}
+
+impl std::fmt::Display for PciId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:04x}:{:04x}", self.vendor, self.device)
+    }
+}
+
+impl PciFunction {
+    /// Its directory.
+    #[must_use]
+    pub fn directory(&self) -> PathBuf {
+        Path::new(DEVICES).join(self.address.to_string())
+    }
+
+    /// Whether its directory has an entry of that name.
+    #[must_use]
+    pub fn has(&self, entry: &str) -> bool {
+        self.entries
+            .binary_search_by(|name| name.as_str().cmp(entry))
+            .is_ok()
+    }
+
+    /// The auxiliary devices below it: entries such as `sfc.onload.0`.
+    pub fn auxiliary_devices(&self) -> impl Iterator<Item = &str> {
+        self.entries
+            .iter()
+            .map(String::as_str)
+            .filter(|name| is_auxiliary(name))
+    }
+
+    /// A network controller of any kind (class 02).
+    #[must_use]
+    pub fn is_network(&self) -> bool {
+        self.class >> 16 == 0x02
+    }
+}
+
+/// The PCI functions of a host.
+#[derive(Clone, Debug, Default)]
+pub struct PciFunctions {
+    functions: BTreeMap<PciAddress, PciFunction>,
+}
+
+impl PciFunctions {
+    /// Looks at every function.
+    #[must_use]
+    pub fn read(probe: &Probe<'_>) -> Self {
+        let names = probe.list(DEVICES);
+        let addresses = names
+            .iter()
+            .filter_map(|name| match name.parse::<PciAddress>() {
+                Ok(address) => Some(address),
+                Err(error) => {
+                    probe.warn(format!("listing {DEVICES}: {error}"));
+                    None
+                }
+            });
+        let functions =
+            addresses.filter_map(|address| Some((address, read_function(probe, address)?)));
+        PciFunctions {
+            functions: functions.collect(),
+        }
+    }
+
+    /// The function at an address.
+    #[must_use]
+    pub fn get(&self, address: PciAddress) -> Option<&PciFunction> {
+        self.functions.get(&address)
+    }
+
+    /// The functions in the order of their addresses.
+    pub fn iter(&self) -> impl Iterator<Item = &PciFunction> {
+        self.functions.values()
+    }
+
+    /// The function that a device in sysfs belongs to: the last PCI address on its way, whether it
+    /// hangs there directly or through virtio, the auxiliary bus or a subfunction.
+    #[must_use]
+    pub fn above(device: &Path) -> Option<PciAddress> {
+        let names = device.iter().rev().filter_map(|name| name.to_str());
+        names.filter_map(|name| name.parse().ok()).next()
+    }
+}
+
+/// One function; none when it went while we looked.
+fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> {
+    let directory = Path::new(DEVICES).join(address.to_string());
+    let mut entries = probe.list(&directory);
+    let has = |name: &str| {
+        entries
+            .binary_search_by(|entry| entry.as_str().cmp(name))
+            .is_ok()
+    };
+    let id16 = |name: &str| {
+        probe
+            .hex(directory.join(name))
+            .and_then(|id| u16::try_from(id).ok())
+    };
+    let id = PciId {
+        vendor: id16("vendor")?,
+        device: id16("device")?,
+    };
+    let link = |name: &str| {
+        has(name)
+            .then(|| probe.link_name(directory.join(name)))
+            .flatten()
+    };
+    let indexes = entries
+        .iter()
+        .filter_map(|name| name.strip_prefix("virtfn")?.parse::<u32>().ok());
+    let virtual_functions = indexes.filter_map(|index| {
+        let target = probe.link_name(directory.join(format!("virtfn{index}")))?;
+        Some((index, target.parse().ok()?))
+    });
+    let function = PciFunction {
+        address,
+        id,
+        class: probe.hex(directory.join("class")).unwrap_or(0),
+        driver: link("driver"),
+        numa_node: numa_node(probe, &directory),
+        iommu_group: link("iommu_group").and_then(|group| group.parse().ok()),
+        physical_function: link("physfn").and_then(|name| name.parse().ok()),
+        virtual_functions: virtual_functions.collect(),
+        entries: Vec::new(),
+    };
+    entries.retain(|name| is_of_interest(name));
+    Some(PciFunction {
+        entries,
+        ..function
+    })
+}
+
+fn numa_node(probe: &Probe<'_>, directory: &Path) -> Option<u32> {
+    let node: i64 = probe.number(directory.join("numa_node"))?;
+    u32::try_from(node).ok()
+}
+
+/// Whether discovery goes on from an entry of a function's directory: a host may have thousands of
+/// functions, each with fifty.
+pub fn is_of_interest(entry: &str) -> bool {
+    const ASKED_FOR: [&str; 8] = [
+        "infiniband",
+        "infiniband_mad",
+        "infiniband_verbs",
+        "net",
+        "pps",
+        "ptp",
+        "sfc_resource",
+        "vfio-dev",
+    ];
+    ASKED_FOR.contains(&entry) || is_auxiliary(entry)
+}
+
+/// Names on the auxiliary bus are `module.name.id` (`Documentation/driver-api/auxiliary_bus.rst`).
+fn is_auxiliary(entry: &str) -> bool {
+    let mut parts = entry.rsplitn(2, '.');
+    let id = parts.next().unwrap_or_default();
+    let named = parts.next().is_some_and(|name| name.contains('.'));
+    named && !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    let _ = (is_auxiliary(text), is_of_interest(text));
+    if let Some(address) = PciFunctions::above(Path::new(text)) {
+        assert!(text.contains(&address.to_string()));
+    }
+    if let Ok(address) = text.parse::<PciAddress>() {
+        assert_eq!(address.to_string().parse(), Ok(address));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn above(path: &str) -> Option<String> {
+        PciFunctions::above(Path::new(path)).map(|address| address.to_string())
+    }
+
+    #[test]
+    fn a_device_belongs_to_the_nearest_function_above_it() {
+        let direct = above("/sys/devices/pci0000:40/0000:40:00.0/0000:41:00.0/net/ens1");
+        assert_eq!(direct.as_deref(), Some("0000:41:00.0"));
+        let virtio = above("/sys/devices/pci0000:00/0000:00:03.0/virtio2/net/enp0s3");
+        assert_eq!(virtio.as_deref(), Some("0000:00:03.0"));
+        let subfunction = above("/sys/devices/pci0000:00/0000:00:02.0/0000:3b:00.0/mlx5_core.sf.4");
+        assert_eq!(subfunction.as_deref(), Some("0000:3b:00.0"));
+        let wide = above("/sys/devices/pci10000:e0/10000:e0:01.0/10000:e1:00.0/infiniband/mlx5_0");
+        assert_eq!(wide.as_deref(), Some("10000:e1:00.0"));
+    }
+
+    #[test]
+    fn a_device_without_a_function_belongs_to_none() {
+        assert_eq!(above("/sys/devices/virtual/infiniband/rxe0"), None);
+        assert_eq!(above("/sys/devices/platform/0000:xx"), None);
+    }
+
+    #[test]
+    fn auxiliary_devices_are_told_from_attributes() {
+        for name in [
+            "sfc.onload.0",
+            "sfc.llct.12",
+            "mlx5_core.sf.4",
+            "xilinx_efct.efct.1",
+        ] {
+            assert!(is_auxiliary(name), "{name}");
+        }
+        for name in [
+            "driver",
+            "0000:41:00.0",
+            "msi_bus",
+            "a.1",
+            "sfc.onload.",
+            "sfc.onload.x",
+        ] {
+            assert!(!is_auxiliary(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Onload profiles: shell fragments whose settings are read and never executed.
+//!
+//! Source: Onload, `scripts/onload` (`onload_set`, `onload_import`): a variable that is already
+//! set is left alone, so the first setting of a name holds; a fragment can only be imported.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use onload_core::class::Class;
+
+use crate::discover::not_offered::NotOffered;
+use crate::discover::probe::Probe;
+
+/// Imports within imports; the longest chain that Onload ships has three.
+const MAX_IMPORT_DEPTH: usize = 16;
+
+/// An installed profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Its name, without `.opf`.
+    pub name: String,
+    /// What it sets.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// A line of a profile that means something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Statement {
+    Set { name: String, value: String },
+    Import(String),
+}
+
+/// A line that only a shell can say the meaning of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NotUnderstood {
+    line: usize,
+    text: String,
+}
+
+/// The profiles in a directory that are offered, sorted by name.
+pub fn read(probe: &Probe<'_>, dir: &Path, not_offered: &mut Vec<NotOffered>) -> Vec<Profile> {
+    let files = probe.list(dir);
+    let mut profiles = Vec::new();
+    for name in files.iter().filter_map(|file| file.strip_suffix(".opf")) {
+        match read_profile(probe, dir, &files, name) {
+            Ok(profile) => profiles.push(profile),
+            Err(reason) => not_offered.push(NotOffered::new(Class::Profile, name, reason)),
+        }
+    }
+    // By file name latency-best.opf comes before latency.opf.
+    profiles.sort_by(|one, other| one.name.cmp(&other.name));
+    profiles
+}
+
+fn read_profile(
+    probe: &Probe<'_>,
+    dir: &Path,
+    files: &[String],
+    name: &str,
+) -> Result<Profile, String> {
+    if let Some(problem) = super::names::problem_with(name) {
+        return Err(problem);
+    }
+    let mut settings = BTreeMap::new();
+    let mut importing = BTreeSet::new();
+    collect(
+        probe,
+        dir,
+        files,
+        &format!("{name}.opf"),
+        &mut importing,
+        &mut settings,
+    )?;
+    if settings.is_empty() {
+        return Err("it sets nothing".to_owned());
+    }
+    Ok(Profile {
+        name: name.to_owned(),
+        settings,
+    })
+}
+
+fn collect(
+    probe: &Probe<'_>,
+    dir: &Path,
+    files: &[String],
+    file: &str,
+    importing: &mut BTreeSet<String>,
+    settings: &mut BTreeMap<String, String>,
+) -> Result<(), String> {
+    if importing.len() >= MAX_IMPORT_DEPTH || !importing.insert(file.to_owned()) {
+        return Err(format!("{file} imports itself, or too many others"));
+    }
+    let text = probe
+        .or_warn(probe.host().text(&dir.join(file)))
+        .ok_or_else(|| format!("{file} cannot be read"))?;
+    let statements = parse(&text).map_err(|at| {
+        format!(
+            "{file} line {}: only a shell can tell what {:?} means",
+            at.line, at.text
+        )
+    })?;
+    for statement in statements {
+        match statement {
+            Statement::Set { name, value } => drop(settings.entry(name).or_insert(value)),
+            Statement::Import(other) => {
+                let candidates = [format!("{other}.opf"), format!("{other}.opf-fragment")];
+                let found = candidates
+                    .iter()
+                    .find(|candidate| files.contains(candidate));
+                let found =
+                    found.ok_or_else(|| format!("{file} imports {other}, which is not there"))?;
+                collect(probe, dir, files, found, importing, settings)?;
+            }
+        }
+    }
+    importing.remove(file);
+    Ok(())
+}
+
+/// Reads the text of a profile.
+fn parse(text: &str) -> Result<Vec<Statement>, NotUnderstood> {
+    let mut statements = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let not_understood = || NotUnderstood {
+            line: index + 1,
+            text: line.trim().to_owned(),
+        };
+        let words = words(line).ok_or_else(not_understood)?;
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match words[..] {
+            [] => {}
+            ["onload_set", name, value] if is_setting(name) && !value.is_empty() => {
+                statements.push(Statement::Set {
+                    name: name.into(),
+                    value: value.into(),
+                });
+            }
+            ["onload_set", both] => {
+                let (name, value) = both.split_once('=').ok_or_else(not_understood)?;
+                if !is_setting(name) || value.is_empty() || value.contains('=') {
+                    return Err(not_understood());
+                }
+                statements.push(Statement::Set {
+                    name: name.into(),
+                    value: value.into(),
+                });
+            }
+            ["onload_import", other] if !other.contains('/') => {
+                statements.push(Statement::Import(other.to_owned()));
+            }
+            _ => return Err(not_understood()),
+        }
+    }
+    Ok(statements)
+}
+
+/// A setting of Onload: nothing else of an environment is a profile's to change.
+fn is_setting(name: &str) -> bool {
+    let rest = name.strip_prefix("EF_").unwrap_or_default();
+    let legal = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+    !rest.is_empty() && rest.bytes().all(legal)
+}
+
+/// The words of a shell line that holds no expansion; none for any other. Quotes are taken off,
+/// a comment ends the line.
+fn words(line: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote: Option<char> = None;
+    for c in line.chars() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (Some('\''), c) => word.get_or_insert_default().push(c),
+            (_, '$' | '`' | '\\') => return None,
+            (Some(_), c) => word.get_or_insert_default().push(c),
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, ' ' | '\t' | '\r') => words.extend(word.take()),
+            (None, '#') if word.is_none() => break,
+            (
+                None,
+                '|' | '&' | ';' | '<' | '>' | '(' | ')' | '{' | '}' | '*' | '?' | '[' | '~' | '!',
+            ) => {
+                return None;
+            }
+            (None, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    if quote.is_some() {
+        return None;
+    }
+    words.extend(word);
+    // A control character has no place in a setting, and a NUL none in an environment.
+    let clean = words.iter().all(|word| !word.chars().any(char::is_control));
+    clean.then_some(words)
+}
+
+/// What every text has to give: settings of Onload's and imports, and nothing of the shell's.
+///
+/// # Panics
+/// When the parser does not hold to that.
+#[cfg(fuzzing)]
+pub fn fuzz(text: &str) {
+    for statement in parse(text).unwrap_or_default() {
+        match statement {
+            Statement::Set { name, value } => {
+                assert!(is_setting(&name) && !value.is_empty());
+                assert!(!value.contains(['\0', '\n']));
+            }
+            Statement::Import(other) => assert!(!other.contains('/')),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(name: &str, value: &str) -> Statement {
+        Statement::Set {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        }
+    }
+
+    #[test]
+    fn settings_imports_and_comments_are_read() {
+        let text = "# comment\n\nonload_import throughput_base\n  onload_set EF_POLL_USEC 20 # why\n\
+                    onload_set EF_A=1\nonload_set EF_B \"a b\"\nonload_set EF_C 'x$y'\n";
+        let expected = vec![
+            Statement::Import("throughput_base".to_owned()),
+            set("EF_POLL_USEC", "20"),
+            set("EF_A", "1"),
+            set("EF_B", "a b"),
+            set("EF_C", "x$y"),
+        ];
+        assert_eq!(parse(text), Ok(expected));
+    }
+
+    #[test]
+    fn a_line_that_only_a_shell_understands_is_refused_with_its_number() {
+        let refused = [
+            "if [ -z \"$EF_CTPIO_MODE\" ]; then",
+            "fi",
+            "onload_set EF_A $EF_B",
+            "onload_set EF_A $(( 1 + 1 ))",
+            "onload_set EF_A `id`",
+            "onload_set EF_A \"$(id)\"",
+            "onload_set EF_A 1; rm -rf /",
+            "onload_set EF_A 1 2",
+            "onload_set EF_A",
+            "onload_set EF_A=",
+            "onload_set EF_A ''",
+            "onload_set LD_PRELOAD /tmp/x.so",
+            "onload_set ef_a 1",
+            "onload_import ../../etc/passwd",
+            "onload_set EF_A 'unfinished",
+            "onload_set EF_A a\\",
+            "log \"hello\"",
+            "export EF_A=1",
+            "onload_set EF_A \u{1}",
+        ];
+        for line in refused {
+            let text = format!("# first\n{line}\n");
+            let expected = NotUnderstood {
+                line: 2,
+                text: line.to_owned(),
+            };
+            assert_eq!(parse(&text), Err(expected), "{line}");
+        }
+    }
+}

@@ -1,0 +1,1092 @@
+//! RDMA devices: HCAs, RoCE and iWARP adapters and the software ones
+//! (`Documentation/ABI/stable/sysfs-class-infiniband`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use onload_core::class::Class;
+use onload_core::config::Discover;
+use onload_core::pci::PciAddress;
+use serde::Serialize;
+
+use crate::discover::names::Names;
+use crate::discover::netdev::NetDevice;
+use crate::discover::node::Node;
+use crate::discover::not_offered::NotOffered;
+use crate::discover::pci::PciFunctions;
+use crate::discover::probe::Probe;
+
+/// Where the kernel lists the devices.
+const CLASS: &str = "infiniband";
+/// Where it lists what user space opens: uverbs, and umad and issm.
+const CHARACTER_CLASSES: [&str; 2] = ["infiniband_verbs", "infiniband_mad"];
+/// Where udev puts the nodes.
+const NODES: &str = "/dev/infiniband";
+/// The connection manager, one for all devices.
+const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
+/// Which namespaces see a device (`ib_devices_shared_netns` in `drivers/infiniband/core/device.c`).
+const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
+/// GID entries without a value after which the rest of a port's table is not looked at: a new entry
+/// takes the first free place (`ib_cache_gid_add`), and a table may have hundreds.
+const EMPTY_GIDS: usize = 16;
+
+/// An RDMA device that is offered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RdmaDevice {
+    /// The kernel's name of it, for instance `mlx5_0`.
+    pub name: String,
+    /// The PCI function below it; software devices have none.
+    pub pci_address: Option<PciAddress>,
+    /// The NUMA node of that function.
+    pub numa_node: Option<u32>,
+    /// `node_guid` as the kernel prints it.
+    pub node_guid: Option<String>,
+    /// Version of its firmware.
+    pub firmware: Option<String>,
+    /// How it talks: `infiniband` (RoCE too), `iwarp`, `usnic`, `usnic_udp`, `unspecified`.
+    pub transport: Option<&'static str>,
+    /// The interfaces of all its ports, sorted.
+    pub netdevs: Vec<String>,
+    /// Its ports in the order of their numbers.
+    pub ports: Vec<RdmaPort>,
+    /// The nodes that are offered with it.
+    pub nodes: Vec<String>,
+    /// Its name as a CDI device.
+    pub device: String,
+    /// Its uverbs node; more than one if the kernel says so.
+    #[serde(skip)]
+    pub verbs: Vec<Node>,
+    /// Its umad nodes, if they are offered.
+    #[serde(skip)]
+    pub umad: Vec<Node>,
+    /// Its issm nodes, if they are offered.
+    #[serde(skip)]
+    pub issm: Vec<Node>,
+    /// The connection manager that all devices share, if the host has it.
+    #[serde(skip)]
+    pub connection_manager: Option<Node>,
+}
+
+/// A port of an RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RdmaPort {
+    /// Its number; the kernel counts from 1.
+    pub port: u32,
+    /// `ACTIVE`, `DOWN`, `INIT`, `ARMED` and others (`enum ib_port_state`).
+    pub state: Option<String>,
+    /// `InfiniBand` or `Ethernet`.
+    pub link_layer: Option<String>,
+    /// Speed as the kernel prints it, for instance `100 Gb/sec (4X EDR)`.
+    pub rate: Option<String>,
+    /// The interfaces on that port, sorted.
+    pub netdevs: Vec<String>,
+}
+
+/// Which network namespaces see an RDMA device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetnsMode {
+    /// All of them: a container needs the nodes, no more.
+    Shared,
+    /// One: a container can open a device only in the namespace that the device is in.
+    Exclusive,
+}
+
+/// In which mode the host's RDMA devices are; none without an RDMA stack.
+#[must_use]
+pub fn netns_mode(probe: &Probe<'_>) -> Option<NetnsMode> {
+    let mode = probe.parsed(NETNS_MODE, parse_netns_mode, "Y or N");
+    if mode == Some(NetnsMode::Exclusive) {
+        probe.warn(
+            "RDMA devices belong to one network namespace each (rdma system netns exclusive): a \
+             container with a network of its own cannot open them; give it the host's network, \
+             move the device with \"rdma dev set DEV netns\", or share them with \
+             \"rdma system set netns shared\"",
+        );
+    }
+    mode
+}
+
+/// Looks at every RDMA device, sorted by name.
+#[must_use]
+pub fn read(
+    probe: &Probe<'_>,
+    functions: &PciFunctions,
+    interfaces: &[NetDevice],
+    config: &Discover,
+    not_offered: &mut Vec<NotOffered>,
+) -> Vec<RdmaDevice> {
+    let places = find_devices(probe, functions);
+    if places.is_empty() {
+        return Vec::new();
+    }
+    let characters = find_characters(probe, functions);
+    let surroundings = Surroundings {
+        probe,
+        functions,
+        interfaces: Interfaces::index(interfaces),
+        config,
+        connection_manager: connection_manager(probe),
+    };
+    let mut names = Names::default();
+    let mut devices = Vec::new();
+    for (name, place) in places {
+        let own = characters.get(&name).map_or(&[][..], Vec::as_slice);
+        let offer = offer_nodes(probe, own).and_then(|verbs| {
+            let device = names.choose(&name, place.pci)?;
+            Ok((device, verbs))
+        });
+        match offer {
+            Ok((device, verbs)) => {
+                let mut read = surroundings.read_device(name, &place, device, verbs);
+                surroundings.add_management(&mut read, own, not_offered);
+                devices.push(read);
+            }
+            Err(reason) => not_offered.push(NotOffered::new(Class::Rdma, name, reason)),
+        }
+    }
+    devices
+}
+
+/// Where a device stands in sysfs.
+#[derive(Debug)]
+struct Place {
+    directory: PathBuf,
+    pci: Option<PciAddress>,
+    /// The auxiliary device between it and its PCI function, as a subfunction has one: the
+    /// interfaces of the function are not its own.
+    auxiliary: Option<PathBuf>,
+}
+
+impl Place {
+    fn new(probe: &Probe<'_>, directory: PathBuf) -> Place {
+        let mut parent = directory.parent().and_then(Path::parent);
+        let linked;
+        if parent.and_then(PciFunctions::above).is_none() {
+            linked = probe.resolve(directory.join("device"));
+            parent = linked.as_deref();
+        }
+        let pci = parent.and_then(PciFunctions::above);
+        let name = parent.and_then(Path::file_name).and_then(|n| n.to_str());
+        let on_function = name.is_some_and(|name| name.parse::<PciAddress>().is_ok());
+        let auxiliary = parent.filter(|_| pci.is_some() && !on_function);
+        Place {
+            pci,
+            auxiliary: auxiliary.map(Path::to_owned),
+            directory,
+        }
+    }
+}
+
+/// Every device by its name: those of the class, then those that are seen only below a function.
+fn find_devices(probe: &Probe<'_>, functions: &PciFunctions) -> BTreeMap<String, Place> {
+    let class = Path::new("/sys/class").join(CLASS);
+    let listed = probe.list(&class);
+    let below = directories_below(functions, CLASS, listed.is_empty());
+    let mut places = BTreeMap::new();
+    for name in listed {
+        if let Some(directory) = probe.resolve(class.join(&name)) {
+            places.insert(name, Place::new(probe, directory));
+        }
+    }
+    for parent in below {
+        for name in probe.list(&parent) {
+            let directory = parent.join(&name);
+            places
+                .entry(name)
+                .or_insert_with(|| Place::new(probe, directory));
+        }
+    }
+    places
+}
+
+/// The directories of that name below the PCI functions and, if so asked, below their auxiliary
+/// devices, which do not say beforehand whether they have one.
+fn directories_below(functions: &PciFunctions, name: &str, auxiliary: bool) -> Vec<PathBuf> {
+    let mut directories = Vec::new();
+    for function in functions.iter() {
+        if function.has(name) {
+            directories.push(function.directory().join(name));
+        }
+        if auxiliary {
+            let devices = function.auxiliary_devices();
+            directories.extend(devices.map(|device| function.directory().join(device).join(name)));
+        }
+    }
+    directories
+}
+
+/// What user space opens of an RDMA device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Role {
+    /// The device itself.
+    Verbs,
+    /// Management datagrams of a port.
+    Umad,
+    /// The right to be the subnet manager of a port.
+    Issm,
+}
+
+/// A character device of an RDMA device. Its number has nothing to do with that of the device.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Character {
+    role: Role,
+    port: Option<u32>,
+    name: String,
+    directory: PathBuf,
+}
+
+fn parse_role(name: &str) -> Option<Role> {
+    let roles = [
+        ("uverbs", Role::Verbs),
+        ("umad", Role::Umad),
+        ("issm", Role::Issm),
+    ];
+    roles.into_iter().find_map(|(prefix, role)| {
+        let number = name.strip_prefix(prefix)?;
+        let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        digits.then_some(role)
+    })
+}
+
+/// The character devices by the name of the RDMA device that they belong to.
+fn find_characters(
+    probe: &Probe<'_>,
+    functions: &PciFunctions,
+) -> BTreeMap<String, Vec<Character>> {
+    let mut found: BTreeMap<String, Vec<Character>> = BTreeMap::new();
+    for class in CHARACTER_CLASSES {
+        let listed_in = Path::new("/sys/class").join(class);
+        let mut directories = vec![listed_in.clone()];
+        let mut seen = BTreeSet::new();
+        let listed = probe.list(&listed_in);
+        let any = listed.iter().any(|name| parse_role(name).is_some());
+        directories.extend(directories_below(functions, class, !any));
+        let mut listed = Some(listed);
+        for directory in directories {
+            let names = listed.take().unwrap_or_else(|| probe.list(&directory));
+            for name in names {
+                let Some(role) = parse_role(&name).filter(|_| !seen.contains(&name)) else {
+                    continue;
+                };
+                let device = directory.join(&name);
+                let Some(owner) = probe.attribute(device.join("ibdev")) else {
+                    continue;
+                };
+                seen.insert(name.clone());
+                let has_port = role != Role::Verbs;
+                found.entry(owner).or_default().push(Character {
+                    role,
+                    port: has_port
+                        .then(|| probe.number(device.join("port")))
+                        .flatten(),
+                    name,
+                    directory: device,
+                });
+            }
+        }
+    }
+    for characters in found.values_mut() {
+        characters.sort();
+    }
+    found
+}
+
+fn find_nodes(
+    probe: &Probe<'_>,
+    own: &[Character],
+    role: Role,
+) -> impl Iterator<Item = Result<Node, String>> {
+    let own = own.iter().filter(move |character| character.role == role);
+    own.map(|character| {
+        Node::find(
+            probe,
+            format!("{NODES}/{}", character.name),
+            &character.directory,
+        )
+    })
+}
+
+/// The uverbs nodes, without which a device is of no use; or why it is not offered.
+fn offer_nodes(probe: &Probe<'_>, own: &[Character]) -> Result<Vec<Node>, String> {
+    let verbs: Vec<Node> = find_nodes(probe, own, Role::Verbs).collect::<Result<_, _>>()?;
+    if !verbs.is_empty() {
+        return Ok(verbs);
+    }
+    if own.is_empty() {
+        return Err("it has no uverbs device; load the module ib_uverbs".to_owned());
+    }
+    let management: Vec<&str> = own.iter().map(|one| one.name.as_str()).collect();
+    Err(format!(
+        "it has no uverbs device, only {}: a device for the subnet manager, not for programs",
+        management.join(", ")
+    ))
+}
+
+fn connection_manager(probe: &Probe<'_>) -> Option<Node> {
+    let found = Node::find(
+        probe,
+        CONNECTION_MANAGER,
+        Path::new("/sys/class/misc/rdma_cm"),
+    );
+    found
+        .map_err(|reason| {
+            probe.warn(format!(
+                "{reason}: programs that use librdmacm will not work; load the module rdma_ucm"
+            ));
+        })
+        .ok()
+}
+
+/// What is the same for all devices.
+struct Surroundings<'p, 'h, 'f> {
+    probe: &'p Probe<'h>,
+    functions: &'f PciFunctions,
+    interfaces: Interfaces<'f>,
+    config: &'f Discover,
+    connection_manager: Option<Node>,
+}
+
+impl Surroundings<'_, '_, '_> {
+    fn read_device(
+        &self,
+        name: String,
+        place: &Place,
+        device: String,
+        verbs: Vec<Node>,
+    ) -> RdmaDevice {
+        let probe = self.probe;
+        let attribute = |name: &str| probe.attribute(place.directory.join(name));
+        let transport = probe.parsed(
+            place.directory.join("node_type"),
+            parse_transport,
+            "a node type such as \"1: CA\"",
+        );
+        let ports = self.read_ports(place);
+        let netdevs: BTreeSet<&String> = ports.iter().flat_map(|port| &port.netdevs).collect();
+        let function = place.pci.and_then(|pci| self.functions.get(pci));
+        let shared = self.connection_manager.iter();
+        let nodes = verbs.iter().chain(shared).map(|node| node.path.clone());
+        RdmaDevice {
+            pci_address: place.pci,
+            numa_node: function.and_then(|function| function.numa_node),
+            node_guid: attribute("node_guid"),
+            firmware: attribute("fw_ver"),
+            transport,
+            netdevs: netdevs.into_iter().cloned().collect(),
+            nodes: nodes.collect(),
+            device,
+            verbs,
+            umad: Vec::new(),
+            issm: Vec::new(),
+            connection_manager: self.connection_manager.clone(),
+            ports,
+            name,
+        }
+    }
+
+    /// Adds umad and issm, which are offered only when the operator says so.
+    fn add_management(
+        &self,
+        device: &mut RdmaDevice,
+        own: &[Character],
+        not_offered: &mut Vec<NotOffered>,
+    ) {
+        let roles = [
+            (Role::Umad, self.config.offer_umad, "offer-umad"),
+            (Role::Issm, self.config.offer_issm, "offer-issm"),
+        ];
+        for (role, offered, key) in roles {
+            if !offered {
+                let left_out = own.iter().filter(|one| one.role == role).map(|one| {
+                    let reason = format!(
+                        "of {}: only with {key} = true in [discover]; it is for management, not \
+                         for data",
+                        device.name
+                    );
+                    NotOffered::new(Class::Rdma, &one.name, reason)
+                });
+                not_offered.extend(left_out);
+                continue;
+            }
+            for found in find_nodes(self.probe, own, role) {
+                match found {
+                    Ok(node) => {
+                        device.nodes.push(node.path.clone());
+                        match role {
+                            Role::Issm => device.issm.push(node),
+                            _ => device.umad.push(node),
+                        }
+                    }
+                    Err(reason) => self
+                        .probe
+                        .warn(format!("rdma {}: left out: {reason}", device.name)),
+                }
+            }
+        }
+    }
+
+    fn read_ports(&self, place: &Place) -> Vec<RdmaPort> {
+        let directory = place.directory.join("ports");
+        let names = self.probe.list(&directory);
+        let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        numbers.sort_unstable();
+        let ports = numbers.into_iter();
+        ports
+            .map(|port| self.read_port(place, &directory.join(port.to_string()), port))
+            .collect()
+    }
+
+    fn read_port(&self, place: &Place, directory: &Path, port: u32) -> RdmaPort {
+        let attribute = |name: &str| self.probe.attribute(directory.join(name));
+        let link_layer = attribute("link_layer");
+        let netdevs = if link_layer.as_deref() == Some("InfiniBand") {
+            self.ipoib_interfaces(place, directory, port)
+        } else {
+            self.ethernet_interfaces(place, directory, port)
+        };
+        RdmaPort {
+            port,
+            state: attribute("state").map(|state| word_of(&state).to_owned()),
+            link_layer,
+            rate: attribute("rate"),
+            netdevs: netdevs.into_iter().collect(),
+        }
+    }
+
+    /// IP over InfiniBand carries the port's GUID in its hardware address (RFC 4391 section 9.1.1),
+    /// which is not the node's GUID.
+    fn ipoib_interfaces(&self, place: &Place, directory: &Path, port: u32) -> BTreeSet<String> {
+        let gid = self.probe.parsed(
+            directory.join("gids/0"),
+            parse_port_guid,
+            "a GID of eight groups",
+        );
+        let by_guid = gid
+            .filter(|guid| *guid != 0)
+            .and_then(|guid| self.interfaces.by_guid.get(&guid));
+        match by_guid {
+            Some(names) => names.iter().map(|name| (*name).to_owned()).collect(),
+            None => self.interfaces_of_port(place, port),
+        }
+    }
+
+    fn ethernet_interfaces(&self, place: &Place, directory: &Path, port: u32) -> BTreeSet<String> {
+        let of_gids = self.interfaces_of_gids(&directory.join("gid_attrs/ndevs"));
+        if !of_gids.is_empty() {
+            return of_gids;
+        }
+        let of_port = self.interfaces_of_port(place, port);
+        if !of_port.is_empty() || place.pci.is_some() {
+            return of_port;
+        }
+        // Soft-RoCE and soft-iWARP name the interface that they run over.
+        let parent = self.probe.attribute(place.directory.join("parent"));
+        parent.into_iter().collect()
+    }
+
+    /// The interfaces of a port's GIDs. An entry that is not in use has no value.
+    fn interfaces_of_gids(&self, directory: &Path) -> BTreeSet<String> {
+        let names = self.probe.list(directory);
+        let mut indexes: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        indexes.sort_unstable();
+        let mut interfaces = BTreeSet::new();
+        let mut empty = 0;
+        for index in indexes {
+            match self.probe.attribute(directory.join(index.to_string())) {
+                Some(interface) => {
+                    interfaces.insert(interface);
+                    empty = 0;
+                }
+                None => empty += 1,
+            }
+            if empty == EMPTY_GIDS {
+                break;
+            }
+        }
+        interfaces
+    }
+
+    /// The interfaces beside the device that say that they are on that port.
+    fn interfaces_of_port(&self, place: &Place, port: u32) -> BTreeSet<String> {
+        if let Some(auxiliary) = &place.auxiliary {
+            return self.probe.list(auxiliary.join("net")).into_iter().collect();
+        }
+        let beside = place.pci.and_then(|pci| self.interfaces.by_pci.get(&pci));
+        let beside = beside.into_iter().flatten();
+        // Interfaces count their ports from 0, RDMA devices from 1.
+        let index = port.checked_sub(1);
+        let on_port = beside.filter(|interface| Some(interface.port.unwrap_or(0)) == index);
+        on_port.map(|interface| interface.name.clone()).collect()
+    }
+}
+
+/// The interfaces of the host, by what connects them with an RDMA device.
+struct Interfaces<'n> {
+    by_pci: BTreeMap<PciAddress, Vec<&'n NetDevice>>,
+    by_guid: BTreeMap<u64, Vec<&'n str>>,
+}
+
+impl<'n> Interfaces<'n> {
+    fn index(interfaces: &'n [NetDevice]) -> Interfaces<'n> {
+        let mut index = Interfaces {
+            by_pci: BTreeMap::new(),
+            by_guid: BTreeMap::new(),
+        };
+        for interface in interfaces {
+            if let Some(pci) = interface.pci {
+                index.by_pci.entry(pci).or_default().push(interface);
+            }
+            if let Some(guid) = interface.address.as_deref().and_then(parse_ipoib_guid) {
+                index.by_guid.entry(guid).or_default().push(&interface.name);
+            }
+        }
+        index
+    }
+}
+
+/// `ib_devices_shared_netns`, a boolean parameter.
+fn parse_netns_mode(text: &str) -> Option<NetnsMode> {
+    match text {
+        "Y" | "1" => Some(NetnsMode::Shared),
+        "N" | "0" => Some(NetnsMode::Exclusive),
+        _ => None,
+    }
+}
+
+/// `node_type` gives the transport (`rdma_node_get_transport` in `drivers/infiniband/core/verbs.c`).
+fn parse_transport(node_type: &str) -> Option<&'static str> {
+    let number = node_type.split(':').next()?.trim();
+    match number.parse::<u32>().ok()? {
+        1..=3 => Some("infiniband"),
+        4 => Some("iwarp"),
+        5 => Some("usnic"),
+        6 => Some("usnic_udp"),
+        7 => Some("unspecified"),
+        _ => None,
+    }
+}
+
+/// The word of an attribute such as `4: ACTIVE`.
+fn word_of(text: &str) -> &str {
+    text.split_once(':').map_or(text, |(_, word)| word.trim())
+}
+
+/// The port's GUID: the lower half of its first GID.
+fn parse_port_guid(gid: &str) -> Option<u64> {
+    let groups: Vec<&str> = gid.split(':').collect();
+    let [_, _, _, _, lower @ ..] = groups.as_slice() else {
+        return None;
+    };
+    (lower.len() == 4).then(|| join_hex(lower, 4)).flatten()
+}
+
+/// The port's GUID in the twenty bytes of a hardware address of IP over InfiniBand.
+fn parse_ipoib_guid(address: &str) -> Option<u64> {
+    let bytes: Vec<&str> = address.split(':').collect();
+    let legal = bytes.iter().all(|byte| join_hex(&[byte], 2).is_some());
+    (bytes.len() == 20 && legal)
+        .then(|| join_hex(&bytes[12..], 2))
+        .flatten()
+}
+
+/// One number of groups that have that many hexadecimal digits each.
+fn join_hex(groups: &[&str], digits: usize) -> Option<u64> {
+    let legal =
+        |group: &&str| group.len() == digits && group.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !groups.iter().all(legal) {
+        return None;
+    }
+    u64::from_str_radix(&groups.concat(), 16).ok()
+}
+
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    let _ = (
+        parse_role(text),
+        parse_transport(text),
+        parse_netns_mode(text),
+    );
+    assert!(text.ends_with(word_of(text)) || text.trim_end().ends_with(word_of(text)));
+    if let Some(guid) = parse_port_guid(text) {
+        let digits = format!("{guid:016x}");
+        let groups: Vec<&str> = (0..4)
+            .map(|group| &digits[group * 4..group * 4 + 4])
+            .collect();
+        let gid = format!("fe80:0000:0000:0000:{}", groups.join(":"));
+        assert_eq!(parse_port_guid(&gid), Some(guid));
+    }
+    assert!(parse_ipoib_guid(text).is_none() || text.len() == 59);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discover::test_tree::{Found, Tree, captured, discover, generous, sample};
+    use crate::host::Host;
+
+    fn look(host: &Host, config: &Discover) -> Found<RdmaDevice> {
+        discover(host, |probe, functions, interfaces, not_offered| {
+            read(probe, functions, interfaces, config, not_offered)
+        })
+    }
+
+    fn look_at(tree: &Tree) -> Found<RdmaDevice> {
+        look(&tree.host(), &Discover::default())
+    }
+
+    /// A host with the connection manager.
+    fn tree() -> Tree {
+        let tree = Tree::new();
+        tree.file("/sys/class/misc/rdma_cm/dev", "10:260\n");
+        tree.node(CONNECTION_MANAGER, 10, 260);
+        tree
+    }
+
+    const HCA: [(&str, &str); 3] = [
+        ("node_type", "1: CA"),
+        ("node_guid", "0002:c903:00f9:bfa0"),
+        ("fw_ver", "2.42.5000"),
+    ];
+
+    fn port(tree: &Tree, device: &str, number: u32, link_layer: &str) -> String {
+        let directory = format!("{device}/ports/{number}");
+        let files = [
+            ("link_layer", link_layer),
+            ("state", "4: ACTIVE"),
+            ("rate", "100 Gb/sec (4X EDR)"),
+        ];
+        tree.files(&directory, &files);
+        directory
+    }
+
+    /// A device on a function, with one Ethernet port, and its uverbs.
+    fn device(tree: &Tree, function: &str, name: &str, uverbs: u32) -> String {
+        let device = tree.class_device("infiniband", function, name, &HCA);
+        port(tree, &device, 1, "Ethernet");
+        verbs(tree, function, name, uverbs);
+        device
+    }
+
+    fn verbs(tree: &Tree, function: &str, owner: &str, number: u32) {
+        let name = format!("uverbs{number}");
+        let dev = format!("231:{}", 192 + number);
+        let files = [("ibdev", owner), ("dev", dev.as_str())];
+        tree.class_device("infiniband_verbs", function, &name, &files);
+        tree.node(&format!("/dev/infiniband/{name}"), 231, 192 + number);
+    }
+
+    fn management(tree: &Tree, function: &str, owner: &str, number: u32, port: u32) {
+        for (prefix, base) in [("umad", 0), ("issm", 64)] {
+            let name = format!("{prefix}{number}");
+            let dev = format!("231:{}", base + number);
+            let port = port.to_string();
+            let files = [("ibdev", owner), ("port", port.as_str()), ("dev", &dev)];
+            tree.class_device("infiniband_mad", function, &name, &files);
+            tree.node(&format!("/dev/infiniband/{name}"), 231, base + number);
+        }
+    }
+
+    fn interface(tree: &Tree, function: &str, name: &str, files: &[(&str, &str)]) {
+        tree.class_device("net", function, name, files);
+    }
+
+    #[test]
+    fn the_captured_host_offers_its_two_soft_roce_devices() {
+        let found = look(&captured(), &Discover::default());
+        assert_eq!(found.warnings, [""; 0]);
+        let names: Vec<&str> = found.devices.iter().map(|d| d.name.as_str()).collect();
+        assert_eq!(names, ["rxe0", "rxe1"]);
+        let rxe0 = &found.devices[0];
+        assert_eq!(rxe0.pci_address, None);
+        assert_eq!(rxe0.numa_node, None);
+        assert_eq!(rxe0.netdevs, ["ens1"]);
+        assert_eq!(rxe0.firmware, None);
+        assert_eq!(rxe0.transport, Some("infiniband"));
+        assert_eq!(
+            rxe0.nodes,
+            ["/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"]
+        );
+        assert_eq!((rxe0.verbs[0].major, rxe0.verbs[0].minor), (231, 192));
+        assert_eq!(rxe0.ports[0].state.as_deref(), Some("ACTIVE"));
+        let kept_back: Vec<&str> = found.not_offered.iter().map(|n| n.name.as_str()).collect();
+        assert_eq!(kept_back, ["umad0", "umad1"]);
+    }
+
+    #[test]
+    fn the_sample_host_of_many_hcas_offers_each_with_its_own_interfaces() {
+        let found = look(&sample("rdma-hcas"), &Discover::default());
+        assert_eq!(found.warnings, [""; 0]);
+        let offered: Vec<(&str, String)> = found
+            .devices
+            .iter()
+            .map(|device| (device.name.as_str(), device.netdevs.join(" ")))
+            .collect();
+        let expected = [
+            ("mlx4_0", "ens4d1 ib0"),
+            ("mlx5_0", "ibp177s0"),
+            ("qib0", ""),
+            ("rocep193s0f0", "enp193s0f0np0 vlan100"),
+            ("siw_lo", "lo"),
+        ];
+        assert_eq!(
+            offered,
+            expected.map(|(name, nets)| (name, nets.to_owned()))
+        );
+        let mlx4 = &found.devices[0];
+        assert_eq!(mlx4.ports[0].netdevs, ["ib0"]);
+        assert_eq!(mlx4.ports[1].netdevs, ["ens4d1"]);
+        assert_eq!(mlx4.ports[1].state.as_deref(), Some("DOWN"));
+        assert_eq!(found.devices[1].nodes[0], "/dev/infiniband/uverbs2");
+        let refused: Vec<&str> = found.not_offered.iter().map(|n| n.name.as_str()).collect();
+        assert!(refused.contains(&"smi1") && refused.contains(&"rxe_"));
+    }
+
+    #[test]
+    fn the_keys_of_a_device_stand_in_the_order_of_the_contract() {
+        let found = look(&captured(), &Discover::default());
+        let json = serde_json::to_string(&found.devices[0]).unwrap();
+        assert_eq!(
+            json,
+            "{\"name\":\"rxe0\",\"pci_address\":null,\"numa_node\":null,\
+             \"node_guid\":\"5054:00ff:fe12:3460\",\"firmware\":null,\
+             \"transport\":\"infiniband\",\"netdevs\":[\"ens1\"],\
+             \"ports\":[{\"port\":1,\"state\":\"ACTIVE\",\"link_layer\":\"Ethernet\",\
+             \"rate\":\"2.5 Gb/sec (1X SDR)\",\"netdevs\":[\"ens1\"]}],\
+             \"nodes\":[\"/dev/infiniband/uverbs0\",\"/dev/infiniband/rdma_cm\"],\
+             \"device\":\"rxe0\"}"
+        );
+    }
+
+    #[test]
+    fn umad_and_issm_are_offered_only_when_the_operator_says_so() {
+        let tree = tree();
+        let function = tree.pci("0000:3b:00.0", "0x020000", 0);
+        device(&tree, &function, "mlx5_0", 0);
+        management(&tree, &function, "mlx5_0", 0, 1);
+        let shy = look_at(&tree);
+        assert_eq!(shy.devices[0].nodes.len(), 2);
+        assert_eq!(
+            shy.reasons(),
+            [
+                "umad0: of mlx5_0: only with offer-umad = true in [discover]; it is for \
+                 management, not for data",
+                "issm0: of mlx5_0: only with offer-issm = true in [discover]; it is for \
+                 management, not for data",
+            ]
+        );
+        let open = look(&tree.host(), &generous());
+        assert_eq!(
+            open.devices[0].nodes[2..],
+            ["/dev/infiniband/umad0", "/dev/infiniband/issm0"]
+        );
+        assert_eq!(open.reasons(), [""; 0]);
+    }
+
+    #[test]
+    fn an_hca_of_class_0c06_is_found() {
+        let tree = tree();
+        let function = tree.pci("0000:04:00.0", "0x0c0600", 1);
+        device(&tree, &function, "qib0", 0);
+        let found = look_at(&tree);
+        assert_eq!(found.devices[0].name, "qib0");
+        assert_eq!(found.devices[0].numa_node, Some(1));
+    }
+
+    #[test]
+    fn a_domain_of_five_digits_and_a_numa_node_that_is_not_known() {
+        let tree = tree();
+        let function = tree.pci("10000:e1:00.0", "0x020700", -1);
+        device(&tree, &function, "mlx5_0", 0);
+        let found = look_at(&tree);
+        let address = found.devices[0].pci_address.unwrap().to_string();
+        assert_eq!(address, "10000:e1:00.0");
+        assert_eq!(found.devices[0].numa_node, None);
+    }
+
+    #[test]
+    fn of_two_devices_on_one_function_the_one_without_uverbs_is_not_offered() {
+        let tree = tree();
+        let function = tree.pci("0000:3b:00.0", "0x020700", 0);
+        device(&tree, &function, "mlx5_0", 0);
+        tree.class_device("infiniband", &function, "smi1", &HCA);
+        management(&tree, &function, "smi1", 1, 1);
+        management(&tree, &function, "smi1", 2, 2);
+        let found = look(&tree.host(), &generous());
+        assert_eq!(found.devices.len(), 1);
+        assert_eq!(found.devices[0].name, "mlx5_0");
+        assert_eq!(found.devices[0].umad, []);
+        assert_eq!(
+            found.reasons(),
+            [
+                "smi1: it has no uverbs device, only umad1, umad2, issm1, issm2: a device for the \
+              subnet manager, not for programs"
+            ]
+        );
+    }
+
+    #[test]
+    fn two_devices_on_one_function_are_both_offered_with_their_own_nodes() {
+        let tree = tree();
+        let function = tree.pci("0000:3b:00.0", "0x020000", 0);
+        device(&tree, &function, "mlx5_0", 1);
+        device(&tree, &function, "mlx5_1", 0);
+        let found = look_at(&tree);
+        assert_eq!(found.devices[0].nodes[0], "/dev/infiniband/uverbs1");
+        assert_eq!(found.devices[1].nodes[0], "/dev/infiniband/uverbs0");
+    }
+
+    #[test]
+    fn two_ports_on_one_function_have_their_own_interfaces() {
+        let tree = tree();
+        let function = tree.pci("0000:04:00.0", "0x020000", 0);
+        let device = device(&tree, &function, "mlx4_0", 0);
+        port(&tree, &device, 2, "Ethernet");
+        interface(&tree, &function, "eth2", &[("dev_port", "0")]);
+        interface(&tree, &function, "eth3", &[("dev_port", "1")]);
+        let found = look_at(&tree);
+        let ports = &found.devices[0].ports;
+        assert_eq!(ports[0].netdevs, ["eth2"]);
+        assert_eq!(ports[1].netdevs, ["eth3"]);
+        assert_eq!(found.devices[0].netdevs, ["eth2", "eth3"]);
+    }
+
+    #[test]
+    fn an_old_kernel_numbers_the_ports_in_dev_id() {
+        let tree = tree();
+        let function = tree.pci("0000:04:00.0", "0x020000", 0);
+        let device = device(&tree, &function, "mlx4_0", 0);
+        port(&tree, &device, 2, "Ethernet");
+        let second = [("dev_port", "0"), ("dev_id", "0x1")];
+        interface(&tree, &function, "eth3", &second);
+        let found = look_at(&tree);
+        assert_eq!(found.devices[0].ports[0].netdevs, [""; 0]);
+        assert_eq!(found.devices[0].ports[1].netdevs, ["eth3"]);
+    }
+
+    #[test]
+    fn the_gid_table_names_the_interfaces_of_a_port_also_those_on_top() {
+        let tree = tree();
+        let function = tree.pci("0000:3b:00.0", "0x020000", 0);
+        let device = device(&tree, &function, "mlx5_0", 0);
+        interface(&tree, &function, "ens1", &[("dev_port", "0")]);
+        let gids = format!("{device}/ports/1/gid_attrs/ndevs");
+        tree.files(&gids, &[("0", "bond0"), ("1", ""), ("10", "bond0.100")]);
+        let found = look_at(&tree);
+        assert_eq!(found.devices[0].netdevs, ["bond0", "bond0.100"]);
+    }
+
+    #[test]
+    fn ip_over_infiniband_is_matched_by_port_guid_and_not_by_node_guid() {
+        let tree = tree();
+        let function = tree.pci("0000:04:00.0", "0x028000", 0);
+        let device = tree.class_device("infiniband", &function, "mlx4_0", &HCA);
+        verbs(&tree, &function, "mlx4_0", 0);
+        for (number, guid) in [(1, "bfa1"), (2, "bfa2")] {
+            let port = port(&tree, &device, number, "InfiniBand");
+            let gid = format!("fe80:0000:0000:0000:0002:c903:00f9:{guid}\n");
+            tree.file(&format!("{port}/gids/0"), gid);
+        }
+        let address =
+            |last: &str| format!("80:00:02:08:fe:80:00:00:00:00:00:00:00:02:c9:03:00:f9:bf:{last}");
+        // The interface whose address ends like the node's GUID is of another device.
+        for (name, last) in [("ib0", "a1"), ("ib1", "a2"), ("ib9", "a0")] {
+            interface(
+                &tree,
+                "/sys/devices/virtual",
+                name,
+                &[("address", &address(last))],
+            );
+        }
+        let found = look_at(&tree);
+        assert_eq!(found.devices[0].ports[0].netdevs, ["ib0"]);
+        assert_eq!(found.devices[0].ports[1].netdevs, ["ib1"]);
+        assert_eq!(found.devices[0].netdevs, ["ib0", "ib1"]);
+    }
+
+    #[test]
+    fn the_number_of_uverbs_has_nothing_to_do_with_that_of_the_device() {
+        let tree = tree();
+        let first = tree.pci("0000:3b:00.0", "0x020000", 0);
+        let second = tree.pci("0000:86:00.0", "0x020000", 1);
+        device(&tree, &first, "mlx5_0", 7);
+        device(&tree, &second, "mlx5_7", 0);
+        let found = look_at(&tree);
+        assert_eq!(found.devices[0].nodes[0], "/dev/infiniband/uverbs7");
+        assert_eq!(found.devices[1].nodes[0], "/dev/infiniband/uverbs0");
+    }
+
+    #[test]
+    fn a_device_that_is_seen_only_through_its_function_is_found() {
+        let tree = tree();
+        let function = tree.pci("0000:04:00.0", "0x0c0600", 0);
+        tree.files(&format!("{function}/infiniband/qib0"), &HCA);
+        let files = [("ibdev", "qib0"), ("dev", "231:192")];
+        tree.files(&format!("{function}/infiniband_verbs/uverbs0"), &files);
+        tree.node("/dev/infiniband/uverbs0", 231, 192);
+        let found = look_at(&tree);
+        assert_eq!(found.devices[0].name, "qib0");
+        assert!(found.devices[0].pci_address.is_some());
+        assert_eq!(found.devices[0].nodes[0], "/dev/infiniband/uverbs0");
+    }
+
+    #[test]
+    fn a_subfunction_belongs_to_its_function_but_not_the_functions_interfaces_to_it() {
+        let tree = tree();
+        let function = tree.pci("0000:3b:00.0", "0x020000", 0);
+        interface(&tree, &function, "ens1", &[("dev_port", "0")]);
+        let subfunction = format!("{function}/mlx5_core.sf.4");
+        tree.directory(&subfunction);
+        device(&tree, &subfunction, "mlx5_2", 2);
+        interface(&tree, &subfunction, "ens1s0", &[("dev_port", "0")]);
+        let found = look_at(&tree);
+        let address = found.devices[0].pci_address.unwrap().to_string();
+        assert_eq!(address, "0000:3b:00.0");
+        assert_eq!(found.devices[0].netdevs, ["ens1s0"]);
+    }
+
+    #[test]
+    fn a_software_device_without_gids_names_its_parent() {
+        let tree = tree();
+        let device = device(&tree, "/sys/devices/virtual", "siw0", 0);
+        tree.files(&device, &[("parent", "eth0"), ("node_type", "4: RNIC")]);
+        let found = look_at(&tree);
+        assert_eq!(found.devices[0].netdevs, ["eth0"]);
+        assert_eq!(found.devices[0].transport, Some("iwarp"));
+    }
+
+    #[test]
+    fn a_name_that_cdi_does_not_take_goes_by_the_pci_address() {
+        let tree = tree();
+        let function = tree.pci("0000:3b:00.0", "0x020000", 0);
+        device(&tree, &function, "all", 0);
+        device(&tree, "/sys/devices/virtual", "rxe_", 1);
+        let found = look_at(&tree);
+        assert_eq!(found.devices[0].name, "all");
+        assert_eq!(found.devices[0].device, "0000:3b:00.0");
+        assert_eq!(
+            found.reasons(),
+            [
+                "rxe_: \"rxe_\" is no legal name of a CDI device, and it has no PCI address to go \
+              by; rename it"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_device_without_its_node_or_with_another_ones_is_not_offered() {
+        let tree = tree();
+        for name in ["mlx5_0", "mlx5_1", "mlx5_2"] {
+            tree.class_device("infiniband", "/sys/devices/virtual", name, &HCA);
+        }
+        let numbers = [
+            ("uverbs0", "mlx5_0", "231:192"),
+            ("uverbs1", "mlx5_1", "231:193"),
+        ];
+        for (name, owner, dev) in numbers {
+            let files = [("ibdev", owner), ("dev", dev)];
+            tree.class_device("infiniband_verbs", "/sys/devices/virtual", name, &files);
+        }
+        tree.node("/dev/infiniband/uverbs1", 231, 200);
+        let found = look_at(&tree);
+        assert!(found.devices.is_empty());
+        assert_eq!(
+            found.reasons(),
+            [
+                "mlx5_0: /dev/infiniband/uverbs0 does not exist, though its driver made the \
+                 device",
+                "mlx5_1: /dev/infiniband/uverbs1 is 231:200, but the device is 231:193; remove the stale node",
+                "mlx5_2: it has no uverbs device; load the module ib_uverbs",
+            ]
+        );
+    }
+
+    #[test]
+    fn without_the_connection_manager_a_device_is_offered_with_a_warning() {
+        let tree = Tree::new();
+        device(&tree, "/sys/devices/virtual", "rxe0", 0);
+        let found = look_at(&tree);
+        assert_eq!(found.devices[0].nodes, ["/dev/infiniband/uverbs0"]);
+        assert!(
+            found.warnings[0].starts_with("/dev/infiniband/rdma_cm does not exist"),
+            "{:?}",
+            found.warnings
+        );
+    }
+
+    #[test]
+    fn a_host_without_rdma_gives_no_warning() {
+        let found = look_at(&Tree::new());
+        assert!(found.devices.is_empty());
+        assert_eq!(found.warnings, [""; 0]);
+    }
+
+    #[test]
+    fn attributes_that_make_no_sense_cost_a_warning_and_no_device() {
+        let tree = tree();
+        let function = tree.pci("0000:3b:00.0", "0x020000", 0);
+        let device = device(&tree, &function, "mlx5_0", 0);
+        tree.file(&format!("{device}/node_guid"), [0xff, 0xfe]);
+        tree.file(&format!("{device}/fw_ver"), vec![b'x'; 1_000_000]);
+        tree.file(&format!("{device}/node_type"), "horse\n");
+        tree.link("/sys/class/infiniband/gone", "../../devices/gone");
+        let found = look_at(&tree);
+        assert_eq!(found.devices.len(), 1);
+        assert_eq!(found.devices[0].transport, None);
+        assert_eq!(found.warnings.len(), 3, "{:?}", found.warnings);
+    }
+
+    #[test]
+    fn an_exclusive_namespace_mode_is_said_with_what_it_means() {
+        for (text, mode, warnings) in [
+            ("Y\n", Some(NetnsMode::Shared), 0),
+            ("N\n", Some(NetnsMode::Exclusive), 1),
+            ("?\n", None, 1),
+        ] {
+            let tree = Tree::new();
+            tree.file(NETNS_MODE, text);
+            let host = tree.host();
+            let probe = Probe::new(&host);
+            assert_eq!(netns_mode(&probe), mode);
+            assert_eq!(probe.into_warnings().len(), warnings, "{text}");
+        }
+    }
+
+    #[test]
+    fn node_types_give_the_transport() {
+        for (text, transport) in [
+            ("1: CA", Some("infiniband")),
+            ("2: switch", Some("infiniband")),
+            ("3: router", Some("infiniband")),
+            ("4: RNIC", Some("iwarp")),
+            ("5: usNIC", Some("usnic")),
+            ("6: usNIC UDP", Some("usnic_udp")),
+            ("7: unspecified", Some("unspecified")),
+            ("0: <unknown>", None),
+            ("99", None),
+            ("CA", None),
+        ] {
+            assert_eq!(parse_transport(text), transport, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_guid_is_read_only_where_there_is_one() {
+        let gid = "fe80:0000:0000:0000:0002:c903:00f9:bfa1";
+        assert_eq!(parse_port_guid(gid), Some(0x0002_c903_00f9_bfa1));
+        for text in [
+            "",
+            "fe80::1",
+            "fe80:0000:0000:0000:0002:c903:00f9",
+            &format!("{gid}:0000"),
+        ] {
+            assert_eq!(parse_port_guid(text), None, "{text}");
+        }
+        assert_eq!(parse_ipoib_guid("52:54:00:12:34:60"), None);
+        let bytes = ["+1"; 20].join(":");
+        assert_eq!(parse_ipoib_guid(&bytes), None);
+        let odd = format!("sfc.0:{}", ["00"; 19].join(":"));
+        assert_eq!(parse_ipoib_guid(&odd), None);
+    }
+}

@@ -1,0 +1,151 @@
+//! TCPDirect: its libraries and tools, which stand on Onload's device nodes.
+
+use std::path::Path;
+
+use onload_core::class::Class;
+use onload_core::config::Cdi;
+use serde::{Serialize, Serializer};
+
+use crate::discover::nic::{Datapath, Nic};
+use crate::discover::node::Node;
+use crate::discover::not_offered::NotOffered;
+use crate::discover::onload::{DriverNodes, is_shared_object, tool_dir};
+use crate::discover::probe::Probe;
+use crate::discover::program::{self, Installation, Tool};
+
+const LIBRARY: &str = "libonload_zf.so";
+/// The control plane client that TCPDirect of version 9 and later opens with dlopen(3).
+pub const CONTROL_PLANE: &str = "libefcp.so.1";
+/// Why an interface by AF_XDP has no `zf`.
+const NO_AF_XDP: &str =
+    "Onload reaches it by AF_XDP, where TCPDirect programs die of signal 11; use nic on it";
+const TOOLS: [&str; 2] = ["zf_debug", "zf_stackdump"];
+
+/// TCPDirect, where it is offered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TcpDirect {
+    /// The tools that work in a container.
+    #[serde(serialize_with = "tool_names")]
+    pub tools: Vec<Tool>,
+    /// Its nodes.
+    #[serde(skip)]
+    pub nodes: Vec<Node>,
+    /// Where its libraries are.
+    #[serde(skip)]
+    pub installation: Installation,
+    /// Machine of the library, `e_machine` of its ELF header.
+    #[serde(skip)]
+    pub machine: Option<u16>,
+}
+
+fn tool_names<S: Serializer>(tools: &[Tool], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(tools.iter().map(|tool| &tool.name))
+}
+
+/// Looks for TCPDirect; none where it is not there or not offered. `onload_dir` is the directory of
+/// the Onload library that is used.
+pub fn read(
+    probe: &Probe<'_>,
+    cdi: &Cdi,
+    onload_dir: Option<&Path>,
+    nodes: &DriverNodes,
+    not_offered: &mut Vec<NotOffered>,
+) -> Option<TcpDirect> {
+    let installation = find(probe, cdi, onload_dir, not_offered)?;
+    let path = installation.library_dir.join(LIBRARY);
+    let content = program::library_content(probe, &path).unwrap_or_default();
+    let nodes = find_nodes(nodes, &installation, &content)
+        .map_err(|reason| not_offered.push(NotOffered::new(Class::Zf, "tcpdirect", reason)))
+        .ok()?;
+    let machine = program::library_summary(probe, &path, &content).map(|summary| summary.machine);
+    let tools = read_tools(probe, cdi, &installation, not_offered);
+    Some(TcpDirect {
+        tools,
+        nodes,
+        installation,
+        machine,
+    })
+}
+
+/// The copy beside the Onload library that is used, else the first one: both products bring
+/// libefcp, which has to fit the driver, and one container may ask for both.
+fn find(
+    probe: &Probe<'_>,
+    cdi: &Cdi,
+    onload_dir: Option<&Path>,
+    not_offered: &mut Vec<NotOffered>,
+) -> Option<Installation> {
+    let dirs = program::library_dirs(&cdi.host_library_dirs);
+    let mut copies = program::installations(probe, &dirs, LIBRARY, is_tcpdirect_library);
+    if copies.is_empty() {
+        return None;
+    }
+    let beside = |copy: &Installation| Some(copy.library_dir.as_path()) == onload_dir;
+    let chosen = copies.remove(copies.iter().position(beside).unwrap_or(0));
+    let used = chosen.library_dir.join(LIBRARY);
+    not_offered.extend(copies.iter().map(|other| {
+        let path = other.library_dir.join(LIBRARY);
+        let reason = format!("another copy is used, {}", used.display());
+        NotOffered::new(Class::Zf, path.display().to_string(), reason)
+    }));
+    Some(chosen)
+}
+
+fn is_tcpdirect_library(name: &str) -> bool {
+    (name.starts_with("libonload_zf.") || name.starts_with("libefcp.")) && is_shared_object(name)
+}
+
+/// The nodes of TCPDirect, or why it is not offered.
+fn find_nodes(
+    nodes: &DriverNodes,
+    installation: &Installation,
+    content: &[u8],
+) -> Result<Vec<Node>, String> {
+    let has = |name: &str| installation.libraries.iter().any(|library| library == name);
+    let wants_control_plane = memchr::memmem::find(content, CONTROL_PLANE.as_bytes()).is_some();
+    if wants_control_plane && !has(CONTROL_PLANE) {
+        let dir = installation.library_dir.display();
+        return Err(format!(
+            "{LIBRARY} opens {CONTROL_PLANE}, which is not in {dir}; install the Onload that it belongs to"
+        ));
+    }
+    nodes.all(&["onload", "sfc_char"])
+}
+
+/// The interfaces that TCPDirect works on.
+pub fn interfaces(nics: &[Nic]) -> impl Iterator<Item = &Nic> {
+    nics.iter().filter(|nic| works_on(nic.datapath))
+}
+
+/// The interfaces that TCPDirect does not work on, with the reason.
+pub fn without(nics: &[Nic]) -> impl Iterator<Item = NotOffered> {
+    let others = nics.iter().filter(|nic| !works_on(nic.datapath));
+    others.map(|nic| NotOffered::new(Class::Zf, nic.name.as_str(), NO_AF_XDP))
+}
+
+/// Whether TCPDirect has an interface to work on, or none was found that says otherwise.
+pub fn has_place(nics: &[Nic]) -> bool {
+    nics.is_empty() || interfaces(nics).next().is_some()
+}
+
+/// Seen with Onload of July 2026 on igb: every TCPDirect program dies of signal 11 on an interface
+/// by AF_XDP, in a container and on the host.
+pub fn works_on(datapath: Datapath) -> bool {
+    datapath != Datapath::AfXdp
+}
+
+fn read_tools(
+    probe: &Probe<'_>,
+    cdi: &Cdi,
+    installation: &Installation,
+    not_offered: &mut Vec<NotOffered>,
+) -> Vec<Tool> {
+    let Some(dir) = tool_dir(cdi, installation) else {
+        return Vec::new();
+    };
+    let mounted = program::needs_of(probe, installation);
+    let (tools, refused) = program::tools(probe, &dir, &TOOLS, &mounted);
+    let refused = refused.into_iter();
+    not_offered.extend(refused.map(|(name, reason)| NotOffered::new(Class::Zf, name, reason)));
+    tools
+}

@@ -1,0 +1,868 @@
+//! PCI functions that a vfio driver holds for user space, by IOMMU group
+//! (`Documentation/driver-api/vfio.rst`).
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use onload_core::class::Class;
+use onload_core::config::Discover;
+use onload_core::pci::PciAddress;
+use serde::Serialize;
+
+use crate::discover::node::Node;
+use crate::discover::not_offered::NotOffered;
+use crate::discover::pci::{PciFunction, PciFunctions};
+use crate::discover::probe::Probe;
+
+/// Where the kernel lists the IOMMU groups.
+const GROUPS: &str = "/sys/kernel/iommu_groups";
+/// The container of groups, which every user of a group opens.
+const CONTAINER: &str = "/dev/vfio/vfio";
+/// iommufd, which every user of a device's own node opens (Linux 6.6).
+const IOMMUFD: &str = "/dev/iommu";
+/// `name` of a group that has no IOMMU behind it (`vfio_noiommu_group_alloc`).
+const NOIOMMU_GROUP: &str = "vfio-noiommu";
+
+/// PCI functions of one IOMMU group that can only be given together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VfioDevice {
+    /// The lowest address of the group that a vfio driver holds; the device's name.
+    pub pci_address: PciAddress,
+    /// The NUMA node of that function.
+    pub numa_node: Option<u32>,
+    /// Number of the group.
+    pub iommu_group: u32,
+    /// Every PCI function of the group, sorted, whoever holds it.
+    pub group_members: Vec<PciAddress>,
+    /// Whether the kernel lets user space have the group; only then is it offered.
+    pub viable: bool,
+    /// The nodes that are offered; none if the group is not viable.
+    pub nodes: Vec<String>,
+    /// The other functions of the group that a vfio driver holds: they come with this one.
+    pub aliases: Vec<PciAddress>,
+    /// The driver of the function.
+    pub driver: Option<String>,
+    /// The physical function that it is a virtual function of.
+    pub physical_function: Option<PciAddress>,
+    /// No IOMMU keeps the function from the host's memory.
+    pub noiommu: bool,
+    /// The nodes among them that are one for the whole host: the container of groups, iommufd.
+    #[serde(skip)]
+    pub shared_nodes: Vec<Node>,
+    /// The node of the group, if that is what is offered.
+    #[serde(skip)]
+    pub group_node: Option<Node>,
+    /// The functions that come with the device, each with its own node where that is offered.
+    #[serde(skip)]
+    pub functions: Vec<(PciAddress, Option<Node>)>,
+}
+
+/// Looks at every function that a vfio driver holds, sorted by address; virtual functions and
+/// network functions without a driver that could be held so are among the not offered.
+#[must_use]
+pub fn read(
+    probe: &Probe<'_>,
+    functions: &PciFunctions,
+    config: &Discover,
+    not_offered: &mut Vec<NotOffered>,
+) -> Vec<VfioDevice> {
+    let mut by_group: BTreeMap<u32, Vec<&PciFunction>> = BTreeMap::new();
+    for function in functions.iter() {
+        let reason = if !is_held(function) {
+            let Some(reason) = not_held(function) else {
+                continue;
+            };
+            reason
+        } else if let Some(group) = function.iommu_group {
+            by_group.entry(group).or_default().push(function);
+            continue;
+        } else {
+            NO_GROUP.to_owned()
+        };
+        not_offered.push(refusal(function.address, reason));
+    }
+    if by_group.is_empty() {
+        return Vec::new();
+    }
+    let surroundings = Surroundings {
+        probe,
+        functions,
+        config,
+        parents: parents(functions),
+        members: members(functions),
+        container: Node::find(probe, CONTAINER, Path::new("/sys/class/misc/vfio")),
+        iommufd: iommufd(probe),
+        iommufd_missing: Cell::new(false),
+    };
+    let mut devices = Vec::new();
+    for (number, held) in by_group {
+        match surroundings.read_group(number, &held) {
+            Ok(mut offered) => devices.append(&mut offered),
+            Err(Refusal { device, reason }) => {
+                devices.extend(device.map(|device| *device));
+                let refused = held.iter();
+                not_offered
+                    .extend(refused.map(|function| refusal(function.address, reason.clone())));
+            }
+        }
+    }
+    if surroundings.iommufd_missing.get() {
+        probe.warn(format!(
+            "{IOMMUFD} does not exist: vfio devices are offered by their group only; load the \
+             module iommufd to offer their own nodes too"
+        ));
+    }
+    devices.sort_by_key(|device| device.pci_address);
+    devices
+}
+
+const NO_GROUP: &str = "it has no IOMMU group; turn the IOMMU on, in the firmware and with \
+                        intel_iommu=on where the kernel wants that";
+
+fn refusal(address: PciAddress, reason: String) -> NotOffered {
+    NotOffered::new(Class::Vfio, address.to_string(), reason)
+}
+
+/// Held by vfio-pci or by one of its variants, which all register a vfio device below the function
+/// (since Linux 6.1) and carry the word in their names.
+fn is_held(function: &PciFunction) -> bool {
+    function.has("vfio-dev") || function.driver.as_deref().is_some_and(is_vfio_driver)
+}
+
+/// `vfio-pci`, `mlx5_vfio_pci`, `hisi_acc_vfio_pci`, `virtio_vfio_pci`, and what follows them.
+fn is_vfio_driver(driver: &str) -> bool {
+    driver.contains("vfio")
+}
+
+/// Drivers that do no DMA for the kernel (`driver_managed_dma` in `struct pci_driver`), and those
+/// that hand the device to user space.
+fn leaves_group_viable(driver: &str) -> bool {
+    driver == "pci-stub" || driver == "pcieport" || is_vfio_driver(driver)
+}
+
+/// Why a function is not offered that somebody may expect here; none if nobody will.
+fn not_held(function: &PciFunction) -> Option<String> {
+    let is_virtual = function.physical_function.is_some();
+    match &function.driver {
+        Some(driver) if is_virtual => Some(format!("bound to {driver}, not to a vfio driver")),
+        None if is_virtual || function.is_network() => {
+            Some("bound to no driver; bind it to vfio-pci to offer it".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// How many virtual functions each physical function has, by the links of either side.
+fn parents(functions: &PciFunctions) -> BTreeMap<PciAddress, usize> {
+    let mut children: BTreeMap<PciAddress, BTreeSet<PciAddress>> = BTreeMap::new();
+    for function in functions.iter() {
+        for child in function.virtual_functions.values() {
+            children.entry(function.address).or_default().insert(*child);
+        }
+        if let Some(parent) = function.physical_function {
+            children.entry(parent).or_default().insert(function.address);
+        }
+    }
+    let counted = children.into_iter();
+    counted
+        .map(|(parent, children)| (parent, children.len()))
+        .collect()
+}
+
+/// The functions of each group, as the functions themselves say.
+fn members(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddress>> {
+    let mut members: BTreeMap<u32, BTreeSet<PciAddress>> = BTreeMap::new();
+    for function in functions.iter() {
+        if let Some(group) = function.iommu_group {
+            members.entry(group).or_default().insert(function.address);
+        }
+    }
+    members
+}
+
+/// iommufd, if the kernel has it; it is needed only where devices have nodes of their own.
+fn iommufd(probe: &Probe<'_>) -> Option<Node> {
+    probe.device_node(IOMMUFD)?;
+    let found = Node::find(probe, IOMMUFD, Path::new("/sys/class/misc/iommu"));
+    found.map_err(|reason| probe.warn(reason)).ok()
+}
+
+/// What is the same for all groups.
+struct Surroundings<'p, 'h> {
+    probe: &'p Probe<'h>,
+    functions: &'p PciFunctions,
+    config: &'p Discover,
+    parents: BTreeMap<PciAddress, usize>,
+    members: BTreeMap<u32, BTreeSet<PciAddress>>,
+    container: Result<Node, String>,
+    iommufd: Option<Node>,
+    /// A device has a node of its own that is of no use without iommufd.
+    iommufd_missing: Cell<bool>,
+}
+
+/// Why a group is not offered, and the device to show if that is because it is not viable.
+struct Refusal {
+    device: Option<Box<VfioDevice>>,
+    reason: String,
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Refusal {
+            device: None,
+            reason,
+        }
+    }
+}
+
+/// An IOMMU group.
+struct Group {
+    number: u32,
+    directory: PathBuf,
+    noiommu: bool,
+    members: BTreeSet<PciAddress>,
+    /// Members that are no PCI functions, by the kernel's name of them.
+    others: Vec<String>,
+}
+
+impl Surroundings<'_, '_> {
+    /// The devices of a group; `held` are its functions that a vfio driver holds.
+    fn read_group(&self, number: u32, held: &[&PciFunction]) -> Result<Vec<VfioDevice>, Refusal> {
+        let group = self.find_group(number);
+        let blocking = self.blocking(&group);
+        if !blocking.is_empty() {
+            return Err(Refusal {
+                device: Some(Box::new(device(&group, held, false))),
+                reason: format!(
+                    "IOMMU group {number} also holds {}",
+                    blocking.join(", and ")
+                ),
+            });
+        }
+        self.check_parents(held)?;
+        let own = self.own_nodes(held);
+        let offered = match self.group_node(&group) {
+            Ok((node, container)) => vec![self.by_group(&group, held, node, &container, own)],
+            Err(reason) => self
+                .by_function(&group, held, own)
+                .ok_or(Refusal::from(reason))?,
+        };
+        if group.noiommu {
+            for device in &offered {
+                self.probe.warn(format!(
+                    "vfio {}: no IOMMU keeps it from the host's memory, and who opens it needs \
+                     CAP_SYS_RAWIO",
+                    device.pci_address
+                ));
+            }
+        }
+        Ok(offered)
+    }
+
+    fn find_group(&self, number: u32) -> Group {
+        let directory = Path::new(GROUPS).join(number.to_string());
+        let name = self.probe.attribute(directory.join("name"));
+        let mut members = self.members.get(&number).cloned().unwrap_or_default();
+        let mut others = Vec::new();
+        for name in self.probe.list(directory.join("devices")) {
+            match name.parse() {
+                Ok(address) => {
+                    members.insert(address);
+                }
+                Err(_) => others.push(name),
+            }
+        }
+        Group {
+            number,
+            noiommu: name.as_deref() == Some(NOIOMMU_GROUP),
+            directory,
+            members,
+            others,
+        }
+    }
+
+    /// The members with a driver that does DMA for the kernel.
+    fn blocking(&self, group: &Group) -> Vec<String> {
+        let members = group.members.iter().map(|address| {
+            let driver = match self.functions.get(*address) {
+                Some(function) if is_held(function) => None,
+                Some(function) => function.driver.clone(),
+                None => self.driver_of(group, &address.to_string()),
+            };
+            (address.to_string(), driver)
+        });
+        let others = group
+            .others
+            .iter()
+            .map(|name| (name.clone(), self.driver_of(group, name)));
+        members
+            .chain(others)
+            .filter_map(|(name, driver)| {
+                let driver = driver.filter(|driver| !leaves_group_viable(driver))?;
+                Some(format!("{name}, still bound to {driver}"))
+            })
+            .collect()
+    }
+
+    /// The driver of a member that is not among the PCI functions.
+    fn driver_of(&self, group: &Group, member: &str) -> Option<String> {
+        let device = group.directory.join("devices").join(member);
+        self.probe.link_name(device.join("driver"))
+    }
+
+    fn check_parents(&self, held: &[&PciFunction]) -> Result<(), String> {
+        if self.config.offer_pf_with_vfs {
+            return Ok(());
+        }
+        let parent = held
+            .iter()
+            .find_map(|function| Some((function, self.parents.get(&function.address)?)));
+        parent.map_or(Ok(()), |(function, count)| {
+            Err(format!(
+                "{} has {count} virtual function{}, which its holder could change; set \
+                 offer-pf-with-vfs = true in [discover] to offer it all the same",
+                function.address,
+                if *count == 1 { "" } else { "s" }
+            ))
+        })
+    }
+
+    /// The nodes of the functions themselves; empty unless each has one and iommufd is there.
+    fn own_nodes(&self, held: &[&PciFunction]) -> BTreeMap<PciAddress, Node> {
+        let nodes: Option<BTreeMap<_, _>> = held
+            .iter()
+            .map(|function| Some((function.address, self.own_node(function)?)))
+            .collect();
+        let nodes = nodes.unwrap_or_default();
+        if !nodes.is_empty() && self.iommufd.is_none() {
+            self.iommufd_missing.set(true);
+            return BTreeMap::new();
+        }
+        nodes
+    }
+
+    fn own_node(&self, function: &PciFunction) -> Option<Node> {
+        if !function.has("vfio-dev") {
+            return None;
+        }
+        let directory = function.directory().join("vfio-dev");
+        let names = self.probe.list(&directory);
+        let name = names.first()?;
+        let device = directory.join(name);
+        // A kernel without CONFIG_VFIO_DEVICE_CDEV lists the device but gives it no number.
+        self.probe.entry(device.join("dev"))?;
+        let node = Node::find(self.probe, format!("/dev/vfio/devices/{name}"), &device);
+        node.map_err(|reason| {
+            self.probe
+                .warn(format!("vfio {}: left out: {reason}", function.address));
+        })
+        .ok()
+    }
+
+    /// The node of a group, and that of the container, which who opens it needs too.
+    fn group_node(&self, group: &Group) -> Result<(Node, Node), String> {
+        let prefix = if group.noiommu { "noiommu-" } else { "" };
+        let name = format!("{prefix}{}", group.number);
+        let node = Node::find(
+            self.probe,
+            format!("/dev/vfio/{name}"),
+            &Path::new("/sys/class/vfio").join(name),
+        )?;
+        Ok((node, self.container.clone()?))
+    }
+
+    /// One device for the whole group.
+    fn by_group(
+        &self,
+        group: &Group,
+        held: &[&PciFunction],
+        node: Node,
+        container: &Node,
+        mut own: BTreeMap<PciAddress, Node>,
+    ) -> VfioDevice {
+        let mut nodes = vec![container.path.clone(), node.path.clone()];
+        nodes.extend(own.values().map(|node| node.path.clone()));
+        let iommufd = self.iommufd.iter().filter(|_| !own.is_empty());
+        nodes.extend(iommufd.clone().map(|node| node.path.clone()));
+        let shared_nodes = [container].into_iter().chain(iommufd).cloned().collect();
+        let functions = held.iter().map(|function| function.address);
+        VfioDevice {
+            nodes,
+            shared_nodes,
+            group_node: Some(node),
+            functions: functions
+                .map(|address| (address, own.remove(&address)))
+                .collect(),
+            ..device(group, held, true)
+        }
+    }
+
+    /// A device for each function, where the kernel has no group nodes (CONFIG_VFIO_GROUP is off);
+    /// none if it has them.
+    fn by_function(
+        &self,
+        group: &Group,
+        held: &[&PciFunction],
+        mut own: BTreeMap<PciAddress, Node>,
+    ) -> Option<Vec<VfioDevice>> {
+        let has_groups = self.probe.entry("/sys/class/vfio").is_some();
+        if has_groups || own.is_empty() {
+            return None;
+        }
+        let devices = held.iter().filter_map(|function| {
+            let node = own.remove(&function.address)?;
+            Some(VfioDevice {
+                nodes: vec![node.path.clone(), IOMMUFD.to_owned()],
+                shared_nodes: self.iommufd.iter().cloned().collect(),
+                functions: vec![(function.address, Some(node))],
+                ..device(group, &[function], true)
+            })
+        });
+        Some(devices.collect())
+    }
+}
+
+/// A device without its nodes; `held` is not empty and sorted.
+fn device(group: &Group, held: &[&PciFunction], viable: bool) -> VfioDevice {
+    let (first, rest) = (held[0], &held[1..]);
+    VfioDevice {
+        pci_address: first.address,
+        numa_node: first.numa_node,
+        iommu_group: group.number,
+        group_members: group.members.iter().copied().collect(),
+        viable,
+        nodes: Vec::new(),
+        shared_nodes: Vec::new(),
+        aliases: rest.iter().map(|function| function.address).collect(),
+        driver: first.driver.clone(),
+        physical_function: first.physical_function,
+        noiommu: group.noiommu,
+        group_node: None,
+        functions: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discover::test_tree::{Found, Tree, captured, discover, generous, sample};
+    use crate::host::Host;
+
+    fn look(host: &Host, config: &Discover) -> Found<VfioDevice> {
+        discover(host, |probe, functions, _, not_offered| {
+            read(probe, functions, config, not_offered)
+        })
+    }
+
+    fn look_at(tree: &Tree) -> Found<VfioDevice> {
+        look(&tree.host(), &Discover::default())
+    }
+
+    /// A host with vfio loaded.
+    fn tree() -> Tree {
+        let tree = Tree::new();
+        tree.file("/sys/class/misc/vfio/dev", "10:196\n");
+        tree.node(CONTAINER, 10, 196);
+        tree
+    }
+
+    fn function(tree: &Tree, address: &str, group: u32, driver: &str) -> String {
+        let function = tree.pci(address, "0x020000", 0);
+        join(tree, &function, group);
+        if !driver.is_empty() {
+            tree.bind(&function, driver);
+        }
+        function
+    }
+
+    fn join(tree: &Tree, device: &str, group: u32) {
+        let directory = format!("{GROUPS}/{group}");
+        let name = device.rsplit('/').next().unwrap();
+        tree.link(&format!("{directory}/devices/{name}"), device);
+        tree.link(&format!("{device}/iommu_group"), &directory);
+    }
+
+    fn group_node(tree: &Tree, name: &str, minor: u32) {
+        tree.file(
+            &format!("/sys/class/vfio/{name}/dev"),
+            format!("241:{minor}\n"),
+        );
+        tree.node(&format!("/dev/vfio/{name}"), 241, minor);
+    }
+
+    /// A node of the function's own, as kernels with CONFIG_VFIO_DEVICE_CDEV make it.
+    fn own_node(tree: &Tree, function: &str, number: u32) {
+        let directory = format!("{function}/vfio-dev/vfio{number}");
+        tree.file(&format!("{directory}/dev"), format!("511:{number}\n"));
+        tree.node(&format!("/dev/vfio/devices/vfio{number}"), 511, number);
+    }
+
+    fn iommufd_of(tree: &Tree) {
+        tree.file("/sys/class/misc/iommu/dev", "10:125\n");
+        tree.node(IOMMUFD, 10, 125);
+    }
+
+    fn addresses(list: &[PciAddress]) -> Vec<String> {
+        list.iter().map(PciAddress::to_string).collect()
+    }
+
+    #[test]
+    fn the_captured_host_offers_its_two_groups_and_says_why_not_the_other_functions() {
+        let found = look(&captured(), &Discover::default());
+        assert_eq!(found.warnings, [""; 0]);
+        let groups: Vec<(String, u32)> = found
+            .devices
+            .iter()
+            .map(|device| (device.pci_address.to_string(), device.iommu_group))
+            .collect();
+        let expected = [("0000:81:10.0", 15), ("0000:81:10.2", 16)];
+        assert_eq!(
+            groups,
+            expected.map(|(address, group)| (address.to_owned(), group))
+        );
+        assert_eq!(found.devices[0].nodes, ["/dev/vfio/vfio", "/dev/vfio/15"]);
+        assert_eq!(found.devices[0].numa_node, Some(1));
+        assert!(found.devices.iter().all(|device| device.viable));
+        assert_eq!(
+            found.reasons(),
+            [
+                "0000:41:10.0",
+                "0000:41:10.2",
+                "0000:41:10.4",
+                "0000:81:10.4"
+            ]
+            .map(|address| format!("{address}: bound to igbvf, not to a vfio driver"))
+        );
+    }
+
+    #[test]
+    fn the_sample_host_of_many_groups_is_sorted_into_what_can_be_given_and_what_cannot() {
+        let found = look(&sample("iommu-groups"), &Discover::default());
+        let devices: Vec<(String, u32, bool)> = found
+            .devices
+            .iter()
+            .map(|device| {
+                let address = device.pci_address.to_string();
+                (address, device.iommu_group, device.viable)
+            })
+            .collect();
+        let expected = [
+            ("0000:03:00.0", 20, false),
+            ("0000:05:00.0", 21, true),
+            ("0000:81:00.1", 31, true),
+            ("0000:83:00.0", 0, true),
+        ];
+        assert_eq!(
+            devices,
+            expected.map(|(address, group, viable)| (address.to_owned(), group, viable))
+        );
+        assert_eq!(addresses(&found.devices[1].aliases), ["0000:05:00.1"]);
+        assert_eq!(
+            found.devices[1].nodes,
+            [
+                "/dev/vfio/vfio",
+                "/dev/vfio/21",
+                "/dev/vfio/devices/vfio3",
+                "/dev/vfio/devices/vfio2",
+                "/dev/iommu"
+            ]
+        );
+        let refused: Vec<&str> = found.not_offered.iter().map(|n| n.name.as_str()).collect();
+        assert_eq!(
+            refused,
+            [
+                "0000:03:00.3",
+                "0000:81:00.2",
+                "0000:82:00.0",
+                "0000:03:00.0",
+                "0000:03:00.1",
+                "0000:81:00.0"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_keys_of_a_device_stand_in_the_order_of_the_contract() {
+        let found = look(&captured(), &Discover::default());
+        assert_eq!(
+            serde_json::to_string(&found.devices[0]).unwrap(),
+            "{\"pci_address\":\"0000:81:10.0\",\"numa_node\":1,\"iommu_group\":15,\
+             \"group_members\":[\"0000:81:10.0\"],\"viable\":true,\
+             \"nodes\":[\"/dev/vfio/vfio\",\"/dev/vfio/15\"],\"aliases\":[],\
+             \"driver\":\"vfio-pci\",\"physical_function\":\"0000:81:00.0\",\"noiommu\":false}"
+        );
+    }
+
+    #[test]
+    fn functions_of_one_group_are_one_device_named_by_the_lowest_address() {
+        let tree = tree();
+        function(&tree, "0000:81:00.1", 15, "vfio-pci");
+        function(&tree, "0000:81:00.0", 15, "vfio-pci");
+        function(&tree, "0000:81:00.2", 15, "");
+        group_node(&tree, "15", 0);
+        let found = look_at(&tree);
+        assert_eq!(found.devices.len(), 1);
+        let device = &found.devices[0];
+        assert_eq!(device.pci_address.to_string(), "0000:81:00.0");
+        assert_eq!(addresses(&device.aliases), ["0000:81:00.1"]);
+        let members = ["0000:81:00.0", "0000:81:00.1", "0000:81:00.2"];
+        assert_eq!(addresses(&device.group_members), members);
+        let functions: Vec<String> = device.functions.iter().map(|f| f.0.to_string()).collect();
+        assert_eq!(functions, ["0000:81:00.0", "0000:81:00.1"]);
+        // The one without a driver comes with the group, and is listed as what it is.
+        assert_eq!(
+            found.reasons(),
+            ["0000:81:00.2: bound to no driver; bind it to vfio-pci to offer it"]
+        );
+    }
+
+    #[test]
+    fn a_group_with_a_member_that_the_kernel_drives_is_shown_and_not_offered() {
+        let tree = tree();
+        function(&tree, "0000:81:10.0", 15, "vfio-pci");
+        function(&tree, "0000:81:10.1", 15, "vfio-pci");
+        function(&tree, "0000:81:00.1", 15, "igb");
+        group_node(&tree, "15", 0);
+        let found = look_at(&tree);
+        assert_eq!(found.devices.len(), 1);
+        assert!(!found.devices[0].viable);
+        assert_eq!(found.devices[0].nodes, [""; 0]);
+        assert_eq!(addresses(&found.devices[0].aliases), ["0000:81:10.1"]);
+        let reason = "IOMMU group 15 also holds 0000:81:00.1, still bound to igb";
+        assert_eq!(
+            found.reasons(),
+            [
+                format!("0000:81:10.0: {reason}"),
+                format!("0000:81:10.1: {reason}")
+            ]
+        );
+    }
+
+    #[test]
+    fn every_member_that_blocks_is_named_also_one_that_is_no_pci_function() {
+        let tree = tree();
+        function(&tree, "0000:81:10.0", 15, "vfio-pci");
+        function(&tree, "0000:81:00.1", 15, "igb");
+        let platform = "/sys/devices/platform/arm-smmu-test";
+        tree.link(
+            &format!("{platform}/driver"),
+            "/sys/bus/platform/drivers/xgene",
+        );
+        join(&tree, platform, 15);
+        let found = look_at(&tree);
+        assert_eq!(
+            found.reasons(),
+            [
+                "0000:81:10.0: IOMMU group 15 also holds 0000:81:00.1, still bound to igb, and \
+              arm-smmu-test, still bound to xgene"
+            ]
+        );
+    }
+
+    #[test]
+    fn ports_stubs_and_functions_without_a_driver_leave_a_group_viable() {
+        let tree = tree();
+        function(&tree, "0000:81:00.0", 15, "pcieport");
+        function(&tree, "0000:82:00.0", 15, "pci-stub");
+        function(&tree, "0000:82:00.1", 15, "mlx5_vfio_pci");
+        function(&tree, "0000:82:00.2", 15, "");
+        group_node(&tree, "15", 0);
+        let found = look_at(&tree);
+        assert!(found.devices[0].viable);
+        assert_eq!(found.devices[0].driver.as_deref(), Some("mlx5_vfio_pci"));
+    }
+
+    #[test]
+    fn a_variant_driver_is_known_by_its_name_or_by_the_vfio_device_below_the_function() {
+        for driver in [
+            "vfio-pci",
+            "hisi_acc_vfio_pci",
+            "pds_vfio_pci",
+            "virtio-vfio-pci",
+        ] {
+            assert!(is_vfio_driver(driver), "{driver}");
+        }
+        for driver in ["igbvf", "mlx5_core", "pci-stub", "uio_pci_generic"] {
+            assert!(!is_vfio_driver(driver), "{driver}");
+        }
+        let tree = tree();
+        let function = function(&tree, "0000:81:10.0", 15, "some_new_one");
+        tree.directory(&format!("{function}/vfio-dev/vfio0"));
+        group_node(&tree, "15", 0);
+        let found = look_at(&tree);
+        assert_eq!(found.devices[0].driver.as_deref(), Some("some_new_one"));
+        // The kernel gave it no number, so there is no node of its own.
+        assert_eq!(found.devices[0].nodes, ["/dev/vfio/vfio", "/dev/vfio/15"]);
+        assert!(found.devices[0].viable);
+        assert_eq!(found.reasons(), [""; 0]);
+    }
+
+    #[test]
+    fn nodes_of_the_functions_are_offered_together_with_iommufd() {
+        let tree = tree();
+        let first = function(&tree, "0000:81:10.0", 15, "vfio-pci");
+        let second = function(&tree, "0000:81:10.1", 15, "vfio-pci");
+        own_node(&tree, &first, 3);
+        own_node(&tree, &second, 1);
+        group_node(&tree, "15", 0);
+        let without = look_at(&tree);
+        assert_eq!(without.devices[0].nodes, ["/dev/vfio/vfio", "/dev/vfio/15"]);
+        assert!(without.warnings[0].starts_with("/dev/iommu does not exist"));
+        iommufd_of(&tree);
+        let with = look_at(&tree);
+        assert_eq!(
+            with.devices[0].nodes,
+            [
+                "/dev/vfio/vfio",
+                "/dev/vfio/15",
+                "/dev/vfio/devices/vfio3",
+                "/dev/vfio/devices/vfio1",
+                "/dev/iommu"
+            ]
+        );
+        let own = with.devices[0].functions[1].1.as_ref().unwrap();
+        assert_eq!(own.path, "/dev/vfio/devices/vfio1");
+        assert_eq!(with.warnings, [""; 0]);
+    }
+
+    #[test]
+    fn a_kernel_without_group_nodes_gives_each_function_for_itself() {
+        let tree = Tree::new();
+        for (number, address) in [(0, "0000:81:10.0"), (1, "0000:81:10.1")] {
+            let function = function(&tree, address, 15, "vfio-pci");
+            own_node(&tree, &function, number);
+        }
+        iommufd_of(&tree);
+        let found = look_at(&tree);
+        assert_eq!(found.devices.len(), 2);
+        let second = &found.devices[1];
+        assert_eq!(second.nodes, ["/dev/vfio/devices/vfio1", "/dev/iommu"]);
+        assert_eq!(second.aliases, []);
+        assert_eq!(second.group_members.len(), 2);
+    }
+
+    #[test]
+    fn a_group_without_its_node_or_the_container_is_not_offered() {
+        let tree = tree();
+        function(&tree, "0000:81:10.0", 15, "vfio-pci");
+        tree.file("/sys/class/vfio/15/dev", "241:0\n");
+        let found = look_at(&tree);
+        assert!(found.devices.is_empty());
+        assert_eq!(
+            found.reasons(),
+            ["0000:81:10.0: /dev/vfio/15 does not exist, though its driver made the device"]
+        );
+        let tree = Tree::new();
+        function(&tree, "0000:81:10.0", 15, "vfio-pci");
+        group_node(&tree, "15", 0);
+        let found = look_at(&tree);
+        assert!(found.devices.is_empty());
+        assert!(found.reasons()[0].contains("/dev/vfio/vfio does not exist"));
+    }
+
+    #[test]
+    fn a_group_without_an_iommu_is_offered_by_its_own_node_with_a_warning() {
+        let tree = tree();
+        function(&tree, "0000:81:10.0", 0, "vfio-pci");
+        tree.file(&format!("{GROUPS}/0/name"), "vfio-noiommu\n");
+        group_node(&tree, "noiommu-0", 0);
+        let found = look_at(&tree);
+        assert!(found.devices[0].noiommu);
+        assert_eq!(
+            found.devices[0].nodes,
+            ["/dev/vfio/vfio", "/dev/vfio/noiommu-0"]
+        );
+        assert!(found.warnings[0].contains("CAP_SYS_RAWIO"));
+    }
+
+    #[test]
+    fn a_function_without_a_group_is_not_offered() {
+        let tree = tree();
+        let function = tree.pci("0000:81:10.0", "0x020000", 0);
+        tree.bind(&function, "vfio-pci");
+        let found = look_at(&tree);
+        assert!(found.devices.is_empty());
+        assert_eq!(found.reasons(), [format!("0000:81:10.0: {NO_GROUP}")]);
+    }
+
+    #[test]
+    fn a_physical_function_with_virtual_ones_is_offered_only_when_the_operator_says_so() {
+        let tree = tree();
+        let parent = function(&tree, "0000:81:00.0", 9, "vfio-pci");
+        let child = function(&tree, "0000:81:10.0", 15, "vfio-pci");
+        tree.link(&format!("{parent}/virtfn0"), &child);
+        tree.link(&format!("{child}/physfn"), &parent);
+        group_node(&tree, "9", 0);
+        group_node(&tree, "15", 1);
+        let shy = look_at(&tree);
+        assert_eq!(shy.devices.len(), 1);
+        assert_eq!(shy.devices[0].pci_address.to_string(), "0000:81:10.0");
+        let physical = shy.devices[0].physical_function.unwrap().to_string();
+        assert_eq!(physical, "0000:81:00.0");
+        assert_eq!(
+            shy.reasons(),
+            [
+                "0000:81:00.0: 0000:81:00.0 has 1 virtual function, which its holder could change; \
+              set offer-pf-with-vfs = true in [discover] to offer it all the same"
+            ]
+        );
+        let open = look(&tree.host(), &generous());
+        assert_eq!(open.devices.len(), 2);
+    }
+
+    #[test]
+    fn totalvfs_without_virtual_functions_makes_no_parent() {
+        let tree = tree();
+        let parent = function(&tree, "0000:81:00.0", 9, "vfio-pci");
+        let files = [("sriov_totalvfs", "8"), ("sriov_numvfs", "0")];
+        tree.files(&parent, &files);
+        group_node(&tree, "9", 0);
+        assert_eq!(look_at(&tree).devices.len(), 1);
+    }
+
+    #[test]
+    fn a_virtual_function_in_a_guest_has_no_physical_one_and_is_a_function_like_others() {
+        let tree = tree();
+        function(&tree, "0000:00:05.0", 3, "vfio-pci");
+        function(&tree, "0000:00:06.0", 4, "mlx5_core");
+        group_node(&tree, "3", 0);
+        let found = look_at(&tree);
+        assert_eq!(found.devices[0].physical_function, None);
+        assert_eq!(found.reasons(), [""; 0]);
+    }
+
+    #[test]
+    fn a_domain_of_five_digits_and_a_numa_node_that_is_not_known() {
+        let tree = tree();
+        let function = tree.pci("10000:e1:00.0", "0x010802", -1);
+        join(&tree, &function, 7);
+        tree.bind(&function, "vfio-pci");
+        group_node(&tree, "7", 0);
+        let found = look_at(&tree);
+        assert_eq!(found.devices[0].pci_address.to_string(), "10000:e1:00.0");
+        assert_eq!(found.devices[0].numa_node, None);
+    }
+
+    #[test]
+    fn a_group_that_only_the_functions_tell_of_is_judged_all_the_same() {
+        let tree = tree();
+        for (address, driver) in [("0000:81:10.0", "vfio-pci"), ("0000:81:00.1", "igb")] {
+            let function = tree.pci(address, "0x020000", 0);
+            tree.link(
+                &format!("{function}/iommu_group"),
+                "../../kernel/iommu_groups/15",
+            );
+            tree.bind(&function, driver);
+        }
+        let found = look_at(&tree);
+        assert!(!found.devices[0].viable);
+    }
+
+    #[test]
+    fn a_host_without_vfio_gives_nothing_and_no_warning() {
+        let found = look_at(&Tree::new());
+        assert!(found.devices.is_empty());
+        assert_eq!(found.warnings, [""; 0]);
+    }
+}

@@ -1,0 +1,183 @@
+//! The pieces of container edits that every class is made of.
+
+use std::path::{Path, PathBuf};
+
+use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook, Mount};
+use onload_core::config::Cdi;
+use onload_core::expect::{Expect, Expected, Numbers};
+use onload_core::hook_arguments::HookArguments;
+
+use super::Surroundings;
+use crate::discover::node::Node;
+use crate::discover::program::{Installation, Tool};
+
+/// Read and write, for nodes that a program maps and commands.
+pub(super) const READ_WRITE: &str = "rw";
+/// Read, for clocks: their writer steps the host's time.
+pub(super) const READ: &str = "r";
+
+/// Options of a file of the host in a container. Never noexec: libraries are mapped executable.
+const READ_ONLY_FILE: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
+/// Seconds that the hook may take; it needs milliseconds.
+const HOOK_TIMEOUT: i64 = 10;
+
+/// Writes container edits by the operator's configuration.
+pub(super) struct Writer<'c> {
+    pub(super) config: &'c Cdi,
+    pub(super) surroundings: Surroundings,
+}
+
+impl<'c> Writer<'c> {
+    pub(super) fn new(config: &'c Cdi, surroundings: Surroundings) -> Self {
+        Writer {
+            config,
+            surroundings,
+        }
+    }
+
+    /// A device node that is called so below /dev.
+    pub(super) fn node(&self, path: &str, permissions: &str) -> DeviceNode {
+        let below = Path::new(path)
+            .strip_prefix("/dev")
+            .unwrap_or(Path::new(path));
+        let place = |dir: &Option<PathBuf>| match dir {
+            Some(dir) => text(&dir.join(below)),
+            None => path.to_owned(),
+        };
+        let (path, host_path) = (
+            place(&self.config.container_device_dir),
+            place(&self.config.host_device_dir),
+        );
+        DeviceNode {
+            host_path: (host_path != path).then_some(host_path),
+            path,
+            permissions: Some(permissions.to_owned()),
+            ..DeviceNode::default()
+        }
+    }
+
+    /// The libraries of an installation, by every name, in every directory that a loader searches.
+    pub(super) fn libraries(&self, from: &Installation, machine: Option<u16>) -> Vec<Mount> {
+        let mut mounts = Vec::new();
+        for dir in self.container_library_dirs(from, machine) {
+            for name in &from.libraries {
+                mounts.push(read_only(&from.library_dir.join(name), &dir.join(name)));
+            }
+        }
+        mounts
+    }
+
+    /// Debian's loader searches the multiarch directory, Red Hat's /usr/lib64.
+    fn container_library_dirs(&self, from: &Installation, machine: Option<u16>) -> Vec<PathBuf> {
+        let configured = &self.config.container_library_dirs;
+        if !configured.is_empty() {
+            return configured.clone();
+        }
+        let multiarch = match machine {
+            Some(EM_X86_64) => PathBuf::from("/usr/lib/x86_64-linux-gnu"),
+            Some(EM_AARCH64) => PathBuf::from("/usr/lib/aarch64-linux-gnu"),
+            _ => from.library_dir.clone(),
+        };
+        let mut dirs = vec![multiarch, PathBuf::from("/usr/lib64")];
+        dirs.dedup();
+        dirs
+    }
+
+    /// Tools, where the configuration puts them or where the host has them.
+    pub(super) fn tools(&self, tools: &[Tool]) -> Vec<Mount> {
+        let dir = self.config.container_tool_dir.as_deref();
+        if dir.is_some_and(|dir| dir.as_os_str().is_empty()) {
+            return Vec::new();
+        }
+        let place = |tool: &Tool| match dir {
+            Some(dir) => dir.join(&tool.name),
+            None => tool.path.clone(),
+        };
+        tools
+            .iter()
+            .map(|tool| read_only(&tool.path, &place(tool)))
+            .collect()
+    }
+
+    /// The hook that raises RLIMIT_MEMLOCK and checks nodes.
+    pub(super) fn memlock_hook(&self, expect: impl Iterator<Item = Expect>) -> Option<Hook> {
+        self.hook(&HookArguments {
+            memlock: Some(self.config.memlock),
+            expect: expect.collect(),
+        })
+    }
+
+    /// The hook that checks that nodes are those of the devices they were written for, and does
+    /// nothing else.
+    pub(super) fn checking_hook(&self, expect: impl Iterator<Item = Expect>) -> Option<Hook> {
+        self.hook(&HookArguments {
+            memlock: None,
+            expect: expect.collect(),
+        })
+    }
+
+    /// None where its binary is missing, since an engine would then refuse every container.
+    fn hook(&self, arguments: &HookArguments) -> Option<Hook> {
+        // A hook without arguments would read the container's annotations.
+        if !self.surroundings.hook || arguments.is_empty() {
+            return None;
+        }
+        let mut args = vec!["onload-hook".to_owned(), "createRuntime".to_owned()];
+        args.extend(arguments.to_args());
+        Some(Hook {
+            hook_name: "createRuntime".to_owned(),
+            path: text(&self.config.hook_path),
+            args,
+            // Without an environment of its own a hook may be run with the container's: NVIDIA's
+            // CVE-2025-23266 was an image's LD_PRELOAD in such a hook.
+            env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
+            timeout: Some(HOOK_TIMEOUT),
+        })
+    }
+
+    /// What the hook is to expect of a node: the device behind it, and the number that it has now. An engine that lives long looks at a node again only when the specification's bytes
+    /// change, so the number has to stand in them.
+    pub(super) fn expectation(&self, node: &Node, device: Expected) -> Expect {
+        Expect {
+            node: self.node(&node.path, READ).path,
+            device,
+            written: Some(Numbers {
+                major: node.major,
+                minor: node.minor,
+            }),
+        }
+    }
+
+    /// The same for a node that its driver has once for the whole host.
+    pub(super) fn driver_expectation(&self, node: &Node) -> Option<Expect> {
+        let name = node.path.rsplit('/').next().unwrap_or_default();
+        Some(self.expectation(node, Expected::driver_node(name)?))
+    }
+}
+
+/// `e_machine` of x86-64 and of AArch64 (System V gABI, chapter 4).
+const EM_X86_64: u16 = 62;
+const EM_AARCH64: u16 = 183;
+
+/// A file or directory of the host, read-only in the container.
+pub(super) fn read_only(host: &Path, container: &Path) -> Mount {
+    Mount {
+        host_path: text(host),
+        container_path: text(container),
+        options: READ_ONLY_FILE.map(str::to_owned).to_vec(),
+        ..Mount::default()
+    }
+}
+
+/// Edits of nodes alone.
+pub(super) fn nodes_only(device_nodes: Vec<DeviceNode>) -> ContainerEdits {
+    ContainerEdits {
+        device_nodes,
+        ..ContainerEdits::default()
+    }
+}
+
+/// Paths of ours come from names that were read as text.
+pub(super) fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

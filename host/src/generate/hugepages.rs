@@ -1,0 +1,39 @@
+//! The class hugepages: a fresh hugetlbfs of one page size.
+
+use onload_cdi::spec::{ContainerEdits, Mount};
+
+use super::edits::{Writer, text};
+use super::{Entry, Offer};
+use crate::discover::hugepages::Hugepages;
+use crate::discover::inventory::Inventory;
+
+pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
+    let sizes = inventory.hugepages.iter();
+    Offer {
+        devices: sizes.map(|size| entry(size, writer)).collect(),
+        ..Offer::default()
+    }
+}
+
+fn entry(size: &Hugepages, writer: &Writer<'_>) -> Entry {
+    let place = writer
+        .config
+        .hugepages_dir
+        .join(format!("hugepages-{}", size.name));
+    // The kernel takes sizes in the units of memparse(): 2M, 1G.
+    let page_size = format!("pagesize={}", size.name.trim_end_matches('i'));
+    let mount = Mount {
+        host_path: "hugetlbfs".to_owned(),
+        container_path: text(&place),
+        type_: Some("hugetlbfs".to_owned()),
+        // Without a mode it belongs to root alone, and a container of another user cannot use it.
+        options: ["nosuid", "nodev", &page_size, "mode=1777"]
+            .map(str::to_owned)
+            .to_vec(),
+    };
+    let edits = ContainerEdits {
+        mounts: vec![mount],
+        ..ContainerEdits::default()
+    };
+    (size.name.clone(), edits)
+}

@@ -1,0 +1,188 @@
+//! Generation: what was discovered becomes CDI specifications, one a class, by pure functions.
+
+mod clock;
+mod edits;
+mod hugepages;
+mod onload;
+mod profile;
+mod rdma;
+mod variable;
+mod vfio;
+mod zf;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use onload_cdi::name::{DeviceName, NameError};
+use onload_cdi::spec::{ContainerEdits, Device, Spec};
+use onload_cdi::validate::{Problem, validate};
+use onload_cdi::version;
+use onload_core::class::Class;
+use onload_core::config::{Cdi, Preload};
+
+use crate::discover::inventory::Inventory;
+use edits::Writer;
+use variable::Variables;
+
+pub use onload_core::onload::PRELOAD_FILE;
+/// The directory of the socket of Onload's controller of shared queues.
+pub const ONLOAD_SOCKET_DIR: &str = "/run/onload";
+
+/// What of the host matters beside its devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Surroundings {
+    /// The hook's binary is where the configuration says.
+    pub hook: bool,
+    /// [`PRELOAD_FILE`] is there.
+    pub preload_file: bool,
+    /// [`ONLOAD_SOCKET_DIR`] is there.
+    pub onload_socket: bool,
+}
+
+/// The specifications of a host by class; a class without devices has none.
+pub type Specs = BTreeMap<Class, Spec>;
+
+/// Why there are no specifications.
+#[derive(Debug, thiserror::Error)]
+pub enum GenerateError {
+    /// The preload is to be a mounted file, which the host lacks.
+    #[error("writing CDI specifications with preload = \"file\": {} is missing; install the package that brings it, or set preload = \"env\"", .0.display())]
+    NoPreloadFile(PathBuf),
+    /// A device's name is not one.
+    #[error("naming CDI devices: {0}")]
+    Name(#[from] NameError),
+    /// What came out is not valid: a fault of this program.
+    #[error("writing the CDI specification of {kind}: {}", .problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Invalid {
+        /// Its kind.
+        kind: String,
+        /// What is wrong with it.
+        problems: Vec<Problem>,
+    },
+}
+
+/// A device with its edits, before it is given its variable.
+type Entry = (String, ContainerEdits);
+
+/// The devices of one class.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Offer {
+    /// What all of them share.
+    common: ContainerEdits,
+    /// Each by its name; `loopback` is among them where the class has it.
+    devices: Vec<Entry>,
+    /// Edits of the device `all` beyond the variables of its members; none where there is no such.
+    all: Option<ContainerEdits>,
+}
+
+/// Writes the specifications of everything that is offered.
+///
+/// # Errors
+/// [`GenerateError`].
+pub fn generate(
+    inventory: &Inventory,
+    config: &Cdi,
+    surroundings: Surroundings,
+) -> Result<Specs, GenerateError> {
+    let wants_file = config.preload == Preload::File && onload::is_offered(inventory);
+    if wants_file && !surroundings.preload_file {
+        return Err(GenerateError::NoPreloadFile(PathBuf::from(PRELOAD_FILE)));
+    }
+    let writer = Writer::new(config, surroundings);
+    let offers: BTreeMap<Class, Offer> = Class::ALL
+        .into_iter()
+        .filter_map(|class| Some((class, offer(class, inventory, &writer)?)))
+        .collect();
+    let names = offers.iter().flat_map(|(class, offer)| {
+        let devices = offer.devices.iter();
+        devices.map(|(name, _)| (*class, name.as_str()))
+    });
+    let variables = Variables::of(names);
+    offers
+        .into_iter()
+        .map(|(class, offer)| Ok((class, specification(class, offer, &variables)?)))
+        .collect()
+}
+
+fn offer(class: Class, inventory: &Inventory, writer: &Writer<'_>) -> Option<Offer> {
+    let offer = match class {
+        Class::Nic | Class::NicPlain | Class::NicNodes => onload::offer(class, inventory, writer),
+        Class::Zf => zf::offer(inventory, writer),
+        Class::Profile => profile::offer(inventory),
+        Class::Rdma => rdma::offer(inventory, writer),
+        Class::Vfio => vfio::offer(inventory, writer),
+        Class::Hugepages => hugepages::offer(inventory, writer),
+        Class::Ptp => clock::offer(class, &inventory.ptp, writer),
+        Class::Pps => clock::offer(class, &inventory.pps, writer),
+    };
+    (!offer.devices.is_empty()).then_some(offer)
+}
+
+fn specification(class: Class, offer: Offer, variables: &Variables) -> Result<Spec, GenerateError> {
+    let mut devices = BTreeMap::new();
+    let mut members = Vec::new();
+    for (name, mut edits) in offer.devices {
+        let variable = variables.assignment(class, &name);
+        if name != onload::LOOPBACK {
+            members.push(variable.clone());
+        }
+        edits.env.insert(0, variable);
+        devices.insert(DeviceName::try_from(name.as_str())?, edits);
+    }
+    members.sort();
+    if let Some(mut all) = offer.all.filter(|_| !members.is_empty()) {
+        all.env.splice(0..0, members);
+        devices.insert(DeviceName::try_from("all")?, all);
+    }
+    let device = |(name, container_edits): (DeviceName, ContainerEdits)| Device {
+        name: name.to_string(),
+        container_edits,
+        ..Device::default()
+    };
+    let mut spec = Spec {
+        kind: class.kind(),
+        container_edits: offer.common,
+        devices: devices.into_iter().map(device).collect(),
+        ..Spec::default()
+    };
+    spec.cdi_version = version::minimum(&spec).version.to_string();
+    validate(&spec).map_err(|problems| GenerateError::Invalid {
+        kind: class.kind(),
+        problems,
+    })?;
+    Ok(spec)
+}
+
+/// What the operator should know about these specifications.
+#[must_use]
+pub fn warnings(specs: &Specs, config: &Cdi, surroundings: Surroundings) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let has_nodes = |spec: &Spec| {
+        let edits = spec.devices.iter().map(|device| &device.container_edits);
+        let mut edits = edits.chain([&spec.container_edits]);
+        edits.any(|edits| !edits.device_nodes.is_empty())
+    };
+    if !surroundings.hook && specs.values().any(has_nodes) {
+        let locks = specs.contains_key(&Class::Rdma) || specs.contains_key(&Class::Vfio);
+        warnings.push(format!(
+            "the hook {} is not there, so device nodes are not checked when a container starts: an engine that keeps old numbers gives it another driver's device{}",
+            config.hook_path.display(),
+            if locks {
+                ", and containers with RDMA and vfio devices keep their RLIMIT_MEMLOCK"
+            } else {
+                ""
+            }
+        ));
+    }
+    if specs.contains_key(&Class::Nic) && config.preload == Preload::File {
+        warnings.push(
+            "with preload = \"file\" every process of a container sizes its descriptor table by its hard limit, and under docker's own limit of 1073741816 it dies: set \"default-ulimits\": {\"nofile\": {\"Name\": \"nofile\", \"Soft\": 1048576, \"Hard\": 1048576}} in /etc/docker/daemon.json".to_owned(),
+        );
+    }
+    if config.onload_socket && !surroundings.onload_socket && specs.contains_key(&Class::Nic) {
+        warnings.push(format!(
+            "[cdi] onload-socket is on, but {ONLOAD_SOCKET_DIR} is not there: it is not mounted"
+        ));
+    }
+    warnings
+}

@@ -1,0 +1,106 @@
+//! The classes nic, nic-plain and nic-nodes: Onload for each accelerated interface.
+
+use std::path::Path;
+
+use onload_cdi::spec::{ContainerEdits, Mount};
+use onload_core::class::Class;
+use onload_core::config::Preload;
+use onload_core::onload::LIBRARY;
+
+use super::edits::{READ_WRITE, Writer, nodes_only, read_only, text};
+use super::{ONLOAD_SOCKET_DIR, Offer, PRELOAD_FILE};
+use crate::discover::inventory::Inventory;
+use crate::discover::node::Node;
+use crate::discover::onload::Onload;
+
+/// Onload without an interface: loopback, pipes and epoll are accelerated all the same.
+pub(super) const LOOPBACK: &str = "loopback";
+
+/// Whether the host offers Onload.
+pub(super) fn is_offered(inventory: &Inventory) -> bool {
+    offered(inventory).is_some()
+}
+
+fn offered(inventory: &Inventory) -> Option<&Onload> {
+    inventory
+        .onload
+        .as_ref()
+        .filter(|onload| onload.obstacle.is_none())
+}
+
+pub(super) fn offer(class: Class, inventory: &Inventory, writer: &Writer<'_>) -> Offer {
+    let Some(onload) = offered(inventory) else {
+        return Offer::default();
+    };
+    let mut devices = vec![(LOOPBACK.to_owned(), ContainerEdits::default())];
+    let nics = inventory.nics.iter();
+    devices.extend(nics.map(|nic| (nic.device.clone(), ContainerEdits::default())));
+    Offer {
+        common: common(class, onload, writer),
+        devices,
+        all: Some(ContainerEdits::default()),
+    }
+}
+
+/// The nodes of Onload's drivers, which all devices of a class share, and the hook that checks them.
+pub(super) fn driver_nodes(nodes: &[Node], writer: &Writer<'_>) -> ContainerEdits {
+    let expectations = nodes
+        .iter()
+        .filter_map(|node| writer.driver_expectation(node));
+    let given = nodes.iter().map(|node| writer.node(&node.path, READ_WRITE));
+    ContainerEdits {
+        hooks: writer.checking_hook(expectations).into_iter().collect(),
+        ..nodes_only(given.collect())
+    }
+}
+
+fn common(class: Class, onload: &Onload, writer: &Writer<'_>) -> ContainerEdits {
+    let mut edits = driver_nodes(&onload.nodes, writer);
+    if class != Class::NicNodes {
+        edits.mounts = user_space(onload, writer);
+        // Unset, libonload.so sizes a table by the hard limit of open files, and docker's is 2^30.
+        edits.env = vec![format!("EF_FDTABLE_SIZE={}", writer.config.fdtable_size)];
+    }
+    if class == Class::Nic {
+        match writer.config.preload {
+            Preload::Env => edits.env.push(format!("LD_PRELOAD={LIBRARY}")),
+            Preload::File => {
+                let preload = Path::new("/etc/ld.so.preload");
+                edits
+                    .mounts
+                    .push(read_only(Path::new(PRELOAD_FILE), preload));
+            }
+            Preload::Off => {}
+        }
+    }
+    edits
+}
+
+fn user_space(onload: &Onload, writer: &Writer<'_>) -> Vec<Mount> {
+    let installation = onload.installation.iter();
+    let libraries = installation.flat_map(|from| writer.libraries(from, onload.machine));
+    let mut mounts: Vec<Mount> = libraries.collect();
+    mounts.extend(writer.tools(&onload.tools));
+    mounts.extend(profiles(onload, writer));
+    if writer.config.onload_socket && writer.surroundings.onload_socket {
+        mounts.push(Mount {
+            host_path: ONLOAD_SOCKET_DIR.to_owned(),
+            container_path: ONLOAD_SOCKET_DIR.to_owned(),
+            options: ["rw", "nosuid", "nodev", "noexec", "bind"]
+                .map(str::to_owned)
+                .to_vec(),
+            ..Mount::default()
+        });
+    }
+    mounts
+}
+
+/// The directory of the profiles, which the script `onload` reads.
+fn profiles(onload: &Onload, writer: &Writer<'_>) -> Option<Mount> {
+    let dir = onload.profile_dir.as_deref()?;
+    match writer.config.container_profile_dir.as_deref() {
+        Some(place) if place.as_os_str().is_empty() => None,
+        Some(place) => Some(read_only(dir, place)),
+        None => Some(read_only(dir, Path::new(&text(dir)))),
+    }
+}

@@ -1,0 +1,63 @@
+//! The class rdma: the nodes of each RDMA device, and the right to lock memory.
+
+use onload_cdi::spec::{ContainerEdits, DeviceNode};
+use onload_core::expect::{Expect, Expected};
+
+use super::edits::{READ_WRITE, Writer, nodes_only};
+use super::{Entry, Offer};
+use crate::discover::inventory::Inventory;
+use crate::discover::node::Node;
+use crate::discover::rdma::RdmaDevice;
+
+pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
+    let devices = &inventory.rdma;
+    let manager = devices
+        .iter()
+        .find_map(|device| device.connection_manager.as_ref());
+    let common = manager.map(|node| writer.node(&node.path, READ_WRITE));
+    Offer {
+        common: nodes_only(common.into_iter().collect()),
+        devices: devices.iter().map(|device| entry(device, writer)).collect(),
+        all: Some(edits(devices, writer)),
+    }
+}
+
+fn entry(device: &RdmaDevice, writer: &Writer<'_>) -> Entry {
+    (
+        device.device.clone(),
+        edits(std::slice::from_ref(device), writer),
+    )
+}
+
+fn edits(devices: &[RdmaDevice], writer: &Writer<'_>) -> ContainerEdits {
+    let nodes: Vec<DeviceNode> = devices
+        .iter()
+        .flat_map(own_nodes)
+        .map(|node| writer.node(&node.path, READ_WRITE))
+        .collect();
+    // In the hook of the devices, though its node is in what they share: one hook a container.
+    let manager = devices
+        .iter()
+        .find_map(|device| device.connection_manager.as_ref());
+    let expectations = devices
+        .iter()
+        .flat_map(|device| own_nodes(device).map(|node| expectation(node, device, writer)))
+        .chain(manager.and_then(|node| writer.driver_expectation(node)));
+    ContainerEdits {
+        hooks: writer.memlock_hook(expectations).into_iter().collect(),
+        ..nodes_only(nodes)
+    }
+}
+
+/// The nodes that are the device's alone.
+fn own_nodes(device: &RdmaDevice) -> impl Iterator<Item = &Node> {
+    device.verbs.iter().chain(&device.umad).chain(&device.issm)
+}
+
+fn expectation(node: &Node, device: &RdmaDevice, writer: &Writer<'_>) -> Expect {
+    let expected = Expected::Rdma {
+        ibdev: device.name.clone(),
+        pci: device.pci_address,
+    };
+    writer.expectation(node, expected)
+}

@@ -1,0 +1,96 @@
+//! The environment variables that tell a task what it got: `ONLOAD_CTK_<CLASS>_<NAME>=<name>`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onload_core::class::Class;
+use sha2::{Digest, Sha256};
+
+/// The variables of a host's devices; two devices never share one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Variables {
+    /// The names that more than one device would have.
+    shared: BTreeSet<String>,
+}
+
+impl Variables {
+    /// The variables of the devices of a host; `all` needs none, it has those of its members.
+    pub(super) fn of<'n>(devices: impl Iterator<Item = (Class, &'n str)>) -> Self {
+        let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+        for (class, name) in devices {
+            *seen.entry(plain(class, name)).or_default() += 1;
+        }
+        let shared = seen.into_iter().filter(|(_, count)| *count > 1);
+        Variables {
+            shared: shared.map(|(variable, _)| variable).collect(),
+        }
+    }
+
+    /// `VARIABLE=name`.
+    pub(super) fn assignment(&self, class: Class, name: &str) -> String {
+        let plain = plain(class, name);
+        if !self.shared.contains(&plain) {
+            return format!("{plain}={name}");
+        }
+        let digest = Sha256::digest(format!("{class}={name}"));
+        let start: String = digest
+            .iter()
+            .take(4)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        format!("{plain}_{start}={name}")
+    }
+}
+
+fn plain(class: Class, name: &str) -> String {
+    let text = format!("ONLOAD_CTK_{class}_{name}").to_uppercase();
+    let legal = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit();
+    text.chars()
+        .map(|c| if legal(c) { c } else { '_' })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_has_its_class_and_name_in_capitals() {
+        let variables = Variables::default();
+        let assignment = |class, name| variables.assignment(class, name);
+        assert_eq!(assignment(Class::Nic, "ens1"), "ONLOAD_CTK_NIC_ENS1=ens1");
+        assert_eq!(
+            assignment(Class::Vfio, "0000:81:10.0"),
+            "ONLOAD_CTK_VFIO_0000_81_10_0=0000:81:10.0"
+        );
+        assert_eq!(
+            assignment(Class::NicPlain, "a-b"),
+            "ONLOAD_CTK_NIC_PLAIN_A_B=a-b"
+        );
+    }
+
+    #[test]
+    fn names_that_would_share_a_variable_all_get_a_digest() {
+        let devices = [(Class::Nic, "a.b"), (Class::Nic, "a-b"), (Class::Nic, "c")];
+        let variables = Variables::of(devices.into_iter());
+        // printf nic=a.b | sha256sum
+        assert_eq!(
+            variables.assignment(Class::Nic, "a.b"),
+            "ONLOAD_CTK_NIC_A_B_5d249e02=a.b"
+        );
+        assert_eq!(
+            variables.assignment(Class::Nic, "a-b"),
+            "ONLOAD_CTK_NIC_A_B_43bb458a=a-b"
+        );
+        assert_eq!(variables.assignment(Class::Nic, "c"), "ONLOAD_CTK_NIC_C=c");
+    }
+
+    #[test]
+    fn classes_collide_too() {
+        let devices = [(Class::Nic, "plain-x"), (Class::NicPlain, "x")];
+        let variables = Variables::of(devices.into_iter());
+        let first = variables.assignment(Class::Nic, "plain-x");
+        let second = variables.assignment(Class::NicPlain, "x");
+        let name = |assignment: &str| assignment.split('=').next().unwrap().to_owned();
+        assert_ne!(name(&first), name(&second));
+    }
+}

@@ -1,0 +1,79 @@
+//! The class vfio: the PCI functions of a viable IOMMU group, and the right to lock memory.
+
+use onload_cdi::spec::{ContainerEdits, DeviceNode};
+use onload_core::expect::{Expect, Expected};
+
+use super::edits::{READ_WRITE, Writer, nodes_only};
+use super::{Entry, Offer};
+use crate::discover::inventory::Inventory;
+use crate::discover::vfio::VfioDevice;
+
+pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
+    let devices: Vec<&VfioDevice> = inventory
+        .vfio
+        .iter()
+        .filter(|device| device.viable)
+        .collect();
+    // What every device has of the nodes that are one for the whole host.
+    let first = devices.iter().take(1);
+    let shared: Vec<&str> = first
+        .flat_map(|device| &device.shared_nodes)
+        .map(|node| node.path.as_str())
+        .filter(|path| devices.iter().all(|device| has(device, path)))
+        .collect();
+    let common = shared
+        .iter()
+        .map(|path| writer.node(path, READ_WRITE))
+        .collect();
+    Offer {
+        common: nodes_only(common),
+        devices: devices
+            .iter()
+            .map(|device| entry(device, &shared, writer))
+            .collect(),
+        all: None,
+    }
+}
+
+fn has(device: &VfioDevice, path: &str) -> bool {
+    device.nodes.iter().any(|node| node == path)
+}
+
+fn entry(device: &VfioDevice, shared: &[&str], writer: &Writer<'_>) -> Entry {
+    let own = device
+        .nodes
+        .iter()
+        .filter(|path| !shared.contains(&path.as_str()));
+    let nodes: Vec<DeviceNode> = own.map(|path| writer.node(path, READ_WRITE)).collect();
+    let edits = ContainerEdits {
+        hooks: writer
+            .memlock_hook(expectations(device, writer))
+            .into_iter()
+            .collect(),
+        ..nodes_only(nodes)
+    };
+    (device.pci_address.to_string(), edits)
+}
+
+/// Every function on the node of the group, each on its own node, and the nodes of the host.
+fn expectations<'d>(
+    device: &'d VfioDevice,
+    writer: &'d Writer<'_>,
+) -> impl Iterator<Item = Expect> + 'd {
+    let group = device.group_node.iter().flat_map(move |node| {
+        device
+            .functions
+            .iter()
+            .map(move |(address, _)| (node, address))
+    });
+    let own = device
+        .functions
+        .iter()
+        .filter_map(|(address, node)| Some((node.as_ref()?, address)));
+    let functions = group.chain(own);
+    let functions =
+        functions.map(|(node, pci)| writer.expectation(node, Expected::Vfio { pci: *pci }));
+    let shared = device.shared_nodes.iter();
+    let shared = shared.filter_map(|node| writer.driver_expectation(node));
+    functions.chain(shared)
+}

@@ -1,0 +1,25 @@
+//! The class zf: TCPDirect for each interface that it works on.
+
+use onload_cdi::spec::ContainerEdits;
+
+use super::edits::Writer;
+use super::{Offer, onload};
+use crate::discover::inventory::Inventory;
+use crate::discover::tcpdirect;
+
+pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
+    let Some(tcpdirect) = &inventory.tcpdirect else {
+        return Offer::default();
+    };
+    // TCPDirect opens /dev/onload too, for its control plane and shared memory.
+    let mut common = onload::driver_nodes(&tcpdirect.nodes, writer);
+    common.mounts = writer.libraries(&tcpdirect.installation, tcpdirect.machine);
+    common.mounts.extend(writer.tools(&tcpdirect.tools));
+    Offer {
+        common,
+        devices: tcpdirect::interfaces(&inventory.nics)
+            .map(|nic| (nic.device.clone(), ContainerEdits::default()))
+            .collect(),
+        all: Some(ContainerEdits::default()),
+    }
+}

@@ -1,0 +1,856 @@
+//! The one place that looks at the host: files, links and device nodes below a root directory, so
+//! that a captured tree is a host like the running one.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use onload_core::fs::open::open_in_root;
+use onload_core::mountinfo::each_line;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+mod entry;
+pub mod recording;
+
+pub use entry::{DeviceKind, DeviceNode, EntryKind};
+use recording::{Recording, Seen};
+
+/// Bytes of a sysfs attribute: the kernel hands out a page at most (`Documentation/filesystems/sysfs.rst`).
+pub const ATTRIBUTE_LIMIT: u64 = 4096;
+/// Bytes of a larger text such as a profile, and of what is kept of a table.
+pub const TEXT_LIMIT: u64 = 4 * 1024 * 1024;
+
+/// Name of the file that lists a captured host's device nodes, which archives do not carry.
+pub const DEVICE_TABLE: &str = "dev.table";
+
+/// A host, seen from its root directory.
+///
+/// Paths are absolute paths of that host. Symbolic links, absolute ones too, are followed inside
+/// the root and never lead out of it (openat2(2), `RESOLVE_IN_ROOT`).
+#[derive(Debug)]
+pub struct Host {
+    root: PathBuf,
+    directory: OwnedFd,
+    /// The running host itself.
+    running: bool,
+    table: BTreeMap<PathBuf, DeviceNode>,
+    recording: Option<Recording>,
+}
+
+/// The names in a directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The names, sorted.
+    pub names: Vec<String>,
+    /// The names that are not UTF-8.
+    pub not_text: Vec<OsString>,
+}
+
+/// Why something of the host could not be read. That it is not there is no error.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The root directory cannot be opened.
+    #[error("opening host root {}: {source}", .path.display())]
+    OpenRoot {
+        /// The root directory.
+        path: PathBuf,
+        /// What the system says.
+        source: Errno,
+    },
+    /// A file, directory or link cannot be read.
+    #[error("reading {}: {source}", .path.display())]
+    Read {
+        /// Where it is.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A directory cannot be made.
+    #[error("making directory {}: {source}", .path.display())]
+    MakeDirectory {
+        /// Where it should be.
+        path: PathBuf,
+        /// What the system says.
+        source: Errno,
+    },
+    /// A file is longer than anything that belongs there.
+    #[error("reading {}: longer than {limit} bytes", .path.display())]
+    TooLong {
+        /// Where it is.
+        path: PathBuf,
+        /// The longest that is read, in bytes.
+        limit: u64,
+    },
+    /// A file is not text.
+    #[error("reading {}: not UTF-8 text", .path.display())]
+    NotText {
+        /// Where it is.
+        path: PathBuf,
+    },
+    /// A captured host's table of device nodes has a line that is not understood.
+    #[error("reading {}: line {line}: expected \"path type major minor mode uid gid\"", .path.display())]
+    DeviceTable {
+        /// Where the table is.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+}
+
+impl Host {
+    /// Opens the host whose root directory that is; a file `dev.table` there lists its nodes.
+    ///
+    /// # Errors
+    /// The directory cannot be opened, or its table of device nodes is not understood.
+    pub fn open(root: &Path) -> Result<Host, HostError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory =
+            rustix::fs::open(root, flags, Mode::empty()).map_err(|source| HostError::OpenRoot {
+                path: root.to_owned(),
+                source,
+            })?;
+        let running = root == Path::new("/");
+        let mut host = Host {
+            root: root.to_owned(),
+            directory,
+            running,
+            table: BTreeMap::new(),
+            recording: None,
+        };
+        if !running && let Some(text) = host.text(Path::new(DEVICE_TABLE))? {
+            host.table = parse_device_table(&text).map_err(|line| HostError::DeviceTable {
+                path: root.join(DEVICE_TABLE),
+                line,
+            })?;
+        }
+        Ok(host)
+    }
+
+    /// Notes from now on what is looked at.
+    pub fn start_recording(&mut self) {
+        self.recording = Some(Recording::default());
+    }
+
+    /// Stops noting; what was looked at since [`Host::start_recording`], sorted.
+    #[must_use]
+    pub fn stop_recording(&mut self) -> BTreeMap<PathBuf, Seen> {
+        let recording = self.recording.take();
+        recording.map(Recording::into_seen).unwrap_or_default()
+    }
+
+    fn note(&self, path: &Path, add: impl FnOnce(&mut Seen)) {
+        if let Some(recording) = &self.recording {
+            recording.note(path, add);
+        }
+    }
+
+    /// Whether this is the running host and not a directory that holds one.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.running
+    }
+
+    /// The path below the root directory, for messages and for writing.
+    #[must_use]
+    pub fn outside_path(&self, path: &Path) -> PathBuf {
+        if self.running {
+            path.to_owned()
+        } else {
+            self.root.join(relative(path))
+        }
+    }
+
+    /// A sysfs attribute without the white space around it; none when it is not there or when the
+    /// kernel has no value for it (reading `speed` of a link that is down gives EINVAL).
+    ///
+    /// # Errors
+    /// It is there but unreadable, longer than a page, or not text.
+    pub fn attribute(&self, path: &Path) -> Result<Option<String>, HostError> {
+        let bytes = self.bytes(path, ATTRIBUTE_LIMIT)?;
+        let text = bytes.map(|bytes| self.utf8(path, bytes)).transpose()?;
+        Ok(text.map(|text| text.trim().to_owned()))
+    }
+
+    /// A text file; none when it is not there.
+    ///
+    /// # Errors
+    /// It is there but unreadable, longer than [`TEXT_LIMIT`], or not text.
+    pub fn text(&self, path: &Path) -> Result<Option<String>, HostError> {
+        let bytes = self.bytes(path, TEXT_LIMIT)?;
+        bytes.map(|bytes| self.utf8(path, bytes)).transpose()
+    }
+
+    /// The content of a file; none when it is not there.
+    ///
+    /// # Errors
+    /// It is there but unreadable, or longer than `limit` bytes.
+    pub fn bytes(&self, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
+        let Some(file) = self.open_file(path)? else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        let read = file.take(limit + 1).read_to_end(&mut bytes);
+        if read.as_ref().err().is_none_or(has_no_value) {
+            self.note_content(path, limit, &bytes);
+        }
+        match read {
+            Ok(read) if read as u64 > limit => Err(HostError::TooLong {
+                path: self.outside_path(path),
+                limit,
+            }),
+            Ok(_) => Ok(Some(bytes)),
+            Err(error) if has_no_value(&error) => Ok(None),
+            Err(source) => Err(HostError::Read {
+                path: self.outside_path(path),
+                source,
+            }),
+        }
+    }
+
+    /// Those lines of a table of the kernel that are wanted, as bytes: names in it are whatever somebody
+    /// chose, and it may be longer than anything else that is read. None when it is not there.
+    ///
+    /// # Errors
+    /// It is there but unreadable, or more than [`TEXT_LIMIT`] would be kept: none is cut.
+    pub fn lines(
+        &self,
+        path: &Path,
+        wanted: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Option<Vec<u8>>, HostError> {
+        let Some(file) = self.open_file(path)? else {
+            return Ok(None);
+        };
+        let mut kept = Vec::new();
+        let read = each_line(file, &mut |line| {
+            if wanted(line) {
+                kept.extend_from_slice(line);
+                kept.push(b'\n');
+            }
+            if kept.len() as u64 > TEXT_LIMIT {
+                return Err(std::io::ErrorKind::FileTooLarge.into());
+            }
+            Ok(())
+        });
+        match read {
+            Ok(()) => {
+                self.note(path, |seen| seen.content = Some(kept.clone()));
+                Ok(Some(kept))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => {
+                Err(HostError::TooLong {
+                    path: self.outside_path(path),
+                    limit: TEXT_LIMIT,
+                })
+            }
+            Err(source) => Err(HostError::Read {
+                path: self.outside_path(path),
+                source,
+            }),
+        }
+    }
+
+    /// Texts are kept; what may be longer is a library.
+    fn note_content(&self, path: &Path, limit: u64, bytes: &[u8]) {
+        self.note(path, |seen| {
+            match (limit > TEXT_LIMIT, bytes.len() as u64 > limit) {
+                (true, _) => seen.opened = true,
+                // That it is too long is all that its reader learns.
+                (false, true) => seen.content = Some(vec![b' '; bytes.len()]),
+                (false, false) => seen.content = Some(bytes.to_vec()),
+            }
+        });
+    }
+
+    /// Opens a file for reading; none when it is not there. A pipe is opened without waiting.
+    ///
+    /// # Errors
+    /// It is there but cannot be opened.
+    pub fn file(&self, path: &Path) -> Result<Option<File>, HostError> {
+        let file = self.open_file(path)?;
+        if file.is_some() {
+            self.note(path, |seen| seen.opened = true);
+        }
+        Ok(file)
+    }
+
+    fn open_file(&self, path: &Path) -> Result<Option<File>, HostError> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        Ok(self.open_at(path, flags)?.map(File::from))
+    }
+
+    /// The names in a directory; empty when it is not there.
+    ///
+    /// # Errors
+    /// It is there but is no directory or cannot be read.
+    pub fn list(&self, path: &Path) -> Result<Listing, HostError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Some(directory) = self.open_at(path, flags)? else {
+            return Ok(Listing::default());
+        };
+        let mut listing = Listing::default();
+        let entries =
+            rustix::fs::Dir::new(directory).map_err(|error| self.read_error(path, error))?;
+        for entry in entries {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(Errno::NOENT | Errno::NODEV) => break,
+                Err(error) => return Err(self.read_error(path, error)),
+            };
+            match entry.file_name().to_bytes() {
+                b"." | b".." => {}
+                bytes => match std::str::from_utf8(bytes) {
+                    Ok(name) => listing.names.push(name.to_owned()),
+                    Err(_) => listing.not_text.push(os_string(bytes)),
+                },
+            }
+        }
+        listing.names.sort();
+        listing.not_text.sort();
+        self.note(path, |seen| {
+            seen.entry = Some(EntryKind::Directory);
+            seen.names.clone_from(&listing.names);
+        });
+        Ok(listing)
+    }
+
+    /// Opens a directory; none when it is not there.
+    ///
+    /// # Errors
+    /// It is there but is no directory or cannot be opened.
+    pub fn directory(&self, path: &Path) -> Result<Option<OwnedFd>, HostError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        self.open_at(path, flags)
+    }
+
+    /// Opens a directory, and makes it and those above it where they are missing (mode 0755).
+    ///
+    /// # Errors
+    /// One of them cannot be made, or is no directory.
+    pub fn create_directory(&self, path: &Path) -> Result<OwnedFd, HostError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut place = PathBuf::from("/");
+        for part in relative(path).components() {
+            let parent = place.clone();
+            place.push(part);
+            // A directory may stand behind a link that leads to nothing yet: /var/run to /run.
+            if self.open_at(&place, flags)?.is_none() {
+                let target = self.link(&place)?.map(|link| parent.join(link));
+                self.make_directory(target.as_deref().unwrap_or(&place))?;
+            }
+        }
+        let opened = self.open_at(&place, flags)?;
+        opened.ok_or_else(|| self.read_error(path, Errno::NOENT))
+    }
+
+    fn make_directory(&self, path: &Path) -> Result<(), HostError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        let name = path.file_name().unwrap_or_default();
+        let parent = self.open_at(parent, flags)?;
+        let parent = parent.ok_or_else(|| self.read_error(path, Errno::NOENT))?;
+        match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(source) => Err(HostError::MakeDirectory {
+                path: self.outside_path(path),
+                source,
+            }),
+        }
+    }
+
+    /// The last component of what a symbolic link says, as sysfs names a driver or a group; none
+    /// when there is no such link.
+    ///
+    /// # Errors
+    /// It is there but cannot be read.
+    pub fn link_name(&self, path: &Path) -> Result<Option<String>, HostError> {
+        let target = self.link(path)?;
+        let name = target.as_deref().and_then(Path::file_name);
+        name.map(|name| {
+            let name = name.to_str().map(str::to_owned);
+            name.ok_or_else(|| HostError::NotText {
+                path: self.outside_path(path),
+            })
+        })
+        .transpose()
+    }
+
+    /// What a symbolic link says; none when there is no such link.
+    ///
+    /// # Errors
+    /// It is there but cannot be read.
+    pub fn link(&self, path: &Path) -> Result<Option<PathBuf>, HostError> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Some(link) = self.open_at(path, flags)? else {
+            return Ok(None);
+        };
+        match rustix::fs::readlinkat(&link, "", Vec::new()) {
+            Ok(target) => {
+                self.note(path, |_| {});
+                Ok(Some(PathBuf::from(os_string(target.as_bytes()))))
+            }
+            // The descriptor is no link.
+            Err(Errno::NOENT | Errno::INVAL) => Ok(None),
+            Err(error) => Err(self.read_error(path, error)),
+        }
+    }
+
+    /// Where a path leads when every symbolic link on it is followed; none when that is nowhere.
+    ///
+    /// # Errors
+    /// The links form a loop, or a directory on the way cannot be searched.
+    pub fn resolve(&self, path: &Path) -> Result<Option<PathBuf>, HostError> {
+        let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
+            return Ok(None);
+        };
+        let inside = self
+            .path_of(&found)
+            .map_err(|error| self.read_error(path, error))?;
+        if self.recording.is_some() {
+            self.note_entry(path, self.kind_of(path, &found)?);
+        }
+        Ok(Some(inside))
+    }
+
+    fn path_of(&self, descriptor: &OwnedFd) -> Result<PathBuf, Errno> {
+        let place = |fd: &OwnedFd| {
+            let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            let target = rustix::fs::readlink(link, Vec::new())?;
+            Ok::<PathBuf, Errno>(PathBuf::from(os_string(target.as_bytes())))
+        };
+        let full = place(descriptor)?;
+        if self.running {
+            return Ok(full);
+        }
+        let root = place(&self.directory)?;
+        let inside = full.strip_prefix(&root).map_err(|_| Errno::XDEV)?;
+        Ok(Path::new("/").join(inside))
+    }
+
+    /// What a path leads to; none when that is nowhere.
+    ///
+    /// # Errors
+    /// It is there but cannot be looked at.
+    pub fn entry(&self, path: &Path) -> Result<Option<EntryKind>, HostError> {
+        let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
+            // A link to nowhere is there.
+            self.note(path, |_| {});
+            return Ok(None);
+        };
+        let kind = self.kind_of(path, &found)?;
+        self.note_entry(path, kind);
+        Ok(Some(kind))
+    }
+
+    fn note_entry(&self, path: &Path, kind: EntryKind) {
+        self.note(path, |seen| seen.entry = Some(kind));
+    }
+
+    fn kind_of(&self, path: &Path, found: &OwnedFd) -> Result<EntryKind, HostError> {
+        let stat = rustix::fs::fstat(found).map_err(|error| self.read_error(path, error))?;
+        Ok(match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => EntryKind::Directory,
+            FileType::RegularFile => EntryKind::File {
+                executable: stat.st_mode & 0o111 != 0,
+            },
+            _ => EntryKind::Other,
+        })
+    }
+
+    /// The device node at a path, which is not followed when it is a link; none when there is no
+    /// node.
+    ///
+    /// # Errors
+    /// It is there but cannot be looked at.
+    pub fn device_node(&self, path: &Path) -> Result<Option<DeviceNode>, HostError> {
+        let node = self.find_node(path)?;
+        if node.is_some() {
+            self.note(path, |seen| seen.node = node);
+        }
+        Ok(node)
+    }
+
+    fn find_node(&self, path: &Path) -> Result<Option<DeviceNode>, HostError> {
+        if let Some(node) = self.table.get(path) {
+            return Ok(Some(*node));
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Some(found) = self.open_at(path, flags)? else {
+            return Ok(None);
+        };
+        let stat = rustix::fs::statat(&found, "", AtFlags::EMPTY_PATH)
+            .map_err(|error| self.read_error(path, error))?;
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::CharacterDevice => DeviceKind::Character,
+            FileType::BlockDevice => DeviceKind::Block,
+            _ => return Ok(None),
+        };
+        let (major, minor) = (
+            rustix::fs::major(stat.st_rdev),
+            rustix::fs::minor(stat.st_rdev),
+        );
+        Ok(Some(DeviceNode {
+            kind,
+            major,
+            minor,
+            mode: stat.st_mode & 0o7777,
+        }))
+    }
+
+    fn open_at(&self, path: &Path, flags: OFlags) -> Result<Option<OwnedFd>, HostError> {
+        let name = relative(path);
+        let opened = if self.running {
+            rustix::fs::openat(&self.directory, name, flags, Mode::empty())
+        } else {
+            open_in_root(&self.directory, &name, flags, ResolveFlags::empty())
+        };
+        match opened {
+            Ok(descriptor) => Ok(Some(descriptor)),
+            // A link without O_PATH to nowhere, a device that went while we looked.
+            Err(Errno::NOENT | Errno::NODEV | Errno::NXIO) => Ok(None),
+            // A component on the way is a file: there is nothing at this path. A file where a
+            // directory is wanted is a fault to report, though.
+            Err(Errno::NOTDIR) if !flags.contains(OFlags::DIRECTORY) => Ok(None),
+            Err(error) => Err(self.read_error(path, error)),
+        }
+    }
+
+    fn utf8(&self, path: &Path, bytes: Vec<u8>) -> Result<String, HostError> {
+        String::from_utf8(bytes).map_err(|_| HostError::NotText {
+            path: self.outside_path(path),
+        })
+    }
+
+    fn read_error(&self, path: &Path, error: Errno) -> HostError {
+        HostError::Read {
+            path: self.outside_path(path),
+            source: error.into(),
+        }
+    }
+}
+
+/// The path below the root: joining an absolute path would throw the root away.
+fn relative(path: &Path) -> PathBuf {
+    let below: PathBuf = path
+        .components()
+        .filter(|part| !matches!(part, Component::RootDir | Component::CurDir))
+        .collect();
+    if below.as_os_str().is_empty() {
+        PathBuf::from(".")
+    } else {
+        below
+    }
+}
+
+fn os_string(bytes: &[u8]) -> OsString {
+    use std::os::unix::ffi::OsStringExt;
+    OsString::from_vec(bytes.to_vec())
+}
+
+/// The kernel's ways to say that an attribute has no value now, or that its device went.
+fn has_no_value(error: &std::io::Error) -> bool {
+    let none = [
+        Errno::INVAL,
+        Errno::NODEV,
+        Errno::NXIO,
+        Errno::OPNOTSUPP,
+        Errno::NOENT,
+    ];
+    Errno::from_io_error(error).is_some_and(|error| none.contains(&error))
+}
+
+/// Reads `dev.table`; the error is the line that is not understood, from 1.
+fn parse_device_table(text: &str) -> Result<BTreeMap<PathBuf, DeviceNode>, usize> {
+    let lines = text.lines().enumerate();
+    let entries = lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+    entries
+        .map(|(index, line)| parse_device_line(line).ok_or(index + 1))
+        .collect()
+}
+
+fn parse_device_line(line: &str) -> Option<(PathBuf, DeviceNode)> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [path, kind, major, minor, mode, _uid, _gid] = fields[..] else {
+        return None;
+    };
+    let kind = match kind {
+        "c" => DeviceKind::Character,
+        "b" => DeviceKind::Block,
+        _ => return None,
+    };
+    let node = DeviceNode {
+        kind,
+        major: major.parse().ok()?,
+        minor: minor.parse().ok()?,
+        mode: u32::from_str_radix(mode, 8).ok()?,
+    };
+    Some((PathBuf::from(path), node))
+}
+
+/// What every text has to give.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(text: &str) {
+    match parse_device_table(text) {
+        Ok(nodes) => assert!(nodes.len() <= text.lines().count()),
+        Err(line) => assert!((1..=text.lines().count()).contains(&line)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn tree() -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("root");
+        fs::create_dir_all(root.join("sys/class/net/eth0")).unwrap();
+        fs::write(root.join("sys/class/net/eth0/speed"), "1000\n").unwrap();
+        fs::write(directory.path().join("secret"), "outside").unwrap();
+        (directory, root)
+    }
+
+    #[test]
+    fn an_attribute_is_read_without_its_newline() {
+        let (_keep, root) = tree();
+        let host = Host::open(&root).unwrap();
+        let speed = host
+            .attribute(Path::new("/sys/class/net/eth0/speed"))
+            .unwrap();
+        assert_eq!(speed.as_deref(), Some("1000"));
+    }
+
+    #[test]
+    fn what_is_not_there_is_no_error() {
+        let (_keep, root) = tree();
+        let host = Host::open(&root).unwrap();
+        assert!(host.attribute(Path::new("/sys/nothing")).unwrap().is_none());
+        assert!(
+            host.attribute(Path::new("/sys/class/net/eth0/speed/below"))
+                .unwrap()
+                .is_none()
+        );
+        assert_eq!(
+            host.list(Path::new("/sys/nothing")).unwrap(),
+            Listing::default()
+        );
+        assert!(
+            host.link(Path::new("/sys/class/net/eth0/speed"))
+                .unwrap()
+                .is_none()
+        );
+        assert!(
+            host.device_node(Path::new("/sys/class/net/eth0/speed"))
+                .unwrap()
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn what_is_looked_at_is_noted_only_while_that_is_asked_for() {
+        let (_keep, root) = tree();
+        symlink("sys/class", root.join("class")).unwrap();
+        symlink("nowhere", root.join("dangling")).unwrap();
+        fs::write(root.join("dev.table"), "/dev/onload c 243 0 0666 0 0\n").unwrap();
+        fs::write(root.join("library"), "text").unwrap();
+        let mut host = Host::open(&root).unwrap();
+        let speed = Path::new("/sys/class/net/eth0/speed");
+        host.list(Path::new("/sys")).unwrap();
+        host.start_recording();
+        host.attribute(speed).unwrap();
+        host.list(Path::new("/class/net")).unwrap();
+        host.link(Path::new("/class")).unwrap();
+        host.entry(Path::new("/dangling")).unwrap();
+        host.attribute(Path::new("/sys/nothing")).unwrap();
+        host.bytes(Path::new("/library"), 2 * TEXT_LIMIT).unwrap();
+        host.device_node(Path::new("/dev/onload")).unwrap();
+        host.device_node(Path::new("/dev/none")).unwrap();
+        let seen = host.stop_recording();
+        let paths: Vec<&str> = seen.keys().filter_map(|path| path.to_str()).collect();
+        assert_eq!(
+            paths,
+            [
+                "/class",
+                "/class/net",
+                "/dangling",
+                "/dev/onload",
+                "/library",
+                "/sys/class/net/eth0/speed"
+            ]
+        );
+        assert_eq!(seen[speed].content.as_deref(), Some(&b"1000\n"[..]));
+        assert_eq!(seen[Path::new("/class/net")].names, ["eth0"]);
+        let library = &seen[Path::new("/library")];
+        assert!(library.opened && library.content.is_none());
+        assert_eq!(seen[Path::new("/class")], Seen::default());
+        host.attribute(speed).unwrap();
+        assert!(host.stop_recording().is_empty());
+    }
+
+    #[test]
+    fn an_absolute_link_leads_inside_the_root() {
+        let (_keep, root) = tree();
+        symlink("/sys/class/net/eth0", root.join("eth")).unwrap();
+        let host = Host::open(&root).unwrap();
+        assert_eq!(
+            host.attribute(Path::new("/eth/speed")).unwrap().as_deref(),
+            Some("1000")
+        );
+        let resolved = host.resolve(Path::new("/eth")).unwrap().unwrap();
+        assert_eq!(resolved, Path::new("/sys/class/net/eth0"));
+    }
+
+    #[test]
+    fn a_link_never_leads_out_of_the_root() {
+        let (keep, root) = tree();
+        symlink("../secret", root.join("up")).unwrap();
+        symlink(keep.path().join("secret"), root.join("away")).unwrap();
+        let host = Host::open(&root).unwrap();
+        assert!(host.attribute(Path::new("/up")).unwrap().is_none());
+        assert!(host.attribute(Path::new("/away")).unwrap().is_none());
+        assert!(host.attribute(Path::new("/../secret")).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_dangling_link_is_nothing_and_a_loop_is_an_error() {
+        let (_keep, root) = tree();
+        symlink("nowhere", root.join("dangling")).unwrap();
+        symlink("loop", root.join("loop")).unwrap();
+        let host = Host::open(&root).unwrap();
+        assert!(host.attribute(Path::new("/dangling")).unwrap().is_none());
+        assert_eq!(
+            host.link(Path::new("/dangling")).unwrap(),
+            Some(PathBuf::from("nowhere"))
+        );
+        let error = host.attribute(Path::new("/loop")).unwrap_err().to_string();
+        assert!(error.contains("/root/loop: Too many levels"), "{error}");
+    }
+
+    #[test]
+    fn an_attribute_that_is_too_long_or_not_text_is_refused_with_its_path() {
+        let (_keep, root) = tree();
+        fs::write(root.join("long"), vec![b'a'; 1_000_000]).unwrap();
+        fs::write(root.join("binary"), [0xff, 0xfe]).unwrap();
+        let host = Host::open(&root).unwrap();
+        let long = host.attribute(Path::new("/long")).unwrap_err().to_string();
+        assert!(
+            long.ends_with("/root/long: longer than 4096 bytes"),
+            "{long}"
+        );
+        let binary = host
+            .attribute(Path::new("/binary"))
+            .unwrap_err()
+            .to_string();
+        assert!(binary.ends_with("/root/binary: not UTF-8 text"), "{binary}");
+    }
+
+    #[test]
+    fn a_directory_is_no_attribute_and_a_file_no_directory() {
+        let (_keep, root) = tree();
+        let host = Host::open(&root).unwrap();
+        assert!(host.attribute(Path::new("/sys/class")).is_err());
+        assert!(host.list(Path::new("/sys/class/net/eth0/speed")).is_err());
+    }
+
+    #[test]
+    fn a_pipe_is_not_waited_for() {
+        let (_keep, root) = tree();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            root.join("pipe"),
+            FileType::Fifo,
+            Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        let host = Host::open(&root).unwrap();
+        assert_eq!(
+            host.attribute(Path::new("/pipe")).unwrap().as_deref(),
+            Some("")
+        );
+    }
+
+    #[test]
+    fn names_that_are_not_text_are_listed_apart() {
+        let (_keep, root) = tree();
+        fs::write(root.join("sys/class").join(os_string(b"a\xff")), "").unwrap();
+        let host = Host::open(&root).unwrap();
+        let listing = host.list(Path::new("/sys/class")).unwrap();
+        assert_eq!(listing.names, ["net"]);
+        assert_eq!(listing.not_text, [os_string(b"a\xff")]);
+    }
+
+    #[test]
+    fn a_captured_hosts_nodes_come_from_its_table() {
+        let (_keep, root) = tree();
+        fs::write(
+            root.join("dev.table"),
+            "# comment\n/dev/onload c 243 0 0666 0 991\n",
+        )
+        .unwrap();
+        let host = Host::open(&root).unwrap();
+        let node = DeviceNode {
+            kind: DeviceKind::Character,
+            major: 243,
+            minor: 0,
+            mode: 0o666,
+        };
+        assert_eq!(
+            host.device_node(Path::new("/dev/onload")).unwrap(),
+            Some(node)
+        );
+        assert!(host.device_node(Path::new("/dev/other")).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_table_of_nodes_that_is_not_understood_is_refused_with_its_line() {
+        let (_keep, root) = tree();
+        fs::write(
+            root.join("dev.table"),
+            "/dev/onload c 243 0 0666 0 991\n/dev/x z 1 1 1 1 1\n",
+        )
+        .unwrap();
+        let error = Host::open(&root).unwrap_err().to_string();
+        assert!(error.contains("dev.table: line 2: expected"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_is_made_inside_the_root_even_behind_a_link_to_nothing_yet() {
+        let (_keep, root) = tree();
+        fs::create_dir(root.join("var")).unwrap();
+        symlink("/run", root.join("var/run")).unwrap();
+        let host = Host::open(&root).unwrap();
+        host.create_directory(Path::new("/var/run/cdi")).unwrap();
+        assert!(root.join("run/cdi").is_dir());
+        host.create_directory(Path::new("/var/run/cdi")).unwrap();
+    }
+
+    #[test]
+    fn a_directory_below_a_file_is_refused_with_its_path() {
+        let (_keep, root) = tree();
+        let host = Host::open(&root).unwrap();
+        let error = host
+            .create_directory(Path::new("/sys/class/net/eth0/speed/cdi"))
+            .unwrap_err();
+        assert!(
+            error.to_string().contains("eth0/speed: Not a directory"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_root_that_is_not_there_is_refused() {
+        let error = Host::open(Path::new("/nonexistent/root"))
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "opening host root /nonexistent/root: No such file or directory (os error 2)"
+        );
+    }
+}

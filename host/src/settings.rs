@@ -1,0 +1,58 @@
+//! The configuration file of a host, or the one that was named on the command line.
+
+use std::path::{Path, PathBuf};
+
+use onload_core::config::{CONFIG_PATH, Config, ConfigError};
+
+use crate::host::{Host, HostError};
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The file of the host cannot be read.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The named file cannot be read.
+    #[error("reading configuration {}: {source}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// It is not understood.
+    #[error("reading configuration {}: {source}", .path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: ConfigError,
+    },
+}
+
+/// Reads the file that was named, else the host's own; the host need not have one.
+///
+/// # Errors
+/// The file cannot be read or is not understood, or the named one is not there.
+pub fn load(host: &Host, named: Option<&Path>) -> Result<Config, SettingsError> {
+    let text = read(host, named)?.unwrap_or_default();
+    Config::parse(&text).map_err(|source| SettingsError::Parse {
+        path: named.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned),
+        source,
+    })
+}
+
+/// The text of the file that was named, else of the host's own; none where the host has none.
+///
+/// # Errors
+/// The file cannot be read, or the named one is not there.
+pub fn read(host: &Host, named: Option<&Path>) -> Result<Option<String>, SettingsError> {
+    let Some(path) = named else {
+        return Ok(host.text(Path::new(CONFIG_PATH))?);
+    };
+    let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(Some(text))
+}

@@ -1,0 +1,254 @@
+//! An open output directory: locking it, reading what is there, and carrying out a plan.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use onload_core::class::Class;
+use onload_core::fs::atomic::{self, WriteError};
+use onload_core::fs::lock::{COMMAND_PATIENCE, Kind, Lock, LockError};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::manifest::{Format, MANIFEST_NAME, Manifest};
+use super::plan::{Action, Plan};
+
+/// Readers of other users, rootless engines among them, read specifications.
+const FILE_MODE: u32 = 0o644;
+/// The lock of the directory, in it since nothing is written anywhere else; CDI readers take only names
+/// that end in .json or .yaml.
+const LOCK_NAME: &str = ".onload-ctk-lock";
+/// Bytes of a file of ours that are read back.
+const FILE_LIMIT: u64 = 64 * 1024 * 1024;
+
+/// An output directory.
+#[derive(Debug)]
+pub struct SpecDir {
+    path: PathBuf,
+    directory: OwnedFd,
+}
+
+/// Why an output directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SpecDirError {
+    /// It cannot be locked, or somebody else holds it.
+    #[error("locking the directory of CDI specifications {}: {source}", .path.display())]
+    Lock {
+        /// The directory.
+        path: PathBuf,
+        /// Who holds it, or what the system says.
+        source: LockError,
+    },
+    /// It cannot be opened, made or listed.
+    #[error("{action} the directory of CDI specifications {}: {source}", .path.display())]
+    Directory {
+        /// What was being done.
+        action: &'static str,
+        /// The directory.
+        path: PathBuf,
+        /// What the system says.
+        source: Errno,
+    },
+    /// A file in it cannot be read.
+    #[error("reading {}: {source}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A file in it cannot be written or removed; the old one is still whole.
+    #[error("in {}: {source}", .path.display())]
+    Write {
+        /// The directory.
+        path: PathBuf,
+        /// The file and the reason.
+        source: WriteError,
+    },
+}
+
+impl SpecDir {
+    /// Takes a directory that is open already.
+    #[must_use]
+    pub fn new(path: PathBuf, directory: OwnedFd) -> Self {
+        SpecDir { path, directory }
+    }
+
+    /// Opens a directory; none when it is not there.
+    ///
+    /// # Errors
+    /// It is there but no directory, or cannot be opened.
+    pub fn open(path: &Path) -> Result<Option<Self>, SpecDirError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(directory) => Ok(Some(SpecDir::new(path.to_owned(), directory))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(source) => Err(SpecDirError::Directory {
+                action: "opening",
+                path: path.to_owned(),
+                source,
+            }),
+        }
+    }
+
+    /// The open directory.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// The directory's path, for messages.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Keeps other writers of ours out until what is returned is dropped; the kernel lets go of it when
+    /// the process ends, however it ends.
+    ///
+    /// # Errors
+    /// [`SpecDirError::Lock`], also where another process holds it for too long.
+    pub fn lock(&self) -> Result<Lock, SpecDirError> {
+        let (dir, path) = (&self.directory, &self.path);
+        let lock = Lock::take(dir, path, LOCK_NAME, Kind::Exclusive, COMMAND_PATIENCE);
+        lock.map_err(|source| SpecDirError::Lock {
+            path: path.clone(),
+            source,
+        })
+    }
+
+    /// The files of our names: their content, none for what is no regular file.
+    ///
+    /// # Errors
+    /// A file is there but cannot be read.
+    pub fn existing(&self) -> Result<BTreeMap<String, Option<Vec<u8>>>, SpecDirError> {
+        let names = Class::ALL
+            .into_iter()
+            .flat_map(|class| Format::ALL.map(|f| f.file_name(class)));
+        let mut files = BTreeMap::new();
+        for name in names {
+            if let Some(content) = self.read(&name)? {
+                files.insert(name, content);
+            }
+        }
+        Ok(files)
+    }
+
+    /// The manifest; none where there is none, an error text where it is not understood.
+    ///
+    /// # Errors
+    /// It is there but cannot be read.
+    pub fn manifest(&self) -> Result<Result<Option<Manifest>, String>, SpecDirError> {
+        let Some(Some(content)) = self.read(MANIFEST_NAME)? else {
+            return Ok(Ok(None));
+        };
+        let path = self.path.join(MANIFEST_NAME);
+        Ok(Manifest::parse(&content).map(Some).map_err(|error| {
+            format!(
+                "reading {}: {error}; files there count as somebody else's",
+                path.display()
+            )
+        }))
+    }
+
+    /// A file's content: none where nothing is there, none inside where it is no regular file.
+    fn read(&self, name: &str) -> Result<Option<Option<Vec<u8>>>, SpecDirError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&self.directory, name, flags, Mode::empty()) {
+            Ok(descriptor) => File::from(descriptor),
+            Err(Errno::NOENT) => return Ok(None),
+            // A symbolic link, a socket.
+            Err(Errno::LOOP | Errno::NXIO) => return Ok(Some(None)),
+            Err(error) => return Err(self.read_error(name, error.into())),
+        };
+        let metadata = file
+            .metadata()
+            .map_err(|error| self.read_error(name, error))?;
+        if !metadata.is_file() || metadata.len() > FILE_LIMIT {
+            return Ok(Some(None));
+        }
+        let mut content = Vec::new();
+        file.take(FILE_LIMIT)
+            .read_to_end(&mut content)
+            .map_err(|error| self.read_error(name, error))?;
+        Ok(Some(Some(content)))
+    }
+
+    /// Carries out a plan. Whatever happens on the way, each file is the old one or the new one, and
+    /// the manifest knows it as ours. Nothing is written where nothing changes.
+    ///
+    /// # Errors
+    /// A file cannot be written or removed; what was not done yet is not done.
+    pub fn carry_out(&self, plan: &Plan) -> Result<(), SpecDirError> {
+        self.remove_leftovers()?;
+        if plan.changes_files() {
+            self.write_manifest(&plan.before)?;
+        }
+        for step in &plan.steps {
+            match &step.action {
+                Action::Write(content) => self.write(&step.name, content)?,
+                Action::Remove => self.remove(&step.name)?,
+                Action::Keep | Action::Leave => {}
+            }
+        }
+        self.write_manifest(&plan.after)
+    }
+
+    fn write_manifest(&self, manifest: &Manifest) -> Result<(), SpecDirError> {
+        let content = manifest.to_bytes();
+        if self.read(MANIFEST_NAME)? == Some(Some(content.clone())) {
+            return Ok(());
+        }
+        self.write(MANIFEST_NAME, &content)
+    }
+
+    fn write(&self, name: &str, content: &[u8]) -> Result<(), SpecDirError> {
+        atomic::write_atomic(&self.directory, OsStr::new(name), content, FILE_MODE)
+            .map_err(|source| self.write_error(source))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), SpecDirError> {
+        atomic::remove(&self.directory, OsStr::new(name))
+            .and_then(|_| atomic::sync(&self.directory))
+            .map_err(|source| self.write_error(source))
+    }
+
+    /// Temporary files of a run that was killed; the lock says that no other run has any.
+    fn remove_leftovers(&self) -> Result<(), SpecDirError> {
+        let entries = rustix::fs::Dir::read_from(&self.directory)
+            .map_err(|source| self.error("listing", source))?;
+        for entry in entries {
+            let entry = entry.map_err(|source| self.error("listing", source))?;
+            let name = OsStr::new(entry.file_name().to_str().unwrap_or_default());
+            if atomic::is_temporary_name(name) {
+                atomic::remove(&self.directory, name).map_err(|source| self.write_error(source))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn error(&self, action: &'static str, source: Errno) -> SpecDirError {
+        SpecDirError::Directory {
+            action,
+            path: self.path.clone(),
+            source,
+        }
+    }
+
+    fn read_error(&self, name: &str, source: std::io::Error) -> SpecDirError {
+        SpecDirError::Read {
+            path: self.path.join(name),
+            source,
+        }
+    }
+
+    fn write_error(&self, source: WriteError) -> SpecDirError {
+        SpecDirError::Write {
+            path: self.path.clone(),
+            source,
+        }
+    }
+}

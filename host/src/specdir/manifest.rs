@@ -1,0 +1,181 @@
+//! The manifest of an output directory: which of its files are ours, by their content.
+//!
+//! Another version may have written it. Fields and classes that this one does not know are passed over,
+//! and a field `version` above [`VERSION`] says that the rest is not to be understood. Version 1 is
+//! written without that field: 0.1.0 takes no field that it does not know.
+
+use std::collections::BTreeMap;
+
+use onload_core::class::Class;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Its name; CDI readers take only names that end in .json or .yaml.
+pub const MANIFEST_NAME: &str = ".onload-ctk-manifest";
+
+/// The newest version of a manifest that is understood.
+const VERSION: u32 = 1;
+
+/// Why a manifest is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// It is none.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// A newer version of this program wrote it.
+    #[error(
+        "it is of version {0}, and this program understands {VERSION}; run the newer one, or remove the file"
+    )]
+    Newer(u32),
+}
+
+/// The format of specification files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// JSON, which every reader takes.
+    #[default]
+    Json,
+    /// YAML, which the engines take.
+    Yaml,
+}
+
+impl Format {
+    /// Both of them.
+    pub const ALL: [Format; 2] = [Format::Json, Format::Yaml];
+
+    /// The end of a file's name, without the point.
+    #[must_use]
+    pub fn extension(self) -> &'static str {
+        match self {
+            Format::Json => "json",
+            Format::Yaml => "yaml",
+        }
+    }
+
+    /// The name of the file of a class.
+    #[must_use]
+    pub fn file_name(self, class: Class) -> String {
+        format!("onload.dev-{class}.{}", self.extension())
+    }
+}
+
+/// What was asked for and what was written; nothing in it differs between two runs that write the
+/// same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Manifest {
+    /// The format asked for.
+    pub format: Format,
+    /// The newest CDI version that was allowed; none: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_cdi_version: Option<String>,
+    /// The classes asked for.
+    #[serde(with = "class_names")]
+    pub kinds: Vec<Class>,
+    /// The files, by their name in the directory.
+    pub files: BTreeMap<String, Written>,
+}
+
+/// A file of ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    /// The sha256 of its content in hexadecimal digits; two while it is being replaced.
+    pub sha256: Vec<String>,
+}
+
+impl Manifest {
+    /// Reads a manifest.
+    ///
+    /// # Errors
+    /// It is none, or one of a newer version.
+    pub fn parse(bytes: &[u8]) -> Result<Manifest, ManifestError> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            #[serde(default)]
+            version: u32,
+        }
+        let Versioned { version } = serde_json::from_slice(bytes)?;
+        if version > VERSION {
+            return Err(ManifestError::Newer(version));
+        }
+        Ok(serde_json::from_slice(bytes)?)
+    }
+
+    /// The manifest as it is written.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        // Nothing of it can fail to be written: its maps have text as keys.
+        let mut text = serde_json::to_vec_pretty(self).unwrap_or_default();
+        text.push(b'\n');
+        text
+    }
+
+    /// Whether a file with that content is ours.
+    #[must_use]
+    pub fn owns(&self, name: &str, content: &[u8]) -> bool {
+        let hash = sha256(content);
+        let written = self.files.get(name);
+        written.is_some_and(|written| written.sha256.contains(&hash))
+    }
+}
+
+/// The sha256 of a content in hexadecimal digits.
+#[must_use]
+pub(super) fn sha256(content: &[u8]) -> String {
+    let digest = Sha256::digest(content);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+mod class_names {
+    use onload_core::class::Class;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(classes: &[Class], out: S) -> Result<S::Ok, S::Error> {
+        out.collect_seq(classes.iter().map(|class| class.as_str()))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<Class>, D::Error> {
+        let words = Vec::<String>::deserialize(input)?;
+        Ok(words.iter().filter_map(|word| word.parse().ok()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: &str = r#"{"format":"yaml","maxCdiVersion":"0.5.0","kinds":["nic","rdma"],
+        "files":{"onload.dev-nic.yaml":{"sha256":["00"]}}}"#;
+
+    #[test]
+    fn what_another_version_says_more_is_passed_over() {
+        let plain = Manifest::parse(PLAIN.as_bytes()).unwrap();
+        assert_eq!(plain.kinds, [Class::Nic, Class::Rdma]);
+        let more = PLAIN
+            .replace(
+                "{\"format\"",
+                "{\"version\":1,\"writtenBy\":{\"a\":1},\"format\"",
+            )
+            .replace("\"nic\",", "\"netdev\",\"nic\",")
+            .replace("{\"sha256\"", "{\"label\":\"x\",\"sha256\"");
+        assert_eq!(Manifest::parse(more.as_bytes()).unwrap(), plain);
+    }
+
+    #[test]
+    fn a_newer_manifest_is_told_from_a_broken_one() {
+        let newer = PLAIN.replace("{\"format\"", "{\"version\":2,\"format\"");
+        let error = Manifest::parse(newer.as_bytes()).unwrap_err();
+        assert!(matches!(error, ManifestError::Newer(2)), "{error}");
+        for text in [
+            "",
+            "[]",
+            "{}",
+            r#"{"version":"1"}"#,
+            r#"{"format":"xml","kinds":[],"files":{}}"#,
+        ] {
+            let error = Manifest::parse(text.as_bytes()).unwrap_err();
+            assert!(matches!(error, ManifestError::Json(_)), "{text}: {error}");
+        }
+    }
+}

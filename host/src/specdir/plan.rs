@@ -1,0 +1,335 @@
+//! What has to change in an output directory: decided from its content, without touching it.
+
+use std::collections::BTreeMap;
+
+use onload_core::class::Class;
+
+use super::manifest::{Format, Manifest, Written, sha256};
+
+/// What is to stand in the directory.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The classes that this run may touch.
+    pub scope: Vec<Class>,
+    /// The content of the file of each class that has devices.
+    pub files: BTreeMap<Class, Vec<u8>>,
+    /// The format of the files.
+    pub format: Format,
+    /// The manifest's word on what was asked for.
+    pub asked: Manifest,
+    /// Replace or remove a file of our name that is not ours.
+    pub force: bool,
+}
+
+/// What becomes of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Its name in the directory.
+    pub name: String,
+    /// What becomes of it.
+    pub action: Action,
+    /// What stands there now.
+    pub old: Option<Vec<u8>>,
+}
+
+/// What becomes of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It is written.
+    Write(Vec<u8>),
+    /// It is removed: its kind is gone, or it is in the other format.
+    Remove,
+    /// It is as it should be.
+    Keep,
+    /// It has our name and is not ours: it stays, and the run has not done its work.
+    Leave,
+}
+
+/// What has to change.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// File by file, sorted by name.
+    pub steps: Vec<Step>,
+    /// The manifest before the first change: it knows the old and the new content.
+    pub before: Manifest,
+    /// The manifest after the last change.
+    pub after: Manifest,
+}
+
+impl Plan {
+    /// Whether a file is written or removed.
+    #[must_use]
+    pub fn changes_files(&self) -> bool {
+        let changes = |step: &Step| matches!(step.action, Action::Write(_) | Action::Remove);
+        self.steps.iter().any(changes)
+    }
+
+    /// The files of our name that are not ours.
+    pub fn left(&self) -> impl Iterator<Item = &str> {
+        let left = self
+            .steps
+            .iter()
+            .filter(|step| step.action == Action::Leave);
+        left.map(|step| step.name.as_str())
+    }
+}
+
+/// Decides. `existing` holds the files of our names that are there; a name that leads to no regular
+/// file has no content. `manifest` is the directory's own, if it has one.
+#[must_use]
+pub fn plan(
+    wanted: &Wanted,
+    existing: &BTreeMap<String, Option<Vec<u8>>>,
+    manifest: Option<&Manifest>,
+) -> Plan {
+    let known = manifest.cloned().unwrap_or_default();
+    let mut steps = Vec::new();
+    let mut after = Manifest {
+        files: out_of_scope(&known, &wanted.scope),
+        ..wanted.asked.clone()
+    };
+    let mut before = known.clone();
+    for (class, format) in wanted
+        .scope
+        .iter()
+        .flat_map(|c| Format::ALL.map(|f| (*c, f)))
+    {
+        let name = format.file_name(class);
+        let content = wanted.files.get(&class).filter(|_| format == wanted.format);
+        let Some(action) = decide(&name, content, existing.get(&name), &known, wanted.force) else {
+            continue;
+        };
+        record(&name, content, &action, &known, &mut before, &mut after);
+        let old = existing.get(&name).cloned().flatten();
+        steps.push(Step { name, action, old });
+    }
+    steps.sort_by(|one, other| one.name.cmp(&other.name));
+    Plan {
+        steps,
+        before,
+        after,
+    }
+}
+
+fn out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, Written> {
+    let touched = |name: &String| {
+        let mut names = scope
+            .iter()
+            .flat_map(|class| Format::ALL.map(|f| f.file_name(*class)));
+        names.any(|other| other == *name)
+    };
+    let kept = known.files.iter().filter(|(name, _)| !touched(name));
+    kept.map(|(name, written)| (name.clone(), written.clone()))
+        .collect()
+}
+
+/// What becomes of a file; none where there is none and none is wanted.
+fn decide(
+    name: &str,
+    wanted: Option<&Vec<u8>>,
+    existing: Option<&Option<Vec<u8>>>,
+    known: &Manifest,
+    force: bool,
+) -> Option<Action> {
+    let action = match (wanted, existing) {
+        (None, None) => return None,
+        (Some(content), None) => Action::Write(content.clone()),
+        (Some(content), Some(Some(old))) if content == old => Action::Keep,
+        (_, Some(old)) => {
+            let ours = old.as_ref().is_some_and(|old| known.owns(name, old));
+            match wanted {
+                _ if !ours && !force => Action::Leave,
+                Some(content) => Action::Write(content.clone()),
+                None => Action::Remove,
+            }
+        }
+    };
+    Some(action)
+}
+
+fn record(
+    name: &str,
+    wanted: Option<&Vec<u8>>,
+    action: &Action,
+    known: &Manifest,
+    before: &mut Manifest,
+    after: &mut Manifest,
+) {
+    let old = known.files.get(name);
+    match (action, wanted) {
+        (Action::Remove, _) | (_, None) => {}
+        (Action::Leave, Some(_)) => {
+            // What we wrote there once is still ours if somebody puts it back.
+            after
+                .files
+                .extend(old.map(|old| (name.to_owned(), old.clone())));
+        }
+        (Action::Write(_) | Action::Keep, Some(content)) => {
+            let hash = sha256(content);
+            let entry = before.files.entry(name.to_owned()).or_default();
+            if !entry.sha256.contains(&hash) {
+                entry.sha256.push(hash.clone());
+            }
+            after
+                .files
+                .insert(name.to_owned(), Written { sha256: vec![hash] });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NIC: &str = "onload.dev-nic.json";
+
+    fn wanted(files: &[(Class, &str)]) -> Wanted {
+        let files = files
+            .iter()
+            .map(|(class, text)| (*class, text.as_bytes().to_vec()));
+        Wanted {
+            scope: Class::ALL.to_vec(),
+            files: files.collect(),
+            format: Format::Json,
+            asked: Manifest {
+                kinds: Class::ALL.to_vec(),
+                ..Manifest::default()
+            },
+            force: false,
+        }
+    }
+
+    fn existing(files: &[(&str, &str)]) -> BTreeMap<String, Option<Vec<u8>>> {
+        let files = files.iter();
+        files
+            .map(|(name, text)| ((*name).to_owned(), Some(text.as_bytes().to_vec())))
+            .collect()
+    }
+
+    fn owning(files: &[(&str, &str)]) -> Manifest {
+        let entry = |text: &str| Written {
+            sha256: vec![sha256(text.as_bytes())],
+        };
+        let files = files
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), entry(text)));
+        Manifest {
+            kinds: Class::ALL.to_vec(),
+            files: files.collect(),
+            ..Manifest::default()
+        }
+    }
+
+    fn actions(plan: &Plan) -> Vec<(&str, &Action)> {
+        plan.steps
+            .iter()
+            .map(|step| (step.name.as_str(), &step.action))
+            .collect()
+    }
+
+    #[test]
+    fn a_new_file_is_written_and_both_manifests_know_it() {
+        let plan = plan(&wanted(&[(Class::Nic, "new")]), &existing(&[]), None);
+        assert_eq!(actions(&plan), [(NIC, &Action::Write(b"new".to_vec()))]);
+        assert!(plan.before.owns(NIC, b"new"));
+        assert!(plan.after.owns(NIC, b"new"));
+    }
+
+    #[test]
+    fn while_a_file_is_replaced_the_old_and_the_new_content_are_ours() {
+        let manifest = owning(&[(NIC, "old")]);
+        let plan = plan(
+            &wanted(&[(Class::Nic, "new")]),
+            &existing(&[(NIC, "old")]),
+            Some(&manifest),
+        );
+        assert!(plan.before.owns(NIC, b"old") && plan.before.owns(NIC, b"new"));
+        assert!(!plan.after.owns(NIC, b"old") && plan.after.owns(NIC, b"new"));
+    }
+
+    #[test]
+    fn a_file_that_is_as_it_should_be_is_kept_and_counts_as_ours_without_a_manifest() {
+        let plan = plan(
+            &wanted(&[(Class::Nic, "same")]),
+            &existing(&[(NIC, "same")]),
+            None,
+        );
+        assert_eq!(actions(&plan), [(NIC, &Action::Keep)]);
+        assert!(!plan.changes_files());
+        assert!(plan.after.owns(NIC, b"same"));
+    }
+
+    #[test]
+    fn a_kind_that_is_gone_has_its_file_removed() {
+        let manifest = owning(&[(NIC, "old")]);
+        let plan = plan(&wanted(&[]), &existing(&[(NIC, "old")]), Some(&manifest));
+        assert_eq!(actions(&plan), [(NIC, &Action::Remove)]);
+        assert!(plan.after.files.is_empty());
+    }
+
+    #[test]
+    fn a_file_of_our_name_that_is_not_ours_is_left_alone() {
+        let files = existing(&[(NIC, "somebody's")]);
+        let without = plan(&wanted(&[(Class::Nic, "new")]), &files, None);
+        assert_eq!(actions(&without), [(NIC, &Action::Leave)]);
+        let edited = plan(
+            &wanted(&[(Class::Nic, "new")]),
+            &files,
+            Some(&owning(&[(NIC, "old")])),
+        );
+        assert_eq!(edited.left().collect::<Vec<_>>(), [NIC]);
+        assert!(edited.after.owns(NIC, b"old"));
+        let gone = plan(&wanted(&[]), &files, None);
+        assert_eq!(actions(&gone), [(NIC, &Action::Leave)]);
+    }
+
+    #[test]
+    fn force_takes_a_file_of_our_name() {
+        let forced = Wanted {
+            force: true,
+            ..wanted(&[(Class::Nic, "new")])
+        };
+        let plan = plan(&forced, &existing(&[(NIC, "somebody's")]), None);
+        assert_eq!(actions(&plan), [(NIC, &Action::Write(b"new".to_vec()))]);
+    }
+
+    #[test]
+    fn our_file_of_the_other_format_goes() {
+        let yaml = "onload.dev-nic.yaml";
+        let manifest = owning(&[(yaml, "old")]);
+        let plan = plan(
+            &wanted(&[(Class::Nic, "new")]),
+            &existing(&[(yaml, "old")]),
+            Some(&manifest),
+        );
+        assert_eq!(
+            actions(&plan),
+            [
+                (NIC, &Action::Write(b"new".to_vec())),
+                (yaml, &Action::Remove)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_run_for_some_kinds_leaves_the_others_and_their_entries() {
+        let manifest = owning(&[(NIC, "nic")]);
+        let named = Wanted {
+            scope: vec![Class::Rdma],
+            ..wanted(&[(Class::Rdma, "rdma")])
+        };
+        let plan = plan(&named, &existing(&[(NIC, "nic")]), Some(&manifest));
+        assert_eq!(
+            actions(&plan),
+            [("onload.dev-rdma.json", &Action::Write(b"rdma".to_vec()))]
+        );
+        assert!(plan.after.owns(NIC, b"nic"));
+    }
+
+    #[test]
+    fn a_name_that_leads_to_no_regular_file_is_left_alone() {
+        let files = BTreeMap::from([(NIC.to_owned(), None)]);
+        let plan = plan(&wanted(&[(Class::Nic, "new")]), &files, None);
+        assert_eq!(actions(&plan), [(NIC, &Action::Leave)]);
+    }
+}

@@ -1,0 +1,127 @@
+//! Two specifications that differ in nothing but the numbers of device nodes.
+
+use std::collections::BTreeMap;
+
+use onload_cdi::parse;
+use onload_cdi::spec::{ContainerEdits, Hook, Spec};
+use onload_core::expect::{Expect, Numbers};
+
+use super::Format;
+
+/// A node whose number has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renumbered {
+    /// Its path in the container.
+    pub node: String,
+    /// The number in the old specification; none where that says none.
+    pub before: Option<Numbers>,
+    /// The number in the new one.
+    pub now: Option<Numbers>,
+}
+
+/// The nodes whose numbers have changed, sorted, where that is all that has changed; none otherwise.
+#[must_use]
+pub fn renumbered(format: Format, old: &[u8], new: &[u8]) -> Option<Vec<Renumbered>> {
+    let (old, before) = without_numbers(read(format, old)?);
+    let (new, now) = without_numbers(read(format, new)?);
+    if old != new {
+        return None;
+    }
+    // Alike but for the numbers, they have the same nodes.
+    let pairs = before.into_iter().zip(now);
+    let changed = pairs.filter(|((_, before), (_, now))| before != now);
+    let nodes: BTreeMap<String, (Option<Numbers>, Option<Numbers>)> = changed
+        .map(|((node, before), (_, now))| (node, (before, now)))
+        .collect();
+    let nodes = nodes.into_iter();
+    Some(
+        nodes
+            .map(|(node, (before, now))| Renumbered { node, before, now })
+            .collect(),
+    )
+}
+
+fn read(format: Format, bytes: &[u8]) -> Option<Spec> {
+    match format {
+        Format::Json => parse::from_json(bytes).ok(),
+        Format::Yaml => parse::from_yaml(bytes).ok(),
+    }
+}
+
+/// The nodes that hooks look at, in the order of the specification, with their numbers.
+type Seen = Vec<(String, Option<Numbers>)>;
+
+fn without_numbers(mut spec: Spec) -> (Spec, Seen) {
+    let mut seen = Seen::new();
+    let devices = spec.devices.iter_mut();
+    let edits = devices.map(|device| &mut device.container_edits);
+    for edits in edits.chain([&mut spec.container_edits]) {
+        take_numbers(edits, &mut seen);
+    }
+    (spec, seen)
+}
+
+fn take_numbers(edits: &mut ContainerEdits, seen: &mut Seen) {
+    let hooks = edits.hooks.iter_mut();
+    for arg in hooks.flat_map(|hook: &mut Hook| &mut hook.args) {
+        let Ok(mut expect) = arg.parse::<Expect>() else {
+            continue;
+        };
+        let numbers = expect.written.take();
+        *arg = expect.to_string();
+        seen.push((expect.node, numbers));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(expect: &str, node: &str) -> String {
+        format!(
+            r#"{{"cdiVersion":"0.5.0","kind":"onload.dev/nic","devices":[{{"name":"all","containerEdits":{{
+            "deviceNodes":[{{"path":"{node}"}}],
+            "hooks":[{{"hookName":"createRuntime","path":"/h","args":["onload-hook","createRuntime","--expect","{expect}"]}}]}}}}]}}"#
+        )
+    }
+
+    fn changed(old: &str, new: &str) -> Option<String> {
+        let (old, new) = (spec(old, "/dev/onload"), spec(new, "/dev/onload"));
+        let found = renumbered(Format::Json, old.as_bytes(), new.as_bytes())?;
+        let shown = found.iter().map(|node| {
+            let text = |numbers: Option<Numbers>| numbers.map_or("-".to_owned(), |n| n.to_string());
+            format!("{} {} {}", node.node, text(node.before), text(node.now))
+        });
+        Some(shown.collect::<Vec<_>>().join(", "))
+    }
+
+    #[test]
+    fn a_change_of_numbers_alone_is_told_with_its_node() {
+        let found = changed(
+            "/dev/onload=nic:onload#243:0",
+            "/dev/onload=nic:onload#239:0",
+        );
+        assert_eq!(found.as_deref(), Some("/dev/onload 243:0 239:0"));
+        let old = changed("/dev/onload=nic:onload", "/dev/onload=nic:onload#239:0");
+        assert_eq!(old.as_deref(), Some("/dev/onload - 239:0"));
+    }
+
+    #[test]
+    fn any_other_change_is_not_one_of_numbers_alone() {
+        assert_eq!(
+            changed(
+                "/dev/onload=nic:onload#243:0",
+                "/dev/onload_epoll=nic:onload_epoll#239:0"
+            ),
+            None
+        );
+        let old = spec("/dev/onload=nic:onload#243:0", "/dev/onload");
+        let new = spec("/dev/onload=nic:onload#239:0", "/dev/other");
+        assert_eq!(
+            renumbered(Format::Json, old.as_bytes(), new.as_bytes()),
+            None
+        );
+        assert_eq!(renumbered(Format::Json, b"{}", old.as_bytes()), None);
+        assert_eq!(renumbered(Format::Json, old.as_bytes(), b"\xff"), None);
+    }
+}
