@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
 use onload_core::request::{MAX_NAMES, Request};
-use onload_hooks::scan;
+use onload_hooks::config_json::scan;
 
 fuzz_target!(|text: &str| {
     let annotations: BTreeMap<String, String> = text

@@ -16,8 +16,8 @@ use onload_core::elf::Summary;
 use onload_core::text::one_line;
 use onload_hooks::filter::{Container, apply};
 use onload_hooks::host::{Host, HostError, Privilege, Settings};
-use onload_hooks::specs::{Specs, SpecsError};
-use onload_hooks::sysfs::Sysfs;
+use onload_hooks::host::specs::{Specs, SpecsError};
+use onload_hooks::host::sysfs::Sysfs;
 
 const NIC: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic","containerEdits":{
     "deviceNodes":[{"path":"/dev/onload","permissions":"rw"}],

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use libfuzzer_sys::fuzz_target;
 use onload_core::expect::Expect;
 use onload_core::hook_arguments::HookArguments;
-use onload_hooks::runtime::args;
+use onload_hooks::entry::wrapper::args;
 use onload_hooks::state::State;
 
 fuzz_target!(|bytes: &[u8]| {

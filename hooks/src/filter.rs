@@ -18,19 +18,19 @@ use onload_core::class::Class;
 use onload_core::config::{Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::HookArguments;
+use onload_core::policy::HostRoot;
 use onload_core::policy::{self, MEMLOCK, ONLOAD, PolicyError};
 use onload_core::request::{Request, RequestError};
 use onload_core::text::Quoted;
 
-use crate::container_root::{ContainerRoot, RootError};
-use crate::cover::{Cover, CoverError, Covers};
+use crate::config_json::scan;
+use crate::decision::host_root::{self, CAP_SETUID};
+use crate::decision::nodes::{self, NodeError, Nodes};
+use crate::host::specs::SpecsError;
 use crate::host::{Host, HostError, Privilege, Settings};
-use crate::host_root::{self, CAP_SETUID};
-use crate::nodes::{self, NodeError, Nodes};
 use crate::preload::{self, Circumstances, HostFile, PreloadError};
-use crate::scan;
-use crate::specs::SpecsError;
-use onload_core::policy::HostRoot;
+use crate::rootfs::container_root::{ContainerRoot, RootError};
+use crate::rootfs::overmount::{Overmount, OvermountError, Overmounts};
 
 /// The capability behind `ipc-lock`.
 const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
@@ -67,11 +67,11 @@ pub enum FilterError {
     Root(#[from] RootError),
     /// A mount target would be created on the host.
     #[error("annotation {key}: {error}")]
-    Cover {
+    Overmount {
         /// The annotations, quoted.
         key: String,
         /// Where.
-        error: CoverError,
+        error: OvermountError,
     },
     /// The preload is not possible.
     #[error("annotation {key}: {error}")]
@@ -307,20 +307,20 @@ impl Filter<'_> {
         if targets.is_empty() {
             return Ok(());
         }
-        let failed = |error: CoverError| FilterError::Cover {
+        let failed = |error: OvermountError| FilterError::Overmount {
             key: self.keys(),
             error,
         };
         let read = |mount: &MountEntry| {
-            Cover::new(&mount.destination(), &mount.type_(), &mount.options())
+            Overmount::new(&mount.destination(), &mount.type_(), &mount.options())
                 .from_source(&mount.source())
         };
-        let mut covers: Vec<Cover> = config.mounts().iter().map(read).collect();
+        let mut covers: Vec<Overmount> = config.mounts().iter().map(read).collect();
         // In the order in which they will be made, since a link may lie in an earlier one.
         if !edits.mounts.is_empty() {
             covers.sort_by_cached_key(|cover| inject::depth(&cover.destination));
         }
-        let covers = Covers::new(root, covers).map_err(failed)?;
+        let covers = Overmounts::new(root, covers).map_err(failed)?;
         covers.none_astray().map_err(failed)?;
         for target in targets {
             covers.may_create(target).map_err(failed)?;

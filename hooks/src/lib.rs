@@ -1,30 +1,21 @@
-//! Into a container: what a container asks for, what the operator allows, and the edits that follow.
+//! Into a container: what a container asks for, what the operator allows, and how it gets that.
+//!
+//! [`decision`] says what one container gets. Two appliers carry it out: [`filter`] in the configuration
+//! that the runtime will read, [`live`] in the namespaces of a container that its runtime has made.
+//! [`entry`] has the entry points of the two binaries.
 //!
 //! The binaries of this crate run as root while a container is made, so it stays small, static and
 //! free of everything that takes its orders from an environment.
 
-pub mod bundle;
-mod caller;
-pub mod container_root;
-pub mod cover;
-pub mod create_runtime;
-mod devices;
-pub mod door;
+pub mod config_json;
+pub mod decision;
+pub mod device_rule;
+pub mod entry;
 pub mod filter;
-pub mod hook;
 pub mod host;
-pub mod host_root;
-pub mod libc_check;
-pub mod limits;
 pub mod live;
-pub mod maker;
-pub mod nodes;
-pub mod poststop;
 pub mod preload;
 pub mod process;
-pub mod runtime;
-pub mod scan;
-pub mod specs;
+pub mod rootfs;
+pub mod run;
 pub mod state;
-pub mod sysfs;
-pub mod system_log;

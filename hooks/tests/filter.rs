@@ -15,9 +15,9 @@ use onload_core::config::{HookConfig, Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::elf::Summary;
 use onload_hooks::filter::{Container, FilterError, Outcome, apply};
+use onload_hooks::host::specs::{Specs, SpecsError};
+use onload_hooks::host::sysfs::Sysfs;
 use onload_hooks::host::{Host, HostError, Privilege, Settings};
-use onload_hooks::specs::{Specs, SpecsError};
-use onload_hooks::sysfs::Sysfs;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

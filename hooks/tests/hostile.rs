@@ -29,14 +29,14 @@ fn with_fake_runtime(sandbox: &Sandbox) {
 /// Runs the wrapper on `/bundle`, bounded in memory, and in time so that a hang is a failure.
 fn wrap(sandbox: &Sandbox) -> Output {
     let script =
-        format!("ulimit -v {ADDRESS_SPACE}; exec timeout 20 {WRAPPER_THERE} create -b /bundle c1");
+        format!("ulimit -v {ADDRESS_SPACE}; exec timeout 120 {WRAPPER_THERE} create -b /bundle c1");
     sandbox.script(&script, b"")
 }
 
 fn precreate(sandbox: &Sandbox, json: &[u8]) -> Output {
     sandbox.mkdir("/bundle");
     let script =
-        format!("cd /bundle; ulimit -v {ADDRESS_SPACE}; exec timeout 20 {HOOK_THERE} precreate");
+        format!("cd /bundle; ulimit -v {ADDRESS_SPACE}; exec timeout 120 {HOOK_THERE} precreate");
     sandbox.script(&script, json)
 }
 
@@ -516,7 +516,7 @@ fn the_runtime_that_names_the_wrapper_itself_is_refused() {
         "/etc/onload-ctk/config.toml",
         format!("[runtime]\npath = \"{WRAPPER_THERE}\"\n"),
     );
-    let output = sandbox.script(&format!("exec timeout 20 {WRAPPER_THERE} state c"), b"");
+    let output = sandbox.script(&format!("exec timeout 120 {WRAPPER_THERE} state c"), b"");
     assert_eq!(output.status.code(), Some(1));
     assert!(
         stderr(&output).contains("is this program itself"),
@@ -536,7 +536,7 @@ fn a_broken_configuration_stops_what_makes_a_container_and_nothing_else() {
     let text = sandbox.read("/etc/onload-ctk/config.toml");
     sandbox.file("/etc/onload-ctk/config.toml", format!("{text}[cdi\n"));
     let wrapper = |words: &str| {
-        let script = format!("cd /; exec timeout 20 {WRAPPER_THERE} {words}");
+        let script = format!("cd /; exec timeout 120 {WRAPPER_THERE} {words}");
         sandbox.script(&script, b"")
     };
     for verb in ["delete", "kill", "state", "start", "exec", "features"] {
@@ -621,8 +621,9 @@ fn states_that_make_no_sense_stop_the_container_in_one_line() {
     let before = sandbox.snapshot();
     let expect = "--expect /dev/infiniband/uverbs0=rdma:rxe0";
     let run = |args: &str, state: &str| {
-        let script =
-            format!("ulimit -v {ADDRESS_SPACE}; exec timeout 20 {HOOK_THERE} createRuntime {args}");
+        let script = format!(
+            "ulimit -v {ADDRESS_SPACE}; exec timeout 120 {HOOK_THERE} createRuntime {args}"
+        );
         refused(
             &sandbox,
             &before,
@@ -662,7 +663,7 @@ fn an_annotation_of_100_megabytes_in_the_state_does_not_disturb_the_hook_of_a_sp
         "y".repeat(100_000_000)
     );
     let script = format!(
-        "ulimit -v 16384; exec timeout 20 {HOOK_THERE} createRuntime --expect /dev/infiniband/uverbs0=rdma:rxe0"
+        "ulimit -v 16384; exec timeout 120 {HOOK_THERE} createRuntime --expect /dev/infiniband/uverbs0=rdma:rxe0"
     );
     let output = sandbox.script(&script, state.as_bytes());
     assert!(output.status.success(), "{}", stderr(&output));

@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use onload_core::mountinfo;
+use onload_hooks::device_rule::Rule;
 use onload_hooks::live::bpf::{self, Program};
-use onload_hooks::live::cgroup::{Dir, Place};
+use onload_hooks::live::cgroup::{DeviceCgroup, Dir};
 use onload_hooks::live::devices::{self, Changes, DevicesError};
 use onload_hooks::live::program::{answer, extend};
-use onload_hooks::live::rule::Rule;
 
 const ID: &str = "c0ffee";
 
@@ -89,8 +89,8 @@ impl Cgroups {
             .ids
     }
 
-    fn place(&self, path: &str) -> Place {
-        Place::V2(Dir {
+    fn place(&self, path: &str) -> DeviceCgroup {
+        DeviceCgroup::V2(Dir {
             mount: self.mount.clone(),
             path: Path::new(&self.name).join(path),
         })
@@ -369,7 +369,7 @@ impl Lists {
     }
 
     fn allow(&self, rules: &[Rule]) -> Result<Changes, DevicesError> {
-        let place = Place::V1(Dir {
+        let place = DeviceCgroup::V1(Dir {
             mount: self.mount.clone(),
             path: self.path.clone(),
         });

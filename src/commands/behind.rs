@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
 use onload_core::run_dir::RUN_DIR;
-use onload_hooks::runtime::made_by::{self, Record};
-use onload_hooks::runtime::{RUNTIMES, told};
+use onload_hooks::entry::wrapper::{RUNTIMES, told};
+use onload_hooks::run::made_by::{self, Record};
 
 use crate::cli::Global;
 use crate::exit::Answer;

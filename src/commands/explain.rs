@@ -8,10 +8,10 @@ use onload_cdi::inject::{Node, NodeInfo};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, HookConfig};
 use onload_core::elf::Summary;
-use onload_hooks::door;
+use onload_hooks::entry::explain;
+use onload_hooks::host::specs::{Specs, SpecsError};
+use onload_hooks::host::sysfs::Sysfs;
 use onload_hooks::host::{Host as DoorHost, HostError, Privilege, Settings, ThisHost};
-use onload_hooks::specs::{Specs, SpecsError};
-use onload_hooks::sysfs::Sysfs;
 
 use super::inject::Nodes;
 use super::open_host;
@@ -27,7 +27,7 @@ use onload_host::host::Host;
 pub fn run(global: &Global, args: &Explain, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     let seen = Seen::new(&host, global, &config)?;
-    let explanation = door::explain(&args.bundle, &seen)?;
+    let explanation = explain::explain(&args.bundle, &seen)?;
     for warning in &explanation.warnings {
         printer.warning(warning);
     }

@@ -1,5 +1,5 @@
 //! An OCI runtime that gives a container what its annotations ask for and then becomes runc or
-//! crun: see [`onload_hooks::runtime`].
+//! crun: see [`onload_hooks::entry::wrapper`].
 //!
 //! Entered from C: the start-up code of the standard library ignores SIGPIPE, and the runtime and
 //! the container would inherit that.
@@ -10,6 +10,6 @@
 // SAFETY: the standard library's `main` is left out by `no_main`, so no other function is so named.
 #[unsafe(no_mangle)]
 extern "C" fn main() -> i32 {
-    onload_hooks::process::harden();
-    onload_hooks::runtime::main()
+    onload_hooks::entry::program::harden();
+    onload_hooks::entry::wrapper::main()
 }

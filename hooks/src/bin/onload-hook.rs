@@ -1,4 +1,4 @@
-//! The hook of OCI runtimes: see [`onload_hooks::hook`].
+//! The hook of OCI runtimes: see [`onload_hooks::entry::hook`].
 //!
 //! Entered from C: the start-up code of the standard library ignores SIGPIPE and installs handlers
 //! for other signals, which costs more than all that this program does when nothing is asked.
@@ -9,6 +9,6 @@
 // SAFETY: the standard library's `main` is left out by `no_main`, so no other function is so named.
 #[unsafe(no_mangle)]
 extern "C" fn main() -> i32 {
-    onload_hooks::process::harden();
-    onload_hooks::hook::main()
+    onload_hooks::entry::program::harden();
+    onload_hooks::entry::hook::main()
 }

@@ -10,7 +10,7 @@ use onload_core::mountinfo;
 
 /// Where a process is in the hierarchy that judges devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum DeviceCgroup {
     /// cgroup v1: a list of devices, `devices.allow`.
     V1(Dir),
     /// cgroup v2: programs.
@@ -93,7 +93,7 @@ fn is_named_after(path: &Path, id: &ContainerId) -> bool {
 
 /// Why a cgroup is not found or not used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlaceError {
+pub enum DeviceCgroupError {
     /// The process is in a hierarchy that is not mounted here.
     #[error(
         "the container is in cgroup {0:?}, and no mount of that hierarchy shows it; mount it below /sys/fs/cgroup"
@@ -110,21 +110,25 @@ pub enum PlaceError {
 /// none where no hierarchy judges devices.
 ///
 /// # Errors
-/// [`PlaceError`].
-pub fn find(theirs: &[u8], own: &[u8], mounts: &[u8]) -> Result<Option<Place>, PlaceError> {
+/// [`DeviceCgroupError`].
+pub fn find(
+    theirs: &[u8],
+    own: &[u8],
+    mounts: &[u8],
+) -> Result<Option<DeviceCgroup>, DeviceCgroupError> {
     if let Some(path) = path_in(theirs, "devices") {
         let is_devices = |mount: &mountinfo::Mount<'_>| {
             let mut options = mount.options.split(|byte| *byte == b',');
             mount.fs_type == b"cgroup" && options.any(|option| option == b"devices")
         };
         let own = path_in(own, "devices");
-        return dir(path, own, mounts, &is_devices).map(|dir| Some(Place::V1(dir)));
+        return dir(path, own, mounts, &is_devices).map(|dir| Some(DeviceCgroup::V1(dir)));
     }
     let Some(path) = path_in(theirs, "") else {
         return Ok(None);
     };
     let is_v2 = |mount: &mountinfo::Mount<'_>| mount.fs_type == b"cgroup2";
-    dir(path, path_in(own, ""), mounts, &is_v2).map(|dir| Some(Place::V2(dir)))
+    dir(path, path_in(own, ""), mounts, &is_v2).map(|dir| Some(DeviceCgroup::V2(dir)))
 }
 
 /// Whether a mount is of a hierarchy that [`find`] may look for.
@@ -154,7 +158,7 @@ fn dir(
     own: Option<&Path>,
     mounts: &[u8],
     wanted: &dyn Fn(&mountinfo::Mount<'_>) -> bool,
-) -> Result<Dir, PlaceError> {
+) -> Result<Dir, DeviceCgroupError> {
     // A mount may show a part of the hierarchy only, as in a container.
     let shown = mountinfo::parse(mounts).filter(|mount| wanted(mount));
     let within = shown.filter_map(|mount| {
@@ -170,9 +174,9 @@ fn dir(
     });
     let (found, own) = within
         .last()
-        .ok_or_else(|| PlaceError::NotMounted(path.into()))?;
+        .ok_or_else(|| DeviceCgroupError::NotMounted(path.into()))?;
     if own.is_some_and(|own| found.holds(&own)) || found.path.as_os_str().is_empty() {
-        return Err(PlaceError::Shared(path.into()));
+        return Err(DeviceCgroupError::Shared(path.into()));
     }
     Ok(found)
 }
@@ -196,7 +200,11 @@ mod tests {
     }
 
     /// As [`super::find`], by texts.
-    fn find(theirs: &str, own: &str, mounts: &str) -> Result<Option<Place>, PlaceError> {
+    fn find(
+        theirs: &str,
+        own: &str,
+        mounts: &str,
+    ) -> Result<Option<DeviceCgroup>, DeviceCgroupError> {
         super::find(theirs.as_bytes(), own.as_bytes(), mounts.as_bytes())
     }
 
@@ -208,7 +216,7 @@ mod tests {
         ];
         let theirs = b"0::/machine.slice/a\xff/c0ffee\n";
         let found = super::find(theirs, b"0::/user.slice/\xe9\n", &mounts.concat());
-        let Ok(Some(Place::V2(dir))) = found else {
+        let Ok(Some(DeviceCgroup::V2(dir))) = found else {
             panic!("{found:?}");
         };
         let path = OsStr::from_bytes(b"machine.slice/a\xff/c0ffee");
@@ -218,7 +226,7 @@ mod tests {
 
     fn v2(path: &str) -> Dir {
         match find(&format!("0::{path}\n"), SHELL, V2) {
-            Ok(Some(Place::V2(dir))) => dir,
+            Ok(Some(DeviceCgroup::V2(dir))) => dir,
             other => panic!("{other:?}"),
         }
     }
@@ -302,7 +310,7 @@ mod tests {
     fn the_devices_controller_comes_before_the_unified_hierarchy() {
         let theirs = "5:devices:/docker/c0ffee\n0::/\n";
         let found = find(theirs, "5:devices:/\n0::/\n", V1).unwrap();
-        let Some(Place::V1(dir)) = found else {
+        let Some(DeviceCgroup::V1(dir)) = found else {
             panic!("{found:?}");
         };
         assert_eq!(dir.at(), Path::new("/sys/fs/cgroup/devices/docker/c0ffee"));
@@ -312,12 +320,15 @@ mod tests {
     fn a_mount_of_a_part_of_the_hierarchy_is_looked_through() {
         let part = "30 22 0:26 /outer /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         let found = find("0::/outer/c0ffee\n", "0::/outer/shell\n", part).unwrap();
-        assert!(matches!(found, Some(Place::V2(dir)) if dir.path == Path::new("c0ffee")));
+        assert!(matches!(found, Some(DeviceCgroup::V2(dir)) if dir.path == Path::new("c0ffee")));
         let outside = find("0::/other/c0ffee\n", SHELL, part);
-        assert_eq!(outside, Err(PlaceError::NotMounted("/other/c0ffee".into())));
+        assert_eq!(
+            outside,
+            Err(DeviceCgroupError::NotMounted("/other/c0ffee".into()))
+        );
         assert!(matches!(
             find("0::/a\n", SHELL, ""),
-            Err(PlaceError::NotMounted(_))
+            Err(DeviceCgroupError::NotMounted(_))
         ));
     }
 
@@ -332,7 +343,7 @@ mod tests {
             let found = find(&format!("0::{theirs}\n"), &format!("0::{own}\n"), V2);
             assert_eq!(
                 found,
-                Err(PlaceError::Shared(theirs.into())),
+                Err(DeviceCgroupError::Shared(theirs.into())),
                 "{theirs} {own}"
             );
         }

@@ -11,10 +11,10 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::bpf::{self, Attached, Program};
-use super::cgroup::{Dir, Place};
+use super::cgroup::{DeviceCgroup, Dir};
 use super::program;
-use super::rule::Rule;
 use super::systemd::{self, Policy, Systemd, SystemdError};
+use crate::device_rule::Rule;
 
 /// Why a device was not opened to the container.
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +106,11 @@ impl Changes {
 ///
 /// # Errors
 /// [`DevicesError`]; what was changed by then is changed back.
-pub fn allow(place: &Place, id: &ContainerId, rules: &[Rule]) -> Result<Changes, DevicesError> {
+pub fn allow(
+    place: &DeviceCgroup,
+    id: &ContainerId,
+    rules: &[Rule],
+) -> Result<Changes, DevicesError> {
     allow_through(place, id, rules, Path::new(systemd::SOCKET))
 }
 
@@ -115,7 +119,7 @@ pub fn allow(place: &Place, id: &ContainerId, rules: &[Rule]) -> Result<Changes,
 /// # Errors
 /// [`DevicesError`]; what was changed by then is changed back.
 pub fn allow_through(
-    place: &Place,
+    place: &DeviceCgroup,
     id: &ContainerId,
     rules: &[Rule],
     socket: &Path,
@@ -125,8 +129,8 @@ pub fn allow_through(
         return Ok(changes);
     }
     let result = match place {
-        Place::V1(dir) => allow_v1(dir, id, rules, socket, &mut changes),
-        Place::V2(dir) => allow_v2(dir, id, rules, socket, &mut changes),
+        DeviceCgroup::V1(dir) => allow_v1(dir, id, rules, socket, &mut changes),
+        DeviceCgroup::V2(dir) => allow_v2(dir, id, rules, socket, &mut changes),
     };
     match result {
         Ok(()) => Ok(changes),

@@ -17,13 +17,13 @@ use onload_core::run_dir::RUN_DIR;
 use onload_core::text::Quoted;
 
 use super::mount_api::attr;
-use super::rule::{Access, NotAccess, Rule};
+use crate::decision::host_root;
+use crate::decision::nodes::Nodes;
+use crate::device_rule::{Access, NotAccess, Rule};
 use crate::filter::{self, FilterError, LookedUp};
+use crate::host::sysfs::Numbers;
 use crate::host::{Host, Settings};
-use crate::host_root;
-use crate::nodes::Nodes;
 use crate::preload::{self, LD_SO_PRELOAD, PreloadError};
-use crate::sysfs::Numbers;
 
 /// Why a container that lives already is refused.
 #[derive(Debug, thiserror::Error)]

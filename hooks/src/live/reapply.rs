@@ -9,11 +9,12 @@ use onload_core::run_dir::RUN_DIR;
 use rustix::fs::{FileType, major, minor, stat};
 
 use super::devices::{self, DevicesError};
-use super::init::{Init, InitError};
-use super::record::{self, Live, RecordError};
-use super::{OwnCgroupError, own_place};
+use super::error::CgroupError;
+use super::look::own_place;
+use crate::host::sysfs::Numbers;
 use crate::host::{Host, HostError, ThisHost};
-use crate::sysfs::Numbers;
+use crate::process::init::{Init, InitError};
+use crate::run::record::{self, Live, RecordError};
 
 /// Why nothing was opened.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +60,7 @@ pub enum ReapplyError {
     },
     /// Its cgroup cannot be used.
     #[error(transparent)]
-    Cgroup(#[from] OwnCgroupError),
+    Cgroup(#[from] CgroupError),
     /// The devices were not opened.
     #[error(transparent)]
     Devices(#[from] DevicesError),

@@ -15,9 +15,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::record::{Kind, Made};
-use crate::container_root::ContainerRoot;
-use crate::cover::Ground;
+use crate::rootfs::container_root::ContainerRoot;
+use crate::rootfs::overmount::TargetFileSystem;
+use crate::run::record::{Kind, Made};
+use crate::run::targets::removal;
 
 /// Why nothing is mounted somewhere.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +77,7 @@ pub struct Target {
     /// What it is.
     pub kind: Kind,
     /// Where its directory lies, as the configuration says.
-    pub ground: Ground,
+    pub ground: TargetFileSystem,
 }
 
 /// The container's root with its mounts, as seen from its mount namespace.
@@ -255,7 +256,7 @@ impl<'a> Targets<'a> {
         let Some(mount) = self.mounts.find(id) else {
             return Err(self.foreign(target, "unknown"));
         };
-        if target.ground == Ground::FreshTmpfs && mount.is_fresh {
+        if target.ground == TargetFileSystem::FreshTmpfs && mount.is_fresh {
             return Ok(false);
         }
         Err(self.foreign(target, &String::from_utf8_lossy(mount.fs_type)))
@@ -287,43 +288,6 @@ impl Fresh {
             // What stays is empty, and the error that led here is the one to tell.
             let _ = unlinkat(&self.dir, name, removal(self.made.kind));
         }
-    }
-}
-
-fn removal(kind: Kind) -> AtFlags {
-    match kind {
-        Kind::File => AtFlags::empty(),
-        Kind::Directory => AtFlags::REMOVEDIR,
-    }
-}
-
-/// Takes away what was made, the last first, where it is still what was made and empty.
-pub fn remove(root: &ContainerRoot, made: &[Made]) {
-    for made in made.iter().rev() {
-        // What stays is empty, and the error that led here is the one to tell.
-        let _ = remove_one(root, made);
-    }
-}
-
-fn remove_one(root: &ContainerRoot, made: &Made) -> Result<(), Errno> {
-    let (Some(above), Some(name)) = (made.path.parent(), made.path.file_name()) else {
-        return Ok(());
-    };
-    // Below another mount nothing was made that lasts.
-    let dir = root.find_on_own_mount(above)?;
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let found = openat(&dir, name, flags, Mode::empty())?;
-    let stat = fstat(&found)?;
-    if made.inode.is_some_and(|inode| inode != stat.st_ino) {
-        return Ok(());
-    }
-    match (made.kind, FileType::from_raw_mode(stat.st_mode)) {
-        (Kind::File, FileType::RegularFile) if stat.st_size == 0 => {
-            unlinkat(&dir, name, removal(made.kind))
-        }
-        // A directory that holds something stays.
-        (Kind::Directory, FileType::Directory) => unlinkat(&dir, name, removal(made.kind)),
-        _ => Ok(()),
     }
 }
 
@@ -377,7 +341,7 @@ mod tests {
         Target {
             path: path.into(),
             kind: Kind::File,
-            ground: Ground::Root,
+            ground: TargetFileSystem::Root,
         }
     }
 

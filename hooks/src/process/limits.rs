@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit};
 
-use crate::live::init::{Init, InitError};
+use crate::process::init::{Init, InitError};
 
 /// Why a limit was not raised.
 #[derive(Debug, thiserror::Error)]

@@ -14,10 +14,10 @@ use onload_core::expect::{Expect, Numbers};
 use onload_core::hook_arguments::HookArguments;
 use rustix::fs::{FileType, Mode, OFlags};
 
-use crate::devices::{Listed, Place};
-use crate::limits::{self, LimitError};
+use crate::config_json::devices::{Listed, Place};
+use crate::host::sysfs::{Sysfs, SysfsError};
+use crate::process::limits::{self, LimitError};
 use crate::state::State;
-use crate::sysfs::{Sysfs, SysfsError};
 
 /// Bytes of a configuration that is held in memory whole; engines write some forty thousand.
 const HELD_BYTES: u64 = 256 * 1024;

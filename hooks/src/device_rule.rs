@@ -3,7 +3,7 @@
 use onload_cdi::config::DeviceRule;
 use serde::{Deserialize, Serialize};
 
-use crate::sysfs::Numbers;
+use crate::host::sysfs::Numbers;
 
 /// What may be done with a device: read, write, make its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

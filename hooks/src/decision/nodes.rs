@@ -11,8 +11,8 @@ use onload_core::class::Class;
 use onload_core::expect::{Expect, Expected};
 use onload_core::text::Quoted;
 
-use crate::specs::{Entry, Specs, expectations};
-use crate::sysfs::{Numbers, Sysfs, SysfsError, rdma_class};
+use crate::host::specs::{Entry, Specs, expectations};
+use crate::host::sysfs::{Numbers, Sysfs, SysfsError, rdma_class};
 
 /// Why a node is not given.
 #[derive(Debug, thiserror::Error)]

@@ -10,9 +10,9 @@ use onload_core::container_id::ContainerId;
 use rustix::fs::{AtFlags, fstat, statat};
 use serde::{Deserialize, Serialize};
 
-use crate::live::init::{Init, InitError, has_ended, read_whole};
-use crate::live::record::{self, RecordError};
-use crate::runtime::made_by::DEFAULT_ROOTS;
+use crate::process::init::{Init, InitError, has_ended, read_whole};
+use crate::run::made_by::DEFAULT_ROOTS;
+use crate::run::record::{self, RecordError};
 
 /// The record beside the files. Versions that do not know it take it for what a killed process left,
 /// and remove it (`onload_core::fs::atomic::is_temporary_name`).
@@ -55,7 +55,7 @@ pub struct Maker {
 
 /// What a door knows of the container that it makes files for.
 #[derive(Clone, Copy, Debug)]
-pub struct Door<'a> {
+pub struct EntryPoint<'a> {
     /// What becomes of this process.
     pub stage: Stage,
     /// The container's bundle; a relative path starts at the working directory.
@@ -69,7 +69,7 @@ impl Maker {
     ///
     /// # Errors
     /// [`InitError`].
-    pub fn this(door: Door<'_>) -> Result<Maker, InitError> {
+    pub fn this(entry_point: EntryPoint<'_>) -> Result<Maker, InitError> {
         let pid = std::process::id();
         let here = std::env::current_dir().ok();
         // What has no name in JSON is not known.
@@ -78,12 +78,12 @@ impl Maker {
             path.to_str().map(PathBuf::from)
         };
         Ok(Maker {
-            stage: door.stage,
+            stage: entry_point.stage,
             pid,
             start_time: Init::open(Some(pid))?.start_time()?,
             boot: boot_id()?,
-            bundle: whole(door.bundle),
-            roots: match door.root {
+            bundle: whole(entry_point.bundle),
+            roots: match entry_point.root {
                 Some(root) => whole(root).into_iter().collect(),
                 None => DEFAULT_ROOTS.map(PathBuf::from).to_vec(),
             },
@@ -180,12 +180,12 @@ mod tests {
             let (bundle, root) = (dir.path().join("bundle"), dir.path().join("root"));
             fs::create_dir(&bundle).unwrap();
             fs::create_dir_all(root.join("other")).unwrap();
-            let door = Door {
+            let entry_point = EntryPoint {
                 stage,
                 bundle: &bundle,
                 root: Some(&root),
             };
-            let mut maker = Maker::this(door).unwrap();
+            let mut maker = Maker::this(entry_point).unwrap();
             maker.start_time -= 1;
             let id = "c1".parse().unwrap();
             Ended { dir, maker, id }
@@ -244,12 +244,12 @@ mod tests {
 
     #[test]
     fn a_runtime_that_is_told_no_root_is_known_by_the_usual_ones() {
-        let door = Door {
+        let entry_point = EntryPoint {
             stage: Stage::Runtime,
             bundle: Path::new("."),
             root: None,
         };
-        let maker = Maker::this(door).unwrap();
+        let maker = Maker::this(entry_point).unwrap();
         assert_eq!(maker.roots, DEFAULT_ROOTS.map(PathBuf::from));
         assert!(maker.bundle.unwrap().is_absolute());
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::elf::{self, ElfError, GlibcVersion, Summary};
 
-use crate::container_root::{ContainerRoot, RootError};
+use crate::rootfs::container_root::{ContainerRoot, RootError};
 
 /// Bytes of a script's first line that the kernel looks at (BINPRM_BUF_SIZE).
 const LINE_BYTES: u64 = 256;

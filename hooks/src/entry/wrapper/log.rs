@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use onload_core::text::one_line;
 
-use crate::process::say;
-use crate::runtime::args::{LogFormat, LogTarget};
+use crate::entry::program::say;
+use crate::entry::wrapper::args::{LogFormat, LogTarget};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

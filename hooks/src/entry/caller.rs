@@ -10,9 +10,10 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::runtime::args;
-use crate::state::State;
 use onload_core::container_id::ContainerId;
+
+use crate::entry::wrapper::args;
+use crate::state::State;
 
 /// The runtime lost the bundle, and its command line does not tell it either.
 #[derive(Debug, thiserror::Error)]

@@ -1,5 +1,8 @@
 //! What the doors need to know of this host, and nothing more of it is looked at.
 
+pub mod specs;
+pub mod sysfs;
+
 use std::cell::OnceCell;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -14,8 +17,8 @@ use rustix::fs::stat;
 use rustix::process::{Resource, geteuid, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::specs::{Specs, SpecsError};
-use crate::sysfs::Sysfs;
+use crate::host::specs::{Specs, SpecsError};
+use crate::host::sysfs::Sysfs;
 
 /// Bytes of a configuration file that are read.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;

@@ -1,6 +1,8 @@
 //! How libonload.so gets into the container's processes: which of the two ways, whether its libc
 //! can load it, and that the table it sizes by RLIMIT_NOFILE stays bounded.
 
+pub mod libc_check;
+
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -13,9 +15,9 @@ use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
 
-use crate::container_root::ContainerRoot;
 use crate::host::{Host, HostError, Privilege, Settings};
-use crate::libc_check::{self, Library, Program, Verdict};
+use crate::rootfs::container_root::ContainerRoot;
+use libc_check::{Library, Program, Verdict};
 
 /// The file that the dynamic loader reads (ld.so(8)).
 pub(crate) const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::container_root::{ContainerRoot, Place, RootError};
+use crate::rootfs::container_root::{ContainerRoot, Place, RootError};
 
 /// Bytes of all the places that mounts lie at together; those of a real container have some hundred.
 const MAX_PLACES_BYTES: usize = 4 * 1024 * 1024;
@@ -15,7 +15,7 @@ const MAX_COPIES: usize = 256;
 
 /// A mount that the configuration asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cover {
+pub struct Overmount {
     /// Where.
     pub destination: String,
     /// Whether it is a tmpfs of this container's own that begins empty.
@@ -38,7 +38,7 @@ enum Holds {
     Others,
 }
 
-impl Cover {
+impl Overmount {
     /// Reads an entry of `mounts`. The file system is new if the type says tmpfs and no option
     /// makes a bind mount of it or changes the one that is there; it is empty if nothing copies the
     /// image's files up (runc's and crun's `tmpcopyup`), whose links would lead on.
@@ -53,7 +53,7 @@ impl Cover {
             "sysfs" | "cgroup" | "cgroup2" | "mqueue" | "devpts" => Holds::Kernel,
             _ => Holds::Others,
         };
-        Cover {
+        Overmount {
             destination: destination.to_owned(),
             is_fresh_tmpfs: holds == Holds::Nothing,
             holds,
@@ -77,7 +77,7 @@ impl Cover {
 
 /// On what a target lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ground {
+pub enum TargetFileSystem {
     /// The root file system's own mount.
     Root,
     /// A fresh tmpfs.
@@ -86,7 +86,7 @@ pub enum Ground {
 
 /// Why nothing is mounted somewhere.
 #[derive(Debug, thiserror::Error)]
-pub enum CoverError {
+pub enum OvermountError {
     /// The place, or one on the way to it, cannot be looked at.
     #[error(transparent)]
     Root(#[from] RootError),
@@ -132,10 +132,10 @@ fn resolved(target: &str, real: &Path) -> String {
 ///
 /// Who wrote the configuration may have written a hundred thousand, so that everything is looked up by its
 /// place, and no mount is compared with all others.
-pub struct Covers<'a> {
+pub struct Overmounts<'a> {
     root: &'a ContainerRoot,
     /// In the order in which they are made, with the spot where each comes to lie.
-    covers: Vec<(usize, Cover)>,
+    covers: Vec<(usize, Overmount)>,
     /// What is known of each place that mounts lie at.
     spots: Vec<Spot>,
     by_place: BTreeMap<Place, usize>,
@@ -152,13 +152,13 @@ struct Spot {
     is_hidden: bool,
 }
 
-impl<'a> Covers<'a> {
+impl<'a> Overmounts<'a> {
     /// Looks where each mount will be, in the order in which they are made.
     ///
     /// # Errors
-    /// [`CoverError::Root`] and [`CoverError::TooLong`].
-    pub fn new(root: &'a ContainerRoot, mounts: Vec<Cover>) -> Result<Self, CoverError> {
-        let mut covers = Covers {
+    /// [`OvermountError::Root`] and [`OvermountError::TooLong`].
+    pub fn new(root: &'a ContainerRoot, mounts: Vec<Overmount>) -> Result<Self, OvermountError> {
+        let mut covers = Overmounts {
             root,
             covers: Vec::with_capacity(mounts.len()),
             spots: Vec::new(),
@@ -169,7 +169,7 @@ impl<'a> Covers<'a> {
             let at = covers.resolve(&cover.destination)?;
             bytes += at.as_bytes().len();
             if bytes > MAX_PLACES_BYTES {
-                return Err(CoverError::TooLong);
+                return Err(OvermountError::TooLong);
             }
             if cover.holds == Holds::Image {
                 copies += 1;
@@ -183,7 +183,7 @@ impl<'a> Covers<'a> {
         Ok(covers)
     }
 
-    fn add(&mut self, at: Place, cover: Cover) {
+    fn add(&mut self, at: Place, cover: Overmount) {
         let index = self.covers.len();
         let spot = *self.by_place.entry(at).or_insert_with(|| {
             self.spots.push(Spot::default());
@@ -221,18 +221,18 @@ impl<'a> Covers<'a> {
     /// does no harm where it is a file system of the container's own.
     ///
     /// # Errors
-    /// [`CoverError::Astray`] and [`CoverError::Upward`].
-    pub fn none_astray(&self) -> Result<(), CoverError> {
+    /// [`OvermountError::Astray`] and [`OvermountError::Upward`].
+    pub fn none_astray(&self) -> Result<(), OvermountError> {
         let outer = self.outer();
         for (spot, cover) in &self.covers {
             if cover.destination.split('/').any(|part| part == "..") {
-                return Err(CoverError::Upward(cover.destination.clone()));
+                return Err(OvermountError::Upward(cover.destination.clone()));
             }
             if !matches!(cover.holds, Holds::Others | Holds::Image) {
                 continue;
             }
             if let Some(outer) = outer[*spot] {
-                return Err(CoverError::Astray {
+                return Err(OvermountError::Astray {
                     mount: cover.destination.clone(),
                     outer: self.covers[outer].1.destination.clone(),
                 });
@@ -272,8 +272,8 @@ impl<'a> Covers<'a> {
     /// mount or on a fresh tmpfs.
     ///
     /// # Errors
-    /// [`CoverError`].
-    pub fn may_create(&self, target: &str) -> Result<Ground, CoverError> {
+    /// [`OvermountError`].
+    pub fn may_create(&self, target: &str) -> Result<TargetFileSystem, OvermountError> {
         let at = self.resolve(target)?;
         let parent = at.parent();
         // One that somebody's files lie around is where those files say, so that the innermost alone
@@ -284,11 +284,11 @@ impl<'a> Covers<'a> {
             .min();
         let Some(stranger) = stranger else {
             return Ok(match self.spots_above(&parent).next() {
-                Some(_) => Ground::FreshTmpfs,
-                None => Ground::Root,
+                Some(_) => TargetFileSystem::FreshTmpfs,
+                None => TargetFileSystem::Root,
             });
         };
-        Err(CoverError::Covered {
+        Err(OvermountError::Covered {
             target: target.to_owned(),
             real: at.to_path(),
             mount: self.covers[stranger].1.destination.clone(),
@@ -329,10 +329,10 @@ mod tests {
                 .iter()
                 .map(|(destination, kind, options)| {
                     let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
-                    Cover::new(destination, kind, &options)
+                    Overmount::new(destination, kind, &options)
                 })
                 .collect();
-            Covers::new(&root, covers)
+            Overmounts::new(&root, covers)
                 .and_then(|covers| {
                     covers.may_create(target)?;
                     covers.none_astray()
@@ -549,8 +549,8 @@ mod tests {
             let target = format!("{}l{}", "d/../".repeat(800), link + 1);
             symlink(target, root.0.path().join(format!("l{link}"))).unwrap();
         }
-        let mounts = vec![Cover::new("/l0/x", "bind", &[]); 20];
+        let mounts = vec![Overmount::new("/l0/x", "bind", &[]); 20];
         let opened = ContainerRoot::open(root.0.path()).unwrap();
-        assert!(Covers::new(&opened, mounts).is_err());
+        assert!(Overmounts::new(&opened, mounts).is_err());
     }
 }

@@ -13,11 +13,11 @@ use onload_core::run_dir::RunDir;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno;
 
-use crate::container_root::ContainerRoot;
-use crate::live::init::has_ended;
-use crate::live::record::{self, Created, Live};
-use crate::live::target;
-use crate::maker;
+use crate::process::init::has_ended;
+use crate::rootfs::container_root::ContainerRoot;
+use crate::run::maker;
+use crate::run::record::{self, Created, Live};
+use crate::run::targets;
 
 /// The files that are made for a container.
 pub const FILES: [&str; 3] = ["ld.so.preload", "created", "state.json"];
@@ -201,7 +201,7 @@ fn remove_created(run: &RunDir, own: &OwnedFd, id: &ContainerId, lock: Option<&L
         return true;
     }
     if let Ok(root) = ContainerRoot::open(&created.root) {
-        target::remove(&root, &created.made);
+        targets::remove(&root, &created.made);
     }
     true
 }

@@ -5,24 +5,26 @@ use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use onload_core::config::CONFIG_PATH;
-use onload_core::text::Quoted;
-
-use crate::caller::{self, NoBundle};
-use crate::create_runtime::{self, CreateRuntimeError};
-use crate::door::{self, DoorError, Streamed};
-use crate::filter::{Container, FilterError};
-use crate::live::reapply::{self, ReapplyError};
-use crate::live::{self, LiveError};
-use crate::maker::{Door, Stage};
-use crate::poststop::{self, PoststopError};
-use crate::process::{FAILURE, SUCCESS, USAGE, arguments, say};
-use crate::scan;
-use crate::state::{State, StateError};
-use crate::sysfs::Sysfs;
-use crate::system_log::{self, Severity};
 use onload_core::container_id::{ContainerId, NotContainerId};
 use onload_core::hook_arguments::{HookArguments, HookArgumentsError};
 use onload_core::run_dir::RUN_DIR;
+use onload_core::text::Quoted;
+
+use crate::config_json::bundle::podman_id;
+use crate::config_json::scan;
+use crate::entry::caller::{self, NoBundle};
+use crate::entry::create_runtime::{self, CreateRuntimeError};
+use crate::entry::edit::{self, EntryError, Streamed};
+use crate::entry::program::{FAILURE, SUCCESS, USAGE, arguments, say};
+use crate::entry::system_log::{self, Severity};
+use crate::filter::{Container, FilterError};
+use crate::host::sysfs::Sysfs;
+use crate::live;
+use crate::live::error::LiveError;
+use crate::live::reapply::{self, ReapplyError};
+use crate::run::maker::{EntryPoint, Stage};
+use crate::run::sweep::{self, PoststopError};
+use crate::state::{State, StateError};
 
 /// This program's name in messages.
 const PROGRAM: &str = "onload-hook";
@@ -84,7 +86,7 @@ enum HookError {
     #[error(transparent)]
     Poststop(#[from] PoststopError),
     #[error(transparent)]
-    Door(#[from] DoorError),
+    Entry(#[from] EntryError),
     #[error(transparent)]
     Live(#[from] LiveError),
     #[error(transparent)]
@@ -235,7 +237,7 @@ fn by_annotation(stage: &'static str, config: &Path) -> Result<(), Failure> {
         return Err(Failure::new(
             stage,
             "",
-            DoorError::from(FilterError::TooLarge),
+            EntryError::from(FilterError::TooLarge),
         ));
     }
     let mut state =
@@ -264,7 +266,7 @@ fn reapply(id: &ContainerId, config: &Path) -> Result<(), Failure> {
 fn precreate(config: &Path) -> Result<(), Failure> {
     let stage = "precreate";
     let bundle = std::env::current_dir().unwrap_or_default();
-    let id = door::podman_id(&bundle);
+    let id = podman_id(&bundle);
     let subject = id
         .as_ref()
         .map(|id| format!("container {id}: "))
@@ -275,13 +277,19 @@ fn precreate(config: &Path) -> Result<(), Failure> {
         sees_exec: false,
     };
     let mut output = io::stdout().lock();
-    let door = Door {
+    let entry_point = EntryPoint {
         stage: Stage::Precreate,
         bundle: &bundle,
         root: None,
     };
-    let streamed = door::stream(io::stdin().lock(), &mut output, container, door, config)
-        .map_err(|error| Failure::new(stage, &subject, error))?;
+    let streamed = edit::stream(
+        io::stdin().lock(),
+        &mut output,
+        container,
+        entry_point,
+        config,
+    )
+    .map_err(|error| Failure::new(stage, &subject, error))?;
     let warnings = match streamed {
         Streamed::Config(warnings) => warnings,
         Streamed::State(state) => return clean_up(&state),
@@ -299,7 +307,7 @@ fn poststop() -> Result<(), Failure> {
 
 fn clean_up(state: &State) -> Result<(), Failure> {
     let stage = "poststop";
-    let warnings = poststop::run(Path::new(RUN_DIR), &state.id)
+    let warnings = sweep::run(Path::new(RUN_DIR), &state.id)
         .map_err(|error| Failure::new(stage, &subject(state), error))?;
     warn(stage, &subject(state), &warnings);
     Ok(())

@@ -6,13 +6,14 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use onload_core::container_id::ContainerId;
 use onload_core::fs::atomic::{TempFile, WriteError};
 use onload_core::fs::attributes;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::scan::{self, Scanned};
+use crate::config_json::scan::{self, Scanned};
 
 /// Why a configuration is not read or replaced.
 #[derive(Debug, thiserror::Error)]
@@ -187,6 +188,15 @@ impl ConfigFile {
     }
 }
 
+/// The name of the container whose bundle podman keeps at `…/ID/userdata`.
+#[must_use]
+pub fn podman_id(bundle: &Path) -> Option<ContainerId> {
+    if bundle.file_name()? != "userdata" {
+        return None;
+    }
+    bundle.parent()?.file_name()?.to_str()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,5 +306,16 @@ mod tests {
         fs::write(bundle.path().join("x.json"), "[]").unwrap();
         let file = ConfigFile::open(bundle.path(), Some(Path::new("x.json"))).unwrap();
         assert_eq!(file.scan().unwrap().kept, b"[]");
+    }
+
+    #[test]
+    fn the_name_of_a_podman_container_is_read_from_its_bundle() {
+        let id = |path| podman_id(Path::new(path)).map(|id| id.to_string());
+        assert_eq!(
+            id("/var/lib/containers/storage/overlay-containers/ab12/userdata").as_deref(),
+            Some("ab12")
+        );
+        assert_eq!(id("/bundle"), None);
+        assert_eq!(id("/userdata"), None);
     }
 }

@@ -4,7 +4,6 @@
 pub mod args;
 pub mod exec;
 pub mod log;
-pub mod made_by;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,21 +11,22 @@ use std::path::{Path, PathBuf};
 use onload_core::config::RootWithOnload;
 use onload_core::container_id::ContainerId;
 use onload_core::fs::trust::TrustError;
+use onload_core::run_dir::RUN_DIR;
 use rustix::fs::stat;
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use crate::bundle::ConfigFile;
-use crate::door::{self, DoorError, Edited};
+use crate::config_json::bundle::ConfigFile;
+use crate::entry::edit::{self, Edited, EntryError};
+use crate::entry::program::FAILURE;
+use crate::entry::wrapper::args::{Create, Invocation};
+use crate::entry::wrapper::log::Level;
 use crate::filter::Container;
 use crate::host::{Host, HostError, Settings, ThisHost};
-use crate::maker::{Door, Stage};
-use crate::poststop;
-use crate::process::FAILURE;
-use crate::runtime::args::{Create, Invocation};
-use crate::runtime::log::Level;
-use crate::runtime::made_by::{Named, Record, Remembered, StateOf};
-use onload_core::run_dir::RUN_DIR;
+use crate::run::made_by;
+use crate::run::made_by::{Named, Record, Remembered, StateOf};
+use crate::run::maker::{EntryPoint, Stage};
+use crate::run::sweep;
 
 /// The runtimes that are looked for when the configuration names none.
 pub const RUNTIMES: [&str; 5] = [
@@ -51,7 +51,7 @@ enum RuntimeError {
     #[error("the OCI runtime {0:?} is this program itself; name runc or crun under [runtime]")]
     Itself(PathBuf),
     #[error("container {id}: {error}")]
-    Door { id: String, error: Box<DoorError> },
+    Entry { id: String, error: Box<EntryError> },
     #[error(
         "remembering in {RUN_DIR} that CAP_SETUID must not come with a later process of the container: {0}; root-with-onload = \"refuse\" needs that"
     )]
@@ -132,12 +132,12 @@ fn prepare(invocation: &Invocation) -> Result<Prepared, RuntimeError> {
     let mut edited = Edited::default();
     if let Some(create) = &invocation.create {
         let id = id.as_ref();
-        let door = Door {
+        let entry_point = EntryPoint {
             stage: Stage::Runtime,
             bundle: &create.bundle,
             root: invocation.root.as_deref().map(Path::new),
         };
-        edited = edit(create, id, door, &host).map_err(|error| RuntimeError::Door {
+        edited = edit(create, id, entry_point, &host).map_err(|error| RuntimeError::Entry {
             id: id.map_or_else(|| "without a name".to_owned(), ToString::to_string),
             error: Box::new(error),
         })?;
@@ -211,8 +211,8 @@ fn look_after(
 ) -> Result<PathBuf, RuntimeError> {
     if let Some(container) = container.filter(|_| invocation.is_delete) {
         let run = Path::new(RUN_DIR);
-        if poststop::forget_list(run, container.id) {
-            poststop::sweep(run, Some(container.id));
+        if sweep::forget_list(run, container.id) {
+            sweep::sweep(run, Some(container.id));
         }
     }
     let found = container.and_then(|named| made_by::read(host.trusted(), named));
@@ -221,7 +221,7 @@ fn look_after(
     };
     let record = &found.record;
     if let Some(process) = invocation.process.as_deref().filter(|_| record.is_guarded) {
-        door::take_setuid(process).map_err(|error| RuntimeError::Door {
+        edit::take_setuid(process).map_err(|error| RuntimeError::Entry {
             id: container.map_or_else(String::new, |named| named.id.to_string()),
             error: Box::new(error),
         })?;
@@ -281,14 +281,14 @@ fn guess(
 fn edit(
     create: &Create,
     id: Option<&ContainerId>,
-    door: Door<'_>,
+    entry_point: EntryPoint<'_>,
     host: &ThisHost,
-) -> Result<Edited, DoorError> {
+) -> Result<Edited, EntryError> {
     let file = match ConfigFile::open(&create.bundle, create.config.as_deref()) {
         Ok(file) => file,
         // The runtime tells its own story of a bundle without a configuration. What it could still
         // open itself must not start without what it asks for.
-        Err(crate::bundle::BundleError::Read { error, .. })
+        Err(crate::config_json::bundle::BundleError::Read { error, .. })
             if matches!(
                 error.kind(),
                 std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
@@ -298,14 +298,14 @@ fn edit(
         }
         Err(error) => return Err(error.into()),
     };
-    door::edit(
+    edit::edit(
         &file,
         Container {
             bundle: &create.bundle,
             id,
             sees_exec: true,
         },
-        door,
+        entry_point,
         host,
     )
 }

@@ -1,0 +1,4 @@
+//! What one container gets.
+
+pub mod host_root;
+pub mod nodes;

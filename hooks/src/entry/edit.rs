@@ -1,0 +1,241 @@
+//! The ends of the doors that change a configuration: read it, call the filter, write what it says.
+
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use onload_cdi::raw::{RawError, RawObject};
+use onload_core::container_id::ContainerId;
+use onload_core::run_dir::RUN_DIR;
+
+use crate::config_json::bundle::{BundleError, ConfigFile};
+use crate::config_json::scan;
+use crate::decision::host_root;
+use crate::filter::{self, Container, FilterError, Outcome};
+use crate::host::{HostError, ThisHost};
+use crate::preload::HostFile;
+use crate::run::maker::EntryPoint;
+use crate::run::own_dir::{OwnDir, OwnDirError};
+use crate::run::sweep;
+use crate::state::State;
+
+/// Why a door stays shut.
+#[derive(Debug, thiserror::Error)]
+pub enum EntryError {
+    /// config.json could not be read or replaced.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    /// The container must not start.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// The host's own files cannot be used.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The description of a later process.
+    #[error("reading the process of `exec`: {0}")]
+    Process(String),
+    /// Standard input or output.
+    #[error("{action}: {error}")]
+    Stream {
+        /// What was done.
+        action: &'static str,
+        /// Why it failed.
+        error: io::Error,
+    },
+    /// A file for the container could not be written on the host.
+    #[error(transparent)]
+    OwnDir(#[from] OwnDirError),
+}
+
+/// What was done to the configuration of a bundle.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edited {
+    /// Lines for people.
+    pub warnings: Vec<String>,
+    /// The container that a file was written for, under [`RUN_DIR`].
+    pub own: Option<ContainerId>,
+    /// As [`Outcome::guards_exec`].
+    pub guards_exec: bool,
+}
+
+impl Edited {
+    /// Takes the file away again: nobody will start the container, and no poststop follows. What led
+    /// here is the error to tell. What a hook made for a living container of that id stays.
+    pub fn undo(&self) {
+        if let Some(id) = &self.own {
+            let _ = sweep::forget_list(Path::new(RUN_DIR), id);
+        }
+    }
+}
+
+/// Edits the configuration of a bundle where it stands.
+///
+/// # Errors
+/// [`EntryError`]; the configuration is then as it was.
+pub fn edit(
+    file: &ConfigFile,
+    container: Container<'_>,
+    entry_point: EntryPoint<'_>,
+    host: &ThisHost,
+) -> Result<Edited, EntryError> {
+    let scanned = file.scan()?;
+    if !scanned.asks {
+        return Ok(Edited::default());
+    }
+    if scanned.more {
+        return Err(FilterError::TooLarge.into());
+    }
+    let outcome = filter::apply_text(&filter::text(scanned.kept)?, container, host)?;
+    sweep::sweep(Path::new(RUN_DIR), container.id);
+    let edited = written(&outcome, entry_point, host)?;
+    let Some(config) = &outcome.config else {
+        return Ok(edited);
+    };
+    file.replace(config).inspect_err(|_| edited.undo())?;
+    Ok(edited)
+}
+
+/// Writes the file that the outcome wants on this host, if any.
+fn written(
+    outcome: &Outcome,
+    entry_point: EntryPoint<'_>,
+    host: &ThisHost,
+) -> Result<Edited, EntryError> {
+    let mut warnings = outcome.warnings.clone();
+    if let Some(own) = &outcome.file {
+        warnings.extend(write_host_file(own, entry_point, host)?);
+    }
+    Ok(Edited {
+        warnings,
+        own: outcome.file.as_ref().map(|own| own.id.clone()),
+        guards_exec: outcome.guards_exec,
+    })
+}
+
+/// Takes CAP_SETUID from the description of a process that is started in a container later, where it
+/// must not come with one (runc and crun, `exec --process`).
+///
+/// # Errors
+/// [`EntryError`]; the process must then not start.
+pub fn take_setuid(process: &Path) -> Result<(), EntryError> {
+    let file = ConfigFile::open(Path::new(""), Some(process))?;
+    let scanned = file.scan()?;
+    if scanned.more {
+        return Err(EntryError::Process("it is too large".to_owned()));
+    }
+    let failed = |error: RawError| EntryError::Process(error.to_string());
+    let mut described = RawObject::parse(&scanned.kept).map_err(failed)?;
+    if host_root::take_setuid(&mut described).map_err(failed)? {
+        file.replace(&described.to_bytes())?;
+    }
+    Ok(())
+}
+
+/// What came through a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Streamed {
+    /// A configuration, which went on with these warnings.
+    Config(Vec<String>),
+    /// The state of a container, which asks for something else.
+    State(State),
+}
+
+/// Edits a configuration on its way from one stream to another.
+///
+/// # Errors
+/// [`EntryError`]; what was written by then is not to be used.
+pub fn stream(
+    from: impl Read,
+    to: &mut dyn Write,
+    container: Container<'_>,
+    entry_point: EntryPoint<'_>,
+    config: &Path,
+) -> Result<Streamed, EntryError> {
+    let output = |error| EntryError::Stream {
+        action: "writing standard output",
+        error,
+    };
+    let mut began = false;
+    let scanned = scan::read(from, 0, &mut |kept, piece| {
+        if !std::mem::replace(&mut began, true) {
+            to.write_all(kept)?;
+        }
+        to.write_all(piece)
+    })
+    .map_err(|error| EntryError::Stream {
+        action: "copying standard input",
+        error,
+    })?;
+    if !scanned.asks {
+        if !began {
+            to.write_all(&scanned.kept).map_err(output)?;
+        }
+        return to
+            .flush()
+            .map_err(output)
+            .map(|()| Streamed::Config(Vec::new()));
+    }
+    if scanned.more {
+        return Err(FilterError::TooLarge.into());
+    }
+    if let Some(state) = State::recognise(&scanned.kept) {
+        return Ok(Streamed::State(state));
+    }
+    let host = ThisHost::with_config(config)?;
+    let text = filter::text(scanned.kept)?;
+    let outcome = filter::apply_text(&text, container, &host)?;
+    sweep::sweep(Path::new(RUN_DIR), container.id);
+    let edited = written(&outcome, entry_point, &host)?;
+    let changed = outcome.config.as_deref();
+    to.write_all(changed.unwrap_or(text.as_bytes()))
+        .and_then(|()| to.flush())
+        .inspect_err(|_| edited.undo())
+        .map_err(output)?;
+    Ok(Streamed::Config(edited.warnings))
+}
+
+/// Writes a file for one container under [`RUN_DIR`]. The result are warnings.
+fn write_host_file(
+    own: &HostFile,
+    entry_point: EntryPoint<'_>,
+    host: &ThisHost,
+) -> Result<Option<String>, EntryError> {
+    let dir = OwnDir::open(&own.id, entry_point, host)?;
+    dir.write(own.name, &own.bytes)
+        .inspect_err(|_| dir.give_up(&own.id))?;
+    Ok(dir.warning)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copied(bytes: &[u8]) -> Result<Vec<u8>, EntryError> {
+        let mut to = Vec::new();
+        let container = Container {
+            bundle: Path::new("/"),
+            id: None,
+            sees_exec: false,
+        };
+        let entry_point = EntryPoint {
+            stage: crate::run::maker::Stage::Precreate,
+            bundle: Path::new("/"),
+            root: None,
+        };
+        stream(bytes, &mut to, container, entry_point, Path::new("/none"))?;
+        Ok(to)
+    }
+
+    #[test]
+    fn what_asks_for_nothing_is_copied_whatever_it_is_and_however_long() {
+        for bytes in [&b""[..], b"{}", b"not json \xff", b"{\"a\": 1e3 }\n"] {
+            assert_eq!(copied(bytes).unwrap(), bytes);
+        }
+        let mut long = vec![b'x'; scan::MAX_BYTES + 200_001];
+        assert_eq!(copied(&long).unwrap(), long);
+        long.extend(b"onload.dev/nic");
+        assert!(matches!(
+            copied(&long),
+            Err(EntryError::Filter(FilterError::TooLarge))
+        ));
+    }
+}

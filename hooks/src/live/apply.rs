@@ -1,0 +1,203 @@
+//! What was decided, done to the container: mounts are prepared as descriptors, devices are opened in
+//! its cgroup, and the mounts are moved into its mount namespace.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, major, minor};
+use rustix::process::umask;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::error::LiveError;
+use super::identity::FileSystemUser;
+use super::look::Look;
+use super::plan::Bind;
+use super::target::{TargetError, Targets};
+use super::undo::Done;
+use super::{devices, mount_api};
+use crate::host::ThisHost;
+use crate::host::sysfs::Numbers;
+use crate::preload::LD_SO_PRELOAD;
+use crate::process::init::InitError;
+use crate::process::limits;
+use crate::run::maker::{EntryPoint, Stage};
+use crate::run::own_dir::OwnDir;
+use crate::run::record::{self, Created, Live};
+
+impl Look<'_> {
+    /// Does it, or nothing.
+    pub(super) fn go(mut self, host: &ThisHost) -> Result<Vec<String>, LiveError> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let home = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty());
+        let home = home.map_err(LiveError::Home)?;
+        // The engine's would close to the container's users what is made in its root.
+        let _ = umask(Mode::empty());
+        let entry_point = EntryPoint {
+            stage: Stage::Hook,
+            bundle: self.bundle,
+            root: None,
+        };
+        let mut own = OwnDir::open(self.id, entry_point, host)?;
+        self.warnings.extend(own.warning.take());
+        let mut done = Done::default();
+        let result = self.all(&own, &mut done);
+        // What a hook leaves behind it is its process, so only an undoing needs the way back.
+        match result {
+            Ok(()) => {
+                self.warnings.append(&mut done.changes.warnings);
+                Ok(self.warnings)
+            }
+            Err(error) => {
+                done.undo(&home, own, self.id, &self.root_path);
+                Err(error)
+            }
+        }
+    }
+
+    fn all(&mut self, own: &OwnDir, done: &mut Done) -> Result<(), LiveError> {
+        let mut created = self.record_plan(own)?;
+        let trees = self.prepare(own)?;
+        self.limits()?;
+        if let Some(place) = &self.place {
+            done.changes = devices::allow(place, self.id, &self.plan.rules)?;
+        }
+        self.enter(&trees, done)?;
+        created.made.retain(|made| made.inode.is_some());
+        let fresh = done.made.iter().map(|fresh| fresh.made.clone());
+        created.made.extend(fresh);
+        record::write(&own.dir, record::CREATED, &created)?;
+        let live = Live {
+            pid: self.init.pid(),
+            start_time: self.start_time,
+            rules: self.plan.rules.clone(),
+            nodes: self.plan.rule_nodes(),
+        };
+        Ok(record::write(&own.dir, record::STATE, &live)?)
+    }
+
+    /// Writes down what will be made, behind what an earlier start of the container made.
+    fn record_plan(&mut self, own: &OwnDir) -> Result<Created, LiveError> {
+        let warnings = &mut self.warnings;
+        let before: Option<Created> = record::read_known(&own.dir, record::CREATED, warnings)?;
+        let mut created = before.unwrap_or_default();
+        if created.root != self.root_path {
+            created.made.clear();
+        }
+        created.root.clone_from(&self.root_path);
+        created.made.retain(|made| made.inode.is_some());
+        let mut planned = created.clone();
+        planned.made.extend(self.missing.iter().cloned());
+        record::write(&own.dir, record::CREATED, &planned)?;
+        Ok(created)
+    }
+
+    /// The mounts as copies that are attached nowhere yet, in the order of the targets.
+    fn prepare(&self, own: &OwnDir) -> Result<Vec<OwnedFd>, LiveError> {
+        let mut trees = Vec::new();
+        for bind in &self.plan.binds {
+            let tree = self.copy(CWD, bind)?;
+            if let Some(wanted) = bind.numbers {
+                self.check_node(&tree, bind, wanted)?;
+            }
+            trees.push(tree);
+        }
+        if let Some(list) = &self.list {
+            own.write("ld.so.preload", list.as_bytes())?;
+            let bind = Bind {
+                source: "ld.so.preload".into(),
+                target: LD_SO_PRELOAD.into(),
+                attributes: mount_api::attr::RDONLY
+                    | mount_api::attr::NOSUID
+                    | mount_api::attr::NODEV
+                    | mount_api::attr::NOEXEC,
+                is_recursive: false,
+                numbers: None,
+            };
+            trees.push(self.copy(own.dir.as_fd(), &bind)?);
+        }
+        Ok(trees)
+    }
+
+    fn copy(&self, dir: impl AsFd, bind: &Bind) -> Result<OwnedFd, LiveError> {
+        let failed =
+            |action| move |error| self.mount_error(action, &bind.source, "of the host", error);
+        let tree = mount_api::clone_tree(dir.as_fd(), &bind.source, bind.is_recursive)
+            .map_err(failed("copying the mount of"))?;
+        mount_api::set_private(&tree, bind.attributes, bind.is_recursive)
+            .map_err(failed("setting the attributes of"))?;
+        Ok(tree)
+    }
+
+    /// The node that will be mounted is the one that was judged.
+    fn check_node(&self, tree: &OwnedFd, bind: &Bind, wanted: Numbers) -> Result<(), LiveError> {
+        let stat = fstat(tree)
+            .map_err(|error| self.mount_error("looking at", &bind.source, "of the host", error))?;
+        let found = Numbers {
+            major: major(stat.st_rdev),
+            minor: minor(stat.st_rdev),
+        };
+        let is_character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+        if is_character && found == wanted {
+            return Ok(());
+        }
+        Err(LiveError::Node {
+            keys: self.plan.keys.clone(),
+            path: bind.source.clone(),
+            wanted,
+        })
+    }
+
+    fn limits(&mut self) -> Result<(), LiveError> {
+        if self.plan.memlock.is_none() && self.plan.preload.is_none() {
+            return Ok(());
+        }
+        let process = limits::Process::new(&self.init, self.start_time)?;
+        if let Some(memlock) = self.plan.memlock {
+            let raised = process.raise_memlock(memlock)?;
+            self.warnings.extend(raised.warning(memlock));
+        }
+        if let Some(preload) = &self.plan.preload {
+            process.lower_nofile(preload.nofile)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the mounts into the container.
+    fn enter(&self, trees: &[OwnedFd], done: &mut Done) -> Result<(), LiveError> {
+        if self.targets.is_empty() {
+            return Ok(());
+        }
+        let kind = Some(LinkNameSpaceType::Mount);
+        move_into_link_name_space(self.namespace.as_fd(), kind).map_err(|error| {
+            InitError::Enter {
+                pid: self.init.pid(),
+                error,
+            }
+        })?;
+        let root = self.open_root()?;
+        let failed = |error: TargetError| LiveError::Target {
+            keys: self.plan.keys.clone(),
+            error,
+        };
+        let targets = Targets::new(&root, &self.mounts).map_err(failed)?;
+        // The library stands before the list that names it.
+        for (target, tree) in self.targets.iter().zip(trees) {
+            let at = {
+                let _user = self.become_container_root()?;
+                targets.open(target, &mut done.made).map_err(failed)?
+            };
+            mount_api::attach(tree, at).map_err(|error| {
+                self.mount_error("mounting onto", &target.path, "in the container", error)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn become_container_root(&self) -> Result<Option<FileSystemUser>, LiveError> {
+        let Some(user) = self.user else {
+            return Ok(None);
+        };
+        FileSystemUser::become_user(user.uid, user.gid)
+            .map(Some)
+            .ok_or(LiveError::User(user.uid))
+    }
+}

@@ -1,0 +1,132 @@
+//! Why a living container is not given what it asks for.
+
+use std::io;
+use std::path::PathBuf;
+
+use onload_core::request::RequestError;
+use rustix::io::Errno;
+
+use super::cgroup::DeviceCgroupError;
+use super::devices::DevicesError;
+use super::plan::PlanError;
+use super::target::TargetError;
+use crate::config_json::bundle::BundleError;
+use crate::host::HostError;
+use crate::host::sysfs::Numbers;
+use crate::process::init::InitError;
+use crate::process::limits::LimitError;
+use crate::rootfs::container_root::RootError;
+use crate::rootfs::overmount::OvermountError;
+use crate::run::own_dir::OwnDirError;
+use crate::run::record::RecordError;
+
+/// Why the container must not start.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    /// config.json cannot be read.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    /// The host's own files cannot be used.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The annotations make no sense.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// It is refused.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The container's init cannot be used.
+    #[error(transparent)]
+    Init(#[from] InitError),
+    /// The container's root cannot be used.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// A place in it cannot be used.
+    #[error("annotation {keys}: {error}")]
+    Target {
+        /// The annotations, quoted.
+        keys: String,
+        /// Why.
+        error: TargetError,
+    },
+    /// A place in it is not the container's own.
+    #[error("annotation {keys}: {error}")]
+    Overmount {
+        /// The annotations, quoted.
+        keys: String,
+        /// Why.
+        error: OvermountError,
+    },
+    /// A mount could not be made.
+    #[error("annotation {keys}: {action} {path:?} {where_}: {error}{hint}", where_ = .side, hint = hint(.error))]
+    Mount {
+        /// The annotations, quoted.
+        keys: String,
+        /// What was done.
+        action: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Of the host, or in the container.
+        side: &'static str,
+        /// Why.
+        error: Errno,
+    },
+    /// A device node became another one.
+    #[error("annotation {keys}: device node {path:?} is no character device {wanted} any more")]
+    Node {
+        /// The annotations, quoted.
+        keys: String,
+        /// The node on the host.
+        path: PathBuf,
+        /// What it was.
+        wanted: Numbers,
+    },
+    /// The container's cgroup cannot be used.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// The devices were not opened.
+    #[error(transparent)]
+    Devices(#[from] DevicesError),
+    /// A limit could not be set.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// A record could not be kept.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The container's directory on the host could not be used.
+    #[error(transparent)]
+    OwnDir(#[from] OwnDirError),
+    /// There would be no way back.
+    #[error("opening this process's own mount namespace: {0}")]
+    Home(Errno),
+    /// The user namespace maps nobody who could make files.
+    #[error("becoming the container's user {0} to make mount targets: the kernel refuses")]
+    User(u32),
+}
+
+/// Why a container's cgroup cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// The process cannot be looked at.
+    #[error(transparent)]
+    Init(#[from] InitError),
+    /// A file of this process's own cannot be read.
+    #[error("reading {path:?}: {error}")]
+    Own {
+        /// The file.
+        path: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+    /// It is not found, or not the container's alone.
+    #[error(transparent)]
+    Place(#[from] DeviceCgroupError),
+}
+
+fn hint(error: &Errno) -> &'static str {
+    if *error == Errno::NOSYS {
+        " (Linux 5.12 or newer is needed)"
+    } else {
+        ""
+    }
+}

@@ -1,0 +1,222 @@
+//! The container as it lives: looked at, and every refusal made, before anything is done to it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use onload_cdi::config::OciConfig;
+use onload_core::container_id::ContainerId;
+use onload_core::mountinfo::{self, Table};
+use onload_core::request::Request;
+use rustix::fs::Mode;
+use rustix::fs::{FileType, OFlags, fstat};
+use rustix::io::Errno;
+
+use super::cgroup::{self, DeviceCgroup};
+use super::error::{CgroupError, LiveError};
+use super::plan::{Bind, Plan, PlanError, PreloadPlan};
+use super::target::{Target, TargetError, Targets};
+use crate::host::{Host, ThisHost};
+use crate::preload::{self, Circumstances, LD_SO_PRELOAD, PreloadError};
+use crate::process::init::{Init, RootUser, read_whole};
+use crate::rootfs::container_root::ContainerRoot;
+use crate::rootfs::overmount::{Overmount, OvermountError, Overmounts};
+use crate::run::record::{Kind, Made};
+use crate::state::State;
+
+/// The container's own cgroup; none where nothing judges devices.
+pub(super) fn own_place(init: &Init) -> Result<Option<DeviceCgroup>, CgroupError> {
+    let own_file = |path: &'static str, read: &dyn Fn(File) -> io::Result<Vec<u8>>| {
+        let bytes = File::open(path).and_then(read);
+        bytes.map_err(|error| CgroupError::Own { path, error })
+    };
+    let theirs = init.read("cgroup")?;
+    let own = own_file("/proc/self/cgroup", &read_whole)?;
+    let mounts = own_file("/proc/self/mountinfo", &|file| {
+        mountinfo::keep(file, &cgroup::is_hierarchy)
+    })?;
+    Ok(cgroup::find(&theirs, &own, &mounts)?)
+}
+
+/// The container as it was looked at, and what is to be done to it.
+pub(super) struct Look<'a> {
+    pub(super) id: &'a ContainerId,
+    pub(super) plan: Plan,
+    pub(super) init: Init,
+    pub(super) start_time: u64,
+    pub(super) namespace: OwnedFd,
+    pub(super) mounts: Table,
+    pub(super) bundle: &'a Path,
+    /// The container's root as the host knows it.
+    pub(super) root_path: PathBuf,
+    pub(super) targets: Vec<Target>,
+    /// What will be made in the root.
+    pub(super) missing: Vec<Made>,
+    pub(super) place: Option<DeviceCgroup>,
+    pub(super) user: Option<RootUser>,
+    /// What /etc/ld.so.preload will hold.
+    pub(super) list: Option<String>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl<'a> Look<'a> {
+    pub(super) fn new(
+        state: &'a State,
+        init: Init,
+        config: &OciConfig,
+        request: &Request,
+        host: &ThisHost,
+        plan: Plan,
+    ) -> Result<Self, LiveError> {
+        let namespace = init.mount_namespace()?;
+        let root_path = config.root_path().map_err(PlanError::from)?;
+        let root_path = state.bundle.join(root_path.unwrap_or_default());
+        let mut look = Look {
+            id: &state.id,
+            start_time: init.start_time()?,
+            mounts: init.mounts()?,
+            bundle: &state.bundle,
+            user: init.root_user()?,
+            place: None,
+            namespace,
+            root_path,
+            targets: Vec::new(),
+            missing: Vec::new(),
+            list: None,
+            warnings: Vec::new(),
+            init,
+            plan,
+        };
+        let root = look.open_root()?;
+        if let Some(preload) = look.plan.preload.take() {
+            look.look_at_preload(&preload, config, request, host, &root)?;
+        }
+        look.look_at_targets(config, &root)?;
+        look.look_at_list(&root)?;
+        if !look.plan.rules.is_empty() {
+            look.place = own_place(&look.init)?;
+        }
+        Ok(look)
+    }
+
+    /// The root as the container's init sees it: with all its mounts, and the last one on top.
+    pub(super) fn open_root(&self) -> Result<ContainerRoot, LiveError> {
+        Ok(ContainerRoot::open_below(
+            &self.init.root()?,
+            &self.root_path,
+        )?)
+    }
+
+    fn look_at_preload(
+        &mut self,
+        preload: &PreloadPlan,
+        config: &OciConfig,
+        request: &Request,
+        host: &ThisHost,
+        root: &ContainerRoot,
+    ) -> Result<(), LiveError> {
+        let failed = |error: PreloadError| PlanError::preload(&preload.key, error);
+        let settings = host.settings()?;
+        let now = Circumstances {
+            request,
+            settings: &settings,
+            root,
+            id: Some(self.id),
+            privilege: host.privilege(),
+        };
+        let mut applied = preload::Applied::default();
+        let may = preload::may_preload(&preload.edits, config, &now, host, &mut applied);
+        let may = may.map_err(failed)?;
+        self.warnings.append(&mut applied.warnings);
+        self.plan.preload = may.then(|| preload.clone());
+        Ok(())
+    }
+
+    /// What the image has at the place of our list, which is known to be the container's own by now.
+    fn look_at_list(&mut self, root: &ContainerRoot) -> Result<(), LiveError> {
+        let Some(preload) = &self.plan.preload else {
+            return Ok(());
+        };
+        let own = preload::own_list(root);
+        let own = own.map_err(|error| PlanError::preload(&preload.key, error))?;
+        self.list = Some(preload::list(&preload.library, &own));
+        Ok(())
+    }
+
+    fn look_at_targets(
+        &mut self,
+        config: &OciConfig,
+        root: &ContainerRoot,
+    ) -> Result<(), LiveError> {
+        let keys = || self.plan.keys.clone();
+        let covered = |error: OvermountError| LiveError::Overmount {
+            keys: keys(),
+            error,
+        };
+        let misplaced = |error: TargetError| LiveError::Target {
+            keys: keys(),
+            error,
+        };
+        let mounts = config.mounts().iter();
+        let covers = mounts
+            .map(|mount| Overmount::new(&mount.destination(), &mount.type_(), &mount.options()))
+            .collect();
+        let covers = Overmounts::new(root, covers).map_err(covered)?;
+        let looked = Targets::new(root, &self.mounts).map_err(misplaced)?;
+        let mut targets = Vec::new();
+        let mut missing = Vec::new();
+        let list = self.plan.preload.as_ref();
+        let list = list.map(|_| Path::new(LD_SO_PRELOAD));
+        let binds = self.plan.binds.iter();
+        let paths = binds.map(|bind| (bind.target.as_path(), Some(bind)));
+        for (path, bind) in paths.chain(list.map(|path| (path, None))) {
+            let kind = match bind {
+                Some(bind) => self.kind_of(bind)?,
+                None => Kind::File,
+            };
+            let ground = covers.may_create(&path.to_string_lossy());
+            let target = Target {
+                path: path.to_owned(),
+                kind,
+                ground: ground.map_err(covered)?,
+            };
+            for made in looked.look(&target).map_err(misplaced)? {
+                if !missing.contains(&made) {
+                    missing.push(made);
+                }
+            }
+            targets.push(target);
+        }
+        self.targets = targets;
+        self.missing = missing;
+        Ok(())
+    }
+
+    fn kind_of(&self, bind: &Bind) -> Result<Kind, LiveError> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let stat = rustix::fs::open(&bind.source, flags, Mode::empty())
+            .and_then(fstat)
+            .map_err(|error| self.mount_error("opening", &bind.source, "of the host", error))?;
+        Ok(match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => Kind::Directory,
+            _ => Kind::File,
+        })
+    }
+
+    pub(super) fn mount_error(
+        &self,
+        action: &'static str,
+        path: &Path,
+        side: &'static str,
+        error: Errno,
+    ) -> LiveError {
+        LiveError::Mount {
+            keys: self.plan.keys.clone(),
+            action,
+            path: path.to_owned(),
+            side,
+            error,
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The way back from a start that failed half-way.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use onload_core::container_id::ContainerId;
+use onload_core::fs::lock::START_PATIENCE;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::devices::Changes;
+use super::target::Fresh;
+use crate::run::own_dir::OwnDir;
+use crate::run::sweep;
+
+/// What has been done so far.
+#[derive(Default)]
+pub(super) struct Done {
+    pub(super) changes: Changes,
+    pub(super) made: Vec<Fresh>,
+}
+
+impl Done {
+    /// Undoes it. The error that led here is the one to tell, so nothing of this is. Where others
+    /// hold the lock, the targets stay for a sweep.
+    pub(super) fn undo(self, home: &OwnedFd, own: OwnDir, id: &ContainerId, root: &Path) {
+        let _ = move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount));
+        self.changes.undo();
+        let lock = own.lock;
+        let lock = lock.and_then(|lock| lock.make_exclusive(START_PATIENCE).ok());
+        // What another container in the same root has found is handed over to it below.
+        if lock.is_some() && !sweep::has_neighbour(&own.run, id, root) {
+            self.made.iter().rev().for_each(Fresh::remove);
+        }
+        let _ = sweep::clear(&own.run, id, lock.as_ref());
+    }
+}

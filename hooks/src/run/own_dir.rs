@@ -1,0 +1,188 @@
+//! The directory of one container under [`RUN_DIR`], made for whoever gives the container something.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use onload_core::container_id::ContainerId;
+use onload_core::fs::atomic::{WriteError, write_atomic};
+use onload_core::fs::lock::{Kind, Lock, LockError, START_PATIENCE};
+use onload_core::fs::trust::TrustError;
+use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, make_dir, set_mode};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
+
+use super::maker::{EntryPoint, MAKER, Maker};
+use super::record::RecordError;
+use crate::host::ThisHost;
+use crate::process::init::InitError;
+
+/// Why the directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnDirError {
+    /// A directory above it is not root's alone.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    /// A file for the container could not be written on the host.
+    #[error("writing {path:?}: {error}")]
+    HostFile {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The lock of the containers cannot be used.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// This process cannot be looked at.
+    #[error(transparent)]
+    Own(#[from] InitError),
+    /// It could not be written down.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+/// The directory of one container under [`RUN_DIR`].
+#[derive(Debug)]
+pub struct OwnDir {
+    /// [`RUN_DIR`].
+    pub run: RunDir,
+    /// The container's directory in it.
+    pub dir: OwnedFd,
+    /// Until it is dropped, no poststop takes away what is found here. None where somebody holds it
+    /// for too long: then nobody else sweeps either.
+    pub lock: Option<Lock>,
+    /// A line for people about that.
+    pub warning: Option<String>,
+    path: PathBuf,
+}
+
+impl OwnDir {
+    /// Opens it, and makes it first where it is not there; every directory above belongs to root.
+    /// That it is this process's is written down in it.
+    ///
+    /// # Errors
+    /// [`OwnDirError`].
+    pub fn open(
+        id: &ContainerId,
+        entry_point: EntryPoint<'_>,
+        host: &ThisHost,
+    ) -> Result<Self, OwnDirError> {
+        let path = Path::new(RUN_DIR);
+        let failed = |path: PathBuf| move |error: io::Error| OwnDirError::HostFile { path, error };
+        let above = path.parent().unwrap_or(Path::new("/"));
+        let above = host.trusted().open_dir(above)?;
+        let name = path.file_name().unwrap_or(OsStr::new("onload-ctk"));
+        let made = make_dir(&above, name, RUN_DIR_MODE);
+        made.map_err(|error| failed(path.to_owned())(error.into()))?;
+        let run = host.trusted().open_dir(path)?;
+        set_mode(&run, RUN_DIR_MODE).map_err(|error| failed(path.to_owned())(error.into()))?;
+        let run = RunDir::new(run.into(), path);
+        let lock = run.lock(Kind::Shared, START_PATIENCE);
+        let maker = Maker::this(entry_point)?;
+        let own = OwnDir::make(run, id, lock)?;
+        maker.write(&own.dir).inspect_err(|_| own.give_up(id))?;
+        Ok(own)
+    }
+
+    /// The lock comes first: whoever opens the directory before it may hold one that a sweep then
+    /// removes.
+    fn make(
+        run: RunDir,
+        id: &ContainerId,
+        lock: Result<Lock, LockError>,
+    ) -> Result<Self, OwnDirError> {
+        let (lock, warning) = match lock {
+            Ok(lock) => (Some(lock), None),
+            Err(error @ LockError::Held { .. }) => (None, Some(error.to_string())),
+            Err(error) => return Err(error.into()),
+        };
+        let path = run.path().join(id.as_str());
+        let failed = |error: rustix::io::Errno| OwnDirError::HostFile {
+            path: path.clone(),
+            error: error.into(),
+        };
+        let name = OsStr::new(id.as_str());
+        make_dir(&run, name, OWN_DIR_MODE).map_err(failed)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = openat(&run, name, flags, Mode::empty());
+        let dir = dir.and_then(|dir| set_mode(&dir, OWN_DIR_MODE).map(|()| dir));
+        let dir = dir.map_err(|error| {
+            remove_empty(&run, id);
+            failed(error)
+        })?;
+        Ok(OwnDir {
+            run,
+            dir,
+            lock,
+            warning,
+            path,
+        })
+    }
+
+    /// Writes a file in it.
+    ///
+    /// # Errors
+    /// [`OwnDirError::HostFile`].
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), OwnDirError> {
+        write_atomic(&self.dir, OsStr::new(name), bytes, 0o644).map_err(|error: WriteError| {
+            OwnDirError::HostFile {
+                path: self.path.join(name),
+                error: error.source,
+            }
+        })
+    }
+
+    /// Leaves it as it was found, as far as that goes; what led here is the error to tell.
+    pub(crate) fn give_up(&self, id: &ContainerId) {
+        let _ = unlinkat(&self.dir, MAKER, AtFlags::empty());
+        remove_empty(&self.run, id);
+    }
+}
+
+/// A directory that was made just now is empty and goes; one that was there is not and stays.
+fn remove_empty(run: &RunDir, id: &ContainerId) {
+    let _ = unlinkat(run, id.as_str(), AtFlags::REMOVEDIR);
+}
+
+/// Mode of the directory of one container.
+const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o755);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::sweep;
+
+    /// The sweep of another container finds the directory of an earlier start, and removes it while
+    /// this one waits for the lock.
+    #[test]
+    fn a_restart_that_meets_a_sweep_has_a_directory_that_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = || RunDir::find(dir.path()).unwrap().unwrap();
+        let id: ContainerId = "c1".parse().unwrap();
+        std::fs::create_dir(dir.path().join("c1")).unwrap();
+        std::fs::write(dir.path().join("c1/created"), "{}").unwrap();
+        let mut sweeper = run().lock_if_free();
+        let lock = run().lock_while(Kind::Shared, &mut || {
+            sweep::clear(&run(), &id, sweeper.take().as_ref()).unwrap();
+            assert!(!dir.path().join("c1").exists());
+            true
+        });
+        let own = OwnDir::make(run(), &id, lock).unwrap();
+        own.write("ld.so.preload", b"x").unwrap();
+        assert!(dir.path().join("c1/ld.so.preload").exists());
+    }
+
+    #[test]
+    fn a_stranger_s_lock_costs_a_start_a_line_and_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = || RunDir::find(dir.path()).unwrap().unwrap();
+        let stranger = run().lock_if_free();
+        let lock = run().lock_while(Kind::Shared, &mut || false);
+        let own = OwnDir::make(run(), &"c1".parse().unwrap(), lock).unwrap();
+        let line = own.warning.clone().unwrap();
+        assert!(own.lock.is_none() && line.contains("holds it"), "{line}");
+        own.write("ld.so.preload", b"x").unwrap();
+        drop(stranger);
+    }
+}
