@@ -4,30 +4,31 @@
 //! What is there already is not added again, so that several doors give what one gives, and
 //! applying twice gives what applying once gives.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use onload_cdi::config::{
-    CapabilitySet, ConfigError, DeviceRule, HugepageLimit, MountEntry, OciConfig, OciHook, Rlimit,
+    CapabilitySet, ConfigError, HugepageLimit, MountEntry, OciConfig, Rlimit,
 };
-use onload_cdi::inject::{self, InjectError, NodeInfo};
+use onload_cdi::inject::{self, InjectError, Node, NodeInfo};
 use onload_cdi::raw::RawError;
-use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook};
+use onload_cdi::spec::ContainerEdits;
 use onload_core::class::Class;
 use onload_core::config::{Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
-use onload_core::hook_arguments::HookArguments;
-use onload_core::policy::HostRoot;
-use onload_core::policy::{self, MEMLOCK, ONLOAD, PolicyError};
-use onload_core::request::{Request, RequestError};
+use onload_core::policy::{HostRoot, MEMLOCK, ONLOAD};
+use onload_core::request::Request;
 use onload_core::text::Quoted;
 
-use crate::config_json::scan;
+use crate::config_json::scan::{self, Scanned};
+use crate::decision::asking::Asking;
+use crate::decision::error::DecisionError;
 use crate::decision::host_root::{self, CAP_SETUID};
-use crate::decision::nodes::{self, NodeError, Nodes};
-use crate::host::specs::SpecsError;
-use crate::host::{Host, HostError, Privilege, Settings};
+use crate::decision::preload_choice::PreloadChoice;
+use crate::decision::{self, Decision};
+use crate::device::Device;
+use crate::host::{Host, Privilege, Settings};
 use crate::preload::{self, Circumstances, HostFile, PreloadError};
 use crate::rootfs::container_root::{ContainerRoot, RootError};
 use crate::rootfs::overmount::{Overmount, OvermountError, Overmounts};
@@ -38,30 +39,9 @@ const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
 /// Why the container must not start.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// config.json cannot be read or changed.
-    #[error("config.json: {0}")]
-    Config(#[from] ConfigError),
-    /// config.json asks, and is larger than any real one.
-    #[error(
-        "config.json has annotations of onload.dev and is larger than {} bytes",
-        scan::MAX_BYTES
-    )]
-    TooLarge,
-    /// The annotations make no sense.
+    /// It does not get what it asks for.
     #[error(transparent)]
-    Request(#[from] RequestError),
-    /// The operator does not allow it.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-    /// The host's files cannot be used.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// The specifications cannot be used, or do not offer a name.
-    #[error(transparent)]
-    Specs(#[from] SpecsError),
-    /// A device node is not what it should be.
-    #[error(transparent)]
-    Node(#[from] NodeError),
+    Decision(#[from] DecisionError),
     /// The container's root cannot be used.
     #[error(transparent)]
     Root(#[from] RootError),
@@ -92,6 +72,12 @@ pub enum FilterError {
         /// The annotation, quoted.
         key: String,
     },
+}
+
+impl From<ConfigError> for FilterError {
+    fn from(error: ConfigError) -> Self {
+        FilterError::Decision(error.into())
+    }
 }
 
 /// What became of a configuration.
@@ -134,43 +120,35 @@ pub fn apply(
     if !scan::asks(json) {
         return Ok(Outcome::default());
     }
-    apply_text(&text(json.to_vec())?, container, host)
+    let scanned = Scanned {
+        kept: json.to_vec(),
+        more: false,
+        asks: true,
+    };
+    match Asking::read(scanned)? {
+        Some(asking) => give(asking, container, host),
+        None => Ok(Outcome::default()),
+    }
 }
 
-/// A configuration that was read as text; it is not copied from here on.
-///
-/// # Errors
-/// [`FilterError::Config`] where it is none.
-pub fn text(json: Vec<u8>) -> Result<Arc<String>, FilterError> {
-    let text = String::from_utf8(json).map(Arc::new);
-    text.map_err(|error| {
-        let error = RawError::Utf8(error.utf8_error().valid_up_to());
-        ConfigError::Read(error).into()
-    })
-}
-
-/// The same as [`apply`] for a configuration that asks, as [`scan::asks`] says it.
+/// The same for a configuration that was read and asks.
 ///
 /// # Errors
 /// As for [`apply`].
-pub fn apply_text(
-    json: &Arc<String>,
+pub fn give(
+    asking: Asking,
     container: Container<'_>,
     host: &dyn Host,
 ) -> Result<Outcome, FilterError> {
-    let config = OciConfig::parse_text(Arc::clone(json))?;
-    let Some(request) = Request::parse(&config)? else {
-        return Ok(Outcome::default());
-    };
     let filter = Filter {
         container,
         host,
-        settings: host.settings()?,
+        settings: host.settings().map_err(DecisionError::from)?,
         privilege: host.privilege(),
-        request,
+        request: asking.request,
         outcome: Outcome::default(),
     };
-    filter.run(config, json.as_bytes())
+    filter.run(asking.config, asking.text.as_bytes())
 }
 
 struct Filter<'a> {
@@ -184,22 +162,15 @@ struct Filter<'a> {
 
 impl Filter<'_> {
     fn run(mut self, mut config: OciConfig, json: &[u8]) -> Result<Outcome, FilterError> {
-        self.judge(&mut config)?;
-        let (mut edits, nodes) = self.look_up()?;
+        self.guard_exec(&mut config)?;
+        let decision = decision::decide(&config, &self.request, &self.settings, self.host)?;
+        self.outcome.warnings.extend_from_slice(&decision.warnings);
         if !self.request.devices.is_empty() {
-            let path = self
-                .container
-                .bundle
-                .join(config.root_path()?.unwrap_or_default());
-            let root = ContainerRoot::open(&path)?;
-            self.preload(&mut edits, &mut config, &root)?;
-            self.leave_own_settings(&mut edits, &config)?;
-            leave_present(&mut edits, &config, &nodes)?;
-            self.check_targets(&edits, &config, &root)?;
-            self.explain(&edits);
-            inject::apply(&mut config, &edits, &nodes)?;
+            self.devices(&mut config, &decision)?;
         }
-        self.memlock(&mut config)?;
+        if let Some(memlock) = decision.memlock {
+            self.memlock(&mut config, memlock)?;
+        }
         self.ipc_lock(&mut config)?;
         self.hugepages_limit(&mut config)?;
         let bytes = config.to_bytes();
@@ -208,59 +179,77 @@ impl Filter<'_> {
         Ok(self.outcome)
     }
 
-    fn judge(&mut self, config: &mut OciConfig) -> Result<(), FilterError> {
+    /// Takes CAP_SETUID away where that is what makes the container the host's user 0.
+    fn guard_exec(&mut self, config: &mut OciConfig) -> Result<(), FilterError> {
         let policy = &self.settings.config.annotations;
-        let mut root = host_root::look(config, self.host)?;
-        let is_refused = policy.root_with_onload == RootWithOnload::Refuse;
-        self.outcome.guards_exec = is_refused
+        self.outcome.guards_exec = policy.root_with_onload == RootWithOnload::Refuse
             && self.container.sees_exec
             && self.privilege.is_initial_namespace
             && self.request.wants(&ONLOAD);
-        if self.outcome.guards_exec && root == HostRoot::ByCapability(CAP_SETUID) {
-            let in_process = |error: RawError| ConfigError::Change(error.at("process"));
-            if host_root::take_setuid(config.process_mut()).map_err(in_process)? {
-                self.outcome.warnings.push(format!(
-                    "annotation {}: {CAP_SETUID} is taken from the container, since root-with-onload = \"refuse\" and a program of the image could become the host's user 0 by it",
-                    self.key(&ONLOAD)
-                ));
-            }
-            root = host_root::look(config, self.host)?;
+        if !self.outcome.guards_exec
+            || host_root::look(config, self.host)? != HostRoot::ByCapability(CAP_SETUID)
+        {
+            return Ok(());
         }
-        let warnings = policy::judge(&self.request, policy, &self.settings.file, &root)?;
-        self.outcome.warnings.extend(warnings);
+        let in_process = |error: RawError| ConfigError::Change(error.at("process"));
+        if host_root::take_setuid(config.process_mut()).map_err(in_process)? {
+            self.outcome.warnings.push(format!(
+                "annotation {}: {CAP_SETUID} is taken from the container, since root-with-onload = \"refuse\" and a program of the image could become the host's user 0 by it",
+                self.key(&ONLOAD)
+            ));
+        }
         Ok(())
     }
 
-    fn look_up(&self) -> Result<(ContainerEdits, Nodes), FilterError> {
-        let found = look_up(&self.request, self.host)?;
-        let is_hugetlbfs =
-            |mount: &onload_cdi::spec::Mount| mount.type_.as_deref() == Some("hugetlbfs");
-        if !self.privilege.is_initial_namespace && found.edits.mounts.iter().any(is_hugetlbfs) {
+    fn devices(&mut self, config: &mut OciConfig, decision: &Decision) -> Result<(), FilterError> {
+        self.refuse_hugetlbfs(decision)?;
+        let path = self
+            .container
+            .bundle
+            .join(config.root_path()?.unwrap_or_default());
+        let root = ContainerRoot::open(&path)?;
+        let mut edits = decision.edits.clone();
+        self.preload(&mut edits, config, &decision.preload, &root)?;
+        self.leave_own_settings(&mut edits, config)?;
+        let nodes = decision.devices.iter();
+        edits.device_nodes = nodes.map(|device| device.node.clone()).collect();
+        self.check_targets(&edits, config, &root, &decision.keys)?;
+        self.explain(&edits);
+        inject::apply(config, &edits, &Found(&decision.devices))?;
+        Ok(())
+    }
+
+    fn refuse_hugetlbfs(&self, decision: &Decision) -> Result<(), FilterError> {
+        let mut edits = decision.by_class.iter().map(|(_, edits)| edits);
+        let has_hugetlbfs = |edits: &ContainerEdits| {
+            let mut types = edits.mounts.iter().map(|mount| mount.type_.as_deref());
+            types.any(|type_| type_ == Some("hugetlbfs"))
+        };
+        if !self.privilege.is_initial_namespace && edits.any(has_hugetlbfs) {
             return Err(FilterError::Rootless {
                 key: self.key(&[Class::Hugepages]),
             });
         }
-        Ok((found.edits, found.nodes))
+        Ok(())
     }
 
     fn preload(
         &mut self,
         edits: &mut ContainerEdits,
         config: &mut OciConfig,
+        choice: &PreloadChoice,
         root: &ContainerRoot,
     ) -> Result<(), FilterError> {
         let now = Circumstances {
-            request: &self.request,
             settings: &self.settings,
             root,
             id: self.container.id,
             privilege: self.privilege,
         };
-        let applied = preload::apply(edits, config, &now, self.host).map_err(|error| {
-            FilterError::Preload {
-                key: self.key(&[Class::Nic]),
-                error,
-            }
+        let applied = preload::apply(edits, config, choice, &now, self.host);
+        let applied = applied.map_err(|error| FilterError::Preload {
+            key: self.key(&[Class::Nic]),
+            error,
         })?;
         self.outcome.warnings.extend(applied.warnings);
         self.outcome.reasons.extend(applied.reasons);
@@ -297,18 +286,17 @@ impl Filter<'_> {
         edits: &ContainerEdits,
         config: &OciConfig,
         root: &ContainerRoot,
+        keys: &str,
     ) -> Result<(), FilterError> {
-        let targets: Vec<&str> = edits
-            .mounts
-            .iter()
-            .map(|mount| mount.container_path.as_str())
-            .chain(nodes::paths(edits))
-            .collect();
+        let mounts = edits.mounts.iter();
+        let mounts = mounts.map(|mount| mount.container_path.as_str());
+        let nodes = edits.device_nodes.iter().map(|node| node.path.as_str());
+        let targets: Vec<&str> = mounts.chain(nodes).collect();
         if targets.is_empty() {
             return Ok(());
         }
         let failed = |error: OvermountError| FilterError::Overmount {
-            key: self.keys(),
+            key: keys.to_owned(),
             error,
         };
         let read = |mount: &MountEntry| {
@@ -354,12 +342,9 @@ impl Filter<'_> {
     }
 
     /// RLIMIT_MEMLOCK for those who lock memory; never lowered.
-    fn memlock(&mut self, config: &mut OciConfig) -> Result<(), FilterError> {
+    fn memlock(&mut self, config: &mut OciConfig, memlock: Memlock) -> Result<(), FilterError> {
         const NAME: &str = "RLIMIT_MEMLOCK";
-        if !self.request.wants(&MEMLOCK) {
-            return Ok(());
-        }
-        let wanted = match self.settings.config.cdi.memlock {
+        let wanted = match memlock {
             Memlock::Unlimited => u64::MAX,
             Memlock::Bytes(bytes) => bytes,
         };
@@ -388,7 +373,7 @@ impl Filter<'_> {
             self.outcome.reasons.push(format!(
                 "{}: {NAME} is at least {}",
                 self.key(&MEMLOCK),
-                self.settings.config.cdi.memlock
+                memlock
             ));
         }
         Ok(())
@@ -441,158 +426,21 @@ impl Filter<'_> {
         classes
             .iter()
             .find_map(|class| self.request.devices.get(class))
-            .map_or_else(|| self.keys(), |asked| Quoted(&asked.key).to_string())
-    }
-
-    /// All annotations that ask for devices, quoted.
-    fn keys(&self) -> String {
-        let keys: Vec<String> = self
-            .request
-            .devices
-            .values()
-            .map(|asked| Quoted(&asked.key).to_string())
-            .collect();
-        keys.join(", ")
+            .map_or_else(
+                || decision::keys(&self.request),
+                |asked| Quoted(&asked.key).to_string(),
+            )
     }
 }
 
-/// What the specifications give to a request.
-#[derive(Debug, Default)]
-pub(crate) struct LookedUp {
-    /// Everything together.
-    pub(crate) edits: ContainerEdits,
-    /// The same class by class.
-    pub(crate) by_class: Vec<(Class, ContainerEdits)>,
-    /// The device nodes as they were found.
-    pub(crate) nodes: Nodes,
-}
+/// The nodes as they were found when they were checked.
+struct Found<'a>(&'a [Device]);
 
-/// Looks a request up in the specifications, and looks at its device nodes.
-pub(crate) fn look_up(request: &Request, host: &dyn Host) -> Result<LookedUp, FilterError> {
-    let wanted: Vec<Class> = request.devices.keys().copied().collect();
-    if wanted.is_empty() {
-        return Ok(LookedUp::default());
-    }
-    let specs = host.specs(&wanted)?;
-    let entries = specs.resolve(request)?;
-    let nodes = nodes::check(&entries, &specs, host, &host.sysfs())?;
-    // Entries stand class by class, since the request does.
-    let by_class = entries.chunk_by(|one, other| one.class == other.class);
-    Ok(LookedUp {
-        edits: specs.edits(&entries),
-        by_class: by_class
-            .map(|entries| (entries[0].class, specs.edits(entries)))
-            .collect(),
-        nodes,
-    })
-}
-
-/// Drops from the edits what the configuration has already, from the same source.
-pub(crate) fn leave_present(
-    edits: &mut ContainerEdits,
-    config: &OciConfig,
-    nodes: &Nodes,
-) -> Result<(), ConfigError> {
-    edits.device_nodes = unique(std::mem::take(&mut edits.device_nodes));
-    edits.mounts = unique(std::mem::take(&mut edits.mounts));
-    edits.hooks = unique(std::mem::take(&mut edits.hooks));
-    // What such a hook would look at was looked at just now.
-    edits.hooks.retain(|hook| !only_checks(hook));
-    let held = held_devices(&edits.device_nodes, config, nodes)?;
-    let mut held = held.into_iter();
-    edits.device_nodes.retain(|_| held.next() != Some(true));
-    edits.mounts.retain(|mount| {
-        let is_it =
-            |held: &MountEntry| held.is_at(&mount.container_path) && held.is_from(&mount.host_path);
-        !config.mounts().iter().any(is_it)
-    });
-    let stages: BTreeSet<String> = edits
-        .hooks
-        .iter()
-        .map(|hook| hook.hook_name.clone())
-        .collect();
-    for stage in stages {
-        config.each_hook(&stage, |held| {
-            edits
-                .hooks
-                .retain(|hook| hook.hook_name != stage || held != oci_hook(hook));
-        })?;
-    }
-    Ok(())
-}
-
-/// Whether a hook is ours and does nothing but check nodes.
-fn only_checks(hook: &Hook) -> bool {
-    match hook.args.as_slice() {
-        [name, stage, rest @ ..] if name == "onload-hook" && stage == "createRuntime" => {
-            let words: Vec<_> = rest.iter().map(Into::into).collect();
-            HookArguments::parse(&words)
-                .is_ok_and(|orders| !orders.expect.is_empty() && orders.memlock.is_none())
-        }
-        _ => false,
-    }
-}
-
-fn unique<T: PartialEq>(list: Vec<T>) -> Vec<T> {
-    let mut kept: Vec<T> = Vec::with_capacity(list.len());
-    for item in list {
-        if !kept.contains(&item) {
-            kept.push(item);
-        }
-    }
-    kept
-}
-
-/// Which of the nodes the configuration has already, with a rule that opens them as far as is wanted.
-fn held_devices(
-    wanted: &[DeviceNode],
-    config: &OciConfig,
-    nodes: &Nodes,
-) -> Result<Vec<bool>, ConfigError> {
-    let mut places: BTreeMap<(i64, i64), Vec<usize>> = BTreeMap::new();
-    for (index, node) in wanted.iter().enumerate() {
-        if let Ok(found) = nodes.node(node.source()) {
-            let numbers = (found.major.into(), found.minor.into());
-            places.entry(numbers).or_default().push(index);
-        }
-    }
-    let of = |major, minor| places.get(&(major, minor)).into_iter().flatten();
-    let mut has_node = vec![false; wanted.len()];
-    config.each_device(|device| {
-        if device.type_ == "c" {
-            for index in of(device.major, device.minor) {
-                has_node[*index] |= device.path == wanted[*index].path;
-            }
-        }
-    })?;
-    let mut has_rule = vec![false; wanted.len()];
-    config.each_device_rule(|rule| {
-        if let (true, Some("c"), Some(major), Some(minor)) =
-            (rule.allow, rule.type_.as_deref(), rule.major, rule.minor)
-        {
-            for index in of(major, minor) {
-                has_rule[*index] |= opens(&rule, &wanted[*index]);
-            }
-        }
-    })?;
-    let both = has_node.iter().zip(has_rule);
-    Ok(both.map(|(node, rule)| *node && rule).collect())
-}
-
-/// Whether a rule gives all access that a node wants.
-fn opens(rule: &DeviceRule, node: &DeviceNode) -> bool {
-    let wanted = node.permissions.as_deref();
-    let wanted = wanted.filter(|access| !access.is_empty()).unwrap_or("rwm");
-    let given = rule.access.as_deref().unwrap_or_default();
-    wanted.chars().all(|letter| given.contains(letter))
-}
-
-pub(crate) fn oci_hook(hook: &Hook) -> OciHook {
-    let list = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
-    OciHook {
-        path: hook.path.clone(),
-        args: list(&hook.args),
-        env: list(&hook.env),
-        timeout: hook.timeout,
+impl NodeInfo for Found<'_> {
+    fn node(&self, host_path: &str) -> io::Result<Node> {
+        let device = self.0.iter().find(|device| device.source() == host_path);
+        device
+            .map(|device| device.found)
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }

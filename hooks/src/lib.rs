@@ -9,7 +9,7 @@
 
 pub mod config_json;
 pub mod decision;
-pub mod device_rule;
+pub mod device;
 pub mod entry;
 pub mod filter;
 pub mod host;

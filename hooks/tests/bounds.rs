@@ -123,9 +123,7 @@ fn the_door_of_a_living_container_holds_no_more_than_the_others() {
             // This door sets no variable and looks nothing up in PATH.
             "path-list" => "no RLIMIT_NOFILE of its own",
             // It ends before it comes to these.
-            "devices-empty" | "mounts-over-each-other" | "root-long" => {
-                "no RLIMIT_NOFILE of its own"
-            }
+            "mounts-over-each-other" | "root-long" => "no RLIMIT_NOFILE of its own",
             _ => shape.refusal.unwrap_or("no RLIMIT_NOFILE of its own"),
         };
         all.extend(wrong(shape.name, Some(want), &result));

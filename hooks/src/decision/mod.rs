@@ -1,4 +1,114 @@
-//! What one container gets.
+//! What one container gets. Decided here once, from its configuration, the operator's policy and the
+//! host's specifications; the two appliers only carry it out.
 
+pub mod asking;
+pub mod error;
 pub mod host_root;
 pub mod nodes;
+pub mod preload_choice;
+pub(crate) mod present;
+
+use onload_cdi::config::OciConfig;
+use onload_cdi::spec::ContainerEdits;
+use onload_core::class::Class;
+use onload_core::config::Memlock;
+use onload_core::policy::{self, MEMLOCK};
+use onload_core::request::Request;
+use onload_core::text::Quoted;
+
+use crate::device::Device;
+use crate::host::{Host, Settings};
+use error::DecisionError;
+use preload_choice::PreloadChoice;
+
+/// What one container gets.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The annotations that ask for devices, quoted.
+    pub keys: String,
+    /// The edits that its configuration does not hold yet, without device nodes and the preload.
+    pub edits: ContainerEdits,
+    /// All edits, class by class, whether the configuration holds them or not.
+    pub by_class: Vec<(Class, ContainerEdits)>,
+    /// The devices that its configuration does not hold yet.
+    pub devices: Vec<Device>,
+    /// The preload.
+    pub preload: PreloadChoice,
+    /// RLIMIT_MEMLOCK at least, for those who lock memory.
+    pub memlock: Option<Memlock>,
+    /// Lines for people.
+    pub warnings: Vec<String>,
+}
+
+/// Decides for one container.
+///
+/// # Errors
+/// [`DecisionError`] names the annotation, the cause and the remedy.
+pub fn decide(
+    config: &OciConfig,
+    request: &Request,
+    settings: &Settings,
+    host: &dyn Host,
+) -> Result<Decision, DecisionError> {
+    let root = host_root::look(config, host)?;
+    let annotations = &settings.config.annotations;
+    let warnings = policy::judge(request, annotations, &settings.file, &root)?;
+    let found = look_up(request, host)?;
+    let keys = keys(request);
+    let mut edits = found.edits;
+    let mut devices = found.devices;
+    let preload = PreloadChoice::take(&mut edits, request, &keys);
+    present::leave(&mut edits, &mut devices, config)?;
+    let memlock = request.wants(&MEMLOCK);
+    Ok(Decision {
+        keys,
+        edits,
+        by_class: found.by_class,
+        devices,
+        preload,
+        memlock: memlock.then_some(settings.config.cdi.memlock),
+        warnings,
+    })
+}
+
+/// The annotations that ask for devices, quoted.
+pub(crate) fn keys(request: &Request) -> String {
+    let keys = request.devices.values();
+    let keys: Vec<String> = keys.map(|asked| Quoted(&asked.key).to_string()).collect();
+    keys.join(", ")
+}
+
+/// What the specifications give to a request.
+#[derive(Debug, Default)]
+struct LookedUp {
+    edits: ContainerEdits,
+    by_class: Vec<(Class, ContainerEdits)>,
+    devices: Vec<Device>,
+}
+
+/// Looks a request up in the specifications, and looks at its device nodes.
+fn look_up(request: &Request, host: &dyn Host) -> Result<LookedUp, DecisionError> {
+    let wanted: Vec<Class> = request.devices.keys().copied().collect();
+    if wanted.is_empty() {
+        return Ok(LookedUp::default());
+    }
+    let specs = host.specs(&wanted)?;
+    let entries = specs.resolve(request)?;
+    let nodes = nodes::check(&entries, &specs, host, &host.sysfs())?;
+    let mut edits = specs.edits(&entries);
+    // Every node was looked at.
+    let device = |node: onload_cdi::spec::DeviceNode| {
+        let found = *nodes.get(node.source())?;
+        Some(Device { node, found })
+    };
+    let own = present::unique(std::mem::take(&mut edits.device_nodes));
+    // Entries stand class by class, since the request does.
+    let by_class = entries.chunk_by(|one, other| one.class == other.class);
+    Ok(LookedUp {
+        edits,
+        by_class: by_class
+            .map(|entries| (entries[0].class, specs.edits(entries)))
+            .collect(),
+        devices: own.into_iter().filter_map(device).collect(),
+    })
+}

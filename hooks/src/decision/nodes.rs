@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use onload_cdi::inject::{Node, NodeInfo, NodeKind};
-use onload_cdi::spec::{ContainerEdits, DeviceNode};
+use onload_cdi::spec::DeviceNode;
 use onload_core::class::Class;
 use onload_core::expect::{Expect, Expected};
 use onload_core::text::Quoted;
@@ -85,24 +85,14 @@ fn remedy(error: &SysfsError) -> &'static str {
     }
 }
 
-/// The nodes as they were found, so that what is written is what was checked.
-#[derive(Debug, Default)]
-pub struct Nodes(BTreeMap<String, Node>);
-
-impl NodeInfo for Nodes {
-    fn node(&self, host_path: &str) -> io::Result<Node> {
-        self.0
-            .get(host_path)
-            .copied()
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
-}
+/// The nodes by their paths on the host, as they were found, so that what is written is what was checked.
+pub(super) type Nodes = BTreeMap<String, Node>;
 
 /// Looks at every node of the entries.
 ///
 /// # Errors
 /// [`NodeError`] names the annotation and the node.
-pub fn check(
+pub(super) fn check(
     entries: &[Entry<'_>],
     specs: &Specs,
     host: &dyn NodeInfo,
@@ -135,7 +125,7 @@ impl Check<'_> {
         let own = &self.entry.found.device.container_edits.device_nodes;
         for node in shared.iter().chain(own) {
             let found = self.look(node)?;
-            nodes.0.insert(node.source().to_owned(), found);
+            nodes.insert(node.source().to_owned(), found);
             let numbers = Numbers {
                 major: found.major,
                 minor: found.minor,
@@ -264,9 +254,4 @@ impl Check<'_> {
     fn key(&self) -> String {
         Quoted(&self.entry.key).to_string()
     }
-}
-
-/// The container paths of all nodes of some edits.
-pub fn paths(edits: &ContainerEdits) -> impl Iterator<Item = &str> {
-    edits.device_nodes.iter().map(|node| node.path.as_str())
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use onload_cdi::raw::{RawError, RawObject};
 use onload_core::container_id::ContainerId;
@@ -9,6 +10,8 @@ use onload_core::run_dir::RUN_DIR;
 
 use crate::config_json::bundle::{BundleError, ConfigFile};
 use crate::config_json::scan;
+use crate::decision::asking::{self, Asking};
+use crate::decision::error::DecisionError;
 use crate::decision::host_root;
 use crate::filter::{self, Container, FilterError, Outcome};
 use crate::host::{HostError, ThisHost};
@@ -77,14 +80,10 @@ pub fn edit(
     entry_point: EntryPoint<'_>,
     host: &ThisHost,
 ) -> Result<Edited, EntryError> {
-    let scanned = file.scan()?;
-    if !scanned.asks {
+    let Some(asking) = Asking::read(file.scan()?).map_err(FilterError::from)? else {
         return Ok(Edited::default());
-    }
-    if scanned.more {
-        return Err(FilterError::TooLarge.into());
-    }
-    let outcome = filter::apply_text(&filter::text(scanned.kept)?, container, host)?;
+    };
+    let outcome = filter::give(asking, container, host)?;
     sweep::sweep(Path::new(RUN_DIR), container.id);
     let edited = written(&outcome, entry_point, host)?;
     let Some(config) = &outcome.config else {
@@ -175,14 +174,18 @@ pub fn stream(
             .map(|()| Streamed::Config(Vec::new()));
     }
     if scanned.more {
-        return Err(FilterError::TooLarge.into());
+        return Err(FilterError::from(DecisionError::TooLarge).into());
     }
     if let Some(state) = State::recognise(&scanned.kept) {
         return Ok(Streamed::State(state));
     }
     let host = ThisHost::with_config(config)?;
-    let text = filter::text(scanned.kept)?;
-    let outcome = filter::apply_text(&text, container, &host)?;
+    let text = asking::text(scanned.kept).map_err(FilterError::from)?;
+    let asking = Asking::parse(Arc::clone(&text)).map_err(FilterError::from)?;
+    let outcome = match asking {
+        Some(asking) => filter::give(asking, container, &host)?,
+        None => Outcome::default(),
+    };
     sweep::sweep(Path::new(RUN_DIR), container.id);
     let edited = written(&outcome, entry_point, &host)?;
     let changed = outcome.config.as_deref();
@@ -235,7 +238,9 @@ mod tests {
         long.extend(b"onload.dev/nic");
         assert!(matches!(
             copied(&long),
-            Err(EntryError::Filter(FilterError::TooLarge))
+            Err(EntryError::Filter(FilterError::Decision(
+                DecisionError::TooLarge
+            )))
         ));
     }
 }

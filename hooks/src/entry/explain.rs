@@ -7,6 +7,7 @@ use onload_core::text::one_line;
 
 use super::edit::EntryError;
 use crate::config_json::bundle::{ConfigFile, podman_id};
+use crate::decision::error::DecisionError;
 use crate::filter::{self, Container, FilterError, Outcome};
 use crate::host::Host;
 
@@ -27,13 +28,13 @@ pub fn explain(bundle: &Path, host: &dyn Host) -> Result<Explanation, EntryError
         sees_exec: true,
     };
     let applied = if scanned.more && scanned.asks {
-        Err(FilterError::TooLarge)
+        Err(DecisionError::TooLarge.into())
     } else {
         filter::apply(&scanned.kept, container, host)
     };
     let (outcome, refusal) = match applied {
         Ok(outcome) => (outcome, None),
-        Err(FilterError::Host(error)) => return Err(error.into()),
+        Err(FilterError::Decision(DecisionError::Host(error))) => return Err(error.into()),
         Err(error) => (Outcome::default(), Some(error.to_string())),
     };
     Ok(Explanation {

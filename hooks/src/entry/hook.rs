@@ -12,6 +12,7 @@ use onload_core::text::Quoted;
 
 use crate::config_json::bundle::podman_id;
 use crate::config_json::scan;
+use crate::decision::error::DecisionError;
 use crate::entry::caller::{self, NoBundle};
 use crate::entry::create_runtime::{self, CreateRuntimeError};
 use crate::entry::edit::{self, EntryError, Streamed};
@@ -237,7 +238,7 @@ fn by_annotation(stage: &'static str, config: &Path) -> Result<(), Failure> {
         return Err(Failure::new(
             stage,
             "",
-            EntryError::from(FilterError::TooLarge),
+            EntryError::from(FilterError::from(DecisionError::TooLarge)),
         ));
     }
     let mut state =

@@ -14,7 +14,7 @@ use super::bpf::{self, Attached, Program};
 use super::cgroup::{DeviceCgroup, Dir};
 use super::program;
 use super::systemd::{self, Policy, Systemd, SystemdError};
-use crate::device_rule::Rule;
+use crate::device::Rule;
 
 /// Why a device was not opened to the container.
 #[derive(Debug, thiserror::Error)]

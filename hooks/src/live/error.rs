@@ -3,7 +3,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use onload_core::request::RequestError;
 use rustix::io::Errno;
 
 use super::cgroup::DeviceCgroupError;
@@ -29,9 +28,6 @@ pub enum LiveError {
     /// The host's own files cannot be used.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// The annotations make no sense.
-    #[error(transparent)]
-    Request(#[from] RequestError),
     /// It is refused.
     #[error(transparent)]
     Plan(#[from] PlanError),

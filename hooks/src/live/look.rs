@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use onload_cdi::config::OciConfig;
 use onload_core::container_id::ContainerId;
 use onload_core::mountinfo::{self, Table};
-use onload_core::request::Request;
 use rustix::fs::Mode;
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::Errno;
@@ -17,8 +16,9 @@ use super::cgroup::{self, DeviceCgroup};
 use super::error::{CgroupError, LiveError};
 use super::plan::{Bind, Plan, PlanError, PreloadPlan};
 use super::target::{Target, TargetError, Targets};
+use crate::decision::preload_choice::LD_SO_PRELOAD;
 use crate::host::{Host, ThisHost};
-use crate::preload::{self, Circumstances, LD_SO_PRELOAD, PreloadError};
+use crate::preload::{self, Circumstances, PreloadError};
 use crate::process::init::{Init, RootUser, read_whole};
 use crate::rootfs::container_root::ContainerRoot;
 use crate::rootfs::overmount::{Overmount, OvermountError, Overmounts};
@@ -65,7 +65,6 @@ impl<'a> Look<'a> {
         state: &'a State,
         init: Init,
         config: &OciConfig,
-        request: &Request,
         host: &ThisHost,
         plan: Plan,
     ) -> Result<Self, LiveError> {
@@ -90,7 +89,7 @@ impl<'a> Look<'a> {
         };
         let root = look.open_root()?;
         if let Some(preload) = look.plan.preload.take() {
-            look.look_at_preload(&preload, config, request, host, &root)?;
+            look.look_at_preload(&preload, config, host, &root)?;
         }
         look.look_at_targets(config, &root)?;
         look.look_at_list(&root)?;
@@ -112,21 +111,19 @@ impl<'a> Look<'a> {
         &mut self,
         preload: &PreloadPlan,
         config: &OciConfig,
-        request: &Request,
         host: &ThisHost,
         root: &ContainerRoot,
     ) -> Result<(), LiveError> {
         let failed = |error: PreloadError| PlanError::preload(&preload.key, error);
         let settings = host.settings()?;
         let now = Circumstances {
-            request,
             settings: &settings,
             root,
             id: Some(self.id),
             privilege: host.privilege(),
         };
         let mut applied = preload::Applied::default();
-        let may = preload::may_preload(&preload.edits, config, &now, host, &mut applied);
+        let may = preload::may_preload(preload.source.as_deref(), config, &now, host, &mut applied);
         let may = may.map_err(failed)?;
         self.warnings.append(&mut applied.warnings);
         self.plan.preload = may.then(|| preload.clone());

@@ -22,15 +22,13 @@ mod undo;
 
 use std::path::Path;
 
-use onload_cdi::config::OciConfig;
 use onload_core::container_id::ContainerId;
-use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::config_json::bundle::ConfigFile;
-use crate::filter::{self, FilterError};
+use crate::decision::asking::Asking;
 use crate::host::{HostError, ThisHost};
 use crate::process::init::Init;
 use crate::run::own_dir::OwnDirError;
@@ -48,16 +46,11 @@ use plan::PlanError;
 /// [`LiveError`]; what was done by then is undone.
 pub fn inject(state: &State, config_path: &Path) -> Result<Vec<String>, LiveError> {
     let file = ConfigFile::open(&state.bundle, None)?;
-    let scanned = file.scan()?;
-    if !scanned.asks {
-        return Ok(Vec::new());
-    }
-    if scanned.more {
-        return Err(PlanError::from(FilterError::TooLarge).into());
-    }
-    let text = filter::text(scanned.kept).map_err(PlanError::from)?;
-    let config = OciConfig::parse_text(text).map_err(PlanError::from)?;
-    let Some(request) = Request::parse(&config)? else {
+    let asking = Asking::read(file.scan()?).map_err(PlanError::from)?;
+    let Some(Asking {
+        config, request, ..
+    }) = asking
+    else {
         return Ok(Vec::new());
     };
     let host = ThisHost::with_config(config_path)?;
@@ -71,7 +64,7 @@ pub fn inject(state: &State, config_path: &Path) -> Result<Vec<String>, LiveErro
         return Ok(warnings);
     }
     sweep::sweep(Path::new(RUN_DIR), Some(&state.id));
-    let look = Look::new(state, init, &config, &request, &host, plan)?;
+    let look = Look::new(state, init, &config, &host, plan)?;
     warnings.extend(look.go(&host)?);
     Ok(warnings)
 }

@@ -1,39 +1,34 @@
 //! What a container that lives already is to be given, and what it cannot be given any more.
 //! Decided from its configuration and the host's specifications; nothing is changed here.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use onload_cdi::config::{CapabilitySet, ConfigError, HugepageLimit, OciConfig};
-use onload_cdi::inject::NodeInfo;
 use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
 use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
-use onload_core::policy::{self, MEMLOCK};
 use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
 use onload_core::text::Quoted;
 
 use super::mount_api::attr;
-use crate::decision::host_root;
-use crate::decision::nodes::Nodes;
-use crate::device_rule::{Access, NotAccess, Rule};
-use crate::filter::{self, FilterError, LookedUp};
+use crate::decision::error::DecisionError;
+use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
+use crate::decision::{self, Decision, present};
+use crate::device::{Device, NotAccess, Rule};
 use crate::host::sysfs::Numbers;
 use crate::host::{Host, Settings};
-use crate::preload::{self, LD_SO_PRELOAD, PreloadError};
+use crate::preload::PreloadError;
 
 /// Why a container that lives already is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// The request, the policy or the specifications.
+    /// It does not get what it asks for.
     #[error(transparent)]
-    Filter(#[from] FilterError),
-    /// config.json cannot be read.
-    #[error("config.json: {0}")]
-    Config(#[from] ConfigError),
+    Decision(#[from] DecisionError),
     /// Something that only another door gives.
     #[error(
         "annotation {key}: a container that its runtime has already made cannot be given {what}; use {doors}"
@@ -122,13 +117,19 @@ pub struct Bind {
     pub numbers: Option<Numbers>,
 }
 
+impl From<ConfigError> for PlanError {
+    fn from(error: ConfigError) -> Self {
+        PlanError::Decision(error.into())
+    }
+}
+
 /// How the library gets into the container's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreloadPlan {
     /// The annotation, quoted.
     pub key: String,
-    /// The edits that bring the library.
-    pub edits: ContainerEdits,
+    /// The library on the host, where the specifications bring it.
+    pub source: Option<String>,
     /// How the list names the library: by its path where the edits bring it. The loader takes only that
     /// into a set-user-ID program (elf/rtld.c, `do_preload`, `__RTLD_SECURE`).
     pub library: String,
@@ -201,24 +202,25 @@ pub fn decide(
     id: &ContainerId,
     host: &dyn Host,
 ) -> Result<Plan, PlanError> {
-    let settings = host.settings().map_err(FilterError::from)?;
+    let settings = host.settings().map_err(DecisionError::from)?;
     let privilege = host.privilege();
+    let mut decision = decision::decide(config, request, &settings, host)?;
+    let mut warnings = std::mem::take(&mut decision.warnings);
     let planner = Planner {
         config,
         request,
         id,
         settings: &settings,
+        decision: &decision,
     };
-    let mut warnings = planner.judge(host)?;
-    let found = filter::look_up(request, host)?;
     planner.refuse_requests()?;
-    for (class, edits) in &found.by_class {
+    for (class, edits) in &decision.by_class {
         planner.refuse_edits(*class, edits)?;
     }
-    let mut plan = planner.plan(found)?;
+    let mut plan = planner.plan()?;
     if !plan.is_empty() && !privilege.is_initial_namespace {
         return Err(PlanError::Rootless {
-            key: planner.keys(),
+            key: decision.keys.clone(),
             doors: planner.doors(None),
         });
     }
@@ -232,16 +234,10 @@ struct Planner<'a> {
     request: &'a Request,
     id: &'a ContainerId,
     settings: &'a Settings,
+    decision: &'a Decision,
 }
 
 impl Planner<'_> {
-    fn judge(&self, host: &dyn Host) -> Result<Vec<String>, PlanError> {
-        let policy = &self.settings.config.annotations;
-        let root = host_root::look(self.config, host)?;
-        let judged = policy::judge(self.request, policy, &self.settings.file, &root);
-        Ok(judged.map_err(FilterError::from)?)
-    }
-
     /// What annotations other than those of devices ask for, unless the configuration has it.
     fn refuse_requests(&self) -> Result<(), PlanError> {
         if let Some(asked) = &self.request.ipc_lock
@@ -311,7 +307,7 @@ impl Planner<'_> {
             if !self
                 .config
                 .hooks(&hook.hook_name)?
-                .contains(&filter::oci_hook(hook))
+                .contains(&present::oci_hook(hook))
             {
                 return Ok(Some(format!("the hook {}", hook.path)));
             }
@@ -343,16 +339,15 @@ impl Planner<'_> {
         held || bind(mount).is_some()
     }
 
-    fn plan(&self, mut found: LookedUp) -> Result<Plan, PlanError> {
-        let preload = self.preload(&mut found.edits)?;
-        filter::leave_present(&mut found.edits, self.config, &found.nodes)?;
-        let mut binds: Vec<Bind> = found.edits.mounts.iter().filter_map(bind).collect();
-        let (nodes, rules) = self.nodes(&found.edits, &found.nodes)?;
+    fn plan(&self) -> Result<Plan, PlanError> {
+        let preload = self.preload(&self.decision.preload)?;
+        let mut binds: Vec<Bind> = self.decision.edits.mounts.iter().filter_map(bind).collect();
+        let (nodes, rules) = self.nodes(&self.decision.devices)?;
         binds.extend(nodes);
         binds.sort_by_key(|bind| (bind.target.components().count(), bind.target.clone()));
         let (memlock, warnings) = self.memlock()?;
         Ok(Plan {
-            keys: self.keys(),
+            keys: self.decision.keys.clone(),
             binds,
             rules,
             preload,
@@ -361,14 +356,10 @@ impl Planner<'_> {
         })
     }
 
-    fn nodes(
-        &self,
-        edits: &ContainerEdits,
-        nodes: &Nodes,
-    ) -> Result<(Vec<Bind>, Vec<Rule>), PlanError> {
-        if !edits.device_nodes.is_empty() && !self.settings.config.annotations.live_devices {
+    fn nodes(&self, devices: &[Device]) -> Result<(Vec<Bind>, Vec<Rule>), PlanError> {
+        if !devices.is_empty() && !self.settings.config.annotations.live_devices {
             return Err(PlanError::Closed {
-                key: self.keys(),
+                key: self.decision.keys.clone(),
                 file: self.settings.file.display().to_string(),
                 doors: self.doors(None),
             });
@@ -376,16 +367,11 @@ impl Planner<'_> {
         let given = self.config.device_rules()?;
         let mut binds = Vec::new();
         let mut rules = Vec::new();
-        for node in &edits.device_nodes {
-            // Every node was looked at.
-            let Ok(found) = nodes.node(node.source()) else {
-                continue;
-            };
-            let rule = Rule {
-                major: found.major,
-                minor: found.minor,
-                access: access(node)?,
-            };
+        for device in devices {
+            let rule = device.rule().map_err(|error| PlanError::Access {
+                path: device.path().to_owned(),
+                error,
+            })?;
             if !rule.is_given(&given) && !rules.contains(&rule) {
                 rules.push(rule);
             }
@@ -393,8 +379,8 @@ impl Planner<'_> {
             // (EROFS), and a device can be opened for writing all the same (fs/open.c,
             // `do_dentry_open`, `special_file`).
             binds.push(Bind {
-                source: node.source().into(),
-                target: node.path.clone().into(),
+                source: device.source().into(),
+                target: device.path().into(),
                 attributes: attr::RDONLY | attr::NOSUID | attr::NOEXEC,
                 is_recursive: false,
                 numbers: Some(rule.numbers()),
@@ -403,25 +389,17 @@ impl Planner<'_> {
         Ok((binds, rules))
     }
 
-    fn preload(&self, edits: &mut ContainerEdits) -> Result<Option<PreloadPlan>, PlanError> {
-        let libraries = preload::take_env(edits);
-        let mount = preload::take_mount(edits);
-        let asked = self.request.preload.as_ref();
-        let mode = match asked {
-            Some(asked) => asked.value,
-            None if !libraries.is_empty() || mount.is_some() => Preload::File,
-            None => Preload::Off,
-        };
-        let by_env = self.has_variable(&libraries)?;
-        let key = asked.map(|asked| &asked.key).or_else(|| {
-            self.request
-                .devices
-                .get(&Class::Nic)
-                .map(|asked| &asked.key)
-        });
-        let key = key.map_or_else(|| self.keys(), |key| Quoted(key).to_string());
-        match mode {
+    fn preload(&self, choice: &PreloadChoice) -> Result<Option<PreloadPlan>, PlanError> {
+        let by_env = self.has_variable(&choice.libraries)?;
+        let key = choice.key.clone();
+        match choice.mode {
             Preload::Off => return Ok(None),
+            // The variable of a specification comes too late; the list has the same effect.
+            Preload::Env | Preload::File if !choice.is_asked => {
+                if by_env {
+                    return Ok(None);
+                }
+            }
             Preload::Env if by_env => return Ok(None),
             Preload::Env => {
                 let name = self.request.devices.get(&Class::Nic);
@@ -431,28 +409,23 @@ impl Planner<'_> {
                 doors.push_str(", or say onload.dev/preload: file");
                 return Err(PlanError::Cannot { key, what, doors });
             }
-            Preload::File if asked.is_none() && by_env => return Ok(None),
             Preload::File => {}
         }
-        if self.has_list(mount.as_ref(), &key)? {
+        if self.has_list(choice.mount.as_ref(), &key)? {
             return Ok(None);
         }
         let nofile = self.bounded_nofile(&key)?;
-        let targets = edits.mounts.iter().map(|mount| &mount.container_path);
-        let library = targets
-            .filter(|target| Path::new(target.as_str()).ends_with(LIBRARY))
-            .min();
         Ok(Some(PreloadPlan {
             key,
-            library: library.cloned().unwrap_or_else(|| LIBRARY.to_owned()),
-            edits: edits.clone(),
+            library: choice.target.clone().unwrap_or_else(|| LIBRARY.to_owned()),
+            source: choice.source.clone(),
             nofile,
         }))
     }
 
     fn has_variable(&self, libraries: &[String]) -> Result<bool, ConfigError> {
         let own = self.config.env_get("LD_PRELOAD")?.unwrap_or_default();
-        let is_held = |library: &str| preload::split(&own).any(|held| held == library);
+        let is_held = |library: &str| split(&own).any(|held| held == library);
         Ok(match libraries {
             [] => is_held(LIBRARY),
             libraries => libraries.iter().all(|library| is_held(library)),
@@ -496,10 +469,9 @@ impl Planner<'_> {
     }
 
     fn memlock(&self) -> Result<(Option<Memlock>, Vec<String>), ConfigError> {
-        if !self.request.wants(&MEMLOCK) {
+        let Some(wanted) = self.decision.memlock else {
             return Ok((None, Vec::new()));
-        }
-        let wanted = self.settings.config.cdi.memlock;
+        };
         let bytes = match wanted {
             Memlock::Unlimited => u64::MAX,
             Memlock::Bytes(bytes) => bytes,
@@ -536,12 +508,6 @@ impl Planner<'_> {
             }
             None => format!("the engine's --device, {early}"),
         }
-    }
-
-    fn keys(&self) -> String {
-        let keys = self.request.devices.values();
-        let keys: Vec<String> = keys.map(|asked| Quoted(&asked.key).to_string()).collect();
-        keys.join(", ")
     }
 }
 
@@ -603,17 +569,4 @@ fn bind(mount: &Mount) -> Option<Bind> {
         is_recursive,
         numbers: None,
     })
-}
-
-fn access(node: &DeviceNode) -> Result<Access, PlanError> {
-    match node.permissions.as_deref() {
-        None | Some("") => Ok(Access::ALL),
-        Some(letters) => letters
-            .to_owned()
-            .try_into()
-            .map_err(|error| PlanError::Access {
-                path: node.path.clone(),
-                error,
-            }),
-    }
 }

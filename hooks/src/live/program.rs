@@ -6,7 +6,7 @@
 //! has to change.
 
 use super::bpf::Insn;
-use crate::device_rule::{Access, Rule};
+use crate::device::{Access, Rule};
 
 /// `BPF_DEVCG_DEV_CHAR`.
 const CHARACTER: i32 = 2;

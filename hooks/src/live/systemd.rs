@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::device_rule::Rule;
+use crate::device::Rule;
 
 /// The socket.
 pub const SOCKET: &str = "/run/systemd/private";

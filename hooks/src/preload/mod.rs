@@ -12,15 +12,14 @@ use onload_cdi::spec::{ContainerEdits, Hook, Mount};
 use onload_core::config::{OnIncompatible, Preload};
 use onload_core::container_id::ContainerId;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
-use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
 
+use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
+use crate::decision::present::leave_hooks;
 use crate::host::{Host, HostError, Privilege, Settings};
 use crate::rootfs::container_root::ContainerRoot;
 use libc_check::{Library, Program, Verdict};
 
-/// The file that the dynamic loader reads (ld.so(8)).
-pub(crate) const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
 /// Bytes of an image's own list that are read.
 const MAX_LIST_BYTES: u64 = 64 * 1024;
 
@@ -77,8 +76,6 @@ pub struct Applied {
 
 /// What the doors know when they come to the preload.
 pub struct Circumstances<'a> {
-    /// The request.
-    pub request: &'a Request,
     /// The operator's settings.
     pub settings: &'a Settings,
     /// The container's root.
@@ -89,82 +86,39 @@ pub struct Circumstances<'a> {
     pub privilege: Privilege,
 }
 
-/// Takes the preload out of the edits, decides, and puts what was decided into the edits and the
-/// configuration.
+/// Puts the preload, as it was chosen, into the edits and the configuration.
 ///
 /// # Errors
 /// [`PreloadError`].
 pub fn apply(
     edits: &mut ContainerEdits,
     config: &mut OciConfig,
+    choice: &PreloadChoice,
     now: &Circumstances<'_>,
     host: &dyn Host,
 ) -> Result<Applied, PreloadError> {
-    let libraries = take_env(edits);
-    let mount = take_mount(edits);
-    let mode = match &now.request.preload {
-        Some(asked) => asked.value,
-        None if !libraries.is_empty() => Preload::Env,
-        None if mount.is_some() => Preload::File,
-        None => Preload::Off,
-    };
     let mut applied = Applied::default();
-    if mode == Preload::Off || !may_preload(edits, config, now, host, &mut applied)? {
+    let source = choice.source.as_deref();
+    if choice.mode == Preload::Off || !may_preload(source, config, now, host, &mut applied)? {
         return Ok(applied);
     }
-    match mode {
+    match choice.mode {
         Preload::Off => {}
-        Preload::Env => by_env(edits, config, now, libraries, &mut applied)?,
-        Preload::File => by_file(edits, config, now, mount, host, &mut applied)?,
+        Preload::Env => by_env(edits, config, now, choice.libraries.clone(), &mut applied)?,
+        Preload::File => by_file(edits, config, now, choice.mount.clone(), host, &mut applied)?,
     }
     Ok(applied)
 }
 
-/// Takes every LD_PRELOAD out of the edits; its libraries, each once, in order.
-pub(crate) fn take_env(edits: &mut ContainerEdits) -> Vec<String> {
-    let mut libraries = Vec::new();
-    edits.env.retain(|entry| {
-        let Some(list) = entry.strip_prefix("LD_PRELOAD=") else {
-            return true;
-        };
-        for library in split(list) {
-            if !libraries.iter().any(|held| held == library) {
-                libraries.push(library.to_owned());
-            }
-        }
-        false
-    });
-    libraries
-}
-
-/// The loader takes colons and white space for separators (ld.so(8)).
-pub(crate) fn split(list: &str) -> impl Iterator<Item = &str> {
-    list.split(|c: char| c == ':' || c.is_ascii_whitespace())
-        .filter(|library| !library.is_empty())
-}
-
-pub(crate) fn take_mount(edits: &mut ContainerEdits) -> Option<Mount> {
-    let at = edits
-        .mounts
-        .iter()
-        .position(|mount| mount.container_path == LD_SO_PRELOAD)?;
-    Some(edits.mounts.remove(at))
-}
-
-/// The libc check. A library that cannot be loaded and is to be skipped is no error.
+/// The libc check, for the library at `source` on the host. One that cannot be loaded and is to be
+/// skipped is no error.
 pub(crate) fn may_preload(
-    edits: &ContainerEdits,
+    source: Option<&str>,
     config: &OciConfig,
     now: &Circumstances<'_>,
     host: &dyn Host,
     applied: &mut Applied,
 ) -> Result<bool, PreloadError> {
-    let is_library = |mount: &&Mount| mount.container_path.ends_with(&format!("/{LIBRARY}"));
-    let source = edits
-        .mounts
-        .iter()
-        .find(is_library)
-        .map(|mount| mount.host_path.as_str());
     let summary = source.and_then(|path| host.library(path));
     if let (Some(path), None) = (source, &summary) {
         applied
@@ -294,7 +248,9 @@ fn by_file(
         };
         mount.host_path = path;
         applied.file = Some(merged_list(id, &own));
-        edits.hooks.push(cleanup(now.settings));
+        let mut hooks = vec![cleanup(now.settings)];
+        leave_hooks(&mut hooks, config)?;
+        edits.hooks.append(&mut hooks);
         applied.reasons.push(format!(
             "the image's own {LD_SO_PRELOAD} is merged; poststop removes the merged file"
         ));

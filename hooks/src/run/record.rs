@@ -16,7 +16,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::device_rule::Rule;
+use crate::device::Rule;
 
 /// What was made in the container's root.
 pub const CREATED: &str = "created";

@@ -1,6 +1,9 @@
-//! Which devices a container may use, and what its configuration says about them already.
+//! A device of a container: its node as the specification has it and as this host has it now, and what
+//! the container may do with it.
 
 use onload_cdi::config::DeviceRule;
+use onload_cdi::inject::Node;
+use onload_cdi::spec::DeviceNode;
 use serde::{Deserialize, Serialize};
 
 use crate::host::sysfs::Numbers;
@@ -64,6 +67,45 @@ impl std::fmt::Display for Access {
         letters
             .filter(|(_, bit)| self.0 & bit != 0)
             .try_for_each(|(letter, _)| write!(f, "{letter}"))
+    }
+}
+
+/// A device node that a container gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// What its specification says.
+    pub node: DeviceNode,
+    /// What this host has there: a character device that was checked.
+    pub found: Node,
+}
+
+impl Device {
+    /// Its path in the container.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.node.path
+    }
+
+    /// Its path on the host.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        self.node.source()
+    }
+
+    /// The rule that opens it as far as its specification says, all the way where that says nothing.
+    ///
+    /// # Errors
+    /// [`NotAccess`].
+    pub fn rule(&self) -> Result<Rule, NotAccess> {
+        let access = match self.node.permissions.as_deref() {
+            None | Some("") => Access::ALL,
+            Some(letters) => letters.to_owned().try_into()?,
+        };
+        Ok(Rule {
+            major: self.found.major,
+            minor: self.found.minor,
+            access,
+        })
     }
 }
 

@@ -1,0 +1,64 @@
+//! A configuration that asks for something of ours, as far as it is understood before anything else is
+//! looked at.
+
+use std::sync::Arc;
+
+use onload_cdi::config::{ConfigError, OciConfig};
+use onload_cdi::raw::RawError;
+use onload_core::request::Request;
+
+use super::error::DecisionError;
+use crate::config_json::scan::Scanned;
+
+/// A configuration with annotations of ours for this container.
+#[derive(Debug)]
+pub struct Asking {
+    /// The text as it was read; parts of it are not copied from here on.
+    pub text: Arc<String>,
+    /// The configuration.
+    pub config: OciConfig,
+    /// What it asks for.
+    pub request: Request,
+}
+
+impl Asking {
+    /// Reads what was scanned; none where it asks for nothing after all.
+    ///
+    /// # Errors
+    /// [`DecisionError::TooLarge`], [`DecisionError::Config`] and [`DecisionError::Request`].
+    pub fn read(scanned: Scanned) -> Result<Option<Asking>, DecisionError> {
+        if !scanned.asks {
+            return Ok(None);
+        }
+        if scanned.more {
+            return Err(DecisionError::TooLarge);
+        }
+        Asking::parse(text(scanned.kept)?)
+    }
+
+    /// Reads a text; none where it asks for nothing after all.
+    ///
+    /// # Errors
+    /// [`DecisionError::Config`] and [`DecisionError::Request`].
+    pub fn parse(text: Arc<String>) -> Result<Option<Asking>, DecisionError> {
+        let config = OciConfig::parse_text(Arc::clone(&text))?;
+        let request = Request::parse(&config)?;
+        Ok(request.map(|request| Asking {
+            text,
+            config,
+            request,
+        }))
+    }
+}
+
+/// Bytes of a configuration as text.
+///
+/// # Errors
+/// [`DecisionError::Config`].
+pub fn text(json: Vec<u8>) -> Result<Arc<String>, DecisionError> {
+    let text = String::from_utf8(json).map(Arc::new);
+    text.map_err(|error| {
+        let error = RawError::Utf8(error.utf8_error().valid_up_to());
+        ConfigError::Read(error).into()
+    })
+}

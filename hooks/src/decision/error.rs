@@ -1,0 +1,39 @@
+//! Why a container does not get what it asks for, whoever would apply it.
+
+use onload_cdi::config::ConfigError;
+use onload_core::policy::PolicyError;
+use onload_core::request::RequestError;
+
+use super::nodes::NodeError;
+use crate::config_json::scan;
+use crate::host::HostError;
+use crate::host::specs::SpecsError;
+
+/// Why the container must not start.
+#[derive(Debug, thiserror::Error)]
+pub enum DecisionError {
+    /// config.json cannot be read or changed.
+    #[error("config.json: {0}")]
+    Config(#[from] ConfigError),
+    /// config.json asks, and is larger than any real one.
+    #[error(
+        "config.json has annotations of onload.dev and is larger than {} bytes",
+        scan::MAX_BYTES
+    )]
+    TooLarge,
+    /// The annotations make no sense.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The operator does not allow it.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The host's files cannot be used.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The specifications cannot be used, or do not offer a name.
+    #[error(transparent)]
+    Specs(#[from] SpecsError),
+    /// A device node is not what it should be.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+}

@@ -1,0 +1,90 @@
+//! Whether libonload.so is to be preloaded, and how: what the annotation says, else what the
+//! specifications do.
+
+use onload_cdi::spec::{ContainerEdits, Mount};
+use onload_core::class::Class;
+use onload_core::config::Preload;
+use onload_core::onload::LIBRARY;
+use onload_core::request::Request;
+use onload_core::text::Quoted;
+
+/// The file that the dynamic loader reads (ld.so(8)).
+pub(crate) const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
+
+/// How libonload.so gets into the container's processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreloadChoice {
+    /// The way.
+    pub mode: Preload,
+    /// Whether an annotation says so.
+    pub is_asked: bool,
+    /// The annotation that leads here, quoted; all of them where none stands out.
+    pub key: String,
+    /// The libraries that the specifications name in LD_PRELOAD, each once, in order.
+    pub libraries: Vec<String>,
+    /// The list that the specifications mount.
+    pub mount: Option<Mount>,
+    /// The library on the host, where the specifications bring it.
+    pub source: Option<String>,
+    /// Its path in the container, the first by name where it has several.
+    pub target: Option<String>,
+}
+
+impl PreloadChoice {
+    /// Takes the preload out of the edits.
+    pub(super) fn take(edits: &mut ContainerEdits, request: &Request, keys: &str) -> Self {
+        let libraries = take_env(edits);
+        let mount = take_mount(edits);
+        let asked = request.preload.as_ref();
+        let mode = match asked {
+            Some(asked) => asked.value,
+            None if !libraries.is_empty() => Preload::Env,
+            None if mount.is_some() => Preload::File,
+            None => Preload::Off,
+        };
+        let nic = || request.devices.get(&Class::Nic).map(|asked| &asked.key);
+        let key = asked.map(|asked| &asked.key).or_else(nic);
+        let is_library = |mount: &&Mount| mount.container_path.ends_with(&format!("/{LIBRARY}"));
+        let bringing = || edits.mounts.iter().filter(is_library);
+        PreloadChoice {
+            mode,
+            is_asked: asked.is_some(),
+            key: key.map_or_else(|| keys.to_owned(), |key| Quoted(key).to_string()),
+            source: bringing().next().map(|mount| mount.host_path.clone()),
+            target: bringing().map(|mount| mount.container_path.clone()).min(),
+            libraries,
+            mount,
+        }
+    }
+}
+
+/// Takes every LD_PRELOAD out of the edits; its libraries, each once, in order.
+fn take_env(edits: &mut ContainerEdits) -> Vec<String> {
+    let mut libraries = Vec::new();
+    edits.env.retain(|entry| {
+        let Some(list) = entry.strip_prefix("LD_PRELOAD=") else {
+            return true;
+        };
+        for library in split(list) {
+            if !libraries.iter().any(|held| held == library) {
+                libraries.push(library.to_owned());
+            }
+        }
+        false
+    });
+    libraries
+}
+
+fn take_mount(edits: &mut ContainerEdits) -> Option<Mount> {
+    let at = edits
+        .mounts
+        .iter()
+        .position(|mount| mount.container_path == LD_SO_PRELOAD)?;
+    Some(edits.mounts.remove(at))
+}
+
+/// The libraries of a list; the loader takes colons and white space for separators (ld.so(8)).
+pub(crate) fn split(list: &str) -> impl Iterator<Item = &str> {
+    list.split(|c: char| c == ':' || c.is_ascii_whitespace())
+        .filter(|library| !library.is_empty())
+}

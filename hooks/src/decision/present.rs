@@ -1,0 +1,111 @@
+//! What a configuration holds already, which no applier gives a second time: so several entry points give
+//! what one gives, and applying twice gives what applying once gives.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onload_cdi::config::{ConfigError, DeviceRule, MountEntry, OciConfig, OciHook};
+use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook};
+use onload_core::hook_arguments::HookArguments;
+
+use crate::device::Device;
+
+/// Drops from the edits and devices what the configuration has already, from the same source.
+pub(super) fn leave(
+    edits: &mut ContainerEdits,
+    devices: &mut Vec<Device>,
+    config: &OciConfig,
+) -> Result<(), ConfigError> {
+    let mut held = held_devices(devices, config)?.into_iter();
+    devices.retain(|_| held.next() != Some(true));
+    edits.mounts = unique(std::mem::take(&mut edits.mounts));
+    edits.hooks = unique(std::mem::take(&mut edits.hooks));
+    // What such a hook would look at was looked at just now.
+    edits.hooks.retain(|hook| !only_checks(hook));
+    edits.mounts.retain(|mount| {
+        let is_it =
+            |held: &MountEntry| held.is_at(&mount.container_path) && held.is_from(&mount.host_path);
+        !config.mounts().iter().any(is_it)
+    });
+    leave_hooks(&mut edits.hooks, config)
+}
+
+/// Drops the hooks that the configuration has already.
+pub(crate) fn leave_hooks(hooks: &mut Vec<Hook>, config: &OciConfig) -> Result<(), ConfigError> {
+    let stages: BTreeSet<String> = hooks.iter().map(|hook| hook.hook_name.clone()).collect();
+    for stage in stages {
+        config.each_hook(&stage, |held| {
+            hooks.retain(|hook| hook.hook_name != stage || held != oci_hook(hook));
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether a hook is ours and does nothing but check nodes.
+fn only_checks(hook: &Hook) -> bool {
+    match hook.args.as_slice() {
+        [name, stage, rest @ ..] if name == "onload-hook" && stage == "createRuntime" => {
+            let words: Vec<_> = rest.iter().map(Into::into).collect();
+            HookArguments::parse(&words)
+                .is_ok_and(|asked| !asked.expect.is_empty() && asked.memlock.is_none())
+        }
+        _ => false,
+    }
+}
+
+pub(super) fn unique<T: PartialEq>(list: Vec<T>) -> Vec<T> {
+    let mut kept: Vec<T> = Vec::with_capacity(list.len());
+    for item in list {
+        if !kept.contains(&item) {
+            kept.push(item);
+        }
+    }
+    kept
+}
+
+/// Which of the nodes the configuration has already, with a rule that opens them as far as is wanted.
+fn held_devices(wanted: &[Device], config: &OciConfig) -> Result<Vec<bool>, ConfigError> {
+    let mut places: BTreeMap<(i64, i64), Vec<usize>> = BTreeMap::new();
+    for (index, device) in wanted.iter().enumerate() {
+        let numbers = (device.found.major.into(), device.found.minor.into());
+        places.entry(numbers).or_default().push(index);
+    }
+    let of = |major, minor| places.get(&(major, minor)).into_iter().flatten();
+    let mut has_node = vec![false; wanted.len()];
+    config.each_device(|device| {
+        if device.type_ == "c" {
+            for index in of(device.major, device.minor) {
+                has_node[*index] |= device.path == wanted[*index].path();
+            }
+        }
+    })?;
+    let mut has_rule = vec![false; wanted.len()];
+    config.each_device_rule(|rule| {
+        if let (true, Some("c"), Some(major), Some(minor)) =
+            (rule.allow, rule.type_.as_deref(), rule.major, rule.minor)
+        {
+            for index in of(major, minor) {
+                has_rule[*index] |= opens(&rule, &wanted[*index].node);
+            }
+        }
+    })?;
+    let both = has_node.iter().zip(has_rule);
+    Ok(both.map(|(node, rule)| *node && rule).collect())
+}
+
+/// Whether a rule gives all access that a node wants.
+fn opens(rule: &DeviceRule, node: &DeviceNode) -> bool {
+    let wanted = node.permissions.as_deref();
+    let wanted = wanted.filter(|access| !access.is_empty()).unwrap_or("rwm");
+    let given = rule.access.as_deref().unwrap_or_default();
+    wanted.chars().all(|letter| given.contains(letter))
+}
+
+pub(crate) fn oci_hook(hook: &Hook) -> OciHook {
+    let list = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
+    OciHook {
+        path: hook.path.clone(),
+        args: list(&hook.args),
+        env: list(&hook.env),
+        timeout: hook.timeout,
+    }
+}
