@@ -198,30 +198,3 @@ fn the_recipe_for_virtual_functions_turns_the_kernels_drivers_off_first() {
     assert!(steps.map(at).is_sorted(), "{}", block.text);
     assert!(!block.text.contains("unbind"), "{}", block.text);
 }
-
-#[test]
-fn every_page_is_linked_and_every_link_leads_to_a_file() {
-    let mut linked = Vec::new();
-    for page in pages() {
-        let text = fs::read_to_string(&page).unwrap();
-        for part in text.split("](").skip(1) {
-            let target = part.split(')').next().unwrap();
-            let target = target.split('#').next().unwrap();
-            if target.is_empty() || target.contains("://") {
-                continue;
-            }
-            let path = page.parent().unwrap().join(target);
-            let path = path.canonicalize();
-            linked
-                .push(path.unwrap_or_else(|error| panic!("{}: {target}: {error}", page.display())));
-        }
-    }
-    for page in pages().iter().filter(|page| !page.ends_with("README.md")) {
-        let page = page.canonicalize().unwrap();
-        assert!(
-            linked.contains(&page),
-            "nothing leads to {}",
-            page.display()
-        );
-    }
-}

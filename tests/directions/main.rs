@@ -1,0 +1,245 @@
+//! The directions of the house: what may use what, between crates and between the files of a crate.
+//! The tables are here; a change of direction is a change of a table.
+//!
+//! Crates are read from `cargo metadata`, files by their own text: imports, and the paths in their code.
+//! What is compiled for tests alone is left out.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod crates;
+mod graph;
+mod modules;
+mod refusals;
+mod uses;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+use crates::Layer;
+use modules::Modules;
+
+/// Which crate of ours may use which other ones.
+const LAYERS: &[Layer] = &[
+    Layer::new("onload-cdi", &[]),
+    Layer::new("onload-core", &["onload-cdi"]),
+    Layer::new("onload-hooks", &["onload-cdi", "onload-core"]),
+    Layer::new("onload-host", &["onload-cdi", "onload-core"]),
+    Layer::new(
+        "onload-ctk",
+        &["onload-cdi", "onload-core", "onload-hooks", "onload-host"],
+    ),
+];
+/// What a crate in `cluster/` may use; none uses another one of them, and none is used.
+const BELOW_CLUSTER: &[&str] = &["onload-cdi", "onload-core", "onload-hooks", "onload-host"];
+/// What tests of a crate may use beyond that: crate, other crate, reason.
+const FOR_TESTS: &[(&str, &str, &str)] = &[];
+/// The crates that stay synchronous and know no command line.
+const SMALL: &[&str] = &["onload-cdi", "onload-core", "onload-hooks", "onload-host"];
+
+/// The modules at the top of a crate, each of which may use only those before it. Nothing uses what
+/// is above them all, `lib.rs`.
+const ORDERS: &[(&str, &[&str])] = &[
+    (
+        "cdi/src/lib.rs",
+        &[
+            "text",
+            "raw",
+            "spec",
+            "version",
+            "name",
+            "annotations",
+            "parse",
+            "validate",
+            "registry",
+            "config",
+            "inject",
+        ],
+    ),
+    (
+        "core/src/lib.rs",
+        &[
+            "text",
+            "onload",
+            "elf",
+            "mountinfo",
+            "class",
+            "pci",
+            "container_id",
+            "fs",
+            "run_dir",
+            "config",
+            "expect",
+            "hook_arguments",
+            "request",
+            "policy",
+        ],
+    ),
+    (
+        "host/src/lib.rs",
+        &["host", "settings", "discover", "generate", "specdir"],
+    ),
+    (
+        "src/lib.rs",
+        &[
+            "exit",
+            "printer",
+            "config_file",
+            "engine",
+            "capture",
+            "cli",
+            "commands",
+        ],
+    ),
+];
+
+/// Uses that close a circle today: from a file, to a file. An entry that closes none fails the test, so
+/// the list only shrinks.
+const KNOWN: &[(&str, &str)] = &[
+    ("host/src/discover/tcpdirect.rs", "host/src/discover/nic.rs"),
+    ("host/src/generate/clock.rs", "host/src/generate/mod.rs"),
+    ("host/src/generate/edits.rs", "host/src/generate/mod.rs"),
+    ("host/src/generate/hugepages.rs", "host/src/generate/mod.rs"),
+    ("host/src/generate/onload.rs", "host/src/generate/mod.rs"),
+    ("host/src/generate/profile.rs", "host/src/generate/mod.rs"),
+    ("host/src/generate/rdma.rs", "host/src/generate/mod.rs"),
+    ("host/src/generate/vfio.rs", "host/src/generate/mod.rs"),
+    ("host/src/generate/zf.rs", "host/src/generate/mod.rs"),
+    ("host/src/specdir/renumbered.rs", "host/src/specdir/mod.rs"),
+    ("src/engine/containerd.rs", "src/engine/mod.rs"),
+    ("src/engine/crio.rs", "src/engine/mod.rs"),
+    ("src/engine/docker.rs", "src/engine/mod.rs"),
+    ("src/engine/nomad.rs", "src/engine/mod.rs"),
+    ("src/engine/podman.rs", "src/engine/mod.rs"),
+    ("src/engine/toml.rs", "src/engine/mod.rs"),
+    ("hooks/src/door.rs", "hooks/src/live/init.rs"),
+    ("hooks/src/door.rs", "hooks/src/live/record.rs"),
+    ("hooks/src/limits.rs", "hooks/src/live/init.rs"),
+    ("hooks/src/maker.rs", "hooks/src/live/init.rs"),
+    ("hooks/src/maker.rs", "hooks/src/live/record.rs"),
+    ("hooks/src/maker.rs", "hooks/src/runtime/made_by.rs"),
+    ("hooks/src/poststop.rs", "hooks/src/live/init.rs"),
+    ("hooks/src/poststop.rs", "hooks/src/live/record.rs"),
+    ("hooks/src/poststop.rs", "hooks/src/live/target.rs"),
+];
+
+fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn metadata(more: &[&str]) -> Value {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--format-version=1", "--locked"]);
+    let output = cargo.args(more).current_dir(package()).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo metadata: {stderr}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn none(wrong: &[String]) {
+    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+}
+
+#[test]
+fn each_crate_uses_only_the_layers_below_it() {
+    let packages = crates::packages(&metadata(&["--no-deps"]));
+    assert!(packages.len() >= LAYERS.len(), "{packages:?}");
+    none(&crates::upward(&packages, LAYERS, BELOW_CLUSTER, FOR_TESTS));
+}
+
+#[test]
+fn small_crates_have_no_async_runtime_and_no_command_line_below_them() {
+    let target = "--filter-platform=x86_64-unknown-linux-gnu";
+    let whole = metadata(&["--all-features", target]);
+    for name in SMALL {
+        let below = crates::below(&whole, name);
+        assert!(below.contains("serde"), "{name}: {below:?}");
+        let large = below.iter().filter(|name| crates::is_large(name));
+        let said = large.map(|large| format!("{name} has {large} below it"));
+        none(&said.collect::<Vec<_>>());
+    }
+    // It is found where it is.
+    let below = crates::below(&whole, "onload-ctk");
+    assert!(below.contains("clap"), "{below:?}");
+}
+
+/// One target of a package: a library or a program, whose files are read from its root on.
+struct Target {
+    root: String,
+    modules: Modules,
+}
+
+static TARGETS: LazyLock<Vec<Target>> = LazyLock::new(|| {
+    let read = |file: &str| fs::read_to_string(package().join(file)).ok();
+    let roots = crates::roots(&metadata(&["--no-deps"]), package());
+    let targets = roots.into_iter().map(|root| Target {
+        modules: Modules::read(&root, &read).unwrap_or_else(|error| panic!("{error}")),
+        root,
+    });
+    targets.collect()
+});
+
+#[test]
+fn nothing_is_used_in_a_circle() {
+    let mut wrong = Vec::new();
+    let mut unread: BTreeSet<_> = KNOWN.iter().copied().collect();
+    for target in TARGETS.iter() {
+        let files = target.modules.files();
+        let arrows = target.modules.arrows();
+        let known = KNOWN.iter().filter(|(from, _)| files.contains_key(*from));
+        let known: Vec<_> = known.copied().collect();
+        wrong.extend(graph::circles(&arrows, &files, &known));
+        wrong.extend(graph::stale(&arrows, &files, &known));
+        unread.retain(|entry| !known.contains(entry));
+    }
+    let gone = |(from, _): &(&str, &str)| format!("KNOWN: there is no file {from}");
+    wrong.extend(unread.iter().map(gone));
+    none(&wrong);
+}
+
+#[test]
+fn modules_use_only_those_before_them() {
+    for (root, order) in ORDERS {
+        let target = TARGETS.iter().find(|target| target.root == *root);
+        let target = target.unwrap_or_else(|| panic!("ORDERS: there is no {root}"));
+        let arrows = target.modules.arrows();
+        let files = target.modules.files();
+        none(&graph::backward(&arrows, &files, order, KNOWN));
+    }
+}
+
+/// A file that no crate has would be read by nobody.
+#[test]
+fn every_source_file_is_read() {
+    let mut read = BTreeSet::new();
+    let mut sources = BTreeSet::new();
+    for target in TARGETS.iter() {
+        read.extend(target.modules.files().into_keys());
+        read.extend(target.modules.test_files.iter().cloned());
+        let source = target.root.split_inclusive("src/").next().unwrap();
+        sources.insert(source.to_owned());
+    }
+    let mut files = BTreeSet::new();
+    for source in &sources {
+        below(&package().join(source), &mut files);
+    }
+    assert!(files.len() > 100, "{files:?}");
+    let unread: Vec<_> = files.difference(&read).collect();
+    assert!(unread.is_empty(), "{unread:?}");
+}
+
+fn below(directory: &Path, files: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path: PathBuf = entry.unwrap().path();
+        if path.is_dir() {
+            below(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let path = path.strip_prefix(package()).unwrap();
+            files.insert(path.display().to_string());
+        }
+    }
+}
