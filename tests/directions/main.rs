@@ -84,6 +84,23 @@ const ORDERS: &[(&str, &[&str])] = &[
         &["host", "settings", "discover", "generate", "specdir"],
     ),
     (
+        "hooks/src/lib.rs",
+        &[
+            "config_json",
+            "host",
+            "device",
+            "decision",
+            "process",
+            "rootfs",
+            "preload",
+            "filter",
+            "run",
+            "state",
+            "live",
+            "entry",
+        ],
+    ),
+    (
         "src/lib.rs",
         &[
             "exit",
@@ -116,15 +133,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("src/engine/nomad.rs", "src/engine/mod.rs"),
     ("src/engine/podman.rs", "src/engine/mod.rs"),
     ("src/engine/toml.rs", "src/engine/mod.rs"),
-    ("hooks/src/door.rs", "hooks/src/live/init.rs"),
-    ("hooks/src/door.rs", "hooks/src/live/record.rs"),
-    ("hooks/src/limits.rs", "hooks/src/live/init.rs"),
-    ("hooks/src/maker.rs", "hooks/src/live/init.rs"),
-    ("hooks/src/maker.rs", "hooks/src/live/record.rs"),
-    ("hooks/src/maker.rs", "hooks/src/runtime/made_by.rs"),
-    ("hooks/src/poststop.rs", "hooks/src/live/init.rs"),
-    ("hooks/src/poststop.rs", "hooks/src/live/record.rs"),
-    ("hooks/src/poststop.rs", "hooks/src/live/target.rs"),
 ];
 
 fn package() -> &'static Path {
