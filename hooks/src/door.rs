@@ -5,12 +5,12 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use onload_cdi::raw::{RawError, RawObject};
+use onload_cdi::json::{RawError, RawObject};
 use onload_core::fs::atomic::{WriteError, write_atomic};
 use onload_core::fs::lock::{Kind, Lock, LockError, START_PATIENCE};
 use onload_core::fs::trust::TrustError;
 use onload_core::run_dir::{RUN_DIR_MODE, RunDir, make_dir, set_mode};
-use onload_core::text::one_line;
+use onload_core::text::{Chain, one_line};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
 use crate::bundle::{BundleError, ConfigFile};
@@ -141,7 +141,7 @@ pub fn take_setuid(process: &Path) -> Result<(), DoorError> {
     if scanned.more {
         return Err(DoorError::Process("it is too large".to_owned()));
     }
-    let failed = |error: RawError| DoorError::Process(error.to_string());
+    let failed = |error: RawError| DoorError::Process(Chain(&error).to_string());
     let mut described = RawObject::parse(&scanned.kept).map_err(failed)?;
     if host_root::take_setuid(&mut described).map_err(failed)? {
         file.replace(&described.to_bytes())?;

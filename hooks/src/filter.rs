@@ -8,19 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use onload_cdi::config::{
-    CapabilitySet, ConfigError, DeviceRule, HugepageLimit, MountEntry, OciConfig, OciHook, Rlimit,
+use onload_cdi::json::RawError;
+use onload_cdi::oci::{
+    self, CapabilitySet, ConfigError, DeviceRule, HugepageLimit, InjectError, MountEntry, NodeInfo,
+    OciConfig, OciHook, Rlimit,
 };
-use onload_cdi::inject::{self, InjectError, NodeInfo};
-use onload_cdi::raw::RawError;
-use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook};
+use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::policy::{self, MEMLOCK, ONLOAD, PolicyError};
 use onload_core::request::{Request, RequestError};
-use onload_core::text::Quoted;
+use onload_core::text::{Chain, Quoted};
 
 use crate::container_root::{ContainerRoot, RootError};
 use crate::cover::{Cover, CoverError, Covers};
@@ -39,8 +39,8 @@ const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
     /// config.json cannot be read or changed.
-    #[error("config.json: {0}")]
-    Config(#[from] ConfigError),
+    #[error("config.json: {}", Chain(.0))]
+    Config(ConfigError),
     /// config.json asks, and is larger than any real one.
     #[error(
         "config.json has annotations of onload.dev and is larger than {} bytes",
@@ -74,7 +74,7 @@ pub enum FilterError {
         error: CoverError,
     },
     /// The preload is not possible.
-    #[error("annotation {key}: {error}")]
+    #[error("annotation {key}: {}", Chain(.error))]
     Preload {
         /// The annotation, quoted.
         key: String,
@@ -82,8 +82,8 @@ pub enum FilterError {
         error: PreloadError,
     },
     /// The edits cannot be applied.
-    #[error("applying the specifications: {0}")]
-    Inject(#[from] InjectError),
+    #[error("applying the specifications: {}", Chain(.0))]
+    Inject(InjectError),
     /// Something that only root can give.
     #[error(
         "annotation {key}: a hugetlbfs cannot be mounted in a user namespace of one's own; run the container as root, or use anonymous huge pages"
@@ -92,6 +92,18 @@ pub enum FilterError {
         /// The annotation, quoted.
         key: String,
     },
+}
+
+impl From<ConfigError> for FilterError {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+impl From<InjectError> for FilterError {
+    fn from(error: InjectError) -> Self {
+        Self::Inject(error)
+    }
 }
 
 /// What became of a configuration.
@@ -197,7 +209,7 @@ impl Filter<'_> {
             leave_present(&mut edits, &config, &nodes)?;
             self.check_targets(&edits, &config, &root)?;
             self.explain(&edits);
-            inject::apply(&mut config, &edits, &nodes)?;
+            oci::apply(&mut config, &edits, &nodes)?;
         }
         self.memlock(&mut config)?;
         self.ipc_lock(&mut config)?;
@@ -233,8 +245,7 @@ impl Filter<'_> {
 
     fn look_up(&self) -> Result<(ContainerEdits, Nodes), FilterError> {
         let found = look_up(&self.request, self.host)?;
-        let is_hugetlbfs =
-            |mount: &onload_cdi::spec::Mount| mount.type_.as_deref() == Some("hugetlbfs");
+        let is_hugetlbfs = |mount: &onload_cdi::Mount| mount.type_.as_deref() == Some("hugetlbfs");
         if !self.privilege.is_initial_namespace && found.edits.mounts.iter().any(is_hugetlbfs) {
             return Err(FilterError::Rootless {
                 key: self.key(&[Class::Hugepages]),
@@ -318,7 +329,7 @@ impl Filter<'_> {
         let mut covers: Vec<Cover> = config.mounts().iter().map(read).collect();
         // In the order in which they will be made, since a link may lie in an earlier one.
         if !edits.mounts.is_empty() {
-            covers.sort_by_cached_key(|cover| inject::depth(&cover.destination));
+            covers.sort_by_cached_key(|cover| oci::depth(&cover.destination));
         }
         let covers = Covers::new(root, covers).map_err(failed)?;
         covers.none_astray().map_err(failed)?;
@@ -506,16 +517,13 @@ pub(crate) fn leave_present(
             |held: &MountEntry| held.is_at(&mount.container_path) && held.is_from(&mount.host_path);
         !config.mounts().iter().any(is_it)
     });
-    let stages: BTreeSet<String> = edits
-        .hooks
-        .iter()
-        .map(|hook| hook.hook_name.clone())
-        .collect();
+    let stages = edits.hooks.iter().filter_map(|hook| hook.hook_name.valid());
+    let stages: BTreeSet<HookName> = stages.copied().collect();
     for stage in stages {
-        config.each_hook(&stage, |held| {
+        config.each_hook(stage, |held| {
             edits
                 .hooks
-                .retain(|hook| hook.hook_name != stage || held != oci_hook(hook));
+                .retain(|hook| hook.hook_name.valid() != Some(&stage) || held != oci_hook(hook));
         })?;
     }
     Ok(())

@@ -24,7 +24,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use onload_cdi::config::OciConfig;
+use onload_cdi::oci::OciConfig;
 use onload_core::fs::lock::START_PATIENCE;
 use onload_core::request::{Request, RequestError};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, major, minor};

@@ -3,9 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use onload_cdi::config::{CapabilitySet, ConfigError, HugepageLimit, OciConfig};
-use onload_cdi::inject::NodeInfo;
-use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook, Mount};
+use onload_cdi::oci::{CapabilitySet, ConfigError, HugepageLimit, NodeInfo, OciConfig};
+use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
 use onload_core::container_id::ContainerId;
@@ -14,7 +13,7 @@ use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_core::policy::{self, MEMLOCK};
 use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
-use onload_core::text::Quoted;
+use onload_core::text::{Chain, Quoted};
 
 use super::mount_api::attr;
 use super::rule::{Access, NotAccess, Rule};
@@ -32,8 +31,8 @@ pub enum PlanError {
     #[error(transparent)]
     Filter(#[from] FilterError),
     /// config.json cannot be read.
-    #[error("config.json: {0}")]
-    Config(#[from] ConfigError),
+    #[error("config.json: {}", Chain(.0))]
+    Config(ConfigError),
     /// Something that only another door gives.
     #[error(
         "annotation {key}: a container that its runtime has already made cannot be given {what}; use {doors}"
@@ -71,7 +70,7 @@ pub enum PlanError {
         size: u64,
     },
     /// The preload is not possible.
-    #[error("annotation {key}: {error}")]
+    #[error("annotation {key}: {}", Chain(.error))]
     Preload {
         /// The annotation, quoted.
         key: String,
@@ -105,6 +104,12 @@ pub enum PlanError {
         /// Why.
         error: NotAccess,
     },
+}
+
+impl From<ConfigError> for PlanError {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
 }
 
 /// A bind mount.
@@ -308,11 +313,11 @@ impl Planner<'_> {
             )));
         }
         for hook in edits.hooks.iter().filter(|hook| !is_ours(hook)) {
-            if !self
-                .config
-                .hooks(&hook.hook_name)?
-                .contains(&filter::oci_hook(hook))
-            {
+            let held = match hook.hook_name.valid() {
+                Some(stage) => self.config.hooks(*stage)?,
+                None => Vec::new(),
+            };
+            if !held.contains(&filter::oci_hook(hook)) {
                 return Ok(Some(format!("the hook {}", hook.path)));
             }
         }

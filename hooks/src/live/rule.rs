@@ -1,6 +1,6 @@
 //! Which devices a container may use, and what its configuration says about them already.
 
-use onload_cdi::config::DeviceRule;
+use onload_cdi::oci::DeviceRule;
 use serde::{Deserialize, Serialize};
 
 use crate::sysfs::Numbers;
