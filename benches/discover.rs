@@ -10,7 +10,7 @@ mod synthetic;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use onload_cdi::parse::to_json;
+use onload_cdi::to_json;
 use onload_core::config::Config;
 use onload_host::discover::discover;
 use onload_host::generate::{Surroundings, generate};

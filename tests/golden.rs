@@ -14,8 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Tree, hosts, names_in, on, package, program, run, run_with_stdin, specs_in};
-use onload_cdi::parse::from_json;
-use onload_cdi::spec::Spec;
+use onload_cdi::{Spec, from_json};
 use serde_json::Value;
 
 /// The hosts by name with their root directories, which live as long as the trees.

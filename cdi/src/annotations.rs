@@ -14,6 +14,7 @@ const MAX_NAME_BYTES: usize = 63;
 
 /// Why an annotation cannot be made or read.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AnnotationError {
     /// The plugin or the device has no name.
     #[error("making an annotation key: the {0} has no name")]
@@ -28,7 +29,7 @@ pub enum AnnotationError {
     #[error("adding the annotation {0:?}: it is there already")]
     Taken(String),
     /// A value holds something that is no qualified name.
-    #[error("reading the annotation {key:?}: {source}")]
+    #[error("reading the annotation {key:?}")]
     Value {
         /// The key.
         key: String,

@@ -1,47 +1,55 @@
 //! The Container Device Interface (CDI): what a container gets, written down.
 //!
 //! A CDI specification offers devices by name, and says for each what an engine has to change in the
-//! container's configuration. This crate owns the data model of version 1.1.0 ([`spec`]), its names
-//! ([`name`]), versions ([`version`]) and rules ([`validate`]), reading and writing it ([`parse`]), the
-//! registry of the directories that engines read ([`registry`]), and the one function that applies edits to
-//! an OCI `config.json` ([`inject::apply`]) while every byte that is not ours stays as it was ([`raw`],
-//! [`config`]). It knows no hardware, and touches the file system only in
-//! [`registry::Registry::scan`], [`inject::HostNodes`] and [`write`](mod@write).
+//! container's configuration. This crate has
+//!
+//! - the data model of version 1.1.0: [`Spec`] and what stands in it, its names ([`Kind`], [`DeviceName`],
+//!   [`QualifiedName`], [`HookName`]) and versions ([`Version`], [`minimum_version`]);
+//! - reading and writing a specification ([`from_json`], [`to_json`]) and its rules ([`validate`](validate()),
+//!   [`lint`]), each of which names everything that is wrong and where;
+//! - the [`Registry`] of the directories that engines read;
+//! - [`oci`]: the one function that applies edits to an OCI `config.json` ([`oci::apply`]), while every
+//!   byte that is not edited stays as it was ([`json`]);
+//! - [`annotations`]: the requests for devices that Kubernetes' engines hand on.
+//!
+//! It knows no hardware, and touches the file system only in [`Registry::scan`] and [`oci::HostNodes`].
 //!
 //! # Example
 //!
 //! ```
-//! use onload_cdi::config::OciConfig;
-//! use onload_cdi::inject::{HostNodes, apply};
-//! use onload_cdi::name::QualifiedName;
-//! use onload_cdi::registry::{Registry, SpecSource};
-//! use onload_cdi::{parse, version};
+//! use onload_cdi::oci::{HostNodes, OciConfig, apply};
+//! use onload_cdi::{QualifiedName, Registry, SpecSource, from_json, minimum_version};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let spec = parse::from_json(br#"{
+//! let spec = from_json(br#"{
 //!     "cdiVersion": "0.3.0",
-//!     "kind": "onload.dev/nic",
+//!     "kind": "vendor.com/nic",
 //!     "containerEdits": {"deviceNodes": [{"path": "/dev/null", "permissions": "rw"}]},
-//!     "devices": [{"name": "ens1", "containerEdits": {"env": ["LD_PRELOAD=libonload.so"]}}]
+//!     "devices": [{"name": "ens1", "containerEdits": {"env": ["NIC=ens1"]}}]
 //! }"#)?;
-//! assert_eq!(version::minimum(&spec).version.as_str(), "0.3.0");
+//! assert_eq!(minimum_version(&spec).version.as_str(), "0.3.0");
 //!
 //! let registry = Registry::from_sources(vec![SpecSource {
-//!     path: "/var/run/cdi/onload.dev-nic.json".into(),
+//!     path: "/var/run/cdi/vendor.com-nic.json".into(),
 //!     priority: 1,
 //!     content: Ok(spec),
 //! }]);
-//! let asked: QualifiedName = "onload.dev/nic=ens1".parse()?;
+//! let asked: QualifiedName = "vendor.com/nic=ens1".parse()?;
 //! let edits = registry.edits_for(&[asked])?;
 //!
 //! let mut config = OciConfig::parse(br#"{"ociVersion": "1.2.0", "x": 1e3}"#)?;
 //! apply(&mut config, &edits, &HostNodes)?;
-//! assert_eq!(config.env_get("LD_PRELOAD")?.as_deref(), Some("libonload.so"));
+//! assert_eq!(config.env_get("NIC")?.as_deref(), Some("ens1"));
 //! assert_eq!(config.devices()?[0].path, "/dev/null");
 //! assert!(config.to_bytes().starts_with(br#"{"ociVersion":"1.2.0","x":1e3,"process":"#));
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Errors
+//!
+//! An error says what was being done and leaves its cause to [`source`](std::error::Error::source): print
+//! the whole chain.
 //!
 //! # Features
 //!
@@ -50,15 +58,27 @@
 //! read, since engines do not read it.
 
 pub mod annotations;
-pub mod config;
-pub mod inject;
-pub mod name;
-pub mod parse;
-pub mod raw;
-pub mod registry;
-pub mod spec;
-mod text;
-pub mod validate;
-pub mod version;
+pub mod json;
+mod name;
+pub mod oci;
+mod parse;
+mod registry;
+mod spec;
+mod validate;
+mod version;
 
-pub use spec::Spec;
+pub use name::{DeviceName, HookName, Kind, Lenient, NameError, QualifiedName};
+pub use parse::{ParseError, from_json, to_json};
+#[cfg(feature = "yaml")]
+pub use parse::{YamlError, from_yaml, to_yaml};
+pub use registry::{
+    Conflict, DEFAULT_DIRS, LoadError, MAX_FILE_BYTES, Registry, RegistryError, Resolved, Shadowed,
+    SpecSource, UnresolvableError,
+};
+pub use spec::{ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec};
+pub use validate::{Fault, Problem, Problems, lint, validate, validate_edits};
+pub use version::{Requirement, UnknownVersion, Version, minimum_version};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,4 +1,4 @@
-//! Names: `vendor/class` of a kind, and `vendor/class=device` of a device.
+//! Names: `vendor/class` of a kind, `vendor/class=device` of a device, and the stages of hooks.
 //!
 //! The rules are those of the CDI library's parser, which is what engines run: its code has
 //! neither the length limits nor the DNS rules that the specification's text mentions.
@@ -6,10 +6,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
 /// Why a text is not a name.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NameError {
     /// There is nothing where a part of the name should be.
     #[error("invalid {what} in {text:?}: it is empty")]
@@ -59,6 +61,12 @@ pub enum NameError {
     /// A qualified name without its equals sign, or a path.
     #[error("{0:?} is not a qualified device name: want vendor/class=device")]
     Unqualified(String),
+    /// No stage of a container has this name.
+    #[error(
+        "no stage is called {0:?}: want one of {all}",
+        all = HookName::ALL.map(HookName::as_str).join(", ")
+    )]
+    HookName(String),
 }
 
 struct Rule {
@@ -266,5 +274,169 @@ impl TryFrom<&str> for QualifiedName {
 
     fn try_from(text: &str) -> Result<Self, NameError> {
         text.parse()
+    }
+}
+
+/// The stage of a container that a hook belongs to, as the OCI runtime specification calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum HookName {
+    /// Between creation and start, in the runtime's namespaces; deprecated there.
+    Prestart,
+    /// While the container is created, in the runtime's namespaces.
+    CreateRuntime,
+    /// While the container is created, in the container's namespaces.
+    CreateContainer,
+    /// Before the process of the container starts, in its namespaces.
+    StartContainer,
+    /// Behind the start, in the runtime's namespaces.
+    Poststart,
+    /// Behind the deletion, in the runtime's namespaces.
+    Poststop,
+}
+
+impl HookName {
+    /// All of them, in the order in which they run.
+    pub const ALL: [Self; 6] = [
+        Self::Prestart,
+        Self::CreateRuntime,
+        Self::CreateContainer,
+        Self::StartContainer,
+        Self::Poststart,
+        Self::Poststop,
+    ];
+
+    /// The name as it is written.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Prestart => "prestart",
+            Self::CreateRuntime => "createRuntime",
+            Self::CreateContainer => "createContainer",
+            Self::StartContainer => "startContainer",
+            Self::Poststart => "poststart",
+            Self::Poststop => "poststop",
+        }
+    }
+}
+
+impl fmt::Display for HookName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+impl AsRef<str> for HookName {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl FromStr for HookName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        Self::ALL
+            .into_iter()
+            .find(|name| name.as_str() == text)
+            .ok_or_else(|| NameError::HookName(text.to_owned()))
+    }
+}
+
+/// A name of a specification as it was read: a `T`, or a text that is none and why.
+///
+/// Files come from anybody. A wrong name in one refuses the file, but together with everything else that
+/// is wrong with it ([`validate`](crate::validate())), and is written back as it was.
+///
+/// ```
+/// use onload_cdi::{Kind, Lenient};
+///
+/// let kind: Lenient<Kind> = "vendor.com/nic".into();
+/// assert_eq!(kind.valid().map(Kind::class), Some("nic"));
+///
+/// let wrong: Lenient<Kind> = "vendor.com".into();
+/// assert_eq!((wrong.valid(), wrong.as_str()), (None, "vendor.com"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lenient<T>(Read<T>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Read<T> {
+    Valid(T),
+    Invalid(String, NameError),
+}
+
+impl<T> Lenient<T> {
+    /// The name, where it is one.
+    ///
+    /// # Errors
+    /// Why the text is none.
+    pub fn check(&self) -> Result<&T, &NameError> {
+        match &self.0 {
+            Read::Valid(name) => Ok(name),
+            Read::Invalid(_, error) => Err(error),
+        }
+    }
+
+    /// The name, where it is one.
+    #[must_use]
+    pub fn valid(&self) -> Option<&T> {
+        self.check().ok()
+    }
+}
+
+impl<T: AsRef<str>> Lenient<T> {
+    /// The text, be it a name or not.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match &self.0 {
+            Read::Valid(name) => name.as_ref(),
+            Read::Invalid(text, _) => text,
+        }
+    }
+}
+
+/// The empty text, which is no name.
+impl<T: FromStr<Err = NameError>> Default for Lenient<T> {
+    fn default() -> Self {
+        Self::from("")
+    }
+}
+
+impl<T: FromStr<Err = NameError>> From<&str> for Lenient<T> {
+    fn from(text: &str) -> Self {
+        Self(match text.parse() {
+            Ok(name) => Read::Valid(name),
+            Err(error) => Read::Invalid(text.to_owned(), error),
+        })
+    }
+}
+
+macro_rules! valid_names {
+    ($($name:ident),*) => {$(
+        impl From<$name> for Lenient<$name> {
+            fn from(name: $name) -> Self {
+                Self(Read::Valid(name))
+            }
+        }
+    )*};
+}
+valid_names!(Kind, DeviceName, HookName);
+
+impl<T: AsRef<str>> fmt::Display for Lenient<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+impl<'de, T: FromStr<Err = NameError>> Deserialize<'de> for Lenient<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self::from(text.as_str()))
+    }
+}
+
+impl<T: AsRef<str>> Serialize for Lenient<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
     }
 }

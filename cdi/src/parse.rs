@@ -8,17 +8,33 @@ use crate::spec::Spec;
 
 /// Why bytes are no specification.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ParseError {
-    /// Not JSON, or not of the form of a specification; says line and column.
-    #[error("parsing JSON: {0}")]
+    /// Not JSON, or not of the form of a specification; the source says line and column.
+    #[error("parsing JSON")]
     Json(#[from] serde_json::Error),
-    /// Not YAML, or not of the form of a specification; says line and column.
+    /// Not YAML, or not of the form of a specification; the source says line and column.
     #[cfg(feature = "yaml")]
-    #[error("parsing YAML: {0}")]
-    Yaml(String),
+    #[error("parsing YAML")]
+    Yaml(#[source] YamlError),
     /// Not text.
     #[error("reading text: not UTF-8 from byte {0} on")]
     Utf8(usize),
+}
+
+/// What is wrong with a text that should be YAML, in one line.
+#[cfg(feature = "yaml")]
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct YamlError(String);
+
+#[cfg(feature = "yaml")]
+impl YamlError {
+    /// The first line of what the parser says; an excerpt of the text follows it.
+    fn of(error: &serde_saphyr::Error) -> Self {
+        let message = error.to_string();
+        Self(message.lines().next().unwrap_or_default().to_owned())
+    }
 }
 
 /// Reads JSON.
@@ -46,11 +62,9 @@ pub fn to_json(spec: &Spec) -> String {
 #[cfg(feature = "yaml")]
 pub fn from_yaml(bytes: &[u8]) -> Result<Spec, ParseError> {
     let text = std::str::from_utf8(bytes).map_err(|error| ParseError::Utf8(error.valid_up_to()))?;
-    let spec: Option<Spec> = serde_saphyr::from_str(text).map_err(|error| {
-        let message = error.to_string();
-        ParseError::Yaml(message.lines().next().unwrap_or_default().to_owned())
-    })?;
-    spec.ok_or_else(|| ParseError::Yaml("there is nothing in it".to_owned()))
+    let spec: Option<Spec> =
+        serde_saphyr::from_str(text).map_err(|error| ParseError::Yaml(YamlError::of(&error)))?;
+    spec.ok_or_else(|| ParseError::Yaml(YamlError("there is nothing in it".to_owned())))
 }
 
 /// Writes YAML, fields in the order of [`to_json`].

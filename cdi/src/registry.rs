@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::name::{Kind, QualifiedName};
-use crate::parse;
+use crate::name::QualifiedName;
+use crate::parse::{self, ParseError};
 use crate::spec::{ContainerEdits, Device, Spec};
-use crate::validate::validate;
+use crate::validate::{Problems, validate};
 
 /// The directories that engines read, the first having the lowest priority.
 pub const DEFAULT_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
@@ -22,19 +22,74 @@ pub const DEFAULT_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 /// Files beyond this many bytes are not read.
 pub const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// A file of a specification directory.
-#[derive(Clone, Debug)]
+/// Why a file gives no specification.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error("reading the file")]
+    Read(#[source] io::Error),
+    /// It holds something else.
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+    /// It is YAML, and this crate was built without the feature `yaml`.
+    #[error("reading YAML: this program reads JSON only")]
+    NoYaml,
+    /// What somebody says who reads files in another way.
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl LoadError {
+    /// The error of somebody who reads files in another way.
+    #[must_use]
+    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+/// What is wrong with a file or directory.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RegistryError {
+    /// The directory cannot be read.
+    #[error("reading the directory")]
+    Directory(#[source] io::Error),
+    /// The file gives no specification.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The specification is not valid.
+    #[error(transparent)]
+    Invalid(#[from] Problems),
+    /// Other files of the same priority offer the same device.
+    #[error("device {name} is also in {}: nobody gets it", paths(.others))]
+    Conflict {
+        /// The device.
+        name: QualifiedName,
+        /// The other files.
+        others: Vec<PathBuf>,
+    },
+}
+
+fn paths(paths: &[PathBuf]) -> String {
+    let paths = paths.iter().map(|path| path.display().to_string());
+    paths.collect::<Vec<_>>().join(", ")
+}
+
+/// A file of a specification directory, as it was read.
+#[derive(Debug)]
 pub struct SpecSource {
     /// Where it was read.
     pub path: PathBuf,
     /// Index of its directory: the higher wins.
     pub priority: usize,
     /// What it holds, or why it could not be read.
-    pub content: Result<Spec, String>,
+    pub content: Result<Spec, LoadError>,
 }
 
 /// A device that can be asked for.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Resolved<'a> {
     /// Its name.
     pub name: &'a QualifiedName,
@@ -50,6 +105,7 @@ pub struct Resolved<'a> {
 
 /// A device that several files of one priority claim, so that nobody gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Conflict {
     /// Its name.
     pub name: QualifiedName,
@@ -61,6 +117,7 @@ pub struct Conflict {
 
 /// A device that a file of higher priority hides.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Shadowed {
     /// Its name.
     pub name: QualifiedName,
@@ -73,6 +130,7 @@ pub struct Shadowed {
 /// Names that were asked for and that no file offers.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("resolving CDI devices: no specification offers {}", list(.names))]
+#[non_exhaustive]
 pub struct UnresolvableError {
     /// The names, as asked for.
     pub names: Vec<QualifiedName>,
@@ -86,12 +144,20 @@ fn list(names: &[QualifiedName]) -> String {
         .join(", ")
 }
 
+/// A file that offers devices.
+#[derive(Debug)]
+struct File {
+    path: PathBuf,
+    priority: usize,
+    spec: Spec,
+}
+
 /// The devices of a set of files.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Registry {
-    sources: Vec<SpecSource>,
+    files: Vec<File>,
     devices: BTreeMap<QualifiedName, (usize, usize)>,
-    errors: BTreeMap<PathBuf, Vec<String>>,
+    errors: BTreeMap<PathBuf, Vec<RegistryError>>,
     conflicts: Vec<Conflict>,
     shadowed: Vec<Shadowed>,
 }
@@ -103,25 +169,30 @@ impl Registry {
         sources.sort_by_key(|source| source.priority);
         let mut registry = Self::default();
         let mut claims: BTreeMap<QualifiedName, Vec<(usize, usize)>> = BTreeMap::new();
-        for (index, source) in sources.iter().enumerate() {
-            let checked = source
-                .content
-                .as_ref()
-                .map_err(Clone::clone)
-                .and_then(claim);
-            match checked {
-                Err(error) => registry.error(&source.path, error),
-                Ok(names) => {
-                    for (position, name) in names.into_iter().enumerate() {
-                        claims.entry(name).or_default().push((index, position));
+        for SpecSource {
+            path,
+            priority,
+            content,
+        } in sources
+        {
+            match content.map_err(RegistryError::from).and_then(valid) {
+                Err(error) => registry.error(&path, error),
+                Ok(spec) => {
+                    for (position, name) in names(&spec) {
+                        let place = (registry.files.len(), position);
+                        claims.entry(name).or_default().push(place);
                     }
+                    registry.files.push(File {
+                        path,
+                        priority,
+                        spec,
+                    });
                 }
             }
         }
         for (name, places) in claims {
-            registry.settle(&sources, name, &places);
+            registry.settle(name, &places);
         }
-        registry.sources = sources;
         registry
     }
 
@@ -143,7 +214,7 @@ impl Registry {
                     }
                 })),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => unread.push((dir, format!("reading the directory: {error}"))),
+                Err(error) => unread.push((dir, RegistryError::Directory(error))),
             }
         }
         let mut registry = Self::from_sources(sources);
@@ -153,19 +224,17 @@ impl Registry {
         registry
     }
 
-    fn error(&mut self, path: &Path, error: String) {
+    fn error(&mut self, path: &Path, error: RegistryError) {
         self.errors.entry(path.to_owned()).or_default().push(error);
     }
 
     /// Decides who offers `name`. Two files of one priority take it from everybody, those of a higher
     /// priority included, as the engines' library does.
-    fn settle(&mut self, sources: &[SpecSource], name: QualifiedName, places: &[(usize, usize)]) {
+    fn settle(&mut self, name: QualifiedName, places: &[(usize, usize)]) {
         let mut rivals: BTreeMap<usize, Vec<PathBuf>> = BTreeMap::new();
-        for source in places.iter().map(|(index, _)| &sources[*index]) {
-            rivals
-                .entry(source.priority)
-                .or_default()
-                .push(source.path.clone());
+        for file in places.iter().map(|(index, _)| &self.files[*index]) {
+            let paths = rivals.entry(file.priority).or_default();
+            paths.push(file.path.clone());
         }
         rivals.retain(|_, paths| paths.len() > 1);
         if !rivals.is_empty() {
@@ -178,8 +247,8 @@ impl Registry {
             }
         } else if let Some((winner, hidden)) = places.split_last() {
             for (index, _) in hidden {
-                let path = sources[*index].path.clone();
-                let by = sources[winner.0].path.clone();
+                let path = self.files[*index].path.clone();
+                let by = self.files[winner.0].path.clone();
                 self.shadowed.push(Shadowed {
                     name: name.clone(),
                     path,
@@ -193,12 +262,11 @@ impl Registry {
     fn conflict(&mut self, conflict: Conflict) {
         for path in &conflict.paths {
             let others = conflict.paths.iter().filter(|other| *other != path);
-            let others: Vec<_> = others.map(|other| other.display().to_string()).collect();
-            let (name, others) = (&conflict.name, others.join(", "));
-            self.error(
-                path,
-                format!("device {name} is also in {others}: nobody gets it"),
-            );
+            let error = RegistryError::Conflict {
+                name: conflict.name.clone(),
+                others: others.cloned().collect(),
+            };
+            self.error(path, error);
         }
         self.conflicts.push(conflict);
     }
@@ -218,27 +286,20 @@ impl Registry {
     }
 
     fn at<'a>(&'a self, name: &'a QualifiedName, place: (usize, usize)) -> Option<Resolved<'a>> {
-        let source = self.sources.get(place.0)?;
-        let spec = source.content.as_ref().ok()?;
-        let device = spec.devices.get(place.1)?;
+        let file = self.files.get(place.0)?;
+        let device = file.spec.devices.get(place.1)?;
         Some(Resolved {
             name,
-            path: &source.path,
-            priority: source.priority,
-            spec,
+            path: &file.path,
+            priority: file.priority,
+            spec: &file.spec,
             device,
         })
     }
 
-    /// The files, by rising priority.
-    #[must_use]
-    pub fn sources(&self) -> &[SpecSource] {
-        &self.sources
-    }
-
     /// What is wrong, by file or directory.
     #[must_use]
-    pub fn errors(&self) -> &BTreeMap<PathBuf, Vec<String>> {
+    pub fn errors(&self) -> &BTreeMap<PathBuf, Vec<RegistryError>> {
         &self.errors
     }
 
@@ -281,27 +342,18 @@ impl Registry {
     }
 }
 
-/// The names that a valid specification offers, in its order.
-fn claim(spec: &Spec) -> Result<Vec<QualifiedName>, String> {
-    validate(spec).map_err(|problems| {
-        problems
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join("; ")
-    })?;
-    let kind: Kind = spec
-        .kind
-        .parse()
-        .map_err(|error| format!("kind: {error}"))?;
-    let name = |device: &Device| {
-        let name = device
-            .name
-            .parse()
-            .map_err(|error| format!("device name: {error}"))?;
-        Ok(QualifiedName::new(kind.clone(), name))
-    };
-    spec.devices.iter().map(name).collect()
+fn valid(spec: Spec) -> Result<Spec, RegistryError> {
+    validate(&spec)?;
+    Ok(spec)
+}
+
+/// The names that a valid specification offers, with the index of each.
+fn names(spec: &Spec) -> impl Iterator<Item = (usize, QualifiedName)> {
+    let devices = spec.devices.iter().enumerate();
+    devices.filter_map(|(index, device)| {
+        let (kind, name) = (spec.kind.valid()?, device.name.valid()?);
+        Some((index, QualifiedName::new(kind.clone(), name.clone())))
+    })
 }
 
 fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
@@ -331,23 +383,23 @@ fn ends_in(path: &Path, extension: &str) -> bool {
         .ends_with(extension.as_bytes())
 }
 
-fn read(path: &Path) -> Result<Spec, String> {
-    let bytes = read_file(path).map_err(|error| format!("reading the file: {error}"))?;
+fn read(path: &Path) -> Result<Spec, LoadError> {
+    let bytes = read_file(path).map_err(LoadError::Read)?;
     if ends_in(path, ".yaml") {
         read_yaml(&bytes)
     } else {
-        parse::from_json(&bytes).map_err(|error| error.to_string())
+        Ok(parse::from_json(&bytes)?)
     }
 }
 
 #[cfg(feature = "yaml")]
-fn read_yaml(bytes: &[u8]) -> Result<Spec, String> {
-    parse::from_yaml(bytes).map_err(|error| error.to_string())
+fn read_yaml(bytes: &[u8]) -> Result<Spec, LoadError> {
+    Ok(parse::from_yaml(bytes)?)
 }
 
 #[cfg(not(feature = "yaml"))]
-fn read_yaml(_: &[u8]) -> Result<Spec, String> {
-    Err("reading YAML: this program reads JSON only".to_owned())
+fn read_yaml(_: &[u8]) -> Result<Spec, LoadError> {
+    Err(LoadError::NoYaml)
 }
 
 /// Regular files only: opening a pipe would wait for its writer.

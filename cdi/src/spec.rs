@@ -1,8 +1,9 @@
 //! The data model of a CDI specification, version 1.1.0, with every field that it has.
 //!
-//! The structs say what can be written, not what is valid: see [`crate::validate`]. Empty things
-//! are not written, unknown fields are refused, and `null` reads as absent, as in YAML a key
-//! without a value does.
+//! The structs say what can be written, not what is valid: see [`crate::validate`]. A file of somebody
+//! else with a wrong name is read, held as it is ([`Lenient`]) and written back unchanged, so that
+//! `validate` tells everything that is wrong with it. Empty things are not written, unknown fields are
+//! refused, and `null` reads as absent, as in YAML a key without a value does.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,91 +12,193 @@ use std::fmt;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A CDI specification: the content of one file of a specification directory.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    remote = "Self",
-    default,
-    deny_unknown_fields,
-    rename_all = "camelCase"
-)]
-pub struct Spec {
-    /// Version of the CDI specification that a reader must know, such as `0.5.0`.
-    #[serde(deserialize_with = "nullable")]
-    pub cdi_version: String,
-    /// `vendor/class` of all devices in this file.
-    #[serde(deserialize_with = "nullable")]
-    pub kind: String,
-    /// Metadata of the file; never put on a container. Since 0.6.0.
-    #[serde(
-        deserialize_with = "unique_map",
-        skip_serializing_if = "BTreeMap::is_empty"
-    )]
-    pub annotations: BTreeMap<String, String>,
-    /// Edits applied once when any device of this file is requested.
-    #[serde(
-        deserialize_with = "nullable",
-        skip_serializing_if = "ContainerEdits::is_empty"
-    )]
-    pub container_edits: ContainerEdits,
-    /// The devices; a valid specification has at least one.
-    #[serde(deserialize_with = "nullable")]
-    pub devices: Vec<Device>,
+use crate::name::{DeviceName, HookName, Kind, Lenient};
+
+/// The structs of the model. Derived code also takes a list for a struct, its fields in order. No other
+/// reader of CDI does, so the derived code is only shown maps.
+macro_rules! model {
+    ($($(#[$doc:meta])* pub struct $name:ident $fields:tt)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(remote = "Self", default, deny_unknown_fields, rename_all = "camelCase")]
+        pub struct $name $fields
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                Self::deserialize(MapOnly(deserializer))
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                Self::serialize(self, serializer)
+            }
+        }
+    )*};
 }
 
-/// One device that can be asked for by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    remote = "Self",
-    default,
-    deny_unknown_fields,
-    rename_all = "camelCase"
-)]
-pub struct Device {
-    /// Name, unique in its file.
-    #[serde(deserialize_with = "nullable")]
-    pub name: String,
-    /// Metadata of the device; never put on a container. Since 0.6.0.
-    #[serde(
-        deserialize_with = "unique_map",
-        skip_serializing_if = "BTreeMap::is_empty"
-    )]
-    pub annotations: BTreeMap<String, String>,
-    /// What the container gets; not empty in a valid specification, so always written.
-    #[serde(deserialize_with = "nullable")]
-    pub container_edits: ContainerEdits,
-}
+model! {
+    /// A CDI specification: the content of one file of a specification directory.
+    pub struct Spec {
+        /// Version of the CDI specification that a reader must know, such as `0.5.0`.
+        #[serde(deserialize_with = "nullable")]
+        pub cdi_version: String,
+        /// `vendor/class` of all devices in this file.
+        #[serde(deserialize_with = "nullable")]
+        pub kind: Lenient<Kind>,
+        /// Metadata of the file; never put on a container. Since 0.6.0.
+        #[serde(
+            deserialize_with = "unique_map",
+            skip_serializing_if = "BTreeMap::is_empty"
+        )]
+        pub annotations: BTreeMap<String, String>,
+        /// Edits applied once when any device of this file is requested.
+        #[serde(
+            deserialize_with = "nullable",
+            skip_serializing_if = "ContainerEdits::is_empty"
+        )]
+        pub container_edits: ContainerEdits,
+        /// The devices; a valid specification has at least one.
+        #[serde(deserialize_with = "nullable")]
+        pub devices: Vec<Device>,
+    }
 
-/// What to change in an OCI configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    remote = "Self",
-    default,
-    deny_unknown_fields,
-    rename_all = "camelCase"
-)]
-pub struct ContainerEdits {
-    /// Environment of the process, each `NAME=value`.
-    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
-    pub env: Vec<String>,
-    /// Device nodes, with their cgroup rules.
-    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
-    pub device_nodes: Vec<DeviceNode>,
-    /// Network interfaces moved into the container. Since 1.1.0.
-    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
-    pub net_devices: Vec<NetDevice>,
-    /// Mounts.
-    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
-    pub mounts: Vec<Mount>,
-    /// OCI hooks.
-    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
-    pub hooks: Vec<Hook>,
-    /// Cache and memory bandwidth class. Since 0.7.0.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub intel_rdt: Option<IntelRdt>,
-    /// Supplementary groups of the process; 0 is ignored. Since 0.7.0.
-    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
-    pub additional_gids: Vec<u32>,
+    /// One device that can be asked for by name.
+    pub struct Device {
+        /// Name, unique in its file.
+        #[serde(deserialize_with = "nullable")]
+        pub name: Lenient<DeviceName>,
+        /// Metadata of the device; never put on a container. Since 0.6.0.
+        #[serde(
+            deserialize_with = "unique_map",
+            skip_serializing_if = "BTreeMap::is_empty"
+        )]
+        pub annotations: BTreeMap<String, String>,
+        /// What the container gets; not empty in a valid specification, so always written.
+        #[serde(deserialize_with = "nullable")]
+        pub container_edits: ContainerEdits,
+    }
+
+    /// What to change in an OCI configuration.
+    pub struct ContainerEdits {
+        /// Environment of the process, each `NAME=value`.
+        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        pub env: Vec<String>,
+        /// Device nodes, with their cgroup rules.
+        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        pub device_nodes: Vec<DeviceNode>,
+        /// Network interfaces moved into the container. Since 1.1.0.
+        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        pub net_devices: Vec<NetDevice>,
+        /// Mounts.
+        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        pub mounts: Vec<Mount>,
+        /// OCI hooks.
+        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        pub hooks: Vec<Hook>,
+        /// Cache and memory bandwidth class. Since 0.7.0.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub intel_rdt: Option<IntelRdt>,
+        /// Supplementary groups of the process; 0 is ignored. Since 0.7.0.
+        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        pub additional_gids: Vec<u32>,
+    }
+
+    /// A device node to create in the container.
+    pub struct DeviceNode {
+        /// Path in the container.
+        #[serde(deserialize_with = "nullable")]
+        pub path: String,
+        /// Path on the host where it differs from `path`. Since 0.5.0.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub host_path: Option<String>,
+        /// `b`, `c`, `u` or `p`; taken from the host's node where absent.
+        #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+        pub type_: Option<String>,
+        /// Major number; absent or 0: both numbers are taken from the host's node.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub major: Option<i64>,
+        /// Minor number, meaningful beside a major number.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub minor: Option<i64>,
+        /// Permission bits of the node in the container.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub file_mode: Option<u32>,
+        /// Cgroup access, a subset of `rwm`; absent means all of it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub permissions: Option<String>,
+        /// Owner in the container; the process' user where absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub uid: Option<u32>,
+        /// Group in the container; the process' group where absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub gid: Option<u32>,
+    }
+
+    /// A network interface to move into the container.
+    pub struct NetDevice {
+        /// Name on the host.
+        #[serde(deserialize_with = "nullable")]
+        pub host_interface_name: String,
+        /// Name in the container.
+        #[serde(deserialize_with = "nullable")]
+        pub name: String,
+    }
+
+    /// A mount to make in the container.
+    pub struct Mount {
+        /// Source on the host.
+        #[serde(deserialize_with = "nullable")]
+        pub host_path: String,
+        /// Destination in the container.
+        #[serde(deserialize_with = "nullable")]
+        pub container_path: String,
+        /// File system type; since 0.4.0. A bind mount needs none.
+        #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+        pub type_: Option<String>,
+        /// Options, handed on as they are: a bind mount has to say `bind` or `rbind` itself.
+        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        pub options: Vec<String>,
+    }
+
+    /// An OCI hook to add.
+    pub struct Hook {
+        /// The stage that it belongs to.
+        #[serde(deserialize_with = "nullable")]
+        pub hook_name: Lenient<HookName>,
+        /// Program.
+        #[serde(deserialize_with = "nullable")]
+        pub path: String,
+        /// Arguments, the first being the program's own name.
+        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        pub args: Vec<String>,
+        /// Environment, each `NAME=value`. Never leave it empty: a runtime may then hand on the
+        /// container's own (CVE-2025-23266).
+        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        pub env: Vec<String>,
+        /// Seconds after which the runtime kills the hook.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub timeout: Option<i64>,
+    }
+
+    /// Intel Resource Director Technology class of a container.
+    pub struct IntelRdt {
+        /// Class of service; a file name, or `/` for the root class.
+        #[serde(rename = "closID", skip_serializing_if = "Option::is_none")]
+        pub clos_id: Option<String>,
+        /// Schema of the L3 cache.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub l3_cache_schema: Option<String>,
+        /// Schema of the memory bandwidth.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub mem_bw_schema: Option<String>,
+        /// Lines for the class' `schemata` file. Since 1.1.0.
+        #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+        pub schemata: Vec<String>,
+        /// Whether the container gets a monitoring group. Since 1.1.0.
+        #[serde(deserialize_with = "nullable", skip_serializing_if = "is_false")]
+        pub enable_monitoring: bool,
+    }
 }
 
 impl ContainerEdits {
@@ -120,44 +223,6 @@ impl ContainerEdits {
     }
 }
 
-/// A device node to create in the container.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    remote = "Self",
-    default,
-    deny_unknown_fields,
-    rename_all = "camelCase"
-)]
-pub struct DeviceNode {
-    /// Path in the container.
-    #[serde(deserialize_with = "nullable")]
-    pub path: String,
-    /// Path on the host where it differs from `path`. Since 0.5.0.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host_path: Option<String>,
-    /// `b`, `c`, `u` or `p`; taken from the host's node where absent.
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
-    pub type_: Option<String>,
-    /// Major number; absent or 0: both numbers are taken from the host's node.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub major: Option<i64>,
-    /// Minor number, meaningful beside a major number.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub minor: Option<i64>,
-    /// Permission bits of the node in the container.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub file_mode: Option<u32>,
-    /// Cgroup access, a subset of `rwm`; absent means all of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub permissions: Option<String>,
-    /// Owner in the container; the process' user where absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub uid: Option<u32>,
-    /// Group in the container; the process' group where absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gid: Option<u32>,
-}
-
 impl DeviceNode {
     /// The path to look at on the host.
     #[must_use]
@@ -169,100 +234,6 @@ impl DeviceNode {
     }
 }
 
-/// A network interface to move into the container.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    remote = "Self",
-    default,
-    deny_unknown_fields,
-    rename_all = "camelCase"
-)]
-pub struct NetDevice {
-    /// Name on the host.
-    #[serde(deserialize_with = "nullable")]
-    pub host_interface_name: String,
-    /// Name in the container.
-    #[serde(deserialize_with = "nullable")]
-    pub name: String,
-}
-
-/// A mount to make in the container.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    remote = "Self",
-    default,
-    deny_unknown_fields,
-    rename_all = "camelCase"
-)]
-pub struct Mount {
-    /// Source on the host.
-    #[serde(deserialize_with = "nullable")]
-    pub host_path: String,
-    /// Destination in the container.
-    #[serde(deserialize_with = "nullable")]
-    pub container_path: String,
-    /// File system type; since 0.4.0. A bind mount needs none.
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
-    pub type_: Option<String>,
-    /// Options, handed on as they are: a bind mount has to say `bind` or `rbind` itself.
-    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
-    pub options: Vec<String>,
-}
-
-/// An OCI hook to add.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    remote = "Self",
-    default,
-    deny_unknown_fields,
-    rename_all = "camelCase"
-)]
-pub struct Hook {
-    /// Stage: `prestart`, `createRuntime`, `createContainer`, `startContainer`, `poststart` or
-    /// `poststop`.
-    #[serde(deserialize_with = "nullable")]
-    pub hook_name: String,
-    /// Program.
-    #[serde(deserialize_with = "nullable")]
-    pub path: String,
-    /// Arguments, the first being the program's own name.
-    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
-    pub args: Vec<String>,
-    /// Environment, each `NAME=value`. Never leave it empty: a runtime may then hand on the
-    /// container's own (CVE-2025-23266).
-    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
-    pub env: Vec<String>,
-    /// Seconds after which the runtime kills the hook.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<i64>,
-}
-
-/// Intel Resource Director Technology class of a container.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    remote = "Self",
-    default,
-    deny_unknown_fields,
-    rename_all = "camelCase"
-)]
-pub struct IntelRdt {
-    /// Class of service; a file name, or `/` for the root class.
-    #[serde(rename = "closID", skip_serializing_if = "Option::is_none")]
-    pub clos_id: Option<String>,
-    /// Schema of the L3 cache.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub l3_cache_schema: Option<String>,
-    /// Schema of the memory bandwidth.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mem_bw_schema: Option<String>,
-    /// Lines for the class' `schemata` file. Since 1.1.0.
-    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
-    pub schemata: Vec<String>,
-    /// Whether the container gets a monitoring group. Since 1.1.0.
-    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_false")]
-    pub enable_monitoring: bool,
-}
-
 #[expect(
     clippy::trivially_copy_pass_by_ref,
     reason = "the signature serde asks for"
@@ -270,33 +241,6 @@ pub struct IntelRdt {
 fn is_false(value: &bool) -> bool {
     !value
 }
-
-/// Derived code also takes a list for a struct, its fields in order. No other reader of CDI does, so
-/// the derived code is only shown maps.
-macro_rules! maps_only {
-    ($($name:ident),*) => {$(
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                Self::deserialize(MapOnly(deserializer))
-            }
-        }
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                Self::serialize(self, serializer)
-            }
-        }
-    )*};
-}
-maps_only!(
-    Spec,
-    Device,
-    ContainerEdits,
-    DeviceNode,
-    NetDevice,
-    Mount,
-    Hook,
-    IntelRdt
-);
 
 struct MapOnly<D>(D);
 

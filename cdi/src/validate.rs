@@ -3,52 +3,165 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Deref;
 
-use crate::name::{DeviceName, Kind};
+use thiserror::Error;
+
+use crate::name::NameError;
 use crate::spec::{ContainerEdits, DeviceNode, IntelRdt, NetDevice, Spec};
-use crate::version::{self, Version};
+use crate::version::{UnknownVersion, Version, minimum_version};
 
-/// One thing that is wrong, and where.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Bytes of the annotations of one thing that the specification's schema allows.
+const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
+
+/// One thing that is wrong or unwise, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Problem {
     /// The place, such as `devices[0].containerEdits.env[1]`.
     pub location: String,
     /// What is wrong with it.
-    pub message: String,
+    pub fault: Fault,
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: {}", self.location, self.message)
+        write!(formatter, "{}: {}", self.location, self.fault)
     }
 }
 
-/// The stages of which a hook may be.
-pub const HOOK_NAMES: [&str; 6] = [
-    "prestart",
-    "createRuntime",
-    "createContainer",
-    "startContainer",
-    "poststart",
-    "poststop",
-];
+/// What can be wrong or unwise at a place of a specification.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The version is none that was released.
+    #[error(transparent)]
+    Version(#[from] UnknownVersion),
+    /// The version is lower than that of a field which is used.
+    #[error("{declared} is too low, want {needed} {}", because(.field.as_deref()))]
+    LowVersion {
+        /// The version of the file.
+        declared: Version,
+        /// The version that it needs.
+        needed: Version,
+        /// The first field that needs it; none where readers know no version as low as `declared`.
+        field: Option<String>,
+    },
+    /// A kind, the name of a device or the stage of a hook is none.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// There is no device.
+    #[error("there is none, want at least one")]
+    NoDevices,
+    /// A name that has to be unique is not.
+    #[error("{0:?} is there twice")]
+    Twice(String),
+    /// A device changes nothing.
+    #[error("a device without edits gives nothing")]
+    NoEdits,
+    /// A text is needed.
+    #[error("it is empty")]
+    Empty,
+    /// An entry of an environment is not `NAME=value`.
+    #[error("want NAME=value, found {0:?}")]
+    Variable(String),
+    /// The type of a device node is none.
+    #[error("want b, c, u or p, found {0:?}")]
+    NodeType(String),
+    /// The number of a device node is below 0.
+    #[error("{0} is negative")]
+    Negative(i64),
+    /// The permissions of a device node are none.
+    #[error("want a subset of rwm, found {0:?}")]
+    Permissions(String),
+    /// A class of resctrl cannot have this name.
+    #[error("want a file name or / for the root class")]
+    ClosId,
+    /// A vendor or class of one character.
+    #[error("readers before July 2026 crash on a vendor or class of one character")]
+    ShortName,
+    /// The path on the host is that in the container.
+    #[error("it equals path, and asks for version 0.5.0 alone")]
+    SamePath,
+    /// A path that does not begin with `/`.
+    #[error("it is not absolute")]
+    Relative,
+    /// The options of a mount do not bind.
+    #[error("neither bind nor rbind: runc will not bind it")]
+    Unbound,
+    /// A hook has no environment.
+    #[error("empty: a runtime may hand on the container's own (CVE-2025-23266)")]
+    InheritedEnvironment,
+    /// A hook has no timeout.
+    #[error("none: a hook that hangs hangs the container")]
+    NoTimeout,
+    /// The part of an annotation's key before the slash is none that Kubernetes takes.
+    #[error("the key's prefix is no DNS name of at most 253 bytes")]
+    AnnotationPrefix,
+    /// The key of an annotation is none that Kubernetes takes.
+    #[error(
+        "the key's name is not 1 to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends"
+    )]
+    AnnotationName,
+    /// More bytes of annotations than the specification's schema allows.
+    #[error("{0} bytes in all, want at most {MAX_ANNOTATION_BYTES}")]
+    AnnotationBytes(usize),
+}
 
+fn because(field: Option<&str>) -> String {
+    match field {
+        Some(field) => format!("because of {field}"),
+        None => "the first that readers accept".to_owned(),
+    }
+}
+
+/// Everything that makes a specification or edits invalid; at least one thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(Vec<Problem>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            let separator = if index > 0 { "; " } else { "" };
+            write!(formatter, "{separator}{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+impl Deref for Problems {
+    type Target = [Problem];
+
+    fn deref(&self) -> &[Problem] {
+        &self.0
+    }
+}
+
+impl From<Problems> for Vec<Problem> {
+    fn from(problems: Problems) -> Self {
+        problems.0
+    }
+}
+
+/// What was found so far.
 #[derive(Default)]
-struct Problems(Vec<Problem>);
+struct Found(Vec<Problem>);
 
-impl Problems {
-    fn add(&mut self, location: impl Into<String>, message: impl Into<String>) {
+impl Found {
+    fn add(&mut self, location: impl Into<String>, fault: impl Into<Fault>) {
         self.0.push(Problem {
             location: location.into(),
-            message: message.into(),
+            fault: fault.into(),
         });
     }
 
-    fn done(self) -> Result<(), Vec<Problem>> {
+    fn done(self) -> Result<(), Problems> {
         if self.0.is_empty() {
             Ok(())
         } else {
-            Err(self.0)
+            Err(Problems(self.0))
         }
     }
 }
@@ -57,31 +170,29 @@ impl Problems {
 ///
 /// # Errors
 /// Everything that is wrong, in the order of the file.
-pub fn validate(spec: &Spec) -> Result<(), Vec<Problem>> {
-    let mut problems = Problems::default();
+pub fn validate(spec: &Spec) -> Result<(), Problems> {
+    let mut problems = Found::default();
     check_version(spec, &mut problems);
-    if let Err(error) = spec.kind.parse::<Kind>() {
-        problems.add("kind", error.to_string());
+    if let Err(error) = spec.kind.check() {
+        problems.add("kind", error.clone());
     }
     check_edits(&spec.container_edits, "containerEdits", &mut problems);
     if spec.devices.is_empty() {
-        problems.add("devices", "there is none, want at least one");
+        problems.add("devices", Fault::NoDevices);
     }
     let mut seen = BTreeSet::new();
     for (index, device) in spec.devices.iter().enumerate() {
         let at = format!("devices[{index}]");
-        if let Err(error) = device.name.parse::<DeviceName>() {
-            problems.add(format!("{at}.name"), error.to_string());
+        if let Err(error) = device.name.check() {
+            problems.add(format!("{at}.name"), error.clone());
         }
-        if !seen.insert(device.name.as_str()) {
-            problems.add(
-                format!("{at}.name"),
-                format!("{:?} is there twice", device.name),
-            );
+        let name = device.name.as_str();
+        if !seen.insert(name) {
+            problems.add(format!("{at}.name"), Fault::Twice(name.to_owned()));
         }
         let edits_at = format!("{at}.containerEdits");
         if device.container_edits.is_empty() {
-            problems.add(&edits_at, "a device without edits gives nothing");
+            problems.add(&edits_at, Fault::NoEdits);
         }
         check_edits(&device.container_edits, &edits_at, &mut problems);
     }
@@ -92,29 +203,29 @@ pub fn validate(spec: &Spec) -> Result<(), Vec<Problem>> {
 ///
 /// # Errors
 /// Everything that is wrong, in the order of the fields.
-pub fn validate_edits(edits: &ContainerEdits) -> Result<(), Vec<Problem>> {
-    let mut problems = Problems::default();
+pub fn validate_edits(edits: &ContainerEdits) -> Result<(), Problems> {
+    let mut problems = Found::default();
     check_edits(edits, "containerEdits", &mut problems);
     problems.done()
 }
 
-fn check_version(spec: &Spec, problems: &mut Problems) {
+fn check_version(spec: &Spec, problems: &mut Found) {
     let declared = match spec.cdi_version.parse::<Version>() {
         Ok(declared) => declared,
-        Err(error) => return problems.add("cdiVersion", error.to_string()),
+        Err(error) => return problems.add("cdiVersion", error),
     };
-    let needed = version::minimum(spec);
+    let needed = minimum_version(spec);
     if declared < needed.version {
-        let because = match needed.fields.first() {
-            Some(field) => format!("because of {field}"),
-            None => "the first that readers accept".to_owned(),
+        let fault = Fault::LowVersion {
+            declared,
+            needed: needed.version,
+            field: needed.fields.into_iter().next(),
         };
-        let message = format!("{declared} is too low, want {} {because}", needed.version);
-        problems.add("cdiVersion", message);
+        problems.add("cdiVersion", fault);
     }
 }
 
-fn check_edits(edits: &ContainerEdits, at: &str, problems: &mut Problems) {
+fn check_edits(edits: &ContainerEdits, at: &str, problems: &mut Found) {
     check_env(&edits.env, &format!("{at}.env"), problems);
     for (index, node) in edits.device_nodes.iter().enumerate() {
         check_node(node, &format!("{at}.deviceNodes[{index}]"), problems);
@@ -123,24 +234,19 @@ fn check_edits(edits: &ContainerEdits, at: &str, problems: &mut Problems) {
     for (index, mount) in edits.mounts.iter().enumerate() {
         let at = format!("{at}.mounts[{index}]");
         if mount.host_path.is_empty() {
-            problems.add(format!("{at}.hostPath"), "it is empty");
+            problems.add(format!("{at}.hostPath"), Fault::Empty);
         }
         if mount.container_path.is_empty() {
-            problems.add(format!("{at}.containerPath"), "it is empty");
+            problems.add(format!("{at}.containerPath"), Fault::Empty);
         }
     }
     for (index, hook) in edits.hooks.iter().enumerate() {
         let at = format!("{at}.hooks[{index}]");
-        if !HOOK_NAMES.contains(&hook.hook_name.as_str()) {
-            let message = format!(
-                "no stage is called {:?}: want one of {}",
-                hook.hook_name,
-                HOOK_NAMES.join(", ")
-            );
-            problems.add(format!("{at}.hookName"), message);
+        if let Err(error) = hook.hook_name.check() {
+            problems.add(format!("{at}.hookName"), error.clone());
         }
         if hook.path.is_empty() {
-            problems.add(format!("{at}.path"), "it is empty");
+            problems.add(format!("{at}.path"), Fault::Empty);
         }
         check_env(&hook.env, &format!("{at}.env"), problems);
     }
@@ -149,43 +255,37 @@ fn check_edits(edits: &ContainerEdits, at: &str, problems: &mut Problems) {
     }
 }
 
-fn check_env(env: &[String], at: &str, problems: &mut Problems) {
+fn check_env(env: &[String], at: &str, problems: &mut Found) {
     for (index, entry) in env.iter().enumerate() {
         if entry.find('=').is_none_or(|position| position == 0) {
-            problems.add(
-                format!("{at}[{index}]"),
-                format!("want NAME=value, found {entry:?}"),
-            );
+            problems.add(format!("{at}[{index}]"), Fault::Variable(entry.clone()));
         }
     }
 }
 
-fn check_node(node: &DeviceNode, at: &str, problems: &mut Problems) {
+fn check_node(node: &DeviceNode, at: &str, problems: &mut Found) {
     if node.path.is_empty() {
-        problems.add(format!("{at}.path"), "it is empty");
+        problems.add(format!("{at}.path"), Fault::Empty);
     }
     if let Some(kind) = node.type_.as_deref()
         && !["", "b", "c", "u", "p"].contains(&kind)
     {
-        problems.add(
-            format!("{at}.type"),
-            format!("want b, c, u or p, found {kind:?}"),
-        );
+        problems.add(format!("{at}.type"), Fault::NodeType(kind.to_owned()));
     }
     for (field, number) in [("major", node.major), ("minor", node.minor)] {
         if let Some(number) = number.filter(|number| *number < 0) {
-            problems.add(format!("{at}.{field}"), format!("{number} is negative"));
+            problems.add(format!("{at}.{field}"), Fault::Negative(number));
         }
     }
     if let Some(permissions) = node.permissions.as_deref()
         && permissions.contains(|c| !"rwm".contains(c))
     {
-        let message = format!("want a subset of rwm, found {permissions:?}");
-        problems.add(format!("{at}.permissions"), message);
+        let fault = Fault::Permissions(permissions.to_owned());
+        problems.add(format!("{at}.permissions"), fault);
     }
 }
 
-fn check_net_devices(devices: &[NetDevice], at: &str, problems: &mut Problems) {
+fn check_net_devices(devices: &[NetDevice], at: &str, problems: &mut Found) {
     let mut hosts = BTreeSet::new();
     let mut names = BTreeSet::new();
     for (index, device) in devices.iter().enumerate() {
@@ -195,39 +295,33 @@ fn check_net_devices(devices: &[NetDevice], at: &str, problems: &mut Problems) {
         ] {
             let at = format!("{at}[{index}].{field}");
             if value.is_empty() {
-                problems.add(at, "it is empty");
+                problems.add(at, Fault::Empty);
             } else if !seen.insert(value.as_str()) {
-                problems.add(at, format!("{value:?} is there twice"));
+                problems.add(at, Fault::Twice(value.clone()));
             }
         }
     }
 }
 
 /// A class is a directory of resctrl, so its name is a file's name.
-fn check_rdt(rdt: &IntelRdt, at: &str, problems: &mut Problems) {
+fn check_rdt(rdt: &IntelRdt, at: &str, problems: &mut Found) {
     let Some(id) = rdt.clos_id.as_deref() else {
         return;
     };
     let odd = id.len() >= 4096 || id == "." || id == ".." || id.contains(['/', '\n']);
     if id != "/" && odd {
-        problems.add(
-            format!("{at}.closID"),
-            "want a file name or / for the root class",
-        );
+        problems.add(format!("{at}.closID"), Fault::ClosId);
     }
 }
 
 /// What engines load but may not do what its author meant.
 #[must_use]
 pub fn lint(spec: &Spec) -> Vec<Problem> {
-    let mut problems = Problems::default();
-    if let Ok(kind) = spec.kind.parse::<Kind>()
+    let mut problems = Found::default();
+    if let Some(kind) = spec.kind.valid()
         && (kind.vendor().len() == 1 || kind.class().len() == 1)
     {
-        problems.add(
-            "kind",
-            "readers before July 2026 crash on a vendor or class of one character",
-        );
+        problems.add("kind", Fault::ShortName);
     }
     lint_annotations(&spec.annotations, "annotations", &mut problems);
     lint_edits(&spec.container_edits, "containerEdits", &mut problems);
@@ -247,17 +341,14 @@ pub fn lint(spec: &Spec) -> Vec<Problem> {
     problems.0
 }
 
-fn lint_edits(edits: &ContainerEdits, at: &str, problems: &mut Problems) {
+fn lint_edits(edits: &ContainerEdits, at: &str, problems: &mut Found) {
     for (index, node) in edits.device_nodes.iter().enumerate() {
         let at = format!("{at}.deviceNodes[{index}]");
         if node.host_path.as_ref() == Some(&node.path) {
-            problems.add(
-                format!("{at}.hostPath"),
-                "it equals path, and asks for version 0.5.0 alone",
-            );
+            problems.add(format!("{at}.hostPath"), Fault::SamePath);
         }
         if !node.path.starts_with('/') {
-            problems.add(format!("{at}.path"), "it is not absolute");
+            problems.add(format!("{at}.path"), Fault::Relative);
         }
     }
     for (index, mount) in edits.mounts.iter().enumerate() {
@@ -272,50 +363,42 @@ fn lint_edits(edits: &ContainerEdits, at: &str, problems: &mut Problems) {
                 .as_deref()
                 .is_none_or(|kind| kind.is_empty() || kind == "bind")
         {
-            problems.add(
-                format!("{at}.options"),
-                "neither bind nor rbind: runc will not bind it",
-            );
+            problems.add(format!("{at}.options"), Fault::Unbound);
         }
         if !mount.container_path.starts_with('/') {
-            problems.add(format!("{at}.containerPath"), "it is not absolute");
+            problems.add(format!("{at}.containerPath"), Fault::Relative);
         }
     }
     for (index, hook) in edits.hooks.iter().enumerate() {
         let at = format!("{at}.hooks[{index}]");
         if hook.env.is_empty() {
-            let message = "empty: a runtime may hand on the container's own (CVE-2025-23266)";
-            problems.add(format!("{at}.env"), message);
+            problems.add(format!("{at}.env"), Fault::InheritedEnvironment);
         }
         if !hook.path.starts_with('/') {
-            problems.add(format!("{at}.path"), "it is not absolute");
+            problems.add(format!("{at}.path"), Fault::Relative);
         }
         if hook.timeout.is_none() {
-            problems.add(
-                format!("{at}.timeout"),
-                "none: a hook that hangs hangs the container",
-            );
+            problems.add(format!("{at}.timeout"), Fault::NoTimeout);
         }
     }
 }
 
 /// The specification wants annotation keys to be Kubernetes' qualified names; the library's check
 /// of it does nothing, only its schema does, so this is advice.
-fn lint_annotations(annotations: &BTreeMap<String, String>, at: &str, problems: &mut Problems) {
-    const MAX_BYTES: usize = 256 * 1024;
+fn lint_annotations(annotations: &BTreeMap<String, String>, at: &str, problems: &mut Found) {
     let mut size = 0;
     for (key, value) in annotations {
         size += key.len() + value.len();
-        if let Err(message) = annotation_key(key) {
-            problems.add(format!("{at}[{key:?}]"), message);
+        if let Err(fault) = annotation_key(key) {
+            problems.add(format!("{at}[{key:?}]"), fault);
         }
     }
-    if size > MAX_BYTES {
-        problems.add(at, format!("{size} bytes in all, want at most {MAX_BYTES}"));
+    if size > MAX_ANNOTATION_BYTES {
+        problems.add(at, Fault::AnnotationBytes(size));
     }
 }
 
-fn annotation_key(key: &str) -> Result<(), &'static str> {
+fn annotation_key(key: &str) -> Result<(), Fault> {
     let key = key.to_ascii_lowercase();
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
@@ -335,12 +418,10 @@ fn annotation_key(key: &str) -> Result<(), &'static str> {
                 .split('.')
                 .all(|label| edge(label) && inside(label, "-")))
     {
-        return Err("the key's prefix is no DNS name of at most 253 bytes");
+        return Err(Fault::AnnotationPrefix);
     }
     if name.len() > 63 || !edge(name) || !inside(name, "-_.") {
-        return Err(
-            "the key's name is not 1 to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends",
-        );
+        return Err(Fault::AnnotationName);
     }
     Ok(())
 }

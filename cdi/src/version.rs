@@ -10,6 +10,7 @@ use crate::spec::{ContainerEdits, Spec};
 /// A released version of the CDI specification; later ones are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "each says its number")]
+#[non_exhaustive]
 pub enum Version {
     V0_1_0,
     V0_2_0,
@@ -86,6 +87,7 @@ impl FromStr for Version {
 
 /// The least version that a specification needs, and because of what.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Requirement {
     /// The version.
     pub version: Version,
@@ -96,7 +98,7 @@ pub struct Requirement {
 
 /// The least version that `spec` needs.
 #[must_use]
-pub fn minimum(spec: &Spec) -> Requirement {
+pub fn minimum_version(spec: &Spec) -> Requirement {
     let needs = needs(spec);
     let version = needs
         .iter()
@@ -113,11 +115,11 @@ pub fn minimum(spec: &Spec) -> Requirement {
 
 /// Every field of `spec` that a reader of [`Version::EARLIEST`] does not know, with the version that
 /// brought it, in the order of the file.
-#[must_use]
-pub fn needs(spec: &Spec) -> Vec<(Version, String)> {
+fn needs(spec: &Spec) -> Vec<(Version, String)> {
     let mut found = Vec::new();
     if spec
         .kind
+        .as_str()
         .split_once('/')
         .is_some_and(|(vendor, class)| !vendor.is_empty() && class.contains('.'))
     {
@@ -129,7 +131,8 @@ pub fn needs(spec: &Spec) -> Vec<(Version, String)> {
     edits_need(&spec.container_edits, "containerEdits", &mut found);
     for (index, device) in spec.devices.iter().enumerate() {
         let at = format!("devices[{index}]");
-        if device.name.starts_with(|c: char| !c.is_ascii_alphabetic()) {
+        let name = device.name.as_str();
+        if name.starts_with(|c: char| !c.is_ascii_alphabetic()) {
             found.push((Version::V0_5_0, format!("{at}.name")));
         }
         if !device.annotations.is_empty() {

@@ -10,7 +10,7 @@ mod oracle;
 use std::fs;
 use std::path::PathBuf;
 
-use onload_cdi::registry::Registry;
+use onload_cdi::Registry;
 use oracle::{Tool, effective, inject};
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ const SPECS: [(&str, &str); 4] = [
         "devices": [
             {"name": "0", "annotations": {"a": "b"}, "containerEdits": {"deviceNodes": [{"path": "/dev/null", "permissions": "rw"}]}},
             {"name": "env", "containerEdits": {"env": ["NEW=a=b", "EMPTY="]}},
-            {"name": "preload", "containerEdits": {"env": ["LD_PRELOAD=libonload.so"]}},
+            {"name": "preload", "containerEdits": {"env": ["LD_PRELOAD=libvendor.so"]}},
             {"name": "groups", "containerEdits": {"additionalGids": [4, 5]}},
             {"name": "net", "containerEdits": {"netDevices": [{"hostInterfaceName": "eth0", "name": "net0"}]}},
             {"name": "rdt", "containerEdits": {"intelRdt": {"closID": "x", "l3CacheSchema": "L3:0=7f", "memBwSchema": "MB:0=70",

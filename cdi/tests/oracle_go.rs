@@ -10,8 +10,7 @@ mod oracle;
 use std::fs;
 use std::path::PathBuf;
 
-use onload_cdi::registry::Registry;
-use onload_cdi::version::Version;
+use onload_cdi::{Registry, Version};
 use oracle::{effective, inject};
 use serde_json::Value;
 
@@ -23,7 +22,7 @@ const SPECS: [(&str, &str); 6] = [
         "containerEdits": {"env": ["SHARED=1", "LD_PRELOAD=libshared.so"]},
         "devices": [
             {"name": "new", "containerEdits": {"env": ["NEW=a=b", "EMPTY="]}},
-            {"name": "preload", "containerEdits": {"env": ["LD_PRELOAD=libonload.so", "PATH=/sbin"]}},
+            {"name": "preload", "containerEdits": {"env": ["LD_PRELOAD=libvendor.so", "PATH=/sbin"]}},
             {"name": "same", "containerEdits": {"env": ["TERM=xterm"]}}]}"#,
     ),
     (
@@ -80,11 +79,11 @@ const SPECS: [(&str, &str); 6] = [
     ),
     (
         "mixed.json",
-        r#"{"cdiVersion": "0.5.0", "kind": "onload.dev/nic",
+        r#"{"cdiVersion": "0.5.0", "kind": "vendor.com/nic",
         "containerEdits": {"deviceNodes": [{"path": "/dev/null", "permissions": "rw"}], "env": ["EF_FDTABLE_SIZE=1048576"],
-            "mounts": [{"hostPath": "/usr/lib/libonload.so", "containerPath": "/usr/lib/libonload.so", "options": ["ro", "rbind"]}]},
-        "devices": [{"name": "ens1", "containerEdits": {"env": ["ONLOAD_CTK_NIC_ENS1=ens1"]}},
-            {"name": "0000:3b:00.0", "containerEdits": {"env": ["ONLOAD_CTK_NIC_0=0"]}}]}"#,
+            "mounts": [{"hostPath": "/usr/lib/libvendor.so", "containerPath": "/usr/lib/libvendor.so", "options": ["ro", "rbind"]}]},
+        "devices": [{"name": "ens1", "containerEdits": {"env": ["VENDOR_NIC_ENS1=ens1"]}},
+            {"name": "0000:3b:00.0", "containerEdits": {"env": ["VENDOR_NIC_0=0"]}}]}"#,
     ),
 ];
 
@@ -140,15 +139,15 @@ fn several_devices_change_each_configuration_as_the_library_does() {
     let dir = directory();
     let dirs = [dir.path().to_owned()];
     let requests: [&[&str]; 7] = [
-        &["onload.dev/nic=ens1", "onload.dev/nic=0000:3b:00.0"],
+        &["vendor.com/nic=ens1", "vendor.com/nic=0000:3b:00.0"],
         &[
             "vendor.com/env=new",
-            "onload.dev/nic=ens1",
+            "vendor.com/nic=ens1",
             "vendor.com/env=preload",
         ],
         &[
             "vendor.com/nodes=0",
-            "onload.dev/nic=ens1",
+            "vendor.com/nic=ens1",
             "vendor.com/nodes=same-path",
         ],
         &["vendor.com/hooks=all", "vendor.com/hooks=all"],
@@ -355,7 +354,7 @@ fn deviation_the_library_repeats_a_key_of_the_environment_and_we_set_it_in_its_p
         "{theirs} {ours}"
     );
     assert_eq!(effective(&theirs), effective(&ours));
-    assert_eq!(ours[1], "LD_PRELOAD=libonload.so");
+    assert_eq!(ours[1], "LD_PRELOAD=libvendor.so");
 }
 
 #[test]
@@ -459,8 +458,8 @@ fn deviation_the_library_crashes_on_a_class_of_one_character() {
         .expect_err("a crash");
     assert!(error.contains("slice bounds out of range"), "{error}");
     assert_eq!(Registry::scan(&dirs).devices().count(), 1);
-    let spec = onload_cdi::parse::from_json(content.as_bytes()).expect("a specification");
-    assert_eq!(onload_cdi::validate::lint(&spec)[0].location, "kind");
+    let spec = onload_cdi::from_json(content.as_bytes()).expect("a specification");
+    assert_eq!(onload_cdi::lint(&spec)[0].location, "kind");
 }
 
 #[test]

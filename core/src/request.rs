@@ -56,7 +56,7 @@ impl Annotations for BTreeMap<String, String> {
     }
 }
 
-impl Annotations for onload_cdi::config::OciConfig {
+impl Annotations for onload_cdi::oci::OciConfig {
     fn of(&self, prefix: &str, most: usize) -> Vec<Own> {
         self.annotations_of(prefix)
             .take(most)
@@ -336,7 +336,7 @@ fn names(key: &str, value: &str) -> Result<Vec<String>, RequestError> {
                 key: Quoted(key).to_string(),
             });
         }
-        if onload_cdi::name::DeviceName::try_from(name).is_err() {
+        if onload_cdi::DeviceName::try_from(name).is_err() {
             return Err(RequestError::BadName {
                 key: Quoted(key).to_string(),
                 name: Quoted(name).to_string(),

@@ -3,11 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use onload_cdi::Spec;
-use onload_cdi::parse::{from_json, from_yaml, to_json, to_yaml};
-use onload_cdi::registry::{Registry, SpecSource};
-use onload_cdi::validate::{lint, validate};
-use onload_cdi::version::minimum;
+use onload_cdi::{Registry, Spec, SpecSource, from_json, from_yaml, lint, minimum_version, to_json, to_yaml, validate};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(spec) = from_json(bytes) {
@@ -33,7 +29,7 @@ fn check(spec: Spec) {
     let _ = lint(&spec);
     if valid {
         let declared = spec.cdi_version.parse().expect("a valid version");
-        assert!(minimum(&spec).version <= declared);
+        assert!(minimum_version(&spec).version <= declared);
     }
     let devices = spec.devices.len();
     let source = SpecSource {

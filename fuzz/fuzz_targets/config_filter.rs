@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
-use onload_cdi::inject::{Node, NodeInfo, NodeKind};
-use onload_cdi::registry::SpecSource;
+use onload_cdi::SpecSource;
+use onload_cdi::oci::{Node, NodeInfo, NodeKind};
 use onload_core::class::Class;
 use onload_core::config::HookConfig;
 use onload_core::elf::Summary;
@@ -42,7 +42,7 @@ impl Host for FakeHost {
     }
 
     fn specs(&self, _: &[Class]) -> Result<Specs, SpecsError> {
-        let content = onload_cdi::parse::from_json(NIC.as_bytes()).map_err(|error| error.to_string());
+        let content = onload_cdi::from_json(NIC.as_bytes()).map_err(Into::into);
         Ok(Specs::from_sources(vec![SpecSource { path: "/nic.json".into(), priority: 0, content }]))
     }
 

@@ -6,9 +6,8 @@
 use std::io;
 
 use libfuzzer_sys::fuzz_target;
-use onload_cdi::config::{CapabilitySet, OciConfig, Rlimit};
-use onload_cdi::inject::{Node, NodeInfo, NodeKind, apply};
-use onload_cdi::spec::ContainerEdits;
+use onload_cdi::ContainerEdits;
+use onload_cdi::oci::{CapabilitySet, Node, NodeInfo, NodeKind, OciConfig, Rlimit, apply};
 
 struct OneNode;
 

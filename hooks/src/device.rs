@@ -1,9 +1,9 @@
 //! A device of a container: its node as the specification has it and as this host has it now, and what
 //! the container may do with it.
 
-use onload_cdi::config::DeviceRule;
-use onload_cdi::inject::Node;
-use onload_cdi::spec::DeviceNode;
+use onload_cdi::DeviceNode;
+use onload_cdi::oci::DeviceRule;
+use onload_cdi::oci::Node;
 use serde::{Deserialize, Serialize};
 
 use crate::host::sysfs::Numbers;

@@ -8,18 +8,16 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use onload_cdi::config::{
-    CapabilitySet, ConfigError, HugepageLimit, MountEntry, OciConfig, Rlimit,
-};
-use onload_cdi::inject::{self, InjectError, Node, NodeInfo};
-use onload_cdi::raw::RawError;
-use onload_cdi::spec::ContainerEdits;
+use onload_cdi::ContainerEdits;
+use onload_cdi::json::RawError;
+use onload_cdi::oci::{self, InjectError, Node, NodeInfo};
+use onload_cdi::oci::{CapabilitySet, ConfigError, HugepageLimit, MountEntry, OciConfig, Rlimit};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::policy::{HostRoot, MEMLOCK, ONLOAD};
 use onload_core::request::Request;
-use onload_core::text::Quoted;
+use onload_core::text::{Chain, Quoted};
 
 use crate::config_json::scan::{self, Scanned};
 use crate::decision::asking::Asking;
@@ -54,7 +52,7 @@ pub enum FilterError {
         error: OvermountError,
     },
     /// The preload is not possible.
-    #[error("annotation {key}: {error}")]
+    #[error("annotation {key}: {}", Chain(.error))]
     Preload {
         /// The annotation, quoted.
         key: String,
@@ -62,8 +60,8 @@ pub enum FilterError {
         error: PreloadError,
     },
     /// The edits cannot be applied.
-    #[error("applying the specifications: {0}")]
-    Inject(#[from] InjectError),
+    #[error("applying the specifications: {}", Chain(.0))]
+    Inject(InjectError),
     /// Something that only root can give.
     #[error(
         "annotation {key}: a hugetlbfs cannot be mounted in a user namespace of one's own; run the container as root, or use anonymous huge pages"
@@ -72,6 +70,12 @@ pub enum FilterError {
         /// The annotation, quoted.
         key: String,
     },
+}
+
+impl From<InjectError> for FilterError {
+    fn from(error: InjectError) -> Self {
+        FilterError::Inject(error)
+    }
 }
 
 impl From<ConfigError> for FilterError {
@@ -215,7 +219,7 @@ impl Filter<'_> {
         edits.device_nodes = nodes.map(|device| device.node.clone()).collect();
         self.check_targets(&edits, config, &root, &decision.keys)?;
         self.explain(&edits);
-        inject::apply(config, &edits, &Found(&decision.devices))?;
+        oci::apply(config, &edits, &Found(&decision.devices))?;
         Ok(())
     }
 
@@ -306,7 +310,7 @@ impl Filter<'_> {
         let mut covers: Vec<Overmount> = config.mounts().iter().map(read).collect();
         // In the order in which they will be made, since a link may lie in an earlier one.
         if !edits.mounts.is_empty() {
-            covers.sort_by_cached_key(|cover| inject::depth(&cover.destination));
+            covers.sort_by_cached_key(|cover| oci::depth(&cover.destination));
         }
         let covers = Overmounts::new(root, covers).map_err(failed)?;
         covers.none_astray().map_err(failed)?;

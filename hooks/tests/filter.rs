@@ -7,9 +7,8 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use onload_cdi::config::OciConfig;
-use onload_cdi::inject::{Node, NodeInfo, NodeKind};
-use onload_cdi::registry::SpecSource;
+use onload_cdi::SpecSource;
+use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig};
 use onload_core::class::Class;
 use onload_core::config::{HookConfig, Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
@@ -181,8 +180,7 @@ impl Host for FakeHost {
             .map(|(at, text)| SpecSource {
                 path: PathBuf::from(format!("/etc/cdi/{at}.json")),
                 priority: 0,
-                content: onload_cdi::parse::from_json(text.as_bytes())
-                    .map_err(|error| error.to_string()),
+                content: onload_cdi::from_json(text.as_bytes()).map_err(Into::into),
             });
         Ok(Specs::from_sources(sources.collect()))
     }
@@ -1196,7 +1194,7 @@ proptest! {
         let request = onload_core::request::Request::parse(&annotations).unwrap().unwrap();
         let edits = specs.edits(&specs.resolve(&request).unwrap());
         let mut theirs = OciConfig::parse(&json).unwrap();
-        onload_cdi::inject::apply(&mut theirs, &edits, &host).unwrap();
+        onload_cdi::oci::apply(&mut theirs, &edits, &host).unwrap();
         let ours = host.apply_bytes(&json).unwrap().config.unwrap();
         prop_assert_eq!(String::from_utf8(ours).unwrap(), String::from_utf8(theirs.to_bytes()).unwrap());
     }

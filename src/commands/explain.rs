@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use onload_cdi::inject::{Node, NodeInfo};
+use onload_cdi::oci::{Node, NodeInfo};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, HookConfig};
 use onload_core::elf::Summary;

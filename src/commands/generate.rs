@@ -5,9 +5,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
-use onload_cdi::parse;
-use onload_cdi::spec::Spec;
-use onload_cdi::version::{self, Version};
+use onload_cdi::{Spec, Version, minimum_version, to_json, to_yaml};
 use onload_core::class::Class;
 use onload_core::config::{Config, Kinds};
 use onload_core::fs::atomic;
@@ -78,7 +76,7 @@ fn scope(args: &Generate, config: &Config) -> anyhow::Result<Scope> {
 
 fn refuse_newer(specs: &Specs, newest: Version) -> anyhow::Result<()> {
     for (class, spec) in specs {
-        let needed = version::minimum(spec);
+        let needed = minimum_version(spec);
         if needed.version > newest {
             let kind = class.kind();
             let fields = shortened(&needed.fields);
@@ -108,8 +106,8 @@ fn shortened(fields: &[String]) -> String {
 
 pub(super) fn render(spec: &Spec, format: Format) -> String {
     match format {
-        Format::Json => parse::to_json(spec),
-        Format::Yaml => parse::to_yaml(spec),
+        Format::Json => to_json(spec),
+        Format::Yaml => to_yaml(spec),
     }
 }
 

@@ -4,9 +4,9 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
-use onload_cdi::config::OciConfig;
-use onload_cdi::inject::{Node, NodeInfo, NodeKind, apply};
-use onload_cdi::registry::Registry;
+use onload_cdi::Registry;
+use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig, apply};
+use onload_core::text::Chain;
 
 use super::{open_host, qualified, spec_dirs};
 use crate::cli::{Global, Inject};
@@ -46,7 +46,7 @@ pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Res
     let registry = Registry::scan(&spec_dirs(&host, &args.spec_dir)?);
     for (path, errors) in registry.errors() {
         for error in errors {
-            printer.warning(format_args!("{}: {error}", path.display()));
+            printer.warning(format_args!("{}: {}", path.display(), Chain(error)));
         }
     }
     let edits = registry.edits_for(&names).map_err(|error| {

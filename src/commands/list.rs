@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use onload_cdi::registry::Registry;
+use onload_cdi::Registry;
+use onload_core::text::Chain;
 use serde_json::json;
 
 use super::{open_host, spec_dirs};
@@ -24,7 +25,7 @@ pub fn run(global: &Global, args: &List, printer: &mut Printer) -> anyhow::Resul
     }
     for (path, errors) in registry.errors() {
         for error in errors {
-            printer.warning(format_args!("{}: {error}", path.display()));
+            printer.warning(format_args!("{}: {}", path.display(), Chain(error)));
         }
     }
     Ok(Answer::Yes)
@@ -82,7 +83,7 @@ fn print_json(registry: &Registry, printer: &mut Printer) -> anyhow::Result<()> 
     let errors = registry.errors().iter().flat_map(|(path, errors)| {
         errors
             .iter()
-            .map(move |error| json!({ "file": path, "error": error }))
+            .map(move |error| json!({ "file": path, "error": Chain(error).to_string() }))
     });
     let object = json!({
         "devices": devices.collect::<Vec<_>>(),

@@ -17,8 +17,7 @@ pub mod validate;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use onload_cdi::name::QualifiedName;
-use onload_cdi::registry::DEFAULT_DIRS;
+use onload_cdi::{DEFAULT_DIRS, QualifiedName};
 use onload_core::config::Config;
 
 use crate::cli::Global;

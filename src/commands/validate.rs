@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use onload_cdi::parse;
-use onload_cdi::spec::Spec;
-use onload_cdi::validate::{lint, validate};
+use onload_cdi::{ParseError, Problem, Spec, from_json, from_yaml, lint, validate};
+
+use onload_core::text::Chain;
 
 use super::{open_host, spec_dirs};
 use crate::cli::{Global, Validate};
@@ -76,19 +76,19 @@ fn is_specification(path: &Path) -> bool {
     matches!(extension(path), "json" | "yaml")
 }
 
-fn read(path: &Path, bytes: &[u8]) -> Result<Spec, parse::ParseError> {
+fn read(path: &Path, bytes: &[u8]) -> Result<Spec, ParseError> {
     match extension(path) {
-        "yaml" | "yml" => parse::from_yaml(bytes),
-        _ => parse::from_json(bytes),
+        "yaml" | "yml" => from_yaml(bytes),
+        _ => from_json(bytes),
     }
 }
 
 fn problems(path: &Path, bytes: &[u8]) -> Vec<String> {
     match read(path, bytes) {
-        Err(error) => vec![error.to_string()],
+        Err(error) => vec![Chain(&error).to_string()],
         Ok(spec) => {
-            let problems = validate(&spec).err().unwrap_or_default();
-            problems.iter().map(ToString::to_string).collect()
+            let problems = validate(&spec).err().map(Vec::from).unwrap_or_default();
+            problems.iter().map(Problem::to_string).collect()
         }
     }
 }

@@ -47,17 +47,15 @@ const ORDERS: &[(&str, &[&str])] = &[
     (
         "cdi/src/lib.rs",
         &[
-            "text",
-            "raw",
-            "spec",
-            "version",
+            "json",
             "name",
             "annotations",
+            "spec",
             "parse",
+            "version",
             "validate",
+            "oci",
             "registry",
-            "config",
-            "inject",
         ],
     ),
     (

@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
 
+use onload_cdi::QualifiedName;
 use onload_cdi::annotations::{AnnotationError, add, key, read, value};
-use onload_cdi::name::QualifiedName;
+
+use crate::told;
 
 fn names(list: &[&str]) -> Vec<QualifiedName> {
     list.iter()
@@ -107,9 +109,7 @@ fn a_value_with_anything_but_qualified_names_is_refused() {
         "vendor.com/class=a,vendor.com/_class=b",
         "vendor.com/class",
     ] {
-        let error = read(&map(&[("cdi.k8s.io/x", value)]))
-            .expect_err(value)
-            .to_string();
+        let error = told(&read(&map(&[("cdi.k8s.io/x", value)])).expect_err(value));
         assert!(
             error.starts_with("reading the annotation \"cdi.k8s.io/x\": "),
             "{error}"

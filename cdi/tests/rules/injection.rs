@@ -1,11 +1,10 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use onload_cdi::config::OciConfig;
-use onload_cdi::inject::{HostNodes, InjectError, Node, NodeInfo, NodeKind, apply};
+use onload_cdi::oci::{HostNodes, InjectError, Node, NodeInfo, NodeKind, OciConfig, apply};
 use serde_json::{Value, json};
 
-use crate::edits;
+use crate::{edits, told};
 
 /// A host with the nodes that a test says.
 struct Nodes(BTreeMap<&'static str, Node>);
@@ -99,10 +98,8 @@ fn an_environment_with_an_entry_that_is_no_text_is_refused_and_not_passed_by() {
     for entry in ["{}", "1", "null", r#""LD_PRELOAD=\ud800""#] {
         let text = format!(r#"{{"process": {{"env": ["A=1", {entry}]}}}}"#);
         let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
-        let preload = edits(r#"{"env": ["LD_PRELOAD=libonload.so"]}"#);
-        let error = apply(&mut config, &preload, &nodes())
-            .expect_err(entry)
-            .to_string();
+        let preload = edits(r#"{"env": ["LD_PRELOAD=libvendor.so"]}"#);
+        let error = told(&apply(&mut config, &preload, &nodes()).expect_err(entry));
         assert!(
             error.starts_with("changing config.json: process: env: [1]: "),
             "{error}"
@@ -208,7 +205,7 @@ fn a_device_that_cannot_be_what_the_edits_say_is_refused() {
             "of type c, the edits say u",
         ),
     ] {
-        let error = try_inject(&json!({}), edits).expect_err(edits).to_string();
+        let error = told(&try_inject(&json!({}), edits).expect_err(edits));
         assert!(error.contains(said), "{edits}: {error}");
     }
 }
@@ -441,9 +438,8 @@ fn a_configuration_with_parts_of_a_wrong_type_is_refused_with_the_place() {
         ),
     ] {
         let mut config = OciConfig::parse(before.as_bytes()).expect("a configuration");
-        let error = apply(&mut config, &super::edits(edits), &nodes())
-            .expect_err(before)
-            .to_string();
+        let error = apply(&mut config, &super::edits(edits), &nodes()).expect_err(before);
+        let error = told(&error);
         assert!(error.contains(place), "{before}: {error}");
     }
 }

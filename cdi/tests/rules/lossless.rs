@@ -1,9 +1,10 @@
-use onload_cdi::config::{CapabilitySet, HugepageLimit, OciConfig, Rlimit};
-use onload_cdi::raw::{MAX_STRING, MAX_VALUES, RawArray, RawError, RawObject};
+use onload_cdi::HookName;
+use onload_cdi::json::{MAX_STRING, MAX_VALUES, RawArray, RawError, RawObject};
+use onload_cdi::oci::{CapabilitySet, HugepageLimit, OciConfig, Rlimit};
 use proptest::prelude::*;
 use serde_json::Value;
 
-use crate::strings;
+use crate::{strings, told};
 
 /// Texts that are JSON, with spellings and white space that no writer would choose.
 fn json_text() -> impl Strategy<Value = String> {
@@ -99,7 +100,7 @@ proptest! {
         let _ = RawObject::parse(&bytes);
         let _ = RawArray::parse(&bytes);
         let _ = OciConfig::parse(&bytes);
-        let _ = onload_cdi::parse::from_json(&bytes);
+        let _ = onload_cdi::from_json(&bytes);
     }
 
     #[test]
@@ -153,12 +154,10 @@ fn an_object_that_says_a_key_twice_is_refused_where_it_is_opened() {
         r#"{"process": {"env": [], "env": ["A=b"]}}"#,
         r#"{"hooks": {"prestart": [], "prestart": []}}"#,
         r#"{"linux": {"devices": [], "devices": []}}"#,
-        r#"{"annotations": {"onload.dev/nic": "a", "onload.dev/nic": "b"}}"#,
+        r#"{"annotations": {"vendor.com/nic": "a", "vendor.com/nic": "b"}}"#,
         r#"{"mounts": [{"destination": "/a", "destination": "/b"}]}"#,
     ] {
-        let error = OciConfig::parse(text.as_bytes())
-            .expect_err(text)
-            .to_string();
+        let error = told(&OciConfig::parse(text.as_bytes()).expect_err(text));
         assert!(error.contains("duplicate key"), "{text}: {error}");
     }
     let unopened = r#"{"windows": {"a": 1, "a": 2}}"#;
@@ -183,9 +182,7 @@ fn a_key_in_another_case_is_refused_since_go_takes_it_for_the_one_that_is_meant(
         r#"{"linux": {"netdevices": {}}}"#,
         r#"{"hooks": {"createruntime": []}}"#,
     ] {
-        let error = OciConfig::parse(text.as_bytes())
-            .expect_err(text)
-            .to_string();
+        let error = told(&OciConfig::parse(text.as_bytes()).expect_err(text));
         assert!(error.contains("in case alone"), "{text}: {error}");
     }
     assert!(OciConfig::parse(br#"{"annotations": {"A": "1", "a": "2"}}"#).is_ok());
@@ -294,8 +291,11 @@ fn a_configuration_is_read_through_its_accessors() {
     assert_eq!(config.devices().expect("devices")[0].file_mode, Some(0o666));
     assert!(!config.device_rules().expect("rules")[0].allow);
     assert_eq!(config.hugepage_limits().expect("limits")[0].limit, 5);
-    assert_eq!(config.hooks("poststop").expect("hooks")[0].timeout, Some(3));
-    assert!(config.hooks("prestart").expect("hooks").is_empty());
+    assert_eq!(
+        config.hooks(HookName::Poststop).expect("hooks")[0].timeout,
+        Some(3)
+    );
+    assert!(config.hooks(HookName::Prestart).expect("hooks").is_empty());
     assert_eq!(
         config.annotation_keys().collect::<Vec<_>>(),
         ["b", "a", "n"]
@@ -380,15 +380,15 @@ fn an_accessor_of_a_wrong_type_names_the_place() {
     let config = config.expect("a configuration");
     for (error, place) in [
         (
-            config.env().expect_err("a number").to_string(),
+            told(&config.env().expect_err("a number")),
             "reading config.json: process: env: ",
         ),
         (
-            config.rlimits().expect_err("no limits").to_string(),
+            told(&config.rlimits().expect_err("no limits")),
             "reading config.json: process: rlimits: ",
         ),
         (
-            config.devices().expect_err("an object").to_string(),
+            told(&config.devices().expect_err("an object")),
             "reading config.json: linux: devices: ",
         ),
     ] {
@@ -418,7 +418,7 @@ fn a_string_is_as_long_as_what_it_reads_as() {
         let read: String = read_a(&format!("\"{longest}\"")).expect("a string");
         assert_eq!(read.len(), MAX_STRING, "{piece}");
         let read = read_a::<String>(&format!("\"{longest}x\""));
-        let error = read.expect_err("a string that is too long").to_string();
+        let error = told(&read.expect_err("a string that is too long"));
         assert_eq!(
             error,
             "a: a string of more than 131072 bytes; the kernel gives no program a longer one",
@@ -442,7 +442,7 @@ fn a_list_has_as_many_values_as_it_may_and_no_more() {
         let read: Vec<Value> = read_a(&list(most)).expect("a list");
         assert_eq!(read.len(), most, "{value}");
         let read = read_a::<Vec<Value>>(&list(most + 1));
-        let error = read.expect_err("a list that is too long").to_string();
+        let error = told(&read.expect_err("a list that is too long"));
         assert!(
             error.contains("more than 100000 values"),
             "{value}: {error}"

@@ -5,6 +5,7 @@
 #![allow(clippy::expect_used, clippy::panic)]
 
 mod annotations;
+mod errors;
 mod injection;
 mod lossless;
 mod names;
@@ -13,21 +14,29 @@ mod registry;
 mod validation;
 mod versions;
 
-use onload_cdi::Spec;
-use onload_cdi::spec::{ContainerEdits, Device};
+use std::error::Error;
+
+use onload_cdi::{ContainerEdits, Device, Spec};
 
 /// A specification that is valid whatever `edits` its only device has.
 fn spec_with(edits: ContainerEdits) -> Spec {
     Spec {
         cdi_version: "1.1.0".to_owned(),
-        kind: "vendor.com/device".to_owned(),
+        kind: "vendor.com/device".into(),
         devices: vec![Device {
-            name: "dev1".to_owned(),
+            name: "dev1".into(),
             container_edits: edits,
             ..Device::default()
         }],
         ..Spec::default()
     }
+}
+
+/// What a program prints that tells an error and its causes.
+fn told(error: &dyn Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| (*error).source());
+    let texts: Vec<String> = causes.map(ToString::to_string).collect();
+    texts.join(": ")
 }
 
 /// Container edits from JSON.

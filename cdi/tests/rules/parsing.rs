@@ -1,5 +1,6 @@
-use onload_cdi::Spec;
-use onload_cdi::parse::{from_json, to_json};
+use onload_cdi::{Spec, from_json, to_json};
+
+use crate::told;
 
 const FULL: &str = r#"{
   "cdiVersion": "1.1.0",
@@ -152,7 +153,7 @@ fn an_unknown_field_anywhere_refuses_the_file() {
             "enableMBM",
         ),
     ] {
-        let error = from_json(json.as_bytes()).expect_err(json).to_string();
+        let error = told(&from_json(json.as_bytes()).expect_err(json));
         assert!(
             error.contains(&format!("unknown field `{field}`")),
             "{json}: {error}"
@@ -170,7 +171,7 @@ fn a_key_said_twice_refuses_the_file() {
         r#"{"devices": [{"annotations": {"a": "1", "a": "1"}}]}"#,
         r#"{"devices": [{"name": "a", "name": "b"}]}"#,
     ] {
-        let error = from_json(json.as_bytes()).expect_err(json).to_string();
+        let error = told(&from_json(json.as_bytes()).expect_err(json));
         assert!(error.contains("duplicate"), "{json}: {error}");
     }
 }
@@ -220,7 +221,9 @@ fn the_same_specification_gives_the_same_bytes() {
 
 #[cfg(feature = "yaml")]
 mod yaml {
-    use onload_cdi::parse::{from_json, from_yaml, to_yaml};
+    use onload_cdi::{from_json, from_yaml, to_yaml};
+
+    use crate::told;
 
     #[test]
     fn yaml_and_json_say_the_same() {
@@ -274,7 +277,7 @@ mod yaml {
             "\"",
         ] {
             let mut spec = from_json(super::FULL.as_bytes()).expect("JSON");
-            spec.devices[0].name = text.to_owned();
+            spec.devices[0].name = text.into();
             spec.annotations.insert(text.to_owned(), text.to_owned());
             let yaml = to_yaml(&spec);
             assert_eq!(from_yaml(yaml.as_bytes()).expect(&yaml), spec, "{yaml}");
@@ -296,7 +299,7 @@ mod yaml {
             "a: &a [*a]\n",
             "containerEdits: {intelRdt: {enableCMT: true}}\n",
         ] {
-            let error = from_yaml(yaml.as_bytes()).expect_err(yaml).to_string();
+            let error = told(&from_yaml(yaml.as_bytes()).expect_err(yaml));
             assert!(
                 error.starts_with("parsing YAML: ") && !error.contains('\n'),
                 "{error:?}"

@@ -1,8 +1,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use onload_cdi::name::QualifiedName;
-use onload_cdi::registry::{MAX_FILE_BYTES, Registry};
+use onload_cdi::{MAX_FILE_BYTES, QualifiedName, Registry};
+
+use crate::told;
 
 /// A specification of `kind` whose devices each set a variable that says where they come from.
 fn file(kind: &str, from: &str, devices: &[&str]) -> String {
@@ -219,7 +220,7 @@ fn one_bad_file_hurts_no_other() {
     );
     for errors in registry.errors().values() {
         assert!(
-            errors.iter().all(|error| !error.contains('\n')),
+            errors.iter().all(|error| !told(error).contains('\n')),
             "{errors:?}"
         );
     }
@@ -234,7 +235,7 @@ fn only_json_and_yaml_of_the_directory_itself_are_read() {
         "c.json.bak",
         "d",
         "sub/e.json",
-        ".onload-ctk-manifest",
+        ".manifest",
         "json",
     ] {
         dirs.put(
@@ -304,7 +305,8 @@ fn a_pipe_does_not_stop_the_scan_and_a_giant_is_not_read() {
     giant.set_len(MAX_FILE_BYTES + 1).expect("a size");
     let registry = dirs.scan();
     assert_eq!(dirs.errors(&registry), ["run/giant.json", "run/pipe.json"]);
-    assert!(registry.errors()[&dirs.root.path().join("run/giant.json")][0].contains("larger than"));
+    let error = &registry.errors()[&dirs.root.path().join("run/giant.json")][0];
+    assert!(told(error).contains("larger than"), "{error:?}");
     assert_eq!(registry.devices().count(), 1);
 }
 

@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
-use onload_cdi::Spec;
-use onload_cdi::spec::{ContainerEdits, Device, DeviceNode, IntelRdt, Mount, NetDevice};
-use onload_cdi::validate::validate;
-use onload_cdi::version::{Version, minimum};
+use onload_cdi::{
+    ContainerEdits, Device, DeviceNode, IntelRdt, Mount, NetDevice, Spec, Version, minimum_version,
+    validate,
+};
 
 use crate::{edits, spec_with, strings};
 
@@ -30,7 +30,7 @@ fn of_device(container_edits: ContainerEdits) -> Spec {
 
 fn named(name: &str) -> Spec {
     let devices = vec![Device {
-        name: name.to_owned(),
+        name: name.into(),
         ..Device::default()
     }];
     Spec {
@@ -41,7 +41,7 @@ fn named(name: &str) -> Spec {
 
 fn of_kind(kind: &str) -> Spec {
     Spec {
-        kind: kind.to_owned(),
+        kind: kind.into(),
         ..Spec::default()
     }
 }
@@ -173,7 +173,7 @@ fn the_minimum_version_is_that_of_the_newest_field_and_names_it() {
         ),
         (newest, "1.1.0", vec!["containerEdits.netDevices"]),
     ] {
-        let found = minimum(&spec);
+        let found = minimum_version(&spec);
         assert_eq!(found.version.as_str(), version, "{spec:?}");
         assert_eq!(found.fields, fields, "{spec:?}");
     }
@@ -186,7 +186,7 @@ fn empty_fields_need_no_version() {
             "mounts": [{"hostPath": "/a", "containerPath": "/a", "type": ""}],
             "netDevices": [], "additionalGids": []}"#,
     ));
-    assert_eq!(minimum(&spec).version, Version::EARLIEST);
+    assert_eq!(minimum_version(&spec).version, Version::EARLIEST);
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn a_declared_version_must_be_known_and_high_enough() {
             (Err(problems), Some(said)) => {
                 assert_eq!(problems[0].location, "cdiVersion", "{version}");
                 assert!(
-                    problems[0].message.starts_with(said),
+                    problems[0].fault.to_string().starts_with(said),
                     "{version}: {}",
                     problems[0]
                 );

@@ -1,8 +1,8 @@
 //! Programs that read CDI specifications with somebody else's code, and the comparison of what they
-//! inject with what `onload-cdi` injects.
+//! inject with what this crate injects.
 //!
 //! A tool that cannot be built here is reported on stderr and `None` is returned, unless
-//! `ONLOAD_CTK_REQUIRE_ORACLES=1` says that it has to be there.
+//! `CDI_REQUIRE_ORACLES=1` says that it has to be there.
 
 // Each test file that includes this module uses a part of it, and fails by panicking.
 #![allow(dead_code, unreachable_pub, clippy::expect_used, clippy::panic)]
@@ -14,18 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use onload_cdi::config::OciConfig;
-use onload_cdi::inject::{HostNodes, apply, depth};
-use onload_cdi::name::QualifiedName;
-use onload_cdi::parse::to_json;
-use onload_cdi::registry::Registry;
-use onload_cdi::spec::{ContainerEdits, Spec};
+use onload_cdi::oci::{HostNodes, OciConfig, apply, depth};
+use onload_cdi::{ContainerEdits, QualifiedName, Registry, Spec, to_json};
 use serde_json::Value;
 
 const GOPATH: &str = "/usr/share/gocode";
 const GO_LIBRARY: &str =
     "src/github.com/container-orchestrated-devices/container-device-interface/pkg/cdi";
-const REQUIRE: &str = "ONLOAD_CTK_REQUIRE_ORACLES";
+const REQUIRE: &str = "CDI_REQUIRE_ORACLES";
 
 /// A way in which another reader differs from this one, each shown by a test of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,12 +279,19 @@ fn edits(dirs: &[PathBuf], names: &[&str]) -> Result<ContainerEdits, String> {
         .map_err(|error| error.to_string())
 }
 
-/// `config` with the devices injected by `onload-cdi`.
+/// `config` with the devices injected by this crate.
 pub fn inject(dirs: &[PathBuf], names: &[&str], config: &[u8]) -> Result<Vec<u8>, String> {
     let edits = edits(dirs, names)?;
-    let mut config = OciConfig::parse(config).map_err(|error| error.to_string())?;
-    apply(&mut config, &edits, &HostNodes).map_err(|error| error.to_string())?;
+    let mut config = OciConfig::parse(config).map_err(|error| told(&error))?;
+    apply(&mut config, &edits, &HostNodes).map_err(|error| told(&error))?;
     Ok(config.to_bytes())
+}
+
+/// An error with its causes.
+fn told(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| (*error).source());
+    let texts: Vec<String> = causes.map(ToString::to_string).collect();
+    texts.join(": ")
 }
 
 /// Takes from both configurations what the deviation may change in them, and no more.

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use onload_cdi::config::{ConfigError, OciConfig};
-use onload_cdi::raw::RawError;
+use onload_cdi::json::RawError;
+use onload_cdi::oci::{ConfigError, OciConfig};
 use onload_core::request::Request;
 
 use super::error::DecisionError;

@@ -3,8 +3,8 @@
 //! Onload lets the host's user 0 map every stack of the host (onload
 //! `efab_thr_user_can_access_stack`), so `root-with-onload = "refuse"` has to know every way there.
 
-use onload_cdi::config::{CapabilitySet, ConfigError, OciConfig};
-use onload_cdi::raw::{RawError, RawObject};
+use onload_cdi::json::{RawError, RawObject};
+use onload_cdi::oci::{CapabilitySet, ConfigError, OciConfig};
 use onload_core::policy::HostRoot;
 use serde::Deserialize;
 

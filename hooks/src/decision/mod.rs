@@ -8,8 +8,8 @@ pub mod nodes;
 pub mod preload_choice;
 pub(crate) mod present;
 
-use onload_cdi::config::OciConfig;
-use onload_cdi::spec::ContainerEdits;
+use onload_cdi::ContainerEdits;
+use onload_cdi::oci::OciConfig;
 use onload_core::class::Class;
 use onload_core::config::Memlock;
 use onload_core::policy::{self, MEMLOCK};
@@ -97,7 +97,7 @@ fn look_up(request: &Request, host: &dyn Host) -> Result<LookedUp, DecisionError
     let nodes = nodes::check(&entries, &specs, host, &host.sysfs())?;
     let mut edits = specs.edits(&entries);
     // Every node was looked at.
-    let device = |node: onload_cdi::spec::DeviceNode| {
+    let device = |node: onload_cdi::DeviceNode| {
         let found = *nodes.get(node.source())?;
         Some(Device { node, found })
     };

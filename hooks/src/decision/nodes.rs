@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use onload_cdi::inject::{Node, NodeInfo, NodeKind};
-use onload_cdi::spec::DeviceNode;
+use onload_cdi::DeviceNode;
+use onload_cdi::oci::{Node, NodeInfo, NodeKind};
 use onload_core::class::Class;
 use onload_core::expect::{Expect, Expected};
 use onload_core::text::Quoted;

@@ -1,7 +1,7 @@
 //! Whether libonload.so is to be preloaded, and how: what the annotation says, else what the
 //! specifications do.
 
-use onload_cdi::spec::{ContainerEdits, Mount};
+use onload_cdi::{ContainerEdits, Mount};
 use onload_core::class::Class;
 use onload_core::config::Preload;
 use onload_core::onload::LIBRARY;

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onload_cdi::config::{ConfigError, DeviceRule, MountEntry, OciConfig, OciHook};
-use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook};
+use onload_cdi::oci::{ConfigError, DeviceRule, MountEntry, OciConfig, OciHook};
+use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName};
 use onload_core::hook_arguments::HookArguments;
 
 use crate::device::Device;
@@ -31,10 +31,11 @@ pub(super) fn leave(
 
 /// Drops the hooks that the configuration has already.
 pub(crate) fn leave_hooks(hooks: &mut Vec<Hook>, config: &OciConfig) -> Result<(), ConfigError> {
-    let stages: BTreeSet<String> = hooks.iter().map(|hook| hook.hook_name.clone()).collect();
+    let stages = hooks.iter().filter_map(|hook| hook.hook_name.valid());
+    let stages: BTreeSet<HookName> = stages.copied().collect();
     for stage in stages {
-        config.each_hook(&stage, |held| {
-            hooks.retain(|hook| hook.hook_name != stage || held != oci_hook(hook));
+        config.each_hook(stage, |held| {
+            hooks.retain(|hook| hook.hook_name.valid() != Some(&stage) || held != oci_hook(hook));
         })?;
     }
     Ok(())

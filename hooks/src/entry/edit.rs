@@ -4,9 +4,10 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use onload_cdi::raw::{RawError, RawObject};
+use onload_cdi::json::{RawError, RawObject};
 use onload_core::container_id::ContainerId;
 use onload_core::run_dir::RUN_DIR;
+use onload_core::text::Chain;
 
 use crate::config_json::bundle::{BundleError, ConfigFile};
 use crate::config_json::scan;
@@ -121,7 +122,7 @@ pub fn take_setuid(process: &Path) -> Result<(), EntryError> {
     if scanned.more {
         return Err(EntryError::Process("it is too large".to_owned()));
     }
-    let failed = |error: RawError| EntryError::Process(error.to_string());
+    let failed = |error: RawError| EntryError::Process(Chain(&error).to_string());
     let mut described = RawObject::parse(&scanned.kept).map_err(failed)?;
     if host_root::take_setuid(&mut described).map_err(failed)? {
         file.replace(&described.to_bytes())?;

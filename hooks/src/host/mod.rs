@@ -7,7 +7,7 @@ use std::cell::OnceCell;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use onload_cdi::inject::{HostNodes, Node, NodeInfo};
+use onload_cdi::oci::{HostNodes, Node, NodeInfo};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, ConfigError, HookConfig};
 use onload_core::elf::{self, Summary};

@@ -3,14 +3,16 @@
 
 use std::path::{Path, PathBuf};
 
-use onload_cdi::name::{DeviceName, Kind, NameError, QualifiedName};
-use onload_cdi::registry::{DEFAULT_DIRS, MAX_FILE_BYTES, Registry, Resolved, SpecSource};
+use onload_cdi::{
+    DEFAULT_DIRS, DeviceName, Kind, LoadError, MAX_FILE_BYTES, NameError, QualifiedName, Registry,
+    RegistryError, Resolved, SpecSource,
+};
 use onload_core::class::Class;
 use onload_core::expect::{Expect, Expected};
 use onload_core::fs::trust::{TrustError, Trusted};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::request::Request;
-use onload_core::text::{Listed, Quoted};
+use onload_core::text::{Chain, Listed, Quoted};
 use serde::Deserialize;
 
 /// Files of ours in one directory; there is one a class.
@@ -132,7 +134,7 @@ impl Specs {
 
     /// The edits of all entries together.
     #[must_use]
-    pub fn edits(&self, entries: &[Entry<'_>]) -> onload_cdi::spec::ContainerEdits {
+    pub fn edits(&self, entries: &[Entry<'_>]) -> onload_cdi::ContainerEdits {
         let names: Vec<QualifiedName> = entries.iter().map(|e| e.found.name.clone()).collect();
         // Every name was resolved by this registry.
         self.registry.edits_for(&names).unwrap_or_default()
@@ -190,7 +192,8 @@ impl Specs {
     }
 
     fn problems(&self) -> String {
-        let problem = |(path, errors): (&PathBuf, &Vec<String>)| {
+        let problem = |(path, errors): (&PathBuf, &Vec<RegistryError>)| {
+            let errors: Vec<String> = errors.iter().map(|e| Chain(e).to_string()).collect();
             format!("; {}: {}", path.display(), errors.join("; "))
         };
         self.registry.errors().iter().map(problem).take(3).collect()
@@ -218,15 +221,15 @@ fn qualified(class: Class, name: &str) -> Result<QualifiedName, NameError> {
 }
 
 /// The file's specification if its kind is wanted, or its error if it may have been.
-fn parse(bytes: &[u8], wanted: &[Class]) -> Option<Result<onload_cdi::Spec, String>> {
+fn parse(bytes: &[u8], wanted: &[Class]) -> Option<Result<onload_cdi::Spec, LoadError>> {
     let kind = match serde_json::from_slice(bytes) {
         Ok(Peek { kind }) => kind?,
-        Err(error) => return Some(Err(error.to_string())),
+        Err(error) => return Some(Err(LoadError::other(error))),
     };
     wanted
         .iter()
         .any(|class| class.kind() == kind)
-        .then(|| onload_cdi::parse::from_json(bytes).map_err(|error| error.to_string()))
+        .then(|| onload_cdi::from_json(bytes).map_err(LoadError::from))
 }
 
 /// An entry that was asked for.

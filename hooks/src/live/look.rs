@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use onload_cdi::config::OciConfig;
+use onload_cdi::oci::OciConfig;
 use onload_core::container_id::ContainerId;
 use onload_core::mountinfo::{self, Table};
 use rustix::fs::Mode;

@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
-use onload_cdi::config::{CapabilitySet, ConfigError, HugepageLimit, OciConfig};
-use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook, Mount};
+use onload_cdi::oci::{CapabilitySet, ConfigError, HugepageLimit, OciConfig};
+use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
 use onload_core::container_id::ContainerId;
@@ -12,7 +12,7 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
-use onload_core::text::Quoted;
+use onload_core::text::{Chain, Quoted};
 
 use super::mount_api::attr;
 use crate::decision::error::DecisionError;
@@ -66,7 +66,7 @@ pub enum PlanError {
         size: u64,
     },
     /// The preload is not possible.
-    #[error("annotation {key}: {error}")]
+    #[error("annotation {key}: {}", Chain(.error))]
     Preload {
         /// The annotation, quoted.
         key: String,
@@ -304,11 +304,11 @@ impl Planner<'_> {
             )));
         }
         for hook in edits.hooks.iter().filter(|hook| !is_ours(hook)) {
-            if !self
-                .config
-                .hooks(&hook.hook_name)?
-                .contains(&present::oci_hook(hook))
-            {
+            let held = match hook.hook_name.valid() {
+                Some(stage) => self.config.hooks(*stage)?,
+                None => Vec::new(),
+            };
+            if !held.contains(&present::oci_hook(hook)) {
                 return Ok(Some(format!("the hook {}", hook.path)));
             }
         }

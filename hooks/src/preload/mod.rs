@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use onload_cdi::config::{ConfigError, MountEntry, OciConfig, Rlimit};
-use onload_cdi::spec::{ContainerEdits, Hook, Mount};
+use onload_cdi::oci::{ConfigError, MountEntry, OciConfig, Rlimit};
+use onload_cdi::{ContainerEdits, Hook, HookName, Mount};
 use onload_core::config::{OnIncompatible, Preload};
 use onload_core::container_id::ContainerId;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
@@ -281,7 +281,7 @@ pub(crate) fn list(library: &str, own: &[String]) -> String {
 
 fn cleanup(settings: &Settings) -> Hook {
     Hook {
-        hook_name: "poststop".to_owned(),
+        hook_name: HookName::Poststop.into(),
         path: settings.config.cdi.hook_path.display().to_string(),
         args: vec!["onload-hook".to_owned(), "poststop".to_owned()],
         env: vec!["PATH=/usr/sbin:/usr/bin".to_owned()],

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use onload_cdi::name::DeviceName;
+use onload_cdi::DeviceName;
 use onload_core::pci::PciAddress;
 
 /// Words that mean something of our own where a device's name is expected.

@@ -1,6 +1,6 @@
 //! The classes ptp and pps: clocks to read.
 
-use onload_cdi::spec::ContainerEdits;
+use onload_cdi::ContainerEdits;
 use onload_core::class::Class;
 use onload_core::expect::Expected;
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use onload_cdi::spec::{ContainerEdits, DeviceNode, Hook, Mount};
+use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName, Mount};
 use onload_core::config::Cdi;
 use onload_core::expect::{Expect, Expected, Numbers};
 use onload_core::hook_arguments::HookArguments;
@@ -125,7 +125,7 @@ impl<'c> Writer<'c> {
         let mut args = vec!["onload-hook".to_owned(), "createRuntime".to_owned()];
         args.extend(arguments.to_args());
         Some(Hook {
-            hook_name: "createRuntime".to_owned(),
+            hook_name: HookName::CreateRuntime.into(),
             path: text(&self.config.hook_path),
             args,
             // Without an environment of its own a hook may be run with the container's: NVIDIA's

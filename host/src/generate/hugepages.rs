@@ -1,6 +1,6 @@
 //! The class hugepages: a fresh hugetlbfs of one page size.
 
-use onload_cdi::spec::{ContainerEdits, Mount};
+use onload_cdi::{ContainerEdits, Mount};
 
 use super::edits::{Writer, text};
 use super::{Entry, Offer};

@@ -13,10 +13,9 @@ mod zf;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use onload_cdi::name::{DeviceName, NameError};
-use onload_cdi::spec::{ContainerEdits, Device, Spec};
-use onload_cdi::validate::{Problem, validate};
-use onload_cdi::version;
+use onload_cdi::{
+    ContainerEdits, Device, DeviceName, NameError, Problem, Spec, minimum_version, validate,
+};
 use onload_core::class::Class;
 use onload_core::config::{Cdi, Preload};
 
@@ -135,20 +134,20 @@ fn specification(class: Class, offer: Offer, variables: &Variables) -> Result<Sp
         devices.insert(DeviceName::try_from("all")?, all);
     }
     let device = |(name, container_edits): (DeviceName, ContainerEdits)| Device {
-        name: name.to_string(),
+        name: name.into(),
         container_edits,
         ..Device::default()
     };
     let mut spec = Spec {
-        kind: class.kind(),
+        kind: class.kind().as_str().into(),
         container_edits: offer.common,
         devices: devices.into_iter().map(device).collect(),
         ..Spec::default()
     };
-    spec.cdi_version = version::minimum(&spec).version.to_string();
+    spec.cdi_version = minimum_version(&spec).version.to_string();
     validate(&spec).map_err(|problems| GenerateError::Invalid {
         kind: class.kind(),
-        problems,
+        problems: problems.into(),
     })?;
     Ok(spec)
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use onload_cdi::spec::{ContainerEdits, Mount};
+use onload_cdi::{ContainerEdits, Mount};
 use onload_core::class::Class;
 use onload_core::config::Preload;
 use onload_core::onload::LIBRARY;

@@ -1,6 +1,6 @@
 //! The class profile: the settings of an installed Onload profile.
 
-use onload_cdi::spec::ContainerEdits;
+use onload_cdi::ContainerEdits;
 
 use super::{Entry, Offer};
 use crate::discover::inventory::Inventory;

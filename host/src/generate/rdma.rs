@@ -1,6 +1,6 @@
 //! The class rdma: the nodes of each RDMA device, and the right to lock memory.
 
-use onload_cdi::spec::{ContainerEdits, DeviceNode};
+use onload_cdi::{ContainerEdits, DeviceNode};
 use onload_core::expect::{Expect, Expected};
 
 use super::edits::{READ_WRITE, Writer, nodes_only};

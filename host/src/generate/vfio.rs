@@ -1,6 +1,6 @@
 //! The class vfio: the PCI functions of a viable IOMMU group, and the right to lock memory.
 
-use onload_cdi::spec::{ContainerEdits, DeviceNode};
+use onload_cdi::{ContainerEdits, DeviceNode};
 use onload_core::expect::{Expect, Expected};
 
 use super::edits::{READ_WRITE, Writer, nodes_only};

@@ -1,6 +1,6 @@
 //! The class zf: TCPDirect for each interface that it works on.
 
-use onload_cdi::spec::ContainerEdits;
+use onload_cdi::ContainerEdits;
 
 use super::edits::Writer;
 use super::{Offer, onload};

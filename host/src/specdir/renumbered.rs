@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use onload_cdi::parse;
-use onload_cdi::spec::{ContainerEdits, Hook, Spec};
+use onload_cdi::{ContainerEdits, Hook, Spec, from_json, from_yaml};
 use onload_core::expect::{Expect, Numbers};
 
 use super::Format;
@@ -43,8 +42,8 @@ pub fn renumbered(format: Format, old: &[u8], new: &[u8]) -> Option<Vec<Renumber
 
 fn read(format: Format, bytes: &[u8]) -> Option<Spec> {
     match format {
-        Format::Json => parse::from_json(bytes).ok(),
-        Format::Yaml => parse::from_yaml(bytes).ok(),
+        Format::Json => from_json(bytes).ok(),
+        Format::Yaml => from_yaml(bytes).ok(),
     }
 }
 

@@ -1,10 +1,4 @@
-//! An OCI `config.json`, kept as it was but for what is changed.
-//!
-//! Only `process`, `mounts`, `linux`, `hooks` and `annotations` are opened, on top of
-//! [`crate::raw`], so number spelling and unknown fields survive.
-//!
-//! What is long is read element by element and changed in one pass (`each_…`, and the functions that take
-//! a slice); the functions that return a list refuse more than [`crate::raw::MAX_VALUES`].
+//! The configuration: its parts are opened, read and changed, and written back.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,17 +9,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use thiserror::Error;
 
-use crate::raw::{Change, MAX_STRING, RawArray, RawError, RawObject, read_string};
+use crate::json::{Change, MAX_STRING, RawArray, RawError, RawObject, read_string};
+use crate::name::HookName;
 
 /// Why a configuration could not be read or changed.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// The document or a value in it cannot be read.
-    #[error("reading config.json: {0}")]
-    Read(RawError),
+    #[error("reading config.json")]
+    Read(#[source] RawError),
     /// A value in it could not be changed.
-    #[error("changing config.json: {0}")]
-    Change(RawError),
+    #[error("changing config.json")]
+    Change(#[source] RawError),
 }
 
 /// The user of the process.
@@ -320,7 +316,7 @@ impl OciConfig {
         };
         let process = part("process", &IN_PROCESS)?;
         let linux = part("linux", &IN_LINUX)?;
-        let hooks = part("hooks", &crate::validate::HOOK_NAMES)?;
+        let hooks = part("hooks", &HookName::ALL.map(HookName::as_str))?;
         let annotations = part("annotations", &[])?;
         let mounts = root.array("mounts")?.unwrap_or_default().objects();
         let mounts = mounts.map_err(|error| error.at("mounts"))?;
@@ -854,12 +850,12 @@ impl OciConfig {
     ///
     /// # Errors
     /// [`ConfigError::Read`].
-    pub fn hooks(&self, stage: &str) -> Result<Vec<OciHook>, ConfigError> {
+    pub fn hooks(&self, stage: HookName) -> Result<Vec<OciHook>, ConfigError> {
         let Some(hooks) = &self.hooks else {
             return Ok(Vec::new());
         };
         let read = hooks
-            .read(stage)
+            .read(stage.as_str())
             .map_err(|error| ConfigError::Read(error.at("hooks")))?;
         Ok(read.unwrap_or_default())
     }
@@ -868,11 +864,11 @@ impl OciConfig {
     ///
     /// # Errors
     /// [`ConfigError::Read`].
-    pub fn each_hook(&self, stage: &str, take: impl FnMut(OciHook)) -> Result<(), ConfigError> {
+    pub fn each_hook(&self, stage: HookName, take: impl FnMut(OciHook)) -> Result<(), ConfigError> {
         let Some(hooks) = &self.hooks else {
             return Ok(());
         };
-        let read = hooks.each(stage, take);
+        let read = hooks.each(stage.as_str(), take);
         read.map_err(|error| ConfigError::Read(error.at("hooks")))
     }
 
@@ -880,9 +876,10 @@ impl OciConfig {
     ///
     /// # Errors
     /// [`ConfigError::Change`].
-    pub fn hook_add(&mut self, stage: &str, hook: &OciHook) -> Result<(), ConfigError> {
+    pub fn hook_add(&mut self, stage: HookName, hook: &OciHook) -> Result<(), ConfigError> {
         let hooks = self.hooks.get_or_insert_default();
-        push(hooks, stage, &[hook]).map_err(|error| ConfigError::Change(error.at("hooks")))
+        let done = push(hooks, stage.as_str(), &[hook]);
+        done.map_err(|error| ConfigError::Change(error.at("hooks")))
     }
 
     /// The keys of `annotations`, in order.

@@ -1,9 +1,4 @@
-//! Container edits applied to an OCI configuration, as the engines' own library does it.
-//!
-//! One thing differs on purpose: a variable is set, not repeated. The released library (up to 1.1.0)
-//! appends `K=V` behind an existing `K=W`, and runc and crun then keep the last; here the entry takes
-//! the place of the old one. The process sees the same value either way, and nobody who keeps the
-//! first sees another.
+//! Container edits applied to a configuration.
 
 use std::io;
 use std::path::Path;
@@ -11,18 +6,19 @@ use std::path::Path;
 use rustix::fs::{FileType, lstat, major, minor};
 use thiserror::Error;
 
-use crate::config::{ConfigError, DeviceRule, MountEntry, OciConfig, OciDevice, OciHook};
+use super::config::{ConfigError, DeviceRule, MountEntry, OciConfig, OciDevice, OciHook};
 use crate::spec::{ContainerEdits, DeviceNode, Hook, IntelRdt};
-use crate::validate::{Problem, validate_edits};
+use crate::validate::{Problems, validate_edits};
 
 /// Why edits could not be applied. The configuration may then be changed in part: drop it.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum InjectError {
     /// The edits themselves are wrong.
-    #[error("checking the edits: {}", list(.0))]
-    Invalid(Vec<Problem>),
+    #[error("checking the edits")]
+    Invalid(#[from] Problems),
     /// A device node of the host is missing or no device.
-    #[error("looking at the device node {path}: {source}")]
+    #[error("looking at the device node {path}")]
     Node {
         /// Path on the host.
         path: String,
@@ -42,14 +38,6 @@ pub enum InjectError {
     /// The configuration cannot take them.
     #[error(transparent)]
     Config(#[from] ConfigError),
-}
-
-fn list(problems: &[Problem]) -> String {
-    problems
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join("; ")
 }
 
 /// What kind of node a path is.
@@ -138,7 +126,7 @@ pub fn apply(
     edits: &ContainerEdits,
     nodes: &dyn NodeInfo,
 ) -> Result<(), InjectError> {
-    validate_edits(edits).map_err(InjectError::Invalid)?;
+    validate_edits(edits)?;
     if !edits.env.is_empty() {
         config.env_append(&edits.env)?;
     }
@@ -148,7 +136,10 @@ pub fn apply(
     }
     add_mounts(config, edits)?;
     for hook in &edits.hooks {
-        config.hook_add(&hook.hook_name, &oci_hook(hook))?;
+        // Valid edits have no other.
+        if let Some(stage) = hook.hook_name.valid() {
+            config.hook_add(*stage, &oci_hook(hook))?;
+        }
     }
     if let Some(rdt) = &edits.intel_rdt {
         set_rdt(config, rdt)?;

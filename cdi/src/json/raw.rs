@@ -1,14 +1,4 @@
-//! Lossless JSON: objects and arrays one level deep, whose values stay the text that they were.
-//!
-//! An object or array that nobody changed is written byte for byte as it was read; in a changed one
-//! every untouched key and value keeps its spelling (`1e3`, `0.10`, escapes, 30-digit numbers) and its
-//! place, and only the white space between them goes. Values are scanned without recursion, so that
-//! nesting costs no stack, and an object that says a key twice is refused when it is opened, since two
-//! readers may keep different ones.
-//!
-//! Who wrote the text may have written millions of members, so nothing is held for each but the place
-//! where it begins: four bytes for a member of an object, none for an element of an array. All of it
-//! stays one text, and what is opened in it is a piece of that.
+//! The objects and arrays, and the errors of opening them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,7 +12,7 @@ use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess
 use serde_json::value::{RawValue, to_raw_value};
 use thiserror::Error;
 
-use crate::text::{
+use super::text::{
     Elements, Piece, decoded, is_key, key_spelling, measure, member_begins, plain, value_range,
 };
 
@@ -40,9 +30,10 @@ const MAX_SHOWN: usize = 128;
 
 /// Why a text could not be opened, or a value not read or written.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum RawError {
     /// Not JSON, or not the kind of value that was asked for; says line and column.
-    #[error("{0}")]
+    #[error(transparent)]
     Parse(#[from] serde_json::Error),
     /// The bytes are not text.
     #[error("not UTF-8 from byte {0} on")]
@@ -69,7 +60,7 @@ pub enum RawError {
     #[error("a string of more than {MAX_STRING} bytes; the kernel gives no program a longer one")]
     LongString,
     /// The value of a key cannot be read.
-    #[error("{key}: {source}")]
+    #[error("{key}")]
     Value {
         /// The key, or the index in brackets.
         key: String,

@@ -1,0 +1,262 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+
+use onload_cdi::annotations;
+use onload_cdi::json::RawObject;
+use onload_cdi::oci::{ConfigError, HostNodes, Node, NodeInfo, OciConfig, apply};
+use onload_cdi::{
+    Fault, HookName, Kind, LoadError, NameError, ParseError, QualifiedName, Registry,
+    RegistryError, SpecSource, from_json, to_json, validate,
+};
+
+use crate::{edits, told};
+
+/// A file of somebody else in which every name is wrong.
+const WRONG_NAMES: &str = r#"{
+  "cdiVersion": "0.5.0",
+  "kind": "vendor.com",
+  "containerEdits": {
+    "hooks": [
+      {
+        "hookName": "precreate",
+        "path": "/h"
+      }
+    ]
+  },
+  "devices": [
+    {
+      "name": "-a",
+      "containerEdits": {
+        "env": [
+          "A=b"
+        ]
+      }
+    },
+    {
+      "name": "-a",
+      "containerEdits": {
+        "env": [
+          "A=b"
+        ]
+      }
+    }
+  ]
+}
+"#;
+
+const WHAT_IS_WRONG: &str = "kind: invalid kind \"vendor.com\": want vendor/class; \
+    containerEdits.hooks[0].hookName: no stage is called \"precreate\": want one of prestart, \
+    createRuntime, createContainer, startContainer, poststart, poststop; \
+    devices[0].name: invalid device name \"-a\": it starts with '-', want a letter or a digit; \
+    devices[1].name: invalid device name \"-a\": it starts with '-', want a letter or a digit; \
+    devices[1].name: \"-a\" is there twice";
+
+#[test]
+fn wrong_names_are_read_told_together_and_written_back_as_they_were() {
+    let spec = from_json(WRONG_NAMES.as_bytes()).expect("a file of somebody else");
+    assert_eq!(to_json(&spec), WRONG_NAMES);
+    let problems = validate(&spec).expect_err("wrong names");
+    assert_eq!(problems.to_string(), WHAT_IS_WRONG);
+    let name = |at: usize| match &problems[at].fault {
+        Fault::Name(error) => error.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(name(0), NameError::NoClass("vendor.com".to_owned()));
+    assert_eq!(name(1), NameError::HookName("precreate".to_owned()));
+    assert_eq!(problems[4].fault, Fault::Twice("-a".to_owned()));
+}
+
+#[test]
+fn a_name_that_is_right_is_of_its_type() {
+    let json = r#"{"kind": "vendor.com/nic", "containerEdits": {"hooks": [{"hookName": "poststop"}]},
+        "devices": [{"name": "0000:3b:00.0"}, {"name": null}, {}]}"#;
+    let spec = from_json(json.as_bytes()).expect("a specification");
+    assert_eq!(spec.kind.valid().map(Kind::class), Some("nic"));
+    let hook = &spec.container_edits.hooks[0];
+    assert_eq!(hook.hook_name.check(), Ok(&HookName::Poststop));
+    let names: Vec<_> = spec.devices.iter().map(|d| d.name.valid()).collect();
+    assert_eq!(
+        names,
+        [Some(&"0000:3b:00.0".parse().expect("a name")), None, None]
+    );
+    assert!(from_json(br#"{"kind": 1}"#).is_err());
+    assert!(from_json(br#"{"devices": [{"name": []}]}"#).is_err());
+}
+
+#[test]
+fn each_stage_is_read_from_its_name_and_from_no_other() {
+    for name in HookName::ALL {
+        assert_eq!(name.as_str().parse(), Ok(name));
+    }
+    for text in [
+        "",
+        "Prestart",
+        "createruntime",
+        "precreate",
+        "prestart ",
+        "stop",
+    ] {
+        assert_eq!(
+            text.parse::<HookName>(),
+            Err(NameError::HookName(text.to_owned()))
+        );
+    }
+}
+
+/// Says where nodes are as a host does that has none.
+struct NoNodes;
+
+impl NodeInfo for NoNodes {
+    fn node(&self, _: &str) -> io::Result<Node> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
+
+fn refusal(config: &str, wanted: &str) -> Box<dyn std::error::Error> {
+    let mut config = OciConfig::parse(config.as_bytes()).expect("a configuration");
+    apply(&mut config, &edits(wanted), &NoNodes)
+        .expect_err(wanted)
+        .into()
+}
+
+#[test]
+fn an_error_leaves_its_cause_to_its_source_and_the_chain_says_all() {
+    let annotation = BTreeMap::from([("cdi.k8s.io/x".to_owned(), "y".to_owned())]);
+    let errors: [(Box<dyn std::error::Error>, &str, &str); 7] = [
+        (
+            from_json(b"{").expect_err("half of an object").into(),
+            "parsing JSON",
+            "parsing JSON: EOF while parsing an object at line 1 column 1",
+        ),
+        (
+            OciConfig::parse(br#"{"mounts": [{"type": 1}]}"#)
+                .expect_err("a number")
+                .into(),
+            "reading config.json",
+            "reading config.json: mounts: [0]: type: invalid type: integer `1`, expected a string at line 1 column 1",
+        ),
+        (
+            RawObject::parse(b"[]").expect_err("an array").into(),
+            "invalid type: sequence, expected an object at line 1 column 0",
+            "invalid type: sequence, expected an object at line 1 column 0",
+        ),
+        (
+            refusal(r#"{"process": {"env": {}}}"#, r#"{"env": ["A=b"]}"#),
+            "changing config.json",
+            "changing config.json: process: env: invalid type: map, expected an array at line 1 column 0",
+        ),
+        (
+            refusal("{}", r#"{"deviceNodes": [{"path": "/dev/x"}]}"#),
+            "looking at the device node /dev/x",
+            "looking at the device node /dev/x: entity not found",
+        ),
+        (
+            refusal("{}", r#"{"env": ["A", "=b"]}"#),
+            "checking the edits",
+            "checking the edits: containerEdits.env[0]: want NAME=value, found \"A\"; \
+             containerEdits.env[1]: want NAME=value, found \"=b\"",
+        ),
+        (
+            annotations::read(&annotation).expect_err("no name").into(),
+            "reading the annotation \"cdi.k8s.io/x\"",
+            "reading the annotation \"cdi.k8s.io/x\": \"y\" is not a qualified device name: want vendor/class=device",
+        ),
+    ];
+    for (error, alone, whole) in errors {
+        assert_eq!(error.to_string(), alone);
+        assert_eq!(told(&*error), whole);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_file_can_be_told_apart_by_type() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name);
+    let good = WRONG_NAMES.replace("\"vendor.com\"", "\"vendor.com/nic\"");
+    let good = good
+        .replace("precreate", "poststop")
+        .replacen("\"-a\"", "\"a\"", 1);
+    let good = good.replace("\"-a\"", "\"b\"");
+    for (name, text) in [
+        ("names.json", WRONG_NAMES),
+        ("one.json", &good),
+        ("two.json", &good),
+        ("broken.json", "{"),
+    ] {
+        fs::write(path(name), text).expect("a file");
+    }
+    fs::create_dir(path("other")).expect("a directory");
+    std::os::unix::fs::symlink("nowhere", path("gone.json")).expect("a link");
+    std::os::unix::fs::symlink("other", path("link")).expect("a link");
+    let registry = Registry::scan(&[dir.path().to_owned(), path("link")]);
+    let of = |name: &str| &registry.errors()[&path(name)];
+    let one = |name: &str| match of(name).as_slice() {
+        [error] => error,
+        other => panic!("{name}: {other:?}"),
+    };
+    assert!(matches!(one("names.json"), RegistryError::Invalid(problems) if problems.len() == 5));
+    assert_eq!(told(one("names.json")), WHAT_IS_WRONG);
+    let broken = one("broken.json");
+    assert!(matches!(
+        broken,
+        RegistryError::Load(LoadError::Parse(ParseError::Json(_)))
+    ));
+    assert_eq!(
+        told(broken),
+        "parsing JSON: EOF while parsing an object at line 1 column 1"
+    );
+    let gone = one("gone.json");
+    assert!(
+        matches!(gone, RegistryError::Load(LoadError::Read(e)) if e.kind() == io::ErrorKind::NotFound)
+    );
+    assert_eq!(
+        told(gone),
+        "reading the file: No such file or directory (os error 2)"
+    );
+    let link = one("link");
+    assert!(matches!(link, RegistryError::Directory(_)));
+    assert_eq!(
+        told(link),
+        "reading the directory: a symbolic link, which engines do not follow here"
+    );
+    let [first, second] = of("one.json").as_slice() else {
+        panic!("{:?}", of("one.json"))
+    };
+    for (error, device) in [(first, "a"), (second, "b")] {
+        let asked: QualifiedName = format!("vendor.com/nic={device}").parse().expect("a name");
+        assert!(
+            matches!(error, RegistryError::Conflict { name, others } if *name == asked && *others == [path("two.json")])
+        );
+        let two = path("two.json");
+        let want = format!(
+            "device {asked} is also in {}: nobody gets it",
+            two.display()
+        );
+        assert_eq!(told(error), want);
+    }
+}
+
+#[test]
+fn who_reads_files_in_another_way_says_why_in_words_of_its_own() {
+    let registry = Registry::from_sources(vec![SpecSource {
+        path: "/a.json".into(),
+        priority: 0,
+        content: Err(LoadError::other("the disk is not there")),
+    }]);
+    let errors: Vec<String> = registry
+        .errors()
+        .values()
+        .flatten()
+        .map(|e| told(e))
+        .collect();
+    assert_eq!(errors, ["the disk is not there"]);
+}
+
+#[test]
+fn an_error_is_sent_between_threads() {
+    fn is_sent<T: Send + Sync + std::error::Error + 'static>() {}
+    is_sent::<ConfigError>();
+    is_sent::<RegistryError>();
+    assert!(HostNodes.node("/").is_err());
+}
