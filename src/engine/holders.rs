@@ -11,7 +11,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use super::{RUNTIME_NAME, RUNTIME_PATH};
+use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
 
 /// Names of containers that one line shows.
 const SHOWN: usize = 5;

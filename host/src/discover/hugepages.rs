@@ -8,6 +8,8 @@ use onload_core::class::Class;
 use onload_core::mountinfo::{listed, unescape};
 use serde::Serialize;
 
+#[cfg(fuzzing)]
+use crate::discover::names;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::probe::Probe;
 
@@ -259,7 +261,7 @@ pub(super) fn fuzz(text: &str) {
         // A name of ours is one that the kernel takes as a page size, and a name in CDI.
         let name = name_of(size);
         assert_eq!(parse_memory(name.trim_end_matches('i')), Some(size));
-        assert_eq!(super::names::problem_with(&name), None);
+        assert_eq!(names::problem_with(&name), None);
     }
 }
 

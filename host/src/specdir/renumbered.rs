@@ -6,7 +6,7 @@ use onload_cdi::parse;
 use onload_cdi::spec::{ContainerEdits, Hook, Spec};
 use onload_core::expect::{Expect, Numbers};
 
-use super::Format;
+use super::manifest::Format;
 
 /// A node whose number has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
