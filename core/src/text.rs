@@ -1,5 +1,6 @@
 //! Words of strangers in lines for people: escaped, and no longer than a line can bear.
 
+use std::error::Error;
 use std::fmt::{self, Write as _};
 
 /// Characters of a foreign text that a message shows.
@@ -45,6 +46,21 @@ impl fmt::Display for Listed<'_> {
     }
 }
 
+/// An error with all its causes, for those whose text does not say the cause.
+pub struct Chain<'a>(pub &'a dyn Error);
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
 /// One line of a message: what breaks lines is escaped.
 #[must_use]
 pub fn one_line(message: &str) -> String {
@@ -76,6 +92,19 @@ mod tests {
         let names: Vec<String> = (0..20).map(|n| format!("n{n}")).collect();
         assert!(Listed(&names).to_string().ends_with("n15 and 4 more"));
         assert_eq!(Listed(&names[..2]).to_string(), "n0, n1");
+    }
+
+    #[test]
+    fn an_error_is_told_with_each_of_its_causes_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{0}")]
+        struct Step(&'static str, #[source] Option<Box<Step>>);
+        let cause = Step("there is no disk", None);
+        let reading = Step("reading /x", Some(Box::new(cause)));
+        let asked = Step("looking at a", Some(Box::new(reading)));
+        let said = Chain(&asked).to_string();
+        assert_eq!(said, "looking at a: reading /x: there is no disk");
+        assert_eq!(Chain(&Step("alone", None)).to_string(), "alone");
     }
 
     #[test]

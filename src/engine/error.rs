@@ -58,7 +58,7 @@ pub enum EngineError {
         advice: String,
     },
     /// Another file is not understood.
-    #[error("{} beside it: {source}", .path.display())]
+    #[error("{} beside it", .path.display())]
     Other {
         /// The other file.
         path: PathBuf,

@@ -40,7 +40,7 @@ pub enum GenerateError {
     #[error("writing CDI specifications with preload = \"file\": {} is missing; install the package that brings it, or set preload = \"env\"", .0.display())]
     NoPreloadFile(PathBuf),
     /// A device's name is not one.
-    #[error("naming CDI devices: {0}")]
+    #[error("naming CDI devices")]
     Name(#[from] NameError),
     /// What came out is not valid: a fault of this program.
     #[error("writing the CDI specification of {kind}: {}", .problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
