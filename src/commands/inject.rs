@@ -5,8 +5,9 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use onload_cdi::config::OciConfig;
-use onload_cdi::inject::{Node, NodeInfo, NodeKind, apply};
+use onload_cdi::inject::{InjectError, Node, NodeInfo, NodeKind, apply};
 use onload_cdi::registry::Registry;
+use onload_core::text::Chain;
 
 use super::{open_host, qualified, spec_dirs};
 use crate::cli::{Global, Inject};
@@ -22,7 +23,7 @@ impl NodeInfo for Nodes<'_> {
         let found = self
             .0
             .device_node(Path::new(host_path))
-            .map_err(io::Error::other)?;
+            .map_err(|error| io::Error::other(Chain(&error).to_string()))?;
         let node = found.ok_or(io::ErrorKind::NotFound)?;
         Ok(Node {
             kind: match node.kind {
@@ -58,9 +59,21 @@ pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Res
         .read_to_end(&mut bytes)
         .context("reading the OCI configuration on stdin")?;
     let mut config = OciConfig::parse(&bytes).context("reading the OCI configuration on stdin")?;
-    apply(&mut config, &edits, &Nodes(&host)).context("giving devices to the container")?;
+    apply(&mut config, &edits, &Nodes(&host))
+        .map_err(told)
+        .context("giving devices to the container")?;
     let changed = config.to_bytes();
     printer.print(String::from_utf8_lossy(&changed))?;
     printer.print("\n")?;
     Ok(Answer::Yes)
+}
+
+/// The error with its cause, once.
+fn told(error: InjectError) -> anyhow::Error {
+    match error {
+        InjectError::Node { path, source } => {
+            anyhow::Error::new(source).context(format!("looking at the device node {path}"))
+        }
+        error => error.into(),
+    }
 }

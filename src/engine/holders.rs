@@ -198,6 +198,16 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
     #[test]
+    fn a_configuration_newer_than_the_types_of_oci_spec_still_names_its_container() {
+        let config = r#"{"process":{"cwd":"/","user":{"uid":0,"gid":0},
+            "capabilities":{"bounding":["CAP_OF_A_NEWER_KERNEL"]}},
+            "annotations":{"io.kubernetes.cri-o.RuntimeHandler":"onload","io.kubernetes.cri-o.Name":"n"}}"#;
+        assert!(serde_json::from_str::<oci_spec::runtime::Spec>(config).is_err());
+        let holder = of_crio("c1", config.as_bytes());
+        assert_eq!(holder, Some(Holder::new("c1", "n")));
+    }
+
+    #[test]
     fn a_container_of_docker_holds_the_name_that_its_host_configuration_has() {
         let name = br#"{"ID":"01","Name":"/redis","State":{"Running":false}}"#;
         let ours = of_docker(ID, br#"{"Memory":0,"Runtime":"onload"}"#, name);

@@ -267,6 +267,8 @@ pub(super) fn fuzz(text: &str) {
 
 #[cfg(test)]
 mod tests {
+    use procfs_core::{FromRead, Meminfo};
+
     use super::*;
     use crate::discover::test_tree::{Found, Tree, captured, discover, sample};
     use crate::host::Host;
@@ -292,6 +294,18 @@ mod tests {
             &directory,
             &[("nr_hugepages", total), ("free_hugepages", free)],
         );
+    }
+
+    #[test]
+    fn another_reader_finds_the_same_default_size_in_the_kernels_own_text() {
+        let text = std::fs::read_to_string(MEMINFO).unwrap();
+        let theirs = Meminfo::from_read(text.as_bytes()).unwrap();
+        let kib = theirs.hugepagesize.map(|bytes| bytes / 1024);
+        assert_eq!(parse_default_size(&text), kib);
+        // It wants the whole text, of which a captured host has one line.
+        let line = "Hugepagesize:       2048 kB\n";
+        assert_eq!(parse_default_size(line), Some(2048));
+        assert!(Meminfo::from_read(line.as_bytes()).is_err());
     }
 
     #[test]
