@@ -25,7 +25,7 @@ const PERMISSIONS: u32 = 0o7777;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigFileError {
     /// It cannot be opened or read.
-    #[error("reading {}: {source}", .path.display())]
+    #[error("reading {}", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -47,7 +47,7 @@ pub enum ConfigFileError {
         path: PathBuf,
     },
     /// The owner or label of the old file could not be given to the new one.
-    #[error("giving {} the owner and label that it had: {source}", .path.display())]
+    #[error("giving {} the owner and label that it had", .path.display())]
     Attributes {
         /// The file.
         path: PathBuf,
@@ -55,12 +55,16 @@ pub enum ConfigFileError {
         source: Errno,
     },
     /// It cannot be written or removed; the old one is still whole.
-    #[error("in {}: {source}", .directory.display())]
+    #[error("in {}: {action} {}", .directory.display(), .name.display())]
     Write {
         /// Its directory.
         directory: PathBuf,
-        /// The name and the reason.
-        source: WriteError,
+        /// What was being done.
+        action: &'static str,
+        /// The file.
+        name: OsString,
+        /// What the system says.
+        source: std::io::Error,
     },
 }
 
@@ -75,7 +79,7 @@ pub enum ConfigLockError {
     #[error(transparent)]
     Host(#[from] HostError),
     /// It cannot be closed to others.
-    #[error("opening the directory of locks {}: {source}", .path.display())]
+    #[error("opening the directory of locks {}", .path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -83,7 +87,7 @@ pub enum ConfigLockError {
         source: Errno,
     },
     /// It cannot be locked, or somebody else holds it.
-    #[error("locking the files of configuration: {0}")]
+    #[error("locking the files of configuration")]
     Lock(#[from] LockError),
 }
 
@@ -177,10 +181,7 @@ impl ConfigDir {
         text: &str,
         like: Option<&ConfigFile>,
     ) -> Result<(), ConfigFileError> {
-        let failed = |source| ConfigFileError::Write {
-            directory: self.path.clone(),
-            source,
-        };
+        let failed = |failed| self.write_error(failed);
         let mode = like.map_or(NEW_MODE, |old| old.stat.st_mode & PERMISSIONS);
         let mut temporary = TempFile::create(self.directory.as_fd(), name, mode).map_err(failed)?;
         if let Some(old) = like {
@@ -192,12 +193,11 @@ impl ConfigDir {
             })?;
         }
         let written = temporary.file().write_all(text.as_bytes());
-        written.map_err(|source| {
-            failed(WriteError {
-                action: "writing",
-                name: name.to_owned(),
-                source,
-            })
+        written.map_err(|source| ConfigFileError::Write {
+            directory: self.path.clone(),
+            action: "writing",
+            name: name.to_owned(),
+            source,
         })?;
         temporary.commit().map_err(failed)
     }
@@ -209,10 +209,16 @@ impl ConfigDir {
     pub fn remove(&self, name: &OsStr) -> Result<(), ConfigFileError> {
         atomic::remove(&self.directory, name)
             .and_then(|_| atomic::sync(&self.directory))
-            .map_err(|source| ConfigFileError::Write {
-                directory: self.path.clone(),
-                source,
-            })
+            .map_err(|failed| self.write_error(failed))
+    }
+
+    fn write_error(&self, failed: WriteError) -> ConfigFileError {
+        ConfigFileError::Write {
+            directory: self.path.clone(),
+            action: failed.action,
+            name: failed.name,
+            source: failed.source,
+        }
     }
 }
 

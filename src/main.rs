@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use onload_ctk::cli::{Cdi, Cli, Command, Container, Runtime};
 use onload_ctk::commands;
 use onload_ctk::exit::{Answer, FAILURE};
-use onload_ctk::printer::{Printer, chain, is_broken_pipe};
+use onload_ctk::printer::{Printer, is_broken_pipe};
 
 fn main() -> ExitCode {
     let cli = Cli::read().unwrap_or_else(|error| error.exit());
@@ -19,7 +19,8 @@ fn main() -> ExitCode {
         Ok(answer) => answer.into(),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            printer.error(chain(&error));
+            // With its causes, each of which says itself alone.
+            printer.error(format_args!("{error:#}"));
             ExitCode::from(FAILURE)
         }
     }

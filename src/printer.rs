@@ -103,19 +103,6 @@ pub fn harmless(text: impl Display) -> String {
     shown
 }
 
-/// An error with its causes. Those of libraries name their cause themselves, so that a cause is left
-/// out that the text ends with already.
-#[must_use]
-pub fn chain(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.ends_with(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
-}
-
 /// Whether an error is that nobody reads our output any more, as behind `| head`.
 #[must_use]
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -134,16 +121,5 @@ mod tests {
             "a\\u{1b}[31mb\\u{7f}\\tc"
         );
         assert_eq!(harmless("é \"x\" \\n\nü"), "é \"x\" \\n\nü");
-    }
-
-    #[test]
-    fn a_cause_that_the_error_names_itself_is_told_once() {
-        let read = io::Error::other("no room");
-        let named = anyhow::anyhow!("reading /a: no room").context("opening the host");
-        assert_eq!(chain(&named), "opening the host: reading /a: no room");
-        let nested = anyhow::Error::new(read).context("reading /a: no room");
-        assert_eq!(chain(&nested), "reading /a: no room");
-        let unnamed = anyhow::Error::new(io::Error::other("no room")).context("reading /a");
-        assert_eq!(chain(&unnamed), "reading /a: no room");
     }
 }

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use common::{Tree, hosts, names_in, on, package, program, run, run_with_stdin, specs_in};
 use onload_cdi::{Spec, from_json};
 use serde_json::Value;
+use walkdir::WalkDir;
 
 /// The hosts by name with their root directories, which live as long as the trees.
 fn all() -> Vec<(&'static str, PathBuf, Option<Tree>)> {
@@ -105,14 +106,12 @@ fn every_host_that_comes_with_the_sources_has_golden_files() {
 }
 
 fn empty_directories(directory: &Path) -> Vec<PathBuf> {
-    let mut entries = fs::read_dir(directory).unwrap().peekable();
-    if entries.peek().is_none() {
-        return vec![directory.to_owned()];
-    }
-    let below = entries.map(|entry| entry.unwrap());
-    let below = below.filter(|entry| entry.file_type().unwrap().is_dir());
-    below
-        .flat_map(|entry| empty_directories(&entry.path()))
+    let entries = WalkDir::new(directory).into_iter();
+    let entries = entries.map(|entry| entry.unwrap());
+    entries
+        .filter(|entry| entry.file_type().is_dir())
+        .map(walkdir::DirEntry::into_path)
+        .filter(|path| fs::read_dir(path).unwrap().next().is_none())
         .collect()
 }
 
@@ -212,10 +211,9 @@ fn inject(dirs: &[PathBuf], devices: &[&str]) -> Vec<u8> {
     for dir in dirs {
         inject.arg("--spec-dir").arg(dir);
     }
-    run_with_stdin(&mut inject, CONFIG.as_bytes())
-        .done()
-        .stdout
-        .into_bytes()
+    let config = run_with_stdin(&mut inject, CONFIG.as_bytes()).done().stdout;
+    common::oci(&config);
+    config.into_bytes()
 }
 
 #[test]

@@ -8,13 +8,18 @@ use common::hosts::{hugepages, rdma, vfio, x2, x3};
 use common::{Run, Tree, captured, each, on, program, run_with_stdin, texts};
 use serde_json::{Value, json};
 
-const CONFIG: &str = r#"{"ociVersion": "1.0.2", "custom": 1.50, "process": {"args": ["sh"],
+const CONFIG: &str = r#"{"ociVersion": "1.0.2", "custom": 1.50,
+    "process": {"user": {"uid": 0, "gid": 0}, "cwd": "/", "args": ["sh"],
     "env": ["PATH=/bin", "LD_PRELOAD=libimage.so", "EF_POLL_USEC=1"]}, "mounts": [],
     "linux": {"resources": {"devices": [{"allow": false, "access": "rwm"}]}}}"#;
 
 fn inject(tree: &Tree, devices: &[&str]) -> Run {
     let args = [&["cdi", "inject"], devices].concat();
-    run_with_stdin(&mut on(tree.root(), &args), CONFIG.as_bytes())
+    let run = run_with_stdin(&mut on(tree.root(), &args), CONFIG.as_bytes());
+    if run.code == Some(0) {
+        common::oci(&run.stdout);
+    }
+    run
 }
 
 /// A host with its specifications.
@@ -203,5 +208,17 @@ fn a_device_that_no_specification_offers_is_answered_with_who_knows_why() {
     assert!(
         message.contains("\"onload-ctk discover --explain\""),
         "{message}"
+    );
+}
+
+#[test]
+fn a_node_that_is_gone_is_told_with_its_cause_once() {
+    let tree = generated(rdma());
+    tree.without_node("/dev/infiniband/uverbs7");
+    let refusal = inject(&tree, &["onload.dev/rdma=mlx5_0"]).refused();
+    assert_eq!(
+        refusal,
+        "giving devices to the container: looking at the device node /dev/infiniband/uverbs7: \
+         entity not found"
     );
 }

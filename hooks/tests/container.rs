@@ -2,15 +2,20 @@
 
 mod common;
 
-use common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdout};
+use common::{
+    HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, memlock, oci, print_file, status, stderr,
+    stdout,
+};
 use serde_json::json;
 
-/// Runs `/bundle` as a container called `id`; `before` are global options.
+/// Runs `/bundle` as a container called `id`. What is in the bundle then is read by others too.
 fn run(sandbox: &Sandbox, id: &str) -> std::process::Output {
-    sandbox.script(
+    let output = sandbox.script(
         &format!("exec {WRAPPER_THERE} --root /run/runc run -b /bundle {id}"),
         b"",
-    )
+    );
+    oci(sandbox.read("/bundle/config.json").as_bytes());
+    output
 }
 
 fn unique(name: &str) -> String {
@@ -117,16 +122,16 @@ fn a_process_of_user_0_and_of_another_user_has_ipc_lock() {
     const IPC_LOCK: u64 = 1 << 14;
     for uid in [0, 1000] {
         let sandbox = Sandbox::new();
-        let command = "while read -r name value; do case $name in CapEff:) echo $value;; esac; done < /proc/self/status";
+        let command = print_file("/proc/self/status");
         let mut config = config(
             &json!({"onload.dev/rdma": "rxe1", "onload.dev/ipc-lock": "true"}),
-            command,
+            &command,
         );
         config["process"]["user"] = json!({"uid": uid, "gid": uid});
         sandbox.bundle(&config);
         let output = run(&sandbox, &unique(&format!("ipc{uid}")));
         assert!(output.status.success(), "{}", stderr(&output));
-        let effective = u64::from_str_radix(stdout(&output).trim(), 16).unwrap();
+        let effective = status(&stdout(&output)).capeff;
         assert_eq!(effective & IPC_LOCK, IPC_LOCK, "user {uid}");
     }
 }
@@ -137,10 +142,12 @@ fn without_ipc_lock_no_capability_is_added() {
         return;
     }
     let sandbox = Sandbox::new();
-    let command = "while read -r name value; do case $name in CapBnd:) echo $value;; esac; done < /proc/self/status";
-    sandbox.bundle(&config(&json!({"onload.dev/rdma": "rxe1"}), command));
+    let command = print_file("/proc/self/status");
+    sandbox.bundle(&config(&json!({"onload.dev/rdma": "rxe1"}), &command));
     let output = run(&sandbox, &unique("caps"));
-    assert_eq!(stdout(&output), "0000000000000020\n", "{}", stderr(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
+    const KILL: u64 = 1 << 5;
+    assert_eq!(status(&stdout(&output)).capbnd, Some(KILL));
 }
 
 #[test]
@@ -149,12 +156,11 @@ fn the_memory_lock_limit_rises_as_far_as_this_machine_lets_it() {
         return;
     }
     let sandbox = Sandbox::new();
-    let line = "while read -r a b c soft hard rest; do case \"$a $b $c\" in 'Max locked memory') echo $soft $hard;; esac; done";
-    let command = format!("{line} < /proc/self/limits");
+    let command = print_file("/proc/self/limits");
     sandbox.bundle(&config(&json!({"onload.dev/rdma": "rxe0"}), &command));
     let output = run(&sandbox, &unique("memlock"));
     assert!(output.status.success(), "{}", stderr(&output));
-    let own = sandbox.script("while read -r a b c soft hard rest; do case \"$a $b $c\" in 'Max locked memory') echo $hard;; esac; done < /proc/self/limits", b"");
+    let own = stdout(&sandbox.script(&command, b""));
     let may = rustix::thread::capabilities(None)
         .unwrap()
         .effective
@@ -162,9 +168,10 @@ fn the_memory_lock_limit_rises_as_far_as_this_machine_lets_it() {
     let want = if may {
         "unlimited".to_owned()
     } else {
-        stdout(&own).trim().to_owned()
+        let [_, hard] = memlock(&own);
+        hard
     };
-    assert_eq!(stdout(&output), format!("{want} {want}\n"));
+    assert_eq!(memlock(&stdout(&output)), [want.clone(), want]);
     if !may {
         assert!(
             stderr(&output).contains("CAP_SYS_RESOURCE is missing"),

@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use oci_spec::runtime::{ContainerState, PosixRlimit, Spec, StateBuilder};
 use onload_cdi::SpecSource;
 use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig};
 use onload_core::class::Class;
@@ -17,6 +18,7 @@ use onload_hooks::filter::{Container, FilterError, Outcome, apply};
 use onload_hooks::host::specs::{Specs, SpecsError};
 use onload_hooks::host::sysfs::Sysfs;
 use onload_hooks::host::{Host, HostError, Privilege, Settings};
+use onload_hooks::state::State;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -147,7 +149,7 @@ impl FakeHost {
     /// The configuration as it becomes.
     fn after(&self, config: &Value) -> Value {
         let outcome = self.apply(config).unwrap();
-        serde_json::from_slice(&outcome.config.unwrap()).unwrap()
+        written(&outcome.config.unwrap())
     }
 
     fn refusal(&self, config: &Value) -> String {
@@ -216,6 +218,13 @@ impl Host for FakeHost {
     fn user_map(&self, pid: u32) -> Option<String> {
         (pid == 41).then(|| self.user_map.clone())
     }
+}
+
+/// A configuration that was written, which the types of the OCI specification that are not ours take
+/// for one.
+fn written(config: &[u8]) -> Value {
+    serde_json::from_slice::<Spec>(config).unwrap();
+    serde_json::from_slice(config).unwrap()
 }
 
 fn config(annotations: &Value) -> Value {
@@ -410,7 +419,7 @@ fn an_image_s_list_is_merged_into_a_file_that_poststop_removes() {
         "libonload.so\n/lib/libown.so\nlibtwo.so\n"
     );
     let config = outcome.config.unwrap();
-    let after: Value = serde_json::from_slice(&config).unwrap();
+    let after = written(&config);
     assert_eq!(
         after["mounts"]
             .as_array()
@@ -484,7 +493,7 @@ fn without_the_right_no_limit_above_one_s_own_is_written() {
     host.privilege.may_raise_limits = false;
     let outcome = host.apply(&ask("rdma", "rxe0")).unwrap();
     assert!(outcome.warnings[0].contains("CAP_SYS_RESOURCE is missing"));
-    let after: Value = serde_json::from_slice(&outcome.config.unwrap()).unwrap();
+    let after = written(&outcome.config.unwrap());
     assert_eq!(
         after["process"]["rlimits"][0],
         json!({"type": "RLIMIT_MEMLOCK", "hard": 65536, "soft": 65536})
@@ -1000,7 +1009,7 @@ fn the_capability_to_change_the_user_is_taken_where_only_programs_of_the_image_w
         "{:?}",
         outcome.warnings
     );
-    let after: Value = serde_json::from_slice(&outcome.config.unwrap()).unwrap();
+    let after = written(&outcome.config.unwrap());
     let kept = ["CAP_CHOWN", "CAP_KILL"];
     assert_eq!(
         after["process"]["capabilities"],
@@ -1234,4 +1243,62 @@ fn configurations_of_the_specification_s_own_pass_byte_for_byte() {
         count += 1;
     }
     assert!(count >= 5, "the fixtures are there");
+}
+
+#[test]
+fn what_is_written_says_to_another_reader_what_was_meant() {
+    let host = FakeHost::new();
+    let asks =
+        json!({"onload.dev/nic": "all", "onload.dev/rdma": "rxe0", "onload.dev/hugepages": "2Mi"});
+    let outcome = host.apply(&config(&asks)).unwrap();
+    let spec: Spec = serde_json::from_slice(&outcome.config.unwrap()).unwrap();
+    let linux = spec.linux().as_ref().unwrap();
+    let nodes = linux.devices().iter().flatten();
+    let nodes: Vec<(&str, i64, i64)> = nodes
+        .map(|node| (node.path().to_str().unwrap(), node.major(), node.minor()))
+        .collect();
+    let wanted = [
+        ("/dev/onload", 243, 0),
+        ("/dev/infiniband/uverbs0", 231, 192),
+        ("/dev/infiniband/rdma_cm", 10, 260),
+    ];
+    assert_eq!(nodes, wanted);
+    let rules = linux.resources().as_ref().unwrap().devices();
+    let allowed = rules.iter().flatten().filter(|rule| rule.allow());
+    let allowed: Vec<_> = allowed.map(|rule| (rule.major(), rule.minor())).collect();
+    assert_eq!(
+        allowed,
+        wanted.map(|(_, major, minor)| (Some(major), Some(minor)))
+    );
+    let mounts = spec.mounts().iter().flatten();
+    let types: Vec<_> = mounts.filter_map(|mount| mount.typ().as_deref()).collect();
+    assert!(types.contains(&"hugetlbfs"), "{types:?}");
+    let limits = spec.process().as_ref().unwrap().rlimits();
+    let limits: Vec<_> = limits.iter().flatten().map(PosixRlimit::hard).collect();
+    assert_eq!(limits, [u64::MAX]);
+}
+
+#[test]
+fn a_state_that_another_writer_writes_is_read() {
+    for (status, is_stopped) in [
+        (ContainerState::Creating, false),
+        (ContainerState::Created, false),
+        (ContainerState::Running, false),
+        (ContainerState::Stopped, true),
+    ] {
+        let state = StateBuilder::default()
+            .version("1.2.0")
+            .id("c1")
+            .status(status)
+            .pid(4711)
+            .bundle("/b")
+            .build()
+            .unwrap();
+        let read = State::read(serde_json::to_vec(&state).unwrap().as_slice(), true).unwrap();
+        assert_eq!((read.id.as_str(), read.pid), ("c1", Some(4711)));
+        assert_eq!(
+            (read.bundle, read.is_stopped),
+            (PathBuf::from("/b"), is_stopped)
+        );
+    }
 }

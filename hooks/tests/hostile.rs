@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Output;
 
-use common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, is_root, stderr, stdout};
+use common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, is_root, oci, stderr, stdout};
 use rustix::fs::{FileType, Mode};
 use serde_json::{Value, json};
 
@@ -244,8 +244,8 @@ fn annotations_beyond_every_bound_are_refused_and_those_of_others_left_alone() {
     sandbox.root_file_system("/bundle/rootfs");
     let output = precreate(&sandbox, &serde_json::to_vec(&both).unwrap());
     assert!(output.status.success(), "{}", stderr(&output));
-    let after: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(after["annotations"], both["annotations"]);
+    let annotations = oci(&output.stdout).annotations().clone().unwrap();
+    assert_eq!(json!(annotations), both["annotations"]);
 }
 
 #[test]

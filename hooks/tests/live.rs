@@ -13,7 +13,10 @@ use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{HOOK_THERE, NIC, Sandbox, WRAPPER_THERE, config, has_runc, skipped, stderr, stdout};
+use common::{
+    HOOK_THERE, NIC, Sandbox, WRAPPER_THERE, config, has_runc, memlock, print_file, skipped,
+    stderr, stdout,
+};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 
@@ -276,16 +279,16 @@ fn the_memory_lock_limit_rises_as_far_as_this_machine_lets_it() {
         return;
     }
     let sandbox = host();
-    let read = "while read -r a b c soft hard rest; do case \"$a $b $c\" in 'Max locked memory') echo $soft $hard;; esac; done < /proc/self/limits";
-    let own = stdout(&sandbox.script(read, b""));
-    let hard = own.split_whitespace().last().unwrap();
+    let read = print_file("/proc/self/limits");
+    let [_, hard] = memlock(&stdout(&sandbox.script(&read, b"")));
     let may = rustix::thread::capabilities(None)
         .unwrap()
         .effective
         .contains(rustix::thread::CapabilitySet::SYS_RESOURCE);
-    let want = if may { "unlimited" } else { hard };
-    let config = live(&json!({"onload.dev/rdma": "rxe0"}), read);
-    assert_eq!(succeeds(&sandbox, &config), format!("{want} {want}\n"));
+    let want = if may { "unlimited".to_owned() } else { hard };
+    let config = live(&json!({"onload.dev/rdma": "rxe0"}), &read);
+    let limits = succeeds(&sandbox, &config);
+    assert_eq!(memlock(&limits), [want.clone(), want]);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use onload_hooks::live::bpf::{self, Program};
 use onload_hooks::live::cgroup::{DeviceCgroup, Dir};
 use onload_hooks::live::devices::{self, Changes, DevicesError};
 use onload_hooks::live::program::{answer, extend};
+use walkdir::WalkDir;
 
 const ID: &str = "c0ffee";
 
@@ -115,17 +116,10 @@ impl Cgroups {
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        let mut dirs = vec![self.at("")];
-        let mut at = 0;
-        while let Some(dir) = dirs.get(at).cloned() {
-            at += 1;
-            let entries = fs::read_dir(dir)
-                .unwrap()
-                .map(|entry| entry.unwrap().path());
-            dirs.extend(entries.filter(|path| path.is_dir()));
-        }
-        for dir in dirs.iter().rev() {
-            let _ = fs::remove_dir(dir);
+        let entries = WalkDir::new(self.at("")).contents_first(true).into_iter();
+        let entries = entries.map(|entry| entry.unwrap());
+        for dir in entries.filter(|entry| entry.file_type().is_dir()) {
+            let _ = fs::remove_dir(dir.path());
         }
     }
 }

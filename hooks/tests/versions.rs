@@ -8,7 +8,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, is_root, stderr, stdout};
+use common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, is_root, oci, stderr, stdout};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -135,6 +135,7 @@ fn configuration_and_specifications_of_0_1_0_give_what_they_gave() {
     let json = serde_json::to_vec(&config(&asks, ":")).unwrap();
     let output = sandbox.precreate(&json);
     assert!(output.status.success(), "{}", stderr(&output));
+    oci(&output.stdout);
     let after: Value = serde_json::from_slice(&output.stdout).unwrap();
     let devices = after["linux"]["devices"].as_array().unwrap().iter();
     let devices: Vec<&str> = devices

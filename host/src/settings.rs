@@ -13,7 +13,7 @@ pub enum SettingsError {
     #[error(transparent)]
     Host(#[from] HostError),
     /// The named file cannot be read.
-    #[error("reading configuration {}: {source}", .path.display())]
+    #[error("reading configuration {}", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -21,7 +21,7 @@ pub enum SettingsError {
         source: std::io::Error,
     },
     /// It is not understood.
-    #[error("reading configuration {}: {source}", .path.display())]
+    #[error("reading configuration {}", .path.display())]
     Parse {
         /// The file.
         path: PathBuf,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use onload_cdi::{Spec, Version, minimum_version, to_json, to_yaml};
 use onload_core::class::Class;
 use onload_core::config::{Config, Kinds};
@@ -147,7 +147,9 @@ fn to_file(
     let old = match std::fs::read(path) {
         Ok(old) => Some(old),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => return Err(anyhow!("reading {}: {error}", path.display())),
+        Err(error) => {
+            return Err(anyhow::Error::new(error).context(format!("reading {}", path.display())));
+        }
     };
     if args.diff {
         let name = path.display().to_string();
@@ -179,7 +181,13 @@ pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let directory = SpecDir::open(parent)?.with_context(failed);
     let directory = directory.context("its directory is not there")?;
     let name = path.file_name().unwrap_or(OsStr::new(""));
-    atomic::write_atomic(directory.descriptor(), name, content, 0o644).with_context(failed)
+    let written = atomic::write_atomic(directory.descriptor(), name, content, 0o644);
+    written.map_err(|error| {
+        let step = format!("{} {}", error.action, error.name.display());
+        anyhow::Error::new(error.source)
+            .context(step)
+            .context(failed())
+    })
 }
 
 fn to_directory(

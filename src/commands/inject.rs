@@ -22,7 +22,7 @@ impl NodeInfo for Nodes<'_> {
         let found = self
             .0
             .device_node(Path::new(host_path))
-            .map_err(io::Error::other)?;
+            .map_err(|error| io::Error::other(Chain(&error).to_string()))?;
         let node = found.ok_or(io::ErrorKind::NotFound)?;
         Ok(Node {
             kind: match node.kind {

@@ -22,9 +22,10 @@ use onload_core::config::Config;
 
 use crate::cli::Global;
 use crate::printer::Printer;
+use onload_core::onload::PRELOAD_FILE;
 use onload_host::discover::discover;
 use onload_host::discover::inventory::Inventory;
-use onload_host::generate::{ONLOAD_SOCKET_DIR, PRELOAD_FILE, Surroundings};
+use onload_host::generate::{ONLOAD_SOCKET_DIR, Surroundings};
 use onload_host::host::{EntryKind, Host, HostError};
 use onload_host::settings;
 

@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::{DocumentMut, Item, Table, Value};
 
+use super::error::EngineError;
+use super::file::{Before, Beside, Keep, Other, Wanted};
+use super::ours::{POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, warn_of_spec_dirs};
 use super::toml::{
     add_text, array, get, parse, prune, remove, remove_section, render, section, texts,
-};
-use super::{
-    Before, Beside, EngineError, Keep, Other, POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, Wanted,
-    warn_of_spec_dirs,
 };
 
 pub(super) const FILE: &str = "/etc/containerd/config.toml";

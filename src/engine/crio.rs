@@ -5,8 +5,10 @@
 
 use toml_edit::{DocumentMut, Item, Value};
 
+use super::error::EngineError;
+use super::file::{Beside, Other, Wanted};
+use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
 use super::toml::{get, parse, prune, remove_section, render, section};
-use super::{Beside, EngineError, Other, RUNTIME_NAME, RUNTIME_PATH, Wanted};
 
 pub(super) const FILE: &str = "/etc/crio/crio.conf.d/99-onload-ctk.conf";
 

@@ -5,8 +5,10 @@
 
 use serde_json::{Value, json};
 
+use super::error::EngineError;
+use super::file::{Before, Keep, Wanted};
 use super::json::JsonText;
-use super::{Before, EngineError, Keep, RUNTIME_NAME, RUNTIME_PATH, Wanted, warn_of_spec_dirs};
+use super::ours::{RUNTIME_NAME, RUNTIME_PATH, warn_of_spec_dirs};
 
 pub(super) const FILE: &str = "/etc/docker/daemon.json";
 

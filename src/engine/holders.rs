@@ -11,7 +11,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use super::{RUNTIME_NAME, RUNTIME_PATH};
+use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
 
 /// Names of containers that one line shows.
 const SHOWN: usize = 5;
@@ -196,6 +196,16 @@ mod tests {
     use super::*;
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn a_configuration_newer_than_the_types_of_oci_spec_still_names_its_container() {
+        let config = r#"{"process":{"cwd":"/","user":{"uid":0,"gid":0},
+            "capabilities":{"bounding":["CAP_OF_A_NEWER_KERNEL"]}},
+            "annotations":{"io.kubernetes.cri-o.RuntimeHandler":"onload","io.kubernetes.cri-o.Name":"n"}}"#;
+        assert!(serde_json::from_str::<oci_spec::runtime::Spec>(config).is_err());
+        let holder = of_crio("c1", config.as_bytes());
+        assert_eq!(holder, Some(Holder::new("c1", "n")));
+    }
 
     #[test]
     fn a_container_of_docker_holds_the_name_that_its_host_configuration_has() {

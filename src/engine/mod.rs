@@ -7,10 +7,13 @@
 mod containerd;
 mod crio;
 mod docker;
+mod error;
+mod file;
 mod hcl;
 pub mod holders;
 mod json;
 mod nomad;
+mod ours;
 mod podman;
 pub mod policy;
 mod toml;
@@ -19,21 +22,16 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-pub use json::JsonError;
+use file::{Before, Wanted};
 
-/// The name under which engines know `onload-container-runtime`.
-pub const RUNTIME_NAME: &str = "onload";
-/// Where the package installs it.
-pub const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
+pub use error::EngineError;
+pub use file::{Action, Beside, Decision, Files, Keep, Other};
+pub use json::JsonError;
+pub use ours::{RUNTIME_NAME, RUNTIME_PATH};
+
 /// The backup of a file that was not there. With no backup at all, a file is somebody else's, and what
 /// another engine's user may have set, such as CDI itself, is not ours to take away.
 const NO_FILE: &str = "onload-ctk: there was no such file\n";
-/// The annotations that an engine hands on from a pod to its containers, as a pattern of Go's
-/// `path.Match`, whose `*` stops at a slash: no annotation of ours has a second one.
-const POD_ANNOTATIONS: &str = "onload.dev/*";
-/// Where specifications are written at boot; an engine that looks elsewhere does not see them.
-const SPEC_DIRS: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
-
 /// A container engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
@@ -47,160 +45,6 @@ pub enum Engine {
     Podman,
     /// Nomad, with its docker driver.
     Nomad,
-}
-
-/// Files that are read beside the engine's own, since what they say decides too.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Beside {
-    /// One file.
-    File(PathBuf),
-    /// The files of a directory whose names match a pattern with `*`, sorted.
-    Directory(PathBuf, String),
-}
-
-/// A file beside the engine's own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Other {
-    /// Its path on the host.
-    pub path: PathBuf,
-    /// What stands in it.
-    pub text: String,
-}
-
-/// What was read.
-#[derive(Clone, Debug, Default)]
-pub struct Files {
-    /// The engine's file; none where there is none.
-    pub now: Option<String>,
-    /// Its backup: what it was before we changed it, `NO_FILE` where there was none; none where we
-    /// did not change it, or for drop-ins.
-    pub before: Option<String>,
-    /// The files beside it, in the order in which the engine reads them.
-    pub others: Vec<Other>,
-}
-
-/// What is to be done with a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Nothing.
-    Keep,
-    /// It gets this content.
-    Write(String),
-    /// It goes.
-    Remove,
-}
-
-/// What is to be done, all in all.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
-    /// With the engine's file.
-    pub file: Action,
-    /// With its backup.
-    pub backup: Action,
-    /// What people should look at.
-    pub warnings: Vec<String>,
-}
-
-/// What a removal leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
-    /// Nothing of ours.
-    Nothing,
-    /// The entry of our runtime, for the containers that have recorded it.
-    Runtime,
-}
-
-/// What a file was before us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Before<'a> {
-    /// Nobody knows: what is not ours for certain is left.
-    Unknown,
-    /// It was not there: what we set is ours.
-    Absent,
-    /// It was this.
-    Text(&'a str),
-}
-
-impl<'a> Before<'a> {
-    fn text(self) -> Option<&'a str> {
-        match self {
-            Before::Unknown | Before::Absent => None,
-            Before::Text(text) => Some(text),
-        }
-    }
-}
-
-/// A file as it should be.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Wanted {
-    /// Its content; none where no file is needed.
-    text: Option<String>,
-    warnings: Vec<String>,
-}
-
-/// Why a file is left as it is.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    /// The JSON is not understood.
-    #[error(transparent)]
-    Json(#[from] JsonError),
-    /// The TOML is not understood.
-    #[error("{0}")]
-    Toml(String),
-    /// An edit would change more than it should.
-    #[error("its line ends or marks would not stay as they are; use plain line feeds in it")]
-    NotKept,
-    /// A setting has another form than the engine gives it.
-    #[error("{key} is no {expected}; mend it, or write it as a section of its own")]
-    Form {
-        /// The setting.
-        key: String,
-        /// What is expected.
-        expected: &'static str,
-    },
-    /// A key differs from one that we set in nothing but case.
-    #[error("it has a key {0:?}, which the engine does not know in that spelling; mend it")]
-    Spelling(String),
-    /// Our name is in use.
-    #[error(
-        "a runtime {RUNTIME_NAME} is registered already, and not as {RUNTIME_PATH} but as {found}; rename or remove it"
-    )]
-    Taken {
-        /// What it is.
-        found: String,
-    },
-    /// containerd's CRI plugin is off, as in the file that Docker packages.
-    #[error(
-        "disabled_plugins turns the CRI plugin off, so no runtime of it can be used; take {0:?} out of it if Kubernetes is to use this containerd"
-    )]
-    Disabled(String),
-    /// The file is of containerd's first format.
-    #[error(
-        "it is of format version 1, whose sections have other names; write it in version 2 (containerd 2 prints it with \"containerd config migrate\")"
-    )]
-    OldFormat,
-    /// The file is of a format that we do not know.
-    #[error("it is of format version {0}, which is not known here")]
-    NewFormat(i64),
-    /// Another file decides over the same settings.
-    #[error("{} decides over the same settings, and one of the two would replace the other; {advice}", .path.display())]
-    Decided {
-        /// The other file.
-        path: PathBuf,
-        /// What to do there.
-        advice: String,
-    },
-    /// Another file is not understood.
-    #[error("{} beside it: {source}", .path.display())]
-    Other {
-        /// The other file.
-        path: PathBuf,
-        /// Why.
-        source: Box<EngineError>,
-    },
-    /// A drop-in of ours was changed so that our part cannot be told from the rest.
-    #[error("somebody changed it so that our part cannot be told from the rest; edit it by hand")]
-    Changed,
 }
 
 impl Engine {
@@ -438,20 +282,6 @@ impl Engine {
             Engine::Podman => podman::without_ours(now, others, keep),
             Engine::Nomad => nomad::without_ours(now),
         }
-    }
-}
-
-/// Says that an engine looks for specifications elsewhere.
-fn warn_of_spec_dirs<'a>(
-    key: &str,
-    mut dirs: impl Iterator<Item = &'a str>,
-    warnings: &mut Vec<String>,
-) {
-    if !dirs.any(|dir| SPEC_DIRS.contains(&dir.trim_end_matches('/'))) {
-        let [ours, _] = SPEC_DIRS;
-        warnings.push(format!(
-            "{key} does not name {ours}, where specifications are written; add it there"
-        ));
     }
 }
 

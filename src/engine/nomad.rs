@@ -6,8 +6,11 @@
 
 use serde_json::Value;
 
+use super::error::EngineError;
+use super::file::{Beside, Other, Wanted};
 use super::hcl::{Token, block, list_holds, tokens};
-use super::{Beside, EngineError, Other, RUNTIME_NAME, Wanted};
+use super::json::JsonError;
+use super::ours::RUNTIME_NAME;
 
 pub(super) const FILE: &str = "/etc/nomad.d/onload-ctk.hcl";
 
@@ -61,9 +64,7 @@ fn allows(other: &Other) -> Result<Option<bool>, EngineError> {
     if json {
         return allows_json(&other.text).map_err(|error| EngineError::Other {
             path: other.path.clone(),
-            source: Box::new(EngineError::Json(super::JsonError::Syntax(
-                error.to_string(),
-            ))),
+            source: Box::new(EngineError::Json(JsonError::Syntax(error.to_string()))),
         });
     }
     let tokens = tokens(&other.text);

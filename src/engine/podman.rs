@@ -8,8 +8,10 @@ use std::path::Path;
 
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Value};
 
+use super::error::EngineError;
+use super::file::{Beside, Keep, Other, Wanted};
+use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
 use super::toml::{add_text, array, get, parse, prune, remove, render, section, texts};
-use super::{Beside, EngineError, Keep, Other, RUNTIME_NAME, RUNTIME_PATH, Wanted};
 
 pub(super) const FILE: &str = "/etc/containers/containers.conf.d/99-onload-ctk.conf";
 

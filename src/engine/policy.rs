@@ -4,7 +4,7 @@ use onload_core::class::Class;
 use onload_core::config::{Config, ConfigError};
 use toml_edit::{Array, Item, Value};
 
-use super::EngineError;
+use super::error::EngineError;
 use super::toml::{array, parse, render, section};
 
 const SECTION: &str = "annotations";

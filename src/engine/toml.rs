@@ -2,7 +2,7 @@
 
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value};
 
-use super::EngineError;
+use super::error::EngineError;
 
 /// Takes a text.
 ///

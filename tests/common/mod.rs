@@ -147,6 +147,12 @@ pub(crate) fn on(root: &Path, args: &[&str]) -> Command {
     command
 }
 
+/// A configuration, read by types of the OCI specification that are not ours.
+#[track_caller]
+pub(crate) fn oci(config: &str) -> oci_spec::runtime::Spec {
+    serde_json::from_str(config).expect("a configuration of the OCI specification")
+}
+
 /// The names in a directory, sorted; empty where there is none.
 pub(crate) fn names_in(dir: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(dir) else {

@@ -7,6 +7,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use walkdir::WalkDir;
 
 use super::{Run, captured, json_file, on, run};
 
@@ -287,12 +288,17 @@ impl Tree {
 
     fn copy(&self, from: &Path, to: &str) -> &Tree {
         self.directory(to);
-        for entry in fs::read_dir(from).unwrap() {
+        for entry in WalkDir::new(from).min_depth(1) {
             let entry = entry.unwrap();
-            let place = self.outside(to).join(entry.file_name());
-            match fs::read_link(entry.path()) {
-                Ok(target) => symlink(target, place).unwrap(),
-                Err(_) => drop(fs::copy(entry.path(), place).unwrap()),
+            let place = self
+                .outside(to)
+                .join(entry.path().strip_prefix(from).unwrap());
+            match entry.file_type() {
+                kind if kind.is_dir() => fs::create_dir(place).unwrap(),
+                kind if kind.is_symlink() => {
+                    symlink(fs::read_link(entry.path()).unwrap(), place).unwrap();
+                }
+                _ => drop(fs::copy(entry.path(), place).unwrap()),
             }
         }
         self

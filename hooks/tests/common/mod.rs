@@ -7,7 +7,12 @@
     unreachable_pub,
     reason = "each test binary uses a part of it"
 )]
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests")]
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of tests"
+)]
 
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -18,8 +23,12 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use oci_spec::runtime::Spec;
+use procfs_core::FromRead;
+use procfs_core::process::{LimitValue, Limits, Stat, Status};
 use rustix::fs::{FileType, Mode};
 use rustix::process::{Pid, Signal, kill_process};
+use walkdir::WalkDir;
 
 pub const HOOK: &str = env!("CARGO_BIN_EXE_onload-hook");
 pub const WRAPPER: &str = env!("CARGO_BIN_EXE_onload-container-runtime");
@@ -355,8 +364,7 @@ impl Sandbox {
     /// Every file of the sandbox outside `/bundle` and `/run/runc`, with what it holds. What the wrapper
     /// remembers of containers is left out, and the directory that is made for it.
     pub fn snapshot(&self) -> Vec<(PathBuf, String)> {
-        let mut entries = Vec::new();
-        snapshot(self.dir.path(), self.dir.path(), &mut entries);
+        let mut entries = snapshot(self.dir.path());
         entries.sort();
         entries
     }
@@ -370,12 +378,10 @@ fn kill_all(pid: u32) {
     below.into_iter().for_each(kill_all);
 }
 
-/// The fourth field of proc_pid_stat(5), behind the name in brackets, is the parent.
 fn children(of: u32) -> Vec<u32> {
     let parent = |pid: u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (_, behind) = stat.rsplit_once(')')?;
-        behind.split_whitespace().nth(1)?.parse::<u32>().ok()
+        let stat = Stat::from_file(format!("/proc/{pid}/stat")).ok()?;
+        u32::try_from(stat.ppid).ok()
     };
     fs::read_dir("/proc")
         .unwrap()
@@ -384,37 +390,68 @@ fn children(of: u32) -> Vec<u32> {
         .collect()
 }
 
-fn snapshot(root: &Path, dir: &Path, entries: &mut Vec<(PathBuf, String)>) {
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.strip_prefix(root).unwrap().to_owned();
-        let left = [
-            "bundle",
-            "run/runc",
-            "run/onload-ctk/@locks",
-            "run/onload-ctk/@runtimes",
-            "tmp",
-        ];
-        if left.iter().any(|left| name == Path::new(left)) {
-            continue;
-        }
-        let stat = fs::symlink_metadata(&path).unwrap();
-        let content = if stat.is_symlink() {
-            format!("-> {}", fs::read_link(&path).unwrap().display())
-        } else if stat.is_file() {
-            let bytes = fs::read(&path).unwrap();
-            format!("{} bytes, {:?}", bytes.len(), &bytes[..bytes.len().min(64)])
-        } else {
-            String::new()
-        };
-        let mode = stat.permissions().mode();
-        if name != Path::new("run/onload-ctk") {
-            entries.push((name, format!("{mode:o} {content}")));
-        }
-        if stat.is_dir() {
-            snapshot(root, &path, entries);
-        }
-    }
+fn snapshot(root: &Path) -> Vec<(PathBuf, String)> {
+    const LEFT_OUT: [&str; 5] = [
+        "bundle",
+        "run/runc",
+        "run/onload-ctk/@locks",
+        "run/onload-ctk/@runtimes",
+        "tmp",
+    ];
+    let name = |path: &Path| path.strip_prefix(root).unwrap().to_owned();
+    let below = WalkDir::new(root).min_depth(1).into_iter();
+    let kept = below.filter_entry(|entry| {
+        !LEFT_OUT
+            .iter()
+            .any(|left| name(entry.path()) == Path::new(left))
+    });
+    let entries = kept.map(|entry| entry.unwrap());
+    let entries = entries.filter(|entry| name(entry.path()) != Path::new("run/onload-ctk"));
+    entries
+        .map(|entry| (name(entry.path()), description(entry.path())))
+        .collect()
+}
+
+fn description(path: &Path) -> String {
+    let stat = fs::symlink_metadata(path).unwrap();
+    let content = if stat.is_symlink() {
+        format!("-> {}", fs::read_link(path).unwrap().display())
+    } else if stat.is_file() {
+        let bytes = fs::read(path).unwrap();
+        format!("{} bytes, {:?}", bytes.len(), &bytes[..bytes.len().min(64)])
+    } else {
+        String::new()
+    };
+    format!("{:o} {content}", stat.permissions().mode())
+}
+
+/// Commands for a shell without programs that print a file.
+pub fn print_file(path: &str) -> String {
+    format!("while IFS= read -r line; do printf '%s\\n' \"$line\"; done < {path}")
+}
+
+/// The soft and the hard limit of locked memory that /proc/PID/limits says.
+#[track_caller]
+pub fn memlock(limits: &str) -> [String; 2] {
+    let limit = Limits::from_read(limits.as_bytes())
+        .unwrap()
+        .max_locked_memory;
+    [limit.soft_limit, limit.hard_limit].map(|limit| match limit {
+        LimitValue::Unlimited => "unlimited".to_owned(),
+        LimitValue::Value(bytes) => bytes.to_string(),
+    })
+}
+
+/// What /proc/PID/status says.
+#[track_caller]
+pub fn status(text: &str) -> Status {
+    Status::from_read(text.as_bytes()).unwrap()
+}
+
+/// A configuration, read by types of the OCI specification that are not ours.
+#[track_caller]
+pub fn oci(config: &[u8]) -> Spec {
+    serde_json::from_slice(config).expect("a configuration of the OCI specification")
 }
 
 /// A configuration like an engine's, for a shell command.

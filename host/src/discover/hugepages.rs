@@ -8,6 +8,8 @@ use onload_core::class::Class;
 use onload_core::mountinfo::{listed, unescape};
 use serde::Serialize;
 
+#[cfg(fuzzing)]
+use crate::discover::names;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::probe::Probe;
 
@@ -259,12 +261,14 @@ pub(super) fn fuzz(text: &str) {
         // A name of ours is one that the kernel takes as a page size, and a name in CDI.
         let name = name_of(size);
         assert_eq!(parse_memory(name.trim_end_matches('i')), Some(size));
-        assert_eq!(super::names::problem_with(&name), None);
+        assert_eq!(names::problem_with(&name), None);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use procfs_core::{FromRead, Meminfo};
+
     use super::*;
     use crate::discover::test_tree::{Found, Tree, captured, discover, sample};
     use crate::host::Host;
@@ -290,6 +294,18 @@ mod tests {
             &directory,
             &[("nr_hugepages", total), ("free_hugepages", free)],
         );
+    }
+
+    #[test]
+    fn another_reader_finds_the_same_default_size_in_the_kernels_own_text() {
+        let text = std::fs::read_to_string(MEMINFO).unwrap();
+        let theirs = Meminfo::from_read(text.as_bytes()).unwrap();
+        let kib = theirs.hugepagesize.map(|bytes| bytes / 1024);
+        assert_eq!(parse_default_size(&text), kib);
+        // It wants the whole text, of which a captured host has one line.
+        let line = "Hugepagesize:       2048 kB\n";
+        assert_eq!(parse_default_size(line), Some(2048));
+        assert!(Meminfo::from_read(line.as_bytes()).is_err());
     }
 
     #[test]

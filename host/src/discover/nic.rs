@@ -17,7 +17,6 @@ use crate::discover::netdev::NetDevice;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::{PciFunction, PciFunctions, PciId};
 use crate::discover::probe::Probe;
-use crate::discover::tcpdirect;
 
 const AUXILIARY_DEVICES: &str = "/sys/bus/auxiliary/devices";
 const AF_XDP_REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
@@ -70,6 +69,13 @@ impl Datapath {
             Datapath::Efct => "efct",
             Datapath::AfXdp => "af_xdp",
         }
+    }
+
+    /// Whether TCPDirect works on it. Seen with Onload of July 2026 on igb: every TCPDirect program
+    /// dies of signal 11 on an interface by AF_XDP, in a container and on the host.
+    #[must_use]
+    pub fn has_tcpdirect(self) -> bool {
+        self != Datapath::AfXdp
     }
 }
 
@@ -134,7 +140,7 @@ impl Users<'_> {
     /// The datapath, where Onload or TCPDirect can use it.
     fn check(self, datapath: Datapath) -> Result<Datapath, String> {
         match self.onload {
-            Some(reason) if !(self.tcpdirect && tcpdirect::works_on(datapath)) => {
+            Some(reason) if !(self.tcpdirect && datapath.has_tcpdirect()) => {
                 Err(format!("Onload is not offered: {reason}"))
             }
             _ => Ok(datapath),

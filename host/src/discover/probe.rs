@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use onload_core::text::Chain;
+
 use crate::host::{DeviceNode, EntryKind, Host, HostError};
 
 /// Where the kernel and udev put device nodes.
@@ -59,7 +61,7 @@ impl<'h> Probe<'h> {
     /// The value, or none and a warning.
     pub fn or_warn<T>(&self, result: Result<Option<T>, HostError>) -> Option<T> {
         result.unwrap_or_else(|error| {
-            self.warn(error.to_string());
+            self.warn(Chain(&error).to_string());
             None
         })
     }

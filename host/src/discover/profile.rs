@@ -8,6 +8,7 @@ use std::path::Path;
 
 use onload_core::class::Class;
 
+use crate::discover::names;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::probe::Probe;
 
@@ -58,7 +59,7 @@ fn read_profile(
     files: &[String],
     name: &str,
 ) -> Result<Profile, String> {
-    if let Some(problem) = super::names::problem_with(name) {
+    if let Some(problem) = names::problem_with(name) {
         return Err(problem);
     }
     let mut settings = BTreeMap::new();

@@ -6,7 +6,7 @@ use onload_core::class::Class;
 use onload_core::config::Cdi;
 use serde::{Serialize, Serializer};
 
-use crate::discover::nic::{Datapath, Nic};
+use crate::discover::nic::Nic;
 use crate::discover::node::Node;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::onload::{DriverNodes, is_shared_object, tool_dir};
@@ -114,24 +114,18 @@ fn find_nodes(
 
 /// The interfaces that TCPDirect works on.
 pub fn interfaces(nics: &[Nic]) -> impl Iterator<Item = &Nic> {
-    nics.iter().filter(|nic| works_on(nic.datapath))
+    nics.iter().filter(|nic| nic.datapath.has_tcpdirect())
 }
 
 /// The interfaces that TCPDirect does not work on, with the reason.
 pub fn without(nics: &[Nic]) -> impl Iterator<Item = NotOffered> {
-    let others = nics.iter().filter(|nic| !works_on(nic.datapath));
+    let others = nics.iter().filter(|nic| !nic.datapath.has_tcpdirect());
     others.map(|nic| NotOffered::new(Class::Zf, nic.name.as_str(), NO_AF_XDP))
 }
 
 /// Whether TCPDirect has an interface to work on, or none was found that says otherwise.
 pub fn has_place(nics: &[Nic]) -> bool {
     nics.is_empty() || interfaces(nics).next().is_some()
-}
-
-/// Seen with Onload of July 2026 on igb: every TCPDirect program dies of signal 11 on an interface
-/// by AF_XDP, in a container and on the host.
-pub fn works_on(datapath: Datapath) -> bool {
-    datapath != Datapath::AfXdp
 }
 
 fn read_tools(

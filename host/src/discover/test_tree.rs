@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use onload_core::config::Discover;
 
+use crate::discover::netdev;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
-use crate::discover::{Probe, netdev};
+use crate::discover::probe::Probe;
 use crate::host::Host;
 
 /// A host that is being built; paths are absolute paths of that host.

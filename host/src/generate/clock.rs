@@ -5,7 +5,7 @@ use onload_core::class::Class;
 use onload_core::expect::Expected;
 
 use super::edits::{READ, READ_WRITE, Writer, nodes_only};
-use super::{Entry, Offer};
+use super::offer::{Entry, Offer};
 use crate::discover::clock::Clock;
 
 pub(super) fn offer(class: Class, clocks: &[Clock], writer: &Writer<'_>) -> Offer {

@@ -7,7 +7,7 @@ use onload_core::config::Cdi;
 use onload_core::expect::{Expect, Expected, Numbers};
 use onload_core::hook_arguments::HookArguments;
 
-use super::Surroundings;
+use super::surroundings::Surroundings;
 use crate::discover::node::Node;
 use crate::discover::program::{Installation, Tool};
 

@@ -3,7 +3,7 @@
 use onload_cdi::{ContainerEdits, Mount};
 
 use super::edits::{Writer, text};
-use super::{Entry, Offer};
+use super::offer::{Entry, Offer};
 use crate::discover::hugepages::Hugepages;
 use crate::discover::inventory::Inventory;
 

@@ -3,9 +3,11 @@
 mod clock;
 mod edits;
 mod hugepages;
+mod offer;
 mod onload;
 mod profile;
 mod rdma;
+mod surroundings;
 mod variable;
 mod vfio;
 mod zf;
@@ -18,25 +20,14 @@ use onload_cdi::{
 };
 use onload_core::class::Class;
 use onload_core::config::{Cdi, Preload};
+use onload_core::onload::PRELOAD_FILE;
 
 use crate::discover::inventory::Inventory;
 use edits::Writer;
+use offer::Offer;
 use variable::Variables;
 
-pub use onload_core::onload::PRELOAD_FILE;
-/// The directory of the socket of Onload's controller of shared queues.
-pub const ONLOAD_SOCKET_DIR: &str = "/run/onload";
-
-/// What of the host matters beside its devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Surroundings {
-    /// The hook's binary is where the configuration says.
-    pub hook: bool,
-    /// [`PRELOAD_FILE`] is there.
-    pub preload_file: bool,
-    /// [`ONLOAD_SOCKET_DIR`] is there.
-    pub onload_socket: bool,
-}
+pub use surroundings::{ONLOAD_SOCKET_DIR, Surroundings};
 
 /// The specifications of a host by class; a class without devices has none.
 pub type Specs = BTreeMap<Class, Spec>;
@@ -48,7 +39,7 @@ pub enum GenerateError {
     #[error("writing CDI specifications with preload = \"file\": {} is missing; install the package that brings it, or set preload = \"env\"", .0.display())]
     NoPreloadFile(PathBuf),
     /// A device's name is not one.
-    #[error("naming CDI devices: {0}")]
+    #[error("naming CDI devices")]
     Name(#[from] NameError),
     /// What came out is not valid: a fault of this program.
     #[error("writing the CDI specification of {kind}: {}", .problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
@@ -58,20 +49,6 @@ pub enum GenerateError {
         /// What is wrong with it.
         problems: Vec<Problem>,
     },
-}
-
-/// A device with its edits, before it is given its variable.
-type Entry = (String, ContainerEdits);
-
-/// The devices of one class.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Offer {
-    /// What all of them share.
-    common: ContainerEdits,
-    /// Each by its name; `loopback` is among them where the class has it.
-    devices: Vec<Entry>,
-    /// Edits of the device `all` beyond the variables of its members; none where there is no such.
-    all: Option<ContainerEdits>,
 }
 
 /// Writes the specifications of everything that is offered.

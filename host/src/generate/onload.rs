@@ -5,10 +5,11 @@ use std::path::Path;
 use onload_cdi::{ContainerEdits, Mount};
 use onload_core::class::Class;
 use onload_core::config::Preload;
-use onload_core::onload::LIBRARY;
+use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 
 use super::edits::{READ_WRITE, Writer, nodes_only, read_only, text};
-use super::{ONLOAD_SOCKET_DIR, Offer, PRELOAD_FILE};
+use super::offer::Offer;
+use super::surroundings::ONLOAD_SOCKET_DIR;
 use crate::discover::inventory::Inventory;
 use crate::discover::node::Node;
 use crate::discover::onload::Onload;

@@ -2,7 +2,7 @@
 
 use onload_cdi::ContainerEdits;
 
-use super::{Entry, Offer};
+use super::offer::{Entry, Offer};
 use crate::discover::inventory::Inventory;
 use crate::discover::profile::Profile;
 

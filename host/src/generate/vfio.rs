@@ -4,7 +4,7 @@ use onload_cdi::{ContainerEdits, DeviceNode};
 use onload_core::expect::{Expect, Expected};
 
 use super::edits::{READ_WRITE, Writer, nodes_only};
-use super::{Entry, Offer};
+use super::offer::{Entry, Offer};
 use crate::discover::inventory::Inventory;
 use crate::discover::vfio::VfioDevice;
 

@@ -3,7 +3,8 @@
 use onload_cdi::ContainerEdits;
 
 use super::edits::Writer;
-use super::{Offer, onload};
+use super::offer::Offer;
+use super::onload;
 use crate::discover::inventory::Inventory;
 use crate::discover::tcpdirect;
 

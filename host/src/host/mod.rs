@@ -54,7 +54,7 @@ pub struct Listing {
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// The root directory cannot be opened.
-    #[error("opening host root {}: {source}", .path.display())]
+    #[error("opening host root {}", .path.display())]
     OpenRoot {
         /// The root directory.
         path: PathBuf,
@@ -62,7 +62,7 @@ pub enum HostError {
         source: Errno,
     },
     /// A file, directory or link cannot be read.
-    #[error("reading {}: {source}", .path.display())]
+    #[error("reading {}", .path.display())]
     Read {
         /// Where it is.
         path: PathBuf,
@@ -70,7 +70,7 @@ pub enum HostError {
         source: std::io::Error,
     },
     /// A directory cannot be made.
-    #[error("making directory {}: {source}", .path.display())]
+    #[error("making directory {}", .path.display())]
     MakeDirectory {
         /// Where it should be.
         path: PathBuf,
@@ -604,6 +604,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
+    use onload_core::text::Chain;
+
     use super::*;
 
     fn tree() -> (tempfile::TempDir, PathBuf) {
@@ -727,7 +729,7 @@ mod tests {
             host.link(Path::new("/dangling")).unwrap(),
             Some(PathBuf::from("nowhere"))
         );
-        let error = host.attribute(Path::new("/loop")).unwrap_err().to_string();
+        let error = Chain(&host.attribute(Path::new("/loop")).unwrap_err()).to_string();
         assert!(error.contains("/root/loop: Too many levels"), "{error}");
     }
 
@@ -838,18 +840,19 @@ mod tests {
             .create_directory(Path::new("/sys/class/net/eth0/speed/cdi"))
             .unwrap_err();
         assert!(
-            error.to_string().contains("eth0/speed: Not a directory"),
+            Chain(&error)
+                .to_string()
+                .contains("eth0/speed: Not a directory"),
             "{error}"
         );
     }
 
     #[test]
-    fn a_root_that_is_not_there_is_refused() {
-        let error = Host::open(Path::new("/nonexistent/root"))
-            .unwrap_err()
-            .to_string();
+    fn a_root_that_is_not_there_is_refused_and_the_cause_is_told_by_the_chain_alone() {
+        let error = Host::open(Path::new("/nonexistent/root")).unwrap_err();
+        assert_eq!(error.to_string(), "opening host root /nonexistent/root");
         assert_eq!(
-            error,
+            Chain(&error).to_string(),
             "opening host root /nonexistent/root: No such file or directory (os error 2)"
         );
     }

@@ -1,7 +1,7 @@
 //! An open output directory: locking it, reading what is there, and carrying out a plan.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use onload_core::class::Class;
 use onload_core::fs::atomic::{self, WriteError};
 use onload_core::fs::lock::{COMMAND_PATIENCE, Kind, Lock, LockError};
+use onload_core::text::Chain;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -35,7 +36,7 @@ pub struct SpecDir {
 #[derive(Debug, thiserror::Error)]
 pub enum SpecDirError {
     /// It cannot be locked, or somebody else holds it.
-    #[error("locking the directory of CDI specifications {}: {source}", .path.display())]
+    #[error("locking the directory of CDI specifications {}", .path.display())]
     Lock {
         /// The directory.
         path: PathBuf,
@@ -43,7 +44,7 @@ pub enum SpecDirError {
         source: LockError,
     },
     /// It cannot be opened, made or listed.
-    #[error("{action} the directory of CDI specifications {}: {source}", .path.display())]
+    #[error("{action} the directory of CDI specifications {}", .path.display())]
     Directory {
         /// What was being done.
         action: &'static str,
@@ -53,7 +54,7 @@ pub enum SpecDirError {
         source: Errno,
     },
     /// A file in it cannot be read.
-    #[error("reading {}: {source}", .path.display())]
+    #[error("reading {}", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -61,12 +62,16 @@ pub enum SpecDirError {
         source: std::io::Error,
     },
     /// A file in it cannot be written or removed; the old one is still whole.
-    #[error("in {}: {source}", .path.display())]
+    #[error("in {}: {action} {}", .path.display(), .name.display())]
     Write {
         /// The directory.
         path: PathBuf,
-        /// The file and the reason.
-        source: WriteError,
+        /// What was being done.
+        action: &'static str,
+        /// The file.
+        name: OsString,
+        /// What the system says.
+        source: std::io::Error,
     },
 }
 
@@ -148,8 +153,9 @@ impl SpecDir {
         let path = self.path.join(MANIFEST_NAME);
         Ok(Manifest::parse(&content).map(Some).map_err(|error| {
             format!(
-                "reading {}: {error}; files there count as somebody else's",
-                path.display()
+                "reading {}: {}; files there count as somebody else's",
+                path.display(),
+                Chain(&error)
             )
         }))
     }
@@ -207,13 +213,13 @@ impl SpecDir {
 
     fn write(&self, name: &str, content: &[u8]) -> Result<(), SpecDirError> {
         atomic::write_atomic(&self.directory, OsStr::new(name), content, FILE_MODE)
-            .map_err(|source| self.write_error(source))
+            .map_err(|failed| self.write_error(failed))
     }
 
     fn remove(&self, name: &str) -> Result<(), SpecDirError> {
         atomic::remove(&self.directory, OsStr::new(name))
             .and_then(|_| atomic::sync(&self.directory))
-            .map_err(|source| self.write_error(source))
+            .map_err(|failed| self.write_error(failed))
     }
 
     /// Temporary files of a run that was killed; the lock says that no other run has any.
@@ -224,7 +230,7 @@ impl SpecDir {
             let entry = entry.map_err(|source| self.error("listing", source))?;
             let name = OsStr::new(entry.file_name().to_str().unwrap_or_default());
             if atomic::is_temporary_name(name) {
-                atomic::remove(&self.directory, name).map_err(|source| self.write_error(source))?;
+                atomic::remove(&self.directory, name).map_err(|failed| self.write_error(failed))?;
             }
         }
         Ok(())
@@ -245,10 +251,12 @@ impl SpecDir {
         }
     }
 
-    fn write_error(&self, source: WriteError) -> SpecDirError {
+    fn write_error(&self, failed: WriteError) -> SpecDirError {
         SpecDirError::Write {
             path: self.path.clone(),
-            source,
+            action: failed.action,
+            name: failed.name,
+            source: failed.source,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use onload_cdi::{ContainerEdits, Hook, Spec, from_json, from_yaml};
 use onload_core::expect::{Expect, Numbers};
 
-use super::Format;
+use super::manifest::Format;
 
 /// A node whose number has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]

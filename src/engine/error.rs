@@ -1,0 +1,71 @@
+//! Why an engine's file is not changed.
+
+use std::path::PathBuf;
+
+use super::json::JsonError;
+use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
+
+/// Why a file is left as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The JSON is not understood.
+    #[error(transparent)]
+    Json(#[from] JsonError),
+    /// The TOML is not understood.
+    #[error("{0}")]
+    Toml(String),
+    /// An edit would change more than it should.
+    #[error("its line ends or marks would not stay as they are; use plain line feeds in it")]
+    NotKept,
+    /// A setting has another form than the engine gives it.
+    #[error("{key} is no {expected}; mend it, or write it as a section of its own")]
+    Form {
+        /// The setting.
+        key: String,
+        /// What is expected.
+        expected: &'static str,
+    },
+    /// A key differs from one that we set in nothing but case.
+    #[error("it has a key {0:?}, which the engine does not know in that spelling; mend it")]
+    Spelling(String),
+    /// Our name is in use.
+    #[error(
+        "a runtime {RUNTIME_NAME} is registered already, and not as {RUNTIME_PATH} but as {found}; rename or remove it"
+    )]
+    Taken {
+        /// What it is.
+        found: String,
+    },
+    /// containerd's CRI plugin is off, as in the file that Docker packages.
+    #[error(
+        "disabled_plugins turns the CRI plugin off, so no runtime of it can be used; take {0:?} out of it if Kubernetes is to use this containerd"
+    )]
+    Disabled(String),
+    /// The file is of containerd's first format.
+    #[error(
+        "it is of format version 1, whose sections have other names; write it in version 2 (containerd 2 prints it with \"containerd config migrate\")"
+    )]
+    OldFormat,
+    /// The file is of a format that we do not know.
+    #[error("it is of format version {0}, which is not known here")]
+    NewFormat(i64),
+    /// Another file decides over the same settings.
+    #[error("{} decides over the same settings, and one of the two would replace the other; {advice}", .path.display())]
+    Decided {
+        /// The other file.
+        path: PathBuf,
+        /// What to do there.
+        advice: String,
+    },
+    /// Another file is not understood.
+    #[error("{} beside it", .path.display())]
+    Other {
+        /// The other file.
+        path: PathBuf,
+        /// Why.
+        source: Box<EngineError>,
+    },
+    /// A drop-in of ours was changed so that our part cannot be told from the rest.
+    #[error("somebody changed it so that our part cannot be told from the rest; edit it by hand")]
+    Changed,
+}

@@ -1,0 +1,92 @@
+//! What is read of an engine's files, and what is to be done with them.
+
+use std::path::PathBuf;
+
+/// Files that are read beside the engine's own, since what they say decides too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// One file.
+    File(PathBuf),
+    /// The files of a directory whose names match a pattern with `*`, sorted.
+    Directory(PathBuf, String),
+}
+
+/// A file beside the engine's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Other {
+    /// Its path on the host.
+    pub path: PathBuf,
+    /// What stands in it.
+    pub text: String,
+}
+
+/// What was read.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    /// The engine's file; none where there is none.
+    pub now: Option<String>,
+    /// Its backup: what it was before we changed it, `NO_FILE` where there was none; none where we
+    /// did not change it, or for drop-ins.
+    pub before: Option<String>,
+    /// The files beside it, in the order in which the engine reads them.
+    pub others: Vec<Other>,
+}
+
+/// What is to be done with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing.
+    Keep,
+    /// It gets this content.
+    Write(String),
+    /// It goes.
+    Remove,
+}
+
+/// What is to be done, all in all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// With the engine's file.
+    pub file: Action,
+    /// With its backup.
+    pub backup: Action,
+    /// What people should look at.
+    pub warnings: Vec<String>,
+}
+
+/// What a removal leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Nothing of ours.
+    Nothing,
+    /// The entry of our runtime, for the containers that have recorded it.
+    Runtime,
+}
+
+/// What a file was before us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Before<'a> {
+    /// Nobody knows: what is not ours for certain is left.
+    Unknown,
+    /// It was not there: what we set is ours.
+    Absent,
+    /// It was this.
+    Text(&'a str),
+}
+
+impl<'a> Before<'a> {
+    pub(super) fn text(self) -> Option<&'a str> {
+        match self {
+            Before::Unknown | Before::Absent => None,
+            Before::Text(text) => Some(text),
+        }
+    }
+}
+
+/// A file as it should be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// Its content; none where no file is needed.
+    pub(super) text: Option<String>,
+    pub(super) warnings: Vec<String>,
+}

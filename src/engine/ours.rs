@@ -1,0 +1,25 @@
+//! What every engine is told of us.
+
+/// The name under which engines know `onload-container-runtime`.
+pub const RUNTIME_NAME: &str = "onload";
+/// Where the package installs it.
+pub const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
+/// The annotations that an engine hands on from a pod to its containers, as a pattern of Go's
+/// `path.Match`, whose `*` stops at a slash: no annotation of ours has a second one.
+pub(super) const POD_ANNOTATIONS: &str = "onload.dev/*";
+/// Where specifications are written at boot; an engine that looks elsewhere does not see them.
+pub(super) const SPEC_DIRS: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
+
+/// Says that an engine looks for specifications elsewhere.
+pub(super) fn warn_of_spec_dirs<'a>(
+    key: &str,
+    mut dirs: impl Iterator<Item = &'a str>,
+    warnings: &mut Vec<String>,
+) {
+    if !dirs.any(|dir| SPEC_DIRS.contains(&dir.trim_end_matches('/'))) {
+        let [ours, _] = SPEC_DIRS;
+        warnings.push(format!(
+            "{key} does not name {ours}, where specifications are written; add it there"
+        ));
+    }
+}
