@@ -36,10 +36,10 @@ pub enum HookArgumentsError {
     #[error("--memlock is given twice")]
     Twice,
     /// Not a limit.
-    #[error("--memlock: {0}")]
+    #[error("--memlock")]
     Memlock(#[from] NotMemlock),
     /// Not an expectation.
-    #[error("--expect: {0}")]
+    #[error("--expect")]
     Expect(#[from] ExpectError),
 }
 
@@ -98,13 +98,14 @@ fn value<'a>(arg: Option<&'a OsString>, of: &'static str) -> Result<&'a str, Hoo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::Chain;
 
     fn args(words: &[&str]) -> Vec<OsString> {
         words.iter().map(OsString::from).collect()
     }
 
     fn refusal(words: &[&str]) -> String {
-        HookArguments::parse(&args(words)).unwrap_err().to_string()
+        Chain(&HookArguments::parse(&args(words)).unwrap_err()).to_string()
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl RunDir {
         let locks = open_private(self, LOCKS).map_err(|error| LockError::File {
             action: "opening the directory of",
             path: path.join(CONTAINERS),
-            error,
+            source: error,
         })?;
         Ok((locks, path))
     }

@@ -11,6 +11,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use onload_core::fs::atomic::{TempFile, is_temporary_name, remove, sync, write_atomic};
+use onload_core::text::Chain;
 
 fn entries(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(dir)
@@ -97,7 +98,7 @@ fn a_write_that_fails_leaves_the_old_file_whole_and_nothing_beside_it() {
     let error =
         write_atomic(&descriptor, OsStr::new("dir"), b"new", 0o644).expect_err("a directory");
     assert!(
-        error
+        Chain(&error)
             .to_string()
             .starts_with("renaming a temporary file to dir: "),
         "{error}"
@@ -153,7 +154,7 @@ fn names_that_leave_the_directory_are_refused() {
     for name in ["", ".", "..", "a/b", "/etc/x", "../x"] {
         let error = write_atomic(&descriptor, OsStr::new(name), b"new", 0o644).expect_err(name);
         assert!(
-            error.to_string().contains("not a plain file name"),
+            Chain(&error).to_string().contains("not a plain file name"),
             "{error}"
         );
     }
@@ -167,7 +168,7 @@ fn a_directory_that_is_gone_is_an_error_with_the_name_of_the_file() {
     let error =
         write_atomic(&descriptor, OsStr::new("a.json"), b"new", 0o644).expect_err("no directory");
     assert!(
-        error
+        Chain(&error)
             .to_string()
             .starts_with("creating a temporary file for a.json: "),
         "{error}"

@@ -17,7 +17,7 @@ use onload_core::config::{Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::policy::{HostRoot, MEMLOCK, ONLOAD};
 use onload_core::request::Request;
-use onload_core::text::{Chain, Quoted};
+use onload_core::text::Quoted;
 
 use crate::config_json::scan::{self, Scanned};
 use crate::decision::asking::Asking;
@@ -44,24 +44,24 @@ pub enum FilterError {
     #[error(transparent)]
     Root(#[from] RootError),
     /// A mount target would be created on the host.
-    #[error("annotation {key}: {error}")]
+    #[error("annotation {key}")]
     Overmount {
         /// The annotations, quoted.
         key: String,
         /// Where.
-        error: OvermountError,
+        source: OvermountError,
     },
     /// The preload is not possible.
-    #[error("annotation {key}: {}", Chain(.error))]
+    #[error("annotation {key}")]
     Preload {
         /// The annotation, quoted.
         key: String,
         /// Why.
-        error: PreloadError,
+        source: PreloadError,
     },
     /// The edits cannot be applied.
-    #[error("applying the specifications: {}", Chain(.0))]
-    Inject(InjectError),
+    #[error("applying the specifications")]
+    Inject(#[from] InjectError),
     /// Something that only root can give.
     #[error(
         "annotation {key}: a hugetlbfs cannot be mounted in a user namespace of one's own; run the container as root, or use anonymous huge pages"
@@ -70,12 +70,6 @@ pub enum FilterError {
         /// The annotation, quoted.
         key: String,
     },
-}
-
-impl From<InjectError> for FilterError {
-    fn from(error: InjectError) -> Self {
-        FilterError::Inject(error)
-    }
 }
 
 impl From<ConfigError> for FilterError {
@@ -253,7 +247,7 @@ impl Filter<'_> {
         let applied = preload::apply(edits, config, choice, &now, self.host);
         let applied = applied.map_err(|error| FilterError::Preload {
             key: self.key(&[Class::Nic]),
-            error,
+            source: error,
         })?;
         self.outcome.warnings.extend(applied.warnings);
         self.outcome.reasons.extend(applied.reasons);
@@ -301,7 +295,7 @@ impl Filter<'_> {
         }
         let failed = |error: OvermountError| FilterError::Overmount {
             key: keys.to_owned(),
-            error,
+            source: error,
         };
         let read = |mount: &MountEntry| {
             Overmount::new(&mount.destination(), &mount.type_(), &mount.options())

@@ -14,6 +14,7 @@ use onload_core::class::Class;
 use onload_core::config::{HookConfig, Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::elf::Summary;
+use onload_core::text::Chain;
 use onload_hooks::filter::{Container, FilterError, Outcome, apply};
 use onload_hooks::host::specs::{Specs, SpecsError};
 use onload_hooks::host::sysfs::Sysfs;
@@ -153,7 +154,7 @@ impl FakeHost {
     }
 
     fn refusal(&self, config: &Value) -> String {
-        self.apply(config).unwrap_err().to_string()
+        Chain(&self.apply(config).unwrap_err()).to_string()
     }
 }
 
@@ -203,7 +204,7 @@ impl Host for FakeHost {
         let error = io::ErrorKind::NotFound.into();
         Err(HostError::Trust(onload_core::fs::trust::TrustError::Open {
             path,
-            error,
+            source: error,
         }))
     }
 
@@ -1044,7 +1045,7 @@ fn whoever_does_not_see_later_processes_refuses_the_capability_to_change_the_use
         sees_exec: false,
     };
     let json = serde_json::to_vec(&config).unwrap();
-    let message = apply(&json, container, &host).unwrap_err().to_string();
+    let message = Chain(&apply(&json, container, &host).unwrap_err()).to_string();
     assert!(message.contains("drop CAP_SETUID"), "{message}");
 }
 

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 /// Why a file could not be replaced; the old one is then whole, and the temporary one gone.
 #[derive(Debug, Error)]
-#[error("{action} {}: {source}", .name.display())]
+#[error("{action} {}", .name.display())]
 pub struct WriteError {
     /// What was being done.
     pub action: &'static str,

@@ -49,14 +49,14 @@ pub enum Kind {
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// The file cannot be used.
-    #[error("{action} the lock {path:?}: {error}")]
+    #[error("{action} the lock {path:?}")]
     File {
         /// What was done.
         action: &'static str,
         /// The file.
         path: PathBuf,
         /// Why.
-        error: Errno,
+        source: Errno,
     },
     /// It is something else.
     #[error("the lock {0:?} is no regular file of one name; remove it")]
@@ -176,7 +176,7 @@ fn open(dir: impl AsFd, path: &Path, name: &str) -> Result<OwnedFd, LockError> {
         move |error| LockError::File {
             action,
             path: path.to_owned(),
-            error,
+            source: error,
         }
     };
     let flags = OFlags::RDWR
@@ -224,7 +224,7 @@ fn lock_open(
                 return Err(LockError::File {
                     action: "taking",
                     path: path.to_owned(),
-                    error,
+                    source: error,
                 });
             }
         }
@@ -242,7 +242,7 @@ fn is_named(dir: impl AsFd, path: &Path, name: &str, file: &OwnedFd) -> Result<b
         found => found.map_err(|error| LockError::File {
             action: "looking at",
             path: path.to_owned(),
-            error,
+            source: error,
         }),
     }
 }

@@ -21,12 +21,12 @@ use super::open::{MAX_LINKS, components};
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     /// The system refused a step.
-    #[error("opening {path:?}: {error}")]
+    #[error("opening {path:?}")]
     Open {
         /// The step.
         path: PathBuf,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
     /// Somebody else owns a step.
     #[error(
@@ -69,12 +69,12 @@ pub enum TrustError {
         limit: u64,
     },
     /// Reading failed.
-    #[error("reading {path:?}: {error}")]
+    #[error("reading {path:?}")]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
 }
 
@@ -82,7 +82,7 @@ impl TrustError {
     /// Whether the file, or a directory above it, is simply not there.
     #[must_use]
     pub fn is_absent(&self) -> bool {
-        matches!(self, TrustError::Open { error, .. } if error.kind() == io::ErrorKind::NotFound)
+        matches!(self, TrustError::Open { source: error, .. } if error.kind() == io::ErrorKind::NotFound)
     }
 }
 
@@ -155,7 +155,7 @@ impl TrustedFile {
             Ok(_) => Ok(bytes),
             Err(error) => Err(TrustError::Read {
                 path: self.path,
-                error,
+                source: error,
             }),
         }
     }
@@ -343,7 +343,7 @@ impl TrustedDir<'_> {
     ) -> Result<Vec<OsString>, TrustError> {
         let failed = |error: io::Error| TrustError::Read {
             path: self.path.clone(),
-            error,
+            source: error,
         };
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd).map_err(|error| failed(error.into()))? {
@@ -409,7 +409,7 @@ fn stat_of(fd: impl AsFd, path: &Path) -> Result<Stat, TrustError> {
 fn open_error(path: PathBuf, error: Errno) -> TrustError {
     TrustError::Open {
         path,
-        error: error.into(),
+        source: error.into(),
     }
 }
 
@@ -625,8 +625,7 @@ mod tests {
         let json = |name: &[u8]| name.ends_with(b".json");
         assert_eq!(dir.names(json, 2).unwrap(), ["a.json", "b.json"]);
         assert!(
-            dir.names(json, 1)
-                .unwrap_err()
+            crate::text::Chain(&dir.names(json, 1).unwrap_err())
                 .to_string()
                 .contains("more than 1")
         );

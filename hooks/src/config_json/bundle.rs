@@ -19,12 +19,12 @@ use crate::config_json::scan::{self, Scanned};
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// It cannot be opened or read.
-    #[error("reading {path:?}: {error}")]
+    #[error("reading {path:?}")]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
     /// It is something else than a file.
     #[error("{path:?} is not a regular file")]
@@ -43,22 +43,22 @@ pub enum BundleError {
         problem: String,
     },
     /// It could not be replaced.
-    #[error("replacing {path:?}: {error}")]
+    #[error("replacing {path:?}")]
     Write {
         /// The file.
         path: PathBuf,
         /// Why.
-        error: WriteError,
+        source: WriteError,
     },
     /// Its owner or label could not be given to the new one.
-    #[error("giving the new {path:?} the {what} of the old one: {error}")]
+    #[error("giving the new {path:?} the {what} of the old one")]
     Copy {
         /// The file.
         path: PathBuf,
         /// What was to be copied.
         what: &'static str,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
 }
 
@@ -87,7 +87,7 @@ impl ConfigFile {
         let path = bundle.join(config.unwrap_or(Path::new("config.json")));
         let failed = |error: Errno| BundleError::Read {
             path: path.clone(),
-            error: error.into(),
+            source: error.into(),
         };
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(failed(Errno::INVAL));
@@ -125,7 +125,7 @@ impl ConfigFile {
         let size = usize::try_from(self.stat.st_size).unwrap_or_default();
         scan::read(&self.file, size, &mut |_, _| Ok(())).map_err(|error| BundleError::Read {
             path: self.path.clone(),
-            error,
+            source: error,
         })
     }
 
@@ -137,7 +137,7 @@ impl ConfigFile {
         self.check_own()?;
         let failed = |error: WriteError| BundleError::Write {
             path: self.path.clone(),
-            error,
+            source: error,
         };
         let mode = self.stat.st_mode & 0o7777;
         let mut temporary = TempFile::create(std::os::fd::AsFd::as_fd(&self.dir), &self.name, mode)
@@ -146,7 +146,7 @@ impl ConfigFile {
             BundleError::Copy {
                 path: self.path.clone(),
                 what: failed.what,
-                error: failed.error.into(),
+                source: failed.error.into(),
             }
         })?;
         temporary.file().write_all(bytes).map_err(|source| {

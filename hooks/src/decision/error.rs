@@ -3,7 +3,6 @@
 use onload_cdi::oci::ConfigError;
 use onload_core::policy::PolicyError;
 use onload_core::request::RequestError;
-use onload_core::text::Chain;
 
 use super::nodes::NodeError;
 use crate::config_json::scan;
@@ -14,8 +13,8 @@ use crate::host::specs::SpecsError;
 #[derive(Debug, thiserror::Error)]
 pub enum DecisionError {
     /// config.json cannot be read or changed.
-    #[error("config.json: {}", Chain(.0))]
-    Config(ConfigError),
+    #[error("config.json")]
+    Config(#[from] ConfigError),
     /// config.json asks, and is larger than any real one.
     #[error(
         "config.json has annotations of onload.dev and is larger than {} bytes",
@@ -37,10 +36,4 @@ pub enum DecisionError {
     /// A device node is not what it should be.
     #[error(transparent)]
     Node(#[from] NodeError),
-}
-
-impl From<ConfigError> for DecisionError {
-    fn from(error: ConfigError) -> Self {
-        DecisionError::Config(error)
-    }
 }

@@ -9,7 +9,7 @@ use onload_cdi::DeviceNode;
 use onload_cdi::oci::{Node, NodeInfo, NodeKind};
 use onload_core::class::Class;
 use onload_core::expect::{Expect, Expected};
-use onload_core::text::Quoted;
+use onload_core::text::{Chain, Quoted};
 
 use crate::host::specs::{Entry, Specs, expectations};
 use crate::host::sysfs::{Numbers, Sysfs, SysfsError, rdma_class};
@@ -52,7 +52,7 @@ pub enum NodeError {
         written: String,
     },
     /// It belongs to another device, or to nobody.
-    #[error("annotation {key}: {error}{}", remedy(.error))]
+    #[error("annotation {key}: {}{}", Chain(.error), remedy(.error))]
     Other {
         /// The annotation's key, quoted.
         key: String,

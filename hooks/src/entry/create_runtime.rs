@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::expect::{Expect, Numbers};
 use onload_core::hook_arguments::HookArguments;
+use onload_core::text::Chain;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::config_json::devices::{Listed, Place};
@@ -26,12 +27,12 @@ const HELD_BYTES: u64 = 256 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum CreateRuntimeError {
     /// The configuration could not be read.
-    #[error("reading {path:?}: {error}")]
+    #[error("reading {path:?}")]
     Config {
         /// Its path.
         path: PathBuf,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
     /// The node is neither among the container's devices nor mounted.
     #[error(
@@ -42,21 +43,27 @@ pub enum CreateRuntimeError {
     #[error("{0}: linux.devices of config.json does not say a character device with numbers")]
     NotCharacter(String),
     /// What is mounted in the node's place cannot be looked at, or is no character device.
-    #[error("{expect}: {source_path:?}, which is mounted there: {error}")]
+    #[error("{expect}: {source_path:?}, which is mounted there")]
     Mounted {
         /// The expectation.
         expect: String,
         /// The mount's source.
         source_path: PathBuf,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
     /// The node is somebody else's.
-    #[error("{}{}", .0, remedy(.0))]
-    Sysfs(#[from] SysfsError),
+    #[error("{}{}", Chain(.0), remedy(.0))]
+    Sysfs(SysfsError),
     /// The limit could not be raised.
     #[error(transparent)]
     Limit(#[from] LimitError),
+}
+
+impl From<SysfsError> for CreateRuntimeError {
+    fn from(error: SysfsError) -> Self {
+        CreateRuntimeError::Sysfs(error)
+    }
 }
 
 /// What to do about a node that is not what was expected.
@@ -102,7 +109,7 @@ pub fn run(
 fn read_config(path: &Path, expect: &[Expect]) -> Result<Listed, CreateRuntimeError> {
     let failed = |error: io::Error| CreateRuntimeError::Config {
         path: path.to_owned(),
-        error,
+        source: error,
     };
     // A FIFO in the place of the file must not hold the hook.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -157,7 +164,7 @@ fn mounted(expect: &Expect, source: &Path) -> Result<Numbers, CreateRuntimeError
     let failed = |error: io::Error| CreateRuntimeError::Mounted {
         expect: expect.to_string(),
         source_path: source.to_owned(),
-        error,
+        source: error,
     };
     let stat = rustix::fs::stat(source).map_err(|error| failed(error.into()))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice {
@@ -188,7 +195,7 @@ mod tests {
         let expect = ["/dev/infiniband/uverbs0=rdma:rxe0#231:192".parse().unwrap()];
         let listed = Listed::read(json.as_bytes(), &expect).unwrap();
         check(&expect, &listed, Path::new("/b"), &Sysfs::at(tree.path()))
-            .map_err(|error| error.to_string())
+            .map_err(|error| Chain(&error).to_string())
     }
 
     #[test]
@@ -267,7 +274,7 @@ mod tests {
         );
         let listed = Listed::read(json.as_bytes(), &expect).unwrap();
         check(&expect, &listed, Path::new("/dev"), &Sysfs::at(tree.path()))
-            .map_err(|error| error.to_string())
+            .map_err(|error| Chain(&error).to_string())
     }
 
     #[test]

@@ -38,12 +38,12 @@ pub enum EntryError {
     #[error("reading the process of `exec`: {0}")]
     Process(String),
     /// Standard input or output.
-    #[error("{action}: {error}")]
+    #[error("{action}")]
     Stream {
         /// What was done.
         action: &'static str,
         /// Why it failed.
-        error: io::Error,
+        source: io::Error,
     },
     /// A file for the container could not be written on the host.
     #[error(transparent)]
@@ -152,7 +152,7 @@ pub fn stream(
 ) -> Result<Streamed, EntryError> {
     let output = |error| EntryError::Stream {
         action: "writing standard output",
-        error,
+        source: error,
     };
     let mut began = false;
     let scanned = scan::read(from, 0, &mut |kept, piece| {
@@ -163,7 +163,7 @@ pub fn stream(
     })
     .map_err(|error| EntryError::Stream {
         action: "copying standard input",
-        error,
+        source: error,
     })?;
     if !scanned.asks {
         if !began {

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use onload_core::text::one_line;
+use onload_core::text::{Chain, one_line};
 
 use super::edit::EntryError;
 use crate::config_json::bundle::{ConfigFile, podman_id};
@@ -35,7 +35,7 @@ pub fn explain(bundle: &Path, host: &dyn Host) -> Result<Explanation, EntryError
     let (outcome, refusal) = match applied {
         Ok(outcome) => (outcome, None),
         Err(FilterError::Decision(DecisionError::Host(error))) => return Err(error.into()),
-        Err(error) => (Outcome::default(), Some(error.to_string())),
+        Err(error) => (Outcome::default(), Some(Chain(&error).to_string())),
     };
     Ok(Explanation {
         after: outcome

@@ -8,7 +8,7 @@ use onload_core::config::CONFIG_PATH;
 use onload_core::container_id::{ContainerId, NotContainerId};
 use onload_core::hook_arguments::{HookArguments, HookArgumentsError};
 use onload_core::run_dir::RUN_DIR;
-use onload_core::text::Quoted;
+use onload_core::text::{Chain, Quoted};
 
 use crate::config_json::bundle::podman_id;
 use crate::config_json::scan;
@@ -92,9 +92,9 @@ enum HookError {
     Live(#[from] LiveError),
     #[error(transparent)]
     Reapply(#[from] ReapplyError),
-    #[error("reading standard input: {0}")]
+    #[error("reading standard input")]
     Input(#[source] io::Error),
-    #[error("writing standard output: {0}")]
+    #[error("writing standard output")]
     Output(#[source] io::Error),
 }
 
@@ -105,7 +105,7 @@ pub fn main() -> i32 {
     let (config, command) = match parse(&args) {
         Ok(parsed) => parsed,
         Err(error) => {
-            tell(Severity::Error, &format!(": {error}"));
+            tell(Severity::Error, &format!(": {}", Chain(&error)));
             return USAGE;
         }
     };
@@ -117,7 +117,10 @@ pub fn main() -> i32 {
                 subject,
                 error,
             } = failure;
-            tell(Severity::Error, &format!(" {stage}: {subject}{error}"));
+            tell(
+                Severity::Error,
+                &format!(" {stage}: {subject}{}", Chain(&error)),
+            );
             FAILURE
         }
     }

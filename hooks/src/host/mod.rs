@@ -44,12 +44,12 @@ pub enum HostError {
     #[error("{0:?} is not UTF-8")]
     NotText(PathBuf),
     /// The configuration is wrong.
-    #[error("{path:?}: {error}")]
+    #[error("{path:?}")]
     Config {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        error: ConfigError,
+        source: ConfigError,
     },
 }
 
@@ -227,7 +227,7 @@ impl Host for ThisHost {
             None => HookConfig::default(),
             Some(text) => HookConfig::parse(&text).map_err(|error| HostError::Config {
                 path: self.config.clone(),
-                error,
+                source: error,
             })?,
         };
         Ok(Settings {

@@ -22,7 +22,7 @@ const MAX_FILES: usize = 256;
 #[derive(Debug, thiserror::Error)]
 pub enum SpecsError {
     /// A directory or file that is not to be believed.
-    #[error("specifications: {0}")]
+    #[error("specifications")]
     Trust(#[from] TrustError),
     /// A name that no specification offers.
     #[error("annotation {key}: there is no {class} {name}; offered: {offered}{problems}")]
@@ -49,12 +49,12 @@ pub enum SpecsError {
         by: String,
     },
     /// A name that cannot be one.
-    #[error("annotation {key}: {error}")]
+    #[error("annotation {key}")]
     Name {
         /// The annotation's key, quoted.
         key: String,
         /// Why.
-        error: NameError,
+        source: NameError,
     },
 }
 
@@ -117,7 +117,7 @@ impl Specs {
             for name in &asked.value {
                 let qualified = qualified(*class, name).map_err(|error| SpecsError::Name {
                     key: Quoted(&asked.key).to_string(),
-                    error,
+                    source: error,
                 })?;
                 let Some(found) = self.registry.device(&qualified) else {
                     return Err(self.unknown(*class, &asked.key, name));
@@ -423,7 +423,7 @@ mod tests {
         ] {
             let tree = Tree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)]);
             tree.chmod(path, 0o777);
-            let message = tree.read(&[Class::Rdma]).unwrap_err().to_string();
+            let message = Chain(&tree.read(&[Class::Rdma]).unwrap_err()).to_string();
             assert!(
                 message.contains("others can change it"),
                 "{path}: {message}"

@@ -61,14 +61,14 @@ pub enum SysfsError {
         class: &'static str,
     },
     /// An attribute could not be read.
-    #[error("{expect}: reading {path:?}: {error}")]
+    #[error("{expect}: reading {path:?}")]
     Read {
         /// The expectation.
         expect: String,
         /// The attribute.
         path: PathBuf,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
 }
 
@@ -308,7 +308,7 @@ impl Check<'_> {
         SysfsError::Read {
             expect: self.expect.to_string(),
             path,
-            error,
+            source: error,
         }
     }
 }
@@ -339,6 +339,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use onload_core::text::Chain;
 
     struct Tree(tempfile::TempDir);
 
@@ -434,7 +435,7 @@ mod tests {
         }
 
         fn refusal(&self, expect: &str, major: u32, minor: u32) -> String {
-            self.check(expect, major, minor).unwrap_err().to_string()
+            Chain(&self.check(expect, major, minor).unwrap_err()).to_string()
         }
     }
 

@@ -170,13 +170,13 @@ impl Look<'_> {
         move_into_link_name_space(self.namespace.as_fd(), kind).map_err(|error| {
             InitError::Enter {
                 pid: self.init.pid(),
-                error,
+                source: error,
             }
         })?;
         let root = self.open_root()?;
         let failed = |error: TargetError| LiveError::Target {
             keys: self.plan.keys.clone(),
-            error,
+            source: error,
         };
         let targets = Targets::new(&root, &self.mounts).map_err(failed)?;
         // The library stands before the list that names it.

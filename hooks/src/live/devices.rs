@@ -20,24 +20,24 @@ use crate::device::Rule;
 #[derive(Debug, thiserror::Error)]
 pub enum DevicesError {
     /// The cgroup's directory cannot be used.
-    #[error("{action} {path:?}: {error}")]
+    #[error("{action} {path:?}")]
     Cgroup {
         /// What was done.
         action: &'static str,
         /// The directory or file.
         path: PathBuf,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
     /// bpf(2) failed.
-    #[error("{action} of cgroup {path:?}: {error}")]
+    #[error("{action} of cgroup {path:?}")]
     Program {
         /// What was done.
         action: &'static str,
         /// The cgroup.
         path: PathBuf,
         /// Why.
-        error: Errno,
+        source: Errno,
     },
     /// The kernel does not show the program, and nobody else can replace it.
     #[error(
@@ -155,7 +155,7 @@ fn allow_v1(
         move |error: io::Error| DevicesError::Cgroup {
             action,
             path,
-            error,
+            source: error,
         }
     };
     let open = |name: &str| {
@@ -230,7 +230,7 @@ impl Own {
         copy.map_err(|error| DevicesError::Cgroup {
             action: "opening",
             path: self.path.clone(),
-            error,
+            source: error,
         })
     }
 }
@@ -240,7 +240,7 @@ fn open_dir(path: &Path) -> Result<OwnedFd, DevicesError> {
     openat(rustix::fs::CWD, path, flags, Mode::empty()).map_err(|error| DevicesError::Cgroup {
         action: "opening",
         path: path.to_owned(),
-        error: error.into(),
+        source: error.into(),
     })
 }
 
@@ -253,7 +253,7 @@ fn program_error(action: &'static str, path: &Path) -> impl Fn(Errno) -> Devices
     move |error| DevicesError::Program {
         action,
         path: path.clone(),
-        error,
+        source: error,
     }
 }
 

@@ -38,20 +38,20 @@ pub enum LiveError {
     #[error(transparent)]
     Root(#[from] RootError),
     /// A place in it cannot be used.
-    #[error("annotation {keys}: {error}")]
+    #[error("annotation {keys}")]
     Target {
         /// The annotations, quoted.
         keys: String,
         /// Why.
-        error: TargetError,
+        source: TargetError,
     },
     /// A place in it is not the container's own.
-    #[error("annotation {keys}: {error}")]
+    #[error("annotation {keys}")]
     Overmount {
         /// The annotations, quoted.
         keys: String,
         /// Why.
-        error: OvermountError,
+        source: OvermountError,
     },
     /// A mount could not be made.
     #[error("annotation {keys}: {action} {path:?} {where_}: {error}{hint}", where_ = .side, hint = hint(.error))]
@@ -93,8 +93,8 @@ pub enum LiveError {
     #[error(transparent)]
     OwnDir(#[from] OwnDirError),
     /// There would be no way back.
-    #[error("opening this process's own mount namespace: {0}")]
-    Home(Errno),
+    #[error("opening this process's own mount namespace")]
+    Home(#[source] Errno),
     /// The user namespace maps nobody who could make files.
     #[error("becoming the container's user {0} to make mount targets: the kernel refuses")]
     User(u32),
@@ -107,12 +107,12 @@ pub enum CgroupError {
     #[error(transparent)]
     Init(#[from] InitError),
     /// A file of this process's own cannot be read.
-    #[error("reading {path:?}: {error}")]
+    #[error("reading {path:?}")]
     Own {
         /// The file.
         path: &'static str,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
     /// It is not found, or not the container's alone.
     #[error(transparent)]

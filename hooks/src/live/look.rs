@@ -29,7 +29,10 @@ use crate::state::State;
 pub(super) fn own_place(init: &Init) -> Result<Option<DeviceCgroup>, CgroupError> {
     let own_file = |path: &'static str, read: &dyn Fn(File) -> io::Result<Vec<u8>>| {
         let bytes = File::open(path).and_then(read);
-        bytes.map_err(|error| CgroupError::Own { path, error })
+        bytes.map_err(|error| CgroupError::Own {
+            path,
+            source: error,
+        })
     };
     let theirs = init.read("cgroup")?;
     let own = own_file("/proc/self/cgroup", &read_whole)?;
@@ -149,11 +152,11 @@ impl<'a> Look<'a> {
         let keys = || self.plan.keys.clone();
         let covered = |error: OvermountError| LiveError::Overmount {
             keys: keys(),
-            error,
+            source: error,
         };
         let misplaced = |error: TargetError| LiveError::Target {
             keys: keys(),
-            error,
+            source: error,
         };
         let mounts = config.mounts().iter();
         let covers = mounts

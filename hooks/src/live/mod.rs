@@ -89,7 +89,11 @@ fn is_done(
         Err(error) => {
             let path = Path::new(RUN_DIR).join(id.as_str());
             let error = error.into();
-            return Err(OwnDirError::HostFile { path, error }.into());
+            return Err(OwnDirError::HostFile {
+                path,
+                source: error,
+            }
+            .into());
         }
     };
     let state: Option<Live> = record::read_known(&own, record::STATE, warnings)?;

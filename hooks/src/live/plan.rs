@@ -12,7 +12,7 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
-use onload_core::text::{Chain, Quoted};
+use onload_core::text::Quoted;
 
 use super::mount_api::attr;
 use crate::decision::error::DecisionError;
@@ -66,12 +66,12 @@ pub enum PlanError {
         size: u64,
     },
     /// The preload is not possible.
-    #[error("annotation {key}: {}", Chain(.error))]
+    #[error("annotation {key}")]
     Preload {
         /// The annotation, quoted.
         key: String,
         /// Why.
-        error: PreloadError,
+        source: PreloadError,
     },
     /// Something of the image's or the user's is at the place of the list; this door cannot set the
     /// variable in its stead.
@@ -93,12 +93,12 @@ pub enum PlanError {
         doors: String,
     },
     /// A specification gives an access that there is none of.
-    #[error("device node {path}: {error}")]
+    #[error("device node {path}")]
     Access {
         /// The node.
         path: String,
         /// Why.
-        error: NotAccess,
+        source: NotAccess,
     },
 }
 
@@ -164,7 +164,7 @@ impl PlanError {
                 format!("a mount of the container's own is at {LD_SO_PRELOAD}")
             }
             PreloadError::OwnList(why) => format!("merging with {LD_SO_PRELOAD}: {why}"),
-            error => return PlanError::Preload { key, error },
+            error => return PlanError::Preload { key, source: error },
         };
         PlanError::InTheWay { key, cause }
     }
@@ -370,7 +370,7 @@ impl Planner<'_> {
         for device in devices {
             let rule = device.rule().map_err(|error| PlanError::Access {
                 path: device.path().to_owned(),
-                error,
+                source: error,
             })?;
             if !rule.is_given(&given) && !rules.contains(&rule) {
                 rules.push(rule);

@@ -29,12 +29,12 @@ const MANAGER: &str = "/org/freedesktop/systemd1";
 #[derive(Debug, thiserror::Error)]
 pub enum SystemdError {
     /// The socket failed.
-    #[error("asking systemd about {scope} over {SOCKET}: {error}")]
+    #[error("asking systemd about {scope} over {SOCKET}")]
     Io {
         /// The scope.
         scope: String,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
     /// systemd said no.
     #[error("asking systemd about {scope}: {message}")]
@@ -71,7 +71,7 @@ impl Systemd {
     pub fn connect(socket: &Path, scope: &str) -> Result<Option<Self>, SystemdError> {
         let failed = |error: io::Error| SystemdError::Io {
             scope: scope.to_owned(),
-            error,
+            source: error,
         };
         let stream = match UnixStream::connect(socket) {
             Ok(stream) => stream,
@@ -161,7 +161,7 @@ impl Systemd {
         let answer = self.exchange(call, body, serial);
         let answer = answer.map_err(|error| SystemdError::Io {
             scope: self.scope.clone(),
-            error,
+            source: error,
         })?;
         if answer.kind == METHOD_RETURN {
             return Ok(answer.body);
@@ -440,6 +440,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onload_core::text::Chain;
     use std::os::unix::net::UnixListener;
     use std::thread::JoinHandle;
 
@@ -578,7 +579,7 @@ mod tests {
         let name = "org.freedesktop.systemd1.NoSuchUnit";
         let answer = reply(ERROR, 1, Some(name), &text_body("Unit not loaded."));
         let server = play(&dir, "OK 0\r\n", vec![answer]);
-        let message = connect(&dir).allow(&[rule("r")]).unwrap_err().to_string();
+        let message = Chain(&connect(&dir).allow(&[rule("r")]).unwrap_err()).to_string();
         assert!(
             message.contains("NoSuchUnit: Unit not loaded."),
             "{message}"
@@ -591,7 +592,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let server = play(&dir, "REJECTED EXTERNAL\r\n", Vec::new());
         let refused = Systemd::connect(&dir.path().join("private"), SCOPE);
-        assert!(refused.unwrap_err().to_string().contains("REJECTED"));
+        assert!(
+            Chain(&refused.unwrap_err())
+                .to_string()
+                .contains("REJECTED")
+        );
         server.join().unwrap();
 
         let mut huge = reply(METHOD_RETURN, 1, None, &[]);
@@ -603,7 +608,7 @@ mod tests {
         for answer in [huge, big_endian, odd_field] {
             let dir = tempfile::tempdir().unwrap();
             let server = play(&dir, "OK 0\r\n", vec![answer]);
-            let message = connect(&dir).policy().unwrap_err().to_string();
+            let message = Chain(&connect(&dir).policy().unwrap_err()).to_string();
             assert!(message.contains("makes no sense"), "{message}");
             server.join().unwrap();
         }

@@ -24,14 +24,14 @@ use crate::run::targets::removal;
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     /// A step failed.
-    #[error("{action} {path:?} in the container: {error}")]
+    #[error("{action} {path:?} in the container")]
     Step {
         /// What was done.
         action: &'static str,
         /// The path in the container.
         path: PathBuf,
         /// Why.
-        error: Errno,
+        source: Errno,
     },
     /// Something else is there.
     #[error("{path:?} in the container is no {wanted}; use another image, or one without it")]
@@ -328,7 +328,7 @@ fn step(action: &'static str, path: &Path) -> impl Fn(Errno) -> TargetError {
     move |error| TargetError::Step {
         action,
         path: path.clone(),
-        error,
+        source: error,
     }
 }
 

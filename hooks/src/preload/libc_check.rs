@@ -10,6 +10,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use onload_core::elf::{self, ElfError, GlibcVersion, Summary};
+use onload_core::text::Chain;
 
 use crate::rootfs::container_root::{ContainerRoot, RootError};
 
@@ -162,7 +163,7 @@ impl Check<'_> {
                 Ok(_) => return Ok(candidate),
                 Err(error) if error.is_absent() => {}
                 Err(RootError::NotRegular { .. }) => {}
-                Err(error) => return Err(Unseen(error.to_string())),
+                Err(error) => return Err(Unseen(Chain(&error).to_string())),
             }
         }
         Err(Unseen("args[0] is in no directory of PATH".to_owned()))
@@ -175,7 +176,7 @@ impl Check<'_> {
         let file = self
             .root
             .open_file(path)
-            .map_err(|error| Unseen(error.to_string()))?;
+            .map_err(|error| Unseen(Chain(&error).to_string()))?;
         classify(&file).map_err(|error| Unseen(format!("{path:?}: {error}")))
     }
 

@@ -13,6 +13,7 @@ use onload_core::config::{OnIncompatible, Preload};
 use onload_core::container_id::ContainerId;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_core::run_dir::RUN_DIR;
+use onload_core::text::Chain;
 
 use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decision::present::leave_hooks;
@@ -32,7 +33,7 @@ pub enum PreloadError {
     )]
     Incompatible(String),
     /// The host has no list to mount.
-    #[error("preloading by file: {0}; the onload-ctk package brings it")]
+    #[error("preloading by file: {}; the onload-ctk package brings it", Chain(.0))]
     NoFile(HostError),
     /// The image's own list cannot be read.
     #[error("merging with the image's {LD_SO_PRELOAD}: {0}; say onload.dev/preload: env")]
@@ -296,11 +297,11 @@ pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, PreloadError
         Ok(file) => file,
         Err(error) if error.is_absent() => return Ok(Vec::new()),
         Err(error) if error.is_elsewhere() => return Err(PreloadError::OwnMount),
-        Err(error) => return Err(PreloadError::OwnList(error.to_string())),
+        Err(error) => return Err(PreloadError::OwnList(Chain(&error).to_string())),
     };
     let mut text = String::new();
     let read = file.take(MAX_LIST_BYTES + 1).read_to_string(&mut text);
-    let read = read.map_err(|error| PreloadError::OwnList(error.to_string()))?;
+    let read = read.map_err(|error| PreloadError::OwnList(Chain(&error).to_string()))?;
     if u64::try_from(read).unwrap_or(u64::MAX) > MAX_LIST_BYTES {
         return Err(PreloadError::OwnList(format!(
             "it is larger than {MAX_LIST_BYTES} bytes"

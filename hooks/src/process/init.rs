@@ -22,12 +22,12 @@ pub enum InitError {
     )]
     None,
     /// A file of its directory cannot be read.
-    #[error("reading {path:?}: {error}")]
+    #[error("reading {path:?}")]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
     /// It has no mount namespace of its own.
     #[error(
@@ -35,12 +35,12 @@ pub enum InitError {
     )]
     HostMounts(u32),
     /// It cannot be entered.
-    #[error("entering the mount namespace of process {pid}: {error}")]
+    #[error("entering the mount namespace of process {pid}")]
     Enter {
         /// The process.
         pid: u32,
         /// Why.
-        error: Errno,
+        source: Errno,
     },
 }
 
@@ -74,7 +74,7 @@ pub fn read_whole(file: File) -> io::Result<Vec<u8>> {
 pub fn has_ended(pid: u32, start_time: u64) -> bool {
     match Init::open(Some(pid)).and_then(|init| init.start_time()) {
         Ok(now) => now != start_time,
-        Err(InitError::Read { error, .. }) => {
+        Err(InitError::Read { source: error, .. }) => {
             let gone = [Errno::NOENT, Errno::SRCH].map(Errno::raw_os_error);
             error
                 .raw_os_error()
@@ -103,7 +103,7 @@ impl Init {
         let dir =
             rustix::fs::open(&path, flags, Mode::empty()).map_err(|error| InitError::Read {
                 path: path.into(),
-                error: error.into(),
+                source: error.into(),
             })?;
         Ok(Init { pid, dir })
     }
@@ -117,7 +117,7 @@ impl Init {
     fn failed(&self, name: &str, error: impl Into<io::Error>) -> InitError {
         InitError::Read {
             path: Path::new("/proc").join(self.pid.to_string()).join(name),
-            error: error.into(),
+            source: error.into(),
         }
     }
 

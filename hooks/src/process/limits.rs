@@ -18,14 +18,14 @@ pub enum LimitError {
     )]
     NoProcess,
     /// The kernel refused, for another reason than a lack of rights.
-    #[error("{action} of process {pid}: {error}")]
+    #[error("{action} of process {pid}")]
     Set {
         /// What was done.
         action: &'static str,
         /// The process.
         pid: u32,
         /// Why.
-        error: Errno,
+        source: Errno,
     },
     /// It cannot be looked at.
     #[error(transparent)]
@@ -100,7 +100,7 @@ impl<'a> Process<'a> {
                 return Err(LimitError::Set {
                     action: "opening a descriptor",
                     pid: init.pid(),
-                    error,
+                    source: error,
                 });
             }
         };
@@ -158,7 +158,11 @@ impl<'a> Process<'a> {
         if !self.lives() {
             return Err(LimitError::Ended { action, pid });
         }
-        result.map_err(|error| LimitError::Set { action, pid, error })
+        result.map_err(|error| LimitError::Set {
+            action,
+            pid,
+            source: error,
+        })
     }
 
     /// A descriptor of a process can be read from when it has ended (pidfd_open(2)).
@@ -181,7 +185,9 @@ impl<'a> Process<'a> {
     /// same.
     fn current(&self, name: &str) -> Result<Rlimit, Errno> {
         let text = self.init.read("limits").map_err(|error| match error {
-            InitError::Read { error, .. } => Errno::from_io_error(&error).unwrap_or(Errno::IO),
+            InitError::Read { source: error, .. } => {
+                Errno::from_io_error(&error).unwrap_or(Errno::IO)
+            }
             _ => Errno::IO,
         })?;
         parse_limits(&String::from_utf8_lossy(&text), name).ok_or(Errno::IO)
@@ -270,6 +276,7 @@ pub fn higher(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onload_core::text::Chain;
 
     /// A process whose hard limit can only be lowered, or not even that.
     struct Fake {
@@ -444,7 +451,7 @@ mod tests {
                 child.end();
                 Ok(())
             });
-            let line = told.unwrap_err().to_string();
+            let line = Chain(&told.unwrap_err()).to_string();
             assert!(
                 line.contains("ended during setting it, so another process"),
                 "{line}"

@@ -30,12 +30,12 @@ const MAX_LOOKS: usize = 50_000;
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
     /// The root itself cannot be opened.
-    #[error("opening the container's root {path:?}: {error}")]
+    #[error("opening the container's root {path:?}")]
     Open {
         /// Its path on the host.
         path: PathBuf,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
     /// The root is the host's.
     #[error("the container's root {path:?} is the host's own: nothing is mounted there")]
@@ -52,12 +52,12 @@ pub enum RootError {
         path: PathBuf,
     },
     /// A lookup in it failed.
-    #[error("looking up {path:?} in the container's root: {error}")]
+    #[error("looking up {path:?} in the container's root")]
     Lookup {
         /// The path in the container.
         path: PathBuf,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
     /// Not a regular file.
     #[error("{path:?} in the container is no regular file")]
@@ -72,13 +72,13 @@ impl RootError {
     #[must_use]
     pub fn is_absent(&self) -> bool {
         let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
-        matches!(self, RootError::Lookup { error, .. } if kinds.contains(&error.kind()))
+        matches!(self, RootError::Lookup { source: error, .. } if kinds.contains(&error.kind()))
     }
 
     /// Whether there is somebody's mount on the way.
     #[must_use]
     pub fn is_elsewhere(&self) -> bool {
-        matches!(self, RootError::Lookup { error, .. } if error.kind() == io::ErrorKind::CrossesDevices)
+        matches!(self, RootError::Lookup { source: error, .. } if error.kind() == io::ErrorKind::CrossesDevices)
     }
 }
 
@@ -103,7 +103,7 @@ impl ContainerRoot {
     pub fn open(path: &Path) -> Result<Self, RootError> {
         let failed = |error: Errno| RootError::Open {
             path: shown(path),
-            error: error.into(),
+            source: error.into(),
         };
         if path.as_os_str().len() > PATH_MAX {
             return Err(failed(Errno::NAMETOOLONG));
@@ -133,7 +133,7 @@ impl ContainerRoot {
     pub fn open_below(above: &OwnedFd, path: &Path) -> Result<Self, RootError> {
         let failed = |error: Errno| RootError::Open {
             path: shown(path),
-            error: error.into(),
+            source: error.into(),
         };
         if path.as_os_str().len() > PATH_MAX {
             return Err(failed(Errno::NAMETOOLONG));
@@ -185,7 +185,7 @@ impl ContainerRoot {
     pub fn open_file(&self, path: &Path) -> Result<File, RootError> {
         let failed = |error: io::Error| RootError::Lookup {
             path: path.to_owned(),
-            error,
+            source: error,
         };
         let found = self.lookup_with(path, self.files);
         let found = found.map_err(|error| failed(error.into()))?;
@@ -225,7 +225,7 @@ impl ContainerRoot {
     ) -> Result<Place, RootError> {
         self.walk(path, mounted).map_err(|error| RootError::Lookup {
             path: shown(path),
-            error: error.into(),
+            source: error.into(),
         })
     }
 

@@ -157,7 +157,7 @@ fn boot_id() -> Result<String, InitError> {
     let bytes = File::open(BOOT_ID).and_then(read_whole);
     let bytes = bytes.map_err(|error| InitError::Read {
         path: BOOT_ID.into(),
-        error,
+        source: error,
     })?;
     Ok(String::from_utf8_lossy(bytes.trim_ascii_end()).into_owned())
 }

@@ -10,6 +10,7 @@ use onload_core::fs::atomic::{WriteError, write_atomic};
 use onload_core::fs::lock::{Kind, Lock, LockError, START_PATIENCE};
 use onload_core::fs::trust::TrustError;
 use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, make_dir, set_mode};
+use onload_core::text::Chain;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
 use super::maker::{EntryPoint, MAKER, Maker};
@@ -24,12 +25,12 @@ pub enum OwnDirError {
     #[error(transparent)]
     Trust(#[from] TrustError),
     /// A file for the container could not be written on the host.
-    #[error("writing {path:?}: {error}")]
+    #[error("writing {path:?}")]
     HostFile {
         /// The file or directory.
         path: PathBuf,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
     /// The lock of the containers cannot be used.
     #[error(transparent)]
@@ -69,7 +70,12 @@ impl OwnDir {
         host: &ThisHost,
     ) -> Result<Self, OwnDirError> {
         let path = Path::new(RUN_DIR);
-        let failed = |path: PathBuf| move |error: io::Error| OwnDirError::HostFile { path, error };
+        let failed = |path: PathBuf| {
+            move |error: io::Error| OwnDirError::HostFile {
+                path,
+                source: error,
+            }
+        };
         let above = path.parent().unwrap_or(Path::new("/"));
         let above = host.trusted().open_dir(above)?;
         let name = path.file_name().unwrap_or(OsStr::new("onload-ctk"));
@@ -94,13 +100,13 @@ impl OwnDir {
     ) -> Result<Self, OwnDirError> {
         let (lock, warning) = match lock {
             Ok(lock) => (Some(lock), None),
-            Err(error @ LockError::Held { .. }) => (None, Some(error.to_string())),
+            Err(error @ LockError::Held { .. }) => (None, Some(Chain(&error).to_string())),
             Err(error) => return Err(error.into()),
         };
         let path = run.path().join(id.as_str());
         let failed = |error: rustix::io::Errno| OwnDirError::HostFile {
             path: path.clone(),
-            error: error.into(),
+            source: error.into(),
         };
         let name = OsStr::new(id.as_str());
         make_dir(&run, name, OWN_DIR_MODE).map_err(failed)?;
@@ -128,7 +134,7 @@ impl OwnDir {
         write_atomic(&self.dir, OsStr::new(name), bytes, 0o644).map_err(|error: WriteError| {
             OwnDirError::HostFile {
                 path: self.path.join(name),
-                error: error.source,
+                source: error.source,
             }
         })
     }

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use onload_core::fs::atomic::{WriteError, write_atomic};
+use onload_core::text::Chain;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -31,15 +32,15 @@ const MAX_BYTES: u64 = 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// Writing failed.
-    #[error("recording what is done for the container: {0}")]
+    #[error("recording what is done for the container")]
     Write(#[from] WriteError),
     /// Reading failed.
-    #[error("reading {name} of the container: {error}")]
+    #[error("reading {name} of the container")]
     Read {
         /// The record.
         name: &'static str,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
     /// A newer version of this program wrote it.
     #[error(
@@ -58,7 +59,7 @@ impl RecordError {
     fn is_of_the_system(&self) -> bool {
         let unknown = [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof];
         match self {
-            RecordError::Read { error, .. } => !unknown.contains(&error.kind()),
+            RecordError::Read { source: error, .. } => !unknown.contains(&error.kind()),
             error => matches!(error, RecordError::Write(_)),
         }
     }
@@ -152,7 +153,10 @@ pub fn read<T: serde::de::DeserializeOwned>(
     dir: impl AsFd,
     name: &'static str,
 ) -> Result<Option<T>, RecordError> {
-    let failed = |error: io::Error| RecordError::Read { name, error };
+    let failed = |error: io::Error| RecordError::Read {
+        name,
+        source: error,
+    };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(dir, name, flags, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -183,11 +187,11 @@ pub fn read_known<T: serde::de::DeserializeOwned>(
 ) -> Result<Option<T>, RecordError> {
     match read(dir, name) {
         Err(error) if !error.is_of_the_system() => {
-            warnings.push(format!("{error}; it counts as none"));
+            warnings.push(format!("{}; it counts as none", Chain(&error)));
             Ok(None)
         }
         Err(error @ RecordError::Newer { .. }) => {
-            warnings.push(format!("{error}; it counts as none"));
+            warnings.push(format!("{}; it counts as none", Chain(&error)));
             Ok(None)
         }
         read => read,

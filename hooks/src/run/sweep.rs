@@ -10,6 +10,7 @@ use onload_core::container_id::ContainerId;
 use onload_core::fs::atomic::is_temporary_name;
 use onload_core::fs::lock::{Kind, Lock, LockError, START_PATIENCE};
 use onload_core::run_dir::RunDir;
+use onload_core::text::Chain;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno;
 
@@ -30,12 +31,12 @@ const LOOKS: usize = 8;
 #[derive(Debug, thiserror::Error)]
 pub enum PoststopError {
     /// It could not be opened or removed.
-    #[error("removing {path:?}: {error}")]
+    #[error("removing {path:?}")]
     Remove {
         /// What stayed.
         path: PathBuf,
         /// Why.
-        error: io::Error,
+        source: io::Error,
     },
     /// A file that nobody of us made.
     #[error("{0:?} was not made by onload-ctk and stays; remove it by hand")]
@@ -69,7 +70,8 @@ pub fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>, PoststopErro
 
 fn left_for_later(error: &LockError) -> String {
     format!(
-        "the mount targets in the container's root stay until another container starts or ends: {error}"
+        "the mount targets in the container's root stay until another container starts or ends: {}",
+        Chain(error)
     )
 }
 
@@ -181,7 +183,7 @@ pub fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Result<bool
 fn failed(path: PathBuf) -> impl FnOnce(Errno) -> PoststopError {
     move |error| PoststopError::Remove {
         path,
-        error: error.into(),
+        source: error.into(),
     }
 }
 
@@ -316,7 +318,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("c1")).unwrap();
         fs::write(dir.path().join("c1/theirs"), "x").unwrap();
-        let message = remove(dir.path(), "c1").unwrap_err().to_string();
+        let message = Chain(&remove(dir.path(), "c1").unwrap_err()).to_string();
         assert!(
             message.contains("c1/theirs") && message.contains("not made by"),
             "{message}"

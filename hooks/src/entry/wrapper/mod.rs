@@ -12,6 +12,7 @@ use onload_core::config::RootWithOnload;
 use onload_core::container_id::ContainerId;
 use onload_core::fs::trust::TrustError;
 use onload_core::run_dir::RUN_DIR;
+use onload_core::text::Chain;
 use rustix::fs::stat;
 use rustix::io::Errno;
 use serde::Deserialize;
@@ -42,7 +43,7 @@ pub const RUNTIMES: [&str; 5] = [
 enum RuntimeError {
     #[error(transparent)]
     Host(#[from] HostError),
-    #[error("the OCI runtime: {0}")]
+    #[error("the OCI runtime")]
     Trust(#[from] TrustError),
     #[error("{path:?}: {message}")]
     Config { path: PathBuf, message: String },
@@ -50,16 +51,16 @@ enum RuntimeError {
     NoRuntime { config: String },
     #[error("the OCI runtime {0:?} is this program itself; name runc or crun under [runtime]")]
     Itself(PathBuf),
-    #[error("container {id}: {error}")]
-    Entry { id: String, error: Box<EntryError> },
+    #[error("container {id}")]
+    Entry { id: String, source: Box<EntryError> },
     #[error(
         "remembering in {RUN_DIR} that CAP_SETUID must not come with a later process of the container: {0}; root-with-onload = \"refuse\" needs that"
     )]
     Unguarded(std::io::Error),
-    #[error("executing {path:?}: {error}")]
+    #[error("executing {path:?}")]
     Exec {
         path: PathBuf,
-        error: std::io::Error,
+        source: std::io::Error,
     },
 }
 
@@ -84,13 +85,13 @@ pub fn main() -> i32 {
                 Some(name) => *name = path.clone().into_os_string(),
                 None => argv.push(path.clone().into_os_string()),
             }
-            let error = exec::become_program(&path, &argv);
+            let source = exec::become_program(&path, &argv);
             prepared.undo();
-            RuntimeError::Exec { path, error }
+            RuntimeError::Exec { path, source }
         }
         Err(error) => error,
     };
-    let message = format!("onload-container-runtime: {error}");
+    let message = format!("onload-container-runtime: {}", Chain(&error));
     log::write(&invocation.log, Level::Error, &message);
     FAILURE
 }
@@ -139,7 +140,7 @@ fn prepare(invocation: &Invocation) -> Result<Prepared, RuntimeError> {
         };
         edited = edit(create, id, entry_point, &host).map_err(|error| RuntimeError::Entry {
             id: id.map_or_else(|| "without a name".to_owned(), ToString::to_string),
-            error: Box::new(error),
+            source: Box::new(error),
         })?;
         for warning in &edited.warnings {
             warn(invocation, warning);
@@ -223,7 +224,7 @@ fn look_after(
     if let Some(process) = invocation.process.as_deref().filter(|_| record.is_guarded) {
         edit::take_setuid(process).map_err(|error| RuntimeError::Entry {
             id: container.map_or_else(String::new, |named| named.id.to_string()),
-            error: Box::new(error),
+            source: Box::new(error),
         })?;
     }
     if invocation.is_delete {
@@ -234,7 +235,7 @@ fn look_after(
         Err(error) => {
             warn(
                 invocation,
-                &format_args!("{error}, though it made the container"),
+                &format_args!("{}, though it made the container", Chain(&error)),
             );
             guess(invocation, container, host)
         }
@@ -273,7 +274,7 @@ fn guess(
     };
     warn(
         invocation,
-        &format_args!("{error}; going on with {}", runtime.display()),
+        &format_args!("{}; going on with {}", Chain(&error), runtime.display()),
     );
     Ok(runtime)
 }
@@ -288,7 +289,7 @@ fn edit(
         Ok(file) => file,
         // The runtime tells its own story of a bundle without a configuration. What it could still
         // open itself must not start without what it asks for.
-        Err(crate::config_json::bundle::BundleError::Read { error, .. })
+        Err(crate::config_json::bundle::BundleError::Read { source: error, .. })
             if matches!(
                 error.kind(),
                 std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
