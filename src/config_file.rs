@@ -23,7 +23,7 @@ const PERMISSIONS: u32 = 0o7777;
 
 /// Why a file is not read or replaced.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigFileError {
+pub(crate) enum ConfigFileError {
     /// It cannot be opened or read.
     #[error("reading {}", .path.display())]
     Read {
@@ -74,7 +74,7 @@ const LOCK_NAME: &str = "configure";
 
 /// Why other runs of ours are not kept out.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigLockError {
+pub(crate) enum ConfigLockError {
     /// The directory of the lock cannot be used.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -96,7 +96,7 @@ pub enum ConfigLockError {
 ///
 /// # Errors
 /// [`ConfigLockError`], also where another process holds the lock for too long.
-pub fn lock(host: &Host) -> Result<Lock, ConfigLockError> {
+pub(crate) fn lock(host: &Host) -> Result<Lock, ConfigLockError> {
     let path = Path::new(RUN_DIR);
     let run = host.create_directory(path)?;
     let path = host.outside_path(&path.join(LOCKS));
@@ -110,7 +110,7 @@ pub fn lock(host: &Host) -> Result<Lock, ConfigLockError> {
 
 /// The directory of a file of configuration, open.
 #[derive(Debug)]
-pub struct ConfigDir {
+pub(crate) struct ConfigDir {
     /// For messages.
     path: PathBuf,
     directory: OwnedFd,
@@ -118,7 +118,7 @@ pub struct ConfigDir {
 
 /// A file as it was read.
 #[derive(Debug)]
-pub struct ConfigFile {
+pub(crate) struct ConfigFile {
     /// What stands in it.
     pub text: String,
     file: File,
@@ -128,7 +128,7 @@ pub struct ConfigFile {
 impl ConfigDir {
     /// Takes an open directory.
     #[must_use]
-    pub fn new(path: PathBuf, directory: OwnedFd) -> Self {
+    pub(crate) fn new(path: PathBuf, directory: OwnedFd) -> Self {
         ConfigDir { path, directory }
     }
 
@@ -136,7 +136,7 @@ impl ConfigDir {
     ///
     /// # Errors
     /// It cannot be read, is no text, or is no plain file of one name.
-    pub fn read(&self, name: &OsStr) -> Result<Option<ConfigFile>, ConfigFileError> {
+    pub(crate) fn read(&self, name: &OsStr) -> Result<Option<ConfigFile>, ConfigFileError> {
         let path = self.path.join(name);
         let read = |source| ConfigFileError::Read {
             path: path.clone(),
@@ -175,7 +175,7 @@ impl ConfigDir {
     ///
     /// # Errors
     /// It cannot be written; the old one is still whole.
-    pub fn write(
+    pub(crate) fn write(
         &self,
         name: &OsStr,
         text: &str,
@@ -206,7 +206,7 @@ impl ConfigDir {
     ///
     /// # Errors
     /// It cannot be removed.
-    pub fn remove(&self, name: &OsStr) -> Result<(), ConfigFileError> {
+    pub(crate) fn remove(&self, name: &OsStr) -> Result<(), ConfigFileError> {
         atomic::remove(&self.directory, name)
             .and_then(|_| atomic::sync(&self.directory))
             .map_err(|failed| self.write_error(failed))
@@ -224,7 +224,7 @@ impl ConfigDir {
 
 /// The name of a file's backup, beside it.
 #[must_use]
-pub fn backup_name(path: &Path) -> OsString {
+pub(crate) fn backup_name(path: &Path) -> OsString {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".onload-ctk-backup");
     name

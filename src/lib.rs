@@ -2,10 +2,10 @@
 //!
 //! One file per command is in [`commands`]; all that is known of a host comes from `onload_host`.
 
-pub mod capture;
+pub(crate) mod capture;
 pub mod cli;
 pub mod commands;
-pub mod config_file;
-pub mod engine;
+pub(crate) mod config_file;
+pub(crate) mod engine;
 pub mod exit;
 pub mod printer;

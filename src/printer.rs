@@ -7,15 +7,15 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 
 /// Names and headings.
-pub const HEADING: Style = Style::new().bold();
+pub(crate) const HEADING: Style = Style::new().bold();
 /// What is less important.
-pub const DIM: Style = Style::new().dimmed();
+pub(crate) const DIM: Style = Style::new().dimmed();
 /// What works.
-pub const GOOD: Style = AnsiColor::Green.on_default();
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
 /// What people should look at.
-pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 /// What went wrong.
-pub const ERROR: Style = AnsiColor::Red.on_default().bold();
+pub(crate) const ERROR: Style = AnsiColor::Red.on_default().bold();
 
 /// The two streams, with the colours and the loudness that were asked for.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Printer {
     ///
     /// # Errors
     /// Nobody reads it, or there is no room for it.
-    pub fn print(&mut self, text: impl Display) -> io::Result<()> {
+    pub(crate) fn print(&mut self, text: impl Display) -> io::Result<()> {
         write!(self.stdout, "{text}")
     }
 
@@ -55,21 +55,21 @@ impl Printer {
     }
 
     /// Says what was done, unless people want it quiet.
-    pub fn note(&mut self, text: impl Display) {
+    pub(crate) fn note(&mut self, text: impl Display) {
         if !self.quiet {
             self.say(harmless(text));
         }
     }
 
     /// Says what was looked at, if people want to know.
-    pub fn detail(&mut self, text: impl Display) {
+    pub(crate) fn detail(&mut self, text: impl Display) {
         if self.verbose {
             self.say(format_args!("{DIM}{}{DIM:#}", harmless(text)));
         }
     }
 
     /// Says what people should look at, unless they want it quiet.
-    pub fn warning(&mut self, text: impl Display) {
+    pub(crate) fn warning(&mut self, text: impl Display) {
         if !self.quiet {
             let text = harmless(text);
             self.say(format_args!("{WARNING}warning:{WARNING:#} {text}"));
@@ -91,7 +91,7 @@ impl Printer {
 /// A text with its control characters but for newlines written out: names of interfaces and files
 /// may hold any, and must not steer the terminal of who reads of them.
 #[must_use]
-pub fn harmless(text: impl Display) -> String {
+pub(crate) fn harmless(text: impl Display) -> String {
     let mut shown = String::new();
     for c in text.to_string().chars() {
         match c {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 /// The vendor of every kind of ours, and the prefix of every annotation of ours.
-pub const VENDOR: &str = "onload.dev";
+pub(crate) const VENDOR: &str = "onload.dev";
 
 /// A class of devices that a specification of ours may describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
@@ -89,7 +89,7 @@ pub struct UnknownClass {
 
 /// The classes as a comma-separated list for people.
 #[must_use]
-pub fn list(classes: &[Class]) -> String {
+pub(crate) fn list(classes: &[Class]) -> String {
     let names: Vec<&str> = classes.iter().map(|class| class.as_str()).collect();
     names.join(", ")
 }

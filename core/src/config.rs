@@ -362,12 +362,6 @@ impl Kinds {
     pub fn classes(&self) -> &[Class] {
         &self.0
     }
-
-    /// Whether that class is among them.
-    #[must_use]
-    pub fn contains(&self, class: Class) -> bool {
-        self.0.contains(&class)
-    }
 }
 
 impl Default for Kinds {

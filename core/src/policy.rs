@@ -16,7 +16,7 @@ pub const ONLOAD: [Class; 4] = [Class::Nic, Class::NicPlain, Class::NicNodes, Cl
 pub const MEMLOCK: [Class; 2] = [Class::Rdma, Class::Vfio];
 
 /// Classes beside which CAP_IPC_LOCK makes sense.
-pub const IPC_LOCK: [Class; 4] = [Class::Rdma, Class::Vfio, Class::Zf, Class::Hugepages];
+pub(crate) const IPC_LOCK: [Class; 4] = [Class::Rdma, Class::Vfio, Class::Zf, Class::Hugepages];
 
 /// How near a container's process is to the host's user 0.
 #[derive(Clone, Debug, PartialEq, Eq)]

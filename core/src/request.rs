@@ -14,9 +14,9 @@ use crate::text::Quoted;
 pub const PREFIX: &str = "onload.dev/";
 
 /// Keys of ours that one container may carry, those for other containers of its pod included.
-pub const MAX_KEYS: usize = 64;
+pub(crate) const MAX_KEYS: usize = 64;
 /// Bytes of one value.
-pub const MAX_VALUE_BYTES: usize = 4096;
+pub(crate) const MAX_VALUE_BYTES: usize = 4096;
 /// Names that one container may ask for.
 pub const MAX_NAMES: usize = 128;
 

@@ -27,8 +27,8 @@ fuzz_target!(|bytes: &[u8]| {
         .map(|word| OsStr::from_bytes(word).to_owned())
         .collect();
     let _ = args::parse(&words);
-    if let Ok(orders) = Orders::parse(&words) {
-        for expect in orders.expect {
+    if let Ok(asked) = HookArguments::parse(&words) {
+        for expect in asked.expect {
             assert!(!expect.node_name().is_empty() && !expect.node_name().contains('/'));
             let again: Expect = expect.to_string().parse().expect("what we wrote is read");
             assert_eq!(again, expect);

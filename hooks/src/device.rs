@@ -23,17 +23,17 @@ impl Access {
     const LETTERS: [(char, u8); 3] = [('r', 2), ('w', 4), ('m', 1)];
 
     /// Everything.
-    pub const ALL: Access = Access(7);
+    pub(crate) const ALL: Access = Access(7);
 
     /// As bits: 1 to make the node, 2 to read, 4 to write.
     #[must_use]
-    pub fn bits(self) -> u8 {
+    pub(crate) fn bits(self) -> u8 {
         self.0
     }
 
     /// What of it another one lacks; none where it lacks nothing.
     #[must_use]
-    pub fn beyond(self, other: u8) -> Option<Access> {
+    pub(crate) fn beyond(self, other: u8) -> Option<Access> {
         let bits = self.0 & !other;
         (bits != 0).then_some(Access(bits))
     }
@@ -72,7 +72,7 @@ impl std::fmt::Display for Access {
 
 /// A device node that a container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub(crate) struct Device {
     /// What its specification says.
     pub node: DeviceNode,
     /// What this host has there: a character device that was checked.
@@ -82,13 +82,13 @@ pub struct Device {
 impl Device {
     /// Its path in the container.
     #[must_use]
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.node.path
     }
 
     /// Its path on the host.
     #[must_use]
-    pub fn source(&self) -> &str {
+    pub(crate) fn source(&self) -> &str {
         self.node.source()
     }
 
@@ -96,7 +96,7 @@ impl Device {
     ///
     /// # Errors
     /// [`NotAccess`].
-    pub fn rule(&self) -> Result<Rule, NotAccess> {
+    pub(crate) fn rule(&self) -> Result<Rule, NotAccess> {
         let access = match self.node.permissions.as_deref() {
             None | Some("") => Access::ALL,
             Some(letters) => letters.to_owned().try_into()?,
@@ -123,7 +123,7 @@ pub struct Rule {
 impl Rule {
     /// The device's numbers.
     #[must_use]
-    pub fn numbers(self) -> Numbers {
+    pub(crate) fn numbers(self) -> Numbers {
         Numbers {
             major: self.major,
             minor: self.minor,
@@ -135,7 +135,7 @@ impl Rule {
     /// with "a" gives all but what it does not show (security/device_cgroup.c, `devcgroup_seq_show`,
     /// `dev_exception_rm`).
     #[must_use]
-    pub fn beyond(self, list: &str) -> Option<Rule> {
+    pub(crate) fn beyond(self, list: &str) -> Option<Rule> {
         let own = self.numbers().to_string();
         let given = list.lines().fold(0, |given, line| {
             let mut fields = line.split(' ');
@@ -155,7 +155,7 @@ impl Rule {
     /// Whether the rules of a configuration give as much: each in its turn gives or takes, as the
     /// devices controller does (Documentation/admin-guide/cgroup-v1/devices.rst).
     #[must_use]
-    pub fn is_given(self, rules: &[DeviceRule]) -> bool {
+    pub(crate) fn is_given(self, rules: &[DeviceRule]) -> bool {
         let any = |number: Option<i64>| number.is_none_or(|number| number == -1);
         let mut given = 0;
         for rule in rules {

@@ -133,7 +133,7 @@ pub fn apply(
 ///
 /// # Errors
 /// As for [`apply`].
-pub fn give(
+pub(crate) fn give(
     asking: Asking,
     container: Container<'_>,
     host: &dyn Host,
@@ -299,7 +299,7 @@ impl Filter<'_> {
         };
         let read = |mount: &MountEntry| {
             Overmount::new(&mount.destination(), &mount.type_(), &mount.options())
-                .from_source(&mount.source())
+                .with_source(&mount.source())
         };
         let mut covers: Vec<Overmount> = config.mounts().iter().map(read).collect();
         // In the order in which they will be made, since a link may lie in an earlier one.

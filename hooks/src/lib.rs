@@ -8,14 +8,14 @@
 //! free of everything that takes its orders from an environment.
 
 pub mod config_json;
-pub mod decision;
+pub(crate) mod decision;
 pub mod device;
 pub mod entry;
 pub mod filter;
 pub mod host;
 pub mod live;
-pub mod preload;
-pub mod process;
-pub mod rootfs;
+pub(crate) mod preload;
+pub(crate) mod process;
+pub(crate) mod rootfs;
 pub mod run;
 pub mod state;

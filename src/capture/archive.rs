@@ -15,7 +15,7 @@ use onload_host::host::{DEVICE_TABLE, DeviceKind};
 ///
 /// # Errors
 /// A name or the target of a link cannot stand in a tar archive.
-pub fn pack(tree: &CapturedTree) -> io::Result<Vec<u8>> {
+pub(crate) fn pack(tree: &CapturedTree) -> io::Result<Vec<u8>> {
     let mut builder = Builder::new(Vec::new());
     let table = device_table(tree);
     append_file(

@@ -9,7 +9,7 @@ use toml_edit::{DocumentMut, Item, TableLike, Value};
 
 /// The content of a file as it goes into a capture.
 #[must_use]
-pub fn content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {
+pub(crate) fn content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {
     if path == Path::new("/proc/mounts") {
         return hugetlbfs_mounts(content);
     }
@@ -96,7 +96,7 @@ fn documented(word: &str) -> &str {
 /// The settings that discovery and what is made of it depend on, without remarks; none where there
 /// are none.
 #[must_use]
-pub fn config(text: &str) -> Option<String> {
+pub(crate) fn config(text: &str) -> Option<String> {
     let document: DocumentMut = text.parse().ok()?;
     let mut result = String::new();
     for name in ["discover", "cdi"] {

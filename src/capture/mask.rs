@@ -39,7 +39,7 @@ enum Identity {
 
 /// Masks texts in two passes: first all are shown to it, then each is rewritten.
 #[derive(Debug, Default)]
-pub struct Masker {
+pub(crate) struct Masker {
     /// The vendors of addresses that say themselves that they are local: parts of random addresses.
     random: BTreeSet<Oui>,
     numbers: BTreeMap<Identity, u32>,
@@ -47,7 +47,7 @@ pub struct Masker {
 
 impl Masker {
     /// Takes notice of what is to be masked in a text.
-    pub fn notice(&mut self, text: &str) {
+    pub(crate) fn notice(&mut self, text: &str) {
         let mut found = Vec::new();
         rewrite(text, |token| {
             found.push(token.clone());
@@ -68,7 +68,7 @@ impl Masker {
 
     /// Gives everything that was noticed its mask. What is masked already keeps its order, so that a
     /// capture of a captured host is the same.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         let noticed = std::mem::take(&mut self.numbers).into_keys();
         let mut ordered: Vec<(Option<Oui>, Identity)> = noticed
             .map(|identity| match identity {
@@ -83,13 +83,13 @@ impl Masker {
 
     /// The text with its masks.
     #[must_use]
-    pub fn mask(&self, text: &str) -> String {
+    pub(crate) fn mask(&self, text: &str) -> String {
         rewrite(text, |token| Some(self.masked(token)))
     }
 
     /// A path with masks in its names.
     #[must_use]
-    pub fn mask_path(&self, path: &Path) -> PathBuf {
+    pub(crate) fn mask_path(&self, path: &Path) -> PathBuf {
         let name = |name: &OsStr| {
             name.to_str()
                 .map_or_else(|| name.to_owned(), |name| OsString::from(self.mask(name)))

@@ -3,11 +3,11 @@
 //!
 //! Read ([`tree`]), decide ([`filter`], [`mask`], [`standin`]), emit ([`archive`]).
 
-pub mod archive;
-pub mod filter;
-pub mod mask;
-pub mod standin;
-pub mod tree;
+pub(crate) mod archive;
+pub(crate) mod filter;
+pub(crate) mod mask;
+pub(crate) mod standin;
+pub(crate) mod tree;
 
-pub use archive::pack;
-pub use tree::CapturedTree;
+pub(crate) use archive::pack;
+pub(crate) use tree::CapturedTree;

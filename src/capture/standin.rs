@@ -27,7 +27,7 @@ const WEAK: u16 = 2;
 /// A file for which discovery finds what it finds for `content`: the interpreter of a script, what
 /// an ELF file needs, and `strings` of it. None where there is no such file.
 #[must_use]
-pub fn stand_in(content: &[u8], strings: &[&[u8]]) -> Option<Vec<u8>> {
+pub(crate) fn stand_in(content: &[u8], strings: &[&[u8]]) -> Option<Vec<u8>> {
     let head = &content[..content.len().min(INTERPRETER_LINE)];
     if let Some(interpreter) = parse_interpreter_line(head) {
         return Some(format!("#!{interpreter}\n").into_bytes());

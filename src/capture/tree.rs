@@ -21,7 +21,7 @@ use onload_host::host::{DeviceNode, EntryKind, Host};
 
 /// A captured host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CapturedTree {
+pub(crate) struct CapturedTree {
     /// What stands in its file systems, by path from its root.
     pub entries: BTreeMap<PathBuf, Entry>,
     /// Its device nodes.
@@ -33,7 +33,7 @@ pub struct CapturedTree {
 impl CapturedTree {
     /// How many files there are.
     #[must_use]
-    pub fn files(&self) -> usize {
+    pub(crate) fn files(&self) -> usize {
         let files = self.entries.values();
         files
             .filter(|entry| matches!(entry, Entry::File { .. }))
@@ -43,7 +43,7 @@ impl CapturedTree {
 
 /// Something in a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub(crate) enum Entry {
     /// A directory.
     Directory,
     /// A symbolic link and what it says.
@@ -59,7 +59,7 @@ pub enum Entry {
 
 /// What a capture is made of.
 #[derive(Clone, Copy, Debug)]
-pub struct Sources<'s> {
+pub(crate) struct Sources<'s> {
     /// The host, which does not note any more what is looked at.
     pub host: &'s Host,
     /// What was looked at.
@@ -74,7 +74,7 @@ pub struct Sources<'s> {
 
 /// Makes a tree of what was looked at.
 #[must_use]
-pub fn collect(sources: Sources<'_>) -> CapturedTree {
+pub(crate) fn collect(sources: Sources<'_>) -> CapturedTree {
     let mut collector = Collector {
         sources,
         links: BTreeMap::new(),

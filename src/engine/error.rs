@@ -7,7 +7,7 @@ use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
 
 /// Why a file is left as it is.
 #[derive(Debug, thiserror::Error)]
-pub enum EngineError {
+pub(crate) enum EngineError {
     /// The JSON is not understood.
     #[error(transparent)]
     Json(#[from] JsonError),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// Files that are read beside the engine's own, since what they say decides too.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub(crate) enum Beside {
     /// One file.
     File(PathBuf),
     /// The files of a directory whose names match a pattern with `*`, sorted.
@@ -13,7 +13,7 @@ pub enum Beside {
 
 /// A file beside the engine's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Other {
+pub(crate) struct Other {
     /// Its path on the host.
     pub path: PathBuf,
     /// What stands in it.
@@ -22,7 +22,7 @@ pub struct Other {
 
 /// What was read.
 #[derive(Clone, Debug, Default)]
-pub struct Files {
+pub(crate) struct Files {
     /// The engine's file; none where there is none.
     pub now: Option<String>,
     /// Its backup: what it was before we changed it, `NO_FILE` where there was none; none where we
@@ -34,7 +34,7 @@ pub struct Files {
 
 /// What is to be done with a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// Nothing.
     Keep,
     /// It gets this content.
@@ -45,7 +45,7 @@ pub enum Action {
 
 /// What is to be done, all in all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub(crate) struct Decision {
     /// With the engine's file.
     pub file: Action,
     /// With its backup.
@@ -56,7 +56,7 @@ pub struct Decision {
 
 /// What a removal leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub(crate) enum Keep {
     /// Nothing of ours.
     Nothing,
     /// The entry of our runtime, for the containers that have recorded it.

@@ -20,7 +20,7 @@ const SHORT_ID: usize = 12;
 
 /// A container that has recorded our runtime.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Holder {
+pub(crate) struct Holder {
     /// Its id.
     pub id: String,
     /// Its name; empty where it has none.
@@ -38,7 +38,7 @@ impl Holder {
 
 /// Who has recorded our runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Held {
+pub(crate) enum Held {
     /// These, or nobody where there is none.
     By(Vec<Holder>),
     /// A setting makes it the default: an engine without it does not start, or starts nothing.
@@ -50,7 +50,7 @@ pub enum Held {
 impl Held {
     /// Whether an entry has to stay.
     #[must_use]
-    pub fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         *self != Held::By(Vec::new())
     }
 }
@@ -101,7 +101,7 @@ struct ConfigV2 {
 /// A container of docker, by its `hostconfig.json` and its `config.v2.json`; none where it has
 /// another runtime. Docker loads no container whose files it does not understand.
 #[must_use]
-pub fn of_docker(id: &str, host_config: &[u8], config: &[u8]) -> Option<Holder> {
+pub(crate) fn of_docker(id: &str, host_config: &[u8], config: &[u8]) -> Option<Holder> {
     let host_config: HostConfig = serde_json::from_slice(host_config).ok()?;
     if host_config.runtime != RUNTIME_NAME {
         return None;
@@ -126,7 +126,7 @@ impl OciConfig {
 /// A container of CRI-O, by the `config.json` that it keeps with the container's storage; none where
 /// it has another handler, or is podman's.
 #[must_use]
-pub fn of_crio(id: &str, config: &[u8]) -> Option<Holder> {
+pub(crate) fn of_crio(id: &str, config: &[u8]) -> Option<Holder> {
     let config: OciConfig = serde_json::from_slice(config).ok()?;
     let handler = config.annotation("io.kubernetes.cri-o.RuntimeHandler");
     (handler == RUNTIME_NAME)
@@ -136,7 +136,7 @@ pub fn of_crio(id: &str, config: &[u8]) -> Option<Holder> {
 /// A container of containerd's CRI that has a shim, by what the shim keeps in the bundle: its options,
 /// which hold the path of the OCI runtime, and `config.json`.
 #[must_use]
-pub fn of_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<Holder> {
+pub(crate) fn of_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<Holder> {
     memchr::memmem::find(options, RUNTIME_PATH.as_bytes())?;
     let config: Option<OciConfig> = serde_json::from_slice(config).ok();
     let name = config.map(|config| {
@@ -150,11 +150,11 @@ pub fn of_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<Holder> 
 }
 
 /// What podman is asked to print of each container.
-pub const PODMAN_FORMAT: &str = "{{.ID}} {{.OCIRuntime}} {{.Name}}";
+pub(crate) const PODMAN_FORMAT: &str = "{{.ID}} {{.OCIRuntime}} {{.Name}}";
 
 /// The containers in what podman printed.
 #[must_use]
-pub fn of_podman(printed: &str) -> Vec<Holder> {
+pub(crate) fn of_podman(printed: &str) -> Vec<Holder> {
     let fields = printed.lines().filter_map(|line| {
         let (id, rest) = line.split_once(' ')?;
         let (runtime, name) = rest.split_once(' ')?;
@@ -167,7 +167,7 @@ pub fn of_podman(printed: &str) -> Vec<Holder> {
 /// runtime, the id and the name, by podman and by CRI-O (conmon(8)). A user's podman is seen by
 /// this alone.
 #[must_use]
-pub fn of_conmon(cmdline: &[u8]) -> Option<Holder> {
+pub(crate) fn of_conmon(cmdline: &[u8]) -> Option<Holder> {
     let words: Vec<&[u8]> = cmdline.split(|byte| *byte == 0).collect();
     let after = |options: [&[u8]; 2]| {
         let mut pairs = words.windows(2);
@@ -186,7 +186,7 @@ pub fn of_conmon(cmdline: &[u8]) -> Option<Holder> {
 
 /// Whether a monitor belongs to podman, which tells it what to run at the end.
 #[must_use]
-pub fn is_podmans(cmdline: &[u8]) -> bool {
+pub(crate) fn is_podmans(cmdline: &[u8]) -> bool {
     let mut words = cmdline.split(|byte| *byte == 0);
     words.any(|word| word == b"--exit-command")
 }

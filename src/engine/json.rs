@@ -13,7 +13,7 @@ const DEFAULT_INDENT: &str = "  ";
 
 /// Why a text is not edited.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum JsonError {
+pub(crate) enum JsonError {
     /// It is no JSON, or no object stands where one belongs.
     #[error("{0}")]
     Syntax(String),

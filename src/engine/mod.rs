@@ -10,12 +10,12 @@ mod docker;
 mod error;
 mod file;
 mod hcl;
-pub mod holders;
+pub(crate) mod holders;
 mod json;
 mod nomad;
 mod ours;
 mod podman;
-pub mod policy;
+pub(crate) mod policy;
 mod toml;
 
 use std::path::{Path, PathBuf};
@@ -24,10 +24,9 @@ use clap::ValueEnum;
 
 use file::{Before, Wanted};
 
-pub use error::EngineError;
-pub use file::{Action, Beside, Decision, Files, Keep, Other};
-pub use json::JsonError;
-pub use ours::{RUNTIME_NAME, RUNTIME_PATH};
+pub(crate) use error::EngineError;
+pub(crate) use file::{Action, Beside, Decision, Files, Keep, Other};
+pub(crate) use ours::{RUNTIME_NAME, RUNTIME_PATH};
 
 /// The backup of a file that was not there. With no backup at all, a file is somebody else's, and what
 /// another engine's user may have set, such as CDI itself, is not ours to take away.
@@ -50,7 +49,7 @@ pub enum Engine {
 impl Engine {
     /// The engine's name as it is typed.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Engine::Docker => "docker",
             Engine::Containerd => "containerd",
@@ -62,7 +61,7 @@ impl Engine {
 
     /// The file that is edited, or is ours.
     #[must_use]
-    pub fn file(self) -> &'static Path {
+    pub(crate) fn file(self) -> &'static Path {
         Path::new(match self {
             Engine::Docker => docker::FILE,
             Engine::Containerd => containerd::FILE,
@@ -75,7 +74,7 @@ impl Engine {
     /// Whether the file is ours alone, one of several that the engine reads. It has no backup: an
     /// engine might read that too.
     #[must_use]
-    pub fn is_drop_in(self) -> bool {
+    pub(crate) fn is_drop_in(self) -> bool {
         match self {
             Engine::Docker | Engine::Containerd => false,
             Engine::Crio | Engine::Podman | Engine::Nomad => true,
@@ -84,7 +83,7 @@ impl Engine {
 
     /// The service that reads the file when it starts; none where every command reads it.
     #[must_use]
-    pub fn service(self) -> Option<&'static str> {
+    pub(crate) fn service(self) -> Option<&'static str> {
         match self {
             Engine::Podman => None,
             Engine::Docker | Engine::Containerd | Engine::Crio | Engine::Nomad => Some(self.name()),
@@ -95,7 +94,7 @@ impl Engine {
     ///
     /// # Errors
     /// The text is not understood.
-    pub fn beside(self, now: Option<&str>) -> Result<Vec<Beside>, EngineError> {
+    pub(crate) fn beside(self, now: Option<&str>) -> Result<Vec<Beside>, EngineError> {
         Ok(match self {
             Engine::Docker => Vec::new(),
             Engine::Containerd => containerd::beside(now)?,
@@ -109,7 +108,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError`]: the file has to stay as it is.
-    pub fn configure(self, files: &Files) -> Result<Decision, EngineError> {
+    pub(crate) fn configure(self, files: &Files) -> Result<Decision, EngineError> {
         let wanted = self.wanted(files.now.as_deref(), &files.others)?;
         let decision = |file, backup| Decision {
             file,
@@ -139,7 +138,7 @@ impl Engine {
     /// Whether anything of what was read can be ours: a file that does not hold our name was not
     /// changed by us, whatever else is the matter with it.
     #[must_use]
-    pub fn has_trace(files: &Files) -> bool {
+    pub(crate) fn has_trace(files: &Files) -> bool {
         let named = |text: &String| text.contains(RUNTIME_NAME);
         files.before.is_some() || files.now.as_ref().is_some_and(named)
     }
@@ -148,7 +147,7 @@ impl Engine {
     ///
     /// # Errors
     /// The text is not understood.
-    pub fn state_dir(self, now: Option<&str>) -> Result<PathBuf, EngineError> {
+    pub(crate) fn state_dir(self, now: Option<&str>) -> Result<PathBuf, EngineError> {
         let now = now.unwrap_or_default();
         let (named, default) = match self {
             Engine::Docker | Engine::Nomad => (docker::data_root(now)?, "/var/lib/docker"),
@@ -162,7 +161,7 @@ impl Engine {
     ///
     /// # Errors
     /// The text is not understood.
-    pub fn registers(self, now: Option<&str>) -> Result<bool, EngineError> {
+    pub(crate) fn registers(self, now: Option<&str>) -> Result<bool, EngineError> {
         let Some(now) = now.filter(|now| now.contains(RUNTIME_NAME)) else {
             return Ok(false);
         };
@@ -177,7 +176,7 @@ impl Engine {
     /// The setting that makes our runtime the engine's default, if one of the files does. One that is
     /// not understood says nothing: the engine does not understand it either.
     #[must_use]
-    pub fn default_setting(self, files: &Files) -> Option<&'static str> {
+    pub(crate) fn default_setting(self, files: &Files) -> Option<&'static str> {
         type IsDefault = fn(&str) -> Result<bool, EngineError>;
         let (key, is_default): (_, IsDefault) = match self {
             Engine::Docker => (docker::DEFAULT, docker::is_default),
@@ -198,7 +197,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError`]: the file has to stay as it is.
-    pub fn remove(self, files: &Files, keep: Keep) -> Result<Decision, EngineError> {
+    pub(crate) fn remove(self, files: &Files, keep: Keep) -> Result<Decision, EngineError> {
         let before = match files.before.as_deref() {
             None => Before::Unknown,
             Some(NO_FILE) => Before::Absent,

@@ -1,9 +1,9 @@
 //! What every engine is told of us.
 
 /// The name under which engines know `onload-container-runtime`.
-pub const RUNTIME_NAME: &str = "onload";
+pub(crate) const RUNTIME_NAME: &str = "onload";
 /// Where the package installs it.
-pub const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
+pub(crate) const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
 /// The annotations that an engine hands on from a pod to its containers, as a pattern of Go's
 /// `path.Match`, whose `*` stops at a slash: no annotation of ours has a second one.
 pub(super) const POD_ANNOTATIONS: &str = "onload.dev/*";

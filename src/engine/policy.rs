@@ -14,7 +14,7 @@ const SHOWN: &str = "#allow = []";
 
 /// Why the policy is left as it is.
 #[derive(Debug, thiserror::Error)]
-pub enum PolicyError {
+pub(crate) enum PolicyError {
     /// The file is not one that we read.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -27,7 +27,7 @@ pub enum PolicyError {
 ///
 /// # Errors
 /// [`PolicyError`].
-pub fn allow(text: &str, classes: &[Class]) -> Result<String, PolicyError> {
+pub(crate) fn allow(text: &str, classes: &[Class]) -> Result<String, PolicyError> {
     let allowed = Config::parse(text)?.annotations.allow;
     let mut missing: Vec<Class> = Vec::new();
     for class in classes {

@@ -114,7 +114,11 @@ impl Lock {
     ///
     /// # Errors
     /// [`LockError::File`] and [`LockError::Foreign`].
-    pub fn if_free(dir: impl AsFd, path: &Path, name: &str) -> Result<Option<Lock>, LockError> {
+    pub(crate) fn if_free(
+        dir: impl AsFd,
+        path: &Path,
+        name: &str,
+    ) -> Result<Option<Lock>, LockError> {
         let path = path.join(name);
         let file = open(dir.as_fd(), &path, name)?;
         let is_ours = lock_open(&file, &path, Kind::Exclusive, &mut || false)?;

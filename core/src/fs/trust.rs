@@ -133,12 +133,6 @@ pub struct TrustedFile {
 }
 
 impl TrustedFile {
-    /// Device and inode, which say whether two files are one.
-    #[must_use]
-    pub fn identity(&self) -> (u64, u64) {
-        (self.stat.st_dev, self.stat.st_ino)
-    }
-
     /// Reads it, up to a size that no real one has.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! `config.json` of a bundle: read once, replaced whole or not at all.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -64,7 +64,7 @@ pub enum BundleError {
 
 /// An open configuration.
 #[derive(Debug)]
-pub struct ConfigFile {
+pub(crate) struct ConfigFile {
     dir: OwnedFd,
     name: OsString,
     path: PathBuf,
@@ -78,7 +78,7 @@ impl ConfigFile {
     ///
     /// # Errors
     /// [`BundleError::Read`] and [`BundleError::NotRegular`].
-    pub fn open(bundle: &Path, config: Option<&Path>) -> Result<Self, BundleError> {
+    pub(crate) fn open(bundle: &Path, config: Option<&Path>) -> Result<Self, BundleError> {
         let bundle = if bundle.as_os_str().is_empty() {
             Path::new(".")
         } else {
@@ -121,7 +121,7 @@ impl ConfigFile {
     ///
     /// # Errors
     /// [`BundleError::Read`].
-    pub fn scan(&self) -> Result<Scanned, BundleError> {
+    pub(crate) fn scan(&self) -> Result<Scanned, BundleError> {
         let size = usize::try_from(self.stat.st_size).unwrap_or_default();
         scan::read(&self.file, size, &mut |_, _| Ok(())).map_err(|error| BundleError::Read {
             path: self.path.clone(),
@@ -133,7 +133,7 @@ impl ConfigFile {
     ///
     /// # Errors
     /// [`BundleError`]; the old file is then whole.
-    pub fn replace(&self, bytes: &[u8]) -> Result<(), BundleError> {
+    pub(crate) fn replace(&self, bytes: &[u8]) -> Result<(), BundleError> {
         self.check_own()?;
         let failed = |error: WriteError| BundleError::Write {
             path: self.path.clone(),
@@ -174,23 +174,11 @@ impl ConfigFile {
             problem,
         })
     }
-
-    /// The file, for messages.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Its name in the bundle.
-    #[must_use]
-    pub fn name(&self) -> &OsStr {
-        &self.name
-    }
 }
 
 /// The name of the container whose bundle podman keeps at `…/ID/userdata`.
 #[must_use]
-pub fn podman_id(bundle: &Path) -> Option<ContainerId> {
+pub(crate) fn podman_id(bundle: &Path) -> Option<ContainerId> {
     if bundle.file_name()? != "userdata" {
         return None;
     }

@@ -1,5 +1,5 @@
 //! `config.json` of a bundle: found, searched for annotations of ours, read in part, replaced.
 
-pub mod bundle;
-pub mod devices;
+pub(crate) mod bundle;
+pub(crate) mod devices;
 pub mod scan;

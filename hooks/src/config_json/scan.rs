@@ -12,7 +12,7 @@ use memchr::{memchr_iter, memmem};
 use onload_core::request::PREFIX;
 
 /// The largest configuration or state that is parsed; a larger one that asks is refused.
-pub const MAX_BYTES: usize = 16 * 1024 * 1024;
+pub(crate) const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// Bytes read at once beyond what is kept.
 const CHUNK: usize = 64 * 1024;
@@ -47,7 +47,7 @@ fn spells_a_letter(json: &[u8]) -> bool {
 
 /// What a stream held.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Scanned {
+pub(crate) struct Scanned {
     /// The first [`MAX_BYTES`] of it.
     pub kept: Vec<u8>,
     /// Whether there was more.
@@ -57,14 +57,18 @@ pub struct Scanned {
 }
 
 /// Takes what lies beyond the kept part: the kept part, and the next piece.
-pub type Beyond<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> io::Result<()>;
+pub(crate) type Beyond<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> io::Result<()>;
 
 /// Reads a stream to its end, keeping a bounded part, and says whether it asks. What is read
 /// beyond the kept part goes to `beyond`, piece by piece.
 ///
 /// # Errors
 /// Those of the reader and of `beyond`.
-pub fn read(mut from: impl Read, size_hint: usize, beyond: Beyond<'_>) -> io::Result<Scanned> {
+pub(crate) fn read(
+    mut from: impl Read,
+    size_hint: usize,
+    beyond: Beyond<'_>,
+) -> io::Result<Scanned> {
     let mut kept = Vec::with_capacity(size_hint.min(MAX_BYTES) + 1);
     from.by_ref()
         .take(u64::try_from(MAX_BYTES).unwrap_or(u64::MAX))

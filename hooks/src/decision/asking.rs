@@ -12,7 +12,7 @@ use crate::config_json::scan::Scanned;
 
 /// A configuration with annotations of ours for this container.
 #[derive(Debug)]
-pub struct Asking {
+pub(crate) struct Asking {
     /// The text as it was read; parts of it are not copied from here on.
     pub text: Arc<String>,
     /// The configuration.
@@ -26,7 +26,7 @@ impl Asking {
     ///
     /// # Errors
     /// [`DecisionError::TooLarge`], [`DecisionError::Config`] and [`DecisionError::Request`].
-    pub fn read(scanned: Scanned) -> Result<Option<Asking>, DecisionError> {
+    pub(crate) fn read(scanned: Scanned) -> Result<Option<Asking>, DecisionError> {
         if !scanned.asks {
             return Ok(None);
         }
@@ -40,7 +40,7 @@ impl Asking {
     ///
     /// # Errors
     /// [`DecisionError::Config`] and [`DecisionError::Request`].
-    pub fn parse(text: Arc<String>) -> Result<Option<Asking>, DecisionError> {
+    pub(crate) fn parse(text: Arc<String>) -> Result<Option<Asking>, DecisionError> {
         let config = OciConfig::parse_text(Arc::clone(&text))?;
         let request = Request::parse(&config)?;
         Ok(request.map(|request| Asking {
@@ -55,7 +55,7 @@ impl Asking {
 ///
 /// # Errors
 /// [`DecisionError::Config`].
-pub fn text(json: Vec<u8>) -> Result<Arc<String>, DecisionError> {
+pub(crate) fn text(json: Vec<u8>) -> Result<Arc<String>, DecisionError> {
     let text = String::from_utf8(json).map(Arc::new);
     text.map_err(|error| {
         let error = RawError::Utf8(error.utf8_error().valid_up_to());

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::host::Host;
 
 /// The capability that lets a process take any user id.
-pub const CAP_SETUID: &str = "CAP_SETUID";
+pub(crate) const CAP_SETUID: &str = "CAP_SETUID";
 
 /// Capabilities by which a process of another user makes itself the host's user 0, or does what only
 /// that one can (include/uapi/linux/capability.h). CAP_SETUID is in the set that
@@ -45,7 +45,7 @@ const HELD: [CapabilitySet; 4] = [
 ///
 /// # Errors
 /// [`ConfigError::Read`].
-pub fn look(config: &OciConfig, host: &dyn Host) -> Result<HostRoot, ConfigError> {
+pub(crate) fn look(config: &OciConfig, host: &dyn Host) -> Result<HostRoot, ConfigError> {
     if !host.privilege().is_initial_namespace {
         return Ok(HostRoot::No);
     }
@@ -82,7 +82,7 @@ fn effective(uid: u32) -> u32 {
 ///
 /// # Errors
 /// [`RawError`].
-pub fn take_setuid(process: &mut RawObject) -> Result<bool, RawError> {
+pub(crate) fn take_setuid(process: &mut RawObject) -> Result<bool, RawError> {
     let user = process.object("user")?.unwrap_or_default();
     let uid: Option<u32> = user.read("uid")?;
     let Some(mut sets) = process.object("capabilities")? else {

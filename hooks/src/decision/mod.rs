@@ -1,11 +1,11 @@
 //! What one container gets. Decided here once, from its configuration, the operator's policy and the
 //! host's specifications; the two appliers only carry it out.
 
-pub mod asking;
-pub mod error;
-pub mod host_root;
-pub mod nodes;
-pub mod preload_choice;
+pub(crate) mod asking;
+pub(crate) mod error;
+pub(crate) mod host_root;
+pub(crate) mod nodes;
+pub(crate) mod preload_choice;
 pub(crate) mod present;
 
 use onload_cdi::ContainerEdits;
@@ -23,7 +23,7 @@ use preload_choice::PreloadChoice;
 
 /// What one container gets.
 #[derive(Clone, Debug)]
-pub struct Decision {
+pub(crate) struct Decision {
     /// The annotations that ask for devices, quoted.
     pub keys: String,
     /// The edits that its configuration does not hold yet, without device nodes and the preload.
@@ -44,7 +44,7 @@ pub struct Decision {
 ///
 /// # Errors
 /// [`DecisionError`] names the annotation, the cause and the remedy.
-pub fn decide(
+pub(crate) fn decide(
     config: &OciConfig,
     request: &Request,
     settings: &Settings,

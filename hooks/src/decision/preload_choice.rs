@@ -13,7 +13,7 @@ pub(crate) const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
 
 /// How libonload.so gets into the container's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PreloadChoice {
+pub(crate) struct PreloadChoice {
     /// The way.
     pub mode: Preload,
     /// Whether an annotation says so.

@@ -25,7 +25,7 @@ const HELD_BYTES: u64 = 256 * 1024;
 
 /// Why the container must not start.
 #[derive(Debug, thiserror::Error)]
-pub enum CreateRuntimeError {
+pub(crate) enum CreateRuntimeError {
     /// The configuration could not be read.
     #[error("reading {path:?}")]
     Config {
@@ -91,7 +91,7 @@ fn remedy(error: &SysfsError) -> &'static str {
 ///
 /// # Errors
 /// [`CreateRuntimeError`]; a limit that cannot be raised for a lack of rights gives a warning.
-pub fn run(
+pub(crate) fn run(
     asked: &HookArguments,
     state: &State,
     sysfs: &Sysfs,

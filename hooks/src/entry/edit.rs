@@ -52,7 +52,7 @@ pub enum EntryError {
 
 /// What was done to the configuration of a bundle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Edited {
+pub(crate) struct Edited {
     /// Lines for people.
     pub warnings: Vec<String>,
     /// The container that a file was written for, under [`RUN_DIR`].
@@ -64,7 +64,7 @@ pub struct Edited {
 impl Edited {
     /// Takes the file away again: nobody will start the container, and no poststop follows. What led
     /// here is the error to tell. What a hook made for a living container of that id stays.
-    pub fn undo(&self) {
+    pub(crate) fn undo(&self) {
         if let Some(id) = &self.own {
             let _ = sweep::forget_list(Path::new(RUN_DIR), id);
         }
@@ -75,7 +75,7 @@ impl Edited {
 ///
 /// # Errors
 /// [`EntryError`]; the configuration is then as it was.
-pub fn edit(
+pub(crate) fn edit(
     file: &ConfigFile,
     container: Container<'_>,
     entry_point: EntryPoint<'_>,
@@ -116,7 +116,7 @@ fn written(
 ///
 /// # Errors
 /// [`EntryError`]; the process must then not start.
-pub fn take_setuid(process: &Path) -> Result<(), EntryError> {
+pub(crate) fn take_setuid(process: &Path) -> Result<(), EntryError> {
     let file = ConfigFile::open(Path::new(""), Some(process))?;
     let scanned = file.scan()?;
     if scanned.more {
@@ -132,7 +132,7 @@ pub fn take_setuid(process: &Path) -> Result<(), EntryError> {
 
 /// What came through a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Streamed {
+pub(crate) enum Streamed {
     /// A configuration, which went on with these warnings.
     Config(Vec<String>),
     /// The state of a container, which asks for something else.
@@ -143,7 +143,7 @@ pub enum Streamed {
 ///
 /// # Errors
 /// [`EntryError`]; what was written by then is not to be used.
-pub fn stream(
+pub(crate) fn stream(
     from: impl Read,
     to: &mut dyn Write,
     container: Container<'_>,

@@ -78,7 +78,7 @@ fn shown(json: &[u8]) -> String {
 /// JSON with one value a line, every value spelled as it was. What is no JSON comes out as some
 /// text, no more.
 #[must_use]
-pub fn indent(json: &[u8]) -> String {
+pub(crate) fn indent(json: &[u8]) -> String {
     let mut text = Vec::with_capacity(json.len() * 2);
     let mut depth = 0_usize;
     let mut in_string = false;

@@ -1,10 +1,10 @@
 //! The entry points of the two binaries, and of `container explain`.
 
-pub mod caller;
-pub mod create_runtime;
-pub mod edit;
+pub(crate) mod caller;
+pub(crate) mod create_runtime;
+pub(crate) mod edit;
 pub mod explain;
 pub mod hook;
 pub mod program;
-pub mod system_log;
+pub(crate) mod system_log;
 pub mod wrapper;

@@ -9,11 +9,11 @@ use rustix::io::fcntl_getfd;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 /// Done or nothing to do.
-pub const SUCCESS: i32 = 0;
+pub(crate) const SUCCESS: i32 = 0;
 /// The container must not start.
-pub const FAILURE: i32 = 1;
+pub(crate) const FAILURE: i32 = 1;
 /// The command line makes no sense.
-pub const USAGE: i32 = 2;
+pub(crate) const USAGE: i32 = 2;
 
 /// Prepares the process: no core dump with the container's configuration in it, and no descriptor
 /// of ours where somebody expects the standard ones.
@@ -49,12 +49,12 @@ fn fill_standard_descriptors() {
 
 /// The arguments behind the program's name.
 #[must_use]
-pub fn arguments() -> Vec<OsString> {
+pub(crate) fn arguments() -> Vec<OsString> {
     std::env::args_os().skip(1).collect()
 }
 
 /// Says one line on standard error; nobody is told when that fails.
-pub fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     let line = format!("{}\n", one_line(line));
     let _ = io::stderr().write_all(line.as_bytes());
 }

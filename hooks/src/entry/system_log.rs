@@ -10,14 +10,14 @@ use onload_core::text::one_line;
 use rustix::fs::{FileType, fstat, major, minor};
 
 /// Where a log daemon listens, journald among them (syslog(3); systemd-journald.socket(8)).
-pub const SOCKET: &str = "/dev/log";
+pub(crate) const SOCKET: &str = "/dev/log";
 
 /// /dev/null (Documentation/admin-guide/devices.txt).
 const NULL: (u32, u32) = (1, 3);
 
 /// How bad it is, as syslog(3) numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
+pub(crate) enum Severity {
     /// The container does not start.
     Error = 3,
     /// The container starts all the same.
@@ -29,7 +29,7 @@ const DAEMON: u8 = 3 << 3;
 
 /// Whether what is written to a descriptor is thrown away.
 #[must_use]
-pub fn leads_nowhere(descriptor: impl AsFd) -> bool {
+pub(crate) fn leads_nowhere(descriptor: impl AsFd) -> bool {
     fstat(descriptor).is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
             && (major(stat.st_rdev), minor(stat.st_rdev)) == NULL
@@ -40,7 +40,7 @@ pub fn leads_nowhere(descriptor: impl AsFd) -> bool {
 ///
 /// # Errors
 /// Where nobody listens, or the daemon is too busy to take it.
-pub fn send(socket: &Path, program: &str, severity: Severity, line: &str) -> io::Result<()> {
+pub(crate) fn send(socket: &Path, program: &str, severity: Severity, line: &str) -> io::Result<()> {
     let sender = UnixDatagram::unbound()?;
     sender.set_nonblocking(true)?;
     let (priority, pid) = (DAEMON | severity as u8, std::process::id());

@@ -135,7 +135,7 @@ impl ThisHost {
     ///
     /// # Errors
     /// [`HostError::Trust`].
-    pub fn with_config(config: &Path) -> Result<Self, HostError> {
+    pub(crate) fn with_config(config: &Path) -> Result<Self, HostError> {
         let is_initial_namespace = is_initial_namespace();
         let owners = if is_initial_namespace {
             Owners::root()
@@ -173,13 +173,13 @@ impl ThisHost {
 
     /// Whether this process is in the initial user namespace, where user 0 is root.
     #[must_use]
-    pub fn is_initial_namespace(&self) -> bool {
+    pub(crate) fn is_initial_namespace(&self) -> bool {
         self.is_initial_namespace
     }
 
     /// The files of this machine that are believed.
     #[must_use]
-    pub fn trusted(&self) -> &Trusted {
+    pub(crate) fn trusted(&self) -> &Trusted {
         &self.trusted
     }
 
@@ -187,7 +187,7 @@ impl ThisHost {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn config_text(&self) -> Result<Option<String>, HostError> {
+    pub(crate) fn config_text(&self) -> Result<Option<String>, HostError> {
         if let Some(text) = self.text.get() {
             return Ok(text.clone());
         }
@@ -200,7 +200,7 @@ impl ThisHost {
     ///
     /// # Errors
     /// [`HostError::Trust`].
-    pub fn config_bytes(&self) -> Result<Option<Vec<u8>>, HostError> {
+    pub(crate) fn config_bytes(&self) -> Result<Option<Vec<u8>>, HostError> {
         match self.trusted.open(&self.config) {
             Ok(file) => Ok(Some(file.read(MAX_CONFIG_BYTES)?)),
             Err(error) if error.is_absent() => Ok(None),
@@ -210,7 +210,7 @@ impl ThisHost {
 
     /// The configuration file, whether there is one or not.
     #[must_use]
-    pub fn config_path(&self) -> &Path {
+    pub(crate) fn config_path(&self) -> &Path {
         &self.config
     }
 }

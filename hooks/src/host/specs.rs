@@ -83,7 +83,7 @@ impl Specs {
     /// # Errors
     /// [`SpecsError::Trust`], where a directory or a file of our name is not to be believed. A file
     /// that cannot be parsed hurts only who asks for what it might offer.
-    pub fn read(trusted: &Trusted, wanted: &[Class]) -> Result<Self, SpecsError> {
+    pub(crate) fn read(trusted: &Trusted, wanted: &[Class]) -> Result<Self, SpecsError> {
         let mut sources = Vec::new();
         for (priority, dir) in DEFAULT_DIRS.iter().enumerate() {
             let dir = match trusted.open_dir(Path::new(dir)) {
@@ -150,7 +150,7 @@ impl Specs {
 
     /// The entries of a class that a node stands in, other than `all`.
     #[must_use]
-    pub fn owners_of(&self, class: Class, node: &str) -> Vec<String> {
+    pub(crate) fn owners_of(&self, class: Class, node: &str) -> Vec<String> {
         self.of_class(class)
             .filter(|found| found.name.device().as_str() != "all")
             .filter(|found| {
@@ -245,7 +245,7 @@ pub struct Entry<'a> {
 
 /// What the hook of an entry is told to expect of its nodes.
 #[must_use]
-pub fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
+pub(crate) fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
     let shared = &found.spec.container_edits.hooks;
     let hooks = shared.iter().chain(&found.device.container_edits.hooks);
     let orders = hooks.filter_map(|hook| match hook.args.as_slice() {

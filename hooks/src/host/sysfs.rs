@@ -95,7 +95,7 @@ impl Sysfs {
     ///
     /// # Errors
     /// [`SysfsError`] with the expectation in its command-line form.
-    pub fn check(&self, expect: &Expect, found: Numbers) -> Result<(), SysfsError> {
+    pub(crate) fn check(&self, expect: &Expect, found: Numbers) -> Result<(), SysfsError> {
         let check = Check {
             sysfs: self,
             expect,
@@ -111,7 +111,7 @@ impl Sysfs {
 
     /// The RDMA device that a verbs, MAD or issm node belongs to now.
     #[must_use]
-    pub fn ibdev_of(&self, node_name: &str) -> Option<String> {
+    pub(crate) fn ibdev_of(&self, node_name: &str) -> Option<String> {
         let class = rdma_class(node_name)?;
         let node = self.root.join("class").join(class).join(node_name);
         read_attribute(&node.join("ibdev")).ok()
@@ -119,14 +119,14 @@ impl Sysfs {
 
     /// The PCI function that an RDMA device sits on now.
     #[must_use]
-    pub fn function_of(&self, ibdev: &str) -> Option<PciAddress> {
+    pub(crate) fn function_of(&self, ibdev: &str) -> Option<PciAddress> {
         let device = self.root.join("class/infiniband").join(ibdev);
         pci_of(&fs::canonicalize(device).ok()?)
     }
 
     /// The PCI function that a PTP clock or a PPS source belongs to now.
     #[must_use]
-    pub fn function_of_clock(&self, class: &str, name: &str) -> Option<PciAddress> {
+    pub(crate) fn function_of_clock(&self, class: &str, name: &str) -> Option<PciAddress> {
         self.clock_function(class, name).ok().flatten()
     }
 
@@ -165,7 +165,7 @@ fn sits_on(device: &Path) -> Result<Option<PciAddress>, Unread> {
 
 /// The directory of /sys/class that lists nodes of that name.
 #[must_use]
-pub fn rdma_class(node_name: &str) -> Option<&'static str> {
+pub(crate) fn rdma_class(node_name: &str) -> Option<&'static str> {
     let numbered = |prefix: &str| {
         node_name
             .strip_prefix(prefix)

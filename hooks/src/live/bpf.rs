@@ -20,7 +20,7 @@ const TYPE_DEVICE: u32 = 15;
 const ATTACH_DEVICE: u32 = 6;
 
 /// `BPF_F_ALLOW_MULTI`: the cgroup may have several programs, and all have to allow.
-pub const ALLOW_MULTI: u32 = 2;
+pub(crate) const ALLOW_MULTI: u32 = 2;
 /// `BPF_F_REPLACE`: in the place of one of them.
 const REPLACE: u32 = 4;
 
@@ -30,7 +30,7 @@ const MAX_ATTACHED: usize = 64;
 const MAX_INSNS: usize = 1 << 16;
 
 /// An instruction, `struct bpf_insn`, as the machine spells it.
-pub type Insn = u64;
+pub(crate) type Insn = u64;
 
 /// The programs of one cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -160,7 +160,7 @@ pub fn query(cgroup: BorrowedFd<'_>) -> Result<Attached, Errno> {
 ///
 /// # Errors
 /// Those of bpf(2); ENOENT where it is gone.
-pub fn by_id(id: u32) -> Result<OwnedFd, Errno> {
+pub(crate) fn by_id(id: u32) -> Result<OwnedFd, Errno> {
     let mut attr = IdAttr {
         prog_id: id,
         ..IdAttr::default()
@@ -172,7 +172,7 @@ pub fn by_id(id: u32) -> Result<OwnedFd, Errno> {
 ///
 /// # Errors
 /// Those of bpf(2); E2BIG for a program that is no runtime's.
-pub fn read(program: &OwnedFd) -> Result<Program, Errno> {
+pub(crate) fn read(program: &OwnedFd) -> Result<Program, Errno> {
     let mut info = Info::default();
     info_of(program, &mut info)?;
     let bytes = usize::try_from(info.xlated_prog_len).unwrap_or(usize::MAX);
@@ -241,7 +241,7 @@ pub fn load(program: &Program) -> Result<OwnedFd, Errno> {
 ///
 /// # Errors
 /// Those of bpf(2).
-pub fn replace(
+pub(crate) fn replace(
     cgroup: BorrowedFd<'_>,
     flags: u32,
     new: &OwnedFd,
@@ -281,7 +281,7 @@ pub fn attach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
 ///
 /// # Errors
 /// Those of bpf(2).
-pub fn detach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
+pub(crate) fn detach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
     let mut attr = AttachAttr {
         target_fd: number(cgroup),
         attach_bpf_fd: number(std::os::fd::AsFd::as_fd(program)),

@@ -29,7 +29,7 @@ pub struct Dir {
 impl Dir {
     /// Its directory on the host.
     #[must_use]
-    pub fn at(&self) -> PathBuf {
+    pub(crate) fn at(&self) -> PathBuf {
         self.mount.join(&self.path)
     }
 
@@ -44,7 +44,7 @@ impl Dir {
     /// The cgroups that are the container's own, innermost first: this one, and those around it up
     /// to the one that bears its name.
     #[must_use]
-    pub fn own(&self, id: &ContainerId) -> Vec<PathBuf> {
+    pub(crate) fn own(&self, id: &ContainerId) -> Vec<PathBuf> {
         let outermost = self.named(id).unwrap_or(&self.path);
         let all = self.path.ancestors();
         all.take_while(|path| path.starts_with(outermost))
@@ -54,7 +54,7 @@ impl Dir {
 
     /// The cgroups around the container's own, up to the root.
     #[must_use]
-    pub fn around(&self, id: &ContainerId) -> Vec<PathBuf> {
+    pub(crate) fn around(&self, id: &ContainerId) -> Vec<PathBuf> {
         let own = self.own(id);
         let all = self.path.ancestors().map(|path| self.mount.join(path));
         all.filter(|path| !own.contains(path)).collect()
@@ -63,7 +63,7 @@ impl Dir {
     /// The systemd scope that the container runs in. A cgroup that only looks like one is none: a
     /// container may call a cgroup of its own like somebody else's scope.
     #[must_use]
-    pub fn scope(&self, id: &ContainerId) -> Option<&str> {
+    pub(crate) fn scope(&self, id: &ContainerId) -> Option<&str> {
         let path = self.named(id)?;
         let is_scope = path.extension() == Some(OsStr::new("scope"));
         is_scope.then(|| path.file_name()?.to_str()).flatten()
@@ -72,7 +72,7 @@ impl Dir {
     /// Whether it may be in a systemd scope that is not known to be the container's: none of its
     /// cgroups bears the container's name, and one looks like a scope.
     #[must_use]
-    pub fn in_a_nameless_scope(&self, id: &ContainerId) -> bool {
+    pub(crate) fn in_a_nameless_scope(&self, id: &ContainerId) -> bool {
         let mut all = self.path.ancestors();
         self.named(id).is_none() && all.any(|path| path.extension() == Some(OsStr::new("scope")))
     }
@@ -93,7 +93,7 @@ fn is_named_after(path: &Path, id: &ContainerId) -> bool {
 
 /// Why a cgroup is not found or not used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DeviceCgroupError {
+pub(crate) enum DeviceCgroupError {
     /// The process is in a hierarchy that is not mounted here.
     #[error(
         "the container is in cgroup {0:?}, and no mount of that hierarchy shows it; mount it below /sys/fs/cgroup"
@@ -111,7 +111,7 @@ pub enum DeviceCgroupError {
 ///
 /// # Errors
 /// [`DeviceCgroupError`].
-pub fn find(
+pub(crate) fn find(
     theirs: &[u8],
     own: &[u8],
     mounts: &[u8],
@@ -133,7 +133,7 @@ pub fn find(
 
 /// Whether a mount is of a hierarchy that [`find`] may look for.
 #[must_use]
-pub fn is_hierarchy(mount: &mountinfo::Mount<'_>) -> bool {
+pub(crate) fn is_hierarchy(mount: &mountinfo::Mount<'_>) -> bool {
     matches!(mount.fs_type, b"cgroup" | b"cgroup2")
 }
 

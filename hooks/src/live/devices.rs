@@ -106,7 +106,7 @@ impl Changes {
 ///
 /// # Errors
 /// [`DevicesError`]; what was changed by then is changed back.
-pub fn allow(
+pub(crate) fn allow(
     place: &DeviceCgroup,
     id: &ContainerId,
     rules: &[Rule],

@@ -21,7 +21,7 @@ use crate::run::record::RecordError;
 
 /// Why the container must not start.
 #[derive(Debug, thiserror::Error)]
-pub enum LiveError {
+pub(crate) enum LiveError {
     /// config.json cannot be read.
     #[error(transparent)]
     Bundle(#[from] BundleError),
@@ -102,7 +102,7 @@ pub enum LiveError {
 
 /// Why a container's cgroup cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum CgroupError {
+pub(crate) enum CgroupError {
     /// The process cannot be looked at.
     #[error(transparent)]
     Init(#[from] InitError),

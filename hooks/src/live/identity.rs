@@ -5,13 +5,13 @@
 /// Files of a file system that was mounted in a user namespace can only be made by users whom that
 /// namespace maps (fs/namei.c, `may_o_create`, EOVERFLOW), and the host's root is none of them.
 #[derive(Debug)]
-pub struct FileSystemUser(());
+pub(crate) struct FileSystemUser(());
 
 impl FileSystemUser {
     /// Becomes `uid` and `gid`, as the initial user namespace counts them; none where the kernel
     /// refuses.
     #[must_use]
-    pub fn become_user(uid: u32, gid: u32) -> Option<Self> {
+    pub(crate) fn become_user(uid: u32, gid: u32) -> Option<Self> {
         // The group first: CAP_SETGID stays, but the order of credentials(7) costs nothing.
         let guard = FileSystemUser(());
         (set_group(gid) && set_user(uid)).then_some(guard)

@@ -9,15 +9,15 @@ mod apply;
 pub mod bpf;
 pub mod cgroup;
 pub mod devices;
-pub mod error;
-pub mod identity;
+pub(crate) mod error;
+pub(crate) mod identity;
 mod look;
-pub mod mount_api;
-pub mod plan;
+pub(crate) mod mount_api;
+pub(crate) mod plan;
 pub mod program;
-pub mod reapply;
-pub mod systemd;
-pub mod target;
+pub(crate) mod reapply;
+pub(crate) mod systemd;
+pub(crate) mod target;
 mod undo;
 
 use std::path::Path;
@@ -44,7 +44,7 @@ use plan::PlanError;
 ///
 /// # Errors
 /// [`LiveError`]; what was done by then is undone.
-pub fn inject(state: &State, config_path: &Path) -> Result<Vec<String>, LiveError> {
+pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Vec<String>, LiveError> {
     let file = ConfigFile::open(&state.bundle, None)?;
     let asking = Asking::read(file.scan()?).map_err(PlanError::from)?;
     let Some(Asking {

@@ -8,15 +8,15 @@ use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 
 /// `MOUNT_ATTR_…` of include/uapi/linux/mount.h.
-pub mod attr {
+pub(crate) mod attr {
     /// Nothing is written through it.
-    pub const RDONLY: u64 = 0x1;
+    pub(crate) const RDONLY: u64 = 0x1;
     /// No set-user-id takes effect.
-    pub const NOSUID: u64 = 0x2;
+    pub(crate) const NOSUID: u64 = 0x2;
     /// No device node can be opened.
-    pub const NODEV: u64 = 0x4;
+    pub(crate) const NODEV: u64 = 0x4;
     /// No program can be executed.
-    pub const NOEXEC: u64 = 0x8;
+    pub(crate) const NOEXEC: u64 = 0x8;
 }
 
 /// `struct mount_attr` of include/uapi/linux/mount.h, as of its first size
@@ -33,7 +33,11 @@ struct MountAttr {
 ///
 /// # Errors
 /// Those of open_tree(2).
-pub fn clone_tree(dir: BorrowedFd<'_>, path: &Path, is_recursive: bool) -> Result<OwnedFd, Errno> {
+pub(crate) fn clone_tree(
+    dir: BorrowedFd<'_>,
+    path: &Path,
+    is_recursive: bool,
+) -> Result<OwnedFd, Errno> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     if is_recursive {
         flags |= OpenTreeFlags::AT_RECURSIVE;
@@ -47,7 +51,11 @@ pub fn clone_tree(dir: BorrowedFd<'_>, path: &Path, is_recursive: bool) -> Resul
 /// # Errors
 /// Those of mount_setattr(2); ENOSYS before Linux 5.12.
 #[expect(unsafe_code, reason = "the library has no mount_setattr(2)")]
-pub fn set_private(tree: &OwnedFd, attributes: u64, is_recursive: bool) -> Result<(), Errno> {
+pub(crate) fn set_private(
+    tree: &OwnedFd,
+    attributes: u64,
+    is_recursive: bool,
+) -> Result<(), Errno> {
     let attr = MountAttr {
         attr_set: attributes,
         attr_clr: 0,
@@ -82,7 +90,7 @@ pub fn set_private(tree: &OwnedFd, attributes: u64, is_recursive: bool) -> Resul
 ///
 /// # Errors
 /// Those of move_mount(2).
-pub fn attach(tree: &OwnedFd, target: impl AsFd) -> Result<(), Errno> {
+pub(crate) fn attach(tree: &OwnedFd, target: impl AsFd) -> Result<(), Errno> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     rustix::mount::move_mount(tree, "", target, "", flags)
 }

@@ -25,7 +25,7 @@ use crate::preload::PreloadError;
 
 /// Why a container that lives already is refused.
 #[derive(Debug, thiserror::Error)]
-pub enum PlanError {
+pub(crate) enum PlanError {
     /// It does not get what it asks for.
     #[error(transparent)]
     Decision(#[from] DecisionError),
@@ -104,7 +104,7 @@ pub enum PlanError {
 
 /// A bind mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bind {
+pub(crate) struct Bind {
     /// The file, directory or device node of the host.
     pub source: PathBuf,
     /// Where, in the container.
@@ -125,7 +125,7 @@ impl From<ConfigError> for PlanError {
 
 /// How the library gets into the container's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PreloadPlan {
+pub(crate) struct PreloadPlan {
     /// The annotation, quoted.
     pub key: String,
     /// The library on the host, where the specifications bring it.
@@ -139,7 +139,7 @@ pub struct PreloadPlan {
 
 /// What is to be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The annotations, quoted.
     pub keys: String,
     /// Mounts, outer ones first.
@@ -157,7 +157,7 @@ pub struct Plan {
 impl PlanError {
     /// Why there is no preload, with the remedies that there are at this door.
     #[must_use]
-    pub fn preload(key: &str, error: PreloadError) -> Self {
+    pub(crate) fn preload(key: &str, error: PreloadError) -> Self {
         let key = key.to_owned();
         let cause = match error {
             PreloadError::OwnMount => {
@@ -173,7 +173,7 @@ impl PlanError {
 impl Plan {
     /// For each rule the node of this host that it opens.
     #[must_use]
-    pub fn rule_nodes(&self) -> Vec<PathBuf> {
+    pub(crate) fn rule_nodes(&self) -> Vec<PathBuf> {
         let node = |rule: &Rule| {
             let mut binds = self.binds.iter();
             binds.find(|bind| bind.numbers == Some(rule.numbers()))
@@ -184,7 +184,7 @@ impl Plan {
 
     /// Whether the configuration holds all of it already.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.binds.is_empty()
             && self.rules.is_empty()
             && self.preload.is_none()
@@ -196,7 +196,7 @@ impl Plan {
 ///
 /// # Errors
 /// [`PlanError`] names the annotation, the cause and the remedy.
-pub fn decide(
+pub(crate) fn decide(
     config: &OciConfig,
     request: &Request,
     id: &ContainerId,

@@ -46,7 +46,7 @@ fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Insn {
 /// They load from the context `struct bpf_cgroup_dev_ctx`: the type of the device in the low half
 /// of its first word and the access asked for in the high one, then the major and minor numbers.
 #[must_use]
-pub fn prologue(rules: &[Rule]) -> Vec<Insn> {
+pub(crate) fn prologue(rules: &[Rule]) -> Vec<Insn> {
     let mut insns = vec![
         insn(op::LOAD_WORD, 2, 1, 0, 0),
         insn(op::MOVE, 3, 2, 0, 0),

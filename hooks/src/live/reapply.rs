@@ -18,7 +18,7 @@ use crate::run::record::{self, Live, RecordError};
 
 /// Why nothing was opened.
 #[derive(Debug, thiserror::Error)]
-pub enum ReapplyError {
+pub(crate) enum ReapplyError {
     /// The host's own files cannot be used.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -70,7 +70,7 @@ pub enum ReapplyError {
 ///
 /// # Errors
 /// [`ReapplyError`].
-pub fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>, ReapplyError> {
+pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>, ReapplyError> {
     let host = ThisHost::with_config(config)?;
     let settings = host.settings()?;
     let path = Path::new(RUN_DIR).join(id.as_str());

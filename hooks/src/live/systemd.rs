@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::device::Rule;
 
 /// The socket.
-pub const SOCKET: &str = "/run/systemd/private";
+pub(crate) const SOCKET: &str = "/run/systemd/private";
 
 /// How long one read or write may take; an answer takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -48,7 +48,7 @@ pub enum SystemdError {
 
 /// What a scope lets through where its list of devices is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub(crate) enum Policy {
     /// Only what the list names: a device can be added to it.
     Closed,
     /// Everything: a first entry would close it.
@@ -57,7 +57,7 @@ pub enum Policy {
 
 /// An open connection, for one scope.
 #[derive(Debug)]
-pub struct Systemd {
+pub(crate) struct Systemd {
     stream: BufReader<UnixStream>,
     scope: String,
     serial: u32,
@@ -68,7 +68,7 @@ impl Systemd {
     ///
     /// # Errors
     /// [`SystemdError::Io`].
-    pub fn connect(socket: &Path, scope: &str) -> Result<Option<Self>, SystemdError> {
+    pub(crate) fn connect(socket: &Path, scope: &str) -> Result<Option<Self>, SystemdError> {
         let failed = |error: io::Error| SystemdError::Io {
             scope: scope.to_owned(),
             source: error,
@@ -114,7 +114,7 @@ impl Systemd {
     ///
     /// # Errors
     /// [`SystemdError`].
-    pub fn policy(&mut self) -> Result<Policy, SystemdError> {
+    pub(crate) fn policy(&mut self) -> Result<Policy, SystemdError> {
         let mut body = Writer::default();
         body.text("org.freedesktop.systemd1.Scope");
         body.text("DevicePolicy");
@@ -137,7 +137,7 @@ impl Systemd {
     ///
     /// # Errors
     /// [`SystemdError`].
-    pub fn allow(&mut self, rules: &[Rule]) -> Result<(), SystemdError> {
+    pub(crate) fn allow(&mut self, rules: &[Rule]) -> Result<(), SystemdError> {
         let body = set_device_allow(&self.scope, rules);
         let call = Call {
             path: MANAGER,

@@ -22,7 +22,7 @@ use crate::run::targets::removal;
 
 /// Why nothing is mounted somewhere.
 #[derive(Debug, thiserror::Error)]
-pub enum TargetError {
+pub(crate) enum TargetError {
     /// A step failed.
     #[error("{action} {path:?} in the container")]
     Step {
@@ -71,7 +71,7 @@ pub enum TargetError {
 
 /// A place for a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub(crate) struct Target {
     /// The path in the container.
     pub path: PathBuf,
     /// What it is.
@@ -82,7 +82,7 @@ pub struct Target {
 
 /// The container's root with its mounts, as seen from its mount namespace.
 #[derive(Debug)]
-pub struct Targets<'a> {
+pub(crate) struct Targets<'a> {
     root: &'a ContainerRoot,
     root_mount: u64,
     mounts: &'a Table,
@@ -93,7 +93,7 @@ impl<'a> Targets<'a> {
     ///
     /// # Errors
     /// [`TargetError::Step`].
-    pub fn new(root: &'a ContainerRoot, mounts: &'a Table) -> Result<Self, TargetError> {
+    pub(crate) fn new(root: &'a ContainerRoot, mounts: &'a Table) -> Result<Self, TargetError> {
         let root_mount = mount_of(root).map_err(step("looking at", Path::new("/")))?;
         Ok(Targets {
             root,
@@ -107,7 +107,7 @@ impl<'a> Targets<'a> {
     ///
     /// # Errors
     /// [`TargetError`] where nothing may be mounted or made there.
-    pub fn look(&self, target: &Target) -> Result<Vec<Made>, TargetError> {
+    pub(crate) fn look(&self, target: &Target) -> Result<Vec<Made>, TargetError> {
         let mut missing = Vec::new();
         let mut at = target.path.as_path();
         let mut kind = target.kind;
@@ -143,7 +143,11 @@ impl<'a> Targets<'a> {
     ///
     /// # Errors
     /// [`TargetError`].
-    pub fn open(&self, target: &Target, made: &mut Vec<Fresh>) -> Result<OwnedFd, TargetError> {
+    pub(crate) fn open(
+        &self,
+        target: &Target,
+        made: &mut Vec<Fresh>,
+    ) -> Result<OwnedFd, TargetError> {
         match self.root.find(&target.path) {
             Ok(found) => {
                 self.judge_present(target, &found)?;
@@ -272,7 +276,7 @@ impl<'a> Targets<'a> {
 
 /// Something that was made just now.
 #[derive(Debug)]
-pub struct Fresh {
+pub(crate) struct Fresh {
     /// What it is.
     pub made: Made,
     /// The directory that it was made in.
@@ -283,7 +287,7 @@ impl Fresh {
     /// Takes it away again. This has to happen outside of the container's mount namespace: there
     /// something may be mounted onto it, and unlink(2) minds the mounts of the caller's namespace
     /// alone (fs/namei.c, `vfs_unlink`). By descriptor and name, since a lookup would find the mount.
-    pub fn remove(&self) {
+    pub(crate) fn remove(&self) {
         if let Some(name) = self.made.path.file_name() {
             // What stays is empty, and the error that led here is the one to tell.
             let _ = unlinkat(&self.dir, name, removal(self.made.kind));

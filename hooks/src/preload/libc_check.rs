@@ -44,13 +44,13 @@ const LIBRARY_DIRS: [&str; 8] = [
 ];
 
 /// Words of a command line that are looked at: an init, its `--` and the command behind it.
-pub const WORDS: usize = 3;
+pub(crate) const WORDS: usize = 3;
 /// Bytes of a path, which the kernel looks up (PATH_MAX).
 const PATH_MAX: usize = 4096;
 
 /// The program that a container starts.
 #[derive(Clone, Debug, Default)]
-pub struct Program {
+pub(crate) struct Program {
     /// The first [`WORDS`] of `process.args`.
     pub args: Vec<String>,
     /// PATH in the container's environment.
@@ -61,14 +61,14 @@ pub struct Program {
 
 /// What is to be loaded.
 #[derive(Clone, Debug, Default)]
-pub struct Library {
+pub(crate) struct Library {
     /// What its file says; none where it could not be read.
     pub summary: Option<Summary>,
 }
 
 /// Whether the library can be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// It can.
     Loads,
     /// It will have no effect, or nobody can tell; the text says why.
@@ -79,7 +79,7 @@ pub enum Verdict {
 
 /// Judges a program. `covered` tells which paths of the container will be hidden by its mounts.
 #[must_use]
-pub fn judge(
+pub(crate) fn judge(
     root: &ContainerRoot,
     program: &Program,
     library: &Library,

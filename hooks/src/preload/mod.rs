@@ -1,7 +1,7 @@
 //! How libonload.so gets into the container's processes: which of the two ways, whether its libc
 //! can load it, and that the table it sizes by RLIMIT_NOFILE stays bounded.
 
-pub mod libc_check;
+pub(crate) mod libc_check;
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -66,7 +66,7 @@ pub struct HostFile {
 
 /// The outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Applied {
+pub(crate) struct Applied {
     /// Lines for people.
     pub warnings: Vec<String>,
     /// What to write.
@@ -76,7 +76,7 @@ pub struct Applied {
 }
 
 /// What the doors know when they come to the preload.
-pub struct Circumstances<'a> {
+pub(crate) struct Circumstances<'a> {
     /// The operator's settings.
     pub settings: &'a Settings,
     /// The container's root.
@@ -91,7 +91,7 @@ pub struct Circumstances<'a> {
 ///
 /// # Errors
 /// [`PreloadError`].
-pub fn apply(
+pub(crate) fn apply(
     edits: &mut ContainerEdits,
     config: &mut OciConfig,
     choice: &PreloadChoice,

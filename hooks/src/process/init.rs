@@ -46,7 +46,7 @@ pub enum InitError {
 
 /// The outside ids of the container's user 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RootUser {
+pub(crate) struct RootUser {
     /// User id.
     pub uid: u32,
     /// Group id.
@@ -57,7 +57,7 @@ pub struct RootUser {
 ///
 /// # Errors
 /// Those of reading, and where it is longer than any such file.
-pub fn read_whole(file: File) -> io::Result<Vec<u8>> {
+pub(crate) fn read_whole(file: File) -> io::Result<Vec<u8>> {
     // Most are read in one piece.
     let mut bytes = Vec::with_capacity(4096);
     let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
@@ -71,7 +71,7 @@ pub fn read_whole(file: File) -> io::Result<Vec<u8>> {
 /// Whether a process has ended: nobody has its number, or somebody who started at another time. What
 /// cannot be looked at is taken to live, since its files would be taken away from it.
 #[must_use]
-pub fn has_ended(pid: u32, start_time: u64) -> bool {
+pub(crate) fn has_ended(pid: u32, start_time: u64) -> bool {
     match Init::open(Some(pid)).and_then(|init| init.start_time()) {
         Ok(now) => now != start_time,
         Err(InitError::Read { source: error, .. }) => {
@@ -86,7 +86,7 @@ pub fn has_ended(pid: u32, start_time: u64) -> bool {
 
 /// The container's init.
 #[derive(Debug)]
-pub struct Init {
+pub(crate) struct Init {
     pid: u32,
     dir: OwnedFd,
 }
@@ -96,7 +96,7 @@ impl Init {
     ///
     /// # Errors
     /// [`InitError`].
-    pub fn open(pid: Option<u32>) -> Result<Self, InitError> {
+    pub(crate) fn open(pid: Option<u32>) -> Result<Self, InitError> {
         let pid = pid.filter(|pid| *pid != 0).ok_or(InitError::None)?;
         let path = format!("/proc/{pid}");
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -110,7 +110,7 @@ impl Init {
 
     /// Its number.
     #[must_use]
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
@@ -130,7 +130,7 @@ impl Init {
     ///
     /// # Errors
     /// [`InitError::Read`].
-    pub fn read(&self, name: &str) -> Result<Vec<u8>, InitError> {
+    pub(crate) fn read(&self, name: &str) -> Result<Vec<u8>, InitError> {
         let file = File::from(self.open_file(name, OFlags::RDONLY)?);
         read_whole(file).map_err(|error| self.failed(name, error))
     }
@@ -139,7 +139,7 @@ impl Init {
     ///
     /// # Errors
     /// [`InitError::Read`].
-    pub fn mounts(&self) -> Result<Table, InitError> {
+    pub(crate) fn mounts(&self) -> Result<Table, InitError> {
         let name = "mountinfo";
         let file = File::from(self.open_file(name, OFlags::RDONLY)?);
         Table::read(file).map_err(|error| self.failed(name, error))
@@ -150,7 +150,7 @@ impl Init {
     ///
     /// # Errors
     /// [`InitError::Read`].
-    pub fn start_time(&self) -> Result<u64, InitError> {
+    pub(crate) fn start_time(&self) -> Result<u64, InitError> {
         let stat = self.read("stat")?;
         start_time(&stat).ok_or_else(|| self.failed("stat", io::ErrorKind::InvalidData))
     }
@@ -159,7 +159,7 @@ impl Init {
     ///
     /// # Errors
     /// [`InitError`].
-    pub fn mount_namespace(&self) -> Result<OwnedFd, InitError> {
+    pub(crate) fn mount_namespace(&self) -> Result<OwnedFd, InitError> {
         if self.shares("ns/mnt")? {
             return Err(InitError::HostMounts(self.pid));
         }
@@ -178,7 +178,7 @@ impl Init {
     ///
     /// # Errors
     /// [`InitError::Read`].
-    pub fn root(&self) -> Result<OwnedFd, InitError> {
+    pub(crate) fn root(&self) -> Result<OwnedFd, InitError> {
         self.open_file("root", OFlags::PATH | OFlags::DIRECTORY)
     }
 
@@ -187,7 +187,7 @@ impl Init {
     ///
     /// # Errors
     /// [`InitError::Read`].
-    pub fn root_user(&self) -> Result<Option<RootUser>, InitError> {
+    pub(crate) fn root_user(&self) -> Result<Option<RootUser>, InitError> {
         if self.shares("ns/user")? {
             return Ok(None);
         }

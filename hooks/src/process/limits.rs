@@ -11,7 +11,7 @@ use crate::process::init::{Init, InitError};
 
 /// Why a limit was not raised.
 #[derive(Debug, thiserror::Error)]
-pub enum LimitError {
+pub(crate) enum LimitError {
     /// The runtime named no process.
     #[error(
         "the container's state has no pid, so RLIMIT_MEMLOCK cannot be raised; this stage of a hook has to run when the container's init exists"
@@ -49,7 +49,7 @@ pub enum LimitError {
 
 /// What became of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Raised {
+pub(crate) enum Raised {
     /// It is at least what was asked for.
     Fully,
     /// The hard limit stayed, for a lack of CAP_SYS_RESOURCE; the soft one is as high as it.
@@ -61,7 +61,7 @@ pub enum Raised {
 impl Raised {
     /// What to tell people where it is less than what was asked for.
     #[must_use]
-    pub fn warning(&self, wanted: Memlock) -> Option<String> {
+    pub(crate) fn warning(&self, wanted: Memlock) -> Option<String> {
         match self {
             Raised::Fully => None,
             Raised::ToHardLimit(hard) => Some(format!(
@@ -78,7 +78,7 @@ impl Raised {
 /// A process whose limits are set. prlimit(2) takes a number, which may be another process's by then:
 /// that it is still the same is looked at before and after, by a descriptor of the process.
 #[derive(Debug)]
-pub struct Process<'a> {
+pub(crate) struct Process<'a> {
     init: &'a Init,
     pid: Pid,
     start_time: u64,
@@ -91,7 +91,7 @@ impl<'a> Process<'a> {
     ///
     /// # Errors
     /// [`LimitError`], also where the number is another process's.
-    pub fn new(init: &'a Init, start_time: u64) -> Result<Self, LimitError> {
+    pub(crate) fn new(init: &'a Init, start_time: u64) -> Result<Self, LimitError> {
         let pid = process(init.pid())?;
         let fd = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(fd) => Some(fd),
@@ -121,7 +121,7 @@ impl<'a> Process<'a> {
     ///
     /// # Errors
     /// [`LimitError`]; a lack of rights is no error, but said in the result.
-    pub fn raise_memlock(&self, want: Memlock) -> Result<Raised, LimitError> {
+    pub(crate) fn raise_memlock(&self, want: Memlock) -> Result<Raised, LimitError> {
         self.while_it_lives("raising RLIMIT_MEMLOCK", || {
             raise(&mut |new| self.prlimit_memlock(new), want)
         })
@@ -131,7 +131,7 @@ impl<'a> Process<'a> {
     ///
     /// # Errors
     /// [`LimitError`].
-    pub fn lower_nofile(&self, most: u64) -> Result<(), LimitError> {
+    pub(crate) fn lower_nofile(&self, most: u64) -> Result<(), LimitError> {
         self.while_it_lives("lowering RLIMIT_NOFILE", || {
             let old = self.current("Max open files")?;
             let new = Rlimit {
@@ -199,7 +199,7 @@ impl<'a> Process<'a> {
 ///
 /// # Errors
 /// [`LimitError`]; a lack of rights is no error, but said in the result.
-pub fn raise_memlock(pid: Option<u32>, want: Memlock) -> Result<Raised, LimitError> {
+pub(crate) fn raise_memlock(pid: Option<u32>, want: Memlock) -> Result<Raised, LimitError> {
     let number = pid.ok_or(LimitError::NoProcess)?;
     process(number)?;
     let started = |pid| {
@@ -269,7 +269,7 @@ fn raise(
 
 /// The higher of two limits; none is no limit at all.
 #[must_use]
-pub fn higher(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+pub(crate) fn higher(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     Some(one?.max(other?))
 }
 

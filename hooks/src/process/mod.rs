@@ -1,4 +1,4 @@
 //! The container's init process as the host sees it.
 
-pub mod init;
-pub mod limits;
+pub(crate) mod init;
+pub(crate) mod limits;

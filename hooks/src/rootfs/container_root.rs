@@ -70,21 +70,21 @@ pub enum RootError {
 impl RootError {
     /// Whether there simply is no such file.
     #[must_use]
-    pub fn is_absent(&self) -> bool {
+    pub(crate) fn is_absent(&self) -> bool {
         let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
         matches!(self, RootError::Lookup { source: error, .. } if kinds.contains(&error.kind()))
     }
 
     /// Whether there is somebody's mount on the way.
     #[must_use]
-    pub fn is_elsewhere(&self) -> bool {
+    pub(crate) fn is_elsewhere(&self) -> bool {
         matches!(self, RootError::Lookup { source: error, .. } if error.kind() == io::ErrorKind::CrossesDevices)
     }
 }
 
 /// An open root.
 #[derive(Debug)]
-pub struct ContainerRoot {
+pub(crate) struct ContainerRoot {
     fd: OwnedFd,
     /// How a way is walked: before the runtime has mounted anything, what is mounted there already is
     /// not the root file system's own; once it has, the mounts of the configuration are on the way.
@@ -100,7 +100,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// [`RootError`], also where it is the host's root.
-    pub fn open(path: &Path) -> Result<Self, RootError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, RootError> {
         let failed = |error: Errno| RootError::Open {
             path: shown(path),
             source: error.into(),
@@ -130,7 +130,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// [`RootError`], also where it is that directory itself, or is not mounted.
-    pub fn open_below(above: &OwnedFd, path: &Path) -> Result<Self, RootError> {
+    pub(crate) fn open_below(above: &OwnedFd, path: &Path) -> Result<Self, RootError> {
         let failed = |error: Errno| RootError::Open {
             path: shown(path),
             source: error.into(),
@@ -165,7 +165,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// Those of openat2(2).
-    pub fn find(&self, path: &Path) -> Result<OwnedFd, Errno> {
+    pub(crate) fn find(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.lookup(path)
     }
 
@@ -173,7 +173,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// Those of openat2(2); EXDEV where another mount is on the way.
-    pub fn find_on_own_mount(&self, path: &Path) -> Result<OwnedFd, Errno> {
+    pub(crate) fn find_on_own_mount(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.lookup_with(path, ResolveFlags::NO_XDEV)
     }
 
@@ -182,7 +182,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// [`RootError`].
-    pub fn open_file(&self, path: &Path) -> Result<File, RootError> {
+    pub(crate) fn open_file(&self, path: &Path) -> Result<File, RootError> {
         let failed = |error: io::Error| RootError::Lookup {
             path: path.to_owned(),
             source: error,
@@ -218,7 +218,7 @@ impl ContainerRoot {
     /// # Errors
     /// [`RootError::Lookup`], for loops, for a `..` below a covered place, for a way onto another mount
     /// and for a path that is longer than PATH_MAX too.
-    pub fn resolve(
+    pub(crate) fn resolve(
         &self,
         path: &Path,
         mounted: &dyn Fn(&Place) -> bool,
@@ -294,7 +294,7 @@ impl ContainerRoot {
 /// lies in a place follows it at once. One allocation, since a configuration can name a hundred
 /// thousand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place(Vec<u8>);
+pub(crate) struct Place(Vec<u8>);
 
 impl Place {
     fn push(&mut self, name: &OsStr) {
@@ -309,7 +309,7 @@ impl Place {
 
     /// The place that it lies in; the root lies in itself.
     #[must_use]
-    pub fn parent(&self) -> Place {
+    pub(crate) fn parent(&self) -> Place {
         let mut parent = self.clone();
         parent.pop();
         parent
@@ -317,12 +317,12 @@ impl Place {
 
     /// The names, each behind a NUL; nothing for the root.
     #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// Itself and every place that it lies in, the root first.
-    pub fn downward(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn downward(&self) -> impl Iterator<Item = &[u8]> {
         let is_end = |end: &usize| self.0.get(*end).is_none_or(|byte| *byte == 0);
         let ends = (0..=self.0.len()).filter(is_end);
         ends.map(|end| &self.0[..end])
@@ -330,7 +330,7 @@ impl Place {
 
     /// The place as a path of the container.
     #[must_use]
-    pub fn to_path(&self) -> PathBuf {
+    pub(crate) fn to_path(&self) -> PathBuf {
         let names = self.0.split(|byte| *byte == 0).skip(1);
         Path::new("/").join(names.map(OsStr::from_bytes).collect::<PathBuf>())
     }

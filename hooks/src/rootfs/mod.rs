@@ -1,4 +1,4 @@
 //! The container's root file system, made by whoever made the image.
 
-pub mod container_root;
-pub mod overmount;
+pub(crate) mod container_root;
+pub(crate) mod overmount;

@@ -15,7 +15,7 @@ const MAX_COPIES: usize = 256;
 
 /// A mount that the configuration asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Overmount {
+pub(crate) struct Overmount {
     /// Where.
     pub destination: String,
     /// Whether it is a tmpfs of this container's own that begins empty.
@@ -43,7 +43,7 @@ impl Overmount {
     /// makes a bind mount of it or changes the one that is there; it is empty if nothing copies the
     /// image's files up (runc's and crun's `tmpcopyup`), whose links would lead on.
     #[must_use]
-    pub fn new(destination: &str, kind: &str, options: &[String]) -> Self {
+    pub(crate) fn new(destination: &str, kind: &str, options: &[String]) -> Self {
         let has = |wanted: &[&str]| options.iter().any(|o| wanted.contains(&o.as_str()));
         let holds = match kind {
             _ if has(&["bind", "rbind", "remount", "move"]) => Holds::Others,
@@ -63,7 +63,7 @@ impl Overmount {
     /// The same where the mount is one of the host's own /sys or /proc, as rootless engines make
     /// them: nobody lays links there.
     #[must_use]
-    pub fn from_source(mut self, source: &str) -> Self {
+    pub(crate) fn with_source(mut self, source: &str) -> Self {
         if self.holds == Holds::Others {
             self.holds = match source.trim_end_matches('/') {
                 "/sys" | "/sys/fs/cgroup" => Holds::Kernel,
@@ -77,7 +77,7 @@ impl Overmount {
 
 /// On what a target lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TargetFileSystem {
+pub(crate) enum TargetFileSystem {
     /// The root file system's own mount.
     Root,
     /// A fresh tmpfs.
@@ -132,7 +132,7 @@ fn resolved(target: &str, real: &Path) -> String {
 ///
 /// Who wrote the configuration may have written a hundred thousand, so that everything is looked up by its
 /// place, and no mount is compared with all others.
-pub struct Overmounts<'a> {
+pub(crate) struct Overmounts<'a> {
     root: &'a ContainerRoot,
     /// In the order in which they are made, with the spot where each comes to lie.
     covers: Vec<(usize, Overmount)>,
@@ -157,7 +157,10 @@ impl<'a> Overmounts<'a> {
     ///
     /// # Errors
     /// [`OvermountError::Root`] and [`OvermountError::TooLong`].
-    pub fn new(root: &'a ContainerRoot, mounts: Vec<Overmount>) -> Result<Self, OvermountError> {
+    pub(crate) fn new(
+        root: &'a ContainerRoot,
+        mounts: Vec<Overmount>,
+    ) -> Result<Self, OvermountError> {
         let mut covers = Overmounts {
             root,
             covers: Vec::with_capacity(mounts.len()),
@@ -222,7 +225,7 @@ impl<'a> Overmounts<'a> {
     ///
     /// # Errors
     /// [`OvermountError::Astray`] and [`OvermountError::Upward`].
-    pub fn none_astray(&self) -> Result<(), OvermountError> {
+    pub(crate) fn none_astray(&self) -> Result<(), OvermountError> {
         let outer = self.outer();
         for (spot, cover) in &self.covers {
             if cover.destination.split('/').any(|part| part == "..") {
@@ -273,7 +276,7 @@ impl<'a> Overmounts<'a> {
     ///
     /// # Errors
     /// [`OvermountError`].
-    pub fn may_create(&self, target: &str) -> Result<TargetFileSystem, OvermountError> {
+    pub(crate) fn may_create(&self, target: &str) -> Result<TargetFileSystem, OvermountError> {
         let at = self.resolve(target)?;
         let parent = at.parent();
         // One that somebody's files lie around is where those files say, so that the innermost alone

@@ -27,7 +27,8 @@ pub const NAME: &str = "@runtimes";
 
 /// Where runc, crun and youki keep their containers when nobody says `--root`; crun below
 /// XDG_RUNTIME_DIR where that is set, which for root is the last of them.
-pub const DEFAULT_ROOTS: [&str; 4] = ["/run/runc", "/run/crun", "/run/youki", "/run/user/0/crun"];
+pub(crate) const DEFAULT_ROOTS: [&str; 4] =
+    ["/run/runc", "/run/crun", "/run/youki", "/run/user/0/crun"];
 
 /// The runtimes that keep their containers there.
 const DEFAULT_ROOTED: [&str; 3] = ["runc", "crun", "youki"];
@@ -80,7 +81,7 @@ impl Record {
 
 /// A container as one engine names it.
 #[derive(Clone, Copy, Debug)]
-pub struct Named<'a> {
+pub(crate) struct Named<'a> {
     /// Its id.
     pub id: &'a ContainerId,
     /// What `--root` is, where it is said.
@@ -89,7 +90,7 @@ pub struct Named<'a> {
 
 /// How the state of a container looks, by which runtimes differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StateOf {
+pub(crate) enum StateOf {
     /// runc keeps `state.json` (libcontainer/factory_linux.go).
     Runc,
     /// crun keeps `status` (libcrun/status.c).
@@ -114,7 +115,7 @@ impl Named<'_> {
 
     /// Which kind of runtime keeps the container, as far as its state tells.
     #[must_use]
-    pub fn state_of(self) -> StateOf {
+    pub(crate) fn state_of(self) -> StateOf {
         let mut found = self.root.map_or(StateOf::Unknown, |_| StateOf::None);
         for dir in self.directories() {
             if statat(CWD, dir.join("state.json"), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
@@ -169,7 +170,7 @@ fn lot(id: &ContainerId) -> u64 {
 
 /// What is remembered of a container, and where.
 #[derive(Debug)]
-pub struct Remembered {
+pub(crate) struct Remembered {
     /// What it says.
     pub record: Record,
     dir: OwnedFd,
@@ -179,7 +180,7 @@ pub struct Remembered {
 /// What is remembered of a container. The directory and those above it are judged like every file
 /// of the host that is believed; the runtime is for the caller to judge.
 #[must_use]
-pub fn read(trusted: &Trusted, named: Named<'_>) -> Option<Remembered> {
+pub(crate) fn read(trusted: &Trusted, named: Named<'_>) -> Option<Remembered> {
     let dir = trusted.open_dir(&Path::new(RUN_DIR).join(NAME)).ok()?;
     let dir = OwnedFd::from(dir);
     let name = named.file_name()?;
@@ -190,14 +191,14 @@ pub fn read(trusted: &Trusted, named: Named<'_>) -> Option<Remembered> {
 
 impl Remembered {
     /// Takes the record away: nobody made the container.
-    pub fn undo(&self) {
+    pub(crate) fn undo(&self) {
         // What stays is swept later.
         let _ = unlinkat(&self.dir, &self.name, AtFlags::empty());
     }
 
     /// Forgets a container that is deleted, unless its later processes are looked at: should the
     /// runtime not delete it, they still have to be, and the record goes with others that are left.
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         if !self.record.is_guarded {
             self.undo();
         }
@@ -210,7 +211,7 @@ impl Remembered {
 ///
 /// # Errors
 /// What stood in the way. Without a record a container starts all the same unless it is guarded.
-pub fn write(
+pub(crate) fn write(
     trusted: &Trusted,
     named: Named<'_>,
     record: Record,

@@ -16,7 +16,7 @@ use crate::run::record::{self, RecordError};
 
 /// The record beside the files. Versions that do not know it take it for what a killed process left,
 /// and remove it (`onload_core::fs::atomic::is_temporary_name`).
-pub const MAKER: &str = ".onload-ctk-maker.tmp";
+pub(crate) const MAKER: &str = ".onload-ctk-maker.tmp";
 
 /// How long after precreate a container may still come: podman runs its runtime right behind it.
 const GRACE: Duration = Duration::from_secs(600);
@@ -27,7 +27,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// What becomes of the process that makes the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Stage {
+pub(crate) enum Stage {
     /// A hook that puts things into a container that lives, and leaves state.json when it is done.
     Hook,
     /// It ends before the runtime begins.
@@ -39,7 +39,7 @@ pub enum Stage {
 /// Who made a container's files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Maker {
+pub(crate) struct Maker {
     stage: Stage,
     pid: u32,
     /// In clock ticks after boot.
@@ -55,7 +55,7 @@ pub struct Maker {
 
 /// What a door knows of the container that it makes files for.
 #[derive(Clone, Copy, Debug)]
-pub struct EntryPoint<'a> {
+pub(crate) struct EntryPoint<'a> {
     /// What becomes of this process.
     pub stage: Stage,
     /// The container's bundle; a relative path starts at the working directory.
@@ -69,7 +69,7 @@ impl Maker {
     ///
     /// # Errors
     /// [`InitError`].
-    pub fn this(entry_point: EntryPoint<'_>) -> Result<Maker, InitError> {
+    pub(crate) fn this(entry_point: EntryPoint<'_>) -> Result<Maker, InitError> {
         let pid = std::process::id();
         let here = std::env::current_dir().ok();
         // What has no name in JSON is not known.
@@ -94,7 +94,7 @@ impl Maker {
     ///
     /// # Errors
     /// [`RecordError::Write`].
-    pub fn write(&self, dir: &OwnedFd) -> Result<(), RecordError> {
+    pub(crate) fn write(&self, dir: &OwnedFd) -> Result<(), RecordError> {
         record::write(dir, MAKER, self)
     }
 
@@ -122,7 +122,7 @@ impl Maker {
 
 /// Whether the files in a container's directory that has no state.json are of no use.
 #[must_use]
-pub fn left_it(dir: &OwnedFd, id: &ContainerId) -> bool {
+pub(crate) fn left_it(dir: &OwnedFd, id: &ContainerId) -> bool {
     let has = |name: &str| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
     match record::read::<Maker>(dir, MAKER) {
         Ok(Some(maker)) => maker.left_it(id, age(dir)),

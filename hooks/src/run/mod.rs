@@ -2,8 +2,8 @@
 //! in it, and their cleaning.
 
 pub mod made_by;
-pub mod maker;
-pub mod own_dir;
-pub mod record;
-pub mod sweep;
-pub mod targets;
+pub(crate) mod maker;
+pub(crate) mod own_dir;
+pub(crate) mod record;
+pub(crate) mod sweep;
+pub(crate) mod targets;

@@ -45,7 +45,7 @@ pub enum OwnDirError {
 
 /// The directory of one container under [`RUN_DIR`].
 #[derive(Debug)]
-pub struct OwnDir {
+pub(crate) struct OwnDir {
     /// [`RUN_DIR`].
     pub run: RunDir,
     /// The container's directory in it.
@@ -64,7 +64,7 @@ impl OwnDir {
     ///
     /// # Errors
     /// [`OwnDirError`].
-    pub fn open(
+    pub(crate) fn open(
         id: &ContainerId,
         entry_point: EntryPoint<'_>,
         host: &ThisHost,
@@ -130,7 +130,7 @@ impl OwnDir {
     ///
     /// # Errors
     /// [`OwnDirError::HostFile`].
-    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), OwnDirError> {
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), OwnDirError> {
         write_atomic(&self.dir, OsStr::new(name), bytes, 0o644).map_err(|error: WriteError| {
             OwnDirError::HostFile {
                 path: self.path.join(name),

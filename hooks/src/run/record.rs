@@ -20,11 +20,11 @@ use serde::{Deserialize, Serialize};
 use crate::device::Rule;
 
 /// What was made in the container's root.
-pub const CREATED: &str = "created";
+pub(crate) const CREATED: &str = "created";
 /// What `reapply` needs.
-pub const STATE: &str = "state.json";
+pub(crate) const STATE: &str = "state.json";
 /// The newest version of either that is understood.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// Bytes of either that are read.
 const MAX_BYTES: u64 = 1024 * 1024;
 
@@ -68,7 +68,7 @@ impl RecordError {
 /// A file or a directory; device nodes are mounted onto files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A regular file.
     File,
     /// A directory.
@@ -78,7 +78,7 @@ pub enum Kind {
 impl Kind {
     /// For messages.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::File => "regular file or device node",
             Kind::Directory => "directory",
@@ -88,7 +88,7 @@ impl Kind {
 
 /// Something that was made in the container's root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Made {
+pub(crate) struct Made {
     /// The path in the container.
     pub path: PathBuf,
     /// What it is.
@@ -101,7 +101,7 @@ pub struct Made {
 impl Made {
     /// Something that will be made.
     #[must_use]
-    pub fn planned(path: &Path, kind: Kind) -> Self {
+    pub(crate) fn planned(path: &Path, kind: Kind) -> Self {
         Made {
             path: path.to_owned(),
             kind,
@@ -113,7 +113,7 @@ impl Made {
 /// Everything that was made in one root. It is written before anything is made, without inodes, and
 /// once more with them: whenever the hook is killed, what there is stands in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Created {
+pub(crate) struct Created {
     /// The container's root on the host.
     pub root: PathBuf,
     /// In the order in which it was made.
@@ -123,7 +123,7 @@ pub struct Created {
 /// What `reapply` needs to open the devices once more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Live {
+pub(crate) struct Live {
     /// The container's init.
     pub pid: u32,
     /// When that process started, in clock ticks after boot.
@@ -139,7 +139,7 @@ pub struct Live {
 ///
 /// # Errors
 /// [`RecordError::Write`].
-pub fn write(dir: &OwnedFd, name: &str, record: &impl Serialize) -> Result<(), RecordError> {
+pub(crate) fn write(dir: &OwnedFd, name: &str, record: &impl Serialize) -> Result<(), RecordError> {
     let mut bytes = serde_json::to_vec(record).unwrap_or_default();
     bytes.push(b'\n');
     Ok(write_atomic(dir, OsStr::new(name), &bytes, 0o600)?)
@@ -149,7 +149,7 @@ pub fn write(dir: &OwnedFd, name: &str, record: &impl Serialize) -> Result<(), R
 ///
 /// # Errors
 /// [`RecordError::Read`].
-pub fn read<T: serde::de::DeserializeOwned>(
+pub(crate) fn read<T: serde::de::DeserializeOwned>(
     dir: impl AsFd,
     name: &'static str,
 ) -> Result<Option<T>, RecordError> {
@@ -180,7 +180,7 @@ pub fn read<T: serde::de::DeserializeOwned>(
 ///
 /// # Errors
 /// [`RecordError::Read`] where the file cannot be read.
-pub fn read_known<T: serde::de::DeserializeOwned>(
+pub(crate) fn read_known<T: serde::de::DeserializeOwned>(
     dir: impl AsFd,
     name: &'static str,
     warnings: &mut Vec<String>,

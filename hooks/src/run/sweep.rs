@@ -21,7 +21,7 @@ use crate::run::record::{self, Created, Live};
 use crate::run::targets;
 
 /// The files that are made for a container.
-pub const FILES: [&str; 3] = ["ld.so.preload", "created", "state.json"];
+pub(crate) const FILES: [&str; 3] = ["ld.so.preload", "created", "state.json"];
 
 /// Containers that one sweep looks at, however many there are: which ones is left to chance, so that
 /// each has its turn.
@@ -29,7 +29,7 @@ const LOOKS: usize = 8;
 
 /// Why something stayed.
 #[derive(Debug, thiserror::Error)]
-pub enum PoststopError {
+pub(crate) enum PoststopError {
     /// It could not be opened or removed.
     #[error("removing {path:?}")]
     Remove {
@@ -48,7 +48,7 @@ pub enum PoststopError {
 ///
 /// # Errors
 /// [`PoststopError`] names what stayed.
-pub fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>, PoststopError> {
+pub(crate) fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>, PoststopError> {
     let Some(run) = RunDir::find(run_dir).map_err(failed(run_dir.to_owned()))? else {
         return Ok(Vec::new());
     };
@@ -79,7 +79,7 @@ fn left_for_later(error: &LockError) -> String {
 /// container up behind our hook without calling a poststop (crun, `libcrun_container_create`), or
 /// before it calls any hook, and whoever starts such containers would fill the directory. While
 /// others start or end nothing is done; the next one does it.
-pub fn sweep(run_dir: &Path, own: Option<&ContainerId>) {
+pub(crate) fn sweep(run_dir: &Path, own: Option<&ContainerId>) {
     let Ok(Some(run)) = RunDir::find(run_dir) else {
         return;
     };
@@ -127,7 +127,7 @@ fn is_left(run: &RunDir, id: &ContainerId) -> bool {
 /// hook of a living container keeps stays for its poststop. Whether there was anything of the
 /// container.
 #[must_use]
-pub fn forget_list(run_dir: &Path, id: &ContainerId) -> bool {
+pub(crate) fn forget_list(run_dir: &Path, id: &ContainerId) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(own) = rustix::fs::open(run_dir.join(id.as_str()), flags, Mode::empty()) else {
         return false;
@@ -148,7 +148,11 @@ pub fn forget_list(run_dir: &Path, id: &ContainerId) -> bool {
 ///
 /// # Errors
 /// [`PoststopError`] names what stayed.
-pub fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Result<bool, PoststopError> {
+pub(crate) fn clear(
+    run: &RunDir,
+    id: &ContainerId,
+    lock: Option<&Lock>,
+) -> Result<bool, PoststopError> {
     let path = run.path().join(id.as_str());
     let own = match run.open(id.as_str()) {
         Ok(own) => own,
@@ -232,7 +236,7 @@ fn neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> Option<(OwnedFd, Cr
 
 /// Whether there is another container in the same root. Without the lock one may be about to be.
 #[must_use]
-pub fn has_neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> bool {
+pub(crate) fn has_neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> bool {
     neighbour(run, id, root).is_some()
 }
 

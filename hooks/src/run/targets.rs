@@ -15,7 +15,7 @@ pub(crate) fn removal(kind: Kind) -> AtFlags {
 }
 
 /// Takes away what was made, the last first, where it is still what was made and empty.
-pub fn remove(root: &ContainerRoot, made: &[Made]) {
+pub(crate) fn remove(root: &ContainerRoot, made: &[Made]) {
     for made in made.iter().rev() {
         // What stays is empty, and the error that led here is the one to tell.
         let _ = remove_one(root, made);

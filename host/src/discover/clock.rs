@@ -34,7 +34,7 @@ pub struct Clock {
 
 /// The clocks of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Clocks {
+pub(crate) struct Clocks {
     /// PTP hardware clocks, by their numbers.
     pub ptp: Vec<Clock>,
     /// PPS sources, by their numbers.
@@ -43,7 +43,7 @@ pub struct Clocks {
 
 /// Looks at every PTP clock and PPS source.
 #[must_use]
-pub fn read(
+pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     interfaces: &[NetDevice],

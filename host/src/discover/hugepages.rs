@@ -53,7 +53,7 @@ pub struct NodePages {
 
 /// Looks at the pages of every size, the smallest first.
 #[must_use]
-pub fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<Hugepages> {
+pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<Hugepages> {
     let overall = sizes_in(probe, SIZES);
     let mut by_node = read_nodes(probe);
     let sizes: BTreeSet<u64> = overall.iter().chain(by_node.keys()).copied().collect();

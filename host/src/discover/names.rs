@@ -10,7 +10,7 @@ const RESERVED: [&str; 3] = ["all", "loopback", "none"];
 
 /// Gives every device of a class a name that is legal in CDI and not taken.
 #[derive(Debug, Default)]
-pub struct Names {
+pub(crate) struct Names {
     taken: BTreeSet<String>,
 }
 
@@ -20,7 +20,7 @@ impl Names {
     ///
     /// # Errors
     /// Why there is no name for it.
-    pub fn choose(&mut self, name: &str, pci: Option<PciAddress>) -> Result<String, String> {
+    pub(crate) fn choose(&mut self, name: &str, pci: Option<PciAddress>) -> Result<String, String> {
         let problem = match problem_with(name) {
             None if self.taken.insert(name.to_owned()) => return Ok(name.to_owned()),
             None => "another device has that name".to_owned(),

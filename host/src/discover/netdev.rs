@@ -13,7 +13,7 @@ const CLASS: &str = "/sys/class/net";
 
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetDevice {
+pub(crate) struct NetDevice {
     /// Its name.
     pub name: String,
     /// The PCI function below it.
@@ -32,7 +32,7 @@ pub struct NetDevice {
 
 /// Looks at every interface, sorted by name.
 #[must_use]
-pub fn read(probe: &Probe<'_>) -> Vec<NetDevice> {
+pub(crate) fn read(probe: &Probe<'_>) -> Vec<NetDevice> {
     let names = probe.list(CLASS).into_iter();
     // `bonding_masters` is a file of the bonding driver in the middle of the interfaces.
     names

@@ -74,7 +74,7 @@ impl Datapath {
     /// Whether TCPDirect works on it. Seen with Onload of July 2026 on igb: every TCPDirect program
     /// dies of signal 11 on an interface by AF_XDP, in a container and on the host.
     #[must_use]
-    pub fn has_tcpdirect(self) -> bool {
+    pub(crate) fn has_tcpdirect(self) -> bool {
         self != Datapath::AfXdp
     }
 }
@@ -129,7 +129,7 @@ struct Attachments {
 
 /// What can use an accelerated interface on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Users<'a> {
+pub(crate) struct Users<'a> {
     /// Why Onload is not offered; none where it is.
     pub onload: Option<&'a str>,
     /// Whether TCPDirect is there.
@@ -149,7 +149,7 @@ impl Users<'_> {
 }
 
 /// The interfaces that Onload has attached to, and why each of the others is not offered.
-pub fn read(
+pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     interfaces: &[NetDevice],

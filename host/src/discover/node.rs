@@ -24,7 +24,11 @@ impl Node {
     ///
     /// # Errors
     /// Why there is nothing to offer: no node, no character device, or another device's number.
-    pub fn find(probe: &Probe<'_>, path: impl Into<String>, device: &Path) -> Result<Node, String> {
+    pub(crate) fn find(
+        probe: &Probe<'_>,
+        path: impl Into<String>,
+        device: &Path,
+    ) -> Result<Node, String> {
         let path = path.into();
         let attribute = device.join("dev");
         let number = probe.parsed(&attribute, parse_number, "a device number such as 10:196");

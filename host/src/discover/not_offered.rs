@@ -21,7 +21,7 @@ fn class_name<S: Serializer>(class: &Class, serializer: S) -> Result<S::Ok, S::E
 
 impl NotOffered {
     /// Something that is not offered under that class.
-    pub fn new(kind: Class, name: impl Into<String>, reason: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: Class, name: impl Into<String>, reason: impl Into<String>) -> Self {
         NotOffered {
             kind,
             name: name.into(),

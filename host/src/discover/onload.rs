@@ -72,7 +72,7 @@ pub struct Onload {
 impl Onload {
     /// The directory of its library, if it has one.
     #[must_use]
-    pub fn library_dir(&self) -> Option<&Path> {
+    pub(crate) fn library_dir(&self) -> Option<&Path> {
         let installation = self.installation.as_ref();
         installation.map(|installation| installation.library_dir.as_path())
     }
@@ -110,12 +110,12 @@ struct Library {
 
 /// The nodes of Onload's drivers by name, or why one cannot be given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DriverNodes(BTreeMap<&'static str, Result<Node, String>>);
+pub(crate) struct DriverNodes(BTreeMap<&'static str, Result<Node, String>>);
 
 impl DriverNodes {
     /// Looks at every node of Onload's and TCPDirect's.
     #[must_use]
-    pub fn read(probe: &Probe<'_>) -> DriverNodes {
+    pub(crate) fn read(probe: &Probe<'_>) -> DriverNodes {
         let nodes = ["onload", "onload_epoll", "sfc_char"].into_iter();
         DriverNodes(nodes.map(|name| (name, find_node(probe, name))).collect())
     }
@@ -124,14 +124,14 @@ impl DriverNodes {
     ///
     /// # Errors
     /// Why the first of them that cannot be given cannot.
-    pub fn all(&self, names: &[&str]) -> Result<Vec<Node>, String> {
+    pub(crate) fn all(&self, names: &[&str]) -> Result<Vec<Node>, String> {
         let nodes = names.iter().filter_map(|&name| self.0.get(name));
         nodes.cloned().collect()
     }
 }
 
 /// Looks for Onload; none where nothing of it is there.
-pub fn read(
+pub(crate) fn read(
     probe: &Probe<'_>,
     cdi: &Cdi,
     nodes: &DriverNodes,
@@ -249,7 +249,7 @@ fn is_onload_library(name: &str) -> bool {
 }
 
 /// `lib*.so`, or `lib*.so.` and a version.
-pub fn is_shared_object(name: &str) -> bool {
+pub(crate) fn is_shared_object(name: &str) -> bool {
     name.split_once(".so")
         .is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with('.'))
 }
@@ -403,7 +403,7 @@ fn read_tools(
 }
 
 /// Where an installation has its tools; none where the operator wants none of them.
-pub fn tool_dir(cdi: &Cdi, installation: &Installation) -> Option<PathBuf> {
+pub(crate) fn tool_dir(cdi: &Cdi, installation: &Installation) -> Option<PathBuf> {
     match &cdi.host_tool_dir {
         Some(dir) if dir.as_os_str().is_empty() => None,
         Some(dir) => Some(dir.clone()),

@@ -12,7 +12,7 @@ pub const DEVICES: &str = "/sys/bus/pci/devices";
 
 /// A PCI function.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PciFunction {
+pub(crate) struct PciFunction {
     /// Its address.
     pub address: PciAddress,
     /// Vendor and device.
@@ -35,7 +35,7 @@ pub struct PciFunction {
 
 /// Vendor and device number of a PCI function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PciId {
+pub(crate) struct PciId {
     /// The vendor, for instance 0x1924 for Solarflare.
     pub vendor: u16,
     /// The device.
@@ -51,20 +51,20 @@ impl std::fmt::Display for PciId {
 impl PciFunction {
     /// Its directory.
     #[must_use]
-    pub fn directory(&self) -> PathBuf {
+    pub(crate) fn directory(&self) -> PathBuf {
         Path::new(DEVICES).join(self.address.to_string())
     }
 
     /// Whether its directory has an entry of that name.
     #[must_use]
-    pub fn has(&self, entry: &str) -> bool {
+    pub(crate) fn has(&self, entry: &str) -> bool {
         self.entries
             .binary_search_by(|name| name.as_str().cmp(entry))
             .is_ok()
     }
 
     /// The auxiliary devices below it: entries such as `sfc.onload.0`.
-    pub fn auxiliary_devices(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn auxiliary_devices(&self) -> impl Iterator<Item = &str> {
         self.entries
             .iter()
             .map(String::as_str)
@@ -73,21 +73,21 @@ impl PciFunction {
 
     /// A network controller of any kind (class 02).
     #[must_use]
-    pub fn is_network(&self) -> bool {
+    pub(crate) fn is_network(&self) -> bool {
         self.class >> 16 == 0x02
     }
 }
 
 /// The PCI functions of a host.
 #[derive(Clone, Debug, Default)]
-pub struct PciFunctions {
+pub(crate) struct PciFunctions {
     functions: BTreeMap<PciAddress, PciFunction>,
 }
 
 impl PciFunctions {
     /// Looks at every function.
     #[must_use]
-    pub fn read(probe: &Probe<'_>) -> Self {
+    pub(crate) fn read(probe: &Probe<'_>) -> Self {
         let names = probe.list(DEVICES);
         let addresses = names
             .iter()
@@ -107,19 +107,19 @@ impl PciFunctions {
 
     /// The function at an address.
     #[must_use]
-    pub fn get(&self, address: PciAddress) -> Option<&PciFunction> {
+    pub(crate) fn get(&self, address: PciAddress) -> Option<&PciFunction> {
         self.functions.get(&address)
     }
 
     /// The functions in the order of their addresses.
-    pub fn iter(&self) -> impl Iterator<Item = &PciFunction> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PciFunction> {
         self.functions.values()
     }
 
     /// The function that a device in sysfs belongs to: the last PCI address on its way, whether it
     /// hangs there directly or through virtio, the auxiliary bus or a subfunction.
     #[must_use]
-    pub fn above(device: &Path) -> Option<PciAddress> {
+    pub(crate) fn above(device: &Path) -> Option<PciAddress> {
         let names = device.iter().rev().filter_map(|name| name.to_str());
         names.filter_map(|name| name.parse().ok()).next()
     }

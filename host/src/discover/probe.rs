@@ -24,7 +24,7 @@ pub struct Probe<'h> {
 impl<'h> Probe<'h> {
     /// Starts to look at a host whose device nodes are in /dev.
     #[must_use]
-    pub fn new(host: &'h Host) -> Self {
+    pub(crate) fn new(host: &'h Host) -> Self {
         Probe {
             host,
             device_dir: PathBuf::from(DEV),
@@ -34,7 +34,7 @@ impl<'h> Probe<'h> {
 
     /// The same, with the device nodes in another directory.
     #[must_use]
-    pub fn with_device_dir(self, device_dir: &Path) -> Self {
+    pub(crate) fn with_device_dir(self, device_dir: &Path) -> Self {
         Probe {
             device_dir: device_dir.to_owned(),
             ..self
@@ -43,23 +43,23 @@ impl<'h> Probe<'h> {
 
     /// The host itself.
     #[must_use]
-    pub fn host(&self) -> &'h Host {
+    pub(crate) fn host(&self) -> &'h Host {
         self.host
     }
 
     /// Notes what people should know and what stops nothing.
-    pub fn warn(&self, warning: impl Into<String>) {
+    pub(crate) fn warn(&self, warning: impl Into<String>) {
         self.warnings.borrow_mut().insert(warning.into());
     }
 
     /// The warnings so far, sorted, each once.
     #[must_use]
-    pub fn into_warnings(self) -> Vec<String> {
+    pub(crate) fn into_warnings(self) -> Vec<String> {
         self.warnings.into_inner().into_iter().collect()
     }
 
     /// The value, or none and a warning.
-    pub fn or_warn<T>(&self, result: Result<Option<T>, HostError>) -> Option<T> {
+    pub(crate) fn or_warn<T>(&self, result: Result<Option<T>, HostError>) -> Option<T> {
         result.unwrap_or_else(|error| {
             self.warn(Chain(&error).to_string());
             None
@@ -67,24 +67,24 @@ impl<'h> Probe<'h> {
     }
 
     /// A sysfs attribute without the white space around it; an empty one is none.
-    pub fn attribute(&self, path: impl AsRef<Path>) -> Option<String> {
+    pub(crate) fn attribute(&self, path: impl AsRef<Path>) -> Option<String> {
         let text = self.or_warn(self.host.attribute(path.as_ref()));
         text.filter(|text| !text.is_empty())
     }
 
     /// An attribute that holds a number in decimal digits; a warning if it holds anything else.
-    pub fn number<N: FromStr>(&self, path: impl AsRef<Path>) -> Option<N> {
+    pub(crate) fn number<N: FromStr>(&self, path: impl AsRef<Path>) -> Option<N> {
         self.parsed(path, |text| text.parse().ok(), "a number")
     }
 
     /// An attribute that holds a number in hexadecimal digits with or without `0x`.
-    pub fn hex(&self, path: impl AsRef<Path>) -> Option<u32> {
+    pub(crate) fn hex(&self, path: impl AsRef<Path>) -> Option<u32> {
         let hex = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok();
         self.parsed(path, hex, "a hexadecimal number")
     }
 
     /// An attribute that a parser understands; a warning that names what was expected if not.
-    pub fn parsed<T>(
+    pub(crate) fn parsed<T>(
         &self,
         path: impl AsRef<Path>,
         parse: impl FnOnce(&str) -> Option<T>,
@@ -103,7 +103,7 @@ impl<'h> Probe<'h> {
     }
 
     /// The names in a directory, sorted; a warning for each that is not text.
-    pub fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
+    pub(crate) fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let path = path.as_ref();
         let Some(listing) = self.or_warn(self.host.list(path).map(Some)) else {
             return Vec::new();
@@ -119,22 +119,22 @@ impl<'h> Probe<'h> {
     }
 
     /// The last component of what a link says.
-    pub fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
+    pub(crate) fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
         self.or_warn(self.host.link_name(path.as_ref()))
     }
 
     /// Where a path leads when every link on it is followed.
-    pub fn resolve(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
+    pub(crate) fn resolve(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
         self.or_warn(self.host.resolve(path.as_ref()))
     }
 
     /// What a path leads to.
-    pub fn entry(&self, path: impl AsRef<Path>) -> Option<EntryKind> {
+    pub(crate) fn entry(&self, path: impl AsRef<Path>) -> Option<EntryKind> {
         self.or_warn(self.host.entry(path.as_ref()))
     }
 
     /// The device node that is called so below /dev, wherever this host has its nodes.
-    pub fn device_node(&self, path: impl AsRef<Path>) -> Option<DeviceNode> {
+    pub(crate) fn device_node(&self, path: impl AsRef<Path>) -> Option<DeviceNode> {
         let path = path.as_ref();
         let place = path
             .strip_prefix(DEV)

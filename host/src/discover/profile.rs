@@ -39,7 +39,11 @@ struct NotUnderstood {
 }
 
 /// The profiles in a directory that are offered, sorted by name.
-pub fn read(probe: &Probe<'_>, dir: &Path, not_offered: &mut Vec<NotOffered>) -> Vec<Profile> {
+pub(crate) fn read(
+    probe: &Probe<'_>,
+    dir: &Path,
+    not_offered: &mut Vec<NotOffered>,
+) -> Vec<Profile> {
     let files = probe.list(dir);
     let mut profiles = Vec::new();
     for name in files.iter().filter_map(|file| file.strip_suffix(".opf")) {

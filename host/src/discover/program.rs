@@ -57,7 +57,7 @@ pub struct Tool {
 
 /// The directories where distributions and installers put libraries, below each prefix.
 #[must_use]
-pub fn library_dirs(configured: &[PathBuf]) -> Vec<PathBuf> {
+pub(crate) fn library_dirs(configured: &[PathBuf]) -> Vec<PathBuf> {
     if !configured.is_empty() {
         return configured.to_vec();
     }
@@ -74,7 +74,7 @@ pub fn library_dirs(configured: &[PathBuf]) -> Vec<PathBuf> {
 }
 
 /// Every directory that holds a library of that name, and the libraries there that belong to it.
-pub fn installations(
+pub(crate) fn installations(
     probe: &Probe<'_>,
     dirs: &[PathBuf],
     main_library: &str,
@@ -127,7 +127,7 @@ fn prefix_of(library_dir: &Path) -> PathBuf {
 }
 
 /// The content of a library; none and a warning where it cannot be read.
-pub fn library_content(probe: &Probe<'_>, path: &Path) -> Option<Vec<u8>> {
+pub(crate) fn library_content(probe: &Probe<'_>, path: &Path) -> Option<Vec<u8>> {
     probe.or_warn(probe.host().bytes(path, LIBRARY_LIMIT))
 }
 
@@ -142,7 +142,10 @@ pub fn library_summary(probe: &Probe<'_>, path: &Path, content: &[u8]) -> Option
 }
 
 /// What each of the libraries that are mounted needs, by every name it goes by.
-pub fn needs_of(probe: &Probe<'_>, installation: &Installation) -> BTreeMap<String, Vec<String>> {
+pub(crate) fn needs_of(
+    probe: &Probe<'_>,
+    installation: &Installation,
+) -> BTreeMap<String, Vec<String>> {
     let mut needs = BTreeMap::new();
     for name in &installation.libraries {
         let summary = elf_summary(probe, &installation.library_dir.join(name));
@@ -163,7 +166,7 @@ fn elf_summary(probe: &Probe<'_>, path: &Path) -> Result<Summary, ElfError> {
 
 /// The tools among `names` that work in a container which has the `mounted` libraries, and why
 /// each of the others does not. Names that the host lacks are in neither.
-pub fn tools(
+pub(crate) fn tools(
     probe: &Probe<'_>,
     dir: &Path,
     names: &[&str],

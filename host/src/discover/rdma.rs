@@ -94,7 +94,7 @@ pub enum NetnsMode {
 
 /// In which mode the host's RDMA devices are; none without an RDMA stack.
 #[must_use]
-pub fn netns_mode(probe: &Probe<'_>) -> Option<NetnsMode> {
+pub(crate) fn netns_mode(probe: &Probe<'_>) -> Option<NetnsMode> {
     let mode = probe.parsed(NETNS_MODE, parse_netns_mode, "Y or N");
     if mode == Some(NetnsMode::Exclusive) {
         probe.warn(
@@ -109,7 +109,7 @@ pub fn netns_mode(probe: &Probe<'_>) -> Option<NetnsMode> {
 
 /// Looks at every RDMA device, sorted by name.
 #[must_use]
-pub fn read(
+pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     interfaces: &[NetDevice],

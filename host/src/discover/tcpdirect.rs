@@ -44,7 +44,7 @@ fn tool_names<S: Serializer>(tools: &[Tool], serializer: S) -> Result<S::Ok, S::
 
 /// Looks for TCPDirect; none where it is not there or not offered. `onload_dir` is the directory of
 /// the Onload library that is used.
-pub fn read(
+pub(crate) fn read(
     probe: &Probe<'_>,
     cdi: &Cdi,
     onload_dir: Option<&Path>,
@@ -113,18 +113,18 @@ fn find_nodes(
 }
 
 /// The interfaces that TCPDirect works on.
-pub fn interfaces(nics: &[Nic]) -> impl Iterator<Item = &Nic> {
+pub(crate) fn interfaces(nics: &[Nic]) -> impl Iterator<Item = &Nic> {
     nics.iter().filter(|nic| nic.datapath.has_tcpdirect())
 }
 
 /// The interfaces that TCPDirect does not work on, with the reason.
-pub fn without(nics: &[Nic]) -> impl Iterator<Item = NotOffered> {
+pub(crate) fn without(nics: &[Nic]) -> impl Iterator<Item = NotOffered> {
     let others = nics.iter().filter(|nic| !nic.datapath.has_tcpdirect());
     others.map(|nic| NotOffered::new(Class::Zf, nic.name.as_str(), NO_AF_XDP))
 }
 
 /// Whether TCPDirect has an interface to work on, or none was found that says otherwise.
-pub fn has_place(nics: &[Nic]) -> bool {
+pub(crate) fn has_place(nics: &[Nic]) -> bool {
     nics.is_empty() || interfaces(nics).next().is_some()
 }
 

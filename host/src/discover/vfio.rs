@@ -61,7 +61,7 @@ pub struct VfioDevice {
 /// Looks at every function that a vfio driver holds, sorted by address; virtual functions and
 /// network functions without a driver that could be held so are among the not offered.
 #[must_use]
-pub fn read(
+pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     config: &Discover,

@@ -20,9 +20,9 @@ pub use entry::{DeviceKind, DeviceNode, EntryKind};
 use recording::{Recording, Seen};
 
 /// Bytes of a sysfs attribute: the kernel hands out a page at most (`Documentation/filesystems/sysfs.rst`).
-pub const ATTRIBUTE_LIMIT: u64 = 4096;
+pub(crate) const ATTRIBUTE_LIMIT: u64 = 4096;
 /// Bytes of a larger text such as a profile, and of what is kept of a table.
-pub const TEXT_LIMIT: u64 = 4 * 1024 * 1024;
+pub(crate) const TEXT_LIMIT: u64 = 4 * 1024 * 1024;
 
 /// Name of the file that lists a captured host's device nodes, which archives do not carry.
 pub const DEVICE_TABLE: &str = "dev.table";
@@ -169,7 +169,7 @@ impl Host {
     ///
     /// # Errors
     /// It is there but unreadable, longer than a page, or not text.
-    pub fn attribute(&self, path: &Path) -> Result<Option<String>, HostError> {
+    pub(crate) fn attribute(&self, path: &Path) -> Result<Option<String>, HostError> {
         let bytes = self.bytes(path, ATTRIBUTE_LIMIT)?;
         let text = bytes.map(|bytes| self.utf8(path, bytes)).transpose()?;
         Ok(text.map(|text| text.trim().to_owned()))
@@ -216,7 +216,7 @@ impl Host {
     ///
     /// # Errors
     /// It is there but unreadable, or more than [`TEXT_LIMIT`] would be kept: none is cut.
-    pub fn lines(
+    pub(crate) fn lines(
         &self,
         path: &Path,
         wanted: &dyn Fn(&[u8]) -> bool,
@@ -269,7 +269,7 @@ impl Host {
     ///
     /// # Errors
     /// It is there but cannot be opened.
-    pub fn file(&self, path: &Path) -> Result<Option<File>, HostError> {
+    pub(crate) fn file(&self, path: &Path) -> Result<Option<File>, HostError> {
         let file = self.open_file(path)?;
         if file.is_some() {
             self.note(path, |seen| seen.opened = true);
@@ -366,7 +366,7 @@ impl Host {
     ///
     /// # Errors
     /// It is there but cannot be read.
-    pub fn link_name(&self, path: &Path) -> Result<Option<String>, HostError> {
+    pub(crate) fn link_name(&self, path: &Path) -> Result<Option<String>, HostError> {
         let target = self.link(path)?;
         let name = target.as_deref().and_then(Path::file_name);
         name.map(|name| {

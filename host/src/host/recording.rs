@@ -24,19 +24,19 @@ pub struct Seen {
 
 /// Every path that was looked at, sorted.
 #[derive(Debug, Default)]
-pub struct Recording {
+pub(crate) struct Recording {
     seen: RefCell<BTreeMap<PathBuf, Seen>>,
 }
 
 impl Recording {
     /// Adds what a path gave.
-    pub fn note(&self, path: &Path, add: impl FnOnce(&mut Seen)) {
+    pub(crate) fn note(&self, path: &Path, add: impl FnOnce(&mut Seen)) {
         add(self.seen.borrow_mut().entry(path.to_owned()).or_default());
     }
 
     /// All of it.
     #[must_use]
-    pub fn into_seen(self) -> BTreeMap<PathBuf, Seen> {
+    pub(crate) fn into_seen(self) -> BTreeMap<PathBuf, Seen> {
         self.seen.into_inner()
     }
 }

@@ -105,12 +105,6 @@ impl SpecDir {
         self.directory.as_fd()
     }
 
-    /// The directory's path, for messages.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Keeps other writers of ours out until what is returned is dropped; the kernel lets go of it when
     /// the process ends, however it ends.
     ///

@@ -42,11 +42,11 @@ pub enum Format {
 
 impl Format {
     /// Both of them.
-    pub const ALL: [Format; 2] = [Format::Json, Format::Yaml];
+    pub(crate) const ALL: [Format; 2] = [Format::Json, Format::Yaml];
 
     /// The end of a file's name, without the point.
     #[must_use]
-    pub fn extension(self) -> &'static str {
+    pub(crate) fn extension(self) -> &'static str {
         match self {
             Format::Json => "json",
             Format::Yaml => "yaml",
@@ -55,7 +55,7 @@ impl Format {
 
     /// The name of the file of a class.
     #[must_use]
-    pub fn file_name(self, class: Class) -> String {
+    pub(crate) fn file_name(self, class: Class) -> String {
         format!("onload.dev-{class}.{}", self.extension())
     }
 }
@@ -113,7 +113,7 @@ impl Manifest {
 
     /// Whether a file with that content is ours.
     #[must_use]
-    pub fn owns(&self, name: &str, content: &[u8]) -> bool {
+    pub(crate) fn owns(&self, name: &str, content: &[u8]) -> bool {
         let hash = sha256(content);
         let written = self.files.get(name);
         written.is_some_and(|written| written.sha256.contains(&hash))

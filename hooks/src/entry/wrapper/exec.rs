@@ -20,7 +20,7 @@ unsafe extern "C" {
 /// Executes `program` with the words of a command line, the program's own name first. Returns only
 /// when that fails.
 #[must_use]
-pub fn become_program(program: &Path, argv: &[OsString]) -> io::Error {
+pub(crate) fn become_program(program: &Path, argv: &[OsString]) -> io::Error {
     let c_string = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from);
     let program = match c_string(program.as_os_str().as_bytes()) {
         Ok(program) => program,

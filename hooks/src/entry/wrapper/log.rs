@@ -14,7 +14,7 @@ use crate::entry::wrapper::args::{LogFormat, LogTarget};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub(crate) enum Level {
     /// The container starts all the same.
     Warning,
     /// The container does not start.
@@ -32,7 +32,7 @@ impl Level {
 
 /// Writes one line. A warning goes to standard error only where there is no file: that descriptor is
 /// the container's own.
-pub fn write(target: &LogTarget, level: Level, message: &str) {
+pub(crate) fn write(target: &LogTarget, level: Level, message: &str) {
     let logged = target.path.as_deref().is_some_and(|path| {
         let line = format(target.format, level, message, now());
         append(path).is_some_and(|mut file| file.write_all(line.as_bytes()).is_ok())

@@ -2,8 +2,8 @@
 //! runtime behind it.
 
 pub mod args;
-pub mod exec;
-pub mod log;
+pub(crate) mod exec;
+pub(crate) mod log;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
