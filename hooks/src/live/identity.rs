@@ -1,4 +1,6 @@
-//! Whom this process is for the file system: setfsuid(2) and setfsgid(2).
+//! The file-system user of this process: setfsuid(2) and setfsgid(2).
+
+use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
 /// Reads and writes files as another user until it is dropped; every other right stays.
 ///
@@ -26,27 +28,17 @@ impl Drop for FileSystemUser {
     }
 }
 
-/// setfsuid(2) tells no error: it returns the previous id, and -1 changes nothing.
-#[expect(unsafe_code, reason = "the library has no setfsuid(2)")]
+/// setfsuid(2) tells no error: it returns the previous id, and -1 changes nothing. It changes this thread
+/// alone, which is the only one.
 fn set_user(uid: u32) -> bool {
-    // SAFETY: setfsuid(2) takes a number, touches no memory, and changes this thread alone, which
-    // is the only one.
-    let now = unsafe {
-        libc::setfsuid(uid);
-        libc::setfsuid(u32::MAX)
-    };
-    u32::try_from(now) == Ok(uid)
+    setfsuid(Uid::from_raw(uid));
+    setfsuid(Uid::from_raw(u32::MAX)).as_raw() == uid
 }
 
 /// As [`set_user`], for groups.
-#[expect(unsafe_code, reason = "the library has no setfsgid(2)")]
 fn set_group(gid: u32) -> bool {
-    // SAFETY: as for setfsuid(2).
-    let now = unsafe {
-        libc::setfsgid(gid);
-        libc::setfsgid(u32::MAX)
-    };
-    u32::try_from(now) == Ok(gid)
+    setfsgid(Gid::from_raw(gid));
+    setfsgid(Gid::from_raw(u32::MAX)).as_raw() == gid
 }
 
 #[cfg(test)]
