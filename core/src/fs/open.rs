@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat2, statat};
 use rustix::io::Errno;
 
 /// Symbolic links that are followed on one way, as the kernel does (path_resolution(7)).
@@ -67,6 +67,15 @@ fn again(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Er
     open()
 }
 
+/// Whether something is at a path, a link to nowhere included; what cannot be looked at counts as there.
+#[must_use]
+pub fn is_there(path: &Path) -> bool {
+    !matches!(
+        statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW),
+        Err(Errno::NOENT | Errno::NOTDIR)
+    )
+}
+
 /// The components of a path, the last first, so that a walk takes them from the end; `.` is none.
 #[must_use]
 pub fn components(path: &OsStr) -> Vec<OsString> {
@@ -116,6 +125,21 @@ mod tests {
             assert_eq!(open(path), Err(Errno::NOENT), "{path}");
         }
         assert_eq!(open("/"), Ok(()));
+    }
+
+    #[test]
+    fn only_what_is_known_to_be_absent_is_not_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        assert!(is_there(dir.path()) && is_there(&link));
+        assert!(!is_there(&dir.path().join("nowhere")));
+        assert!(!is_there(&link.join("below")));
+        let long = "x".repeat(300);
+        assert!(
+            is_there(&dir.path().join(long)),
+            "ENAMETOOLONG says nothing"
+        );
     }
 
     #[test]

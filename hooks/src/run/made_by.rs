@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use onload_core::container_id::ContainerId;
+use onload_core::fs::open::is_there;
 use onload_core::fs::trust::Trusted;
 use onload_core::run_dir::RUN_DIR;
 use onload_core::run_dir::{PRIVATE_MODE, RUN_DIR_MODE, make_dir};
@@ -141,14 +142,6 @@ fn state_directories(root: Option<&OsStr>, id: &str) -> impl Iterator<Item = Pat
     let all = given.into_iter().chain(usual.iter().map(PathBuf::from));
     let id = id.to_owned();
     all.map(move |root| root.join(&id))
-}
-
-/// What cannot be looked at counts as there.
-fn is_there(path: &Path) -> bool {
-    !matches!(
-        statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW),
-        Err(Errno::NOENT | Errno::NOTDIR)
-    )
 }
 
 fn suffix(root: Option<&OsStr>) -> String {

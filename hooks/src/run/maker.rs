@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use onload_core::container_id::ContainerId;
-use rustix::fs::{AtFlags, fstat, statat};
+use onload_core::fs::open::is_there;
+use rustix::fs::{AtFlags, fstat, stat, statat};
 use serde::{Deserialize, Serialize};
 
 use crate::process::init::{Init, InitError, has_ended, read_whole};
@@ -45,6 +46,10 @@ pub(crate) struct Maker {
     /// In clock ticks after boot.
     start_time: u64,
     boot: String,
+    /// Inode of the PID namespace that `pid`, and the container's init in state.json, are counted in; none
+    /// where an earlier version wrote it, or nobody can tell.
+    #[serde(default)]
+    pid_namespace: Option<u64>,
     /// The container's bundle.
     #[serde(default)]
     bundle: Option<PathBuf>,
@@ -82,6 +87,7 @@ impl Maker {
             pid,
             start_time: Init::open(Some(pid))?.start_time()?,
             boot: boot_id()?,
+            pid_namespace: pid_namespace(),
             bundle: whole(entry_point.bundle),
             roots: match entry_point.root {
                 Some(root) => whole(root).into_iter().collect(),
@@ -110,7 +116,7 @@ impl Maker {
         if self.lives() {
             return false;
         }
-        let has_bundle = self.bundle.as_ref().is_none_or(|bundle| exists(bundle));
+        let has_bundle = self.bundle.as_ref().is_none_or(|bundle| is_there(bundle));
         match self.stage {
             Stage::Hook => true,
             _ if !has_bundle => true,
@@ -118,6 +124,23 @@ impl Maker {
             Stage::Precreate | Stage::Runtime => !is_known(&self.roots, id),
         }
     }
+}
+
+/// Whether the numbers of processes in a container's directory mean to this process what they meant to who
+/// wrote them. A runtime in a container may share /run with its host: a number of one of them is another
+/// process, or none, to the other, who must not call its container gone.
+#[must_use]
+pub(crate) fn counts_here(dir: &OwnedFd) -> bool {
+    match record::read::<Maker>(dir, MAKER) {
+        Ok(Some(maker)) => maker
+            .pid_namespace
+            .is_none_or(|of| pid_namespace() == Some(of)),
+        _ => true,
+    }
+}
+
+fn pid_namespace() -> Option<u64> {
+    Some(stat("/proc/self/ns/pid").ok()?.st_ino)
 }
 
 /// Whether the files in a container's directory that has no state.json are of no use.
@@ -145,12 +168,7 @@ fn age(dir: impl AsFd) -> Duration {
 }
 
 fn is_known(roots: &[PathBuf], id: &ContainerId) -> bool {
-    roots.iter().any(|root| exists(&root.join(id.as_str())))
-}
-
-/// Whether something is there; what cannot be looked at is taken to be.
-fn exists(path: &Path) -> bool {
-    path.try_exists().unwrap_or(true)
+    roots.iter().any(|root| is_there(&root.join(id.as_str())))
 }
 
 fn boot_id() -> Result<String, InitError> {
@@ -212,6 +230,23 @@ mod tests {
             ended.maker.boot.push('x');
             assert!(ended.left_it(60), "{stage:?} of an earlier boot");
         }
+    }
+
+    #[test]
+    fn what_was_counted_in_another_pid_namespace_is_not_judged() {
+        let ended = Ended::new(Stage::Hook);
+        let dir = OwnedFd::from(File::open(ended.dir.path()).unwrap());
+        let counts = |pid_namespace: Option<u64>| {
+            let maker = Maker {
+                pid_namespace,
+                ..ended.maker.clone()
+            };
+            maker.write(&dir).unwrap();
+            counts_here(&dir)
+        };
+        assert!(counts(ended.maker.pid_namespace));
+        assert!(!counts(Some(1)));
+        assert!(counts(None), "a version without that field");
     }
 
     #[test]

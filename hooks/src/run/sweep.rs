@@ -114,6 +114,9 @@ fn is_left(run: &RunDir, id: &ContainerId) -> bool {
     let Ok(dir) = run.open(id.as_str()) else {
         return false;
     };
+    if !maker::counts_here(&dir) {
+        return false;
+    }
     match record::read::<Live>(&dir, record::STATE) {
         Ok(Some(live)) => has_ended(live.pid, live.start_time),
         Ok(None) => maker::left_it(&dir, id),
