@@ -9,9 +9,9 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use onload_core::class::Class;
+use onload_host::specdir::Format;
 
 use crate::engine::Engine;
-use onload_host::specdir::Format;
 
 /// Container toolkit for kernel-bypass networking
 ///
@@ -130,6 +130,8 @@ pub enum Cdi {
     Generate(Generate),
     /// List every device that an engine would see, by file
     List(List),
+    /// Show what a container gets for some devices, and from which file
+    Show(Show),
     /// Tell whether the written specifications still describe this host
     Check(Check),
     /// Tell whether specification files are valid
@@ -282,6 +284,34 @@ pub struct List {
         value_name = "FORMAT",
         default_value = "table",
         env = "ONLOAD_CTK_CDI_LIST_FORMAT"
+    )]
+    pub format: Listing,
+}
+
+/// Show devices.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Example: onload-ctk cdi show onload.dev/nic=all onload.dev/rdma=mlx5_0"
+)]
+pub struct Show {
+    /// Devices to show, for instance onload.dev/nic=all
+    #[arg(value_name = "DEVICE", required = true)]
+    pub devices: Vec<String>,
+    /// Directory of specifications, repeatable; a later one goes before an earlier one
+    /// [default: etc/cdi and var/run/cdi of the host]
+    #[arg(
+        long,
+        value_name = "DIR",
+        value_delimiter = ',',
+        env = "ONLOAD_CTK_CDI_SHOW_SPEC_DIR"
+    )]
+    pub spec_dir: Vec<PathBuf>,
+    /// How to show it; json is a specification with these devices alone
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "table",
+        env = "ONLOAD_CTK_CDI_SHOW_FORMAT"
     )]
     pub format: Listing,
 }

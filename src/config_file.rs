@@ -10,10 +10,9 @@ use onload_core::fs::atomic::{self, TempFile, WriteError};
 use onload_core::fs::attributes;
 use onload_core::fs::lock::{COMMAND_PATIENCE, Kind, Lock, LockError};
 use onload_core::run_dir::{LOCKS, RUN_DIR, open_private};
+use onload_host::host::{Host, HostError};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
-
-use onload_host::host::{Host, HostError};
 
 /// Bytes of a file of configuration that are read.
 const LIMIT: u64 = 4 * 1024 * 1024;

@@ -31,6 +31,7 @@ fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<Answer> {
     match &cli.command {
         Command::Discover(args) => commands::discover::run(global, args, printer),
         Command::Cdi(Cdi::Generate(args)) => commands::generate::run(global, args, printer),
+        Command::Cdi(Cdi::Show(args)) => commands::show::run(global, args, printer),
         Command::Cdi(Cdi::List(args)) => commands::list::run(global, args, printer),
         Command::Cdi(Cdi::Check(args)) => commands::check::run(global, args, printer),
         Command::Cdi(Cdi::Validate(args)) => commands::validate::run(global, args, printer),

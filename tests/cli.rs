@@ -108,7 +108,7 @@ fn every_flag_has_the_variable_of_its_name() {
             flags += 1;
         }
     });
-    assert_eq!(flags, 5 + 4 + 8 + 2 + 1 + 1 + 5);
+    assert_eq!(flags, 5 + 4 + 8 + 2 + 2 + 1 + 1 + 5);
 }
 
 #[test]
@@ -171,8 +171,14 @@ fn variables_stand_for_flags() {
     ];
     let listed = with(&tree, &listed, &["cdi", "list"]).done().json();
     assert_eq!(listed["devices"].as_array().unwrap().len(), 5);
+    let shown = [
+        ("ONLOAD_CTK_CDI_SHOW_SPEC_DIR", specs.as_str()),
+        ("ONLOAD_CTK_CDI_SHOW_FORMAT", "json"),
+    ];
+    let shown = with(&tree, &shown, &["cdi", "show", "onload.dev/zf=all"]);
+    assert_eq!(shown.done().json()["kind"], "onload.dev/zf");
     let mut inject = on(tree.root(), &["cdi", "inject", "onload.dev/zf=all"]);
-    let both = format!("/nonexistent,{specs}");
+    let both = format!("/,{specs}");
     inject.env("ONLOAD_CTK_CDI_INJECT_SPEC_DIR", &both);
     run_with_stdin(&mut inject, b"{}").done();
     let version = [("ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION", "0.4.0")];

@@ -50,7 +50,107 @@ fn every_device_that_an_engine_sees_is_listed_by_file() {
 fn nothing_to_list_is_said_so() {
     let run = Tree::new().run(&["cdi", "list"]).done();
     assert_eq!(run.stdout, "");
-    assert_eq!(run.stderr, "no CDI devices\n");
+    assert!(
+        run.stderr.starts_with("no CDI devices in "),
+        "{}",
+        run.stderr
+    );
+    assert!(
+        run.stderr
+            .contains("/var/run/cdi; \"onload-ctk cdi generate\""),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_directory_that_is_named_and_not_there_is_an_error() {
+    for command in [
+        &["cdi", "list"][..],
+        &["cdi", "show", "a.com/b=c"],
+        &["cdi", "inject", "a.com/b=c"],
+    ] {
+        let args = [command, &["--spec-dir", "/nonexistent"]].concat();
+        let message = Tree::new().run(&args).refused();
+        assert!(
+            message.contains("/nonexistent is no directory"),
+            "{command:?}: {message}"
+        );
+    }
+}
+
+#[test]
+fn what_a_container_gets_is_shown_with_the_file_that_it_comes_from() {
+    let tree = x3();
+    tree.generate();
+    let shown = tree
+        .run(&[
+            "cdi",
+            "show",
+            "onload.dev/nic=all",
+            "onload.dev/profile=cloud",
+        ])
+        .done();
+    let file = tree.outside("/var/run/cdi/onload.dev-nic.json");
+    let start = format!("{}\n  onload.dev/nic=all\n", file.display());
+    assert!(shown.stdout.starts_with(&start), "{}", shown.stdout);
+    for line in [
+        "device nodes\n  /dev/onload        rw\n",
+        "\n  LD_PRELOAD=libonload.so\n",
+        "  onload.dev/profile=cloud\n",
+    ] {
+        assert!(shown.stdout.contains(line), "{line:?} in {}", shown.stdout);
+    }
+    let library = shown
+        .stdout
+        .lines()
+        .find(|line| line.contains("/usr/lib64/libonload.so "));
+    let library = library.unwrap_or_default();
+    assert!(library.contains("ro,nosuid,nodev,bind"), "{library:?}");
+}
+
+#[test]
+fn what_is_shown_as_json_is_a_specification_of_these_devices_alone() {
+    let tree = x3();
+    tree.generate();
+    let args = [
+        "cdi",
+        "show",
+        "onload.dev/nic=loopback",
+        "onload.dev/nic=loopback",
+        "--format",
+        "json",
+    ];
+    let shown = tree.run(&args).done().stdout;
+    let written: serde_json::Value = serde_json::from_slice(
+        &fs::read(tree.outside("/var/run/cdi/onload.dev-nic.json")).unwrap(),
+    )
+    .unwrap();
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(each(&shown["devices"], "name"), ["loopback"]);
+    for key in ["cdiVersion", "kind", "containerEdits"] {
+        assert_eq!(shown[key], written[key], "{key}");
+    }
+}
+
+#[test]
+fn a_name_that_is_misspelled_is_answered_with_the_nearest_one_and_where_it_was_looked_for() {
+    let tree = x3();
+    tree.generate();
+    for command in [["cdi", "show"], ["cdi", "inject"]] {
+        let message = tree
+            .run(&[command[0], command[1], "onload.dev/nic=lopback"])
+            .refused();
+        assert!(
+            message.contains("did you mean onload.dev/nic=loopback?"),
+            "{message}"
+        );
+        assert!(message.contains("/var/run/cdi)"), "{message}");
+        let message = tree
+            .run(&[command[0], command[1], "vendor.com/gpu=0"])
+            .refused();
+        assert!(!message.contains("did you mean"), "{message}");
+    }
 }
 
 #[test]

@@ -4,11 +4,11 @@ use std::fmt::Write;
 use std::io;
 use std::path::Path;
 
+use onload_host::host::{DEVICE_TABLE, DeviceKind};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use tar::{Builder, EntryType, Header};
 
 use super::tree::{CapturedTree, Entry};
-use onload_host::host::{DEVICE_TABLE, DeviceKind};
 
 /// The tree as an archive that can be unpacked without any right: device nodes are lines of
 /// `dev.table`, owners and times are 0.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use onload_core::elf::{self, Summary, VersionNeed};
-
 use onload_host::discover::program::{INTERPRETER_LINE, parse_interpreter_line};
 
 /// For whoever looks into such a file.

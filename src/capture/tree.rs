@@ -7,10 +7,6 @@ use std::path::{Component, Path, PathBuf};
 
 use onload_core::config::CONFIG_PATH;
 use onload_core::fs::open::MAX_LINKS;
-
-use super::filter;
-use super::mask::Masker;
-use super::standin::stand_in;
 use onload_host::discover::inventory::Inventory;
 use onload_host::discover::onload::telling_strings;
 use onload_host::discover::pci;
@@ -18,6 +14,10 @@ use onload_host::discover::program::LIBRARY_LIMIT;
 use onload_host::discover::tcpdirect::CONTROL_PLANE;
 use onload_host::host::recording::Seen;
 use onload_host::host::{DeviceNode, EntryKind, Host};
+
+use super::filter;
+use super::mask::Masker;
+use super::standin::stand_in;
 
 /// A captured host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

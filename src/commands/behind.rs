@@ -9,11 +9,11 @@ use onload_core::config::CONFIG_PATH;
 use onload_core::run_dir::RUN_DIR;
 use onload_hooks::entry::wrapper::{RUNTIMES, told};
 use onload_hooks::run::made_by::{self, Record};
+use onload_host::host::Host;
 
 use crate::cli::Global;
 use crate::exit::Answer;
 use crate::printer::Printer;
-use onload_host::host::Host;
 
 /// Bytes of a configuration; the file that comes with the package has some thousand.
 const LIMIT: u64 = 1024 * 1024;

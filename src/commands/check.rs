@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use onload_core::class::Class;
 use onload_core::expect::Numbers;
+use onload_host::generate::generate;
+use onload_host::specdir::{Action, Format, Manifest, Renumbered, Wanted, plan, renumbered};
 
 use super::generate::{directory_path, find_directory, render};
 use super::{look, open_host, surroundings};
 use crate::cli::{Check, Global};
 use crate::exit::Answer;
 use crate::printer::Printer;
-use onload_host::generate::generate;
-use onload_host::specdir::{Action, Format, Manifest, Renumbered, Wanted, plan, renumbered};
 
 /// Runs the command: prints each file that is not as it would be written now.
 ///

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
+use onload_host::host::{EntryKind, Host};
 
 use super::holders;
 use crate::cli::{Configure, Global};
@@ -17,7 +18,6 @@ use crate::engine::{
 };
 use crate::exit::Answer;
 use crate::printer::{Printer, harmless};
-use onload_host::host::{EntryKind, Host};
 
 /// Where systemd's command is; PATH is the caller's.
 const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];

@@ -5,14 +5,6 @@ use std::path::Path;
 
 use anyhow::Context;
 use comfy_table::{ContentArrangement, Table, presets};
-
-use super::generate::write_file;
-use super::{open_host, require_nic, surroundings};
-use crate::capture::tree::{Sources, collect};
-use crate::capture::{CapturedTree, pack};
-use crate::cli::{Discover, Global, Listing};
-use crate::exit::Answer;
-use crate::printer::{DIM, GOOD, HEADING, Printer, WARNING, harmless};
 use onload_host::discover::clock::Clock;
 use onload_host::discover::discover;
 use onload_host::discover::hugepages::{Hugepages, NodePages};
@@ -22,6 +14,14 @@ use onload_host::discover::onload::Onload;
 use onload_host::discover::rdma::RdmaDevice;
 use onload_host::discover::vfio::VfioDevice;
 use onload_host::settings;
+
+use super::generate::write_file;
+use super::{open_host, require_nic, surroundings};
+use crate::capture::tree::{Sources, collect};
+use crate::capture::{CapturedTree, pack};
+use crate::cli::{Discover, Global, Listing};
+use crate::exit::Answer;
+use crate::printer::{DIM, GOOD, HEADING, Printer, WARNING, harmless};
 
 /// Runs the command.
 ///

@@ -12,13 +12,13 @@ use onload_hooks::entry::explain;
 use onload_hooks::host::specs::{Specs, SpecsError};
 use onload_hooks::host::sysfs::Sysfs;
 use onload_hooks::host::{Host as DoorHost, HostError, Privilege, Settings, ThisHost};
+use onload_host::host::Host;
 
 use super::inject::Nodes;
 use super::open_host;
 use crate::cli::{Explain, Global};
 use crate::exit::Answer;
 use crate::printer::Printer;
-use onload_host::host::Host;
 
 /// Runs the command: a diff on stdout, the reasons on stderr.
 ///

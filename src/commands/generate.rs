@@ -9,14 +9,14 @@ use onload_cdi::{Spec, Version, minimum_version, to_json, to_yaml};
 use onload_core::class::Class;
 use onload_core::config::{Config, Kinds};
 use onload_core::fs::atomic;
+use onload_host::generate::{Specs, generate, warnings};
+use onload_host::host::Host;
+use onload_host::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted, plan};
 
 use super::{OUTPUT_DIR, look, open_host, require_nic, surroundings};
 use crate::cli::{Generate, Global, SpecFormat};
 use crate::exit::Answer;
 use crate::printer::Printer;
-use onload_host::generate::{Specs, generate, warnings};
-use onload_host::host::Host;
-use onload_host::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted, plan};
 
 /// Runs the command.
 ///

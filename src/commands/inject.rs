@@ -3,16 +3,16 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use onload_cdi::Registry;
 use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig, apply};
 use onload_core::text::Chain;
+use onload_host::host::{DeviceKind, Host};
 
-use super::{open_host, qualified, spec_dirs};
+use super::{known_devices, open_host, qualified, spec_dirs};
 use crate::cli::{Global, Inject};
 use crate::exit::Answer;
 use crate::printer::Printer;
-use onload_host::host::{DeviceKind, Host};
 
 /// The nodes of a host, captured or running.
 pub(super) struct Nodes<'h>(pub(super) &'h Host);
@@ -43,15 +43,14 @@ impl NodeInfo for Nodes<'_> {
 pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, _) = open_host(global)?;
     let names = qualified(&args.devices)?;
-    let registry = Registry::scan(&spec_dirs(&host, &args.spec_dir)?);
+    let dirs = spec_dirs(&host, &args.spec_dir)?;
+    let registry = Registry::scan(&dirs);
     for (path, errors) in registry.errors() {
         for error in errors {
             printer.warning(format_args!("{}: {}", path.display(), Chain(error)));
         }
     }
-    let edits = registry.edits_for(&names).map_err(|error| {
-        anyhow!("{error}; \"onload-ctk cdi list\" shows what is offered, \"onload-ctk discover --explain\" says what is not, and why")
-    })?;
+    let edits = known_devices(&registry, &dirs, &names)?;
     let mut bytes = Vec::new();
     io::stdin()
         .lock()

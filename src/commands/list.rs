@@ -1,6 +1,6 @@
 //! `cdi list`: every device that an engine would see, by file, with conflicts and shadowing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use onload_cdi::Registry;
 use onload_core::text::Chain;
@@ -20,7 +20,7 @@ pub fn run(global: &Global, args: &List, printer: &mut Printer) -> anyhow::Resul
     let dirs = spec_dirs(&host, &args.spec_dir)?;
     let registry = Registry::scan(&dirs);
     match args.format {
-        Listing::Table => print_table(&registry, printer)?,
+        Listing::Table => print_table(&registry, &dirs, printer)?,
         Listing::Json => print_json(&registry, printer)?,
     }
     for (path, errors) in registry.errors() {
@@ -31,7 +31,7 @@ pub fn run(global: &Global, args: &List, printer: &mut Printer) -> anyhow::Resul
     Ok(Answer::Yes)
 }
 
-fn print_table(registry: &Registry, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_table(registry: &Registry, dirs: &[PathBuf], printer: &mut Printer) -> anyhow::Result<()> {
     let mut devices: Vec<_> = registry.devices().collect();
     devices.sort_by_key(|device| (device.path, device.name));
     let mut file: Option<&Path> = None;
@@ -64,7 +64,11 @@ fn print_table(registry: &Registry, printer: &mut Printer) -> anyhow::Result<()>
         printer.print(format_args!("{name} is nobody's: it stands in {paths}\n"))?;
     }
     if devices.is_empty() {
-        printer.note("no CDI devices");
+        let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+        printer.note(format_args!(
+            "no CDI devices in {}; \"onload-ctk cdi generate\" writes those of this host",
+            dirs.join(" and ")
+        ));
     }
     Ok(())
 }

@@ -12,22 +12,26 @@ pub mod inject;
 pub mod list;
 pub mod man;
 mod process;
+pub mod show;
 pub mod validate;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
-use onload_cdi::{DEFAULT_DIRS, QualifiedName};
+use anyhow::{Context, anyhow, bail};
+use onload_cdi::{ContainerEdits, DEFAULT_DIRS, QualifiedName, Registry};
 use onload_core::config::Config;
-
-use crate::cli::Global;
-use crate::printer::Printer;
 use onload_core::onload::PRELOAD_FILE;
 use onload_host::discover::discover;
 use onload_host::discover::inventory::Inventory;
 use onload_host::generate::{ONLOAD_SOCKET_DIR, Surroundings};
 use onload_host::host::{EntryKind, Host, HostError};
 use onload_host::settings;
+
+use crate::cli::Global;
+use crate::printer::Printer;
+
+/// Letters in which a device may differ from the one that was meant.
+const MOST_TYPING_ERRORS: usize = 3;
 
 /// Where specifications are written that describe the host as it is since its boot.
 const OUTPUT_DIR: &str = "/var/run/cdi";
@@ -69,7 +73,13 @@ fn require_nic(inventory: &Inventory, config: &Config) -> anyhow::Result<()> {
 
 /// The specification directories as given, else those of the host, links in them followed inside
 /// it.
-fn spec_dirs(host: &Host, given: &[PathBuf]) -> Result<Vec<PathBuf>, HostError> {
+fn spec_dirs(host: &Host, given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    if let Some(absent) = given.iter().find(|dir| !dir.is_dir()) {
+        bail!(
+            "reading specifications: {} is no directory; name one with --spec-dir, or leave that out",
+            absent.display()
+        );
+    }
     if !given.is_empty() {
         return Ok(given.to_vec());
     }
@@ -80,7 +90,38 @@ fn spec_dirs(host: &Host, given: &[PathBuf]) -> Result<Vec<PathBuf>, HostError> 
             _ => host.outside_path(dir),
         })
     });
-    dirs.collect()
+    dirs.collect::<Result<_, HostError>>().map_err(Into::into)
+}
+
+/// The edits of some devices.
+///
+/// # Errors
+/// One of them is nowhere; the line says where it was looked for and what is spelled like it.
+fn known_devices(
+    registry: &Registry,
+    dirs: &[PathBuf],
+    names: &[QualifiedName],
+) -> anyhow::Result<ContainerEdits> {
+    registry.edits_for(names).map_err(|error| {
+        let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+        let near = error.names.iter().find_map(|name| nearest(registry, name));
+        let near = near.map(|name| format!("; did you mean {name}?"));
+        anyhow!(
+            "{error} (looked in {}){}; \"onload-ctk cdi list\" shows what is offered, \"onload-ctk discover --explain\" says what is not, and why",
+            dirs.join(" and "),
+            near.unwrap_or_default()
+        )
+    })
+}
+
+/// The device that is spelled most like a name, if any is.
+fn nearest(registry: &Registry, name: &QualifiedName) -> Option<String> {
+    let wanted = name.to_string();
+    let offered = registry.devices().map(|device| device.name.to_string());
+    let near = offered.map(|offered| (strsim::damerau_levenshtein(&wanted, &offered), offered));
+    near.filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS)
+        .min()
+        .map(|(_, offered)| offered)
 }
 
 fn qualified(names: &[String]) -> anyhow::Result<Vec<QualifiedName>> {

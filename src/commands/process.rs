@@ -9,7 +9,6 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-
 use onload_host::host::Host;
 
 /// Not looked for: what is found elsewhere could be anything.

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use onload_cdi::{ParseError, Problem, Spec, from_json, from_yaml, lint, validate};
-
 use onload_core::text::Chain;
 
 use super::{open_host, spec_dirs};

@@ -1,0 +1,187 @@
+//! `cdi show`: what a container gets for some devices, and from which file.
+
+use std::path::Path;
+
+use onload_cdi::{
+    ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, Registry, Resolved, Spec, to_json,
+};
+use onload_core::text::Chain;
+
+use super::{known_devices, open_host, qualified, spec_dirs};
+use crate::cli::{Global, Listing, Show};
+use crate::exit::Answer;
+use crate::printer::{DIM, HEADING, Printer, harmless};
+
+/// Columns of what is given before how it is given: most paths are shorter.
+const WIDEST: usize = 56;
+
+/// Runs the command.
+///
+/// # Errors
+/// The host cannot be read, or no specification offers one of the devices.
+pub fn run(global: &Global, args: &Show, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (host, _) = open_host(global)?;
+    let dirs = spec_dirs(&host, &args.spec_dir)?;
+    let names = qualified(&args.devices)?;
+    let registry = Registry::scan(&dirs);
+    for (path, errors) in registry.errors() {
+        for error in errors {
+            printer.warning(format_args!("{}: {}", path.display(), Chain(error)));
+        }
+    }
+    let edits = known_devices(&registry, &dirs, &names)?;
+    let found: Vec<Resolved<'_>> = names.iter().filter_map(|n| registry.device(n)).collect();
+    match args.format {
+        Listing::Table => print_table(&found, &edits, printer)?,
+        Listing::Json => print_specs(&found, printer)?,
+    }
+    Ok(Answer::Yes)
+}
+
+fn print_table(
+    found: &[Resolved<'_>],
+    edits: &ContainerEdits,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let mut file: Option<&Path> = None;
+    for device in found {
+        if file != Some(device.path) {
+            let path = device.path.display();
+            printer.print(format_args!("{HEADING}{}{HEADING:#}\n", harmless(path)))?;
+            file = Some(device.path);
+        }
+        printer.print(format_args!("  {}\n", device.name))?;
+    }
+    for (heading, lines) in sections(edits) {
+        if lines.is_empty() {
+            continue;
+        }
+        printer.print(format_args!("\n{HEADING}{heading}{HEADING:#}\n"))?;
+        let lines = lines
+            .into_iter()
+            .map(|(what, how)| (harmless(what), harmless(how)));
+        let lines: Vec<Line> = lines.collect();
+        let widths = lines.iter().map(|(what, _)| what.chars().count());
+        let width = widths.max().unwrap_or(0).min(WIDEST);
+        for (what, how) in lines {
+            if how.is_empty() {
+                printer.print(format_args!("  {what}\n"))?;
+            } else {
+                printer.print(format_args!("  {what:width$}  {DIM}{how}{DIM:#}\n"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is given, and how.
+type Line = (String, String);
+
+/// The edits as headings with their lines. An edit that several devices bring is shown once, as a container
+/// has it once.
+fn sections(edits: &ContainerEdits) -> Vec<(&'static str, Vec<Line>)> {
+    let mut sections: Vec<(&'static str, Vec<Line>)> = vec![
+        (
+            "device nodes",
+            edits.device_nodes.iter().map(node).collect(),
+        ),
+        ("mounts", edits.mounts.iter().map(mount).collect()),
+        (
+            "variables",
+            edits
+                .env
+                .iter()
+                .map(|e| (e.clone(), String::new()))
+                .collect(),
+        ),
+        ("hooks", edits.hooks.iter().map(hook).collect()),
+        (
+            "network interfaces",
+            edits
+                .net_devices
+                .iter()
+                .map(|device| {
+                    let host = format!("{} of the host", device.host_interface_name);
+                    (device.name.clone(), host)
+                })
+                .collect(),
+        ),
+        (
+            "groups",
+            edits
+                .additional_gids
+                .iter()
+                .map(|gid| (gid.to_string(), String::new()))
+                .collect(),
+        ),
+        (
+            "cache and memory bandwidth",
+            edits.intel_rdt.iter().map(rdt).collect(),
+        ),
+    ];
+    for (_, lines) in &mut sections {
+        let mut seen: Vec<Line> = Vec::new();
+        lines.retain(|line: &Line| {
+            let is_new = !seen.contains(line);
+            if is_new {
+                seen.push(line.clone());
+            }
+            is_new
+        });
+    }
+    sections
+}
+
+fn node(node: &DeviceNode) -> Line {
+    let access = node.permissions.as_deref().unwrap_or("rwm");
+    let from = match node.source() {
+        source if source == node.path => String::new(),
+        source => format!(" from {source}"),
+    };
+    (node.path.clone(), format!("{access}{from}"))
+}
+
+fn mount(mount: &Mount) -> Line {
+    let from = match (mount.type_.as_deref(), &mount.host_path) {
+        (Some(kind), _) if kind != "bind" => format!("{kind} "),
+        (_, host) if *host == mount.container_path => String::new(),
+        (_, host) => format!("from {host} "),
+    };
+    let how = format!("{from}{}", mount.options.join(","));
+    (mount.container_path.clone(), how)
+}
+
+fn hook(hook: &Hook) -> Line {
+    let words = hook.args.get(1..).unwrap_or_default().join(" ");
+    (format!("{} {words}", hook.path), hook.hook_name.to_string())
+}
+
+fn rdt(class: &IntelRdt) -> Line {
+    (
+        class.clos_id.clone().unwrap_or_default(),
+        class.schemata.join("; "),
+    )
+}
+
+/// The specifications as they would be if these devices were all that they have.
+fn print_specs(found: &[Resolved<'_>], printer: &mut Printer) -> anyhow::Result<()> {
+    let mut specs: Vec<(&Path, Spec)> = Vec::new();
+    for device in found {
+        let entry = device.device.clone();
+        match specs.iter_mut().find(|(path, _)| *path == device.path) {
+            Some((_, spec)) if spec.devices.contains(&entry) => {}
+            Some((_, spec)) => spec.devices.push(entry),
+            None => specs.push((
+                device.path,
+                Spec {
+                    devices: vec![entry],
+                    ..device.spec.clone()
+                },
+            )),
+        }
+    }
+    for (_, spec) in &specs {
+        printer.print(to_json(spec))?;
+    }
+    Ok(())
+}
