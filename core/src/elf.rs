@@ -21,13 +21,15 @@ const MAX_PROGRAM_HEADERS: usize = 512;
 const MAX_DYNAMIC_BYTES: u64 = 64 * 1024;
 /// Bytes of one name, as PATH_MAX bounds a path.
 const MAX_NAME_BYTES: u64 = 4096;
+/// Bytes of a name that are read first; the name of a library or version is shorter.
+const SHORT_NAME_BYTES: u64 = 32;
 /// Symbol versions that are looked at, in all; glibc defines about fifty.
 const MAX_VERSIONS: usize = 8192;
 
 /// Bytes of a block read at once.
-const BLOCK_BYTES: u64 = 8 * 1024;
+const BLOCK_BYTES: u64 = 4 * 1024;
 /// Blocks kept of one file.
-const KEPT_BLOCKS: usize = 16;
+const KEPT_BLOCKS: usize = 32;
 /// Blocks read of one file; a libc takes about ten.
 const MAX_BLOCKS: usize = 512;
 /// Bytes looked at of one file; a libc takes about 20000.
@@ -371,10 +373,19 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         let start = self.file_offset(table.checked_add(at).ok_or(malformed)?)?;
         let room = (dynamic.strings_size - at).min(MAX_NAME_BYTES);
         let end = start.checked_add(room).ok_or(malformed)?;
-        let bytes = self
-            .data
-            .read_bytes_at_until(start..end, 0)
-            .map_err(|()| malformed)?;
+        if self.data.len().is_ok_and(|length| length < end) {
+            return Err(malformed);
+        }
+        // Most names are short, and looking through so few bytes is cheaper than what the search of
+        // `object` asks the processor first.
+        let begin = self.data.read_bytes_at(start, room.min(SHORT_NAME_BYTES));
+        let bytes = match begin.ok().and_then(before_zero) {
+            Some(bytes) => bytes,
+            None => {
+                let read = self.data.read_bytes_at_until(start..end, 0);
+                read.map_err(|()| malformed)?
+            }
+        };
         text(bytes, "name is not UTF-8")
     }
 
@@ -473,6 +484,12 @@ fn advance(address: u64, by: u32) -> Result<u64, ElfError> {
     address
         .checked_add(by.into())
         .ok_or(ElfError::Malformed("version table"))
+}
+
+/// A name without the zero behind it; none where that is not there.
+fn before_zero(bytes: &[u8]) -> Option<&[u8]> {
+    let end = bytes.iter().position(|byte| *byte == 0)?;
+    bytes.get(..end)
 }
 
 fn text(bytes: &[u8], problem: &'static str) -> Result<String, ElfError> {

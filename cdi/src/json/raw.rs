@@ -191,10 +191,11 @@ impl RawObject {
     /// As for [`Self::parse`].
     pub fn parse_text(text: Arc<String>) -> Result<Self, RawError> {
         let piece = Piece::shared(text);
-        let mut deserializer = serde_json::Deserializer::from_str(piece.as_str());
-        deserializer.deserialize_map(AnObject)?;
+        let text = piece.as_str();
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        let begins = deserializer.deserialize_map(AnObject { text })?;
         deserializer.end()?;
-        Self::open(piece)
+        Self::of_members(piece, begins)
     }
 
     /// Opens the object that an element of an array is, whose text was checked with that of the array.
@@ -209,12 +210,18 @@ impl RawObject {
     fn open(piece: Piece) -> Result<Self, RawError> {
         let text = piece.as_str();
         if !text.starts_with('{') {
-            serde_json::Deserializer::from_str(text).deserialize_map(AnObject)?;
+            serde_json::Deserializer::from_str(text).deserialize_map(AnObject { text })?;
         }
+        let begins = member_begins(text);
+        Self::of_members(piece, begins)
+    }
+
+    /// An object of members whose keys begin at `begins`.
+    fn of_members(piece: Piece, begins: Vec<u32>) -> Result<Self, RawError> {
+        let text = piece.as_str();
         if u32::try_from(text.len()).is_err() {
             return Err(RawError::TooLong);
         }
-        let begins = member_begins(text);
         refuse_duplicates(text, &begins)?;
         Ok(Self {
             begins: Arc::new(begins),
@@ -891,19 +898,26 @@ fn spell(key: &str) -> String {
 }
 
 /// Any object, checked and passed over.
-struct AnObject;
+struct AnObject<'a> {
+    text: &'a str,
+}
 
-impl<'de> Visitor<'de> for AnObject {
-    type Value = ();
+impl<'de> Visitor<'de> for AnObject<'_> {
+    type Value = Vec<u32>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<(), A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Vec<u32>, A::Error> {
+        let whole = self.text.as_ptr() as usize;
+        let mut begins = Vec::new();
         // A key as `IgnoredAny` would have to be text, which one with a lone surrogate is not.
-        while access.next_entry::<&RawValue, IgnoredAny>()?.is_some() {}
-        Ok(())
+        while let Some((key, IgnoredAny)) = access.next_entry::<&RawValue, IgnoredAny>()? {
+            let begin = (key.get().as_ptr() as usize).wrapping_sub(whole);
+            begins.push(u32::try_from(begin).unwrap_or(u32::MAX));
+        }
+        Ok(begins)
     }
 }
 

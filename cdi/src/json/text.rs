@@ -8,6 +8,13 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Bytes that are looked at together.
+const WORD: usize = size_of::<u64>();
+const ONES: u64 = u64::from_ne_bytes([1; WORD]);
+const QUOTES: u64 = u64::from_ne_bytes([b'"'; WORD]);
+const BACKSLASHES: u64 = u64::from_ne_bytes([b'\\'; WORD]);
+const BLANKS: u64 = u64::from_ne_bytes([b' '; WORD]);
+
 /// A piece of a JSON text. A clone shares the text, so that a piece costs 32 bytes however long it is.
 #[derive(Clone)]
 pub(crate) struct Piece {
@@ -232,6 +239,12 @@ fn container_end(bytes: &[u8], begin: usize) -> usize {
             b'{' | b'[' => depth += 1,
             b'}' | b']' if depth <= 1 => return at + 1,
             b'}' | b']' => depth -= 1,
+            // An indented text is blank for the most part.
+            b' ' => {
+                while word_at(bytes, at + 1) == Some(BLANKS) {
+                    at += WORD;
+                }
+            }
             _ => {}
         }
         at += 1;
@@ -241,12 +254,60 @@ fn container_end(bytes: &[u8], begin: usize) -> usize {
 
 fn string_end(bytes: &[u8], begin: usize) -> usize {
     let mut at = begin + 1;
-    while let Some(byte) = bytes.get(at) {
-        match byte {
-            b'"' => return at + 1,
-            b'\\' => at += 2,
-            _ => at += 1,
+    loop {
+        while let Some(word) = word_at(bytes, at) {
+            let found = zero_bytes(word ^ QUOTES) | zero_bytes(word ^ BACKSLASHES);
+            if found != 0 {
+                at += (found.trailing_zeros() / u8::BITS) as usize;
+                break;
+            }
+            at += WORD;
+        }
+        match bytes.get(at) {
+            None => return bytes.len(),
+            Some(b'"') => return at + 1,
+            Some(b'\\') => at += 2,
+            Some(_) => at += 1,
         }
     }
-    bytes.len()
+}
+
+/// The bytes from `at` on as a number, the first the lowest.
+fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let word = bytes.get(at..)?.first_chunk()?;
+    Some(u64::from_le_bytes(*word))
+}
+
+/// The lowest bit that is set is the highest of the lowest byte that is zero; none where no byte is.
+/// Bits above it say nothing.
+fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word & (ONES << 7)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_element_ends_where_it_does_whatever_its_length_and_wherever_an_escape_or_a_blank_stands()
+    {
+        for length in 0..40 {
+            let plain = "x".repeat(length);
+            let mut spelled = vec![plain.clone(), "\u{1}".repeat(length), "é".repeat(length)];
+            for at in 0..=length {
+                for inside in ["\\\"", "\\\\", "{", "]", "\\u0022", ","] {
+                    spelled.push(format!("{}{inside}{}", &plain[..at], &plain[at..]));
+                }
+            }
+            for inner in spelled {
+                let blank = " ".repeat(length);
+                let nested =
+                    format!("[{blank}{{{blank}\"{inner}\"{blank}:{blank}[]{blank}}}{blank}]");
+                let string = format!("\"{inner}\"");
+                let array = format!("[{blank}{string}{blank},{blank}{nested},1{blank}]");
+                let found: Vec<&str> = Elements::of(&array).collect();
+                assert_eq!(found, [string.as_str(), nested.as_str(), "1"], "{array}");
+            }
+        }
+    }
 }

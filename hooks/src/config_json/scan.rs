@@ -8,6 +8,11 @@
 
 use std::io::{self, Read};
 
+// On x86 the plain functions of memchr first ask the processor what it can do. Under a hypervisor each
+// question is a trap, and together they take longer than the search of most configurations. SSE2 is
+// part of the architecture and is used unasked.
+#[cfg(target_arch = "x86_64")]
+use memchr::arch::x86_64::sse2;
 use memchr::{memchr_iter, memmem};
 use onload_core::request::PREFIX;
 
@@ -29,11 +34,30 @@ const OVERLAP: usize = 16;
 /// before a slash, an escaped letter elsewhere), which only costs a parse.
 #[must_use]
 pub fn asks(json: &[u8]) -> bool {
-    memmem::find(json, PREFIX.as_bytes()).is_some() || spells_a_letter(json)
+    holds_prefix(json) || spells_a_letter(json)
+}
+
+fn holds_prefix(json: &[u8]) -> bool {
+    let prefix = PREFIX.as_bytes();
+    #[cfg(target_arch = "x86_64")]
+    if let Some(finder) = sse2::packedpair::Finder::new(prefix)
+        && json.len() >= finder.min_haystack_len()
+    {
+        return finder.find(json, prefix).is_some();
+    }
+    memmem::find(json, prefix).is_some()
+}
+
+fn any_backslash(json: &[u8], is_it: impl FnMut(usize) -> bool) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(finder) = sse2::memchr::One::new(b'\\') {
+        return finder.iter(json).any(is_it);
+    }
+    memchr_iter(b'\\', json).any(is_it)
 }
 
 fn spells_a_letter(json: &[u8]) -> bool {
-    memchr_iter(b'\\', json).any(|at| match json.get(at + 1) {
+    any_backslash(json, |at| match json.get(at + 1) {
         Some(b'/') => true,
         Some(b'u') => json
             .get(at + 2..at + ESCAPE)
