@@ -7,7 +7,7 @@ use anyhow::Context;
 use comfy_table::{ContentArrangement, Table, presets};
 
 use super::generate::write_file;
-use super::{open_host, require_nic, surroundings};
+use super::{advise, open_host, require_nic, surroundings};
 use crate::capture::tree::{Sources, collect};
 use crate::capture::{CapturedTree, pack};
 use crate::cli::{Discover, Global, Listing};
@@ -43,6 +43,7 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     for warning in &inventory.warnings {
         printer.warning(warning);
     }
+    advise(&inventory, printer);
     if let Some(path) = &args.capture {
         // What `cdi generate` asks beside, so that a capture gives the same specifications too.
         surroundings(&host, &config)?;

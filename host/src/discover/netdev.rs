@@ -53,7 +53,8 @@ fn read_one(probe: &Probe<'_>, name: String) -> NetDevice {
         .number(directory.join("dev_port"))
         .filter(|port| *port > 0);
     let port = port.or_else(|| probe.hex(directory.join("dev_id")));
-    NetDevice {
+    // These are shown, and decide nothing.
+    probe.deciding(&[], || NetDevice {
         pci,
         driver,
         port,
@@ -63,7 +64,7 @@ fn read_one(probe: &Probe<'_>, name: String) -> NetDevice {
             .and_then(known_speed),
         address: probe.attribute(directory.join("address")),
         name,
-    }
+    })
 }
 
 /// A speed that is not known is -1, which some drivers pass on as an unsigned number.

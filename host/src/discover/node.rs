@@ -29,6 +29,9 @@ impl Node {
         let attribute = device.join("dev");
         let number = probe.parsed(&attribute, parse_number, "a device number such as 10:196");
         let Some(node) = probe.device_node(&path) else {
+            if let Some(reason) = probe.why_unread(probe.device_path(&path)) {
+                return Err(format!("{path} is not known: {reason}"));
+            }
             return Err(match probe.entry(&path) {
                 None => format!("{path} does not exist, though its driver made the device"),
                 Some(_) => format!("{path} is no device node"),
@@ -45,10 +48,13 @@ impl Node {
                 "{path} is {}:{}, but the device is {major}:{minor}; remove the stale node",
                 node.major, node.minor
             )),
-            None => Err(format!(
-                "{path}: there is no {} to compare its number with",
-                attribute.display()
-            )),
+            None => Err(match probe.why_unread(&attribute) {
+                Some(reason) => format!("the number of {path} is not known: {reason}"),
+                None => format!(
+                    "{path}: there is no {} to compare its number with",
+                    attribute.display()
+                ),
+            }),
         }
     }
 }

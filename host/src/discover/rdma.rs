@@ -1049,7 +1049,7 @@ mod tests {
             let host = tree.host();
             let probe = Probe::new(&host);
             assert_eq!(netns_mode(&probe), mode);
-            assert_eq!(probe.into_warnings().len(), warnings, "{text}");
+            assert_eq!(probe.warnings().len(), warnings, "{text}");
         }
     }
 

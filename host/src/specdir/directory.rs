@@ -197,7 +197,7 @@ impl SpecDir {
             match &step.action {
                 Action::Write(content) => self.write(&step.name, content)?,
                 Action::Remove => self.remove(&step.name)?,
-                Action::Keep | Action::Leave => {}
+                Action::Keep | Action::Leave | Action::Undecided => {}
             }
         }
         self.write_manifest(&plan.after)
