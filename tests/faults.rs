@@ -16,8 +16,8 @@ use std::process::{Child, Command, Stdio};
 
 use common::hosts::{hugepages, rdma, vfio, x2, x3};
 use common::{
-    Pci, Run, Tree, device_names, is_root, json_file, names_in, on, reason, run, skipped, specs_in,
-    texts,
+    Pci, Run, Tree, captured, device_names, each, is_root, json_file, names_in, on, reason, run,
+    skipped, specs_in, texts,
 };
 use serde_json::Value;
 
@@ -465,7 +465,7 @@ fn a_user_locks_a_directory_of_his_own() {
     let out = tree.outside("/out");
     fs::create_dir(&out).unwrap();
     if is_root() {
-        std::os::unix::fs::chown(&out, Some(NOBODY), Some(NOBODY)).unwrap();
+        chown(&out, Some(NOBODY), Some(NOBODY)).unwrap();
     }
     let args = ["cdi", "generate", "--output-dir", out.to_str().unwrap()];
     for _ in 0..2 {
@@ -611,7 +611,7 @@ fn a_lookup_that_a_rename_elsewhere_disturbed_is_done_again() {
     // openat2(2): inside a root, a lookup of ".." gives EAGAIN when anything on the machine was
     // renamed or mounted meanwhile. Here every second lookup does.
     let args = ["discover", "--format", "json"];
-    let undisturbed = run(&mut on(&common::captured(), &args)).done();
+    let undisturbed = run(&mut on(&captured(), &args)).done();
     let mut strace = Command::new("strace");
     let inject = "inject=openat2:error=EAGAIN:when=1+2";
     strace.args([
@@ -625,7 +625,7 @@ fn a_lookup_that_a_rename_elsewhere_disturbed_is_done_again() {
         inject,
     ]);
     strace.arg(env!("CARGO_BIN_EXE_onload-ctk"));
-    let disturbed = run(strace.arg("--host-root").arg(common::captured()).args(args)).done();
+    let disturbed = run(strace.arg("--host-root").arg(captured()).args(args)).done();
     assert_eq!(disturbed.stderr, undisturbed.stderr);
     assert_eq!(disturbed.stdout, undisturbed.stdout);
 }
@@ -994,13 +994,13 @@ fn names_with_every_odd_character_are_taken_as_they_are() {
     ];
     for (index, name) in odd.iter().enumerate() {
         let address = format!("0000:3b:{index:02x}.0");
-        let function = tree.pci(common::Pci::network(&address, "1924:0b03", "sfc"));
+        let function = tree.pci(Pci::network(&address, "1924:0b03", "sfc"));
         tree.interface(&function, name);
         let auxiliary = format!("sfc.onload.{index}");
         tree.auxiliary(&function, &auxiliary, "sfc_resource.ef10", None);
     }
     let found = tree.discover();
-    let names: BTreeSet<String> = common::each(&found["nics"], "name").into_iter().collect();
+    let names: BTreeSet<String> = each(&found["nics"], "name").into_iter().collect();
     assert_eq!(names, odd.iter().map(|&name| name.to_owned()).collect());
     let spec = tree.spec("nic");
     assert_eq!(device_names(&spec).len(), odd.len() + 2);

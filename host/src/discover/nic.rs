@@ -284,8 +284,19 @@ fn not_attached(
     support: Option<Support>,
     attachments: &Attachments,
 ) -> String {
+    if let Some(below) = &interface.virtual_over {
+        return match below.is_empty() {
+            true => {
+                "virtual interface with none below it: Onload has nothing to attach to".to_owned()
+            }
+            false => format!(
+                "virtual interface: Onload attaches to what is below it ({})",
+                below.join(", ")
+            ),
+        };
+    }
     let Some(driver) = &interface.driver else {
-        return "virtual interface: Onload attaches to the one below it".to_owned();
+        return "no driver is bound to its device".to_owned();
     };
     if support.is_none() {
         let hint = match attachments.takes_af_xdp {

@@ -32,9 +32,12 @@ impl Node {
             if let Some(reason) = probe.why_unread(probe.device_path(&path)) {
                 return Err(format!("{path} is not known: {reason}"));
             }
-            return Err(match probe.entry(&path) {
-                None => format!("{path} does not exist, though its driver made the device"),
-                Some(_) => format!("{path} is no device node"),
+            return Err(match (probe.entry(&path), number) {
+                (None, Some(_)) => {
+                    format!("{path} does not exist, though its driver made the device")
+                }
+                (None, None) => format!("{path} does not exist"),
+                (Some(_), _) => format!("{path} is no device node"),
             });
         };
         if node.kind != DeviceKind::Character {
@@ -94,6 +97,7 @@ mod tests {
         let tree = Tree::new();
         tree.file("/sys/class/ptp/ptp0/dev", "247:0\n");
         tree.file("/sys/class/ptp/ptp1/dev", "247:1\n");
+        tree.file("/sys/class/ptp/ptp3/dev", "247:3\n");
         tree.file("/dev/ptp2", "");
         tree.node("/dev/ptp0", 247, 0).node("/dev/ptp1", 247, 9);
         tree.block_node("/dev/ptp4", 8, 0);
@@ -114,6 +118,7 @@ mod tests {
             refusal("ptp3"),
             "/dev/ptp3 does not exist, though its driver made the device"
         );
+        assert_eq!(refusal("ptp5"), "/dev/ptp5 does not exist");
         assert_eq!(refusal("ptp4"), "/dev/ptp4 is no character device");
     }
 

@@ -27,7 +27,7 @@ pub struct Probe<'h> {
     unread: RefCell<BTreeMap<PathBuf, Missing>>,
 }
 
-/// Why a path could not be read, and what it would have decided.
+/// Why a path could not be read or understood, and what it would have decided.
 #[derive(Clone, Debug, Default)]
 struct Missing {
     reason: String,
@@ -89,8 +89,7 @@ impl<'h> Probe<'h> {
         }
     }
 
-    /// What the system says of a path, or of something below it, that could not be read; none where
-    /// everything could.
+    /// Why a path, or something below it, could not be read or understood; none where everything was.
     #[must_use]
     pub fn why_unread(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.host.outside_path(path.as_ref());
@@ -101,7 +100,7 @@ impl<'h> Probe<'h> {
         below.next().map(|(_, missing)| missing.reason.clone())
     }
 
-    /// What the system says of that very path; none where it could be read.
+    /// The same of that very path.
     #[must_use]
     pub fn why_itself_unread(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.host.outside_path(path.as_ref());
@@ -168,10 +167,15 @@ impl<'h> Probe<'h> {
         let value = parse(&text);
         if value.is_none() {
             let shown = self.host.outside_path(path.as_ref());
-            self.warn(format!(
+            let reason = format!(
                 "reading {}: expected {expected}, found {text:?}",
                 shown.display()
-            ));
+            );
+            // It was read, so it leaves no class undecided.
+            let mut unread = self.unread.borrow_mut();
+            unread.entry(shown).or_default().reason.clone_from(&reason);
+            drop(unread);
+            self.warn(reason);
         }
         value
     }
