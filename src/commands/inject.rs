@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use onload_cdi::Registry;
-use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig, apply};
+use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig, apply, map_ids};
 use onload_core::text::Chain;
 
 use super::{open_host, qualified, spec_dirs};
@@ -49,7 +49,7 @@ pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Res
             printer.warning(format_args!("{}: {}", path.display(), Chain(error)));
         }
     }
-    let edits = registry.edits_for(&names).map_err(|error| {
+    let mut edits = registry.edits_for(&names).map_err(|error| {
         anyhow!("{error}; \"onload-ctk cdi list\" shows what is offered, \"onload-ctk discover --explain\" says what is not, and why")
     })?;
     let mut bytes = Vec::new();
@@ -58,6 +58,12 @@ pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Res
         .read_to_end(&mut bytes)
         .context("reading the OCI configuration on stdin")?;
     let mut config = OciConfig::parse(&bytes).context("reading the OCI configuration on stdin")?;
+    if config
+        .has_namespace("user")
+        .context("reading the OCI configuration on stdin")?
+    {
+        map_ids(&mut edits);
+    }
     apply(&mut config, &edits, &Nodes(&host)).context("giving devices to the container")?;
     let changed = config.to_bytes();
     printer.print(String::from_utf8_lossy(&changed))?;

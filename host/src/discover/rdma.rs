@@ -351,6 +351,12 @@ fn offer_nodes(probe: &Probe<'_>, own: &[Character]) -> Result<Vec<Node>, String
         return Ok(verbs);
     }
     if own.is_empty() {
+        let class = Path::new("/sys/class").join(CHARACTER_CLASSES[0]);
+        if let Some(reason) = probe.why_unread(class) {
+            return Err(format!(
+                "whether it has a uverbs device is not known: {reason}"
+            ));
+        }
         return Err("it has no uverbs device; load the module ib_uverbs".to_owned());
     }
     let management: Vec<&str> = own.iter().map(|one| one.name.as_str()).collect();
