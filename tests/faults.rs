@@ -737,6 +737,15 @@ fn what_everything_could_be_read_of_is_decided() {
     let run = tree.run(&["discover", "--format", "json"]).done();
     assert_eq!(run.json()["unread"], Value::Null);
     assert!(!run.stderr.contains("as root"), "{}", run.stderr);
+    // Without Onload's module no interface can be in its debugfs.
+    let tree = Tree::new();
+    let function = tree.pci(Pci::network("0000:41:00.0", "8086:10c9", "igb"));
+    tree.interface(&function, "ens1");
+    tree.directory("/sys/kernel/debug");
+    let args = ["discover", "--format", "json"];
+    let run = run_with_unreadable(&tree, DEBUGFS, &args).done();
+    let why = reason(&run.json(), "nic", "ens1");
+    assert_eq!(why, "driver igb is not one of Onload's");
     // Nothing of this host hangs on debugfs.
     let tree = x3();
     tree.directory("/sys/kernel/debug").generate();

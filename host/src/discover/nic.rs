@@ -21,6 +21,7 @@ use crate::discover::unread::INTERFACES;
 
 const AUXILIARY_DEVICES: &str = "/sys/bus/auxiliary/devices";
 const AF_XDP_REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
+const RESOURCE_MODULE: &str = "/sys/module/sfc_resource";
 const DEBUGFS_NICS: &str = "/sys/kernel/debug/sfc_resource/nics";
 
 /// An accelerated interface.
@@ -322,7 +323,10 @@ fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments 
     let mut attachments = Attachments {
         // It decides for those interfaces alone that nothing else tells of.
         interfaces: probe.deciding(&[], || read_debugfs(probe)),
-        unread: probe.why_itself_unread(DEBUGFS_NICS),
+        // Without its module nothing is attached to anything.
+        unread: probe
+            .entry(RESOURCE_MODULE)
+            .and_then(|_| probe.why_itself_unread(DEBUGFS_NICS)),
         takes_af_xdp: probe.entry(AF_XDP_REGISTER).is_some(),
         ..Attachments::default()
     };
