@@ -385,6 +385,23 @@ fn files_that_are_not_what_they_should_be_are_captured_as_such() {
 }
 
 #[test]
+fn what_stands_below_an_interface_is_captured() {
+    let tree = x2();
+    let function = "/sys/devices/pci0000:3b/0000:3b:00.0";
+    tree.remove(&format!("{function}/net/enp59s0f0np0/device"));
+    let state = [("operstate", "up")];
+    tree.class_device("net", "/sys/devices/virtual", "bond0", &state);
+    tree.link(
+        "/sys/devices/virtual/net/bond0/lower_enp59s0f0np0",
+        &format!("{function}/net/enp59s0f0np0"),
+    );
+    let (found, _) = answer(tree.root());
+    assert!(common::reason(&found, "nic", "bond0").contains("(enp59s0f0np0)"));
+    let capture = Capture::of(tree.root(), &[]);
+    assert_same(&capture.root(), tree.root(), "");
+}
+
+#[test]
 fn a_capture_can_be_unpacked_anywhere_since_its_links_stay_in_it() {
     let tree = Tree::new();
     tree.driver(common::CHECKSUM)

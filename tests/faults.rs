@@ -9,13 +9,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use common::hosts::{hugepages, rdma, vfio, x2, x3};
-use common::{Run, Tree, is_root, names_in, on, run, skipped, specs_in};
+use common::{
+    Pci, Run, Tree, captured, device_names, each, is_root, json_file, names_in, on, reason, run,
+    skipped, specs_in, texts,
+};
 use serde_json::Value;
 
 // Runs that end in the middle.
@@ -462,7 +465,7 @@ fn a_user_locks_a_directory_of_his_own() {
     let out = tree.outside("/out");
     fs::create_dir(&out).unwrap();
     if is_root() {
-        std::os::unix::fs::chown(&out, Some(NOBODY), Some(NOBODY)).unwrap();
+        chown(&out, Some(NOBODY), Some(NOBODY)).unwrap();
     }
     let args = ["cdi", "generate", "--output-dir", out.to_str().unwrap()];
     for _ in 0..2 {
@@ -608,7 +611,7 @@ fn a_lookup_that_a_rename_elsewhere_disturbed_is_done_again() {
     // openat2(2): inside a root, a lookup of ".." gives EAGAIN when anything on the machine was
     // renamed or mounted meanwhile. Here every second lookup does.
     let args = ["discover", "--format", "json"];
-    let undisturbed = run(&mut on(&common::captured(), &args)).done();
+    let undisturbed = run(&mut on(&captured(), &args)).done();
     let mut strace = Command::new("strace");
     let inject = "inject=openat2:error=EAGAIN:when=1+2";
     strace.args([
@@ -622,7 +625,7 @@ fn a_lookup_that_a_rename_elsewhere_disturbed_is_done_again() {
         inject,
     ]);
     strace.arg(env!("CARGO_BIN_EXE_onload-ctk"));
-    let disturbed = run(strace.arg("--host-root").arg(common::captured()).args(args)).done();
+    let disturbed = run(strace.arg("--host-root").arg(captured()).args(args)).done();
     assert_eq!(disturbed.stderr, undisturbed.stderr);
     assert_eq!(disturbed.stdout, undisturbed.stdout);
 }
@@ -675,6 +678,167 @@ fn a_function_whose_directory_may_not_be_read_costs_a_warning_and_hides_no_other
     );
     assert_eq!(found["nics"][0]["name"], "enp59s0f0np0");
     set_mode(&tree, function, 0o755);
+}
+
+/// A host with an interface that Onload knows by debugfs alone, and its specifications.
+fn registered() -> Tree {
+    let tree = x3();
+    let function = tree.pci(Pci::network("0000:41:00.0", "8086:10c9", "igb"));
+    tree.interface(&function, "ens1");
+    tree.file("/sys/module/sfc_resource/afxdp/register", "");
+    tree.attribute(
+        "/sys/kernel/debug/sfc_resource/nics/000_ens1/devtype",
+        "5:0:0 => AF_XDP",
+    );
+    tree.generate();
+    fs::set_permissions(tree.specs(), fs::Permissions::from_mode(0o755)).unwrap();
+    tree
+}
+
+/// Runs without rights while nobody may look into that directory.
+fn run_with_unreadable(tree: &Tree, directory: &str, args: &[&str]) -> Run {
+    let mode = fs::metadata(tree.outside(directory)).unwrap();
+    set_mode(tree, directory, 0o000);
+    let run = run_unprivileged(tree, args);
+    set_mode(tree, directory, mode.permissions().mode() & 0o7777);
+    run
+}
+
+const DEBUGFS: &str = "/sys/kernel/debug";
+
+#[test]
+fn an_interface_whose_registration_may_not_be_read_is_not_called_unregistered() {
+    let tree = registered();
+    let args = ["discover", "--format", "json"];
+    let run = run_with_unreadable(&tree, DEBUGFS, &args).done();
+    let found = run.json();
+    let why = reason(&found, "nic", "ens1");
+    assert!(
+        why.starts_with("whether Onload is attached to it is not known: reading "),
+        "{why}"
+    );
+    assert!(
+        why.contains("/sys/kernel/debug/sfc_resource/nics: Permission denied"),
+        "{why}"
+    );
+    assert!(!why.contains("write ens1"), "{why}");
+    let kinds = texts(&found["unread"][0]["kinds"]);
+    assert_eq!(kinds, ["nic", "nic-plain", "nic-nodes", "zf"]);
+    let advice = run
+        .warnings()
+        .into_iter()
+        .find(|said| said.contains("try as root"));
+    assert!(advice.is_some(), "{}", run.stderr);
+}
+
+#[test]
+fn what_everything_could_be_read_of_is_decided() {
+    let tree = registered();
+    let run = tree.run(&["discover", "--format", "json"]).done();
+    assert_eq!(run.json()["unread"], Value::Null);
+    assert!(!run.stderr.contains("as root"), "{}", run.stderr);
+    // Without Onload's module no interface can be in its debugfs.
+    let tree = Tree::new();
+    let function = tree.pci(Pci::network("0000:41:00.0", "8086:10c9", "igb"));
+    tree.interface(&function, "ens1");
+    tree.directory("/sys/kernel/debug");
+    let args = ["discover", "--format", "json"];
+    let run = run_with_unreadable(&tree, DEBUGFS, &args).done();
+    let why = reason(&run.json(), "nic", "ens1");
+    assert_eq!(why, "driver igb is not one of Onload's");
+    // Nothing of this host hangs on debugfs.
+    let tree = x3();
+    tree.directory("/sys/kernel/debug").generate();
+    fs::set_permissions(tree.specs(), fs::Permissions::from_mode(0o755)).unwrap();
+    run_with_unreadable(&tree, DEBUGFS, &["cdi", "check"]).done();
+}
+
+#[test]
+fn check_does_not_answer_where_something_that_decides_may_not_be_read() {
+    let tree = registered();
+    let places = [
+        DEBUGFS,
+        "/usr/lib/x86_64-linux-gnu",
+        "/sys/class/net",
+        "/sys/bus/pci/devices",
+        "/usr/lib/x86_64-linux-gnu/libonload.so",
+    ];
+    for place in places {
+        let run = run_with_unreadable(&tree, place, &["cdi", "check"]);
+        assert_eq!(run.stdout, "", "{place}");
+        let refusal = run.refused();
+        assert!(refusal.contains("not known"), "{refusal}");
+        assert!(refusal.contains(place), "{refusal}");
+        assert!(refusal.ends_with("try as root"), "{refusal}");
+    }
+    run_unprivileged(&tree, &["cdi", "check"]).done();
+}
+
+#[test]
+fn what_has_certainly_changed_is_told_whatever_may_not_be_read() {
+    let tree = registered();
+    tree.remove("/var/run/cdi/onload.dev-nic-plain.json");
+    let run = run_with_unreadable(&tree, DEBUGFS, &["cdi", "check"]).answered_no();
+    let lines: Vec<&str> = run.stdout.lines().collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].ends_with("/onload.dev-nic-plain.json: missing"),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn generate_takes_nothing_away_for_what_may_not_be_read() {
+    let tree = registered();
+    tree.remove("/var/run/cdi").directory("/var/run/cdi");
+    if is_root() {
+        chown(tree.specs(), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    run_unprivileged(&tree, &["cdi", "generate"]).done();
+    let nic = || json_file(tree.specs().join("onload.dev-nic.json"));
+    let before = nic();
+    assert!(device_names(&before).contains(&"ens1".to_owned()));
+    let refusal = run_with_unreadable(&tree, DEBUGFS, &["cdi", "generate"]).refused();
+    assert!(
+        refusal.contains("kept onload.dev-nic-nodes.json, "),
+        "{refusal}"
+    );
+    assert!(
+        refusal.contains("sfc_resource/nics: Permission denied"),
+        "{refusal}"
+    );
+    assert!(refusal.contains("try as root"), "{refusal}");
+    assert_eq!(nic(), before);
+    let gone =
+        run_with_unreadable(&tree, "/usr/lib/x86_64-linux-gnu", &["cdi", "generate"]).refused();
+    assert!(gone.contains("onload.dev-zf.json"), "{gone}");
+    assert_eq!(nic(), before);
+    run_with_unreadable(&tree, DEBUGFS, &["cdi", "generate", "--force"]).done();
+    assert!(!device_names(&nic()).contains(&"ens1".to_owned()));
+    run_unprivileged(&tree, &["cdi", "generate"]).done();
+    assert_eq!(nic(), before);
+}
+
+#[test]
+fn a_library_that_may_not_be_read_is_not_called_one_of_another_driver() {
+    let tree = registered();
+    let library = "/usr/lib/x86_64-linux-gnu/libonload.so";
+    let args = ["discover", "--format", "json"];
+    let found = run_with_unreadable(&tree, library, &args).done().json();
+    let why = reason(&found, "nic", "onload");
+    assert!(
+        why.contains("is not known: reading ") && !why.contains("was not built"),
+        "{why}"
+    );
+    let found = run_with_unreadable(&tree, "/usr/lib/x86_64-linux-gnu", &args)
+        .done()
+        .json();
+    let why = reason(&found, "nic", "onload");
+    assert!(
+        why.contains("whether libonload.so is installed is not known"),
+        "{why}"
+    );
+    assert!(!why.contains("install Onload"), "{why}");
 }
 
 /// Every regular file of sysfs and procfs of a host, as paths of the host.
@@ -839,16 +1003,16 @@ fn names_with_every_odd_character_are_taken_as_they_are() {
     ];
     for (index, name) in odd.iter().enumerate() {
         let address = format!("0000:3b:{index:02x}.0");
-        let function = tree.pci(common::Pci::network(&address, "1924:0b03", "sfc"));
+        let function = tree.pci(Pci::network(&address, "1924:0b03", "sfc"));
         tree.interface(&function, name);
         let auxiliary = format!("sfc.onload.{index}");
         tree.auxiliary(&function, &auxiliary, "sfc_resource.ef10", None);
     }
     let found = tree.discover();
-    let names: BTreeSet<String> = common::each(&found["nics"], "name").into_iter().collect();
+    let names: BTreeSet<String> = each(&found["nics"], "name").into_iter().collect();
     assert_eq!(names, odd.iter().map(|&name| name.to_owned()).collect());
     let spec = tree.spec("nic");
-    assert_eq!(common::device_names(&spec).len(), odd.len() + 2);
+    assert_eq!(device_names(&spec).len(), odd.len() + 2);
     tree.run(&["cdi", "validate"]).done();
 }
 
@@ -913,10 +1077,10 @@ fn a_profile_that_imports_itself_or_is_no_text_is_not_offered() {
     tree.directory(&format!("{dir}/dir.opf"));
     tree.link(&format!("{dir}/loop.opf"), "loop.opf");
     let (_, found) = warnings(tree.run(&["discover", "--format", "json"]));
-    assert!(common::reason(&found, "profile", "self").contains("imports itself"));
+    assert!(reason(&found, "profile", "self").contains("imports itself"));
     for name in ["bytes", "dir", "loop"] {
         assert!(
-            common::reason(&found, "profile", name).contains("cannot be read"),
+            reason(&found, "profile", name).contains("cannot be read"),
             "{name}"
         );
     }

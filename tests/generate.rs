@@ -308,6 +308,39 @@ fn umad_and_issm_come_by_configuration_and_are_expected_too() {
 }
 
 #[test]
+fn umad_of_a_companion_is_expected_under_the_companions_own_name() {
+    let tree = rdma();
+    let function = "/sys/devices/pci0000:3b/0000:3b:00.0";
+    let directory = tree.character("infiniband_mad", function, "umad9", "smi1", 9);
+    tree.attribute(&format!("{directory}/port"), "1");
+    let spec = |config: &str| {
+        tree.config(config);
+        let spec = tree.spec("rdma");
+        (
+            each(
+                &device(&spec, "mlx5_0")["containerEdits"]["deviceNodes"],
+                "path",
+            ),
+            hook_arguments(device(&spec, "mlx5_0")),
+            each(
+                &device(&spec, "all")["containerEdits"]["deviceNodes"],
+                "path",
+            ),
+        )
+    };
+    let (nodes, hook, all) = spec("[discover]\noffer-umad = true\n");
+    let names = ["uverbs7", "umad0", "umad9"].map(|name| format!("/dev/infiniband/{name}"));
+    assert_eq!(nodes, names);
+    let expected = "/dev/infiniband/umad9=rdma:smi1@0000:3b:00.0#231:9".to_owned();
+    assert!(hook.contains(&expected), "{hook:?}");
+    let umad9 = |nodes: &[String]| nodes.iter().filter(|path| **path == names[2]).count();
+    assert_eq!(umad9(&all), 1);
+    let (nodes, hook, all) = spec("[discover]\noffer-issm = true\n");
+    assert_eq!(umad9(&nodes) + umad9(&all), 0);
+    assert!(!hook.contains(&expected), "{hook:?}");
+}
+
+#[test]
 fn the_hook_of_vfio_expects_every_function_that_comes_with_the_group() {
     let spec = vfio().spec("vfio");
     assert_eq!(device_names(&spec), ["0000:81:02.0", "0000:81:04.0"]);

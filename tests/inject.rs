@@ -222,3 +222,33 @@ fn a_node_that_is_gone_is_told_with_its_cause_once() {
          entity not found"
     );
 }
+
+#[test]
+fn mounts_keep_their_owners_in_a_container_with_a_user_namespace() {
+    let tree = generated(x3());
+    let options = |namespaces: Value| {
+        let mut config: Value = serde_json::from_str(CONFIG).unwrap();
+        config["linux"]["namespaces"] = namespaces;
+        config["linux"]["uidMappings"] =
+            json!([{"containerID": 0, "hostID": 100_000, "size": 65_536}]);
+        let mut command = on(tree.root(), &["cdi", "inject", "onload.dev/nic=ens3"]);
+        let run = run_with_stdin(&mut command, config.to_string().as_bytes()).done();
+        common::oci(&run.stdout);
+        let mounts = run.json()["mounts"].clone();
+        let mounts = mounts.as_array().unwrap().iter();
+        mounts
+            .map(|mount| texts(&mount["options"]))
+            .collect::<Vec<_>>()
+    };
+    let mapped = options(json!([{"type": "mount"}, {"type": "user"}]));
+    assert!(!mapped.is_empty());
+    for options in mapped {
+        assert!(options.contains(&"idmap".to_owned()) != options.contains(&"ridmap".to_owned()));
+    }
+    for options in options(json!([{"type": "mount"}])) {
+        assert!(
+            options.iter().all(|option| !option.ends_with("idmap")),
+            "{options:?}"
+        );
+    }
+}

@@ -66,6 +66,8 @@ mod registry;
 mod spec;
 mod validate;
 mod version;
+#[cfg(feature = "yaml")]
+mod yaml;
 
 pub use name::{DeviceName, HookName, Kind, Lenient, NameError, QualifiedName};
 pub use parse::{ParseError, from_json, to_json};

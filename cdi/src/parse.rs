@@ -5,6 +5,8 @@
 use thiserror::Error;
 
 use crate::spec::Spec;
+#[cfg(feature = "yaml")]
+use crate::yaml::Value;
 
 /// Why bytes are no specification.
 #[derive(Debug, Error)]
@@ -13,7 +15,7 @@ pub enum ParseError {
     /// Not JSON, or not of the form of a specification; the source says line and column.
     #[error("parsing JSON")]
     Json(#[from] serde_json::Error),
-    /// Not YAML, or not of the form of a specification; the source says line and column.
+    /// Not YAML, or not of the form of a specification; the source says line and column, or the key.
     #[cfg(feature = "yaml")]
     #[error("parsing YAML")]
     Yaml(#[source] YamlError),
@@ -55,16 +57,27 @@ pub fn to_json(spec: &Spec) -> String {
     text
 }
 
-/// Reads YAML, one document.
+/// Reads YAML, one document, as the engines' library does: plain scalars by the rules of YAML 1.1 (`0666` is
+/// octal, `on` is true), and a number or truth value where a text is wanted becomes that text.
 ///
 /// # Errors
 /// [`ParseError::Utf8`] and [`ParseError::Yaml`].
 #[cfg(feature = "yaml")]
 pub fn from_yaml(bytes: &[u8]) -> Result<Spec, ParseError> {
     let text = std::str::from_utf8(bytes).map_err(|error| ParseError::Utf8(error.valid_up_to()))?;
-    let spec: Option<Spec> =
-        serde_saphyr::from_str(text).map_err(|error| ParseError::Yaml(YamlError::of(&error)))?;
-    spec.ok_or_else(|| ParseError::Yaml(YamlError("there is nothing in it".to_owned())))
+    let options = serde_saphyr::options! {
+        legacy_octal_numbers: true,
+    };
+    let document: Value = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| ParseError::Yaml(YamlError::of(&error)))?;
+    if document == Value::Null {
+        return Err(ParseError::Yaml(YamlError(
+            "there is nothing in it".to_owned(),
+        )));
+    }
+    // Not the derived function of the same name, which takes a list too.
+    let spec = <Spec as serde::Deserialize>::deserialize(document);
+    spec.map_err(|error| ParseError::Yaml(YamlError(error.to_string())))
 }
 
 /// Writes YAML, fields in the order of [`to_json`].

@@ -59,6 +59,7 @@ const SPECS: [(&str, &str); 6] = [
         "containerEdits": {"mounts": [{"hostPath": "/usr/lib/a", "containerPath": "/usr/lib/x/y/a", "options": ["ro", "bind", "nosuid"]}]},
         "devices": [
             {"name": "shallow", "containerEdits": {"mounts": [{"hostPath": "/a", "containerPath": "/a"}]}},
+            {"name": "typed", "containerEdits": {"mounts": [{"hostPath": "/a", "containerPath": "/a", "type": "bind"}]}},
             {"name": "same", "containerEdits": {"mounts": [{"hostPath": "/new", "containerPath": "/proc", "options": ["rbind"]}]}},
             {"name": "hugepages", "containerEdits": {"mounts": [{"hostPath": "none", "containerPath": "/dev/hugepages-2Mi", "type": "hugetlbfs", "options": ["nosuid", "nodev", "pagesize=2M", "mode=1777"]}]}},
             {"name": "odd-paths", "containerEdits": {"mounts": [
@@ -87,7 +88,10 @@ const SPECS: [(&str, &str); 6] = [
     ),
 ];
 
-const CONFIGS: [&str; 4] = [
+const CONFIGS: [&str; 5] = [
+    r#"{"ociVersion": "1.0.2", "linux": {"namespaces": [{"type": "mount"}, {"type": "user"}],
+        "uidMappings": [{"containerID": 0, "hostID": 100000, "size": 65536}],
+        "gidMappings": [{"containerID": 0, "hostID": 100000, "size": 65536}]}}"#,
     r#"{"ociVersion": "1.0.2"}"#,
     r#"{"ociVersion": "1.0.2", "process": {"user": {"uid": 1000, "gid": 100, "additionalGids": [4]}, "cwd": "/",
         "args": ["sh"], "env": ["PATH=/bin", "TERM=xterm", "LD_PRELOAD=libimage.so"]},
@@ -125,10 +129,109 @@ fn each_device_changes_each_configuration_as_the_library_does() {
         .devices()
         .map(|device| device.name.to_string())
         .collect();
-    assert_eq!(names.len(), 3 + 12 + 8 + 5 + 1 + 2);
+    assert_eq!(names.len(), 3 + 12 + 8 + 6 + 1 + 2);
     for config in CONFIGS {
         for name in &names {
             go.assert_same(&dirs, &[name], config.as_bytes());
+        }
+    }
+}
+
+#[test]
+fn bind_mounts_are_mapped_in_a_user_namespace_and_the_librarys_release_maps_none() {
+    let Some(go) = oracle::go() else { return };
+    let dir = directory();
+    let dirs = [dir.path().to_owned()];
+    let names = ["vendor.com/mounts=typed"];
+    let options = |config: &[u8]| {
+        let config: Value = serde_json::from_slice(config).expect("JSON");
+        let mounts = config["mounts"].as_array().expect("mounts").iter();
+        let mount = mounts.filter(|mount| mount["destination"] == "/a");
+        mount
+            .map(|mount| mount["options"].clone())
+            .collect::<Vec<_>>()
+    };
+    let config = CONFIGS[0].as_bytes();
+    let ours = inject(&dirs, &names, config).expect("ours");
+    assert_eq!(options(&ours), [serde_json::json!(["idmap"])]);
+    let theirs = go
+        .inject(&dirs, &names, config)
+        .expect("theirs")
+        .to_string();
+    assert_eq!(options(theirs.as_bytes()), [Value::Null]);
+}
+
+/// A YAML file with one device, as it is written.
+#[cfg(feature = "yaml")]
+fn yaml(name: &str, node: &str) -> tempfile::TempDir {
+    let content = format!(
+        "cdiVersion: 0.5.0\nkind: vendor.com/xx\ndevices:\n- name: {name}\n  containerEdits:\n    \
+         deviceNodes:\n    - path: /dev/null\n      {node}\n"
+    );
+    tree(&[("a.yaml", &content)])
+}
+
+#[cfg(feature = "yaml")]
+#[test]
+fn scalars_of_yaml_are_read_as_the_library_reads_them() {
+    let Some(go) = oracle::go() else { return };
+    let names = [
+        "010",
+        "'010'",
+        "on",
+        "Off",
+        "y",
+        "'no'",
+        "Yes",
+        "1_000",
+        "0x10",
+        "0b11",
+        "1.50",
+        "089",
+        "1e3",
+        "12345678.0",
+        "0.00001",
+        "2001-01-01",
+        "0000:3b:00.0",
+        "ens1",
+        "1.0",
+        "-0",
+        "~",
+        "true",
+        "0o17",
+    ];
+    for name in names {
+        let dir = yaml(name, "permissions: rw");
+        let dirs = [dir.path().to_owned()];
+        let registry = Registry::scan(&dirs);
+        let ours: Vec<String> = registry
+            .devices()
+            .map(|found| found.name.to_string())
+            .collect();
+        let theirs: Vec<String> = go.list(&dirs).devices.into_keys().collect();
+        assert_eq!(ours, theirs, "{name}");
+    }
+    let nodes = [
+        "fileMode: 0666",
+        "fileMode: 438",
+        "fileMode: '438'",
+        "fileMode: 0x1b6",
+        "fileMode: 1e2",
+        "fileMode: on",
+        "fileMode: 089",
+        "fileMode: 1.5",
+        "uid: 010",
+        "major: 1_0",
+        "permissions: 1",
+        "permissions: on",
+    ];
+    for node in nodes {
+        let dir = yaml("d", &format!("{node}\n      type: c\n      minor: 4"));
+        let dirs = [dir.path().to_owned()];
+        let there = Registry::scan(&dirs).devices().count();
+        assert_eq!(there, go.list(&dirs).devices.len(), "{node}");
+        if there == 1 {
+            go.assert_same(&dirs, &["vendor.com/xx=d"], CONFIGS[1].as_bytes());
         }
     }
 }

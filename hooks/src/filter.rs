@@ -62,6 +62,11 @@ pub enum FilterError {
     /// The edits cannot be applied.
     #[error("applying the specifications")]
     Inject(#[from] InjectError),
+    /// There is no process that could have it, and half a process is no valid configuration.
+    #[error(
+        "reading the configuration: it has no \"process\", so its onload.dev annotations have none to give anything to; give it one, or take the annotations away"
+    )]
+    NoProcess,
     /// Something that only root can give.
     #[error(
         "annotation {key}: a hugetlbfs cannot be mounted in a user namespace of one's own; run the container as root, or use anonymous huge pages"
@@ -160,6 +165,7 @@ struct Filter<'a> {
 
 impl Filter<'_> {
     fn run(mut self, mut config: OciConfig, json: &[u8]) -> Result<Outcome, FilterError> {
+        let has_process = config.process().is_some();
         self.guard_exec(&mut config)?;
         let decision = decision::decide(&config, &self.request, &self.settings, self.host)?;
         self.outcome.warnings.extend_from_slice(&decision.warnings);
@@ -171,6 +177,9 @@ impl Filter<'_> {
         }
         self.ipc_lock(&mut config)?;
         self.hugepages_limit(&mut config)?;
+        if !has_process && config.process().is_some() {
+            return Err(FilterError::NoProcess);
+        }
         let bytes = config.to_bytes();
         // White space around the document is all that reading drops.
         self.outcome.config = (bytes != json.trim_ascii()).then_some(bytes);

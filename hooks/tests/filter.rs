@@ -290,6 +290,20 @@ fn a_request_gives_nodes_exact_rules_mounts_and_variables() {
 }
 
 #[test]
+fn a_configuration_without_a_process_is_refused_where_it_asks_and_else_stays() {
+    let host = FakeHost::new();
+    for class in ["nic", "nic-nodes"] {
+        let mut config = ask(class, "all");
+        config.as_object_mut().unwrap().remove("process");
+        let refusal = host.refusal(&config);
+        assert!(refusal.contains("it has no \"process\""), "{refusal}");
+    }
+    let mut config = config(&json!({"other": "onload.dev/nic"}));
+    config.as_object_mut().unwrap().remove("process");
+    assert_eq!(host.apply(&config).unwrap().config, None);
+}
+
+#[test]
 fn the_image_s_own_preload_stays_behind_ours() {
     let host = FakeHost::new();
     for (own, merged) in [

@@ -1,14 +1,17 @@
 //! `cdi check`: do the written specifications still describe this host?
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use anyhow::bail;
 use onload_core::class::Class;
 use onload_core::expect::Numbers;
+use onload_host::discover::inventory::Inventory;
 use onload_host::generate::generate;
-use onload_host::specdir::{Action, Format, Manifest, Renumbered, Wanted, plan, renumbered};
+use onload_host::specdir::{Action, Format, Manifest, Plan, Renumbered, Wanted, plan, renumbered};
 
 use super::generate::{directory_path, find_directory, render};
-use super::{look, open_host, surroundings};
+use super::{AS_ROOT, look, open_host, surroundings, unread_reasons};
 use crate::cli::{Check, Global};
 use crate::exit::Answer;
 use crate::printer::Printer;
@@ -34,13 +37,14 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
     let specs = specs
         .iter()
         .filter(|(class, _)| asked.kinds.contains(class));
-    let asked_format = asked.format;
+    let (asked_format, kinds) = (asked.format, asked.kinds.clone());
     let wanted = Wanted {
         scope: Class::ALL.to_vec(),
         files: specs
             .map(|(class, spec)| (*class, render(spec, asked.format).into_bytes()))
             .collect(),
         format: asked.format,
+        undecided: inventory.undecided(),
         asked,
         force: false,
     };
@@ -49,7 +53,7 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
     let mut answer = Answer::Yes;
     for step in &plan.steps {
         let word = match (&step.action, &step.old) {
-            (Action::Keep, _) => continue,
+            (Action::Keep | Action::Undecided, _) => continue,
             (Action::Write(_), None) => "missing".to_owned(),
             (Action::Write(new), Some(old)) => difference(asked_format, old, new),
             (Action::Remove, _) => "to be removed".to_owned(),
@@ -62,9 +66,32 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
         ))?;
     }
     if answer == Answer::Yes {
+        refuse_undecided(&inventory, &plan, &kinds, &shown)?;
         printer.note(format_args!("{} describes this host", shown.display()));
     }
     Ok(answer)
+}
+
+/// Where nothing speaks against the files, what could not be read might.
+fn refuse_undecided(
+    inventory: &Inventory,
+    plan: &Plan,
+    kinds: &[Class],
+    directory: &Path,
+) -> anyhow::Result<()> {
+    let reasons = unread_reasons(inventory, |class| kinds.contains(class));
+    if reasons.is_empty() {
+        return Ok(());
+    }
+    let files: Vec<&str> = plan.undecided().collect();
+    let doubtful = match files.is_empty() {
+        true => String::new(),
+        false => format!(" ({} may be right or wrong)", files.join(", ")),
+    };
+    bail!(
+        "comparing {} with this host: not known{doubtful}: {reasons}; {AS_ROOT}",
+        directory.display()
+    );
 }
 
 /// How a file differs from what would be written now.

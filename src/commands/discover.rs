@@ -1,6 +1,6 @@
 //! `discover`: what this host has, and what of it is offered.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
@@ -11,12 +11,12 @@ use onload_host::discover::hugepages::{Hugepages, NodePages};
 use onload_host::discover::inventory::Inventory;
 use onload_host::discover::nic::Nic;
 use onload_host::discover::onload::Onload;
-use onload_host::discover::rdma::RdmaDevice;
+use onload_host::discover::rdma::{RdmaDevice, RdmaPort};
 use onload_host::discover::vfio::VfioDevice;
 use onload_host::settings;
 
 use super::generate::write_file;
-use super::{open_host, require_nic, surroundings};
+use super::{advise, open_host, require_nic, surroundings};
 use crate::capture::tree::{Sources, collect};
 use crate::capture::{CapturedTree, pack};
 use crate::cli::{Discover, Global, Listing};
@@ -43,6 +43,7 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     for warning in &inventory.warnings {
         printer.warning(warning);
     }
+    advise(&inventory, printer);
     if let Some(path) = &args.capture {
         // What `cdi generate` asks beside, so that a capture gives the same specifications too.
         surroundings(&host, &config)?;
@@ -278,39 +279,36 @@ fn nic_row(nic: &Nic) -> Row {
 }
 
 fn rdma_row(device: &RdmaDevice) -> Row {
-    let layers: BTreeSet<&str> = device
-        .ports
-        .iter()
-        .filter_map(|port| port.link_layer.as_deref())
-        .collect();
-    let states: BTreeSet<&str> = device
-        .ports
-        .iter()
-        .filter_map(|port| port.state.as_deref())
-        .collect();
-    let joined = |words: BTreeSet<&str>| words.into_iter().collect::<Vec<_>>().join("/");
-    let netdevs = match device.netdevs.is_empty() {
-        true => String::new(),
-        false => format!("on {}", device.netdevs.join(" ")),
-    };
+    let several = device.ports.len() > 1;
+    let ports = device.ports.iter().map(|port| port_text(port, several));
     let nodes: Vec<&str> = device
         .nodes
         .iter()
         .filter_map(|path| path.rsplit('/').next())
         .collect();
-    let details = vec![
-        alias(&device.name, &device.device),
-        joined(layers),
-        joined(states),
-        netdevs,
-        nodes.join(" "),
-    ];
+    let mut details = vec![alias(&device.name, &device.device)];
+    details.extend(ports);
+    details.push(nodes.join(" "));
     row(
         "rdma",
         &device.device,
         device.pci_address.map(|address| address.to_string()),
         details,
     )
+}
+
+/// What belongs to one port, in one detail: `port 1 InfiniBand ACTIVE 40 Gb/sec (4X QDR) on ib0`.
+fn port_text(port: &RdmaPort, several: bool) -> String {
+    let number = several.then(|| format!("port {}", port.port));
+    let netdevs = (!port.netdevs.is_empty()).then(|| format!("on {}", port.netdevs.join(" ")));
+    let words = [
+        number,
+        port.link_layer.clone(),
+        port.state.clone(),
+        port.rate.clone(),
+        netdevs,
+    ];
+    words.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 fn vfio_row(device: &VfioDevice) -> Row {

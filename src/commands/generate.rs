@@ -9,11 +9,12 @@ use onload_cdi::{Spec, Version, minimum_version, to_json, to_yaml};
 use onload_core::class::Class;
 use onload_core::config::{Config, Kinds};
 use onload_core::fs::atomic;
+use onload_host::discover::inventory::Inventory;
 use onload_host::generate::{Specs, generate, warnings};
 use onload_host::host::Host;
 use onload_host::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted, plan};
 
-use super::{OUTPUT_DIR, look, open_host, require_nic, surroundings};
+use super::{AS_ROOT, OUTPUT_DIR, look, open_host, require_nic, surroundings, unread_reasons};
 use crate::cli::{Generate, Global, SpecFormat};
 use crate::exit::Answer;
 use crate::printer::Printer;
@@ -47,8 +48,24 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     match args.output.as_deref() {
         Some(path) if path == Path::new("-") => to_stdout(&specs, args.format.into(), printer),
         Some(path) => to_file(path, &specs, args, printer),
-        None => to_directory(&host, args, scope, &specs, newest, printer),
+        None => {
+            let written = Written {
+                specs: &specs,
+                scope,
+                newest,
+                inventory: &inventory,
+            };
+            to_directory(&host, args, written, printer)
+        }
     }
+}
+
+/// What a run for a directory has to write.
+struct Written<'w> {
+    specs: &'w Specs,
+    scope: Scope,
+    newest: Option<Version>,
+    inventory: &'w Inventory,
 }
 
 /// Which classes are written, and which this run may touch.
@@ -193,17 +210,18 @@ pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
 fn to_directory(
     host: &Host,
     args: &Generate,
-    scope: Scope,
-    specs: &Specs,
-    newest: Option<Version>,
+    written: Written<'_>,
     printer: &mut Printer,
 ) -> anyhow::Result<Answer> {
+    let Written {
+        specs, inventory, ..
+    } = written;
     let look_only = args.dry_run || args.diff;
     let directory = open_directory(host, args.output_dir.as_deref(), look_only)?;
-    let written = directory.as_ref().filter(|_| !look_only);
-    let _lock = written.map(SpecDir::lock).transpose()?;
+    let locked = directory.as_ref().filter(|_| !look_only);
+    let _lock = locked.map(SpecDir::lock).transpose()?;
     let shown = directory_path(host, args.output_dir.as_deref());
-    let plan = make_plan(directory.as_ref(), args, scope, specs, newest, printer)?;
+    let plan = make_plan(directory.as_ref(), args, written, printer)?;
     if args.diff {
         for step in &plan.steps {
             print_diff(step, &shown, printer)?;
@@ -217,17 +235,22 @@ fn to_directory(
     if look_only {
         return Ok(Answer::Yes);
     }
+    refuse_undecided(&plan, &shown, inventory)?;
     refuse_left(&plan, &shown)
 }
 
 fn make_plan(
     directory: Option<&SpecDir>,
     args: &Generate,
-    scope: Scope,
-    specs: &Specs,
-    newest: Option<Version>,
+    written: Written<'_>,
     printer: &mut Printer,
 ) -> anyhow::Result<Plan> {
+    let Written {
+        specs,
+        scope,
+        newest,
+        inventory,
+    } = written;
     let (existing, manifest) = match directory {
         Some(directory) => (directory.existing()?, directory.manifest()?),
         None => (BTreeMap::new(), Ok(None)),
@@ -253,6 +276,7 @@ fn make_plan(
             .map(|(class, spec)| (*class, render(spec, args.format.into()).into_bytes()))
             .collect(),
         format: args.format.into(),
+        undecided: inventory.undecided(),
         asked: Manifest {
             format: args.format.into(),
             max_cdi_version: newest.map(|version| version.to_string()),
@@ -302,7 +326,7 @@ fn print_steps(plan: &Plan, directory: &Path, printer: &mut Printer) -> anyhow::
             Action::Write(_) => "write ",
             Action::Remove => "remove",
             Action::Keep => "keep  ",
-            Action::Leave => "leave ",
+            Action::Leave | Action::Undecided => "leave ",
         };
         printer.print(format_args!(
             "{word} {}\n",
@@ -332,6 +356,14 @@ pub(super) fn print_diff(
             ));
             return Ok(());
         }
+        Action::Undecided => {
+            let path = directory.join(&step.name);
+            printer.warning(format_args!(
+                "{} would stay: not all of what it offers could be read",
+                path.display()
+            ));
+            return Ok(());
+        }
     };
     const NOTHING: &str = "/dev/null";
     let from = if step.old.is_some() { &path } else { NOTHING };
@@ -352,14 +384,28 @@ fn report(plan: &Plan, specs: &Specs, directory: &Path, printer: &mut Printer) {
             Action::Write(_) => printer.note(format_args!("wrote {}", path.display())),
             Action::Remove => printer.note(format_args!("removed {}", path.display())),
             Action::Keep => printer.detail(format_args!("unchanged {}", path.display())),
-            Action::Leave => {}
+            Action::Leave | Action::Undecided => {}
         }
     }
     if specs.is_empty() {
         printer.note("nothing to offer: \"onload-ctk discover --explain\" says why");
-    } else if !plan.changes_files() && plan.left().next().is_none() {
+    } else if !plan.changes_files() && plan.left().chain(plan.undecided()).next().is_none() {
         printer.note(format_args!("nothing to change in {}", directory.display()));
     }
+}
+
+fn refuse_undecided(plan: &Plan, directory: &Path, inventory: &Inventory) -> anyhow::Result<()> {
+    let kept: Vec<&str> = plan.undecided().collect();
+    if kept.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "in {}: kept {} as it was, because not all of what it offers could be read: {}; {}, or replace it with --force",
+        directory.display(),
+        kept.join(", "),
+        unread_reasons(inventory, |_| true),
+        AS_ROOT
+    );
 }
 
 fn refuse_left(plan: &Plan, directory: &Path) -> anyhow::Result<Answer> {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use onload_cdi::Registry;
-use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig, apply};
+use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig, apply, map_ids};
 use onload_core::text::Chain;
 use onload_host::host::{DeviceKind, Host};
 
@@ -50,13 +50,19 @@ pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Res
             printer.warning(format_args!("{}: {}", path.display(), Chain(error)));
         }
     }
-    let edits = known_devices(&registry, &dirs, &names)?;
+    let mut edits = known_devices(&registry, &dirs, &names)?;
     let mut bytes = Vec::new();
     io::stdin()
         .lock()
         .read_to_end(&mut bytes)
         .context("reading the OCI configuration on stdin")?;
     let mut config = OciConfig::parse(&bytes).context("reading the OCI configuration on stdin")?;
+    if config
+        .has_namespace("user")
+        .context("reading the OCI configuration on stdin")?
+    {
+        map_ids(&mut edits);
+    }
     apply(&mut config, &edits, &Nodes(&host)).context("giving devices to the container")?;
     let changed = config.to_bytes();
     printer.print(String::from_utf8_lossy(&changed))?;

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use onload_cdi::{ContainerEdits, DEFAULT_DIRS, QualifiedName, Registry};
+use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::onload::PRELOAD_FILE;
 use onload_host::discover::discover;
@@ -42,12 +43,35 @@ fn open_host(global: &Global) -> anyhow::Result<(Host, Config)> {
     Ok((host, config))
 }
 
+/// What to do about what could not be read.
+const AS_ROOT: &str = "try as root";
+
+/// What could not be read and decides one of these classes, as one text.
+fn unread_reasons(inventory: &Inventory, wanted: impl Fn(&Class) -> bool) -> String {
+    let unread = inventory.unread.iter();
+    let unread = unread.filter(|unread| unread.kinds.iter().any(&wanted));
+    let reasons: Vec<&str> = unread.map(|unread| unread.reason.as_str()).collect();
+    reasons.join(", ")
+}
+
+/// Says what to do where something could not be read that decides what is offered.
+fn advise(inventory: &Inventory, printer: &mut Printer) {
+    if !inventory.unread.is_empty() {
+        let classes: Vec<&str> = inventory.undecided().iter().map(|c| c.as_str()).collect();
+        printer.warning(format_args!(
+            "not all of this host could be read, so what it offers is not fully known ({}); {AS_ROOT}",
+            classes.join(", ")
+        ));
+    }
+}
+
 /// What a host has; what was found on the way is printed.
 fn look(host: &Host, config: &Config, printer: &mut Printer) -> Inventory {
     let inventory = discover(host, config);
     for warning in &inventory.warnings {
         printer.warning(warning);
     }
+    advise(&inventory, printer);
     inventory
 }
 

@@ -150,6 +150,30 @@ pub fn apply(
     Ok(())
 }
 
+/// Adds the option `idmap` to each bind mount of the edits, and `ridmap` to each that is bound with all
+/// below it, unless it has one of the two. So does the engines' library since its commit d4d5861 of 2026,
+/// in no release up to 1.1.0, where the container gets a user namespace
+/// ([`OciConfig::has_namespace`]): the files keep their owners in it.
+pub fn map_ids(edits: &mut ContainerEdits) {
+    for mount in &mut edits.mounts {
+        let has = |option: &str| mount.options.iter().any(|other| other == option);
+        if has("idmap") || has("ridmap") {
+            continue;
+        }
+        let bound = mount
+            .options
+            .iter()
+            .rev()
+            .find_map(|option| match &**option {
+                "bind" => Some("idmap"),
+                "rbind" => Some("ridmap"),
+                _ => None,
+            });
+        let by_type = (mount.type_.as_deref() == Some("bind")).then_some("idmap");
+        mount.options.extend(bound.or(by_type).map(str::to_owned));
+    }
+}
+
 /// All of them at once: the lists that they are added to may be long.
 fn add_devices(
     config: &mut OciConfig,

@@ -9,6 +9,8 @@
 //! repeated. The released library (up to 1.1.0) appends `K=V` behind an existing `K=W`, and runc and crun
 //! then keep the last; here the entry takes the place of the old one. The process sees the same value
 //! either way, and nobody who keeps the first sees another.
+//!
+//! What the library does since its last release is apart: [`map_ids`].
 
 mod config;
 mod inject;
@@ -17,4 +19,4 @@ pub use config::{
     CapabilitySet, ConfigError, DeviceRule, HugepageLimit, MountEntry, OciConfig, OciDevice,
     OciHook, Rlimit, User,
 };
-pub use inject::{HostNodes, InjectError, Node, NodeInfo, NodeKind, apply, depth};
+pub use inject::{HostNodes, InjectError, Node, NodeInfo, NodeKind, apply, depth, map_ids};

@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use onload_cdi::oci::{HostNodes, InjectError, Node, NodeInfo, NodeKind, OciConfig, apply};
+use onload_cdi::oci::{
+    HostNodes, InjectError, Node, NodeInfo, NodeKind, OciConfig, apply, map_ids,
+};
 use serde_json::{Value, json};
 
 use crate::{edits, told};
@@ -459,4 +461,30 @@ fn the_hosts_nodes_are_looked_at_without_following_links() {
     assert_eq!(absent.kind(), io::ErrorKind::NotFound);
     assert!(HostNodes.node("/dev/nu\0ll").is_err());
     assert!(HostNodes.node("/").is_err());
+}
+
+/// The options of a mount with these, in a container with a user namespace.
+fn mapped(kind: Option<&str>, options: &[&str]) -> Vec<String> {
+    let mount = json!({"hostPath": "/a", "containerPath": "/b", "type": kind, "options": options});
+    let mut edits = edits(&json!({"mounts": [mount]}).to_string());
+    map_ids(&mut edits);
+    edits.mounts.remove(0).options
+}
+
+#[test]
+fn bind_mounts_get_the_option_that_maps_ids() {
+    assert_eq!(mapped(Some("bind"), &[]), ["idmap"]);
+    assert_eq!(mapped(Some("bind"), &["ro"]), ["ro", "idmap"]);
+    assert_eq!(mapped(None, &["ro", "bind"]), ["ro", "bind", "idmap"]);
+    assert_eq!(mapped(Some("bind"), &["rbind"]), ["rbind", "ridmap"]);
+    // As in the library, the last one counts.
+    assert_eq!(mapped(None, &["rbind", "bind"]), ["rbind", "bind", "idmap"]);
+}
+
+#[test]
+fn other_mounts_and_those_that_say_it_themselves_stay() {
+    assert_eq!(mapped(None, &["ro"]), ["ro"]);
+    assert_eq!(mapped(Some("hugetlbfs"), &["pagesize=2M"]), ["pagesize=2M"]);
+    assert_eq!(mapped(Some("bind"), &["ridmap"]), ["ridmap"]);
+    assert_eq!(mapped(None, &["rbind", "idmap"]), ["rbind", "idmap"]);
 }

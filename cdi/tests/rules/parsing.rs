@@ -293,6 +293,8 @@ mod yaml {
             "annotations:\n  a: x\n  a: y\n",
             "version: 0.3.0\n",
             "devices: {}\n",
+            "[0.3.0]\n",
+            "on\n",
             "devices:\n- name: [a]\n",
             "kind: 'a\n",
             "kind: a\n---\nkind: b\n",
@@ -306,6 +308,104 @@ mod yaml {
             );
         }
         assert!(from_yaml(b"kind: \xff").is_err());
+    }
+
+    /// A specification whose only device has that name and node.
+    fn with(name: &str, node: &str) -> String {
+        format!(
+            "cdiVersion: 0.5.0\nkind: a.b/cc\ndevices:\n- name: {name}\n  containerEdits:\n    \
+             deviceNodes:\n    - path: /dev/null\n      {node}\n"
+        )
+    }
+
+    #[test]
+    fn numbers_are_those_of_yaml_1_1() {
+        for (written, mode) in [
+            ("0666", 0o666),
+            ("0o666", 0o666),
+            ("438", 438),
+            ("0x1b6", 438),
+            ("4_3_8", 438),
+            ("089", 89),
+            ("1e2", 100),
+        ] {
+            let spec = from_yaml(with("d", &format!("fileMode: {written}")).as_bytes());
+            let spec = spec.unwrap_or_else(|error| panic!("{written}: {}", told(&error)));
+            let nodes = &spec.devices[0].container_edits.device_nodes;
+            assert_eq!(nodes[0].file_mode, Some(mode), "{written}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_text_becomes_the_text_that_engines_make_of_it() {
+        for (written, name) in [
+            ("010", "8"),
+            ("\"010\"", "010"),
+            ("on", "true"),
+            ("Off", "false"),
+            ("y", "true"),
+            ("'no'", "no"),
+            ("1_000", "1000"),
+            ("0x10", "16"),
+            ("1.50", "1.5"),
+            ("089", "89"),
+            ("1e3", "1000"),
+            ("12345678.0", "1.2345678e+07"),
+            ("0.00001", "1e-05"),
+            ("2001-01-01", "2001-01-01"),
+            ("0000:3b:00.0", "0000:3b:00.0"),
+        ] {
+            let spec = from_yaml(with(written, "permissions: rw").as_bytes()).expect(written);
+            assert_eq!(spec.devices[0].name.as_str(), name, "{written}");
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_key_that_it_is_about() {
+        for (node, beginning) in [
+            (
+                "major: on",
+                "devices[0].containerEdits.deviceNodes[0].major: invalid type: boolean",
+            ),
+            (
+                "major: '1'",
+                "devices[0].containerEdits.deviceNodes[0].major: invalid type: string",
+            ),
+            (
+                "uid: -1",
+                "devices[0].containerEdits.deviceNodes[0].uid: invalid value",
+            ),
+            (
+                "permissions: [r]",
+                "devices[0].containerEdits.deviceNodes[0].permissions: invalid type",
+            ),
+            (
+                "mode: 1",
+                "devices[0].containerEdits.deviceNodes[0]: unknown field `mode`",
+            ),
+        ] {
+            let error = from_yaml(with("d", node).as_bytes()).expect_err(node);
+            let error = told(&error);
+            assert!(
+                error.starts_with(&format!("parsing YAML: {beginning}")),
+                "{error}"
+            );
+        }
+        let twice = from_yaml(b"annotations:\n  on: a\n  true: b\n").expect_err("twice");
+        assert!(told(&twice).contains("duplicate key"), "{}", told(&twice));
+    }
+
+    #[test]
+    fn what_we_write_reads_as_the_same_text_by_yaml_1_1() {
+        for name in [
+            "010", "on", "y", "No", "1_000", "0x10", "1e3", "null", "0b1", "0o7", "1.50",
+        ] {
+            let mut spec = from_yaml(with("d", "permissions: rw").as_bytes()).expect("YAML");
+            spec.devices[0].name = name.into();
+            spec.devices[0].container_edits.env = vec![format!("A={name}")];
+            let text = to_yaml(&spec);
+            assert_eq!(from_yaml(text.as_bytes()).expect(&text), spec, "{text}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use onload_cdi::oci::{HostNodes, OciConfig, apply, depth};
+use onload_cdi::oci::{HostNodes, OciConfig, apply, depth, map_ids};
 use onload_cdi::{ContainerEdits, QualifiedName, Registry, Spec, to_json};
 use serde_json::Value;
 
@@ -32,6 +32,8 @@ pub enum Deviation {
     FileModeNotFilled,
     /// Mounts of one depth are sorted by destination instead of staying in their order.
     MountsSortedByDestination,
+    /// Bind mounts get no `idmap` and no `ridmap` in a container with a user namespace.
+    BindMountsNotMapped,
     /// Mounts stay in the order in which they were added.
     MountsNotSorted,
 }
@@ -62,6 +64,7 @@ pub fn go() -> Option<&'static Tool> {
         Deviation::EnvironmentKeyRepeated,
         Deviation::FileModeNotFilled,
         Deviation::MountsSortedByDestination,
+        Deviation::BindMountsNotMapped,
     ];
     TOOL.get_or_init(|| available("the Go library", build_go(), deviations))
         .as_ref()
@@ -74,6 +77,7 @@ pub fn second_crate() -> Option<&'static Tool> {
         Deviation::EnvironmentKeyRepeated,
         Deviation::FileModeNotFilled,
         Deviation::MountsNotSorted,
+        Deviation::BindMountsNotMapped,
     ];
     TOOL.get_or_init(|| available("the second crate", build_crate(), deviations))
         .as_ref()
@@ -281,8 +285,11 @@ fn edits(dirs: &[PathBuf], names: &[&str]) -> Result<ContainerEdits, String> {
 
 /// `config` with the devices injected by this crate.
 pub fn inject(dirs: &[PathBuf], names: &[&str], config: &[u8]) -> Result<Vec<u8>, String> {
-    let edits = edits(dirs, names)?;
+    let mut edits = edits(dirs, names)?;
     let mut config = OciConfig::parse(config).map_err(|error| told(&error))?;
+    if config.has_namespace("user").map_err(|error| told(&error))? {
+        map_ids(&mut edits);
+    }
     apply(&mut config, &edits, &HostNodes).map_err(|error| told(&error))?;
     Ok(config.to_bytes())
 }
@@ -321,6 +328,17 @@ fn even_out(deviation: Deviation, ours: &mut Value, theirs: &mut Value) {
                     let destination = mount["destination"].as_str().unwrap_or_default().to_owned();
                     (depth(&destination), destination)
                 });
+            }
+        }
+        Deviation::BindMountsNotMapped => {
+            for mount in list(ours.pointer_mut("/mounts")).filter_map(Value::as_object_mut) {
+                let Some(options) = mount.get_mut("options").and_then(Value::as_array_mut) else {
+                    continue;
+                };
+                options.retain(|option| option != "idmap" && option != "ridmap");
+                if options.is_empty() {
+                    mount.remove("options");
+                }
             }
         }
         Deviation::MountsNotSorted => {

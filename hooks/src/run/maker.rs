@@ -25,6 +25,9 @@ const GRACE: Duration = Duration::from_secs(600);
 /// Which numbers and processes there are is another matter after a boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
+/// The PID namespace of this process (pid_namespaces(7)).
+const PID_NAMESPACE: &str = "/proc/self/ns/pid";
+
 /// What becomes of the process that makes the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -47,7 +50,7 @@ pub(crate) struct Maker {
     start_time: u64,
     boot: String,
     /// Inode of the PID namespace that `pid`, and the container's init in state.json, are counted in; none
-    /// where an earlier version wrote it, or nobody can tell.
+    /// where an earlier version wrote it.
     #[serde(default)]
     pid_namespace: Option<u64>,
     /// The container's bundle.
@@ -87,7 +90,7 @@ impl Maker {
             pid,
             start_time: Init::open(Some(pid))?.start_time()?,
             boot: boot_id()?,
-            pid_namespace: pid_namespace(),
+            pid_namespace: Some(pid_namespace()?),
             bundle: whole(entry_point.bundle),
             roots: match entry_point.root {
                 Some(root) => whole(root).into_iter().collect(),
@@ -134,13 +137,17 @@ pub(crate) fn counts_here(dir: &OwnedFd) -> bool {
     match record::read::<Maker>(dir, MAKER) {
         Ok(Some(maker)) => maker
             .pid_namespace
-            .is_none_or(|of| pid_namespace() == Some(of)),
+            .is_none_or(|of| pid_namespace().ok() == Some(of)),
         _ => true,
     }
 }
 
-fn pid_namespace() -> Option<u64> {
-    Some(stat("/proc/self/ns/pid").ok()?.st_ino)
+fn pid_namespace() -> Result<u64, InitError> {
+    let found = stat(PID_NAMESPACE).map_err(|error| InitError::Read {
+        path: PID_NAMESPACE.into(),
+        source: error.into(),
+    })?;
+    Ok(found.st_ino)
 }
 
 /// Whether the files in a container's directory that has no state.json are of no use.

@@ -50,11 +50,11 @@ pub(crate) fn read(
     not_offered: &mut Vec<NotOffered>,
 ) -> Clocks {
     let nics = first_interfaces(interfaces);
-    let mut ptp = read_class(probe, functions, Class::Ptp);
+    let mut ptp = read_class(probe, functions, Class::Ptp, not_offered);
     for source in &mut ptp {
         source.clock_name = probe.attribute(source.directory.join("clock_name"));
     }
-    let mut pps = read_class(probe, functions, Class::Pps);
+    let mut pps = read_class(probe, functions, Class::Pps, not_offered);
     for source in &mut pps {
         source.clock_name = probe.attribute(source.directory.join("name"));
         if source.pci.is_none() {
@@ -112,20 +112,29 @@ impl Source {
 }
 
 /// The devices of a class, then those that are seen only below a PCI function; by their numbers.
-fn read_class(probe: &Probe<'_>, functions: &PciFunctions, class: Class) -> Vec<Source> {
-    let class = class.as_str();
+fn read_class(
+    probe: &Probe<'_>,
+    functions: &PciFunctions,
+    kind: Class,
+    not_offered: &mut Vec<NotOffered>,
+) -> Vec<Source> {
+    let class = kind.as_str();
+    let mut dangling = Vec::new();
     let mut found: BTreeMap<u32, Source> = BTreeMap::new();
     let listed_in = Path::new("/sys/class").join(class);
     for name in probe.list(&listed_in) {
-        let number = parse_number(class, &name);
-        let place = number.and_then(|_| probe.resolve(listed_in.join(&name)));
-        if let (Some(number), Some(directory)) = (number, place) {
-            let pci = PciFunctions::above(&directory).or_else(|| {
-                let device = probe.resolve(directory.join("device"))?;
-                PciFunctions::above(&device)
-            });
-            found.insert(number, Source::new(name, directory, pci));
-        }
+        let Some(number) = parse_number(class, &name) else {
+            continue;
+        };
+        let Some(directory) = probe.resolve(listed_in.join(&name)) else {
+            dangling.push((number, name));
+            continue;
+        };
+        let pci = PciFunctions::above(&directory).or_else(|| {
+            let device = probe.resolve(directory.join("device"))?;
+            PciFunctions::above(&device)
+        });
+        found.insert(number, Source::new(name, directory, pci));
     }
     for function in functions.iter().filter(|function| function.has(class)) {
         let parent = function.directory().join(class);
@@ -138,6 +147,11 @@ fn read_class(probe: &Probe<'_>, functions: &PciFunctions, class: Class) -> Vec<
             }
         }
     }
+    dangling.retain(|(number, _)| !found.contains_key(number));
+    not_offered.extend(dangling.into_iter().map(|(_, name)| {
+        let reason = NotOffered::dangling(probe, &listed_in.join(&name));
+        NotOffered::new(kind, name, reason)
+    }));
     found.into_values().collect()
 }
 
@@ -210,6 +224,32 @@ mod tests {
         let files = [("name", source), ("path", ""), ("dev", dev.as_str())];
         tree.class_device("pps", parent, &name, &files);
         tree.node(&format!("/dev/{name}"), 248, number);
+    }
+
+    #[test]
+    fn a_clock_whose_link_leads_to_nothing_is_named_and_not_offered() {
+        let tree = Tree::new();
+        tree.link("/sys/class/ptp/ptp7", "../../devices/gone");
+        let (clocks, _) = look(&tree.host());
+        assert!(clocks.ptp.is_empty());
+        let mut not_offered = Vec::new();
+        let host = tree.host();
+        let _ = read(
+            &Probe::new(&host),
+            &PciFunctions::default(),
+            &[],
+            &mut not_offered,
+        );
+        assert_eq!(not_offered.len(), 1);
+        assert_eq!(
+            (not_offered[0].kind, &*not_offered[0].name),
+            (Class::Ptp, "ptp7")
+        );
+        assert!(
+            not_offered[0]
+                .reason
+                .contains("/sys/class/ptp/ptp7 leads to nothing")
+        );
     }
 
     fn nics(clocks: &[Clock]) -> Vec<(&str, Option<&str>)> {

@@ -2,7 +2,7 @@
 //! (`Documentation/admin-guide/mm/hugetlbpage.rst`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_core::mountinfo::{listed, unescape};
@@ -70,6 +70,8 @@ pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<
         };
         if pages.total > 0 || pages.overcommit > 0 {
             offered.push(pages);
+        } else if let Some(reason) = unknown(probe, size_kib, &pages.nodes) {
+            not_offered.push(NotOffered::new(Class::Hugepages, pages.name, reason));
         } else {
             let reason = format!(
                 "no pages of this size are set aside and none may be overcommitted; write how many \
@@ -79,6 +81,23 @@ pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<
         }
     }
     offered
+}
+
+/// Why the number of pages of a size is not known; none where it is.
+fn unknown(probe: &Probe<'_>, size_kib: u64, nodes: &[NodePages]) -> Option<String> {
+    let name = format!("hugepages-{size_kib}kB");
+    let of_nodes = nodes
+        .iter()
+        .map(|node| Path::new(NODES).join(format!("node{}/hugepages", node.node)));
+    let directories = of_nodes.chain([PathBuf::from(SIZES)]);
+    let files = directories.flat_map(|directory| {
+        let directory = directory.join(&name);
+        ["nr_hugepages", "nr_overcommit_hugepages"].map(|file| directory.join(file))
+    });
+    let reason = files.filter_map(|file| probe.why_unread(file)).next()?;
+    Some(format!(
+        "how many pages are set aside is not known: {reason}"
+    ))
 }
 
 fn sizes_in(probe: &Probe<'_>, directory: impl AsRef<Path>) -> BTreeSet<u64> {
@@ -523,5 +542,27 @@ mod tests {
             assert_eq!(parse_node(name), None, "{name}");
         }
         assert_eq!(parse_node("node12"), Some(12));
+    }
+
+    #[test]
+    fn a_number_that_is_none_is_not_called_no_pages() {
+        for file in ["nr_hugepages", "nr_overcommit_hugepages"] {
+            let tree = Tree::new();
+            let directory = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+            let counts = ["nr_hugepages", "free_hugepages", "nr_overcommit_hugepages"];
+            tree.files(directory, &counts.map(|name| (name, "0")));
+            tree.file(&format!("{directory}/{file}"), "forty two\n");
+            let found = discover(&tree.host(), |probe, _, _, not_offered| {
+                read(probe, not_offered)
+            });
+            assert!(found.devices.is_empty());
+            let reasons = found.reasons();
+            let [reason] = &reasons[..] else {
+                panic!("{reasons:?}");
+            };
+            assert!(reason.starts_with("2Mi: how many pages are set aside is not known: reading "));
+            let wanted = format!("{directory}/{file}: expected a number, found \"forty two\"");
+            assert!(reason.ends_with(&wanted), "{reason}");
+        }
     }
 }

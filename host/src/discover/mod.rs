@@ -17,11 +17,14 @@ pub mod rdma;
 pub mod tcpdirect;
 #[cfg(test)]
 mod test_tree;
+pub mod unread;
 pub mod vfio;
 
+use onload_core::class::Class;
 use onload_core::config::Config;
 
 use crate::discover::inventory::Inventory;
+use crate::discover::not_offered::NotOffered;
 use crate::host::Host;
 use pci::PciFunctions;
 use probe::Probe;
@@ -52,7 +55,8 @@ pub fn fuzz(text: &str) {
 /// Bytes of the pages that TCPDirect allocates, in KiB.
 const TCPDIRECT_PAGE_KIB: u64 = 2048;
 
-/// Looks at everything that a host has. What cannot be read becomes a warning of the inventory.
+/// Looks at everything that a host has. What cannot be read becomes a warning of the inventory, and
+/// is in its `unread` where it would have decided something.
 #[must_use]
 pub fn discover(host: &Host, config: &Config) -> Inventory {
     let mut probe = Probe::new(host);
@@ -60,58 +64,87 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
         probe = probe.with_device_dir(dir);
     }
     let mut inventory = read(&probe, config);
+    inventory.unread = probe.unread();
+    let unknown = unknown(&inventory);
+    inventory.not_offered.extend(unknown);
     inventory.not_offered.sort();
     inventory.not_offered.dedup();
-    inventory.warnings = probe.into_warnings();
+    inventory.warnings = probe.warnings();
     inventory
 }
 
+/// Entries for what could not be read, where no reason names it yet.
+fn unknown(inventory: &Inventory) -> Vec<NotOffered> {
+    let unread = inventory.unread.iter().filter(|unread| {
+        let named = |entry: &NotOffered| entry.reason.contains(&unread.reason);
+        !inventory.not_offered.iter().any(named)
+    });
+    let entry = |unread: &unread::Unread| {
+        let class = *unread.kinds.first()?;
+        let path = unread.path.display().to_string();
+        let reason = format!("not known: {}", unread.reason);
+        Some(NotOffered::new(class, path, reason))
+    };
+    unread.filter_map(entry).collect()
+}
+
 fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
-    let functions = PciFunctions::read(probe);
-    let interfaces = netdev::read(probe);
+    let functions = probe.deciding(unread::PCI, || PciFunctions::read(probe));
+    let interfaces = probe.deciding(unread::INTERFACES, || netdev::read(probe));
     let mut not_offered = Vec::new();
-    let nodes = onload::DriverNodes::read(probe);
-    let onload = onload::read(probe, &config.cdi, &nodes, &mut not_offered);
-    let onload_dir = onload.as_ref().and_then(onload::Onload::library_dir);
-    let tcpdirect = tcpdirect::read(probe, &config.cdi, onload_dir, &nodes, &mut not_offered);
+    let (onload, tcpdirect) = probe.deciding(unread::ONLOAD, || {
+        let nodes = onload::DriverNodes::read(probe);
+        let onload = onload::read(probe, &config.cdi, &nodes, &mut not_offered);
+        let onload_dir = onload.as_ref().and_then(onload::Onload::library_dir);
+        let tcpdirect = tcpdirect::read(probe, &config.cdi, onload_dir, &nodes, &mut not_offered);
+        (onload, tcpdirect)
+    });
     let obstacle = match &onload {
         Some(onload) => onload.obstacle.as_deref(),
         None => Some("it is not installed"),
     };
-    let nics = nic::read(
-        probe,
-        &functions,
-        &interfaces,
-        &config.discover,
-        nic::Users {
-            onload: obstacle,
-            tcpdirect: tcpdirect.is_some(),
-        },
-        &mut not_offered,
-    );
+    let users = nic::Users {
+        onload: obstacle,
+        tcpdirect: tcpdirect.is_some(),
+    };
+    let settings = &config.discover;
+    let nics = probe.deciding(unread::INTERFACES, || {
+        nic::read(
+            probe,
+            &functions,
+            &interfaces,
+            settings,
+            users,
+            &mut not_offered,
+        )
+    });
     if tcpdirect.is_some() {
         not_offered.extend(tcpdirect::without(&nics));
     }
     let tcpdirect = tcpdirect.filter(|_| tcpdirect::has_place(&nics));
-    let clocks = clock::read(probe, &functions, &interfaces, &mut not_offered);
-    let hugepages = hugepages::read(probe, &mut not_offered);
+    let clocks = probe.deciding(&[Class::Ptp, Class::Pps], || {
+        clock::read(probe, &functions, &interfaces, &mut not_offered)
+    });
+    let hugepages = probe.deciding(&[Class::Hugepages], || {
+        hugepages::read(probe, &mut not_offered)
+    });
     let two_mib = hugepages
         .iter()
         .any(|size| size.size_kib == TCPDIRECT_PAGE_KIB);
     if tcpdirect.is_some() && !two_mib {
         probe.warn("TCPDirect needs hugepages of 2 MiB, about 40 a stack, and this host has none: set vm.nr_hugepages");
     }
+    let rdma = probe.deciding(&[Class::Rdma], || {
+        rdma::read(probe, &functions, &interfaces, settings, &mut not_offered)
+    });
+    let vfio = probe.deciding(&[Class::Vfio], || {
+        vfio::read(probe, &functions, settings, &mut not_offered)
+    });
     Inventory {
         version: env!("CARGO_PKG_VERSION"),
         rdma_netns_mode: rdma::netns_mode(probe),
-        rdma: rdma::read(
-            probe,
-            &functions,
-            &interfaces,
-            &config.discover,
-            &mut not_offered,
-        ),
-        vfio: vfio::read(probe, &functions, &config.discover, &mut not_offered),
+        rdma,
+        vfio,
         ptp: clocks.ptp,
         pps: clocks.pps,
         onload,
@@ -119,6 +152,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         nics,
         hugepages,
         not_offered,
+        unread: Vec::new(),
         warnings: Vec::new(),
     }
 }

@@ -1,7 +1,7 @@
 //! The network interfaces of a host, each looked at once
 //! (`Documentation/ABI/testing/sysfs-class-net`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use onload_core::pci::PciAddress;
 
@@ -10,6 +10,8 @@ use crate::discover::probe::Probe;
 
 /// Where the kernel lists the interfaces.
 const CLASS: &str = "/sys/class/net";
+/// Below it stand the interfaces that no device is below.
+const VIRTUAL: &str = "/sys/devices/virtual";
 
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub(crate) struct NetDevice {
     pub pci: Option<PciAddress>,
     /// The driver of the device below it; none for a virtual interface.
     pub driver: Option<String>,
+    /// The interfaces below a virtual one, sorted; none where a device is below it.
+    pub virtual_over: Option<Vec<String>>,
     /// Which port of its function it is; the kernel counts from 0.
     pub port: Option<u32>,
     /// `operstate`: `up`, `down`, `unknown` and others (RFC 2863).
@@ -44,18 +48,25 @@ pub(crate) fn read(probe: &Probe<'_>) -> Vec<NetDevice> {
 fn read_one(probe: &Probe<'_>, name: String) -> NetDevice {
     let directory = Path::new(CLASS).join(&name);
     let device = probe.resolve(directory.join("device"));
+    let device = device.or_else(|| device_above(&probe.resolve(&directory)?));
     let pci = device.as_deref().and_then(PciFunctions::above);
     let driver = device
         .as_ref()
-        .and_then(|_| probe.link_name(directory.join("device/driver")));
+        .and_then(|device| probe.link_name(device.join("driver")));
+    let below = match &device {
+        Some(_) => Vec::new(),
+        None => probe.deciding(&[], || interfaces_below(probe, &directory)),
+    };
     // mlx4 has two ports on one function; old kernels number them in dev_id, new ones in dev_port.
     let port = probe
         .number(directory.join("dev_port"))
         .filter(|port| *port > 0);
     let port = port.or_else(|| probe.hex(directory.join("dev_id")));
-    NetDevice {
+    // These are shown, and decide nothing.
+    probe.deciding(&[], || NetDevice {
         pci,
         driver,
+        virtual_over: device.is_none().then_some(below),
         port,
         state: probe.attribute(directory.join("operstate")),
         speed_mbps: probe
@@ -63,7 +74,30 @@ fn read_one(probe: &Probe<'_>, name: String) -> NetDevice {
             .and_then(known_speed),
         address: probe.attribute(directory.join("address")),
         name,
-    }
+    })
+}
+
+/// The device that an interface stands below in sysfs, where it has no link to it; virtual interfaces
+/// stand below none.
+fn device_above(directory: &Path) -> Option<PathBuf> {
+    let class = directory.parent()?;
+    let device = class.parent().filter(|_| class.ends_with("net"))?;
+    let is_device = device.starts_with("/sys/devices") && !device.starts_with(VIRTUAL);
+    is_device.then(|| device.to_owned())
+}
+
+/// The interfaces that a virtual one sends through: its links `lower_<interface>`
+/// (`netdev_adjacent_sysfs_add` in `net/core/dev.c`).
+fn interfaces_below(probe: &Probe<'_>, directory: &Path) -> Vec<String> {
+    let names = probe.list(directory).into_iter();
+    let lower = names.filter_map(|name| Some(name.strip_prefix("lower_")?.to_owned()));
+    lower
+        .filter(|name| {
+            probe
+                .link_name(directory.join(format!("lower_{name}")))
+                .is_some()
+        })
+        .collect()
 }
 
 /// A speed that is not known is -1, which some drivers pass on as an unsigned number.
@@ -90,5 +124,26 @@ mod tests {
         assert_eq!(known_speed(-1), None);
         assert_eq!(known_speed(0), None);
         assert_eq!(known_speed(4_294_967_295), None);
+    }
+
+    #[test]
+    fn an_interface_without_a_link_to_its_device_stands_below_it() {
+        let above =
+            |path: &str| device_above(Path::new(path)).map(|path| path.display().to_string());
+        let function = "/sys/devices/pci0000:3b/0000:3b:00.0";
+        assert_eq!(
+            above(&format!("{function}/net/ens1")).as_deref(),
+            Some(function)
+        );
+        let virtio = format!("{function}/virtio2");
+        assert_eq!(above(&format!("{virtio}/net/ens2")), Some(virtio));
+        for path in [
+            "/sys/devices/virtual/net/lo",
+            "/sys/class/net/eth0",
+            "/sys/devices/x/eth0",
+            "/",
+        ] {
+            assert_eq!(above(path), None, "{path}");
+        }
     }
 }

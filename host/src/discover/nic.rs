@@ -17,9 +17,11 @@ use crate::discover::netdev::NetDevice;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::{PciFunction, PciFunctions, PciId};
 use crate::discover::probe::Probe;
+use crate::discover::unread::INTERFACES;
 
 const AUXILIARY_DEVICES: &str = "/sys/bus/auxiliary/devices";
 const AF_XDP_REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
+const RESOURCE_MODULE: &str = "/sys/module/sfc_resource";
 const DEBUGFS_NICS: &str = "/sys/kernel/debug/sfc_resource/nics";
 
 /// An accelerated interface.
@@ -125,6 +127,8 @@ struct Attachments {
     takes_af_xdp: bool,
     /// Interfaces that Onload's debugfs lists.
     interfaces: BTreeMap<String, Option<Datapath>>,
+    /// Why debugfs could not be read; none where it could, or where it has no such list.
+    unread: Option<String>,
 }
 
 /// What can use an accelerated interface on this host.
@@ -162,7 +166,12 @@ pub(crate) fn read(
     let mut nics = Vec::new();
     for interface in interfaces {
         let function = interface.pci.and_then(|address| functions.get(address));
-        let decided = decide(interface, function, &attachments, config)
+        let decided = decide(interface, function, &attachments, config);
+        if matches!(decided, Err(Refusal::Unknown(_))) && users.onload.is_none() {
+            probe.undecided(DEBUGFS_NICS, INTERFACES);
+        }
+        let decided = decided
+            .map_err(Refusal::into_reason)
             .and_then(|datapath| users.check(datapath))
             .and_then(|datapath| Ok((datapath, names.choose(&interface.name, interface.pci)?)));
         match decided {
@@ -198,23 +207,41 @@ fn nic(
     }
 }
 
+/// Why Onload does not reach an interface.
+#[derive(Debug, PartialEq, Eq)]
+enum Refusal {
+    /// It does not.
+    Certain(String),
+    /// Whether it does could not be read.
+    Unknown(String),
+}
+
+impl Refusal {
+    fn into_reason(self) -> String {
+        match self {
+            Refusal::Certain(reason) | Refusal::Unknown(reason) => reason,
+        }
+    }
+}
+
 /// How Onload reaches an interface, or why it does not.
 fn decide(
     interface: &NetDevice,
     function: Option<&PciFunction>,
     attachments: &Attachments,
     config: &Discover,
-) -> Result<Datapath, String> {
+) -> Result<Datapath, Refusal> {
     if config.ignored_interfaces.contains(&interface.name) {
-        return Err("ignored: it is in [discover] ignored-interfaces".to_owned());
+        let reason = "ignored: it is in [discover] ignored-interfaces";
+        return Err(Refusal::Certain(reason.to_owned()));
     }
     let support = function.and_then(|function| support(function.id));
     let own = function.and_then(|function| attachments.functions.get(&function.address));
     if let Some(Support::Refused(reason)) = support {
-        return Err(reason.to_owned());
+        return Err(Refusal::Certain(reason.to_owned()));
     }
     if let Some(own) = own {
-        return attached(own, support);
+        return attached(own, support).map_err(Refusal::Certain);
     }
     if let Some(listed) = attachments.interfaces.get(&interface.name) {
         let hardware = match support {
@@ -223,7 +250,12 @@ fn decide(
         };
         return Ok(listed.or(hardware).unwrap_or(Datapath::AfXdp));
     }
-    Err(not_attached(interface, function, support, attachments))
+    if let (Some(_), Some(reason)) = (&interface.driver, &attachments.unread) {
+        let reason = format!("whether Onload is attached to it is not known: {reason}");
+        return Err(Refusal::Unknown(reason));
+    }
+    let reason = not_attached(interface, function, support, attachments);
+    Err(Refusal::Certain(reason))
 }
 
 fn attached(own: &[Attachment], support: Option<Support>) -> Result<Datapath, String> {
@@ -253,8 +285,19 @@ fn not_attached(
     support: Option<Support>,
     attachments: &Attachments,
 ) -> String {
+    if let Some(below) = &interface.virtual_over {
+        return match below.is_empty() {
+            true => {
+                "virtual interface with none below it: Onload has nothing to attach to".to_owned()
+            }
+            false => format!(
+                "virtual interface: Onload attaches to what is below it ({})",
+                below.join(", ")
+            ),
+        };
+    }
     let Some(driver) = &interface.driver else {
-        return "virtual interface: Onload attaches to the one below it".to_owned();
+        return "no driver is bound to its device".to_owned();
     };
     if support.is_none() {
         let hint = match attachments.takes_af_xdp {
@@ -278,7 +321,12 @@ fn not_attached(
 
 fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments {
     let mut attachments = Attachments {
-        interfaces: read_debugfs(probe),
+        // It decides for those interfaces alone that nothing else tells of.
+        interfaces: probe.deciding(&[], || read_debugfs(probe)),
+        // Without its module nothing is attached to anything.
+        unread: probe
+            .entry(RESOURCE_MODULE)
+            .and_then(|_| probe.why_itself_unread(DEBUGFS_NICS)),
         takes_af_xdp: probe.entry(AF_XDP_REGISTER).is_some(),
         ..Attachments::default()
     };

@@ -33,9 +33,15 @@ impl Node {
         let attribute = device.join("dev");
         let number = probe.parsed(&attribute, parse_number, "a device number such as 10:196");
         let Some(node) = probe.device_node(&path) else {
-            return Err(match probe.entry(&path) {
-                None => format!("{path} does not exist, though its driver made the device"),
-                Some(_) => format!("{path} is no device node"),
+            if let Some(reason) = probe.why_unread(probe.device_path(&path)) {
+                return Err(format!("{path} is not known: {reason}"));
+            }
+            return Err(match (probe.entry(&path), number) {
+                (None, Some(_)) => {
+                    format!("{path} does not exist, though its driver made the device")
+                }
+                (None, None) => format!("{path} does not exist"),
+                (Some(_), _) => format!("{path} is no device node"),
             });
         };
         if node.kind != DeviceKind::Character {
@@ -49,10 +55,13 @@ impl Node {
                 "{path} is {}:{}, but the device is {major}:{minor}; remove the stale node",
                 node.major, node.minor
             )),
-            None => Err(format!(
-                "{path}: there is no {} to compare its number with",
-                attribute.display()
-            )),
+            None => Err(match probe.why_unread(&attribute) {
+                Some(reason) => format!("the number of {path} is not known: {reason}"),
+                None => format!(
+                    "{path}: there is no {} to compare its number with",
+                    attribute.display()
+                ),
+            }),
         }
     }
 }
@@ -92,6 +101,7 @@ mod tests {
         let tree = Tree::new();
         tree.file("/sys/class/ptp/ptp0/dev", "247:0\n");
         tree.file("/sys/class/ptp/ptp1/dev", "247:1\n");
+        tree.file("/sys/class/ptp/ptp3/dev", "247:3\n");
         tree.file("/dev/ptp2", "");
         tree.node("/dev/ptp0", 247, 0).node("/dev/ptp1", 247, 9);
         tree.block_node("/dev/ptp4", 8, 0);
@@ -112,6 +122,7 @@ mod tests {
             refusal("ptp3"),
             "/dev/ptp3 does not exist, though its driver made the device"
         );
+        assert_eq!(refusal("ptp5"), "/dev/ptp5 does not exist");
         assert_eq!(refusal("ptp4"), "/dev/ptp4 is no character device");
     }
 

@@ -1,7 +1,11 @@
 //! What was seen on a host and is not offered, with the reason.
 
+use std::path::Path;
+
 use onload_core::class::Class;
 use serde::{Serialize, Serializer};
+
+use crate::discover::probe::Probe;
 
 /// Something that was seen and is not offered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -20,6 +24,18 @@ fn class_name<S: Serializer>(class: &Class, serializer: S) -> Result<S::Ok, S::E
 }
 
 impl NotOffered {
+    /// Why what a class lists cannot be offered: its link there leads to nothing.
+    #[must_use]
+    pub fn dangling(probe: &Probe<'_>, link: &Path) -> String {
+        match probe.why_unread(link) {
+            Some(reason) => format!("not known: {reason}"),
+            None => format!(
+                "{} leads to nothing: its driver is going or has failed",
+                link.display()
+            ),
+        }
+    }
+
     /// Something that is not offered under that class.
     pub(crate) fn new(kind: Class, name: impl Into<String>, reason: impl Into<String>) -> Self {
         NotOffered {

@@ -15,6 +15,9 @@ use crate::discover::probe::Probe;
 use crate::discover::profile::{self, Profile};
 use crate::discover::program::{self, Installation, Tool};
 
+/// Where the driver tells its version and its interface.
+const DRIVER_VERSION: &str = "/proc/driver/onload/version";
+
 /// Programs that a container may use; those of sbin administer the host.
 const TOOLS: [&str; 13] = [
     "onload",
@@ -143,13 +146,19 @@ pub(crate) fn read(
             .iter()
             .any(|module| probe.entry(Path::new("/sys/module").join(module)).is_some());
     let library = read_library(probe, cdi, &driver, not_offered);
+    let unread = why_unread(probe, cdi);
     if !loaded && library.is_none() {
-        let reason = "neither its kernel modules are loaded nor is libonload.so installed";
+        let reason = match &unread {
+            Some(reason) => format!("whether it is installed is not known: {reason}"),
+            None => {
+                "neither its kernel modules are loaded nor is libonload.so installed".to_owned()
+            }
+        };
         not_offered.push(NotOffered::new(Class::Nic, "onload", reason));
         return None;
     }
     let nodes = nodes.all(&["onload", "onload_epoll"]);
-    let obstacle = obstacle(&nodes, &driver, library.as_ref());
+    let obstacle = obstacle(&nodes, &driver, library.as_ref(), unread.as_deref());
     if let Some(reason) = &obstacle {
         not_offered.push(NotOffered::new(Class::Nic, "onload", reason.clone()));
     }
@@ -181,9 +190,18 @@ pub(crate) fn read(
     })
 }
 
+/// What of the driver and of the library directories could not be read; none where everything could.
+fn why_unread(probe: &Probe<'_>, cdi: &Cdi) -> Option<String> {
+    let dirs = program::library_dirs(&cdi.host_library_dirs);
+    let places = dirs.iter().map(PathBuf::as_path);
+    places
+        .chain([Path::new(DRIVER_VERSION), Path::new("/sys/module")])
+        .find_map(|place| probe.why_unread(place))
+}
+
 fn read_driver(probe: &Probe<'_>) -> DriverVersion {
-    let path = Path::new("/proc/driver/onload/version");
-    let text = probe.or_warn(probe.host().text(path)).unwrap_or_default();
+    let text = probe.or_warn(probe.host().text(Path::new(DRIVER_VERSION)));
+    let text = text.unwrap_or_default();
     let mut driver = parse_driver_version(&text);
     if driver.version.is_none() {
         driver.version = probe.attribute("/sys/module/onload/version");
@@ -256,14 +274,15 @@ pub(crate) fn is_shared_object(name: &str) -> bool {
 
 fn look_into(probe: &Probe<'_>, installation: Installation, driver: &DriverVersion) -> Library {
     let path = installation.library_dir.join(LIBRARY);
-    let content = program::library_content(probe, &path).unwrap_or_default();
-    let summary = program::library_summary(probe, &path, &content);
-    let matches = driver
-        .interface
-        .as_ref()
-        .map(|checksum| contains(&content, checksum.as_bytes()));
+    let content = program::library_content(probe, &path);
+    let text = content.as_deref();
+    let summary = text.and_then(|content| program::library_summary(probe, &path, content));
+    let checksum = driver.interface.as_ref();
+    let matches = checksum
+        .zip(text)
+        .map(|(checksum, content)| contains(content, checksum.as_bytes()));
     Library {
-        version: library_version(&content, driver.version.as_deref()),
+        version: text.and_then(|content| library_version(content, driver.version.as_deref())),
         matches,
         glibc_needed: summary
             .as_ref()
@@ -336,22 +355,32 @@ fn release(text: &[u8]) -> Option<String> {
     release.then(|| text.to_owned())
 }
 
-/// Why Onload is not offered; none where it is.
+/// Why Onload is not offered; none where it is. `unread` is what could not be read of it.
 fn obstacle(
     nodes: &Result<Vec<Node>, String>,
     driver: &DriverVersion,
     library: Option<&Library>,
+    unread: Option<&str>,
 ) -> Option<String> {
     if let Err(reason) = nodes {
         return Some(reason.clone());
     }
     let Some(library) = library else {
-        return Some(
-            "libonload.so is in none of the library directories; install Onload's user space"
-                .to_owned(),
-        );
+        return Some(match unread {
+            Some(reason) => format!("whether libonload.so is installed is not known: {reason}"),
+            None => {
+                "libonload.so is in none of the library directories; install Onload's user space"
+                    .to_owned()
+            }
+        });
     };
     let path = library.installation.library_dir.join(LIBRARY);
+    if let (None, Some(reason)) = (library.matches, unread) {
+        return Some(format!(
+            "whether {} was built for the loaded driver is not known: {reason}",
+            path.display()
+        ));
+    }
     match (&driver.interface, library.matches) {
         (Some(_), Some(true)) => None,
         (Some(checksum), _) => Some(format!(
@@ -369,6 +398,9 @@ fn find_node(probe: &Probe<'_>, name: &str) -> Result<Node, String> {
     if probe.device_node(&path).is_some() {
         let device = Path::new("/sys/class").join(name).join(name);
         return Node::find(probe, path, &device);
+    }
+    if let Some(reason) = probe.why_unread(probe.device_path(&path)) {
+        return Err(format!("{path} is not known: {reason}"));
     }
     let module = if name == "sfc_char" {
         "sfc_char"

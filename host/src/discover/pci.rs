@@ -174,7 +174,7 @@ fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> 
 }
 
 fn numa_node(probe: &Probe<'_>, directory: &Path) -> Option<u32> {
-    let node: i64 = probe.number(directory.join("numa_node"))?;
+    let node: i64 = probe.deciding(&[], || probe.number(directory.join("numa_node")))?;
     u32::try_from(node).ok()
 }
 

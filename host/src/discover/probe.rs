@@ -1,13 +1,16 @@
-//! Reading for discovery: what is absent is a value, what is unreadable becomes a warning and
-//! then counts as absent, so that one bad attribute never hides the rest of a host.
+//! Reading for discovery: what is absent is a value. What is unreadable becomes a warning and gives
+//! no value, so that one bad attribute never hides the rest of a host; that it is not known, and
+//! which classes it would have decided, is noted.
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use onload_core::class::Class;
 use onload_core::text::Chain;
 
+use crate::discover::unread::Unread;
 use crate::host::{DeviceNode, EntryKind, Host, HostError};
 
 /// Where the kernel and udev put device nodes.
@@ -19,6 +22,16 @@ pub struct Probe<'h> {
     host: &'h Host,
     device_dir: PathBuf,
     warnings: RefCell<BTreeSet<String>>,
+    /// The classes that are decided by what is read now.
+    deciding: Cell<&'static [Class]>,
+    unread: RefCell<BTreeMap<PathBuf, Missing>>,
+}
+
+/// Why a path could not be read or understood, and what it would have decided.
+#[derive(Clone, Debug, Default)]
+struct Missing {
+    reason: String,
+    classes: BTreeSet<Class>,
 }
 
 impl<'h> Probe<'h> {
@@ -29,6 +42,8 @@ impl<'h> Probe<'h> {
             host,
             device_dir: PathBuf::from(DEV),
             warnings: RefCell::default(),
+            deciding: Cell::new(&[]),
+            unread: RefCell::default(),
         }
     }
 
@@ -54,14 +69,72 @@ impl<'h> Probe<'h> {
 
     /// The warnings so far, sorted, each once.
     #[must_use]
-    pub(crate) fn into_warnings(self) -> Vec<String> {
-        self.warnings.into_inner().into_iter().collect()
+    pub fn warnings(&self) -> Vec<String> {
+        self.warnings.borrow().iter().cloned().collect()
     }
 
-    /// The value, or none and a warning.
-    pub(crate) fn or_warn<T>(&self, result: Result<Option<T>, HostError>) -> Option<T> {
+    /// Reads what decides these classes. What only informs people decides none.
+    pub fn deciding<T>(&self, classes: &'static [Class], read: impl FnOnce() -> T) -> T {
+        let outer = self.deciding.replace(classes);
+        let value = read();
+        self.deciding.set(outer);
+        value
+    }
+
+    /// Notes that these classes are not decided, for a path that could not be read.
+    pub fn undecided(&self, path: impl AsRef<Path>, classes: &[Class]) {
+        let path = self.host.outside_path(path.as_ref());
+        if let Some(missing) = self.unread.borrow_mut().get_mut(&path) {
+            missing.classes.extend(classes);
+        }
+    }
+
+    /// Why a path, or something below it, could not be read or understood; none where everything was.
+    #[must_use]
+    pub fn why_unread(&self, path: impl AsRef<Path>) -> Option<String> {
+        let path = self.host.outside_path(path.as_ref());
+        let unread = self.unread.borrow();
+        let mut below = unread
+            .iter()
+            .filter(|(unread, _)| unread.starts_with(&path));
+        below.next().map(|(_, missing)| missing.reason.clone())
+    }
+
+    /// The same of that very path.
+    #[must_use]
+    pub fn why_itself_unread(&self, path: impl AsRef<Path>) -> Option<String> {
+        let path = self.host.outside_path(path.as_ref());
+        let unread = self.unread.borrow();
+        unread.get(&path).map(|missing| missing.reason.clone())
+    }
+
+    /// What could not be read and would have decided something, sorted by path.
+    #[must_use]
+    pub fn unread(&self) -> Vec<Unread> {
+        let unread = self.unread.borrow();
+        let deciding = unread
+            .iter()
+            .filter(|(_, missing)| !missing.classes.is_empty());
+        deciding
+            .map(|(path, missing)| Unread {
+                path: path.clone(),
+                kinds: missing.classes.iter().copied().collect(),
+                reason: missing.reason.clone(),
+            })
+            .collect()
+    }
+
+    /// The value; or none and a warning, and what could not be read is noted.
+    pub fn or_warn<T>(&self, result: Result<Option<T>, HostError>) -> Option<T> {
         result.unwrap_or_else(|error| {
-            self.warn(Chain(&error).to_string());
+            let reason = Chain(&error).to_string();
+            if let Some(path) = error.unread() {
+                let mut unread = self.unread.borrow_mut();
+                let missing = unread.entry(path.to_owned()).or_default();
+                missing.classes.extend(self.deciding.get());
+                missing.reason.clone_from(&reason);
+            }
+            self.warn(reason);
             None
         })
     }
@@ -94,10 +167,15 @@ impl<'h> Probe<'h> {
         let value = parse(&text);
         if value.is_none() {
             let shown = self.host.outside_path(path.as_ref());
-            self.warn(format!(
+            let reason = format!(
                 "reading {}: expected {expected}, found {text:?}",
                 shown.display()
-            ));
+            );
+            // It was read, so it leaves no class undecided.
+            let mut unread = self.unread.borrow_mut();
+            unread.entry(shown).or_default().reason.clone_from(&reason);
+            drop(unread);
+            self.warn(reason);
         }
         value
     }
@@ -134,11 +212,15 @@ impl<'h> Probe<'h> {
     }
 
     /// The device node that is called so below /dev, wherever this host has its nodes.
-    pub(crate) fn device_node(&self, path: impl AsRef<Path>) -> Option<DeviceNode> {
+    pub fn device_node(&self, path: impl AsRef<Path>) -> Option<DeviceNode> {
+        self.or_warn(self.host.device_node(&self.device_path(path)))
+    }
+
+    /// Where this host has the node that is called so below /dev.
+    #[must_use]
+    pub fn device_path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
-        let place = path
-            .strip_prefix(DEV)
-            .map(|below| self.device_dir.join(below));
-        self.or_warn(self.host.device_node(place.as_deref().unwrap_or(path)))
+        let below = path.strip_prefix(DEV);
+        below.map_or_else(|_| path.to_owned(), |below| self.device_dir.join(below))
     }
 }

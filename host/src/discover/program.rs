@@ -107,7 +107,7 @@ pub(crate) fn installations(
 
 fn is_file(probe: &Probe<'_>, path: &Path) -> bool {
     let file = matches!(probe.entry(path), Some(EntryKind::File { .. }));
-    if !file {
+    if !file && probe.why_unread(path).is_none() {
         let shown = probe.host().outside_path(path);
         probe.warn(format!(
             "skipped library {}: it leads to no regular file",
@@ -204,6 +204,9 @@ fn obstacle(
                 "it is a script for {other}, which an image need not have"
             )),
         };
+    }
+    if let Some(reason) = probe.why_unread(path) {
+        return Some(format!("not known: {reason}"));
     }
     match elf_summary(probe, path) {
         Err(ElfError::NotElf) => Some("it is neither an ELF program nor a script".to_owned()),

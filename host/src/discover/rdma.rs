@@ -62,6 +62,10 @@ pub struct RdmaDevice {
     /// Its issm nodes, if they are offered.
     #[serde(skip)]
     pub issm: Vec<Node>,
+    /// The management nodes of devices of the same function that libibumad uses with this one, each
+    /// with the name of its device, if they are offered.
+    #[serde(skip)]
+    pub companions: Vec<(String, Node)>,
     /// The connection manager that all devices share, if the host has it.
     #[serde(skip)]
     pub connection_manager: Option<Node>,
@@ -116,11 +120,12 @@ pub(crate) fn read(
     config: &Discover,
     not_offered: &mut Vec<NotOffered>,
 ) -> Vec<RdmaDevice> {
-    let places = find_devices(probe, functions);
+    let places = find_devices(probe, functions, not_offered);
     if places.is_empty() {
         return Vec::new();
     }
     let characters = find_characters(probe, functions);
+    let companions = find_companions(&places, &characters);
     let surroundings = Surroundings {
         probe,
         functions,
@@ -140,6 +145,10 @@ pub(crate) fn read(
             Ok((device, verbs)) => {
                 let mut read = surroundings.read_device(name, &place, device, verbs);
                 surroundings.add_management(&mut read, own, not_offered);
+                let beside = place.pci.and_then(|pci| companions.get(&pci));
+                for companion in beside.into_iter().flatten() {
+                    surroundings.add_companion(&mut read, companion, &characters);
+                }
                 devices.push(read);
             }
             Err(reason) => not_offered.push(NotOffered::new(Class::Rdma, name, reason)),
@@ -179,14 +188,20 @@ impl Place {
 }
 
 /// Every device by its name: those of the class, then those that are seen only below a function.
-fn find_devices(probe: &Probe<'_>, functions: &PciFunctions) -> BTreeMap<String, Place> {
+fn find_devices(
+    probe: &Probe<'_>,
+    functions: &PciFunctions,
+    not_offered: &mut Vec<NotOffered>,
+) -> BTreeMap<String, Place> {
     let class = Path::new("/sys/class").join(CLASS);
     let listed = probe.list(&class);
     let below = directories_below(functions, CLASS, listed.is_empty());
     let mut places = BTreeMap::new();
+    let mut dangling = Vec::new();
     for name in listed {
-        if let Some(directory) = probe.resolve(class.join(&name)) {
-            places.insert(name, Place::new(probe, directory));
+        match probe.resolve(class.join(&name)) {
+            Some(directory) => drop(places.insert(name, Place::new(probe, directory))),
+            None => dangling.push(name),
         }
     }
     for parent in below {
@@ -197,6 +212,11 @@ fn find_devices(probe: &Probe<'_>, functions: &PciFunctions) -> BTreeMap<String,
                 .or_insert_with(|| Place::new(probe, directory));
         }
     }
+    dangling.retain(|name| !places.contains_key(name));
+    not_offered.extend(dangling.into_iter().map(|name| {
+        let reason = NotOffered::dangling(probe, &class.join(&name));
+        NotOffered::new(Class::Rdma, name, reason)
+    }));
     places
 }
 
@@ -307,6 +327,23 @@ fn find_nodes(
     })
 }
 
+/// The devices without uverbs that have umad, by their function: libibumad opens the ports of an HCA
+/// with several planes through them (`smi1` beside `mlx5_0`, libibumad's pairs of SMI and GSI).
+fn find_companions(
+    places: &BTreeMap<String, Place>,
+    characters: &BTreeMap<String, Vec<Character>>,
+) -> BTreeMap<PciAddress, Vec<String>> {
+    let mut companions: BTreeMap<PciAddress, Vec<String>> = BTreeMap::new();
+    for (name, place) in places {
+        let own = characters.get(name).map_or(&[][..], Vec::as_slice);
+        let has = |role: Role| own.iter().any(|one| one.role == role);
+        if let Some(pci) = place.pci.filter(|_| has(Role::Umad) && !has(Role::Verbs)) {
+            companions.entry(pci).or_default().push(name.clone());
+        }
+    }
+    companions
+}
+
 /// The uverbs nodes, without which a device is of no use; or why it is not offered.
 fn offer_nodes(probe: &Probe<'_>, own: &[Character]) -> Result<Vec<Node>, String> {
     let verbs: Vec<Node> = find_nodes(probe, own, Role::Verbs).collect::<Result<_, _>>()?;
@@ -314,6 +351,12 @@ fn offer_nodes(probe: &Probe<'_>, own: &[Character]) -> Result<Vec<Node>, String
         return Ok(verbs);
     }
     if own.is_empty() {
+        let class = Path::new("/sys/class").join(CHARACTER_CLASSES[0]);
+        if let Some(reason) = probe.why_unread(class) {
+            return Err(format!(
+                "whether it has a uverbs device is not known: {reason}"
+            ));
+        }
         return Err("it has no uverbs device; load the module ib_uverbs".to_owned());
     }
     let management: Vec<&str> = own.iter().map(|one| one.name.as_str()).collect();
@@ -324,15 +367,20 @@ fn offer_nodes(probe: &Probe<'_>, own: &[Character]) -> Result<Vec<Node>, String
 }
 
 fn connection_manager(probe: &Probe<'_>) -> Option<Node> {
-    let found = Node::find(
-        probe,
-        CONNECTION_MANAGER,
-        Path::new("/sys/class/misc/rdma_cm"),
-    );
+    let device = Path::new("/sys/class/misc/rdma_cm");
+    let found = Node::find(probe, CONNECTION_MANAGER, device);
+    let loaded = || probe.entry(device).is_some() || probe.why_unread(device).is_some();
     found
         .map_err(|reason| {
+            let (reason, advice) = match loaded() {
+                true => (reason, "; look at udev"),
+                false => (
+                    format!("{CONNECTION_MANAGER} does not exist"),
+                    "; load the module rdma_ucm",
+                ),
+            };
             probe.warn(format!(
-                "{reason}: programs that use librdmacm will not work; load the module rdma_ucm"
+                "{reason}: programs that use librdmacm will not work{advice}"
             ));
         })
         .ok()
@@ -379,6 +427,7 @@ impl Surroundings<'_, '_, '_> {
             verbs,
             umad: Vec::new(),
             issm: Vec::new(),
+            companions: Vec::new(),
             connection_manager: self.connection_manager.clone(),
             ports,
             name,
@@ -421,6 +470,34 @@ impl Surroundings<'_, '_, '_> {
                     Err(reason) => self
                         .probe
                         .warn(format!("rdma {}: left out: {reason}", device.name)),
+                }
+            }
+        }
+    }
+
+    /// Adds the management nodes of a device of the same function, as far as those of the device
+    /// itself are offered.
+    fn add_companion(
+        &self,
+        device: &mut RdmaDevice,
+        companion: &str,
+        characters: &BTreeMap<String, Vec<Character>>,
+    ) {
+        let own = characters.get(companion).map_or(&[][..], Vec::as_slice);
+        let roles = [
+            (Role::Umad, self.config.offer_umad),
+            (Role::Issm, self.config.offer_issm),
+        ];
+        for (role, _) in roles.into_iter().filter(|(_, offered)| *offered) {
+            for found in find_nodes(self.probe, own, role) {
+                match found {
+                    Ok(node) => {
+                        device.nodes.push(node.path.clone());
+                        device.companions.push((companion.to_owned(), node));
+                    }
+                    Err(reason) => self
+                        .probe
+                        .warn(format!("rdma {companion}: left out: {reason}")),
                 }
             }
         }
@@ -1016,6 +1093,87 @@ mod tests {
     }
 
     #[test]
+    fn what_to_do_for_the_connection_manager_depends_on_whether_its_module_is_loaded() {
+        let tree = Tree::new();
+        device(&tree, "/sys/devices/virtual", "rxe0", 0);
+        assert_eq!(
+            look_at(&tree).warnings,
+            [
+                "/dev/infiniband/rdma_cm does not exist: programs that use librdmacm will not work; \
+              load the module rdma_ucm"
+            ]
+        );
+        tree.file("/sys/class/misc/rdma_cm/dev", "10:260\n");
+        assert_eq!(
+            look_at(&tree).warnings,
+            [
+                "/dev/infiniband/rdma_cm does not exist, though its driver made the device: \
+              programs that use librdmacm will not work; look at udev"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_link_of_the_class_that_leads_to_nothing_is_named_and_not_offered() {
+        let tree = tree();
+        tree.link("/sys/class/infiniband/scif0", "../../devices/gone");
+        let found = look_at(&tree);
+        assert!(found.devices.is_empty());
+        assert_eq!(
+            found.reasons(),
+            [
+                "scif0: /sys/class/infiniband/scif0 leads to nothing: its driver is going or has failed"
+            ]
+        );
+    }
+
+    /// An HCA of several planes: the device that programs use, and that of the subnet manager.
+    fn with_planes() -> Tree {
+        let tree = tree();
+        for (address, name, smi, uverbs, first) in [
+            ("0000:3b:00.0", "mlx5_0", "smi0", 0, 0),
+            ("0000:5e:00.0", "mlx5_1", "smi1", 1, 10),
+        ] {
+            let function = tree.pci(address, "0x020700", 0);
+            device(&tree, &function, name, uverbs);
+            management(&tree, &function, name, first, 1);
+            tree.class_device("infiniband", &function, smi, &HCA);
+            for plane in 1..=2 {
+                management(&tree, &function, smi, first + plane, plane);
+            }
+        }
+        tree
+    }
+
+    #[test]
+    fn umad_comes_with_that_of_the_companions_of_the_same_function() {
+        let config = Discover {
+            offer_umad: true,
+            ..Discover::default()
+        };
+        let found = look(&with_planes().host(), &config);
+        let nodes = |index: usize| found.devices[index].nodes.join(" ");
+        let wanted = "uverbs0 rdma_cm umad0 umad1 umad2";
+        assert_eq!(nodes(0).replace("/dev/infiniband/", ""), wanted);
+        let wanted = "uverbs1 rdma_cm umad10 umad11 umad12";
+        assert_eq!(nodes(1).replace("/dev/infiniband/", ""), wanted);
+        let companions = found.devices[1].companions.iter();
+        let owners: Vec<&str> = companions.map(|(owner, _)| owner.as_str()).collect();
+        assert_eq!(owners, ["smi1", "smi1"]);
+    }
+
+    #[test]
+    fn issm_of_a_companion_comes_only_where_issm_is_offered() {
+        let found = look(&with_planes().host(), &generous());
+        let nodes = found.devices[0].nodes.join(" ");
+        let wanted = "uverbs0 rdma_cm umad0 issm0 umad1 umad2 issm1 issm2";
+        assert_eq!(nodes.replace("/dev/infiniband/", ""), wanted);
+        let found = look_at(&with_planes());
+        let nodes = found.devices[0].nodes.join(" ");
+        assert_eq!(nodes.replace("/dev/infiniband/", ""), "uverbs0 rdma_cm");
+    }
+
+    #[test]
     fn a_host_without_rdma_gives_no_warning() {
         let found = look_at(&Tree::new());
         assert!(found.devices.is_empty());
@@ -1049,7 +1207,7 @@ mod tests {
             let host = tree.host();
             let probe = Probe::new(&host);
             assert_eq!(netns_mode(&probe), mode);
-            assert_eq!(probe.into_warnings().len(), warnings, "{text}");
+            assert_eq!(probe.warnings().len(), warnings, "{text}");
         }
     }
 

@@ -53,7 +53,13 @@ pub(crate) fn read(
 ) -> Option<TcpDirect> {
     let installation = find(probe, cdi, onload_dir, not_offered)?;
     let path = installation.library_dir.join(LIBRARY);
-    let content = program::library_content(probe, &path).unwrap_or_default();
+    let content = program::library_content(probe, &path);
+    if let Some(reason) = probe.why_unread(&path) {
+        let reason = format!("what it needs is not known: {reason}");
+        not_offered.push(NotOffered::new(Class::Zf, "tcpdirect", reason));
+        return None;
+    }
+    let content = content.unwrap_or_default();
     let nodes = find_nodes(nodes, &installation, &content)
         .map_err(|reason| not_offered.push(NotOffered::new(Class::Zf, "tcpdirect", reason)))
         .ok()?;

@@ -148,7 +148,7 @@ pub(crate) fn discover<D>(
     Found {
         devices,
         not_offered,
-        warnings: probe.into_warnings(),
+        warnings: probe.warnings(),
     }
 }
 

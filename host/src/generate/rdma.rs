@@ -1,5 +1,7 @@
 //! The class rdma: the nodes of each RDMA device, and the right to lock memory.
 
+use std::collections::BTreeSet;
+
 use onload_cdi::{ContainerEdits, DeviceNode};
 use onload_core::expect::{Expect, Expected};
 
@@ -30,18 +32,26 @@ fn entry(device: &RdmaDevice, writer: &Writer<'_>) -> Entry {
 }
 
 fn edits(devices: &[RdmaDevice], writer: &Writer<'_>) -> ContainerEdits {
+    // Two devices of one function have the same companions.
+    let mut given = BTreeSet::new();
     let nodes: Vec<DeviceNode> = devices
         .iter()
         .flat_map(own_nodes)
-        .map(|node| writer.node(&node.path, READ_WRITE))
+        .map(|(_, node)| node.path.as_str())
+        .filter(|path| given.insert(*path))
+        .map(|path| writer.node(path, READ_WRITE))
         .collect();
     // In the hook of the devices, though its node is in what they share: one hook a container.
     let manager = devices
         .iter()
         .find_map(|device| device.connection_manager.as_ref());
+    let mut expected = BTreeSet::new();
+    let of_device = |device| own_nodes(device).map(move |(name, node)| (name, node, device));
     let expectations = devices
         .iter()
-        .flat_map(|device| own_nodes(device).map(|node| expectation(node, device, writer)))
+        .flat_map(of_device)
+        .filter(|(_, node, _)| expected.insert(&node.path))
+        .map(|(name, node, device)| expectation(name, node, device, writer))
         .chain(manager.and_then(|node| writer.driver_expectation(node)));
     ContainerEdits {
         hooks: writer.memlock_hook(expectations).into_iter().collect(),
@@ -49,14 +59,16 @@ fn edits(devices: &[RdmaDevice], writer: &Writer<'_>) -> ContainerEdits {
     }
 }
 
-/// The nodes that are the device's alone.
-fn own_nodes(device: &RdmaDevice) -> impl Iterator<Item = &Node> {
-    device.verbs.iter().chain(&device.umad).chain(&device.issm)
+/// The nodes of the device and of its companions, each with the name of the one that it belongs to.
+fn own_nodes(device: &RdmaDevice) -> impl Iterator<Item = (&String, &Node)> {
+    let own = device.verbs.iter().chain(&device.umad).chain(&device.issm);
+    let companions = device.companions.iter().map(|(name, node)| (name, node));
+    own.map(|node| (&device.name, node)).chain(companions)
 }
 
-fn expectation(node: &Node, device: &RdmaDevice, writer: &Writer<'_>) -> Expect {
+fn expectation(name: &str, node: &Node, device: &RdmaDevice, writer: &Writer<'_>) -> Expect {
     let expected = Expected::Rdma {
-        ibdev: device.name.clone(),
+        ibdev: name.to_owned(),
         pci: device.pci_address,
     };
     writer.expectation(node, expected)

@@ -101,6 +101,23 @@ pub enum HostError {
     },
 }
 
+impl HostError {
+    /// The path whose content is not known; none where the error says what stands there, such as a
+    /// directory in the place of a file.
+    #[must_use]
+    pub fn unread(&self) -> Option<&Path> {
+        const WRONG_KIND: [Errno; 4] =
+            [Errno::ISDIR, Errno::NOTDIR, Errno::LOOP, Errno::NAMETOOLONG];
+        match self {
+            HostError::Read { path, source } => {
+                let errno = Errno::from_io_error(source)?;
+                (!WRONG_KIND.contains(&errno)).then_some(path)
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Host {
     /// Opens the host whose root directory that is; a file `dev.table` there lists its nodes.
     ///

@@ -191,7 +191,7 @@ impl SpecDir {
             match &step.action {
                 Action::Write(content) => self.write(&step.name, content)?,
                 Action::Remove => self.remove(&step.name)?,
-                Action::Keep | Action::Leave => {}
+                Action::Keep | Action::Leave | Action::Undecided => {}
             }
         }
         self.write_manifest(&plan.after)

@@ -4,6 +4,7 @@
 mod directory;
 mod manifest;
 mod plan;
+mod read;
 mod renumbered;
 
 pub use directory::{SpecDir, SpecDirError};

@@ -1,10 +1,11 @@
 //! What has to change in an output directory: decided from its content, without touching it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use onload_core::class::Class;
 
 use super::manifest::{Format, Manifest, Written, sha256};
+use super::read::loses_devices;
 
 /// What is to stand in the directory.
 #[derive(Clone, Debug)]
@@ -15,6 +16,9 @@ pub struct Wanted {
     pub files: BTreeMap<Class, Vec<u8>>,
     /// The format of the files.
     pub format: Format,
+    /// The classes of which not everything could be read: a device that is not in their new file may
+    /// be there all the same.
+    pub undecided: BTreeSet<Class>,
     /// The manifest's word on what was asked for.
     pub asked: Manifest,
     /// Replace or remove a file of our name that is not ours.
@@ -43,6 +47,8 @@ pub enum Action {
     Keep,
     /// It has our name and is not ours: it stays, and the run has not done its work.
     Leave,
+    /// It offers devices that could not be looked at: it stays, and the run has not done its work.
+    Undecided,
 }
 
 /// What has to change.
@@ -66,11 +72,18 @@ impl Plan {
 
     /// The files of our name that are not ours.
     pub fn left(&self) -> impl Iterator<Item = &str> {
-        let left = self
-            .steps
-            .iter()
-            .filter(|step| step.action == Action::Leave);
-        left.map(|step| step.name.as_str())
+        self.named(Action::Leave)
+    }
+
+    /// The files that stay because what they offer could not be read.
+    pub fn undecided(&self) -> impl Iterator<Item = &str> {
+        self.named(Action::Undecided)
+    }
+
+    fn named(&self, action: Action) -> impl Iterator<Item = &str> {
+        let steps = self.steps.iter();
+        let named = steps.filter(move |step| step.action == action);
+        named.map(|step| step.name.as_str())
     }
 }
 
@@ -89,6 +102,7 @@ pub fn plan(
         ..wanted.asked.clone()
     };
     let mut before = known.clone();
+    let held = held(wanted, existing, &known);
     for (class, format) in wanted
         .scope
         .iter()
@@ -96,7 +110,9 @@ pub fn plan(
     {
         let name = format.file_name(class);
         let content = wanted.files.get(&class).filter(|_| format == wanted.format);
-        let Some(action) = decide(&name, content, existing.get(&name), &known, wanted.force) else {
+        let decided = decide(&name, content, existing.get(&name), &known, wanted.force);
+        let there = existing.contains_key(&name);
+        let Some(action) = hold(decided, held.contains(&class), there) else {
             continue;
         };
         record(&name, content, &action, &known, &mut before, &mut after);
@@ -108,6 +124,33 @@ pub fn plan(
         steps,
         before,
         after,
+    }
+}
+
+/// The classes whose files stay as they are: one of ours there has devices that the new one would
+/// lack only because something could not be read.
+fn held(
+    wanted: &Wanted,
+    existing: &BTreeMap<String, Option<Vec<u8>>>,
+    known: &Manifest,
+) -> BTreeSet<Class> {
+    let loses = |class: &Class| {
+        let new = wanted.files.get(class).map(|new| (wanted.format, &**new));
+        Format::ALL.into_iter().any(|format| {
+            let name = format.file_name(*class);
+            let old = existing.get(&name).and_then(Option::as_deref);
+            old.is_some_and(|old| known.owns(&name, old) && loses_devices((format, old), new))
+        })
+    };
+    let undecided = wanted.undecided.iter().filter(|_| !wanted.force);
+    undecided.filter(|class| loses(class)).copied().collect()
+}
+
+/// What becomes of a file of a class whose files stay as they are: none is added.
+fn hold(decided: Option<Action>, held: bool, there: bool) -> Option<Action> {
+    match decided {
+        Some(Action::Remove | Action::Write(_)) if held => there.then_some(Action::Undecided),
+        other => other,
     }
 }
 
@@ -157,6 +200,11 @@ fn record(
 ) {
     let old = known.files.get(name);
     match (action, wanted) {
+        (Action::Undecided, _) => {
+            after
+                .files
+                .extend(old.map(|old| (name.to_owned(), old.clone())));
+        }
         (Action::Remove, _) | (_, None) => {}
         (Action::Leave, Some(_)) => {
             // What we wrote there once is still ours if somebody puts it back.
@@ -191,6 +239,7 @@ mod tests {
             scope: Class::ALL.to_vec(),
             files: files.collect(),
             format: Format::Json,
+            undecided: BTreeSet::new(),
             asked: Manifest {
                 kinds: Class::ALL.to_vec(),
                 ..Manifest::default()
@@ -281,6 +330,61 @@ mod tests {
         assert!(edited.after.owns(NIC, b"old"));
         let gone = plan(&wanted(&[]), &files, None);
         assert_eq!(actions(&gone), [(NIC, &Action::Leave)]);
+    }
+
+    fn spec(devices: &[&str]) -> String {
+        let devices = devices
+            .iter()
+            .map(|name| format!(r#"{{"name":"{name}","containerEdits":{{"env":["A=b"]}}}}"#));
+        let devices = devices.collect::<Vec<_>>().join(",");
+        format!(r#"{{"cdiVersion":"0.3.0","kind":"onload.dev/nic","devices":[{devices}]}}"#)
+    }
+
+    fn undecided(new: Option<&str>) -> Wanted {
+        let files: Vec<_> = new.map(|new| (Class::Nic, new)).into_iter().collect();
+        Wanted {
+            undecided: BTreeSet::from([Class::Nic]),
+            ..wanted(&files)
+        }
+    }
+
+    #[test]
+    fn a_file_stays_where_devices_of_it_could_not_be_looked_at() {
+        let (old, fewer) = (spec(&["ens1", "ens3"]), spec(&["ens3"]));
+        for new in [None, Some(fewer.as_str())] {
+            let mut wanted = undecided(new);
+            let files = existing(&[(NIC, &old)]);
+            let held = plan(&wanted, &files, Some(&owning(&[(NIC, &old)])));
+            assert_eq!(held.undecided().collect::<Vec<_>>(), [NIC]);
+            assert!(!held.changes_files() && held.after.owns(NIC, old.as_bytes()));
+            wanted.force = true;
+            let forced = plan(&wanted, &files, Some(&owning(&[(NIC, &old)])));
+            assert!(forced.changes_files());
+        }
+    }
+
+    #[test]
+    fn a_file_that_loses_no_device_is_written_whatever_could_not_be_read() {
+        let (old, new) = (spec(&["ens3"]), spec(&["ens1", "ens3"]));
+        let wanted = undecided(Some(&new));
+        let files = existing(&[(NIC, &old)]);
+        let written = plan(&wanted, &files, Some(&owning(&[(NIC, &old)])));
+        assert_eq!(actions(&written), [(NIC, &Action::Write(new.into_bytes()))]);
+        let first = plan(&wanted, &existing(&[]), None);
+        assert!(first.changes_files());
+    }
+
+    #[test]
+    fn a_file_of_the_other_format_stays_alone_where_its_devices_are_not_known() {
+        let (old, new) = (spec(&["ens1"]), spec(&["ens3"]));
+        let yaml = "onload.dev-nic.yaml";
+        let manifest = owning(&[(yaml, &old)]);
+        let plan = plan(
+            &undecided(Some(&new)),
+            &existing(&[(yaml, &old)]),
+            Some(&manifest),
+        );
+        assert_eq!(actions(&plan), [(yaml, &Action::Undecided)]);
     }
 
     #[test]

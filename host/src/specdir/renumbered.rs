@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use onload_cdi::{ContainerEdits, Hook, Spec, from_json, from_yaml};
+use onload_cdi::{ContainerEdits, Hook, Spec};
 use onload_core::expect::{Expect, Numbers};
 
 use super::manifest::Format;
+use super::read::read;
 
 /// A node whose number has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,13 +39,6 @@ pub fn renumbered(format: Format, old: &[u8], new: &[u8]) -> Option<Vec<Renumber
             .map(|(node, (before, now))| Renumbered { node, before, now })
             .collect(),
     )
-}
-
-fn read(format: Format, bytes: &[u8]) -> Option<Spec> {
-    match format {
-        Format::Json => from_json(bytes).ok(),
-        Format::Yaml => from_yaml(bytes).ok(),
-    }
 }
 
 /// The nodes that hooks look at, in the order of the specification, with their numbers.

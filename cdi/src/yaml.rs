@@ -1,0 +1,303 @@
+//! YAML as the engines' library reads it (Go's yaml.v2 behind sigs.k8s.io/yaml): plain scalars by the rules
+//! of YAML 1.1, so `0666` is a number in octal and `on` a truth value, and what is no text where a text is
+//! wanted becomes one, as a number or truth value is written (`name: 010` names the device `8`).
+
+use std::fmt;
+
+use serde::de::value::StringDeserializer;
+use serde::de::{
+    DeserializeSeed, Deserializer, Error as _, IntoDeserializer, MapAccess, SeqAccess, Unexpected,
+    Visitor,
+};
+use serde::{Deserialize, forward_to_deserialize_any};
+
+/// A value of a document.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    Signed(i64),
+    Unsigned(u64),
+    Float(f64),
+    Text(String),
+    List(Vec<Value>),
+    Map(Vec<(String, Value)>),
+}
+
+/// What is wrong with a value, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ValueError {
+    /// `containerEdits.deviceNodes[0].fileMode`; empty for the document.
+    path: String,
+    message: String,
+}
+
+impl fmt::Display for ValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path.as_str() {
+            "" => f.write_str(&self.message),
+            path => write!(f, "{path}: {}", self.message),
+        }
+    }
+}
+
+impl std::error::Error for ValueError {}
+
+impl serde::de::Error for ValueError {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        ValueError {
+            path: String::new(),
+            message: message.to_string(),
+        }
+    }
+}
+
+impl ValueError {
+    fn in_key(mut self, key: &str) -> Self {
+        let joint = if self.path.is_empty() || self.path.starts_with('[') {
+            ""
+        } else {
+            "."
+        };
+        self.path = format!("{key}{joint}{}", self.path);
+        self
+    }
+
+    fn in_list(mut self, index: usize) -> Self {
+        let joint = if self.path.is_empty() || self.path.starts_with('[') {
+            ""
+        } else {
+            "."
+        };
+        self.path = format!("[{index}]{joint}{}", self.path);
+        self
+    }
+}
+
+/// A number as the library writes it: by Go's `strconv.FormatFloat`, format `g`, 32 bits.
+fn written(number: f64) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the library rounds to 32 bits too"
+    )]
+    let number = number as f32;
+    let scientific = format!("{number:e}");
+    let Some((digits, exponent)) = scientific.split_once('e') else {
+        return number.to_string();
+    };
+    match exponent.parse::<i32>() {
+        Ok(exponent) if !(-4..6).contains(&exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
+        }
+        _ => number.to_string(),
+    }
+}
+
+/// The integer that a number is, if it is one.
+fn whole(number: f64) -> Option<i64> {
+    const LIMIT: f64 = 9_007_199_254_740_992.0;
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "whole and below 2^53, so the integer is the number"
+    )]
+    (number.fract() == 0.0 && number.abs() <= LIMIT).then_some(number as i64)
+}
+
+impl Value {
+    /// As the text that the library makes of it; none for a list, a map and nothing.
+    fn text(&self) -> Option<String> {
+        match self {
+            Value::Bool(value) => Some(value.to_string()),
+            Value::Signed(value) => Some(value.to_string()),
+            Value::Unsigned(value) => Some(value.to_string()),
+            Value::Float(value) => Some(written(*value)),
+            Value::Text(text) => Some(text.clone()),
+            Value::Null | Value::List(_) | Value::Map(_) => None,
+        }
+    }
+
+    fn unexpected(&self) -> Unexpected<'_> {
+        match self {
+            Value::Null => Unexpected::Unit,
+            Value::Bool(value) => Unexpected::Bool(*value),
+            Value::Signed(value) => Unexpected::Signed(*value),
+            Value::Unsigned(value) => Unexpected::Unsigned(*value),
+            Value::Float(value) => Unexpected::Float(*value),
+            Value::Text(text) => Unexpected::Str(text),
+            Value::List(_) => Unexpected::Seq,
+            Value::Map(_) => Unexpected::Map,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ValueVisitor)
+    }
+}
+
+struct ValueVisitor;
+
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = Value;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Signed(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Unsigned(value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Float(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::Text(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::Text(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(value) = access.next_element()? {
+            list.push(value);
+        }
+        Ok(Value::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut map: Vec<(String, Value)> = Vec::new();
+        while let Some(key) = access.next_key::<Value>()? {
+            let Some(key) = key.text() else {
+                return Err(A::Error::custom("a key is no text"));
+            };
+            if map.iter().any(|(other, _)| *other == key) {
+                return Err(A::Error::custom(format_args!("duplicate key {key:?}")));
+            }
+            map.push((key, access.next_value()?));
+        }
+        Ok(Value::Map(map))
+    }
+}
+
+impl<'de> Deserializer<'de> for Value {
+    type Error = ValueError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        match self {
+            Value::Null => visitor.visit_unit(),
+            Value::Bool(value) => visitor.visit_bool(value),
+            Value::Signed(value) => visitor.visit_i64(value),
+            Value::Unsigned(value) => visitor.visit_u64(value),
+            Value::Float(value) => match whole(value) {
+                Some(whole) => visitor.visit_i64(whole),
+                None => visitor.visit_f64(value),
+            },
+            Value::Text(text) => visitor.visit_string(text),
+            Value::List(list) => visitor.visit_seq(List(list.into_iter().enumerate())),
+            Value::Map(map) => visitor.visit_map(Map {
+                rest: map.into_iter(),
+                value: None,
+            }),
+        }
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        match self.text() {
+            Some(text) => visitor.visit_string(text),
+            None => Err(ValueError::invalid_type(self.unexpected(), &"a text")),
+        }
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        self.deserialize_string(visitor)
+    }
+
+    /// The structs of the model ask for a map, and derived code would take a list for one too.
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        match self {
+            Value::Map(_) => self.deserialize_any(visitor),
+            other => Err(ValueError::invalid_type(other.unexpected(), &visitor)),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        match self {
+            Value::Null => visitor.visit_none(),
+            value => visitor.visit_some(value),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct
+        newtype_struct seq tuple tuple_struct struct enum identifier ignored_any
+    }
+}
+
+struct List(std::iter::Enumerate<std::vec::IntoIter<Value>>);
+
+impl<'de> SeqAccess<'de> for List {
+    type Error = ValueError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, ValueError> {
+        let Some((index, value)) = self.0.next() else {
+            return Ok(None);
+        };
+        let element = seed.deserialize(value);
+        element.map(Some).map_err(|error| error.in_list(index))
+    }
+}
+
+struct Map {
+    rest: std::vec::IntoIter<(String, Value)>,
+    value: Option<(String, Value)>,
+}
+
+impl<'de> MapAccess<'de> for Map {
+    type Error = ValueError;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, ValueError> {
+        let Some((key, value)) = self.rest.next() else {
+            return Ok(None);
+        };
+        let text: StringDeserializer<ValueError> = key.clone().into_deserializer();
+        self.value = Some((key, value));
+        seed.deserialize(text).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(
+        &mut self,
+        seed: V,
+    ) -> Result<V::Value, ValueError> {
+        // Asked for only behind a key.
+        let (key, value) = self.value.take().unwrap_or((String::new(), Value::Null));
+        seed.deserialize(value).map_err(|error| error.in_key(&key))
+    }
+}
