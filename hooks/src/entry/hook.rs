@@ -16,7 +16,7 @@ use crate::decision::error::DecisionError;
 use crate::entry::caller::{self, NoBundle};
 use crate::entry::create_runtime::{self, CreateRuntimeError};
 use crate::entry::edit::{self, EntryError, Streamed};
-use crate::entry::program::{FAILURE, SUCCESS, USAGE, arguments, say};
+use crate::entry::program::{FAILURE, SUCCESS, USAGE, say};
 use crate::entry::system_log::{self, Severity};
 use crate::filter::{Container, FilterError};
 use crate::host::sysfs::Sysfs;
@@ -100,9 +100,9 @@ enum HookError {
 
 /// Runs the program; the result is its exit status.
 #[must_use]
-pub fn main() -> i32 {
-    let args = arguments();
-    let (config, command) = match parse(&args) {
+pub fn main(args: &[OsString]) -> i32 {
+    let args = args.get(1..).unwrap_or_default();
+    let (config, command) = match parse(args) {
         Ok(parsed) => parsed,
         Err(error) => {
             tell(Severity::Error, &format!(": {}", Chain(&error)));

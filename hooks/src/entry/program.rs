@@ -1,7 +1,8 @@
 //! What the binaries of this crate do to themselves before anything else, and how they end.
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 
 use onload_core::text::one_line;
 use rustix::fs::{Mode, OFlags};
@@ -47,10 +48,22 @@ fn fill_standard_descriptors() {
     }
 }
 
-/// The arguments behind the program's name.
+/// The words of the command line, the program's own name first. They are taken from `main`: the standard
+/// library learns them elsewhere only where it brings `main` itself, or the C library is glibc.
+///
+/// # Safety
+/// `argv` points to `argc` pointers to texts that end with NUL and stay as they are, as those of a C
+/// program's `main` do (C11 §5.1.2.2.1).
+#[expect(unsafe_code, reason = "main takes pointers")]
 #[must_use]
-pub(crate) fn arguments() -> Vec<OsString> {
-    std::env::args_os().skip(1).collect()
+pub unsafe fn arguments(argc: c_int, argv: *const *const c_char) -> Vec<OsString> {
+    let count = usize::try_from(argc).unwrap_or_default();
+    let word = |index: usize| {
+        // SAFETY: the index is below `argc`, and the caller promises a text there.
+        let word = unsafe { CStr::from_ptr(*argv.add(index)) };
+        OsStr::from_bytes(word.to_bytes()).to_owned()
+    };
+    (0..count).map(word).collect()
 }
 
 /// Says one line on standard error; nobody is told when that fails.

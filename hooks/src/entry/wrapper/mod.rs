@@ -74,8 +74,7 @@ struct RuntimeOnly {
 
 /// Runs the program; returns only where it did not become the runtime.
 #[must_use]
-pub fn main() -> i32 {
-    let mut argv: Vec<OsString> = std::env::args_os().collect();
+pub fn main(mut argv: Vec<OsString>) -> i32 {
     let invocation = args::parse(argv.get(1..).unwrap_or_default());
     let error = match prepare(&invocation) {
         Ok(prepared) => {
