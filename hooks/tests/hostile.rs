@@ -941,5 +941,6 @@ fn a_configuration_that_cannot_be_opened_is_not_passed_by() {
     symlink("config.json", sandbox.path("/bundle/config.json")).unwrap();
     let before = sandbox.snapshot();
     let message = refused(&sandbox, &before, &wrap(&sandbox));
-    assert!(message.contains("symbolic links"), "{message}");
+    // ELOOP; each C library has its own words for it.
+    assert!(message.contains("(os error 40)"), "{message}");
 }
