@@ -1,6 +1,6 @@
 //! The data model of a CDI specification, version 1.1.0, with every field that it has.
 //!
-//! The structs say what can be written, not what is valid: see [`crate::validate`]. A file of somebody
+//! The structs say what can be written, not what is valid: see [`crate::validate()`]. A file of somebody
 //! else with a wrong name is read, held as it is ([`Lenient`]) and written back unchanged, so that
 //! `validate` tells everything that is wrong with it. Empty things are not written, unknown fields are
 //! refused, and `null` reads as absent, as in YAML a key without a value does.
