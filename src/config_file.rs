@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -54,16 +54,12 @@ pub(crate) enum ConfigFileError {
         source: Errno,
     },
     /// It cannot be written or removed; the old one is still whole.
-    #[error("in {}: {action} {}", .directory.display(), .name.display())]
+    #[error("in {}", .directory.display())]
     Write {
         /// Its directory.
         directory: PathBuf,
-        /// What was being done.
-        action: &'static str,
-        /// The file.
-        name: OsString,
-        /// What the system says.
-        source: std::io::Error,
+        /// What was being done to which file, and why it failed.
+        source: WriteError,
     },
 }
 
@@ -191,13 +187,7 @@ impl ConfigDir {
                 }
             })?;
         }
-        let written = temporary.file().write_all(text.as_bytes());
-        written.map_err(|source| ConfigFileError::Write {
-            directory: self.path.clone(),
-            action: "writing",
-            name: name.to_owned(),
-            source,
-        })?;
+        temporary.write(text.as_bytes()).map_err(failed)?;
         temporary.commit().map_err(failed)
     }
 
@@ -211,12 +201,10 @@ impl ConfigDir {
             .map_err(|failed| self.write_error(failed))
     }
 
-    fn write_error(&self, failed: WriteError) -> ConfigFileError {
+    fn write_error(&self, source: WriteError) -> ConfigFileError {
         ConfigFileError::Write {
             directory: self.path.clone(),
-            action: failed.action,
-            name: failed.name,
-            source: failed.source,
+            source,
         }
     }
 }

@@ -7,6 +7,9 @@ use crate::config::{Memlock, NotMemlock};
 use crate::expect::{Expect, ExpectError};
 use crate::text::Quoted;
 
+/// The program, as the first word of its command line.
+pub const PROGRAM: &str = "onload-hook";
+
 /// RLIMIT_MEMLOCK to reach.
 const MEMLOCK: &str = "--memlock";
 /// What a node must be.
@@ -78,6 +81,19 @@ impl HookArguments {
         Ok(parsed)
     }
 
+    /// The stage and the arguments of a whole command line; none where it is another program's, or is not
+    /// understood.
+    #[must_use]
+    pub fn of_command(words: &[String]) -> Option<(&str, HookArguments)> {
+        match words {
+            [program, stage, rest @ ..] if program == PROGRAM => {
+                let rest: Vec<OsString> = rest.iter().map(Into::into).collect();
+                Some((stage, HookArguments::parse(&rest).ok()?))
+            }
+            _ => None,
+        }
+    }
+
     /// The arguments, as [`HookArguments::parse`] reads them.
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {
@@ -126,6 +142,28 @@ mod tests {
         assert!(HookArguments::default().to_args().is_empty());
         let bytes = HookArguments::parse(&args(&["--memlock", "65536"])).unwrap();
         assert_eq!(bytes.memlock, Some(Memlock::Bytes(65536)));
+    }
+
+    #[test]
+    fn a_command_line_is_ours_by_its_program_and_only_where_all_of_it_is_understood() {
+        let read = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+            let found = HookArguments::of_command(&words);
+            found.map(|(stage, asked)| (stage.to_owned(), asked.to_args()))
+        };
+        let memlock = ["--memlock", "1"].map(str::to_owned).to_vec();
+        let found = read(&["onload-hook", "createRuntime", "--memlock", "1"]);
+        assert_eq!(found, Some(("createRuntime".to_owned(), memlock)));
+        let found = read(&["onload-hook", "poststop"]);
+        assert_eq!(found, Some(("poststop".to_owned(), Vec::new())));
+        for other in [
+            &["other-hook", "createRuntime"][..],
+            &["onload-hook"],
+            &["onload-hook", "createRuntime", "--numa", "1"],
+            &[],
+        ] {
+            assert_eq!(read(other), None, "{other:?}");
+        }
     }
 
     #[test]

@@ -120,14 +120,23 @@ pub fn apply(
     container: Container<'_>,
     host: &dyn Host,
 ) -> Result<Outcome, FilterError> {
-    if !scan::asks(json) {
-        return Ok(Outcome::default());
-    }
     let scanned = Scanned {
         kept: json.to_vec(),
         more: false,
-        asks: true,
+        asks: scan::asks(json),
     };
+    apply_scanned(scanned, container, host)
+}
+
+/// The same for a configuration that was looked through.
+///
+/// # Errors
+/// As for [`apply`].
+pub(crate) fn apply_scanned(
+    scanned: Scanned,
+    container: Container<'_>,
+    host: &dyn Host,
+) -> Result<Outcome, FilterError> {
     match Asking::read(scanned)? {
         Some(asking) => give(asking, container, host),
         None => Ok(Outcome::default()),
@@ -167,12 +176,13 @@ impl Filter<'_> {
     fn run(mut self, mut config: OciConfig, json: &[u8]) -> Result<Outcome, FilterError> {
         let has_process = config.process().is_some();
         self.guard_exec(&mut config)?;
-        let decision = decision::decide(&config, &self.request, &self.settings, self.host)?;
-        self.outcome.warnings.extend_from_slice(&decision.warnings);
+        let mut decision = decision::decide(&config, &self.request, &self.settings, self.host)?;
+        self.outcome.warnings.append(&mut decision.warnings);
+        let memlock = decision.memlock;
         if !self.request.devices.is_empty() {
-            self.devices(&mut config, &decision)?;
+            self.devices(&mut config, decision)?;
         }
-        if let Some(memlock) = decision.memlock {
+        if let Some(memlock) = memlock {
             self.memlock(&mut config, memlock)?;
         }
         self.ipc_lock(&mut config)?;
@@ -208,15 +218,15 @@ impl Filter<'_> {
         Ok(())
     }
 
-    fn devices(&mut self, config: &mut OciConfig, decision: &Decision) -> Result<(), FilterError> {
-        self.refuse_hugetlbfs(decision)?;
+    fn devices(&mut self, config: &mut OciConfig, decision: Decision) -> Result<(), FilterError> {
+        self.refuse_hugetlbfs(&decision)?;
         let path = self
             .container
             .bundle
             .join(config.root_path()?.unwrap_or_default());
         let root = ContainerRoot::open(&path)?;
-        let mut edits = decision.edits.clone();
-        self.preload(&mut edits, config, &decision.preload, &root)?;
+        let mut edits = decision.edits;
+        self.preload(&mut edits, config, decision.preload, &root)?;
         self.leave_own_settings(&mut edits, config)?;
         let nodes = decision.devices.iter();
         edits.device_nodes = nodes.map(|device| device.node.clone()).collect();
@@ -244,7 +254,7 @@ impl Filter<'_> {
         &mut self,
         edits: &mut ContainerEdits,
         config: &mut OciConfig,
-        choice: &PreloadChoice,
+        choice: PreloadChoice,
         root: &ContainerRoot,
     ) -> Result<(), FilterError> {
         let now = Circumstances {

@@ -9,7 +9,7 @@ use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig, apply, map_ids};
 use onload_core::text::Chain;
 use onload_host::host::{DeviceKind, Host};
 
-use super::{known_devices, open_host, qualified, spec_dirs};
+use super::{known_devices, open_host, qualified, spec_dirs, warn_of_files};
 use crate::cli::{Global, Inject};
 use crate::exit::Answer;
 use crate::printer::Printer;
@@ -45,11 +45,7 @@ pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Res
     let names = qualified(&args.devices)?;
     let dirs = spec_dirs(&host, &args.spec_dir)?;
     let registry = Registry::scan(&dirs);
-    for (path, errors) in registry.errors() {
-        for error in errors {
-            printer.warning(format_args!("{}: {}", path.display(), Chain(error)));
-        }
-    }
+    warn_of_files(&registry, printer);
     let mut edits = known_devices(&registry, &dirs, &names)?;
     let mut bytes = Vec::new();
     io::stdin()

@@ -6,7 +6,7 @@ use onload_cdi::Registry;
 use onload_core::text::Chain;
 use serde_json::json;
 
-use super::{open_host, spec_dirs};
+use super::{joined, open_host, spec_dirs, warn_of_files};
 use crate::cli::{Global, List, Listing};
 use crate::exit::Answer;
 use crate::printer::{DIM, HEADING, Printer};
@@ -23,11 +23,7 @@ pub fn run(global: &Global, args: &List, printer: &mut Printer) -> anyhow::Resul
         Listing::Table => print_table(&registry, &dirs, printer)?,
         Listing::Json => print_json(&registry, printer)?,
     }
-    for (path, errors) in registry.errors() {
-        for error in errors {
-            printer.warning(format_args!("{}: {}", path.display(), Chain(error)));
-        }
-    }
+    warn_of_files(&registry, printer);
     Ok(Answer::Yes)
 }
 
@@ -64,10 +60,9 @@ fn print_table(registry: &Registry, dirs: &[PathBuf], printer: &mut Printer) -> 
         printer.print(format_args!("{name} is nobody's: it stands in {paths}\n"))?;
     }
     if devices.is_empty() {
-        let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
         printer.note(format_args!(
             "no CDI devices in {}; \"onload-ctk cdi generate\" writes those of this host",
-            dirs.join(" and ")
+            joined(dirs)
         ));
     }
     Ok(())

@@ -22,6 +22,7 @@ use onload_cdi::{ContainerEdits, DEFAULT_DIRS, QualifiedName, Registry};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::onload::PRELOAD_FILE;
+use onload_core::text::Chain;
 use onload_host::discover::discover;
 use onload_host::discover::inventory::Inventory;
 use onload_host::generate::{ONLOAD_SOCKET_DIR, Surroundings};
@@ -117,6 +118,21 @@ fn spec_dirs(host: &Host, given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     dirs.collect::<Result<_, HostError>>().map_err(Into::into)
 }
 
+/// Directories as one text.
+fn joined(dirs: &[PathBuf]) -> String {
+    let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+    dirs.join(" and ")
+}
+
+/// Says which files an engine does not read, and why.
+fn warn_of_files(registry: &Registry, printer: &mut Printer) {
+    for (path, errors) in registry.errors() {
+        for error in errors {
+            printer.warning(format_args!("{}: {}", path.display(), Chain(error)));
+        }
+    }
+}
+
 /// The edits of some devices.
 ///
 /// # Errors
@@ -127,12 +143,11 @@ fn known_devices(
     names: &[QualifiedName],
 ) -> anyhow::Result<ContainerEdits> {
     registry.edits_for(names).map_err(|error| {
-        let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
         let near = error.names.iter().find_map(|name| nearest(registry, name));
         let near = near.map(|name| format!("; did you mean {name}?"));
         anyhow!(
             "{error} (looked in {}){}; \"onload-ctk cdi list\" shows what is offered, \"onload-ctk discover --explain\" says what is not, and why",
-            dirs.join(" and "),
+            joined(dirs),
             near.unwrap_or_default()
         )
     })

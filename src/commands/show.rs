@@ -1,13 +1,13 @@
 //! `cdi show`: what a container gets for some devices, and from which file.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use onload_cdi::{
     ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, Registry, Resolved, Spec, to_json,
 };
-use onload_core::text::Chain;
 
-use super::{known_devices, open_host, qualified, spec_dirs};
+use super::{known_devices, open_host, qualified, spec_dirs, warn_of_files};
 use crate::cli::{Global, Listing, Show};
 use crate::exit::Answer;
 use crate::printer::{DIM, HEADING, Printer, harmless};
@@ -24,11 +24,7 @@ pub fn run(global: &Global, args: &Show, printer: &mut Printer) -> anyhow::Resul
     let dirs = spec_dirs(&host, &args.spec_dir)?;
     let names = qualified(&args.devices)?;
     let registry = Registry::scan(&dirs);
-    for (path, errors) in registry.errors() {
-        for error in errors {
-            printer.warning(format_args!("{}: {}", path.display(), Chain(error)));
-        }
-    }
+    warn_of_files(&registry, printer);
     let edits = known_devices(&registry, &dirs, &names)?;
     let found: Vec<Resolved<'_>> = names.iter().filter_map(|n| registry.device(n)).collect();
     match args.format {
@@ -120,14 +116,8 @@ fn sections(edits: &ContainerEdits) -> Vec<(&'static str, Vec<Line>)> {
         ),
     ];
     for (_, lines) in &mut sections {
-        let mut seen: Vec<Line> = Vec::new();
-        lines.retain(|line: &Line| {
-            let is_new = !seen.contains(line);
-            if is_new {
-                seen.push(line.clone());
-            }
-            is_new
-        });
+        let mut seen = HashSet::new();
+        lines.retain(|line| seen.insert(line.clone()));
     }
     sections
 }

@@ -138,7 +138,7 @@ pub fn apply(
     for hook in &edits.hooks {
         // Valid edits have no other.
         if let Some(stage) = hook.hook_name.valid() {
-            config.hook_add(*stage, &oci_hook(hook))?;
+            config.hook_add(*stage, &hook.into())?;
         }
     }
     if let Some(rdt) = &edits.intel_rdt {
@@ -318,13 +318,16 @@ pub fn depth(path: &str) -> usize {
     }
 }
 
-fn oci_hook(hook: &Hook) -> OciHook {
-    let list = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
-    OciHook {
-        path: hook.path.clone(),
-        args: list(&hook.args),
-        env: list(&hook.env),
-        timeout: hook.timeout,
+/// The hook as it stands in a configuration.
+impl From<&Hook> for OciHook {
+    fn from(hook: &Hook) -> Self {
+        let list = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
+        OciHook {
+            path: hook.path.clone(),
+            args: list(&hook.args),
+            env: list(&hook.env),
+            timeout: hook.timeout,
+        }
     }
 }
 

@@ -82,6 +82,18 @@ impl<'dir> TempFile<'dir> {
         &mut self.file
     }
 
+    /// Writes all of it.
+    ///
+    /// # Errors
+    /// [`WriteError`].
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        self.file.write_all(bytes).map_err(|source| WriteError {
+            action: "writing",
+            name: self.name.clone(),
+            source,
+        })
+    }
+
     /// Synchronises it, renames it over its name, and synchronises the directory.
     ///
     /// # Errors
@@ -145,12 +157,7 @@ pub fn write_atomic(
     mode: u32,
 ) -> Result<(), WriteError> {
     let mut temp = TempFile::create(dir.as_fd(), name, mode)?;
-    let written = temp.file().write_all(bytes);
-    written.map_err(|source| WriteError {
-        action: "writing",
-        name: name.to_owned(),
-        source,
-    })?;
+    temp.write(bytes)?;
     temp.commit()
 }
 

@@ -34,27 +34,21 @@ pub fn open_in_root(
     more: ResolveFlags,
 ) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | more;
-    again(|| {
-        let flags = flags | OFlags::CLOEXEC;
-        openat2(&root, path, flags, Mode::empty(), resolve)
-    })
+    open_resolved(root, path, flags, resolve)
 }
 
-/// Opens one name in a directory, by rules that may be stricter than those of a way, and tries again
-/// as [`open_in_root`] does.
+/// Opens a path from a directory on, by rules of one's own, and tries again as [`open_in_root`] does.
 ///
 /// # Errors
 /// Those of openat2(2).
-pub fn open_name(
+pub fn open_resolved(
     dir: impl AsFd,
-    name: &OsStr,
+    path: impl AsRef<Path>,
     flags: OFlags,
     resolve: ResolveFlags,
 ) -> Result<OwnedFd, Errno> {
-    again(|| {
-        let flags = flags | OFlags::CLOEXEC;
-        openat2(&dir, name, flags, Mode::empty(), resolve)
-    })
+    let (path, flags) = (path.as_ref(), flags | OFlags::CLOEXEC);
+    again(|| openat2(&dir, path, flags, Mode::empty(), resolve))
 }
 
 fn again(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {

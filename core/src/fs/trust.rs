@@ -252,17 +252,12 @@ impl Trusted {
             let dir = above.last().map_or(self.root.as_fd(), AsFd::as_fd);
             at.push(&name);
             let last = ahead.is_empty();
-            let (fd, stat) = match step(dir, &name, if last { flags } else { OFlags::PATH }) {
-                Ok(fd) => {
-                    let stat = stat_of(&fd, &at)?;
-                    (fd, stat)
-                }
-                Err(Errno::LOOP) => step(dir, &name, OFlags::PATH)
-                    .map_err(|error| open_error(at.clone(), error))
-                    .and_then(|fd| Ok((stat_of(&fd, &at)?, fd)))
-                    .map(|(stat, fd)| (fd, stat))?,
-                Err(error) => return Err(open_error(at, error)),
+            let opened = match step(dir, &name, if last { flags } else { OFlags::PATH }) {
+                Err(Errno::LOOP) => step(dir, &name, OFlags::PATH),
+                opened => opened,
             };
+            let fd = opened.map_err(|error| open_error(at.clone(), error))?;
+            let stat = stat_of(&fd, &at)?;
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Symlink => {
                     links += 1;

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -149,13 +149,7 @@ impl ConfigFile {
                 source: failed.error.into(),
             }
         })?;
-        temporary.file().write_all(bytes).map_err(|source| {
-            failed(WriteError {
-                action: "writing",
-                name: self.name.clone(),
-                source,
-            })
-        })?;
+        temporary.write(bytes).map_err(failed)?;
         temporary.commit().map_err(failed)
     }
 

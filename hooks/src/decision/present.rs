@@ -35,7 +35,9 @@ pub(crate) fn leave_hooks(hooks: &mut Vec<Hook>, config: &OciConfig) -> Result<(
     let stages: BTreeSet<HookName> = stages.copied().collect();
     for stage in stages {
         config.each_hook(stage, |held| {
-            hooks.retain(|hook| hook.hook_name.valid() != Some(&stage) || held != oci_hook(hook));
+            hooks.retain(|hook| {
+                hook.hook_name.valid() != Some(&stage) || held != OciHook::from(hook)
+            });
         })?;
     }
     Ok(())
@@ -43,14 +45,9 @@ pub(crate) fn leave_hooks(hooks: &mut Vec<Hook>, config: &OciConfig) -> Result<(
 
 /// Whether a hook is ours and does nothing but check nodes.
 fn only_checks(hook: &Hook) -> bool {
-    match hook.args.as_slice() {
-        [name, stage, rest @ ..] if name == "onload-hook" && stage == "createRuntime" => {
-            let words: Vec<_> = rest.iter().map(Into::into).collect();
-            HookArguments::parse(&words)
-                .is_ok_and(|asked| !asked.expect.is_empty() && asked.memlock.is_none())
-        }
-        _ => false,
-    }
+    HookArguments::of_command(&hook.args).is_some_and(|(stage, asked)| {
+        stage == "createRuntime" && !asked.expect.is_empty() && asked.memlock.is_none()
+    })
 }
 
 pub(super) fn unique<T: PartialEq>(list: Vec<T>) -> Vec<T> {
@@ -99,14 +96,4 @@ fn opens(rule: &DeviceRule, node: &DeviceNode) -> bool {
     let wanted = wanted.filter(|access| !access.is_empty()).unwrap_or("rwm");
     let given = rule.access.as_deref().unwrap_or_default();
     wanted.chars().all(|letter| given.contains(letter))
-}
-
-pub(crate) fn oci_hook(hook: &Hook) -> OciHook {
-    let list = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
-    OciHook {
-        path: hook.path.clone(),
-        args: list(&hook.args),
-        env: list(&hook.env),
-        timeout: hook.timeout,
-    }
 }

@@ -27,12 +27,7 @@ pub fn explain(bundle: &Path, host: &dyn Host) -> Result<Explanation, EntryError
         id: id.as_ref(),
         sees_exec: true,
     };
-    let applied = if scanned.more && scanned.asks {
-        Err(DecisionError::TooLarge.into())
-    } else {
-        filter::apply(&scanned.kept, container, host)
-    };
-    let (outcome, refusal) = match applied {
+    let (outcome, refusal) = match filter::apply_scanned(scanned, container, host) {
         Ok(outcome) => (outcome, None),
         Err(FilterError::Decision(DecisionError::Host(error))) => return Err(error.into()),
         Err(error) => (Outcome::default(), Some(Chain(&error).to_string())),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::config::CONFIG_PATH;
 use onload_core::container_id::{ContainerId, NotContainerId};
-use onload_core::hook_arguments::{HookArguments, HookArgumentsError};
+use onload_core::hook_arguments::{HookArguments, HookArgumentsError, PROGRAM};
 use onload_core::run_dir::RUN_DIR;
 use onload_core::text::{Chain, Quoted};
 
@@ -26,9 +26,6 @@ use crate::live::reapply::{self, ReapplyError};
 use crate::run::maker::{EntryPoint, Stage};
 use crate::run::sweep::{self, PoststopError};
 use crate::state::{State, StateError};
-
-/// This program's name in messages.
-const PROGRAM: &str = "onload-hook";
 
 const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI][#MAJOR:MINOR]]…, onload-hook [--config FILE] reapply ID, or onload-hook --version";
 

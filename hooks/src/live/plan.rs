@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use onload_cdi::oci::{CapabilitySet, ConfigError, HugepageLimit, OciConfig};
+use onload_cdi::oci::{CapabilitySet, ConfigError, HugepageLimit, OciConfig, OciHook};
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
@@ -17,7 +17,7 @@ use onload_core::text::Quoted;
 use super::mount_api::attr;
 use crate::decision::error::DecisionError;
 use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
-use crate::decision::{self, Decision, present};
+use crate::decision::{self, Decision};
 use crate::device::{Device, NotAccess, Rule};
 use crate::host::sysfs::Numbers;
 use crate::host::{Host, Settings};
@@ -308,7 +308,7 @@ impl Planner<'_> {
                 Some(stage) => self.config.hooks(*stage)?,
                 None => Vec::new(),
             };
-            if !held.contains(&present::oci_hook(hook)) {
+            if !held.contains(&OciHook::from(hook)) {
                 return Ok(Some(format!("the hook {}", hook.path)));
             }
         }
@@ -530,15 +530,9 @@ fn stands_for(held: &str, wanted: &str) -> bool {
 
 /// The hooks of our own specifications check and raise what this door does by itself.
 fn is_ours(hook: &Hook) -> bool {
-    match hook.args.as_slice() {
-        [name, stage, rest @ ..] if name == "onload-hook" => match stage.as_str() {
-            "createRuntime" | "prestart" => {
-                let words: Vec<_> = rest.iter().map(Into::into).collect();
-                HookArguments::parse(&words).is_ok()
-            }
-            "poststop" => rest.is_empty(),
-            _ => false,
-        },
+    match HookArguments::of_command(&hook.args) {
+        Some(("createRuntime" | "prestart", _)) => true,
+        Some(("poststop", asked)) => asked.is_empty(),
         _ => false,
     }
 }

@@ -11,6 +11,7 @@ use onload_cdi::oci::{ConfigError, MountEntry, OciConfig, Rlimit};
 use onload_cdi::{ContainerEdits, Hook, HookName, Mount};
 use onload_core::config::{OnIncompatible, Preload};
 use onload_core::container_id::ContainerId;
+use onload_core::hook_arguments::PROGRAM;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_core::run_dir::RUN_DIR;
 use onload_core::text::Chain;
@@ -94,7 +95,7 @@ pub(crate) struct Circumstances<'a> {
 pub(crate) fn apply(
     edits: &mut ContainerEdits,
     config: &mut OciConfig,
-    choice: &PreloadChoice,
+    choice: PreloadChoice,
     now: &Circumstances<'_>,
     host: &dyn Host,
 ) -> Result<Applied, PreloadError> {
@@ -105,8 +106,8 @@ pub(crate) fn apply(
     }
     match choice.mode {
         Preload::Off => {}
-        Preload::Env => by_env(edits, config, now, choice.libraries.clone(), &mut applied)?,
-        Preload::File => by_file(edits, config, now, choice.mount.clone(), host, &mut applied)?,
+        Preload::Env => by_env(edits, config, now, choice.libraries, &mut applied)?,
+        Preload::File => by_file(edits, config, now, choice.mount, host, &mut applied)?,
     }
     Ok(applied)
 }
@@ -284,7 +285,7 @@ fn cleanup(settings: &Settings) -> Hook {
     Hook {
         hook_name: HookName::Poststop.into(),
         path: settings.config.cdi.hook_path.display().to_string(),
-        args: vec!["onload-hook".to_owned(), "poststop".to_owned()],
+        args: vec![PROGRAM.to_owned(), "poststop".to_owned()],
         env: vec!["PATH=/usr/sbin:/usr/bin".to_owned()],
         timeout: Some(10),
     }

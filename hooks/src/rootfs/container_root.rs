@@ -11,10 +11,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use onload_core::fs::open::{MAX_LINKS, PATH_MAX, components, open_in_root, open_name};
+use onload_core::fs::open::{MAX_LINKS, PATH_MAX, components, open_in_root, open_resolved};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, fstat, readlinkat,
-    stat, statx,
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatxAttributes, StatxFlags, fstat,
+    readlinkat, stat, statx,
 };
 use rustix::io::Errno;
 
@@ -101,22 +101,11 @@ impl ContainerRoot {
     /// # Errors
     /// [`RootError`], also where it is the host's root.
     pub(crate) fn open(path: &Path) -> Result<Self, RootError> {
-        let failed = |error: Errno| RootError::Open {
-            path: shown(path),
-            source: error.into(),
-        };
-        if path.as_os_str().len() > PATH_MAX {
-            return Err(failed(Errno::NAMETOOLONG));
-        }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
-        let own = fstat(&fd).map_err(failed)?;
-        let host = stat("/").map_err(failed)?;
-        if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino) {
-            return Err(RootError::HostRoot {
-                path: path.to_owned(),
-            });
-        }
+        let fd = open_root(
+            path,
+            || rustix::fs::open(path, ROOT, Mode::empty()),
+            || stat("/"),
+        )?;
         Ok(ContainerRoot {
             fd,
             step: ResolveFlags::NO_XDEV,
@@ -131,23 +120,10 @@ impl ContainerRoot {
     /// # Errors
     /// [`RootError`], also where it is that directory itself, or is not mounted.
     pub(crate) fn open_below(above: &OwnedFd, path: &Path) -> Result<Self, RootError> {
-        let failed = |error: Errno| RootError::Open {
-            path: shown(path),
-            source: error.into(),
-        };
-        if path.as_os_str().len() > PATH_MAX {
-            return Err(failed(Errno::NAMETOOLONG));
-        }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = open_in_root(above, path, flags, ResolveFlags::empty()).map_err(failed)?;
-        let own = fstat(&fd).map_err(failed)?;
-        let host = fstat(above).map_err(failed)?;
-        if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino) {
-            return Err(RootError::HostRoot {
-                path: path.to_owned(),
-            });
-        }
-        let stat = statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::empty()).map_err(failed)?;
+        let open = || open_in_root(above, path, ROOT, ResolveFlags::empty());
+        let fd = open_root(path, open, || fstat(above))?;
+        let stat = statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::empty());
+        let stat = stat.map_err(|error| not_opened(path, error))?;
         if !stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
             return Err(RootError::NotMounted {
                 path: path.to_owned(),
@@ -354,6 +330,37 @@ impl AsFd for ContainerRoot {
     }
 }
 
+/// How a root is opened: to look things up from.
+const ROOT: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Opens a root by `open`, which is not that of the host.
+fn open_root(
+    path: &Path,
+    open: impl FnOnce() -> Result<OwnedFd, Errno>,
+    host: impl FnOnce() -> Result<Stat, Errno>,
+) -> Result<OwnedFd, RootError> {
+    let failed = |error: Errno| not_opened(path, error);
+    if path.as_os_str().len() > PATH_MAX {
+        return Err(failed(Errno::NAMETOOLONG));
+    }
+    let fd = open().map_err(failed)?;
+    let own = fstat(&fd).map_err(failed)?;
+    let host = host().map_err(failed)?;
+    if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino) {
+        return Err(RootError::HostRoot {
+            path: path.to_owned(),
+        });
+    }
+    Ok(fd)
+}
+
+fn not_opened(path: &Path, error: Errno) -> RootError {
+    RootError::Open {
+        path: shown(path),
+        source: error.into(),
+    }
+}
+
 enum Found {
     Absent,
     Link(OsString),
@@ -361,7 +368,7 @@ enum Found {
 }
 
 fn look(dir: BorrowedFd<'_>, name: &OsStr, step: ResolveFlags) -> Result<Found, Errno> {
-    let fd = match open_name(dir, name, OFlags::PATH | OFlags::NOFOLLOW, step) {
+    let fd = match open_resolved(dir, name, OFlags::PATH | OFlags::NOFOLLOW, step) {
         Ok(fd) => fd,
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Found::Absent),
         Err(error) => return Err(error),

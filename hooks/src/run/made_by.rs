@@ -13,13 +13,12 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use onload_core::container_id::ContainerId;
-use onload_core::fs::open::is_there;
+use onload_core::fs::open::{is_there, open_resolved};
 use onload_core::fs::trust::Trusted;
 use onload_core::run_dir::RUN_DIR;
 use onload_core::run_dir::{PRIVATE_MODE, RUN_DIR_MODE, make_dir};
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RawDir, ResolveFlags, fstat, openat2, readlinkat, statat,
-    symlinkat, unlinkat,
+    AtFlags, CWD, OFlags, RawDir, ResolveFlags, fstat, readlinkat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -240,9 +239,9 @@ pub(crate) fn write(
 /// Opens the directory to write in it. One call instead of a step for each directory above: nothing is
 /// read here, and no link is followed.
 fn open() -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let path = Path::new(RUN_DIR).join(NAME);
-    let dir = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+    let dir = open_resolved(CWD, path, flags, ResolveFlags::NO_SYMLINKS)?;
     let stat = fstat(&dir)?;
     if stat.st_uid != 0 || stat.st_mode & 0o077 != 0 {
         return Err(Errno::PERM);

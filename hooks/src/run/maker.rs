@@ -107,6 +107,19 @@ impl Maker {
         record::write(dir, MAKER, self)
     }
 
+    /// Reads it from a container's directory; none where there is none that is understood.
+    pub(crate) fn read(dir: &OwnedFd) -> Option<Maker> {
+        record::read(dir, MAKER).ok().flatten()
+    }
+
+    /// Whether the numbers of processes in the container's directory mean to this process what they meant to
+    /// who wrote them. A runtime in a container may share /run with its host: a number of one of them is
+    /// another process, or none, to the other, who must not call its container gone.
+    pub(crate) fn counts_here(&self) -> bool {
+        self.pid_namespace
+            .is_none_or(|of| pid_namespace().ok() == Some(of))
+    }
+
     fn lives(&self) -> bool {
         let is_this_boot = boot_id().map_or(true, |boot| boot == self.boot);
         is_this_boot && !has_ended(self.pid, self.start_time)
@@ -129,19 +142,6 @@ impl Maker {
     }
 }
 
-/// Whether the numbers of processes in a container's directory mean to this process what they meant to who
-/// wrote them. A runtime in a container may share /run with its host: a number of one of them is another
-/// process, or none, to the other, who must not call its container gone.
-#[must_use]
-pub(crate) fn counts_here(dir: &OwnedFd) -> bool {
-    match record::read::<Maker>(dir, MAKER) {
-        Ok(Some(maker)) => maker
-            .pid_namespace
-            .is_none_or(|of| pid_namespace().ok() == Some(of)),
-        _ => true,
-    }
-}
-
 fn pid_namespace() -> Result<u64, InitError> {
     let found = stat(PID_NAMESPACE).map_err(|error| InitError::Read {
         path: PID_NAMESPACE.into(),
@@ -152,10 +152,10 @@ fn pid_namespace() -> Result<u64, InitError> {
 
 /// Whether the files in a container's directory that has no state.json are of no use.
 #[must_use]
-pub(crate) fn left_it(dir: &OwnedFd, id: &ContainerId) -> bool {
+pub(crate) fn left_it(maker: Option<&Maker>, dir: &OwnedFd, id: &ContainerId) -> bool {
     let has = |name: &str| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
-    match record::read::<Maker>(dir, MAKER) {
-        Ok(Some(maker)) => maker.left_it(id, age(dir)),
+    match maker {
+        Some(maker) => maker.left_it(id, age(dir)),
         // Of a version that left no word of itself.
         _ if has(record::CREATED) => true,
         _ => {
@@ -249,7 +249,7 @@ mod tests {
                 ..ended.maker.clone()
             };
             maker.write(&dir).unwrap();
-            counts_here(&dir)
+            Maker::read(&dir).unwrap().counts_here()
         };
         assert!(counts(ended.maker.pid_namespace));
         assert!(!counts(Some(1)));
@@ -301,13 +301,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let id = "onload-ctk-no-such-container".parse().unwrap();
         let fd = || OwnedFd::from(File::open(dir.path()).unwrap());
-        assert!(!left_it(&fd(), &id), "it holds nothing of ours");
+        assert!(!left_it(None, &fd(), &id), "it holds nothing of ours");
         fs::write(dir.path().join("ld.so.preload"), "x").unwrap();
-        assert!(!left_it(&fd(), &id), "it is new");
+        assert!(!left_it(None, &fd(), &id), "it is new");
         let old = SystemTime::now() - GRACE;
         File::open(dir.path()).unwrap().set_modified(old).unwrap();
-        assert!(left_it(&fd(), &id));
+        assert!(left_it(None, &fd(), &id));
         fs::write(dir.path().join(record::CREATED), "x").unwrap();
-        assert!(left_it(&fd(), &id), "its hook was killed");
+        assert!(left_it(None, &fd(), &id), "its hook was killed");
     }
 }

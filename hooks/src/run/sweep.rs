@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::process::init::has_ended;
 use crate::rootfs::container_root::ContainerRoot;
-use crate::run::maker;
+use crate::run::maker::{self, Maker};
 use crate::run::record::{self, Created, Live};
 use crate::run::targets;
 
@@ -114,12 +114,13 @@ fn is_left(run: &RunDir, id: &ContainerId) -> bool {
     let Ok(dir) = run.open(id.as_str()) else {
         return false;
     };
-    if !maker::counts_here(&dir) {
+    let maker = Maker::read(&dir);
+    if maker.as_ref().is_some_and(|maker| !maker.counts_here()) {
         return false;
     }
     match record::read::<Live>(&dir, record::STATE) {
         Ok(Some(live)) => has_ended(live.pid, live.start_time),
-        Ok(None) => maker::left_it(&dir, id),
+        Ok(None) => maker::left_it(maker.as_ref(), &dir, id),
         // Of another version: its poststop knows.
         Err(_) => false,
     }

@@ -26,7 +26,7 @@ fn class_name<S: Serializer>(class: &Class, serializer: S) -> Result<S::Ok, S::E
 impl NotOffered {
     /// Why what a class lists cannot be offered: its link there leads to nothing.
     #[must_use]
-    pub fn dangling(probe: &Probe<'_>, link: &Path) -> String {
+    pub(crate) fn dangling(probe: &Probe<'_>, link: &Path) -> String {
         match probe.why_unread(link) {
             Some(reason) => format!("not known: {reason}"),
             None => format!(

@@ -169,7 +169,7 @@ pub(crate) fn read(
             .as_deref()
             .map(|dir| profile::read(probe, dir, not_offered));
         (
-            read_tools(probe, cdi, found, not_offered),
+            read_tools(probe, cdi, found, (Class::Nic, &TOOLS), not_offered),
             profile_dir,
             profiles.unwrap_or_default(),
         )
@@ -415,27 +415,26 @@ fn find_node(probe: &Probe<'_>, name: &str) -> Result<Node, String> {
     })
 }
 
-fn read_tools(
+/// The tools of a class that an installation has and a container can use; the others are not offered.
+pub(crate) fn read_tools(
     probe: &Probe<'_>,
     cdi: &Cdi,
     installation: &Installation,
+    (class, names): (Class, &[&str]),
     not_offered: &mut Vec<NotOffered>,
 ) -> Vec<Tool> {
     let Some(dir) = tool_dir(cdi, installation) else {
         return Vec::new();
     };
     let mounted = program::needs_of(probe, installation);
-    let (tools, refused) = program::tools(probe, &dir, &TOOLS, &mounted);
-    not_offered.extend(
-        refused
-            .into_iter()
-            .map(|(name, reason)| NotOffered::new(Class::Nic, name, reason)),
-    );
+    let (tools, refused) = program::tools(probe, &dir, names, &mounted);
+    let refused = refused.into_iter();
+    not_offered.extend(refused.map(|(name, reason)| NotOffered::new(class, name, reason)));
     tools
 }
 
 /// Where an installation has its tools; none where the operator wants none of them.
-pub(crate) fn tool_dir(cdi: &Cdi, installation: &Installation) -> Option<PathBuf> {
+fn tool_dir(cdi: &Cdi, installation: &Installation) -> Option<PathBuf> {
     match &cdi.host_tool_dir {
         Some(dir) if dir.as_os_str().is_empty() => None,
         Some(dir) => Some(dir.clone()),

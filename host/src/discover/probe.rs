@@ -69,12 +69,12 @@ impl<'h> Probe<'h> {
 
     /// The warnings so far, sorted, each once.
     #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         self.warnings.borrow().iter().cloned().collect()
     }
 
     /// Reads what decides these classes. What only informs people decides none.
-    pub fn deciding<T>(&self, classes: &'static [Class], read: impl FnOnce() -> T) -> T {
+    pub(crate) fn deciding<T>(&self, classes: &'static [Class], read: impl FnOnce() -> T) -> T {
         let outer = self.deciding.replace(classes);
         let value = read();
         self.deciding.set(outer);
@@ -82,7 +82,7 @@ impl<'h> Probe<'h> {
     }
 
     /// Notes that these classes are not decided, for a path that could not be read.
-    pub fn undecided(&self, path: impl AsRef<Path>, classes: &[Class]) {
+    pub(crate) fn undecided(&self, path: impl AsRef<Path>, classes: &[Class]) {
         let path = self.host.outside_path(path.as_ref());
         if let Some(missing) = self.unread.borrow_mut().get_mut(&path) {
             missing.classes.extend(classes);
@@ -91,7 +91,7 @@ impl<'h> Probe<'h> {
 
     /// Why a path, or something below it, could not be read or understood; none where everything was.
     #[must_use]
-    pub fn why_unread(&self, path: impl AsRef<Path>) -> Option<String> {
+    pub(crate) fn why_unread(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.host.outside_path(path.as_ref());
         let unread = self.unread.borrow();
         let mut below = unread
@@ -102,7 +102,7 @@ impl<'h> Probe<'h> {
 
     /// The same of that very path.
     #[must_use]
-    pub fn why_itself_unread(&self, path: impl AsRef<Path>) -> Option<String> {
+    pub(crate) fn why_itself_unread(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.host.outside_path(path.as_ref());
         let unread = self.unread.borrow();
         unread.get(&path).map(|missing| missing.reason.clone())
@@ -110,7 +110,7 @@ impl<'h> Probe<'h> {
 
     /// What could not be read and would have decided something, sorted by path.
     #[must_use]
-    pub fn unread(&self) -> Vec<Unread> {
+    pub(crate) fn unread(&self) -> Vec<Unread> {
         let unread = self.unread.borrow();
         let deciding = unread
             .iter()
@@ -125,7 +125,7 @@ impl<'h> Probe<'h> {
     }
 
     /// The value; or none and a warning, and what could not be read is noted.
-    pub fn or_warn<T>(&self, result: Result<Option<T>, HostError>) -> Option<T> {
+    pub(crate) fn or_warn<T>(&self, result: Result<Option<T>, HostError>) -> Option<T> {
         result.unwrap_or_else(|error| {
             let reason = Chain(&error).to_string();
             if let Some(path) = error.unread() {
@@ -212,13 +212,13 @@ impl<'h> Probe<'h> {
     }
 
     /// The device node that is called so below /dev, wherever this host has its nodes.
-    pub fn device_node(&self, path: impl AsRef<Path>) -> Option<DeviceNode> {
+    pub(crate) fn device_node(&self, path: impl AsRef<Path>) -> Option<DeviceNode> {
         self.or_warn(self.host.device_node(&self.device_path(path)))
     }
 
     /// Where this host has the node that is called so below /dev.
     #[must_use]
-    pub fn device_path(&self, path: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn device_path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         let below = path.strip_prefix(DEV);
         below.map_or_else(|_| path.to_owned(), |below| self.device_dir.join(below))

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use crate::discover::nic::Nic;
 use crate::discover::node::Node;
 use crate::discover::not_offered::NotOffered;
-use crate::discover::onload::{DriverNodes, is_shared_object, tool_dir};
+use crate::discover::onload::{DriverNodes, is_shared_object, read_tools};
 use crate::discover::probe::Probe;
 use crate::discover::program::{self, Installation, Tool};
 
@@ -64,7 +64,7 @@ pub(crate) fn read(
         .map_err(|reason| not_offered.push(NotOffered::new(Class::Zf, "tcpdirect", reason)))
         .ok()?;
     let machine = program::library_summary(probe, &path, &content).map(|summary| summary.machine);
-    let tools = read_tools(probe, cdi, &installation, not_offered);
+    let tools = read_tools(probe, cdi, &installation, (Class::Zf, &TOOLS), not_offered);
     Some(TcpDirect {
         tools,
         nodes,
@@ -132,20 +132,4 @@ pub(crate) fn without(nics: &[Nic]) -> impl Iterator<Item = NotOffered> {
 /// Whether TCPDirect has an interface to work on, or none was found that says otherwise.
 pub(crate) fn has_place(nics: &[Nic]) -> bool {
     nics.is_empty() || interfaces(nics).next().is_some()
-}
-
-fn read_tools(
-    probe: &Probe<'_>,
-    cdi: &Cdi,
-    installation: &Installation,
-    not_offered: &mut Vec<NotOffered>,
-) -> Vec<Tool> {
-    let Some(dir) = tool_dir(cdi, installation) else {
-        return Vec::new();
-    };
-    let mounted = program::needs_of(probe, installation);
-    let (tools, refused) = program::tools(probe, &dir, &TOOLS, &mounted);
-    let refused = refused.into_iter();
-    not_offered.extend(refused.map(|(name, reason)| NotOffered::new(Class::Zf, name, reason)));
-    tools
 }

@@ -7,7 +7,7 @@ use onload_core::class::Class;
 use serde::{Serialize, Serializer};
 
 /// The classes that an Onload installation decides.
-pub const ONLOAD: &[Class] = &[
+pub(crate) const ONLOAD: &[Class] = &[
     Class::Nic,
     Class::NicPlain,
     Class::NicNodes,
@@ -15,9 +15,9 @@ pub const ONLOAD: &[Class] = &[
     Class::Profile,
 ];
 /// The classes of accelerated interfaces.
-pub const INTERFACES: &[Class] = &[Class::Nic, Class::NicPlain, Class::NicNodes, Class::Zf];
+pub(crate) const INTERFACES: &[Class] = &[Class::Nic, Class::NicPlain, Class::NicNodes, Class::Zf];
 /// The classes that PCI functions decide.
-pub const PCI: &[Class] = &[
+pub(crate) const PCI: &[Class] = &[
     Class::Nic,
     Class::NicPlain,
     Class::NicNodes,

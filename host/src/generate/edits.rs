@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName, Mount};
 use onload_core::config::Cdi;
 use onload_core::expect::{Expect, Expected, Numbers};
-use onload_core::hook_arguments::HookArguments;
+use onload_core::hook_arguments::{HookArguments, PROGRAM};
 
 use super::surroundings::Surroundings;
 use crate::discover::node::Node;
@@ -122,7 +122,7 @@ impl<'c> Writer<'c> {
         if !self.surroundings.hook || arguments.is_empty() {
             return None;
         }
-        let mut args = vec!["onload-hook".to_owned(), "createRuntime".to_owned()];
+        let mut args = vec![PROGRAM.to_owned(), "createRuntime".to_owned()];
         args.extend(arguments.to_args());
         Some(Hook {
             hook_name: HookName::CreateRuntime.into(),

@@ -1,7 +1,7 @@
 //! An open output directory: locking it, reading what is there, and carrying out a plan.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -62,16 +62,12 @@ pub enum SpecDirError {
         source: std::io::Error,
     },
     /// A file in it cannot be written or removed; the old one is still whole.
-    #[error("in {}: {action} {}", .path.display(), .name.display())]
+    #[error("in {}", .path.display())]
     Write {
         /// The directory.
         path: PathBuf,
-        /// What was being done.
-        action: &'static str,
-        /// The file.
-        name: OsString,
-        /// What the system says.
-        source: std::io::Error,
+        /// What was being done to which file, and why it failed.
+        source: WriteError,
     },
 }
 
@@ -245,12 +241,10 @@ impl SpecDir {
         }
     }
 
-    fn write_error(&self, failed: WriteError) -> SpecDirError {
+    fn write_error(&self, source: WriteError) -> SpecDirError {
         SpecDirError::Write {
             path: self.path.clone(),
-            action: failed.action,
-            name: failed.name,
-            source: failed.source,
+            source,
         }
     }
 }
