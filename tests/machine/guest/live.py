@@ -231,7 +231,7 @@ def one_line(bench, engine):
     with Kept(engine, "refused", "debian13", ["sh", "-c", "exit 0"], asks) as kept:
         said = engines.said_by_hook(kept.started)
         named = "onload.dev/hugepages" in said and "--device onload.dev/hugepages=2Mi" in said
-        check(f"{engine.name} live: hugepages=2Mi is refused with the door that gives it", kept.started.status != 0 and named, f"{kept.text()}\n{said}")
+        check(f"{engine.name} live: hugepages=2Mi is refused with the entry point that gives it", kept.started.status != 0 and named, f"{kept.text()}\n{said}")
 
 
 def set_user_id(bench, engine):

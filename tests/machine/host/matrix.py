@@ -1,18 +1,18 @@
 """The matrix as people read it: on the terminal, and as docs/compatibility.md."""
 
 LEGEND = [
-    ("start", "the container starts"), ("nodes", "every node asked for opens and has the host's numbers"),
-    ("closed", "nodes not asked for do not open"), ("libraries", "the libraries are mounted read-only in both search directories"),
+    ("start", "the container starts"), ("nodes", "every requested node opens and has the host's numbers"),
+    ("closed", "nodes not requested do not open"), ("libraries", "the libraries are mounted read-only in both search directories"),
     ("preload", "libonload.so is mapped in the first process"), ("memlock", "its RLIMIT_MEMLOCK"),
     ("ipc-lock", "it holds CAP_IPC_LOCK"), ("mlock-root", "root locks 64 MiB"), ("mlock-user", "uid 1000 locks 64 MiB"),
-    ("vfio", "the group's status, asked by ioctl"), ("huge-root", "root maps and touches a 2 MiB page"),
+    ("vfio", "the group's status, by ioctl"), ("huge-root", "root maps and touches a 2 MiB page"),
     ("huge-user", "uid 1000 maps and touches a 2 MiB page"), ("huge-returned", "the pages are free again after the end"),
     ("rdma", "ibv_devices lists the device"), ("exec-nodes", "an exec'd process opens the nodes"),
     ("exec-preload", "libonload.so is mapped in an exec'd process"), ("exec-memlock", "RLIMIT_MEMLOCK of an exec'd process"),
 ]
 FULL_TITLE = "## What else was tried"
 FAILED = " (FAILED)"
-TRIED_HEAD = "| what | engines and doors |"
+TRIED_HEAD = "| what | engines and entry points |"
 DOORS = ["plain", "cdi", "wrapper", "precreate", "live"]
 KEYS = [key for key, _ in LEGEND]
 
@@ -23,7 +23,7 @@ def shown(cell, key):
 
 
 def table(cells):
-    """Rows are checks, columns are engines and doors: text cells."""
+    """Rows are checks, columns are engines and entry points: text cells."""
     rows = [["", *(f"{cell['engine']} {cell['door']}" for cell in cells)]]
     for key in KEYS:
         rows.append([key, *(shown(cell, key) for cell in cells)])
@@ -82,12 +82,13 @@ def document(cells, others, expected, whole, old):
     A run that was not `whole`, of all guests and parts, leaves what it did not try as it stood.
     """
     lines = ["# Compatibility", "",
-             "Written by `tests/machine/run` from what a booted Debian 13 guest showed (kernel 6.12, cgroup v2, emulated CPU and igb,",
-             "stand-ins for Onload's modules and libraries, soft-RoCE), and with `--full` a Debian 12 guest with cgroup v1 (kernel 6.1);",
-             "do not edit by hand.",
-             "A value in parentheses is what was expected where the guest showed something else.", "",
-             "A column is a door: `plain` asked for nothing, `cdi` by `--device`, `wrapper` through the runtime `onload`, `precreate` through podman's hook,",
-             "`live` through the OCI hook. `ctr` is containerd's own client, `cri` containerd as a kubelet speaks to it. [doors.md](doors.md) explains them.", ""]
+             "`tests/machine/run` writes this page; do not edit it by hand. It shows what a booted Debian 13 guest did (kernel 6.12, cgroup v2,",
+             "emulated CPU and igb, stand-ins for Onload's modules and libraries, soft-RoCE), and with `--full` a Debian 12 guest with cgroup v1",
+             "(kernel 6.1).",
+             "A value in parentheses is the expected one, where the guest showed another.", "",
+             "A column is an entry point: `plain` requests nothing, `cdi` uses `--device`, `wrapper` the runtime `onload`, `precreate` podman's hook,",
+             "`live` the OCI hook. `ctr` is containerd's own client, `cri` is containerd as a kubelet calls it. [entry-points.md](entry-points.md)",
+             "explains them.", ""]
     for engine in dict.fromkeys(cell["engine"] for cell in cells):
         rows = table([cell for cell in cells if cell["engine"] == engine])
         lines += [f"## {engine}", ""]
@@ -97,7 +98,7 @@ def document(cells, others, expected, whole, old):
         lines.append("")
     if not whole:
         lines += kept_engines(old, {cell["engine"] for cell in cells})
-    lines += ["## What the checks ask", ""] + [f"- `{key}`: {meaning}." for key, meaning in LEGEND] + [""]
+    lines += ["## What the checks mean", ""] + [f"- `{key}`: {meaning}." for key, meaning in LEGEND] + [""]
     tried = {} if whole else earlier(old, FULL_TITLE)
     for name in {name for name, _ in others} & set(tried):
         tried[name] = True
