@@ -292,7 +292,7 @@ def blocks():
     """The commands of the pages that want a real host, and the files that they want, page by page."""
     pages = [Path("/run/machine/README.md"), *sorted(Path("/run/machine/docs").glob("*.md"))]
     for page in pages:
-        for place, text in re.findall(r"^```(sh guest|sh guest-user|ini /\S+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S):
+        for place, text in re.findall(r"^```(sh guest|sh guest-user|(?:ini|yaml) /\S+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S):
             # These install and remove the package, which has its own part.
             if not text.lstrip().startswith("dpkg "):
                 yield page.name, place, text
@@ -312,8 +312,8 @@ def pages(found):
             quiet()
         for name, here in names_here.items():
             text = text.replace(name, here)
-        if place.startswith("ini "):
-            path = Path(place.removeprefix("ini "))
+        if not place.startswith("sh "):
+            path = Path(place.split(" ", 1)[1])
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             written.append(path)
