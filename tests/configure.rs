@@ -28,11 +28,28 @@ const ENGINES: [(&str, &str); 5] = [
     ("nomad", NOMAD),
 ];
 
-/// A host with nothing but those files.
+/// The programs that are the engines.
+const PROGRAMS: [&str; 5] = [
+    "usr/bin/dockerd",
+    "usr/bin/containerd",
+    "usr/bin/crio",
+    "usr/bin/podman",
+    "usr/local/bin/nomad",
+];
+
+/// A host with nothing but those files, and the engines.
 struct Small(TempDir);
 
 impl Small {
     fn with(files: &[(&str, &str)]) -> Small {
+        let small = Small::without_engines(files);
+        for program in PROGRAMS {
+            small.write(program, "");
+        }
+        small
+    }
+
+    fn without_engines(files: &[(&str, &str)]) -> Small {
         let small = Small(TempDir::new().unwrap());
         for (path, text) in files {
             small.write(path, text);
@@ -63,11 +80,12 @@ impl Small {
         command
     }
 
-    /// Every file with its content, below the root; but for the lock.
+    /// Every file with its content, below the root; but for the lock and the engines.
     fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut found = Vec::new();
         collect(self.0.path(), &mut found);
         found.retain(|(path, _)| !path.ends_with("run/onload-ctk/@locks/configure"));
+        found.retain(|(path, _)| !PROGRAMS.iter().any(|program| path.ends_with(program)));
         found.sort();
         found
     }

@@ -137,6 +137,42 @@ fn validate_tells_the_directories_and_the_files() {
 }
 
 #[test]
+fn configure_tells_the_engines_files_and_those_beside_them() {
+    let host = TempDir::new().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = host.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("usr/bin/podman", "");
+    write("etc/containers/containers.conf", "[engine]\n");
+    write("etc/onload-ctk/config.toml", "");
+    write("etc/containers/containers.conf.d/99-onload-ctk.conf", "");
+    let words = [
+        "runtime",
+        "configure",
+        "--runtime",
+        "podman",
+        "--dry-run",
+        "--allow",
+        "nic",
+    ];
+    let told = more(host.path(), &words);
+    let shown = |path: &str| host.path().join(path).display().to_string();
+    for line in [
+        format!("read {}", shown("etc/containers/containers.conf")),
+        format!("listed {}", shown("etc/containers/containers.conf.d")),
+        format!(
+            "read {}",
+            shown("etc/containers/containers.conf.d/99-onload-ctk.conf")
+        ),
+        format!("read {}", shown("etc/onload-ctk/config.toml")),
+    ] {
+        holds(&told, &line);
+    }
+}
+
+#[test]
 fn a_configuration_that_is_named_is_told_of_and_so_is_the_hosts() {
     let host = TempDir::new().unwrap();
     let own = host.path().join("etc/onload-ctk/config.toml");

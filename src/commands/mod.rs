@@ -5,6 +5,7 @@ pub mod check;
 pub mod completion;
 pub mod configure;
 pub mod discover;
+mod engine_file;
 pub mod explain;
 pub mod generate;
 mod holders;
