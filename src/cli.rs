@@ -64,7 +64,7 @@ pub struct Global {
     /// Configuration file [default: etc/onload-ctk/config.toml of the host]
     #[arg(long, global = true, value_name = "FILE", env = "ONLOAD_CTK_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Say more on stderr
+    /// Say more on stderr: each file and directory that is read
     #[arg(short, long, global = true, env = "ONLOAD_CTK_VERBOSE", value_parser = BoolishValueParser::new())]
     pub verbose: bool,
     /// Say nothing on stderr but errors
@@ -367,6 +367,13 @@ pub struct Configure {
         env = "ONLOAD_CTK_RUNTIME_CONFIGURE_RUNTIME"
     )]
     pub runtime: Engine,
+    /// The engine's file, where it is not the usual one: of k3s, RKE2, MicroK8s, rootless docker. It is
+    /// a path of the host
+    #[arg(long, value_name = "PATH", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_FILE")]
+    pub file: Option<PathBuf>,
+    /// Also make "onload" the runtime of containers that name none
+    #[arg(long, conflicts_with = "remove", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_SET_DEFAULT", value_parser = BoolishValueParser::new())]
+    pub set_default: bool,
     /// Classes that annotations may ask for, beside those that config.toml allows already; for
     /// instance nic,rdma
     #[arg(

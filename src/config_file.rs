@@ -13,6 +13,7 @@ use onload_core::run_dir::{LOCKS, RUN_DIR, open_private};
 use onload_host::host::{Host, HostError};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 /// Bytes of a file of configuration that are read.
 const LIMIT: u64 = 4 * 1024 * 1024;
@@ -67,6 +68,9 @@ pub(crate) enum ConfigFileError {
 /// hold it.
 const LOCK_NAME: &str = "configure";
 
+/// Its directory in the one that a user has at run time.
+const OF_USER: &str = "onload-ctk";
+
 /// Why other runs of ours are not kept out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigLockError {
@@ -94,8 +98,25 @@ pub(crate) enum ConfigLockError {
 pub(crate) fn lock(host: &Host) -> Result<Lock, ConfigLockError> {
     let path = Path::new(RUN_DIR);
     let run = host.create_directory(path)?;
-    let path = host.outside_path(&path.join(LOCKS));
-    let locks = open_private(&run, LOCKS).map_err(|source| ConfigLockError::Directory {
+    take_lock(host, &run, &path.join(LOCKS))
+}
+
+/// The lock of a user's own files; none where the user has no directory at run time, since there is
+/// none then that others cannot open.
+///
+/// # Errors
+/// As [`lock`].
+pub(crate) fn lock_as_user(host: &Host) -> Result<Option<Lock>, ConfigLockError> {
+    let path = PathBuf::from(format!("/run/user/{}", geteuid().as_raw()));
+    let run = host.directory(&path)?;
+    let path = path.join(OF_USER);
+    run.map(|run| take_lock(host, &run, &path)).transpose()
+}
+
+fn take_lock(host: &Host, run: &OwnedFd, path: &Path) -> Result<Lock, ConfigLockError> {
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or(LOCKS);
+    let path = host.outside_path(path);
+    let locks = open_private(run, name).map_err(|source| ConfigLockError::Directory {
         path: path.clone(),
         source,
     })?;

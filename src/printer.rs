@@ -2,9 +2,11 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::path::Path;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
+use onload_host::host::Access;
 
 /// Names and headings.
 pub(crate) const HEADING: Style = Style::new().bold();
@@ -30,6 +32,8 @@ impl Printer {
     /// Streams with that choice of colours.
     #[must_use]
     pub fn new(colors: ColorChoice, quiet: bool, verbose: bool) -> Self {
+        // For what is told without a printer at hand.
+        colors.write_global();
         Printer {
             stdout: AutoStream::new(io::stdout(), colors),
             stderr: AutoStream::new(io::stderr(), colors),
@@ -68,6 +72,17 @@ impl Printer {
         }
     }
 
+    /// Says that a file was read, if people want to know.
+    pub(crate) fn has_read(&mut self, path: &Path) {
+        self.detail(format_args!("read {}", path.display()));
+    }
+
+    /// Says that a directory was listed, or that it is not there, if people want to know.
+    pub(crate) fn looked_into(&mut self, path: &Path, is_there: bool) {
+        let what = if is_there { "listed" } else { "no directory" };
+        self.detail(format_args!("{what} {}", path.display()));
+    }
+
     /// Says what people should look at, unless they want it quiet.
     pub(crate) fn warning(&mut self, text: impl Display) {
         if !self.quiet {
@@ -86,6 +101,18 @@ impl Printer {
     fn say(&mut self, text: impl Display) {
         let _ = writeln!(self.stderr, "{text}");
     }
+}
+
+/// Says what was looked at, for people who want to know: of a host that is watched.
+pub(crate) fn looked_at(path: &Path, access: Access) {
+    let path = harmless(path.display());
+    let mut stderr = anstream::stderr();
+    // There is nobody to tell that stderr is gone.
+    let _ = match access {
+        Access::Read => writeln!(stderr, "{DIM}read {path}{DIM:#}"),
+        Access::Listed => writeln!(stderr, "{DIM}listed {path}{DIM:#}"),
+        Access::NoDirectory => writeln!(stderr, "{DIM}no directory {path}{DIM:#}"),
+    };
 }
 
 /// A text with its control characters but for newlines written out: names of interfaces and files

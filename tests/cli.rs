@@ -108,7 +108,7 @@ fn every_flag_has_the_variable_of_its_name() {
             flags += 1;
         }
     });
-    assert_eq!(flags, 5 + 4 + 8 + 2 + 2 + 1 + 1 + 5);
+    assert_eq!(flags, 5 + 4 + 8 + 2 + 2 + 1 + 1 + 7);
 }
 
 #[test]

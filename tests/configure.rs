@@ -28,11 +28,28 @@ const ENGINES: [(&str, &str); 5] = [
     ("nomad", NOMAD),
 ];
 
-/// A host with nothing but those files.
+/// The programs that are the engines.
+const PROGRAMS: [&str; 5] = [
+    "usr/bin/dockerd",
+    "usr/bin/containerd",
+    "usr/bin/crio",
+    "usr/bin/podman",
+    "usr/local/bin/nomad",
+];
+
+/// A host with nothing but those files, and the engines.
 struct Small(TempDir);
 
 impl Small {
     fn with(files: &[(&str, &str)]) -> Small {
+        let small = Small::without_engines(files);
+        for program in PROGRAMS {
+            small.write(program, "");
+        }
+        small
+    }
+
+    fn without_engines(files: &[(&str, &str)]) -> Small {
         let small = Small(TempDir::new().unwrap());
         for (path, text) in files {
             small.write(path, text);
@@ -63,11 +80,12 @@ impl Small {
         command
     }
 
-    /// Every file with its content, below the root; but for the lock.
+    /// Every file with its content, below the root; but for the lock and the engines.
     fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut found = Vec::new();
         collect(self.0.path(), &mut found);
         found.retain(|(path, _)| !path.ends_with("run/onload-ctk/@locks/configure"));
+        found.retain(|(path, _)| !PROGRAMS.iter().any(|program| path.ends_with(program)));
         found.sort();
         found
     }
@@ -465,23 +483,71 @@ fn containerd_takes_its_file_and_keeps_the_runtime_of_others() {
 }
 
 #[test]
+fn containerd_takes_our_runtime_as_the_default_one() {
+    let host = set_up();
+    run(&mut host.configure("containerd", &["--set-default"])).done();
+    let file = host.path(CONTAINERD);
+    let arguments = ["--config", file.to_str().unwrap(), "config", "dump"];
+    let Some(dump) = reader("containerd", &arguments, &[]) else {
+        return;
+    };
+    let dump = dump.replace('\'', "\"");
+    let names: Vec<&str> = dump.lines().map(str::trim).collect();
+    assert!(
+        names.contains(&"default_runtime_name = \"onload\""),
+        "{dump}"
+    );
+}
+
+#[test]
+fn podman_takes_our_runtime_as_the_default_one() {
+    if !common::is_root() {
+        skipped("podman wants subordinate user ids where it is not root");
+        return;
+    }
+    let host = set_up();
+    run(&mut host.configure("podman", &["--set-default"])).done();
+    let (config, stand_in) = podman_config(&host);
+    let (root, runroot) = (host.path("storage"), host.path("run"));
+    let arguments = [
+        "--root",
+        root.to_str().unwrap(),
+        "--runroot",
+        runroot.to_str().unwrap(),
+        "--storage-driver",
+        "vfs",
+        "info",
+        "--format",
+        "{{.Host.OCIRuntime.Name}} {{.Host.OCIRuntime.Path}}",
+    ];
+    if let Some(said) = reader("podman", &arguments, &[("CONTAINERS_CONF", &config)]) {
+        let expected = format!("onload {}", stand_in.display());
+        assert!(said.contains(&expected), "{said}");
+    }
+}
+
+/// podman's file with a runtime that is there, without which podman does not name it.
+fn podman_config(host: &Small) -> (PathBuf, PathBuf) {
+    let stand_in = host.path("runtime");
+    fs::write(&stand_in, "#!/bin/sh\nexec echo runtime version 1\n").unwrap();
+    fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o755)).unwrap();
+    let text = host.read(PODMAN).replace(
+        "/usr/bin/onload-container-runtime",
+        stand_in.to_str().unwrap(),
+    );
+    let config = host.path("containers.conf");
+    fs::write(&config, text).unwrap();
+    (config, stand_in)
+}
+
+#[test]
 fn podman_takes_its_file_and_still_knows_its_own_runtimes() {
     if !common::is_root() {
         skipped("podman wants subordinate user ids where it is not root");
         return;
     }
     let host = set_up();
-    // The runtime has to be there for podman to name it.
-    let stand_in = host.path("runtime");
-    fs::write(&stand_in, "#!/bin/sh\nexec echo runtime version 1\n").unwrap();
-    fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o755)).unwrap();
-    let text = host.read(PODMAN);
-    let text = text.replace(
-        "/usr/bin/onload-container-runtime",
-        stand_in.to_str().unwrap(),
-    );
-    let config = host.path("containers.conf");
-    fs::write(&config, text).unwrap();
+    let (config, stand_in) = podman_config(&host);
     let (root, runroot) = (host.path("storage"), host.path("run"));
     for (name, path) in [
         ("onload", stand_in.as_path()),

@@ -136,6 +136,11 @@ fn host() -> tempfile::TempDir {
         .arg(directory.path().join("host"));
     assert!(copy.status().unwrap().success());
     let root = directory.path().join("host");
+    // A capture has no engines, and they are set up where they are installed.
+    for program in ["dockerd", "containerd", "crio", "podman", "nomad"] {
+        fs::create_dir_all(root.join("usr/bin")).unwrap();
+        fs::write(root.join("usr/bin").join(program), "").unwrap();
+    }
     common::run(&mut common::on(&root, &["cdi", "generate"])).done();
     directory
 }

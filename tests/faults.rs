@@ -357,6 +357,7 @@ fn open_host() -> Tree {
         fs::create_dir_all(tree.outside(path)).unwrap();
         fs::set_permissions(tree.outside(path), fs::Permissions::from_mode(0o755)).unwrap();
     }
+    tree.file("/usr/bin/dockerd", "");
     tree.generate();
     tree.run(CONFIGURE).done();
     tree

@@ -421,6 +421,71 @@ fn removal_passes_on_what_is_said_about_the_runtime_behind_ours() {
 }
 
 #[test]
+fn removal_takes_back_what_files_elsewhere_were_told() {
+    let scripts = Scripts::new();
+    let log = scripts.path("log");
+    let program = format!("echo \"$*\" >>{}", log.display());
+    scripts.program("stand-ins/onload-ctk", &program);
+    let ours = [
+        "var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl",
+        "var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.d/99-onload-ctk.toml",
+        "var/snap/microk8s/current/args/containerd-template.toml",
+    ];
+    for file in ours {
+        scripts.write(file, &scripts.wrapper());
+    }
+    scripts.write(
+        "var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl",
+        "{{ template \"base\" . }}\n",
+    );
+    scripts.done("set -e\n#COMMON#\nonload_ctk_forget", &[]);
+    let log = fs::read_to_string(log).unwrap();
+    let named = log.lines().filter(|line| line.contains("--file"));
+    let expected = ours.map(|file| {
+        let file = scripts.path(file);
+        format!(
+            "--quiet runtime configure --runtime containerd --file {} --remove",
+            file.display()
+        )
+    });
+    assert_eq!(named.collect::<Vec<_>>(), expected);
+    for engine in ["docker", "containerd", "crio", "podman", "nomad"] {
+        let line = format!("--quiet runtime configure --runtime {engine} --remove");
+        assert!(log.lines().any(|said| said == line), "{engine}: {log}");
+    }
+}
+
+#[test]
+fn an_entry_in_a_drop_in_of_containerd_or_in_a_template_of_k3s_keeps_the_runtime() {
+    for file in [
+        "etc/containerd/config.toml",
+        "etc/containerd/conf.d/99-onload-ctk.toml",
+        "var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl",
+    ] {
+        let scripts = Scripts::new();
+        let asks = "[ -n \"$(onload_ctk_entries)\" ]";
+        scripts.write(file, "/usr/bin/runc");
+        assert!(!scripts.says(asks), "{file}");
+        scripts.write(file, &scripts.wrapper());
+        assert!(scripts.says(asks), "{file}");
+    }
+}
+
+#[test]
+fn a_container_of_k3s_or_microk8s_that_runs_counts() {
+    let id = "io.containerd.runtime.v2.task/k8s.io/0123/options.json";
+    for state in [
+        "run/k3s/containerd",
+        "var/snap/microk8s/common/run/containerd",
+    ] {
+        let scripts = Scripts::new();
+        assert!(!scripts.says("onload_ctk_running"), "{state}");
+        scripts.write(&format!("{state}/{id}"), &scripts.wrapper());
+        assert!(scripts.says("onload_ctk_running"), "{state}");
+    }
+}
+
+#[test]
 fn a_containerd_that_stops_answering_has_containers_of_ours() {
     let scripts = Scripts::new();
     let database = "var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db";

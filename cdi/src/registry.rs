@@ -297,6 +297,15 @@ impl Registry {
         })
     }
 
+    /// What was read: files, those that are not valid too, and directories that cannot be read.
+    #[must_use]
+    pub fn paths(&self) -> BTreeSet<&Path> {
+        let files = self.files.iter().map(|file| file.path.as_path());
+        files
+            .chain(self.errors.keys().map(PathBuf::as_path))
+            .collect()
+    }
+
     /// What is wrong, by file or directory.
     #[must_use]
     pub fn errors(&self) -> &BTreeMap<PathBuf, Vec<RegistryError>> {

@@ -15,11 +15,10 @@ onload_ctk_forget() {
     # Not quiet: it warns where one link cannot serve all containers.
     onload-ctk runtime behind >"$onload_ctk_behind" || rm -f "$onload_ctk_behind"
     for engine in docker containerd crio podman nomad; do
-        onload_ctk_status=0
-        onload-ctk --quiet runtime configure --runtime "$engine" --remove || onload_ctk_status=$?
-        # 1: containers are left, which it has said.
-        [ "$onload_ctk_status" -le 1 ] ||
-            echo "onload-ctk: $engine keeps its configuration; see above" >&2
+        onload_ctk_forget_in "$engine"
+    done
+    onload_ctk_named | while read -r file; do
+        onload_ctk_forget_in containerd --file "$file"
     done
     rm -rf /run/onload-ctk/@locks
     rmdir /run/onload-ctk 2>/dev/null || true
@@ -32,10 +31,30 @@ onload_ctk_forget() {
     rmdir /var/run/cdi 2>/dev/null || true
 }
 
+# Takes back what one file of an engine was told.
+onload_ctk_forget_in() {
+    engine=$1
+    shift
+    onload_ctk_status=0
+    onload-ctk --quiet runtime configure --runtime "$engine" "$@" --remove || onload_ctk_status=$?
+    # 1: containers are left, which it has said.
+    [ "$onload_ctk_status" -le 1 ] ||
+        echo "onload-ctk: $engine keeps its configuration; see above" >&2
+}
+
+# The files of k3s, RKE2 and MicroK8s that lead to our runtime, where they are as a rule: they were named
+# with --file.
+onload_ctk_named() {
+    grep -ls /usr/bin/onload-container-runtime /var/lib/rancher/*/agent/etc/containerd/config*.tmpl \
+        /var/lib/rancher/*/agent/etc/containerd/config*.d/*.toml \
+        /var/snap/microk8s/current/args/containerd-template.toml || true
+}
+
 # The files of engines that still lead to our runtime, for containers that have recorded it.
 onload_ctk_entries() {
+    onload_ctk_named
     grep -ls /usr/bin/onload-container-runtime /etc/docker/daemon.json /etc/containerd/config.toml \
-        /etc/crio/crio.conf.d/*.conf /etc/containers/containers.conf /etc/containers/containers.conf.d/*.conf || true
+        /etc/containerd/conf.d/*.toml /etc/crio/crio.conf.d/*.conf /etc/containers/containers.conf /etc/containers/containers.conf.d/*.conf || true
 }
 
 # Whether a container runs whose engine calls our runtime again to stop it: containerd's shim keeps
@@ -46,7 +65,9 @@ onload_ctk_entries() {
 onload_ctk_running() {
     grep -qs /usr/bin/onload-container-runtime \
         /run/containerd/io.containerd.runtime.v2.task/*/*/options.json \
-        /run/containerd/io.containerd.runtime.v2.task/*/*/runtime && return 0
+        /run/containerd/io.containerd.runtime.v2.task/*/*/runtime \
+        /run/k3s/containerd/io.containerd.runtime.v2.task/*/*/options.json \
+        /var/snap/microk8s/common/run/containerd/io.containerd.runtime.v2.task/*/*/options.json && return 0
     arguments=$(mktemp) || return 0
     onload_ctk_found=1
     for process in /proc/[0-9]*; do

@@ -10,7 +10,7 @@ use onload_host::discover::inventory::Inventory;
 use onload_host::generate::generate;
 use onload_host::specdir::{Action, Format, Manifest, Plan, Renumbered, Wanted, plan, renumbered};
 
-use super::generate::{directory_path, find_directory, render};
+use super::generate::{directory_path, find_directory, render, tell_existing};
 use super::{AS_ROOT, look, open_host, surroundings, unread_reasons};
 use crate::cli::{Check, Global};
 use crate::exit::Answer;
@@ -27,6 +27,8 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
         Some(directory) => (directory.existing()?, directory.manifest()?),
         None => (BTreeMap::new(), Ok(None)),
     };
+    let shown = directory_path(&host, args.output_dir.as_deref());
+    tell_existing(&shown, directory.is_some(), &existing, printer);
     let manifest = manifest.map_err(anyhow::Error::msg)?;
     let inventory = look(&host, &config, printer);
     let specs = generate(&inventory, &config.cdi, surroundings(&host, &config)?)?;
@@ -49,7 +51,6 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
         force: false,
     };
     let plan = plan(&wanted, &existing, manifest.as_ref());
-    let shown = directory_path(&host, args.output_dir.as_deref());
     let mut answer = Answer::Yes;
     for step in &plan.steps {
         let word = match (&step.action, &step.old) {

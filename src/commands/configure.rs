@@ -1,219 +1,191 @@
 //! `runtime configure`: an engine's file, and the policy in `config.toml`. Both are decided before
 //! either is written.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
-use onload_host::host::{EntryKind, Host};
+use onload_core::fs::lock::Lock;
+use onload_host::host::Host;
+use rustix::process::geteuid;
 
-use super::holders;
+use super::engine_file::{EngineFile, print_diff};
+use super::watched_host;
 use crate::cli::{Configure, Global};
-use crate::config_file::{self, ConfigDir, ConfigFile, backup_name};
+use crate::config_file::{self, ConfigDir, ConfigFile};
 use crate::engine::holders::Held;
-use crate::engine::{
-    Action, Beside, Decision, Engine, Files, Keep, Other, RUNTIME_NAME, RUNTIME_PATH, policy,
-};
+use crate::engine::{Action, Decision, Engine, RUNTIME_PATH, Setup, policy};
 use crate::exit::Answer;
 use crate::printer::{Printer, harmless};
 
 /// Where systemd's command is; PATH is the caller's.
 const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
 
+/// What is to be done with one file of an engine.
+struct Work {
+    file: EngineFile,
+    held: Held,
+    decision: Decision,
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// A file cannot be read or written, or has to stay as it is.
 pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::Result<Answer> {
-    let host = Host::open(&global.host_root)?;
-    if args.restart && !host.is_running() {
-        bail!(
-            "restarting {}: {} is not the running host; leave --restart out",
-            args.runtime.name(),
-            global.host_root.display()
-        );
+    let host = watched_host(global)?;
+    refuse(&host, global, args)?;
+    let files = setups(&host, args)?.into_iter();
+    let files = files.map(|setup| EngineFile::open(&host, setup, args.file.is_some()));
+    let files = files.collect::<anyhow::Result<Vec<_>>>()?;
+    for file in files.iter().filter(|_| !args.remove) {
+        file.look_for_engine(&host, args.dry_run, printer)?;
     }
-    let mut engine = EngineFile::open(&host, args)?;
     // Where there is neither a file nor one to be made, nothing is locked.
-    let has_none = args.remove && args.allow.is_empty() && engine.directory.is_none();
-    let is_idle = args.dry_run || has_none;
-    let _lock = (!is_idle).then(|| config_file::lock(&host)).transpose()?;
-    engine.read(&host, args)?;
-    let held = engine.held(&host, args)?;
-    let decision = engine.decide(args, &held)?;
+    let is_nowhere = files.iter().all(EngineFile::is_nowhere);
+    let has_none = args.remove && args.allow.is_empty() && is_nowhere;
+    let _lock = match args.dry_run || has_none {
+        true => None,
+        false => lock(&host, args)?,
+    };
+    let work = files.into_iter();
+    let work = work.map(|file| decide(&host, args, file, printer));
+    let mut work = work.collect::<anyhow::Result<Vec<_>>>()?;
     let mut policy = PolicyFile::open(&host, global, args)?;
+    if let Some(policy) = policy.as_ref().filter(|policy| policy.file.is_some()) {
+        printer.has_read(&policy.shown);
+    }
     let edited = policy.as_ref().map(|policy| policy.decide(args));
     let edited = edited.transpose()?.flatten();
-    for warning in &decision.warnings {
+    for warning in work.iter().flat_map(|work| &work.decision.warnings) {
         printer.warning(warning);
     }
     if !args.remove {
         warn_of_missing(&host, args.runtime, printer)?;
     }
     if args.dry_run {
-        engine.show(&decision, printer)?;
+        for work in &work {
+            work.file.show(&work.decision, printer)?;
+        }
         if let Some(policy) = &policy {
             policy.show(edited.as_deref(), printer)?;
         }
-        if held.is_held() {
-            printer.warning(engine.what_stays(&held));
-            return Ok(Answer::No);
+        for work in work.iter().filter(|work| work.held.is_held()) {
+            printer.warning(work.file.what_stays(&work.held));
         }
-        return Ok(Answer::Yes);
+        return Ok(answer(&work));
     }
     if let (Some(policy), Some(text)) = (&mut policy, &edited) {
         policy.write(&host, text, printer)?;
     }
-    let changed = engine.carry_out(&host, &decision, printer)?;
+    let mut changed = None;
+    for work in &mut work {
+        if work.file.carry_out(&host, &work.decision, printer)? {
+            changed = Some(&work.file.setup);
+        }
+    }
     restart(args, changed, printer)?;
-    if held.is_held() {
+    for work in work.iter().filter(|work| work.held.is_held()) {
         // A name may be any user's, of a container of their own podman.
-        printer.print(format_args!("{}\n", harmless(engine.what_stays(&held))))?;
-        return Ok(Answer::No);
+        let stays = work.file.what_stays(&work.held);
+        printer.print(format_args!("{}\n", harmless(stays)))?;
     }
-    Ok(Answer::Yes)
+    Ok(answer(&work))
 }
 
-/// The engine's file.
-struct EngineFile {
-    engine: Engine,
-    /// Where it is, for messages.
-    shown: PathBuf,
-    directory: Option<ConfigDir>,
-    file: Option<ConfigFile>,
-    files: Files,
+fn answer(work: &[Work]) -> Answer {
+    match work.iter().any(|work| work.held.is_held()) {
+        true => Answer::No,
+        false => Answer::Yes,
+    }
 }
 
-impl EngineFile {
-    fn open(host: &Host, args: &Configure) -> anyhow::Result<Self> {
-        let path = args.runtime.file();
-        let directory = open_directory(host, path)?;
-        Ok(EngineFile {
-            engine: args.runtime,
-            shown: host.outside_path(path),
-            directory,
-            file: None,
-            files: Files::default(),
-        })
+/// What is asked for and cannot be, whatever the files are.
+fn refuse(host: &Host, global: &Global, args: &Configure) -> anyhow::Result<()> {
+    let engine = args.runtime.name();
+    if args.restart && !host.is_running() {
+        bail!(
+            "restarting {engine}: {} is not the running host; leave --restart out",
+            global.host_root.display()
+        );
     }
-
-    fn name(&self) -> &'static OsStr {
-        self.engine.file().file_name().unwrap_or_default()
-    }
-
-    fn backup_name(&self) -> OsString {
-        backup_name(self.engine.file())
-    }
-
-    fn read(&mut self, host: &Host, args: &Configure) -> anyhow::Result<()> {
-        if let Some(directory) = &self.directory {
-            self.file = directory.read(self.name())?;
-            self.files.now = self.file.as_ref().map(|file| file.text.clone());
-            if !self.engine.is_drop_in() {
-                let backup = directory.read(&self.backup_name())?;
-                self.files.before = backup.map(|file| file.text);
-            }
+    if let Some(file) = &args.file {
+        if !file.is_absolute() || file.file_name().is_none() {
+            bail!("--file {}: name the file by its whole path", file.display());
         }
-        if args.remove && !Engine::has_trace(&self.files) {
-            return Ok(());
+        if args.restart {
+            let how = Setup::named(args.runtime, file.clone()).restart();
+            let how = how.unwrap_or_else(|| "nothing has to be restarted".to_owned());
+            bail!(
+                "--restart: which service reads {} is not known for certain; leave --restart out, and run this yourself: {how}",
+                file.display()
+            );
         }
-        let beside = self.engine.beside(self.files.now.as_deref());
-        let beside = beside.with_context(|| self.what())?;
-        self.files.others = read_beside(host, &beside, self.engine.file())?;
-        Ok(())
     }
+    let wrapper = Path::new(RUNTIME_PATH);
+    if args.set_default && host.entry(wrapper)?.is_none() {
+        bail!(
+            "--set-default: {} is not there, and with it as the default {engine} would start no container at all; install it first",
+            host.outside_path(wrapper).display()
+        );
+    }
+    Ok(())
+}
 
-    /// Who needs the entry that is to be removed.
-    fn held(&self, host: &Host, args: &Configure) -> anyhow::Result<Held> {
-        let now = self.files.now.as_deref();
-        if !args.remove || !self.engine.registers(now).with_context(|| self.what())? {
-            return Ok(Held::By(Vec::new()));
-        }
-        Ok(match self.engine.default_setting(&self.files) {
-            Some(key) => Held::Default(key),
-            None => holders::held(host, self.engine, now),
-        })
+/// The files that are to be edited: the one that was named; else a drop-in where the main file has it
+/// read, or the main file. A removal looks at both.
+fn setups(host: &Host, args: &Configure) -> anyhow::Result<Vec<Setup>> {
+    let setup = |setup: Setup| setup.with_default(args.set_default);
+    if let Some(file) = &args.file {
+        return Ok(vec![setup(Setup::named(args.runtime, file.clone()))]);
     }
+    let main = Setup::usual(args.runtime);
+    let Some(drop_in) = Setup::usual_drop_in(args.runtime) else {
+        return Ok(vec![setup(main)]);
+    };
+    let has_drop_in = host.entry(&drop_in.file)?.is_some();
+    if args.remove {
+        let drop_in = has_drop_in.then_some(drop_in);
+        return Ok(drop_in.into_iter().chain([main]).collect());
+    }
+    let text = host.text(&main.file).ok().flatten();
+    let is_read = text.is_some_and(|text| drop_in.is_read_by(&text));
+    Ok(vec![setup(if is_read { drop_in } else { main })])
+}
 
-    /// What a removal leaves, and what to do about it.
-    fn what_stays(&self, held: &Held) -> String {
-        let (name, path) = (self.engine.name(), self.shown.display());
-        format!(
-            "the runtime \"{RUNTIME_NAME}\" stays in {path}: {held}; then run \"onload-ctk runtime configure --runtime {name} --remove\""
-        )
-    }
+/// Who names a file may be a user, who cannot lock those of the host and has no need to.
+fn lock(host: &Host, args: &Configure) -> anyhow::Result<Option<Lock>> {
+    let is_user = host.is_running() && !geteuid().is_root();
+    Ok(match args.file.is_some() && is_user {
+        true => config_file::lock_as_user(host)?,
+        false => Some(config_file::lock(host)?),
+    })
+}
 
-    fn decide(&self, args: &Configure, held: &Held) -> anyhow::Result<Decision> {
-        let keep = match held.is_held() {
-            true => Keep::Runtime,
-            false => Keep::Nothing,
-        };
-        let decision = if args.remove {
-            self.engine.remove(&self.files, keep)
-        } else {
-            self.engine.configure(&self.files)
-        };
-        decision.with_context(|| self.what())
+fn decide(
+    host: &Host,
+    args: &Configure,
+    mut file: EngineFile,
+    printer: &mut Printer,
+) -> anyhow::Result<Work> {
+    file.read(host, args.remove, printer)?;
+    if args.remove {
+        let held = file.held(host)?;
+        let decision = file.remove(&held)?;
+        return Ok(Work {
+            file,
+            held,
+            decision,
+        });
     }
-
-    fn what(&self) -> String {
-        let (name, path) = (self.engine.name(), self.shown.display());
-        format!("configuring {name}, whose {path} is left as it is")
-    }
-
-    fn show(&self, decision: &Decision, printer: &mut Printer) -> anyhow::Result<()> {
-        print_diff(
-            &self.shown,
-            self.files.now.as_deref(),
-            &decision.file,
-            printer,
-        )
-    }
-
-    /// Carries a decision out, the backup before the file; whether the engine has to read anew.
-    fn carry_out(
-        &mut self,
-        host: &Host,
-        decision: &Decision,
-        printer: &mut Printer,
-    ) -> anyhow::Result<bool> {
-        let changes = decision.file != Action::Keep;
-        if changes || decision.backup != Action::Keep {
-            self.make_directory(host)?;
-        }
-        if let Some(directory) = &self.directory {
-            let backup = self.backup_name();
-            if let Action::Write(text) = &decision.backup {
-                directory.write(&backup, text, self.file.as_ref())?;
-            }
-            match &decision.file {
-                Action::Write(text) => directory.write(self.name(), text, self.file.as_ref())?,
-                Action::Remove => directory.remove(self.name())?,
-                Action::Keep => {}
-            }
-            if decision.backup == Action::Remove {
-                directory.remove(&backup)?;
-            }
-        }
-        let path = self.shown.display();
-        match &decision.file {
-            Action::Write(_) => printer.note(format_args!("wrote {path}")),
-            Action::Remove => printer.note(format_args!("removed {path}")),
-            Action::Keep => printer.note(format_args!("nothing to change in {path}")),
-        }
-        Ok(changes)
-    }
-
-    fn make_directory(&mut self, host: &Host) -> anyhow::Result<()> {
-        if self.directory.is_none() {
-            let parent = self.engine.file().parent().unwrap_or(Path::new("/"));
-            let open = host.create_directory(parent)?;
-            self.directory = Some(ConfigDir::new(host.outside_path(parent), open));
-        }
-        Ok(())
-    }
+    let decision = file.configure()?;
+    Ok(Work {
+        held: Held::By(Vec::new()),
+        file,
+        decision,
+    })
 }
 
 /// `config.toml`, where classes are to be allowed.
@@ -304,61 +276,6 @@ fn open_given(path: &Path) -> anyhow::Result<ConfigDir> {
     Ok(ConfigDir::new(parent.to_owned(), open))
 }
 
-/// Reads what stands beside an engine's file, each file once and not that one.
-fn read_beside(host: &Host, beside: &[Beside], own: &Path) -> anyhow::Result<Vec<Other>> {
-    let mut paths: Vec<PathBuf> = Vec::new();
-    for beside in beside {
-        match beside {
-            Beside::File(path) => paths.push(path.clone()),
-            Beside::Directory(directory, pattern) => {
-                let names = host.list(directory)?.names;
-                let names = names.iter().filter(|name| matches(pattern, name));
-                paths.extend(names.map(|name| directory.join(name)));
-            }
-        }
-    }
-    let mut others: Vec<Other> = Vec::new();
-    for path in paths {
-        let seen = path == own || others.iter().any(|other| other.path == path);
-        let is_file = matches!(host.entry(&path)?, Some(EntryKind::File { .. }));
-        if let Some(text) = host.text(&path)?.filter(|_| !seen && is_file) {
-            others.push(Other { path, text });
-        }
-    }
-    Ok(others)
-}
-
-/// Whether a name matches a pattern whose only special character is `*`.
-fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
-            let ends = name.char_indices().map(|(place, _)| place);
-            let mut ends = ends.chain([name.len()]);
-            ends.any(|end| matches(rest, name.get(end..).unwrap_or_default()))
-        }),
-    }
-}
-
-fn print_diff(
-    path: &Path,
-    old: Option<&str>,
-    action: &Action,
-    printer: &mut Printer,
-) -> anyhow::Result<()> {
-    const NOTHING: &str = "/dev/null";
-    let path = path.display().to_string();
-    let from = if old.is_some() { &path } else { NOTHING };
-    let (to, new) = match action {
-        Action::Keep => return Ok(()),
-        Action::Write(text) => (path.as_str(), text.as_str()),
-        Action::Remove => (NOTHING, ""),
-    };
-    let diff = similar::TextDiff::from_lines(old.unwrap_or_default(), new);
-    printer.print(diff.unified_diff().header(from, to))?;
-    Ok(())
-}
-
 fn warn_of_missing(host: &Host, engine: Engine, printer: &mut Printer) -> anyhow::Result<()> {
     let needed = match engine {
         Engine::Nomad => Engine::Docker.file(),
@@ -381,20 +298,17 @@ fn warn_of_missing(host: &Host, engine: Engine, printer: &mut Printer) -> anyhow
     Ok(())
 }
 
-fn restart(args: &Configure, changed: bool, printer: &mut Printer) -> anyhow::Result<()> {
-    let Some(service) = args.runtime.service() else {
-        if changed {
-            printer.note("nothing to restart: podman reads it whenever it starts a container");
-        }
+/// Restarts the engine whose file was changed, or says how.
+fn restart(args: &Configure, changed: Option<&Setup>, printer: &mut Printer) -> anyhow::Result<()> {
+    let Some(setup) = changed else {
         return Ok(());
     };
-    if !changed {
+    let (Some(service), Some(how)) = (setup.engine.service(), setup.restart()) else {
+        printer.note("nothing to restart: podman reads it whenever it starts a container");
         return Ok(());
-    }
+    };
     if !args.restart {
-        printer.note(format_args!(
-            "{service} reads it when it starts: systemctl restart {service}"
-        ));
+        printer.note(format_args!("{service} reads it when it starts: {how}"));
         return Ok(());
     }
     let program = SYSTEMCTL.into_iter().find(|path| Path::new(path).exists());

@@ -221,7 +221,7 @@ fn to_directory(
     let locked = directory.as_ref().filter(|_| !look_only);
     let _lock = locked.map(SpecDir::lock).transpose()?;
     let shown = directory_path(host, args.output_dir.as_deref());
-    let plan = make_plan(directory.as_ref(), args, written, printer)?;
+    let plan = make_plan(directory.as_ref(), &shown, args, written, printer)?;
     if args.diff {
         for step in &plan.steps {
             print_diff(step, &shown, printer)?;
@@ -239,8 +239,22 @@ fn to_directory(
     refuse_left(&plan, &shown)
 }
 
+/// Says with `--verbose` which files of a directory of specifications were read.
+pub(super) fn tell_existing(
+    directory: &Path,
+    is_there: bool,
+    existing: &BTreeMap<String, Option<Vec<u8>>>,
+    printer: &mut Printer,
+) {
+    printer.looked_into(directory, is_there);
+    for name in existing.keys() {
+        printer.has_read(&directory.join(name));
+    }
+}
+
 fn make_plan(
     directory: Option<&SpecDir>,
+    shown: &Path,
     args: &Generate,
     written: Written<'_>,
     printer: &mut Printer,
@@ -255,6 +269,7 @@ fn make_plan(
         Some(directory) => (directory.existing()?, directory.manifest()?),
         None => (BTreeMap::new(), Ok(None)),
     };
+    tell_existing(shown, directory.is_some(), &existing, printer);
     let manifest = manifest.unwrap_or_else(|warning| {
         printer.warning(warning);
         None

@@ -33,9 +33,9 @@ const LIMIT: u64 = 16 * 1024 * 1024;
 /// The namespace of containerd's CRI plugin.
 const CRI_TASKS: &str = "io.containerd.runtime.v2.task/k8s.io";
 
-/// Who has recorded the runtime that an engine's file registers.
-pub(super) fn held(host: &Host, engine: Engine, file: Option<&str>) -> Held {
-    match find(host, engine, file) {
+/// Who has recorded the runtime of an engine that keeps what it knows in that directory.
+pub(super) fn held(host: &Host, engine: Engine, state: &Path) -> Held {
+    match find(host, engine, state) {
         Ok(mut found) => {
             found.sort();
             found.dedup_by(|one, other| one.id == other.id);
@@ -45,12 +45,11 @@ pub(super) fn held(host: &Host, engine: Engine, file: Option<&str>) -> Held {
     }
 }
 
-fn find(host: &Host, engine: Engine, file: Option<&str>) -> anyhow::Result<Vec<Holder>> {
-    let state = engine.state_dir(file)?;
+fn find(host: &Host, engine: Engine, state: &Path) -> anyhow::Result<Vec<Holder>> {
     match engine {
-        Engine::Docker => docker(host, &state),
-        Engine::Containerd => containerd(host, &state),
-        Engine::Crio => Ok([crio(host, &state)?, monitored(host, false)?].concat()),
+        Engine::Docker => docker(host, state),
+        Engine::Containerd => containerd(host, state),
+        Engine::Crio => Ok([crio(host, state)?, monitored(host, false)?].concat()),
         Engine::Podman => Ok([podman(host)?, monitored(host, true)?].concat()),
         // Its containers are docker's, and it stops them without looking at allow_runtimes.
         Engine::Nomad => Ok(Vec::new()),

@@ -4,12 +4,11 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::Context;
-use onload_cdi::Registry;
 use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig, apply, map_ids};
 use onload_core::text::Chain;
 use onload_host::host::{DeviceKind, Host};
 
-use super::{known_devices, open_host, qualified, spec_dirs, warn_of_files};
+use super::{known_devices, open_host, qualified, scan, spec_dirs, warn_of_files};
 use crate::cli::{Global, Inject};
 use crate::exit::Answer;
 use crate::printer::Printer;
@@ -44,7 +43,7 @@ pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Res
     let (host, _) = open_host(global)?;
     let names = qualified(&args.devices)?;
     let dirs = spec_dirs(&host, &args.spec_dir)?;
-    let registry = Registry::scan(&dirs);
+    let registry = scan(&dirs, printer);
     warn_of_files(&registry, printer);
     let mut edits = known_devices(&registry, &dirs, &names)?;
     let mut bytes = Vec::new();

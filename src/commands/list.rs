@@ -6,7 +6,7 @@ use onload_cdi::Registry;
 use onload_core::text::Chain;
 use serde_json::json;
 
-use super::{joined, open_host, spec_dirs, warn_of_files};
+use super::{joined, open_host, scan, spec_dirs, warn_of_files};
 use crate::cli::{Global, List, Listing};
 use crate::exit::Answer;
 use crate::printer::{DIM, HEADING, Printer};
@@ -18,7 +18,7 @@ use crate::printer::{DIM, HEADING, Printer};
 pub fn run(global: &Global, args: &List, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, _) = open_host(global)?;
     let dirs = spec_dirs(&host, &args.spec_dir)?;
-    let registry = Registry::scan(&dirs);
+    let registry = scan(&dirs, printer);
     match args.format {
         Listing::Table => print_table(&registry, &dirs, printer)?,
         Listing::Json => print_json(&registry, printer)?,

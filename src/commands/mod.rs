@@ -5,6 +5,7 @@ pub mod check;
 pub mod completion;
 pub mod configure;
 pub mod discover;
+mod engine_file;
 pub mod explain;
 pub mod generate;
 mod holders;
@@ -26,11 +27,11 @@ use onload_core::text::Chain;
 use onload_host::discover::discover;
 use onload_host::discover::inventory::Inventory;
 use onload_host::generate::{ONLOAD_SOCKET_DIR, Surroundings};
-use onload_host::host::{EntryKind, Host, HostError};
+use onload_host::host::{Access, EntryKind, Host, HostError};
 use onload_host::settings;
 
 use crate::cli::Global;
-use crate::printer::Printer;
+use crate::printer::{Printer, looked_at};
 
 /// Letters in which a device may differ from the one that was meant.
 const MOST_TYPING_ERRORS: usize = 3;
@@ -39,9 +40,33 @@ const MOST_TYPING_ERRORS: usize = 3;
 const OUTPUT_DIR: &str = "/var/run/cdi";
 
 fn open_host(global: &Global) -> anyhow::Result<(Host, Config)> {
-    let host = Host::open(&global.host_root)?;
+    let host = watched_host(global)?;
+    if let Some(named) = global.config.as_deref().filter(|_| global.verbose) {
+        looked_at(named, Access::Read);
+    }
     let config = settings::load(&host, global.config.as_deref())?;
     Ok((host, config))
+}
+
+/// A host; with `--verbose` each file and directory that is read is told of on stderr.
+fn watched_host(global: &Global) -> anyhow::Result<Host> {
+    let mut host = Host::open(&global.host_root)?;
+    if global.verbose {
+        host.watch(looked_at);
+    }
+    Ok(host)
+}
+
+/// The devices of some directories; with `--verbose` each directory and file is told of.
+fn scan(dirs: &[PathBuf], printer: &mut Printer) -> Registry {
+    let registry = Registry::scan(dirs);
+    for dir in dirs {
+        printer.looked_into(dir, dir.is_dir());
+        for path in registry.paths().iter().filter(|p| p.parent() == Some(dir)) {
+            printer.has_read(path);
+        }
+    }
+    registry
 }
 
 /// What to do about what could not be read.

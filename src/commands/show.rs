@@ -3,11 +3,9 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use onload_cdi::{
-    ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, Registry, Resolved, Spec, to_json,
-};
+use onload_cdi::{ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, Resolved, Spec, to_json};
 
-use super::{known_devices, open_host, qualified, spec_dirs, warn_of_files};
+use super::{known_devices, open_host, qualified, scan, spec_dirs, warn_of_files};
 use crate::cli::{Global, Listing, Show};
 use crate::exit::Answer;
 use crate::printer::{DIM, HEADING, Printer, harmless};
@@ -23,7 +21,7 @@ pub fn run(global: &Global, args: &Show, printer: &mut Printer) -> anyhow::Resul
     let (host, _) = open_host(global)?;
     let dirs = spec_dirs(&host, &args.spec_dir)?;
     let names = qualified(&args.devices)?;
-    let registry = Registry::scan(&dirs);
+    let registry = scan(&dirs, printer);
     warn_of_files(&registry, printer);
     let edits = known_devices(&registry, &dirs, &names)?;
     let found: Vec<Resolved<'_>> = names.iter().filter_map(|n| registry.device(n)).collect();

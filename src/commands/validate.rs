@@ -18,7 +18,7 @@ use crate::printer::Printer;
 pub fn run(global: &Global, args: &Validate, printer: &mut Printer) -> anyhow::Result<Answer> {
     let files = match args.files.is_empty() {
         false => args.files.clone(),
-        true => default_files(global)?,
+        true => default_files(global, printer)?,
     };
     if files.is_empty() {
         printer.note("no CDI specifications to validate");
@@ -26,6 +26,7 @@ pub fn run(global: &Global, args: &Validate, printer: &mut Printer) -> anyhow::R
     let mut answer = Answer::Yes;
     for path in &files {
         let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+        printer.has_read(path);
         let problems = problems(path, &bytes);
         for problem in &problems {
             printer.print(format_args!("{}: {problem}\n", path.display()))?;
@@ -42,10 +43,11 @@ pub fn run(global: &Global, args: &Validate, printer: &mut Printer) -> anyhow::R
     Ok(answer)
 }
 
-fn default_files(global: &Global) -> anyhow::Result<Vec<PathBuf>> {
+fn default_files(global: &Global, printer: &mut Printer) -> anyhow::Result<Vec<PathBuf>> {
     let (host, _) = open_host(global)?;
     let mut files = Vec::new();
     for dir in spec_dirs(&host, &[])? {
+        printer.looked_into(&dir, dir.is_dir());
         let entries = match std::fs::read_dir(&dir) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,

@@ -1,5 +1,6 @@
 //! containerd's `config.toml`, edited in place: to containerd 1.x a section of a drop-in replaces the
-//! whole section of the plugin, everybody else's runtimes with it.
+//! whole section of the plugin, everybody else's runtimes with it. Where the file has a drop-in read and
+//! merged, there is one instead (`containerd_drop_in`).
 //!
 //! Format version 2 is what containerd 1.3 and later read; 2.x reads it too and has 3 and 4 of its
 //! own, which name the plugin differently and have CDI on.
@@ -17,8 +18,13 @@ use super::toml::{
 
 pub(super) const FILE: &str = "/etc/containerd/config.toml";
 
-/// Drop-ins that containerd 2.2 reads where there is no configuration file.
-const DROP_INS: &str = "/etc/containerd/conf.d";
+/// Beside the file, drop-ins that the file of containerd 2.2 imports by default
+/// (`defaults/defaults_unix.go`): somebody counts on one, and none of ours would import them.
+const DROP_INS: &str = "conf.d";
+/// The plugin, as format 2 and later formats name it.
+const CRI_2: &str = "io.containerd.grpc.v1.cri";
+const CRI_3: &str = "io.containerd.cri.v1.runtime";
+pub(super) const CRI_PLUGINS: [&str; 2] = [CRI_2, CRI_3];
 /// The version of a new file: the only one that every supported containerd reads.
 const NEW_VERSION: i64 = 2;
 const NEWEST_VERSION: i64 = 4;
@@ -31,13 +37,13 @@ const ANNOTATIONS: [&str; 2] = ["pod_annotations", "container_annotations"];
 const OWN_OPTIONS: [&str; 3] = ["BinaryName", "runtime_type", "runtime_path"];
 
 /// Where things stand in a file of one version.
-struct Layout {
-    version: i64,
-    plugin: &'static str,
+pub(super) struct Layout {
+    pub(super) version: i64,
+    pub(super) plugin: &'static str,
 }
 
 impl Layout {
-    fn of(document: &DocumentMut) -> Result<Layout, EngineError> {
+    pub(super) fn of(document: &DocumentMut) -> Result<Layout, EngineError> {
         let version = match document.get("version") {
             None if document.is_empty() => NEW_VERSION,
             None => 1,
@@ -48,41 +54,43 @@ impl Layout {
         };
         let plugin = match version {
             ..NEW_VERSION => return Err(EngineError::OldFormat),
-            NEW_VERSION => "io.containerd.grpc.v1.cri",
-            3..=NEWEST_VERSION => "io.containerd.cri.v1.runtime",
+            NEW_VERSION => CRI_2,
+            3..=NEWEST_VERSION => CRI_3,
             _ => return Err(EngineError::NewFormat(version)),
         };
         Ok(Layout { version, plugin })
     }
 
-    fn cri(&self) -> [&'static str; 2] {
+    pub(super) fn cri(&self) -> [&'static str; 2] {
         ["plugins", self.plugin]
     }
 
-    fn enable_cdi(&self) -> [&'static str; 3] {
+    pub(super) fn enable_cdi(&self) -> [&'static str; 3] {
         ["plugins", self.plugin, "enable_cdi"]
     }
 
-    fn runtime<'a>(&self, name: &'a str) -> [&'a str; 5] {
+    pub(super) fn default_name(&self) -> [&'static str; 4] {
+        ["plugins", self.plugin, "containerd", DEFAULT]
+    }
+
+    pub(super) fn runtime<'a>(&self, name: &'a str) -> [&'a str; 5] {
         ["plugins", self.plugin, "containerd", "runtimes", name]
     }
 }
 
-pub(super) fn beside(now: Option<&str>) -> Result<Vec<Beside>, EngineError> {
+pub(super) fn beside(file: &Path, now: Option<&str>) -> Result<Vec<Beside>, EngineError> {
+    let directory = file.parent().unwrap_or(Path::new("/"));
     let Some(now) = now else {
-        return Ok(vec![Beside::Directory(
-            DROP_INS.into(),
-            "*.toml".to_owned(),
-        )]);
+        let drop_ins = directory.join(DROP_INS);
+        return Ok(vec![Beside::Directory(drop_ins, "*.toml".to_owned())]);
     };
     let document = parse(now)?;
     let imports = texts(document.get("imports"));
-    Ok(imports.map(import).collect())
+    Ok(imports.map(|pattern| import(directory, pattern)).collect())
 }
 
 /// An import may be relative to the importing file, and its last part a pattern.
-fn import(pattern: &str) -> Beside {
-    let directory = Path::new(FILE).parent().unwrap_or(Path::new("/"));
+fn import(directory: &Path, pattern: &str) -> Beside {
     let path: PathBuf = directory.join(pattern);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     match path.parent() {
@@ -93,11 +101,16 @@ fn import(pattern: &str) -> Beside {
     }
 }
 
-pub(super) fn wanted(old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
+pub(super) fn wanted(
+    file: &Path,
+    old: Option<&str>,
+    others: &[Other],
+    set_default: bool,
+) -> Result<Wanted, EngineError> {
     let mut document = parse(old.unwrap_or_default())?;
     refuse_disabled(&document)?;
     let layout = Layout::of(&document)?;
-    refuse_decided(old.is_some(), &layout, others)?;
+    refuse_decided(file, old.is_some(), &layout, others)?;
     if document.is_empty() {
         document.insert("version", toml_edit::value(NEW_VERSION));
     }
@@ -106,13 +119,47 @@ pub(super) fn wanted(old: Option<&str>, others: &[Other]) -> Result<Wanted, Engi
         warn_of_spec_dirs("cdi_spec_dirs", texts(Some(dirs)), &mut warnings);
     }
     enable_cdi(&mut document, &layout)?;
-    register(&mut document, &layout)?;
+    register(&mut document, &layout, &[])?;
+    if set_default {
+        set_default_name(&mut document, &layout)?;
+        warn_of_other_default(&layout, others.iter(), &mut warnings);
+    }
     let text = Some(render(&document, old.unwrap_or_default()));
     Ok(Wanted { text, warnings })
 }
 
+/// Makes our runtime the default one of the plugin.
+pub(super) fn set_default_name(
+    document: &mut DocumentMut,
+    layout: &Layout,
+) -> Result<(), EngineError> {
+    let name = get(document, &layout.default_name()).and_then(Item::as_str);
+    if name == Some(RUNTIME_NAME) {
+        return Ok(());
+    }
+    let [.., key] = layout.default_name();
+    let containerd = section(document, &layout.default_name()[..3])?;
+    set_value(containerd, key, Value::from(RUNTIME_NAME));
+    Ok(())
+}
+
+/// Says which files set another default runtime and are read later than ours.
+pub(super) fn warn_of_other_default<'o>(
+    layout: &Layout,
+    later: impl Iterator<Item = &'o Other>,
+    warnings: &mut Vec<String>,
+) {
+    for other in later {
+        let document = parse(&other.text).unwrap_or_default();
+        let name = get(&document, &layout.default_name()).and_then(Item::as_str);
+        if name.is_some_and(|name| name != RUNTIME_NAME) {
+            warnings.push(EngineError::later_default(&other.path, DEFAULT));
+        }
+    }
+}
+
 /// Docker packages a file that turns the plugin off, in the format of version 1.
-fn refuse_disabled(document: &DocumentMut) -> Result<(), EngineError> {
+pub(super) fn refuse_disabled(document: &DocumentMut) -> Result<(), EngineError> {
     let mut disabled = texts(document.get("disabled_plugins"));
     let cri = |id: &&str| *id == "cri" || id.starts_with("io.containerd.") && id.contains(".cri");
     match disabled.find(cri) {
@@ -123,7 +170,13 @@ fn refuse_disabled(document: &DocumentMut) -> Result<(), EngineError> {
 
 /// containerd 2 merges what it imports (mergo, key by key); containerd 1 takes the plugin's section
 /// from the file that was read last, and reads a file of version 2 as containerd 2 does.
-fn refuse_decided(exists: bool, layout: &Layout, others: &[Other]) -> Result<(), EngineError> {
+fn refuse_decided(
+    file: &Path,
+    exists: bool,
+    layout: &Layout,
+    others: &[Other],
+) -> Result<(), EngineError> {
+    let file = file.display();
     for other in others {
         let path = other.path.clone();
         let document = parse(&other.text).map_err(|source| EngineError::Other {
@@ -131,9 +184,11 @@ fn refuse_decided(exists: bool, layout: &Layout, others: &[Other]) -> Result<(),
             source: Box::new(source),
         })?;
         let advice = if !exists {
-            format!("make {FILE} first, with \"containerd config default\"")
+            format!("make {file} first, with \"containerd config default\"")
         } else if layout.version == NEW_VERSION && get(&document, &layout.cri()).is_some() {
-            format!("register the runtime there, or move that section to {FILE} and run this again")
+            format!("register the runtime there, or move that section to {file} and run this again")
+        } else if get(&document, &layout.runtime(RUNTIME_NAME)).is_some() {
+            format!("take the runtime {RUNTIME_NAME} out of it")
         } else {
             continue;
         };
@@ -161,7 +216,12 @@ fn enable_cdi(document: &mut DocumentMut, layout: &Layout) -> Result<(), EngineE
     Ok(())
 }
 
-fn register(document: &mut DocumentMut, layout: &Layout) -> Result<(), EngineError> {
+/// Adds our runtime, with the settings of the one that it stands in for, here or in another file.
+pub(super) fn register(
+    document: &mut DocumentMut,
+    layout: &Layout,
+    others: &[&DocumentMut],
+) -> Result<(), EngineError> {
     let path = layout.runtime(RUNTIME_NAME);
     if let Some(found) = get(document, &path) {
         if !is_our_runtime(found) {
@@ -176,7 +236,7 @@ fn register(document: &mut DocumentMut, layout: &Layout) -> Result<(), EngineErr
         }
         return Ok(());
     }
-    let (values, options) = stood_in_for(document, layout);
+    let (values, options) = stood_in_for(document, layout, others);
     section(document, &layout.runtime(RUNTIME_NAME)[..4])?;
     let indent = runtime_indent(document, layout);
     let runtime = section(document, &path)?;
@@ -206,12 +266,18 @@ type Values = Vec<(String, Value)>;
 
 /// The settings of the runtime that ours stands in for, runc where there is such a one: a pod of ours
 /// must not differ in its cgroup driver (`SystemdCgroup`) from all others.
-fn stood_in_for(document: &DocumentMut, layout: &Layout) -> (Values, Values) {
-    let default = ["plugins", layout.plugin, "containerd", DEFAULT];
-    let default = get(document, &default).and_then(Item::as_str);
+fn stood_in_for(
+    document: &DocumentMut,
+    layout: &Layout,
+    others: &[&DocumentMut],
+) -> (Values, Values) {
+    let documents = || [document].into_iter().chain(others.iter().copied());
+    let default = documents()
+        .filter_map(|document| get(document, &layout.default_name())?.as_str())
+        .find(|name| *name != RUNTIME_NAME);
     let names = ["runc"].into_iter().chain(default);
     let found = names
-        .filter_map(|name| get(document, &layout.runtime(name)))
+        .filter_map(|name| documents().find_map(|d| get(d, &layout.runtime(name))))
         .find(|runtime| runtime.get("runtime_type").and_then(Item::as_str) == Some(RUNTIME_TYPE));
     let values = |item: Option<&Item>| -> Values {
         let table = item.and_then(Item::as_table_like);
@@ -287,7 +353,7 @@ fn indent_key(table: &mut Table, key: &str, indent: &str) {
     }
 }
 
-fn is_our_runtime(runtime: &Item) -> bool {
+pub(super) fn is_our_runtime(runtime: &Item) -> bool {
     let options = runtime.get("options");
     let binary = options.and_then(|options| options.get("BinaryName"));
     binary.and_then(Item::as_str) == Some(RUNTIME_PATH)
@@ -304,8 +370,7 @@ pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
 pub(super) fn is_default(text: &str) -> Result<bool, EngineError> {
     let document = parse(text)?;
     let layout = Layout::of(&document)?;
-    let key = ["plugins", layout.plugin, "containerd", DEFAULT];
-    Ok(get(&document, &key).and_then(Item::as_str) == Some(RUNTIME_NAME))
+    Ok(get(&document, &layout.default_name()).and_then(Item::as_str) == Some(RUNTIME_NAME))
 }
 
 /// Where shims keep their bundles, as the file says it.
@@ -329,21 +394,16 @@ pub(super) fn without_ours(
         remove_section(&mut document, &runtime);
         prune(&mut document, &runtime[..4], before.as_deref());
     }
-    let key = layout.enable_cdi();
-    if get(&document, &key).and_then(Item::as_bool) == Some(true) {
-        match in_before(&key).and_then(Item::as_value) {
-            None if was == Before::Unknown => {}
-            None => {
-                remove(&mut document, &key);
-                prune(&mut document, &layout.cri(), before.as_deref());
-            }
-            Some(value) if value.as_bool() == Some(true) => {}
-            Some(value) => {
-                let value = value.clone();
-                set_value(section(&mut document, &layout.cri())?, "enable_cdi", value);
-            }
-        }
-    }
+    let restore = Restore {
+        before: before.as_ref(),
+        was,
+    };
+    restore.key(&mut document, &layout.enable_cdi(), &Value::from(true))?;
+    restore.key(
+        &mut document,
+        &layout.default_name(),
+        &Value::from(RUNTIME_NAME),
+    )?;
     let only_version = document.len() == 1 && document.contains_key("version");
     if only_version && was != Before::Unknown && in_before(&["version"]).is_none() {
         document.remove("version");
@@ -352,4 +412,62 @@ pub(super) fn without_ours(
         return Ok(None);
     }
     Ok(Some(render(&document, now)))
+}
+
+/// Gives back what keys were before us.
+struct Restore<'b> {
+    before: Option<&'b DocumentMut>,
+    was: Before<'b>,
+}
+
+impl Restore<'_> {
+    /// A key that has our value gets the one that it had, or goes.
+    fn key(
+        &self,
+        document: &mut DocumentMut,
+        path: &[&str],
+        ours: &Value,
+    ) -> Result<(), EngineError> {
+        let Some((key, above)) = path.split_last() else {
+            return Ok(());
+        };
+        let is_ours =
+            |value: &Value| value.as_str() == ours.as_str() && value.as_bool() == ours.as_bool();
+        let now = get(document, path).and_then(Item::as_value);
+        if !now.is_some_and(is_ours) {
+            return Ok(());
+        }
+        let old = self.before.and_then(|before| get(before, path));
+        match old.and_then(Item::as_value) {
+            None if self.was == Before::Unknown => {}
+            None => {
+                remove(document, path);
+                prune(document, above, self.before.map(DocumentMut::as_table));
+                self.hide(document, above);
+            }
+            Some(old) if is_ours(old) => {}
+            Some(old) => set_value(section(document, above)?, key, old.clone()),
+        }
+        Ok(())
+    }
+
+    /// The heading of a section that we opened for a key goes, where sections below it stay.
+    fn hide(&self, document: &mut DocumentMut, path: &[&str]) {
+        let was_open = self.before.is_some_and(|before| {
+            let section = get(before, path).and_then(Item::as_table);
+            section.is_some_and(|section| !section.is_implicit())
+        });
+        let table = get(document, path).and_then(Item::as_table);
+        let is_bare = table.is_some_and(|table| {
+            let prefix = table.decor().prefix().and_then(|prefix| prefix.as_str());
+            let has_values = table.iter().any(|(_, item)| !item.is_table());
+            !has_values && !prefix.unwrap_or_default().contains('#')
+        });
+        if !was_open
+            && is_bare
+            && let Ok(table) = section(document, path)
+        {
+            table.set_implicit(true);
+        }
+    }
 }

@@ -3,12 +3,14 @@
 //! CRI-O hands all annotations of a pod on to its containers, and `allowed_annotations` takes none
 //! but CRI-O's own: another one there keeps CRI-O from starting.
 
+use std::path::Path;
+
 use toml_edit::{DocumentMut, Item, Value};
 
 use super::error::EngineError;
-use super::file::{Beside, Other, Wanted};
+use super::file::{Beside, Keep, Other, Wanted};
 use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
-use super::toml::{get, parse, prune, remove_section, render, section};
+use super::toml::{get, parse, prune, remove, remove_section, render, section};
 
 pub(super) const FILE: &str = "/etc/crio/crio.conf.d/99-onload-ctk.conf";
 
@@ -29,22 +31,29 @@ const OWN: [&str; 5] = [
 ];
 
 pub(super) const DEFAULT: &str = "default_runtime";
+const DEFAULT_NAME: [&str; 3] = ["crio", "runtime", DEFAULT];
 
 /// Whether a file makes our runtime the default one.
 pub(super) fn is_default(text: &str) -> Result<bool, EngineError> {
     let document = parse(text)?;
-    let default = get(&document, &["crio", "runtime", DEFAULT]);
+    let default = get(&document, &DEFAULT_NAME);
     Ok(default.and_then(Item::as_str) == Some(RUNTIME_NAME))
 }
 
-pub(super) fn beside() -> Vec<Beside> {
+pub(super) fn beside(file: &Path) -> Vec<Beside> {
+    let directory = file.parent().unwrap_or(Path::new("/"));
     vec![
         Beside::File("/etc/crio/crio.conf".into()),
-        Beside::Directory("/etc/crio/crio.conf.d".into(), "*".to_owned()),
+        Beside::Directory(directory.to_owned(), "*".to_owned()),
     ]
 }
 
-pub(super) fn wanted(old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
+pub(super) fn wanted(
+    file: &Path,
+    old: Option<&str>,
+    others: &[Other],
+    set_default: bool,
+) -> Result<Wanted, EngineError> {
     let others = others
         .iter()
         .map(|other| {
@@ -64,24 +73,49 @@ pub(super) fn wanted(old: Option<&str>, others: &[Other]) -> Result<Wanted, Engi
         }
     }
     let mut document = parse(old.unwrap_or(HEADER))?;
-    if let Some(found) = get(&document, &RUNTIME) {
-        if !is_our_runtime(found) {
+    match get(&document, &RUNTIME) {
+        Some(found) if !is_our_runtime(found) => {
             let found = found.get("runtime_path").unwrap_or(found);
             let found = found.to_string().trim().to_owned();
             return Err(EngineError::Taken { found });
         }
-        return Ok(Wanted {
-            text: old.map(str::to_owned),
-            warnings: Vec::new(),
-        });
+        Some(_) => {}
+        None => {
+            let documents = others.iter().map(|(_, document)| document);
+            let settings = stood_in_for(&documents.collect::<Vec<_>>());
+            register(&mut document, settings)?;
+        }
     }
-    let documents = others.iter().map(|(_, document)| document);
-    let settings = stood_in_for(&documents.collect::<Vec<_>>());
-    register(&mut document, settings)?;
+    let mut warnings = Vec::new();
+    if set_default {
+        set_default_name(&mut document)?;
+        for (other, document) in &others {
+            let name = get(document, &DEFAULT_NAME).and_then(Item::as_str);
+            let is_later = other.path.parent() == file.parent() && other.path.as_path() > file;
+            if is_later && name.is_some_and(|name| name != RUNTIME_NAME) {
+                warnings.push(EngineError::later_default(&other.path, DEFAULT));
+            }
+        }
+    }
     Ok(Wanted {
         text: Some(render(&document, old.unwrap_or(HEADER))),
-        warnings: Vec::new(),
+        warnings,
     })
+}
+
+fn set_default_name(document: &mut DocumentMut) -> Result<(), EngineError> {
+    match get(document, &DEFAULT_NAME) {
+        Some(found) if found.as_str() == Some(RUNTIME_NAME) => return Ok(()),
+        Some(found) => {
+            let found = found.to_string().trim().to_owned();
+            return Err(EngineError::DefaultTaken { found });
+        }
+        None => {}
+    }
+    let [above @ .., key] = DEFAULT_NAME;
+    let runtime = section(document, &above)?;
+    runtime.insert(key, toml_edit::value(RUNTIME_NAME));
+    Ok(())
 }
 
 fn register(document: &mut DocumentMut, settings: Vec<(String, Value)>) -> Result<(), EngineError> {
@@ -102,7 +136,7 @@ fn stood_in_for(documents: &[&DocumentMut]) -> Vec<(String, Value)> {
         let found = documents.iter().rev().find_map(|d| get(d, path));
         found.cloned()
     };
-    let default = last(&["crio", "runtime", DEFAULT]);
+    let default = last(&DEFAULT_NAME);
     let default = default.as_ref().and_then(Item::as_str);
     let names = default.into_iter().chain(["crun", "runc"]);
     let mut runtimes = names.filter_map(|name| {
@@ -127,8 +161,14 @@ pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
     Ok(get(&*parse(text)?, &RUNTIME).is_some_and(is_our_runtime))
 }
 
-pub(super) fn without_ours(now: &str) -> Result<Option<String>, EngineError> {
+pub(super) fn without_ours(now: &str, keep: Keep) -> Result<Option<String>, EngineError> {
     let mut document = parse(now)?;
+    if get(&document, &DEFAULT_NAME).and_then(Item::as_str) == Some(RUNTIME_NAME) {
+        remove(&mut document, &DEFAULT_NAME);
+    }
+    if keep == Keep::Runtime {
+        return Ok(Some(render(&document, now)));
+    }
     if get(&document, &RUNTIME).is_some_and(is_our_runtime) {
         remove_section(&mut document, &RUNTIME);
         prune(&mut document, &RUNTIMES, None);

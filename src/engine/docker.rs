@@ -17,7 +17,7 @@ const RUNTIME: [&str; 2] = ["runtimes", RUNTIME_NAME];
 const SPEC_DIRS: &str = "cdi-spec-dirs";
 pub(super) const DEFAULT: &str = "default-runtime";
 
-pub(super) fn wanted(old: Option<&str>) -> Result<Wanted, EngineError> {
+pub(super) fn wanted(old: Option<&str>, set_default: bool) -> Result<Wanted, EngineError> {
     let mut json = JsonText::parse(old.unwrap_or_default())?;
     refuse_spelling(&json)?;
     let mut warnings = Vec::new();
@@ -41,6 +41,17 @@ pub(super) fn wanted(old: Option<&str>) -> Result<Wanted, EngineError> {
         Some(runtime) => {
             let found = runtime.get("path").unwrap_or(&runtime).to_string();
             return Err(EngineError::Taken { found });
+        }
+    }
+    if set_default {
+        match json.get(&[DEFAULT])? {
+            None | Some(Value::String(_)) => json.set(&[DEFAULT], &json!(RUNTIME_NAME))?,
+            Some(_) => {
+                return Err(EngineError::Form {
+                    key: DEFAULT.to_owned(),
+                    expected: "text",
+                });
+            }
         }
     }
     let text = Some(json.as_str().to_owned());
@@ -77,13 +88,17 @@ pub(super) fn without_ours(
     if keep == Keep::Nothing && is_ours(now)? && in_before(&RUNTIME)?.is_none() {
         json.remove(&RUNTIME)?;
     }
-    if json.get(&CDI)? == Some(json!(true)) {
-        match in_before(&CDI)? {
-            Some(Value::Bool(true)) => {}
-            Some(value) => json.set(&CDI, &value)?,
+    let ours: [(&[&str], Value); 2] = [(&CDI, json!(true)), (&[DEFAULT], json!(RUNTIME_NAME))];
+    for (path, ours) in ours {
+        if json.get(path)?.as_ref() != Some(&ours) {
+            continue;
+        }
+        match in_before(path)? {
+            Some(value) if value == ours => {}
+            Some(value) => json.set(path, &value)?,
             None if was == Before::Unknown => {}
             None => {
-                json.remove(&CDI)?;
+                json.remove(path)?;
             }
         }
     }
@@ -107,7 +122,10 @@ fn is_our_runtime(runtime: &Value) -> bool {
 fn refuse_spelling(json: &JsonText) -> Result<(), EngineError> {
     for key in json.keys(&[])? {
         let variant = |ours: &str| ours != key && ours.eq_ignore_ascii_case(&key);
-        if [CDI[0], RUNTIME[0], SPEC_DIRS].into_iter().any(variant) {
+        if [CDI[0], RUNTIME[0], SPEC_DIRS, DEFAULT]
+            .into_iter()
+            .any(variant)
+        {
             return Err(EngineError::Spelling(key));
         }
     }

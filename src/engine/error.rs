@@ -1,6 +1,6 @@
 //! Why an engine's file is not changed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::json::JsonError;
 use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
@@ -65,7 +65,52 @@ pub(crate) enum EngineError {
         /// Why.
         source: Box<EngineError>,
     },
+    /// The engine has no such setting, or not in this file.
+    #[error("--set-default: {0}")]
+    NoDefault(&'static str),
+    /// Somebody set another default runtime in a file of ours.
+    #[error(
+        "it sets another default runtime, {found}; take that out of it, or leave --set-default out"
+    )]
+    DefaultTaken {
+        /// The other one.
+        found: String,
+    },
+    /// The engine writes the file anew at each start.
+    #[error("it is written anew whenever the engine starts; name {instead} beside it")]
+    Generated {
+        /// The file to name.
+        instead: &'static str,
+    },
+    /// The file that would import a drop-in is not there.
+    #[error("{} is not there, so nothing reads a drop-in; start containerd (or k3s) once, or name another file", .main.display())]
+    NoMain {
+        /// The file that is missing.
+        main: PathBuf,
+    },
+    /// The file beside a drop-in does not import it.
+    #[error("its \"imports\" does not name the drop-in, so nothing would read that; add it there, or name {} with --file", .instead.display())]
+    NotImported {
+        /// The file to name.
+        instead: PathBuf,
+    },
+    /// Who reads the file beside a drop-in may not merge the two.
+    #[error("it is of format version 2, so containerd 1 may read it, to which a drop-in replaces the whole CRI plugin; name {} with --file", .instead.display())]
+    NoMerge {
+        /// The file to name.
+        instead: PathBuf,
+    },
     /// A drop-in of ours was changed so that our part cannot be told from the rest.
     #[error("somebody changed it so that our part cannot be told from the rest; edit it by hand")]
     Changed,
+}
+
+impl EngineError {
+    /// A warning: another file is read after ours and decides.
+    pub(super) fn later_default(path: &Path, key: &str) -> String {
+        format!(
+            "{} is read later and sets {key} to another runtime; take it out there",
+            path.display()
+        )
+    }
 }

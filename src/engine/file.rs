@@ -1,6 +1,7 @@
 //! What is read of an engine's files, and what is to be done with them.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 /// Files that are read beside the engine's own, since what they say decides too.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +10,31 @@ pub(crate) enum Beside {
     File(PathBuf),
     /// The files of a directory whose names match a pattern with `*`, sorted.
     Directory(PathBuf, String),
+}
+
+impl Beside {
+    /// Whether a file is among them.
+    pub(super) fn holds(&self, path: &Path) -> bool {
+        match self {
+            Beside::File(file) => file == path,
+            Beside::Directory(directory, pattern) => {
+                let name = path.file_name().and_then(OsStr::to_str);
+                path.parent() == Some(directory) && name.is_some_and(|name| matches(pattern, name))
+            }
+        }
+    }
+}
+
+/// Whether a name matches a pattern whose only special character is `*`.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
+            let ends = name.char_indices().map(|(place, _)| place);
+            let mut ends = ends.chain([name.len()]);
+            ends.any(|end| matches(rest, name.get(end..).unwrap_or_default()))
+        }),
+    }
 }
 
 /// A file beside the engine's own.
@@ -21,7 +47,7 @@ pub(crate) struct Other {
 }
 
 /// What was read.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Files {
     /// The engine's file; none where there is none.
     pub now: Option<String>,

@@ -2,11 +2,14 @@
 //! or writes a file; `commands::configure` does.
 //!
 //! Each engine is told the same: CDI is on, and `onload-container-runtime` is the OCI runtime
-//! `onload`. What stands in a file beside that stays as it is, byte for byte.
+//! `onload`, the default one too if that is asked for. What stands in a file beside that stays as it
+//! is, byte for byte.
 
 mod containerd;
+mod containerd_drop_in;
 mod crio;
 mod docker;
+mod engines;
 mod error;
 mod file;
 mod hcl;
@@ -14,93 +17,123 @@ pub(crate) mod holders;
 mod json;
 mod nomad;
 mod ours;
+mod place;
 mod podman;
 pub(crate) mod policy;
+mod template;
 mod toml;
 
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
-
 use file::{Before, Wanted};
+use place::Place;
 
+pub(crate) use engines::{Engine, PROGRAM_DIRS};
 pub(crate) use error::EngineError;
-pub(crate) use file::{Action, Beside, Decision, Files, Keep, Other};
+pub(crate) use file::{Action, Beside, Decision, Files, Keep, Other, matches};
 pub(crate) use ours::{RUNTIME_NAME, RUNTIME_PATH};
 
 /// The backup of a file that was not there. With no backup at all, a file is somebody else's, and what
 /// another engine's user may have set, such as CDI itself, is not ours to take away.
 const NO_FILE: &str = "onload-ctk: there was no such file\n";
-/// A container engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Engine {
-    /// Docker.
-    Docker,
-    /// containerd, for Kubernetes and other users of its CRI plugin.
-    Containerd,
-    /// CRI-O.
-    Crio,
-    /// Podman.
-    Podman,
-    /// Nomad, with its docker driver.
-    Nomad,
+
+/// What a file is to its engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// The only one of its kind: it is edited in place, and what it was is kept as a backup.
+    Whole,
+    /// Ours alone, one of several that the engine reads. It has no backup: an engine might read that
+    /// too.
+    DropIn,
+    /// What k3s makes such a file of; edited in place, too.
+    Template,
 }
 
-impl Engine {
-    /// The engine's name as it is typed.
+/// One file of an engine, and what it is to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Setup {
+    /// The engine.
+    pub engine: Engine,
+    /// The file: a path of the host.
+    pub file: PathBuf,
+    form: Form,
+    /// Whether our runtime is to be the default one.
+    set_default: bool,
+}
+
+impl Setup {
+    /// The engine's file at its usual place.
     #[must_use]
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Engine::Docker => "docker",
-            Engine::Containerd => "containerd",
-            Engine::Crio => "crio",
-            Engine::Podman => "podman",
-            Engine::Nomad => "nomad",
+    pub(crate) fn usual(engine: Engine) -> Setup {
+        Setup::named(engine, engine.file().to_owned())
+    }
+
+    /// A file at another place, whose name says what it is.
+    #[must_use]
+    pub(crate) fn named(engine: Engine, file: PathBuf) -> Setup {
+        let form = match engine {
+            Engine::Docker => Form::Whole,
+            Engine::Containerd if template::is_template(&file) => Form::Template,
+            Engine::Containerd if containerd_drop_in::is_drop_in(&file) => Form::DropIn,
+            Engine::Containerd => Form::Whole,
+            Engine::Crio | Engine::Podman | Engine::Nomad => Form::DropIn,
+        };
+        Setup {
+            engine,
+            file,
+            form,
+            set_default: false,
         }
     }
 
-    /// The file that is edited, or is ours.
+    /// The same, with our runtime as the default one or not.
     #[must_use]
-    pub(crate) fn file(self) -> &'static Path {
-        Path::new(match self {
-            Engine::Docker => docker::FILE,
-            Engine::Containerd => containerd::FILE,
-            Engine::Crio => crio::FILE,
-            Engine::Podman => podman::FILE,
-            Engine::Nomad => nomad::FILE,
-        })
-    }
-
-    /// Whether the file is ours alone, one of several that the engine reads. It has no backup: an
-    /// engine might read that too.
-    #[must_use]
-    pub(crate) fn is_drop_in(self) -> bool {
-        match self {
-            Engine::Docker | Engine::Containerd => false,
-            Engine::Crio | Engine::Podman | Engine::Nomad => true,
+    pub(crate) fn with_default(self, set_default: bool) -> Setup {
+        Setup {
+            set_default,
+            ..self
         }
     }
 
-    /// The service that reads the file when it starts; none where every command reads it.
+    /// The drop-in of an engine that is set up by its main file as a rule; none where there is no such.
     #[must_use]
-    pub(crate) fn service(self) -> Option<&'static str> {
-        match self {
-            Engine::Podman => None,
-            Engine::Docker | Engine::Containerd | Engine::Crio | Engine::Nomad => Some(self.name()),
-        }
+    pub(crate) fn usual_drop_in(engine: Engine) -> Option<Setup> {
+        let file = Path::new(containerd_drop_in::FILE);
+        (engine == Engine::Containerd).then(|| Setup::named(engine, file.to_owned()))
+    }
+
+    /// Whether the main file's text has the drop-in read, so that this is the place for ours.
+    #[must_use]
+    pub(crate) fn is_read_by(&self, main: &str) -> bool {
+        self.form == Form::DropIn && containerd_drop_in::is_wanted(main)
+    }
+
+    /// Whether the file is ours alone, one of several that the engine reads.
+    #[must_use]
+    pub(crate) fn is_drop_in(&self) -> bool {
+        self.form == Form::DropIn
+    }
+
+    /// How people make the engine read the file; none where every command reads it.
+    #[must_use]
+    pub(crate) fn restart(&self) -> Option<String> {
+        let service = self.engine.service()?;
+        let known = Place::of(&self.file).map(|place| place.restart().to_owned());
+        Some(known.unwrap_or_else(|| format!("systemctl restart {service}")))
     }
 
     /// The files to read beside the engine's own, whose text that is.
     ///
     /// # Errors
     /// The text is not understood.
-    pub(crate) fn beside(self, now: Option<&str>) -> Result<Vec<Beside>, EngineError> {
-        Ok(match self {
-            Engine::Docker => Vec::new(),
-            Engine::Containerd => containerd::beside(now)?,
-            Engine::Crio => crio::beside(),
-            Engine::Podman => podman::beside(),
-            Engine::Nomad => nomad::beside(),
+    pub(crate) fn beside(&self, now: Option<&str>) -> Result<Vec<Beside>, EngineError> {
+        Ok(match (self.engine, self.form) {
+            (Engine::Docker, _) | (Engine::Containerd, Form::Template) => Vec::new(),
+            (Engine::Containerd, Form::Whole) => containerd::beside(&self.file, now)?,
+            (Engine::Containerd, Form::DropIn) => containerd_drop_in::beside(&self.file),
+            (Engine::Crio, _) => crio::beside(&self.file),
+            (Engine::Podman, _) => podman::beside(&self.file),
+            (Engine::Nomad, _) => nomad::beside(&self.file),
         })
     }
 
@@ -108,7 +141,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError`]: the file has to stay as it is.
-    pub(crate) fn configure(self, files: &Files) -> Result<Decision, EngineError> {
+    pub(crate) fn configure(&self, files: &Files) -> Result<Decision, EngineError> {
+        self.refuse_generated()?;
         let wanted = self.wanted(files.now.as_deref(), &files.others)?;
         let decision = |file, backup| Decision {
             file,
@@ -128,11 +162,34 @@ impl Engine {
             _ if self.is_drop_in() => Action::Keep,
             None => Action::Write(NO_FILE.to_owned()),
             // What holds something of ours is not what was there before us.
-            Some(now) if self.is_ours(now)? => Action::Keep,
+            Some(now) if self.is_ours(now)? => self.backup_anew(files, now)?,
             Some(now) if files.before.as_ref() == Some(now) => Action::Keep,
             Some(now) => Action::Write(now.clone()),
         };
         Ok(decision(Action::Write(text), backup))
+    }
+
+    /// k3s and its like write some files anew at each start.
+    fn refuse_generated(&self) -> Result<(), EngineError> {
+        let instead = Place::of(&self.file).and_then(|place| place.written_from(&self.file));
+        instead.map_or(Ok(()), |instead| Err(EngineError::Generated { instead }))
+    }
+
+    /// The backup of a file that is ours already. Where it gets a default runtime now, the one that it
+    /// has may be of a later day than the backup: what a removal would give now is kept.
+    fn backup_anew(&self, files: &Files, now: &str) -> Result<Action, EngineError> {
+        if !self.set_default || self.is_default(now)? {
+            return Ok(Action::Keep);
+        }
+        let undone = match self.remove(files, Keep::Nothing)?.file {
+            Action::Keep => now.to_owned(),
+            Action::Write(text) => text,
+            Action::Remove => NO_FILE.to_owned(),
+        };
+        Ok(match files.before.as_ref() == Some(&undone) {
+            true => Action::Keep,
+            false => Action::Write(undone),
+        })
     }
 
     /// Whether anything of what was read can be ours: a file that does not hold our name was not
@@ -143,29 +200,45 @@ impl Engine {
         files.before.is_some() || files.now.as_ref().is_some_and(named)
     }
 
-    /// Where the engine keeps what it knows of its containers, as its file says.
+    /// Where the engine keeps what it knows of its containers, as its files say.
     ///
     /// # Errors
-    /// The text is not understood.
-    pub(crate) fn state_dir(self, now: Option<&str>) -> Result<PathBuf, EngineError> {
-        let now = now.unwrap_or_default();
-        let (named, default) = match self {
+    /// A text is not understood.
+    pub(crate) fn state_dir(&self, files: &Files) -> Result<PathBuf, EngineError> {
+        let now = files.now.as_deref().unwrap_or_default();
+        let (named, default) = match self.engine {
             Engine::Docker | Engine::Nomad => (docker::data_root(now)?, "/var/lib/docker"),
-            Engine::Containerd => (containerd::state_dir(now)?, "/run/containerd"),
+            Engine::Containerd => (self.containerd_state(files)?, "/run/containerd"),
             Engine::Crio | Engine::Podman => (None, "/var/lib/containers/storage"),
         };
-        Ok(named.map_or_else(|| PathBuf::from(default), PathBuf::from))
+        let known = || Place::of(&self.file).map(|place| place.state_dir(&self.file));
+        let named = named.map(PathBuf::from).or_else(known);
+        Ok(named.unwrap_or_else(|| PathBuf::from(default)))
+    }
+
+    /// A drop-in leaves that to the file that imports it; a template is no TOML.
+    fn containerd_state(&self, files: &Files) -> Result<Option<String>, EngineError> {
+        let text = match self.form {
+            Form::Whole => files.now.as_deref(),
+            Form::Template => None,
+            Form::DropIn => {
+                let main = containerd_drop_in::main_file(&self.file);
+                let main = files.others.iter().find(|other| other.path == main);
+                main.map(|other| other.text.as_str())
+            }
+        };
+        containerd::state_dir(text.unwrap_or_default())
     }
 
     /// Whether a text registers our runtime for containers, which have to be looked for then.
     ///
     /// # Errors
     /// The text is not understood.
-    pub(crate) fn registers(self, now: Option<&str>) -> Result<bool, EngineError> {
+    pub(crate) fn registers(&self, now: Option<&str>) -> Result<bool, EngineError> {
         let Some(now) = now.filter(|now| now.contains(RUNTIME_NAME)) else {
             return Ok(false);
         };
-        match self {
+        match self.engine {
             // Docker's, which Nomad asks for them.
             Engine::Nomad => Ok(false),
             Engine::Podman => podman::registers(now),
@@ -173,22 +246,40 @@ impl Engine {
         }
     }
 
-    /// The setting that makes our runtime the engine's default, if one of the files does. One that is
+    /// The setting by which somebody else made our runtime the engine's default, if one of the files
+    /// does: a file of ours and one that had no such setting before us are made as they were. One that is
     /// not understood says nothing: the engine does not understand it either.
     #[must_use]
-    pub(crate) fn default_setting(self, files: &Files) -> Option<&'static str> {
-        type IsDefault = fn(&str) -> Result<bool, EngineError>;
-        let (key, is_default): (_, IsDefault) = match self {
-            Engine::Docker => (docker::DEFAULT, docker::is_default),
-            Engine::Containerd => (containerd::DEFAULT, containerd::is_default),
-            Engine::Crio => (crio::DEFAULT, crio::is_default),
-            Engine::Podman => (podman::DEFAULT, podman::is_default),
+    pub(crate) fn default_setting(&self, files: &Files) -> Option<&'static str> {
+        let key = match self.engine {
+            Engine::Docker => docker::DEFAULT,
+            Engine::Containerd => containerd::DEFAULT,
+            Engine::Crio => crio::DEFAULT,
+            Engine::Podman => podman::DEFAULT,
             Engine::Nomad => return None,
         };
-        let now = files.now.iter();
-        let mut texts = now.chain(files.others.iter().map(|other| &other.text));
-        let named = texts.any(|text| is_default(text).unwrap_or(false));
+        let is_default = |text: &str| self.is_default(text).unwrap_or(false);
+        let now = files.now.as_deref().is_some_and(is_default);
+        let is_theirs = match files.before.as_deref() {
+            _ if self.is_drop_in() => false,
+            None => now,
+            Some(before) => now && before != NO_FILE && is_default(before),
+        };
+        let others = files.others.iter();
+        let named = is_theirs || others.map(|other| &other.text).any(|text| is_default(text));
         named.then_some(key)
+    }
+
+    /// Whether a text makes our runtime the engine's default.
+    fn is_default(&self, text: &str) -> Result<bool, EngineError> {
+        match self.engine {
+            Engine::Docker => docker::is_default(text),
+            Engine::Containerd if self.form == Form::Template => Ok(false),
+            Engine::Containerd => containerd::is_default(text),
+            Engine::Crio => crio::is_default(text),
+            Engine::Podman => podman::is_default(text),
+            Engine::Nomad => Ok(false),
+        }
     }
 
     /// What to do so that the engine no longer knows us: the file as it was before us where nobody
@@ -197,7 +288,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError`]: the file has to stay as it is.
-    pub(crate) fn remove(self, files: &Files, keep: Keep) -> Result<Decision, EngineError> {
+    pub(crate) fn remove(&self, files: &Files, keep: Keep) -> Result<Decision, EngineError> {
         let before = match files.before.as_deref() {
             None => Before::Unknown,
             Some(NO_FILE) => Before::Absent,
@@ -205,7 +296,7 @@ impl Engine {
         };
         let file = match files.now.as_deref() {
             None => Action::Keep,
-            Some(_) if !Engine::has_trace(files) => Action::Keep,
+            Some(_) if !Setup::has_trace(files) => Action::Keep,
             Some(now) if before == Before::Unknown && !self.is_ours(now)? => Action::Keep,
             Some(now) if before == Before::Text(now) => Action::Keep,
             Some(now) if keep == Keep::Nothing && self.is_as_left(now, before, &files.others) => {
@@ -234,29 +325,38 @@ impl Engine {
 
     /// Whether a text is what we made of the one before, or what an earlier removal left of that
     /// while there were containers.
-    fn is_as_left(self, now: &str, before: Before<'_>, others: &[Other]) -> bool {
-        let wanted = self.wanted(before.text(), others);
-        let Some(wanted) = wanted.ok().and_then(|wanted| wanted.text) else {
-            return false;
-        };
-        let kept = || self.without_ours(&wanted, before, others, Keep::Runtime);
-        wanted == now || kept().is_ok_and(|kept| kept.as_deref() == Some(now))
+    fn is_as_left(&self, now: &str, before: Before<'_>, others: &[Other]) -> bool {
+        [false, true].into_iter().any(|set_default| {
+            let setup = self.clone().with_default(set_default);
+            let wanted = setup.wanted(before.text(), others);
+            let Some(wanted) = wanted.ok().and_then(|wanted| wanted.text) else {
+                return false;
+            };
+            let kept = || setup.without_ours(&wanted, before, others, Keep::Runtime);
+            wanted == now || kept().is_ok_and(|kept| kept.as_deref() == Some(now))
+        })
     }
 
-    fn wanted(self, old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
-        match self {
-            Engine::Docker => docker::wanted(old),
-            Engine::Containerd => containerd::wanted(old, others),
-            Engine::Crio => crio::wanted(old, others),
-            Engine::Podman => podman::wanted(old, others),
-            Engine::Nomad => nomad::wanted(old, others),
+    fn wanted(&self, old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
+        let (file, default) = (&self.file, self.set_default);
+        match (self.engine, self.form) {
+            (Engine::Docker, _) => docker::wanted(old, default),
+            (Engine::Containerd, Form::Template) => template::wanted(file, old, default),
+            (Engine::Containerd, Form::DropIn) => {
+                containerd_drop_in::wanted(file, old, others, default)
+            }
+            (Engine::Containerd, Form::Whole) => containerd::wanted(file, old, others, default),
+            (Engine::Crio, _) => crio::wanted(file, old, others, default),
+            (Engine::Podman, _) => podman::wanted(file, old, others, default),
+            (Engine::Nomad, _) => nomad::wanted(old, others, default),
         }
     }
 
     /// Whether a text registers our runtime: everything else may be there without us.
-    fn is_ours(self, text: &str) -> Result<bool, EngineError> {
-        match self {
+    fn is_ours(&self, text: &str) -> Result<bool, EngineError> {
+        match self.engine {
             Engine::Docker => docker::is_ours(text),
+            Engine::Containerd if self.form == Form::Template => template::is_ours(text),
             Engine::Containerd => containerd::is_ours(text),
             Engine::Crio => crio::is_ours(text),
             Engine::Podman => podman::is_ours(text),
@@ -266,23 +366,29 @@ impl Engine {
 
     /// A text without what is ours; none where nothing else is left that was not there before.
     fn without_ours(
-        self,
+        &self,
         now: &str,
         before: Before<'_>,
         others: &[Other],
         keep: Keep,
     ) -> Result<Option<String>, EngineError> {
-        match self {
-            Engine::Docker => docker::without_ours(now, before, keep),
-            Engine::Containerd => containerd::without_ours(now, before, keep),
+        match (self.engine, self.form) {
+            (Engine::Docker, _) => docker::without_ours(now, before, keep),
             // Nothing but the runtime is in it.
-            Engine::Crio if keep == Keep::Runtime => Ok(Some(now.to_owned())),
-            Engine::Crio => crio::without_ours(now),
-            Engine::Podman => podman::without_ours(now, others, keep),
-            Engine::Nomad => nomad::without_ours(now),
+            (Engine::Containerd, Form::Template) if keep == Keep::Runtime => {
+                Ok(Some(now.to_owned()))
+            }
+            (Engine::Containerd, Form::Template) => template::without_ours(now, before),
+            (Engine::Containerd, Form::DropIn) => containerd_drop_in::without_ours(now, keep),
+            (Engine::Containerd, Form::Whole) => containerd::without_ours(now, before, keep),
+            (Engine::Crio, _) => crio::without_ours(now, keep),
+            (Engine::Podman, _) => podman::without_ours(&self.file, now, others, keep),
+            (Engine::Nomad, _) => nomad::without_ours(now),
         }
     }
 }
 
+#[cfg(test)]
+mod setup_tests;
 #[cfg(test)]
 mod tests;

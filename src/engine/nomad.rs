@@ -4,6 +4,8 @@
 //! whole (`PluginConfig.Merge`, nomad/structs/config/plugins.go), so a second one
 //! beside an operator's own would switch that off.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use super::error::EngineError;
@@ -14,7 +16,6 @@ use super::ours::RUNTIME_NAME;
 
 pub(super) const FILE: &str = "/etc/nomad.d/onload-ctk.hcl";
 
-const DIRECTORY: &str = "/etc/nomad.d";
 const PLUGIN: &str = "docker";
 const ALLOWED: &str = "allow_runtimes";
 /// The first two are Nomad's default, which the list replaces.
@@ -27,13 +28,23 @@ plugin \"docker\" {
 }
 ";
 
-pub(super) fn beside() -> Vec<Beside> {
+pub(super) fn beside(file: &Path) -> Vec<Beside> {
+    let directory = file.parent().unwrap_or(Path::new("/"));
     ["*.hcl", "*.json"]
-        .map(|pattern| Beside::Directory(DIRECTORY.into(), pattern.to_owned()))
+        .map(|pattern| Beside::Directory(directory.to_owned(), pattern.to_owned()))
         .into()
 }
 
-pub(super) fn wanted(old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
+pub(super) fn wanted(
+    old: Option<&str>,
+    others: &[Other],
+    set_default: bool,
+) -> Result<Wanted, EngineError> {
+    if set_default {
+        return Err(EngineError::NoDefault(
+            "Nomad has no default runtime, its docker driver takes docker's; run this with --runtime docker, or write runtime = \"onload\" in the task's config",
+        ));
+    }
     for other in others {
         match allows(other)? {
             None => {}

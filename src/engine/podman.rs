@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use toml_edit::{Array, DocumentMut, InlineTable, Item, Value};
+use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value};
 
 use super::error::EngineError;
 use super::file::{Beside, Keep, Other, Wanted};
@@ -15,6 +15,8 @@ use super::toml::{add_text, array, get, parse, prune, remove, render, section, t
 
 pub(super) const FILE: &str = "/etc/containers/containers.conf.d/99-onload-ctk.conf";
 
+const DIRECTORY: &str = "/etc/containers/containers.conf.d";
+const PATTERN: &str = "*.conf";
 /// Our hook for podman; the one for other engines stands in a directory beside it.
 const HOOKS_DIR: &str = "/usr/share/onload-ctk/hooks.d/podman";
 /// What podman reads where no file says otherwise.
@@ -27,23 +29,30 @@ const RUNTIMES: [&str; 2] = ["engine", "runtimes"];
 const RUNTIME: [&str; 3] = ["engine", "runtimes", RUNTIME_NAME];
 
 pub(super) const DEFAULT: &str = "runtime";
+const DEFAULT_NAME: [&str; 2] = ["engine", DEFAULT];
 
 /// Whether a file makes our runtime the default one.
 pub(super) fn is_default(text: &str) -> Result<bool, EngineError> {
     let document = parse(text)?;
-    let default = get(&document, &["engine", DEFAULT]);
+    let default = get(&document, &DEFAULT_NAME);
     Ok(default.and_then(Item::as_str) == Some(RUNTIME_NAME))
 }
 
-pub(super) fn beside() -> Vec<Beside> {
-    vec![
+/// A file of a user is read after the host's, with those beside it (containers.conf(5)).
+pub(super) fn beside(file: &Path) -> Vec<Beside> {
+    let mut beside = vec![
         Beside::File("/usr/share/containers/containers.conf".into()),
         Beside::File("/etc/containers/containers.conf".into()),
-        Beside::Directory(
-            "/etc/containers/containers.conf.d".into(),
-            "*.conf".to_owned(),
-        ),
-    ]
+        Beside::Directory(DIRECTORY.into(), PATTERN.to_owned()),
+    ];
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    if directory != Path::new(DIRECTORY) {
+        let above = directory.parent().unwrap_or(directory);
+        beside.push(Beside::File(above.join("containers.conf")));
+        let own = Beside::Directory(directory.to_owned(), PATTERN.to_owned());
+        beside.push(own);
+    }
+    beside
 }
 
 /// What the files beside ours say.
@@ -52,12 +61,15 @@ struct Said {
     /// The hook directories of the files that are read before ours.
     hooks: Vec<String>,
     warnings: Vec<String>,
+    /// A warning: a later file sets another default runtime.
+    other_default: Option<String>,
 }
 
-fn said(others: &[Other]) -> Result<Said, EngineError> {
+fn said(file: &Path, others: &[Other]) -> Result<Said, EngineError> {
     let mut said = Said {
         hooks: vec![DEFAULT_HOOKS_DIR.to_owned()],
         warnings: Vec::new(),
+        other_default: None,
     };
     for other in others {
         let path = other.path.clone();
@@ -71,23 +83,32 @@ fn said(others: &[Other]) -> Result<Said, EngineError> {
             let advice = format!("take the runtime {RUNTIME_NAME} out of it");
             return Err(EngineError::Decided { path, advice });
         }
+        let default = get(&document, &DEFAULT_NAME).and_then(Item::as_str);
+        if is_later(&path, file) && default.is_some_and(|name| name != RUNTIME_NAME) {
+            said.other_default = Some(EngineError::later_default(&path, DEFAULT));
+        }
         if let Some(hooks) = get(&document, &HOOKS) {
-            said.hear(&path, hooks);
+            said.hear(file, &path, hooks);
         }
     }
     Ok(said)
 }
 
+/// Files of one directory are read in the order of their names.
+fn is_later(path: &Path, file: &Path) -> bool {
+    path.parent() == file.parent() && path > file
+}
+
 impl Said {
     /// A file's list replaces those of earlier files, or is added to them.
-    fn hear(&mut self, path: &Path, hooks: &Item) {
-        let ours = Path::new(FILE);
-        if path.parent() == ours.parent() && path > ours {
+    fn hear(&mut self, file: &Path, path: &Path, hooks: &Item) {
+        if is_later(path, file) {
             let names_ours = texts(Some(hooks)).any(|dir| dir == HOOKS_DIR);
             if !appends(hooks) && !names_ours {
                 self.warnings.push(format!(
-                    "{} is read after {FILE} and replaces hooks_dir; add {HOOKS_DIR} there",
-                    path.display()
+                    "{} is read after {} and replaces hooks_dir; add {HOOKS_DIR} there",
+                    path.display(),
+                    file.display()
                 ));
             }
             return;
@@ -106,8 +127,13 @@ fn appends(hooks: &Item) -> bool {
     marks.any(|mark: &InlineTable| mark.get("append").and_then(Value::as_bool) == Some(true))
 }
 
-pub(super) fn wanted(old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
-    let said = said(others)?;
+pub(super) fn wanted(
+    file: &Path,
+    old: Option<&str>,
+    others: &[Other],
+    set_default: bool,
+) -> Result<Wanted, EngineError> {
+    let mut said = said(file, others)?;
     let mut document = parse(old.unwrap_or_default())?;
     if let Some(found) = get(&document, &RUNTIME)
         && !is_our_runtime(found)
@@ -123,6 +149,10 @@ pub(super) fn wanted(old: Option<&str>, others: &[Other]) -> Result<Wanted, Engi
         *hooks = said.hooks.iter().collect::<Array>();
     }
     add_text(hooks, HOOKS_DIR);
+    if set_default {
+        set_default_name(engine)?;
+        said.warnings.extend(said.other_default);
+    }
     if get(&document, &RUNTIME).is_none() {
         let runtimes = section(&mut document, &RUNTIMES)?;
         runtimes.set_implicit(false);
@@ -137,6 +167,20 @@ pub(super) fn wanted(old: Option<&str>, others: &[Other]) -> Result<Wanted, Engi
         )),
         warnings: said.warnings,
     })
+}
+
+fn set_default_name(engine: &mut Table) -> Result<(), EngineError> {
+    match engine.get(DEFAULT) {
+        None => {
+            engine.insert(DEFAULT, toml_edit::value(RUNTIME_NAME));
+            Ok(())
+        }
+        Some(found) if found.as_str() == Some(RUNTIME_NAME) => Ok(()),
+        Some(found) => {
+            let found = found.to_string().trim().to_owned();
+            Err(EngineError::DefaultTaken { found })
+        }
+    }
 }
 
 fn is_our_runtime(runtime: &Item) -> bool {
@@ -154,6 +198,7 @@ pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
 }
 
 pub(super) fn without_ours(
+    file: &Path,
     now: &str,
     others: &[Other],
     keep: Keep,
@@ -163,7 +208,10 @@ pub(super) fn without_ours(
         remove(&mut document, &RUNTIME);
         prune(&mut document, &RUNTIMES, None);
     }
-    remove_hooks(&mut document, others)?;
+    if get(&document, &DEFAULT_NAME).and_then(Item::as_str) == Some(RUNTIME_NAME) {
+        remove(&mut document, &DEFAULT_NAME);
+    }
+    remove_hooks(file, &mut document, others)?;
     prune(&mut document, &["engine"], None);
     if document.is_empty() {
         return Ok(None);
@@ -176,7 +224,11 @@ pub(super) fn without_ours(
 }
 
 /// A list that says no more than the files before ours goes altogether.
-fn remove_hooks(document: &mut DocumentMut, others: &[Other]) -> Result<(), EngineError> {
+fn remove_hooks(
+    file: &Path,
+    document: &mut DocumentMut,
+    others: &[Other],
+) -> Result<(), EngineError> {
     if get(document, &HOOKS).is_none() {
         return Ok(());
     }
@@ -184,7 +236,7 @@ fn remove_hooks(document: &mut DocumentMut, others: &[Other]) -> Result<(), Engi
     let hooks = array(engine, HOOKS[1])?;
     hooks.retain(|dir| dir.as_str() != Some(HOOKS_DIR));
     let left = hooks.iter().filter_map(Value::as_str);
-    if left.eq(said(others)?.hooks.iter().map(String::as_str)) {
+    if left.eq(said(file, others)?.hooks.iter().map(String::as_str)) {
         remove(document, &HOOKS);
     }
     Ok(())

@@ -5,7 +5,7 @@ use onload_core::text::Chain;
 use super::*;
 
 /// A file that somebody keeps for Docker, with things that we know nothing of.
-const DAEMON: &str = r#"{
+pub(super) const DAEMON: &str = r#"{
     "log-driver": "journald",
     "features": { "buildkit": true, "containerd-snapshotter": false },
     "runtimes": {
@@ -19,7 +19,7 @@ const DAEMON: &str = r#"{
 "#;
 
 /// As "containerd config default" of 1.7 lays a file out, with a runtime of somebody else.
-const CONTAINERD_2: &str = r#"# kept by hand
+pub(super) const CONTAINERD_2: &str = r#"# kept by hand
 version = 2
 root = "/var/lib/containerd" # fast disk
 
@@ -58,7 +58,7 @@ root = "/var/lib/containerd" # fast disk
     root_path = ""
 "#;
 
-const ENGINES: [Engine; 5] = [
+pub(super) const ENGINES: [Engine; 5] = [
     Engine::Docker,
     Engine::Containerd,
     Engine::Crio,
@@ -66,14 +66,18 @@ const ENGINES: [Engine; 5] = [
     Engine::Nomad,
 ];
 
-fn files(now: Option<&str>) -> Files {
+pub(super) fn usual(engine: Engine) -> Setup {
+    Setup::usual(engine)
+}
+
+pub(super) fn files(now: Option<&str>) -> Files {
     Files {
         now: now.map(str::to_owned),
         ..Files::default()
     }
 }
 
-fn other(path: &str, text: &str) -> Other {
+pub(super) fn other(path: &str, text: &str) -> Other {
     Other {
         path: path.into(),
         text: text.to_owned(),
@@ -81,7 +85,7 @@ fn other(path: &str, text: &str) -> Other {
 }
 
 /// What a run makes of the files.
-fn after(mut files: Files, decision: Decision) -> Files {
+pub(super) fn after(mut files: Files, decision: Decision) -> Files {
     for (place, action) in [
         (&mut files.now, decision.file),
         (&mut files.before, decision.backup),
@@ -95,13 +99,13 @@ fn after(mut files: Files, decision: Decision) -> Files {
     files
 }
 
-fn configured(engine: Engine, files: Files) -> Files {
-    let decision = engine.configure(&files).unwrap();
+pub(super) fn configured(engine: Engine, files: Files) -> Files {
+    let decision = usual(engine).configure(&files).unwrap();
     after(files, decision)
 }
 
-fn removed(engine: Engine, files: Files) -> Files {
-    let decision = engine.remove(&files, Keep::Nothing).unwrap();
+pub(super) fn removed(engine: Engine, files: Files) -> Files {
+    let decision = usual(engine).remove(&files, Keep::Nothing).unwrap();
     after(files, decision)
 }
 
@@ -110,11 +114,11 @@ fn text(engine: Engine, now: Option<&str>) -> String {
 }
 
 fn refusal(engine: Engine, files: &Files) -> String {
-    Chain(&engine.configure(files).unwrap_err()).to_string()
+    Chain(&usual(engine).configure(files).unwrap_err()).to_string()
 }
 
 /// Lines that stand in one text and not in the other: removed and added ones.
-fn difference(old: &str, new: &str) -> (Vec<String>, Vec<String>) {
+pub(super) fn difference(old: &str, new: &str) -> (Vec<String>, Vec<String>) {
     let diff = similar::TextDiff::from_lines(old, new);
     let lines = |tag| {
         let changes = diff.iter_all_changes().filter(move |c| c.tag() == tag);
@@ -206,13 +210,13 @@ fn containerd_2_merges_what_it_imports() {
     ));
     let text = "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'x'\n";
     files.others = vec![other("/etc/containerd/conf.d/99-nvidia.toml", text)];
-    assert!(Engine::Containerd.configure(&files).is_ok());
+    assert!(usual(Engine::Containerd).configure(&files).is_ok());
 }
 
 #[test]
 fn imports_are_looked_up_as_containerd_does() {
     let text = "version = 2\nimports = [\"conf.d/*.toml\", \"/a/b.toml\"]\n";
-    let beside = Engine::Containerd.beside(Some(text)).unwrap();
+    let beside = usual(Engine::Containerd).beside(Some(text)).unwrap();
     let expected = [
         Beside::Directory("/etc/containerd/conf.d".into(), "*.toml".to_owned()),
         Beside::File("/a/b.toml".into()),
@@ -291,7 +295,7 @@ fn a_later_file_of_podman_that_hides_our_hooks_is_told_of() {
     let mut files = files(None);
     let path = "/etc/containers/containers.conf.d/99-z.conf";
     files.others = vec![other(path, "[engine]\nhooks_dir = [\"/b\"]\n")];
-    let decision = Engine::Podman.configure(&files).unwrap();
+    let decision = usual(Engine::Podman).configure(&files).unwrap();
     assert_eq!(decision.warnings.len(), 1);
     assert!(
         decision.warnings[0].starts_with(path),
@@ -325,7 +329,7 @@ fn nomad_needs_no_file_of_ours_where_the_operator_allows_the_runtime() {
     ] {
         let mut files = files(None);
         files.others = vec![other(path, text)];
-        let decision = Engine::Nomad.configure(&files).unwrap();
+        let decision = usual(Engine::Nomad).configure(&files).unwrap();
         assert_eq!(decision.file, Action::Keep, "{path}");
     }
 }
@@ -342,7 +346,7 @@ fn a_second_run_changes_nothing() {
     let none = ENGINES.map(|engine| (engine, None));
     for (engine, now) in texts.into_iter().chain(none) {
         let first = configured(engine, files(now));
-        let second = engine.configure(&first).unwrap();
+        let second = usual(engine).configure(&first).unwrap();
         assert_eq!(second.file, Action::Keep, "{engine:?} {now:?}");
         assert_eq!(second.backup, Action::Keep, "{engine:?} {now:?}");
     }
@@ -363,7 +367,7 @@ fn what_was_there_is_given_back_to_the_byte() {
     for (engine, now) in texts.into_iter().chain(none) {
         let first = configured(engine, files(now));
         assert_ne!(first.now.as_deref(), now, "{engine:?}");
-        if !engine.is_drop_in() {
+        if !usual(engine).is_drop_in() {
             let kept = now.unwrap_or(NO_FILE);
             assert_eq!(first.before.as_deref(), Some(kept), "{engine:?}");
         }
@@ -374,8 +378,8 @@ fn what_was_there_is_given_back_to_the_byte() {
 }
 
 /// What a removal leaves while containers have recorded the runtime.
-fn kept(engine: Engine, files: Files) -> Files {
-    let decision = engine.remove(&files, Keep::Runtime).unwrap();
+pub(super) fn kept(engine: Engine, files: Files) -> Files {
+    let decision = usual(engine).remove(&files, Keep::Runtime).unwrap();
     after(files, decision)
 }
 
@@ -395,7 +399,10 @@ fn while_there_are_containers_the_runtime_alone_stays_and_the_rest_comes_back_la
         let first = configured(engine, files(now));
         let kept_once = kept(engine, first.clone());
         let text = kept_once.now.as_deref();
-        assert!(engine.registers(text).unwrap(), "{engine:?} {text:?}");
+        assert!(
+            usual(engine).registers(text).unwrap(),
+            "{engine:?} {text:?}"
+        );
         assert!(text.unwrap().contains(RUNTIME_PATH), "{engine:?} {text:?}");
         assert_eq!(kept_once.before, first.before, "{engine:?}");
         assert_eq!(kept(engine, kept_once.clone()).now, kept_once.now);
@@ -405,7 +412,7 @@ fn while_there_are_containers_the_runtime_alone_stays_and_the_rest_comes_back_la
         assert_eq!(back.before, None, "{engine:?}");
 
         let again = configured(engine, kept_once);
-        assert!(engine.registers(again.now.as_deref()).unwrap());
+        assert!(usual(engine).registers(again.now.as_deref()).unwrap());
         assert_eq!(again.before, first.before, "{engine:?}");
         assert_eq!(removed(engine, again).now.as_deref(), now, "{engine:?}");
     }
@@ -437,20 +444,23 @@ fn only_a_file_that_registers_the_runtime_has_containers_looked_for() {
         Engine::Podman,
     ] {
         let ours = configured(engine, files(None)).now;
-        assert!(engine.registers(ours.as_deref()).unwrap(), "{engine:?}");
-        assert!(!engine.registers(None).unwrap(), "{engine:?}");
+        assert!(
+            usual(engine).registers(ours.as_deref()).unwrap(),
+            "{engine:?}"
+        );
+        assert!(!usual(engine).registers(None).unwrap(), "{engine:?}");
     }
     let hooks = "[engine]\nhooks_dir = [\"/usr/share/onload-ctk/hooks.d/podman\"]\n";
-    assert!(!Engine::Podman.registers(Some(hooks)).unwrap());
-    assert!(!Engine::Docker.registers(Some(DAEMON)).unwrap());
-    assert!(!Engine::Docker.registers(Some("{ broken")).unwrap());
+    assert!(!usual(Engine::Podman).registers(Some(hooks)).unwrap());
+    assert!(!usual(Engine::Docker).registers(Some(DAEMON)).unwrap());
+    assert!(!usual(Engine::Docker).registers(Some("{ broken")).unwrap());
     let nomad = configured(Engine::Nomad, files(None)).now;
-    assert!(!Engine::Nomad.registers(nomad.as_deref()).unwrap());
+    assert!(!usual(Engine::Nomad).registers(nomad.as_deref()).unwrap());
 }
 
 #[test]
 fn containers_are_looked_for_where_the_engines_file_says() {
-    let dir = |engine: Engine, text: Option<&str>| engine.state_dir(text).unwrap();
+    let dir = |engine: Engine, text: Option<&str>| usual(engine).state_dir(&files(text)).unwrap();
     let docker = Some("{\"data-root\": \"/srv/docker\"}");
     assert_eq!(dir(Engine::Docker, docker), Path::new("/srv/docker"));
     assert_eq!(dir(Engine::Docker, None), Path::new("/var/lib/docker"));
@@ -468,11 +478,13 @@ fn removing_what_was_never_there_changes_nothing() {
         (Engine::Crio, "[crio]\n"),
         (Engine::Podman, "[engine]\n"),
     ] {
-        let decision = engine.remove(&files(Some(now)), Keep::Nothing).unwrap();
+        let decision = usual(engine)
+            .remove(&files(Some(now)), Keep::Nothing)
+            .unwrap();
         assert_eq!(decision.file, Action::Keep, "{engine:?} {now}");
     }
     for engine in ENGINES {
-        let decision = engine.remove(&files(None), Keep::Nothing).unwrap();
+        let decision = usual(engine).remove(&files(None), Keep::Nothing).unwrap();
         assert_eq!(decision.file, Action::Keep, "{engine:?}");
     }
 }
@@ -555,7 +567,10 @@ fn what_somebody_else_added_to_a_file_that_we_made_stays() {
                 );
             }
             // What is not told from ours is left to people.
-            None => assert!(engine.remove(&files, Keep::Nothing).is_err(), "{engine:?}"),
+            None => assert!(
+                usual(engine).remove(&files, Keep::Nothing).is_err(),
+                "{engine:?}"
+            ),
         }
     }
 }
@@ -575,7 +590,7 @@ fn a_setting_of_the_operator_is_given_back_and_not_taken_away() {
     assert_eq!(back, format!("# mine\n{old}"));
 }
 
-fn files_of(now: &str) -> Files {
+pub(super) fn files_of(now: &str) -> Files {
     files(Some(now))
 }
 
@@ -749,10 +764,10 @@ fn an_engine_that_looks_for_specifications_elsewhere_is_told_of() {
     let containerd =
         "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\ncdi_spec_dirs = [\"/etc/cdi\"]\n";
     for (engine, text) in [(Engine::Docker, docker), (Engine::Containerd, containerd)] {
-        let warnings = engine.configure(&files_of(text)).unwrap().warnings;
+        let warnings = usual(engine).configure(&files_of(text)).unwrap().warnings;
         assert_eq!(warnings.len(), 1, "{engine:?}");
     }
     let fine = "{\"cdi-spec-dirs\": [\"/etc/cdi\", \"/run/cdi/\"]}";
-    let decision = Engine::Docker.configure(&files_of(fine)).unwrap();
+    let decision = usual(Engine::Docker).configure(&files_of(fine)).unwrap();
     assert_eq!(decision.warnings, Vec::<String>::new());
 }

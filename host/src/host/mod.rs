@@ -39,7 +39,22 @@ pub struct Host {
     running: bool,
     table: BTreeMap<PathBuf, DeviceNode>,
     recording: Option<Recording>,
+    watcher: Option<Watcher>,
 }
+
+/// What was done at a path of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The content of a file was read.
+    Read,
+    /// The names in a directory were read.
+    Listed,
+    /// A directory was to be listed and is not there.
+    NoDirectory,
+}
+
+/// Who is told of each file and directory that is read, with its path as messages have it.
+pub type Watcher = fn(&Path, Access);
 
 /// The names in a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -137,6 +152,7 @@ impl Host {
             running,
             table: BTreeMap::new(),
             recording: None,
+            watcher: None,
         };
         if !running && let Some(text) = host.text(Path::new(DEVICE_TABLE))? {
             host.table = parse_device_table(&text).map_err(|line| HostError::DeviceTable {
@@ -157,6 +173,17 @@ impl Host {
     pub fn stop_recording(&mut self) -> BTreeMap<PathBuf, Seen> {
         let recording = self.recording.take();
         recording.map(Recording::into_seen).unwrap_or_default()
+    }
+
+    /// Tells somebody from now on of each file and directory that is read, in that order.
+    pub fn watch(&mut self, watcher: Watcher) {
+        self.watcher = Some(watcher);
+    }
+
+    fn tell(&self, path: &Path, access: Access) {
+        if let Some(watcher) = self.watcher {
+            watcher(&self.outside_path(path), access);
+        }
     }
 
     fn note(&self, path: &Path, add: impl FnOnce(&mut Seen)) {
@@ -209,6 +236,7 @@ impl Host {
         let Some(file) = self.open_file(path)? else {
             return Ok(None);
         };
+        self.tell(path, Access::Read);
         let mut bytes = Vec::new();
         let read = file.take(limit + 1).read_to_end(&mut bytes);
         if read.as_ref().err().is_none_or(has_no_value) {
@@ -241,6 +269,7 @@ impl Host {
         let Some(file) = self.open_file(path)? else {
             return Ok(None);
         };
+        self.tell(path, Access::Read);
         let mut kept = Vec::new();
         let read = each_line(file, &mut |line| {
             if wanted(line) {
@@ -289,6 +318,7 @@ impl Host {
     pub(crate) fn file(&self, path: &Path) -> Result<Option<File>, HostError> {
         let file = self.open_file(path)?;
         if file.is_some() {
+            self.tell(path, Access::Read);
             self.note(path, |seen| seen.opened = true);
         }
         Ok(file)
@@ -306,6 +336,7 @@ impl Host {
     pub fn list(&self, path: &Path) -> Result<Listing, HostError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let Some(directory) = self.open_at(path, flags)? else {
+            self.tell(path, Access::NoDirectory);
             return Ok(Listing::default());
         };
         let mut listing = Listing::default();
@@ -327,6 +358,7 @@ impl Host {
         }
         listing.names.sort();
         listing.not_text.sort();
+        self.tell(path, Access::Listed);
         self.note(path, |seen| {
             seen.entry = Some(EntryKind::Directory);
             seen.names.clone_from(&listing.names);
@@ -709,6 +741,29 @@ mod tests {
         assert_eq!(seen[Path::new("/class")], Seen::default());
         host.attribute(speed).unwrap();
         assert!(host.stop_recording().is_empty());
+    }
+
+    #[test]
+    fn a_watcher_is_told_of_each_file_and_directory_that_is_read() {
+        thread_local! {
+            static TOLD: std::cell::RefCell<Vec<(PathBuf, Access)>> = const { std::cell::RefCell::new(Vec::new()) };
+        }
+        let (_keep, root) = tree();
+        let mut host = Host::open(&root).unwrap();
+        let speed = Path::new("/sys/class/net/eth0/speed");
+        host.attribute(speed).unwrap();
+        host.watch(|path, access| TOLD.with_borrow_mut(|t| t.push((path.to_owned(), access))));
+        host.list(Path::new("/sys/class/net")).unwrap();
+        host.attribute(speed).unwrap();
+        host.attribute(Path::new("/sys/nothing")).unwrap();
+        host.list(Path::new("/sys/nothing")).unwrap();
+        host.entry(speed).unwrap();
+        let expected = [
+            (root.join("sys/class/net"), Access::Listed),
+            (root.join("sys/class/net/eth0/speed"), Access::Read),
+            (root.join("sys/nothing"), Access::NoDirectory),
+        ];
+        assert_eq!(TOLD.take(), expected);
     }
 
     #[test]

@@ -1,0 +1,325 @@
+//! An engine's file on a host, for `runtime configure`: opened, read with what stands beside it,
+//! decided, and carried out.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use onload_core::fs::trust::{Owners, TrustError, Trusted};
+use onload_host::host::{EntryKind, Host};
+use rustix::process::geteuid;
+
+use super::holders;
+use crate::config_file::{ConfigDir, ConfigFile, backup_name};
+use crate::engine::holders::Held;
+use crate::engine::{
+    Action, Beside, Decision, Files, Keep, Other, PROGRAM_DIRS, RUNTIME_NAME, Setup, matches,
+};
+use crate::printer::Printer;
+
+/// The engine's file.
+pub(super) struct EngineFile {
+    pub(super) setup: Setup,
+    /// Where it is, for messages.
+    shown: PathBuf,
+    /// Named on the command line.
+    is_named: bool,
+    directory: Option<ConfigDir>,
+    file: Option<ConfigFile>,
+    files: Files,
+}
+
+impl EngineFile {
+    /// Opens the directory of a file. One that was named may be anywhere, so nobody but root and the
+    /// caller may be able to put another file in its place.
+    ///
+    /// # Errors
+    /// The directory cannot be opened, or others can change it.
+    pub(super) fn open(host: &Host, setup: Setup, is_named: bool) -> anyhow::Result<Self> {
+        let parent = setup.file.parent().unwrap_or(Path::new("/"));
+        let directory = match is_named {
+            true => trusted_directory(host, parent)
+                .with_context(|| format!("--file {}", setup.file.display()))?,
+            false => host.directory(parent)?,
+        };
+        let shown = host.outside_path(parent);
+        Ok(EngineFile {
+            shown: host.outside_path(&setup.file),
+            directory: directory.map(|open| ConfigDir::new(shown, open)),
+            setup,
+            is_named,
+            file: None,
+            files: Files::default(),
+        })
+    }
+
+    /// Whether there is not even a directory for it.
+    pub(super) fn is_nowhere(&self) -> bool {
+        self.directory.is_none()
+    }
+
+    fn name(&self) -> &OsStr {
+        self.setup.file.file_name().unwrap_or_default()
+    }
+
+    fn backup_name(&self) -> OsString {
+        backup_name(&self.setup.file)
+    }
+
+    /// Reads it, its backup, and what stands beside it.
+    ///
+    /// # Errors
+    /// One of them cannot be read, or is not what it should be.
+    pub(super) fn read(
+        &mut self,
+        host: &Host,
+        is_removed: bool,
+        printer: &mut Printer,
+    ) -> anyhow::Result<()> {
+        if let Some(directory) = &self.directory {
+            self.file = directory.read(self.name())?;
+            if self.file.is_some() {
+                printer.has_read(&self.shown);
+            }
+            self.files.now = self.file.as_ref().map(|file| file.text.clone());
+            if !self.setup.is_drop_in() {
+                let backup = directory.read(&self.backup_name())?;
+                if backup.is_some() {
+                    printer.has_read(&self.shown.with_file_name(self.backup_name()));
+                }
+                self.files.before = backup.map(|file| file.text);
+            }
+        }
+        if is_removed && !Setup::has_trace(&self.files) {
+            return Ok(());
+        }
+        let beside = self.setup.beside(self.files.now.as_deref());
+        let beside = beside.with_context(|| self.what())?;
+        self.files.others = read_beside(host, &beside, &self.setup.file)?;
+        Ok(())
+    }
+
+    /// Says where the engine is not installed.
+    ///
+    /// # Errors
+    /// It is not, and there is no file of it either: one would be made that nothing reads.
+    pub(super) fn look_for_engine(
+        &self,
+        host: &Host,
+        is_dry_run: bool,
+        printer: &mut Printer,
+    ) -> anyhow::Result<()> {
+        if self.is_named {
+            return Ok(());
+        }
+        let program = self.setup.engine.program();
+        for directory in PROGRAM_DIRS {
+            if host.entry(&Path::new(directory).join(program))?.is_some() {
+                return Ok(());
+            }
+        }
+        let (name, usual) = (self.setup.engine.name(), self.setup.engine.file());
+        let missing = format!(
+            "{name} is not installed, as far as can be seen: there is no {program} in {}",
+            PROGRAM_DIRS.join(", ")
+        );
+        let has_file = host.entry(&self.setup.file)?.is_some() || host.entry(usual)?.is_some();
+        if !has_file && !is_dry_run {
+            bail!(
+                "{missing}; install it first, or name the file to write it ahead of that: --file {}",
+                usual.display()
+            );
+        }
+        printer.warning(missing);
+        Ok(())
+    }
+
+    /// Who needs the entry that is to be removed.
+    ///
+    /// # Errors
+    /// The file is not understood.
+    pub(super) fn held(&self, host: &Host) -> anyhow::Result<Held> {
+        let now = self.files.now.as_deref();
+        if !self.setup.registers(now).with_context(|| self.what())? {
+            return Ok(Held::By(Vec::new()));
+        }
+        if let Some(key) = self.setup.default_setting(&self.files) {
+            return Ok(Held::Default(key));
+        }
+        Ok(match self.setup.state_dir(&self.files) {
+            Ok(state) => holders::held(host, self.setup.engine, &state),
+            Err(error) => Held::Unknown(format!("{:#}", anyhow::Error::new(error))),
+        })
+    }
+
+    /// What a removal leaves, and what to do about it.
+    pub(super) fn what_stays(&self, held: &Held) -> String {
+        let (name, path) = (self.setup.engine.name(), self.shown.display());
+        let file = match self.is_named {
+            true => format!(" --file {}", self.setup.file.display()),
+            false => String::new(),
+        };
+        format!(
+            "the runtime \"{RUNTIME_NAME}\" stays in {path}: {held}; then run \"onload-ctk runtime configure --runtime {name}{file} --remove\""
+        )
+    }
+
+    /// What is to be done to set the engine up.
+    ///
+    /// # Errors
+    /// The file has to stay as it is.
+    pub(super) fn configure(&self) -> anyhow::Result<Decision> {
+        let decision = self.setup.configure(&self.files);
+        decision.with_context(|| self.what())
+    }
+
+    /// What is to be done to undo that, with what has to stay.
+    ///
+    /// # Errors
+    /// The file has to stay as it is.
+    pub(super) fn remove(&self, held: &Held) -> anyhow::Result<Decision> {
+        let keep = match held.is_held() {
+            true => Keep::Runtime,
+            false => Keep::Nothing,
+        };
+        let decision = self.setup.remove(&self.files, keep);
+        decision.with_context(|| self.what())
+    }
+
+    fn what(&self) -> String {
+        let (name, path) = (self.setup.engine.name(), self.shown.display());
+        format!("configuring {name}, whose {path} is left as it is")
+    }
+
+    /// Shows what a decision would change.
+    ///
+    /// # Errors
+    /// Nobody reads it.
+    pub(super) fn show(&self, decision: &Decision, printer: &mut Printer) -> anyhow::Result<()> {
+        let now = self.files.now.as_deref();
+        print_diff(&self.shown, now, &decision.file, printer)
+    }
+
+    /// Carries a decision out, the backup before the file; whether the engine has to read anew.
+    ///
+    /// # Errors
+    /// Something cannot be written; what was there is still whole.
+    pub(super) fn carry_out(
+        &mut self,
+        host: &Host,
+        decision: &Decision,
+        printer: &mut Printer,
+    ) -> anyhow::Result<bool> {
+        let changes = decision.file != Action::Keep;
+        if changes || decision.backup != Action::Keep {
+            self.make_directory(host)?;
+        }
+        if let Some(directory) = &self.directory {
+            let backup = self.backup_name();
+            if let Action::Write(text) = &decision.backup {
+                directory.write(&backup, text, self.file.as_ref())?;
+            }
+            match &decision.file {
+                Action::Write(text) => directory.write(self.name(), text, self.file.as_ref())?,
+                Action::Remove => directory.remove(self.name())?,
+                Action::Keep => {}
+            }
+            if decision.backup == Action::Remove {
+                directory.remove(&backup)?;
+            }
+        }
+        let path = self.shown.display();
+        match &decision.file {
+            Action::Write(_) => printer.note(format_args!("wrote {path}")),
+            Action::Remove => printer.note(format_args!("removed {path}")),
+            Action::Keep => printer.note(format_args!("nothing to change in {path}")),
+        }
+        Ok(changes)
+    }
+
+    fn make_directory(&mut self, host: &Host) -> anyhow::Result<()> {
+        if self.directory.is_some() {
+            return Ok(());
+        }
+        let parent = self.setup.file.parent().unwrap_or(Path::new("/"));
+        let made = host.create_directory(parent)?;
+        let open = match self.is_named {
+            true => trusted_directory(host, parent)?.context("opening the directory")?,
+            false => made,
+        };
+        self.directory = Some(ConfigDir::new(host.outside_path(parent), open));
+        Ok(())
+    }
+}
+
+/// Opens a directory that nobody but root and the caller can change, nor one above it; none where it
+/// is not there.
+fn trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<OwnedFd>> {
+    let caller = geteuid().as_raw();
+    let root = host.outside_path(Path::new("/"));
+    let trusted = Trusted::below(&root, Owners::of(&[0, caller]))?;
+    for (above, directory) in path.ancestors().enumerate() {
+        match trusted.open_dir(directory) {
+            Ok(open) => return Ok((above == 0).then(|| OwnedFd::from(open))),
+            // What is above it decides who could make it.
+            Err(error) if error.is_absent() => {}
+            Err(TrustError::Owner { path, owner }) => bail!(
+                "{} belongs to user {owner}, who could put another file in its place; run this as that user",
+                host.outside_path(&path).display()
+            ),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
+}
+
+/// Reads what stands beside an engine's file, each file once and not that one.
+fn read_beside(host: &Host, beside: &[Beside], own: &Path) -> anyhow::Result<Vec<Other>> {
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for beside in beside {
+        match beside {
+            Beside::File(path) => paths.push(path.clone()),
+            Beside::Directory(directory, pattern) => {
+                let names = host.list(directory)?.names;
+                let names = names.iter().filter(|name| matches(pattern, name));
+                paths.extend(names.map(|name| directory.join(name)));
+            }
+        }
+    }
+    let mut others: Vec<Other> = Vec::new();
+    for path in paths {
+        let seen = path == own || others.iter().any(|other| other.path == path);
+        let is_file = matches!(host.entry(&path)?, Some(EntryKind::File { .. }));
+        if seen || !is_file {
+            continue;
+        }
+        if let Some(text) = host.text(&path)? {
+            others.push(Other { path, text });
+        }
+    }
+    Ok(others)
+}
+
+/// Shows an action on a file as a unified diff.
+///
+/// # Errors
+/// Nobody reads it.
+pub(super) fn print_diff(
+    path: &Path,
+    old: Option<&str>,
+    action: &Action,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    const NOTHING: &str = "/dev/null";
+    let path = path.display().to_string();
+    let from = if old.is_some() { &path } else { NOTHING };
+    let (to, new) = match action {
+        Action::Keep => return Ok(()),
+        Action::Write(text) => (path.as_str(), text.as_str()),
+        Action::Remove => (NOTHING, ""),
+    };
+    let diff = similar::TextDiff::from_lines(old.unwrap_or_default(), new);
+    printer.print(diff.unified_diff().header(from, to))?;
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! A drop-in for containerd 2, which merges what its `config.toml` imports into it key by key (commit
+//! a21e379b6, in 2.0.0; `mergeConfig` in `cmd/containerd/server/config/config.go`). To containerd 1, a
+//! section of a drop-in replaces the whole section of the plugin.
+//!
+//! It is of the format of the file that imports it: of a newer one containerd 2.3 refuses it, and 2.0 no
+//! longer migrates that file.
+
+use std::path::{Path, PathBuf};
+
+use toml_edit::{DocumentMut, Item};
+
+use super::containerd::{
+    CRI_PLUGINS, Layout, beside as imports, is_our_runtime, refuse_disabled, register,
+    set_default_name, warn_of_other_default,
+};
+use super::error::EngineError;
+use super::file::{Beside, Keep, Other, Wanted};
+use super::ours::{RUNTIME_NAME, warn_of_spec_dirs};
+use super::place::Place;
+use super::toml::{get, parse, prune, remove, remove_section, render, section, texts};
+
+/// Where the file of containerd 2.2 and later imports them from (commit 9ca659a53).
+pub(super) const FILE: &str = "/etc/containerd/conf.d/99-onload-ctk.toml";
+
+const HEADER: &str = "\
+# Written by \"onload-ctk runtime configure --runtime containerd\"; --remove takes it away.
+";
+/// The first format whose sections are merged by whoever reads it.
+const FIRST_VERSION: i64 = 3;
+
+/// Whether a file is a drop-in by its place: `conf.d/NAME.toml`, `config-v3.toml.d/NAME.toml`.
+pub(super) fn is_drop_in(file: &Path) -> bool {
+    let directory = file.parent().and_then(Path::file_name);
+    directory.is_some_and(|name| name.as_encoded_bytes().ends_with(b".d"))
+}
+
+/// The file that imports a drop-in: `config.toml` beside its directory.
+pub(super) fn main_file(file: &Path) -> PathBuf {
+    let above = file.parent().and_then(Path::parent);
+    above.unwrap_or(Path::new("/")).join("config.toml")
+}
+
+pub(super) fn beside(file: &Path) -> Vec<Beside> {
+    let directory = file.parent().unwrap_or(Path::new("/")).to_owned();
+    vec![
+        Beside::File(main_file(file)),
+        Beside::Directory(directory, "*.toml".to_owned()),
+    ]
+}
+
+/// Whether what stands in `config.toml` has the usual drop-in read, and nothing of ours itself. A text
+/// that is not understood has not: the edit in place says what is wrong with it.
+pub(super) fn is_wanted(main: &str) -> bool {
+    let has_ours = |document: &DocumentMut| {
+        CRI_PLUGINS.iter().any(|plugin| {
+            let path = ["plugins", plugin, "containerd", "runtimes", RUNTIME_NAME];
+            get(document, &path).is_some()
+        })
+    };
+    let is_free = parse(main).is_ok_and(|document| !has_ours(&document));
+    is_free && layout_of(main, Path::new(FILE)).is_ok()
+}
+
+/// The layout of the main file, which has to have a drop-in read and merged.
+fn layout_of(main: &str, file: &Path) -> Result<Layout, EngineError> {
+    let path = main_file(file);
+    let document = parse(main)?;
+    refuse_disabled(&document)?;
+    let layout = Layout::of(&document)?;
+    if layout.version < FIRST_VERSION {
+        let instead = editable(&path, "config.toml.tmpl");
+        return Err(EngineError::NoMerge { instead });
+    }
+    let imports = imports(&path, Some(main))?;
+    match imports.iter().any(|import| import.holds(file)) {
+        true => Ok(layout),
+        false => {
+            let instead = editable(&path, "config-v3.toml.tmpl");
+            Err(EngineError::NotImported { instead })
+        }
+    }
+}
+
+/// The file to name instead of a drop-in: the main one, or the template that it is made of.
+fn editable(main: &Path, template: &str) -> PathBuf {
+    match Place::of(main) {
+        Some(Place::K3s | Place::Rke2) => main.with_file_name(template),
+        _ => main.to_owned(),
+    }
+}
+
+pub(super) fn wanted(
+    file: &Path,
+    old: Option<&str>,
+    others: &[Other],
+    set_default: bool,
+) -> Result<Wanted, EngineError> {
+    let main = main_file(file);
+    let Some(text) = others.iter().find(|other| other.path == main) else {
+        return Err(EngineError::NoMain { main });
+    };
+    let layout = layout_of(&text.text, file).map_err(|source| beside_it(&main, source))?;
+    let documents = parsed(others)?;
+    refuse_decided(&layout, &documents)?;
+    let mut document = parse(old.unwrap_or_default())?;
+    if document.is_empty() {
+        document.insert("version", toml_edit::value(layout.version));
+    }
+    enable_cdi(&mut document, &layout, &documents)?;
+    let sources: Vec<&DocumentMut> = documents.iter().rev().map(|(_, other)| other).collect();
+    register(&mut document, &layout, &sources)?;
+    let mut warnings = Vec::new();
+    let dirs = ["plugins", layout.plugin, "cdi_spec_dirs"];
+    if let Some(dirs) = last(&documents, &dirs) {
+        warn_of_spec_dirs("cdi_spec_dirs", texts(Some(dirs)), &mut warnings);
+    }
+    if set_default {
+        make_default(&mut document, &layout)?;
+        let later = others.iter().filter(|other| is_later(&other.path, file));
+        warn_of_other_default(&layout, later, &mut warnings);
+    }
+    let header = if old.is_none() { HEADER } else { "" };
+    let text = render(&document, old.unwrap_or_default());
+    Ok(Wanted {
+        text: Some(format!("{header}{text}")),
+        warnings,
+    })
+}
+
+fn beside_it(path: &Path, source: EngineError) -> EngineError {
+    EngineError::Other {
+        path: path.to_owned(),
+        source: Box::new(source),
+    }
+}
+
+/// Two files with a runtime of one name are merged into one that is neither.
+fn refuse_decided(layout: &Layout, documents: &[(&Path, DocumentMut)]) -> Result<(), EngineError> {
+    let mut documents = documents.iter();
+    let decided = documents.find(|(_, d)| get(d, &layout.runtime(RUNTIME_NAME)).is_some());
+    decided.map_or(Ok(()), |(path, _)| {
+        Err(EngineError::Decided {
+            path: path.to_path_buf(),
+            advice: format!("take the runtime {RUNTIME_NAME} out of it"),
+        })
+    })
+}
+
+/// On unless a file says otherwise.
+fn enable_cdi(
+    document: &mut DocumentMut,
+    layout: &Layout,
+    documents: &[(&Path, DocumentMut)],
+) -> Result<(), EngineError> {
+    if last(documents, &layout.enable_cdi()).and_then(Item::as_bool) == Some(false) {
+        section(document, &layout.cri())?.insert("enable_cdi", toml_edit::value(true));
+    }
+    Ok(())
+}
+
+fn make_default(document: &mut DocumentMut, layout: &Layout) -> Result<(), EngineError> {
+    match get(document, &layout.default_name()) {
+        Some(found) if found.as_str() != Some(RUNTIME_NAME) => {
+            let found = found.to_string().trim().to_owned();
+            Err(EngineError::DefaultTaken { found })
+        }
+        _ => set_default_name(document, layout),
+    }
+}
+
+/// Drop-ins are read in the order of their names.
+fn is_later(path: &Path, ours: &Path) -> bool {
+    path.parent() == ours.parent() && path > ours
+}
+
+fn parsed(others: &[Other]) -> Result<Vec<(&Path, DocumentMut)>, EngineError> {
+    let parsed = others.iter().map(|other| {
+        let path = other.path.as_path();
+        let document = parse(&other.text).map_err(|source| beside_it(path, source))?;
+        Ok((path, document))
+    });
+    parsed.collect()
+}
+
+fn last<'d>(documents: &'d [(&Path, DocumentMut)], path: &[&str]) -> Option<&'d Item> {
+    let mut found = documents.iter().rev();
+    found.find_map(|(_, document)| get(document, path))
+}
+
+pub(super) fn without_ours(now: &str, keep: Keep) -> Result<Option<String>, EngineError> {
+    let mut document = parse(now)?;
+    let layout = Layout::of(&document)?;
+    let runtime = layout.runtime(RUNTIME_NAME);
+    let default = layout.default_name();
+    if get(&document, &default).and_then(Item::as_str) == Some(RUNTIME_NAME) {
+        remove(&mut document, &default);
+    }
+    if keep == Keep::Runtime {
+        return Ok(Some(render(&document, now)));
+    }
+    if get(&document, &runtime).is_some_and(is_our_runtime) {
+        remove_section(&mut document, &runtime);
+    }
+    prune(&mut document, &runtime[..4], None);
+    // What is left of what we write is CDI itself, which a file of ours turned on.
+    let cri = get(&document, &layout.cri()).and_then(Item::as_table_like);
+    let only_cdi = cri.is_some_and(|cri| cri.len() == 1 && cri.contains_key("enable_cdi"));
+    if only_cdi && now.contains(HEADER) {
+        remove_section(&mut document, &layout.cri());
+        prune(&mut document, &["plugins"], None);
+    }
+    let only_version = document.len() == 1 && document.contains_key("version");
+    if document.is_empty() || only_version {
+        return Ok(None);
+    }
+    Ok(Some(render(&document, now).replacen(HEADER, "", 1)))
+}

@@ -1,0 +1,75 @@
+//! The engines that can be set up, with the usual names and places of each.
+
+use std::path::Path;
+
+use clap::ValueEnum;
+
+use super::{containerd, crio, docker, nomad, podman};
+
+/// Directories where programs of engines are installed.
+pub(crate) const PROGRAM_DIRS: [&str; 5] = [
+    "/usr/bin",
+    "/usr/sbin",
+    "/usr/local/bin",
+    "/usr/local/sbin",
+    "/opt/bin",
+];
+
+/// A container engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// Docker.
+    Docker,
+    /// containerd, for Kubernetes and other users of its CRI plugin.
+    Containerd,
+    /// CRI-O.
+    Crio,
+    /// Podman.
+    Podman,
+    /// Nomad, with its docker driver.
+    Nomad,
+}
+
+impl Engine {
+    /// The engine's name as it is typed.
+    #[must_use]
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Engine::Docker => "docker",
+            Engine::Containerd => "containerd",
+            Engine::Crio => "crio",
+            Engine::Podman => "podman",
+            Engine::Nomad => "nomad",
+        }
+    }
+
+    /// The file that is edited, or is ours, where no other one is named.
+    #[must_use]
+    pub(crate) fn file(self) -> &'static Path {
+        Path::new(match self {
+            Engine::Docker => docker::FILE,
+            Engine::Containerd => containerd::FILE,
+            Engine::Crio => crio::FILE,
+            Engine::Podman => podman::FILE,
+            Engine::Nomad => nomad::FILE,
+        })
+    }
+
+    /// The program that is the engine.
+    #[must_use]
+    pub(crate) fn program(self) -> &'static str {
+        match self {
+            Engine::Docker => "dockerd",
+            Engine::Containerd | Engine::Crio | Engine::Podman | Engine::Nomad => self.name(),
+        }
+    }
+
+    /// The service that reads its file when it starts; none where every command reads it.
+    #[must_use]
+    pub(crate) fn service(self) -> Option<&'static str> {
+        match self {
+            Engine::Podman => None,
+            Engine::Docker | Engine::Containerd | Engine::Crio | Engine::Nomad => Some(self.name()),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The template of which k3s and RKE2 make containerd's `config.toml`: a text of Go's `text/template`,
+//! so no TOML, in which one block of ours is added at the end and taken out again.
+//!
+//! `{{ template "base" . }}` stands for all that k3s writes without a template. What the block may hold
+//! is bounded by that: a section that the base has cannot be opened a second time, so CDI and the
+//! default runtime are settings of k3s itself, and no matter of ours.
+
+use std::path::Path;
+
+use super::error::EngineError;
+use super::file::{Before, Wanted};
+use super::ours::{POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH};
+
+const BASE: &str = "{{ template \"base\" . }}\n";
+const BEGIN: &str = "# onload-ctk: begin; \"runtime configure --remove\" takes it away\n";
+const END: &str = "# onload-ctk: end\n";
+
+/// Whether k3s reads a file as a template.
+pub(super) fn is_template(file: &Path) -> bool {
+    file.extension().is_some_and(|end| end == "tmpl")
+}
+
+/// The name of containerd's plugin: k3s takes `config-v3.toml.tmpl` for format 3, else
+/// `config.toml.tmpl` for format 2.
+fn plugin(file: &Path) -> &'static str {
+    let name = file.file_name().unwrap_or_default();
+    match name == "config-v3.toml.tmpl" {
+        true => "io.containerd.cri.v1.runtime",
+        false => "io.containerd.grpc.v1.cri",
+    }
+}
+
+/// The cgroup driver is the one of k3s for its own runtimes.
+fn block(file: &Path) -> String {
+    let runtime = format!(
+        "plugins.\"{}\".containerd.runtimes.{RUNTIME_NAME}",
+        plugin(file)
+    );
+    format!(
+        r#"{BEGIN}[{runtime}]
+  runtime_type = "io.containerd.runc.v2"
+  pod_annotations = ["{POD_ANNOTATIONS}"]
+  container_annotations = ["{POD_ANNOTATIONS}"]
+
+[{runtime}.options]
+  BinaryName = "{RUNTIME_PATH}"
+  SystemdCgroup = {{{{ .SystemdCgroup }}}}
+{END}"#
+    )
+}
+
+pub(super) fn wanted(
+    file: &Path,
+    old: Option<&str>,
+    set_default: bool,
+) -> Result<Wanted, EngineError> {
+    if set_default {
+        return Err(EngineError::NoDefault(
+            "a template cannot set it beside k3s's own; write \"default-runtime: onload\" in config.yaml of k3s or RKE2",
+        ));
+    }
+    let old = old.unwrap_or(BASE);
+    let (above, ours, below) = split(old)?;
+    if let Some(found) = [above, below].into_iter().find_map(foreign) {
+        let found = found.to_owned();
+        return Err(EngineError::Taken { found });
+    }
+    if ours.is_some() {
+        return Ok(Wanted {
+            text: Some(old.to_owned()),
+            warnings: Vec::new(),
+        });
+    }
+    let line_end = if old.ends_with('\n') { "" } else { "\n" };
+    Ok(Wanted {
+        text: Some(format!("{old}{line_end}\n{}", block(file))),
+        warnings: Vec::new(),
+    })
+}
+
+/// What stands above our block, the block, and what stands below it; all above where there is none.
+fn split(text: &str) -> Result<(&str, Option<&str>, &str), EngineError> {
+    let Some((above, rest)) = text.split_once(BEGIN) else {
+        return Ok((text, None, ""));
+    };
+    let (ours, below) = rest.split_once(END).ok_or(EngineError::Changed)?;
+    Ok((above, Some(ours), below))
+}
+
+/// The section of a runtime of our name, in any of its spellings.
+fn foreign(text: &str) -> Option<&str> {
+    let mut lines = text.lines().map(str::trim);
+    lines.find(|line| {
+        let plain = line.replace(['"', '\'', ' '], "");
+        let name = plain.split_once(".runtimes.").map(|(_, name)| name);
+        let rest = name.and_then(|name| name.strip_prefix(RUNTIME_NAME));
+        plain.starts_with('[') && rest.is_some_and(|rest| rest.starts_with([']', '.']))
+    })
+}
+
+pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
+    Ok(split(text)?.1.is_some())
+}
+
+pub(super) fn without_ours(now: &str, was: Before<'_>) -> Result<Option<String>, EngineError> {
+    let (above, ours, below) = split(now)?;
+    if ours.is_none() {
+        return Ok(Some(now.to_owned()));
+    }
+    // The empty line above the block came with it.
+    let above = above
+        .strip_suffix("\n\n")
+        .map_or_else(|| above.to_owned(), |above| format!("{above}\n"));
+    let left = format!("{above}{below}");
+    let is_made_by_us = left == BASE && was.text().is_none();
+    Ok((!is_made_by_us).then_some(left))
+}
