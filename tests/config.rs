@@ -49,7 +49,7 @@ fn the_default_file_sets_nothing_and_its_examples_are_the_defaults() {
         active.push_str(example.unwrap_or(line));
         active.push('\n');
     }
-    assert_eq!(keys.len(), 5 + 16 + 4 + 1, "{keys:?}");
+    assert_eq!(keys.len(), 5 + 17 + 4 + 1 + 2, "{keys:?}");
     tree.config(&active);
     assert_eq!(
         tree.run(&["cdi", "generate", "--output", "-"])
@@ -66,6 +66,24 @@ fn ignored_interfaces_are_not_offered() {
     assert_eq!(found["nics"], json!([]));
     assert!(reason(&found, "nic", "ens3").starts_with("ignored: "));
     assert_eq!(device_names(&tree.spec("nic")), ["loopback"]);
+}
+
+#[test]
+fn an_ignored_interface_that_is_not_there_is_warned_of_once_and_changes_nothing_else() {
+    let tree = x3();
+    let plain = tree.discover();
+    tree.config("[discover]\nignored-interfaces = [\"ens9\", \"ens3 \", \"ens9\"]\n");
+    assert_eq!(tree.discover(), plain);
+    for args in [&["discover"][..], &["cdi", "generate"]] {
+        let run = tree.run(args).done();
+        let said: Vec<String> = ["ens3 ", "ens9"]
+            .iter()
+            .map(|name| format!("[discover] ignored-interfaces names {name:?}, and this host has no interface of that name: correct it, or take it out"))
+            .collect();
+        assert_eq!(run.warnings(), said);
+    }
+    tree.config("[discover]\nignored-interfaces = [\"ens3\"]\n");
+    assert_eq!(tree.run(&["discover"]).done().warnings(), [""; 0]);
 }
 
 #[test]
@@ -199,16 +217,19 @@ fn memlock_is_a_number_of_bytes_or_unlimited() {
         ("4294967296", "4294967296"),
         ("\"unlimited\"", "unlimited"),
         ("\"0\"", "0"),
+        ("\"8G\"", "8589934592"),
+        ("\"64Mi\"", "67108864"),
     ] {
         let tree = with(rdma(), &format!("[cdi]\nmemlock = {text}\n"));
         let spec = tree.spec("rdma");
         let hook = &device(&spec, "all")["containerEdits"]["hooks"][0];
         assert_eq!(hook["args"][3], argument);
     }
-    for text in ["-1", "\"64M\"", "true", "1.5"] {
+    for text in ["-1", "\"64MB\"", "\"1.5G\"", "\"16777216T\"", "true", "1.5"] {
         let tree = with(rdma(), &format!("[cdi]\nmemlock = {text}\n"));
         let refusal = tree.run(&["cdi", "generate"]).refused();
-        assert!(refusal.contains("config.toml: line 2"), "{refusal}");
+        let place = "config.toml: line 2: cdi.memlock: ";
+        assert!(refusal.contains(place), "{refusal}");
     }
 }
 
@@ -358,17 +379,35 @@ fn a_wrong_key_or_value_is_refused_with_the_file_and_the_line() {
             "\n[discovery]\n",
             "line 2: unknown key \"discovery\"; did you mean \"discover\"?",
         ),
-        ("[cdi]\npreload = \"yes\"\n", "line 2: "),
+        (
+            "[cdi]\npreload = \"yes\"\n",
+            "line 2: cdi.preload: unknown variant",
+        ),
+        (
+            "[cdi]\ntool-libraries = 1\n",
+            "line 2: cdi.tool-libraries: expected a boolean, found integer `1`",
+        ),
         (
             "[cdi]\nkinds = [\"nik\"]\n",
-            "line 2: unknown class \"nik\"",
+            "line 2: cdi.kinds: unknown class \"nik\"",
+        ),
+        (
+            "[log]\nfile = \"onload.log\"\n",
+            "log.file must be an absolute path",
+        ),
+        (
+            "[log]\nlevel = \"all\"\n",
+            "line 2: log.level: unknown variant",
         ),
         ("[cdi]\nfdtable-size = 0\n", "must be from 1 to 16777216"),
         (
             "[cdi]\nhook-path = \"bin/hook\"\n",
             "cdi.hook-path must be an absolute path",
         ),
-        ("[annotations]\nallow = [\"all\"]\n", "line 2: "),
+        (
+            "[annotations]\nallow = [\"all\"]\n",
+            "line 2: annotations.allow: unknown class \"all\"",
+        ),
         ("not toml", "line 1: "),
     ];
     let tree = x3();

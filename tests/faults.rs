@@ -776,6 +776,16 @@ fn check_does_not_answer_where_something_that_decides_may_not_be_read() {
 }
 
 #[test]
+fn an_ignored_interface_is_not_called_absent_where_interfaces_may_not_be_listed() {
+    let tree = registered();
+    tree.config("[discover]\nignored-interfaces = [\"ens9\"]\n");
+    let says = |run: &Run| run.stderr.contains("has no interface of that name");
+    assert!(says(&run_unprivileged(&tree, &["discover"]).done()));
+    let run = run_with_unreadable(&tree, "/sys/class/net", &["discover"]).done();
+    assert!(!says(&run), "{}", run.stderr);
+}
+
+#[test]
 fn what_has_certainly_changed_is_told_whatever_may_not_be_read() {
     let tree = registered();
     tree.remove("/var/run/cdi/onload.dev-nic-plain.json");

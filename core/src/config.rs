@@ -2,10 +2,12 @@
 //!
 //! Parsing only; who opens the file decides how far it is to be trusted.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::Deserialize;
+use serde::de::{Error, IgnoredAny, Visitor};
+use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -26,6 +28,8 @@ pub struct Config {
     pub annotations: Annotations,
     /// The OCI runtime behind the wrapper.
     pub runtime: Runtime,
+    /// What hook and wrapper write down.
+    pub log: Log,
 }
 
 /// Section `[discover]`.
@@ -72,6 +76,8 @@ pub struct Cdi {
     pub host_tool_dir: Option<PathBuf>,
     /// Directory of the container where tools appear; none: where the host has them.
     pub container_tool_dir: Option<PathBuf>,
+    /// Give a tool the libraries of the host that an image need not have.
+    pub tool_libraries: bool,
     /// Directory of the host that holds the profiles; none: the usual one; empty: no profiles.
     pub host_profile_dir: Option<PathBuf>,
     /// Directory of the container where profiles appear; none: where the host has them.
@@ -97,6 +103,7 @@ impl Default for Cdi {
             container_library_dirs: Vec::new(),
             host_tool_dir: None,
             container_tool_dir: None,
+            tool_libraries: false,
             host_profile_dir: None,
             container_profile_dir: None,
             host_device_dir: None,
@@ -138,6 +145,79 @@ pub struct Runtime {
     pub path: PathBuf,
 }
 
+/// Section `[log]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Log {
+    /// The least severe lines that are written.
+    pub level: LogLevel,
+    /// The file that they are written to; empty: none.
+    pub file: PathBuf,
+}
+
+impl Log {
+    /// Reads this section of a configuration file, whatever else is wrong with the file. A log that is
+    /// not understood is none: a container starts without it, and `onload-ctk` says what is wrong.
+    #[must_use]
+    pub fn read(text: &str) -> Log {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct LogOnly {
+            log: HookLog,
+        }
+        toml::from_str(text).map_or_else(|_| Log::default(), |read: LogOnly| read.log.into())
+    }
+}
+
+/// How severe a line of the log is; the most severe is the least.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// A container does not start.
+    Error,
+    /// It starts all the same.
+    Warning,
+    /// What a container was given.
+    #[default]
+    Info,
+    /// Why, step by step.
+    Debug,
+}
+
+impl fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LogLevel::Error => "error",
+            LogLevel::Warning => "warning",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+        })
+    }
+}
+
+/// As [`Log`], of any version.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum HookLog {
+    Known(Log),
+    Unknown(IgnoredAny),
+}
+
+impl Default for HookLog {
+    fn default() -> Self {
+        HookLog::Known(Log::default())
+    }
+}
+
+impl From<HookLog> for Log {
+    fn from(read: HookLog) -> Self {
+        match read {
+            HookLog::Known(log) if log.file.is_absolute() => log,
+            HookLog::Known(_) | HookLog::Unknown(IgnoredAny) => Log::default(),
+        }
+    }
+}
+
 /// What hook and wrapper use of the configuration. They pass over every section, key and class that
 /// they do not know, and over values that are not theirs: beside a newer configuration an older hook
 /// goes on. `onload-ctk` says what is wrong with such a file ([`Config::parse`]).
@@ -147,6 +227,8 @@ pub struct HookConfig {
     pub cdi: HookCdi,
     /// What an annotation may ask for.
     pub annotations: Annotations,
+    /// What they write down.
+    pub log: Log,
 }
 
 /// What hook and wrapper need of section `[cdi]`.
@@ -182,6 +264,7 @@ impl From<&Config> for HookConfig {
         HookConfig {
             cdi: HookCdi::from(&config.cdi),
             annotations: config.annotations.clone(),
+            log: config.log.clone(),
         }
     }
 }
@@ -191,6 +274,7 @@ impl From<&Config> for HookConfig {
 struct HookSections {
     cdi: HookCdi,
     annotations: HookAnnotations,
+    log: HookLog,
 }
 
 /// As [`Annotations`], with classes of any version.
@@ -249,6 +333,7 @@ impl HookConfig {
         Ok(HookConfig {
             cdi,
             annotations: read.annotations.into(),
+            log: read.log.into(),
         })
     }
 }
@@ -292,8 +377,7 @@ pub enum OnIncompatible {
 }
 
 /// A value of RLIMIT_MEMLOCK (getrlimit(2)), in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "MemlockText")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memlock {
     /// RLIM_INFINITY.
     #[default]
@@ -302,25 +386,80 @@ pub enum Memlock {
     Bytes(u64),
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum MemlockText {
-    Number(u64),
-    Word(String),
-}
-
-impl TryFrom<MemlockText> for Memlock {
-    type Error = NotMemlock;
-
-    fn try_from(text: MemlockText) -> Result<Self, NotMemlock> {
-        match text {
-            MemlockText::Number(bytes) => Ok(Memlock::Bytes(bytes)),
-            MemlockText::Word(word) => word.parse(),
+impl Memlock {
+    /// Reads a limit as the configuration has it: `unlimited`, or a number of bytes, where `K`, `M`, `G`
+    /// and `T`, also with `i` behind them, stand for powers of 1024.
+    ///
+    /// # Errors
+    /// [`NotMemlockSetting`].
+    pub fn from_setting(text: &str) -> Result<Memlock, NotMemlockSetting> {
+        if text == "unlimited" {
+            return Ok(Memlock::Unlimited);
         }
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = text.split_at(digits);
+        let shift = match unit {
+            "" => 0,
+            "K" | "Ki" => 10,
+            "M" | "Mi" => 20,
+            "G" | "Gi" => 30,
+            "T" | "Ti" => 40,
+            _ => return Err(NotMemlockSetting::Text(text.to_owned())),
+        };
+        if number.is_empty() {
+            return Err(NotMemlockSetting::Text(text.to_owned()));
+        }
+        let number = number.parse::<u64>().ok();
+        let bytes = number.and_then(|number| number.checked_mul(1 << shift));
+        bytes
+            .map(Memlock::Bytes)
+            .ok_or_else(|| NotMemlockSetting::TooLarge(text.to_owned()))
     }
 }
 
-/// A text that is neither `unlimited` nor a number of bytes.
+/// A text of the configuration that is no limit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotMemlockSetting {
+    /// Neither `unlimited` nor a size.
+    #[error(
+        "expected \"unlimited\" or a number of bytes, which may end in K, M, G or T (powers of 1024) as \"8G\" does, found {0:?}"
+    )]
+    Text(String),
+    /// More than a limit can be.
+    #[error("{0:?} is more than 64 bits can hold; say \"unlimited\"")]
+    TooLarge(String),
+}
+
+impl<'de> Deserialize<'de> for Memlock {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Setting;
+        impl Visitor<'_> for Setting {
+            type Value = Memlock;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or an integer")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Memlock, E> {
+                Memlock::from_setting(text).map_err(E::custom)
+            }
+
+            fn visit_u64<E: Error>(self, bytes: u64) -> Result<Memlock, E> {
+                Ok(Memlock::Bytes(bytes))
+            }
+
+            fn visit_i64<E: Error>(self, bytes: i64) -> Result<Memlock, E> {
+                match u64::try_from(bytes) {
+                    Ok(bytes) => Ok(Memlock::Bytes(bytes)),
+                    Err(_) => self.visit_str(&bytes.to_string()),
+                }
+            }
+        }
+        from.deserialize_any(Setting)
+    }
+}
+
+/// An argument that is neither `unlimited` nor a number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("memlock is \"unlimited\" or a number of bytes, not {0:?}")]
 pub struct NotMemlock(pub String);
@@ -342,8 +481,8 @@ impl FromStr for Memlock {
     }
 }
 
-impl std::fmt::Display for Memlock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Memlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Memlock::Unlimited => f.write_str("unlimited"),
             Memlock::Bytes(bytes) => write!(f, "{bytes}"),
@@ -415,10 +554,12 @@ pub enum ConfigError {
         nearest: Option<String>,
     },
     /// Not TOML, or a value of the wrong type.
-    #[error("line {line}: {message}")]
+    #[error("line {line}: {}{message}", of_key(.key.as_deref()))]
     Parse {
         /// Where it went wrong.
         line: usize,
+        /// The key with its section, where the text is TOML.
+        key: Option<String>,
         /// The parser's word on it.
         message: String,
     },
@@ -441,7 +582,11 @@ fn suggestion(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |key| format!("; did you mean {key:?}?"))
 }
 
-const SECTIONS: [(&str, &[&str]); 4] = [
+fn of_key(key: Option<&str>) -> String {
+    key.map_or_else(String::new, |key| format!("{key}: "))
+}
+
+const SECTIONS: [(&str, &[&str]); 5] = [
     (
         "discover",
         &[
@@ -467,6 +612,7 @@ const SECTIONS: [(&str, &[&str]); 4] = [
             "container-library-dirs",
             "host-tool-dir",
             "container-tool-dir",
+            "tool-libraries",
             "host-profile-dir",
             "container-profile-dir",
             "host-device-dir",
@@ -483,6 +629,7 @@ const SECTIONS: [(&str, &[&str]); 4] = [
         ],
     ),
     ("runtime", &["path"]),
+    ("log", &["level", "file"]),
 ];
 
 impl Config {
@@ -528,6 +675,7 @@ impl Config {
                 cdi.container_profile_dir.as_ref(),
             ),
             ("runtime.path", Some(&self.runtime.path)),
+            ("log.file", Some(&self.log.file)),
         ];
         for (key, path) in may_be_empty {
             if let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) {
@@ -551,10 +699,55 @@ impl Config {
 }
 
 fn parse_error(text: &str, error: &toml::de::Error) -> ConfigError {
+    let at = error.span().map(|span| span.start);
+    let key = at.and_then(|at| key_at(DeTable::parse(text).ok()?.get_ref(), at));
     ConfigError::Parse {
-        line: line_of(text, error.span().map_or(0, |span| span.start)),
-        message: first_line(error.message()),
+        line: line_of(text, at.unwrap_or_default()),
+        key,
+        message: in_toml(&first_line(error.message())),
     }
+}
+
+/// The key, with its section, whose value stands at that place of a text.
+fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
+    table.iter().find_map(|(key, value)| {
+        let name = key.get_ref();
+        // What is known of a section is where its head stands.
+        let below = match Spanned::get_ref(value) {
+            DeValue::Table(table) => key_at(table, at),
+            _ => None,
+        };
+        let is_here = || value.span().contains(&at) || key.span().contains(&at);
+        below
+            .map(|below| format!("{name}.{below}"))
+            .or_else(|| is_here().then(|| name.to_string()))
+    })
+}
+
+/// What serde says of a value, in the words of TOML.
+fn in_toml(message: &str) -> String {
+    let mismatch = ["invalid type: ", "invalid value: "];
+    let rest = mismatch.iter().find_map(|of| message.strip_prefix(of));
+    let Some((found, expected)) = rest.and_then(|rest| rest.rsplit_once(", expected ")) else {
+        return match message {
+            // Of an enumeration, no variant of which is a table.
+            "wanted string or table" => "expected a string".to_owned(),
+            other => other.to_owned(),
+        };
+    };
+    let expected = match expected {
+        "a sequence" => "an array",
+        "path string" => "a string",
+        "u32" => "a whole number",
+        section if section.starts_with("struct ") => "a table",
+        other => other,
+    };
+    let found = match found {
+        "sequence" => "an array",
+        "map" => "a table",
+        other => other,
+    };
+    format!("expected {expected}, found {found}")
 }
 
 fn check_fdtable_size(size: u32) -> Result<(), ConfigError> {
@@ -587,13 +780,23 @@ fn check_keys(text: &str, table: &DeTable<'_>) -> Result<(), ConfigError> {
                 &sections,
             ));
         };
-        if let DeValue::Table(table) = Spanned::get_ref(value) {
-            let stray = table
-                .keys()
-                .find(|key| !keys.contains(&key.get_ref().as_ref()));
-            if let Some(key) = stray {
-                return Err(unknown(text, name, key.span().start, key.get_ref(), keys));
+        match Spanned::get_ref(value) {
+            DeValue::Table(table) => {
+                let mut of_table = table.keys();
+                let stray = of_table.find(|key| !keys.contains(&key.get_ref().as_ref()));
+                if let Some(key) = stray {
+                    return Err(unknown(text, name, key.span().start, key.get_ref(), keys));
+                }
             }
+            // serde takes one for a table whose keys are left out.
+            DeValue::Array(_) => {
+                return Err(ConfigError::Parse {
+                    line: line_of(text, section.span().start),
+                    key: Some((*name).to_owned()),
+                    message: "expected a table, found an array".to_owned(),
+                });
+            }
+            _ => {}
         }
     }
     Ok(())
@@ -702,6 +905,7 @@ mod tests {
             container-library-dirs = ["/usr/lib"]
             host-tool-dir = "/opt/bin"
             container-tool-dir = ""
+            tool-libraries = true
             host-profile-dir = "/opt/profiles"
             container-profile-dir = "/profiles"
             host-device-dir = "/dev"
@@ -713,6 +917,9 @@ mod tests {
             live-devices = false
             [runtime]
             path = "/usr/bin/crun"
+            [log]
+            level = "debug"
+            file = "/var/log/onload-ctk.log"
         "#;
         let config = Config::parse(text).unwrap();
         assert_eq!(config.cdi.kinds.classes(), [Class::Nic, Class::Rdma]);
@@ -720,6 +927,12 @@ mod tests {
         assert_eq!(config.cdi.preload, Preload::File);
         assert_eq!(config.annotations.allow, [Class::Nic, Class::NicPlain]);
         assert_eq!(config.runtime.path, PathBuf::from("/usr/bin/crun"));
+        let log = Log {
+            level: LogLevel::Debug,
+            file: "/var/log/onload-ctk.log".into(),
+        };
+        assert_eq!((&config.log, &HookConfig::from(&config).log), (&log, &log));
+        assert_eq!(HookConfig::parse(text).unwrap().log, log);
         let known: usize = SECTIONS.iter().map(|(_, keys)| keys.len()).sum();
         assert_eq!(text.matches(" = ").count(), known);
     }
@@ -745,17 +958,164 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_the_wrong_kind_is_refused_with_its_line() {
-        assert!(refusal("[cdi]\npreload = \"always\"\n").starts_with("line 2: unknown variant"));
+    fn a_value_of_the_wrong_kind_is_refused_with_its_line_and_key() {
+        for (text, refused) in [
+            (
+                "[cdi]\nmemlock = true\n",
+                "line 2: cdi.memlock: expected a string or an integer, found boolean `true`",
+            ),
+            (
+                "[cdi]\nptp-write = \"no\"\n",
+                "line 2: cdi.ptp-write: expected a boolean, found string \"no\"",
+            ),
+            (
+                "[cdi]\nhook-path = 5\n",
+                "line 2: cdi.hook-path: expected a string, found integer `5`",
+            ),
+            (
+                "[cdi]\nhost-tool-dir = [\"/a\"]\n",
+                "line 2: cdi.host-tool-dir: expected a string, found an array",
+            ),
+            (
+                "[cdi]\nkinds = \"nic\"\n",
+                "line 2: cdi.kinds: expected an array, found string \"nic\"",
+            ),
+            (
+                "[annotations]\n\nallow = [\"nic\",\n 1]\n",
+                "line 4: annotations.allow: expected a string, found integer `1`",
+            ),
+            (
+                "[cdi]\nfdtable-size = -1\n",
+                "line 2: cdi.fdtable-size: expected a whole number, found integer `-1`",
+            ),
+            (
+                "[cdi]\npreload = 1\n",
+                "line 2: cdi.preload: expected a string",
+            ),
+            (
+                "[cdi]\npreload = \"always\"\n",
+                "line 2: cdi.preload: unknown variant `always`, expected one of `env`, `file`, `off`",
+            ),
+            (
+                "[log]\nlevel = \"loud\"\n",
+                "line 2: log.level: unknown variant `loud`, expected one of `error`, `warning`, `info`, `debug`",
+            ),
+            (
+                "cdi.memlock = []\n",
+                "line 1: cdi.memlock: expected a string or an integer, found an array",
+            ),
+            (
+                "log = { level = \"info\", file = 1 }\n",
+                "line 1: log.file: expected a string, found integer `1`",
+            ),
+            (
+                "cdi = 5\n",
+                "line 1: cdi: expected a table, found integer `5`",
+            ),
+            (
+                "\ncdi = []\n",
+                "line 2: cdi: expected a table, found an array",
+            ),
+            (
+                "[[log]]\nlevel = \"info\"\n",
+                "line 1: log: expected a table, found an array",
+            ),
+        ] {
+            assert_eq!(refusal(text), refused, "{text}");
+        }
         assert!(
-            refusal("[annotations]\n\nallow = [\"gpu\"]\n").starts_with("line 3: unknown class")
+            refusal("[annotations]\n\nallow = [\"gpu\"]\n")
+                .starts_with("line 3: annotations.allow: unknown class \"gpu\"")
         );
-        assert!(refusal("[cdi]\nmemlock = \"+5\"\n").starts_with("line 2: memlock is"));
-        assert!(refusal("[cdi]\nmemlock = -1\n").starts_with("line 2: "));
         assert!(refusal("[cdi]\nkinds = []\n").contains("the list of kinds is empty"));
         assert!(refusal("[cdi]\nfdtable-size = 0\n").contains("from 1 to 16777216"));
         assert!(refusal("not toml").starts_with("line 1: "));
-        assert!(refusal("cdi = 5\n").starts_with("line 1: "));
+    }
+
+    #[test]
+    fn memlock_is_a_number_of_bytes_with_or_without_a_unit() {
+        let memlock = |value: &str| Config::parse(&format!("[cdi]\nmemlock = {value}\n"));
+        for (value, bytes) in [
+            ("65536", 65_536),
+            ("\"65536\"", 65_536),
+            ("0", 0),
+            ("\"0\"", 0),
+            ("\"64K\"", 64 << 10),
+            ("\"64Ki\"", 64 << 10),
+            ("\"512M\"", 512 << 20),
+            ("\"512Mi\"", 512 << 20),
+            ("\"8G\"", 8 << 30),
+            ("\"8Gi\"", 8 << 30),
+            ("\"1T\"", 1 << 40),
+            ("\"16777215T\"", 16_777_215 << 40),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            let found = memlock(value).unwrap().cdi.memlock;
+            assert_eq!(found, Memlock::Bytes(bytes), "{value}");
+            let hook = HookConfig::parse(&format!("[cdi]\nmemlock = {value}\n")).unwrap();
+            assert_eq!(hook.cdi.memlock, found, "{value}");
+        }
+        assert_eq!(
+            memlock("\"unlimited\"").unwrap().cdi.memlock,
+            Memlock::Unlimited
+        );
+    }
+
+    #[test]
+    fn what_is_no_limit_is_refused_with_what_would_be_one() {
+        for value in [
+            "\"\"",
+            "\"G\"",
+            "\"8GB\"",
+            "\"8 G\"",
+            "\" 8G\"",
+            "\"8g\"",
+            "\"8P\"",
+            "\"8iG\"",
+            "\"+8G\"",
+            "\"-8G\"",
+            "\"1.5G\"",
+            "\"1e3\"",
+            "\"0x10\"",
+            "\"8_000\"",
+            "\"Unlimited\"",
+            "\"٣G\"",
+            "-1",
+        ] {
+            let text = refusal(&format!("[cdi]\nmemlock = {value}\n"));
+            let wanted = "line 2: cdi.memlock: expected \"unlimited\" or a number of bytes, which may end in K, M, G or T (powers of 1024) as \"8G\" does, found ";
+            assert!(text.starts_with(wanted), "{value}: {text}");
+        }
+        for value in [
+            "\"16777216T\"",
+            "\"18446744073709551616\"",
+            "\"99999999999999999999K\"",
+        ] {
+            let text = refusal(&format!("[cdi]\nmemlock = {value}\n"));
+            assert_eq!(
+                text,
+                format!(
+                    "line 2: cdi.memlock: {value} is more than 64 bits can hold; say \"unlimited\""
+                )
+            );
+        }
+        for value in ["1.5", "true", "[]", "{}"] {
+            let text = refusal(&format!("[cdi]\nmemlock = {value}\n"));
+            let wanted = "line 2: cdi.memlock: expected a string or an integer, found ";
+            assert!(text.starts_with(wanted), "{value}: {text}");
+        }
+    }
+
+    #[test]
+    fn the_argument_of_the_hook_has_no_units() {
+        assert_eq!("65536".parse(), Ok(Memlock::Bytes(65_536)));
+        for text in ["8G", "64Ki", "-1", "+1", ""] {
+            assert_eq!(text.parse::<Memlock>(), Err(NotMemlock(text.to_owned())));
+        }
+        assert_eq!(
+            Memlock::from_setting("8G").unwrap().to_string(),
+            "8589934592"
+        );
     }
 
     #[test]
@@ -763,6 +1123,10 @@ mod tests {
         assert_eq!(
             refusal("[cdi]\nhook-path = \"onload-hook\"\n"),
             "cdi.hook-path must be an absolute path, not \"onload-hook\""
+        );
+        assert_eq!(
+            refusal("[log]\nfile = \"log\"\n"),
+            "log.file must be an absolute path, not \"log\""
         );
         assert_eq!(
             refusal("[runtime]\npath = \"runc\"\n"),
@@ -796,6 +1160,8 @@ mod tests {
             share = { rdma = 500 }
             [log]
             level = "debug"
+            file = "/var/log/x"
+            format = "json"
             [pools.fast]
             class = "vfio"
             select = { vf = "0,2-7" }
@@ -806,7 +1172,28 @@ mod tests {
         assert_eq!(config.annotations.allow, [Class::Nic, Class::Rdma]);
         assert_eq!(config.annotations.root_with_onload, RootWithOnload::Refuse);
         assert_eq!(config.cdi.memlock, Memlock::Bytes(65_536));
+        assert_eq!(config.log.file, PathBuf::from("/var/log/x"));
         assert!(refusal(newer).contains("unknown key"));
+    }
+
+    #[test]
+    fn a_log_that_is_not_understood_is_none_and_stops_no_container() {
+        for text in [
+            "log = 1\n",
+            "[log]\nfile = \"log\"\n",
+            "[log]\nfile = \"\"\n",
+            "[log]\nfile = 1\n",
+            "[log]\nlevel = \"loud\"\nfile = \"/var/log/x\"\n",
+            "[[log]]\nfile = \"/var/log/x\"\n",
+        ] {
+            let config = HookConfig::parse(text).unwrap();
+            assert_eq!(config, HookConfig::default(), "{text}");
+            assert_eq!(Log::read(text), Log::default(), "{text}");
+        }
+        assert_eq!(Log::read("[log\n"), Log::default());
+        let other = "[log]\nfile = \"/var/log/x\"\n[annotations]\nallow = 7\n";
+        assert!(HookConfig::parse(other).is_err());
+        assert_eq!(Log::read(other).file, PathBuf::from("/var/log/x"));
     }
 
     #[test]
@@ -817,11 +1204,14 @@ mod tests {
             ("[annotations]\nallow = [1]\n", "line 2: "),
             (
                 "[annotations]\n\nroot-with-onload = \"never\"\n",
-                "line 3: unknown variant",
+                "line 3: annotations.root-with-onload: unknown variant",
             ),
             ("[annotations]\nlive-devices = \"no\"\n", "line 2: "),
             ("annotations = 1\n", "line 1: "),
-            ("[cdi]\nmemlock = \"some\"\n", "line 2: memlock is"),
+            (
+                "[cdi]\nmemlock = \"some\"\n",
+                "line 2: cdi.memlock: expected \"unlimited\" or",
+            ),
             ("[cdi]\nfdtable-size = 0\n", "from 1 to 16777216"),
             ("[cdi]\nhook-path = \"hook\"\n", "absolute path"),
             (
@@ -883,5 +1273,48 @@ mod tests {
             .collect();
         let config = Config::parse(&uncommented.join("\n")).unwrap();
         assert_eq!(config, Config::default());
+    }
+
+    /// The settings of a manual page, as `[section]` and `key = default`, and those of a configuration
+    /// file in which they are commented out.
+    fn settings_of_page(page: &str) -> Vec<String> {
+        let heads = page.lines().filter_map(|line| {
+            let text = line.strip_prefix(".B ").or(line.strip_prefix(".SS "))?;
+            let text = text.replace("\\-", "-").replace("\\(dq", "\"");
+            (text.starts_with('[') || text.contains(" = ")).then_some(text)
+        });
+        heads.collect()
+    }
+
+    fn settings_of_file(file: &str) -> Vec<String> {
+        let settings = file
+            .lines()
+            .filter_map(|line| match line.strip_prefix('#') {
+                Some(setting) if !setting.starts_with(' ') && setting.contains(" = ") => {
+                    Some(setting)
+                }
+                None if line.starts_with('[') => Some(line),
+                _ => None,
+            });
+        settings.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_manual_page_has_every_key_with_its_default_and_no_other() {
+        let shipped = settings_of_file(include_str!("../../packaging/config.toml"));
+        let page = settings_of_page(include_str!("../../packaging/man/onload-ctk.toml.5"));
+        assert_eq!(page, shipped);
+        // The shipped file has them all, and so has the page.
+        let known = SECTIONS.iter().map(|(section, keys)| {
+            let mut wanted = vec![format!("[{section}]")];
+            wanted.extend(keys.iter().map(|key| (*key).to_owned()));
+            wanted
+        });
+        let mut known: Vec<String> = known.flatten().collect();
+        let key = |setting: &String| setting.split(" = ").next().unwrap_or_default().to_owned();
+        let mut found: Vec<String> = page.iter().map(key).collect();
+        known.sort();
+        found.sort();
+        assert_eq!(found, known);
     }
 }

@@ -6,3 +6,10 @@ pub const LIBRARY: &str = "libonload.so";
 
 /// The one-line file that is mounted at /etc/ld.so.preload; the package brings it.
 pub const PRELOAD_FILE: &str = "/usr/share/onload-ctk/ld.so.preload";
+
+/// The script that stands in a container in the place of a tool that is started with the host's own
+/// libraries, as the package installs it.
+pub const TOOL_STARTER: &str = "/usr/share/onload-ctk/start-tool";
+/// The directory of a container below which such tools, their loader and their libraries appear, one
+/// directory a product.
+pub const TOOL_DIR: &str = "/usr/lib/onload-ctk";

@@ -6,12 +6,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::class::{Class, UnknownClass};
+use crate::class::{self, Class, UnknownClass};
 use crate::config::Preload;
 use crate::text::Quoted;
 
 /// What every annotation of ours begins with.
 pub const PREFIX: &str = "onload.dev/";
+/// The same without a class. An annotation of that name asks for something, and does not say for what.
+pub const DOMAIN: &str = class::VENDOR;
 
 /// Keys of ours that one container may carry, those for other containers of its pod included.
 pub(crate) const MAX_KEYS: usize = 64;
@@ -41,6 +43,8 @@ pub trait Annotations {
     fn of(&self, prefix: &str, most: usize) -> Vec<Own>;
     /// The value of a key, where it is there and a string.
     fn value(&self, key: &str) -> Option<String>;
+    /// Whether a key is there.
+    fn has(&self, key: &str) -> bool;
 }
 
 impl Annotations for BTreeMap<String, String> {
@@ -54,6 +58,10 @@ impl Annotations for BTreeMap<String, String> {
     fn value(&self, key: &str) -> Option<String> {
         self.get(key).cloned()
     }
+
+    fn has(&self, key: &str) -> bool {
+        self.contains_key(key)
+    }
 }
 
 impl Annotations for onload_cdi::oci::OciConfig {
@@ -66,6 +74,10 @@ impl Annotations for onload_cdi::oci::OciConfig {
 
     fn value(&self, key: &str) -> Option<String> {
         self.annotation(key).ok().flatten()
+    }
+
+    fn has(&self, key: &str) -> bool {
+        !matches!(self.annotation(key), Ok(None))
     }
 }
 
@@ -138,6 +150,15 @@ pub enum RequestError {
         /// The key, quoted.
         key: String,
     },
+    /// Nothing behind the domain.
+    #[error(
+        "annotation {key} names no class; write onload.dev/nic or another class of {}",
+        class::list(&Class::ALL)
+    )]
+    NoClass {
+        /// The key, quoted.
+        key: String,
+    },
     /// No class and no setting.
     #[error("annotation {key}: {error}; settings are preload, ipc-lock, hugepages-limit")]
     UnknownClass {
@@ -193,6 +214,11 @@ impl Request {
         if SANDBOX_KEYS.iter().any(is_sandbox) {
             return Ok(None);
         }
+        if annotations.has(DOMAIN) {
+            return Err(RequestError::NoClass {
+                key: Quoted(DOMAIN).to_string(),
+            });
+        }
         let ours = annotations.of(PREFIX, MAX_KEYS + 1);
         if ours.len() > MAX_KEYS {
             return Err(RequestError::TooManyKeys);
@@ -219,6 +245,7 @@ impl Request {
             want,
         };
         match word {
+            "" => return Err(RequestError::NoClass { key: quoted() }),
             "preload" => {
                 let value = match value.trim_matches(' ') {
                     "env" => Preload::Env,
@@ -417,6 +444,35 @@ mod tests {
     }
 
     #[test]
+    fn an_annotation_without_a_class_is_refused_with_the_classes() {
+        let classes = "nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, ptp, pps";
+        let says = |key: &str| {
+            format!(
+                "annotation \"{key}\" names no class; write onload.dev/nic or another class of {classes}"
+            )
+        };
+        for key in ["onload.dev", "onload.dev/"] {
+            for value in ["all", ""] {
+                assert_eq!(refusal(&[(key, value)]), says(key));
+            }
+            // Beside one that is right it is not passed over either.
+            assert_eq!(
+                refusal(&[(key, "all"), ("onload.dev/nic", "all")]),
+                says(key)
+            );
+        }
+        let own = [("onload.dev/.redis", "all"), (NAME, "redis")];
+        assert_eq!(refusal(&own), says("onload.dev/.redis"));
+        let other = [("onload.dev/.web", "all"), (NAME, "redis")];
+        assert_eq!(Request::parse(&annotations(&other)), Ok(None));
+        let pod = [("onload.dev", "all"), (SANDBOX_KEYS[0], "sandbox")];
+        assert_eq!(Request::parse(&annotations(&pod)), Ok(None));
+        for foreign in ["onload.development/nic", "onload.device", "www.onload.dev"] {
+            assert_eq!(Request::parse(&annotations(&[(foreign, "all")])), Ok(None));
+        }
+    }
+
+    #[test]
     fn names_are_trimmed_and_count_once() {
         let request = parse(&[("onload.dev/rdma", " mlx5_1 ,mlx5_0,mlx5_1")]);
         assert_eq!(request.devices[&Class::Rdma].value, ["mlx5_1", "mlx5_0"]);
@@ -483,7 +539,6 @@ mod tests {
             message.contains("\"onload.dev/gpu\"") && message.contains("nic-plain"),
             "{message}"
         );
-        assert!(refusal(&[("onload.dev/", "all")]).contains("unknown class \"\""));
         assert!(refusal(&[("onload.dev/NIC", "all")]).contains("unknown class"));
     }
 

@@ -24,7 +24,7 @@ use crate::decision::asking::Asking;
 use crate::decision::error::DecisionError;
 use crate::decision::host_root::{self, CAP_SETUID};
 use crate::decision::preload_choice::PreloadChoice;
-use crate::decision::{self, Decision};
+use crate::decision::{self, Decision, report};
 use crate::device::Device;
 use crate::host::{Host, Privilege, Settings};
 use crate::preload::{self, Circumstances, HostFile, PreloadError};
@@ -94,6 +94,8 @@ pub struct Outcome {
     pub warnings: Vec<String>,
     /// What was given, and why.
     pub reasons: Vec<String>,
+    /// What was given, on one line; empty: nothing.
+    pub given: String,
     /// The container was judged by what its process may do, so CAP_SETUID must not come with a process
     /// that is started in it later either.
     pub guards_exec: bool,
@@ -193,6 +195,9 @@ impl Filter<'_> {
         let bytes = config.to_bytes();
         // White space around the document is all that reading drops.
         self.outcome.config = (bytes != json.trim_ascii()).then_some(bytes);
+        if self.outcome.config.is_some() {
+            self.outcome.given = report::asked(&self.request);
+        }
         Ok(self.outcome)
     }
 

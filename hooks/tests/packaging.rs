@@ -52,7 +52,7 @@ fn podman_s_file_calls_the_installed_hook_for_our_annotations_only() {
     // Go's expressions are not anchored by themselves.
     assert_eq!(
         file.when.annotations,
-        BTreeMap::from([(r"^onload\.dev/".to_owned(), ".*".to_owned())])
+        BTreeMap::from([(r"^onload\.dev(/|$)".to_owned(), ".*".to_owned())])
     );
 }
 
@@ -70,6 +70,6 @@ fn the_file_for_every_engine_has_stages_of_the_runtime_specification_only() {
     assert_eq!(file.stages, ["createRuntime", "poststop"]);
     assert_eq!(
         file.when.annotations,
-        BTreeMap::from([(r"^onload\.dev/".to_owned(), ".*".to_owned())])
+        BTreeMap::from([(r"^onload\.dev(/|$)".to_owned(), ".*".to_owned())])
     );
 }

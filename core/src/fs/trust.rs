@@ -54,6 +54,12 @@ pub enum TrustError {
         /// What was wanted.
         wanted: &'static str,
     },
+    /// A file to write to has another name.
+    #[error("{path:?} has more than one name (hard link); give it one of its own")]
+    Names {
+        /// The file.
+        path: PathBuf,
+    },
     /// Too many symbolic links.
     #[error("{path:?}: more than {MAX_LINKS} symbolic links")]
     Links {
@@ -133,12 +139,18 @@ pub struct TrustedFile {
 }
 
 impl TrustedFile {
+    /// Bytes that it had when it was opened.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        u64::try_from(self.stat.st_size).unwrap_or(u64::MAX)
+    }
+
     /// Reads it, up to a size that no real one has.
     ///
     /// # Errors
     /// [`TrustError::Size`] and [`TrustError::Read`].
     pub fn read(mut self, limit: u64) -> Result<Vec<u8>, TrustError> {
-        let size = u64::try_from(self.stat.st_size).unwrap_or(u64::MAX);
+        let size = self.size();
         let too_large = |path| Err(TrustError::Size { path, limit });
         if size > limit {
             return too_large(self.path);
@@ -230,6 +242,21 @@ impl Trusted {
             path: path.to_owned(),
             owners: &self.owners,
         })
+    }
+
+    /// Opens a regular file for appending, and makes it with mode 0600 where there is none; a symbolic
+    /// link in its place is refused, a link on the way to it is not. Nothing is waited for.
+    ///
+    /// # Errors
+    /// [`TrustError`].
+    pub fn append(&self, path: &Path) -> Result<TrustedFile, TrustError> {
+        match (path.parent(), path.file_name()) {
+            (Some(dir), Some(name)) => self.open_dir(dir)?.append(name),
+            _ => Err(TrustError::Kind {
+                path: path.to_owned(),
+                wanted: "regular file",
+            }),
+        }
     }
 
     /// Walks to a path, each step judged, and opens its end with `flags`.
@@ -357,21 +384,34 @@ impl TrustedDir<'_> {
     /// # Errors
     /// [`TrustError`].
     pub fn open(&self, name: &OsStr) -> Result<TrustedFile, TrustError> {
+        self.regular(name, OFlags::RDONLY)
+    }
+
+    /// The same for appending; see [`Trusted::append`].
+    fn append(&self, name: &OsStr) -> Result<TrustedFile, TrustError> {
+        let file = self.regular(name, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)?;
+        // By another name it could stand where somebody else means it to hold something else.
+        if file.stat.st_nlink > 1 {
+            return Err(TrustError::Names { path: file.path });
+        }
+        Ok(file)
+    }
+
+    fn regular(&self, name: &OsStr, flags: OFlags) -> Result<TrustedFile, TrustError> {
         let path = self.path.join(name);
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let not_regular = |path: &Path| TrustError::Kind {
+            path: path.to_owned(),
+            wanted: "regular file",
+        };
+        let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = step(self.fd.as_fd(), name, flags).map_err(|error| match error {
-            Errno::LOOP => TrustError::Kind {
-                path: path.clone(),
-                wanted: "regular file",
-            },
+            // A symbolic link; for writing, a directory, and a pipe or socket that nobody reads.
+            Errno::LOOP | Errno::ISDIR | Errno::NXIO => not_regular(&path),
             error => open_error(path.clone(), error),
         })?;
         let stat = stat_of(&fd, &path)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(TrustError::Kind {
-                path,
-                wanted: "regular file",
-            });
+            return Err(not_regular(&path));
         }
         judge(self.owners, &path, &stat)?;
         Ok(TrustedFile {
@@ -382,13 +422,10 @@ impl TrustedDir<'_> {
     }
 }
 
+/// Opens one component; a file that is made belongs to its maker alone.
 fn step(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
-    openat(
-        dir,
-        name,
-        flags | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
+    let mode = Mode::RUSR | Mode::WUSR;
+    openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)
 }
 
 fn stat_of(fd: impl AsFd, path: &Path) -> Result<Stat, TrustError> {
@@ -636,5 +673,85 @@ mod tests {
         let error = |name| dir.open(OsStr::new(name)).unwrap_err().to_string();
         assert!(error("b.json").contains("others can change it"));
         assert!(error("c.json").contains("not a regular file"));
+    }
+
+    fn appended(tree: &Tree, path: &str) -> Result<(), TrustError> {
+        use std::io::Write;
+        let mut file = tree.trusted().append(Path::new(path))?;
+        file.file.write_all(b"+").unwrap();
+        Ok(())
+    }
+
+    #[test]
+    fn a_file_is_made_for_its_owner_alone_and_appended_to() {
+        let tree = Tree::new();
+        for _ in 0..2 {
+            appended(&tree, "/var/log").unwrap();
+        }
+        appended(&tree, "/etc/config.toml").unwrap();
+        assert_eq!(fs::read(tree.path("var/log")).unwrap(), b"++");
+        assert_eq!(fs::read(tree.path("etc/config.toml")).unwrap(), b"text+");
+        let mode = fs::metadata(tree.path("var/log")).unwrap().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        symlink("/var", tree.path("run/dir")).unwrap();
+        appended(&tree, "/run/dir/log").unwrap();
+        assert_eq!(fs::read(tree.path("var/log")).unwrap(), b"+++");
+        let file = tree.trusted().append(Path::new("/var/log")).unwrap();
+        assert_eq!(file.size(), 3);
+        assert!(
+            rustix::io::fcntl_getfd(&file.file)
+                .unwrap()
+                .contains(rustix::io::FdFlags::CLOEXEC)
+        );
+    }
+
+    #[test]
+    fn what_somebody_else_could_have_put_there_is_not_appended_to() {
+        let tree = Tree::new();
+        fs::create_dir(tree.path("open")).unwrap();
+        tree.chmod("open", 0o1777);
+        tree.file("etc/loose", 0o666);
+        tree.file("etc/two", 0o600);
+        fs::hard_link(tree.path("etc/two"), tree.path("etc/names")).unwrap();
+        symlink("config.toml", tree.path("etc/link")).unwrap();
+        symlink("/open", tree.path("var/way")).unwrap();
+        for (path, says) in [
+            ("/open/log", "others can change it"),
+            ("/var/way/log", "others can change it"),
+            ("/etc/loose", "others can change it"),
+            ("/etc/two", "more than one name"),
+            ("/etc/link", "not a regular file"),
+            ("/etc/cdi", "not a regular file"),
+            ("/", "not a regular file"),
+            ("/etc/..", "not a regular file"),
+            ("/etc/config.toml/log", "not a directory"),
+            ("/none/log", "opening \"/none\""),
+        ] {
+            let error = appended(&tree, path).unwrap_err().to_string();
+            assert!(error.contains(says), "{path}: {error}");
+        }
+        let others = Trusted::below(tree.0.path(), Owners::of(&[4_000_000])).unwrap();
+        let error = others.append(Path::new("/var/log")).unwrap_err();
+        assert!(error.to_string().contains("belongs to user"), "{error}");
+        assert!(!tree.path("var/log").exists() && !tree.path("open/log").exists());
+        assert_eq!(fs::read(tree.path("etc/config.toml")).unwrap(), b"text");
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_file_holds_nobody_up() {
+        let tree = Tree::new();
+        let (path, mode) = (tree.path("var/log"), Mode::from_raw_mode(0o600));
+        rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, mode, 0).unwrap();
+        let refusal = || appended(&tree, "/var/log").unwrap_err().to_string();
+        assert!(refusal().contains("not a regular file"), "nobody reads it");
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let _reader = rustix::fs::open(&path, flags, Mode::empty()).unwrap();
+        assert!(
+            refusal().contains("not a regular file"),
+            "somebody reads it"
+        );
+        fs::remove_file(&path).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(refusal().contains("not a regular file"), "a socket");
     }
 }

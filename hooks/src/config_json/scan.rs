@@ -1,10 +1,11 @@
 //! Does this JSON ask for anything of ours? Answered from the bytes, before anything is parsed, so
 //! that a container which asks for nothing pays nothing.
 //!
-//! JSON can spell one key in many ways (RFC 8259 §7: `\/`, `\u002f`). Every spelling of
-//! `onload.dev/` either holds those bytes, or escapes at least one of its letters. Engines escape
-//! none of them (Go escapes `<`, `>`, `&`, quotes, backslashes and what does not print), so looking
-//! for both costs one search for a backslash, and an odd spelling is parsed, not overlooked.
+//! JSON can spell one key in many ways (RFC 8259 §7: `\u006f`). Every spelling of `onload.dev` either
+//! holds those bytes, or escapes at least one of its letters. Engines escape none of them (Go escapes
+//! `<`, `>`, `&`, quotes, backslashes and what does not print), so looking for both costs one search for
+//! a backslash, and an odd spelling is parsed, not overlooked. What follows the domain is not looked
+//! for: an annotation `onload.dev` without a class is to be refused, not passed by.
 
 use std::io::{self, Read};
 
@@ -14,7 +15,7 @@ use std::io::{self, Read};
 #[cfg(target_arch = "x86_64")]
 use memchr::arch::x86_64::sse2;
 use memchr::{memchr_iter, memmem};
-use onload_core::request::PREFIX;
+use onload_core::request::DOMAIN;
 
 /// The largest configuration or state that is parsed; a larger one that asks is refused.
 pub(crate) const MAX_BYTES: usize = 16 * 1024 * 1024;
@@ -22,30 +23,30 @@ pub(crate) const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes read at once beyond what is kept.
 const CHUNK: usize = 64 * 1024;
 
-/// The longest spelling of a letter of the prefix, `\u002f`.
+/// The longest spelling of a letter of the domain, `\u006f`.
 const ESCAPE: usize = 6;
 
-/// Bytes at the end of a chunk that may be the beginning of the prefix or of an escape.
+/// Bytes at the end of a chunk that may be the beginning of the domain or of an escape.
 const OVERLAP: usize = 16;
 
-/// Whether the bytes may spell `onload.dev/` somewhere.
+/// Whether the bytes may spell `onload.dev` somewhere.
 ///
-/// Never false where a JSON string holds it; true for some texts that do not (an escaped backslash
-/// before a slash, an escaped letter elsewhere), which only costs a parse.
+/// Never false where a JSON string holds it; true for some texts that do not (an escaped letter
+/// elsewhere), which only costs a parse.
 #[must_use]
 pub fn asks(json: &[u8]) -> bool {
-    holds_prefix(json) || spells_a_letter(json)
+    holds_domain(json) || spells_a_letter(json)
 }
 
-fn holds_prefix(json: &[u8]) -> bool {
-    let prefix = PREFIX.as_bytes();
+fn holds_domain(json: &[u8]) -> bool {
+    let domain = DOMAIN.as_bytes();
     #[cfg(target_arch = "x86_64")]
-    if let Some(finder) = sse2::packedpair::Finder::new(prefix)
+    if let Some(finder) = sse2::packedpair::Finder::new(domain)
         && json.len() >= finder.min_haystack_len()
     {
-        return finder.find(json, prefix).is_some();
+        return finder.find(json, domain).is_some();
     }
-    memmem::find(json, prefix).is_some()
+    memmem::find(json, domain).is_some()
 }
 
 fn any_backslash(json: &[u8], is_it: impl FnMut(usize) -> bool) -> bool {
@@ -58,13 +59,12 @@ fn any_backslash(json: &[u8], is_it: impl FnMut(usize) -> bool) -> bool {
 
 fn spells_a_letter(json: &[u8]) -> bool {
     any_backslash(json, |at| match json.get(at + 1) {
-        Some(b'/') => true,
         Some(b'u') => json
             .get(at + 2..at + ESCAPE)
             .and_then(|digits| std::str::from_utf8(digits).ok())
             .and_then(|digits| u32::from_str_radix(digits, 16).ok())
             .and_then(char::from_u32)
-            .is_some_and(|letter| PREFIX.contains(letter)),
+            .is_some_and(|letter| DOMAIN.contains(letter)),
         _ => false,
     })
 }
@@ -126,8 +126,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plain_key_is_found() {
+    fn a_plain_key_is_found_with_and_without_a_class() {
         assert!(asks(br#"{"annotations":{"onload.dev/nic":"all"}}"#));
+        assert!(asks(br#"{"annotations":{"onload.dev":"all"}}"#));
         assert!(!asks(br#"{"annotations":{"example.com/nic":"all"}}"#));
         assert!(!asks(b""));
     }
@@ -136,6 +137,7 @@ mod tests {
     fn a_key_with_escaped_letters_is_found() {
         for key in [
             r"onload.dev\/nic",
+            r"onload\u002edev",
             r"\u006fnload.dev/nic",
             r"onload\u002edev/nic",
             r"onload.dev\u002Fnic",
@@ -148,16 +150,17 @@ mod tests {
 
     #[test]
     fn what_engines_escape_is_not_taken_for_a_letter_of_ours() {
+        assert!(!asks(br#"{"root":{"path":"\/var\/lib\/x\u002fy"}}"#));
         assert!(!asks(
             br#"{"args":["sh","-c","a \u003e b \u0026\u0026 \"c\"\n\\t"]}"#
         ));
     }
 
     #[test]
-    fn every_spelling_of_the_prefix_is_found() {
-        // All 3^11 ways to write each letter plainly, escaped in lower and in upper case would be
+    fn every_spelling_of_the_domain_is_found() {
+        // All 3^10 ways to write each letter plainly, escaped in lower and in upper case would be
         // slow; every way to escape one or two letters is the same code.
-        let letters: Vec<char> = PREFIX.chars().collect();
+        let letters: Vec<char> = DOMAIN.chars().collect();
         for first in 0..letters.len() {
             for second in 0..letters.len() {
                 let text: String = letters

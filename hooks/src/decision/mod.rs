@@ -7,6 +7,7 @@ pub(crate) mod host_root;
 pub(crate) mod nodes;
 pub(crate) mod preload_choice;
 pub(crate) mod present;
+pub(crate) mod report;
 
 use onload_cdi::ContainerEdits;
 use onload_cdi::oci::OciConfig;

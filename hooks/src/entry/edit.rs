@@ -14,6 +14,7 @@ use crate::config_json::scan;
 use crate::decision::asking::{self, Asking};
 use crate::decision::error::DecisionError;
 use crate::decision::host_root;
+use crate::decision::report::Report;
 use crate::filter::{self, Container, FilterError, Outcome};
 use crate::host::{HostError, ThisHost};
 use crate::preload::HostFile;
@@ -53,8 +54,8 @@ pub enum EntryError {
 /// What was done to the configuration of a bundle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edited {
-    /// Lines for people.
-    pub warnings: Vec<String>,
+    /// What is said of it.
+    pub report: Report,
     /// The container that a file was written for, under [`RUN_DIR`].
     pub own: Option<ContainerId>,
     /// As [`Outcome::guards_exec`].
@@ -104,8 +105,14 @@ fn written(
     if let Some(own) = &outcome.file {
         warnings.extend(write_host_file(own, entry_point, host)?);
     }
-    Ok(Edited {
+    let report = Report {
         warnings,
+        given: outcome.given.clone(),
+        reasons: outcome.reasons.clone(),
+        log: host.log(),
+    };
+    Ok(Edited {
+        report,
         own: outcome.file.as_ref().map(|own| own.id.clone()),
         guards_exec: outcome.guards_exec,
     })
@@ -133,8 +140,8 @@ pub(crate) fn take_setuid(process: &Path) -> Result<(), EntryError> {
 /// What came through a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Streamed {
-    /// A configuration, which went on with these warnings.
-    Config(Vec<String>),
+    /// A configuration, which went on, and what is said of it.
+    Config(Report),
     /// The state of a container, which asks for something else.
     State(State),
 }
@@ -172,7 +179,7 @@ pub(crate) fn stream(
         return to
             .flush()
             .map_err(output)
-            .map(|()| Streamed::Config(Vec::new()));
+            .map(|()| Streamed::Config(Report::default()));
     }
     if scanned.more {
         return Err(FilterError::from(DecisionError::TooLarge).into());
@@ -194,7 +201,7 @@ pub(crate) fn stream(
         .and_then(|()| to.flush())
         .inspect_err(|_| edited.undo())
         .map_err(output)?;
-    Ok(Streamed::Config(edited.warnings))
+    Ok(Streamed::Config(edited.report))
 }
 
 /// Writes a file for one container under [`RUN_DIR`]. The result are warnings.

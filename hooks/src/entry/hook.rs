@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
-use onload_core::config::CONFIG_PATH;
+use onload_core::config::{CONFIG_PATH, Log, LogLevel};
 use onload_core::container_id::{ContainerId, NotContainerId};
 use onload_core::hook_arguments::{HookArguments, HookArgumentsError, PROGRAM};
 use onload_core::run_dir::RUN_DIR;
@@ -13,9 +13,11 @@ use onload_core::text::{Chain, Quoted};
 use crate::config_json::bundle::podman_id;
 use crate::config_json::scan;
 use crate::decision::error::DecisionError;
+use crate::decision::report::Report;
 use crate::entry::caller::{self, NoBundle};
 use crate::entry::create_runtime::{self, CreateRuntimeError};
 use crate::entry::edit::{self, EntryError, Streamed};
+use crate::entry::log_file::{self, Line};
 use crate::entry::program::{FAILURE, SUCCESS, USAGE, say};
 use crate::entry::system_log::{self, Severity};
 use crate::filter::{Container, FilterError};
@@ -102,7 +104,7 @@ pub fn main(args: &[OsString]) -> i32 {
     let (config, command) = match parse(args) {
         Ok(parsed) => parsed,
         Err(error) => {
-            tell(Severity::Error, &format!(": {}", Chain(&error)));
+            fail(Path::new(CONFIG_PATH), &format!(": {}", Chain(&error)));
             return USAGE;
         }
     };
@@ -114,10 +116,7 @@ pub fn main(args: &[OsString]) -> i32 {
                 subject,
                 error,
             } = failure;
-            tell(
-                Severity::Error,
-                &format!(" {stage}: {subject}{}", Chain(&error)),
-            );
+            fail(&config, &format!(" {stage}: {subject}{}", Chain(&error)));
             FAILURE
         }
     }
@@ -195,12 +194,14 @@ impl Failure {
 fn dispatch(command: &Command, config: &Path) -> Result<(), Failure> {
     match command {
         Command::CreateRuntime { stage, args } => create_runtime(stage, args, config),
-        Command::Poststop => poststop(),
+        Command::Poststop => poststop(config),
         Command::Precreate => precreate(config),
         Command::Reapply(id) => reapply(id, config),
         Command::OtherStage(stage) => {
-            let text = format!(": warning: stage {stage} is not served, nothing done");
-            tell(Severity::Warning, &text);
+            let warning = format!("stage {stage} is not served, nothing done");
+            tell(Severity::Warning, &format!(": warning: {warning}"));
+            let log = log_file::settings(config);
+            log_lines(&log, &[Line::new(LogLevel::Warning, warning)]);
             Ok(())
         }
         Command::Version => writeln!(io::stdout(), "onload-hook {}", env!("CARGO_PKG_VERSION"))
@@ -222,7 +223,7 @@ fn create_runtime(stage: &'static str, args: &[OsString], config: &Path) -> Resu
     }
     let warning = create_runtime::run(&orders, &state, &Sysfs::default())
         .map_err(|error| Failure::new(stage, &subject(&state), error))?;
-    warn(stage, &subject(&state), warning.as_slice());
+    warn(stage, &subject(&state), Vec::from_iter(warning), config);
     Ok(())
 }
 
@@ -244,13 +245,13 @@ fn by_annotation(stage: &'static str, config: &Path) -> Result<(), Failure> {
     let mut state =
         State::read(&scanned.kept[..], true).map_err(|error| Failure::new(stage, "", error))?;
     if state.is_stopped {
-        return clean_up(&state);
+        return clean_up(&state, config);
     }
     caller::mend_bundle(&mut state)
         .map_err(|error| Failure::new(stage, &subject(&state), error))?;
-    let warnings = live::inject(&state, config)
+    let report = live::inject(&state, config)
         .map_err(|error| Failure::new(stage, &subject(&state), error))?;
-    warn(stage, &subject(&state), &warnings);
+    say_all(stage, &subject(&state), &report);
     Ok(())
 }
 
@@ -259,7 +260,7 @@ fn reapply(id: &ContainerId, config: &Path) -> Result<(), Failure> {
     let subject = format!("container {id}: ");
     let warnings =
         reapply::run(id, config).map_err(|error| Failure::new(stage, &subject, error))?;
-    warn(stage, &subject, &warnings);
+    warn(stage, &subject, warnings, config);
     Ok(())
 }
 
@@ -291,26 +292,26 @@ fn precreate(config: &Path) -> Result<(), Failure> {
         config,
     )
     .map_err(|error| Failure::new(stage, &subject, error))?;
-    let warnings = match streamed {
-        Streamed::Config(warnings) => warnings,
-        Streamed::State(state) => return clean_up(&state),
+    let report = match streamed {
+        Streamed::Config(report) => report,
+        Streamed::State(state) => return clean_up(&state, config),
     };
-    warn(stage, &subject, &warnings);
+    say_all(stage, &subject, &report);
     Ok(())
 }
 
-fn poststop() -> Result<(), Failure> {
+fn poststop(config: &Path) -> Result<(), Failure> {
     let stage = "poststop";
     let state = State::read(BufReader::new(io::stdin().lock()), false)
         .map_err(|error| Failure::new(stage, "", error))?;
-    clean_up(&state)
+    clean_up(&state, config)
 }
 
-fn clean_up(state: &State) -> Result<(), Failure> {
+fn clean_up(state: &State, config: &Path) -> Result<(), Failure> {
     let stage = "poststop";
     let warnings = sweep::run(Path::new(RUN_DIR), &state.id)
         .map_err(|error| Failure::new(stage, &subject(state), error))?;
-    warn(stage, &subject(state), &warnings);
+    warn(stage, &subject(state), warnings, config);
     Ok(())
 }
 
@@ -318,10 +319,37 @@ fn subject(state: &State) -> String {
     format!("container {}: ", state.id)
 }
 
-fn warn(stage: &str, subject: &str, warnings: &[String]) {
-    for warning in warnings {
+/// Says warnings, where there are any, and logs them.
+fn warn(stage: &str, subject: &str, warnings: Vec<String>, config: &Path) {
+    if !warnings.is_empty() {
+        let log = log_file::settings(config);
+        say_all(stage, subject, &Report::of_warnings(warnings, log));
+    }
+}
+
+/// Says the warnings of a report, and logs all of it.
+fn say_all(stage: &str, subject: &str, report: &Report) {
+    for warning in &report.warnings {
         let text = format!(" {stage}: {subject}warning: {warning}");
         tell(Severity::Warning, &text);
+    }
+    log_lines(
+        &report.log,
+        &Line::of(report, &format!("{stage}: {subject}")),
+    );
+}
+
+/// Says why the program fails. That comes last, since engines show the last line.
+fn fail(config: &Path, text: &str) {
+    let line = Line::new(LogLevel::Error, text.trim_start_matches([':', ' ']));
+    log_lines(&log_file::settings(config), &[line]);
+    tell(Severity::Error, text);
+}
+
+/// Writes lines to the operator's log; the container starts without them too.
+fn log_lines(log: &Log, lines: &[Line]) {
+    if let Err(error) = log_file::write(log, PROGRAM, lines) {
+        tell(Severity::Warning, &format!(": warning: {}", Chain(&error)));
     }
 }
 

@@ -5,6 +5,8 @@ pub(crate) mod create_runtime;
 pub(crate) mod edit;
 pub mod explain;
 pub mod hook;
+pub(crate) mod log_file;
 pub mod program;
 pub(crate) mod system_log;
+pub(crate) mod timestamp;
 pub mod wrapper;

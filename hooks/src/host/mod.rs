@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::{HostNodes, Node, NodeInfo};
 use onload_core::class::Class;
-use onload_core::config::{CONFIG_PATH, ConfigError, HookConfig};
+use onload_core::config::{CONFIG_PATH, ConfigError, HookConfig, Log};
 use onload_core::elf::{self, Summary};
 use onload_core::fs::trust::{Owners, TrustError, Trusted};
 use onload_core::onload::PRELOAD_FILE;
@@ -119,6 +119,8 @@ pub struct ThisHost {
     config: PathBuf,
     /// What stood in the configuration when it was first read, so that all who ask get one answer.
     text: OnceCell<Option<String>>,
+    /// What was understood of it.
+    settings: OnceCell<HookConfig>,
     is_initial_namespace: bool,
 }
 
@@ -147,6 +149,7 @@ impl ThisHost {
             trusted: Trusted::host(owners)?,
             config: config.to_owned(),
             text: OnceCell::new(),
+            settings: OnceCell::new(),
             is_initial_namespace,
         })
     }
@@ -163,6 +166,7 @@ impl ThisHost {
             trusted: Trusted::below(root, Owners::of(&[0, owner]))?,
             config: config.to_owned(),
             text: OnceCell::new(),
+            settings: OnceCell::new(),
             is_initial_namespace: true,
         })
     }
@@ -213,6 +217,18 @@ impl ThisHost {
     pub(crate) fn config_path(&self) -> &Path {
         &self.config
     }
+
+    /// What the operator wants logged; nothing where the configuration cannot be read.
+    #[must_use]
+    pub(crate) fn log(&self) -> Log {
+        match self.settings.get() {
+            Some(settings) => settings.log.clone(),
+            None => {
+                let text = self.config_text().ok().flatten();
+                text.map_or_else(Log::default, |text| Log::read(&text))
+            }
+        }
+    }
 }
 
 impl NodeInfo for ThisHost {
@@ -231,7 +247,7 @@ impl Host for ThisHost {
             })?,
         };
         Ok(Settings {
-            config,
+            config: self.settings.get_or_init(|| config).clone(),
             file: self.config.clone(),
         })
     }
@@ -273,6 +289,12 @@ impl Host for ThisHost {
         file.take(MAX_MAP_BYTES).read_to_string(&mut text).ok()?;
         Some(text)
     }
+}
+
+/// Whether this process is the host's root, to whom the operator's files are given to write.
+#[must_use]
+pub(crate) fn is_root() -> bool {
+    geteuid().is_root() && is_initial_namespace()
 }
 
 fn is_initial_namespace() -> bool {

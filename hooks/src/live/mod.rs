@@ -29,6 +29,7 @@ use rustix::io::Errno;
 
 use crate::config_json::bundle::ConfigFile;
 use crate::decision::asking::Asking;
+use crate::decision::report::{self, Report};
 use crate::host::{HostError, ThisHost};
 use crate::process::init::Init;
 use crate::run::own_dir::OwnDirError;
@@ -39,34 +40,36 @@ use error::LiveError;
 use look::Look;
 use plan::PlanError;
 
-/// Gives a container what its annotations ask for and its configuration does not hold. The result
-/// are warnings.
+/// Gives a container what its annotations ask for and its configuration does not hold. The result is
+/// what is said of it.
 ///
 /// # Errors
 /// [`LiveError`]; what was done by then is undone.
-pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Vec<String>, LiveError> {
+pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Report, LiveError> {
     let file = ConfigFile::open(&state.bundle, None)?;
     let asking = Asking::read(file.scan()?).map_err(PlanError::from)?;
     let Some(Asking {
         config, request, ..
     }) = asking
     else {
-        return Ok(Vec::new());
+        return Ok(Report::default());
     };
     let host = ThisHost::with_config(config_path)?;
     let mut plan = plan::decide(&config, &request, &state.id, &host)?;
-    let mut warnings = std::mem::take(&mut plan.warnings);
+    let mut report = Report::of_warnings(std::mem::take(&mut plan.warnings), host.log());
     if plan.is_empty() {
-        return Ok(warnings);
+        return Ok(report);
     }
     let init = Init::open(state.pid)?;
-    if is_done(&state.id, &init, &host, &mut warnings)? {
-        return Ok(warnings);
+    if is_done(&state.id, &init, &host, &mut report.warnings)? {
+        return Ok(report);
     }
     sweep::sweep(Path::new(RUN_DIR), Some(&state.id));
+    report.given = report::asked(&request);
+    report.reasons = plan.reasons();
     let look = Look::new(state, init, &config, &host, plan)?;
-    warnings.extend(look.go(&host)?);
-    Ok(warnings)
+    report.warnings.extend(look.go(&host)?);
+    Ok(report)
 }
 
 /// Whether an earlier run for the same process did all this: engines may call the hook as prestart

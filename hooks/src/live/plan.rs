@@ -182,6 +182,22 @@ impl Plan {
         found.map(|bind| bind.source.clone()).collect()
     }
 
+    /// What is to be done, step by step.
+    #[must_use]
+    pub(crate) fn reasons(&self) -> Vec<String> {
+        let binds = self.binds.iter().map(|bind| {
+            let (target, source) = (bind.target.display(), bind.source.display());
+            format!("mount {target} from {source}")
+        });
+        let rules = self.rules.iter();
+        let rules = rules.map(|rule| format!("device {} is opened", rule.numbers()));
+        let preload = self.preload.iter();
+        let preload = preload.map(|preload| format!("{LD_SO_PRELOAD} names {}", preload.library));
+        let memlock = self.memlock.iter();
+        let memlock = memlock.map(|limit| format!("RLIMIT_MEMLOCK is at least {limit}"));
+        binds.chain(rules).chain(preload).chain(memlock).collect()
+    }
+
     /// Whether the configuration holds all of it already.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {

@@ -9,7 +9,7 @@ use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 
 /// Where the kernel lists the interfaces.
-const CLASS: &str = "/sys/class/net";
+pub(crate) const CLASS: &str = "/sys/class/net";
 /// Below it stand the interfaces that no device is below.
 const VIRTUAL: &str = "/sys/devices/virtual";
 

@@ -13,7 +13,7 @@ use onload_core::pci::PciAddress;
 use serde::Serialize;
 
 use crate::discover::names::Names;
-use crate::discover::netdev::NetDevice;
+use crate::discover::netdev::{self, NetDevice};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::{PciFunction, PciFunctions, PciId};
 use crate::discover::probe::Probe;
@@ -161,6 +161,7 @@ pub(crate) fn read(
     users: Users<'_>,
     not_offered: &mut Vec<NotOffered>,
 ) -> Vec<Nic> {
+    warn_of_absent(probe, interfaces, &config.ignored_interfaces);
     let attachments = read_attachments(probe, functions);
     let mut names = Names::default();
     let mut nics = Vec::new();
@@ -184,6 +185,20 @@ pub(crate) fn read(
     not_offered.extend(without_interface(functions, interfaces));
     not_offered.extend(elsewhere(&attachments, interfaces));
     nics
+}
+
+/// An interface that is to be ignored and is not there may be spelled wrong, and the one that is meant
+/// is offered.
+fn warn_of_absent(probe: &Probe<'_>, interfaces: &[NetDevice], ignored: &[String]) {
+    if probe.why_unread(netdev::CLASS).is_some() {
+        return;
+    }
+    let is_there = |name: &String| interfaces.iter().any(|interface| interface.name == *name);
+    for name in ignored.iter().filter(|name| !is_there(name)) {
+        probe.warn(format!(
+            "[discover] ignored-interfaces names {name:?}, and this host has no interface of that name: correct it, or take it out"
+        ));
+    }
 }
 
 fn nic(

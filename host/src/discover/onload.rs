@@ -13,7 +13,7 @@ use crate::discover::node::Node;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::probe::Probe;
 use crate::discover::profile::{self, Profile};
-use crate::discover::program::{self, Installation, Tool};
+use crate::discover::program::{self, Installation, Supply, Tool};
 
 /// Where the driver tells its version and its interface.
 const DRIVER_VERSION: &str = "/proc/driver/onload/version";
@@ -426,8 +426,12 @@ pub(crate) fn read_tools(
     let Some(dir) = tool_dir(cdi, installation) else {
         return Vec::new();
     };
-    let mounted = program::needs_of(probe, installation);
-    let (tools, refused) = program::tools(probe, &dir, names, &mounted);
+    let search = || program::search_dirs(installation, &cdi.host_library_dirs);
+    let supply = Supply {
+        mounted: program::needs_of(probe, installation),
+        search: cdi.tool_libraries.then(search),
+    };
+    let (tools, refused) = program::tools(probe, &dir, names, &supply);
     let refused = refused.into_iter();
     not_offered.extend(refused.map(|(name, reason)| NotOffered::new(class, name, reason)));
     tools

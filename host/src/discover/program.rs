@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use object::read::ReadCache;
 use onload_core::elf::{self, ElfError, Summary};
+use onload_core::onload::TOOL_STARTER;
 
 use crate::discover::probe::Probe;
 use crate::host::EntryKind;
@@ -15,6 +16,9 @@ use crate::host::EntryKind;
 pub const LIBRARY_LIMIT: u64 = 32 * 1024 * 1024;
 /// Bytes of an interpreter line (Linux, `BINPRM_BUF_SIZE`).
 pub const INTERPRETER_LINE: usize = 256;
+
+/// Libraries of one tool; real ones have some dozen, and each is a mount.
+const MAX_LIBRARIES: usize = 64;
 
 /// The shared objects that come with the GNU C library, and the kernel's own.
 const WITH_LIBC: [&str; 15] = [
@@ -53,6 +57,26 @@ pub struct Tool {
     pub name: String,
     /// Where the host has it.
     pub path: PathBuf,
+    /// What it is started with; none where an image has all that it needs.
+    pub closure: Option<Closure>,
+}
+
+/// Everything of the host that a program is made of when it runs, besides itself.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Closure {
+    /// The dynamic loader that it names.
+    pub loader: PathBuf,
+    /// The libraries that the loader will load, those of libc among them, by the names that are asked for.
+    pub libraries: BTreeMap<String, PathBuf>,
+}
+
+/// What a tool can count on in a container, besides what comes with libc.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Supply {
+    /// What each library needs that is mounted for all programs, by every name it goes by.
+    pub mounted: BTreeMap<String, Vec<String>>,
+    /// Where the host has other libraries; none where the operator does not give them.
+    pub search: Option<Vec<PathBuf>>,
 }
 
 /// The directories where distributions and installers put libraries, below each prefix.
@@ -71,6 +95,23 @@ pub(crate) fn library_dirs(configured: &[PathBuf]) -> Vec<PathBuf> {
         .iter()
         .flat_map(|prefix| below.map(|dir| Path::new(prefix).join(dir)))
         .collect()
+}
+
+/// Where the host has the libraries that tools of an installation need: its own directory, those where
+/// installations are looked for, and those of the host's loader.
+#[must_use]
+pub(crate) fn search_dirs(installation: &Installation, configured: &[PathBuf]) -> Vec<PathBuf> {
+    let own = [installation.library_dir.clone()];
+    let usual = ["usr/lib", "lib"].into_iter().flat_map(|above| {
+        let multiarch = ["x86_64-linux-gnu", "aarch64-linux-gnu"];
+        let multiarch = multiarch.map(|dir| Path::new("/").join(above).join(dir));
+        multiarch
+            .into_iter()
+            .chain([PathBuf::from(format!("/{above}64"))])
+    });
+    let mut seen = BTreeSet::new();
+    let dirs = own.into_iter().chain(library_dirs(configured)).chain(usual);
+    dirs.filter(|dir| seen.insert(dir.clone())).collect()
 }
 
 /// Every directory that holds a library of that name, and the libraries there that belong to it.
@@ -164,63 +205,129 @@ fn elf_summary(probe: &Probe<'_>, path: &Path) -> Result<Summary, ElfError> {
     elf::summarize(&ReadCache::new(file))
 }
 
-/// The tools among `names` that work in a container which has the `mounted` libraries, and why
-/// each of the others does not. Names that the host lacks are in neither.
+/// The tools among `names` that work in a container, and why each of the others does not. Names that
+/// the host lacks are in neither.
 pub(crate) fn tools(
     probe: &Probe<'_>,
     dir: &Path,
     names: &[&str],
-    mounted: &BTreeMap<String, Vec<String>>,
+    supply: &Supply,
 ) -> (Vec<Tool>, Vec<(String, String)>) {
     let (mut offered, mut refused) = (Vec::new(), Vec::new());
     for name in names {
         let path = dir.join(name);
-        match probe.entry(&path) {
-            None => {}
-            Some(EntryKind::File { .. }) => match obstacle(probe, &path, mounted) {
-                None => offered.push(Tool {
-                    name: (*name).to_owned(),
-                    path,
-                }),
-                Some(reason) => refused.push(((*name).to_owned(), reason)),
-            },
-            Some(_) => refused.push(((*name).to_owned(), "it is no regular file".to_owned())),
+        let closure = match probe.entry(&path) {
+            None => continue,
+            Some(EntryKind::File { .. }) => closure(probe, &path, supply),
+            Some(_) => Err("it is no regular file".to_owned()),
+        };
+        let name = (*name).to_owned();
+        match closure {
+            Ok(closure) => offered.push(Tool {
+                name,
+                path,
+                closure,
+            }),
+            Err(reason) => refused.push((name, reason)),
         }
     }
     offered.sort();
     (offered, refused)
 }
 
-/// Why a program cannot work in a container; none if it can.
-fn obstacle(
-    probe: &Probe<'_>,
-    path: &Path,
-    mounted: &BTreeMap<String, Vec<String>>,
-) -> Option<String> {
+/// What a program has to be started with in a container, if anything.
+///
+/// # Errors
+/// Why it cannot work there.
+fn closure(probe: &Probe<'_>, path: &Path, supply: &Supply) -> Result<Option<Closure>, String> {
     if let Some(interpreter) = interpreter_line(probe, path) {
         return match interpreter.as_str() {
-            "/bin/sh" => None,
-            other => Some(format!(
+            "/bin/sh" => Ok(None),
+            other => Err(format!(
                 "it is a script for {other}, which an image need not have"
             )),
         };
     }
     if let Some(reason) = probe.why_unread(path) {
-        return Some(format!("not known: {reason}"));
+        return Err(format!("not known: {reason}"));
     }
-    match elf_summary(probe, path) {
-        Err(ElfError::NotElf) => Some("it is neither an ELF program nor a script".to_owned()),
-        Err(error) => Some(error.to_string()),
-        Ok(summary) => {
-            let missing = missing_libraries(&summary.needed, mounted);
-            (!missing.is_empty()).then(|| {
-                format!(
-                    "it needs {}, which an image need not have",
-                    missing.join(", ")
-                )
-            })
+    let summary = elf_summary(probe, path).map_err(|error| match error {
+        ElfError::NotElf => "it is neither an ELF program nor a script".to_owned(),
+        error => error.to_string(),
+    })?;
+    let missing = missing_libraries(&summary.needed, &supply.mounted).join(", ");
+    if missing.is_empty() {
+        return Ok(None);
+    }
+    let Some(dirs) = &supply.search else {
+        return Err(format!("it needs {missing}, which an image need not have"));
+    };
+    if !matches!(probe.entry(TOOL_STARTER), Some(EntryKind::File { .. })) {
+        return Err(format!(
+            "it needs {missing}, which {TOOL_STARTER} would give it, and that is missing; install the package that brings it"
+        ));
+    }
+    close(probe, &summary, dirs).map(Some)
+}
+
+/// The loader of a program, and every library that it will load.
+///
+/// # Errors
+/// Why one of them cannot be given.
+fn close(probe: &Probe<'_>, program: &Summary, dirs: &[PathBuf]) -> Result<Closure, String> {
+    let loader = program.interpreter.as_deref().map(PathBuf::from);
+    let loader = loader.filter(|loader| loader.is_absolute());
+    let loader = loader.ok_or("it names no dynamic loader")?;
+    if !matches!(probe.entry(&loader), Some(EntryKind::File { .. })) {
+        let loader = loader.display();
+        return Err(format!("its dynamic loader {loader} is not on this host"));
+    }
+    let mut libraries = BTreeMap::new();
+    let mut open = program.needed.clone();
+    while let Some(name) = open.pop() {
+        // libc needs the loader, which is there before anything is loaded.
+        let is_loader = loader.file_name().is_some_and(|own| own == name.as_str());
+        if is_loader || libraries.contains_key(&name) {
+            continue;
         }
+        if name.contains('/') || name.is_empty() {
+            return Err(format!("it needs {name:?}, which is no name of a library"));
+        }
+        let found = dirs.iter().map(|dir| dir.join(&name));
+        let found = found.filter_map(|path| Some((loadable(probe, &path, program)?, path)));
+        let Some((summary, path)) = found.into_iter().next() else {
+            return Err(not_found(probe, &name, dirs));
+        };
+        if libraries.len() == MAX_LIBRARIES {
+            return Err(format!("it needs more than {MAX_LIBRARIES} libraries"));
+        }
+        open.extend(summary.needed);
+        libraries.insert(name, path);
     }
+    Ok(Closure { loader, libraries })
+}
+
+/// What a library needs, where it is one for the machine of that program: the loader passes over
+/// others.
+fn loadable(probe: &Probe<'_>, path: &Path, program: &Summary) -> Option<Summary> {
+    if !matches!(probe.entry(path), Some(EntryKind::File { .. })) {
+        return None;
+    }
+    let summary = elf_summary(probe, path).ok()?;
+    let fits = (summary.machine, summary.is_64) == (program.machine, program.is_64);
+    fits.then_some(summary)
+}
+
+fn not_found(probe: &Probe<'_>, name: &str, dirs: &[PathBuf]) -> String {
+    let mut places = dirs.iter().map(|dir| dir.join(name));
+    if let Some(reason) = places.find_map(|place| probe.why_unread(place)) {
+        return format!("it needs {name}, and whether this host has it is not known: {reason}");
+    }
+    let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+    format!(
+        "it needs {name}, which is in none of {}; install it on this host",
+        dirs.join(", ")
+    )
 }
 
 /// The program of a `#!` line; none for a file without one.
@@ -302,6 +409,38 @@ mod tests {
         let mounted = BTreeMap::from([("liba.so".to_owned(), names(&["libdbus-1.so.3"]))]);
         let missing = missing_libraries(&names(&["libpcap.so.0.8", "liba.so"]), &mounted);
         assert_eq!(missing, ["libdbus-1.so.3", "libpcap.so.0.8"]);
+    }
+
+    #[test]
+    fn libraries_are_looked_for_beside_the_product_s_own_first_and_once_in_each_directory() {
+        let installation = Installation {
+            library_dir: "/opt/onload/usr/lib64".into(),
+            libraries: Vec::new(),
+            prefix: "/opt/onload".into(),
+        };
+        let dirs = |configured: &[&str]| {
+            let configured: Vec<PathBuf> = configured.iter().map(PathBuf::from).collect();
+            search_dirs(&installation, &configured)
+        };
+        let usual = [
+            "/usr/lib/x86_64-linux-gnu",
+            "/usr/lib/aarch64-linux-gnu",
+            "/usr/lib64",
+            "/lib/x86_64-linux-gnu",
+            "/lib/aarch64-linux-gnu",
+            "/lib64",
+        ]
+        .map(PathBuf::from);
+        let found = dirs(&["/srv/lib", "/usr/lib64"]);
+        assert_eq!(
+            found[..3],
+            ["/opt/onload/usr/lib64", "/srv/lib", "/usr/lib64"].map(PathBuf::from)
+        );
+        for found in [found, dirs(&[])] {
+            let once: BTreeSet<&PathBuf> = found.iter().collect();
+            assert_eq!(once.len(), found.len());
+            assert!(usual.iter().all(|dir| once.contains(dir)), "{found:?}");
+        }
     }
 
     #[test]

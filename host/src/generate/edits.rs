@@ -1,11 +1,13 @@
 //! The pieces of container edits that every class is made of.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName, Mount};
 use onload_core::config::Cdi;
 use onload_core::expect::{Expect, Expected, Numbers};
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
+use onload_core::onload::{TOOL_DIR, TOOL_STARTER};
 
 use super::surroundings::Surroundings;
 use crate::discover::node::Node;
@@ -15,6 +17,9 @@ use crate::discover::program::{Installation, Tool};
 pub(super) const READ_WRITE: &str = "rw";
 /// Read, for clocks: their writer steps the host's time.
 pub(super) const READ: &str = "r";
+
+/// The name of the dynamic loader among the libraries of tools, which [`TOOL_STARTER`] knows.
+const LOADER: &str = "ld.so";
 
 /// Options of a file of the host in a container. Never noexec: libraries are mapped executable.
 const READ_ONLY_FILE: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
@@ -83,20 +88,39 @@ impl<'c> Writer<'c> {
         dirs
     }
 
-    /// Tools, where the configuration puts them or where the host has them.
-    pub(super) fn tools(&self, tools: &[Tool]) -> Vec<Mount> {
+    /// Tools of a product, where the configuration puts them or where the host has them. A tool that an
+    /// image need not have all libraries of is started with the host's own loader and libraries, from the
+    /// product's directory below [`TOOL_DIR`], by a script in its place: no loader searches that directory
+    /// by itself, so that programs of the image load what they would load anyway.
+    pub(super) fn tools(&self, tools: &[Tool], product: &str) -> Vec<Mount> {
         let dir = self.config.container_tool_dir.as_deref();
         if dir.is_some_and(|dir| dir.as_os_str().is_empty()) {
             return Vec::new();
         }
-        let place = |tool: &Tool| match dir {
-            Some(dir) => dir.join(&tool.name),
-            None => tool.path.clone(),
-        };
-        tools
-            .iter()
-            .map(|tool| read_only(&tool.path, &place(tool)))
-            .collect()
+        let private = Path::new(TOOL_DIR).join(product);
+        // Tools share libraries.
+        let mut behind: BTreeMap<PathBuf, &Path> = BTreeMap::new();
+        let mut mounts = Vec::new();
+        for tool in tools {
+            let source = match &tool.closure {
+                None => &tool.path,
+                Some(closure) => {
+                    behind.insert(private.join(&tool.name), &tool.path);
+                    behind.insert(private.join(LOADER), &closure.loader);
+                    let libraries = closure.libraries.iter();
+                    behind.extend(libraries.map(|(name, path)| (private.join(name), &**path)));
+                    Path::new(TOOL_STARTER)
+                }
+            };
+            let place = dir.map_or_else(|| tool.path.clone(), |dir| dir.join(&tool.name));
+            mounts.push(read_only(source, &place));
+        }
+        mounts.extend(
+            behind
+                .iter()
+                .map(|(place, source)| read_only(source, place)),
+        );
+        mounts
     }
 
     /// The hook that raises RLIMIT_MEMLOCK and checks nodes.

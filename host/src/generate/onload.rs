@@ -81,7 +81,7 @@ fn user_space(onload: &Onload, writer: &Writer<'_>) -> Vec<Mount> {
     let installation = onload.installation.iter();
     let libraries = installation.flat_map(|from| writer.libraries(from, onload.machine));
     let mut mounts: Vec<Mount> = libraries.collect();
-    mounts.extend(writer.tools(&onload.tools));
+    mounts.extend(writer.tools(&onload.tools, "onload"));
     mounts.extend(profiles(onload, writer));
     if writer.config.onload_socket && writer.surroundings.onload_socket {
         mounts.push(Mount {

@@ -15,7 +15,9 @@ pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
     // TCPDirect opens /dev/onload too, for its control plane and shared memory.
     let mut common = onload::driver_nodes(&tcpdirect.nodes, writer);
     common.mounts = writer.libraries(&tcpdirect.installation, tcpdirect.machine);
-    common.mounts.extend(writer.tools(&tcpdirect.tools));
+    common
+        .mounts
+        .extend(writer.tools(&tcpdirect.tools, "tcpdirect"));
     Offer {
         common,
         devices: tcpdirect::interfaces(&inventory.nics)

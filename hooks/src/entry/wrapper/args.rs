@@ -39,6 +39,8 @@ pub struct Invocation {
     pub container: Option<OsString>,
     /// The container to edit, for `create` and `run`.
     pub create: Option<Create>,
+    /// Whether the runtime is asked for its version.
+    pub is_version: bool,
     /// Whether the container is deleted.
     pub is_delete: bool,
     /// The file that describes the process of an `exec`.
@@ -99,7 +101,8 @@ const GLOBAL_VALUES: [&str; 7] = [
 ];
 
 /// Options before the verb that have none.
-const GLOBAL_FLAGS: [&str; 7] = [
+const GLOBAL_FLAGS: [&str; 8] = [
+    "V",
     "debug",
     "h",
     "help",
@@ -308,6 +311,8 @@ fn one_container<'a>(
 fn global(found: &mut Invocation, name: &[u8], value: Option<&OsStr>) {
     let log = &mut found.log;
     match (name, value) {
+        // runc takes the first two, crun the first and the last.
+        (b"version" | b"v" | b"V", None) => found.is_version = true,
         (b"root", Some(root)) => found.root = Some(root.to_owned()),
         (b"log", Some(path)) if !path.is_empty() => log.path = Some(PathBuf::from(path)),
         (b"log-format", Some(format)) => {
@@ -421,6 +426,23 @@ mod tests {
             assert_eq!(parsed(line).create, None, "{line}");
             assert!(!parsed(line).makes_container, "{line}");
         }
+    }
+
+    #[test]
+    fn a_question_for_the_version_is_understood() {
+        for line in ["--version", "-v", "-version", "-V", "--root /r --version"] {
+            assert!(parsed(line).is_version, "{line}");
+        }
+        for line in [
+            "",
+            "--version=false",
+            "state --version",
+            "exec c1 cat --version",
+            "version",
+        ] {
+            assert!(!parsed(line).is_version, "{line}");
+        }
+        assert_eq!(bundle("-V create -b /b c").as_deref(), Some("/b"));
     }
 
     #[test]

@@ -6,9 +6,10 @@ pub(crate) mod exec;
 pub(crate) mod log;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use onload_core::config::RootWithOnload;
+use onload_core::config::{CONFIG_PATH, Log, LogLevel, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::fs::trust::TrustError;
 use onload_core::run_dir::RUN_DIR;
@@ -18,7 +19,9 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::config_json::bundle::ConfigFile;
+use crate::decision::report::Report;
 use crate::entry::edit::{self, Edited, EntryError};
+use crate::entry::log_file::{self, Line};
 use crate::entry::program::FAILURE;
 use crate::entry::wrapper::args::{Create, Invocation};
 use crate::entry::wrapper::log::Level;
@@ -28,6 +31,9 @@ use crate::run::made_by;
 use crate::run::made_by::{Named, Record, Remembered, StateOf};
 use crate::run::maker::{EntryPoint, Stage};
 use crate::run::sweep;
+
+/// The name in front of what this program says.
+const PROGRAM: &str = "onload-container-runtime";
 
 /// The runtimes that are looked for when the configuration names none.
 pub const RUNTIMES: [&str; 5] = [
@@ -76,6 +82,9 @@ struct RuntimeOnly {
 #[must_use]
 pub fn main(mut argv: Vec<OsString>) -> i32 {
     let invocation = args::parse(argv.get(1..).unwrap_or_default());
+    if invocation.is_version {
+        say_version();
+    }
     let error = match prepare(&invocation) {
         Ok(prepared) => {
             let path = prepared.runtime.clone();
@@ -90,9 +99,29 @@ pub fn main(mut argv: Vec<OsString>) -> i32 {
         }
         Err(error) => error,
     };
-    let message = format!("onload-container-runtime: {}", Chain(&error));
-    log::write(&invocation.log, Level::Error, &message);
+    let message = Chain(&error).to_string();
+    let line = Line::new(LogLevel::Error, message.as_str());
+    log_lines(
+        &invocation,
+        &log_file::settings(Path::new(CONFIG_PATH)),
+        &[line],
+    );
+    log::write(&invocation.log, Level::Error, &prefixed(&message));
     FAILURE
+}
+
+/// Says the own version before the runtime says its own. Readers of `runc --version` go by the last line
+/// with that word (moby, `parseRuntimeVersion`), which stays the runtime's.
+fn say_version() {
+    let line = format!("{PROGRAM} version {}\n", env!("CARGO_PKG_VERSION"));
+    // Where nobody takes it the runtime will find out.
+    let mut output = std::io::stdout();
+    let _ = output.write_all(line.as_bytes());
+    let _ = output.flush();
+}
+
+fn prefixed(message: &str) -> String {
+    format!("{PROGRAM}: {message}")
 }
 
 /// What is known before the runtime takes over.
@@ -141,9 +170,7 @@ fn prepare(invocation: &Invocation) -> Result<Prepared, RuntimeError> {
             id: id.map_or_else(|| "without a name".to_owned(), ToString::to_string),
             source: Box::new(error),
         })?;
-        for warning in &edited.warnings {
-            warn(invocation, warning);
-        }
+        tell(invocation, id, &edited.report);
     }
     if invocation.create.is_none() {
         edited.guards_exec = was_guarded(container, &host);
@@ -156,9 +183,26 @@ fn prepare(invocation: &Invocation) -> Result<Prepared, RuntimeError> {
     })
 }
 
-fn warn(invocation: &Invocation, warning: &dyn std::fmt::Display) {
-    let message = format!("onload-container-runtime: {warning}");
-    log::write(&invocation.log, Level::Warning, &message);
+/// Says the warnings of a report, and logs all of it.
+fn tell(invocation: &Invocation, id: Option<&ContainerId>, report: &Report) {
+    for warning in &report.warnings {
+        log::write(&invocation.log, Level::Warning, &prefixed(warning));
+    }
+    let subject = id.map_or_else(String::new, |id| format!("container {id}: "));
+    log_lines(invocation, &report.log, &Line::of(report, &subject));
+}
+
+fn warn(invocation: &Invocation, host: &ThisHost, warning: &dyn std::fmt::Display) {
+    let warnings = vec![warning.to_string()];
+    tell(invocation, None, &Report::of_warnings(warnings, host.log()));
+}
+
+/// Writes lines to the operator's log; the container starts without them too.
+fn log_lines(invocation: &Invocation, log: &Log, lines: &[Line]) {
+    if let Err(error) = log_file::write(log, PROGRAM, lines) {
+        let message = prefixed(&Chain(&error).to_string());
+        log::write(&invocation.log, Level::Warning, &message);
+    }
 }
 
 /// Whether the later processes of a container that is restored are looked at as they were before its
@@ -234,6 +278,7 @@ fn look_after(
         Err(error) => {
             warn(
                 invocation,
+                host,
                 &format_args!("{}, though it made the container", Chain(&error)),
             );
             guess(invocation, container, host)
@@ -273,6 +318,7 @@ fn guess(
     };
     warn(
         invocation,
+        host,
         &format_args!("{}; going on with {}", Chain(&error), runtime.display()),
     );
     Ok(runtime)

@@ -1,0 +1,58 @@
+//! What there is to say of a container that was given something.
+
+use onload_core::config::Log;
+use onload_core::request::Request;
+
+/// What is said of a container: the warnings to whoever started it, and all of it to the operator's log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// Lines for people.
+    pub warnings: Vec<String>,
+    /// What it was given; empty: nothing.
+    pub given: String,
+    /// Why, step by step.
+    pub reasons: Vec<String>,
+    /// What the operator wants logged.
+    pub log: Log,
+}
+
+impl Report {
+    /// Warnings alone.
+    #[must_use]
+    pub(crate) fn of_warnings(warnings: Vec<String>, log: Log) -> Report {
+        Report {
+            warnings,
+            log,
+            ..Report::default()
+        }
+    }
+}
+
+/// What a request asks for, on one line: `nic=all rdma=mlx5_0,mlx5_1 ipc-lock`. Names of devices need
+/// no quotes.
+#[must_use]
+pub(crate) fn asked(request: &Request) -> String {
+    let devices = request.devices.iter();
+    let devices = devices.map(|(class, asked)| format!("{class}={}", asked.value.join(",")));
+    let mut words: Vec<String> = devices.collect();
+    words.extend(request.ipc_lock.iter().map(|_| "ipc-lock".to_owned()));
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_request_is_one_line() {
+        let pairs = [
+            ("onload.dev/rdma", "mlx5_1, mlx5_0"),
+            ("onload.dev/nic", "all"),
+            ("onload.dev/ipc-lock", "true"),
+        ];
+        let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let request = Request::parse(&BTreeMap::from(pairs)).unwrap().unwrap();
+        assert_eq!(asked(&request), "nic=all rdma=mlx5_1,mlx5_0 ipc-lock");
+    }
+}

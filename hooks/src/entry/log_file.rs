@@ -1,0 +1,186 @@
+//! The operator's log: the file that `[log]` in config.toml names, for what hook and wrapper have to
+//! say.
+//!
+//! Root writes to it while a container is made, so it is opened as carefully as the files that are
+//! believed. A container starts whether it can be written or not. Nothing is looked at where no log is
+//! set or nothing is to be said.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use onload_core::config::{Log, LogLevel};
+use onload_core::fs::trust::{Owners, TrustError, Trusted};
+use onload_core::text::one_line;
+use rustix::process::{Resource, getrlimit};
+
+use crate::decision::report::Report;
+use crate::entry::timestamp::{now, rfc3339};
+use crate::host::{ThisHost, is_root};
+
+/// A line of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// How severe it is.
+    pub level: LogLevel,
+    /// What it says.
+    pub text: String,
+}
+
+impl Line {
+    pub(crate) fn new(level: LogLevel, text: impl Into<String>) -> Self {
+        Line {
+            level,
+            text: text.into(),
+        }
+    }
+
+    /// All that there is to say of a container.
+    pub(crate) fn of(report: &Report, subject: &str) -> Vec<Line> {
+        let warnings = report.warnings.iter();
+        let warnings = warnings.map(|text| (LogLevel::Warning, text.clone()));
+        let given = Some(format!("given {}", report.given)).filter(|_| !report.given.is_empty());
+        let given = given.map(|text| (LogLevel::Info, text));
+        let reasons = report.reasons.iter();
+        let reasons = reasons.map(|text| (LogLevel::Debug, text.clone()));
+        let lines = warnings.chain(given).chain(reasons);
+        lines
+            .map(|(level, text)| Line::new(level, format!("{subject}{text}")))
+            .collect()
+    }
+}
+
+/// Why nothing was logged.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LogError {
+    /// The file is not to be believed, or cannot be opened.
+    #[error("the log of config.toml")]
+    Open(#[from] TrustError),
+    /// It has no more room.
+    #[error("the log of config.toml: {0:?} would pass RLIMIT_FSIZE of this process")]
+    Limit(std::path::PathBuf),
+    /// It cannot be written.
+    #[error("writing the log of config.toml")]
+    Write(#[from] io::Error),
+}
+
+/// What the operator wants logged, for whoever has not read the configuration.
+#[must_use]
+pub(crate) fn settings(config: &Path) -> Log {
+    ThisHost::with_config(config).map_or_else(|_| Log::default(), |host| host.log())
+}
+
+/// Writes what of some lines the operator wants. The operator's file is root's to write: a rootless
+/// container has no line in it.
+///
+/// # Errors
+/// [`LogError`].
+pub(crate) fn write(log: &Log, program: &str, lines: &[Line]) -> Result<(), LogError> {
+    if log.file.as_os_str().is_empty() {
+        return Ok(());
+    }
+    let text = format(log.level, program, lines, now());
+    if text.is_empty() || !is_root() {
+        return Ok(());
+    }
+    append(
+        &Trusted::host(Owners::root())?,
+        &log.file,
+        text.as_bytes(),
+        getrlimit(Resource::Fsize).current,
+    )
+}
+
+/// Appends with one call, so that lines of programs that run at once do not mix.
+fn append(
+    trusted: &Trusted,
+    path: &Path,
+    text: &[u8],
+    largest: Option<u64>,
+) -> Result<(), LogError> {
+    let mut opened = trusted.append(path)?;
+    // SIGXFSZ would end the program, and the container's start with it.
+    let size = u64::try_from(text.len()).unwrap_or(u64::MAX);
+    let size = opened.size().saturating_add(size);
+    if largest.is_some_and(|largest| size > largest) {
+        return Err(LogError::Limit(path.to_owned()));
+    }
+    Ok(opened.file.write_all(text)?)
+}
+
+fn format(most: LogLevel, program: &str, lines: &[Line], time: u64) -> String {
+    let wanted = lines.iter().filter(|line| line.level <= most);
+    let (time, pid) = (rfc3339(time), std::process::id());
+    let lines = wanted.map(|line| {
+        let text = one_line(&line.text);
+        format!("{time} {program}[{pid}]: {}: {text}\n", line.level)
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    const UNLIMITED: Option<u64> = None;
+
+    fn lines() -> Vec<Line> {
+        let report = Report {
+            warnings: vec!["a\n2026 forged".to_owned()],
+            given: "nic=all".to_owned(),
+            reasons: vec!["because".to_owned()],
+            log: Log::default(),
+        };
+        Line::of(&report, "container c: ")
+    }
+
+    fn below(dir: &tempfile::TempDir) -> Trusted {
+        let owner = dir.path().metadata().unwrap().uid();
+        Trusted::below(dir.path(), Owners::of(&[owner])).unwrap()
+    }
+
+    #[test]
+    fn each_level_has_the_lines_of_those_that_are_more_severe() {
+        let mut lines = lines();
+        lines.push(Line::new(LogLevel::Error, "no"));
+        let pid = std::process::id();
+        let line = |text: &str| format!("1970-01-01T00:00:00Z onload-hook[{pid}]: {text}\n");
+        let (error, warning) = (
+            line("error: no"),
+            line("warning: container c: a\\n2026 forged"),
+        );
+        let given = line("info: container c: given nic=all");
+        let reason = line("debug: container c: because");
+        for (level, text) in [
+            (LogLevel::Error, error.clone()),
+            (LogLevel::Warning, format!("{warning}{error}")),
+            (LogLevel::Info, format!("{warning}{given}{error}")),
+            (LogLevel::Debug, format!("{warning}{given}{reason}{error}")),
+        ] {
+            assert_eq!(format(level, "onload-hook", &lines, 0), text, "{level}");
+        }
+    }
+
+    #[test]
+    fn what_was_given_nothing_has_no_line() {
+        assert_eq!(Line::of(&Report::default(), ""), []);
+    }
+
+    #[test]
+    fn lines_are_appended_as_long_as_the_process_may_write_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let trusted = below(&dir);
+        let append = |text: &[u8], largest| append(&trusted, Path::new("/log"), text, largest);
+        append(b"one\n", UNLIMITED).unwrap();
+        append(b"two\n", Some(8)).unwrap();
+        let refusal = append(b"three\n", Some(13)).unwrap_err().to_string();
+        assert!(refusal.contains("would pass RLIMIT_FSIZE"), "{refusal}");
+        let text = std::fs::read_to_string(dir.path().join("log")).unwrap();
+        assert_eq!(text, "one\ntwo\n");
+    }
+
+    #[test]
+    fn a_log_that_is_not_set_is_nowhere() {
+        write(&Log::default(), "onload-hook", &lines()).unwrap();
+    }
+}
