@@ -124,6 +124,54 @@ fn no_host_that_comes_with_the_sources_has_an_empty_directory() {
     }
 }
 
+/// What stands below some places of a host: each file with its bytes, each link with its target.
+fn contents(host: &Path, places: &[&str]) -> Vec<(PathBuf, String)> {
+    let below = places
+        .iter()
+        .flat_map(|place| WalkDir::new(host.join(place)));
+    let entries = below.map(|entry| entry.unwrap());
+    let described = entries.map(|entry| {
+        let name = entry.path().strip_prefix(host).unwrap().to_owned();
+        let kind = entry.file_type();
+        let content = if kind.is_symlink() {
+            format!("-> {}", fs::read_link(entry.path()).unwrap().display())
+        } else if kind.is_dir() {
+            "a directory".to_owned()
+        } else {
+            String::from_utf8_lossy(&fs::read(entry.path()).unwrap()).into_owned()
+        };
+        (name, content)
+    });
+    let mut described: Vec<_> = described.collect();
+    described.sort();
+    described
+}
+
+/// A host whose files only stand elsewhere: what is found on it says where, and else the same.
+#[test]
+fn the_host_of_red_hat_is_the_captured_one_in_other_directories() {
+    let red_hat = package().join("tests/hosts/el10-2numa-onload-rxe-vfio");
+    let debian = common::captured();
+    let places = ["sys", "proc", "dev.table"];
+    assert_eq!(contents(&red_hat, &places), contents(&debian, &places));
+    assert!(!red_hat.join("usr/lib").exists());
+    let found = |root: &Path| run(&mut on(root, &["discover", "--format", "json"])).done();
+    let there = found(&red_hat).stdout;
+    assert!(there.contains("libpcap.so.1,"));
+    let as_debian = there.replace("libpcap.so.1,", "libpcap.so.0.8,");
+    assert_eq!(as_debian, found(&debian).stdout);
+    let sources = |root: &Path| -> Vec<String> {
+        let specs = specifications(generated(root).path());
+        let mounts = specs.iter().flat_map(|spec| &spec.container_edits.mounts);
+        let sources = mounts.map(|mount| mount.host_path.clone());
+        sources.filter(|path| path.contains(".so")).collect()
+    };
+    let moved = |path: &String| path.replace("/usr/lib/x86_64-linux-gnu", "/usr/lib64");
+    let expected: Vec<String> = sources(&debian).iter().map(moved).collect();
+    assert!(expected.len() > 10, "{expected:?}");
+    assert_eq!(sources(&red_hat), expected);
+}
+
 #[test]
 fn no_golden_files_are_left_of_a_host_that_is_gone() {
     let known: Vec<&str> = all().iter().map(|(name, ..)| *name).collect();

@@ -169,7 +169,12 @@ fn destinations(manifest: &toml_edit::DocumentMut, kind: &str) -> BTreeSet<Strin
             to
         }
     });
-    let own = ["usr/share/doc/", "usr/share/lintian/"];
+    // Debian enables what is installed, and asks no preset.
+    let own = [
+        "usr/share/doc/",
+        "usr/share/lintian/",
+        "usr/lib/systemd/system-preset/",
+    ];
     paths
         .filter(|path| !own.iter().any(|own| path.starts_with(own)))
         .collect()
@@ -204,6 +209,93 @@ fn both_packages_hold_the_same_files_and_no_directory_of_an_engine() {
         let path = format!("usr/share/onload-ctk/hooks.d/{kind}/*");
         assert!(deb.contains(&path), "no package holds {path}");
     }
+}
+
+/// The directories that only we have, of those that the rpm puts files into.
+fn own_directories() -> BTreeSet<String> {
+    let text = fs::read_to_string(common::package().join("Cargo.toml")).unwrap();
+    let manifest: toml_edit::DocumentMut = text.parse().unwrap();
+    let assets = &manifest["package"]["metadata"]["generate-rpm"]["assets"];
+    let assets = assets.as_array().unwrap().iter();
+    let mut own = BTreeSet::new();
+    for asset in assets.map(|asset| asset.as_inline_table().unwrap()) {
+        let to = asset["dest"].as_str().unwrap().trim_start_matches('/');
+        let (mut directory, _) = to.rsplit_once('/').unwrap();
+        while directory.contains("onload-ctk") {
+            own.insert(directory.to_owned());
+            directory = directory.rsplit_once('/').unwrap().0;
+        }
+    }
+    own
+}
+
+#[test]
+fn the_last_step_of_the_rpm_takes_the_directories_that_are_ours_and_empty() {
+    let own = own_directories();
+    assert!(own.len() > 5, "{own:?}");
+    for (versions, kept, left) in [
+        ("0", None, 0),
+        ("0", Some("etc/onload-ctk"), 1),
+        ("1", None, own.len()),
+    ] {
+        let scripts = Scripts::new();
+        scripts.program("stand-ins/systemctl", "");
+        scripts.program("stand-ins/onload-ctk", "");
+        for directory in &own {
+            fs::create_dir_all(scripts.path(directory)).unwrap();
+        }
+        if let Some(directory) = kept {
+            scripts.write(&format!("{directory}/config.toml.rpmsave"), "");
+        }
+        scripts.done(&read("rpm/postun.sh"), &[versions]);
+        let stands = own.iter().filter(|path| scripts.path(path).exists());
+        assert_eq!(stands.count(), left, "{versions} {kept:?}");
+        assert!(scripts.path("usr/share").exists());
+    }
+}
+
+#[test]
+fn a_preset_enables_every_unit_where_the_host_s_last_one_disables_all() {
+    let text = read("rpm/90-onload-ctk.preset");
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let enabled: Vec<_> = lines
+        .map(|line| line.strip_prefix("enable ").unwrap())
+        .collect();
+    assert_eq!(enabled, UNITS);
+    if !common::has("systemctl") {
+        skipped("systemctl is not installed");
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let presets = root.path().join("usr/lib/systemd/system-preset");
+    let units = root.path().join("usr/lib/systemd/system");
+    let own = root.path().join("etc/systemd/system-preset");
+    for directory in [&presets, &units, &own] {
+        fs::create_dir_all(directory).unwrap();
+    }
+    for unit in UNITS {
+        fs::write(units.join(unit), read(&format!("systemd/{unit}"))).unwrap();
+    }
+    fs::write(presets.join("90-onload-ctk.preset"), text).unwrap();
+    // As Fedora and Red Hat have it.
+    fs::write(presets.join("99-default-disable.preset"), "disable *\n").unwrap();
+    let states = || {
+        let systemctl = |verb: &str| {
+            let mut systemctl = Command::new("systemctl");
+            systemctl
+                .arg("--root")
+                .arg(root.path())
+                .arg(verb)
+                .args(UNITS);
+            String::from_utf8(systemctl.output().unwrap().stdout).unwrap()
+        };
+        systemctl("preset");
+        let states = systemctl("is-enabled");
+        states.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(states(), ["enabled"; 3]);
+    fs::write(own.join("50-site.preset"), "disable onload-cdi.*\n").unwrap();
+    assert_eq!(states(), ["disabled"; 3]);
 }
 
 #[test]
@@ -522,6 +614,43 @@ fn a_containerd_that_stops_answering_has_containers_of_ours() {
             recorded(namespaces, ids, info),
             "{namespaces}, {ids}, {info}"
         );
+    }
+}
+
+#[test]
+fn an_rpm_starts_the_units_that_are_enabled_and_no_other() {
+    for (versions, enabled, does) in [
+        (
+            "1",
+            "path timer service",
+            "preset restart:path restart:timer start:service",
+        ),
+        // The administrator's preset disables them.
+        ("1", "", "preset"),
+        (
+            "2",
+            "path timer service",
+            "restart:path restart:timer start:service",
+        ),
+        ("2", "path service", "restart:path start:service"),
+        ("2", "timer", "restart:timer"),
+        ("2", "", ""),
+    ] {
+        let scripts = Scripts::new();
+        fs::create_dir_all(scripts.path("run/systemd/system")).unwrap();
+        let program = format!(
+            "case $* in
+            *is-enabled*) for unit in {enabled} none; do [ onload-cdi.$unit = \"$3\" ] && exit 0; done; exit 1 ;;
+            preset*) printf 'preset ' >>log ;;
+            daemon-reload) ;;
+            *) for unit in $*; do case $unit in onload-cdi.*) printf '%s ' $1:${{unit#*.}} >>log ;; esac; done ;;
+            esac"
+        );
+        scripts.program("stand-ins/systemctl", &program);
+        scripts.write("log", "");
+        scripts.done(&read("rpm/post.sh"), &[versions]);
+        let done = fs::read_to_string(scripts.path("log")).unwrap();
+        assert_eq!(done.trim_end(), does, "{versions}: {enabled}");
     }
 }
 

@@ -178,11 +178,15 @@ impl Filter<'_> {
     fn run(mut self, mut config: OciConfig, json: &[u8]) -> Result<Outcome, FilterError> {
         let has_process = config.process().is_some();
         self.guard_exec(&mut config)?;
-        let mut decision = decision::decide(&config, &self.request, &self.settings, self.host)?;
+        let gives_devices = !self.request.devices.is_empty();
+        let root = gives_devices.then(|| self.open_root(&config));
+        let lacks = |dir: &Path| matches!(&root, Some(Ok(root)) if root.lacks(dir));
+        let mut decision =
+            decision::decide(&config, &self.request, &self.settings, self.host, &lacks)?;
         self.outcome.warnings.append(&mut decision.warnings);
         let memlock = decision.memlock;
-        if !self.request.devices.is_empty() {
-            self.devices(&mut config, decision)?;
+        if let Some(root) = root {
+            self.devices(&mut config, decision, &root?)?;
         }
         if let Some(memlock) = memlock {
             self.memlock(&mut config, memlock)?;
@@ -223,19 +227,24 @@ impl Filter<'_> {
         Ok(())
     }
 
-    fn devices(&mut self, config: &mut OciConfig, decision: Decision) -> Result<(), FilterError> {
+    fn open_root(&self, config: &OciConfig) -> Result<ContainerRoot, FilterError> {
+        let path = config.root_path()?.unwrap_or_default();
+        Ok(ContainerRoot::open(&self.container.bundle.join(path))?)
+    }
+
+    fn devices(
+        &mut self,
+        config: &mut OciConfig,
+        decision: Decision,
+        root: &ContainerRoot,
+    ) -> Result<(), FilterError> {
         self.refuse_hugetlbfs(&decision)?;
-        let path = self
-            .container
-            .bundle
-            .join(config.root_path()?.unwrap_or_default());
-        let root = ContainerRoot::open(&path)?;
         let mut edits = decision.edits;
-        self.preload(&mut edits, config, decision.preload, &root)?;
+        self.preload(&mut edits, config, decision.preload, root)?;
         self.leave_own_settings(&mut edits, config)?;
         let nodes = decision.devices.iter();
         edits.device_nodes = nodes.map(|device| device.node.clone()).collect();
-        self.check_targets(&edits, config, &root, &decision.keys)?;
+        self.check_targets(&edits, config, root, &decision.keys)?;
         self.explain(&edits);
         oci::apply(config, &edits, &Found(&decision.devices))?;
         Ok(())

@@ -4,6 +4,13 @@ if [ "$1" = 0 ]; then
     onload_ctk_leave_runtime
     onload_ctk_forget_containers
     rm -rf /run/onload-cdi
+    # rpm removes only directories that a package lists, and cargo-generate-rpm lists none.
+    for directory in /etc/onload-ctk \
+        /usr/share/onload-ctk/hooks.d/oci /usr/share/onload-ctk/hooks.d/podman \
+        /usr/share/onload-ctk/hooks.d /usr/share/onload-ctk \
+        /usr/share/doc/onload-ctk/docs /usr/share/doc/onload-ctk; do
+        rmdir "$directory" 2>/dev/null || true
+    done
 fi
 if [ -d /run/systemd/system ]; then
     if [ "$1" = 0 ]; then

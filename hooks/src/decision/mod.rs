@@ -4,10 +4,13 @@
 pub(crate) mod asking;
 pub(crate) mod error;
 pub(crate) mod host_root;
+mod library_dirs;
 pub(crate) mod nodes;
 pub(crate) mod preload_choice;
 pub(crate) mod present;
 pub(crate) mod report;
+
+use std::path::Path;
 
 use onload_cdi::ContainerEdits;
 use onload_cdi::oci::OciConfig;
@@ -41,7 +44,7 @@ pub(crate) struct Decision {
     pub warnings: Vec<String>,
 }
 
-/// Decides for one container.
+/// Decides for one container. `lacks` says whether its image is known not to have a directory.
 ///
 /// # Errors
 /// [`DecisionError`] names the annotation, the cause and the remedy.
@@ -50,6 +53,7 @@ pub(crate) fn decide(
     request: &Request,
     settings: &Settings,
     host: &dyn Host,
+    lacks: &dyn Fn(&Path) -> bool,
 ) -> Result<Decision, DecisionError> {
     let root = host_root::look(config, host)?;
     let annotations = &settings.config.annotations;
@@ -58,6 +62,7 @@ pub(crate) fn decide(
     let keys = keys(request);
     let mut edits = found.edits;
     let mut devices = found.devices;
+    library_dirs::leave_absent(&mut edits.mounts, lacks);
     let preload = PreloadChoice::take(&mut edits, request, &keys);
     present::leave(&mut edits, &mut devices, config)?;
     let memlock = request.wants(&MEMLOCK);

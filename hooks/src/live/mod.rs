@@ -32,6 +32,7 @@ use crate::decision::asking::Asking;
 use crate::decision::report::{self, Report};
 use crate::host::{HostError, ThisHost};
 use crate::process::init::Init;
+use crate::rootfs::container_root::ContainerRoot;
 use crate::run::own_dir::OwnDirError;
 use crate::run::record::{self, Live};
 use crate::run::sweep;
@@ -55,7 +56,11 @@ pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Report, LiveEr
         return Ok(Report::default());
     };
     let host = ThisHost::with_config(config_path)?;
-    let mut plan = plan::decide(&config, &request, &state.id, &host)?;
+    // As this process sees it: without the mounts of the container's configuration.
+    let path = config.root_path().map_err(PlanError::from)?;
+    let root = ContainerRoot::open(&state.bundle.join(path.unwrap_or_default()));
+    let lacks = |dir: &Path| root.as_ref().is_ok_and(|root| root.lacks(dir));
+    let mut plan = plan::decide(&config, &request, &state.id, &host, &lacks)?;
     let mut report = Report::of_warnings(std::mem::take(&mut plan.warnings), host.log());
     if plan.is_empty() {
         return Ok(report);

@@ -1,7 +1,7 @@
 //! What a container that lives already is to be given, and what it cannot be given any more.
 //! Decided from its configuration and the host's specifications; nothing is changed here.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::{CapabilitySet, ConfigError, HugepageLimit, OciConfig, OciHook};
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
@@ -208,7 +208,8 @@ impl Plan {
     }
 }
 
-/// Decides for one container.
+/// Decides for one container. `lacks` says whether its image is known not to have a
+/// directory.
 ///
 /// # Errors
 /// [`PlanError`] names the annotation, the cause and the remedy.
@@ -217,10 +218,11 @@ pub(crate) fn decide(
     request: &Request,
     id: &ContainerId,
     host: &dyn Host,
+    lacks: &dyn Fn(&Path) -> bool,
 ) -> Result<Plan, PlanError> {
     let settings = host.settings().map_err(DecisionError::from)?;
     let privilege = host.privilege();
-    let mut decision = decision::decide(config, request, &settings, host)?;
+    let mut decision = decision::decide(config, request, &settings, host, lacks)?;
     let mut warnings = std::mem::take(&mut decision.warnings);
     let planner = Planner {
         config,

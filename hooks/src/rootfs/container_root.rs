@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use onload_core::fs::open::{MAX_LINKS, PATH_MAX, components, open_in_root, open_resolved};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatxAttributes, StatxFlags, fstat,
-    readlinkat, stat, statx,
+    openat, readlinkat, stat, statx,
 };
 use rustix::io::Errno;
 
@@ -143,6 +143,25 @@ impl ContainerRoot {
     /// Those of openat2(2).
     pub(crate) fn find(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.lookup(path)
+    }
+
+    /// Whether there is nothing at a path. A link that leads nowhere is something, and so is what cannot
+    /// be looked at.
+    #[must_use]
+    pub(crate) fn lacks(&self, path: &Path) -> bool {
+        let mut at = path;
+        loop {
+            match self.find(at) {
+                Err(Errno::NOENT) => {}
+                // What leads to it is there, and the next name below is not: unless as such a link.
+                Ok(above) if at != path => return is_nothing(&above, path, at),
+                _ => return false,
+            }
+            let Some(above) = at.parent() else {
+                return false;
+            };
+            at = above;
+        }
     }
 
     /// What a path leads to, no mount crossed on the way.
@@ -318,6 +337,17 @@ impl std::borrow::Borrow<[u8]> for Place {
     }
 }
 
+/// Whether a directory has nothing by the name that follows it in a path.
+fn is_nothing(dir: &OwnedFd, path: &Path, at: &Path) -> bool {
+    let below = path.strip_prefix(at).ok();
+    let Some(name) = below.and_then(|below| below.components().next()) else {
+        return false;
+    };
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = openat(dir, name.as_os_str(), flags, Mode::empty());
+    matches!(found, Err(Errno::NOENT))
+}
+
 /// A path for a message: as much of it as a path can have.
 fn shown(path: &Path) -> PathBuf {
     let bytes = path.as_os_str().as_bytes();
@@ -441,6 +471,29 @@ mod tests {
             root.read("/passwd").unwrap_err().is_absent(),
             "the host has one"
         );
+    }
+
+    #[test]
+    fn only_a_place_with_nothing_at_it_is_lacked() {
+        let root = Root::new();
+        root.link("/nowhere", "usr/dangling");
+        root.link("loop", "usr/loop");
+        root.link("usr/lib", "lib");
+        let open = root.open();
+        for path in ["/usr/lib64", "/lib/x/y", "/nowhere", "/a/b/c"] {
+            assert!(open.lacks(Path::new(path)), "{path}");
+        }
+        for path in [
+            "/",
+            "/lib",
+            "/etc/file",
+            "/etc/file/below",
+            "/usr/dangling",
+            "/usr/dangling/below/it",
+            "/usr/loop",
+        ] {
+            assert!(!open.lacks(Path::new(path)), "{path}");
+        }
     }
 
     #[test]

@@ -1,0 +1,153 @@
+//! In which directories of an image the libraries appear. A specification names each library for every
+//! directory that a loader searches, Debian's multiarch one and Red Hat's /usr/lib64, since it is
+//! written for any image. Here the image is known: a directory that it lacks is not made for a library
+//! that it gets in one that it has.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use onload_cdi::Mount;
+
+/// The directories that loaders search by themselves. A directory that the operator names is made.
+const SEARCHED: [&str; 3] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+];
+
+/// Drops each mount of a library into a searched directory that the image lacks, where another searched
+/// directory gets the same library under the same name. `lacks` says whether the image is known not to
+/// have a directory.
+pub(super) fn leave_absent(mounts: &mut Vec<Mount>, lacks: &dyn Fn(&Path) -> bool) {
+    let wanted = |dir: &Path| mounts.iter().any(|mount| directory(mount) == Some(dir));
+    let searched = SEARCHED.map(Path::new).into_iter();
+    let searched = searched.filter(|dir| wanted(dir));
+    let (absent, present): (Vec<&Path>, Vec<&Path>) =
+        searched.partition(|dir| is_absent(dir, lacks));
+    let given: Vec<Mount> = mounts
+        .iter()
+        .filter(|mount| is_in(mount, &present))
+        .cloned()
+        .collect();
+    mounts.retain(|mount| {
+        !is_in(mount, &absent) || !given.iter().any(|given| is_same_file(given, mount))
+    });
+}
+
+/// Whether the image has neither the directory nor the one of that name outside /usr: where /lib is no
+/// link to usr/lib the libraries are there, and the loader searches both.
+fn is_absent(dir: &Path, lacks: &dyn Fn(&Path) -> bool) -> bool {
+    let outside = dir
+        .strip_prefix("/usr")
+        .map(|rest| Path::new("/").join(rest));
+    lacks(dir) && outside.is_ok_and(|outside| lacks(&outside))
+}
+
+fn is_in(mount: &Mount, dirs: &[&Path]) -> bool {
+    directory(mount).is_some_and(|dir| dirs.contains(&dir))
+}
+
+fn directory(mount: &Mount) -> Option<&Path> {
+    Path::new(&mount.container_path).parent()
+}
+
+fn is_same_file(one: &Mount, other: &Mount) -> bool {
+    one.host_path == other.host_path && name(one) == name(other)
+}
+
+fn name(mount: &Mount) -> Option<&OsStr> {
+    Path::new(&mount.container_path).file_name()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MULTIARCH: &str = "/usr/lib/x86_64-linux-gnu";
+
+    fn mount(from: &str, to: &str) -> Mount {
+        Mount {
+            host_path: from.to_owned(),
+            container_path: to.to_owned(),
+            ..Mount::default()
+        }
+    }
+
+    /// What is left of two libraries in two directories each, and a tool, in an image with some
+    /// directories.
+    fn left(dirs: [&str; 2], image: &[&str]) -> Vec<String> {
+        let mut mounts = vec![mount("/usr/bin/onload", "/usr/bin/onload")];
+        for library in ["libonload.so", "libefcp.so.1"] {
+            for dir in dirs {
+                let from = format!("/opt/onload/usr/lib64/{library}");
+                mounts.push(mount(&from, &format!("{dir}/{library}")));
+            }
+        }
+        leave_absent(&mut mounts, &|dir| {
+            !image.iter().any(|has| Path::new(has) == dir)
+        });
+        let left = mounts.into_iter();
+        left.map(|mount| mount.container_path).collect()
+    }
+
+    const BOTH: [&str; 2] = [MULTIARCH, "/usr/lib64"];
+
+    #[test]
+    fn an_image_with_one_of_the_directories_gets_the_libraries_there() {
+        for dir in BOTH {
+            let libraries = [format!("{dir}/libonload.so"), format!("{dir}/libefcp.so.1")];
+            assert_eq!(left(BOTH, &[dir])[1..], libraries);
+        }
+    }
+
+    #[test]
+    fn an_image_with_both_or_none_of_them_gets_the_libraries_in_both() {
+        for image in [&BOTH[..], &[]] {
+            assert_eq!(left(BOTH, image).len(), 5, "{image:?}");
+        }
+    }
+
+    #[test]
+    fn an_image_that_keeps_its_libraries_outside_usr_has_the_directory() {
+        assert_eq!(
+            left(BOTH, &["/usr/lib64", "/lib/x86_64-linux-gnu"]).len(),
+            5
+        );
+        let expected = [
+            "/usr/bin/onload",
+            "/usr/lib64/libonload.so",
+            "/usr/lib64/libefcp.so.1",
+        ];
+        assert_eq!(left(BOTH, &["/lib64"]), expected);
+    }
+
+    #[test]
+    fn a_tool_whose_directory_is_missing_stays() {
+        assert!(left(BOTH, &["/usr/lib64"]).contains(&"/usr/bin/onload".to_owned()));
+    }
+
+    #[test]
+    fn a_directory_that_the_operator_names_is_made() {
+        let named = [MULTIARCH, "/opt/libraries"];
+        assert_eq!(left(named, &[MULTIARCH]).len(), 5);
+        assert_eq!(left(named, &[]).len(), 5);
+    }
+
+    #[test]
+    fn two_files_of_one_name_are_not_taken_for_each_other() {
+        let mut mounts = vec![
+            mount("/opt/one/libonload.so", "/usr/lib64/libonload.so"),
+            mount(
+                "/opt/two/libonload.so",
+                &format!("{MULTIARCH}/libonload.so"),
+            ),
+            mount(
+                "/opt/one/libonload.so",
+                &format!("{MULTIARCH}/libonload.so.1"),
+            ),
+        ];
+        let before = mounts.clone();
+        leave_absent(&mut mounts, &|dir| dir != Path::new("/usr/lib64"));
+        assert_eq!(mounts, before);
+    }
+}
