@@ -12,6 +12,7 @@ pub mod inject;
 pub mod list;
 pub mod man;
 mod process;
+mod reasons;
 pub mod show;
 pub mod validate;
 
@@ -25,6 +26,7 @@ use onload_core::onload::PRELOAD_FILE;
 use onload_core::text::Chain;
 use onload_host::discover::discover;
 use onload_host::discover::inventory::Inventory;
+use onload_host::discover::unread;
 use onload_host::generate::{ONLOAD_SOCKET_DIR, Surroundings};
 use onload_host::host::{EntryKind, Host, HostError};
 use onload_host::settings;
@@ -45,7 +47,7 @@ fn open_host(global: &Global) -> anyhow::Result<(Host, Config)> {
 }
 
 /// What to do about what could not be read.
-const AS_ROOT: &str = "try as root";
+const AS_ROOT: &str = unread::AS_ROOT;
 
 /// What could not be read and decides one of these classes, as one text.
 fn unread_reasons(inventory: &Inventory, wanted: impl Fn(&Class) -> bool) -> String {
