@@ -278,6 +278,65 @@ fn a_virtual_interface_is_told_with_what_is_below_it() {
 }
 
 #[test]
+fn an_interface_of_another_vendor_is_told_its_way_to_af_xdp() {
+    let tree = Tree::with_onload();
+    let function = tree.pci(Pci::network("0000:05:00.0", "8086:1572", "i40e"));
+    tree.interface(&function, "ens1");
+    let why = || reason(&tree.discover(), "nic", "ens1");
+    let register = "/sys/module/sfc_resource/afxdp/register";
+    let start = "driver i40e is not one of Onload's";
+    assert_eq!(
+        why(),
+        format!(
+            "{start}, and it is not registered for AF_XDP; if i40e has XDP, write ens1 to {register}"
+        )
+    );
+    tree.remove("/sys/module/sfc_resource/afxdp");
+    assert_eq!(
+        why(),
+        format!(
+            "{start}, and the loaded sfc_resource has no AF_XDP; install an Onload that has it"
+        )
+    );
+    tree.remove("/sys/module/sfc_resource");
+    assert_eq!(
+        why(),
+        format!(
+            "{start}; if i40e has XDP, Onload takes it by AF_XDP: load sfc_resource, then write \
+             ens1 to {register}"
+        )
+    );
+}
+
+#[test]
+fn where_tcpdirect_is_not_installed_that_is_the_reason() {
+    let tree = x3();
+    let installed = |found: &Value| {
+        let list = found["not_offered"].as_array().unwrap().clone();
+        !list.iter().any(|entry| entry["name"] == "tcpdirect")
+    };
+    assert!(installed(&tree.discover()));
+    tree.remove("/usr/lib/x86_64-linux-gnu/libonload_zf.so");
+    assert_eq!(
+        reason(&tree.discover(), "zf", "tcpdirect"),
+        "libonload_zf.so is in none of the library directories; install TCPDirect"
+    );
+}
+
+#[test]
+fn a_function_that_dpdk_uses_with_its_own_driver_is_told_so() {
+    let host = common::package().join("tests/hosts/iommu-groups");
+    let found = run(&mut on(&host, &["discover", "--format", "json"]))
+        .done()
+        .json();
+    assert_eq!(
+        reason(&found, "vfio", "0000:81:00.2"),
+        "bound to mlx5_core, and DPDK uses it so, as an rdma device; run \"driverctl set-override \
+         0000:81:00.2 vfio-pci\" for other programs"
+    );
+}
+
+#[test]
 fn an_interface_of_infiniband_is_not_told_to_try_af_xdp() {
     let tree = Tree::with_onload();
     let function = tree.pci(Pci::network("0000:05:00.0", "15b3:1003", "mlx4_core"));
