@@ -441,8 +441,19 @@ pub(crate) fn read_tools(
     let mounted = program::needs_of(probe, installation);
     let (tools, refused) = program::tools(probe, &dir, names, &mounted);
     let refused = refused.into_iter();
-    not_offered.extend(refused.map(|(name, reason)| NotOffered::new(Subject::Tool, name, reason)));
+    not_offered.extend(refused.map(|(name, reason)| {
+        let reason = with_remedy(reason);
+        NotOffered::new(Subject::Tool, name, reason)
+    }));
     tools
+}
+
+/// Why a tool does not work in a container, and that it works on the host where nothing else helps.
+fn with_remedy(reason: String) -> String {
+    match reason.contains("; ") {
+        true => reason,
+        false => format!("{reason}; run it on the host"),
+    }
 }
 
 /// Where an installation has its tools; none where the operator wants none of them.

@@ -16,9 +16,6 @@ pub const LIBRARY_LIMIT: u64 = 32 * 1024 * 1024;
 /// Bytes of an interpreter line (Linux, `BINPRM_BUF_SIZE`).
 pub const INTERPRETER_LINE: usize = 256;
 
-/// What to do with a tool that does not work in a container.
-const ON_HOST: &str = "run it on the host";
-
 /// The shared objects that come with the GNU C library, and the kernel's own.
 const WITH_LIBC: [&str; 15] = [
     "ld-linux-aarch64.so.1",
@@ -187,10 +184,7 @@ pub(crate) fn tools(
                 }),
                 Some(reason) => refused.push(((*name).to_owned(), reason)),
             },
-            Some(_) => refused.push((
-                (*name).to_owned(),
-                format!("it is no regular file; {ON_HOST}"),
-            )),
+            Some(_) => refused.push(((*name).to_owned(), "it is no regular file".to_owned())),
         }
     }
     offered.sort();
@@ -207,7 +201,7 @@ fn obstacle(
         return match interpreter.as_str() {
             "/bin/sh" => None,
             other => Some(format!(
-                "it is a script for {other}, which an image need not have; {ON_HOST}"
+                "it is a script for {other}, which an image need not have"
             )),
         };
     }
@@ -215,15 +209,13 @@ fn obstacle(
         return Some(format!("not known: {reason}"));
     }
     match elf_summary(probe, path) {
-        Err(ElfError::NotElf) => Some(format!(
-            "it is neither an ELF program nor a script; {ON_HOST}"
-        )),
-        Err(error) => Some(format!("{error}; {ON_HOST}")),
+        Err(ElfError::NotElf) => Some("it is neither an ELF program nor a script".to_owned()),
+        Err(error) => Some(error.to_string()),
         Ok(summary) => {
             let missing = missing_libraries(&summary.needed, mounted);
             (!missing.is_empty()).then(|| {
                 format!(
-                    "it needs {}, which an image need not have; {ON_HOST}",
+                    "it needs {}, which an image need not have",
                     missing.join(", ")
                 )
             })
