@@ -8,4 +8,5 @@ pub mod commands;
 pub(crate) mod config_file;
 pub(crate) mod engine;
 pub mod exit;
+pub(crate) mod layout;
 pub mod printer;

@@ -1,5 +1,6 @@
 //! Everything that is printed: the product on stdout, words for people on stderr.
 
+use std::env;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
@@ -26,6 +27,7 @@ pub struct Printer {
     stderr: AutoStream<io::Stderr>,
     quiet: bool,
     verbose: bool,
+    columns: Option<usize>,
 }
 
 impl Printer {
@@ -39,7 +41,14 @@ impl Printer {
             stderr: AutoStream::new(io::stderr(), colors),
             quiet,
             verbose,
+            columns: columns_of_stdout(),
         }
+    }
+
+    /// How wide a line on stdout may be; none where nothing says so, as behind a pipe: then lines are
+    /// not wrapped, and programs read the same wherever they run.
+    pub(crate) fn columns(&self) -> Option<usize> {
+        self.columns
     }
 
     /// Prints to stdout, as it is.
@@ -113,6 +122,17 @@ pub(crate) fn looked_at(path: &Path, access: Access) {
         Access::Listed => writeln!(stderr, "{DIM}listed {path}{DIM:#}"),
         Access::NoDirectory => writeln!(stderr, "{DIM}no directory {path}{DIM:#}"),
     };
+}
+
+/// What the variable `COLUMNS` says, else the terminal, as with ls(1).
+fn columns_of_stdout() -> Option<usize> {
+    let asked = env::var("COLUMNS").ok();
+    let asked = asked.and_then(|columns| columns.parse().ok());
+    let terminal = || {
+        let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+        Some(usize::from(size.ws_col))
+    };
+    asked.or_else(terminal).filter(|columns| *columns > 0)
 }
 
 /// A text with its control characters but for newlines written out: names of interfaces and files

@@ -65,7 +65,7 @@ fn the_captured_host_offers_what_its_kernel_showed() {
     for (kind, name) in [
         ("nic", "ens2"),
         ("nic", "enp0s3"),
-        ("nic", "onload_stackdump"),
+        ("tool", "onload_stackdump"),
         ("profile", "latency-best"),
         ("vfio", "0000:81:10.4"),
         ("rdma", "umad0"),
@@ -199,7 +199,8 @@ fn the_switch_of_each_port_is_looked_at() {
 fn virtual_functions_that_nobody_holds_are_named_with_what_would_help() {
     let found = x2().discover();
     for address in ["0000:3b:02.0", "0000:3b:03.1"] {
-        let advice = "bound to no driver; bind it to vfio-pci to offer it";
+        let command = format!("driverctl set-override {address} vfio-pci");
+        let advice = format!("bound to no driver; run \"{command}\"");
         assert_eq!(reason(&found, "vfio", address), advice);
     }
 }
@@ -268,11 +269,90 @@ fn a_virtual_interface_is_told_with_what_is_below_it() {
     tree.link(lower, &format!("{function}/net/ens1"));
     let found = tree.discover();
     for name in with_none {
-        let why = "virtual interface with none below it: Onload has nothing to attach to";
+        let why = "virtual interface with none below it: Onload has nothing to attach to; \
+                   nothing can be done";
         assert_eq!(reason(&found, "nic", name), why);
     }
-    let why = "virtual interface: Onload attaches to what is below it (ens1)";
+    let why = "virtual interface: Onload attaches to what is below it; ask for ens1";
     assert_eq!(reason(&found, "nic", "bond0"), why);
+}
+
+#[test]
+fn an_interface_of_another_vendor_is_told_its_way_to_af_xdp() {
+    let tree = Tree::with_onload();
+    let function = tree.pci(Pci::network("0000:05:00.0", "8086:1572", "i40e"));
+    tree.interface(&function, "ens1");
+    let why = || reason(&tree.discover(), "nic", "ens1");
+    let register = "/sys/module/sfc_resource/afxdp/register";
+    let start = "driver i40e is not one of Onload's";
+    assert_eq!(
+        why(),
+        format!(
+            "{start}, and it is not registered for AF_XDP; if i40e has XDP, write ens1 to {register}"
+        )
+    );
+    tree.remove("/sys/module/sfc_resource/afxdp");
+    assert_eq!(
+        why(),
+        format!(
+            "{start}, and the loaded sfc_resource has no AF_XDP; install an Onload that has it"
+        )
+    );
+    tree.remove("/sys/module/sfc_resource");
+    assert_eq!(
+        why(),
+        format!(
+            "{start}; if i40e has XDP, Onload takes it by AF_XDP: load sfc_resource, then write \
+             ens1 to {register}"
+        )
+    );
+}
+
+#[test]
+fn where_tcpdirect_is_not_installed_that_is_the_reason() {
+    let tree = x3();
+    let installed = |found: &Value| {
+        let list = found["not_offered"].as_array().unwrap().clone();
+        !list.iter().any(|entry| entry["name"] == "tcpdirect")
+    };
+    assert!(installed(&tree.discover()));
+    tree.remove("/usr/lib/x86_64-linux-gnu/libonload_zf.so");
+    assert_eq!(
+        reason(&tree.discover(), "zf", "tcpdirect"),
+        "libonload_zf.so is in none of the library directories; install TCPDirect"
+    );
+}
+
+#[test]
+fn a_function_that_dpdk_uses_with_its_own_driver_is_told_so() {
+    let host = common::package().join("tests/hosts/iommu-groups");
+    let found = run(&mut on(&host, &["discover", "--format", "json"]))
+        .done()
+        .json();
+    assert_eq!(
+        reason(&found, "vfio", "0000:81:00.2"),
+        "bound to mlx5_core, and DPDK uses it so, as an rdma device; run \"driverctl set-override \
+         0000:81:00.2 vfio-pci\" for other programs"
+    );
+}
+
+#[test]
+fn an_interface_of_infiniband_is_not_told_to_try_af_xdp() {
+    let tree = Tree::with_onload();
+    let function = tree.pci(Pci::network("0000:05:00.0", "15b3:1003", "mlx4_core"));
+    for name in ["ib0", "ens1"] {
+        tree.interface(&function, name);
+    }
+    let address = ["80:00:02:08:fe:80"; 4].join(":");
+    let bytes: Vec<&str> = address.split(':').take(20).collect();
+    tree.attribute(&format!("{function}/net/ib0/address"), &bytes.join(":"));
+    let found = tree.discover();
+    let why = reason(&found, "nic", "ib0");
+    assert_eq!(
+        why,
+        "IP over InfiniBand, which Onload does not accelerate; use rdma in its place"
+    );
+    assert!(reason(&found, "nic", "ens1").contains("AF_XDP"));
 }
 
 #[test]
@@ -291,7 +371,10 @@ fn an_interface_whose_device_has_no_driver_is_not_called_virtual() {
     let function = tree.pci(Pci::network("0000:05:00.0", "8086:1572", ""));
     tree.interface(&function, "ens1");
     let why = reason(&tree.discover(), "nic", "ens1");
-    assert_eq!(why, "no driver is bound to its device");
+    assert_eq!(
+        why,
+        "no driver is bound to its device; load the one of its adapter"
+    );
 }
 
 #[test]
@@ -600,7 +683,7 @@ fn of_two_copies_the_one_that_fits_the_driver_is_used_with_all_that_belongs_to_i
     let other = reason(&found, "nic", "/usr/lib/x86_64-linux-gnu/libonload.so");
     assert_eq!(
         other,
-        "another copy is used, /opt/onload/usr/lib64/libonload.so"
+        "another copy is used, /opt/onload/usr/lib64/libonload.so; set host-library-dirs in [cdi] to choose"
     );
     // Both products bring libefcp.so.1, and one container may ask for both.
     assert_eq!(
@@ -610,7 +693,7 @@ fn of_two_copies_the_one_that_fits_the_driver_is_used_with_all_that_belongs_to_i
     let other = reason(&found, "zf", "/usr/lib/x86_64-linux-gnu/libonload_zf.so");
     assert_eq!(
         other,
-        "another copy is used, /opt/onload/usr/lib64/libonload_zf.so"
+        "another copy is used, /opt/onload/usr/lib64/libonload_zf.so; set host-library-dirs in [cdi] to choose"
     );
     let from_opt = |mounts: &Value| {
         let sources = each(mounts, "hostPath");
@@ -691,7 +774,7 @@ fn rdma_without_the_connection_manager_is_offered_with_a_warning() {
     let run = tree.run(&["discover", "--format", "json"]).done();
     assert!(
         run.warnings()[0].contains("its driver made the device")
-            && !run.stderr.contains("load the"),
+            && !run.stderr.contains("load the module"),
         "{}",
         run.stderr
     );
@@ -744,12 +827,13 @@ fn vfio_groups_are_offered_only_when_the_kernel_would_give_them() {
     let members = json!(["0000:81:00.3", "0000:81:02.0", "0000:81:02.1"]);
     assert_eq!(devices[0]["group_members"], members);
     assert_eq!(devices[1]["nodes"], json!([]));
-    let blocked = "IOMMU group 21 also holds 0000:81:03.1, still bound to igb";
+    let blocked = "IOMMU group 21 also holds 0000:81:03.1, still bound to igb; bind the rest to \
+                   vfio-pci too, or unbind it";
     assert_eq!(reason(&found, "vfio", "0000:81:03.0"), blocked);
     assert!(reason(&found, "vfio", "0000:81:00.0").contains("offer-pf-with-vfs = true"));
     assert_eq!(
         reason(&found, "vfio", "0000:81:04.1"),
-        "bound to iavf, not to a vfio driver"
+        "bound to iavf, not to a vfio driver; run \"driverctl set-override 0000:81:04.1 vfio-pci\""
     );
     assert!(reason(&found, "vfio", "0000:82:00.0").starts_with("it has no IOMMU group"));
     let own = vfio_cdev().discover();

@@ -746,7 +746,11 @@ fn what_everything_could_be_read_of_is_decided() {
     let args = ["discover", "--format", "json"];
     let run = run_with_unreadable(&tree, DEBUGFS, &args).done();
     let why = reason(&run.json(), "nic", "ens1");
-    assert_eq!(why, "driver igb is not one of Onload's");
+    assert_eq!(
+        why,
+        "driver igb is not one of Onload's; if igb has XDP, Onload takes it by AF_XDP: load \
+         sfc_resource, then write ens1 to /sys/module/sfc_resource/afxdp/register"
+    );
     // Nothing of this host hangs on debugfs.
     let tree = x3();
     tree.directory("/sys/kernel/debug").generate();

@@ -20,6 +20,8 @@ use common::{
 const MANIFEST: &str = ".onload-ctk-manifest";
 const LOCK: &str = ".onload-ctk-lock";
 const NIC: &str = "onload.dev-nic.json";
+/// What is said where a run finds everything as it should be.
+const NOTHING: &str = "nothing to change";
 
 /// The specifications that a host gives, all of them.
 fn all_specs(root: &Path) -> Vec<Value> {
@@ -527,7 +529,10 @@ fn a_profile_sets_what_it_and_its_imports_set() {
     assert_eq!(env, ["ONLOAD_CTK_PROFILE_MINE=mine", "EF_A=9", "EF_B=3"]);
     let found = tree.discover();
     let reason = |name| common::reason(&found, "profile", name);
-    assert_eq!(reason("all"), "\"all\" is a word with a meaning of its own");
+    assert_eq!(
+        reason("all"),
+        "\"all\" is a word with a meaning of its own; rename its file"
+    );
     assert!(reason("shell").starts_with("shell.opf line 1: only a shell can tell"));
     assert_eq!(
         device_names(&spec),
@@ -636,15 +641,24 @@ fn dry_run_and_diff_write_nothing_and_say_what_would_change() {
     let tree = x3();
     let dry = tree.run(&["cdi", "generate", "--dry-run"]).done();
     assert!(dry.stdout.starts_with("write "), "{}", dry.stdout);
+    assert!(!dry.stderr.contains(NOTHING), "{}", dry.stderr);
     let diff = tree.run(&["cdi", "generate", "--diff"]).done().stdout;
     assert!(diff.starts_with("--- /dev/null\n+++ "), "{diff}");
     assert_eq!(names_in(&tree.outside("/var/run")), [""; 0]);
     tree.generate();
     age(&tree.specs());
     let before = identities(&tree.specs());
-    assert_eq!(tree.run(&["cdi", "generate", "--diff"]).done().stdout, "");
+    for look in ["--diff", "--dry-run"] {
+        let idle = tree.run(&["cdi", "generate", look]).done();
+        let wanted = format!("{NOTHING} in {}\n", tree.specs().display());
+        assert!(idle.stderr.ends_with(&wanted), "{look}: {}", idle.stderr);
+        let said = idle.stdout.lines().all(|line| line.starts_with("keep "));
+        assert!(said, "{look}: {}", idle.stdout);
+    }
     tree.config("[cdi]\nfdtable-size = 4096\n");
-    let diff = tree.run(&["cdi", "generate", "--diff"]).done().stdout;
+    let run = tree.run(&["cdi", "generate", "--diff"]).done();
+    assert!(!run.stderr.contains(NOTHING), "{}", run.stderr);
+    let diff = run.stdout;
     assert!(
         diff.contains("\n-      \"EF_FDTABLE_SIZE=1048576\",\n"),
         "{diff}"
@@ -661,6 +675,43 @@ fn dry_run_and_diff_write_nothing_and_say_what_would_change() {
     );
     assert!(dry.contains("keep   "), "{dry}");
     assert_eq!(identities(&tree.specs()), before);
+}
+
+#[test]
+fn a_look_at_one_file_that_is_as_it_should_be_says_so() {
+    let tree = x3();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("nic.json").display().to_string();
+    let args = ["cdi", "generate", "--kind", "nic", "--output", &file];
+    let look = |look| tree.run(&[&args[..], &[look]].concat()).done();
+    assert_eq!(look("--dry-run").stdout, format!("write  {file}\n"));
+    assert!(look("--diff").stdout.starts_with("--- /dev/null\n"));
+    tree.run(&args).done();
+    let said = format!("{NOTHING} in {file}\n");
+    for (option, shown) in [
+        ("--dry-run", format!("keep   {file}\n")),
+        ("--diff", String::new()),
+    ] {
+        let run = look(option);
+        assert_eq!((run.stdout, run.stderr.ends_with(&said)), (shown, true));
+    }
+    assert!(tree.run(&args).done().stderr.ends_with(&said));
+    fs::write(&file, "{}").unwrap();
+    assert_eq!(look("--dry-run").stdout, format!("write  {file}\n"));
+    assert!(!look("--diff").stderr.contains(NOTHING));
+}
+
+#[test]
+fn a_look_at_a_host_that_offers_nothing_says_so() {
+    for look in ["--diff", "--dry-run"] {
+        let run = Tree::new().run(&["cdi", "generate", look]).done();
+        assert_eq!(run.stdout, "");
+        assert!(
+            run.stderr.starts_with("nothing to offer: "),
+            "{}",
+            run.stderr
+        );
+    }
 }
 
 #[test]

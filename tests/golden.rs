@@ -92,9 +92,55 @@ fn each_host_gives_what_its_golden_files_say() {
             let content = fs::read_to_string(specs.path().join(file)).unwrap();
             compare(&golden.join(file), &content);
         }
+        for (file, shown) in on_terminals(name, &root, specs.path()) {
+            compare(&golden.join(&file), &shown);
+            written.push(file);
+        }
         written.extend(["discover.json", "discover.txt", "generate.txt"].map(str::to_owned));
         nothing_else(&golden, &written);
     }
+}
+
+/// Hosts whose tables are also compared as terminals show them: between them they have every class, and
+/// many things that are not offered.
+const ON_TERMINALS: [&str; 5] = [
+    common::CAPTURED,
+    "debian13-no-hardware",
+    "iommu-groups",
+    "rdma-hcas",
+    "x2-2port-sriov",
+];
+/// What a container may ask of the captured host.
+const ASKED: [&str; 5] = [
+    "onload.dev/nic=ens1",
+    "onload.dev/rdma=all",
+    "onload.dev/vfio=0000:81:10.0",
+    "onload.dev/hugepages=2Mi",
+    "onload.dev/profile=latency",
+];
+
+/// The tables of a host by the name of their golden file.
+fn on_terminals(name: &str, root: &Path, specs: &Path) -> Vec<(String, String)> {
+    if !ON_TERMINALS.contains(&name) {
+        return Vec::new();
+    }
+    let mut shown = Vec::new();
+    for columns in ["80", "40"] {
+        let mut discover = on(root, &["discover", "--explain"]);
+        let table = run(discover.env("COLUMNS", columns)).done().stdout;
+        shown.push((format!("discover-{columns}.txt"), table));
+    }
+    if name == common::CAPTURED {
+        for columns in ["", "80", "40"] {
+            let mut show = on(root, &["cdi", "show", "--spec-dir"]);
+            let show = show.arg(specs).args(ASKED).env("COLUMNS", columns);
+            let table = run(show).done().stdout;
+            let table = table.replace(&*specs.to_string_lossy(), "SPECS");
+            let dash = if columns.is_empty() { "" } else { "-" };
+            shown.push((format!("show{dash}{columns}.txt"), table));
+        }
+    }
+    shown
 }
 
 #[test]

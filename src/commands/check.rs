@@ -14,6 +14,7 @@ use super::generate::{directory_path, find_directory, render, tell_existing};
 use super::{AS_ROOT, look, open_host, surroundings, unread_reasons};
 use crate::cli::{Check, Global};
 use crate::exit::Answer;
+use crate::layout::paragraph;
 use crate::printer::Printer;
 
 /// Runs the command: prints each file that is not as it would be written now.
@@ -61,10 +62,8 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
             (Action::Leave, _) => "changed by somebody else".to_owned(),
         };
         answer = Answer::No;
-        printer.print(format_args!(
-            "{}: {word}\n",
-            shown.join(&step.name).display()
-        ))?;
+        let line = format!("{}: {word}", shown.join(&step.name).display());
+        printer.print(paragraph("", "    ", &line, printer.columns()))?;
     }
     if answer == Answer::Yes {
         refuse_undecided(&inventory, &plan, &kinds, &shown)?;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
-use comfy_table::{ContentArrangement, Table, presets};
 use onload_host::discover::clock::Clock;
 use onload_host::discover::discover;
 use onload_host::discover::hugepages::{Hugepages, NodePages};
@@ -16,11 +15,13 @@ use onload_host::discover::vfio::VfioDevice;
 use onload_host::settings;
 
 use super::generate::write_file;
+use super::reasons::groups;
 use super::{advise, open_host, require_nic, surroundings};
 use crate::capture::tree::{Sources, collect};
 use crate::capture::{CapturedTree, pack};
 use crate::cli::{Discover, Global, Listing};
 use crate::exit::Answer;
+use crate::layout::{entry, paragraph, table};
 use crate::printer::{DIM, GOOD, HEADING, Printer, WARNING, harmless};
 
 /// Runs the command.
@@ -89,10 +90,16 @@ fn write_capture(
     Ok(())
 }
 
+/// What who asks for an interface has to give beside it.
+const NETWORK: &str = "nic and zf accelerate an interface that the container sees: give it --network host, macvlan, ipvlan (l2) or the interface itself.";
+/// Columns of what a product's lines begin with.
+const LABEL: usize = 11;
+
 /// A line of the table: class, name, PCI address, what else there is to know.
 type Row = [String; 4];
 
 fn print_tables(inventory: &Inventory, explain: bool, printer: &mut Printer) -> anyhow::Result<()> {
+    let columns = printer.columns();
     print_products(inventory, printer)?;
     for (node, rows) in by_node(inventory) {
         let heading = match node {
@@ -100,12 +107,12 @@ fn print_tables(inventory: &Inventory, explain: bool, printer: &mut Printer) -> 
             None => "No NUMA node".to_owned(),
         };
         printer.print(format_args!("\n{HEADING}{heading}{HEADING:#}\n"))?;
-        printer.print(table(&["CLASS", "NAME", "PCI ADDRESS", "DETAILS"], rows))?;
+        let header = ["CLASS", "NAME", "PCI ADDRESS", "DETAILS"];
+        printer.print(table(header, rows, columns))?;
     }
     if !inventory.nics.is_empty() {
-        printer.print(format_args!(
-            "\n{DIM}nic and zf accelerate an interface that the container sees: give it --network host, macvlan, ipvlan (l2) or the interface itself.{DIM:#}\n"
-        ))?;
+        let text = format!("{DIM}{NETWORK}{DIM:#}");
+        printer.print(format_args!("\n{}", paragraph("", "", &text, columns)))?;
     }
     print_not_offered(inventory, explain, printer)
 }
@@ -113,38 +120,44 @@ fn print_tables(inventory: &Inventory, explain: bool, printer: &mut Printer) -> 
 fn print_products(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
     match &inventory.onload {
         Some(onload) => print_onload(onload, printer)?,
-        None => printer.print(format_args!(
-            "{HEADING}Onload{HEADING:#}     not installed\n"
-        ))?,
+        None => print_product("Onload", "not installed", printer)?,
     }
-    match &inventory.tcpdirect {
-        Some(tcpdirect) => {
-            let tools: Vec<&str> = tcpdirect
-                .tools
-                .iter()
-                .map(|tool| tool.name.as_str())
-                .collect();
-            let tools = if tools.is_empty() {
-                "no tools".to_owned()
-            } else {
-                tools.join(", ")
-            };
-            let offered = format!("{GOOD}offered{GOOD:#}");
-            printer.print(format_args!(
-                "{HEADING}TCPDirect{HEADING:#}  {offered}; {tools}\n"
-            ))?;
-        }
-        None => printer.print(format_args!("{HEADING}TCPDirect{HEADING:#}  not offered\n"))?,
-    }
+    let tcpdirect = inventory.tcpdirect.as_ref().map(|tcpdirect| {
+        let tools: Vec<&str> = tcpdirect
+            .tools
+            .iter()
+            .map(|tool| tool.name.as_str())
+            .collect();
+        let tools = match tools.is_empty() {
+            true => "no tools".to_owned(),
+            false => tools.join(", "),
+        };
+        format!("{GOOD}offered{GOOD:#}; {tools}")
+    });
+    let tcpdirect = tcpdirect.unwrap_or_else(|| "not offered".to_owned());
+    print_product("TCPDirect", &tcpdirect, printer)
+}
+
+fn print_product(name: &str, text: &str, printer: &mut Printer) -> anyhow::Result<()> {
+    let gap = " ".repeat(LABEL.saturating_sub(name.len()));
+    let first = format!("{HEADING}{name}{HEADING:#}{gap}");
+    print_labelled(&first, text, printer)
+}
+
+/// A text behind a label, below which it goes on where it is too long for a line.
+fn print_labelled(label: &str, text: &str, printer: &mut Printer) -> anyhow::Result<()> {
+    let rest = " ".repeat(LABEL);
+    let text = paragraph(label, &rest, text, printer.columns());
+    printer.print(text)?;
     Ok(())
 }
 
 fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
     let offered = match &onload.obstacle {
         None => format!("{GOOD}offered{GOOD:#}"),
-        Some(reason) => format!("{WARNING}not offered{WARNING:#}: {reason}"),
+        Some(reason) => format!("{WARNING}not offered{WARNING:#}: {}", harmless(reason)),
     };
-    printer.print(format_args!("{HEADING}Onload{HEADING:#}     {offered}\n"))?;
+    print_product("Onload", &offered, printer)?;
     let unknown = |text: &Option<String>| harmless(text.as_deref().unwrap_or("unknown"));
     let matches = match onload.library_matches {
         Some(true) => "built for this driver",
@@ -154,14 +167,15 @@ fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
     let glibc = onload
         .glibc_needed
         .map(|version| format!(", needs glibc {version}"));
-    printer.print(format_args!("  driver   {}\n", unknown(&onload.version)))?;
+    print_labelled("  driver   ", &unknown(&onload.version), printer)?;
     if onload.installation.is_some() {
         let (version, glibc) = (unknown(&onload.library_version), glibc.unwrap_or_default());
-        printer.print(format_args!("  library  {version}, {matches}{glibc}\n"))?;
+        let library = format!("{version}, {matches}{glibc}");
+        print_labelled("  library  ", &library, printer)?;
         let tools: Vec<&str> = onload.tools.iter().map(|tool| tool.name.as_str()).collect();
         let profiles: Vec<&str> = onload.profiles.iter().map(|p| p.name.as_str()).collect();
-        printer.print(format_args!("  tools    {}\n", listed(&tools)))?;
-        printer.print(format_args!("  profiles {}\n", listed(&profiles)))?;
+        print_labelled("  tools    ", &listed(&tools), printer)?;
+        print_labelled("  profiles ", &harmless(listed(&profiles)), printer)?;
     }
     Ok(())
 }
@@ -383,40 +397,35 @@ fn print_not_offered(
     explain: bool,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    let count = inventory.not_offered.len();
-    if count == 0 {
+    let (seen, columns) = (&inventory.not_offered, printer.columns());
+    if seen.is_empty() {
         return Ok(());
     }
     if !explain {
-        printer.print(format_args!(
-            "\n{count} things that were seen are not offered; \"onload-ctk discover --explain\" says why.\n"
-        ))?;
+        let things = match seen.len() {
+            1 => "1 thing that was seen is".to_owned(),
+            count => format!("{count} things that were seen are"),
+        };
+        let text = format!("{things} not offered; \"onload-ctk discover --explain\" says why.");
+        printer.print(format_args!("\n{}", paragraph("", "", &text, columns)))?;
         return Ok(());
     }
     printer.print(format_args!("\n{HEADING}Not offered{HEADING:#}\n"))?;
-    let rows = inventory.not_offered.iter().map(|entry| {
-        [
-            entry.kind.to_string(),
-            entry.name.clone(),
-            entry.reason.clone(),
-        ]
-    });
-    printer.print(table(&["CLASS", "NAME", "REASON"], rows))?;
-    Ok(())
-}
-
-fn table<const N: usize>(
-    header: &[&str; N],
-    rows: impl IntoIterator<Item = [String; N]>,
-) -> String {
-    let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(header.iter().copied());
-    for row in rows {
-        table.add_row(row.map(harmless));
+    if columns.is_none() {
+        // A line for each, which grep finds by its name.
+        let rows = seen.iter().map(|entry| {
+            [
+                entry.kind.to_string(),
+                entry.name.clone(),
+                entry.reason.clone(),
+            ]
+        });
+        printer.print(table(["KIND", "NAME", "REASON"], rows, columns))?;
+        return Ok(());
     }
-    let lines = table.lines().map(|line| format!("  {}\n", line.trim()));
-    lines.collect()
+    for group in groups(seen) {
+        let names = format!("{}  {}", group.kind, group.names.join(", "));
+        printer.print(entry(&names, &group.reason, columns))?;
+    }
+    Ok(())
 }

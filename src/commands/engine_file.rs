@@ -315,7 +315,10 @@ pub(super) fn print_diff(
     let path = path.display().to_string();
     let from = if old.is_some() { &path } else { NOTHING };
     let (to, new) = match action {
-        Action::Keep => return Ok(()),
+        Action::Keep => {
+            printer.note(format_args!("nothing to change in {path}"));
+            return Ok(());
+        }
         Action::Write(text) => (path.as_str(), text.as_str()),
         Action::Remove => (NOTHING, ""),
     };

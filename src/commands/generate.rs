@@ -19,6 +19,11 @@ use crate::cli::{Generate, Global, SpecFormat};
 use crate::exit::Answer;
 use crate::printer::Printer;
 
+/// What a dry run says of a file that it would write.
+const WRITE: &str = "write ";
+/// What a dry run says of a file that is as it should be.
+const KEEP: &str = "keep  ";
+
 /// Runs the command.
 ///
 /// # Errors
@@ -168,6 +173,15 @@ fn to_file(
             return Err(anyhow::Error::new(error).context(format!("reading {}", path.display())));
         }
     };
+    let is_same = old.as_deref() == Some(content.as_bytes());
+    if args.dry_run && !args.diff {
+        let word = if is_same { KEEP } else { WRITE };
+        printer.print(format_args!("{word} {}\n", path.display()))?;
+    }
+    if is_same {
+        printer.note(nothing_to_change(path));
+        return Ok(Answer::Yes);
+    }
     if args.diff {
         let name = path.display().to_string();
         let step = Step {
@@ -179,12 +193,9 @@ fn to_file(
         return Ok(Answer::Yes);
     }
     if args.dry_run {
-        printer.print(format_args!("write {}\n", path.display()))?;
         return Ok(Answer::Yes);
     }
-    if old.as_deref() != Some(content.as_bytes()) {
-        write_file(path, content.as_bytes())?;
-    }
+    write_file(path, content.as_bytes())?;
     printer.note(format_args!("wrote {} {}", class.kind(), path.display()));
     Ok(Answer::Yes)
 }
@@ -230,8 +241,9 @@ fn to_directory(
         print_steps(&plan, &shown, printer)?;
     } else if let Some(directory) = &directory {
         directory.carry_out(&plan)?;
-        report(&plan, specs, &shown, printer);
+        report(&plan, &shown, printer);
     }
+    note_idle(&plan, specs, &shown, printer);
     if look_only {
         return Ok(Answer::Yes);
     }
@@ -335,12 +347,16 @@ pub(super) fn find_directory(host: &Host, given: Option<&Path>) -> anyhow::Resul
     Ok(SpecDir::open(given)?)
 }
 
+fn nothing_to_change(path: &Path) -> String {
+    format!("nothing to change in {}", path.display())
+}
+
 fn print_steps(plan: &Plan, directory: &Path, printer: &mut Printer) -> anyhow::Result<()> {
     for step in &plan.steps {
         let word = match step.action {
-            Action::Write(_) => "write ",
+            Action::Write(_) => WRITE,
             Action::Remove => "remove",
-            Action::Keep => "keep  ",
+            Action::Keep => KEEP,
             Action::Leave | Action::Undecided => "leave ",
         };
         printer.print(format_args!(
@@ -392,7 +408,7 @@ pub(super) fn print_diff(
     Ok(())
 }
 
-fn report(plan: &Plan, specs: &Specs, directory: &Path, printer: &mut Printer) {
+fn report(plan: &Plan, directory: &Path, printer: &mut Printer) {
     for step in &plan.steps {
         let path = directory.join(&step.name);
         match step.action {
@@ -402,10 +418,14 @@ fn report(plan: &Plan, specs: &Specs, directory: &Path, printer: &mut Printer) {
             Action::Leave | Action::Undecided => {}
         }
     }
+}
+
+/// Says so where there is nothing to offer, or nothing to change.
+fn note_idle(plan: &Plan, specs: &Specs, directory: &Path, printer: &mut Printer) {
     if specs.is_empty() {
         printer.note("nothing to offer: \"onload-ctk discover --explain\" says why");
     } else if !plan.changes_files() && plan.left().chain(plan.undecided()).next().is_none() {
-        printer.note(format_args!("nothing to change in {}", directory.display()));
+        printer.note(nothing_to_change(directory));
     }
 }
 

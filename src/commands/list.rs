@@ -9,7 +9,8 @@ use serde_json::json;
 use super::{joined, open_host, scan, spec_dirs, warn_of_files};
 use crate::cli::{Global, List, Listing};
 use crate::exit::Answer;
-use crate::printer::{DIM, HEADING, Printer};
+use crate::layout::paragraph;
+use crate::printer::{DIM, HEADING, Printer, harmless};
 
 /// Runs the command.
 ///
@@ -34,7 +35,7 @@ fn print_table(registry: &Registry, dirs: &[PathBuf], printer: &mut Printer) -> 
     for device in &devices {
         if file != Some(device.path) {
             let gap = if file.is_some() { "\n" } else { "" };
-            let path = device.path.display();
+            let path = harmless(device.path.display());
             printer.print(format_args!("{gap}{HEADING}{path}{HEADING:#}\n"))?;
             file = Some(device.path);
         }
@@ -43,21 +44,23 @@ fn print_table(registry: &Registry, dirs: &[PathBuf], printer: &mut Printer) -> 
     for shadowed in registry.shadowed() {
         let (name, path, by) = (
             &shadowed.name,
-            shadowed.path.display(),
-            shadowed.by.display(),
+            harmless(shadowed.path.display()),
+            harmless(shadowed.by.display()),
         );
-        printer.print(format_args!(
-            "{DIM}{name} of {path} is hidden by {by}{DIM:#}\n"
-        ))?;
+        let text = format!("{DIM}{name} of {path} is hidden by {by}{DIM:#}");
+        printer.print(paragraph("", "    ", &text, printer.columns()))?;
     }
     for conflict in registry.conflicts() {
         let paths: Vec<String> = conflict
             .paths
             .iter()
-            .map(|p| p.display().to_string())
+            .map(|p| harmless(p.display()))
             .collect();
         let (name, paths) = (&conflict.name, paths.join(" and "));
-        printer.print(format_args!("{name} is nobody's: it stands in {paths}\n"))?;
+        let text = format!(
+            "{name} is not offered, because it stands in {paths}; take it out of all but one"
+        );
+        printer.print(paragraph("", "    ", &text, printer.columns()))?;
     }
     if devices.is_empty() {
         printer.note(format_args!(

@@ -13,6 +13,7 @@ pub mod inject;
 pub mod list;
 pub mod man;
 mod process;
+mod reasons;
 pub mod show;
 pub mod validate;
 
@@ -26,6 +27,7 @@ use onload_core::onload::PRELOAD_FILE;
 use onload_core::text::Chain;
 use onload_host::discover::discover;
 use onload_host::discover::inventory::Inventory;
+use onload_host::discover::unread;
 use onload_host::generate::{ONLOAD_SOCKET_DIR, Surroundings};
 use onload_host::host::{Access, EntryKind, Host, HostError};
 use onload_host::settings;
@@ -70,7 +72,7 @@ fn scan(dirs: &[PathBuf], printer: &mut Printer) -> Registry {
 }
 
 /// What to do about what could not be read.
-const AS_ROOT: &str = "try as root";
+const AS_ROOT: &str = unread::AS_ROOT;
 
 /// What could not be read and decides one of these classes, as one text.
 fn unread_reasons(inventory: &Inventory, wanted: impl Fn(&Class) -> bool) -> String {

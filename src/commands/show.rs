@@ -8,10 +8,8 @@ use onload_cdi::{ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, Resolved, Sp
 use super::{known_devices, open_host, qualified, scan, spec_dirs, warn_of_files};
 use crate::cli::{Global, Listing, Show};
 use crate::exit::Answer;
-use crate::printer::{DIM, HEADING, Printer, harmless};
-
-/// Columns of what is given before how it is given: most paths are shorter.
-const WIDEST: usize = 56;
+use crate::layout::pairs;
+use crate::printer::{HEADING, Printer, harmless};
 
 /// Runs the command.
 ///
@@ -51,19 +49,7 @@ fn print_table(
             continue;
         }
         printer.print(format_args!("\n{HEADING}{heading}{HEADING:#}\n"))?;
-        let lines = lines
-            .into_iter()
-            .map(|(what, how)| (harmless(what), harmless(how)));
-        let lines: Vec<Line> = lines.collect();
-        let widths = lines.iter().map(|(what, _)| what.chars().count());
-        let width = widths.max().unwrap_or(0).min(WIDEST);
-        for (what, how) in lines {
-            if how.is_empty() {
-                printer.print(format_args!("  {what}\n"))?;
-            } else {
-                printer.print(format_args!("  {what:width$}  {DIM}{how}{DIM:#}\n"))?;
-            }
-        }
+        printer.print(pairs(&lines, printer.columns()))?;
     }
     Ok(())
 }

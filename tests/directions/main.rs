@@ -104,6 +104,7 @@ const ORDERS: &[(&str, &[&str])] = &[
         &[
             "exit",
             "printer",
+            "layout",
             "config_file",
             "engine",
             "capture",

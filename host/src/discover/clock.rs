@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(not_offered.len(), 1);
         assert_eq!(
             (not_offered[0].kind, &*not_offered[0].name),
-            (Class::Ptp, "ptp7")
+            (Class::Ptp.into(), "ptp7")
         );
         assert!(
             not_offered[0]
@@ -350,7 +350,8 @@ mod tests {
         assert_eq!(
             found.reasons(),
             [
-                "ptp0: /dev/ptp0 does not exist, though its driver made the device",
+                "ptp0: /dev/ptp0 does not exist, though its driver made the device 247:0; make it \
+                 with mknod, or load the driver anew",
                 "pps0: /dev/pps0 is 99:0, but the device is 248:0; remove the stale node",
             ]
         );

@@ -7,7 +7,7 @@ pub(crate) mod names;
 pub(crate) mod netdev;
 pub mod nic;
 pub(crate) mod node;
-pub(crate) mod not_offered;
+pub mod not_offered;
 pub mod onload;
 pub mod pci;
 pub(crate) mod probe;
@@ -82,7 +82,7 @@ fn unknown(inventory: &Inventory) -> Vec<NotOffered> {
     let entry = |unread: &unread::Unread| {
         let class = *unread.kinds.first()?;
         let path = unread.path.display().to_string();
-        let reason = format!("not known: {}", unread.reason);
+        let reason = format!("not known: {}; {}", unread.reason, unread::AS_ROOT);
         Some(NotOffered::new(class, path, reason))
     };
     unread.filter_map(entry).collect()
@@ -101,7 +101,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     });
     let obstacle = match &onload {
         Some(onload) => onload.obstacle.as_deref(),
-        None => Some("it is not installed"),
+        None => Some("it is not installed; install it"),
     };
     let users = nic::Users {
         onload: obstacle,

@@ -34,6 +34,14 @@ pub(crate) struct NetDevice {
     pub address: Option<String>,
 }
 
+impl NetDevice {
+    /// Whether it carries IP over InfiniBand, as the length of its address says (RFC 4391 section 9.1.1).
+    pub(crate) fn is_ipoib(&self) -> bool {
+        let bytes = self.address.as_deref().map(|address| address.split(':'));
+        bytes.is_some_and(|bytes| bytes.count() == 20)
+    }
+}
+
 /// Looks at every interface, sorted by name.
 #[must_use]
 pub(crate) fn read(probe: &Probe<'_>) -> Vec<NetDevice> {

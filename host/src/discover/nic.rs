@@ -24,6 +24,13 @@ const AF_XDP_REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
 const RESOURCE_MODULE: &str = "/sys/module/sfc_resource";
 const DEBUGFS_NICS: &str = "/sys/kernel/debug/sfc_resource/nics";
 
+/// Why `lo`, `docker0` and their like are not accelerated.
+const NOTHING_BELOW: &str = "virtual interface with none below it: Onload has nothing to attach \
+                             to; nothing can be done";
+
+/// Why an interface of an InfiniBand port is not accelerated: frames of AF_XDP are those of Ethernet.
+const IPOIB: &str = "IP over InfiniBand, which Onload does not accelerate; use rdma in its place";
+
 /// An accelerated interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Nic {
@@ -93,9 +100,12 @@ enum Support {
 /// Onload's word on a PCI function (Onload, `linux_net/.../efx.c` `efx_pci_table`, and
 /// `lib/efhw/nic.c` `efhw_sfc_device_type_init`); none for hardware of others.
 fn support(id: PciId) -> Option<Support> {
-    const OLD: Support = Support::Refused("Onload supports no adapter before the 8000 series");
-    const EF100: Support = Support::Refused("Onload has no support for EF100 since version 9");
-    const X4ANA: Support = Support::Refused("Onload accepts no function of this vendor id");
+    const OLD: Support =
+        Support::Refused("Onload supports no adapter before the 8000 series; nothing can be done");
+    const EF100: Support =
+        Support::Refused("Onload has no support for EF100 since version 9; nothing can be done");
+    const X4ANA: Support =
+        Support::Refused("Onload accepts no function of this vendor id; nothing can be done");
     let support = match (id.vendor, id.device) {
         (0x1924, 0x0703 | 0x0710 | 0x0803 | 0x0813) => OLD,
         (0x1924, 0x0903 | 0x1903 | 0x0923 | 0x1923) => OLD,
@@ -117,6 +127,18 @@ struct Attachment {
     switched_off: Option<String>,
 }
 
+/// Whether Onload takes interfaces of other drivers, by AF_XDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum AfXdp {
+    /// They can be registered.
+    Registers,
+    /// The loaded sfc_resource cannot.
+    Absent,
+    /// sfc_resource is not loaded.
+    #[default]
+    NotLoaded,
+}
+
 /// Everything that Onload is attached to.
 #[derive(Debug, Default)]
 struct Attachments {
@@ -124,7 +146,7 @@ struct Attachments {
     /// Auxiliary devices that no driver of Onload's is bound to.
     unbound: BTreeMap<PciAddress, String>,
     /// Whether interfaces of other drivers can be registered.
-    takes_af_xdp: bool,
+    af_xdp: AfXdp,
     /// Interfaces that Onload's debugfs lists.
     interfaces: BTreeMap<String, Option<Datapath>>,
     /// Why debugfs could not be read; none where it could, or where it has no such list.
@@ -247,7 +269,8 @@ fn decide(
     config: &Discover,
 ) -> Result<Datapath, Refusal> {
     if config.ignored_interfaces.contains(&interface.name) {
-        let reason = "ignored: it is in [discover] ignored-interfaces";
+        let reason =
+            "ignored: it is in [discover] ignored-interfaces; take it out there to offer it";
         return Err(Refusal::Certain(reason.to_owned()));
     }
     let support = function.and_then(|function| support(function.id));
@@ -302,27 +325,21 @@ fn not_attached(
 ) -> String {
     if let Some(below) = &interface.virtual_over {
         return match below.is_empty() {
-            true => {
-                "virtual interface with none below it: Onload has nothing to attach to".to_owned()
-            }
+            true => NOTHING_BELOW.to_owned(),
             false => format!(
-                "virtual interface: Onload attaches to what is below it ({})",
-                below.join(", ")
+                "virtual interface: Onload attaches to what is below it; ask for {}",
+                below.join(" or ")
             ),
         };
     }
     let Some(driver) = &interface.driver else {
-        return "no driver is bound to its device".to_owned();
+        return "no driver is bound to its device; load the one of its adapter".to_owned();
     };
+    if interface.is_ipoib() {
+        return IPOIB.to_owned();
+    }
     if support.is_none() {
-        let hint = match attachments.takes_af_xdp {
-            true => format!(
-                ", and it is not registered for AF_XDP; write {} to {AF_XDP_REGISTER}",
-                interface.name
-            ),
-            false => String::new(),
-        };
-        return format!("driver {driver} is not one of Onload's{hint}");
+        return others_driver(driver, &interface.name, attachments.af_xdp);
     }
     match function.and_then(|function| attachments.unbound.get(&function.address)) {
         Some(device) => {
@@ -334,15 +351,37 @@ fn not_attached(
     }
 }
 
+/// Why an interface of another vendor is not accelerated. Its driver needs native XDP (Onload,
+/// `lib/efhw/af_xdp.c`), and sysfs does not say whether it has.
+fn others_driver(driver: &str, interface: &str, af_xdp: AfXdp) -> String {
+    let advice = match af_xdp {
+        AfXdp::Absent => {
+            ", and the loaded sfc_resource has no AF_XDP; install an Onload that has it".to_owned()
+        }
+        AfXdp::Registers => format!(
+            ", and it is not registered for AF_XDP; if {driver} has XDP, write {interface} to \
+             {AF_XDP_REGISTER}"
+        ),
+        AfXdp::NotLoaded => format!(
+            "; if {driver} has XDP, Onload takes it by AF_XDP: load sfc_resource, then write \
+             {interface} to {AF_XDP_REGISTER}"
+        ),
+    };
+    format!("driver {driver} is not one of Onload's{advice}")
+}
+
 fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments {
+    let module = probe.entry(RESOURCE_MODULE);
     let mut attachments = Attachments {
         // It decides for those interfaces alone that nothing else tells of.
         interfaces: probe.deciding(&[], || read_debugfs(probe)),
         // Without its module nothing is attached to anything.
-        unread: probe
-            .entry(RESOURCE_MODULE)
-            .and_then(|_| probe.why_itself_unread(DEBUGFS_NICS)),
-        takes_af_xdp: probe.entry(AF_XDP_REGISTER).is_some(),
+        unread: module.and_then(|_| probe.why_itself_unread(DEBUGFS_NICS)),
+        af_xdp: match (module, probe.entry(AF_XDP_REGISTER)) {
+            (_, Some(_)) => AfXdp::Registers,
+            (Some(_), None) => AfXdp::Absent,
+            (None, None) => AfXdp::NotLoaded,
+        },
         ..Attachments::default()
     };
     for name in probe.list(AUXILIARY_DEVICES) {
@@ -460,9 +499,16 @@ fn without_interface(functions: &PciFunctions, interfaces: &[NetDevice]) -> Vec<
     let without = functions
         .iter()
         .filter(|function| support(function.id).is_some() && !with.contains(&function.address));
-    let reason = |function: &PciFunction| match &function.driver {
-        Some(driver) => format!("it has no interface: its driver is {driver}"),
-        None => "it has no interface: no driver is bound to it".to_owned(),
+    let reason = |function: &PciFunction| {
+        let advice = match support(function.id) {
+            Some(Support::Capable(Datapath::Efct)) => "bind it to xilinx_efct to give it one",
+            Some(Support::Refused(reason)) => reason,
+            _ => "bind it to sfc to give it one",
+        };
+        match &function.driver {
+            Some(driver) => format!("it has no interface: its driver is {driver}; {advice}"),
+            None => format!("it has no interface: no driver is bound to it; {advice}"),
+        }
     };
     without
         .map(|function| NotOffered::new(Class::Nic, function.address.to_string(), reason(function)))
@@ -472,7 +518,7 @@ fn without_interface(functions: &PciFunctions, interfaces: &[NetDevice]) -> Vec<
 /// Interfaces that Onload knows and this network namespace does not have.
 fn elsewhere(attachments: &Attachments, interfaces: &[NetDevice]) -> Vec<NotOffered> {
     let here = |name: &str| interfaces.iter().any(|interface| interface.name == name);
-    let reason = "Onload is attached to it, but it is no interface of this network namespace";
+    let reason = "Onload is attached to it, but it is no interface of this network namespace; move it here to offer it";
     let names = attachments.interfaces.keys().filter(|name| !here(name));
     names
         .map(|name| NotOffered::new(Class::Nic, name.as_str(), reason))

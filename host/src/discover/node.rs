@@ -8,6 +8,9 @@ use std::path::Path;
 use crate::discover::probe::Probe;
 use crate::host::DeviceKind;
 
+/// What to do where something else stands in the place of a node.
+const ANEW: &str = "remove it and load its driver anew";
+
 /// A character device that stands in /dev with the number that its driver gave it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Node {
@@ -37,15 +40,16 @@ impl Node {
                 return Err(format!("{path} is not known: {reason}"));
             }
             return Err(match (probe.entry(&path), number) {
-                (None, Some(_)) => {
-                    format!("{path} does not exist, though its driver made the device")
-                }
-                (None, None) => format!("{path} does not exist"),
-                (Some(_), _) => format!("{path} is no device node"),
+                (None, Some((major, minor))) => format!(
+                    "{path} does not exist, though its driver made the device {major}:{minor}; \
+                     make it with mknod, or load the driver anew"
+                ),
+                (None, None) => format!("{path} does not exist; load its driver"),
+                (Some(_), _) => format!("{path} is no device node; {ANEW}"),
             });
         };
         if node.kind != DeviceKind::Character {
-            return Err(format!("{path} is no character device"));
+            return Err(format!("{path} is no character device; {ANEW}"));
         }
         match number {
             Some((major, minor)) if (major, minor) == (node.major, node.minor) => {
@@ -58,7 +62,8 @@ impl Node {
             None => Err(match probe.why_unread(&attribute) {
                 Some(reason) => format!("the number of {path} is not known: {reason}"),
                 None => format!(
-                    "{path}: there is no {} to compare its number with",
+                    "{path}: there is no {} to compare its number with; load its driver, or \
+                     remove the stale node",
                     attribute.display()
                 ),
             }),
@@ -117,13 +122,20 @@ mod tests {
             refusal("ptp1"),
             "/dev/ptp1 is 247:9, but the device is 247:1; remove the stale node"
         );
-        assert_eq!(refusal("ptp2"), "/dev/ptp2 is no device node");
+        assert_eq!(
+            refusal("ptp2"),
+            "/dev/ptp2 is no device node; remove it and load its driver anew"
+        );
         assert_eq!(
             refusal("ptp3"),
-            "/dev/ptp3 does not exist, though its driver made the device"
+            "/dev/ptp3 does not exist, though its driver made the device 247:3; make it with mknod, \
+             or load the driver anew"
         );
-        assert_eq!(refusal("ptp5"), "/dev/ptp5 does not exist");
-        assert_eq!(refusal("ptp4"), "/dev/ptp4 is no character device");
+        assert_eq!(refusal("ptp5"), "/dev/ptp5 does not exist; load its driver");
+        assert_eq!(
+            refusal("ptp4"),
+            "/dev/ptp4 is no character device; remove it and load its driver anew"
+        );
     }
 
     #[test]
@@ -134,7 +146,8 @@ mod tests {
         let probe = Probe::new(&host);
         assert_eq!(
             Node::find(&probe, "/dev/ptp0", Path::new("/sys/class/ptp/ptp0")).unwrap_err(),
-            "/dev/ptp0: there is no /sys/class/ptp/ptp0/dev to compare its number with"
+            "/dev/ptp0: there is no /sys/class/ptp/ptp0/dev to compare its number with; load its \
+             driver, or remove the stale node"
         );
     }
 }

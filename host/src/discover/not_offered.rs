@@ -1,5 +1,6 @@
 //! What was seen on a host and is not offered, with the reason.
 
+use std::fmt;
 use std::path::Path;
 
 use onload_core::class::Class;
@@ -10,17 +11,42 @@ use crate::discover::probe::Probe;
 /// Something that was seen and is not offered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct NotOffered {
-    /// The class under which it would be offered.
-    #[serde(serialize_with = "class_name")]
-    pub kind: Class,
+    /// What it would be offered as.
+    pub kind: Subject,
     /// Its name: an interface, a PCI address, a tool, a profile.
     pub name: String,
-    /// Why not, and what would change that.
+    /// Why not; then, behind the last semicolon, what would change that, or that nothing would.
     pub reason: String,
 }
 
-fn class_name<S: Serializer>(class: &Class, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(class.as_str())
+/// What something would be offered as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// A device of that class.
+    Device(Class),
+    /// A program beside the devices of a class.
+    Tool,
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Device(class) => f.write_str(class.as_str()),
+            Subject::Tool => f.write_str("tool"),
+        }
+    }
+}
+
+impl Serialize for Subject {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl From<Class> for Subject {
+    fn from(class: Class) -> Self {
+        Subject::Device(class)
+    }
 }
 
 impl NotOffered {
@@ -30,16 +56,20 @@ impl NotOffered {
         match probe.why_unread(link) {
             Some(reason) => format!("not known: {reason}"),
             None => format!(
-                "{} leads to nothing: its driver is going or has failed",
+                "{} leads to nothing: its driver is going or has failed; look at the kernel's log",
                 link.display()
             ),
         }
     }
 
-    /// Something that is not offered under that class.
-    pub(crate) fn new(kind: Class, name: impl Into<String>, reason: impl Into<String>) -> Self {
+    /// Something that is not offered as that.
+    pub(crate) fn new(
+        kind: impl Into<Subject>,
+        name: impl Into<String>,
+        reason: impl Into<String>,
+    ) -> Self {
         NotOffered {
-            kind,
+            kind: kind.into(),
             name: name.into(),
             reason: reason.into(),
         }

@@ -10,7 +10,7 @@ use onload_core::onload::LIBRARY;
 use serde::{Serialize, Serializer};
 
 use crate::discover::node::Node;
-use crate::discover::not_offered::NotOffered;
+use crate::discover::not_offered::{NotOffered, Subject};
 use crate::discover::probe::Probe;
 use crate::discover::profile::{self, Profile};
 use crate::discover::program::{self, Installation, Supply, Tool};
@@ -34,6 +34,10 @@ const TOOLS: [&str; 13] = [
     "orm_webserver",
     "solar_clusterd",
 ];
+
+/// Why nothing of Onload is offered where nothing of it is there.
+const NOT_INSTALLED: &str =
+    "neither its kernel modules are loaded nor is libonload.so installed; install Onload";
 
 /// Onload as a host has it, whole or in part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -150,9 +154,7 @@ pub(crate) fn read(
     if !loaded && library.is_none() {
         let reason = match &unread {
             Some(reason) => format!("whether it is installed is not known: {reason}"),
-            None => {
-                "neither its kernel modules are loaded nor is libonload.so installed".to_owned()
-            }
+            None => NOT_INSTALLED.to_owned(),
         };
         not_offered.push(NotOffered::new(Class::Nic, "onload", reason));
         return None;
@@ -169,7 +171,7 @@ pub(crate) fn read(
             .as_deref()
             .map(|dir| profile::read(probe, dir, not_offered));
         (
-            read_tools(probe, cdi, found, (Class::Nic, &TOOLS), not_offered),
+            read_tools(probe, cdi, found, &TOOLS, not_offered),
             profile_dir,
             profiles.unwrap_or_default(),
         )
@@ -250,7 +252,7 @@ fn read_library(
     for other in copies {
         let path = other.installation.library_dir.join(LIBRARY);
         let used = chosen.installation.library_dir.join(LIBRARY);
-        let reason = format!("another copy is used, {}", used.display());
+        let reason = another_copy(&used);
         not_offered.push(NotOffered::new(
             Class::Nic,
             path.display().to_string(),
@@ -258,6 +260,14 @@ fn read_library(
         ));
     }
     Some(chosen)
+}
+
+/// Why one of several copies of a library is not used.
+pub(crate) fn another_copy(used: &Path) -> String {
+    format!(
+        "another copy is used, {}; set host-library-dirs in [cdi] to choose",
+        used.display()
+    )
 }
 
 /// Libraries of Onload proper; those of TCPDirect begin alike.
@@ -388,7 +398,7 @@ fn obstacle(
             path.display(),
             driver.version.as_deref().unwrap_or("unknown"),
         )),
-        (None, _) => Some("/proc/driver/onload/version does not tell the driver's interface, so the library cannot be checked against it".to_owned()),
+        (None, _) => Some("/proc/driver/onload/version does not tell the driver's interface, so the library cannot be checked against it; load the driver of another version".to_owned()),
     }
 }
 
@@ -411,16 +421,18 @@ fn find_node(probe: &Probe<'_>, name: &str) -> Result<Node, String> {
         Some(_) => {
             format!("{path} is missing although the module {module} is loaded; look at udev")
         }
-        None => format!("{path} is missing: the module {module} is not loaded"),
+        None => format!(
+            "{path} is missing: the module {module} is not loaded; run \"modprobe {module}\""
+        ),
     })
 }
 
-/// The tools of a class that an installation has and a container can use; the others are not offered.
+/// The tools that an installation has and a container can use; the others are not offered.
 pub(crate) fn read_tools(
     probe: &Probe<'_>,
     cdi: &Cdi,
     installation: &Installation,
-    (class, names): (Class, &[&str]),
+    names: &[&str],
     not_offered: &mut Vec<NotOffered>,
 ) -> Vec<Tool> {
     let Some(dir) = tool_dir(cdi, installation) else {
@@ -433,8 +445,19 @@ pub(crate) fn read_tools(
     };
     let (tools, refused) = program::tools(probe, &dir, names, &supply);
     let refused = refused.into_iter();
-    not_offered.extend(refused.map(|(name, reason)| NotOffered::new(class, name, reason)));
+    not_offered.extend(refused.map(|(name, reason)| {
+        let reason = with_remedy(reason);
+        NotOffered::new(Subject::Tool, name, reason)
+    }));
     tools
+}
+
+/// Why a tool does not work in a container, and that it works on the host where nothing else helps.
+fn with_remedy(reason: String) -> String {
+    match reason.contains("; ") {
+        true => reason,
+        false => format!("{reason}; run it on the host"),
+    }
 }
 
 /// Where an installation has its tools; none where the operator wants none of them.

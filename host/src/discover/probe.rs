@@ -4,13 +4,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use onload_core::class::Class;
 use onload_core::text::Chain;
 
-use crate::discover::unread::Unread;
+use crate::discover::unread::{AS_ROOT, Unread};
 use crate::host::{DeviceNode, EntryKind, Host, HostError};
 
 /// Where the kernel and udev put device nodes.
@@ -31,7 +32,15 @@ pub struct Probe<'h> {
 #[derive(Clone, Debug, Default)]
 struct Missing {
     reason: String,
+    /// What to do about it.
+    advice: &'static str,
     classes: BTreeSet<Class>,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.reason, self.advice)
+    }
 }
 
 impl<'h> Probe<'h> {
@@ -89,7 +98,8 @@ impl<'h> Probe<'h> {
         }
     }
 
-    /// Why a path, or something below it, could not be read or understood; none where everything was.
+    /// Why a path, or something below it, could not be read or understood, and what to do about it;
+    /// none where everything was.
     #[must_use]
     pub(crate) fn why_unread(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.host.outside_path(path.as_ref());
@@ -97,7 +107,7 @@ impl<'h> Probe<'h> {
         let mut below = unread
             .iter()
             .filter(|(unread, _)| unread.starts_with(&path));
-        below.next().map(|(_, missing)| missing.reason.clone())
+        below.next().map(|(_, missing)| missing.to_string())
     }
 
     /// The same of that very path.
@@ -105,7 +115,7 @@ impl<'h> Probe<'h> {
     pub(crate) fn why_itself_unread(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.host.outside_path(path.as_ref());
         let unread = self.unread.borrow();
-        unread.get(&path).map(|missing| missing.reason.clone())
+        unread.get(&path).map(ToString::to_string)
     }
 
     /// What could not be read and would have decided something, sorted by path.
@@ -133,6 +143,7 @@ impl<'h> Probe<'h> {
                 let missing = unread.entry(path.to_owned()).or_default();
                 missing.classes.extend(self.deciding.get());
                 missing.reason.clone_from(&reason);
+                missing.advice = AS_ROOT;
             }
             self.warn(reason);
             None
@@ -173,7 +184,9 @@ impl<'h> Probe<'h> {
             );
             // It was read, so it leaves no class undecided.
             let mut unread = self.unread.borrow_mut();
-            unread.entry(shown).or_default().reason.clone_from(&reason);
+            let missing = unread.entry(shown).or_default();
+            missing.reason.clone_from(&reason);
+            missing.advice = "look at that file";
             drop(unread);
             self.warn(reason);
         }

@@ -64,7 +64,7 @@ fn read_profile(
     name: &str,
 ) -> Result<Profile, String> {
     if let Some(problem) = names::problem_with(name) {
-        return Err(problem);
+        return Err(format!("{problem}; rename its file"));
     }
     let mut settings = BTreeMap::new();
     let mut importing = BTreeSet::new();
@@ -77,7 +77,7 @@ fn read_profile(
         &mut settings,
     )?;
     if settings.is_empty() {
-        return Err("it sets nothing".to_owned());
+        return Err("it sets nothing; add a line onload_set to it".to_owned());
     }
     Ok(Profile {
         name: name.to_owned(),
@@ -94,14 +94,17 @@ fn collect(
     settings: &mut BTreeMap<String, String>,
 ) -> Result<(), String> {
     if importing.len() >= MAX_IMPORT_DEPTH || !importing.insert(file.to_owned()) {
-        return Err(format!("{file} imports itself, or too many others"));
+        return Err(format!(
+            "{file} imports itself, or too many others; take the import out"
+        ));
     }
     let text = probe
         .or_warn(probe.host().text(&dir.join(file)))
-        .ok_or_else(|| format!("{file} cannot be read"))?;
+        .ok_or_else(|| format!("{file} cannot be read; look at that file"))?;
     let statements = parse(&text).map_err(|at| {
         format!(
-            "{file} line {}: only a shell can tell what {:?} means",
+            "{file} line {}: only a shell can tell what {:?} means; set its variables in \
+             the container yourself",
             at.line, at.text
         )
     })?;
@@ -114,7 +117,7 @@ fn collect(
                     .iter()
                     .find(|candidate| files.contains(candidate));
                 let found =
-                    found.ok_or_else(|| format!("{file} imports {other}, which is not there"))?;
+                    found.ok_or_else(|| format!("{file} imports {other}, which is not there; install that, or take the import out"))?;
                 collect(probe, dir, files, found, importing, settings)?;
             }
         }

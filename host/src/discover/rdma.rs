@@ -361,7 +361,8 @@ fn offer_nodes(probe: &Probe<'_>, own: &[Character]) -> Result<Vec<Node>, String
     }
     let management: Vec<&str> = own.iter().map(|one| one.name.as_str()).collect();
     Err(format!(
-        "it has no uverbs device, only {}: a device for the subnet manager, not for programs",
+        "it has no uverbs device, only {}: a device for the subnet manager, not for programs; \
+         nothing can be done",
         management.join(", ")
     ))
 }
@@ -372,15 +373,12 @@ fn connection_manager(probe: &Probe<'_>) -> Option<Node> {
     let loaded = || probe.entry(device).is_some() || probe.why_unread(device).is_some();
     found
         .map_err(|reason| {
-            let (reason, advice) = match loaded() {
-                true => (reason, "; look at udev"),
-                false => (
-                    format!("{CONNECTION_MANAGER} does not exist"),
-                    "; load the module rdma_ucm",
-                ),
+            let reason = match loaded() {
+                true => reason,
+                false => format!("{CONNECTION_MANAGER} does not exist; load the module rdma_ucm"),
             };
             probe.warn(format!(
-                "{reason}: programs that use librdmacm will not work{advice}"
+                "programs that use librdmacm will not work: {reason}"
             ));
         })
         .ok()
@@ -449,9 +447,7 @@ impl Surroundings<'_, '_, '_> {
             if !offered {
                 let left_out = own.iter().filter(|one| one.role == role).map(|one| {
                     let reason = format!(
-                        "of {}: only with {key} = true in [discover]; it is for management, not \
-                         for data",
-                        device.name
+                        "for management, not for data; set {key} = true in [discover] to offer it"
                     );
                     NotOffered::new(Class::Rdma, &one.name, reason)
                 });
@@ -847,10 +843,8 @@ mod tests {
         assert_eq!(
             shy.reasons(),
             [
-                "umad0: of mlx5_0: only with offer-umad = true in [discover]; it is for \
-                 management, not for data",
-                "issm0: of mlx5_0: only with offer-issm = true in [discover]; it is for \
-                 management, not for data",
+                "umad0: for management, not for data; set offer-umad = true in [discover] to offer it",
+                "issm0: for management, not for data; set offer-issm = true in [discover] to offer it",
             ]
         );
         let open = look(&tree.host(), &generous());
@@ -898,7 +892,7 @@ mod tests {
             found.reasons(),
             [
                 "smi1: it has no uverbs device, only umad1, umad2, issm1, issm2: a device for the \
-              subnet manager, not for programs"
+              subnet manager, not for programs; nothing can be done"
             ]
         );
     }
@@ -1072,7 +1066,7 @@ mod tests {
             found.reasons(),
             [
                 "mlx5_0: /dev/infiniband/uverbs0 does not exist, though its driver made the \
-                 device",
+                 device 231:192; make it with mknod, or load the driver anew",
                 "mlx5_1: /dev/infiniband/uverbs1 is 231:200, but the device is 231:193; remove the stale node",
                 "mlx5_2: it has no uverbs device; load the module ib_uverbs",
             ]
@@ -1086,7 +1080,7 @@ mod tests {
         let found = look_at(&tree);
         assert_eq!(found.devices[0].nodes, ["/dev/infiniband/uverbs0"]);
         assert!(
-            found.warnings[0].starts_with("/dev/infiniband/rdma_cm does not exist"),
+            found.warnings[0].contains("/dev/infiniband/rdma_cm does not exist"),
             "{:?}",
             found.warnings
         );
@@ -1099,7 +1093,7 @@ mod tests {
         assert_eq!(
             look_at(&tree).warnings,
             [
-                "/dev/infiniband/rdma_cm does not exist: programs that use librdmacm will not work; \
+                "programs that use librdmacm will not work: /dev/infiniband/rdma_cm does not exist; \
               load the module rdma_ucm"
             ]
         );
@@ -1107,8 +1101,9 @@ mod tests {
         assert_eq!(
             look_at(&tree).warnings,
             [
-                "/dev/infiniband/rdma_cm does not exist, though its driver made the device: \
-              programs that use librdmacm will not work; look at udev"
+                "programs that use librdmacm will not work: /dev/infiniband/rdma_cm does not exist, \
+              though its driver made the device 10:260; make it with mknod, or load the driver \
+              anew"
             ]
         );
     }
@@ -1122,7 +1117,8 @@ mod tests {
         assert_eq!(
             found.reasons(),
             [
-                "scif0: /sys/class/infiniband/scif0 leads to nothing: its driver is going or has failed"
+                "scif0: /sys/class/infiniband/scif0 leads to nothing: its driver is going or has failed; \
+              look at the kernel's log"
             ]
         );
     }

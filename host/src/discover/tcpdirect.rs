@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use crate::discover::nic::Nic;
 use crate::discover::node::Node;
 use crate::discover::not_offered::NotOffered;
-use crate::discover::onload::{DriverNodes, is_shared_object, read_tools};
+use crate::discover::onload::{DriverNodes, another_copy, is_shared_object, read_tools};
 use crate::discover::probe::Probe;
 use crate::discover::program::{self, Installation, Tool};
 
@@ -51,7 +51,10 @@ pub(crate) fn read(
     nodes: &DriverNodes,
     not_offered: &mut Vec<NotOffered>,
 ) -> Option<TcpDirect> {
-    let installation = find(probe, cdi, onload_dir, not_offered)?;
+    let Some(installation) = find(probe, cdi, onload_dir, not_offered) else {
+        not_offered.push(NotOffered::new(Class::Zf, "tcpdirect", absent(probe, cdi)));
+        return None;
+    };
     let path = installation.library_dir.join(LIBRARY);
     let content = program::library_content(probe, &path);
     if let Some(reason) = probe.why_unread(&path) {
@@ -64,7 +67,7 @@ pub(crate) fn read(
         .map_err(|reason| not_offered.push(NotOffered::new(Class::Zf, "tcpdirect", reason)))
         .ok()?;
     let machine = program::library_summary(probe, &path, &content).map(|summary| summary.machine);
-    let tools = read_tools(probe, cdi, &installation, (Class::Zf, &TOOLS), not_offered);
+    let tools = read_tools(probe, cdi, &installation, &TOOLS, not_offered);
     Some(TcpDirect {
         tools,
         nodes,
@@ -91,10 +94,18 @@ fn find(
     let used = chosen.library_dir.join(LIBRARY);
     not_offered.extend(copies.iter().map(|other| {
         let path = other.library_dir.join(LIBRARY);
-        let reason = format!("another copy is used, {}", used.display());
-        NotOffered::new(Class::Zf, path.display().to_string(), reason)
+        NotOffered::new(Class::Zf, path.display().to_string(), another_copy(&used))
     }));
     Some(chosen)
+}
+
+/// Why there is no copy.
+fn absent(probe: &Probe<'_>, cdi: &Cdi) -> String {
+    let dirs = program::library_dirs(&cdi.host_library_dirs);
+    match dirs.iter().find_map(|dir| probe.why_unread(dir)) {
+        Some(reason) => format!("whether it is installed is not known: {reason}"),
+        None => format!("{LIBRARY} is in none of the library directories; install TCPDirect"),
+    }
 }
 
 fn is_tcpdirect_library(name: &str) -> bool {

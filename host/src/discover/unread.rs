@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use onload_core::class::Class;
 use serde::{Serialize, Serializer};
 
+/// What to do about what could not be read.
+pub const AS_ROOT: &str = "try as root";
+
 /// The classes that an Onload installation decides.
 pub(crate) const ONLOAD: &[Class] = &[
     Class::Nic,

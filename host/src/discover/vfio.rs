@@ -144,13 +144,25 @@ fn leaves_group_viable(driver: &str) -> bool {
 /// Why a function is not offered that somebody may expect here; none if nobody will.
 fn not_held(function: &PciFunction) -> Option<String> {
     let is_virtual = function.physical_function.is_some();
-    match &function.driver {
-        Some(driver) if is_virtual => Some(format!("bound to {driver}, not to a vfio driver")),
+    let command = format!("driverctl set-override {} vfio-pci", function.address);
+    match function.driver.as_deref() {
+        Some(driver) if is_virtual && is_nvidias(driver) => Some(format!(
+            "bound to {driver}, and DPDK uses it so, as an rdma device; run \"{command}\" for \
+             other programs"
+        )),
+        Some(driver) if is_virtual => Some(format!(
+            "bound to {driver}, not to a vfio driver; run \"{command}\""
+        )),
         None if is_virtual || function.is_network() => {
-            Some("bound to no driver; bind it to vfio-pci to offer it".to_owned())
+            Some(format!("bound to no driver; run \"{command}\""))
         }
         _ => None,
     }
+}
+
+/// Drivers that DPDK works with, not around (DPDK, "NVIDIA MLX5 Ethernet Driver").
+fn is_nvidias(driver: &str) -> bool {
+    ["mlx4_core", "mlx5_core"].contains(&driver)
 }
 
 /// How many virtual functions each physical function has, by the links of either side.
@@ -235,7 +247,7 @@ impl Surroundings<'_, '_> {
             return Err(Refusal {
                 device: Some(Box::new(device(&group, held, false))),
                 reason: format!(
-                    "IOMMU group {number} also holds {}",
+                    "IOMMU group {number} also holds {}; bind the rest to vfio-pci too, or unbind it",
                     blocking.join(", and ")
                 ),
             });
@@ -532,7 +544,10 @@ mod tests {
                 "0000:41:10.4",
                 "0000:81:10.4"
             ]
-            .map(|address| format!("{address}: bound to igbvf, not to a vfio driver"))
+            .map(|address| {
+                let command = format!("driverctl set-override {address} vfio-pci");
+                format!("{address}: bound to igbvf, not to a vfio driver; run \"{command}\"")
+            })
         );
     }
 
@@ -613,7 +628,9 @@ mod tests {
         // The one without a driver comes with the group, and is listed as what it is.
         assert_eq!(
             found.reasons(),
-            ["0000:81:00.2: bound to no driver; bind it to vfio-pci to offer it"]
+            [
+                "0000:81:00.2: bound to no driver; run \"driverctl set-override 0000:81:00.2 vfio-pci\""
+            ]
         );
     }
 
@@ -629,7 +646,8 @@ mod tests {
         assert!(!found.devices[0].viable);
         assert_eq!(found.devices[0].nodes, [""; 0]);
         assert_eq!(addresses(&found.devices[0].aliases), ["0000:81:10.1"]);
-        let reason = "IOMMU group 15 also holds 0000:81:00.1, still bound to igb";
+        let reason = "IOMMU group 15 also holds 0000:81:00.1, still bound to igb; bind the rest to \
+                      vfio-pci too, or unbind it";
         assert_eq!(
             found.reasons(),
             [
@@ -655,7 +673,7 @@ mod tests {
             found.reasons(),
             [
                 "0000:81:10.0: IOMMU group 15 also holds 0000:81:00.1, still bound to igb, and \
-              arm-smmu-test, still bound to xgene"
+              arm-smmu-test, still bound to xgene; bind the rest to vfio-pci too, or unbind it"
             ]
         );
     }
@@ -751,7 +769,10 @@ mod tests {
         assert!(found.devices.is_empty());
         assert_eq!(
             found.reasons(),
-            ["0000:81:10.0: /dev/vfio/15 does not exist, though its driver made the device"]
+            [
+                "0000:81:10.0: /dev/vfio/15 does not exist, though its driver made the device 241:0; \
+              make it with mknod, or load the driver anew"
+            ]
         );
         let tree = Tree::new();
         function(&tree, "0000:81:10.0", 15, "vfio-pci");

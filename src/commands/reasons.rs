@@ -1,0 +1,168 @@
+//! What is not offered, by reason: a host with a hundred virtual functions has few reasons.
+
+use onload_core::pci::PciAddress;
+use onload_host::discover::not_offered::{NotOffered, Subject};
+
+/// Things of one kind that are not offered for one reason.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    /// What they would be offered as.
+    pub kind: Subject,
+    /// Their names, in their order.
+    pub names: Vec<String>,
+    /// The reason. Where it names each of them, `NAME` or `ADDRESS` stands in place of that.
+    pub reason: String,
+}
+
+/// The entries by kind and reason, in the order of the first of each.
+pub(super) fn groups(entries: &[NotOffered]) -> Vec<Group> {
+    let mut alike: Vec<(String, Group)> = Vec::new();
+    for group in same(entries) {
+        let general = match group.names.as_slice() {
+            [name] => without_name(&group.reason, name),
+            _ => group.reason.clone(),
+        };
+        let known = alike
+            .iter_mut()
+            .find(|(known, other)| other.kind == group.kind && *known == general);
+        match known {
+            Some((_, known)) => {
+                known.names.extend(group.names);
+                known.reason = general;
+            }
+            None => alike.push((general, group)),
+        }
+    }
+    alike.into_iter().map(|(_, group)| group).collect()
+}
+
+/// Those whose reasons are the same to the letter.
+fn same(entries: &[NotOffered]) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for NotOffered { kind, name, reason } in entries {
+        let known = groups
+            .iter_mut()
+            .find(|group| group.kind == *kind && group.reason == *reason);
+        match known {
+            Some(group) => group.names.push(name.clone()),
+            None => groups.push(Group {
+                kind: *kind,
+                names: vec![name.clone()],
+                reason: reason.clone(),
+            }),
+        }
+    }
+    groups
+}
+
+/// A reason without the name that it is about, where that stands in it as a word.
+fn without_name(reason: &str, name: &str) -> String {
+    let stand_in = match name.parse::<PciAddress>() {
+        Ok(_) => "ADDRESS",
+        Err(_) => "NAME",
+    };
+    let (mut text, mut rest) = (String::new(), reason);
+    let mut before = None;
+    while let Some((shown, after)) = rest.split_once(name).filter(|_| !name.is_empty()) {
+        let last = shown.chars().next_back().or(before);
+        let is_word = !last.is_some_and(is_in_names) && !after.starts_with(is_in_names);
+        text.extend([shown, if is_word { stand_in } else { name }]);
+        before = name.chars().next_back();
+        rest = after;
+    }
+    text + rest
+}
+
+fn is_in_names(c: char) -> bool {
+    c.is_alphanumeric() || "-_.:".contains(c)
+}
+
+#[cfg(test)]
+mod tests {
+    use onload_core::class::Class;
+
+    use super::*;
+
+    fn entry(kind: impl Into<Subject>, name: &str, reason: &str) -> NotOffered {
+        NotOffered {
+            kind: kind.into(),
+            name: name.to_owned(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn grouped(entries: &[NotOffered]) -> Vec<String> {
+        let groups = groups(entries).into_iter();
+        groups
+            .map(|group| format!("{} {}: {}", group.kind, group.names.join(","), group.reason))
+            .collect()
+    }
+
+    #[test]
+    fn equal_reasons_of_one_kind_are_one_group() {
+        let entries = [
+            entry(Class::Nic, "docker0", "virtual"),
+            entry(Class::Nic, "ens1", "ignored"),
+            entry(Class::Nic, "lo", "virtual"),
+            entry(Class::Zf, "lo", "virtual"),
+        ];
+        let wanted = [
+            "nic docker0,lo: virtual",
+            "nic ens1: ignored",
+            "zf lo: virtual",
+        ];
+        assert_eq!(grouped(&entries), wanted);
+    }
+
+    #[test]
+    fn reasons_that_differ_in_their_names_alone_are_one_group() {
+        let entries = [
+            entry(Class::Nic, "ens1", "write ens1 to /x/ens1"),
+            entry(Class::Nic, "ens2", "write ens2 to /x/ens2"),
+            entry(
+                Class::Vfio,
+                "0000:41:10.0",
+                "set-override 0000:41:10.0 vfio-pci",
+            ),
+            entry(
+                Class::Vfio,
+                "0000:41:10.2",
+                "set-override 0000:41:10.2 vfio-pci",
+            ),
+        ];
+        let wanted = [
+            "nic ens1,ens2: write NAME to /x/NAME",
+            "vfio 0000:41:10.0,0000:41:10.2: set-override ADDRESS vfio-pci",
+        ];
+        assert_eq!(grouped(&entries), wanted);
+    }
+
+    #[test]
+    fn one_thing_alone_keeps_its_name_in_its_reason() {
+        let entries = [entry(Class::Nic, "ens1", "write ens1 to /x")];
+        assert_eq!(grouped(&entries), ["nic ens1: write ens1 to /x"]);
+    }
+
+    #[test]
+    fn a_name_within_a_word_is_none() {
+        assert_eq!(
+            without_name("load lo, not lo0, alo, lo-1", "lo"),
+            "load NAME, not lo0, alo, lo-1"
+        );
+        assert_eq!(without_name("lolo", "lo"), "lolo");
+        assert_eq!(without_name("a", "a"), "NAME");
+    }
+
+    #[test]
+    fn a_reason_that_names_one_of_its_group_stays_as_it_is() {
+        let reason = "0000:03:00.0 has 2 virtual functions";
+        let entries = [
+            entry(Class::Vfio, "0000:03:00.0", reason),
+            entry(Class::Vfio, "0000:03:00.1", reason),
+        ];
+        assert_eq!(
+            grouped(&entries),
+            [format!("vfio 0000:03:00.0,0000:03:00.1: {reason}")]
+        );
+    }
+}

@@ -1,0 +1,288 @@
+//! Text for people, at the width of their terminal: lines are wrapped between words, and no word is
+//! ever broken, so that a path can be copied. Where the width is not known nothing is wrapped.
+
+use comfy_table::{ContentArrangement, Table, presets};
+use textwrap::core::display_width;
+use textwrap::{Options, WordSeparator, WordSplitter};
+
+use crate::printer::{DIM, harmless};
+
+/// Columns that a text needs beside others to be read with ease; with fewer it has lines of its own.
+const LEAST_TEXT: usize = 32;
+/// Columns of what is given before how it is given: most paths are shorter.
+const WIDEST: usize = 56;
+/// A space at which no line ends.
+const NO_BREAK: &str = "\u{a0}";
+/// Before each line that is part of a list.
+const INDENT: &str = "  ";
+/// Before the lines that go on with names.
+const FURTHER: &str = "    ";
+/// Before the lines of what there is to say of them.
+const HANGING: &str = "      ";
+
+/// A text with an indent before its first line, and another before those that go on with it.
+pub(crate) fn paragraph(first: &str, rest: &str, text: &str, columns: Option<usize>) -> String {
+    let Some(columns) = columns else {
+        return format!("{first}{text}\n");
+    };
+    let options = Options::new(columns)
+        .initial_indent(first)
+        .subsequent_indent(rest)
+        .break_words(false)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation);
+    let room = columns.saturating_sub(display_width(rest));
+    let lines = textwrap::fill(&held_together(text, room), options);
+    format!("{}\n", lines.replace(NO_BREAK, " "))
+}
+
+/// A text whose quotations stay on one line each, with a mark behind them, as far as one has room: a
+/// command is copied whole.
+fn held_together(text: &str, room: usize) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for part in text.split('"') {
+        match parts.last_mut().filter(|last| last.ends_with('\\')) {
+            Some(last) => last.extend(["\"", part]),
+            None => parts.push(part.to_owned()),
+        }
+    }
+    let parts = parts.into_iter().enumerate().map(|(index, part)| {
+        match index % 2 == 1 && display_width(&part) + "\"\",".len() <= room {
+            true => part.replace(' ', NO_BREAK),
+            false => part,
+        }
+    });
+    parts.collect::<Vec<_>>().join("\"")
+}
+
+/// A name or several, and below them what there is to say of them.
+pub(crate) fn entry(head: &str, text: &str, columns: Option<usize>) -> String {
+    let head = paragraph(INDENT, FURTHER, &in_a_line(head), columns);
+    head + &paragraph(HANGING, HANGING, &in_a_line(text), columns)
+}
+
+/// A table whose last column holds texts. Where the others leave too little room for them, each row
+/// is an [`entry`].
+pub(crate) fn table<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+    columns: Option<usize>,
+) -> String {
+    let rows: Vec<[String; N]> = rows
+        .into_iter()
+        .map(|row| row.map(|cell| in_a_line(&cell)))
+        .collect();
+    let Some(columns) = columns else {
+        return aligned(header, rows);
+    };
+    let room = columns.saturating_sub(before_last(header, &rows));
+    let words = rows
+        .iter()
+        .filter_map(|row| row.last())
+        .flat_map(|text| text.split(' '));
+    if room < words.map(display_width).max().unwrap_or(0).max(LEAST_TEXT) {
+        return entries(&rows, columns);
+    }
+    let wrapped = rows.into_iter().map(|mut row| {
+        if let Some(text) = row.last_mut() {
+            let lines = paragraph("", "", text, Some(room));
+            lines.trim_end().clone_into(text);
+        }
+        row
+    });
+    aligned(header, wrapped)
+}
+
+/// What is given and how, side by side; below each other where a line has too little room for both.
+pub(crate) fn pairs(pairs: &[(String, String)], columns: Option<usize>) -> String {
+    let widths = pairs.iter().map(|(what, _)| display_width(what));
+    let width = widths.max().unwrap_or(0).min(WIDEST);
+    let shown = pairs.iter().map(|(what, how)| {
+        let (what, how) = (in_a_line(what), in_a_line(how));
+        if how.is_empty() {
+            return paragraph(INDENT, HANGING, &what, columns);
+        }
+        let gap = width.saturating_sub(display_width(&what));
+        let beside = format!("{INDENT}{what}{:gap$}{INDENT}{DIM}{how}{DIM:#}\n", "");
+        if columns.is_none_or(|columns| display_width(beside.trim_end()) <= columns) {
+            return beside;
+        }
+        let what = paragraph(INDENT, FURTHER, &what, columns);
+        what + &paragraph(HANGING, HANGING, &format!("{DIM}{how}{DIM:#}"), columns)
+    });
+    shown.collect()
+}
+
+/// A text in which nothing steers the terminal or ends a line.
+fn in_a_line(text: &str) -> String {
+    harmless(text).replace('\n', "\\n")
+}
+
+/// Columns of a table before its last column begins.
+fn before_last<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> usize {
+    let widest = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        let cells = cells.map(|cell| display_width(cell));
+        cells
+            .chain(header.get(column).map(|text| display_width(text)))
+            .max()
+            .unwrap_or(0)
+    };
+    let columns = (0..N.saturating_sub(1)).map(|column| widest(column) + INDENT.len());
+    INDENT.len() + columns.sum::<usize>()
+}
+
+fn aligned<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    // Each cell has a column of space on either side.
+    let lines = table.lines().map(|line| format!(" {}\n", line.trim_end()));
+    lines.collect()
+}
+
+/// The rows without what is not known of them or was just said.
+fn entries<const N: usize>(rows: &[[String; N]], columns: usize) -> String {
+    let rows = rows.iter().filter_map(|row| row.split_last());
+    rows.map(|(text, names)| {
+        let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+        names.retain(|name| *name != "-");
+        names.dedup();
+        entry(&names.join(INDENT), text, Some(columns))
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATH: &str = "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages";
+
+    #[test]
+    fn lines_are_wrapped_between_words_with_a_hanging_indent() {
+        assert_eq!(
+            paragraph("- ", "    ", "one two-three four five", Some(14)),
+            "- one\n    two-three\n    four five\n"
+        );
+    }
+
+    #[test]
+    fn a_command_stays_on_one_line_where_one_has_room_for_it() {
+        let text = "bound to igbvf; run \"set-override A vfio-pci\"";
+        assert_eq!(
+            paragraph("", "", text, Some(26)),
+            "bound to igbvf; run\n\"set-override A vfio-pci\"\n"
+        );
+        assert_eq!(
+            paragraph("", "", text, Some(24)),
+            "bound to igbvf; run\n\"set-override A\nvfio-pci\"\n"
+        );
+        // A quotation may hold quotation marks.
+        let text = r#"means "if [ -z \"$X\" ]; then"; set"#;
+        let lines = [r#"means "if [ -z"#, r#"\"$X\" ];"#, r#"then"; set"#, ""];
+        assert_eq!(paragraph("", "", text, Some(15)), lines.join("\n"));
+        let lines = ["means", r#""if [ -z \"$X\" ]; then";"#, "set", ""];
+        assert_eq!(paragraph("", "", text, Some(26)), lines.join("\n"));
+    }
+
+    #[test]
+    fn a_word_that_is_longer_than_a_line_stays_whole() {
+        let text = format!("write how many to {PATH}");
+        assert_eq!(
+            entry("hugepages  1Gi", &text, Some(24)),
+            format!("  hugepages  1Gi\n      write how many to\n      {PATH}\n")
+        );
+    }
+
+    #[test]
+    fn without_a_width_nothing_is_wrapped() {
+        let text = "word ".repeat(100);
+        let shown = paragraph("  ", "    ", text.trim_end(), None);
+        assert_eq!(shown.lines().count(), 1);
+        let rows = [["nic".to_owned(), text]];
+        assert_eq!(table(["CLASS", "DETAILS"], rows, None).lines().count(), 2);
+    }
+
+    #[test]
+    fn the_last_column_wraps_below_itself_and_the_others_stay_as_they_are() {
+        let text = "group 14, vfio-pci, VF of 0000:41:00.0, not viable".to_owned();
+        let rows = [["vfio".to_owned(), "0000:41:10.0".to_owned(), text]];
+        let lines = [
+            "  CLASS  NAME          DETAILS",
+            "  vfio   0000:41:10.0  group 14, vfio-pci, VF of",
+            "                       0000:41:00.0, not viable",
+            "",
+        ];
+        let shown = table(["CLASS", "NAME", "DETAILS"], rows, Some(60));
+        assert_eq!(shown, lines.join("\n"));
+    }
+
+    #[test]
+    fn a_table_that_leaves_too_little_room_becomes_entries() {
+        let row = |cells: [&str; 4]| cells.map(str::to_owned);
+        let rows = [
+            row([
+                "hugepages",
+                "2Mi",
+                "-",
+                "32 of 32 pages free, mounted at /dev/hugepages",
+            ]),
+            row(["vfio", "0000:41:10.0", "0000:41:10.0", "group 14"]),
+        ];
+        let header = ["CLASS", "NAME", "PCI ADDRESS", "DETAILS"];
+        assert_eq!(
+            table(header, rows, Some(40)),
+            "  hugepages  2Mi\n      32 of 32 pages free, mounted at\n      \
+             /dev/hugepages\n  vfio  0000:41:10.0\n      group 14\n"
+        );
+    }
+
+    #[test]
+    fn a_table_whose_texts_have_a_word_that_does_not_fit_becomes_entries() {
+        let rows = [["1Gi".to_owned(), format!("write to {PATH}")]];
+        assert_eq!(
+            table(["NAME", "REASON"], rows, Some(64)),
+            format!("  1Gi\n      write to\n      {PATH}\n")
+        );
+    }
+
+    #[test]
+    fn a_pair_stands_side_by_side_where_it_fits() {
+        let pair = |what: &str, how: &str| (what.to_owned(), how.to_owned());
+        let lines = [
+            pair("/dev/onload", "rw"),
+            pair("/dev/vfio/vfio", "rw from /x"),
+        ];
+        let plain = |columns| anstream::adapter::strip_str(&pairs(&lines, columns)).to_string();
+        let beside = "  /dev/onload     rw\n  /dev/vfio/vfio  rw from /x\n";
+        assert_eq!(plain(None), beside);
+        assert_eq!(plain(Some(28)), beside);
+        assert_eq!(
+            plain(Some(27)),
+            "  /dev/onload     rw\n  /dev/vfio/vfio\n      rw from /x\n"
+        );
+    }
+
+    #[test]
+    fn names_that_go_on_stand_before_what_there_is_to_say_of_them() {
+        assert_eq!(
+            entry("nic  ens1, ens2", "switched off", Some(13)),
+            "  nic  ens1,\n    ens2\n      switched\n      off\n"
+        );
+    }
+
+    #[test]
+    fn no_name_steers_the_terminal_or_ends_a_line() {
+        let shown = entry("nic  a\nb", "\u{1b}[31m", Some(40));
+        assert_eq!(shown, "  nic  a\\nb\n      \\u{1b}[31m\n");
+    }
+}
