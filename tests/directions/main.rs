@@ -51,6 +51,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "name",
             "annotations",
             "spec",
+            "wording",
             "yaml",
             "parse",
             "version",
