@@ -1,17 +1,21 @@
 //! The command line, as it is typed. Every flag has an environment variable, so that a unit's
 //! EnvironmentFile can set it; a flag goes before its variable, and that before config.toml.
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{
+    ArgMatches, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+};
 use clap_complete::Shell;
 use onload_core::class::Class;
 use onload_host::specdir::Format;
 
 use crate::engine::Engine;
+use crate::exit;
 
 /// Container toolkit for kernel-bypass networking
 ///
@@ -19,9 +23,7 @@ use crate::engine::Engine;
 /// specifications that give it to containers: docker run --device onload.dev/nic=all.
 #[derive(Debug, Parser)]
 #[command(name = "onload-ctk", version, max_term_width = 100)]
-#[command(
-    after_long_help = "Exit status: 0 done, or yes; 1 the answer is no (drift, an invalid file, a refusal, containers that are left); 2 it could not be told or done."
-)]
+#[command(after_long_help = exit::summary())]
 pub struct Cli {
     /// Options of every command.
     #[command(flatten)]
@@ -37,14 +39,54 @@ impl Cli {
     /// # Errors
     /// A line that is not understood, or that asks for help; clap says how it is to be shown.
     pub fn read() -> Result<Cli, clap::Error> {
-        let matches = Cli::command().try_get_matches()?;
-        let mut cli = Cli::from_arg_matches(&matches)?;
-        if let Command::Cdi(Cdi::Generate(generate)) = &mut cli.command {
-            let below = matches.subcommand_matches("cdi");
-            let below = below.and_then(|matches| matches.subcommand_matches("generate"));
-            below.map_or(Ok(()), |matches| generate.settle_output(matches))?;
+        let words: Vec<OsString> = std::env::args_os().collect();
+        let variable = std::env::var_os(COLOR_VARIABLE);
+        let mut command = Cli::command().color(early_color(&words, variable.as_deref()));
+        let matches = command.try_get_matches_from_mut(words)?;
+        let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        settled(cli, &matches).map_err(|error| match generate_of(&mut command) {
+            Some(generate) => error.format(generate),
+            None => error,
+        })
+    }
+}
+
+/// The definition of `cdi generate`, whose usage goes with its errors.
+fn generate_of(command: &mut clap::Command) -> Option<&mut clap::Command> {
+    command
+        .find_subcommand_mut("cdi")?
+        .find_subcommand_mut("generate")
+}
+
+/// Decides what needs to know whether a value was typed or comes from a variable.
+fn settled(mut cli: Cli, matches: &ArgMatches) -> Result<Cli, clap::Error> {
+    if let Command::Cdi(Cdi::Generate(generate)) = &mut cli.command {
+        let below = matches.subcommand_matches("cdi");
+        let below = below.and_then(|matches| matches.subcommand_matches("generate"));
+        below.map_or(Ok(()), |matches| generate.settle_output(matches))?;
+    }
+    Ok(cli)
+}
+
+/// The variable of `--color`.
+const COLOR_VARIABLE: &str = "ONLOAD_CTK_COLOR";
+
+/// The colours of help and of lines that clap does not understand: they are printed before, or
+/// instead of, the flag's own reading. What is no word of `--color` counts as `auto`.
+fn early_color(words: &[OsString], variable: Option<&OsStr>) -> ColorChoice {
+    let mut chosen = variable.and_then(OsStr::to_str);
+    let mut words = words.iter().filter_map(|word| word.to_str());
+    while let Some(word) = words.next().filter(|word| *word != "--") {
+        if word == "--color" {
+            chosen = words.next();
+        } else if let Some(value) = word.strip_prefix("--color=") {
+            chosen = Some(value);
         }
-        Ok(cli)
+    }
+    match chosen.and_then(|word| Color::from_str(word, false).ok()) {
+        Some(Color::Always) => ColorChoice::Always,
+        Some(Color::Never) => ColorChoice::Never,
+        Some(Color::Auto) | None => ColorChoice::Auto,
     }
 }
 
@@ -76,7 +118,7 @@ pub struct Global {
         global = true,
         value_name = "WHEN",
         default_value = "auto",
-        env = "ONLOAD_CTK_COLOR"
+        env = COLOR_VARIABLE
     )]
     pub color: Color,
 }
@@ -258,7 +300,7 @@ impl Generate {
             (false, true) => self.output = None,
             _ => {
                 let message = "--output and --output-dir cannot be used together";
-                return Err(Cli::command().error(ErrorKind::ArgumentConflict, message));
+                return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
             }
         }
         Ok(())

@@ -9,3 +9,4 @@ pub(crate) mod config_file;
 pub(crate) mod engine;
 pub mod exit;
 pub mod printer;
+pub mod rights;

@@ -104,6 +104,7 @@ const ORDERS: &[(&str, &[&str])] = &[
         "src/lib.rs",
         &[
             "exit",
+            "rights",
             "printer",
             "config_file",
             "engine",
