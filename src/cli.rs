@@ -4,14 +4,15 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, PossibleValue, StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{
-    ArgMatches, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+    Arg, ArgMatches, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand,
+    ValueEnum, ValueHint,
 };
 use clap_complete::Shell;
-use onload_core::class::Class;
+use onload_core::class::{Class, UnknownClass};
 use onload_host::specdir::Format;
 
 use crate::engine::Engine;
@@ -100,6 +101,7 @@ pub struct Global {
         global = true,
         value_name = "DIR",
         default_value = "/",
+        value_hint = ValueHint::DirPath,
         env = "ONLOAD_CTK_HOST_ROOT"
     )]
     pub host_root: PathBuf,
@@ -194,7 +196,7 @@ pub enum Container {
 #[command(after_long_help = "Example: onload-ctk container explain /run/containers/bundle")]
 pub struct Explain {
     /// Directory that holds the container's config.json
-    #[arg(value_name = "BUNDLE")]
+    #[arg(value_name = "BUNDLE", value_hint = ValueHint::DirPath)]
     pub bundle: PathBuf,
 }
 
@@ -248,7 +250,7 @@ pub enum Listing {
 #[command(after_long_help = "Example: onload-ctk cdi generate --kind nic,rdma --diff")]
 pub struct Generate {
     /// Directory for the specifications, one file a kind [default: var/run/cdi of the host]
-    #[arg(long, value_name = "DIR", env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT_DIR")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT_DIR")]
     pub output_dir: Option<PathBuf>,
     /// Write the specification of one kind to this file, or all to stdout where it is "-"
     #[arg(long, value_name = "FILE", env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT")]
@@ -258,6 +260,7 @@ pub struct Generate {
         long,
         value_name = "KIND",
         value_delimiter = ',',
+        value_parser = KindWord,
         env = "ONLOAD_CTK_CDI_GENERATE_KIND"
     )]
     pub kind: Vec<String>,
@@ -317,6 +320,7 @@ pub struct List {
         long,
         value_name = "DIR",
         value_delimiter = ',',
+        value_hint = ValueHint::DirPath,
         env = "ONLOAD_CTK_CDI_LIST_SPEC_DIR"
     )]
     pub spec_dir: Vec<PathBuf>,
@@ -345,6 +349,7 @@ pub struct Show {
         long,
         value_name = "DIR",
         value_delimiter = ',',
+        value_hint = ValueHint::DirPath,
         env = "ONLOAD_CTK_CDI_SHOW_SPEC_DIR"
     )]
     pub spec_dir: Vec<PathBuf>,
@@ -363,7 +368,7 @@ pub struct Show {
 #[command(after_long_help = "Example: onload-ctk cdi check || onload-ctk cdi generate")]
 pub struct Check {
     /// Directory of the specifications [default: var/run/cdi of the host]
-    #[arg(long, value_name = "DIR", env = "ONLOAD_CTK_CDI_CHECK_OUTPUT_DIR")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, env = "ONLOAD_CTK_CDI_CHECK_OUTPUT_DIR")]
     pub output_dir: Option<PathBuf>,
 }
 
@@ -391,6 +396,7 @@ pub struct Inject {
         long,
         value_name = "DIR",
         value_delimiter = ',',
+        value_hint = ValueHint::DirPath,
         env = "ONLOAD_CTK_CDI_INJECT_SPEC_DIR"
     )]
     pub spec_dir: Vec<PathBuf>,
@@ -415,6 +421,7 @@ pub struct Configure {
         long,
         value_name = "CLASS",
         value_delimiter = ',',
+        value_parser = ClassWord,
         env = "ONLOAD_CTK_RUNTIME_CONFIGURE_ALLOW"
     )]
     pub allow: Vec<Class>,
@@ -446,8 +453,59 @@ pub struct Completion {
 #[derive(Clone, Debug, Args)]
 pub struct Man {
     /// Directory for the pages
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub directory: PathBuf,
+}
+
+/// A word of `--kind`. It is read with the others, as the words of config.toml are; help, pages and
+/// completion list what it may be.
+#[derive(Clone, Copy, Debug)]
+struct KindWord;
+
+impl TypedValueParser for KindWord {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&Arg>,
+        word: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, argument, word)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let all = std::iter::once(PossibleValue::new("all"));
+        Some(Box::new(class_words().chain(all)))
+    }
+}
+
+/// The name of a class, with the list of all for help, pages and completion.
+#[derive(Clone, Copy, Debug)]
+struct ClassWord;
+
+impl TypedValueParser for ClassWord {
+    type Value = Class;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&Arg>,
+        word: &OsStr,
+    ) -> Result<Class, clap::Error> {
+        let parse = |word: &str| -> Result<Class, UnknownClass> { word.parse() };
+        parse.parse_ref(command, argument, word)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(class_words()))
+    }
+}
+
+fn class_words() -> impl Iterator<Item = PossibleValue> {
+    Class::ALL
+        .into_iter()
+        .map(|class| PossibleValue::new(class.as_str()))
 }
 
 /// The format of specification files.

@@ -9,6 +9,11 @@ use onload_ctk::printer::{Printer, is_broken_pipe};
 use onload_ctk::rights;
 
 fn main() -> ExitCode {
+    match commands::completion::answer() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => error.exit(),
+    }
     let cli = Cli::read().unwrap_or_else(|error| error.exit());
     let global = &cli.global;
     let mut printer = Printer::new(global.color.into(), global.quiet, global.verbose);

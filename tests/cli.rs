@@ -461,39 +461,6 @@ fn a_relative_host_root_and_output_directory_are_taken_from_here() {
 }
 
 #[test]
-fn there_is_a_completion_script_for_each_shell() {
-    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = run(program().args(["completion", shell])).done().stdout;
-        for word in ["generate", "max-cdi-version", "inject"] {
-            assert!(script.contains(word), "{word} for {shell}");
-        }
-    }
-}
-
-#[test]
-fn bash_takes_the_script_and_completes_with_it() {
-    let Ok(version) = std::process::Command::new("bash").arg("--version").output() else {
-        return common::skipped("bash is not there");
-    };
-    assert!(version.status.success());
-    let script = run(program().args(["completion", "bash"])).done().stdout;
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("onload-ctk");
-    fs::write(&file, script).unwrap();
-    let line = "source \"$1\"; read -ra words <<< \"$(complete -p onload-ctk)\"; \
-                for word in \"${words[@]}\"; do [[ $word = _* ]] && function=$word; done; COMP_WORDS=(onload-ctk cdi g); COMP_CWORD=2; \
-                $function onload-ctk g cdi; echo \"${COMPREPLY[@]}\"";
-    let mut bash = std::process::Command::new("bash");
-    let output = bash.args(["-c", line, "bash"]).arg(&file).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "generate\n",
-        "{said}"
-    );
-}
-
-#[test]
 fn there_is_a_manual_page_for_each_command() {
     let dir = tempfile::tempdir().unwrap();
     let pages = dir.path().join("man1");
