@@ -1,17 +1,22 @@
 //! The command line, as it is typed. Every flag has an environment variable, so that a unit's
 //! EnvironmentFile can set it; a flag goes before its variable, and that before config.toml.
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, PossibleValue, StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{
+    Arg, ArgMatches, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand,
+    ValueEnum, ValueHint,
+};
 use clap_complete::Shell;
-use onload_core::class::Class;
+use onload_core::class::{Class, UnknownClass};
 use onload_host::specdir::Format;
 
 use crate::engine::Engine;
+use crate::exit;
 
 /// Container toolkit for kernel-bypass networking
 ///
@@ -19,9 +24,7 @@ use crate::engine::Engine;
 /// specifications that give it to containers: docker run --device onload.dev/nic=all.
 #[derive(Debug, Parser)]
 #[command(name = "onload-ctk", version, max_term_width = 100)]
-#[command(
-    after_long_help = "Exit status: 0 done, or yes; 1 the answer is no (drift, an invalid file, a refusal, containers that are left); 2 it could not be told or done."
-)]
+#[command(after_long_help = exit::summary())]
 pub struct Cli {
     /// Options of every command.
     #[command(flatten)]
@@ -37,14 +40,54 @@ impl Cli {
     /// # Errors
     /// A line that is not understood, or that asks for help; clap says how it is to be shown.
     pub fn read() -> Result<Cli, clap::Error> {
-        let matches = Cli::command().try_get_matches()?;
-        let mut cli = Cli::from_arg_matches(&matches)?;
-        if let Command::Cdi(Cdi::Generate(generate)) = &mut cli.command {
-            let below = matches.subcommand_matches("cdi");
-            let below = below.and_then(|matches| matches.subcommand_matches("generate"));
-            below.map_or(Ok(()), |matches| generate.settle_output(matches))?;
+        let words: Vec<OsString> = std::env::args_os().collect();
+        let variable = std::env::var_os(COLOR_VARIABLE);
+        let mut command = Cli::command().color(early_color(&words, variable.as_deref()));
+        let matches = command.try_get_matches_from_mut(words)?;
+        let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        settled(cli, &matches).map_err(|error| match generate_of(&mut command) {
+            Some(generate) => error.format(generate),
+            None => error,
+        })
+    }
+}
+
+/// The definition of `cdi generate`, whose usage goes with its errors.
+fn generate_of(command: &mut clap::Command) -> Option<&mut clap::Command> {
+    command
+        .find_subcommand_mut("cdi")?
+        .find_subcommand_mut("generate")
+}
+
+/// Decides what needs to know whether a value was typed or comes from a variable.
+fn settled(mut cli: Cli, matches: &ArgMatches) -> Result<Cli, clap::Error> {
+    if let Command::Cdi(Cdi::Generate(generate)) = &mut cli.command {
+        let below = matches.subcommand_matches("cdi");
+        let below = below.and_then(|matches| matches.subcommand_matches("generate"));
+        below.map_or(Ok(()), |matches| generate.settle_output(matches))?;
+    }
+    Ok(cli)
+}
+
+/// The variable of `--color`.
+const COLOR_VARIABLE: &str = "ONLOAD_CTK_COLOR";
+
+/// The colours of help and of lines that clap does not understand: they are printed before, or
+/// instead of, the flag's own reading. What is no word of `--color` counts as `auto`.
+fn early_color(words: &[OsString], variable: Option<&OsStr>) -> ColorChoice {
+    let mut chosen = variable.and_then(OsStr::to_str);
+    let mut words = words.iter().filter_map(|word| word.to_str());
+    while let Some(word) = words.next().filter(|word| *word != "--") {
+        if word == "--color" {
+            chosen = words.next();
+        } else if let Some(value) = word.strip_prefix("--color=") {
+            chosen = Some(value);
         }
-        Ok(cli)
+    }
+    match chosen.and_then(|word| Color::from_str(word, false).ok()) {
+        Some(Color::Always) => ColorChoice::Always,
+        Some(Color::Never) => ColorChoice::Never,
+        Some(Color::Auto) | None => ColorChoice::Auto,
     }
 }
 
@@ -58,6 +101,7 @@ pub struct Global {
         global = true,
         value_name = "DIR",
         default_value = "/",
+        value_hint = ValueHint::DirPath,
         env = "ONLOAD_CTK_HOST_ROOT"
     )]
     pub host_root: PathBuf,
@@ -76,7 +120,7 @@ pub struct Global {
         global = true,
         value_name = "WHEN",
         default_value = "auto",
-        env = "ONLOAD_CTK_COLOR"
+        env = COLOR_VARIABLE
     )]
     pub color: Color,
 }
@@ -152,7 +196,7 @@ pub enum Container {
 #[command(after_long_help = "Example: onload-ctk container explain /run/containers/bundle")]
 pub struct Explain {
     /// Directory that holds the container's config.json
-    #[arg(value_name = "BUNDLE")]
+    #[arg(value_name = "BUNDLE", value_hint = ValueHint::DirPath)]
     pub bundle: PathBuf,
 }
 
@@ -206,7 +250,7 @@ pub enum Listing {
 #[command(after_long_help = "Example: onload-ctk cdi generate --kind nic,rdma --diff")]
 pub struct Generate {
     /// Directory for the specifications, one file a kind [default: var/run/cdi of the host]
-    #[arg(long, value_name = "DIR", env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT_DIR")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT_DIR")]
     pub output_dir: Option<PathBuf>,
     /// Write the specification of one kind to this file, or all to stdout where it is "-"
     #[arg(long, value_name = "FILE", env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT")]
@@ -216,6 +260,7 @@ pub struct Generate {
         long,
         value_name = "KIND",
         value_delimiter = ',',
+        value_parser = KindWord,
         env = "ONLOAD_CTK_CDI_GENERATE_KIND"
     )]
     pub kind: Vec<String>,
@@ -258,7 +303,7 @@ impl Generate {
             (false, true) => self.output = None,
             _ => {
                 let message = "--output and --output-dir cannot be used together";
-                return Err(Cli::command().error(ErrorKind::ArgumentConflict, message));
+                return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
             }
         }
         Ok(())
@@ -275,6 +320,7 @@ pub struct List {
         long,
         value_name = "DIR",
         value_delimiter = ',',
+        value_hint = ValueHint::DirPath,
         env = "ONLOAD_CTK_CDI_LIST_SPEC_DIR"
     )]
     pub spec_dir: Vec<PathBuf>,
@@ -303,6 +349,7 @@ pub struct Show {
         long,
         value_name = "DIR",
         value_delimiter = ',',
+        value_hint = ValueHint::DirPath,
         env = "ONLOAD_CTK_CDI_SHOW_SPEC_DIR"
     )]
     pub spec_dir: Vec<PathBuf>,
@@ -321,7 +368,7 @@ pub struct Show {
 #[command(after_long_help = "Example: onload-ctk cdi check || onload-ctk cdi generate")]
 pub struct Check {
     /// Directory of the specifications [default: var/run/cdi of the host]
-    #[arg(long, value_name = "DIR", env = "ONLOAD_CTK_CDI_CHECK_OUTPUT_DIR")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, env = "ONLOAD_CTK_CDI_CHECK_OUTPUT_DIR")]
     pub output_dir: Option<PathBuf>,
 }
 
@@ -349,6 +396,7 @@ pub struct Inject {
         long,
         value_name = "DIR",
         value_delimiter = ',',
+        value_hint = ValueHint::DirPath,
         env = "ONLOAD_CTK_CDI_INJECT_SPEC_DIR"
     )]
     pub spec_dir: Vec<PathBuf>,
@@ -380,6 +428,7 @@ pub struct Configure {
         long,
         value_name = "CLASS",
         value_delimiter = ',',
+        value_parser = ClassWord,
         env = "ONLOAD_CTK_RUNTIME_CONFIGURE_ALLOW"
     )]
     pub allow: Vec<Class>,
@@ -411,8 +460,59 @@ pub struct Completion {
 #[derive(Clone, Debug, Args)]
 pub struct Man {
     /// Directory for the pages
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub directory: PathBuf,
+}
+
+/// A word of `--kind`. It is read with the others, as the words of config.toml are; help, pages and
+/// completion list what it may be.
+#[derive(Clone, Copy, Debug)]
+struct KindWord;
+
+impl TypedValueParser for KindWord {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&Arg>,
+        word: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, argument, word)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let all = std::iter::once(PossibleValue::new("all"));
+        Some(Box::new(class_words().chain(all)))
+    }
+}
+
+/// The name of a class, with the list of all for help, pages and completion.
+#[derive(Clone, Copy, Debug)]
+struct ClassWord;
+
+impl TypedValueParser for ClassWord {
+    type Value = Class;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&Arg>,
+        word: &OsStr,
+    ) -> Result<Class, clap::Error> {
+        let parse = |word: &str| -> Result<Class, UnknownClass> { word.parse() };
+        parse.parse_ref(command, argument, word)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(class_words()))
+    }
+}
+
+fn class_words() -> impl Iterator<Item = PossibleValue> {
+    Class::ALL
+        .into_iter()
+        .map(|class| PossibleValue::new(class.as_str()))
 }
 
 /// The format of specification files.

@@ -7,11 +7,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use onload_core::fs::atomic::{self, TempFile, WriteError};
-use onload_core::fs::attributes;
 use onload_core::fs::lock::{COMMAND_PATIENCE, Kind, Lock, LockError};
+use onload_core::fs::{attributes, regular};
 use onload_core::run_dir::{LOCKS, RUN_DIR, open_private};
 use onload_host::host::{Host, HostError};
-use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
+use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -55,12 +55,14 @@ pub(crate) enum ConfigFileError {
         source: Errno,
     },
     /// It cannot be written or removed; the old one is still whole.
-    #[error("in {}", .directory.display())]
+    #[error("{action} {}", .path.display())]
     Write {
-        /// Its directory.
-        directory: PathBuf,
-        /// What was being done to which file, and why it failed.
-        source: WriteError,
+        /// What was being done.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
     },
 }
 
@@ -167,12 +169,12 @@ impl ConfigDir {
             Ok(descriptor) => File::from(descriptor),
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::LOOP) => return Err(unusual("a symbolic link")),
+            Err(Errno::NXIO) => return Err(read(regular::refusal("a socket"))),
             Err(error) => return Err(read(error.into())),
         };
+        let metadata = file.metadata().map_err(read)?;
+        regular::refuse_unusual(&metadata).map_err(read)?;
         let stat = fstat(&file).map_err(|error| read(error.into()))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(unusual("no regular file"));
-        }
         if stat.st_nlink > 1 {
             return Err(unusual("a file of several names (hard links)"));
         }
@@ -197,7 +199,7 @@ impl ConfigDir {
         text: &str,
         like: Option<&ConfigFile>,
     ) -> Result<(), ConfigFileError> {
-        let failed = |failed| self.write_error(failed);
+        let failed = |failed| self.write_error("writing", name, failed);
         let mode = like.map_or(NEW_MODE, |old| old.stat.st_mode & PERMISSIONS);
         let mut temporary = TempFile::create(self.directory.as_fd(), name, mode).map_err(failed)?;
         if let Some(old) = like {
@@ -219,13 +221,20 @@ impl ConfigDir {
     pub(crate) fn remove(&self, name: &OsStr) -> Result<(), ConfigFileError> {
         atomic::remove(&self.directory, name)
             .and_then(|_| atomic::sync(&self.directory))
-            .map_err(|failed| self.write_error(failed))
+            .map_err(|failed| self.write_error("removing", name, failed))
     }
 
-    fn write_error(&self, source: WriteError) -> ConfigFileError {
+    /// Of how a file is replaced people see the file alone.
+    fn write_error(
+        &self,
+        action: &'static str,
+        name: &OsStr,
+        failed: WriteError,
+    ) -> ConfigFileError {
         ConfigFileError::Write {
-            directory: self.path.clone(),
-            source,
+            action,
+            path: self.path.join(name),
+            source: failed.source,
         }
     }
 }

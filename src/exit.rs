@@ -1,4 +1,4 @@
-//! What the exit status says.
+//! What the exit status says: of the programs, and of the pages that tell of it.
 
 use std::process::ExitCode;
 
@@ -11,14 +11,58 @@ pub enum Answer {
     No,
 }
 
+impl Answer {
+    const fn status(self) -> u8 {
+        match self {
+            Answer::Yes => 0,
+            Answer::No => 1,
+        }
+    }
+}
+
 impl From<Answer> for ExitCode {
     fn from(answer: Answer) -> ExitCode {
-        match answer {
-            Answer::Yes => ExitCode::SUCCESS,
-            Answer::No => ExitCode::from(1),
-        }
+        ExitCode::from(answer.status())
     }
 }
 
 /// It could not be told or done.
 pub const FAILURE: u8 = 2;
+
+/// Every exit status, with what it says; the help and the manual pages print this.
+pub const STATUSES: [(u8, &str); 3] = [
+    (Answer::Yes.status(), "done, or yes"),
+    (
+        Answer::No.status(),
+        "the answer is no (drift, an invalid file, a refusal, containers that are left)",
+    ),
+    (FAILURE, "it could not be told or done"),
+];
+
+/// The commands that can answer no, by their words, and when they do.
+const NO: [(&str, &str); 4] = [
+    (
+        "cdi check",
+        "a file of specifications is missing, is to be removed, or differs from what would be written now",
+    ),
+    ("cdi validate", "a file is not a valid specification"),
+    ("container explain", "the container would not start"),
+    (
+        "runtime configure",
+        "--remove leaves the entry in place, because containers or the engine's default need it",
+    ),
+];
+
+/// When a command answers no; none where it never does.
+#[must_use]
+pub fn when_no(command: &str) -> Option<&'static str> {
+    let found = NO.iter().find(|(words, _)| *words == command);
+    found.map(|(_, when)| *when)
+}
+
+/// The exit statuses in one line.
+#[must_use]
+pub fn summary() -> String {
+    let statuses = STATUSES.map(|(status, meaning)| format!("{status} {meaning}"));
+    format!("Exit status: {}.", statuses.join("; "))
+}

@@ -10,3 +10,4 @@ pub(crate) mod engine;
 pub mod exit;
 pub(crate) mod layout;
 pub mod printer;
+pub mod rights;

@@ -6,8 +6,14 @@ use onload_ctk::cli::{Cdi, Cli, Command, Container, Runtime};
 use onload_ctk::commands;
 use onload_ctk::exit::{Answer, FAILURE};
 use onload_ctk::printer::{Printer, is_broken_pipe};
+use onload_ctk::rights;
 
 fn main() -> ExitCode {
+    match commands::completion::answer() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => error.exit(),
+    }
     let cli = Cli::read().unwrap_or_else(|error| error.exit());
     let global = &cli.global;
     let mut printer = Printer::new(global.color.into(), global.quiet, global.verbose);
@@ -20,7 +26,8 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // With its causes, each of which says itself alone.
-            printer.error(format_args!("{error:#}"));
+            let advice = rights::advice(error.as_ref());
+            printer.error(format_args!("{error:#}{advice}"));
             ExitCode::from(FAILURE)
         }
     }

@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -297,6 +298,89 @@ fn colours_are_for_terminals_unless_they_are_asked_for() {
     );
 }
 
+/// A line that is not understood, with colours where they are not for terminals alone.
+fn misunderstood(args: &[&str], variables: &[(&str, &str)]) -> String {
+    let mut command = program();
+    command.args(args).envs(variables.iter().copied());
+    let run = run(&mut command);
+    assert_eq!(run.code, Some(2), "{args:?}");
+    assert!(run.stderr.contains("error:"), "{}", run.stderr);
+    run.stderr
+}
+
+#[test]
+fn colours_of_a_line_that_is_not_understood_are_those_that_were_asked_for() {
+    let forced = ("CLICOLOR_FORCE", "1");
+    let bad = &["discover", "--nonsense"][..];
+    for (args, variables, colours) in [
+        (bad, &[][..], false),
+        (bad, &[forced], true),
+        (bad, &[forced, ("NO_COLOR", "1")], false),
+        (bad, &[forced, ("ONLOAD_CTK_COLOR", "never")], false),
+        (bad, &[("ONLOAD_CTK_COLOR", "always")], true),
+        (&["--color", "never", "--nonsense"], &[forced], false),
+        (&["--nonsense", "--color", "never"], &[forced], false),
+        (
+            &["discover", "--color=never", "--nonsense"],
+            &[forced],
+            false,
+        ),
+        (&["cdi", "inject", "--color=never"], &[forced], false),
+        (
+            &["--color", "always", "--nonsense"],
+            &[("NO_COLOR", "1")],
+            true,
+        ),
+        // A flag goes before its variable.
+        (
+            &["--color", "always", "--nonsense"],
+            &[("ONLOAD_CTK_COLOR", "never")],
+            true,
+        ),
+        (&["--color", "sometimes"], &[], false),
+        (&["--color", "sometimes"], &[forced], true),
+        (&["--color"], &[forced], true),
+        // Behind two hyphens there are no options.
+        (&["discover", "--", "--color", "always"], &[], false),
+        (
+            &[
+                "cdi",
+                "generate",
+                "--output=a",
+                "--output-dir=b",
+                "--color=never",
+            ],
+            &[forced],
+            false,
+        ),
+        (
+            &[
+                "cdi",
+                "generate",
+                "--output=a",
+                "--output-dir=b",
+                "--color=always",
+            ],
+            &[],
+            true,
+        ),
+    ] {
+        let said = misunderstood(args, variables);
+        assert_eq!(
+            said.contains('\u{1b}'),
+            colours,
+            "{args:?} {variables:?}: {said}"
+        );
+    }
+    let help = |color: &str| {
+        run(program().args(["--help", "--color", color]))
+            .done()
+            .stdout
+    };
+    assert!(!help("never").contains('\u{1b}'));
+    assert!(help("always").contains('\u{1b}'));
+}
+
 #[test]
 fn nobody_reading_stdout_is_no_error() {
     let tree = x3();
@@ -377,39 +461,6 @@ fn a_relative_host_root_and_output_directory_are_taken_from_here() {
 }
 
 #[test]
-fn there_is_a_completion_script_for_each_shell() {
-    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = run(program().args(["completion", shell])).done().stdout;
-        for word in ["generate", "max-cdi-version", "inject"] {
-            assert!(script.contains(word), "{word} for {shell}");
-        }
-    }
-}
-
-#[test]
-fn bash_takes_the_script_and_completes_with_it() {
-    let Ok(version) = std::process::Command::new("bash").arg("--version").output() else {
-        return common::skipped("bash is not there");
-    };
-    assert!(version.status.success());
-    let script = run(program().args(["completion", "bash"])).done().stdout;
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("onload-ctk");
-    fs::write(&file, script).unwrap();
-    let line = "source \"$1\"; read -ra words <<< \"$(complete -p onload-ctk)\"; \
-                for word in \"${words[@]}\"; do [[ $word = _* ]] && function=$word; done; COMP_WORDS=(onload-ctk cdi g); COMP_CWORD=2; \
-                $function onload-ctk g cdi; echo \"${COMPREPLY[@]}\"";
-    let mut bash = std::process::Command::new("bash");
-    let output = bash.args(["-c", line, "bash"]).arg(&file).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "generate\n",
-        "{said}"
-    );
-}
-
-#[test]
 fn there_is_a_manual_page_for_each_command() {
     let dir = tempfile::tempdir().unwrap();
     let pages = dir.path().join("man1");
@@ -428,6 +479,165 @@ fn there_is_a_manual_page_for_each_command() {
     fs::write(dir.path().join("file"), "").unwrap();
     let refusal = run(program().arg("man").arg(dir.path().join("file"))).refused();
     assert!(refusal.contains("writing manual pages to "), "{refusal}");
+}
+
+/// The manual pages: those that the program writes, by their names.
+fn pages() -> BTreeMap<String, String> {
+    let dir = tempfile::tempdir().unwrap();
+    run(program().arg("man").arg(dir.path())).done();
+    let read = |name: String| {
+        let text = fs::read_to_string(dir.path().join(&name)).unwrap();
+        (name, text)
+    };
+    names_in(dir.path()).into_iter().map(read).collect()
+}
+
+/// The text of a section of a page.
+#[track_caller]
+fn section<'p>(name: &str, page: &'p str, title: &str) -> &'p str {
+    let heading = match title.contains(' ') {
+        true => format!("\n.SH \"{title}\"\n"),
+        false => format!("\n.SH {title}\n"),
+    };
+    // Pages by hand write their headings without quotes.
+    let plain = format!("\n.SH {title}\n");
+    let start = page.find(&heading).or_else(|| page.find(&plain));
+    let start = start.unwrap_or_else(|| panic!("{name} has no {title}:\n{page}")) + 1;
+    let rest = &page[start..];
+    let rest = &rest[rest.find('\n').unwrap()..];
+    &rest[..rest.find("\n.SH ").unwrap_or(rest.len())]
+}
+
+#[test]
+fn every_manual_page_tells_of_its_exit_status_its_files_and_other_pages() {
+    let by_hand = common::package().join("packaging/man");
+    let mut pages = pages();
+    let generated: Vec<String> = pages.keys().cloned().collect();
+    for name in names_in(&by_hand) {
+        let text = fs::read_to_string(by_hand.join(&name)).unwrap();
+        pages.insert(name, text);
+    }
+    for (name, page) in &pages {
+        for title in ["NAME", "SYNOPSIS", "DESCRIPTION", "EXIT STATUS", "FILES"] {
+            assert!(
+                !section(name, page, title).trim().is_empty(),
+                "{name}: {title}"
+            );
+        }
+        let others = section(name, page, "SEE ALSO");
+        assert!(!others.trim().is_empty(), "{name}");
+        // What it names is there; the page about the configuration comes by hand.
+        for other in generated.iter().map(|page| page.trim_end_matches(".1")) {
+            let named = others.replace('\\', "").contains(other);
+            let wanted = other != name.trim_end_matches(".1") && name.starts_with(other);
+            assert!(named || !wanted, "{name} does not name {other}");
+        }
+    }
+    assert!(pages.len() >= 15, "{:?}", pages.keys());
+}
+
+#[test]
+fn the_synopsis_of_a_page_names_the_values_of_options() {
+    let pages = pages();
+    let synopsis = |name: &str| {
+        let text = section(name, &pages[name], "SYNOPSIS");
+        let plain = ["\\fB", "\\fI", "\\fR", "\\"]
+            .iter()
+            .fold(text.to_owned(), |text, mark| text.replace(mark, ""));
+        plain.trim().to_owned()
+    };
+    for (name, wanted) in [
+        (
+            "onload-ctk.1",
+            "[--host-root DIR] [--config FILE] [-v|--verbose]",
+        ),
+        ("onload-ctk.1", "[--color WHEN]"),
+        ("onload-ctk.1", " COMMAND"),
+        (
+            "onload-ctk-cdi-generate.1",
+            "onload-ctk cdi generate [--output-dir DIR] [--output FILE] [--kind KIND,...]",
+        ),
+        ("onload-ctk-cdi-show.1", "[--spec-dir DIR,...]"),
+        ("onload-ctk-cdi-show.1", " DEVICE..."),
+        ("onload-ctk-cdi-validate.1", " [FILE...]"),
+        ("onload-ctk-runtime-configure.1", " --runtime ENGINE "),
+        ("onload-ctk-container-explain.1", " BUNDLE"),
+    ] {
+        let found = synopsis(name);
+        assert!(found.contains(wanted), "{wanted:?} in {found}");
+    }
+}
+
+/// The exit statuses that a page lists.
+fn statuses(name: &str, page: &str) -> Vec<String> {
+    let text = section(name, page, "EXIT STATUS");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("\\fB"));
+    lines
+        .map(|line| line.trim_end_matches("\\fR").to_owned())
+        .collect()
+}
+
+#[test]
+fn the_exit_statuses_of_a_page_are_those_that_its_command_has() {
+    let pages = pages();
+    let commands = common::package().join("src/commands");
+    let mut answering_no = 0;
+    each_command(&Cli::command(), &[], &mut |path, command| {
+        let hidden = ["man", "behind"].contains(&command.get_name());
+        if path.is_empty() || hidden || command.has_subcommands() {
+            return;
+        }
+        let file = commands.join(command.get_name());
+        let source = fs::read_to_string(file.with_extension("rs"));
+        let source = source
+            .or_else(|_| fs::read_to_string(file.join("mod.rs")))
+            .unwrap();
+        let answers_no = source.contains("Answer::No)") || source.contains("Answer::No;");
+        answering_no += usize::from(answers_no);
+        let name = format!("onload-ctk-{}.1", path.join("-"));
+        let wanted = if answers_no {
+            &["0", "1", "2"][..]
+        } else {
+            &["0", "2"]
+        };
+        assert_eq!(statuses(&name, &pages[&name]), wanted, "{name}");
+    });
+    assert_eq!(answering_no, 4);
+    let name = "onload-ctk.1";
+    assert_eq!(statuses(name, &pages[name]), ["0", "1", "2"]);
+    for (status, meaning) in onload_ctk::exit::STATUSES {
+        let help = run(program().arg("--help")).done().stdout;
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains(&format!("{status} {meaning}")), "{help}");
+    }
+}
+
+#[test]
+fn roff_takes_every_manual_page_without_a_word() {
+    let pages = pages();
+    let dir = tempfile::tempdir().unwrap();
+    let tools: [(&str, &[&str]); 2] = [
+        ("groff", &["-ww", "-z", "-man", "-Tutf8"]),
+        // Its warnings are about dates, which our pages have not, and about how clap_mangen spaces lists.
+        ("mandoc", &["-Tlint", "-Werror"]),
+    ];
+    for (tool, args) in tools {
+        if !common::has_program(tool) {
+            common::skipped(&format!("{tool} is not installed"));
+            continue;
+        }
+        for (name, page) in &pages {
+            let file = dir.path().join(name);
+            fs::write(&file, page).unwrap();
+            let output = std::process::Command::new(tool)
+                .args(args)
+                .arg(&file)
+                .output();
+            let output = output.unwrap();
+            let said = [output.stdout, output.stderr].concat();
+            assert_eq!(String::from_utf8_lossy(&said), "", "{tool} {name}");
+        }
+    }
 }
 
 #[test]

@@ -218,7 +218,10 @@ fn what_is_no_plain_file_of_text_is_left_alone() {
     let host = Small::with(&[]);
     fs::create_dir_all(host.path(DOCKER)).unwrap();
     let message = run(&mut host.configure("docker", &[])).refused();
-    assert!(message.contains("no regular file"), "{message}");
+    assert!(
+        message.contains("it is a directory, not a regular file"),
+        "{message}"
+    );
 
     let host = Small::with(&[]);
     host.write(DOCKER, b"{\"a\": \"\xff\"}");

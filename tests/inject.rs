@@ -216,11 +216,13 @@ fn a_node_that_is_gone_is_told_with_its_cause_once() {
     let tree = generated(rdma());
     tree.without_node("/dev/infiniband/uverbs7");
     let refusal = inject(&tree, &["onload.dev/rdma=mlx5_0"]).refused();
-    assert_eq!(
-        refusal,
-        "giving devices to the container: looking at the device node /dev/infiniband/uverbs7: \
-         entity not found"
+    let path = tree.outside("/dev/infiniband/uverbs7");
+    let wanted = format!(
+        "giving devices to the container: looking at the device node /dev/infiniband/uverbs7: there is \
+         no device node {}; its specification may be out of date: \"onload-ctk cdi check\" tells",
+        path.display()
     );
+    assert_eq!(refusal, wanted);
 }
 
 #[test]

@@ -363,7 +363,8 @@ fn a_file_that_cannot_be_read_is_no_answer() {
     );
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).display().to_string();
     let refusal = tree.run(&["cdi", "validate", &directory]).refused();
-    assert!(refusal.contains("Is a directory"), "{refusal}");
+    let wanted = format!("reading {directory}: it is a directory, not a regular file");
+    assert_eq!(refusal, wanted);
 }
 
 #[test]

@@ -66,11 +66,12 @@ mod registry;
 mod spec;
 mod validate;
 mod version;
+mod wording;
 #[cfg(feature = "yaml")]
 mod yaml;
 
 pub use name::{DeviceName, HookName, Kind, Lenient, NameError, QualifiedName};
-pub use parse::{ParseError, from_json, to_json};
+pub use parse::{JsonError, ParseError, from_json, to_json};
 #[cfg(feature = "yaml")]
 pub use parse::{YamlError, from_yaml, to_yaml};
 pub use registry::{

@@ -4,7 +4,9 @@
 
 use thiserror::Error;
 
+use crate::json::place::place;
 use crate::spec::Spec;
+use crate::wording::plain;
 #[cfg(feature = "yaml")]
 use crate::yaml::Value;
 
@@ -12,9 +14,9 @@ use crate::yaml::Value;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// Not JSON, or not of the form of a specification; the source says line and column.
+    /// Not JSON, or not of the form of a specification; the source says key, line and column.
     #[error("parsing JSON")]
-    Json(#[from] serde_json::Error),
+    Json(#[source] JsonError),
     /// Not YAML, or not of the form of a specification; the source says line and column, or the key.
     #[cfg(feature = "yaml")]
     #[error("parsing YAML")]
@@ -22,6 +24,45 @@ pub enum ParseError {
     /// Not text.
     #[error("reading text: not UTF-8 from byte {0} on")]
     Utf8(usize),
+}
+
+/// U+FEFF in UTF-8, which some editors put before a text.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// What is wrong with an empty text.
+const NOTHING: &str = "there is nothing in it";
+
+/// What is wrong with a text that should be JSON, in one line: at which key, what, at which line and
+/// column.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct JsonError(String);
+
+impl JsonError {
+    fn of(bytes: &[u8], error: &serde_json::Error) -> Self {
+        if bytes.trim_ascii().is_empty() {
+            return Self(NOTHING.to_owned());
+        }
+        if bytes.starts_with(BYTE_ORDER_MARK) {
+            return Self("it begins with a byte order mark; save it without".to_owned());
+        }
+        let message = plain(&error.to_string());
+        // Where the text is no JSON, what came before tells little of what was meant.
+        let place = match error.is_data() {
+            true => place(up_to(bytes, error.line(), error.column())),
+            false => String::new(),
+        };
+        match place.as_str() {
+            "" => Self(message),
+            place => Self(format!("{place}: {message}")),
+        }
+    }
+}
+
+/// The text up to a line, from 1, and a column, in bytes.
+fn up_to(bytes: &[u8], line: usize, column: usize) -> &[u8] {
+    let before = bytes.split_inclusive(|byte| *byte == b'\n');
+    let before: usize = before.take(line.saturating_sub(1)).map(<[u8]>::len).sum();
+    &bytes[..bytes.len().min(before + column)]
 }
 
 /// What is wrong with a text that should be YAML, in one line.
@@ -32,19 +73,25 @@ pub struct YamlError(String);
 
 #[cfg(feature = "yaml")]
 impl YamlError {
-    /// The first line of what the parser says; an excerpt of the text follows it.
+    /// The first line of what the parser says, without its advice for programmers; an excerpt of the
+    /// text follows it.
     fn of(error: &serde_saphyr::Error) -> Self {
         let message = error.to_string();
-        Self(message.lines().next().unwrap_or_default().to_owned())
+        let line = message.lines().next().unwrap_or_default();
+        let line = line.strip_prefix("error: ").unwrap_or(line);
+        let advice = [", set DuplicateKeyPolicy", "; use from_str_multiple"];
+        let ends = advice.iter().filter_map(|advice| line.find(advice));
+        Self(line[..ends.min().unwrap_or(line.len())].to_owned())
     }
 }
 
 /// Reads JSON.
 ///
 /// # Errors
-/// [`ParseError::Json`], with line and column.
+/// [`ParseError::Json`], with key, line and column.
 pub fn from_json(bytes: &[u8]) -> Result<Spec, ParseError> {
-    Ok(serde_json::from_slice(bytes)?)
+    let spec = serde_json::from_slice(bytes);
+    spec.map_err(|error| ParseError::Json(JsonError::of(bytes, &error)))
 }
 
 /// Writes JSON: indented by two, fields in fixed order, a newline at the end. The same
@@ -71,13 +118,11 @@ pub fn from_yaml(bytes: &[u8]) -> Result<Spec, ParseError> {
     let document: Value = serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| ParseError::Yaml(YamlError::of(&error)))?;
     if document == Value::Null {
-        return Err(ParseError::Yaml(YamlError(
-            "there is nothing in it".to_owned(),
-        )));
+        return Err(ParseError::Yaml(YamlError(NOTHING.to_owned())));
     }
     // Not the derived function of the same name, which takes a list too.
     let spec = <Spec as serde::Deserialize>::deserialize(document);
-    spec.map_err(|error| ParseError::Yaml(YamlError(error.to_string())))
+    spec.map_err(|error| ParseError::Yaml(YamlError(plain(&error.to_string()))))
 }
 
 /// Writes YAML, fields in the order of [`to_json`].

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use onload_core::config::{CONFIG_PATH, Config, ConfigError};
+use onload_core::fs::regular;
 
-use crate::host::{Host, HostError};
+use crate::host::{Host, HostError, TEXT_LIMIT};
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -50,9 +51,12 @@ pub fn read(host: &Host, named: Option<&Path>) -> Result<Option<String>, Setting
     let Some(path) = named else {
         return Ok(host.text(Path::new(CONFIG_PATH))?);
     };
-    let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Read {
+    let bytes = regular::read(path, TEXT_LIMIT).map_err(|source| SettingsError::Read {
         path: path.to_owned(),
         source,
+    })?;
+    let text = String::from_utf8(bytes).map_err(|_| HostError::NotText {
+        path: path.to_owned(),
     })?;
     Ok(Some(text))
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
+use onload_core::fs::regular;
 use onload_core::run_dir::RUN_DIR;
 use onload_hooks::entry::wrapper::{RUNTIMES, told};
 use onload_hooks::run::made_by::{self, Record};
@@ -102,7 +103,7 @@ fn configured(host: &Host, file: Option<&Path>) -> anyhow::Result<PathBuf> {
     let bytes = match file {
         None => host.bytes(Path::new(CONFIG_PATH), LIMIT)?,
         Some(path) => Some(
-            std::fs::read(path)
+            regular::read(path, LIMIT)
                 .with_context(|| format!("reading configuration {}", path.display()))?,
         ),
     };

@@ -2,8 +2,9 @@
 //! the function that the doors use.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use anyhow::anyhow;
 use onload_cdi::oci::{Node, NodeInfo};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, HookConfig};
@@ -27,7 +28,8 @@ use crate::printer::Printer;
 pub fn run(global: &Global, args: &Explain, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     let seen = Seen::new(&host, global, &config)?;
-    let explanation = explain::explain(&args.bundle, &seen)?;
+    let explanation = explain::explain(&args.bundle, &seen);
+    let explanation = explanation.map_err(|error| with_advice(error.into()))?;
     for warning in &explanation.warnings {
         printer.warning(warning);
     }
@@ -48,6 +50,23 @@ pub fn run(global: &Global, args: &Explain, printer: &mut Printer) -> anyhow::Re
     Ok(Answer::Yes)
 }
 
+/// Says what a bundle is to those who named something else.
+fn with_advice(error: anyhow::Error) -> anyhow::Error {
+    let is_missing = |cause: &io::Error| {
+        let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+        kinds.contains(&cause.kind())
+    };
+    let is_missing = error
+        .chain()
+        .any(|e| e.downcast_ref().is_some_and(is_missing));
+    match is_missing {
+        true => anyhow!(
+            "{error:#}; a bundle is the directory that holds the config.json of a container"
+        ),
+        false => error,
+    }
+}
+
 /// A host as the doors look at it, with the nodes of a captured one and the configuration that was
 /// named on the command line.
 struct Seen<'h> {
@@ -66,7 +85,7 @@ impl<'h> Seen<'h> {
         let file = global
             .config
             .clone()
-            .unwrap_or_else(|| PathBuf::from(standard));
+            .unwrap_or_else(|| host.outside_path(standard));
         Ok(Seen {
             nodes: Nodes(host),
             doors,

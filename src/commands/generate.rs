@@ -1,20 +1,21 @@
 //! `cdi generate`: specifications of what the host has, into a directory, a file or stdout.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use onload_cdi::{Spec, Version, minimum_version, to_json, to_yaml};
 use onload_core::class::Class;
 use onload_core::config::{Config, Kinds};
-use onload_core::fs::atomic;
+use onload_core::fs::{atomic, regular};
 use onload_host::discover::inventory::Inventory;
 use onload_host::generate::{Specs, generate, warnings};
 use onload_host::host::Host;
 use onload_host::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted, plan};
 
-use super::{AS_ROOT, OUTPUT_DIR, look, open_host, require_nic, surroundings, unread_reasons};
+use super::{
+    AS_ROOT, OUTPUT_DIR, look, make_directory, open_host, require_nic, surroundings, unread_reasons,
+};
 use crate::cli::{Generate, Global, SpecFormat};
 use crate::exit::Answer;
 use crate::printer::Printer;
@@ -23,6 +24,8 @@ use crate::printer::Printer;
 const WRITE: &str = "write ";
 /// What a dry run says of a file that is as it should be.
 const KEEP: &str = "keep  ";
+/// Bytes of a file that is compared with what would stand in it.
+const FILE_LIMIT: u64 = 64 * 1024 * 1024;
 
 /// Runs the command.
 ///
@@ -34,7 +37,8 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
         .max_cdi_version
         .as_deref()
         .map(str::parse::<Version>)
-        .transpose()?;
+        .transpose()
+        .context("reading --max-cdi-version")?;
     let scope = scope(args, &config)?;
     let inventory = look(&host, &config, printer);
     require_nic(&inventory, &config)?;
@@ -166,12 +170,10 @@ fn to_file(
         );
     };
     let content = render(spec, args.format.into());
-    let old = match std::fs::read(path) {
-        Ok(old) => Some(old),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => {
-            return Err(anyhow::Error::new(error).context(format!("reading {}", path.display())));
-        }
+    let reading = || format!("reading {}", path.display());
+    let old = match path.exists() {
+        true => Some(regular::read(path, FILE_LIMIT).with_context(reading)?),
+        false => None,
     };
     let is_same = old.as_deref() == Some(content.as_bytes());
     if args.dry_run && !args.diff {
@@ -206,16 +208,19 @@ pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
         .filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
     let failed = || format!("writing {}", path.display());
-    let directory = SpecDir::open(parent)?.with_context(failed);
-    let directory = directory.context("its directory is not there")?;
-    let name = path.file_name().unwrap_or(OsStr::new(""));
+    regular::may_replace(path).with_context(failed)?;
+    let Some(name) = path.file_name() else {
+        bail!("{}: this is no name of a file", failed());
+    };
+    let Some(directory) = SpecDir::open(parent)? else {
+        bail!(
+            "{}: there is no directory {}; make it first",
+            failed(),
+            parent.display()
+        );
+    };
     let written = atomic::write_atomic(directory.descriptor(), name, content, 0o644);
-    written.map_err(|error| {
-        let step = format!("{} {}", error.action, error.name.display());
-        anyhow::Error::new(error.source)
-            .context(step)
-            .context(failed())
-    })
+    written.map_err(|error| error.source).with_context(failed)
 }
 
 fn to_directory(
@@ -333,8 +338,7 @@ fn open_directory(
         let directory = host.create_directory(Path::new(OUTPUT_DIR))?;
         return Ok(Some(SpecDir::new(path, directory)));
     };
-    std::fs::create_dir_all(given)
-        .with_context(|| format!("making the directory {}", given.display()))?;
+    make_directory(given).with_context(|| format!("making the directory {}", given.display()))?;
     Ok(SpecDir::open(given)?)
 }
 

@@ -1,10 +1,11 @@
 //! `cdi inject`: devices into an OCI configuration, from stdin to stdout, as an engine would.
 
-use std::io::{self, Read};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 
-use anyhow::Context;
-use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig, apply, map_ids};
+use anyhow::{Context, bail};
+use onload_cdi::oci::{ConfigError, Node, NodeInfo, NodeKind, OciConfig, apply, map_ids};
+use onload_core::fs::regular;
 use onload_core::text::Chain;
 use onload_host::host::{DeviceKind, Host};
 
@@ -12,6 +13,9 @@ use super::{known_devices, open_host, qualified, scan, spec_dirs, warn_of_files}
 use crate::cli::{Global, Inject};
 use crate::exit::Answer;
 use crate::printer::Printer;
+
+/// Bytes of a configuration; those of engines have some ten thousand.
+const LIMIT: u64 = 64 * 1024 * 1024;
 
 /// The nodes of a host, captured or running.
 pub(super) struct Nodes<'h>(pub(super) &'h Host);
@@ -22,7 +26,14 @@ impl NodeInfo for Nodes<'_> {
             .0
             .device_node(Path::new(host_path))
             .map_err(|error| io::Error::other(Chain(&error).to_string()))?;
-        let node = found.ok_or(io::ErrorKind::NotFound)?;
+        let node = found.ok_or_else(|| {
+            let path = self.0.outside_path(Path::new(host_path));
+            let path = path.display();
+            let message = format!(
+                "there is no device node {path}; its specification may be out of date: \"onload-ctk cdi check\" tells"
+            );
+            io::Error::new(io::ErrorKind::NotFound, message)
+        })?;
         Ok(Node {
             kind: match node.kind {
                 DeviceKind::Character => NodeKind::Char,
@@ -32,6 +43,16 @@ impl NodeInfo for Nodes<'_> {
             minor: node.minor,
             mode: node.mode,
         })
+    }
+}
+
+const READING: &str = "reading the OCI configuration on stdin";
+
+/// What is wrong with the configuration, which has no name on stdin.
+fn reading(error: ConfigError) -> anyhow::Error {
+    match error {
+        ConfigError::Read(cause) => anyhow::Error::new(cause).context(READING),
+        error => anyhow::Error::new(error).context(READING),
     }
 }
 
@@ -46,16 +67,16 @@ pub fn run(global: &Global, args: &Inject, printer: &mut Printer) -> anyhow::Res
     let registry = scan(&dirs, printer);
     warn_of_files(&registry, printer);
     let mut edits = known_devices(&registry, &dirs, &names)?;
-    let mut bytes = Vec::new();
-    io::stdin()
-        .lock()
-        .read_to_end(&mut bytes)
-        .context("reading the OCI configuration on stdin")?;
-    let mut config = OciConfig::parse(&bytes).context("reading the OCI configuration on stdin")?;
-    if config
-        .has_namespace("user")
-        .context("reading the OCI configuration on stdin")?
-    {
+    let stdin = io::stdin().lock();
+    if stdin.is_terminal() {
+        printer.note("reading an OCI configuration (config.json) from the terminal; end it with Ctrl-D, or stop with Ctrl-C");
+    }
+    let bytes = regular::read_at_most(stdin, LIMIT).context(READING)?;
+    if bytes.trim_ascii().is_empty() {
+        bail!("{READING}: there is nothing; give it a config.json: < config.json");
+    }
+    let mut config = OciConfig::parse(&bytes).map_err(reading)?;
+    if config.has_namespace("user").map_err(reading)? {
         map_ids(&mut edits);
     }
     apply(&mut config, &edits, &Nodes(&host)).context("giving devices to the container")?;

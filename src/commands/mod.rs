@@ -17,6 +17,7 @@ mod reasons;
 pub mod show;
 pub mod validate;
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
@@ -34,6 +35,7 @@ use onload_host::settings;
 
 use crate::cli::Global;
 use crate::printer::{Printer, looked_at};
+use crate::rights;
 
 /// Letters in which a device may differ from the one that was meant.
 const MOST_TYPING_ERRORS: usize = 3;
@@ -145,6 +147,15 @@ fn spec_dirs(host: &Host, given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     dirs.collect::<Result<_, HostError>>().map_err(Into::into)
 }
 
+/// Makes a directory that was named, and those above it.
+fn make_directory(path: &Path) -> io::Result<()> {
+    if path.exists() && !path.is_dir() {
+        let message = "something else has this name";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+    }
+    std::fs::create_dir_all(path)
+}
+
 /// Directories as one text.
 fn joined(dirs: &[PathBuf]) -> String {
     let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
@@ -155,7 +166,8 @@ fn joined(dirs: &[PathBuf]) -> String {
 fn warn_of_files(registry: &Registry, printer: &mut Printer) {
     for (path, errors) in registry.errors() {
         for error in errors {
-            printer.warning(format_args!("{}: {}", path.display(), Chain(error)));
+            let advice = rights::advice(error);
+            printer.warning(format_args!("{}: {}{advice}", path.display(), Chain(error)));
         }
     }
 }

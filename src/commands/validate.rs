@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use onload_cdi::{ParseError, Problem, Spec, from_json, from_yaml, lint, validate};
+use onload_cdi::{MAX_FILE_BYTES, ParseError, Problem, Spec, from_json, from_yaml, lint, validate};
+use onload_core::fs::regular;
 use onload_core::text::Chain;
 
 use super::{open_host, spec_dirs};
@@ -25,7 +26,8 @@ pub fn run(global: &Global, args: &Validate, printer: &mut Printer) -> anyhow::R
     }
     let mut answer = Answer::Yes;
     for path in &files {
-        let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+        let bytes = regular::read(path, MAX_FILE_BYTES)
+            .with_context(|| format!("reading {}", path.display()))?;
         printer.has_read(path);
         let problems = problems(path, &bytes);
         for problem in &problems {

@@ -17,6 +17,8 @@ mod tree;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -234,9 +236,48 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Somebody who is not root; root may read and write everything.
+pub(crate) const NOBODY: u32 = 65534;
+
+/// Runs as somebody without rights; the tree is given to be searched by everybody.
+pub(crate) fn run_unprivileged(tree: &Tree, args: &[&str]) -> Run {
+    if !is_root() {
+        return tree.run(args);
+    }
+    // The program may stand in a directory that only root may search.
+    let program = tree.outside("/onload-ctk-under-test");
+    // Copied by another process: a descriptor of ours that a test beside this one hands on to its
+    // child would keep the copy from being run (ETXTBSY).
+    let mut copy = Command::new("cp");
+    let status = copy
+        .arg(env!("CARGO_BIN_EXE_onload-ctk"))
+        .arg(&program)
+        .status();
+    assert!(status.expect("cp starts").success());
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(tree.root(), open).expect("a tree of ours");
+    let mut command = Command::new(&program);
+    command
+        .env_clear()
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .arg("--host-root")
+        .arg(tree.root())
+        .args(args);
+    let run = run(&mut command);
+    fs::remove_file(program).expect("a copy of ours");
+    run
+}
+
 /// Says why a test did not test anything. Not `eprintln`, whose text a passing test does not show.
 pub(crate) fn skipped(reason: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+}
+
+/// Whether a program is on this machine that may not know `--version`.
+pub(crate) fn has_program(program: &str) -> bool {
+    let dirs = ["/usr/bin", "/bin", "/usr/local/bin"].map(Path::new);
+    dirs.iter().any(|dir| dir.join(program).exists())
 }
 
 /// Whether a program is on this machine.

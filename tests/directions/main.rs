@@ -51,6 +51,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "name",
             "annotations",
             "spec",
+            "wording",
             "yaml",
             "parse",
             "version",
@@ -103,6 +104,7 @@ const ORDERS: &[(&str, &[&str])] = &[
         "src/lib.rs",
         &[
             "exit",
+            "rights",
             "printer",
             "layout",
             "config_file",

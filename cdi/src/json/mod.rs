@@ -10,6 +10,7 @@
 //! where it begins: four bytes for a member of an object, none for an element of an array. All of it
 //! stays one text, and what is opened in it is a piece of that.
 
+pub(crate) mod place;
 mod raw;
 mod text;
 

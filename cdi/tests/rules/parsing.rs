@@ -219,9 +219,139 @@ fn the_same_specification_gives_the_same_bytes() {
     assert!(to_json(&Spec::default()).ends_with("}\n"));
 }
 
+/// A value of a wrong type, the key that it stands at, and what is said of it.
+const WRONG_TYPES: [(&str, &str, &str); 9] = [
+    (r#"{"kind": []}"#, "kind", "a string"),
+    (
+        r#"{"devices": [{"name": "a"}, {"name": {}}]}"#,
+        "devices[1].name",
+        "a string",
+    ),
+    (r#"{"devices": {}}"#, "devices", "a list"),
+    (r#"{"devices": [[]]}"#, "devices[0]", "a map"),
+    (
+        r#"{"containerEdits": {"env": ["A=b", []]}}"#,
+        "containerEdits.env[1]",
+        "a string",
+    ),
+    (
+        r#"{"devices": [{"containerEdits": {"deviceNodes": [{"path": "}]"}, {"fileMode": "x"}]}}]}"#,
+        "devices[0].containerEdits.deviceNodes[1].fileMode",
+        "a whole number from 0 to 4294967295",
+    ),
+    (
+        r#"{"containerEdits": {"hooks": [{"timeout": "x"}]}}"#,
+        "containerEdits.hooks[0].timeout",
+        "a whole number",
+    ),
+    (
+        r#"{"containerEdits": {"intelRdt": {"enableMonitoring": "x"}}}"#,
+        "containerEdits.intelRdt.enableMonitoring",
+        "true or false",
+    ),
+    (
+        r#"{"annotations": {"a": "b", "c": []}}"#,
+        "annotations.c",
+        "a string",
+    ),
+];
+
+#[test]
+fn a_value_of_a_wrong_type_is_named_by_its_key() {
+    for (json, key, wanted) in WRONG_TYPES {
+        let error = told(&from_json(json.as_bytes()).expect_err(json));
+        let start = format!("parsing JSON: {key}: invalid ");
+        assert!(error.starts_with(&start), "{json}: {error}");
+        let end = error.split(", expected ").last().unwrap_or_default();
+        assert!(
+            end.starts_with(&format!("{wanted} at line 1 column ")),
+            "{error}"
+        );
+    }
+    let lines = "{\n \"devices\": [\n  {\"name\": \"a\",\n   \"containerEdits\": 1}]}";
+    assert_eq!(
+        told(&from_json(lines.as_bytes()).expect_err(lines)),
+        "parsing JSON: devices[0].containerEdits: invalid type: integer `1`, expected a map at line 4 column 22"
+    );
+}
+
+#[test]
+fn a_field_that_is_not_known_is_named_with_what_it_stands_in() {
+    let json = r#"{"devices": [{"containerEdits": {"deviceNodes": [{"hostpath": "x"}]}}]}"#;
+    let error = told(&from_json(json.as_bytes()).expect_err(json));
+    let start = "parsing JSON: devices[0].containerEdits.deviceNodes[0]: unknown field `hostpath`, expected one of `path`, ";
+    assert!(error.starts_with(start), "{error}");
+    let error = told(&from_json(br#"{"devises": []}"#).expect_err("a field"));
+    assert!(
+        error.starts_with("parsing JSON: unknown field `devises`, "),
+        "{error}"
+    );
+    let twice = br#"{"devices": [{"name": "a", "name": "b"}]}"#;
+    let error = told(&from_json(twice).expect_err("a field"));
+    assert!(
+        error.starts_with("parsing JSON: devices[0]: duplicate field `name` at line 1"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_empty_text_is_told_as_such() {
+    for text in ["", " \n"] {
+        let error = told(&from_json(text.as_bytes()).expect_err("nothing"));
+        assert_eq!(error, "parsing JSON: there is nothing in it");
+    }
+    let marked = told(&from_json(b"\xef\xbb\xbf{}").expect_err("a mark"));
+    assert!(
+        marked.contains("it begins with a byte order mark"),
+        "{marked}"
+    );
+}
+
+#[test]
+fn what_is_no_json_is_told_by_line_and_column_alone() {
+    let error = told(&from_json(b"{\"devices\": [{\"name\": }").expect_err("no JSON"));
+    assert_eq!(error, "parsing JSON: expected value at line 1 column 23");
+}
+
 #[cfg(feature = "yaml")]
 mod yaml {
     use onload_cdi::{from_json, from_yaml, to_yaml};
+
+    #[test]
+    fn what_is_no_yaml_is_told_without_advice_for_programmers() {
+        for (text, wanted) in [
+            (
+                "a: [",
+                "parsing YAML: line 1 column 4: unclosed bracket '['",
+            ),
+            (
+                "a: 1\na: 2\n",
+                "parsing YAML: line 2 column 1: duplicate mapping key: a",
+            ),
+            (
+                "a: 1\n---\nb: 1\n",
+                "parsing YAML: line 3 column 1: multiple YAML documents detected",
+            ),
+        ] {
+            assert_eq!(told(&from_yaml(text.as_bytes()).expect_err(text)), wanted);
+        }
+    }
+
+    #[test]
+    fn a_value_of_a_wrong_type_is_named_by_its_key_as_in_json() {
+        for (json, key, wanted) in super::WRONG_TYPES {
+            let wanted = wanted.replace("a string", "a text");
+            let error = told(&from_yaml(json.as_bytes()).expect_err(json));
+            let start = format!("parsing YAML: {key}: invalid ");
+            assert!(error.starts_with(&start), "{json}: {error}");
+            assert!(error.ends_with(&format!(", expected {wanted}")), "{error}");
+        }
+        let field = "devices:\n- containerEdits:\n    Env: []\n";
+        let error = told(&from_yaml(field.as_bytes()).expect_err(field));
+        let start =
+            "parsing YAML: devices[0].containerEdits: unknown field `Env`, expected one of ";
+        assert!(error.starts_with(start), "{error}");
+    }
 
     use crate::told;
 

@@ -1,9 +1,10 @@
 //! Files, opened with care: inside a root ([`open`]), only where nobody but root could have changed
-//! them ([`trust`]), replaced whole ([`atomic`]), given the owner and labels of another
-//! ([`attributes`]), and locked between processes of ours ([`lock`]).
+//! them ([`trust`]), only where they are files ([`regular`]), replaced whole ([`atomic`]), given the owner
+//! and labels of another ([`attributes`]), and locked between processes of ours ([`lock`]).
 
 pub mod atomic;
 pub mod attributes;
 pub mod lock;
 pub mod open;
+pub mod regular;
 pub mod trust;

@@ -22,6 +22,8 @@ const FILE_MODE: u32 = 0o644;
 /// The lock of the directory, in it since nothing is written anywhere else; CDI readers take only names
 /// that end in .json or .yaml.
 const LOCK_NAME: &str = ".onload-ctk-lock";
+/// How the names of the lock, of the manifest and of temporary files begin.
+const OWN_PREFIX: &str = ".onload-ctk-";
 /// Bytes of a file of ours that are read back.
 const FILE_LIMIT: u64 = 64 * 1024 * 1024;
 
@@ -43,7 +45,7 @@ pub enum SpecDirError {
         /// Who holds it, or what the system says.
         source: LockError,
     },
-    /// It cannot be opened, made or listed.
+    /// It cannot be opened, listed or written to.
     #[error("{action} the directory of CDI specifications {}", .path.display())]
     Directory {
         /// What was being done.
@@ -51,7 +53,7 @@ pub enum SpecDirError {
         /// The directory.
         path: PathBuf,
         /// What the system says.
-        source: Errno,
+        source: std::io::Error,
     },
     /// A file in it cannot be read.
     #[error("reading {}", .path.display())]
@@ -62,12 +64,14 @@ pub enum SpecDirError {
         source: std::io::Error,
     },
     /// A file in it cannot be written or removed; the old one is still whole.
-    #[error("in {}", .path.display())]
+    #[error("{action} {}", .path.display())]
     Write {
-        /// The directory.
+        /// What was being done.
+        action: &'static str,
+        /// The file.
         path: PathBuf,
-        /// What was being done to which file, and why it failed.
-        source: WriteError,
+        /// What the system says.
+        source: std::io::Error,
     },
 }
 
@@ -87,10 +91,10 @@ impl SpecDir {
         match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(directory) => Ok(Some(SpecDir::new(path.to_owned(), directory))),
             Err(Errno::NOENT) => Ok(None),
-            Err(source) => Err(SpecDirError::Directory {
+            Err(error) => Err(SpecDirError::Directory {
                 action: "opening",
                 path: path.to_owned(),
-                source,
+                source: error.into(),
             }),
         }
     }
@@ -109,9 +113,13 @@ impl SpecDir {
     pub fn lock(&self) -> Result<Lock, SpecDirError> {
         let (dir, path) = (&self.directory, &self.path);
         let lock = Lock::take(dir, path, LOCK_NAME, Kind::Exclusive, COMMAND_PATIENCE);
-        lock.map_err(|source| SpecDirError::Lock {
-            path: path.clone(),
-            source,
+        lock.map_err(|error| match error {
+            // Which file of ours it was is nothing to people: they know the directory.
+            LockError::File { source, .. } => self.error("writing to", source),
+            source => SpecDirError::Lock {
+                path: path.clone(),
+                source,
+            },
         })
     }
 
@@ -203,13 +211,13 @@ impl SpecDir {
 
     fn write(&self, name: &str, content: &[u8]) -> Result<(), SpecDirError> {
         atomic::write_atomic(&self.directory, OsStr::new(name), content, FILE_MODE)
-            .map_err(|failed| self.write_error(failed))
+            .map_err(|failed| self.write_error("writing", name, failed))
     }
 
     fn remove(&self, name: &str) -> Result<(), SpecDirError> {
         atomic::remove(&self.directory, OsStr::new(name))
             .and_then(|_| atomic::sync(&self.directory))
-            .map_err(|failed| self.write_error(failed))
+            .map_err(|failed| self.write_error("removing", name, failed))
     }
 
     /// Temporary files of a run that was killed; the lock says that no other run has any.
@@ -218,9 +226,10 @@ impl SpecDir {
             .map_err(|source| self.error("listing", source))?;
         for entry in entries {
             let entry = entry.map_err(|source| self.error("listing", source))?;
-            let name = OsStr::new(entry.file_name().to_str().unwrap_or_default());
-            if atomic::is_temporary_name(name) {
-                atomic::remove(&self.directory, name).map_err(|failed| self.write_error(failed))?;
+            let name = entry.file_name().to_str().unwrap_or_default();
+            if atomic::is_temporary_name(OsStr::new(name)) {
+                atomic::remove(&self.directory, OsStr::new(name))
+                    .map_err(|failed| self.write_error("removing", name, failed))?;
             }
         }
         Ok(())
@@ -230,7 +239,7 @@ impl SpecDir {
         SpecDirError::Directory {
             action,
             path: self.path.clone(),
-            source,
+            source: source.into(),
         }
     }
 
@@ -241,9 +250,21 @@ impl SpecDir {
         }
     }
 
-    fn write_error(&self, source: WriteError) -> SpecDirError {
+    /// Names the file; of one that is there for us alone its directory, but where something else stands
+    /// in its place.
+    fn write_error(&self, action: &'static str, name: &str, failed: WriteError) -> SpecDirError {
+        let source = failed.source;
+        let is_other = source.kind() == std::io::ErrorKind::IsADirectory;
+        if name.starts_with(OWN_PREFIX) && !is_other {
+            return SpecDirError::Directory {
+                action: "writing to",
+                path: self.path.clone(),
+                source,
+            };
+        }
         SpecDirError::Write {
-            path: self.path.clone(),
+            action,
+            path: self.path.join(name),
             source,
         }
     }

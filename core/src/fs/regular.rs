@@ -1,0 +1,135 @@
+//! Files that a person names. Only a regular file is read or replaced: a pipe would wait for its
+//! writer, a device may never end, and a node in /dev would be gone for a file of ours.
+
+use std::fs::{File, FileType, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+/// Reads a file of at most `limit` bytes.
+///
+/// # Errors
+/// It cannot be read, is longer, or is no regular file.
+pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    refuse_unusual(&path.metadata()?)?;
+    // It may be exchanged meanwhile: no pipe holds this, and what was opened is looked at once more.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    refuse_unusual(&file.metadata()?)?;
+    read_at_most(file, limit)
+}
+
+/// Reads to the end, or at most `limit` bytes.
+///
+/// # Errors
+/// It cannot be read, or there is more.
+pub fn read_at_most(source: impl Read, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        let message = format!("longer than {}", size(limit));
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(bytes)
+}
+
+/// Refuses to replace what is there and no regular file, behind links too.
+///
+/// # Errors
+/// It is something else, or cannot be looked at.
+pub fn may_replace(path: &Path) -> io::Result<()> {
+    match path.metadata() {
+        Ok(found) => refuse_unusual(&found),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Refuses what is no regular file.
+///
+/// # Errors
+/// [`refusal`], with what it is.
+pub fn refuse_unusual(found: &Metadata) -> io::Result<()> {
+    match found.is_file() {
+        true => Ok(()),
+        false => Err(refusal(kind(found.file_type()))),
+    }
+}
+
+/// The error that something is in the place of a file.
+#[must_use]
+pub fn refusal(what: &str) -> io::Error {
+    let message = format!("it is {what}, not a regular file");
+    io::Error::new(io::ErrorKind::InvalidInput, message)
+}
+
+fn kind(found: FileType) -> &'static str {
+    if found.is_dir() {
+        "a directory"
+    } else if found.is_fifo() {
+        "a pipe"
+    } else if found.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    }
+}
+
+fn size(bytes: u64) -> String {
+    const MIB: u64 = 1024 * 1024;
+    match bytes % MIB {
+        0 => format!("{} MiB", bytes / MIB),
+        _ => format!("{bytes} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn refusal<T>(done: io::Result<T>) -> String {
+        done.err().unwrap().to_string()
+    }
+
+    #[test]
+    fn a_file_of_the_limit_is_read_and_one_byte_more_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        fs::write(&path, b"12345").unwrap();
+        assert_eq!(read(&path, 5).unwrap(), b"12345");
+        assert_eq!(refusal(read(&path, 4)), "longer than 4 bytes");
+        assert_eq!(size(16 << 20), "16 MiB");
+    }
+
+    #[test]
+    fn what_is_no_file_is_named_and_never_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::create_dir(path("dir")).unwrap();
+        let (mode, pipe) = (Mode::from_raw_mode(0o644), rustix::fs::FileType::Fifo);
+        rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), pipe, mode, 0).unwrap();
+        symlink("pipe", path("link")).unwrap();
+        let _socket = UnixListener::bind(path("socket")).unwrap();
+        for (name, what) in [
+            ("dir", "a directory"),
+            ("pipe", "a pipe"),
+            ("link", "a pipe"),
+            ("socket", "a socket"),
+            ("/dev/zero", "a device"),
+        ] {
+            let wanted = format!("it is {what}, not a regular file");
+            assert_eq!(refusal(read(&path(name), 100)), wanted);
+            assert_eq!(refusal(may_replace(&path(name))), wanted);
+        }
+        fs::write(path("file"), "").unwrap();
+        for name in ["file", "absent"] {
+            may_replace(&path(name)).unwrap();
+        }
+    }
+}

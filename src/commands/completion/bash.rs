@@ -1,0 +1,240 @@
+//! bash. clap's own script takes the words as bash breaks them, at `=` and `:` too, and every device has
+//! a `=` in its name: here the whole line is handed over and read as a shell reads it.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use clap::Command;
+use clap_complete::CompletionCandidate;
+use clap_complete::engine::complete;
+use clap_complete::env::EnvCompleter;
+
+use super::paths::{self, Paths};
+
+/// The shell's name.
+pub(super) const NAME: &str = "bash";
+/// At which characters bash breaks words: its COMP_WORDBREAKS.
+const BREAKS: &str = "ONLOAD_CTK_COMPLETE_WORDBREAKS";
+
+/// The answers that leave names of files to bash: no candidate is one of them.
+const ANY: &str = "/";
+const DIRECTORIES: &str = "//";
+
+const SCRIPT: &str = r#"_onload_ctk() {
+    local said
+    COMPREPLY=()
+    said=$(@VARIABLE@=bash @BREAKS@=$COMP_WORDBREAKS \
+        @COMPLETER@ -- "${COMP_LINE:0:COMP_POINT}" 2>/dev/null) || return
+    case $said in
+        "") ;;
+        @DIRECTORIES@) compopt -o dirnames ;;
+        @ANY@) compopt -o default ;;
+        *) mapfile -t COMPREPLY <<<"$said" ;;
+    esac
+}
+complete -F _onload_ctk @PROGRAM@
+"#;
+
+/// Completion for bash 4 and later.
+pub(super) struct Bash;
+
+impl EnvCompleter for Bash {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn is(&self, name: &str) -> bool {
+        name == NAME
+    }
+
+    fn write_registration(
+        &self,
+        variable: &str,
+        _name: &str,
+        program: &str,
+        completer: &str,
+        script: &mut dyn Write,
+    ) -> io::Result<()> {
+        let values = [
+            ("@VARIABLE@", variable),
+            ("@BREAKS@", BREAKS),
+            ("@COMPLETER@", completer),
+            ("@DIRECTORIES@", DIRECTORIES),
+            ("@ANY@", ANY),
+            ("@PROGRAM@", program),
+        ];
+        let text = values
+            .iter()
+            .fold(SCRIPT.to_owned(), |text, (name, value)| {
+                text.replace(name, value)
+            });
+        script.write_all(text.as_bytes())
+    }
+
+    fn write_complete(
+        &self,
+        command: &mut Command,
+        typed: Vec<OsString>,
+        directory: Option<&Path>,
+        answer: &mut dyn Write,
+    ) -> io::Result<()> {
+        let breaks = env::var_os(BREAKS).unwrap_or_default();
+        let Line { words, piece } = Line::read(&typed, breaks.as_bytes());
+        let last = words.len().saturating_sub(1);
+        let word = words.last().cloned().unwrap_or_default();
+        let (head, _) = word.split_at(piece);
+        let words = words.into_iter().map(OsString::from_vec).collect();
+        let candidates = complete(command, words, last, directory)?;
+        match paths::wanted(&candidates) {
+            Some(Paths::Any) => return writeln!(answer, "{ANY}"),
+            Some(Paths::Directories) => return writeln!(answer, "{DIRECTORIES}"),
+            None => {}
+        }
+        for candidate in without_options(&candidates, &word) {
+            let value = candidate.get_value().as_bytes();
+            // Bash puts it in the place of the piece alone.
+            answer.write_all(value.strip_prefix(head).unwrap_or(value))?;
+            answer.write_all(b"\n")?;
+        }
+        Ok(())
+    }
+}
+
+/// The words of the line that the script hands over.
+pub(super) fn words(typed: &[OsString]) -> Vec<OsString> {
+    let line = Line::read(typed, b"");
+    line.words.into_iter().map(OsString::from_vec).collect()
+}
+
+/// Options are offered where one is begun, or where there is nothing else.
+fn without_options<'c>(
+    candidates: &'c [CompletionCandidate],
+    word: &[u8],
+) -> Vec<&'c CompletionCandidate> {
+    let is_option = |candidate: &&CompletionCandidate| {
+        let value = candidate.get_value().as_bytes();
+        value.starts_with(b"-")
+    };
+    let all = candidates.iter();
+    let others: Vec<_> = all
+        .clone()
+        .filter(|candidate| !is_option(candidate))
+        .collect();
+    match word.starts_with(b"-") || others.is_empty() {
+        true => all.collect(),
+        false => others,
+    }
+}
+
+/// A line up to the cursor.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    /// The words without quotes; at the end the one that is being typed, which may be empty.
+    words: Vec<Vec<u8>>,
+    /// Where in that word the piece begins that bash completes.
+    piece: usize,
+}
+
+/// What encloses a character.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Quote {
+    None,
+    Single,
+    Double,
+}
+
+impl Line {
+    /// Reads a line, which the script hands over as one word, as a shell does but for expansions. A
+    /// quote may still be open.
+    fn read(typed: &[OsString], breaks: &[u8]) -> Line {
+        let mut words = Vec::new();
+        let mut word: Option<Vec<u8>> = None;
+        let (mut quote, mut piece, mut opened) = (Quote::None, 0, 0);
+        let line = typed.first().map(OsString::as_os_str).unwrap_or_default();
+        let mut bytes = line.as_bytes().iter().copied();
+        while let Some(byte) = bytes.next() {
+            match (quote, byte) {
+                (Quote::None, b' ' | b'\t' | b'\n') => {
+                    words.extend(word.take());
+                    piece = 0;
+                }
+                (Quote::None, b'\'' | b'"') => {
+                    quote = if byte == b'"' {
+                        Quote::Double
+                    } else {
+                        Quote::Single
+                    };
+                    opened = word.get_or_insert_default().len();
+                }
+                (Quote::Single, b'\'') | (Quote::Double, b'"') => quote = Quote::None,
+                (Quote::None | Quote::Double, b'\\') => {
+                    word.get_or_insert_default().extend(bytes.next());
+                }
+                (_, byte) => {
+                    let word = word.get_or_insert_default();
+                    word.push(byte);
+                    if quote == Quote::None && b"=:".contains(&byte) && breaks.contains(&byte) {
+                        piece = word.len();
+                    }
+                }
+            }
+        }
+        words.push(word.unwrap_or_default());
+        let piece = if quote == Quote::None { piece } else { opened };
+        Line { words, piece }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words, and the piece of the last one.
+    fn read(line: &str) -> (Vec<String>, String) {
+        let line = Line::read(&[line.into()], b" \t\n\"'><=;|&(:");
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let piece = text(&line.words.last().unwrap()[line.piece..]);
+        (line.words.iter().map(|word| text(word)).collect(), piece)
+    }
+
+    #[test]
+    fn a_name_with_the_characters_at_which_bash_breaks_words_is_one_word() {
+        let (words, piece) = read("onload-ctk cdi  show onload.dev/vfio=0000:3b:0");
+        assert_eq!(
+            words,
+            ["onload-ctk", "cdi", "show", "onload.dev/vfio=0000:3b:0"]
+        );
+        assert_eq!(piece, "0");
+        assert_eq!(read("a --color=").1, "");
+        assert_eq!(read("a --color").1, "--color");
+        assert_eq!(read("a b=c ").0, ["a", "b=c", ""]);
+        assert_eq!(read("a b=c d").1, "d");
+        assert_eq!(read("").0, [""]);
+    }
+
+    #[test]
+    fn quotes_are_read_as_a_shell_reads_them_and_may_be_open() {
+        assert_eq!(
+            read(r#"a 'b c' "d \" e" f\ g"#).0,
+            ["a", "b c", "d \" e", "f g"]
+        );
+        assert_eq!(
+            read("a 'b=c d"),
+            (vec!["a".into(), "b=c d".into()], "b=c d".into())
+        );
+        assert_eq!(read("a b='c=d").1, "c=d");
+        assert_eq!(read("a 'b'=c").1, "c");
+        assert_eq!(read(r"a b=c\:d").1, "c:d");
+        assert_eq!(read("a ''").0, ["a", ""]);
+        assert_eq!(read("a \\").0, ["a", ""]);
+    }
+
+    #[test]
+    fn where_bash_breaks_no_words_the_piece_is_the_word() {
+        let line = Line::read(&["a b=c:d".into()], b" \t\n");
+        assert_eq!(line.piece, 0);
+    }
+}

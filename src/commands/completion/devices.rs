@@ -1,0 +1,61 @@
+//! The devices of the specifications, as `cdi list` would show them for what was typed so far. They are
+//! read by whoever completes: specifications are for everybody to read.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{ArgMatches, Command, CommandFactory};
+use clap_complete::CompletionCandidate;
+use clap_complete::engine::ArgValueCandidates;
+use onload_cdi::Registry;
+use onload_host::host::Host;
+
+use crate::cli::Cli;
+use crate::commands::spec_dirs;
+
+/// The commands below `cdi` that take devices.
+const WITH_DEVICES: [&str; 2] = ["show", "inject"];
+
+/// Lets the command line offer devices where it takes some.
+pub(super) fn offer(command: Command, typed: &[OsString]) -> Command {
+    command.mut_subcommand("cdi", |cdi| {
+        WITH_DEVICES.into_iter().fold(cdi, |cdi, name| {
+            let typed = typed.to_vec();
+            let devices = ArgValueCandidates::new(move || candidates(&typed));
+            cdi.mut_subcommand(name, |command| {
+                command.mut_arg("devices", |argument| argument.add(devices))
+            })
+        })
+    })
+}
+
+fn candidates(typed: &[OsString]) -> Vec<CompletionCandidate> {
+    let registry = Registry::scan(&directories(typed));
+    let devices = registry.devices().map(|device| {
+        let file = device.path.display().to_string();
+        CompletionCandidate::new(device.name.to_string()).help(Some(file.into()))
+    });
+    devices.collect()
+}
+
+/// The directories that the line names, else those of the host that it names.
+fn directories(typed: &[OsString]) -> Vec<PathBuf> {
+    // A line that is half typed is understood as far as it goes.
+    let matches = Cli::command().ignore_errors(true);
+    let matches = matches.try_get_matches_from(typed).unwrap_or_default();
+    let innermost = innermost(&matches);
+    let root = innermost.try_get_one::<PathBuf>("host_root").ok().flatten();
+    let given = innermost.try_get_many::<PathBuf>("spec_dir").ok().flatten();
+    let given: Vec<PathBuf> = given.into_iter().flatten().cloned().collect();
+    // There is nobody to tell what is wrong while a line is typed.
+    let host = Host::open(root.map_or(Path::new("/"), PathBuf::as_path));
+    let found = host.ok().and_then(|host| spec_dirs(&host, &given).ok());
+    found.unwrap_or_default()
+}
+
+fn innermost(matches: &ArgMatches) -> &ArgMatches {
+    match matches.subcommand() {
+        Some((_, below)) => innermost(below),
+        None => matches,
+    }
+}

@@ -1,0 +1,77 @@
+//! `completion`: scripts for shells, which ask this program what may stand at the cursor. So they offer
+//! the devices of this host, and what a newer program knows without a newer script.
+
+mod bash;
+mod devices;
+mod paths;
+
+use std::env;
+use std::ffi::OsString;
+
+use anyhow::Context;
+use clap::CommandFactory;
+use clap_complete::CompleteEnv;
+use clap_complete::env::{Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
+
+use crate::cli::{Cli, Completion};
+use crate::exit::Answer;
+use crate::printer::Printer;
+
+/// The program as it is called, and as the scripts call it: the one that PATH finds, since a word that is
+/// still being typed must not be run.
+const PROGRAM: &str = "onload-ctk";
+/// The variable by which a script asks, with the name of its shell.
+const VARIABLE: &str = "ONLOAD_CTK_COMPLETE";
+/// What follows clap's script for zsh, which only defines a function: compinit reads the file when it is
+/// first needed, as a function that has to complete at once.
+const ZSH_FIRST_CALL: &str =
+    "[[ $funcstack[1] == _onload-ctk ]] && _clap_dynamic_completer_onload_ctk";
+
+/// The shells whose scripts are printed.
+const SHELLS: Shells<'_> = Shells(&[&bash::Bash, &Elvish, &Fish, &Powershell, &Zsh]);
+
+/// Runs the command.
+///
+/// # Errors
+/// Nobody reads stdout.
+pub fn run(args: &Completion, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let name = args.shell.to_string();
+    let shell = SHELLS.completer(&name);
+    let shell = shell.with_context(|| format!("making a completion script: no {name} is known"))?;
+    let mut script = Vec::new();
+    let (variable, program) = (VARIABLE, PROGRAM);
+    shell.write_registration(variable, program, program, program, &mut script)?;
+    printer.print(String::from_utf8_lossy(&script))?;
+    if shell.name() == Zsh.name() {
+        printer.print(format_args!("{ZSH_FIRST_CALL}\n"))?;
+    }
+    Ok(Answer::Yes)
+}
+
+/// Answers a script; whether this process was started by one.
+///
+/// # Errors
+/// The shell is not known, or nobody reads stdout.
+pub fn answer() -> Result<bool, clap::Error> {
+    let Some(shell) = env::var_os(VARIABLE).filter(|shell| !shell.is_empty()) else {
+        return Ok(false);
+    };
+    let mut typed: Vec<OsString> = env::args_os().skip_while(|word| word != "--").collect();
+    typed.drain(..typed.len().min(1));
+    let is_bash = shell == bash::NAME;
+    if is_bash {
+        typed = bash::words(&typed);
+    }
+    let command = || {
+        let command = devices::offer(Cli::command(), &typed);
+        match is_bash {
+            true => paths::leave_to_shell(command),
+            false => command,
+        }
+    };
+    let asked = CompleteEnv::with_factory(command).var(VARIABLE);
+    let directory = env::current_dir().ok();
+    asked
+        .shells(SHELLS)
+        .try_complete(env::args_os(), directory.as_deref())
+}

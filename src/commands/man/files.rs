@@ -1,0 +1,124 @@
+//! The files that a command reads or writes, for its manual page.
+
+use clap::ValueEnum;
+use clap_mangen::roff::{Roff, italic};
+use onload_core::config::CONFIG_PATH;
+use onload_core::run_dir::RUN_DIR;
+
+use super::term;
+use crate::commands::OUTPUT_DIR;
+use crate::engine::Engine;
+
+/// A path, and what it is to the command.
+type File = (String, String);
+
+/// Writes the list; below `--host-root DIR` every path is one below `DIR`.
+pub(super) fn render(roff: &mut Roff, words: &str) {
+    for (name, said) in files(words) {
+        term::write(roff, italic(name), &said);
+    }
+}
+
+fn files(words: &str) -> Vec<File> {
+    match words {
+        "completion" => scripts(),
+        "discover" => vec![configuration(), kernel()],
+        "cdi generate" | "cdi check" => {
+            let mut files = vec![configuration(), kernel()];
+            files.extend(written());
+            files
+        }
+        "runtime configure" => {
+            let mut files: Vec<File> = Engine::value_variants().iter().map(engine).collect();
+            files.push(configuration());
+            files.push(containers());
+            files
+        }
+        "runtime" => vec![configuration(), containers()],
+        "" | "cdi" => {
+            let mut files = vec![configuration(), variables(), kernel(), specifications()];
+            files.extend(written());
+            files
+        }
+        _ => vec![configuration(), specifications()],
+    }
+}
+
+fn file(path: &str, said: &str) -> File {
+    (path.to_owned(), said.to_owned())
+}
+
+fn configuration() -> File {
+    file(
+        CONFIG_PATH,
+        "The configuration. The option --config names another file.",
+    )
+}
+
+fn variables() -> File {
+    file(
+        "/etc/default/onload-ctk",
+        "Variables for the service onload-cdi.service, which writes the specifications at boot and after changes.",
+    )
+}
+
+fn kernel() -> File {
+    file(
+        "/sys, /proc, /dev",
+        "What the kernel and the drivers say of this host.",
+    )
+}
+
+fn specifications() -> File {
+    file(
+        "/etc/cdi, /var/run/cdi",
+        "CDI specifications of every vendor. A device in the second directory goes before one in the first.",
+    )
+}
+
+fn written() -> [File; 2] {
+    let written = format!("{OUTPUT_DIR}/onload.dev-CLASS.json");
+    let manifest = format!("{OUTPUT_DIR}/.onload-ctk-manifest");
+    [
+        (written, "The specification of a class.".to_owned()),
+        (
+            manifest,
+            "Which of the files there were written by onload-ctk, and for which options."
+                .to_owned(),
+        ),
+    ]
+}
+
+fn engine(engine: &Engine) -> File {
+    let said = format!("What is edited for {}.", engine.name());
+    (engine.file().display().to_string(), said)
+}
+
+fn containers() -> File {
+    file(
+        RUN_DIR,
+        "Which runtime made which container, and the lock of files of configuration.",
+    )
+}
+
+fn scripts() -> Vec<File> {
+    [
+        ("/usr/share/bash-completion/completions/onload-ctk", "bash"),
+        (
+            "/usr/share/zsh/vendor-completions/_onload-ctk",
+            "zsh on Debian",
+        ),
+        ("/usr/share/zsh/site-functions/_onload-ctk", "zsh elsewhere"),
+        (
+            "/usr/share/fish/vendor_completions.d/onload-ctk.fish",
+            "fish",
+        ),
+    ]
+    .map(|(path, shell)| {
+        (
+            path.to_owned(),
+            format!("The script for {shell} of the packages."),
+        )
+    })
+    .into()
+}

@@ -1,0 +1,216 @@
+//! `man`: the manual pages, one a command, from the definition of the command line.
+
+mod files;
+mod synopsis;
+mod term;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use anyhow::Context;
+use clap::builder::PossibleValue;
+use clap::{Arg, Command, CommandFactory};
+use clap_mangen::Man as Page;
+use clap_mangen::roff::{Roff, bold, roman};
+
+use crate::cli::{Cli, Man};
+use crate::commands::make_directory;
+use crate::exit::{self, Answer, FAILURE};
+
+/// The section of commands that users type.
+const SECTION: &str = "1";
+/// The pages that are written by hand, in packaging/man/.
+const BY_HAND: [(&str, &str); 3] = [
+    ("onload-ctk.toml", "5"),
+    ("onload-container-runtime", "8"),
+    ("onload-hook", "8"),
+];
+
+/// Runs the command.
+///
+/// # Errors
+/// The directory or a page cannot be written.
+pub fn run(args: &Man) -> anyhow::Result<Answer> {
+    let directory = &args.directory;
+    let failed = || format!("writing manual pages to {}", directory.display());
+    make_directory(directory).with_context(failed)?;
+    let mut root = Cli::command().disable_help_subcommand(true);
+    root.build();
+    let root = with_words_in_a_line(root);
+    write_pages(&root, &[], directory).with_context(failed)?;
+    Ok(Answer::Yes)
+}
+
+/// Puts values that need no explanation into a line, where clap_mangen would give a line to each.
+fn with_words_in_a_line(command: Command) -> Command {
+    let in_a_line = |argument: Arg| {
+        let values = argument.get_possible_values();
+        let is_plain = values.iter().all(|value| value.get_help().is_none());
+        let is_listed =
+            argument.get_action().takes_values() && !argument.is_hide_possible_values_set();
+        if values.is_empty() || !is_plain || !is_listed {
+            return argument;
+        }
+        let names: Vec<&str> = values.iter().map(PossibleValue::get_name).collect();
+        let help = argument.get_help().map(ToString::to_string);
+        let help = format!(
+            "{}. Known are {}",
+            help.unwrap_or_default(),
+            names.join(", ")
+        );
+        argument.long_help(help).hide_possible_values(true)
+    };
+    command
+        .mut_args(in_a_line)
+        .mut_subcommands(with_words_in_a_line)
+}
+
+/// Writes the page of a command, whose words below the program those are, and those of the commands
+/// below it.
+fn write_pages(command: &Command, words: &[&str], directory: &Path) -> io::Result<()> {
+    let path = directory.join(format!("{}.{SECTION}", name(command)));
+    fs::write(path, page(command, &words.join(" "))?)?;
+    for below in shown(command) {
+        write_pages(below, &[words, &[below.get_name()]].concat(), directory)?;
+    }
+    Ok(())
+}
+
+/// The commands below one that pages tell of.
+fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+    command
+        .get_subcommands()
+        .filter(|below| !below.is_hide_set())
+}
+
+/// The name of a command's page, such as `onload-ctk-cdi-generate`.
+fn name(command: &Command) -> &str {
+    command
+        .get_display_name()
+        .unwrap_or_else(|| command.get_name())
+}
+
+/// The text of a page. What clap_mangen says of a command is its own; the rest is ours.
+fn page(command: &Command, words: &str) -> io::Result<String> {
+    let of_clap = Page::new(command.clone())
+        .title(name(command).to_uppercase())
+        // A page without a date: the argument has to be there all the same.
+        .date("\"\"")
+        .source(format!("onload-ctk {}", env!("CARGO_PKG_VERSION")))
+        .manual("User commands");
+    let mut page = Text::default();
+    page.add(|out| of_clap.render_title(out))?;
+    page.add(|out| of_clap.render_name_section(out))?;
+    page.section("SYNOPSIS", |roff| synopsis::render(roff, command))?;
+    page.add(|out| of_clap.render_description_section(out))?;
+    page.add(|out| of_clap.render_options_section(out))?;
+    if shown(command).next().is_some() {
+        page.add(|out| of_clap.render_subcommands_section(out))?;
+    }
+    page.section("EXIT STATUS", |roff| {
+        exit_statuses(roff, words, command.has_subcommands());
+    })?;
+    page.section("FILES", |roff| files::render(roff, words))?;
+    let examples = examples(command);
+    if !examples.is_empty() {
+        page.section("EXAMPLES", |roff| example_lines(roff, &examples))?;
+    }
+    page.section("SEE ALSO", |roff| see_also(roff, command))?;
+    Ok(page.0)
+}
+
+/// A page that is being put together of parts, each a document of its own.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn add(&mut self, render: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+        let mut part = Vec::new();
+        render(&mut part)?;
+        let part = String::from_utf8_lossy(&part);
+        // Each begins with the same definitions, which a page needs once.
+        let definitions = Roff::new().render();
+        let part = match self.0.is_empty() {
+            true => &part,
+            false => part.strip_prefix(&definitions).unwrap_or(&part),
+        };
+        self.0.push_str(part);
+        Ok(())
+    }
+
+    fn section(&mut self, title: &str, fill: impl FnOnce(&mut Roff)) -> io::Result<()> {
+        let mut roff = Roff::new();
+        roff.control("SH", [title]);
+        fill(&mut roff);
+        self.add(|out| roff.to_writer(out))
+    }
+}
+
+fn exit_statuses(roff: &mut Roff, words: &str, is_group: bool) {
+    let no = exit::when_no(words);
+    for (status, meaning) in exit::STATUSES {
+        let meaning = match (status, no) {
+            (0, None) if !is_group => "Done.".to_owned(),
+            (FAILURE, _) => format!(
+                "{}: a line on standard error says why. Also where the command line is not understood.",
+                capital(meaning)
+            ),
+            (1, Some(when)) => format!("The answer is no: {when}."),
+            // Such an answer this command does not give.
+            (1, None) if !is_group => continue,
+            _ => format!("{}.", capital(meaning)),
+        };
+        term::write(roff, bold(status.to_string()), &meaning);
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    first.into_iter().chain(letters).collect()
+}
+
+/// The lines that the help shows as examples.
+fn examples(command: &Command) -> Vec<String> {
+    const FIRST: &str = "Example: ";
+    let help = command.get_after_long_help().map(ToString::to_string);
+    let help = help.unwrap_or_default();
+    let examples = help.strip_prefix(FIRST).unwrap_or_default();
+    examples
+        .lines()
+        .map(|line| line.trim().to_owned())
+        .collect()
+}
+
+fn example_lines(roff: &mut Roff, examples: &[String]) {
+    for (index, example) in examples.iter().enumerate() {
+        if index > 0 {
+            roff.control("PP", []);
+        }
+        roff.control("EX", []).text([roman(example)]);
+        roff.control("EE", []);
+    }
+}
+
+/// The pages of the commands above and below, then those by hand.
+fn see_also(roff: &mut Roff, command: &Command) {
+    let own = name(command);
+    let above = own.rsplit_once('-').map(|(above, _)| above);
+    // The program's own name holds a hyphen.
+    let above = above.filter(|above| *above != "onload");
+    let program = above
+        .filter(|above| *above != "onload-ctk")
+        .map(|_| "onload-ctk");
+    let below = shown(command).map(name);
+    let pages = program.into_iter().chain(above).chain(below);
+    let mut pages: Vec<(&str, &str)> = pages.map(|page| (page, SECTION)).collect();
+    pages.extend(BY_HAND);
+    let last = pages.len() - 1;
+    let mut line = Vec::new();
+    for (index, (page, section)) in pages.into_iter().enumerate() {
+        let end = if index == last { "" } else { ", " };
+        line.extend([bold(page), roman(format!("({section}){end}"))]);
+    }
+    roff.text(line);
+}
