@@ -665,8 +665,8 @@ fn dry_run_and_diff_write_nothing_and_say_what_would_change() {
 
 #[test]
 fn a_diff_can_be_applied_by_patch_and_gives_what_a_run_writes() {
-    if !common::has("patch") {
-        return common::skipped("patch is not there");
+    if !common::needs::programs(&["patch"]) {
+        return;
     }
     let tree = x3();
     let dir = tempfile::tempdir().unwrap();
