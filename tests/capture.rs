@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::hosts::{all, rdma, vfio, x2};
-use common::{COMMITTED, Pci, Run, Tree, has, names_in, on, package, run, scratch, skipped, text};
+use common::{COMMITTED, Pci, Run, Tree, names_in, needs, on, package, run, scratch, text};
 use serde_json::Value;
 
 /// The hosts by name with their root directories, which live as long as the trees.
@@ -430,8 +430,7 @@ fn a_capture_can_be_unpacked_anywhere_since_its_links_stay_in_it() {
 
 #[test]
 fn the_tar_of_the_system_unpacks_it() {
-    if !has("tar") || !has("zstd") {
-        skipped("there is no tar or no zstd");
+    if !needs::programs(&["tar", "zstd"]) {
         return;
     }
     let tree = vfio();

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{names_in, on, program, run, skipped};
+use common::{names_in, needs, on, program, run};
 use tempfile::TempDir;
 
 const DOCKER: &str = "etc/docker/daemon.json";
@@ -182,7 +182,7 @@ fn a_dry_run_shows_a_diff_and_writes_nothing() {
 fn owner_and_mode_stay_as_they_are() {
     let host = Small::with(&[(DOCKER, "{}")]);
     fs::set_permissions(host.path(DOCKER), fs::Permissions::from_mode(0o640)).unwrap();
-    if common::is_root() {
+    if needs::is_root() {
         std::os::unix::fs::chown(host.path(DOCKER), Some(1234), Some(4321)).unwrap();
     }
     let facts = |path: PathBuf| {
@@ -439,16 +439,22 @@ fn set_up() -> Small {
 
 /// The output of an engine's own reader; none where it is not installed.
 fn reader(program: &str, arguments: &[&str], variables: &[(&str, &Path)]) -> Option<String> {
-    if !common::has(program) {
-        skipped(&format!("{program} is not installed"));
+    // Docker before 23, as in Debian 12, has no command that reads its file.
+    let is_there = needs::runs(program);
+    let missing = format!("{program} is not installed");
+    let goes_on = match program {
+        "dockerd" => needs::on_this_machine(is_there, &missing),
+        _ => needs::that(is_there, &missing),
+    };
+    if !goes_on {
         return None;
     }
     let mut command = Command::new(program);
     let output = command.args(arguments).envs(variables.iter().copied());
     let output = output.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    if stderr.contains("unknown flag: --validate") {
-        skipped(&format!("{program} is older than its --validate"));
+    let is_new = !stderr.contains("unknown flag: --validate");
+    if !needs::on_this_machine(is_new, &format!("{program} is older than its --validate")) {
         return None;
     }
     assert!(output.status.success(), "{program} {arguments:?}: {stderr}");
@@ -547,8 +553,7 @@ fn podman_config(host: &Small) -> (PathBuf, PathBuf) {
 
 #[test]
 fn podman_takes_its_file_and_still_knows_its_own_runtimes() {
-    if !common::is_root() {
-        skipped("podman wants subordinate user ids where it is not root");
+    if !needs::root("podman without subordinate user ids") {
         return;
     }
     let host = set_up();
@@ -558,8 +563,8 @@ fn podman_takes_its_file_and_still_knows_its_own_runtimes() {
         ("onload", stand_in.as_path()),
         ("crun", Path::new("/usr/bin/crun")),
     ] {
-        if !path.exists() {
-            skipped(&format!("{} is not installed", path.display()));
+        let missing = format!("{} is not installed", path.display());
+        if !needs::that(path.exists(), &missing) {
             continue;
         }
         let arguments = [

@@ -5,12 +5,11 @@
 mod common;
 
 use std::path::Path;
-use std::process::Command;
 
 use common::hosts::{
     hugepages, odd_names, onload8, opt_onload, rdma, refused, vfio, vfio_cdev, x2, x3, x4,
 };
-use common::{CHECKSUM, Pci, Tree, captured, device_names, each, on, reason, run, text};
+use common::{CHECKSUM, Pci, Tree, captured, device_names, each, on, reason, run, strace, text};
 use serde_json::{Value, json};
 
 /// The keys of an object, in their order.
@@ -879,14 +878,12 @@ fn a_table_has_columns_under_their_headings() {
 /// The files of sysfs and procfs that a run opens for reading, as the descriptors lead to them.
 fn opened(root: &Path) -> Vec<String> {
     let trace = tempfile::NamedTempFile::new().unwrap();
-    let mut strace = Command::new("strace");
-    strace.args(["-qq", "-y", "-o"]).arg(trace.path());
-    strace.args([
-        "-e",
-        "trace=openat,openat2",
-        env!("CARGO_BIN_EXE_onload-ctk"),
-    ]);
-    run(strace.arg("--host-root").arg(root).args(["-q", "discover"])).done();
+    let mut command = strace::traced(trace.path(), &["trace=openat,openat2"]);
+    run(command
+        .arg("--host-root")
+        .arg(root)
+        .args(["-q", "discover"]))
+    .done();
     let text = std::fs::read_to_string(trace.path()).unwrap();
     let reads = text
         .lines()
@@ -900,8 +897,8 @@ fn opened(root: &Path) -> Vec<String> {
 
 #[test]
 fn no_file_of_the_kernel_is_read_twice() {
-    if !common::has("strace") {
-        return common::skipped("strace is not there");
+    if !strace::can_trace() {
+        return;
     }
     let trees = common::hosts::all();
     let roots = trees.iter().map(|(_, tree)| tree.root().to_owned());

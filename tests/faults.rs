@@ -15,9 +15,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use common::hosts::{hugepages, rdma, vfio, x2, x3};
+use common::strace::{can_trace, fault, with_faults};
 use common::{
-    NOBODY, Pci, Run, Tree, captured, device_names, each, is_root, json_file, names_in, on, reason,
-    run, run_unprivileged, skipped, specs_in, texts,
+    NOBODY, Pci, Run, Tree, captured, device_names, each, json_file, names_in, needs, on, reason, run,
+    run_unprivileged, specs_in, texts,
 };
 use serde_json::Value;
 
@@ -102,33 +103,16 @@ fn a_run_that_is_killed_leaves_whole_files_and_the_next_one_cleans_up() {
 
 /// The system calls after which a run may be killed, in the order of a run that changes everything.
 fn kill_after(tree: &Tree, call: &str, count: u32) -> bool {
-    let inject = format!("inject={call}:signal=KILL:when={count}");
-    let mut strace = Command::new("strace");
-    strace.args([
-        "-f",
-        "-qq",
-        "-o",
-        "/dev/null",
-        "-e",
-        &format!("trace={call}"),
-        "-e",
-        &inject,
-    ]);
-    strace
-        .arg(env!("CARGO_BIN_EXE_onload-ctk"))
-        .arg("--host-root")
-        .arg(tree.root());
-    strace
-        .args(["cdi", "generate", "-q"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    !strace.status().unwrap().success()
+    let (trace, kill) = (format!("trace={call}"), fault(call, "signal=KILL", count));
+    let mut run = with_faults(tree.root(), &[&trace, &kill], &["cdi", "generate", "-q"]);
+    run.stdout(Stdio::null()).stderr(Stdio::null());
+    !run.status().unwrap().success()
 }
 
 #[test]
 fn a_run_that_is_killed_at_each_of_its_steps_leaves_whole_files_that_are_ours() {
     if !can_trace() {
-        return skipped("strace cannot trace here");
+        return;
     }
     let TwoStates {
         tree,
@@ -156,26 +140,10 @@ fn a_run_that_is_killed_at_each_of_its_steps_leaves_whole_files_that_are_ours() 
     assert!(kills > 20, "{kills}");
 }
 
-fn can_trace() -> bool {
-    let mut strace = Command::new("strace");
-    strace.args([
-        "-qq",
-        "-o",
-        "/dev/null",
-        "-e",
-        "inject=fsync:error=EIO",
-        "true",
-    ]);
-    strace
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
-}
-
 #[test]
 fn a_system_call_that_fails_at_any_step_is_an_error_with_the_file_and_leaves_whole_files() {
     if !can_trace() {
-        return skipped("strace cannot trace here");
+        return;
     }
     let TwoStates {
         tree,
@@ -193,14 +161,9 @@ fn a_system_call_that_fails_at_any_step_is_an_error_with_the_file_and_leaves_who
                 .run(&["cdi", "generate", "--force", "-q"])
                 .done();
             tree.config(STATES[1]);
-            let inject = format!("inject={call}:error={error}:when={count}");
-            let mut strace = Command::new("strace");
-            strace.args(["-f", "-qq", "-o", "/dev/null", "-e", &inject]);
-            strace
-                .arg(env!("CARGO_BIN_EXE_onload-ctk"))
-                .arg("--host-root")
-                .arg(tree.root());
-            let refusal = run(strace.args(["cdi", "generate"])).refused();
+            let fault = fault(call, &format!("error={error}"), count);
+            let mut generate = with_faults(tree.root(), &[&fault], &["cdi", "generate"]);
+            let refusal = run(&mut generate).refused();
             let ours = specs.join("onload.dev-").display().to_string();
             let directory = format!("the directory of CDI specifications {}: ", specs.display());
             // Whichever step it was.
@@ -248,8 +211,8 @@ fn two_runs_at_once_end_with_whole_files() {
 
 #[test]
 fn a_full_disk_is_an_error_and_leaves_the_old_files() {
-    if !is_root() || !has_namespaces() {
-        return skipped("mounting a file system wants root and unshare(1)");
+    if !needs::root("mounting a file system") || !has_namespaces() {
+        return;
     }
     let TwoStates { tree, .. } = two_states();
     let fill = "mount -t tmpfs -o size=256k tmpfs \"$1\" && mkdir \"$1/specs\" && \
@@ -307,7 +270,11 @@ fn a_full_disk_is_an_error_and_leaves_the_old_files() {
 fn has_namespaces() -> bool {
     let mut unshare = Command::new("unshare");
     unshare.args(["-m", "true"]).stderr(Stdio::null());
-    unshare.status().is_ok_and(|status| status.success())
+    let has = unshare.status().is_ok_and(|status| status.success());
+    needs::that(
+        has,
+        "unshare(1) is not installed or may not make a namespace",
+    )
 }
 
 // Locks that somebody else holds.
@@ -322,7 +289,7 @@ impl Holder {
         flock.arg("--no-fork").arg(path);
         flock.args(["sh", "-c", "echo held; exec sleep 600"]);
         flock.stdout(Stdio::piped());
-        if is_root() {
+        if needs::is_root() {
             flock.uid(user).gid(user);
         }
         let mut child = flock.spawn().unwrap();
@@ -472,7 +439,7 @@ fn a_user_locks_a_directory_of_his_own() {
     let tree = x2();
     let out = tree.outside("/out");
     fs::create_dir(&out).unwrap();
-    if is_root() {
+    if needs::is_root() {
         chown(&out, Some(NOBODY), Some(NOBODY)).unwrap();
     }
     let args = ["cdi", "generate", "--output-dir", out.to_str().unwrap()];
@@ -582,26 +549,14 @@ fn a_configuration_that_may_not_be_read_is_named() {
 #[test]
 fn a_lookup_that_a_rename_elsewhere_disturbed_is_done_again() {
     if !can_trace() {
-        return skipped("strace cannot trace here");
+        return;
     }
     // openat2(2): inside a root, a lookup of ".." gives EAGAIN when anything on the machine was
     // renamed or mounted meanwhile. Here every second lookup does.
     let args = ["discover", "--format", "json"];
     let undisturbed = run(&mut on(&captured(), &args)).done();
-    let mut strace = Command::new("strace");
-    let inject = "inject=openat2:error=EAGAIN:when=1+2";
-    strace.args([
-        "-f",
-        "-qq",
-        "-o",
-        "/dev/null",
-        "-e",
-        "trace=openat2",
-        "-e",
-        inject,
-    ]);
-    strace.arg(env!("CARGO_BIN_EXE_onload-ctk"));
-    let disturbed = run(strace.arg("--host-root").arg(captured()).args(args)).done();
+    let faults = ["trace=openat2", &fault("openat2", "error=EAGAIN", "1+2")];
+    let disturbed = run(&mut with_faults(&captured(), &faults, &args)).done();
     assert_eq!(disturbed.stderr, undisturbed.stderr);
     assert_eq!(disturbed.stdout, undisturbed.stdout);
 }
@@ -632,7 +587,7 @@ fn an_attribute_that_may_not_be_read_costs_a_warning_with_its_path() {
             .any(|w| w.contains("/numa_node: Permission denied")),
         "{said:?}"
     );
-    if is_root() {
+    if needs::is_root() {
         let debugfs = "/sys/kernel/debug/sfc_resource/nics: Permission denied";
         assert!(said.iter().any(|w| w.contains(debugfs)), "{said:?}");
     }
@@ -781,7 +736,7 @@ fn what_has_certainly_changed_is_told_whatever_may_not_be_read() {
 fn generate_takes_nothing_away_for_what_may_not_be_read() {
     let tree = registered();
     tree.remove("/var/run/cdi").directory("/var/run/cdi");
-    if is_root() {
+    if needs::is_root() {
         chown(tree.specs(), Some(NOBODY), Some(NOBODY)).unwrap();
     }
     run_unprivileged(&tree, &["cdi", "generate"]).done();

@@ -716,8 +716,8 @@ fn a_look_at_a_host_that_offers_nothing_says_so() {
 
 #[test]
 fn a_diff_can_be_applied_by_patch_and_gives_what_a_run_writes() {
-    if !common::has("patch") {
-        return common::skipped("patch is not there");
+    if !common::needs::programs(&["patch"]) {
+        return;
     }
     let tree = x3();
     let dir = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{names_in, skipped};
+use common::{names_in, needs};
 
 const UNITS: [&str; 3] = ["onload-cdi.service", "onload-cdi.path", "onload-cdi.timer"];
 
@@ -78,8 +78,7 @@ fn a_storm_neither_fails_the_service_nor_runs_it_for_each_event() {
 
 #[test]
 fn units_are_what_systemd_takes() {
-    if !common::has("systemd-analyze") {
-        skipped("systemd-analyze is not installed");
+    if !needs::programs(&["systemd-analyze"]) {
         return;
     }
     // As installed, but for the programs and pages that are not.
@@ -328,8 +327,7 @@ fn the_preload_file_is_one_line() {
 
 #[test]
 fn manual_pages_are_what_man_takes() {
-    if !common::has("man") {
-        skipped("man is not installed");
+    if !needs::programs(&["man"]) {
         return;
     }
     let generated = tempfile::tempdir().unwrap();

@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{
-    HOOK_THERE, NIC, Sandbox, WRAPPER_THERE, config, has_runc, memlock, print_file, skipped,
-    stderr, stdout,
+    HOOK_THERE, NIC, Sandbox, WRAPPER_THERE, config, has_runc, memlock, print_file, stderr, stdout,
 };
+use onload_test_needs as needs;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 
@@ -42,17 +42,35 @@ fn live(annotations: &Value, command: &str) -> Value {
     config
 }
 
+/// A container of Onload's network cards.
+fn nic(command: &str) -> Value {
+    live(&json!({"onload.dev/nic": "all"}), command)
+}
+
+/// Mounts a path of the host into a container.
+fn bind(config: &mut Value, source: &str, at: &str, options: &[&str]) {
+    let mounts = config["mounts"].as_array_mut().unwrap();
+    let mount = json!({"destination": at, "type": "bind", "source": source, "options": options});
+    mounts.push(mount);
+}
+
 /// A host whose `/dev/onload` is a device that runc does not give by itself: the kernel's log, which
-/// may be opened for writing without any capability.
-fn host() -> Sandbox {
+/// may be opened for writing without any capability. None where no container can be run.
+#[track_caller]
+fn host() -> Option<Sandbox> {
+    if !has_runc() {
+        return None;
+    }
     let sandbox = Sandbox::new();
     fs::remove_file(sandbox.path("/dev/onload")).unwrap();
     sandbox.node("/dev/onload", 1, 11);
-    sandbox
+    Some(sandbox)
 }
 
+const RUNC: &str = "timeout 60 runc --root /run/runc";
+
 fn script_of(id: &str) -> String {
-    format!("exec timeout 60 runc --root /run/runc run -b /bundle {id}")
+    format!("exec {RUNC} run -b /bundle {id}")
 }
 
 fn run(sandbox: &Sandbox, id: &str) -> Output {
@@ -99,31 +117,70 @@ fn differences(sandbox: &Sandbox, before: &BTreeSet<String>) -> Vec<String> {
 
 const NOTHING: [String; 0] = [];
 
-/// Runs a container that must end well, and leave nothing behind.
+/// Runs a script that must leave nothing behind.
+#[track_caller]
+fn leaves_nothing(sandbox: &Sandbox, script: &str) -> Output {
+    let before = traces(sandbox);
+    let output = sandbox.script_within(Duration::from_secs(100), script);
+    let message = stderr(&output);
+    assert_eq!(differences(sandbox, &before), NOTHING, "{message}");
+    output
+}
+
+/// As [`leaves_nothing`], of a script that must print just this; what it says on standard error.
+#[track_caller]
+fn prints(sandbox: &Sandbox, script: &str, expected: &str) -> String {
+    let output = leaves_nothing(sandbox, script);
+    let message = stderr(&output);
+    assert_eq!(stdout(&output), expected, "{message}");
+    message
+}
+
+/// Runs a container that must end well, and leave nothing behind; what it prints.
+#[track_caller]
 fn succeeds(sandbox: &Sandbox, config: &Value) -> String {
     sandbox.bundle(config);
-    let before = traces(sandbox);
-    let output = run(sandbox, &unique());
+    let output = leaves_nothing(sandbox, &script_of(&unique()));
     assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!(
-        differences(sandbox, &before),
-        NOTHING,
-        "{}",
-        stderr(&output)
-    );
     stdout(&output)
 }
 
 /// Runs a container that must not start, and leave nothing behind; what the hook says.
+#[track_caller]
 fn refused(sandbox: &Sandbox, config: &Value) -> String {
     sandbox.bundle(config);
-    let before = traces(sandbox);
-    let id = unique();
-    let output = run(sandbox, &id);
-    let line = one_line(&output, &id);
-    assert_eq!(differences(sandbox, &before), NOTHING, "{line}");
-    line
+    refused_as_it_is(sandbox)
 }
+
+/// The same of `/bundle` as it is.
+#[track_caller]
+fn refused_as_it_is(sandbox: &Sandbox) -> String {
+    let id = unique();
+    one_line(&leaves_nothing(sandbox, &script_of(&id)), &id)
+}
+
+/// A script around another, which is run while the container of `/bundle` runs; `$r` is its runtime.
+fn while_it_runs(runtime: &str, id: &str, script: &str) -> String {
+    format!(
+        "r='{runtime}'
+         $r create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
+         $r start {id} || exit 12
+         {script}
+         {}",
+        ended(id)
+    )
+}
+
+/// Ends a container that `$r` started.
+fn ended(id: &str) -> String {
+    format!(
+        "$r kill {id} KILL; i=0; while $r state {id} | grep -q running && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
+         $r delete {id} || exit 15"
+    )
+}
+
+/// A command that goes on until it is killed.
+const GOES_ON: &str = "while :; do read -r x < /proc/loadavg; done";
 
 /// The one line that our hook says, out of what runc makes of it.
 fn one_line(output: &Output, id: &str) -> String {
@@ -139,26 +196,21 @@ fn one_line(output: &Output, id: &str) -> String {
 
 #[test]
 fn a_container_can_open_the_nodes_and_has_the_library_and_the_preload() {
-    if !has_runc() {
-        return;
-    }
+    let Some(sandbox) = host() else { return };
     let command = format!(
         "exec 3>/dev/onload && echo opened; {MAPPED}; echo ${{LD_PRELOAD:-no variable}}; \
          /bin/sh -c '{MAPPED}'; read -r line < /etc/ld.so.preload; echo $line"
     );
-    let config = live(&json!({"onload.dev/nic": "all"}), &command);
+    let config = nic(&command);
     assert_eq!(
-        succeeds(&host(), &config),
+        succeeds(&sandbox, &config),
         "opened\nmapped\nno variable\nmapped\n/usr/lib/x86_64-linux-gnu/libonload.so\n"
     );
 }
 
 #[test]
 fn a_device_is_opened_as_far_as_its_specification_says_and_no_other() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let command = "(exec 3>/dev/onload) && echo written; (exec 3</dev/onload) && echo read; \
                    (exec 3<>/dev/onload) && echo both; while read -r rule; do case $rule in 'c 1:11 '*) echo $rule;; esac; done < /proc/1/root/devices; :";
     let mut config = live(&json!({"onload.dev/nic-nodes": "all"}), command);
@@ -183,10 +235,7 @@ fn a_device_is_opened_as_far_as_its_specification_says_and_no_other() {
 
 #[test]
 fn a_container_cannot_change_the_mode_or_owner_of_the_host_s_nodes() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     // As user 0 of the host without a user namespace, as engines start containers by default.
     let command =
         "/bin/chmod 600 /dev/onload; /bin/chown 7 /dev/onload; exec 3>/dev/onload && echo opened";
@@ -202,39 +251,22 @@ fn a_container_cannot_change_the_mode_or_owner_of_the_host_s_nodes() {
         let to = format!("/bundle/rootfs/bin/{program}");
         fs::copy(format!("/bin/{program}"), sandbox.path(&to)).unwrap();
     }
-    let before = traces(&sandbox);
-    let output = run(&sandbox, &unique());
-    let message = stderr(&output);
-    assert_eq!(stdout(&output), "opened\n", "{message}");
-    assert_eq!(
-        message.matches("Read-only file system").count(),
-        2,
-        "{message}"
-    );
-    assert_eq!(differences(&sandbox, &before), NOTHING);
+    let message = prints(&sandbox, &script_of(&unique()), "opened\n");
+    let refused = message.matches("Read-only file system").count();
+    assert_eq!(refused, 2, "{message}");
 }
 
 #[test]
 fn an_exec_d_process_has_devices_and_preload() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
-    let command = "while :; do read -r x < /proc/loadavg; done";
-    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), command));
-    let before = traces(&sandbox);
+    let Some(sandbox) = host() else { return };
+    sandbox.bundle(&nic(GOES_ON));
     let id = unique();
     let script = format!(
-        "r='runc --root /run/runc'
-         $r create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
-         $r start {id} || exit 12
-         $r exec {id} /bin/sh -c 'exec 3>/dev/onload && echo opened; {}'
-         cat /run/onload-ctk/{id}/state.json
-         $r kill {id} KILL; i=0; while $r state {id} | grep -q running && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
-         $r delete {id} || exit 15",
+        "$r exec {id} /bin/sh -c 'exec 3>/dev/onload && echo opened; {}'
+         cat /run/onload-ctk/{id}/state.json",
         MAPPED.replace('\'', "\"")
     );
-    let output = sandbox.script(&script, b"");
+    let output = leaves_nothing(&sandbox, &while_it_runs(RUNC, &id, &script));
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
     let (said, state) = text.split_at("opened\nmapped\n".len());
@@ -244,21 +276,17 @@ fn an_exec_d_process_has_devices_and_preload() {
         state["rules"],
         json!([{"major": 1, "minor": 11, "access": "rw"}, {"major": 1, "minor": 5, "access": "rw"}])
     );
-    assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
 #[test]
 fn two_stages_and_another_door_give_what_one_gives() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let command = format!(
         "{}; {}",
         count_mounts("/dev/onload"),
         count_mounts("/etc/ld.so.preload")
     );
-    let mut config = live(&json!({"onload.dev/nic": "all"}), &command);
+    let mut config = nic(&command);
     config["hooks"]["prestart"] = hook("prestart");
     assert_eq!(succeeds(&sandbox, &config), "1\n1\n");
 
@@ -275,10 +303,7 @@ fn two_stages_and_another_door_give_what_one_gives() {
 
 #[test]
 fn the_memory_lock_limit_rises_as_far_as_this_machine_lets_it() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let read = print_file("/proc/self/limits");
     let [_, hard] = memlock(&stdout(&sandbox.script(&read, b"")));
     let may = rustix::thread::capabilities(None)
@@ -293,10 +318,7 @@ fn the_memory_lock_limit_rises_as_far_as_this_machine_lets_it() {
 
 #[test]
 fn what_comes_too_late_names_the_door_that_gives_it() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     sandbox.file(
         "/etc/cdi/onload.dev-profile.json",
         r#"{"cdiVersion":"0.3.0","kind":"onload.dev/profile","devices":[{"name":"latency","containerEdits":{"env":["EF_POLL_USEC=100","ONLOAD_CTK_PROFILE_LATENCY=latency"]}}]}"#,
@@ -340,10 +362,7 @@ fn what_comes_too_late_names_the_door_that_gives_it() {
 
 #[test]
 fn what_the_configuration_holds_already_is_not_refused() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     sandbox.file(
         "/etc/cdi/onload.dev-profile.json",
         r#"{"cdiVersion":"0.3.0","kind":"onload.dev/profile","devices":[{"name":"latency","containerEdits":{"env":["EF_POLL_USEC=100"]}}]}"#,
@@ -363,11 +382,8 @@ fn what_the_configuration_holds_already_is_not_refused() {
 
 #[test]
 fn a_preload_without_a_bounded_table_is_refused() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
-    let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+    let Some(sandbox) = host() else { return };
+    let mut config = nic("echo started");
     config["process"]["rlimits"] =
         json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 1_073_741_816}]);
     let message = refused(&sandbox, &config);
@@ -385,12 +401,9 @@ fn a_preload_without_a_bounded_table_is_refused() {
 
 #[test]
 fn an_operator_can_close_the_door_for_devices() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     sandbox.allow(&["nic", "rdma"], "live-devices = false");
-    let config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+    let config = nic("echo started");
     let message = refused(&sandbox, &config);
     assert!(
         message.contains("live-devices = false in /etc/onload-ctk/config.toml")
@@ -403,12 +416,9 @@ fn an_operator_can_close_the_door_for_devices() {
 /// set-user-ID bit itself (elf/rtld.c, `do_preload`, `__RTLD_SECURE`).
 #[test]
 fn a_set_user_id_program_is_preloaded() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let command = format!("/bin/raised -p -c '{MAPPED}' 2>&1");
-    let mut config = live(&json!({"onload.dev/nic": "all"}), &command);
+    let mut config = nic(&command);
     config["process"]["user"] = json!({"uid": 1000, "gid": 1000});
     config["process"]["noNewPrivileges"] = json!(false);
     sandbox.bundle(&config);
@@ -420,12 +430,9 @@ fn a_set_user_id_program_is_preloaded() {
 
 #[test]
 fn an_image_s_own_list_is_merged_and_comes_back() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let command = "while read -r line; do echo $line; done < /etc/ld.so.preload";
-    let config = live(&json!({"onload.dev/nic": "all"}), command);
+    let config = nic(command);
     sandbox.bundle(&config);
     sandbox.file("/bundle/rootfs/etc/ld.so.preload", "libother.so # theirs\n");
     assert_eq!(
@@ -436,25 +443,15 @@ fn an_image_s_own_list_is_merged_and_comes_back() {
 
 #[test]
 fn a_libc_that_cannot_load_the_library_stops_the_container_or_skips_the_preload() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
-    let config = live(
-        &json!({"onload.dev/nic": "all"}),
-        "test -e /etc/ld.so.preload || echo none",
-    );
+    let Some(sandbox) = host() else { return };
+    let config = nic("test -e /etc/ld.so.preload || echo none");
     sandbox.bundle(&config);
     // A glibc that defines nothing beside a loader that nobody asks.
     let libc = sandbox.path("/bundle/rootfs/usr/lib/x86_64-linux-gnu/libc.so.6");
     let real = fs::read(&libc).unwrap();
     fs::write(&libc, rename_versions(&real)).unwrap();
-    let before = traces(&sandbox);
-    let id = unique();
-    let output = run(&sandbox, &id);
-    let message = one_line(&output, &id);
+    let message = refused_as_it_is(&sandbox);
     assert!(message.contains("on-incompatible = \"skip\""), "{message}");
-    assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
 /// glibc's version names as those of a libc that nobody knows.
@@ -473,14 +470,11 @@ fn rename_versions(library: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_user_of_the_host_cannot_hold_containers_up_by_a_lock() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     // What an earlier version made.
     sandbox.mkdir("/run/onload-ctk");
     let other = "setpriv --reuid 65534 --regid 65534 --clear-groups";
-    let config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+    let config = nic("echo started");
     sandbox.bundle(&config);
     let held = HELD;
     let script = format!(
@@ -524,11 +518,8 @@ fn heard(sandbox: &Sandbox, config: &mut Value) {
 /// User 0 of a container without a user namespace, who has /run mounted read-only.
 #[test]
 fn a_container_that_sees_run_cannot_hold_others_up_by_a_lock() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
-    let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+    let Some(sandbox) = host() else { return };
+    let mut config = nic("echo started");
     heard(&sandbox, &mut config);
     sandbox.mkdir("/run/mount");
     let run = |id: &str| format!("runc --root /run/runc run -b /bundle {id} || echo failed");
@@ -570,34 +561,24 @@ fn a_container_that_sees_run_cannot_hold_others_up_by_a_lock() {
 /// Any user may mount FUSE, under a name that is no text.
 #[test]
 fn a_mount_of_the_host_whose_name_is_no_text_hinders_no_container() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let command = "exec 3>/dev/onload && echo opened";
-    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), command));
+    sandbox.bundle(&nic(command));
     sandbox.mkdir("/run/mount");
-    let before = traces(&sandbox);
     let script = format!(
         "d=$(printf '/tmp/caf\\351'); mkdir \"$d\"; mount -t tmpfs none \"$d\"; {}",
         script_of(&unique())
     );
-    let output = sandbox.script(&script, b"");
-    assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
-    assert_eq!(differences(&sandbox, &before), NOTHING);
+    prints(&sandbox, &script, "opened\n");
 }
 
 /// A path of mount(2) has 4096 bytes, and each may take four in the table.
 #[test]
 fn a_table_of_mounts_of_more_than_eight_megabytes_is_read_to_its_end() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let command = "exec 3>/dev/onload && echo opened";
-    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), command));
+    sandbox.bundle(&nic(command));
     sandbox.mkdir("/run/mount");
-    let before = traces(&sandbox);
     let script = format!(
         "n=\"$(printf '%250s')\"; d=/tmp; i=0; while test $i -lt 15; do d=\"$d/$n\"; i=$((i+1)); done
          mkdir -p \"$d\"
@@ -606,21 +587,13 @@ fn a_table_of_mounts_of_more_than_eight_megabytes_is_read_to_its_end() {
          {}",
         script_of(&unique())
     );
-    let output = sandbox.script_within(Duration::from_secs(100), &script);
-    assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
-    assert_eq!(differences(&sandbox, &before), NOTHING);
+    prints(&sandbox, &script, "opened\n");
 }
 
 #[test]
 fn records_of_another_version_cost_a_line_and_no_more() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
-    let mut config = live(
-        &json!({"onload.dev/nic": "all"}),
-        "exec 3>/dev/onload && echo opened",
-    );
+    let Some(sandbox) = host() else { return };
+    let mut config = nic("exec 3>/dev/onload && echo opened");
     heard(&sandbox, &mut config);
     let before = traces(&sandbox);
     let id = unique();
@@ -646,10 +619,7 @@ fn records_of_another_version_cost_a_line_and_no_more() {
 /// A list is as large as the image's own makes it, and its container may fail before any hook.
 #[test]
 fn lists_of_containers_that_never_came_do_not_pile_up() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let mut config = config(
         &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
         ":",
@@ -700,13 +670,10 @@ fn lists_of_containers_that_never_came_do_not_pile_up() {
 
 #[test]
 fn the_list_of_a_container_that_lives_stays() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let mut config = config(
         &json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}),
-        "while :; do read -r x < /proc/loadavg; done",
+        GOES_ON,
     );
     config["process"]["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 4096}]);
     sandbox.bundle(&config);
@@ -720,7 +687,6 @@ fn the_list_of_a_container_that_lives_stays() {
          $r create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
          for n in 1 2; do $r create --bundle /own c$n 2> /dev/null; $r delete c$n 2> /dev/null; done
          ls -I '@*' /run/onload-ctk
-         $r kill {id} KILL; i=0; while $r state {id} | grep -q running && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
          $r delete --force {id} || exit 15
          ls -I '@*' /run/onload-ctk"
     );
@@ -731,27 +697,16 @@ fn the_list_of_a_container_that_lives_stays() {
 
 #[test]
 fn an_engine_s_umask_closes_nothing_to_the_container_s_users() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let spec = NIC.replace("/usr/lib64/libonload.so", "/opt/new/dir/libonload.so");
     sandbox.file("/etc/cdi/onload.dev-nic.json", spec);
     let command =
         "test -r /opt/new/dir/libonload.so && read -r line < /etc/ld.so.preload && echo $line";
-    let mut config = live(&json!({"onload.dev/nic": "all"}), command);
+    let mut config = nic(command);
     config["process"]["user"] = json!({"uid": 1000, "gid": 1000});
     sandbox.bundle(&config);
-    let before = traces(&sandbox);
     let script = format!("umask 077; {}", script_of(&unique()));
-    let output = sandbox.script(&script, b"");
-    assert_eq!(
-        stdout(&output),
-        "/opt/new/dir/libonload.so\n",
-        "{}",
-        stderr(&output)
-    );
-    assert_eq!(differences(&sandbox, &before), NOTHING);
+    prints(&sandbox, &script, "/opt/new/dir/libonload.so\n");
     let script = format!(
         "umask 077; rm -r /run/onload-ctk; {WRAPPER_THERE} --root /run/runc create -b /own c1; stat -c '%n %a' /run/onload-ctk /run/onload-ctk/c1"
     );
@@ -769,12 +724,9 @@ fn an_engine_s_umask_closes_nothing_to_the_container_s_users() {
 
 #[test]
 fn a_read_only_root_and_a_restart_work() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let command = "exec 3>/dev/onload && echo opened; (: > /file) || echo read-only";
-    let mut config = live(&json!({"onload.dev/nic": "all"}), command);
+    let mut config = nic(command);
     config["root"]["readonly"] = json!(true);
     for _ in 0..2 {
         assert_eq!(succeeds(&sandbox, &config), "opened\nread-only\n");
@@ -783,35 +735,23 @@ fn a_read_only_root_and_a_restart_work() {
 
 #[test]
 fn three_containers_at_once_in_one_root_do_not_meet() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let command = format!("exec 3>/dev/onload && echo opened; {MAPPED}");
-    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), &command));
-    let before = traces(&sandbox);
+    sandbox.bundle(&nic(&command));
     let id = unique();
-    let one = |n: u32| {
-        format!("timeout 60 runc --root /run/runc run -b /bundle {id}{n} > /tmp/out{n} 2>&1 & ")
-    };
+    let one = |n: u32| format!("{RUNC} run -b /bundle {id}{n} > /tmp/out{n} 2>&1 & ");
     let script = format!("{}{}{} wait; cat /tmp/out*", one(1), one(2), one(3));
-    let output = sandbox.script(&script, b"");
-    assert_eq!(stdout(&output), "opened\nmapped\n".repeat(3));
-    assert_eq!(differences(&sandbox, &before), NOTHING);
+    prints(&sandbox, &script, &"opened\nmapped\n".repeat(3));
 }
 
 /// crun gives a container up without a poststop when something fails behind our hook: another hook,
 /// or a command that is not there.
 #[test]
 fn what_a_runtime_leaves_without_a_poststop_goes_when_the_next_container_starts() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
-    let command = "while :; do read -r x < /proc/loadavg; done";
-    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), command));
+    let Some(sandbox) = host() else { return };
+    sandbox.bundle(&nic(GOES_ON));
     let bundle = |name: &str, root: &str, has_poststop: bool| {
-        let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+        let mut config = nic("echo started");
         config["root"]["path"] = json!(root);
         let hooks = config["hooks"].as_object_mut().unwrap();
         hooks.retain(|stage, _| stage == "createRuntime" || has_poststop);
@@ -823,60 +763,43 @@ fn what_a_runtime_leaves_without_a_poststop_goes_when_the_next_container_starts(
     sandbox.root_file_system("/root2");
     bundle("left", "/root2", false);
     bundle("next", "/bundle/rootfs", true);
-    let before = traces(&sandbox);
     let id = unique();
     let script = format!(
-        "r='timeout 60 runc --root /run/runc'
-         $r create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
-         $r start {id} || exit 12
-         $r run -b /left {id}-left
+        "$r run -b /left {id}-left
          ls -I '@*' /run/onload-ctk
          $r run -b /next {id}-next
-         ls -I '@*' /run/onload-ctk
-         $r kill {id} KILL; i=0; while $r state {id} | grep -q running && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
-         $r delete {id} || exit 15"
+         ls -I '@*' /run/onload-ctk"
     );
-    let output = sandbox.script(&script, b"");
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert_eq!(
-        stdout(&output),
-        format!("started\n{id}\n{id}-left\nstarted\n{id}\n")
-    );
-    assert_eq!(differences(&sandbox, &before), NOTHING);
+    let script = format!("{}; echo ended", while_it_runs(RUNC, &id, &script));
+    let expected = format!("started\n{id}\n{id}-left\nstarted\n{id}\nended\n");
+    prints(&sandbox, &script, &expected);
 }
 
 #[test]
 fn crun_s_containers_get_what_runc_s_get() {
-    if !has_runc() || !Path::new("/usr/bin/crun").exists() {
-        skipped("running a bundle with crun needs /usr/bin/crun");
+    let Some(sandbox) = host() else { return };
+    if !needs::programs(&["crun"]) {
         return;
     }
-    let sandbox = host();
     let command = format!("exec 3>/dev/onload && echo opened; {MAPPED}");
-    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), &command));
+    sandbox.bundle(&nic(&command));
     // umount(8) keeps notes there.
     sandbox.mkdir("/run/mount");
-    let before = traces(&sandbox);
     // crun wants one kind of hierarchy.
     let script = format!(
         "umount /sys/fs/cgroup/unified 2> /tmp/said
          exec timeout 60 crun --cgroup-manager=cgroupfs --root /run/runc run -b /bundle {}",
         unique()
     );
-    let output = sandbox.script(&script, b"");
-    assert_eq!(stdout(&output), "opened\nmapped\n", "{}", stderr(&output));
-    assert_eq!(differences(&sandbox, &before), NOTHING);
+    prints(&sandbox, &script, "opened\nmapped\n");
 }
 
 /// An engine written in Go spells `<`, `>` and `&` as six bytes each.
 #[test]
 fn a_variable_that_is_long_by_its_spelling_alone_does_not_matter() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let command = "exec 3>/dev/onload && echo opened ${#LONG}";
-    let mut config = live(&json!({"onload.dev/nic": "all"}), command);
+    let mut config = nic(command);
     let env = config["process"]["env"].as_array_mut().unwrap();
     env.push(json!("LONG=@"));
     sandbox.bundle(&config);
@@ -889,14 +812,11 @@ fn a_variable_that_is_long_by_its_spelling_alone_does_not_matter() {
 
 #[test]
 fn a_user_namespace_of_its_own_works() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let command = format!(
         "exec 3>/dev/onload && echo opened; {MAPPED}; while read -r map; do echo $map; done < /proc/self/uid_map"
     );
-    let mut config = live(&json!({"onload.dev/nic": "all"}), &command);
+    let mut config = nic(&command);
     let mappings = json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
     config["linux"]["uidMappings"] = mappings.clone();
     config["linux"]["gidMappings"] = mappings;
@@ -907,30 +827,20 @@ fn a_user_namespace_of_its_own_works() {
     sandbox.bundle(&config);
     let chown = sandbox.script("chown -hR 100000:100000 /bundle/rootfs", b"");
     assert!(chown.status.success());
-    let before = traces(&sandbox);
-    let output = run(&sandbox, &unique());
-    assert_eq!(
-        stdout(&output),
-        "opened\nmapped\n0 100000 65536\n",
-        "{}",
-        stderr(&output)
-    );
-    assert_eq!(differences(&sandbox, &before), NOTHING);
+    let expected = "opened\nmapped\n0 100000 65536\n";
+    prints(&sandbox, &script_of(&unique()), expected);
 }
 
 #[test]
 fn a_volume_over_a_target_is_refused_and_stays_empty() {
-    if !has_runc() {
-        return;
-    }
     for (at, options) in [
-        ("/dev", vec!["rbind", "rw"]),
-        ("/usr/lib64", vec!["bind", "rw"]),
-        ("/usr", vec!["bind", "ro"]),
-        ("/etc", vec!["bind", "rshared"]),
+        ("/dev", ["rbind", "rw"]),
+        ("/usr/lib64", ["bind", "rw"]),
+        ("/usr", ["bind", "ro"]),
+        ("/etc", ["bind", "rshared"]),
     ] {
-        let sandbox = host();
-        let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+        let Some(sandbox) = host() else { return };
+        let mut config = nic("echo started");
         sandbox.bundle(&config);
         // What the container starts must be there.
         let copied = sandbox.script(
@@ -938,9 +848,7 @@ fn a_volume_over_a_target_is_refused_and_stays_empty() {
             b"",
         );
         assert!(copied.status.success());
-        config["mounts"].as_array_mut().unwrap().push(
-            json!({"destination": at, "type": "bind", "source": "/volume", "options": options}),
-        );
+        bind(&mut config, "/volume", at, &options);
         let message = refused(&sandbox, &config);
         assert!(
             message.contains("lies under the mount at"),
@@ -951,62 +859,48 @@ fn a_volume_over_a_target_is_refused_and_stays_empty() {
 
 #[test]
 fn a_shared_root_carries_nothing_to_the_host() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
-    let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+    let Some(sandbox) = host() else { return };
+    let mut config = nic("echo started");
     config["linux"]["rootfsPropagation"] = json!("shared");
     sandbox.bundle(&config);
     // mount(8) keeps notes there.
     sandbox.mkdir("/run/mount");
-    let before = traces(&sandbox);
-    let id = unique();
     let script = format!(
         "mount --bind /bundle /bundle; mount --make-shared /bundle; {}",
-        script_of(&id)
+        script_of(&unique())
     );
-    let output = sandbox.script(&script, b"");
-    assert_eq!(stdout(&output), "started\n", "{}", stderr(&output));
-    assert_eq!(differences(&sandbox, &before), NOTHING);
+    prints(&sandbox, &script, "started\n");
 }
 
 #[test]
 fn a_target_on_a_mount_that_is_shared_with_the_host_is_refused() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
-    let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+    let Some(sandbox) = host() else { return };
+    let mut config = nic("echo started");
     sandbox.file("/volume/library", "theirs");
-    config["mounts"].as_array_mut().unwrap().push(
-        json!({"destination": "/usr/lib64/libonload.so", "type": "bind", "source": "/volume/library", "options": ["bind", "rshared"]}),
+    bind(
+        &mut config,
+        "/volume/library",
+        "/usr/lib64/libonload.so",
+        &["bind", "rshared"],
     );
     sandbox.bundle(&config);
     sandbox.file("/bundle/rootfs/usr/lib64/libonload.so", "");
     sandbox.mkdir("/run/mount");
-    let before = traces(&sandbox);
     let id = unique();
     let script = format!(
         "mount --make-rshared /; mount --bind /volume /volume; mount --make-shared /volume; cat /proc/self/mountinfo > /tmp/before
          {}; echo $?; cat /proc/self/mountinfo | diff - /tmp/before && echo same",
         script_of(&id).replace("exec ", "")
     );
-    let output = sandbox.script(&script, b"");
-    let message = stderr(&output);
-    assert_eq!(stdout(&output), "1\nsame\n", "{message}");
+    let message = prints(&sandbox, &script, "1\nsame\n");
     assert!(
         message.contains("lies on a mount that is shared with the host"),
         "{message}"
     );
-    assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
 #[test]
 fn links_of_the_image_that_lead_out_stay_inside_or_are_refused() {
-    if !has_runc() {
-        return;
-    }
     for (link, target) in [
         ("usr/lib64", "/proc/self/root/etc"),
         ("etc", "/proc/self/root/etc"),
@@ -1018,11 +912,9 @@ fn links_of_the_image_that_lead_out_stay_inside_or_are_refused() {
         ("etc/ld.so.preload", "/proc/self/fd/0"),
         ("etc", "etc"),
     ] {
-        let sandbox = host();
-        let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
-        config["mounts"].as_array_mut().unwrap().push(
-            json!({"destination": "/host", "type": "bind", "source": "/", "options": ["rbind", "rw"]}),
-        );
+        let Some(sandbox) = host() else { return };
+        let mut config = nic("echo started");
+        bind(&mut config, "/", "/host", &["rbind", "rw"]);
         sandbox.bundle(&config);
         sandbox.mkdir("/bundle/rootfs/host");
         let place = sandbox.path(&format!("/bundle/rootfs/{link}"));
@@ -1044,17 +936,12 @@ fn links_of_the_image_that_lead_out_stay_inside_or_are_refused() {
 
 #[test]
 fn a_directory_that_is_swapped_for_a_link_while_the_hook_looks_never_leads_out() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let mut config = live(
         &json!({"onload.dev/nic": "all", "onload.dev/preload": "off"}),
         ":",
     );
-    config["mounts"].as_array_mut().unwrap().push(
-        json!({"destination": "/host", "type": "bind", "source": "/volume", "options": ["bind", "rw"]}),
-    );
+    bind(&mut config, "/volume", "/host", &["bind", "rw"]);
     sandbox.mkdir("/volume/lib64");
     sandbox.bundle(&config);
     sandbox.mkdir("/bundle/rootfs/host");
@@ -1069,7 +956,7 @@ fn a_directory_that_is_swapped_for_a_link_while_the_hook_looks_never_leads_out()
     let before = host_only(traces(&sandbox));
     let id = unique();
     let script = format!(
-        "i=0; while test $i -lt 20; do i=$((i+1)); timeout 60 runc --root /run/runc run -b /bundle {id} && echo started; done"
+        "i=0; while test $i -lt 20; do i=$((i+1)); {RUNC} run -b /bundle {id} && echo started; done"
     );
     let done = AtomicBool::new(false);
     let swap = || {
@@ -1095,11 +982,8 @@ fn a_directory_that_is_swapped_for_a_link_while_the_hook_looks_never_leads_out()
 
 #[test]
 fn configurations_that_make_no_sense_are_refused_in_one_line() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
-    let whole = live(&json!({"onload.dev/nic": "all"}), ":").to_string();
+    let Some(sandbox) = host() else { return };
+    let whole = nic(":").to_string();
     sandbox.bundle(&json!({}));
     let deep = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
     let large = "y".repeat(50_000_000);
@@ -1132,12 +1016,9 @@ fn configurations_that_make_no_sense_are_refused_in_one_line() {
 
 #[test]
 fn a_place_that_is_no_file_is_refused() {
-    if !has_runc() {
-        return;
-    }
     for kind in ["fifo", "directory", "socket", "sparse"] {
-        let sandbox = host();
-        let config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+        let Some(sandbox) = host() else { return };
+        let config = nic("echo started");
         sandbox.bundle(&config);
         let path = "/bundle/rootfs/etc/ld.so.preload";
         match kind {
@@ -1149,13 +1030,10 @@ fn a_place_that_is_no_file_is_refused() {
                 .unwrap(),
             _ => drop(std::os::unix::net::UnixListener::bind(sandbox.path(path)).unwrap()),
         }
-        let before = traces(&sandbox);
-        let id = unique();
-        let message = one_line(&run(&sandbox, &id), &id);
+        let message = refused_as_it_is(&sandbox);
         assert!(message.contains("ld.so.preload"), "{kind}: {message}");
         // This door cannot set the variable in its stead.
         assert!(!message.contains("preload: env"), "{kind}: {message}");
-        assert_eq!(differences(&sandbox, &before), NOTHING);
     }
 }
 
@@ -1163,14 +1041,14 @@ fn a_place_that_is_no_file_is_refused() {
 /// and may be readable to nobody in the container.
 #[test]
 fn a_list_on_somebody_else_s_mount_is_not_copied() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     let command = "while read -r line; do echo $line; done < /etc/ld.so.preload";
-    let mut config = live(&json!({"onload.dev/nic": "all"}), command);
-    config["mounts"].as_array_mut().unwrap().push(
-        json!({"destination": "/link/ld.so.preload", "type": "bind", "source": "/volume/list", "options": ["bind", "ro"]}),
+    let mut config = nic(command);
+    bind(
+        &mut config,
+        "/volume/list",
+        "/link/ld.so.preload",
+        &["bind", "ro"],
     );
     config["process"]["user"] = json!({"uid": 1000, "gid": 1000});
     sandbox.file("/volume/list", "secret\n");
@@ -1185,74 +1063,63 @@ fn a_list_on_somebody_else_s_mount_is_not_copied() {
     );
 }
 
+/// Calls the hook for a process that a shell names.
+fn hook_for(pid: &str) -> String {
+    let state = r#"{"id":"c1","pid":%s,"bundle":"/bundle","annotations":{"onload.dev/nic":"all"}}"#;
+    format!("printf '{state}' {pid} | {HOOK_THERE} createRuntime")
+}
+
 /// Whoever can exchange the directory that the runtime mounted, or calls the hook too early, must not
 /// have files made on the host.
 #[test]
 fn a_root_that_nobody_mounted_is_refused() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
-    let mut config = live(&json!({"onload.dev/nic": "all"}), ":");
+    let Some(sandbox) = host() else { return };
+    let mut config = nic(":");
     config["linux"]["resources"]["devices"] = json!([{"allow": true, "access": "rwm"}]);
     sandbox.bundle(&config);
-    let before = traces(&sandbox);
     let script = format!(
         "unshare --mount sleep 60 & pid=$!
          while test \"$(readlink /proc/$pid/ns/mnt)\" = \"$(readlink /proc/self/ns/mnt)\"; do :; done
-         printf '{{\"id\":\"c1\",\"pid\":%s,\"bundle\":\"/bundle\",\"annotations\":{{\"onload.dev/nic\":\"all\"}}}}' $pid | {HOOK_THERE} createRuntime
-         status=$?; kill $pid; exit $status"
+         {}
+         status=$?; kill $pid; exit $status",
+        hook_for("$pid")
     );
-    let output = sandbox.script(&script, b"");
+    let output = leaves_nothing(&sandbox, &script);
     let message = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(
         message.contains("is no mount in the container's mount namespace"),
         "{message}"
     );
-    assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
 #[test]
 fn a_process_in_the_host_s_mount_namespace_is_never_touched() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
-    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), ":"));
-    let before = traces(&sandbox);
-    let script = format!(
-        "printf '{{\"id\":\"c1\",\"pid\":%s,\"bundle\":\"/bundle\",\"annotations\":{{\"onload.dev/nic\":\"all\"}}}}' $$ | {HOOK_THERE} createRuntime"
-    );
-    let output = sandbox.script(&script, b"");
-    assert_eq!(output.status.code(), Some(1));
+    let Some(sandbox) = host() else { return };
+    sandbox.bundle(&nic(":"));
+    let output = leaves_nothing(&sandbox, &hook_for("$$"));
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(
-        stderr(&output).contains("shares this host's mount namespace"),
-        "{}",
-        stderr(&output)
+        message.contains("shares this host's mount namespace"),
+        "{message}"
     );
-    assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
 #[test]
 fn reapply_opens_the_devices_of_that_very_process_once_more() {
-    if !has_runc() {
+    let Some(sandbox) = host() else { return };
+    let is_v1 = Path::new("/sys/fs/cgroup/devices/devices.allow").exists();
+    if !needs::on_this_machine(
+        is_v1,
+        "taking a device away by hand needs cgroup v1's devices",
+    ) {
         return;
     }
-    if !Path::new("/sys/fs/cgroup/devices/devices.allow").exists() {
-        skipped("taking a device away by hand needs the devices controller of cgroup v1");
-        return;
-    }
-    let sandbox = host();
-    let command = "while :; do read -r x < /proc/loadavg; done";
-    sandbox.bundle(&live(&json!({"onload.dev/nic": "all"}), command));
-    let before = traces(&sandbox);
+    sandbox.bundle(&nic(GOES_ON));
     let id = unique();
     let script = format!(
-        "r='runc --root /run/runc'
-         $r create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
-         $r start {id} || exit 12
-         opens() {{ $r exec {id} /bin/sh -c 'exec 3>/dev/onload' 2> /dev/null && echo opens || echo closed; }}
+        "opens() {{ $r exec {id} /bin/sh -c 'exec 3>/dev/onload' 2> /dev/null && echo opens || echo closed; }}
          opens
          echo 'c 1:11 rw' > /sys/fs/cgroup/devices/{id}/devices.deny
          opens
@@ -1269,17 +1136,11 @@ fn reapply_opens_the_devices_of_that_very_process_once_more() {
          mv /dev/onload /tmp/node; mknod -m 666 /dev/onload c 1 9
          {HOOK_THERE} reapply {id}; echo $?
          rm /dev/onload; {HOOK_THERE} reapply {id}; echo $?
-         mv /tmp/node /dev/onload
-         $r kill {id} KILL; i=0; while $r state {id} | grep -q running && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
-         $r delete {id} || exit 15"
+         mv /tmp/node /dev/onload"
     );
-    let output = sandbox.script(&script, b"");
-    let message = stderr(&output);
-    assert_eq!(
-        stdout(&output),
-        "opens\nclosed\n0\nopens\n1\n1\n1\n1\n1\n1\n",
-        "{message}"
-    );
+    let script = while_it_runs(RUNC, &id, &script);
+    let expected = "opens\nclosed\n0\nopens\n1\n1\n1\n1\n1\n1\n";
+    let message = prints(&sandbox, &script, expected);
     let lines: Vec<&str> = message.lines().collect();
     for (line, wanted) in lines.iter().zip([
         "that process is another one",
@@ -1292,7 +1153,6 @@ fn reapply_opens_the_devices_of_that_very_process_once_more() {
         assert!(line.contains(wanted), "{wanted}: {message}");
     }
     assert_eq!(lines.len(), 6, "{message}");
-    assert_eq!(differences(&sandbox, &before), NOTHING);
 }
 
 /// The system calls whose failure is tried, each with an error that it may have.
@@ -1316,8 +1176,12 @@ const CALLS: [(&str, &str); 16] = [
 ];
 
 /// A container whose hook runs under strace, and is called at the end or not.
-fn traced_host(has_poststop: bool) -> Sandbox {
-    let sandbox = host();
+#[track_caller]
+fn traced_host(has_poststop: bool) -> Option<Sandbox> {
+    let sandbox = host()?;
+    if !needs::programs(&["strace"]) {
+        return None;
+    }
     sandbox.file(
         "/opt/onload/traced",
         format!("#!/bin/sh\nexec strace -qq -o /tmp/trace $(cat /tmp/options) {HOOK_THERE} createRuntime\n"),
@@ -1334,7 +1198,7 @@ fn traced_host(has_poststop: bool) -> Sandbox {
         .unwrap()
         .retain(|stage, _| stage == "createRuntime" || has_poststop);
     sandbox.bundle(&config);
-    sandbox
+    Some(sandbox)
 }
 
 /// Runs it with these options of strace. A hook that hangs is a failure with a line; it takes
@@ -1370,20 +1234,16 @@ fn changing_calls(sandbox: &Sandbox) -> Vec<(&'static str, &'static str, usize)>
     found
 }
 
-fn has_strace() -> bool {
-    let found = has_runc() && Path::new("/usr/bin/strace").exists();
-    if !found {
-        skipped("making system calls fail needs /usr/bin/strace");
-    }
-    found
+/// One call of that name, counted from 1, fails or kills the hook: `what` is `error=EIO` or `signal=KILL`.
+fn fault(call: &str, what: &str, nth: usize) -> String {
+    format!("-e inject={call}:{what}:when={nth}")
 }
 
 #[test]
 fn whichever_system_call_fails_the_container_does_not_start_and_nothing_is_left() {
-    if !has_strace() {
+    let Some(sandbox) = traced_host(false) else {
         return;
-    }
-    let sandbox = traced_host(false);
+    };
     let before = traces(&sandbox);
     // The first makes the directory of all containers.
     for _ in 0..2 {
@@ -1398,7 +1258,7 @@ fn whichever_system_call_fails_the_container_does_not_start_and_nothing_is_left(
     }
     let calls = changing_calls(&sandbox);
     for (call, error, nth) in &calls {
-        let inject = format!("-e inject={call}:error={error}:when={nth}");
+        let inject = fault(call, &format!("error={error}"), *nth);
         let output = traced(&sandbox, &inject);
         let injected = sandbox.read("/tmp/trace");
         let injected = injected.lines().find(|line| line.ends_with("(INJECTED)"));
@@ -1412,10 +1272,9 @@ fn whichever_system_call_fails_the_container_does_not_start_and_nothing_is_left(
 /// One makes a target and fails a moment later, when the other has mounted onto it.
 #[test]
 fn a_hook_that_fails_leaves_another_container_in_the_same_root_its_mounts() {
-    if !has_strace() {
+    let Some(sandbox) = traced_host(true) else {
         return;
-    }
-    let sandbox = traced_host(true);
+    };
     let mut other = live(
         &json!({"onload.dev/nic": "all", "onload.dev/preload": "off"}),
         &format!(
@@ -1428,14 +1287,12 @@ fn a_hook_that_fails_leaves_another_container_in_the_same_root_its_mounts() {
     let before = traces(&sandbox);
     let id = unique();
     // The fourth mount is the first whose target lasts: those before go into the container's own /dev.
-    sandbox.file(
-        "/tmp/options",
-        "-e trace=move_mount -e inject=move_mount:error=EINVAL:delay_enter=5s:when=4",
-    );
+    let fault = fault("move_mount", "error=EINVAL:delay_enter=5s", 4);
+    sandbox.file("/tmp/options", format!("-e trace=move_mount {fault}"));
     let script = format!(
-        "timeout 60 runc --root /run/runc run -b /bundle {id} 2> /tmp/said & failing=$!
+        "{RUNC} run -b /bundle {id} 2> /tmp/said & failing=$!
          while ! test -e /bundle/rootfs/usr/lib64/libonload.so; do :; done
-         timeout 60 runc --root /run/runc run -b /other {id}-other > /tmp/out & other=$!
+         {RUNC} run -b /other {id}-other > /tmp/out & other=$!
          while ! test -e /run/onload-ctk/{id}-other/state.json && kill -0 $failing; do :; done
          wait $failing; : > /bundle/rootfs/tmp/failed; wait $other
          rm /bundle/rootfs/tmp/failed; cat /tmp/out /tmp/said"
@@ -1449,10 +1306,9 @@ fn a_hook_that_fails_leaves_another_container_in_the_same_root_its_mounts() {
 
 #[test]
 fn whenever_the_hook_is_killed_the_container_does_not_start_and_nothing_is_left() {
-    if !has_strace() {
+    let Some(sandbox) = traced_host(true) else {
         return;
-    }
-    let sandbox = traced_host(true);
+    };
     let before = traces(&sandbox);
     // The first makes the directory of all containers.
     for _ in 0..2 {
@@ -1460,7 +1316,7 @@ fn whenever_the_hook_is_killed_the_container_does_not_start_and_nothing_is_left(
     }
     let calls = changing_calls(&sandbox);
     for (call, _, nth) in &calls {
-        let inject = format!("-e inject={call}:signal=KILL:when={nth}");
+        let inject = fault(call, "signal=KILL", *nth);
         let output = traced(&sandbox, &inject);
         assert!(!output.status.success(), "{inject}");
         assert_eq!(stdout(&output), "", "{inject}");
@@ -1472,15 +1328,35 @@ fn whenever_the_hook_is_killed_the_container_does_not_start_and_nothing_is_left(
 /// This door cannot take a capability away.
 #[test]
 fn a_user_whose_image_could_make_itself_the_host_s_root_is_refused() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = host();
+    let Some(sandbox) = host() else { return };
     sandbox.allow(&["nic"], "root-with-onload = \"refuse\"");
-    let mut config = live(&json!({"onload.dev/nic": "all"}), "echo started");
+    let mut config = nic("echo started");
     config["process"]["user"] = json!({"uid": 1000, "gid": 1000});
     assert_eq!(succeeds(&sandbox, &config), "started\n");
     config["process"]["capabilities"]["permitted"] = json!(["CAP_KILL", "CAP_SETUID"]);
     let message = refused(&sandbox, &config);
     assert!(message.contains("drop CAP_SETUID"), "{message}");
+}
+
+/// This program's own test, run once more without a runtime in reach.
+#[test]
+fn without_runc_a_test_fails_where_it_is_required_and_says_elsewhere_that_it_checked_nothing() {
+    let name = "a_read_only_root_and_a_restart_work";
+    let run = |require: &str| {
+        let mut test = Command::new(std::env::current_exe().unwrap());
+        test.args(["--exact", name, "--test-threads=2"]);
+        test.env("PATH", "/nonexistent")
+            .env(needs::REQUIRE, require);
+        let output = test.output().unwrap();
+        let said = stdout(&output) + &stderr(&output);
+        assert!(said.contains("running 1 test"), "{said}");
+        (output.status.success(), said)
+    };
+    let (passed, said) = run("1");
+    assert!(!passed, "{said}");
+    let asked = "ONLOAD_CTK_REQUIRE_ROOT=1 asks for every test";
+    assert!(said.contains(asked), "{said}");
+    let (passed, said) = run("");
+    assert!(passed, "{said}");
+    assert!(said.contains(&format!("skipped: {name}: ")), "{said}");
 }

@@ -16,6 +16,7 @@ use onload_hooks::live::bpf::{self, Program};
 use onload_hooks::live::cgroup::{DeviceCgroup, Dir};
 use onload_hooks::live::devices::{self, Changes, DevicesError};
 use onload_hooks::live::program::{answer, extend};
+use onload_test_needs as needs;
 use walkdir::WalkDir;
 
 const ID: &str = "c0ffee";
@@ -42,6 +43,14 @@ fn load(insns: &[u64]) -> OwnedFd {
     .unwrap()
 }
 
+fn makes_cgroup(path: &Path) -> bool {
+    let made = fs::create_dir(path).is_ok();
+    needs::that(
+        made,
+        "making a cgroup needs root and a hierarchy that can be written",
+    )
+}
+
 /// A cgroup of this test's own, removed at the end with those in it.
 struct Cgroups {
     mount: PathBuf,
@@ -54,18 +63,14 @@ impl Cgroups {
         let mount = mountinfo::parse(&table)
             .find(|mount| mount.fs_type == b"cgroup2")
             .map(|mount| PathBuf::from(OsStr::from_bytes(mount.point)));
-        let own = |mount: PathBuf| Cgroups {
-            mount,
+        if !needs::on_this_machine(mount.is_some(), "there is no cgroup v2 hierarchy") {
+            return None;
+        }
+        let own = Cgroups {
+            mount: mount?,
             name: format!("onload-ctk-{}-{name}", std::process::id()),
         };
-        let usable = |own: &Cgroups| {
-            rustix::process::geteuid().is_root() && fs::create_dir(own.at("")).is_ok()
-        };
-        let found = mount.map(own).filter(usable);
-        if found.is_none() {
-            println!("skipped: attaching programs needs root and a cgroup v2 hierarchy");
-        }
-        found
+        makes_cgroup(&own.at("")).then_some(own)
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -335,11 +340,10 @@ impl Lists {
             mount,
         };
         let is_v1 = lists.mount.join("devices.list").exists();
-        let found = is_v1 && fs::create_dir(lists.around()).is_ok();
-        if !found {
-            println!("skipped: lists of devices need root and cgroup v1");
+        if !needs::on_this_machine(is_v1, "there is no devices controller of cgroup v1") {
+            return None;
         }
-        found.then_some(lists)
+        makes_cgroup(&lists.around()).then_some(lists)
     }
 
     fn at(&self) -> PathBuf {

@@ -12,6 +12,7 @@
 )]
 
 pub(crate) mod hosts;
+pub(crate) mod strace;
 mod tree;
 
 use std::ffi::OsStr;
@@ -24,6 +25,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+pub(crate) use onload_test_needs as needs;
 pub(crate) use tree::{CHECKSUM, Pci, Tree, scratch};
 
 /// The captured host that comes with the sources.
@@ -233,7 +235,7 @@ pub(crate) fn reason(inventory: &Value, kind: &str, name: &str) -> String {
 
 /// Whether the tests run as root.
 pub(crate) fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
+    needs::is_root()
 }
 
 /// Somebody who is not root; root may read and write everything.
@@ -269,9 +271,10 @@ pub(crate) fn run_unprivileged(tree: &Tree, args: &[&str]) -> Run {
     run
 }
 
-/// Says why a test did not test anything. Not `eprintln`, whose text a passing test does not show.
+/// Says why a test does not test anything; it fails where everything is required.
+#[track_caller]
 pub(crate) fn skipped(reason: &str) {
-    let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+    let _ = needs::that(false, reason);
 }
 
 /// Whether a program is on this machine that may not know `--version`.
@@ -282,10 +285,5 @@ pub(crate) fn has_program(program: &str) -> bool {
 
 /// Whether a program is on this machine.
 pub(crate) fn has(program: impl AsRef<OsStr>) -> bool {
-    let mut command = Command::new(program);
-    command
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
+    needs::runs(program)
 }

@@ -25,6 +25,7 @@ use modules::Modules;
 
 /// Which crate of ours may use which other ones.
 const LAYERS: &[Layer] = &[
+    Layer::new("onload-test-needs", &[]),
     Layer::new("onload-cdi", &[]),
     Layer::new("onload-core", &["onload-cdi"]),
     Layer::new("onload-hooks", &["onload-cdi", "onload-core"]),
@@ -37,7 +38,12 @@ const LAYERS: &[Layer] = &[
 /// What a crate in `cluster/` may use; none uses another one of them, and none is used.
 const BELOW_CLUSTER: &[&str] = &["onload-cdi", "onload-core", "onload-hooks", "onload-host"];
 /// What tests of a crate may use beyond that: crate, other crate, reason.
-const FOR_TESTS: &[(&str, &str, &str)] = &[];
+const FOR_TESTS: &[(&str, &str, &str)] = &[
+    ("onload-core", "onload-test-needs", NEEDS),
+    ("onload-hooks", "onload-test-needs", NEEDS),
+    ("onload-ctk", "onload-test-needs", NEEDS),
+];
+const NEEDS: &str = "what a test needs of the machine, and what happens where it is missing";
 /// The crates that stay synchronous and know no command line.
 const SMALL: &[&str] = &["onload-cdi", "onload-core", "onload-hooks", "onload-host"];
 

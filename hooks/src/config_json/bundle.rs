@@ -248,8 +248,7 @@ mod tests {
 
     #[test]
     fn a_file_of_somebody_else_is_never_replaced() {
-        if !geteuid().is_root() {
-            println!("skipped: changing an owner needs root");
+        if !onload_test_needs::root("changing an owner") {
             return;
         }
         let bundle = bundle();

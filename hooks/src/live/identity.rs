@@ -49,8 +49,7 @@ mod tests {
 
     #[test]
     fn files_belong_to_that_user_until_the_guard_is_dropped() {
-        if !rustix::process::geteuid().is_root() {
-            println!("skipped: being another user needs root");
+        if !onload_test_needs::root("being another user") {
             return;
         }
         let dir = tempfile::tempdir().unwrap();

@@ -37,31 +37,22 @@ pub const WRAPPER: &str = env!("CARGO_BIN_EXE_onload-container-runtime");
 pub const HOOK_THERE: &str = "/opt/onload/onload-hook";
 pub const WRAPPER_THERE: &str = "/opt/onload/onload-container-runtime";
 
-/// Says why a test does not run here.
+/// Says why a test does not test anything; it fails where everything is required.
+#[track_caller]
 pub fn skipped(reason: &str) {
-    println!("skipped: {reason}");
+    let _ = onload_test_needs::that(false, reason);
 }
 
-/// Whether this process is root; without it nothing can be mounted.
+/// Whether a sandbox can be entered here; without root nothing can be mounted.
+#[track_caller]
 pub fn is_root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        skipped("entering a sandbox needs root");
-    }
-    root
+    onload_test_needs::root("entering a sandbox")
 }
 
 /// Whether a bundle can be run here.
+#[track_caller]
 pub fn has_runc() -> bool {
-    let found = is_root()
-        && Command::new("runc")
-            .arg("--version")
-            .output()
-            .is_ok_and(|o| o.status.success());
-    if !found {
-        skipped("running a bundle needs root and runc");
-    }
-    found
+    is_root() && onload_test_needs::programs(&["runc"])
 }
 
 pub struct Sandbox {

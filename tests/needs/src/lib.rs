@@ -1,0 +1,82 @@
+//! What tests need of a machine beside Rust: root, programs, features of its kernel.
+//!
+//! Rust's test harness cannot skip a test while it runs: a test that returns early counts as passed. So
+//! a test asks here for what it needs, and returns when it gets `false`. By then a line on standard error
+//! names the test and the reason. With [`REQUIRE`]`=1`, as `.ci/run` sets it, the test fails instead.
+//!
+//! `onload-cdi` is published on its own and has the same for its oracles: `CDI_REQUIRE_ORACLES=1`.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// The variable that makes a missing need a failure: with the value `1`, a test without root or without
+/// a program fails.
+pub const REQUIRE: &str = "ONLOAD_CTK_REQUIRE_ROOT";
+
+/// Whether this process is root, which `purpose` needs.
+#[must_use]
+#[track_caller]
+pub fn root(purpose: &str) -> bool {
+    that(is_root(), &format!("{purpose} needs root"))
+}
+
+/// Whether all of these programs run here.
+#[must_use]
+#[track_caller]
+pub fn programs(names: &[&str]) -> bool {
+    match names.iter().find(|name| !runs(name)) {
+        None => true,
+        Some(name) => that(false, &format!("{name} is not installed")),
+    }
+}
+
+/// Whether something is there that root or a Debian package brings; `missing` says what a test lacks
+/// without it.
+#[must_use]
+#[track_caller]
+pub fn that(is_there: bool, missing: &str) -> bool {
+    assert!(
+        is_there || !is_required(),
+        "{missing}, and {REQUIRE}=1 asks for every test"
+    );
+    on_this_machine(is_there, missing)
+}
+
+/// As [`that`], for what depends on the machine's kernel or on the release of its distribution. No
+/// package brings it, so it is never required.
+#[must_use]
+pub fn on_this_machine(is_there: bool, missing: &str) -> bool {
+    if !is_there {
+        // Not `eprintln`, whose text a passing test does not show.
+        let _ = writeln!(std::io::stderr(), "skipped: {}{missing}", test_name());
+    }
+    is_there
+}
+
+/// Whether this process is root, for a test that has something to check either way.
+#[must_use]
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Whether a program tells its version here.
+#[must_use]
+pub fn runs(program: impl AsRef<OsStr>) -> bool {
+    let mut command = Command::new(program);
+    command.arg("--version");
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn is_required() -> bool {
+    std::env::var_os(REQUIRE).is_some_and(|value| value == "1")
+}
+
+/// The harness names a test's thread after it, unless all tests run one after another in the main one.
+fn test_name() -> String {
+    match std::thread::current().name() {
+        None | Some("main") => String::new(),
+        Some(name) => format!("{name}: "),
+    }
+}
