@@ -173,6 +173,8 @@ fn a_dry_run_shows_a_diff_and_writes_nothing() {
     );
     let nothing = run(&mut host.configure("docker", &["--dry-run"])).done();
     assert_eq!(nothing.stdout, "");
+    let line = format!("nothing to change in {}", daemon.display());
+    assert!(nothing.stderr.contains(&line), "{}", nothing.stderr);
     assert_eq!(host.files(), before);
 }
 

@@ -301,7 +301,7 @@ fn read_beside(host: &Host, beside: &[Beside], own: &Path) -> anyhow::Result<Vec
     Ok(others)
 }
 
-/// Shows an action on a file as a unified diff.
+/// Shows an action on a file as a unified diff, or says that there is nothing to do.
 ///
 /// # Errors
 /// Nobody reads it.
@@ -315,7 +315,10 @@ pub(super) fn print_diff(
     let path = path.display().to_string();
     let from = if old.is_some() { &path } else { NOTHING };
     let (to, new) = match action {
-        Action::Keep => return Ok(()),
+        Action::Keep => {
+            printer.note(format_args!("nothing to change in {path}"));
+            return Ok(());
+        }
         Action::Write(text) => (path.as_str(), text.as_str()),
         Action::Remove => (NOTHING, ""),
     };
