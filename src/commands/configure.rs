@@ -65,34 +65,56 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     if !args.remove {
         warn_of_missing(&host, args.runtime, printer)?;
     }
-    if args.dry_run {
-        for work in &work {
-            work.file.show(&work.decision, printer)?;
+    match args.dry_run {
+        true => show(&work, policy.as_ref(), edited.as_deref(), printer)?,
+        false => {
+            if let (Some(policy), Some(text)) = (&mut policy, &edited) {
+                policy.write(&host, text, printer)?;
+            }
+            carry_out(&host, args, &mut work, printer)?;
         }
-        if let Some(policy) = &policy {
-            policy.show(edited.as_deref(), printer)?;
-        }
-        for work in work.iter().filter(|work| work.held.is_held()) {
-            printer.warning(work.file.what_stays(&work.held));
-        }
-        return Ok(answer(&work));
     }
-    if let (Some(policy), Some(text)) = (&mut policy, &edited) {
-        policy.write(&host, text, printer)?;
+    Ok(answer(&work))
+}
+
+/// Shows what would be done.
+fn show(
+    work: &[Work],
+    policy: Option<&PolicyFile>,
+    edited: Option<&str>,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    for work in work {
+        work.file.show(&work.decision, printer)?;
     }
+    if let Some(policy) = policy {
+        policy.show(edited, printer)?;
+    }
+    for work in work.iter().filter(|work| work.held.is_held()) {
+        printer.warning(work.file.what_stays(&work.held));
+    }
+    Ok(())
+}
+
+fn carry_out(
+    host: &Host,
+    args: &Configure,
+    work: &mut [Work],
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
     let mut changed = None;
-    for work in &mut work {
-        if work.file.carry_out(&host, &work.decision, printer)? {
-            changed = Some(&work.file.setup);
+    for work in work.iter_mut() {
+        if work.file.carry_out(host, &work.decision, printer)? {
+            changed = Some(work.file.setup.clone());
         }
     }
-    restart(args, changed, printer)?;
+    restart(args, changed.as_ref(), printer)?;
     for work in work.iter().filter(|work| work.held.is_held()) {
         // A name may be any user's, of a container of their own podman.
         let stays = work.file.what_stays(&work.held);
         printer.print(format_args!("{}\n", harmless(stays)))?;
     }
-    Ok(answer(&work))
+    Ok(())
 }
 
 fn answer(work: &[Work]) -> Answer {

@@ -301,7 +301,7 @@ fn read_beside(host: &Host, beside: &[Beside], own: &Path) -> anyhow::Result<Vec
     Ok(others)
 }
 
-/// Shows an action on a file as a unified diff.
+/// Shows an action on a file as a unified diff, or says that there is nothing to do.
 ///
 /// # Errors
 /// Nobody reads it.

@@ -227,6 +227,24 @@ fn one_bad_file_hurts_no_other() {
 }
 
 #[test]
+fn what_was_read_is_known_whether_it_is_valid_or_offers_anything() {
+    let dirs = Dirs::new();
+    dirs.put("etc/good.json", file("vendor.com/class", "etc", &["a"]))
+        .put("etc/same.json", file("vendor.com/class", "etc", &["a"]))
+        .put("etc/broken.json", "{")
+        .put("etc/note.txt", "")
+        .put("run", "no directory");
+    let registry = dirs.scan();
+    let paths = registry.paths();
+    let paths: Vec<String> = paths.iter().map(|path| dirs.relative(path)).collect();
+    assert_eq!(
+        paths,
+        ["etc/broken.json", "etc/good.json", "etc/same.json", "run"]
+    );
+    assert!(Registry::scan(&[]).paths().is_empty());
+}
+
+#[test]
 fn only_json_and_yaml_of_the_directory_itself_are_read() {
     let dirs = Dirs::new();
     for name in [
