@@ -235,7 +235,8 @@ pub(crate) fn is_root() -> bool {
     needs::is_root()
 }
 
-/// Says why a test does not test anything; it fails where everything is required.
+/// Says why a test did not test anything. Not `eprintln`, whose text a passing test does not show.
+/// The test fails where every test is required.
 #[track_caller]
 pub(crate) fn skipped(reason: &str) {
     let _ = needs::that(false, reason);
