@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use common::hosts::{hugepages, rdma, vfio, x2, x3};
 use common::strace::{can_trace, fault, with_faults};
 use common::{
-    NOBODY, Pci, Run, Tree, captured, device_names, each, json_file, names_in, needs, on, reason, run,
+    NOBODY, Pci, Run, Tree, captured, device_names, each, is_root, json_file, names_in, needs, on, reason, run,
     run_unprivileged, specs_in, texts,
 };
 use serde_json::Value;
@@ -289,7 +289,7 @@ impl Holder {
         flock.arg("--no-fork").arg(path);
         flock.args(["sh", "-c", "echo held; exec sleep 600"]);
         flock.stdout(Stdio::piped());
-        if needs::is_root() {
+        if is_root() {
             flock.uid(user).gid(user);
         }
         let mut child = flock.spawn().unwrap();
@@ -439,7 +439,7 @@ fn a_user_locks_a_directory_of_his_own() {
     let tree = x2();
     let out = tree.outside("/out");
     fs::create_dir(&out).unwrap();
-    if needs::is_root() {
+    if is_root() {
         chown(&out, Some(NOBODY), Some(NOBODY)).unwrap();
     }
     let args = ["cdi", "generate", "--output-dir", out.to_str().unwrap()];
@@ -587,7 +587,7 @@ fn an_attribute_that_may_not_be_read_costs_a_warning_with_its_path() {
             .any(|w| w.contains("/numa_node: Permission denied")),
         "{said:?}"
     );
-    if needs::is_root() {
+    if is_root() {
         let debugfs = "/sys/kernel/debug/sfc_resource/nics: Permission denied";
         assert!(said.iter().any(|w| w.contains(debugfs)), "{said:?}");
     }
@@ -736,7 +736,7 @@ fn what_has_certainly_changed_is_told_whatever_may_not_be_read() {
 fn generate_takes_nothing_away_for_what_may_not_be_read() {
     let tree = registered();
     tree.remove("/var/run/cdi").directory("/var/run/cdi");
-    if needs::is_root() {
+    if is_root() {
         chown(tree.specs(), Some(NOBODY), Some(NOBODY)).unwrap();
     }
     run_unprivileged(&tree, &["cdi", "generate"]).done();
