@@ -322,7 +322,7 @@ impl HookConfig {
     /// [`ConfigError`] names the line where the text is no TOML, or a key that they use has a value
     /// that they do not understand.
     pub fn parse(text: &str) -> Result<HookConfig, ConfigError> {
-        let failed = |error: toml::de::Error| parse_error(text, &error);
+        let failed = |error: toml::de::Error| ConfigError::of_toml(text, &error);
         let table = DeTable::parse(text).map_err(failed)?;
         check_misspelled(text, table.get_ref())?;
         let from = toml::de::Deserializer::from(table);
@@ -639,7 +639,7 @@ impl Config {
     /// [`ConfigError`] names the line and the key; a key that is not known is an error, so that a
     /// typing error never silently leaves a default in force.
     pub fn parse(text: &str) -> Result<Config, ConfigError> {
-        let failed = |error: toml::de::Error| parse_error(text, &error);
+        let failed = |error: toml::de::Error| ConfigError::of_toml(text, &error);
         let table = DeTable::parse(text).map_err(failed)?;
         check_keys(text, table.get_ref())?;
         let config: Config = toml::from_str(text).map_err(failed)?;
@@ -698,13 +698,17 @@ impl Config {
     }
 }
 
-fn parse_error(text: &str, error: &toml::de::Error) -> ConfigError {
-    let at = error.span().map(|span| span.start);
-    let key = at.and_then(|at| key_at(DeTable::parse(text).ok()?.get_ref(), at));
-    ConfigError::Parse {
-        line: line_of(text, at.unwrap_or_default()),
-        key,
-        message: in_toml(&first_line(error.message())),
+impl ConfigError {
+    /// What a parser of TOML says of a text, with the line and the key.
+    #[must_use]
+    pub fn of_toml(text: &str, error: &toml::de::Error) -> ConfigError {
+        let at = error.span().map(|span| span.start);
+        let key = at.and_then(|at| key_at(DeTable::parse(text).ok()?.get_ref(), at));
+        ConfigError::Parse {
+            line: line_of(text, at.unwrap_or_default()),
+            key,
+            message: in_toml(&first_line(error.message())),
+        }
     }
 }
 

@@ -400,3 +400,18 @@ fn the_hook_of_a_living_container_logs_what_it_gave() {
     };
     assert_eq!(lines.iter().filter(is_mount).count(), 1, "{lines:?}");
 }
+
+#[test]
+fn a_runtime_of_the_wrong_type_is_named_with_its_line_and_key() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.file("/etc/onload-ctk/config.toml", "[runtime]\npath = 7\n");
+    let output = create(&sandbox);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        stderr(&output),
+        "onload-container-runtime: \"/etc/onload-ctk/config.toml\": line 2: runtime.path: expected a string, found integer `7`\n"
+    );
+}

@@ -277,10 +277,12 @@ fn closure(probe: &Probe<'_>, path: &Path, supply: &Supply) -> Result<Option<Clo
 fn close(probe: &Probe<'_>, program: &Summary, dirs: &[PathBuf]) -> Result<Closure, String> {
     let loader = program.interpreter.as_deref().map(PathBuf::from);
     let loader = loader.filter(|loader| loader.is_absolute());
-    let loader = loader.ok_or("it names no dynamic loader")?;
+    let loader = loader.ok_or("it names no dynamic loader; run it on the host")?;
     if !matches!(probe.entry(&loader), Some(EntryKind::File { .. })) {
         let loader = loader.display();
-        return Err(format!("its dynamic loader {loader} is not on this host"));
+        return Err(format!(
+            "its dynamic loader {loader} is not on this host; install it"
+        ));
     }
     let mut libraries = BTreeMap::new();
     let mut open = program.needed.clone();
@@ -291,7 +293,9 @@ fn close(probe: &Probe<'_>, program: &Summary, dirs: &[PathBuf]) -> Result<Closu
             continue;
         }
         if name.contains('/') || name.is_empty() {
-            return Err(format!("it needs {name:?}, which is no name of a library"));
+            return Err(format!(
+                "it needs {name:?}, which is no name of a library; run it on the host"
+            ));
         }
         let found = dirs.iter().map(|dir| dir.join(&name));
         let found = found.filter_map(|path| Some((loadable(probe, &path, program)?, path)));
@@ -299,7 +303,9 @@ fn close(probe: &Probe<'_>, program: &Summary, dirs: &[PathBuf]) -> Result<Closu
             return Err(not_found(probe, &name, dirs));
         };
         if libraries.len() == MAX_LIBRARIES {
-            return Err(format!("it needs more than {MAX_LIBRARIES} libraries"));
+            return Err(format!(
+                "it needs more than {MAX_LIBRARIES} libraries; run it on the host"
+            ));
         }
         open.extend(summary.needed);
         libraries.insert(name, path);

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use onload_core::config::{CONFIG_PATH, Log, LogLevel, RootWithOnload};
+use onload_core::config::{CONFIG_PATH, ConfigError, Log, LogLevel, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::fs::trust::TrustError;
 use onload_core::run_dir::RUN_DIR;
@@ -51,8 +51,8 @@ enum RuntimeError {
     Host(#[from] HostError),
     #[error("the OCI runtime")]
     Trust(#[from] TrustError),
-    #[error("{path:?}: {message}")]
-    Config { path: PathBuf, message: String },
+    #[error("{path:?}")]
+    Config { path: PathBuf, source: ConfigError },
     #[error("none of {} exists; install runc or crun, or name one under [runtime] in {config}", RUNTIMES.join(", "))]
     NoRuntime { config: String },
     #[error("the OCI runtime {0:?} is this program itself; name runc or crun under [runtime]")]
@@ -364,7 +364,7 @@ fn configured(host: &ThisHost) -> Result<PathBuf, RuntimeError> {
             let parsed: RuntimeOnly =
                 toml::from_str(&text).map_err(|error| RuntimeError::Config {
                     path: host.config_path().to_owned(),
-                    message: error.message().to_owned(),
+                    source: ConfigError::of_toml(&text, &error),
                 })?;
             parsed.runtime.path
         }
