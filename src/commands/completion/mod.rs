@@ -24,8 +24,11 @@ const PROGRAM: &str = "onload-ctk";
 const VARIABLE: &str = "ONLOAD_CTK_COMPLETE";
 /// What follows clap's script for zsh, which only defines a function: compinit reads the file when it is
 /// first needed, as a function that has to complete at once.
-const ZSH_FIRST_CALL: &str =
-    "[[ $funcstack[1] == _onload-ctk ]] && _clap_dynamic_completer_onload_ctk";
+const ZSH_FIRST_CALL: &str = "\
+if [[ $funcstack[1] == _onload-ctk ]]; then
+    _clap_dynamic_completer_onload_ctk
+fi
+";
 
 /// The shells whose scripts are printed.
 const SHELLS: Shells<'_> = Shells(&[&bash::Bash, &Elvish, &Fish, &Powershell, &Zsh]);
@@ -43,7 +46,7 @@ pub fn run(args: &Completion, printer: &mut Printer) -> anyhow::Result<Answer> {
     shell.write_registration(variable, program, program, program, &mut script)?;
     printer.print(String::from_utf8_lossy(&script))?;
     if shell.name() == Zsh.name() {
-        printer.print(format_args!("{ZSH_FIRST_CALL}\n"))?;
+        printer.print(ZSH_FIRST_CALL)?;
     }
     Ok(Answer::Yes)
 }
