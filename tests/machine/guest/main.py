@@ -27,6 +27,9 @@ def main():
         elif mode == "package":
             import package
             package.package()
+        elif mode == "rpm":
+            import rpm_package
+            rpm_package.rpm_package()
         else:
             import session
             session.session(settings)

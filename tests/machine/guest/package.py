@@ -12,6 +12,7 @@ from pathlib import Path
 
 import devices
 import engines
+import managers
 import removal
 import report
 from report import Part, check, must, run
@@ -65,10 +66,6 @@ ExecStart=/usr/bin/podman run --rm --network=host --device=onload.dev/nic=all lo
 [Install]
 WantedBy=multi-user.target
 """
-
-
-def deb():
-    return next(Path("/run/machine/dist").glob("*.deb"))
 
 
 def files():
@@ -146,9 +143,9 @@ def plain_engines(when):
     run("buildah", "rm", working)
 
 
-def installed(before):
-    done = run("dpkg", "-i", deb(), timeout=180)
-    check("dpkg -i installs the package", done.status == 0, done)
+def installed(before, manager):
+    done = manager.install()
+    check(f"{manager.installs} installs the package", done.status == 0, done)
     new = {line.split()[0] for line in files() - before}
     engine_dirs = ("/etc/cdi", "/etc/docker", "/etc/containerd", "/etc/containers", "/etc/crio", "/usr/share/containers", "/etc/nomad.d")
     check("nothing goes into a directory that an engine reads", not [path for path in new if path.startswith(engine_dirs)], new)
@@ -338,7 +335,7 @@ def first_boot():
         engines.prepare()
     before = files()
     with Part("installation"):
-        installed(before)
+        installed(before, managers.Dpkg())
     with Part("engines as before"):
         plain_engines("installed")
     with Part("runtime configure"):
@@ -405,7 +402,7 @@ def second_boot():
         pid = docker("inspect", "-f", "{{.State.Pid}}", NAME).out.strip()
         docker("run", "-d", "--name", "kept", "--network=host", "--runtime=onload", "--annotation=onload.dev/nic=all",
                "localhost/debian13:1", "sleep", "100000")
-        done = run("dpkg", "-i", deb(), timeout=180)
+        done = managers.Dpkg().install()
         check("dpkg -i over itself", done.status == 0, done)
         check("an upgrade leaves a container running", docker("inspect", "-f", "{{.State.Pid}}", NAME).out.strip() == pid)
         done = docker("exec", NAME, "probe", "node=/dev/onload")
@@ -413,11 +410,11 @@ def second_boot():
         policy = Path("/etc/onload-ctk/config.toml").read_text()
         check("and the operator's policy as it was", re.search(r'^allow = \[.*"nic"', policy, re.M), policy)
     docker("rm", "-f", "kept", "by-cdi")
-    removal.with_containers_left()
+    removal.with_containers_left(managers.Dpkg())
     with Part("after the last container"):
         check("the engines know nothing of us", Path("/etc/docker/daemon.json").read_text() == DOCKER and Path("/etc/containerd/config.toml").read_text() == CONTAINERD,
               Path("/etc/docker/daemon.json").read_text() + Path("/etc/containerd/config.toml").read_text())
-        done = run("dpkg", "-P", "onload-ctk", timeout=180)
+        done = managers.Dpkg().purge()
         check("dpkg -P", done.status == 0, done)
         before = set(PHASE.read_text().splitlines())
         mine = {line for line in files() - before if "machine" not in line and "docker" not in line.split()[0].rsplit("/", 1)[-1] and "containerd.service" not in line}

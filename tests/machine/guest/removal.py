@@ -1,6 +1,7 @@
 """Removal while containers of the runtime are left: what an engine has recorded works until its last container is gone.
 
 docker, podman, containerd by ctr and containerd by its CRI, each with a container that runs and one that was stopped.
+The same for each package manager: what it is called, and whether it can purge, is the manager's.
 """
 
 import os
@@ -100,25 +101,25 @@ def configured_away(left):
         must("onload-ctk", "runtime", "configure", "--runtime", engine, "--allow", "nic,rdma", timeout=120)
 
 
-def removed_during_a_run():
-    """dpkg -r while the service runs."""
+def removed_during_a_run(manager):
+    """The package goes while the service runs."""
     package.drop_in("ExecStart=/bin/sleep 100")
     must("systemctl", "start", "--no-block", package.SERVICE)
     package.wait_until(lambda: run("systemctl", "show", "--value", "-p", "ActiveState", package.SERVICE).out.strip() == "activating", 20)
     time.sleep(3)
     during = run("systemctl", "show", "--value", "-p", "ActiveState", package.SERVICE).out.strip()
-    done = run("dpkg", "-r", "onload-ctk", timeout=180)
+    done = manager.remove()
     failed = run("systemctl", "list-units", "--failed", "--plain", "--no-legend").out
-    check("dpkg -r during a run of the service leaves no failed unit", during == "activating" and "onload" not in failed, f"{during}\n{failed}\n{done}")
+    check(f"{manager.removes} during a run of the service leaves no failed unit", during == "activating" and "onload" not in failed, f"{during}\n{failed}\n{done}")
     shutil.rmtree(package.DROP_IN)
     must("systemctl", "daemon-reload", timeout=120)
     return done
 
 
-def removed(left):
+def removed(left, manager):
     """The package goes, the containers stay."""
-    done = removed_during_a_run()
-    check("dpkg -r with containers left", done.status == 0, done)
+    done = removed_during_a_run(manager)
+    check(f"{manager.removes} with containers left", done.status == 0, done)
     said = done.out + done.err
     names = ["docker-runs", "docker-stopped", "podman-runs", "podman-stopped", "cri-runs", f"{WRAPPER} is now a link to /usr/bin/runc", str(DOCKER_FILE)]
     missing = [name for name in names if name not in said]
@@ -148,8 +149,8 @@ def engines_go_on(left):
     check("ctr starts the container that was stopped", started.status == 0, started)
 
 
-def purged(left):
-    """Purge takes no more than it may."""
+def last_containers(left):
+    """All but one of docker's and one of ctr's, both stopped, are removed."""
     run("ctr", "tasks", "kill", "-s", "SIGKILL", "ctr-stopped")
     package.wait_until(lambda: run("ctr", "tasks", "rm", "ctr-stopped").status == 0, 20)
     for name in ("podman-runs", "podman-stopped"):
@@ -157,29 +158,33 @@ def purged(left):
         check(f"podman removes {name}", done.status == 0, done)
     must("docker", "rm", "-f", "docker-runs", timeout=60)
     must("docker", "stop", "-t", "0", "docker-stopped", timeout=60)
-    done = run("dpkg", "-P", "onload-ctk", timeout=180)
-    check("dpkg -P with a stopped container left keeps the link", done.status == 0 and os.path.islink(WRAPPER), done)
+
+
+def purged(manager):
+    """Purge takes no more than it may."""
+    done = manager.purge()
+    check(f"{manager.purges} with a stopped container left keeps the link", done.status == 0 and os.path.islink(WRAPPER), done)
     started = package.docker("start", "docker-stopped")
     check("and docker still starts it", started.status == 0, started)
 
 
-def back_again(left):
+def back_again(left, manager):
     """Installed again, the entry leads to the program again, and what is left can go."""
-    done = run("dpkg", "-i", package.deb(), timeout=180)
-    check("dpkg -i puts the program in the link's place", done.status == 0 and not os.path.islink(WRAPPER), done)
+    done = manager.install()
+    check(f"{manager.installs} puts the program in the link's place", done.status == 0 and not os.path.islink(WRAPPER), done)
     done = configure("docker", "--allow", "nic")
     must("docker", "restart", "-t", "0", "docker-stopped", timeout=60)
     probed = package.docker("exec", "docker-stopped", *PROBE)
     check("the container that was left has its device again", OPEN in probed.out, f"{done}\n{probed}")
     must("docker", "rm", "-f", "docker-stopped", package.NAME, timeout=60)
-    done = run("dpkg", "-r", "onload-ctk", timeout=180)
+    done = manager.remove()
     check("a removal with a stopped container of ctr keeps the link", os.path.islink(WRAPPER) and "is now a link" in done.out + done.err, done)
     started = run("ctr", "tasks", "start", "-d", "ctr-stopped")
     check("and ctr starts it", started.status == 0, started)
     check("ctr removes it", left.ctr.remove("ctr-stopped").status == 0)
 
 
-def with_containers_left():
+def with_containers_left(manager):
     """The package is installed when this begins, and removed and not purged when it ends, with no container left."""
     with Part("removal: containers"):
         left = Left()
@@ -187,8 +192,10 @@ def with_containers_left():
     with Part("removal: runtime configure --remove"):
         configured_away(left)
     with Part("removal: the package"):
-        removed(left)
+        removed(left, manager)
         engines_go_on(left)
     with Part("removal: purge and back"):
-        purged(left)
-        back_again(left)
+        last_containers(left)
+        if manager.purges:
+            purged(manager)
+        back_again(left, manager)

@@ -5,6 +5,8 @@ import subprocess
 import time
 
 START = time.monotonic()
+# What the names of checks begin with, where the same ones are made of something else elsewhere.
+prefix = ""
 
 
 def emit(ev, **members):
@@ -17,6 +19,7 @@ def log(text):
 
 def check(name, ok, detail=""):
     """One check. A failed one carries what is needed to understand it: the output and the journal's end."""
+    name = prefix + name
     if ok:
         emit("check", name=name, ok=True)
     else:
