@@ -1,8 +1,8 @@
-//! The one function behind every door that changes a configuration before the runtime reads it:
+//! The function behind every entry point that changes a configuration before the runtime reads it:
 //! config.json in, config.json out.
 //!
-//! What is there already is not added again, so that several doors give what one gives, and
-//! applying twice gives what applying once gives.
+//! It does not add what is already there. Several entry points therefore have the effect of one,
+//! and applying twice has the effect of applying once.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -37,7 +37,7 @@ const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
 /// Why the container must not start.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// It does not get what it asks for.
+    /// It does not get what it requests.
     #[error(transparent)]
     Decision(#[from] DecisionError),
     /// The container's root cannot be used.
@@ -48,7 +48,7 @@ pub enum FilterError {
     Overmount {
         /// The annotations, quoted.
         key: String,
-        /// Where.
+        /// Where, and why.
         source: OvermountError,
     },
     /// The preload is not possible.
@@ -56,18 +56,18 @@ pub enum FilterError {
     Preload {
         /// The annotation, quoted.
         key: String,
-        /// Why.
+        /// The cause.
         source: PreloadError,
     },
     /// The edits cannot be applied.
     #[error("applying the specifications")]
     Inject(#[from] InjectError),
-    /// There is no process that could have it, and half a process is no valid configuration.
+    /// There is no process to receive it, and half a process is not a valid configuration.
     #[error(
         "reading the configuration: it has no \"process\", so its onload.dev annotations have none to give anything to; give it one, or take the annotations away"
     )]
     NoProcess,
-    /// Something that only root can give.
+    /// Something that only root can provide.
     #[error(
         "annotation {key}: a hugetlbfs cannot be mounted in a user namespace of one's own; run the container as root, or use anonymous huge pages"
     )]
@@ -83,19 +83,19 @@ impl From<ConfigError> for FilterError {
     }
 }
 
-/// What became of a configuration.
+/// The result of filtering a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// The new configuration; none where it stays as it is.
+    /// The new configuration; `None` if it is unchanged.
     pub config: Option<Vec<u8>>,
     /// A file to write on this host first.
     pub file: Option<HostFile>,
-    /// Lines for people.
+    /// Messages for the user.
     pub warnings: Vec<String>,
-    /// What was given, and why.
+    /// What the container gets, and why.
     pub reasons: Vec<String>,
-    /// The container was judged by what its process may do, so CAP_SETUID must not come with a process
-    /// that is started in it later either.
+    /// The decision rests on what the container's process may do, so a process that is started in
+    /// the container later must not bring CAP_SETUID either.
     pub guards_exec: bool,
 }
 
@@ -104,17 +104,18 @@ pub struct Outcome {
 pub struct Container<'a> {
     /// The directory that `root.path` is relative to.
     pub bundle: &'a Path,
-    /// Its name, where the door knows it.
+    /// Its id, if the entry point knows it.
     pub id: Option<&'a ContainerId>,
-    /// Whether whoever asks also sees the processes that are started in the container later: without
-    /// that, a capability that is taken from the first one would come back with the next.
+    /// Whether the caller also sees the processes that are started in the container later.
+    /// Otherwise a capability that is removed from the first process would return with the next
+    /// one.
     pub sees_exec: bool,
 }
 
-/// Gives a container what its annotations ask for.
+/// Gives a container what its annotations request.
 ///
 /// # Errors
-/// [`FilterError`] names the annotation, the cause and the remedy; nothing is written in any case.
+/// [`FilterError`] names the annotation, the cause and the remedy. Nothing is written in any case.
 pub fn apply(
     json: &[u8],
     container: Container<'_>,
@@ -128,7 +129,7 @@ pub fn apply(
     apply_scanned(scanned, container, host)
 }
 
-/// The same for a configuration that was looked through.
+/// As [`apply`], for a configuration that was already scanned.
 ///
 /// # Errors
 /// As for [`apply`].
@@ -143,7 +144,7 @@ pub(crate) fn apply_scanned(
     }
 }
 
-/// The same for a configuration that was read and asks.
+/// As [`apply`], for a configuration that was already parsed and has a request.
 ///
 /// # Errors
 /// As for [`apply`].
@@ -191,12 +192,12 @@ impl Filter<'_> {
             return Err(FilterError::NoProcess);
         }
         let bytes = config.to_bytes();
-        // White space around the document is all that reading drops.
+        // Parsing drops only the white space around the document.
         self.outcome.config = (bytes != json.trim_ascii()).then_some(bytes);
         Ok(self.outcome)
     }
 
-    /// Takes CAP_SETUID away where that is what makes the container the host's user 0.
+    /// Removes CAP_SETUID if that is what makes the container the host's user 0.
     fn guard_exec(&mut self, config: &mut OciConfig) -> Result<(), FilterError> {
         let policy = &self.settings.config.annotations;
         self.outcome.guards_exec = policy.root_with_onload == RootWithOnload::Refuse
@@ -274,7 +275,7 @@ impl Filter<'_> {
         Ok(())
     }
 
-    /// Settings of Onload that the container brings win over those of a profile.
+    /// Onload settings that the container brings take precedence over those of a profile.
     fn leave_own_settings(
         &mut self,
         edits: &mut ContainerEdits,
@@ -321,7 +322,7 @@ impl Filter<'_> {
                 .with_source(&mount.source())
         };
         let mut covers: Vec<Overmount> = config.mounts().iter().map(read).collect();
-        // In the order in which they will be made, since a link may lie in an earlier one.
+        // In the order in which the runtime makes them, since a link may lie in an earlier one.
         if !edits.mounts.is_empty() {
             covers.sort_by_cached_key(|cover| oci::depth(&cover.destination));
         }
@@ -358,7 +359,7 @@ impl Filter<'_> {
         }
     }
 
-    /// RLIMIT_MEMLOCK for those who lock memory; never lowered.
+    /// Raises RLIMIT_MEMLOCK for classes that lock memory. Never lowers it.
     fn memlock(&mut self, config: &mut OciConfig, memlock: Memlock) -> Result<(), FilterError> {
         const NAME: &str = "RLIMIT_MEMLOCK";
         let wanted = match memlock {
@@ -396,8 +397,8 @@ impl Filter<'_> {
         Ok(())
     }
 
-    /// A program of user 0 keeps what the bounding set allows; one of another user only what is
-    /// ambient, which has to be inheritable and permitted too (capabilities(7)).
+    /// A program of user 0 keeps what the bounding set allows. A program of another user keeps only
+    /// ambient capabilities, which must be inheritable and permitted too (capabilities(7)).
     fn ipc_lock(&mut self, config: &mut OciConfig) -> Result<(), FilterError> {
         use CapabilitySet::{Ambient, Bounding, Effective, Inheritable, Permitted};
         let Some(asked) = &self.request.ipc_lock else {
@@ -438,7 +439,7 @@ impl Filter<'_> {
         Ok(())
     }
 
-    /// The annotation that asks for the first of some classes, quoted.
+    /// The annotation that requests the first of some classes, quoted.
     fn key(&self, classes: &[Class]) -> String {
         classes
             .iter()
@@ -450,7 +451,7 @@ impl Filter<'_> {
     }
 }
 
-/// The nodes as they were found when they were checked.
+/// The nodes as found when they were checked.
 struct Found<'a>(&'a [Device]);
 
 impl NodeInfo for Found<'_> {

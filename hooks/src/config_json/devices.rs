@@ -1,7 +1,8 @@
-//! Where a container gets its device nodes from, as far as config.json tells: `linux.devices` and
+//! Where a container's device nodes come from according to config.json: `linux.devices` and
 //! `mounts` (runtime-spec, config-linux.md "Devices", config.md "Mounts").
 //!
-//! Read as a stream: only what decides about the nodes asked for is kept, however large the file is.
+//! The file is read as a stream. However large it is, only what concerns the requested nodes is
+//! kept.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,22 +15,22 @@ use onload_core::expect::{Expect, Numbers};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// What config.json lists for some nodes.
+/// What config.json says about certain nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Listed {
     devices: Vec<Device>,
-    /// Of each node the last mount that covers it, which is what is seen there.
+    /// For each node, the last mount that covers it: that mount is the one visible there.
     mounts: BTreeMap<String, Mount>,
 }
 
 /// Where a node comes from.
 #[derive(Debug)]
 pub(crate) enum Place<'a> {
-    /// The runtime makes it by these entries.
+    /// The runtime creates it from these entries.
     Entries(Vec<&'a Device>),
-    /// It is bind-mounted from there; relative to the bundle, if it is relative.
+    /// It is bind-mounted from this path, which may be relative to the bundle.
     Mounted(PathBuf),
-    /// Nothing brings it.
+    /// Nothing provides it.
     Nowhere,
 }
 
@@ -55,7 +56,7 @@ struct Mount {
     options: Options,
 }
 
-/// Of the options of a mount, whether they make it a bind mount: a list may be long.
+/// The options of a mount, reduced to whether they make it a bind mount: the list may be long.
 #[derive(Clone, Debug, Default)]
 struct Options {
     bind: bool,
@@ -64,7 +65,7 @@ struct Options {
 impl Device {
     /// The numbers of a character device.
     pub(crate) fn numbers(&self) -> Option<Numbers> {
-        // "u" is an unbuffered character device, the same to Linux.
+        // "u" is an unbuffered character device. Linux makes no difference.
         if !matches!(self.type_.as_deref(), Some("c" | "u")) {
             return None;
         }
@@ -82,12 +83,12 @@ impl Mount {
 }
 
 impl Listed {
-    /// Reads a configuration as it comes.
+    /// Reads a configuration from a stream.
     pub(crate) fn read(from: impl Read, wanted: &[Expect]) -> Result<Listed, serde_json::Error> {
         Listed::parse(serde_json::Deserializer::from_reader(from), wanted)
     }
 
-    /// Reads a configuration that is in memory, which is several times as fast.
+    /// Reads a configuration from memory, which is several times as fast.
     pub(crate) fn from_bytes(bytes: &[u8], wanted: &[Expect]) -> Result<Listed, serde_json::Error> {
         Listed::parse(serde_json::Deserializer::from_slice(bytes), wanted)
     }
@@ -101,8 +102,8 @@ impl Listed {
         Ok(listed)
     }
 
-    /// Where the node at that path of the container comes from. In a user namespace engines may
-    /// mount the host's node instead of listing it, since nobody can make one there.
+    /// Where the node at this path in the container comes from. In a user namespace, engines may
+    /// mount the host's node instead of listing it, since nobody can create one there.
     pub(crate) fn place_of(&self, node: &str) -> Place<'_> {
         let entries: Vec<&Device> = self.devices.iter().filter(|one| one.path == node).collect();
         if !entries.is_empty() {
@@ -120,7 +121,7 @@ impl Listed {
     }
 }
 
-/// What of the path is below the directory, whose path is absolute.
+/// The rest of the path below the directory, if the directory is absolute.
 fn below<'a>(path: &'a str, directory: &Path) -> Option<&'a Path> {
     let rest = Path::new(path).strip_prefix(directory).ok();
     rest.filter(|_| directory.is_absolute())
@@ -131,12 +132,12 @@ struct Config<'w> {
     wanted: &'w [Expect],
 }
 
-/// Its `linux`.
+/// Its `linux` member.
 struct Linux<'w> {
     wanted: &'w [Expect],
 }
 
-/// A list whose entries are looked at one by one; null is an empty one.
+/// A list whose entries are visited one by one; null counts as empty.
 struct Each<F, T> {
     look: F,
     of: PhantomData<T>,
@@ -243,7 +244,7 @@ impl<'de> Deserialize<'de> for Options {
     }
 }
 
-/// Readers differ in which of two members of one name they take.
+/// JSON readers disagree about which of two members with the same name counts, so both are refused.
 fn once<T, E: Error>(place: &mut Option<T>, name: &'static str, value: T) -> Result<(), E> {
     match place.replace(value) {
         None => Ok(()),
@@ -251,7 +252,8 @@ fn once<T, E: Error>(place: &mut Option<T>, name: &'static str, value: T) -> Res
     }
 }
 
-/// Entries of one node may be many: of equal ones the first says as much, and of two that differ one is wrong.
+/// A node may have any number of entries. The first of several equal ones is enough, and if two
+/// differ, one of them is wrong.
 fn keep(found: &mut Vec<Device>, device: Device) {
     let mut same = found.iter().filter(|held| held.path == device.path);
     if same.clone().count() < 2 && same.all(|held| *held != device) {
@@ -312,7 +314,7 @@ mod tests {
         parsed(json).unwrap()
     }
 
-    /// Where /dev/a comes from with these mounts.
+    /// The source of /dev/a with these mounts.
     fn mounted(mounts: &str) -> Option<PathBuf> {
         match listed(&format!(r#"{{"mounts":[{mounts}]}}"#)).place_of("/dev/a") {
             Place::Mounted(source) => Some(source),

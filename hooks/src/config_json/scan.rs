@@ -1,28 +1,30 @@
-//! Does this JSON ask for anything of ours? Answered from the bytes, before anything is parsed, so
-//! that a container which asks for nothing pays nothing.
+//! Does this JSON mention `onload.dev/` anywhere? The raw bytes answer that before anything is
+//! parsed, so a container that requests nothing costs nothing.
 //!
 //! JSON can spell one key in many ways (RFC 8259 §7: `\/`, `\u002f`). Every spelling of
-//! `onload.dev/` either holds those bytes, or escapes at least one of its letters. Engines escape
-//! none of them (Go escapes `<`, `>`, `&`, quotes, backslashes and what does not print), so looking
-//! for both costs one search for a backslash, and an odd spelling is parsed, not overlooked.
+//! `onload.dev/` either contains those bytes or escapes at least one of its characters. Engines
+//! escape none of them (Go escapes `<`, `>`, `&`, quotes, backslashes and non-printable
+//! characters). Searching for both therefore costs only one extra search for a backslash, and an
+//! unusual spelling is parsed instead of missed.
 
 use std::io::{self, Read};
 
-// On x86 the plain functions of memchr first ask the processor what it can do. Under a hypervisor each
-// question is a trap, and together they take longer than the search of most configurations. SSE2 is
-// part of the architecture and is used unasked.
+// On x86 the generic functions of memchr first ask the processor for its features. Under a
+// hypervisor every such question traps, and together they take longer than searching most
+// configurations. SSE2 is part of the architecture, so it is used without asking.
 #[cfg(target_arch = "x86_64")]
 use memchr::arch::x86_64::sse2;
 use memchr::{memchr_iter, memmem};
 use onload_core::request::PREFIX;
 
-/// The largest configuration or state that is parsed; a larger one that asks is refused.
+/// The largest configuration or state that is parsed. A larger one with onload.dev annotations is
+/// refused.
 pub(crate) const MAX_BYTES: usize = 16 * 1024 * 1024;
 
-/// Bytes read at once beyond what is kept.
+/// Bytes per read beyond the part that is kept.
 const CHUNK: usize = 64 * 1024;
 
-/// The longest spelling of a letter of the prefix, `\u002f`.
+/// The longest spelling of one character of the prefix, `\u002f`.
 const ESCAPE: usize = 6;
 
 /// Bytes at the end of a chunk that may be the beginning of the prefix or of an escape.
@@ -30,7 +32,7 @@ const OVERLAP: usize = 16;
 
 /// Whether the bytes may spell `onload.dev/` somewhere.
 ///
-/// Never false where a JSON string holds it; true for some texts that do not (an escaped backslash
+/// Never false if a JSON string contains it. True for some texts that do not (an escaped backslash
 /// before a slash, an escaped letter elsewhere), which only costs a parse.
 #[must_use]
 pub fn asks(json: &[u8]) -> bool {
@@ -69,25 +71,25 @@ fn spells_a_letter(json: &[u8]) -> bool {
     })
 }
 
-/// What a stream held.
+/// The result of scanning a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Scanned {
-    /// The first [`MAX_BYTES`] of it.
+    /// Its first [`MAX_BYTES`] bytes.
     pub kept: Vec<u8>,
     /// Whether there was more.
     pub more: bool,
-    /// Whether any of it may ask for something of ours.
+    /// Whether any of it may mention `onload.dev/`.
     pub asks: bool,
 }
 
-/// Takes what lies beyond the kept part: the kept part, and the next piece.
+/// Receives what lies beyond the kept part: the kept part, and the next piece.
 pub(crate) type Beyond<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> io::Result<()>;
 
-/// Reads a stream to its end, keeping a bounded part, and says whether it asks. What is read
-/// beyond the kept part goes to `beyond`, piece by piece.
+/// Reads a stream to its end, keeps a bounded part of it, and says whether it may mention
+/// `onload.dev/`. What is read beyond the kept part goes to `beyond`, piece by piece.
 ///
 /// # Errors
-/// Those of the reader and of `beyond`.
+/// The errors of the reader and of `beyond`.
 pub(crate) fn read(
     mut from: impl Read,
     size_hint: usize,
@@ -155,8 +157,8 @@ mod tests {
 
     #[test]
     fn every_spelling_of_the_prefix_is_found() {
-        // All 3^11 ways to write each letter plainly, escaped in lower and in upper case would be
-        // slow; every way to escape one or two letters is the same code.
+        // Writing each character plainly, or escaped in lower or upper case, in all 3^11
+        // combinations would be slow. Escaping any one or two of them runs the same code.
         let letters: Vec<char> = PREFIX.chars().collect();
         for first in 0..letters.len() {
             for second in 0..letters.len() {

@@ -1,5 +1,5 @@
-//! A configuration that asks for something of ours, as far as it is understood before anything else is
-//! looked at.
+//! A configuration with a request for this container, parsed as far as possible before anything
+//! else is read.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use onload_core::request::Request;
 use super::error::DecisionError;
 use crate::config_json::scan::Scanned;
 
-/// A configuration with annotations of ours for this container.
+/// A configuration that holds a request for this container.
 #[derive(Debug)]
 pub(crate) struct Asking {
-    /// The text as it was read; parts of it are not copied from here on.
+    /// The text as it was read. From here on, parts of it are not copied.
     pub text: Arc<String>,
     /// The configuration.
     pub config: OciConfig,
-    /// What it asks for.
+    /// The request.
     pub request: Request,
 }
 
 impl Asking {
-    /// Reads what was scanned; none where it asks for nothing after all.
+    /// Parses the result of a scan; `None` if it requests nothing after all.
     ///
     /// # Errors
     /// [`DecisionError::TooLarge`], [`DecisionError::Config`] and [`DecisionError::Request`].
@@ -36,7 +36,7 @@ impl Asking {
         Asking::parse(text(scanned.kept)?)
     }
 
-    /// Reads a text; none where it asks for nothing after all.
+    /// Parses a text; `None` if it requests nothing after all.
     ///
     /// # Errors
     /// [`DecisionError::Config`] and [`DecisionError::Request`].
@@ -51,7 +51,7 @@ impl Asking {
     }
 }
 
-/// Bytes of a configuration as text.
+/// Converts the bytes of a configuration to text.
 ///
 /// # Errors
 /// [`DecisionError::Config`].

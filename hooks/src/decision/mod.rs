@@ -1,5 +1,5 @@
-//! What one container gets. Decided here once, from its configuration, the operator's policy and the
-//! host's specifications; the two appliers only carry it out.
+//! What one container gets. This is decided once, from the container's configuration, the
+//! operator's policy and the host's specifications. The two appliers only carry the decision out.
 
 pub(crate) mod asking;
 pub(crate) mod error;
@@ -24,19 +24,19 @@ use preload_choice::PreloadChoice;
 /// What one container gets.
 #[derive(Clone, Debug)]
 pub(crate) struct Decision {
-    /// The annotations that ask for devices, quoted.
+    /// The annotations that request devices, quoted.
     pub keys: String,
-    /// The edits that its configuration does not hold yet, without device nodes and the preload.
+    /// The edits that the configuration does not contain yet, except device nodes and the preload.
     pub edits: ContainerEdits,
-    /// All edits, class by class, whether the configuration holds them or not.
+    /// All edits, class by class, whether the configuration contains them or not.
     pub by_class: Vec<(Class, ContainerEdits)>,
-    /// The devices that its configuration does not hold yet.
+    /// The devices that the configuration does not contain yet.
     pub devices: Vec<Device>,
     /// The preload.
     pub preload: PreloadChoice,
-    /// RLIMIT_MEMLOCK at least, for those who lock memory.
+    /// The minimum RLIMIT_MEMLOCK, for classes that lock memory.
     pub memlock: Option<Memlock>,
-    /// Lines for people.
+    /// Messages for the user.
     pub warnings: Vec<String>,
 }
 
@@ -71,14 +71,14 @@ pub(crate) fn decide(
     })
 }
 
-/// The annotations that ask for devices, quoted.
+/// The annotations that request devices, quoted.
 pub(crate) fn keys(request: &Request) -> String {
     let keys = request.devices.values();
     let keys: Vec<String> = keys.map(|asked| Quoted(&asked.key).to_string()).collect();
     keys.join(", ")
 }
 
-/// What the specifications give to a request.
+/// What the specifications provide for a request.
 #[derive(Debug, Default)]
 struct LookedUp {
     edits: ContainerEdits,
@@ -86,7 +86,7 @@ struct LookedUp {
     devices: Vec<Device>,
 }
 
-/// Looks a request up in the specifications, and looks at its device nodes.
+/// Looks a request up in the specifications, and checks its device nodes.
 fn look_up(request: &Request, host: &dyn Host) -> Result<LookedUp, DecisionError> {
     let wanted: Vec<Class> = request.devices.keys().copied().collect();
     if wanted.is_empty() {
@@ -96,13 +96,13 @@ fn look_up(request: &Request, host: &dyn Host) -> Result<LookedUp, DecisionError
     let entries = specs.resolve(request)?;
     let nodes = nodes::check(&entries, &specs, host, &host.sysfs())?;
     let mut edits = specs.edits(&entries);
-    // Every node was looked at.
+    // `nodes` has an entry for every node: all of them were checked.
     let device = |node: onload_cdi::DeviceNode| {
         let found = *nodes.get(node.source())?;
         Some(Device { node, found })
     };
     let own = present::unique(std::mem::take(&mut edits.device_nodes));
-    // Entries stand class by class, since the request does.
+    // The entries are ordered by class, as the request is.
     let by_class = entries.chunk_by(|one, other| one.class == other.class);
     Ok(LookedUp {
         edits,

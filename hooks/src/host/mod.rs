@@ -1,4 +1,4 @@
-//! What the doors need to know of this host, and nothing more of it is looked at.
+//! What the entry points need to know about this host. Nothing else on it is read.
 
 pub mod specs;
 pub mod sysfs;
@@ -23,66 +23,68 @@ use crate::host::sysfs::Sysfs;
 /// Bytes of a configuration file that are read.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 
-/// Bytes of a uid_map that are read: 340 lines at most (user_namespaces(7)), cut in a line it is none.
+/// Bytes of a uid_map that are read. It has at most 340 lines (user_namespaces(7)); a truncated
+/// line does not parse.
 const MAX_MAP_BYTES: u64 = 16 * 1024;
 
 /// Inode of /proc/self/ns/user in the initial user namespace (include/linux/proc_ns.h,
 /// `PROC_USER_INIT_INO`).
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
-/// The user that the kernel shows for those that a namespace does not map
+/// The user that the kernel shows for users that a namespace does not map
 /// (Documentation/admin-guide/sysctl/kernel.rst, `overflowuid`).
 const OVERFLOW_USER: u32 = 65534;
 
-/// Why the host's own files cannot be used.
+/// Why the files of the host cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// Not to be believed, or not readable.
+    /// Not trusted, or not readable.
     #[error(transparent)]
     Trust(#[from] TrustError),
-    /// The configuration is no UTF-8.
+    /// The configuration is not UTF-8.
     #[error("{0:?} is not UTF-8")]
     NotText(PathBuf),
-    /// The configuration is wrong.
+    /// The configuration is invalid.
     #[error("{path:?}")]
     Config {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: ConfigError,
     },
 }
 
-/// What the doors use of the operator's configuration, and the file it stands in.
+/// The part of the operator's configuration that the entry points use, and its file.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The configuration.
     pub config: HookConfig,
-    /// Its file, whether there is one or not.
+    /// Its file, whether it exists or not.
     pub file: PathBuf,
 }
 
-/// What this process may do.
+/// The privileges of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Privilege {
-    /// In the initial user namespace, where user 0 is root.
+    /// It is in the initial user namespace, where user 0 is root.
     pub is_initial_namespace: bool,
-    /// CAP_SYS_RESOURCE there: limits may rise above the hard ones.
+    /// It has CAP_SYS_RESOURCE there, so it may raise limits above the hard ones.
     pub may_raise_limits: bool,
-    /// Own hard limit of RLIMIT_MEMLOCK in bytes; none: unlimited.
+    /// Its hard limit of RLIMIT_MEMLOCK in bytes; `None` means unlimited.
     pub memlock_hard: Option<u64>,
-    /// Own soft limit of RLIMIT_NOFILE, in descriptors.
+    /// Its soft limit of RLIMIT_NOFILE, in descriptors.
     pub nofile_soft: Option<u64>,
-    /// Own hard limit of RLIMIT_NOFILE, in descriptors.
+    /// Its hard limit of RLIMIT_NOFILE, in descriptors.
     pub nofile_hard: Option<u64>,
 }
 
-/// What the filter asks of a host.
+/// What the filter needs from a host.
 pub trait Host: NodeInfo {
-    /// What the doors use of the operator's configuration.
+    /// The part of the operator's configuration that the entry points use. An absent file is an
+    /// empty one.
     ///
     /// # Errors
-    /// [`HostError`]; an absent file is none.
+    /// [`HostError`].
     fn settings(&self) -> Result<Settings, HostError>;
 
     /// The specifications of some classes.
@@ -94,20 +96,20 @@ pub trait Host: NodeInfo {
     /// The kernel's view of devices.
     fn sysfs(&self) -> Sysfs;
 
-    /// What this process may do.
+    /// The privileges of this process.
     fn privilege(&self) -> Privilege;
 
-    /// Whether [`PRELOAD_FILE`] is there and to be believed.
+    /// Checks that [`PRELOAD_FILE`] exists and is trusted.
     ///
     /// # Errors
     /// [`HostError::Trust`].
     fn preload_file(&self) -> Result<(), HostError>;
 
-    /// What a library of the host says it needs; none where it cannot be read.
+    /// What the ELF file of a library on the host needs; `None` if it cannot be read.
     fn library(&self, path: &str) -> Option<Summary>;
 
-    /// How the user namespace of a process maps users to those of this host, as /proc/PID/uid_map has
-    /// it; none where it cannot be read.
+    /// How the user namespace of a process maps users to those of this host, in the form of
+    /// /proc/PID/uid_map; `None` if that cannot be read.
     fn user_map(&self, pid: u32) -> Option<String>;
 }
 
@@ -117,7 +119,8 @@ pub struct ThisHost {
     root: PathBuf,
     trusted: Trusted,
     config: PathBuf,
-    /// What stood in the configuration when it was first read, so that all who ask get one answer.
+    /// The text of the configuration when it was first read, so that every caller gets the same
+    /// answer.
     text: OnceCell<Option<String>>,
     is_initial_namespace: bool,
 }
@@ -151,8 +154,8 @@ impl ThisHost {
         })
     }
 
-    /// A tree that stands for a host, for looking at what would be done there: whoever owns the tree
-    /// stands for root.
+    /// A tree that represents a host, to see what would be done there. The owner of the tree takes
+    /// root's place.
     ///
     /// # Errors
     /// [`HostError::Trust`].
@@ -177,13 +180,13 @@ impl ThisHost {
         self.is_initial_namespace
     }
 
-    /// The files of this machine that are believed.
+    /// Opens files of this machine that are trusted.
     #[must_use]
     pub(crate) fn trusted(&self) -> &Trusted {
         &self.trusted
     }
 
-    /// The text of the configuration; none where there is no file.
+    /// The text of the configuration; `None` if there is no file.
     ///
     /// # Errors
     /// [`HostError`].
@@ -196,7 +199,7 @@ impl ThisHost {
         Ok(self.text.get_or_init(|| text).clone())
     }
 
-    /// The configuration, whether it is text or not; none where there is no file.
+    /// The bytes of the configuration, valid text or not; `None` if there is no file.
     ///
     /// # Errors
     /// [`HostError::Trust`].
@@ -208,7 +211,7 @@ impl ThisHost {
         }
     }
 
-    /// The configuration file, whether there is one or not.
+    /// The path of the configuration file, whether it exists or not.
     #[must_use]
     pub(crate) fn config_path(&self) -> &Path {
         &self.config
@@ -276,6 +279,6 @@ impl Host for ThisHost {
 }
 
 fn is_initial_namespace() -> bool {
-    // Where it cannot be told, root alone is believed.
+    // If that is unknown, only root is trusted.
     stat("/proc/self/ns/user").map_or(true, |stat| stat.st_ino == INITIAL_USER_NAMESPACE)
 }

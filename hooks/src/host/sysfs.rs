@@ -1,9 +1,9 @@
-//! What the kernel says of a node now: does it still belong to the device that it belonged to when
-//! the specification was written?
+//! What the kernel says about a node now: does it still belong to the device that it belonged to
+//! when the specification was written?
 //!
 //! Sources: Documentation/ABI/stable/sysfs-class-infiniband, drivers/vfio/group.c and
 //! drivers/vfio/vfio_main.c (`vfio-dev`), Documentation/driver-api/vfio.rst,
-//! Documentation/ABI/testing/sysfs-ptp and sysfs-pps, and of Onload's own classes
+//! Documentation/ABI/testing/sysfs-ptp and sysfs-pps, and for Onload's own classes
 //! `src/include/ci/driver/chrdev.h`.
 
 use std::fs;
@@ -14,13 +14,13 @@ pub use onload_core::expect::Numbers;
 use onload_core::expect::{DriverNode, Expect, Expected, NotNumbers};
 use onload_core::pci::PciAddress;
 
-/// Bytes of an attribute that are read; those looked at hold a name or two numbers.
+/// Bytes of an attribute that are read; the ones read here hold a name or two numbers.
 const MAX_ATTRIBUTE: u64 = 4096;
 
-/// Why a node is not what was expected; what to do about it says who asked.
+/// Why a node is not what was expected. The caller adds the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum SysfsError {
-    /// The kernel has no such node any more.
+    /// The kernel no longer has such a node.
     #[error("{expect}: the kernel has no {name} any more")]
     Gone {
         /// The expectation.
@@ -28,18 +28,18 @@ pub enum SysfsError {
         /// The kernel's name of the node.
         name: String,
     },
-    /// The node carries other numbers than the kernel gives that name.
+    /// The node's numbers differ from those that the kernel assigns to its name.
     #[error("{expect}: the node is {found} but the kernel's {name} is {now}")]
     Numbers {
         /// The expectation.
         expect: String,
-        /// What the container's node has.
+        /// The numbers of the container's node.
         found: Numbers,
         /// The kernel's name of the node.
         name: String,
-        /// What the kernel gives that name.
+        /// The numbers that the kernel assigns to that name.
         now: Numbers,
-        /// The specification was written when the number was this one.
+        /// Whether the specification records the node's numbers.
         is_written: bool,
     },
     /// The node belongs to another device.
@@ -47,10 +47,10 @@ pub enum SysfsError {
     Other {
         /// The expectation.
         expect: String,
-        /// Whose it is.
+        /// The device it belongs to.
         now: String,
     },
-    /// The name says that it is no node of that class.
+    /// By its name it is not a node of that class.
     #[error("{expect}: {name} is no node of an {class} device")]
     NoSuchNode {
         /// The expectation.
@@ -67,7 +67,7 @@ pub enum SysfsError {
         expect: String,
         /// The attribute.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -85,13 +85,13 @@ impl Default for Sysfs {
 }
 
 impl Sysfs {
-    /// A tree that stands elsewhere.
+    /// A tree at another path.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Sysfs { root: root.into() }
     }
 
-    /// Checks that a node with these numbers is what was expected of it.
+    /// Checks that a node with these numbers is the expected one.
     ///
     /// # Errors
     /// [`SysfsError`] with the expectation in its command-line form.
@@ -117,7 +117,7 @@ impl Sysfs {
         read_attribute(&node.join("ibdev")).ok()
     }
 
-    /// The PCI function that an RDMA device sits on now.
+    /// The PCI function of an RDMA device now.
     #[must_use]
     pub(crate) fn function_of(&self, ibdev: &str) -> Option<PciAddress> {
         let device = self.root.join("class/infiniband").join(ibdev);
@@ -130,8 +130,8 @@ impl Sysfs {
         self.clock_function(class, name).ok().flatten()
     }
 
-    /// The function that a clock sits on. The pulses of a PTP clock have no parent but the clock's
-    /// name (drivers/ptp/ptp_clock.c, `ptp_clock_register`), so theirs is that of the clock.
+    /// The PCI function of a clock. The PPS source of a PTP clock has no parent but the clock's
+    /// name (drivers/ptp/ptp_clock.c, `ptp_clock_register`), so it has the function of that clock.
     fn clock_function(&self, class: &str, name: &str) -> Result<Option<PciAddress>, Unread> {
         let device = self.root.join("class").join(class).join(name);
         let found = sits_on(&device)?;
@@ -153,17 +153,17 @@ impl Sysfs {
     }
 }
 
-/// What could not be read, and why.
+/// A file that could not be read, and why.
 type Unread = (PathBuf, io::Error);
 
-/// The PCI function above a device of a class, or above the parent that it names.
+/// The PCI function above a device of a class, or above the parent that the device names.
 fn sits_on(device: &Path) -> Result<Option<PciAddress>, Unread> {
     let real = fs::canonicalize(device).map_err(|error| (device.to_owned(), error))?;
     let parent = || pci_of(&fs::canonicalize(real.join("device")).ok()?);
     Ok(pci_of(&real).or_else(parent))
 }
 
-/// The directory of /sys/class that lists nodes of that name.
+/// The directory of /sys/class that lists nodes with such a name.
 #[must_use]
 pub(crate) fn rdma_class(node_name: &str) -> Option<&'static str> {
     let numbered = |prefix: &str| {
@@ -260,7 +260,7 @@ impl Check<'_> {
         self.sysfs.root.join("class").join(class)
     }
 
-    /// Whether the node has the numbers in that attribute of the kernel's device `name`.
+    /// Checks the node's numbers against that attribute of the kernel's device `name`.
     fn numbers(&self, name: &str, path: &Path) -> Result<(), SysfsError> {
         let text = read_attribute(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => SysfsError::Gone {
@@ -317,8 +317,8 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The PCI function that a device sits on: the nearest one above it, since an auxiliary device or
-/// a sub-function may stand between.
+/// The PCI function of a device: the nearest one above it, since an auxiliary device or a
+/// sub-function may lie between.
 fn pci_of(real: &Path) -> Option<PciAddress> {
     real.ancestors()
         .filter_map(|path| path.file_name()?.to_str())
@@ -388,7 +388,7 @@ mod tests {
             tree
         }
 
-        /// Says what makes the pulses of a source.
+        /// Sets what drives the pulses of a source.
         fn pulses(&self, number: u32, source: &str) {
             let path = format!("devices/virtual/pps/pps{number}/name");
             self.file(&path, &format!("{source}\n"));
