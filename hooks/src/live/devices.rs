@@ -1,5 +1,5 @@
-//! Opening devices to a container that runs already: the list of cgroup v1, the programs of cgroup
-//! v2, and systemd's own idea of both.
+//! Opens devices to a running container: through the list of cgroup v1, the programs of cgroup v2,
+//! and systemd's view of both.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -22,34 +22,34 @@ pub enum DevicesError {
     /// The cgroup's directory cannot be used.
     #[error("{action} {path:?}")]
     Cgroup {
-        /// What was done.
+        /// What was being done.
         action: &'static str,
         /// The directory or file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// bpf(2) failed.
     #[error("{action} of cgroup {path:?}")]
     Program {
-        /// What was done.
+        /// What was being done.
         action: &'static str,
         /// The cgroup.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Errno,
     },
-    /// The kernel does not show the program, and nobody else can replace it.
+    /// The kernel does not show the program, and no program of systemd replaces it.
     #[error(
         "the device program of cgroup {path:?} cannot be extended ({cause}), and no systemd scope stands in for it; set net.core.bpf_jit_harden to 1 or use the engine's --device"
     )]
     Hidden {
         /// The cgroup.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's reason.
         cause: &'static str,
     },
-    /// A program stays that nobody but its owner can replace.
+    /// Only the owner of a program can replace it.
     #[error(
         "the device program {id} of cgroup {path:?} is attached by a BPF link, so that only who made the link can change what it allows (`bpftool link` lists it); use the engine's --device"
     )]
@@ -59,18 +59,18 @@ pub enum DevicesError {
         /// The program's id.
         id: u32,
     },
-    /// systemd was not asked, or said no.
+    /// systemd could not be asked, or refused.
     #[error(transparent)]
     Systemd(#[from] SystemdError),
 }
 
-/// What was changed, so that it can be changed back.
+/// What was changed, so that it can be undone.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// `devices.deny`, and what was allowed that was not before.
+    /// `devices.deny`, and the rules that were added and not in force before.
     list: Option<(File, Vec<Rule>)>,
     programs: Vec<Replaced>,
-    /// Lines for people.
+    /// Messages for the user.
     pub warnings: Vec<String>,
 }
 
@@ -79,13 +79,13 @@ struct Replaced {
     cgroup: OwnedFd,
     flags: u32,
     old: OwnedFd,
-    /// None where the old one was taken away and systemd's stands in for it.
+    /// `None` if the old one was detached because systemd's program replaces it.
     new: Option<OwnedFd>,
 }
 
 impl Changes {
-    /// Changes back what was changed, as far as it goes. What was in force before stays: the container
-    /// may live, and have it from elsewhere.
+    /// Undoes the changes as far as possible. Rules that were in force before stay: the container
+    /// may be running and have them from elsewhere.
     pub fn undo(self) {
         if let Some((deny, rules)) = &self.list {
             for rule in rules {
@@ -105,7 +105,7 @@ impl Changes {
 /// Opens devices to a container.
 ///
 /// # Errors
-/// [`DevicesError`]; what was changed by then is changed back.
+/// [`DevicesError`]; changes made so far are undone.
 pub(crate) fn allow(
     place: &DeviceCgroup,
     id: &ContainerId,
@@ -114,10 +114,10 @@ pub(crate) fn allow(
     allow_through(place, id, rules, Path::new(systemd::SOCKET))
 }
 
-/// As [`allow`], with systemd's socket elsewhere.
+/// As [`allow`], with another path for systemd's socket.
 ///
 /// # Errors
-/// [`DevicesError`]; what was changed by then is changed back.
+/// [`DevicesError`]; changes made so far are undone.
 pub fn allow_through(
     place: &DeviceCgroup,
     id: &ContainerId,
@@ -141,8 +141,8 @@ pub fn allow_through(
     }
 }
 
-/// systemd rewrites the list whenever it touches the scope, so it comes first
-/// (systemd, `src/core/cgroup.c`, `cgroup_apply_devices`).
+/// systemd rewrites the list whenever it touches the scope, so it is told first (systemd,
+/// `src/core/cgroup.c`, `cgroup_apply_devices`).
 fn allow_v1(
     dir: &Dir,
     id: &ContainerId,
@@ -174,13 +174,13 @@ fn allow_v1(
     Ok(())
 }
 
-/// One device a write (Documentation/admin-guide/cgroup-v1/devices.rst).
+/// Each write takes one device (Documentation/admin-guide/cgroup-v1/devices.rst).
 fn write_rule(mut list: &File, rule: Rule) -> io::Result<()> {
     list.write_all(format!("c {} {}", rule.numbers(), rule.access).as_bytes())
 }
 
-/// Adds the devices to the list of the container's scope, where that list is what closes it.
-/// Whether systemd now lets them through.
+/// Adds the devices to the list of the container's scope, if that list restricts it. Returns
+/// whether systemd now allows them.
 fn tell_systemd(
     dir: &Dir,
     id: &ContainerId,
@@ -211,7 +211,7 @@ fn tell_systemd(
     Ok(true)
 }
 
-/// A cgroup with the programs that it had when it was first looked at.
+/// A cgroup with the programs that it had when first examined.
 struct Own {
     path: PathBuf,
     fd: OwnedFd,
@@ -275,7 +275,7 @@ fn allow_v2(
     for own in &own {
         now.push(query(&own.path, &own.fd)?);
     }
-    // What systemd attached anew lets the devices through by itself.
+    // A program that systemd has just attached allows the devices by itself.
     let stands_in = is_told
         && own
             .iter()
@@ -289,14 +289,14 @@ fn allow_v2(
 /// What systemd does by itself.
 #[derive(Clone, Copy)]
 struct Told {
-    /// What it attaches from now on lets the devices through.
+    /// Programs that it attaches from now on allow the devices.
     is_told: bool,
-    /// It did so just now.
+    /// It has already attached one.
     stands_in: bool,
 }
 
-/// Puts the rules in front of each program of a cgroup, until it has none without them: others may
-/// attach programs at the same time.
+/// Prepends the rules to each program of a cgroup until every program has them: others may attach
+/// programs at the same time.
 fn extend_all(
     own: &Own,
     told: Told,
@@ -337,10 +337,10 @@ fn extend_all(
     Ok(())
 }
 
-/// How often programs are looked at that change meanwhile.
+/// How often programs that keep changing are examined again.
 const ROUNDS: usize = 4;
 
-/// Takes a program away that systemd's stands in for.
+/// Detaches a program that systemd's program replaces.
 fn take_away(own: &Own, flags: u32, old: OwnedFd) -> Result<Replaced, DevicesError> {
     bpf::detach(own.fd.as_fd(), &old)
         .map_err(program_error("taking the runtime's program", &own.path))?;
@@ -352,7 +352,8 @@ fn take_away(own: &Own, flags: u32, old: OwnedFd) -> Result<Replaced, DevicesErr
     })
 }
 
-/// A program above the container's own cgroups judges others too and stays as it is.
+/// Warns about programs above the container's own cgroups. They control other processes too, so
+/// they stay as they are.
 fn look_around(dir: &Dir, id: &ContainerId, changes: &mut Changes) -> Result<(), DevicesError> {
     for path in dir.around(id) {
         let fd = open_dir(&path)?;
@@ -366,13 +367,13 @@ fn look_around(dir: &Dir, id: &ContainerId, changes: &mut Changes) -> Result<(),
 }
 
 enum Extended {
-    /// The id of the one in its place.
+    /// A new program replaces it; its id.
     By(u32, Replaced),
-    /// The rules are in front of it.
+    /// It already begins with the rules.
     Already,
-    /// It is not there any more, or not in reach.
+    /// It is gone, or cannot be reached.
     Gone,
-    /// The kernel shows no instructions, or such as it does not take back.
+    /// The kernel does not show its instructions, or shows some that it does not accept back.
     Hidden(&'static str, OwnedFd),
 }
 
@@ -380,7 +381,7 @@ fn extend(own: &Own, flags: u32, program: u32, rules: &[Rule]) -> Result<Extende
     let failed = |action| program_error(action, &own.path);
     let old = match bpf::by_id(program) {
         Ok(old) => old,
-        // Detached since: it judges nothing any more.
+        // It has been detached and no longer controls anything.
         Err(Errno::NOENT) => return Ok(Extended::Gone),
         Err(error) => return Err(failed("opening the device program")(error)),
     };
@@ -401,8 +402,8 @@ fn extend(own: &Own, flags: u32, program: u32, rules: &[Rule]) -> Result<Extende
     let cgroup = own.copy()?;
     match bpf::replace(cgroup.as_fd(), flags, &new, &old) {
         Ok(()) => {}
-        // As above, or it is attached by a link (kernel/bpf/cgroup.c, `find_attach_entry`): whether it
-        // is still there tells.
+        // It has been detached, or it is attached by a link (kernel/bpf/cgroup.c,
+        // `find_attach_entry`). The next round shows whether it is still there.
         Err(Errno::NOENT) => return Ok(Extended::Gone),
         Err(error) => return Err(failed("replacing the device program")(error)),
     }

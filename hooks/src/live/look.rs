@@ -1,4 +1,4 @@
-//! The container as it lives: looked at, and every refusal made, before anything is done to it.
+//! Examines a living container, and makes every refusal before anything is changed.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ use crate::rootfs::overmount::{Overmount, OvermountError, Overmounts};
 use crate::run::record::{Kind, Made};
 use crate::state::State;
 
-/// The container's own cgroup; none where nothing judges devices.
+/// The container's device cgroup; `None` if nothing controls devices.
 pub(super) fn own_place(init: &Init) -> Result<Option<DeviceCgroup>, CgroupError> {
     let own_file = |path: &'static str, read: &dyn Fn(File) -> io::Result<Vec<u8>>| {
         let bytes = File::open(path).and_then(read);
@@ -42,7 +42,7 @@ pub(super) fn own_place(init: &Init) -> Result<Option<DeviceCgroup>, CgroupError
     Ok(cgroup::find(&theirs, &own, &mounts)?)
 }
 
-/// The container as it was looked at, and what is to be done to it.
+/// The examined container, and what is to be done to it.
 pub(super) struct Look<'a> {
     pub(super) id: &'a ContainerId,
     pub(super) plan: Plan,
@@ -51,14 +51,14 @@ pub(super) struct Look<'a> {
     pub(super) namespace: OwnedFd,
     pub(super) mounts: Table,
     pub(super) bundle: &'a Path,
-    /// The container's root as the host knows it.
+    /// The path of the container's root on the host.
     pub(super) root_path: PathBuf,
     pub(super) targets: Vec<Target>,
-    /// What will be made in the root.
+    /// What will be created in the root.
     pub(super) missing: Vec<Made>,
     pub(super) place: Option<DeviceCgroup>,
     pub(super) user: Option<RootUser>,
-    /// What /etc/ld.so.preload will hold.
+    /// The future content of /etc/ld.so.preload.
     pub(super) list: Option<String>,
     pub(super) warnings: Vec<String>,
 }
@@ -102,7 +102,7 @@ impl<'a> Look<'a> {
         Ok(look)
     }
 
-    /// The root as the container's init sees it: with all its mounts, and the last one on top.
+    /// The root as the container's init sees it: with all its mounts, the last one on top.
     pub(super) fn open_root(&self) -> Result<ContainerRoot, LiveError> {
         Ok(ContainerRoot::open_below(
             &self.init.root()?,
@@ -133,7 +133,8 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// What the image has at the place of our list, which is known to be the container's own by now.
+    /// Reads the image's own /etc/ld.so.preload; by now that path is known to be on the container's
+    /// own file system.
     fn look_at_list(&mut self, root: &ContainerRoot) -> Result<(), LiveError> {
         let Some(preload) = &self.plan.preload else {
             return Ok(());

@@ -1,9 +1,9 @@
-//! Injection into a container that its runtime has already made: device nodes that can be opened,
-//! bind mounts, the preload, resource limits.
+//! Injection into a container that its runtime has already created: device nodes that can be
+//! opened, bind mounts, the preload, resource limits.
 //!
-//! Everything is looked at and decided first. Then mounts are prepared as descriptors, devices are
-//! opened in the container's cgroup, and the mounts are moved into the container's mount namespace;
-//! whatever fails, what was done is undone.
+//! First everything is examined and decided. Then mounts are prepared as descriptors, devices are
+//! opened in the container's cgroup, and the mounts are moved into the container's mount namespace.
+//! If any step fails, everything done so far is undone.
 
 mod apply;
 pub mod bpf;
@@ -39,11 +39,11 @@ use error::LiveError;
 use look::Look;
 use plan::PlanError;
 
-/// Gives a container what its annotations ask for and its configuration does not hold. The result
-/// are warnings.
+/// Gives a container what its annotations request and its configuration does not contain. Returns
+/// warnings.
 ///
 /// # Errors
-/// [`LiveError`]; what was done by then is undone.
+/// [`LiveError`]; everything done so far is undone.
 pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Vec<String>, LiveError> {
     let file = ConfigFile::open(&state.bundle, None)?;
     let asking = Asking::read(file.scan()?).map_err(PlanError::from)?;
@@ -69,8 +69,8 @@ pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Vec<String>, L
     Ok(warnings)
 }
 
-/// Whether an earlier run for the same process did all this: engines may call the hook as prestart
-/// and as createRuntime.
+/// Whether an earlier run for the same process did all of this: engines may call the hook both as
+/// prestart and as createRuntime.
 fn is_done(
     id: &ContainerId,
     init: &Init,

@@ -1,5 +1,5 @@
-//! What a container that lives already is to be given, and what it cannot be given any more.
-//! Decided from its configuration and the host's specifications; nothing is changed here.
+//! What a living container is to be given, and what can no longer be given. The decision uses the
+//! container's configuration and the host's specifications. Nothing is changed here.
 
 use std::path::PathBuf;
 
@@ -23,25 +23,25 @@ use crate::host::sysfs::Numbers;
 use crate::host::{Host, Settings};
 use crate::preload::PreloadError;
 
-/// Why a container that lives already is refused.
+/// Why a request of a living container is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlanError {
-    /// It does not get what it asks for.
+    /// It does not get what it requests.
     #[error(transparent)]
     Decision(#[from] DecisionError),
-    /// Something that only another door gives.
+    /// Something that only another entry point can give.
     #[error(
         "annotation {key}: a container that its runtime has already made cannot be given {what}; use {doors}"
     )]
     Cannot {
         /// The annotation, quoted.
         key: String,
-        /// What was asked for.
+        /// What was requested.
         what: String,
-        /// What gives it.
+        /// Entry points that can give it.
         doors: String,
     },
-    /// The operator closed this door for devices.
+    /// The operator does not allow device nodes through this entry point.
     #[error(
         "annotation {key}: live-devices = false in {file}, so no device node is given to a container that its runtime has already made; use {doors}"
     )]
@@ -50,7 +50,7 @@ pub(crate) enum PlanError {
         key: String,
         /// The configuration file.
         file: String,
-        /// What gives it.
+        /// Entry points that can give it.
         doors: String,
     },
     /// libonload.so would size its table by a limit that is too high.
@@ -60,9 +60,9 @@ pub(crate) enum PlanError {
     Nofile {
         /// The annotation, quoted.
         key: String,
-        /// What it has.
+        /// The limit it has.
         held: String,
-        /// What would do, in descriptors.
+        /// A suitable limit, in descriptors.
         size: u64,
     },
     /// The preload is not possible.
@@ -70,34 +70,34 @@ pub(crate) enum PlanError {
     Preload {
         /// The annotation, quoted.
         key: String,
-        /// Why.
+        /// The cause.
         source: PreloadError,
     },
-    /// Something of the image's or the user's is at the place of the list; this door cannot set the
-    /// variable in its stead.
+    /// Something of the image or the user is at the path of the list, and this entry point cannot
+    /// set the variable instead.
     #[error("annotation {key}: {cause}; leave that out, or say onload.dev/preload: off")]
     InTheWay {
         /// The annotation, quoted.
         key: String,
-        /// What it is.
+        /// What is there.
         cause: String,
     },
-    /// Without privilege nothing can be done to a container that lives.
+    /// Changing a living container takes privileges.
     #[error(
         "annotation {key}: putting something into a container that its runtime has already made needs root; use {doors}"
     )]
     Rootless {
         /// The annotations, quoted.
         key: String,
-        /// What does it.
+        /// Entry points that can do it.
         doors: String,
     },
-    /// A specification gives an access that there is none of.
+    /// A specification states an access that does not exist.
     #[error("device node {path}")]
     Access {
         /// The node.
         path: String,
-        /// Why.
+        /// The cause.
         source: NotAccess,
     },
 }
@@ -105,15 +105,15 @@ pub(crate) enum PlanError {
 /// A bind mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bind {
-    /// The file, directory or device node of the host.
+    /// The file, directory or device node on the host.
     pub source: PathBuf,
-    /// Where, in the container.
+    /// The path in the container.
     pub target: PathBuf,
     /// `MOUNT_ATTR_…`.
     pub attributes: u64,
-    /// Whether mounts below come along.
+    /// Whether the mounts below it are included.
     pub is_recursive: bool,
-    /// What the device node must be.
+    /// The numbers that the device node must have.
     pub numbers: Option<Numbers>,
 }
 
@@ -130,32 +130,32 @@ pub(crate) struct PreloadPlan {
     pub key: String,
     /// The library on the host, where the specifications bring it.
     pub source: Option<String>,
-    /// How the list names the library: by its path where the edits bring it. The loader takes only that
-    /// into a set-user-ID program (elf/rtld.c, `do_preload`, `__RTLD_SECURE`).
+    /// How the list names the library: by its path, if the edits provide it. The loader accepts
+    /// only a path for a set-user-ID program (elf/rtld.c, `do_preload`, `__RTLD_SECURE`).
     pub library: String,
-    /// RLIMIT_NOFILE at most, in descriptors.
+    /// The maximum RLIMIT_NOFILE, in descriptors.
     pub nofile: u64,
 }
 
-/// What is to be done.
+/// What is to be done to the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// The annotations, quoted.
     pub keys: String,
-    /// Mounts, outer ones first.
+    /// Mounts, outermost first.
     pub binds: Vec<Bind>,
     /// Devices to open.
     pub rules: Vec<Rule>,
     /// The preload.
     pub preload: Option<PreloadPlan>,
-    /// RLIMIT_MEMLOCK at least.
+    /// The minimum RLIMIT_MEMLOCK.
     pub memlock: Option<Memlock>,
-    /// Lines for people.
+    /// Messages for the user.
     pub warnings: Vec<String>,
 }
 
 impl PlanError {
-    /// Why there is no preload, with the remedies that there are at this door.
+    /// Why there is no preload, with the remedies that this entry point has.
     #[must_use]
     pub(crate) fn preload(key: &str, error: PreloadError) -> Self {
         let key = key.to_owned();
@@ -171,7 +171,7 @@ impl PlanError {
 }
 
 impl Plan {
-    /// For each rule the node of this host that it opens.
+    /// For each rule, the host node whose device it opens.
     #[must_use]
     pub(crate) fn rule_nodes(&self) -> Vec<PathBuf> {
         let node = |rule: &Rule| {
@@ -182,7 +182,7 @@ impl Plan {
         found.map(|bind| bind.source.clone()).collect()
     }
 
-    /// Whether the configuration holds all of it already.
+    /// Whether the configuration already contains all of it.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.binds.is_empty()
@@ -238,7 +238,8 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// What annotations other than those of devices ask for, unless the configuration has it.
+    /// Refuses what annotations other than those for devices request, unless the configuration has
+    /// it.
     fn refuse_requests(&self) -> Result<(), PlanError> {
         if let Some(asked) = &self.request.ipc_lock
             && !self.has_ipc_lock()?
@@ -267,7 +268,7 @@ impl Planner<'_> {
         Ok(with.to_bytes() == self.config.to_bytes())
     }
 
-    /// What the edits of a class hold that comes too late now.
+    /// Refuses the edits of a class that come too late.
     fn refuse_edits(&self, class: Class, edits: &ContainerEdits) -> Result<(), PlanError> {
         let Some(what) = self.too_late(class, edits)? else {
             return Ok(());
@@ -318,7 +319,7 @@ impl Planner<'_> {
         Ok(has_more.then(|| "network devices, cache classes or groups".to_owned()))
     }
 
-    /// The first variable of the edits that the container needs and has not.
+    /// The first variable of the edits that the container needs and does not have.
     fn missing_variable<'e>(
         &self,
         edits: &'e ContainerEdits,
@@ -375,8 +376,8 @@ impl Planner<'_> {
             if !rule.is_given(&given) && !rules.contains(&rule) {
                 rules.push(rule);
             }
-            // The node is the host's own: read-only, its mode and owner cannot be changed through it
-            // (EROFS), and a device can be opened for writing all the same (fs/open.c,
+            // The node is the host's own. Read-only means that its mode and owner cannot be changed
+            // through the mount (EROFS); the device can still be opened for writing (fs/open.c,
             // `do_dentry_open`, `special_file`).
             binds.push(Bind {
                 source: device.source().into(),
@@ -394,7 +395,7 @@ impl Planner<'_> {
         let key = choice.key.clone();
         match choice.mode {
             Preload::Off => return Ok(None),
-            // The variable of a specification comes too late; the list has the same effect.
+            // A specification's variable comes too late; the list has the same effect.
             Preload::Env | Preload::File if !choice.is_asked => {
                 if by_env {
                     return Ok(None);
@@ -432,7 +433,7 @@ impl Planner<'_> {
         })
     }
 
-    /// Whether the configuration mounts our list.
+    /// Whether the configuration mounts this package's list.
     fn has_list(&self, from_spec: Option<&Mount>, key: &str) -> Result<bool, PlanError> {
         let present = self
             .config
@@ -451,7 +452,7 @@ impl Planner<'_> {
         Err(PlanError::preload(key, PreloadError::OwnMount))
     }
 
-    /// A process that is executed in the container later has the limits of its configuration, not
+    /// A process that is executed in the container later has the limits of the configuration, not
     /// those that its init was given.
     fn bounded_nofile(&self, key: &str) -> Result<u64, PlanError> {
         let size = u64::from(self.settings.config.cdi.fdtable_size);
@@ -497,11 +498,11 @@ impl Planner<'_> {
         }
     }
 
-    /// The doors that are open before the runtime reads the configuration.
+    /// Entry points that act before the runtime reads the configuration.
     fn doors(&self, device: Option<(Class, String)>) -> String {
         let early = "the runtime onload or `onload-hook precreate`";
         match device {
-            // A name that was found in a specification is none that could confuse a terminal.
+            // A name found in a specification cannot contain characters that confuse a terminal.
             Some((class, name)) => format!("--device {}={name}, {early}", class.kind()),
             None if self.request.ipc_lock.is_some() || self.request.hugepages_limit.is_some() => {
                 early.to_owned()
@@ -515,20 +516,20 @@ fn name_of(entry: &str) -> &str {
     entry.split('=').next().unwrap_or_default()
 }
 
-/// Whether a variable would be missed: not one that tells what was given, or goes with a preload that
-/// is given in another way.
+/// Whether a container would miss a variable: not if it only states what was given, or belongs to a
+/// preload that is done in another way.
 fn is_needed(entry: &str) -> bool {
     let name = name_of(entry);
     !matches!(name, "LD_PRELOAD" | "EF_FDTABLE_SIZE") && !name.starts_with("ONLOAD_CTK_")
 }
 
-/// Whether a variable that the container has does for one that is wanted. A setting of Onload that the
-/// container brings wins.
+/// Whether a variable of the container makes a wanted one unnecessary. The container's own Onload
+/// settings take precedence.
 fn stands_for(held: &str, wanted: &str) -> bool {
     held == wanted || wanted.starts_with("EF_") && name_of(held) == name_of(wanted)
 }
 
-/// The hooks of our own specifications check and raise what this door does by itself.
+/// This entry point itself does what the hooks of onload-ctk's own specifications check and raise.
 fn is_ours(hook: &Hook) -> bool {
     match HookArguments::of_command(&hook.args) {
         Some(("createRuntime" | "prestart", _)) => true,
@@ -537,8 +538,8 @@ fn is_ours(hook: &Hook) -> bool {
     }
 }
 
-/// A mount of a specification as a bind mount; none where it is another one, or has an option that
-/// is more than an attribute.
+/// Converts a specification's mount to a bind mount; `None` if it is another kind of mount, or has
+/// an option that is more than an attribute.
 fn bind(mount: &Mount) -> Option<Bind> {
     let kind = mount.type_.as_deref().unwrap_or_default();
     let mut is_bind = kind == "bind";

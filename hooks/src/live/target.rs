@@ -1,9 +1,10 @@
-//! Where mounts go in the container's root: looked at, made where that is safe, and held by
-//! descriptor from then on.
+//! Mount targets in the container's root: examined, created where that is safe, and from then on
+//! held by descriptor.
 //!
-//! What is made under somebody's bind mount or volume appears on the host, so a target is made only
-//! on the root file system's own mount, or on a tmpfs that the container's configuration asks for
-//! there; told by the mount's id and type, on the descriptor of the directory it is made in.
+//! What is created under a bind mount or volume appears on the host. A target is therefore created
+//! only on the root file system's own mount, or on a tmpfs that the container's configuration
+//! mounts there. The mount's id and type identify it, through the descriptor of the directory in
+//! which the target is created.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,17 +21,17 @@ use crate::rootfs::overmount::TargetFileSystem;
 use crate::run::record::{Kind, Made};
 use crate::run::targets::removal;
 
-/// Why nothing is mounted somewhere.
+/// Why nothing is mounted at a target.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TargetError {
     /// A step failed.
     #[error("{action} {path:?} in the container")]
     Step {
-        /// What was done.
+        /// What was being done.
         action: &'static str,
         /// The path in the container.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Errno,
     },
     /// Something else is there.
@@ -41,7 +42,7 @@ pub(crate) enum TargetError {
         /// What was wanted.
         wanted: &'static str,
     },
-    /// Its directory is not the container's own.
+    /// Its directory is not on the container's own file system.
     #[error(
         "{path:?} would have to be made on a mount of its own ({fs_type}), whose files are not the container's; leave that mount out or use an image that has the file"
     )]
@@ -59,7 +60,7 @@ pub(crate) enum TargetError {
         /// The path in the container.
         path: PathBuf,
     },
-    /// The root cannot be written.
+    /// The root is read-only.
     #[error(
         "the container's root is read-only and has no {path:?} to mount onto; use an image that has it, or the engine's --device"
     )]
@@ -69,14 +70,14 @@ pub(crate) enum TargetError {
     },
 }
 
-/// A place for a mount.
+/// A mount target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The path in the container.
     pub path: PathBuf,
     /// What it is.
     pub kind: Kind,
-    /// Where its directory lies, as the configuration says.
+    /// The file system of its directory, according to the configuration.
     pub ground: TargetFileSystem,
 }
 
@@ -89,7 +90,7 @@ pub(crate) struct Targets<'a> {
 }
 
 impl<'a> Targets<'a> {
-    /// Looks at a root; `mounts` is the table of the process that lives in it.
+    /// Examines a root; `mounts` is the mount table of the process that runs in it.
     ///
     /// # Errors
     /// [`TargetError::Step`].
@@ -102,11 +103,11 @@ impl<'a> Targets<'a> {
         })
     }
 
-    /// Says what would have to be made for a target, outermost first; nothing where it is there, or
-    /// where what is made goes with the container.
+    /// What would have to be created for a target, outermost first; empty if it exists, or if what
+    /// is created disappears with the container.
     ///
     /// # Errors
-    /// [`TargetError`] where nothing may be mounted or made there.
+    /// [`TargetError`] if nothing may be mounted or created there.
     pub(crate) fn look(&self, target: &Target) -> Result<Vec<Made>, TargetError> {
         let mut missing = Vec::new();
         let mut at = target.path.as_path();
@@ -139,7 +140,7 @@ impl<'a> Targets<'a> {
         Ok(missing)
     }
 
-    /// Opens a target, and makes what is missing; what is made is told to `made` right away.
+    /// Opens a target and creates what is missing. Everything created is added to `made` at once.
     ///
     /// # Errors
     /// [`TargetError`].
@@ -184,7 +185,7 @@ impl<'a> Targets<'a> {
             }
             Err(error) => return Err(step("making", path)(error)),
         }
-        // From here on it is there, whatever happens.
+        // From here on it exists, whatever happens.
         let at = made.len();
         if lasts {
             made.push(Fresh {
@@ -212,8 +213,8 @@ impl<'a> Targets<'a> {
         Ok(new)
     }
 
-    /// What was not there a moment ago: another container in the same root was faster, or a link leads
-    /// to nothing.
+    /// Opens what did not exist a moment ago: another container with the same root was faster, or a
+    /// link is dangling.
     fn exists(&self, target: &Target, path: &Path, kind: Kind) -> Result<OwnedFd, TargetError> {
         let target = Target {
             path: path.to_owned(),
@@ -250,7 +251,7 @@ impl<'a> Targets<'a> {
         }
     }
 
-    /// Whether something may be made in a directory; the result says whether it would outlive the
+    /// Checks that something may be created in a directory. Returns whether it would outlive the
     /// container.
     fn judge_ground(&self, target: &Target, dir: &OwnedFd) -> Result<bool, TargetError> {
         let id = mount_of(dir).map_err(step("looking at", &target.path))?;
@@ -274,22 +275,22 @@ impl<'a> Targets<'a> {
     }
 }
 
-/// Something that was made just now.
+/// Something that was just created.
 #[derive(Debug)]
 pub(crate) struct Fresh {
     /// What it is.
     pub made: Made,
-    /// The directory that it was made in.
+    /// The directory in which it was created.
     dir: OwnedFd,
 }
 
 impl Fresh {
-    /// Takes it away again. This has to happen outside of the container's mount namespace: there
-    /// something may be mounted onto it, and unlink(2) minds the mounts of the caller's namespace
-    /// alone (fs/namei.c, `vfs_unlink`). By descriptor and name, since a lookup would find the mount.
+    /// Removes it. The caller must be outside the container's mount namespace: something may be
+    /// mounted on it there, and unlink(2) minds only mounts of the caller's namespace (fs/namei.c,
+    /// `vfs_unlink`). It is named by descriptor and name, since a path lookup would find the mount.
     pub(crate) fn remove(&self) {
         if let Some(name) = self.made.path.file_name() {
-            // What stays is empty, and the error that led here is the one to tell.
+            // What stays is empty, and the original error is the one to report.
             let _ = unlinkat(&self.dir, name, removal(self.made.kind));
         }
     }
@@ -349,7 +350,7 @@ mod tests {
         }
     }
 
-    /// This process's mounts, as they would be if none of them had peers.
+    /// This process's mounts, as if none of them had peers.
     fn mounts() -> Table {
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         Table::read(table.replace(" shared:", " master:").as_bytes()).unwrap()
