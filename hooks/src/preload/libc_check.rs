@@ -1,9 +1,10 @@
-//! Can the container's libc load libonload.so? A loader that cannot gives up before the program
-//! begins, and tells nobody why.
+//! Can the container's libc load libonload.so? A loader that cannot load it exits before the
+//! program starts, and reports the reason nowhere.
 //!
-//! Found as the kernel and the loader would: `args[0]`, the interpreter line of a script (at most as
-//! many as fs/exec.c follows), PT_INTERP, and the versions that the libc beside that loader
-//! defines. All of it is the image author's word, so everything read is bounded.
+//! The answer is found as the kernel and the loader would find it: `args[0]`, the interpreter line
+//! of a script (as many levels as fs/exec.c follows), PT_INTERP, and the versions that the libc
+//! beside that loader defines. The image's author controls all of these files, so every read is
+//! bounded.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,15 +15,15 @@ use onload_core::text::Chain;
 
 use crate::rootfs::container_root::{ContainerRoot, RootError};
 
-/// Bytes of a script's first line that the kernel looks at (BINPRM_BUF_SIZE).
+/// Bytes of a script's first line that the kernel reads (BINPRM_BUF_SIZE).
 const LINE_BYTES: u64 = 256;
-/// Interpreters of interpreters that the kernel follows (fs/exec.c, `exec_binprm`).
+/// Nested interpreters that the kernel follows (fs/exec.c, `exec_binprm`).
 const MAX_SCRIPTS: usize = 5;
-/// Directories of PATH that are looked at.
+/// Directories of PATH that are searched.
 const MAX_PATH_DIRS: usize = 64;
-/// Where a program is looked for when the container has no PATH.
+/// Where a program is searched if the container has no PATH.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Loaders that tell what libc a root file system is made of, where its program does not.
+/// Loaders that reveal the libc of a root file system if its program does not.
 const LOADERS: [&str; 6] = [
     "/lib64/ld-linux-x86-64.so.2",
     "/lib/ld-linux-aarch64.so.1",
@@ -31,7 +32,7 @@ const LOADERS: [&str; 6] = [
     "/lib/ld-musl-x86_64.so.1",
     "/lib/ld-musl-aarch64.so.1",
 ];
-/// Where glibc is looked for, beside its loader.
+/// Where glibc is searched, beside its loader.
 const LIBRARY_DIRS: [&str; 8] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -43,9 +44,9 @@ const LIBRARY_DIRS: [&str; 8] = [
     "/usr/lib",
 ];
 
-/// Words of a command line that are looked at: an init, its `--` and the command behind it.
+/// Words of a command line that are read: an init, its `--`, and the command after it.
 pub(crate) const WORDS: usize = 3;
-/// Bytes of a path, which the kernel looks up (PATH_MAX).
+/// Bytes of a path that the kernel accepts (PATH_MAX).
 const PATH_MAX: usize = 4096;
 
 /// The program that a container starts.
@@ -53,16 +54,16 @@ const PATH_MAX: usize = 4096;
 pub(crate) struct Program {
     /// The first [`WORDS`] of `process.args`.
     pub args: Vec<String>,
-    /// PATH in the container's environment.
+    /// PATH from the container's environment.
     pub path: Option<String>,
     /// `process.cwd`.
     pub cwd: String,
 }
 
-/// What is to be loaded.
+/// The library to be loaded.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Library {
-    /// What its file says; none where it could not be read.
+    /// What its file needs; `None` if it could not be read.
     pub summary: Option<Summary>,
 }
 
@@ -71,13 +72,13 @@ pub(crate) struct Library {
 pub(crate) enum Verdict {
     /// It can.
     Loads,
-    /// It will have no effect, or nobody can tell; the text says why.
+    /// It will have no effect, or the answer is unknown; the text says why.
     Unknown(String),
     /// It cannot; the text says why.
     CannotLoad(String),
 }
 
-/// Judges a program. `covered` tells which paths of the container will be hidden by its mounts.
+/// Checks a program. `covered` says whether the container's mounts will hide a path.
 #[must_use]
 pub(crate) fn judge(
     root: &ContainerRoot,
@@ -96,7 +97,7 @@ pub(crate) fn judge(
     }
 }
 
-/// Why the program itself tells nothing.
+/// Why the program itself reveals nothing.
 struct Unseen(String);
 
 struct Check<'a> {
@@ -130,8 +131,8 @@ impl Check<'_> {
         )))
     }
 
-    /// The path in the container that the runtime will execute. An init that the engine mounts in
-    /// front says nothing about the image: the command behind its `--` does.
+    /// The path in the container that the runtime will execute. An init that the engine mounts and
+    /// runs first says nothing about the image; the command after its `--` does.
     fn find(&self, program: &Program) -> Result<PathBuf, Unseen> {
         let mut words = program.args.iter();
         let mut name = words
@@ -199,7 +200,7 @@ impl Check<'_> {
         self.loader(Path::new(loader))
     }
 
-    /// Judges by the loader that a program asks for.
+    /// Decides from the loader that a program requests.
     fn loader(&self, loader: &Path) -> Verdict {
         let name = loader.file_name().unwrap_or_default().to_string_lossy();
         if name.starts_with("ld-musl") {
@@ -238,7 +239,7 @@ impl Check<'_> {
                 continue;
             };
             match elf::summarize_file(&file) {
-                // A library of another machine may stand in a directory that both share.
+                // A library for another machine may be in a directory that both share.
                 Ok(summary) if self.is_same_machine(&summary) => return Ok(summary),
                 Ok(_) => {}
                 Err(error) => return Err(Unseen(format!("{path:?}: {error}"))),
@@ -256,7 +257,7 @@ impl Check<'_> {
             .is_none_or(|library| (library.machine, library.is_64) == (other.machine, other.is_64))
     }
 
-    /// Judges by what is installed, where the program could not be seen.
+    /// Decides from what is installed, if the program could not be examined.
     fn root_file_system(&self, reason: &str) -> Verdict {
         let loader = LOADERS
             .iter()
@@ -330,7 +331,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// A root file system made of this machine's own glibc programs, or of bytes.
+    /// A root file system made of this machine's own glibc programs, or of given bytes.
     struct Image(tempfile::TempDir);
 
     impl Image {
@@ -401,7 +402,7 @@ mod tests {
         }
     }
 
-    /// An ELF file of one program header, PT_INTERP, or of none.
+    /// An ELF file with one program header, PT_INTERP, or without any.
     fn elf_with_loader(loader: Option<&str>) -> Vec<u8> {
         let mut file = vec![0_u8; 64];
         file[..20].copy_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0");

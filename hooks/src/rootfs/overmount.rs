@@ -1,34 +1,34 @@
 //! Where a mount target would be created. A runtime creates missing targets, and what it creates
-//! under somebody's bind mount appears on the host: there nothing of ours is mounted.
+//! under somebody's bind mount appears on the host. Nothing is mounted at such a path.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::rootfs::container_root::{ContainerRoot, Place, RootError};
 
-/// Bytes of all the places that mounts lie at together; those of a real container have some hundred.
+/// Bytes of all mount points together; a real container's have a few hundred.
 const MAX_PLACES_BYTES: usize = 4 * 1024 * 1024;
 
-/// Mounts that begin with a copy of the image's files and are looked at as such; further ones count as
-/// somebody's files.
+/// Mounts that start with a copy of the image's files and are treated as such. Any further ones are
+/// treated as somebody else's files.
 const MAX_COPIES: usize = 256;
 
-/// A mount that the configuration asks for.
+/// A mount in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Overmount {
-    /// Where.
+    /// Its destination.
     pub destination: String,
-    /// Whether it is a tmpfs of this container's own that begins empty.
+    /// Whether it is a tmpfs that belongs to this container and starts empty.
     pub is_fresh_tmpfs: bool,
     holds: Holds,
 }
 
-/// Whose links are in a mount: those decide where a mount inside it comes to lie.
+/// Whose links a mount contains. They decide where a mount inside it ends up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holds {
-    /// It begins empty.
+    /// It starts empty.
     Nothing,
-    /// What the image has there.
+    /// The image's files at that path.
     Image,
     /// The kernel's own, which lead nowhere else.
     Kernel,
@@ -39,9 +39,9 @@ enum Holds {
 }
 
 impl Overmount {
-    /// Reads an entry of `mounts`. The file system is new if the type says tmpfs and no option
-    /// makes a bind mount of it or changes the one that is there; it is empty if nothing copies the
-    /// image's files up (runc's and crun's `tmpcopyup`), whose links would lead on.
+    /// Interprets an entry of `mounts`. The file system is new if the type is tmpfs and no option
+    /// makes it a bind mount or changes an existing mount. It is empty if nothing copies the
+    /// image's files into it (runc's and crun's `tmpcopyup`), since their links would lead on.
     #[must_use]
     pub(crate) fn new(destination: &str, kind: &str, options: &[String]) -> Self {
         let has = |wanted: &[&str]| options.iter().any(|o| wanted.contains(&o.as_str()));
@@ -60,8 +60,8 @@ impl Overmount {
         }
     }
 
-    /// The same where the mount is one of the host's own /sys or /proc, as rootless engines make
-    /// them: nobody lays links there.
+    /// As before, but recognises a bind mount of the host's own /sys or /proc, which rootless
+    /// engines make: nobody can place links there.
     #[must_use]
     pub(crate) fn with_source(mut self, source: &str) -> Self {
         if self.holds == Holds::Others {
@@ -75,7 +75,7 @@ impl Overmount {
     }
 }
 
-/// On what a target lies.
+/// The file system on which a target lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TargetFileSystem {
     /// The root file system's own mount.
@@ -84,38 +84,38 @@ pub(crate) enum TargetFileSystem {
     FreshTmpfs,
 }
 
-/// Why nothing is mounted somewhere.
+/// Why nothing is mounted at a path.
 #[derive(Debug, thiserror::Error)]
 pub enum OvermountError {
-    /// The place, or one on the way to it, cannot be looked at.
+    /// The path, or a component of it, cannot be looked up.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// Somebody's mount is there.
+    /// A mount with somebody else's files covers it.
     #[error("{target}{} lies under the mount at {mount:?}, whose files are not the container's own; leave that mount out or use an image without it", resolved(.target, .real))]
     Covered {
-        /// What was to be created.
+        /// The target that was to be created.
         target: String,
-        /// Where that leads.
+        /// The path that it resolves to.
         real: PathBuf,
         /// The mount.
         mount: String,
     },
-    /// Nobody can say where a mount will be.
+    /// Where a mount will end up is unknown.
     #[error(
         "the mount at {mount:?} lies inside the mount at {outer:?}, whose links can carry it anywhere and what is mounted here with it onto the host; leave one of the two out"
     )]
     Astray {
         /// The mount.
         mount: String,
-        /// The one that it lies in.
+        /// The mount that contains it.
         outer: String,
     },
-    /// More than any real container has.
+    /// More than a real container has.
     #[error(
         "the places of the container's mounts have more than {MAX_PLACES_BYTES} bytes together"
     )]
     TooLong,
-    /// Runtimes read it in different ways.
+    /// Runtimes interpret it differently.
     #[error("the mount at {0:?} goes up by \"..\"; write where it is to be without")]
     Upward(String),
 }
@@ -128,32 +128,33 @@ fn resolved(target: &str, real: &Path) -> String {
     }
 }
 
-/// The mounts of a configuration with the places where they will be.
+/// The mounts of a configuration and the paths where they will be.
 ///
-/// Who wrote the configuration may have written a hundred thousand, so that everything is looked up by its
-/// place, and no mount is compared with all others.
+/// An untrusted configuration may have a hundred thousand mounts. Everything is therefore looked up
+/// by path, and no mount is compared with all others.
 pub(crate) struct Overmounts<'a> {
     root: &'a ContainerRoot,
-    /// In the order in which they are made, with the spot where each comes to lie.
+    /// In the order in which they are made, each with the index of its mount point.
     covers: Vec<(usize, Overmount)>,
-    /// What is known of each place that mounts lie at.
+    /// What is known about each mount point.
     spots: Vec<Spot>,
     by_place: BTreeMap<Place, usize>,
 }
 
-/// A place that one mount lies at, or several on each other. Mounts are told by their index.
+/// A path where one mount lies, or several on top of each other. Mounts are given by index.
 #[derive(Default)]
 struct Spot {
-    /// The first that is no fresh tmpfs, of those that no later fresh tmpfs at the same place replaces.
+    /// The first one that is not a fresh tmpfs and that no later fresh tmpfs at the same path
+    /// replaces.
     stranger: Option<usize>,
-    /// The last whose files may lead elsewhere.
+    /// The last one whose files may lead elsewhere.
     leads_on: Option<usize>,
-    /// Whether nothing is looked up there, since a mount hides what the root has.
+    /// Whether nothing is looked up there, since a mount hides the root's files.
     is_hidden: bool,
 }
 
 impl<'a> Overmounts<'a> {
-    /// Looks where each mount will be, in the order in which they are made.
+    /// Determines where each mount will be, in the order in which they are made.
     ///
     /// # Errors
     /// [`OvermountError::Root`] and [`OvermountError::TooLong`].
@@ -176,7 +177,7 @@ impl<'a> Overmounts<'a> {
             }
             if cover.holds == Holds::Image {
                 copies += 1;
-                // A copy of what another mount has there is not the image's.
+                // A copy of what another mount has there does not come from the image.
                 if copies > MAX_COPIES || covers.spots_above(&at).next().is_some() {
                     cover.holds = Holds::Others;
                 }
@@ -205,7 +206,7 @@ impl<'a> Overmounts<'a> {
         self.covers.push((spot, cover));
     }
 
-    /// The spots that a place lies in or at, the root's first.
+    /// The mount points at or above a path, starting at the root.
     fn spots_above<'b>(&'b self, at: &'b Place) -> impl Iterator<Item = &'b Spot> {
         let spots = at.downward().filter_map(|above| self.by_place.get(above));
         spots.map(|spot| &self.spots[*spot])
@@ -219,9 +220,9 @@ impl<'a> Overmounts<'a> {
         self.root.resolve(Path::new(path), &hidden)
     }
 
-    /// Whether every mount will be where its destination says: a link in a volume is followed when
-    /// the mount is made, and can be exchanged until then (CVE-2021-30465). What is mounted beside
-    /// does no harm where it is a file system of the container's own.
+    /// Checks that every mount will be where its destination says. A link in a volume is followed
+    /// when the mount is made, and can be exchanged until then (CVE-2021-30465). Mounts of the
+    /// container's own file systems do no harm elsewhere.
     ///
     /// # Errors
     /// [`OvermountError::Astray`] and [`OvermountError::Upward`].
@@ -244,8 +245,8 @@ impl<'a> Overmounts<'a> {
         Ok(())
     }
 
-    /// The outermost mount around each spot whose files can lead elsewhere what is mounted there: one
-    /// walk over the places in their order, in which what lies in a place follows it at once.
+    /// For each mount point, the outermost mount around it whose files can redirect it. One walk
+    /// over the paths in order is enough, since whatever lies below a path follows it directly.
     fn outer(&self) -> Vec<Option<usize>> {
         let mut outer = vec![None; self.spots.len()];
         let mut around: Vec<(&[u8], usize)> = Vec::new();
@@ -271,16 +272,16 @@ impl<'a> Overmounts<'a> {
         outer
     }
 
-    /// Whether something may be created at `target`: its parent lies on the root file system's own
-    /// mount or on a fresh tmpfs.
+    /// Checks that something may be created at `target`: its parent must lie on the root file
+    /// system's own mount or on a fresh tmpfs.
     ///
     /// # Errors
     /// [`OvermountError`].
     pub(crate) fn may_create(&self, target: &str) -> Result<TargetFileSystem, OvermountError> {
         let at = self.resolve(target)?;
         let parent = at.parent();
-        // One that somebody's files lie around is where those files say, so that the innermost alone
-        // tells nothing, unless a later one took exactly its place.
+        // If somebody's files surround a mount, they decide where it is. The innermost mount alone
+        // is therefore not enough, unless a later one took exactly its path.
         let stranger = self
             .spots_above(&parent)
             .filter_map(|spot| spot.stranger)
@@ -299,7 +300,7 @@ impl<'a> Overmounts<'a> {
     }
 }
 
-/// What follows behind the name of the place `above` in a place that lies in it.
+/// The part of the path `at` below the path `above`.
 fn rest<'a>(at: &'a [u8], above: &[u8]) -> Option<&'a [u8]> {
     at.strip_prefix(above)?.strip_prefix(&[0])
 }

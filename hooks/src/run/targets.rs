@@ -1,4 +1,4 @@
-//! The mount targets that were made in a container's root, taken away again.
+//! Removes the mount targets that were created in a container's root.
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, unlinkat};
 use rustix::io::Errno;
@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use super::record::{Kind, Made};
 use crate::rootfs::container_root::ContainerRoot;
 
-/// How unlinkat(2) removes it.
+/// The flags with which unlinkat(2) removes it.
 pub(crate) fn removal(kind: Kind) -> AtFlags {
     match kind {
         Kind::File => AtFlags::empty(),
@@ -14,10 +14,10 @@ pub(crate) fn removal(kind: Kind) -> AtFlags {
     }
 }
 
-/// Takes away what was made, the last first, where it is still what was made and empty.
+/// Removes what was created, the last one first, if it is still the same file and empty.
 pub(crate) fn remove(root: &ContainerRoot, made: &[Made]) {
     for made in made.iter().rev() {
-        // What stays is empty, and the error that led here is the one to tell.
+        // What stays is empty, and the original error is the one to report.
         let _ = remove_one(root, made);
     }
 }
@@ -26,7 +26,7 @@ fn remove_one(root: &ContainerRoot, made: &Made) -> Result<(), Errno> {
     let (Some(above), Some(name)) = (made.path.parent(), made.path.file_name()) else {
         return Ok(());
     };
-    // Below another mount nothing was made that lasts.
+    // Nothing permanent was created below another mount.
     let dir = root.find_on_own_mount(above)?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = openat(&dir, name, flags, Mode::empty())?;
@@ -38,7 +38,7 @@ fn remove_one(root: &ContainerRoot, made: &Made) -> Result<(), Errno> {
         (Kind::File, FileType::RegularFile) if stat.st_size == 0 => {
             unlinkat(&dir, name, removal(made.kind))
         }
-        // A directory that holds something stays.
+        // A directory that is not empty stays.
         (Kind::Directory, FileType::Directory) => unlinkat(&dir, name, removal(made.kind)),
         _ => Ok(()),
     }
