@@ -1,4 +1,4 @@
-//! The ends of the doors that change a configuration: read it, call the filter, write what it says.
+//! The I/O around the filter: reads a configuration, calls the filter, writes the result.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::run::own_dir::{OwnDir, OwnDirError};
 use crate::run::sweep;
 use crate::state::State;
 
-/// Why a door stays shut.
+/// Why an entry point fails.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
     /// config.json could not be read or replaced.
@@ -31,18 +31,18 @@ pub enum EntryError {
     /// The container must not start.
     #[error(transparent)]
     Filter(#[from] FilterError),
-    /// The host's own files cannot be used.
+    /// The files of the host cannot be used.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// The description of a later process.
+    /// The process description of an `exec`.
     #[error("reading the process of `exec`: {0}")]
     Process(String),
-    /// Standard input or output.
+    /// Reading standard input or writing standard output.
     #[error("{action}")]
     Stream {
-        /// What was done.
+        /// What was being done.
         action: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
     /// A file for the container could not be written on the host.
@@ -50,20 +50,21 @@ pub enum EntryError {
     OwnDir(#[from] OwnDirError),
 }
 
-/// What was done to the configuration of a bundle.
+/// What changed in a bundle's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edited {
-    /// Lines for people.
+    /// Messages for the user.
     pub warnings: Vec<String>,
-    /// The container that a file was written for, under [`RUN_DIR`].
+    /// The container for which a file was written under [`RUN_DIR`].
     pub own: Option<ContainerId>,
     /// As [`Outcome::guards_exec`].
     pub guards_exec: bool,
 }
 
 impl Edited {
-    /// Takes the file away again: nobody will start the container, and no poststop follows. What led
-    /// here is the error to tell. What a hook made for a living container of that id stays.
+    /// Removes that file: nobody will start the container, and no poststop follows. It reports
+    /// nothing, since the original error matters more. Files that a hook made for a living
+    /// container with the same id stay.
     pub(crate) fn undo(&self) {
         if let Some(id) = &self.own {
             let _ = sweep::forget_list(Path::new(RUN_DIR), id);
@@ -71,10 +72,10 @@ impl Edited {
     }
 }
 
-/// Edits the configuration of a bundle where it stands.
+/// Edits a bundle's configuration in place.
 ///
 /// # Errors
-/// [`EntryError`]; the configuration is then as it was.
+/// [`EntryError`]; the configuration is then unchanged.
 pub(crate) fn edit(
     file: &ConfigFile,
     container: Container<'_>,
@@ -94,7 +95,7 @@ pub(crate) fn edit(
     Ok(edited)
 }
 
-/// Writes the file that the outcome wants on this host, if any.
+/// Writes the outcome's host file, if it has one.
 fn written(
     outcome: &Outcome,
     entry_point: EntryPoint<'_>,
@@ -111,8 +112,8 @@ fn written(
     })
 }
 
-/// Takes CAP_SETUID from the description of a process that is started in a container later, where it
-/// must not come with one (runc and crun, `exec --process`).
+/// Removes CAP_SETUID from the description of a process that is started in a container later (runc
+/// and crun, `exec --process`), where the process must not have it.
 ///
 /// # Errors
 /// [`EntryError`]; the process must then not start.
@@ -130,19 +131,19 @@ pub(crate) fn take_setuid(process: &Path) -> Result<(), EntryError> {
     Ok(())
 }
 
-/// What came through a stream.
+/// What arrived on a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Streamed {
-    /// A configuration, which went on with these warnings.
+    /// A configuration, which was passed on with these warnings.
     Config(Vec<String>),
-    /// The state of a container, which asks for something else.
+    /// The state of a container, which calls for another action.
     State(State),
 }
 
-/// Edits a configuration on its way from one stream to another.
+/// Edits a configuration while copying it from one stream to another.
 ///
 /// # Errors
-/// [`EntryError`]; what was written by then is not to be used.
+/// [`EntryError`]; the output so far must then not be used.
 pub(crate) fn stream(
     from: impl Read,
     to: &mut dyn Write,
@@ -197,7 +198,7 @@ pub(crate) fn stream(
     Ok(Streamed::Config(edited.warnings))
 }
 
-/// Writes a file for one container under [`RUN_DIR`]. The result are warnings.
+/// Writes a file for one container under [`RUN_DIR`] and returns warnings.
 fn write_host_file(
     own: &HostFile,
     entry_point: EntryPoint<'_>,

@@ -1,6 +1,6 @@
-//! Our own failures, said the way runc says its own: in the file of `--log`, in the format of
-//! `--log-format`, and on standard error. Engines read the last line of that file to tell their user
-//! why a container did not start.
+//! Reports this program's own failures the way runc does: in the file of `--log`, in the format of
+//! `--log-format`, and on standard error. Engines read the last line of that file to tell their
+//! user why a container did not start.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -12,7 +12,7 @@ use onload_core::text::one_line;
 use crate::entry::program::say;
 use crate::entry::wrapper::args::{LogFormat, LogTarget};
 
-/// How bad it is.
+/// The severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     /// The container starts all the same.
@@ -30,8 +30,8 @@ impl Level {
     }
 }
 
-/// Writes one line. A warning goes to standard error only where there is no file: that descriptor is
-/// the container's own.
+/// Writes one line. A warning goes to standard error only if there is no log file, since that
+/// descriptor belongs to the container.
 pub(crate) fn write(target: &LogTarget, level: Level, message: &str) {
     let logged = target.path.as_deref().is_some_and(|path| {
         let line = format(target.format, level, message, now());
@@ -71,9 +71,8 @@ fn now() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// Seconds since 1970 as RFC 3339 writes them, in UTC. The date is counted in years that begin in
-/// March, so that the leap day is the last (Howard Hinnant, "chrono-Compatible Low-Level Date
-/// Algorithms").
+/// Seconds since 1970 in RFC 3339 form, in UTC. The date is counted in years that start in March,
+/// so that the leap day comes last (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
 fn rfc3339(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let days = days + 719_468;

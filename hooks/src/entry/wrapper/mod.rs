@@ -1,4 +1,4 @@
-//! `onload-container-runtime`: edits `config.json` on `create` and `run`, then becomes the OCI
+//! `onload-container-runtime`: edits `config.json` on `create` and `run`, then executes the OCI
 //! runtime behind it.
 
 pub mod args;
@@ -29,7 +29,7 @@ use crate::run::made_by::{Named, Record, Remembered, StateOf};
 use crate::run::maker::{EntryPoint, Stage};
 use crate::run::sweep;
 
-/// The runtimes that are looked for when the configuration names none.
+/// The runtimes to look for if the configuration names none.
 pub const RUNTIMES: [&str; 5] = [
     "/usr/bin/runc",
     "/usr/sbin/runc",
@@ -64,15 +64,15 @@ enum RuntimeError {
     },
 }
 
-/// The one section that every call needs; a mistake elsewhere in the file is told to those who ask
-/// for something.
+/// The one section that every call needs. A mistake elsewhere in the file is reported only to
+/// containers that request something.
 #[derive(Default, Deserialize)]
 struct RuntimeOnly {
     #[serde(default)]
     runtime: onload_core::config::Runtime,
 }
 
-/// Runs the program; returns only where it did not become the runtime.
+/// Runs the program. Returns only if it could not execute the runtime.
 #[must_use]
 pub fn main(mut argv: Vec<OsString>) -> i32 {
     let invocation = args::parse(argv.get(1..).unwrap_or_default());
@@ -80,7 +80,7 @@ pub fn main(mut argv: Vec<OsString>) -> i32 {
         Ok(prepared) => {
             let path = prepared.runtime.clone();
             match argv.first_mut() {
-                // crun chooses what it is by the name that it is called by.
+                // crun decides what it is from the name under which it is called.
                 Some(name) => *name = path.clone().into_os_string(),
                 None => argv.push(path.clone().into_os_string()),
             }
@@ -95,7 +95,7 @@ pub fn main(mut argv: Vec<OsString>) -> i32 {
     FAILURE
 }
 
-/// What is known before the runtime takes over.
+/// Everything that is prepared before the runtime takes over.
 struct Prepared {
     runtime: PathBuf,
     edited: Edited,
@@ -103,7 +103,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// Nobody will start the container.
+    /// Removes what was prepared: nobody will start the container.
     fn undo(&self) {
         self.edited.undo();
         if let Some(remembered) = &self.remembered {
@@ -112,7 +112,7 @@ impl Prepared {
     }
 }
 
-/// Edits the configuration where the verb asks for it, and finds the runtime to become.
+/// Edits the configuration if the verb calls for it, and finds the runtime to execute.
 fn prepare(invocation: &Invocation) -> Result<Prepared, RuntimeError> {
     let host = ThisHost::new()?;
     let named = |id: &OsString| id.to_str()?.parse::<ContainerId>().ok();
@@ -161,8 +161,8 @@ fn warn(invocation: &Invocation, warning: &dyn std::fmt::Display) {
     log::write(&invocation.log, Level::Warning, &message);
 }
 
-/// Whether the later processes of a container that is restored are looked at as they were before its
-/// checkpoint. Where nobody remembers, the policy decides.
+/// Whether the later processes of a restored container are checked: as before its checkpoint if
+/// there is a record, and otherwise as the policy says.
 fn was_guarded(container: Option<Named<'_>>, host: &ThisHost) -> bool {
     match container.and_then(|named| made_by::read(host.trusted(), named)) {
         Some(found) => found.record.is_guarded,
@@ -175,8 +175,8 @@ fn was_guarded(container: Option<Named<'_>>, host: &ThisHost) -> bool {
     }
 }
 
-/// Who is not root has no such directory, and goes on without: so does a container that needs no
-/// record where none can be written.
+/// Records the runtime. Without root there is no directory for records, and none is written; nor is
+/// one written if that fails and the container does not depend on it.
 fn remember(
     container: Option<Named<'_>>,
     runtime: &Path,
@@ -202,8 +202,8 @@ fn remember(
     }
 }
 
-/// The runtime for a verb that makes no container: the one that made the container, where that is
-/// remembered and to be believed. Nothing of it depends on the configuration.
+/// The runtime for a verb that creates no container: the one that created the container, if there
+/// is a record and it is trusted. This does not depend on the configuration.
 fn look_after(
     invocation: &Invocation,
     container: Option<Named<'_>>,
@@ -241,8 +241,8 @@ fn look_after(
     }
 }
 
-/// The runtime where none is remembered: what the configuration says, even a broken one, else the one
-/// that keeps its containers as this one is kept.
+/// The runtime if there is no record: the one that the configuration names, even a broken one, or
+/// else the one whose kind of state the container has.
 fn guess(
     invocation: &Invocation,
     container: Option<Named<'_>>,
@@ -265,7 +265,8 @@ fn guess(
         StateOf::Runc => usual(host, Some("runc")),
         StateOf::Crun => usual(host, Some("crun")),
         StateOf::None => usual(host, None),
-        // Another runtime would find no such container, and `delete --force` would say that it is gone.
+        // Another runtime would not find the container, and `delete --force` would report that it
+        // is gone.
         StateOf::Other | StateOf::Unknown => return Err(error),
     };
     let Ok(runtime) = usual else {
@@ -286,8 +287,8 @@ fn edit(
 ) -> Result<Edited, EntryError> {
     let file = match ConfigFile::open(&create.bundle, create.config.as_deref()) {
         Ok(file) => file,
-        // The runtime tells its own story of a bundle without a configuration. What it could still
-        // open itself must not start without what it asks for.
+        // The runtime itself reports a bundle without a configuration. If it could open the
+        // configuration after all, the container must not start without what it requests.
         Err(crate::config_json::bundle::BundleError::Read { source: error, .. })
             if matches!(
                 error.kind(),
@@ -310,7 +311,7 @@ fn edit(
     )
 }
 
-/// The runtime that the configuration says.
+/// The runtime that the configuration names.
 fn configured(host: &ThisHost) -> Result<PathBuf, RuntimeError> {
     let named = match host.config_text()? {
         None => PathBuf::new(),
@@ -333,7 +334,7 @@ fn named_or_usual(host: &ThisHost, named: &Path) -> Result<PathBuf, RuntimeError
     judge(host, named)
 }
 
-/// The first of the fixed list that exists, of that name where one is wanted.
+/// The first existing runtime of the fixed list, with that name if one is given.
 fn usual(host: &ThisHost, name: Option<&str>) -> Result<PathBuf, RuntimeError> {
     let is_wanted = |path: &&&str| name.is_none_or(|name| path.rsplit('/').next() == Some(name));
     for path in RUNTIMES.iter().filter(is_wanted) {
@@ -347,8 +348,8 @@ fn usual(host: &ThisHost, name: Option<&str>) -> Result<PathBuf, RuntimeError> {
     })
 }
 
-/// The runtime that a configuration names whose other bytes may be wrong: an empty path where it names
-/// none, nothing where it cannot be told.
+/// The runtime named by a configuration that may be invalid elsewhere: an empty path if it names
+/// none, `None` if that is unclear.
 #[must_use]
 pub fn told(text: &str) -> Option<PathBuf> {
     match toml::from_str::<RuntimeOnly>(text) {
@@ -357,10 +358,10 @@ pub fn told(text: &str) -> Option<PathBuf> {
     }
 }
 
-/// The runtime that a broken configuration names all the same, for verbs that only look after
-/// containers which exist: those must be stopped and deleted whatever somebody did to the file. None
-/// where it cannot be told, since another runtime than the container's would find no such container,
-/// and `delete --force` would say that it is gone.
+/// The runtime that a broken configuration still names, for verbs that act on existing containers:
+/// it must be possible to stop and delete them whatever somebody did to the file. `None` if that is
+/// unclear, since a runtime other than the container's would not find it, and `delete --force`
+/// would report that it is gone.
 fn salvage(text: &str) -> Option<PathBuf> {
     let code = |line: &str| line.split('#').next().unwrap_or_default().trim().to_owned();
     let names = |line: &&str| {
