@@ -1,31 +1,32 @@
-//! The tables of mounts that the kernel shows (proc_pid_mountinfo(5), proc_pid_mounts(5)). Names in
-//! them are bytes that any user may choose, who may mount a FUSE file system, and a table may be long:
-//! each is read a line at a time, and of it what is wanted is kept.
+//! The kernel's mount tables (proc_pid_mountinfo(5), proc_pid_mounts(5)). Any user who may mount a
+//! FUSE file system chooses names in them, in any bytes, and a table may be long. Tables are
+//! therefore read line by line, and only the wanted parts are kept.
 
 use std::io::{self, BufRead, BufReader, Read};
 
-/// Bytes of a line: a path has 4096 at most, each of which may become four, and a file system shows
-/// options of about as many.
+/// Bytes of a line: a path has up to 4096, each of which may become four, and a file system shows
+/// about as many bytes of options.
 const MAX_LINE: usize = 1024 * 1024;
-/// Mounts of a table; the kernel lets a namespace have 100,000 (Documentation/admin-guide/sysctl/fs.rst,
-/// `mount-max`).
+/// Mounts of a table; the kernel allows 100,000 in a namespace
+/// (Documentation/admin-guide/sysctl/fs.rst, `mount-max`).
 const MAX_MOUNTS: usize = 1_000_000;
 /// Bytes of lines that are kept.
 const MAX_KEPT: usize = 8 * 1024 * 1024;
-/// Bytes of a file system's type that are kept, and types: whoever mounts FUSE chooses his own.
+/// Bytes of a file system type that are kept, and the number of types: whoever mounts FUSE chooses
+/// the type.
 const MAX_TYPE: usize = 64;
 const MAX_TYPES: usize = 64;
 
-/// A mount.
+/// A line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount<'a> {
-    /// Its id, the one that statx(2) gives for files on it.
+    /// The mount's id, which statx(2) returns for files on it.
     pub id: u64,
-    /// Which part of the file system it shows; spaces and the like as octal escapes.
+    /// The part of the file system that it shows, with spaces and the like as octal escapes.
     pub root: &'a [u8],
-    /// Where it is, as seen from the process's root; spaces and the like as octal escapes.
+    /// Its mount point as seen from the process's root, with spaces and the like as octal escapes.
     pub point: &'a [u8],
-    /// Whether what is mounted on it appears on its peers, and what is mounted on them here.
+    /// Whether mounts below it propagate to its peers, and theirs to it.
     pub is_shared: bool,
     /// File system type.
     pub fs_type: &'a [u8],
@@ -33,21 +34,21 @@ pub struct Mount<'a> {
     pub options: &'a [u8],
 }
 
-/// A mount as /proc/mounts shows it.
+/// A line of /proc/mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed<'a> {
-    /// Where it is; spaces and the like as octal escapes.
+    /// The mount point, with spaces and the like as octal escapes.
     pub point: &'a [u8],
     /// File system type.
     pub fs_type: &'a [u8],
-    /// Its options and the file system's.
+    /// The options of the mount and of the file system.
     pub options: &'a [u8],
 }
 
-/// Calls for each line of a table, without its end.
+/// Calls `see` for each line of a table, without the newline.
 ///
 /// # Errors
-/// Those of reading, and a line that no kernel shows.
+/// The errors of reading, and an error for a line longer than any real one.
 pub fn each_line(from: impl Read, see: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
     let mut from = BufReader::with_capacity(64 * 1024, from);
     let mut line = Vec::new();
@@ -70,15 +71,15 @@ fn too_much(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// The mounts of a table, in its order; a line that is none of a table's is left out.
+/// The mounts of a table in order; malformed lines are skipped.
 pub fn parse(table: &[u8]) -> impl Iterator<Item = Mount<'_>> {
     table.split(|byte| *byte == b'\n').filter_map(mount)
 }
 
-/// The lines of those mounts of a table that are wanted.
+/// The lines of the wanted mounts of a table.
 ///
 /// # Errors
-/// Those of reading, and a table of which more would be kept than any real one has.
+/// The errors of reading, and an error if more would be kept than in any real case.
 pub fn keep(from: impl Read, wanted: &dyn Fn(&Mount<'_>) -> bool) -> io::Result<Vec<u8>> {
     let mut kept = Vec::new();
     each_line(from, &mut |line| {
@@ -94,7 +95,7 @@ pub fn keep(from: impl Read, wanted: &dyn Fn(&Mount<'_>) -> bool) -> io::Result<
     Ok(kept)
 }
 
-/// What is to be known of each mount of a table, to be found by its id.
+/// What is kept of each mount of a table, by mount id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     mounts: Vec<Known>,
@@ -106,7 +107,7 @@ struct Known {
     id: u64,
     is_shared: bool,
     is_fresh: bool,
-    /// In the list of types; none behind its end.
+    /// Index into the list of types; beyond its end if there are too many types.
     fs_type: usize,
 }
 
@@ -115,9 +116,9 @@ struct Known {
 pub struct Found<'a> {
     /// As [`Mount::is_shared`].
     pub is_shared: bool,
-    /// Whether it is the whole of a tmpfs.
+    /// Whether it shows a whole tmpfs.
     pub is_fresh: bool,
-    /// File system type; empty where a table has too many of them.
+    /// File system type; empty if the table has too many types.
     pub fs_type: &'a [u8],
 }
 
@@ -125,7 +126,8 @@ impl Table {
     /// Reads a table.
     ///
     /// # Errors
-    /// Those of reading, and a table with more mounts than any real one has: none is cut.
+    /// The errors of reading, and an error for a table with more mounts than any real one: none is
+    /// truncated.
     pub fn read(from: impl Read) -> io::Result<Table> {
         let mut table = Table::default();
         each_line(from, &mut |line| match mount(line) {
@@ -156,7 +158,7 @@ impl Table {
         });
     }
 
-    /// The mount of an id.
+    /// The mount with this id.
     #[must_use]
     pub fn find(&self, id: u64) -> Option<Found<'_>> {
         let known = self.mounts.iter().find(|known| known.id == id)?;
@@ -180,14 +182,14 @@ fn mount(line: &[u8]) -> Option<Mount<'_>> {
         id,
         root,
         point,
-        // Behind the mount's own options.
+        // The optional fields follow the mount's own options.
         is_shared: left.skip(1).any(|field| field.starts_with(b"shared:")),
         fs_type: right.next()?,
         options: right.nth(1).unwrap_or_default(),
     })
 }
 
-/// A line of /proc/mounts; none where it is none of that table's.
+/// Parses a line of /proc/mounts; `None` if it is malformed.
 #[must_use]
 pub fn listed(line: &[u8]) -> Option<Listed<'_>> {
     let mut fields = fields(line).skip(1);
@@ -202,7 +204,7 @@ fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|byte| *byte == b' ')
 }
 
-/// A field with its octal escapes undone (`\040` and so on, fs/proc_namespace.c, `mangle`).
+/// A field with its octal escapes decoded (`\040` and so on, fs/proc_namespace.c, `mangle`).
 #[must_use]
 pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());

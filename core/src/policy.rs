@@ -1,4 +1,4 @@
-//! What the operator lets annotations ask for. Nothing, unless the configuration names the class:
+//! What the operator lets annotations request. Nothing, unless the configuration names the class:
 //! the author of an image can set annotations too.
 
 use std::path::Path;
@@ -8,32 +8,33 @@ use crate::config::{Annotations, RootWithOnload};
 use crate::request::Request;
 use crate::text::Quoted;
 
-/// Classes whose nodes give access to every Onload stack of the host to its user 0
+/// Classes whose nodes let the host's user 0 in a container access every Onload stack of the host
 /// (onload `efab_thr_user_can_access_stack`).
 pub const ONLOAD: [Class; 4] = [Class::Nic, Class::NicPlain, Class::NicNodes, Class::Zf];
 
 /// Classes whose users lock memory.
 pub const MEMLOCK: [Class; 2] = [Class::Rdma, Class::Vfio];
 
-/// Classes beside which CAP_IPC_LOCK makes sense.
+/// Classes for which CAP_IPC_LOCK makes sense.
 pub(crate) const IPC_LOCK: [Class; 4] = [Class::Rdma, Class::Vfio, Class::Zf, Class::Hugepages];
 
-/// How near a container's process is to the host's user 0.
+/// How close a container's process is to the host's user 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostRoot {
-    /// It is another user and stays it.
+    /// It is another user and cannot become user 0.
     No,
     /// It is the host's user 0.
     Is,
-    /// A set-user-ID program makes it: it has no `noNewPrivileges` (prctl(2), PR_SET_NO_NEW_PRIVS).
+    /// A set-user-ID program makes it user 0: it has no `noNewPrivileges` (prctl(2),
+    /// PR_SET_NO_NEW_PRIVS).
     BySetUserId,
     /// It has this capability, or a file of the image can give it.
     ByCapability(&'static str),
-    /// It joins this user namespace, and nobody can see which users that maps.
+    /// It joins this user namespace, whose mappings cannot be read.
     Unseen(String),
 }
 
-/// Why a request is refused.
+/// Why the operator's policy refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// The operator does not allow the class.
@@ -45,12 +46,12 @@ pub enum PolicyError {
         key: String,
         /// The class.
         class: Class,
-        /// The line that would allow it.
+        /// The configuration line that would allow it.
         line: String,
         /// The configuration file.
         file: String,
     },
-    /// CAP_IPC_LOCK for nothing.
+    /// CAP_IPC_LOCK without a class that needs it.
     #[error(
         "annotation {key} stands beside none of rdma, vfio, zf and hugepages, so nothing here locks memory; leave it out"
     )]
@@ -58,7 +59,7 @@ pub enum PolicyError {
         /// The annotation's key, quoted.
         key: String,
     },
-    /// The preload for nothing.
+    /// The preload without a class that has one.
     #[error(
         "annotation {key} stands beside no onload.dev/nic, so there is nothing to preload; leave it out"
     )]
@@ -82,7 +83,7 @@ pub enum PolicyError {
     },
 }
 
-/// Judges a request. The result are warnings.
+/// Checks a request against the operator's policy, and returns warnings.
 ///
 /// # Errors
 /// [`PolicyError`] names the annotation, the file and the remedy.
@@ -95,7 +96,7 @@ pub fn judge(
     for (class, asked) in &request.devices {
         allowed(*class, &asked.key, policy, file)?;
     }
-    // A limit of one's own could be higher than the one that the engine set.
+    // The container's own limit could be higher than the one that the engine set.
     if let Some(asked) = &request.hugepages_limit {
         allowed(Class::Hugepages, &asked.key, policy, file)?;
     }

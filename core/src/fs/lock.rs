@@ -1,9 +1,9 @@
-//! Locks between processes of ours: a file that its owner alone can open, waited for up to a
-//! deadline, and a line that says who holds it.
+//! Locks between onload-ctk's processes: a file that only its owner can open, a deadline for
+//! waiting, and a message that says who holds the lock.
 //!
-//! flock(2) asks for no permission: whoever can open a file, for reading too, can lock it. So no
-//! directory that others can open is ever locked. User 0 of a container that sees the file can
-//! open it all the same, hence the deadline and the line.
+//! flock(2) requires no permission: whoever can open a file, even for reading, can lock it.
+//! Directories that others can open are therefore never locked. User 0 of a container that sees the
+//! file can still open it, hence the deadline and the message.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -26,17 +26,18 @@ pub const START_PATIENCE: Duration = Duration::from_secs(1);
 pub const COMMAND_PATIENCE: Duration = Duration::from_secs(10);
 
 const MODE: Mode = Mode::from_raw_mode(0o600);
-/// The first pause between two attempts; each is twice as long as the one before, up to the last.
+/// The first pause between two attempts. Each is twice as long as the one before, up to the
+/// deadline.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(20);
 /// Where the kernel lists locks (proc_locks(5)).
 const TABLE: &str = "/proc/locks";
 /// Bytes of that table that are read.
 const TABLE_LIMIT: u64 = 16 * 1024 * 1024;
-/// Holders that a line names.
+/// Holders that a message names.
 const NAMED: usize = 3;
 
-/// Who else may hold it at the same time.
+/// Who else may hold the lock at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Others that share it.
@@ -45,35 +46,35 @@ pub enum Kind {
     Exclusive,
 }
 
-/// Why a lock was not taken.
+/// Why a lock could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// The file cannot be used.
     #[error("{action} the lock {path:?}")]
     File {
-        /// What was done.
+        /// What was being done.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Errno,
     },
-    /// It is something else.
+    /// It is not a lock file.
     #[error("the lock {0:?} is no regular file of one name; remove it")]
     Foreign(PathBuf),
-    /// Somebody has it.
+    /// Somebody holds it.
     #[error("the lock {path:?} was not free within {} s: {holders}; try again when that has ended", .waited.as_secs())]
     Held {
         /// The file.
         path: PathBuf,
-        /// How long it was waited for.
+        /// How long the process waited.
         waited: Duration,
-        /// Who has it, for people.
+        /// Who holds it, for messages.
         holders: String,
     },
 }
 
-/// A lock. The kernel lets go of it when this is dropped, or the process ends, however it ends.
+/// A lock. The kernel releases it when this is dropped or when the process ends in any way.
 #[derive(Debug)]
 pub struct Lock {
     file: OwnedFd,
@@ -81,8 +82,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes a lock by a file in an open directory, which is made where it is not there. `path` is
-    /// the directory's, for messages.
+    /// Takes a lock through a file in an open directory, and creates the file if necessary. `path`
+    /// is the directory's, for messages.
     ///
     /// # Errors
     /// [`LockError`].
@@ -97,7 +98,7 @@ impl Lock {
         take_while(dir, path, name, kind, patience, &mut || pauses.pause())
     }
 
-    /// Makes a shared lock an exclusive one. Where that fails the lock is lost (flock(2)).
+    /// Turns a shared lock into an exclusive one. If that fails, the lock is lost (flock(2)).
     ///
     /// # Errors
     /// [`LockError`].
@@ -110,7 +111,7 @@ impl Lock {
         Err(held(&self.file, self.path, patience))
     }
 
-    /// Takes a lock for itself alone where it is free at once.
+    /// Takes an exclusive lock if it is free right now.
     ///
     /// # Errors
     /// [`LockError::File`] and [`LockError::Foreign`].
@@ -143,7 +144,7 @@ impl Pauses {
         }
     }
 
-    /// Whether there is time for another attempt.
+    /// Pauses. Returns whether there is time for another attempt.
     fn pause(&mut self) -> bool {
         let left = self.patience.saturating_sub(self.since.elapsed());
         std::thread::sleep(self.next.min(left));
@@ -152,7 +153,7 @@ impl Pauses {
     }
 }
 
-/// As [`Lock::take`], with `wait` between attempts, which says whether to go on.
+/// As [`Lock::take`], but calls `wait` between attempts, which says whether to go on.
 pub(crate) fn take_while(
     dir: impl AsFd,
     path: &Path,
@@ -165,7 +166,8 @@ pub(crate) fn take_while(
     loop {
         let file = open(dir.as_fd(), &path, name)?;
         let is_ours = lock_open(&file, &path, kind, wait)?;
-        // Whoever removed the file meanwhile let the next one make and lock another.
+        // If somebody removed the file meanwhile, the next process may have created and locked
+        // another one.
         if is_ours && is_named(&dir, &path, name, &file)? {
             return Ok(Lock { file, path });
         }
@@ -197,7 +199,7 @@ fn open(dir: impl AsFd, path: &Path, name: &str) -> Result<OwnedFd, LockError> {
         Err(error) => return Err(failed("opening")(error)),
     };
     let stat = fstat(&file).map_err(failed("looking at"))?;
-    // A file of several names may be one whose mode others need.
+    // Others may depend on the mode of a file that has several names.
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink > 1 {
         return Err(LockError::Foreign(path.to_owned()));
     }
@@ -208,7 +210,7 @@ fn open(dir: impl AsFd, path: &Path, name: &str) -> Result<OwnedFd, LockError> {
     Ok(file)
 }
 
-/// Whether it was free before `wait` gave up.
+/// Whether it became free before `wait` gave up.
 fn lock_open(
     file: &OwnedFd,
     path: &Path,
@@ -235,7 +237,7 @@ fn lock_open(
     }
 }
 
-/// Whether an open file is still the one of its name.
+/// Whether an open file is still the one with its name.
 fn is_named(dir: impl AsFd, path: &Path, name: &str, file: &OwnedFd) -> Result<bool, LockError> {
     let same = |named: Stat| {
         let own = fstat(file)?;
@@ -263,9 +265,9 @@ fn held(file: &OwnedFd, path: PathBuf, waited: Duration) -> LockError {
     }
 }
 
-/// The processes that took a lock on a file, by the kernel's table: lines such as
-/// `3: FLOCK  ADVISORY  WRITE 1234 00:1b:567 0 EOF`, the device in hexadecimal numbers; those that
-/// wait have `->` behind the first field (fs/locks.c, `lock_get_status`).
+/// The processes that hold a lock on a file, according to the kernel's table. Its lines look like
+/// `3: FLOCK  ADVISORY  WRITE 1234 00:1b:567 0 EOF`, with the device in hexadecimal; lines of
+/// waiting processes have `->` after the first field (fs/locks.c, `lock_get_status`).
 fn holders(table: impl BufRead, file: &Stat) -> Vec<u32> {
     let (major, minor) = (major(file.st_dev), minor(file.st_dev));
     let wanted = format!("{major:02x}:{minor:02x}:{}", file.st_ino);
@@ -284,7 +286,7 @@ fn holders(table: impl BufRead, file: &Stat) -> Vec<u32> {
     found
 }
 
-/// Who holds a lock, for people; `command` gives the name of a process's program.
+/// Who holds a lock, for messages; `command` returns the name of a process's program.
 fn describe(pids: &[u32], command: &dyn Fn(u32) -> Option<Vec<u8>>) -> String {
     if pids.is_empty() {
         return "/proc/locks does not say who holds it".to_owned();
@@ -294,7 +296,7 @@ fn describe(pids: &[u32], command: &dyn Fn(u32) -> Option<Vec<u8>>) -> String {
             let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
             format!("process {pid} ({}) holds it", Quoted(&name))
         }
-        // What it had open lives on in a process that it started.
+        // A process that it started has inherited the open file.
         None => format!("process {pid}, which has ended, left it to another (fuser names that)"),
     };
     let mut all: Vec<String> = pids.iter().take(NAMED).map(one).collect();
@@ -408,7 +410,7 @@ mod tests {
         }
     }
 
-    /// Whoever waits for a file that is removed meanwhile must not hold that one beside another who
+    /// A process that waits for a file which is then removed must not hold that one while another
     /// holds the new one.
     #[test]
     fn a_file_that_was_removed_while_it_was_waited_for_is_not_the_lock() {

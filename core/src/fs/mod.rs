@@ -1,6 +1,6 @@
-//! Files, opened with care: inside a root ([`open`]), only where nobody but root could have changed
-//! them ([`trust`]), replaced whole ([`atomic`]), given the owner and labels of another
-//! ([`attributes`]), and locked between processes of ours ([`lock`]).
+//! Careful access to files: opening inside a root ([`open`]), trusting only what nobody but root
+//! could have changed ([`trust`]), replacing whole files ([`atomic`]), copying owner and labels
+//! ([`attributes`]), and locks between onload-ctk's processes ([`lock`]).
 
 pub mod atomic;
 pub mod attributes;

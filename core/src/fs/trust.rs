@@ -1,8 +1,8 @@
-//! Files of the host that this program believes: each directory on the way, each symbolic link and
-//! the file itself belong to root and can be written by nobody else.
+//! Trusted files of the host: every directory on the path, every symbolic link and the file itself
+//! belong to root, and nobody else can write to them.
 //!
-//! Every step is taken on a descriptor and judged by fstat(2) on that descriptor, and the file that
-//! was judged is the one that is read: a path is looked up once.
+//! Every step is made on a descriptor and checked by fstat(2) on that descriptor, and the file that
+//! was checked is the one that is read: a path is looked up only once.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,55 +17,55 @@ use rustix::io::Errno;
 
 use super::open::{MAX_LINKS, components};
 
-/// Why a file is not believed or could not be read.
+/// Why a file is not trusted or cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// The system refused a step.
+    /// A component cannot be opened.
     #[error("opening {path:?}")]
     Open {
-        /// The step.
+        /// The component.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Somebody else owns a step.
+    /// A component belongs to somebody else.
     #[error(
         "{path:?} belongs to user {owner}; it and each directory above it must belong to root: `chown root:root` it"
     )]
     Owner {
-        /// The step.
+        /// The component.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
     },
-    /// Others may write to a step.
+    /// Others may write to a component.
     #[error("{path:?} has mode {mode:04o}, so others can change it; `chmod go-w` it")]
     Writable {
-        /// The step.
+        /// The component.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
-    /// It is not what it should be.
+    /// It has the wrong type.
     #[error("{path:?} is not a {wanted}")]
     Kind {
-        /// The step.
+        /// The component.
         path: PathBuf,
-        /// What was wanted.
+        /// The wanted type.
         wanted: &'static str,
     },
     /// Too many symbolic links.
     #[error("{path:?}: more than {MAX_LINKS} symbolic links")]
     Links {
-        /// The path as it was asked for.
+        /// The path as requested.
         path: PathBuf,
     },
-    /// It is larger than any real one.
+    /// It is larger than any real file of its kind.
     #[error("{path:?} is larger than {limit} bytes")]
     Size {
         /// The file.
         path: PathBuf,
-        /// What is read at most.
+        /// The largest size that is read.
         limit: u64,
     },
     /// Reading failed.
@@ -73,61 +73,61 @@ pub enum TrustError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl TrustError {
-    /// Whether the file, or a directory above it, is simply not there.
+    /// Whether the file, or a directory above it, does not exist.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self, TrustError::Open { source: error, .. } if error.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// Whose files are believed.
+/// The users whose files are trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owners(Vec<u32>);
 
 impl Owners {
-    /// Root of the initial user namespace, and nobody else.
+    /// Only root of the initial user namespace.
     #[must_use]
     pub fn root() -> Self {
         Owners(vec![0])
     }
 
-    /// In a user namespace of its own a process cannot tell root from other users that are not
-    /// mapped: the kernel shows all of them as the overflow user (user_namespaces(7)). That user,
-    /// and the caller whom `caller` maps, are believed there; the process has the caller's rights
-    /// and no more.
+    /// The owners to trust in another user namespace. There, a process cannot tell root from other
+    /// users that are not mapped: the kernel shows all of them as the overflow user
+    /// (user_namespaces(7)). It trusts that user and its own, `caller`, since it has no more
+    /// privileges than the caller.
     #[must_use]
     pub fn rootless(caller: u32, overflow: u32) -> Self {
         Owners(vec![0, caller, overflow])
     }
 
-    /// These users, for trees that stand for a host.
+    /// These users, for trees that represent a host.
     #[must_use]
     pub fn of(users: &[u32]) -> Self {
         Owners(users.to_vec())
     }
 }
 
-/// The tree below which paths are looked up, and whom to believe there.
+/// The tree in which paths are looked up, and the owners that are trusted there.
 #[derive(Debug)]
 pub struct Trusted {
     root: OwnedFd,
-    /// Whether the root was judged; one look is enough for all ways that begin there.
+    /// Whether the root was checked; once is enough for all paths.
     is_judged: AtomicBool,
     owners: Owners,
 }
 
-/// A file that is believed.
+/// A trusted file.
 #[derive(Debug)]
 pub struct TrustedFile {
     /// The open file.
     pub file: File,
-    /// The path as it was asked for.
+    /// The path as requested.
     pub path: PathBuf,
     stat: Stat,
 }
@@ -164,7 +164,7 @@ impl Trusted {
         Trusted::below(Path::new("/"), owners)
     }
 
-    /// A tree that stands for a host, links in it being its own.
+    /// A tree that represents a host, and in which its links stay.
     ///
     /// # Errors
     /// [`TrustError::Open`].
@@ -198,7 +198,7 @@ impl Trusted {
         })
     }
 
-    /// Judges a regular file without opening it for reading.
+    /// Checks a regular file without opening it for reading.
     ///
     /// # Errors
     /// [`TrustError`].
@@ -232,11 +232,11 @@ impl Trusted {
         })
     }
 
-    /// Walks to a path, each step judged, and opens its end with `flags`.
+    /// Walks a path, checks each component, and opens the last one with `flags`.
     fn walk(&self, path: &Path, flags: OFlags) -> Result<(OwnedFd, Stat), TrustError> {
         let mut links = 0;
         let mut ahead = components(path.as_os_str());
-        // The directories above, so that `..` needs no look at the file system.
+        // The directories above, so that `..` needs no lookup.
         let mut above: Vec<OwnedFd> = Vec::new();
         let mut at = PathBuf::from("/");
         if !self.is_judged.load(Ordering::Relaxed) {
@@ -291,7 +291,7 @@ impl Trusted {
                 }
             }
         }
-        // The way ended at a directory that was passed before: `/`, or `..` behind a link.
+        // The path ended at a directory that was already checked: `/`, or `..` after a link.
         let dir = above.last().map_or(self.root.as_fd(), AsFd::as_fd);
         let fd =
             step(dir, OsStr::new("."), flags).map_err(|error| open_error(at.clone(), error))?;
@@ -300,7 +300,7 @@ impl Trusted {
     }
 }
 
-/// A directory that is believed.
+/// A trusted directory.
 #[derive(Debug)]
 pub struct TrustedDir<'a> {
     fd: OwnedFd,
@@ -321,10 +321,10 @@ impl From<TrustedDir<'_>> for OwnedFd {
 }
 
 impl TrustedDir<'_> {
-    /// The names in it that `wanted` likes, sorted, and no more than `limit`.
+    /// The names in it that `wanted` accepts, sorted, and at most `limit` of them.
     ///
     /// # Errors
-    /// [`TrustError::Read`], also where there are more.
+    /// [`TrustError::Read`], also if there are more.
     pub fn names(
         &self,
         wanted: impl Fn(&[u8]) -> bool,
@@ -352,7 +352,7 @@ impl TrustedDir<'_> {
         Ok(names)
     }
 
-    /// Opens a regular file in it; a symbolic link in its place is refused.
+    /// Opens a regular file in it, and refuses a symbolic link.
     ///
     /// # Errors
     /// [`TrustError`].
@@ -430,7 +430,7 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-    /// A tree whose owner, whoever runs the tests, stands for root.
+    /// A tree whose owner, whoever runs the tests, takes root's place.
     struct Tree(tempfile::TempDir);
 
     impl Tree {

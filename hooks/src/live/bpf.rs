@@ -204,7 +204,7 @@ pub(crate) fn read(program: &OwnedFd) -> Result<Program, Errno> {
 /// The id of a program.
 ///
 /// # Errors
-/// Those of bpf(2).
+/// The errors of bpf(2).
 pub fn id_of(program: &OwnedFd) -> Result<u32, Errno> {
     let mut info = Info::default();
     info_of(program, &mut info)?;
