@@ -26,8 +26,8 @@ pub const START_PATIENCE: Duration = Duration::from_secs(1);
 pub const COMMAND_PATIENCE: Duration = Duration::from_secs(10);
 
 const MODE: Mode = Mode::from_raw_mode(0o600);
-/// The first pause between two attempts. Each is twice as long as the one before, up to the
-/// deadline.
+/// The first pause between two attempts. Each is twice as long as the one before, up to
+/// [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(20);
 /// Where the kernel lists locks (proc_locks(5)).

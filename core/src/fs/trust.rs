@@ -99,8 +99,8 @@ impl Owners {
 
     /// The owners to trust in another user namespace. There, a process cannot tell root from other
     /// users that are not mapped: the kernel shows all of them as the overflow user
-    /// (user_namespaces(7)). It trusts that user and its own, `caller`, since it has no more
-    /// privileges than the caller.
+    /// (user_namespaces(7)). The process trusts that user and the user `caller`, who started it,
+    /// and has no more privileges than that user.
     #[must_use]
     pub fn rootless(caller: u32, overflow: u32) -> Self {
         Owners(vec![0, caller, overflow])

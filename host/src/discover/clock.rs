@@ -17,17 +17,17 @@ use crate::discover::probe::Probe;
 /// A PTP clock or a PPS source that is offered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Clock {
-    /// The kernel's name of it: `ptp0`, `pps0`.
+    /// The kernel's name: `ptp0`, `pps0`.
     pub name: String,
-    /// What its driver calls it; of a PPS source, what makes its pulses.
+    /// Its name according to the driver; for a PPS source, what drives its pulses.
     pub clock_name: Option<String>,
     /// The interface on the same PCI function; the one on the first port if there are several.
     pub nic: Option<String>,
-    /// The PCI function that it belongs to; of the pulses of a PTP clock, that of the clock.
+    /// Its PCI function; for the PPS source of a PTP clock, that of the clock.
     pub pci_address: Option<PciAddress>,
     /// The NUMA node of that function.
     pub numa_node: Option<u32>,
-    /// Its node.
+    /// Its device node.
     #[serde(skip)]
     pub node: Node,
 }
@@ -35,13 +35,13 @@ pub struct Clock {
 /// The clocks of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clocks {
-    /// PTP hardware clocks, by their numbers.
+    /// PTP hardware clocks, by number.
     pub ptp: Vec<Clock>,
-    /// PPS sources, by their numbers.
+    /// PPS sources, by number.
     pub pps: Vec<Clock>,
 }
 
-/// Looks at every PTP clock and PPS source.
+/// Reads every PTP clock and PPS source.
 #[must_use]
 pub(crate) fn read(
     probe: &Probe<'_>,
@@ -58,8 +58,8 @@ pub(crate) fn read(
     for source in &mut pps {
         source.clock_name = probe.attribute(source.directory.join("name"));
         if source.pci.is_none() {
-            // The pulses of a PTP clock go by its name, and their source has no parent that says
-            // whose they are (drivers/ptp/ptp_clock.c, `ptp_clock_register`).
+            // The PPS source of a PTP clock is named after the clock, and has no parent that
+            // identifies it (drivers/ptp/ptp_clock.c, `ptp_clock_register`).
             let clock = ptp
                 .iter()
                 .find(|clock| source.clock_name.as_ref() == Some(&clock.name));
@@ -82,7 +82,7 @@ pub(crate) fn read(
     }
 }
 
-/// A clock before it is known whether it has a node.
+/// A clock whose node has not been looked up yet.
 struct Source {
     name: String,
     directory: PathBuf,
@@ -111,7 +111,7 @@ impl Source {
     }
 }
 
-/// The devices of a class, then those that are seen only below a PCI function; by their numbers.
+/// The devices of a class, then those that are visible only below a PCI function, by number.
 fn read_class(
     probe: &Probe<'_>,
     functions: &PciFunctions,
@@ -187,7 +187,7 @@ fn first_interfaces(interfaces: &[NetDevice]) -> BTreeMap<PciAddress, &NetDevice
     first
 }
 
-/// What every text has to give.
+/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     if let Some(number) = parse_number("ptp", text) {

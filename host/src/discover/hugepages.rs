@@ -1,4 +1,4 @@
-//! Huge pages: what the kernel has set aside, by size and NUMA node, and where it is mounted
+//! Huge pages: how many the kernel has reserved, by size and NUMA node, and where they are mounted
 //! (`Documentation/admin-guide/mm/hugetlbpage.rst`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use crate::discover::names;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::probe::Probe;
 
-/// Where the kernel lists the sizes, and the pages over all nodes.
+/// Where the kernel lists the sizes, and the pages of all nodes together.
 const SIZES: &str = "/sys/kernel/mm/hugepages";
 /// Where it lists the NUMA nodes.
 const NODES: &str = "/sys/devices/system/node";
@@ -26,17 +26,17 @@ const HUGETLBFS: &[u8] = b"hugetlbfs";
 pub struct Hugepages {
     /// Size of a page in KiB.
     pub size_kib: u64,
-    /// Pages over all nodes.
+    /// Pages on all nodes.
     pub total: u64,
-    /// Those of them that nobody uses.
+    /// Pages among them that are free.
     pub free: u64,
-    /// The pages of each NUMA node, in the order of their numbers.
+    /// The pages of each NUMA node, by node number.
     pub nodes: Vec<NodePages>,
     /// Where a hugetlbfs of this size is mounted, sorted.
     pub mounts: Vec<String>,
     /// The size as a name: `2Mi`, `1Gi`.
     pub name: String,
-    /// Pages that may be taken beyond the total while there is memory.
+    /// Pages that may be allocated beyond the total while there is memory.
     pub overcommit: u64,
 }
 
@@ -47,11 +47,11 @@ pub struct NodePages {
     pub node: u32,
     /// Pages on the node.
     pub total: u64,
-    /// Those of them that nobody uses.
+    /// Pages among them that are free.
     pub free: u64,
 }
 
-/// Looks at the pages of every size, the smallest first.
+/// Reads the pages of every size, the smallest first.
 #[must_use]
 pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<Hugepages> {
     let overall = sizes_in(probe, SIZES);
@@ -83,7 +83,7 @@ pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<
     offered
 }
 
-/// Why the number of pages of a size is not known; none where it is.
+/// Why the number of pages of a size is unknown; `None` if it is known.
 fn unknown(probe: &Probe<'_>, size_kib: u64, nodes: &[NodePages]) -> Option<String> {
     let name = format!("hugepages-{size_kib}kB");
     let of_nodes = nodes
@@ -125,7 +125,7 @@ fn read_size(probe: &Probe<'_>, size_kib: u64, nodes: Vec<NodePages>, overall: b
     }
 }
 
-/// The pages of each node by size. Nodes are those that have a directory: their numbers have gaps
+/// The pages of each node by size. Nodes are found by their directories: their numbers have gaps
 /// where a socket is empty.
 fn read_nodes(probe: &Probe<'_>) -> BTreeMap<u64, Vec<NodePages>> {
     let names = probe.list(NODES);
@@ -147,7 +147,7 @@ fn read_nodes(probe: &Probe<'_>) -> BTreeMap<u64, Vec<NodePages>> {
     by_size
 }
 
-/// Where hugetlbfs is mounted, by the size of its pages in KiB.
+/// Where hugetlbfs is mounted, by page size in KiB.
 fn read_mounts(probe: &Probe<'_>) -> BTreeMap<u64, Vec<String>> {
     let is_hugetlbfs = |line: &[u8]| listed(line).is_some_and(|mount| mount.fs_type == HUGETLBFS);
     let mounts = probe.or_warn(probe.host().lines(Path::new(MOUNTS), &is_hugetlbfs));
@@ -186,17 +186,17 @@ struct Mount {
     size: MountSize,
 }
 
-/// What a mount's options say of its page size.
+/// What a mount's options say about its page size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MountSize {
     Kib(u64),
     /// Nothing: it is the kernel's default size.
     Default,
-    /// Something that is not understood.
+    /// Something unknown.
     Unknown,
 }
 
-/// The hugetlbfs among the lines of /proc/mounts (proc_pid_mounts(5)).
+/// The hugetlbfs mounts in /proc/mounts (proc_pid_mounts(5)).
 fn parse_mounts(table: &[u8]) -> Vec<Mount> {
     let lines = table.split(|byte| *byte == b'\n').filter_map(listed);
     let mounts = lines.filter(|mount| mount.fs_type == HUGETLBFS);
@@ -219,7 +219,7 @@ fn mount_size(options: &[u8]) -> MountSize {
     }
 }
 
-/// A size as the kernel's `memparse` takes it, in KiB: `2M`, `1024M`, `65536`.
+/// A size in the format of the kernel's `memparse`, in KiB: `2M`, `1024M`, `65536`.
 fn parse_memory(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 = digits.parse().ok()?;
@@ -254,7 +254,7 @@ fn parse_node(name: &str) -> Option<u32> {
     digits.then(|| number.parse().ok()).flatten()
 }
 
-/// The name of a size: the largest unit that it is a whole number of.
+/// The name of a size, in the largest unit that divides it.
 fn name_of(size_kib: u64) -> String {
     let units = [(1 << 20, "Gi"), (1 << 10, "Mi")];
     let whole = units
@@ -264,7 +264,7 @@ fn name_of(size_kib: u64) -> String {
     format!("{}{suffix}", size_kib / unit)
 }
 
-/// What every text has to give.
+/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let _ = (
@@ -277,7 +277,7 @@ pub(super) fn fuzz(text: &str) {
     assert!(unescape(text.as_bytes()).len() <= text.len());
     if let Some(size) = parse_size(text) {
         assert_eq!(parse_size(&format!("hugepages-{size}kB")), Some(size));
-        // A name of ours is one that the kernel takes as a page size, and a name in CDI.
+        // The kernel accepts the name of a size as a page size, and CDI as a device name.
         let name = name_of(size);
         assert_eq!(parse_memory(name.trim_end_matches('i')), Some(size));
         assert_eq!(names::problem_with(&name), None);
@@ -321,7 +321,7 @@ mod tests {
         let theirs = Meminfo::from_read(text.as_bytes()).unwrap();
         let kib = theirs.hugepagesize.map(|bytes| bytes / 1024);
         assert_eq!(parse_default_size(&text), kib);
-        // It wants the whole text, of which a captured host has one line.
+        // `procfs_core` needs the whole text, of which a captured host has one line.
         let line = "Hugepagesize:       2048 kB\n";
         assert_eq!(parse_default_size(line), Some(2048));
         assert!(Meminfo::from_read(line.as_bytes()).is_err());

@@ -1,29 +1,29 @@
-//! Device nodes: the number that sysfs gives a device, against what stands in /dev.
+//! Device nodes: compares the number that sysfs gives a device with the node in /dev.
 //!
-//! Sysfs is right: it says what the driver has. A node is offered only with that number, since the
-//! hook of a container compares with sysfs too and would refuse any other.
+//! Sysfs is authoritative: it shows what the driver has. A node is offered only with that number,
+//! since the hook of a container also compares with sysfs and would refuse any other.
 
 use std::path::Path;
 
 use crate::discover::probe::Probe;
 use crate::host::DeviceKind;
 
-/// A character device that stands in /dev with the number that its driver gave it.
+/// A character device in /dev with the number that its driver assigned.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Node {
     /// Its path on the host.
     pub path: String,
-    /// Number of the driver.
+    /// Major number.
     pub major: u32,
-    /// Number of the device at its driver.
+    /// Minor number.
     pub minor: u32,
 }
 
 impl Node {
-    /// The node at `path` of the device whose directory in sysfs is `device`.
+    /// The node at `path` for the device whose sysfs directory is `device`.
     ///
     /// # Errors
-    /// Why there is nothing to offer: no node, no character device, or another device's number.
+    /// Why nothing can be offered: no node, not a character device, or another device's number.
     pub(crate) fn find(
         probe: &Probe<'_>,
         path: impl Into<String>,
@@ -66,13 +66,13 @@ impl Node {
     }
 }
 
-/// `major:minor`, as `print_dev_t` of the kernel writes it.
+/// Parses `major:minor`, the format of the kernel's `print_dev_t`.
 fn parse_number(text: &str) -> Option<(u32, u32)> {
     let (major, minor) = text.split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// What every text has to give.
+/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     if let Some((major, minor)) = parse_number(text) {

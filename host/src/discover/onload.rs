@@ -1,4 +1,4 @@
-//! Onload: the kernel modules, the device nodes, the library, and whether these fit together.
+//! Onload: the kernel modules, the device nodes, the library, and whether they fit together.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::discover::probe::Probe;
 use crate::discover::profile::{self, Profile};
 use crate::discover::program::{self, Installation, Tool};
 
-/// Where the driver tells its version and its interface.
+/// Where the driver states its version and its interface.
 const DRIVER_VERSION: &str = "/proc/driver/onload/version";
 
-/// Programs that a container may use; those of sbin administer the host.
+/// Programs that a container may use; those in sbin administer the host.
 const TOOLS: [&str; 13] = [
     "onload",
     "onload_fe",
@@ -35,16 +35,16 @@ const TOOLS: [&str; 13] = [
     "solar_clusterd",
 ];
 
-/// Onload as a host has it, whole or in part.
+/// Onload on a host, complete or in part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Onload {
     /// Version of the driver.
     pub version: Option<String>,
-    /// Version of the library, where the file tells it.
+    /// Version of the library, if the file contains it.
     pub library_version: Option<String>,
-    /// The md5 of the interface between driver and library, as the driver has it.
+    /// The md5 checksum of the interface between driver and library, according to the driver.
     pub interface_checksum: Option<String>,
-    /// Whether the library was built for that interface; none where one of the two is missing.
+    /// Whether the library was built for that interface; `None` if either is missing.
     pub library_matches: Option<bool>,
     /// The oldest glibc that can load the library.
     #[serde(serialize_with = "glibc")]
@@ -52,10 +52,10 @@ pub struct Onload {
     /// The tools that work in a container.
     #[serde(serialize_with = "tool_names")]
     pub tools: Vec<Tool>,
-    /// The profiles that can be given.
+    /// The profiles that can be offered.
     #[serde(serialize_with = "profile_names")]
     pub profiles: Vec<Profile>,
-    /// Its nodes; none where it is not offered for want of one.
+    /// Its nodes; empty if one is missing and Onload is therefore not offered.
     #[serde(skip)]
     pub nodes: Vec<Node>,
     /// The directory of the profiles.
@@ -67,7 +67,7 @@ pub struct Onload {
     /// Machine of the library, `e_machine` of its ELF header.
     #[serde(skip)]
     pub machine: Option<u16>,
-    /// Why it is not offered; none where it is.
+    /// Why it is not offered; `None` if it is.
     #[serde(skip)]
     pub obstacle: Option<String>,
 }
@@ -95,14 +95,14 @@ fn profile_names<S: Serializer>(profiles: &[Profile], serializer: S) -> Result<S
     serializer.collect_seq(profiles.iter().map(|profile| &profile.name))
 }
 
-/// What `/proc/driver/onload/version` says.
+/// The content of `/proc/driver/onload/version`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct DriverVersion {
     version: Option<String>,
     interface: Option<String>,
 }
 
-/// What one copy of the library tells of itself.
+/// What one copy of the library says about itself.
 struct Library {
     installation: Installation,
     version: Option<String>,
@@ -111,29 +111,29 @@ struct Library {
     machine: Option<u16>,
 }
 
-/// The nodes of Onload's drivers by name, or why one cannot be given.
+/// The nodes of Onload's drivers by name, or why one cannot be offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DriverNodes(BTreeMap<&'static str, Result<Node, String>>);
 
 impl DriverNodes {
-    /// Looks at every node of Onload's and TCPDirect's.
+    /// Looks up every node of Onload and TCPDirect.
     #[must_use]
     pub(crate) fn read(probe: &Probe<'_>) -> DriverNodes {
         let nodes = ["onload", "onload_epoll", "sfc_char"].into_iter();
         DriverNodes(nodes.map(|name| (name, find_node(probe, name))).collect())
     }
 
-    /// These nodes.
+    /// Returns these nodes.
     ///
     /// # Errors
-    /// Why the first of them that cannot be given cannot.
+    /// Why the first of them that cannot be offered cannot.
     pub(crate) fn all(&self, names: &[&str]) -> Result<Vec<Node>, String> {
         let nodes = names.iter().filter_map(|&name| self.0.get(name));
         nodes.cloned().collect()
     }
 }
 
-/// Looks for Onload; none where nothing of it is there.
+/// Looks for Onload; `None` if nothing of it is there.
 pub(crate) fn read(
     probe: &Probe<'_>,
     cdi: &Cdi,
@@ -190,7 +190,7 @@ pub(crate) fn read(
     })
 }
 
-/// What of the driver and of the library directories could not be read; none where everything could.
+/// What could not be read about the driver and the library directories; `None` if everything could.
 fn why_unread(probe: &Probe<'_>, cdi: &Cdi) -> Option<String> {
     let dirs = program::library_dirs(&cdi.host_library_dirs);
     let places = dirs.iter().map(PathBuf::as_path);
@@ -209,7 +209,7 @@ fn read_driver(probe: &Probe<'_>) -> DriverVersion {
     driver
 }
 
-/// Reads `/proc/driver/onload/version` (Onload, `linux_onload/linux_stats.c`).
+/// Parses `/proc/driver/onload/version` (Onload, `linux_onload/linux_stats.c`).
 fn parse_driver_version(text: &str) -> DriverVersion {
     let field = |name: &str| {
         let lines = text.lines().filter_map(|line| line.split_once(':'));
@@ -226,7 +226,7 @@ fn parse_driver_version(text: &str) -> DriverVersion {
     }
 }
 
-/// The copy of the library that fits the driver, else the first one.
+/// The copy of the library that fits the driver, or else the first one.
 fn read_library(
     probe: &Probe<'_>,
     cdi: &Cdi,
@@ -260,7 +260,7 @@ fn read_library(
     Some(chosen)
 }
 
-/// Libraries of Onload proper; those of TCPDirect begin alike.
+/// Libraries of Onload proper; the names of TCPDirect's start in the same way.
 fn is_onload_library(name: &str) -> bool {
     let onload = name.starts_with("libonload") && !name.starts_with("libonload_zf");
     (onload || name.starts_with("libefcp")) && is_shared_object(name)
@@ -292,8 +292,8 @@ fn look_into(probe: &Probe<'_>, installation: Installation, driver: &DriverVersi
     }
 }
 
-/// What stays of a library's content in a capture: the strings that could tell its release, in their
-/// order, and those of `marks` that stand anywhere in it.
+/// The part of a library's content that a capture keeps: the strings that could state its release,
+/// in order, and those of `marks` that appear anywhere in it.
 pub fn telling_strings<'c>(
     content: &'c [u8],
     driver: Option<&str>,
@@ -315,8 +315,8 @@ fn contains(content: &[u8], text: &[u8]) -> bool {
     memchr::memmem::find(content, text).is_some()
 }
 
-/// The version of a library, from its strings: the driver's own version where that stands there,
-/// else what old libraries print when they are run ("Onload 8.1.3.40"), else the only string that
+/// The version of a library from its strings: the driver's own version if it appears there, or else
+/// what old libraries print when they are run ("Onload 8.1.3.40"), or else the only string that
 /// looks like a release.
 fn library_version(content: &[u8], driver: Option<&str>) -> Option<String> {
     let mut strings = content.split(|byte| *byte == 0 || *byte == b'\n');
@@ -355,7 +355,7 @@ fn release(text: &[u8]) -> Option<String> {
     release.then(|| text.to_owned())
 }
 
-/// Why Onload is not offered; none where it is. `unread` is what could not be read of it.
+/// Why Onload is not offered; `None` if it is. `unread` is what could not be read about it.
 fn obstacle(
     nodes: &Result<Vec<Node>, String>,
     driver: &DriverVersion,
@@ -392,7 +392,7 @@ fn obstacle(
     }
 }
 
-/// A node of Onload's drivers, or why it cannot be given.
+/// A node of Onload's drivers, or why it cannot be offered.
 fn find_node(probe: &Probe<'_>, name: &str) -> Result<Node, String> {
     let path = format!("/dev/{name}");
     if probe.device_node(&path).is_some() {
@@ -415,7 +415,8 @@ fn find_node(probe: &Probe<'_>, name: &str) -> Result<Node, String> {
     })
 }
 
-/// The tools of a class that an installation has and a container can use; the others are not offered.
+/// The tools of a class that an installation has and a container can use. The others are not
+/// offered.
 pub(crate) fn read_tools(
     probe: &Probe<'_>,
     cdi: &Cdi,
@@ -433,7 +434,7 @@ pub(crate) fn read_tools(
     tools
 }
 
-/// Where an installation has its tools; none where the operator wants none of them.
+/// Where an installation has its tools; `None` if the operator wants none.
 fn tool_dir(cdi: &Cdi, installation: &Installation) -> Option<PathBuf> {
     match &cdi.host_tool_dir {
         Some(dir) if dir.as_os_str().is_empty() => None,
@@ -452,7 +453,7 @@ fn profile_dir(probe: &Probe<'_>, cdi: &Cdi, installation: &Installation) -> Opt
     is_dir.then_some(dir)
 }
 
-/// What every text has to give.
+/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let driver = parse_driver_version(text);

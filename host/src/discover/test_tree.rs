@@ -14,7 +14,7 @@ use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 use crate::host::Host;
 
-/// A host that is being built; paths are absolute paths of that host.
+/// A host under construction; paths are absolute paths on that host.
 pub(crate) struct Tree {
     directory: tempfile::TempDir,
     nodes: RefCell<String>,
@@ -70,7 +70,8 @@ impl Tree {
         self
     }
 
-    /// A PCI function, found by its address in /sys/bus/pci as in sysfs; its directory.
+    /// Adds a PCI function, listed by address in /sys/bus/pci as in sysfs, and returns its
+    /// directory.
     pub(crate) fn pci(&self, address: &str, class: &str, numa_node: i32) -> String {
         let bus = &address[..address.rfind(':').unwrap()];
         let directory = format!("/sys/devices/pci{bus}/{address}");
@@ -94,7 +95,7 @@ impl Tree {
         self.link(&format!("{function}/driver"), &driver_directory)
     }
 
-    /// A device that a class lists by a link; its directory.
+    /// Adds a device that a class lists by a link, and returns its directory.
     pub(crate) fn class_device(
         &self,
         class: &str,
@@ -118,7 +119,7 @@ impl Tree {
     }
 }
 
-/// What discovery of one resource gave.
+/// The result of discovering one resource.
 pub(crate) struct Found<D> {
     pub(crate) devices: Vec<D>,
     pub(crate) not_offered: Vec<NotOffered>,
@@ -135,7 +136,7 @@ impl<D> Found<D> {
     }
 }
 
-/// Looks for one resource on a host.
+/// Discovers one resource of a host.
 pub(crate) fn discover<D>(
     host: &Host,
     read: impl FnOnce(&Probe<'_>, &PciFunctions, &[netdev::NetDevice], &mut Vec<NotOffered>) -> Vec<D>,
@@ -163,7 +164,7 @@ pub(crate) fn sample(name: &str) -> Host {
     Host::open(&hosts.join(name)).unwrap()
 }
 
-/// A configuration that says yes to everything.
+/// A configuration that allows everything.
 pub(crate) fn generous() -> Discover {
     Discover {
         offer_umad: true,
