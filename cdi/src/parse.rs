@@ -1,6 +1,6 @@
-//! Bytes to [`Spec`] and back. Strict: an unknown field, a duplicate key or a wrong type refuses the
-//! file, as in the engines' library. Stricter than that in one thing: JSON has to be JSON, where
-//! the library reads both formats as YAML.
+//! Converts bytes to a [`Spec`] and back. It is strict: an unknown field, a duplicate key or a
+//! wrong type refuses the file, as in the engines' library. It is stricter in one respect: JSON
+//! must be JSON, where the library reads both formats as YAML.
 
 use thiserror::Error;
 
@@ -8,23 +8,24 @@ use crate::spec::Spec;
 #[cfg(feature = "yaml")]
 use crate::yaml::Value;
 
-/// Why bytes are no specification.
+/// Why bytes are not a specification.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// Not JSON, or not of the form of a specification; the source says line and column.
+    /// Not JSON, or without the form of a specification; the source has line and column.
     #[error("parsing JSON")]
     Json(#[from] serde_json::Error),
-    /// Not YAML, or not of the form of a specification; the source says line and column, or the key.
+    /// Not YAML, or without the form of a specification; the source has line and column, or the
+    /// key.
     #[cfg(feature = "yaml")]
     #[error("parsing YAML")]
     Yaml(#[source] YamlError),
-    /// Not text.
+    /// Not UTF-8.
     #[error("reading text: not UTF-8 from byte {0} on")]
     Utf8(usize),
 }
 
-/// What is wrong with a text that should be YAML, in one line.
+/// What is wrong with a YAML text, in one line.
 #[cfg(feature = "yaml")]
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
@@ -32,7 +33,7 @@ pub struct YamlError(String);
 
 #[cfg(feature = "yaml")]
 impl YamlError {
-    /// The first line of what the parser says; an excerpt of the text follows it.
+    /// The first line of the parser's message; an excerpt of the text follows it.
     fn of(error: &serde_saphyr::Error) -> Self {
         let message = error.to_string();
         Self(message.lines().next().unwrap_or_default().to_owned())
@@ -51,7 +52,7 @@ pub fn from_json(bytes: &[u8]) -> Result<Spec, ParseError> {
 /// specification always gives the same bytes.
 #[must_use]
 pub fn to_json(spec: &Spec) -> String {
-    // Maps have string keys and nothing else of the model can fail to be written.
+    // Maps have string keys, and nothing else in the model can fail to be serialised.
     let mut text = serde_json::to_string_pretty(spec).unwrap_or_default();
     text.push('\n');
     text
@@ -75,7 +76,7 @@ pub fn from_yaml(bytes: &[u8]) -> Result<Spec, ParseError> {
             "there is nothing in it".to_owned(),
         )));
     }
-    // Not the derived function of the same name, which takes a list too.
+    // Not the derived function with the same name, which accepts a list too.
     let spec = <Spec as serde::Deserialize>::deserialize(document);
     spec.map_err(|error| ParseError::Yaml(YamlError(error.to_string())))
 }

@@ -1,4 +1,4 @@
-//! What makes a specification valid, beyond its shape: the rules that the engines' library checks
+//! What makes a specification valid beyond its form: the rules that the engines' library checks
 //! when it loads a file. [`lint`] finds what loads but is unwise.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,14 +11,14 @@ use crate::name::NameError;
 use crate::spec::{ContainerEdits, DeviceNode, IntelRdt, NetDevice, Spec};
 use crate::version::{UnknownVersion, Version, minimum_version};
 
-/// Bytes of the annotations of one thing that the specification's schema allows.
+/// Bytes of one object's annotations that the specification's schema allows.
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
 /// One thing that is wrong or unwise, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
-    /// The place, such as `devices[0].containerEdits.env[1]`.
+    /// The location, such as `devices[0].containerEdits.env[1]`.
     pub location: String,
     /// What is wrong with it.
     pub fault: Fault,
@@ -30,63 +30,63 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What can be wrong or unwise at a place of a specification.
+/// What can be wrong or unwise at a location in a specification.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The version is none that was released.
+    /// Not a released version.
     #[error(transparent)]
     Version(#[from] UnknownVersion),
-    /// The version is lower than that of a field which is used.
+    /// The version is lower than that of a field in use.
     #[error("{declared} is too low, want {needed} {}", because(.field.as_deref()))]
     LowVersion {
         /// The version of the file.
         declared: Version,
         /// The version that it needs.
         needed: Version,
-        /// The first field that needs it; none where readers know no version as low as `declared`.
+        /// The first field that needs it; `None` if readers know no version as low as `declared`.
         field: Option<String>,
     },
-    /// A kind, the name of a device or the stage of a hook is none.
+    /// The kind, a device's name or a hook's stage is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// There is no device.
+    /// There are no devices.
     #[error("there is none, want at least one")]
     NoDevices,
-    /// A name that has to be unique is not.
+    /// A name that must be unique is not.
     #[error("{0:?} is there twice")]
     Twice(String),
     /// A device changes nothing.
     #[error("a device without edits gives nothing")]
     NoEdits,
-    /// A text is needed.
+    /// A text is missing.
     #[error("it is empty")]
     Empty,
     /// An entry of an environment is not `NAME=value`.
     #[error("want NAME=value, found {0:?}")]
     Variable(String),
-    /// The type of a device node is none.
+    /// A device node's type is invalid.
     #[error("want b, c, u or p, found {0:?}")]
     NodeType(String),
-    /// The number of a device node is below 0.
+    /// A device node's number is negative.
     #[error("{0} is negative")]
     Negative(i64),
-    /// The permissions of a device node are none.
+    /// A device node's permissions are invalid.
     #[error("want a subset of rwm, found {0:?}")]
     Permissions(String),
-    /// A class of resctrl cannot have this name.
+    /// Not a possible name of a resctrl class.
     #[error("want a file name or / for the root class")]
     ClosId,
     /// A vendor or class of one character.
     #[error("readers before July 2026 crash on a vendor or class of one character")]
     ShortName,
-    /// The path on the host is that in the container.
+    /// The path on the host equals that in the container.
     #[error("it equals path, and asks for version 0.5.0 alone")]
     SamePath,
     /// A path that does not begin with `/`.
     #[error("it is not absolute")]
     Relative,
-    /// The options of a mount do not bind.
+    /// A bind mount without a bind option.
     #[error("neither bind nor rbind: runc will not bind it")]
     Unbound,
     /// A hook has no environment.
@@ -95,10 +95,10 @@ pub enum Fault {
     /// A hook has no timeout.
     #[error("none: a hook that hangs hangs the container")]
     NoTimeout,
-    /// The part of an annotation's key before the slash is none that Kubernetes takes.
+    /// The part of an annotation's key before the slash is not valid in Kubernetes.
     #[error("the key's prefix is no DNS name of at most 253 bytes")]
     AnnotationPrefix,
-    /// The key of an annotation is none that Kubernetes takes.
+    /// The key of an annotation is not valid in Kubernetes.
     #[error(
         "the key's name is not 1 to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends"
     )]
@@ -115,7 +115,7 @@ fn because(field: Option<&str>) -> String {
     }
 }
 
-/// Everything that makes a specification or edits invalid; at least one thing.
+/// Everything that makes a specification or edits invalid; at least one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 
@@ -145,7 +145,7 @@ impl From<Problems> for Vec<Problem> {
     }
 }
 
-/// What was found so far.
+/// The problems found so far.
 #[derive(Default)]
 struct Found(Vec<Problem>);
 
@@ -303,7 +303,7 @@ fn check_net_devices(devices: &[NetDevice], at: &str, problems: &mut Found) {
     }
 }
 
-/// A class is a directory of resctrl, so its name is a file's name.
+/// A class is a directory of resctrl, so its name must be a valid file name.
 fn check_rdt(rdt: &IntelRdt, at: &str, problems: &mut Found) {
     let Some(id) = rdt.clos_id.as_deref() else {
         return;
@@ -314,7 +314,7 @@ fn check_rdt(rdt: &IntelRdt, at: &str, problems: &mut Found) {
     }
 }
 
-/// What engines load but may not do what its author meant.
+/// What engines accept but may not do what the author meant.
 #[must_use]
 pub fn lint(spec: &Spec) -> Vec<Problem> {
     let mut problems = Found::default();
@@ -383,8 +383,8 @@ fn lint_edits(edits: &ContainerEdits, at: &str, problems: &mut Found) {
     }
 }
 
-/// The specification wants annotation keys to be Kubernetes' qualified names; the library's check
-/// of it does nothing, only its schema does, so this is advice.
+/// The specification requires annotation keys to be Kubernetes' qualified names. The library's
+/// check does nothing; only its schema enforces that, so this is advice.
 fn lint_annotations(annotations: &BTreeMap<String, String>, at: &str, problems: &mut Found) {
     let mut size = 0;
     for (key, value) in annotations {

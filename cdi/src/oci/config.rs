@@ -1,4 +1,4 @@
-//! The configuration: its parts are opened, read and changed, and written back.
+//! The configuration: its parts are opened, read, changed and written back.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -50,13 +50,13 @@ pub struct Rlimit {
 /// A set of capabilities of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CapabilitySet {
-    /// What an executed program may gain at most.
+    /// The most that an executed program may gain.
     Bounding,
-    /// What takes effect.
+    /// What is in effect.
     Effective,
-    /// What is kept over an execution.
+    /// What is kept across execve(2).
     Inheritable,
-    /// What may be made effective.
+    /// What may be put into effect.
     Permitted,
     /// What a program without file capabilities keeps.
     Ambient,
@@ -90,7 +90,7 @@ impl CapabilitySet {
 pub struct OciHook {
     /// Program.
     pub path: String,
-    /// Arguments, the first being the program's own name.
+    /// Arguments, starting with the program's own name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<String>>,
     /// Environment.
@@ -104,7 +104,7 @@ pub struct OciHook {
 /// A device rule of the container's cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceRule {
-    /// Whether the access is given or taken.
+    /// Whether access is allowed or denied.
     #[serde(default)]
     pub allow: bool,
     /// `a`, `b` or `c`.
@@ -125,7 +125,7 @@ pub struct DeviceRule {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HugepageLimit {
-    /// Page size as the kernel's hugetlb cgroup files write it, such as `2MB`.
+    /// Page size as in the kernel's hugetlb cgroup files, such as `2MB`.
     pub page_size: String,
     /// Limit in bytes.
     pub limit: u64,
@@ -136,10 +136,10 @@ pub struct HugepageLimit {
 pub struct MountEntry(RawObject);
 
 impl MountEntry {
-    /// A mount of ours; an empty `kind` or no `options` are left out.
+    /// A new mount; an empty `kind` or `options` is left out.
     ///
     /// # Errors
-    /// [`ConfigError::Change`] where a text has no form in JSON.
+    /// [`ConfigError::Change`] if a text cannot be expressed in JSON.
     pub fn new(
         destination: &str,
         kind: &str,
@@ -164,30 +164,30 @@ impl MountEntry {
         Ok(Self(object))
     }
 
-    /// All of it.
+    /// The whole object.
     #[must_use]
     pub fn object(&self) -> &RawObject {
         &self.0
     }
 
-    /// All of it, to change.
+    /// The whole object, to change it.
     pub fn object_mut(&mut self) -> &mut RawObject {
         &mut self.0
     }
 
-    /// Path in the container; empty where it says none.
+    /// Path in the container; empty if it has none.
     #[must_use]
     pub fn destination(&self) -> String {
         self.text("destination")
     }
 
-    /// Whether it is at this place, written in just this way.
+    /// Whether it is at this path, spelled exactly like this.
     #[must_use]
     pub fn is_at(&self, destination: &str) -> bool {
         self.says("destination", destination)
     }
 
-    /// Whether this is what is mounted.
+    /// Whether this is its source.
     #[must_use]
     pub fn is_from(&self, source: &str) -> bool {
         self.says("source", source)
@@ -201,13 +201,13 @@ impl MountEntry {
         said.unwrap_or(value.is_empty())
     }
 
-    /// File system type; empty where it says none.
+    /// File system type; empty if it has none.
     #[must_use]
     pub fn type_(&self) -> String {
         self.text("type")
     }
 
-    /// What is mounted; empty where it says nothing.
+    /// The source; empty if it has none.
     #[must_use]
     pub fn source(&self) -> String {
         self.text("source")
@@ -285,17 +285,17 @@ const IN_USER: [&str; 3] = ["uid", "gid", "additionalGids"];
 const IN_MOUNT: [&str; 4] = ["destination", "type", "source", "options"];
 
 impl OciConfig {
-    /// Reads a configuration.
+    /// Parses a configuration.
     ///
     /// # Errors
-    /// [`ConfigError::Read`] where it is no object, or one of the five parts is not what it should be,
-    /// or a key of the top level or of a part is there twice or in another case.
+    /// [`ConfigError::Read`] if it is not an object, or one of the five parts has the wrong type,
+    /// or a key of the top level or of a part appears twice or in the wrong case.
     pub fn parse(bytes: &[u8]) -> Result<Self, ConfigError> {
         let root = RawObject::parse(bytes);
         root.and_then(Self::open).map_err(ConfigError::Read)
     }
 
-    /// The same of a text that is shared and not copied.
+    /// As [`Self::parse`], for a text that is shared and not copied.
     ///
     /// # Errors
     /// As for [`Self::parse`].
@@ -323,7 +323,7 @@ impl OciConfig {
         for (index, mount) in mounts.iter().enumerate() {
             check_mount(mount).map_err(|error| error.at(format!("[{index}]")).at("mounts"))?;
         }
-        // What cannot be opened here is told by whoever needs it.
+        // What cannot be opened here is reported by the code that needs it.
         let inner = |part: Option<&RawObject>, key: &'static str, known: &[&'static str]| {
             let object = part.and_then(|part| part.object(key).ok()?);
             let checked = object.unwrap_or_default().refuse_case_variants(known);
@@ -347,7 +347,7 @@ impl OciConfig {
         })
     }
 
-    /// The configuration as JSON: byte for byte what was read where nothing changed.
+    /// The configuration as JSON; byte for byte what was read if nothing changed.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let parts = [
@@ -356,7 +356,7 @@ impl OciConfig {
             ("hooks", &self.hooks),
             ("annotations", &self.annotations),
         ];
-        // What was opened is shared by the copy.
+        // The copy shares what was opened.
         let mut root = self.root.clone();
         for (key, part) in parts {
             if let Some(part) = part {
@@ -373,30 +373,30 @@ impl OciConfig {
         root.to_bytes()
     }
 
-    /// The top level, as it was read.
+    /// The top level, as read.
     #[must_use]
     pub fn root(&self) -> &RawObject {
         &self.root
     }
 
-    /// `process`, where there is one.
+    /// `process`, if it exists.
     #[must_use]
     pub fn process(&self) -> Option<&RawObject> {
         self.process.as_ref()
     }
 
-    /// `process`, made where there is none.
+    /// `process`, created if it does not exist.
     pub fn process_mut(&mut self) -> &mut RawObject {
         self.process.get_or_insert_default()
     }
 
-    /// `linux`, where there is one.
+    /// `linux`, if it exists.
     #[must_use]
     pub fn linux(&self) -> Option<&RawObject> {
         self.linux.as_ref()
     }
 
-    /// `linux`, made where there is none.
+    /// `linux`, created if it does not exist.
     pub fn linux_mut(&mut self) -> &mut RawObject {
         self.linux.get_or_insert_default()
     }
@@ -476,10 +476,10 @@ impl OciConfig {
         read.map_err(|error| ConfigError::Read(error.at("process")))
     }
 
-    /// The value that the process will see for `name`: the last, where the list says it twice.
+    /// The value that the process will see for `name`: the last one, if the list has several.
     ///
     /// # Errors
-    /// [`ConfigError::Read`], also where the value is longer than [`MAX_STRING`].
+    /// [`ConfigError::Read`], also if the value is longer than [`MAX_STRING`].
     pub fn env_get(&self, name: &str) -> Result<Option<String>, ConfigError> {
         let mut last = None;
         let mut is_long = false;
@@ -497,9 +497,9 @@ impl OciConfig {
         Ok(last)
     }
 
-    /// Sets `name`: in the place of its first entry, further entries of that name are taken away, so
-    /// that readers who keep the first and readers who keep the last see the same. At the end where
-    /// it is new. Other variables are not touched.
+    /// Sets `name`. The new entry takes the position of the first entry with that name, and further
+    /// ones are removed, so that readers who keep the first and readers who keep the last see the
+    /// same. A new variable is added at the end. Other variables are not touched.
     ///
     /// # Errors
     /// [`ConfigError::Change`].
@@ -507,7 +507,7 @@ impl OciConfig {
         self.env_append(&[format!("{name}={value}")])
     }
 
-    /// Adds `NAME=value` entries in turn, as [`Self::env_set`] does, all in one pass.
+    /// Adds `NAME=value` entries one after another, as [`Self::env_set`] does, all in one pass.
     ///
     /// # Errors
     /// [`ConfigError::Change`].
@@ -516,8 +516,8 @@ impl OciConfig {
             Some((name, _)) => (name.to_owned(), Cow::Borrowed(entry)),
             None => (entry.clone(), Cow::Owned(format!("{entry}="))),
         });
-        // An entry that is no text is an error and not passed by: another reader may see the variable in
-        // it that is being set.
+        // An entry that is not text is an error and not skipped: to another reader it may be the
+        // variable that is being set.
         let name_of = |entry: &str| {
             let entry = read_string(entry)?;
             Ok(entry.split_once('=').map(|(name, _)| name.to_owned()))
@@ -526,7 +526,7 @@ impl OciConfig {
         self.edit_process(|process| replace(process, "env", name_of, &entries))
     }
 
-    /// `process.user`; what it does not say is 0.
+    /// `process.user`; missing members are 0.
     ///
     /// # Errors
     /// [`ConfigError::Read`].
@@ -547,7 +547,7 @@ impl OciConfig {
         read().map_err(|error: RawError| ConfigError::Read(error.at("process")))
     }
 
-    /// Adds a supplementary group that is not there yet.
+    /// Adds a supplementary group unless it is already there.
     ///
     /// # Errors
     /// [`ConfigError::Change`].
@@ -571,7 +571,7 @@ impl OciConfig {
         Ok(self.read_process("rlimits")?.unwrap_or_default())
     }
 
-    /// The limit called `name`.
+    /// The limit named `name`.
     ///
     /// # Errors
     /// [`ConfigError::Read`].
@@ -589,7 +589,7 @@ impl OciConfig {
         Ok(first)
     }
 
-    /// Sets a limit, in its place where there is one of that type.
+    /// Sets a limit, in the position of an existing one of that type.
     ///
     /// # Errors
     /// [`ConfigError::Change`].
@@ -613,7 +613,7 @@ impl OciConfig {
         read().map_err(|error: RawError| ConfigError::Read(error.at("process")))
     }
 
-    /// Adds a capability to each of `sets` that does not hold it yet.
+    /// Adds a capability to each of `sets` that does not have it yet.
     ///
     /// # Errors
     /// [`ConfigError::Change`].
@@ -644,7 +644,7 @@ impl OciConfig {
         &self.mounts
     }
 
-    /// `mounts`, to change.
+    /// `mounts`, to change them.
     pub fn mounts_mut(&mut self) -> &mut Vec<MountEntry> {
         self.mounts_changed = true;
         &mut self.mounts
@@ -666,7 +666,7 @@ impl OciConfig {
         self.each_of_linux(None, "devices", take)
     }
 
-    /// For each of `devices` in turn: takes the first at its path away and adds it at the end.
+    /// For each of `devices` in turn: removes the first at its path and adds it at the end.
     ///
     /// # Errors
     /// [`ConfigError::Change`].
@@ -691,7 +691,7 @@ impl OciConfig {
             for device in devices {
                 let same = paths.entry(&device.path).or_default();
                 same.later -= 1;
-                // One that follows took away what was there before, or takes this one.
+                // A later one removed what was there before, or removes this one.
                 if same.later < same.taken.max(1) {
                     list.push_value(device)?;
                 }
@@ -746,7 +746,7 @@ impl OciConfig {
         self.each_of_linux(Some("resources"), "hugepageLimits", take)
     }
 
-    /// Sets the limits of page sizes, each in its place where there is one.
+    /// Sets the limits of page sizes, each in the position of an existing one.
     ///
     /// # Errors
     /// [`ConfigError::Change`].
@@ -763,7 +763,7 @@ impl OciConfig {
         })
     }
 
-    /// Each element of a list of `linux`, or of the object at `inner` of it.
+    /// Reads each element of a list of `linux`, or of the object at `inner` in it.
     fn each_of_linux<T: DeserializeOwned>(
         &self,
         inner: Option<&str>,
@@ -783,7 +783,7 @@ impl OciConfig {
         read().map_err(|error| ConfigError::Read(error.at("linux")))
     }
 
-    /// A list of `linux`, or of the object at `inner` of it.
+    /// Reads a list of `linux`, or of the object at `inner` in it.
     fn read_linux<T: DeserializeOwned>(
         &self,
         inner: Option<&str>,
@@ -811,7 +811,7 @@ impl OciConfig {
         Ok(!self.namespace_paths(kind)?.is_empty())
     }
 
-    /// The paths of the namespaces of this type: empty for one that is made new.
+    /// The paths of the namespaces of this type; empty for a new namespace.
     ///
     /// # Errors
     /// [`ConfigError::Read`].
@@ -831,7 +831,7 @@ impl OciConfig {
         Ok(paths)
     }
 
-    /// Sets `linux.netDevices.<host>` to an interface called `name` in the container.
+    /// Sets `linux.netDevices.<host>` to an interface named `name` in the container.
     ///
     /// # Errors
     /// [`ConfigError::Change`].
@@ -872,7 +872,7 @@ impl OciConfig {
         read.map_err(|error| ConfigError::Read(error.at("hooks")))
     }
 
-    /// Adds a hook behind those of its stage.
+    /// Adds a hook after those of its stage.
     ///
     /// # Errors
     /// [`ConfigError::Change`].
@@ -887,7 +887,8 @@ impl OciConfig {
         self.annotations.iter().flat_map(RawObject::keys)
     }
 
-    /// The annotations whose keys begin with `prefix`, in order; none for a value that is no text.
+    /// The annotations whose keys begin with `prefix`, in order; `None` for a value that is not
+    /// text.
     pub fn annotations_of<'a>(
         &'a self,
         prefix: &'a str,
@@ -906,7 +907,7 @@ impl OciConfig {
     /// The text of an annotation.
     ///
     /// # Errors
-    /// [`ConfigError::Read`] where it is no text.
+    /// [`ConfigError::Read`] if it is not text.
     pub fn annotation(&self, key: &str) -> Result<Option<String>, ConfigError> {
         let Some(annotations) = &self.annotations else {
             return Ok(None);
@@ -930,14 +931,14 @@ impl OciConfig {
 /// Devices at one path that are set together.
 #[derive(Default)]
 struct Same {
-    /// How many are yet to come.
+    /// How many are still to come.
     later: usize,
-    /// How many that were there before have been taken away for them.
+    /// How many existing ones have been removed for them.
     taken: usize,
 }
 
-/// Refuses a mount whose fields two readers could see differently: Go takes a `null` among options
-/// for an empty one, where a stricter reader sees no options at all.
+/// Refuses a mount whose fields two readers could interpret differently: Go takes a `null` among
+/// options for an empty one, where a stricter reader sees no options at all.
 fn check_mount(mount: &RawObject) -> Result<(), RawError> {
     mount.refuse_case_variants(&IN_MOUNT)?;
     for key in ["destination", "type", "source"] {
@@ -946,7 +947,7 @@ fn check_mount(mount: &RawObject) -> Result<(), RawError> {
     mount.read::<Vec<String>>("options").map(drop)
 }
 
-/// Adds values behind those of the array at `key`.
+/// Adds values after those of the array at `key`.
 fn push<T: Serialize>(object: &mut RawObject, key: &str, values: &[T]) -> Result<(), RawError> {
     let mut array = object.array(key)?.unwrap_or_default();
     for value in values {
@@ -956,14 +957,14 @@ fn push<T: Serialize>(object: &mut RawObject, key: &str, values: &[T]) -> Result
     Ok(())
 }
 
-/// Reads one field of an element that is an object, by which it is told from others.
+/// Reads the field of an element that identifies it; the element must be an object.
 fn field(name: &'static str) -> impl Fn(&str) -> Result<Option<String>, RawError> {
     move |element| RawObject::part(element)?.read(name)
 }
 
-/// Puts each of `values` in the place of the first element of the array at `key` that has its name,
-/// takes further ones of that name away, or adds it at the end. Of two that have one name the later
-/// counts.
+/// Puts each of `values` in the position of the first element of the array at `key` with the same
+/// name and removes further ones with that name, or adds it at the end. Of two values with one
+/// name, the later one counts.
 fn replace<T: Serialize>(
     object: &mut RawObject,
     key: &str,
