@@ -1,8 +1,8 @@
-//! What the exit status says.
+//! The meaning of the exit status.
 
 use std::process::ExitCode;
 
-/// How a command ended that could do its work.
+/// How a command that could do its work ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Done, or yes.
@@ -20,5 +20,5 @@ impl From<Answer> for ExitCode {
     }
 }
 
-/// It could not be told or done.
+/// The question could not be answered, or the work not done.
 pub const FAILURE: u8 = 2;

@@ -1,4 +1,4 @@
-//! `onload-ctk`: parse, dispatch, say what went wrong.
+//! `onload-ctk`: parse, dispatch, report errors.
 
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         Ok(answer) => answer.into(),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            // With its causes, each of which says itself alone.
+            // With its causes, none of which repeats another.
             printer.error(format_args!("{error:#}"));
             ExitCode::from(FAILURE)
         }

@@ -1,4 +1,4 @@
-//! Everything that is printed: the product on stdout, words for people on stderr.
+//! Everything that is printed: results on stdout, messages on stderr.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -8,16 +8,16 @@ use anstyle::{AnsiColor, Style};
 
 /// Names and headings.
 pub(crate) const HEADING: Style = Style::new().bold();
-/// What is less important.
+/// Less important text.
 pub(crate) const DIM: Style = Style::new().dimmed();
-/// What works.
+/// Something that works.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-/// What people should look at.
+/// Something that needs attention.
 pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
-/// What went wrong.
+/// Something that went wrong.
 pub(crate) const ERROR: Style = AnsiColor::Red.on_default().bold();
 
-/// The two streams, with the colours and the loudness that were asked for.
+/// The two streams, with the requested colours and verbosity.
 #[derive(Debug)]
 pub struct Printer {
     stdout: AutoStream<io::Stdout>,
@@ -27,7 +27,7 @@ pub struct Printer {
 }
 
 impl Printer {
-    /// Streams with that choice of colours.
+    /// Streams with this choice of colours.
     #[must_use]
     pub fn new(colors: ColorChoice, quiet: bool, verbose: bool) -> Self {
         Printer {
@@ -38,37 +38,37 @@ impl Printer {
         }
     }
 
-    /// Prints to stdout, as it is.
+    /// Prints to stdout, unchanged.
     ///
     /// # Errors
-    /// Nobody reads it, or there is no room for it.
+    /// Nobody reads it, or there is no space for it.
     pub(crate) fn print(&mut self, text: impl Display) -> io::Result<()> {
         write!(self.stdout, "{text}")
     }
 
-    /// Hands on what stdout still holds back.
+    /// Flushes stdout.
     ///
     /// # Errors
-    /// Nobody reads it, or there is no room for it.
+    /// Nobody reads it, or there is no space for it.
     pub fn flush(&mut self) -> io::Result<()> {
         self.stdout.flush()
     }
 
-    /// Says what was done, unless people want it quiet.
+    /// Says what was done, unless the user wants quiet.
     pub(crate) fn note(&mut self, text: impl Display) {
         if !self.quiet {
             self.say(harmless(text));
         }
     }
 
-    /// Says what was looked at, if people want to know.
+    /// Says what was read, if the user wants to know.
     pub(crate) fn detail(&mut self, text: impl Display) {
         if self.verbose {
             self.say(format_args!("{DIM}{}{DIM:#}", harmless(text)));
         }
     }
 
-    /// Says what people should look at, unless they want it quiet.
+    /// Warns, unless the user wants quiet.
     pub(crate) fn warning(&mut self, text: impl Display) {
         if !self.quiet {
             let text = harmless(text);
@@ -76,20 +76,20 @@ impl Printer {
         }
     }
 
-    /// Says what went wrong.
+    /// Reports an error.
     pub fn error(&mut self, text: impl Display) {
         let text = harmless(text);
         self.say(format_args!("{ERROR}error:{ERROR:#} {text}"));
     }
 
-    /// There is nobody to tell that stderr is gone.
+    /// If stderr is gone, nothing can be reported.
     fn say(&mut self, text: impl Display) {
         let _ = writeln!(self.stderr, "{text}");
     }
 }
 
-/// A text with its control characters but for newlines written out: names of interfaces and files
-/// may hold any, and must not steer the terminal of who reads of them.
+/// Escapes control characters except newlines: names of interfaces and files may contain any, and
+/// must not control the reader's terminal.
 #[must_use]
 pub(crate) fn harmless(text: impl Display) -> String {
     let mut shown = String::new();
@@ -103,7 +103,7 @@ pub(crate) fn harmless(text: impl Display) -> String {
     shown
 }
 
-/// Whether an error is that nobody reads our output any more, as behind `| head`.
+/// Whether an error means that nobody reads the output any more, as with `| head`.
 #[must_use]
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let broken = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
