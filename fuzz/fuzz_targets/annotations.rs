@@ -1,4 +1,4 @@
-//! Annotations of strangers: lines `key=value`.
+//! Untrusted annotations: lines `key=value`.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! A configuration of strangers through the whole filter, on a host that allows everything:
-//! no panic, one line in a refusal, and nothing more to do the second time.
+//! An untrusted configuration through the whole filter, on a host that allows everything: no panic,
+//! one line in a refusal, and nothing more to do the second time.
 
 #![no_main]
 
@@ -73,8 +73,8 @@ impl Host for FakeHost {
     }
 }
 
-/// A bundle whose root is this program's own directory: whatever `root.path` says is looked up from
-/// there, and only ever read.
+/// A bundle whose root is this program's own directory: whatever `root.path` says is resolved from
+/// there, and only read.
 fn bundle() -> &'static Path {
     static BUNDLE: OnceLock<PathBuf> = OnceLock::new();
     BUNDLE.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Small crates in which an arrow upward or a circle is found, and the paths that say so.
+//! Small crates in which an upward use or a cycle is found, and the paths that cause it.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::crates::{self, Layer};
 use super::graph;
 use super::modules::{Arrows, Modules};
 
-/// A crate of these files, the first of which is its root.
+/// A crate with these files, the first of which is its root.
 fn modules(files: &[(&str, &str)]) -> Modules {
     let read = |file: &str| {
         let found = files.iter().find(|(name, _)| *name == file);
@@ -152,7 +152,7 @@ fn a_macro_by_its_bare_name_leads_to_the_module_above_that_defines_it() {
 
 #[test]
 fn what_is_no_use_is_no_arrow() {
-    // A module's declaration, another crate, a name of its own, who may see it, a comment.
+    // A module's declaration, another crate, its own name, a visibility, a comment.
     assert_eq!(
         of_a("mod b { pub fn f() {} } fn g() { b::f(); self::b::f(); }"),
         [""; 0]
@@ -243,7 +243,7 @@ fn a_child_that_uses_its_parent_is_a_circle_where_the_parent_uses_the_child() {
     );
 }
 
-/// Two directories, each of which has a file that the other uses.
+/// Two directories, each with a file that the other uses.
 const ACROSS: [(&str, &str); 7] = [
     ("lib.rs", "mod a; mod b;"),
     ("a/mod.rs", "mod low; mod high;"),
@@ -278,7 +278,8 @@ fn a_known_arrow_that_closes_no_circle_is_stale() {
     };
     assert_eq!(stale(&ROUND, &[("c.rs", "a.rs")]), 0);
     assert_eq!(stale(&ACROSS, &[("b/high.rs", "a/low.rs")]), 0);
-    // An arrow that is none, a file that is none, and one too many for the same circle.
+    // An arrow that does not exist, a file that does not exist, and one too many for the same
+    // cycle.
     assert_eq!(stale(&ROUND, &[("c.rs", "b.rs")]), 1);
     assert_eq!(stale(&ROUND, &[("gone.rs", "a.rs")]), 1);
     assert_eq!(stale(&ROUND, &[("c.rs", "a.rs"), ("a.rs", "b.rs")]), 2);
@@ -342,7 +343,7 @@ const LAYERS: &[Layer] = &[
     Layer::new("top", &["low", "left", "right"]),
 ];
 
-/// A workspace of the four crates, of `cluster/one` and `cluster/two`, and of these dependencies.
+/// A workspace with the four crates, `cluster/one`, `cluster/two`, and these dependencies.
 fn upward(uses: &[(&str, &str, Option<&str>)], for_tests: &[(&str, &str, &str)]) -> Vec<String> {
     let places = [
         ("low", "/w/low"),
@@ -396,7 +397,7 @@ fn what_tests_use_is_held_too_but_for_a_reason() {
     assert_eq!(upward(&uses, &[]), [expected]);
     let reason = [("low", "left", "its tests write with it")];
     assert_eq!(upward(&uses, &reason), [""; 0]);
-    // The reason is for tests alone, and goes when they do.
+    // The reason is for tests only, and disappears with them.
     assert_eq!(upward(&[("low", "left", None)], &reason).len(), 2);
     let expected = "FOR_TESTS: low does not use left; take it out of the list";
     assert_eq!(upward(&[], &reason), [expected]);

@@ -12,7 +12,7 @@ use onload_cdi::{
 
 use crate::{edits, told};
 
-/// A file of somebody else in which every name is wrong.
+/// A file in which every name is wrong.
 const WRONG_NAMES: &str = r#"{
   "cdiVersion": "0.5.0",
   "kind": "vendor.com",
@@ -104,7 +104,7 @@ fn each_stage_is_read_from_its_name_and_from_no_other() {
     }
 }
 
-/// Says where nodes are as a host does that has none.
+/// A host without device nodes.
 struct NoNodes;
 
 impl NodeInfo for NoNodes {

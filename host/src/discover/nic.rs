@@ -323,7 +323,7 @@ fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments 
     let mut attachments = Attachments {
         // It decides only about interfaces of which nothing else says anything.
         interfaces: probe.deciding(&[], || read_debugfs(probe)),
-        // Without its module nothing is attached to anything.
+        // Without its module, Onload is attached to nothing.
         unread: probe
             .entry(RESOURCE_MODULE)
             .and_then(|_| probe.why_itself_unread(DEBUGFS_NICS)),
@@ -375,7 +375,7 @@ fn is_onloads(name: &str) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// What is bound to an auxiliary device; none where nothing of Onload's is.
+/// What is bound to an auxiliary device; `None` if nothing of Onload is.
 fn read_auxiliary(probe: &Probe<'_>, directory: &Path) -> Option<Attachment> {
     let driver = probe.link_name(directory.join("driver"));
     let datapath = driver.as_deref().and_then(datapath_of_driver);
