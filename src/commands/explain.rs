@@ -1,5 +1,5 @@
-//! `container explain`: what the annotations of a bundle would change, as a diff, and why: through
-//! the function that the doors use.
+//! `container explain`: shows what the annotations of a bundle would change, as a diff, and why. It
+//! runs the same function as the entry points.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -48,8 +48,8 @@ pub fn run(global: &Global, args: &Explain, printer: &mut Printer) -> anyhow::Re
     Ok(Answer::Yes)
 }
 
-/// A host as the doors look at it, with the nodes of a captured one and the configuration that was
-/// named on the command line.
+/// A host as the entry points see it, with the nodes of a captured one and the configuration named
+/// on the command line.
 struct Seen<'h> {
     nodes: Nodes<'h>,
     doors: ThisHost,
