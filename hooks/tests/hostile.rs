@@ -1,5 +1,5 @@
-//! Containers, images, callers and neighbours that fight back. Nothing of the host changes, memory
-//! stays bounded, and the answer is one line.
+//! Hostile containers, images, callers and neighbours. Nothing on the host changes, memory stays
+//! bounded, and the answer is one line.
 
 mod common;
 
@@ -11,11 +11,12 @@ use common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, is_root, oci,
 use rustix::fs::{FileType, Mode};
 use serde_json::{Value, json};
 
-/// Kibibytes of address space that our programs may have: the largest configuration that is parsed
-/// has 16 MiB, and a copy or two of it is held.
+/// Kibibytes of address space for the programs: the largest configuration that is parsed has 16
+/// MiB, and one or two copies of it are in memory.
 const ADDRESS_SPACE: u32 = 96 * 1024;
 
-/// A runtime that only says that it was reached, so that what the wrapper did can be seen alone.
+/// A runtime that only reports that it was reached, so that the wrapper's work can be seen in
+/// isolation.
 fn with_fake_runtime(sandbox: &Sandbox) {
     sandbox.file("/opt/onload/runtime", "#!/bin/sh\necho reached \"$@\"\n");
     sandbox.chmod("/opt/onload/runtime", 0o755);
@@ -26,7 +27,8 @@ fn with_fake_runtime(sandbox: &Sandbox) {
     );
 }
 
-/// Runs the wrapper on `/bundle`, bounded in memory, and in time so that a hang is a failure.
+/// Runs the wrapper on `/bundle`, with bounded memory, and with a time limit so that a hang is a
+/// failure.
 fn wrap(sandbox: &Sandbox) -> Output {
     let script =
         format!("ulimit -v {ADDRESS_SPACE}; exec timeout 120 {WRAPPER_THERE} create -b /bundle c1");
@@ -40,7 +42,7 @@ fn precreate(sandbox: &Sandbox, json: &[u8]) -> Output {
     sandbox.script(&script, json)
 }
 
-/// The message of a refusal: one line, status 1, nothing on standard output, the host as before.
+/// The message of a refusal: one line, status 1, nothing on standard output, the host unchanged.
 fn refused(sandbox: &Sandbox, before: &[(std::path::PathBuf, String)], output: &Output) -> String {
     let message = stderr(output);
     assert_eq!(output.status.code(), Some(1), "{message}");
@@ -201,7 +203,7 @@ fn programs_loaders_and_libcs_that_are_traps_are_given_up() {
             let before = sandbox.snapshot();
             let output = wrap(&sandbox);
             if place.ends_with("libc.so.6") && trap == "sparse" {
-                // It says that it is a library, and defines nothing.
+                // It claims to be a library, and defines nothing.
                 let message = refused(&sandbox, &before, &output);
                 assert!(
                     message.contains("the image's glibc is none that is known"),
@@ -209,7 +211,7 @@ fn programs_loaders_and_libcs_that_are_traps_are_given_up() {
                 );
                 continue;
             }
-            // Nobody can tell whether the library loads: that is a warning, and the runtime goes on.
+            // Whether the library loads is unknown. That is a warning, and the runtime continues.
             assert_eq!(
                 stdout(&output),
                 "reached create -b /bundle c1\n",
@@ -270,7 +272,7 @@ fn an_annotation_of_100_megabytes_is_refused_if_ours_and_copied_if_not() {
     assert_eq!(sandbox.snapshot(), before);
 }
 
-/// A refusal that comes when the beginning is written already: the status is what counts.
+/// A refusal that comes after the beginning has been written: the status counts.
 fn refused_late(output: &Output) -> String {
     let message = stderr(output);
     assert_eq!(output.status.code(), Some(1), "{message}");
@@ -469,7 +471,7 @@ fn the_caller_s_environment_has_no_effect() {
     }
     let sandbox = Sandbox::new();
     sandbox.bundle(&config(&json!({}), ":"));
-    // A runc of the caller's, first in PATH, and a library that would kill whoever loads it.
+    // A runc of the caller, first in PATH, and a library that would kill any program that loads it.
     sandbox.file("/evil/runc", "#!/bin/sh\necho evil\n");
     sandbox.chmod("/evil/runc", 0o755);
     sandbox.file("/evil/evil.so", "no library");
@@ -481,7 +483,7 @@ fn the_caller_s_environment_has_no_effect() {
         "{}",
         stderr(&output)
     );
-    // The loader complains once for each dynamic program: the wrapper is none.
+    // The loader complains once for each dynamic program. The wrapper is not one.
     let output = sandbox.script(&format!("{evil} exec {WRAPPER_THERE} --version"), b"");
     assert!(!stdout(&output).contains("evil"), "{}", stdout(&output));
     with_fake_runtime(&sandbox);
@@ -525,7 +527,7 @@ fn the_runtime_that_names_the_wrapper_itself_is_refused() {
     );
 }
 
-/// A mistake of the operator must not keep containers from being stopped and deleted.
+/// A mistake of the operator must not prevent containers from being stopped and deleted.
 #[test]
 fn a_broken_configuration_stops_what_makes_a_container_and_nothing_else() {
     if !is_root() {
@@ -557,7 +559,8 @@ fn a_broken_configuration_stops_what_makes_a_container_and_nothing_else() {
         assert_eq!(message.lines().count(), 1, "{message}");
         assert!(message.contains("/etc/onload-ctk/config.toml"), "{message}");
     }
-    // Which runtime it was cannot be told, and another one would say that there is no such container.
+    // It is unknown which runtime it was, and another one would report that there is no such
+    // container.
     sandbox.file(
         "/etc/onload-ctk/config.toml",
         "[runtime]\npath = \"/opt/onload\n",
@@ -599,7 +602,7 @@ fn no_core_dump_is_left_and_no_process_started() {
         return;
     }
     let sandbox = Sandbox::new();
-    // The kernel gives the files of a process that may not be dumped to root (proc(5)).
+    // The files of a process that may not be dumped belong to root (proc(5)).
     let script = format!(
         "mkfifo /tmp/in; chmod 666 /tmp/in; setpriv --reuid 1000 --regid 1000 --clear-groups {HOOK_THERE} createRuntime < /tmp/in & pid=$!
          exec 9>/tmp/in; i=0; while test \"$(cat /proc/$pid/comm)\" != onload-hook && test $i -lt 50; do sleep 0.1; i=$((i+1)); done; sleep 0.3
@@ -669,7 +672,7 @@ fn an_annotation_of_100_megabytes_in_the_state_does_not_disturb_the_hook_of_a_sp
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
-/// As crun 1.21 calls it for a container in a user namespace that has devices.
+/// As crun 1.21 calls it for a container with devices in a user namespace.
 #[test]
 fn a_bundle_that_the_state_has_lost_is_the_one_on_the_runtime_s_command_line() {
     if !is_root() {
@@ -689,7 +692,7 @@ fn a_bundle_that_the_state_has_lost_is_the_one_on_the_runtime_s_command_line() {
     sandbox.driver("onload", "1:7");
     let output = call(right, "c");
     assert!(stderr(&output).contains("the node is 1:5 but the kernel's onload is 1:7"));
-    // The root's own is a bundle like any other.
+    // The root directory itself is a bundle like any other.
     sandbox.file("/config.json", "{}");
     let output = call(right, "c");
     assert!(stderr(&output).contains("config.json has no such node"));
@@ -818,7 +821,7 @@ fn the_hook_does_nothing_for_a_container_that_asks_for_nothing() {
         return;
     }
     let sandbox = Sandbox::new();
-    // Not even a broken configuration of ours matters to it.
+    // Even a broken configuration of this package does not matter to it.
     sandbox.file("/etc/onload-ctk/config.toml", "broken");
     for stage in ["createRuntime", "prestart"] {
         let state =
@@ -882,7 +885,7 @@ fn a_target_on_a_mount_that_stands_in_the_root_already_is_refused() {
     with_fake_runtime(&sandbox);
     sandbox.bundle(&asks());
     sandbox.mkdir("/volume/lib64");
-    // mount(8) keeps a directory of its own.
+    // mount(8) has its own directory there.
     sandbox.mkdir("/run/mount");
     let before = sandbox.snapshot();
     let script = format!(
@@ -892,8 +895,8 @@ fn a_target_on_a_mount_that_stands_in_the_root_already_is_refused() {
     assert!(message.contains("usr/lib64"), "{message}");
 }
 
-/// A link in a volume, or one of /proc, can carry a mount of that place over /dev: the device nodes
-/// would then be made in a directory of the host (compare CVE-2021-30465).
+/// A link in a volume, or one of /proc, can move a mount at that path over /dev. The device nodes
+/// would then be created in a directory of the host (compare CVE-2021-30465).
 #[test]
 fn a_mount_that_a_link_of_a_volume_carries_over_dev_is_refused() {
     if !has_runc() {
@@ -941,6 +944,6 @@ fn a_configuration_that_cannot_be_opened_is_not_passed_by() {
     symlink("config.json", sandbox.path("/bundle/config.json")).unwrap();
     let before = sandbox.snapshot();
     let message = refused(&sandbox, &before, &wrap(&sandbox));
-    // ELOOP; each C library has its own words for it.
+    // ELOOP; each C library words it differently.
     assert!(message.contains("(os error 40)"), "{message}");
 }
