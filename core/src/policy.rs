@@ -87,7 +87,7 @@ pub enum PolicyError {
 ///
 /// # Errors
 /// [`PolicyError`] names the annotation, the file and the remedy.
-pub fn judge(
+pub fn check(
     request: &Request,
     policy: &Annotations,
     file: &Path,
@@ -222,7 +222,7 @@ mod tests {
         root: bool,
     ) -> Result<Vec<String>, String> {
         let root = if root { HostRoot::Is } else { HostRoot::No };
-        judge(&request(pairs), policy, Path::new("/etc/c.toml"), &root)
+        check(&request(pairs), policy, Path::new("/etc/c.toml"), &root)
             .map_err(|error| error.to_string())
     }
 
@@ -328,12 +328,12 @@ mod tests {
             let ask = request(&[("nic", "all")]);
             let file = Path::new("/etc/c.toml");
             policy.root_with_onload = RootWithOnload::Refuse;
-            let refused = judge(&ask, &policy, file, &root).unwrap_err().to_string();
+            let refused = check(&ask, &policy, file, &root).unwrap_err().to_string();
             for part in [cause, remedy, "root-with-onload", "/etc/c.toml"] {
                 assert!(refused.contains(part), "{refused}");
             }
             policy.root_with_onload = RootWithOnload::Warn;
-            let warned = judge(&ask, &policy, file, &root).unwrap();
+            let warned = check(&ask, &policy, file, &root).unwrap();
             assert_eq!(warned.is_empty(), root != HostRoot::Is);
         }
     }

@@ -118,7 +118,7 @@ impl Owners {
 pub struct Trusted {
     root: OwnedFd,
     /// Whether the root was checked; once is enough for all paths.
-    is_judged: AtomicBool,
+    is_checked: AtomicBool,
     owners: Owners,
 }
 
@@ -174,7 +174,7 @@ impl Trusted {
             .map_err(|error| open_error(root.to_owned(), error))?;
         Ok(Trusted {
             root,
-            is_judged: AtomicBool::new(false),
+            is_checked: AtomicBool::new(false),
             owners,
         })
     }
@@ -202,7 +202,7 @@ impl Trusted {
     ///
     /// # Errors
     /// [`TrustError`].
-    pub fn judge(&self, path: &Path) -> Result<(u64, u64), TrustError> {
+    pub fn check(&self, path: &Path) -> Result<(u64, u64), TrustError> {
         let (_, stat) = self.walk(path, OFlags::PATH)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(TrustError::Kind {
@@ -239,9 +239,9 @@ impl Trusted {
         // The directories above, so that `..` needs no lookup.
         let mut above: Vec<OwnedFd> = Vec::new();
         let mut at = PathBuf::from("/");
-        if !self.is_judged.load(Ordering::Relaxed) {
-            judge(&self.owners, &at, &stat_of(&self.root, &at)?)?;
-            self.is_judged.store(true, Ordering::Relaxed);
+        if !self.is_checked.load(Ordering::Relaxed) {
+            check_owner_and_mode(&self.owners, &at, &stat_of(&self.root, &at)?)?;
+            self.is_checked.store(true, Ordering::Relaxed);
         }
         while let Some(name) = ahead.pop() {
             if name == ".." {
@@ -266,7 +266,7 @@ impl Trusted {
                             path: path.to_owned(),
                         });
                     }
-                    judge_owner(&self.owners, &at, &stat)?;
+                    check_owner(&self.owners, &at, &stat)?;
                     let target = readlinkat(&fd, "", Vec::new())
                         .map_err(|error| open_error(at.clone(), error))?;
                     at.pop();
@@ -277,7 +277,7 @@ impl Trusted {
                     ahead.extend(components(OsStr::from_bytes(target.as_bytes())));
                 }
                 kind => {
-                    judge(&self.owners, &at, &stat)?;
+                    check_owner_and_mode(&self.owners, &at, &stat)?;
                     if last {
                         return Ok((fd, stat));
                     }
@@ -373,7 +373,7 @@ impl TrustedDir<'_> {
                 wanted: "regular file",
             });
         }
-        judge(self.owners, &path, &stat)?;
+        check_owner_and_mode(self.owners, &path, &stat)?;
         Ok(TrustedFile {
             file: File::from(fd),
             path,
@@ -402,8 +402,8 @@ fn open_error(path: PathBuf, error: Errno) -> TrustError {
     }
 }
 
-fn judge(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
-    judge_owner(owners, path, stat)?;
+fn check_owner_and_mode(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
+    check_owner(owners, path, stat)?;
     let mode = stat.st_mode & 0o7777;
     if mode & 0o022 != 0 {
         return Err(TrustError::Writable {
@@ -414,7 +414,7 @@ fn judge(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
     Ok(())
 }
 
-fn judge_owner(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
+fn check_owner(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
     if owners.0.contains(&stat.st_uid) {
         return Ok(());
     }

@@ -52,7 +52,7 @@ pub(crate) fn decide(
 ) -> Result<Decision, DecisionError> {
     let root = host_root::look(config, host)?;
     let annotations = &settings.config.annotations;
-    let warnings = policy::judge(request, annotations, &settings.file, &root)?;
+    let warnings = policy::check(request, annotations, &settings.file, &root)?;
     let found = look_up(request, host)?;
     let keys = keys(request);
     let mut edits = found.edits;

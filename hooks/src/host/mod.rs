@@ -261,7 +261,7 @@ impl Host for ThisHost {
     }
 
     fn preload_file(&self) -> Result<(), HostError> {
-        self.trusted.judge(Path::new(PRELOAD_FILE))?;
+        self.trusted.check(Path::new(PRELOAD_FILE))?;
         Ok(())
     }
 

@@ -115,7 +115,7 @@ impl<'a> Targets<'a> {
         loop {
             match self.root.find(at) {
                 Ok(found) if missing.is_empty() => {
-                    self.judge_present(target, &found)?;
+                    self.check_existing(target, &found)?;
                     break;
                 }
                 Ok(found) => {
@@ -125,7 +125,7 @@ impl<'a> Targets<'a> {
                             wanted: Kind::Directory.name(),
                         });
                     }
-                    if !self.judge_ground(target, &found)? {
+                    if !self.check_directory(target, &found)? {
                         missing.clear();
                     }
                     break;
@@ -151,7 +151,7 @@ impl<'a> Targets<'a> {
     ) -> Result<OwnedFd, TargetError> {
         match self.root.find(&target.path) {
             Ok(found) => {
-                self.judge_present(target, &found)?;
+                self.check_existing(target, &found)?;
                 Ok(found)
             }
             Err(Errno::NOENT) => self.make(target, &target.path, target.kind, made),
@@ -174,7 +174,7 @@ impl<'a> Targets<'a> {
             Err(Errno::NOENT) => self.make(target, above, Kind::Directory, made)?,
             Err(error) => return Err(step("looking up", above)(error)),
         };
-        let lasts = self.judge_ground(target, &dir)?;
+        let lasts = self.check_directory(target, &dir)?;
         match create(&dir, name, kind) {
             Ok(()) => {}
             Err(Errno::EXIST) => return self.exists(target, path, kind),
@@ -203,7 +203,7 @@ impl<'a> Targets<'a> {
         if let Some(fresh) = made.get_mut(at) {
             fresh.made.inode = Some(stat.st_ino);
         }
-        self.judge_present(
+        self.check_existing(
             &Target {
                 kind,
                 ..target.clone()
@@ -223,7 +223,7 @@ impl<'a> Targets<'a> {
         };
         match self.root.find(path) {
             Ok(found) => {
-                self.judge_present(&target, &found)?;
+                self.check_existing(&target, &found)?;
                 Ok(found)
             }
             Err(Errno::NOENT) => Err(TargetError::Kind {
@@ -234,7 +234,7 @@ impl<'a> Targets<'a> {
         }
     }
 
-    fn judge_present(&self, target: &Target, found: &OwnedFd) -> Result<(), TargetError> {
+    fn check_existing(&self, target: &Target, found: &OwnedFd) -> Result<(), TargetError> {
         if kind_of(found, &target.path)? != target.kind {
             return Err(TargetError::Kind {
                 path: target.path.clone(),
@@ -253,7 +253,7 @@ impl<'a> Targets<'a> {
 
     /// Checks that something may be created in a directory. Returns whether it would outlive the
     /// container.
-    fn judge_ground(&self, target: &Target, dir: &OwnedFd) -> Result<bool, TargetError> {
+    fn check_directory(&self, target: &Target, dir: &OwnedFd) -> Result<bool, TargetError> {
         let id = mount_of(dir).map_err(step("looking at", &target.path))?;
         if id == self.root_mount {
             return Ok(true);

@@ -80,7 +80,7 @@ pub(crate) enum Verdict {
 
 /// Checks a program. `covered` says whether the container's mounts will hide a path.
 #[must_use]
-pub(crate) fn judge(
+pub(crate) fn check(
     root: &ContainerRoot,
     program: &Program,
     library: &Library,
@@ -353,7 +353,7 @@ mod tests {
             self
         }
 
-        fn judge_covered(&self, args: &[&str], covered: &[&str]) -> Verdict {
+        fn check_covered(&self, args: &[&str], covered: &[&str]) -> Verdict {
             let root = ContainerRoot::open(self.0.path()).unwrap();
             let program = Program {
                 args: args.iter().map(|arg| (*arg).to_owned()).collect(),
@@ -363,17 +363,17 @@ mod tests {
             let library = Library {
                 summary: Some(library("GLIBC_2.17")),
             };
-            judge(&root, &program, &library, &|path| {
+            check(&root, &program, &library, &|path| {
                 covered.iter().any(|c| path.starts_with(c))
             })
         }
 
-        fn judge(&self, program: &str) -> Verdict {
-            self.judge_covered(&[program], &[])
+        fn check(&self, program: &str) -> Verdict {
+            self.check_covered(&[program], &[])
         }
 
         fn reason(&self, program: &str) -> String {
-            match self.judge(program) {
+            match self.check(program) {
                 Verdict::Loads => panic!("loads"),
                 Verdict::Unknown(reason) => format!("unknown: {reason}"),
                 Verdict::CannotLoad(reason) => format!("cannot: {reason}"),
@@ -493,7 +493,7 @@ mod tests {
     fn an_init_that_the_engine_mounts_is_not_the_image_s_program() {
         let image = Image::new();
         image.file("bin/app", &elf_with_loader(Some(MUSL)));
-        let verdict = image.judge_covered(
+        let verdict = image.check_covered(
             &["/sbin/docker-init", "--", "/bin/app"],
             &["/sbin/docker-init"],
         );
@@ -510,10 +510,10 @@ mod tests {
                 .starts_with("cannot: the image's libc is musl")
         );
         assert!(matches!(
-            image.judge_covered(&["/app/x"], &["/app"]),
+            image.check_covered(&["/app/x"], &["/app"]),
             Verdict::CannotLoad(_)
         ));
-        assert!(matches!(Image::new().judge("/absent"), Verdict::Unknown(_)));
+        assert!(matches!(Image::new().check("/absent"), Verdict::Unknown(_)));
         let glibc = Image::new();
         glibc.file("lib64/ld-linux-x86-64.so.2", b"x");
         assert!(glibc.reason("/absent").contains("has no libc.so.6"));
@@ -546,7 +546,7 @@ mod tests {
             let reason = image.reason(&format!("/bin/{name}"));
             assert!(reason.starts_with("unknown: "), "{name}: {reason}");
         }
-        assert!(matches!(image.judge_covered(&[], &[]), Verdict::Unknown(_)));
+        assert!(matches!(image.check_covered(&[], &[]), Verdict::Unknown(_)));
     }
 
     #[test]

@@ -148,7 +148,7 @@ pub(crate) fn may_preload(
         let mut above = path.ancestors().chain([Path::new("")]);
         above.any(|above| mounts.contains(above))
     };
-    match libc_check::judge(now.root, &program, &Library { summary }, &covered) {
+    match libc_check::check(now.root, &program, &Library { summary }, &covered) {
         Verdict::Loads => Ok(true),
         Verdict::Unknown(reason) => {
             applied.warnings.push(format!(

@@ -229,7 +229,7 @@ fn look_after(
     if invocation.is_delete {
         found.forget();
     }
-    match judge(host, &record.runtime) {
+    match check_runtime(host, &record.runtime) {
         Ok(runtime) => Ok(runtime),
         Err(error) => {
             warn(
@@ -331,14 +331,14 @@ fn named_or_usual(host: &ThisHost, named: &Path) -> Result<PathBuf, RuntimeError
     if named.as_os_str().is_empty() {
         return usual(host, None);
     }
-    judge(host, named)
+    check_runtime(host, named)
 }
 
 /// The first existing runtime of the fixed list, with that name if one is given.
 fn usual(host: &ThisHost, name: Option<&str>) -> Result<PathBuf, RuntimeError> {
     let is_wanted = |path: &&&str| name.is_none_or(|name| path.rsplit('/').next() == Some(name));
     for path in RUNTIMES.iter().filter(is_wanted) {
-        match judge(host, Path::new(path)) {
+        match check_runtime(host, Path::new(path)) {
             Err(RuntimeError::Trust(error)) if error.is_absent() => {}
             found => return found,
         }
@@ -383,8 +383,8 @@ fn salvage(text: &str) -> Option<PathBuf> {
     Some(found.path)
 }
 
-fn judge(host: &ThisHost, path: &Path) -> Result<PathBuf, RuntimeError> {
-    let identity = host.trusted().judge(path)?;
+fn check_runtime(host: &ThisHost, path: &Path) -> Result<PathBuf, RuntimeError> {
+    let identity = host.trusted().check(path)?;
     let own = stat("/proc/self/exe")
         .ok()
         .map(|stat| (stat.st_dev, stat.st_ino));
