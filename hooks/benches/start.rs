@@ -76,7 +76,7 @@ fn scan_report() {
     let begin = Instant::now();
     let rounds = 100;
     for _ in 0..rounds {
-        assert!(!onload_hooks::config_json::scan::asks(
+        assert!(!onload_hooks::config_json::scan::mentions_prefix(
             std::hint::black_box(config.as_bytes())
         ));
     }

@@ -124,7 +124,7 @@ pub fn apply(
     let scanned = Scanned {
         kept: json.to_vec(),
         more: false,
-        asks: scan::asks(json),
+        mentions_prefix: scan::mentions_prefix(json),
     };
     apply_scanned(scanned, container, host)
 }

@@ -35,7 +35,7 @@ const OVERLAP: usize = 16;
 /// Never false if a JSON string contains it. True for some texts that do not (an escaped backslash
 /// before a slash, an escaped letter elsewhere), which only costs a parse.
 #[must_use]
-pub fn asks(json: &[u8]) -> bool {
+pub fn mentions_prefix(json: &[u8]) -> bool {
     holds_prefix(json) || spells_a_letter(json)
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct Scanned {
     /// Whether there was more.
     pub more: bool,
     /// Whether any of it may mention `onload.dev/`.
-    pub asks: bool,
+    pub mentions_prefix: bool,
 }
 
 /// Receives what lies beyond the kept part: the kept part, and the next piece.
@@ -100,7 +100,7 @@ pub(crate) fn read(
         .take(u64::try_from(MAX_BYTES).unwrap_or(u64::MAX))
         .read_to_end(&mut kept)?;
     let mut scanned = Scanned {
-        asks: asks(&kept),
+        mentions_prefix: mentions_prefix(&kept),
         more: false,
         kept,
     };
@@ -117,7 +117,7 @@ pub(crate) fn read(
         }
         window.truncate(tail + count);
         scanned.more = true;
-        scanned.asks |= asks(&window);
+        scanned.mentions_prefix |= mentions_prefix(&window);
         beyond(&scanned.kept, &window[tail..])?;
         window.drain(..window.len().saturating_sub(OVERLAP));
     }
@@ -129,9 +129,13 @@ mod tests {
 
     #[test]
     fn a_plain_key_is_found() {
-        assert!(asks(br#"{"annotations":{"onload.dev/nic":"all"}}"#));
-        assert!(!asks(br#"{"annotations":{"example.com/nic":"all"}}"#));
-        assert!(!asks(b""));
+        assert!(mentions_prefix(
+            br#"{"annotations":{"onload.dev/nic":"all"}}"#
+        ));
+        assert!(!mentions_prefix(
+            br#"{"annotations":{"example.com/nic":"all"}}"#
+        ));
+        assert!(!mentions_prefix(b""));
     }
 
     #[test]
@@ -144,13 +148,13 @@ mod tests {
             r"\u006f\u006e\u006c\u006f\u0061\u0064\u002e\u0064\u0065\u0076\u002f",
         ] {
             let json = format!(r#"{{"annotations":{{"{key}":"all"}}}}"#);
-            assert!(asks(json.as_bytes()), "{key}");
+            assert!(mentions_prefix(json.as_bytes()), "{key}");
         }
     }
 
     #[test]
     fn what_engines_escape_is_not_taken_for_a_letter_of_ours() {
-        assert!(!asks(
+        assert!(!mentions_prefix(
             br#"{"args":["sh","-c","a \u003e b \u0026\u0026 \"c\"\n\\t"]}"#
         ));
     }
@@ -173,7 +177,7 @@ mod tests {
                         }
                     })
                     .collect();
-                assert!(asks(text.as_bytes()), "{text}");
+                assert!(mentions_prefix(text.as_bytes()), "{text}");
             }
         }
     }
@@ -186,17 +190,17 @@ mod tests {
     fn a_stream_is_kept_to_the_bound_and_searched_to_its_end() {
         let small = scan(b"{}");
         assert_eq!(
-            (small.kept.len(), small.more, small.asks),
+            (small.kept.len(), small.more, small.mentions_prefix),
             (2, false, false)
         );
         let mut large = vec![b' '; MAX_BYTES + 3 * CHUNK];
         let found = scan(&large);
         assert_eq!(
-            (found.kept.len(), found.more, found.asks),
+            (found.kept.len(), found.more, found.mentions_prefix),
             (MAX_BYTES, true, false)
         );
         large.extend_from_slice(b"onload.dev/nic");
-        assert!(scan(&large).asks);
+        assert!(scan(&large).mentions_prefix);
     }
 
     #[test]
@@ -206,7 +210,7 @@ mod tests {
                 let mut bytes = vec![b' '; border + CHUNK];
                 let at = border - back;
                 bytes[at..at + 11].copy_from_slice(b"onload.dev/");
-                assert!(scan(&bytes).asks, "{border} {back}");
+                assert!(scan(&bytes).mentions_prefix, "{border} {back}");
             }
         }
     }

@@ -27,7 +27,7 @@ impl Asking {
     /// # Errors
     /// [`DecisionError::TooLarge`], [`DecisionError::Config`] and [`DecisionError::Request`].
     pub(crate) fn read(scanned: Scanned) -> Result<Option<Asking>, DecisionError> {
-        if !scanned.asks {
+        if !scanned.mentions_prefix {
             return Ok(None);
         }
         if scanned.more {

@@ -166,7 +166,7 @@ pub(crate) fn stream(
         action: "copying standard input",
         source: error,
     })?;
-    if !scanned.asks {
+    if !scanned.mentions_prefix {
         if !began {
             to.write_all(&scanned.kept).map_err(output)?;
         }

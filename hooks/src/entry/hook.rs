@@ -231,7 +231,7 @@ fn create_runtime(stage: &'static str, args: &[OsString], config: &Path) -> Resu
 fn by_annotation(stage: &'static str, config: &Path) -> Result<(), Failure> {
     let scanned = scan::read(io::stdin().lock(), 0, &mut |_, _| Ok(()))
         .map_err(|error| Failure::new(stage, "", HookError::Input(error)))?;
-    if !scanned.asks {
+    if !scanned.mentions_prefix {
         return Ok(());
     }
     if scanned.more {
