@@ -83,12 +83,12 @@ impl Systemd {
             scope: scope.to_owned(),
             serial: 0,
         };
-        systemd.greet().map_err(failed)?;
+        systemd.authenticate().map_err(failed)?;
         Ok(Some(systemd))
     }
 
     /// The handshake ("Authentication Protocol"): EXTERNAL, where the kernel vouches for the user.
-    fn greet(&mut self) -> io::Result<()> {
+    fn authenticate(&mut self) -> io::Result<()> {
         let stream = self.stream.get_ref();
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
