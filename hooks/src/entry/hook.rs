@@ -209,18 +209,18 @@ fn dispatch(command: &Command, config: &Path) -> Result<(), Failure> {
 }
 
 fn create_runtime(stage: &'static str, args: &[OsString], config: &Path) -> Result<(), Failure> {
-    let orders = HookArguments::parse(args).map_err(|error| Failure::new(stage, "", error))?;
-    if orders.is_empty() {
+    let arguments = HookArguments::parse(args).map_err(|error| Failure::new(stage, "", error))?;
+    if arguments.is_empty() {
         return by_annotation(stage, config);
     }
     let mut state = State::read(BufReader::new(io::stdin().lock()), true)
         .map_err(|error| Failure::new(stage, "", error))?;
     // Raising a limit does not need the bundle.
-    if !orders.expect.is_empty() {
+    if !arguments.expect.is_empty() {
         caller::mend_bundle(&mut state)
             .map_err(|error| Failure::new(stage, &subject(&state), error))?;
     }
-    let warning = create_runtime::run(&orders, &state, &Sysfs::default())
+    let warning = create_runtime::run(&arguments, &state, &Sysfs::default())
         .map_err(|error| Failure::new(stage, &subject(&state), error))?;
     warn(stage, &subject(&state), warning.as_slice());
     Ok(())

@@ -249,7 +249,7 @@ pub struct Entry<'a> {
 pub(crate) fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
     let shared = &found.spec.container_edits.hooks;
     let hooks = shared.iter().chain(&found.device.container_edits.hooks);
-    let orders = hooks.filter_map(|hook| match hook.args.as_slice() {
+    let arguments = hooks.filter_map(|hook| match hook.args.as_slice() {
         [_, stage, rest @ ..] if stage == "createRuntime" || stage == "prestart" => {
             let words: Vec<_> = rest.iter().map(Into::into).collect();
             // Somebody else's hook says nothing about Onload's nodes.
@@ -257,7 +257,7 @@ pub(crate) fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
         }
         _ => None,
     });
-    orders.flat_map(|orders| orders.expect).collect()
+    arguments.flat_map(|arguments| arguments.expect).collect()
 }
 
 fn is_function(expect: &Expect, name: &str) -> bool {
