@@ -59,8 +59,8 @@ impl Look<'_> {
         let mut created = self.record_plan(own)?;
         let trees = self.prepare(own)?;
         self.limits()?;
-        if let Some(place) = &self.place {
-            done.changes = devices::allow(place, self.id, &self.plan.rules)?;
+        if let Some(device_cgroup) = &self.device_cgroup {
+            done.changes = devices::allow(device_cgroup, self.id, &self.plan.rules)?;
         }
         self.enter(&trees, done)?;
         created.made.retain(|made| made.inode.is_some());

@@ -107,11 +107,11 @@ impl Changes {
 /// # Errors
 /// [`DevicesError`]; changes made so far are undone.
 pub(crate) fn allow(
-    place: &DeviceCgroup,
+    cgroup: &DeviceCgroup,
     id: &ContainerId,
     rules: &[Rule],
 ) -> Result<Changes, DevicesError> {
-    allow_through(place, id, rules, Path::new(systemd::SOCKET))
+    allow_through(cgroup, id, rules, Path::new(systemd::SOCKET))
 }
 
 /// As [`allow`], with another path for systemd's socket.
@@ -119,7 +119,7 @@ pub(crate) fn allow(
 /// # Errors
 /// [`DevicesError`]; changes made so far are undone.
 pub fn allow_through(
-    place: &DeviceCgroup,
+    cgroup: &DeviceCgroup,
     id: &ContainerId,
     rules: &[Rule],
     socket: &Path,
@@ -128,7 +128,7 @@ pub fn allow_through(
     if rules.is_empty() {
         return Ok(changes);
     }
-    let result = match place {
+    let result = match cgroup {
         DeviceCgroup::V1(dir) => allow_v1(dir, id, rules, socket, &mut changes),
         DeviceCgroup::V2(dir) => allow_v2(dir, id, rules, socket, &mut changes),
     };

@@ -116,7 +116,7 @@ pub(crate) enum CgroupError {
     },
     /// It is not found, or the container shares it.
     #[error(transparent)]
-    Place(#[from] DeviceCgroupError),
+    DeviceCgroup(#[from] DeviceCgroupError),
 }
 
 fn hint(error: &Errno) -> &'static str {

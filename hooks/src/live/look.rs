@@ -26,7 +26,7 @@ use crate::run::record::{Kind, Made};
 use crate::state::State;
 
 /// The container's device cgroup; `None` if nothing controls devices.
-pub(super) fn own_place(init: &Init) -> Result<Option<DeviceCgroup>, CgroupError> {
+pub(super) fn own_device_cgroup(init: &Init) -> Result<Option<DeviceCgroup>, CgroupError> {
     let own_file = |path: &'static str, read: &dyn Fn(File) -> io::Result<Vec<u8>>| {
         let bytes = File::open(path).and_then(read);
         bytes.map_err(|error| CgroupError::Own {
@@ -56,7 +56,7 @@ pub(super) struct Look<'a> {
     pub(super) targets: Vec<Target>,
     /// What will be created in the root.
     pub(super) missing: Vec<Made>,
-    pub(super) place: Option<DeviceCgroup>,
+    pub(super) device_cgroup: Option<DeviceCgroup>,
     pub(super) user: Option<RootUser>,
     /// The future content of /etc/ld.so.preload.
     pub(super) list: Option<String>,
@@ -80,7 +80,7 @@ impl<'a> Look<'a> {
             mounts: init.mounts()?,
             bundle: &state.bundle,
             user: init.root_user()?,
-            place: None,
+            device_cgroup: None,
             namespace,
             root_path,
             targets: Vec::new(),
@@ -97,7 +97,7 @@ impl<'a> Look<'a> {
         look.look_at_targets(config, &root)?;
         look.look_at_list(&root)?;
         if !look.plan.rules.is_empty() {
-            look.place = own_place(&look.init)?;
+            look.device_cgroup = own_device_cgroup(&look.init)?;
         }
         Ok(look)
     }
@@ -176,11 +176,11 @@ impl<'a> Look<'a> {
                 Some(bind) => self.kind_of(bind)?,
                 None => Kind::File,
             };
-            let ground = covers.may_create(&path.to_string_lossy());
+            let file_system = covers.may_create(&path.to_string_lossy());
             let target = Target {
                 path: path.to_owned(),
                 kind,
-                ground: ground.map_err(covered)?,
+                file_system: file_system.map_err(covered)?,
             };
             for made in looked.look(&target).map_err(misplaced)? {
                 if !missing.contains(&made) {

@@ -10,7 +10,7 @@ use rustix::fs::{FileType, major, minor, stat};
 
 use super::devices::{self, DevicesError};
 use super::error::CgroupError;
-use super::look::own_place;
+use super::look::own_device_cgroup;
 use crate::host::sysfs::Numbers;
 use crate::host::{Host, HostError, ThisHost};
 use crate::process::init::{Init, InitError};
@@ -100,10 +100,10 @@ pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>, Reappl
     for (rule, node) in live.rules.iter().zip(&live.nodes) {
         check_node(node, rule.numbers())?;
     }
-    let Some(place) = own_place(&init)? else {
+    let Some(device_cgroup) = own_device_cgroup(&init)? else {
         return Ok(Vec::new());
     };
-    Ok(devices::allow(&place, id, &live.rules)?.warnings)
+    Ok(devices::allow(&device_cgroup, id, &live.rules)?.warnings)
 }
 
 /// Checks that a node of this host still has its numbers. A reloaded driver gets others, and the

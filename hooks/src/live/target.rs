@@ -78,7 +78,7 @@ pub(crate) struct Target {
     /// What it is.
     pub kind: Kind,
     /// The file system of its directory, according to the configuration.
-    pub ground: TargetFileSystem,
+    pub file_system: TargetFileSystem,
 }
 
 /// The container's root with its mounts, as seen from its mount namespace.
@@ -261,7 +261,7 @@ impl<'a> Targets<'a> {
         let Some(mount) = self.mounts.find(id) else {
             return Err(self.foreign(target, "unknown"));
         };
-        if target.ground == TargetFileSystem::FreshTmpfs && mount.is_fresh {
+        if target.file_system == TargetFileSystem::FreshTmpfs && mount.is_fresh {
             return Ok(false);
         }
         Err(self.foreign(target, &String::from_utf8_lossy(mount.fs_type)))
@@ -346,7 +346,7 @@ mod tests {
         Target {
             path: path.into(),
             kind: Kind::File,
-            ground: TargetFileSystem::Root,
+            file_system: TargetFileSystem::Root,
         }
     }
 
