@@ -321,15 +321,15 @@ impl Filter<'_> {
             Overmount::new(&mount.destination(), &mount.type_(), &mount.options())
                 .with_source(&mount.source())
         };
-        let mut covers: Vec<Overmount> = config.mounts().iter().map(read).collect();
+        let mut overmounts: Vec<Overmount> = config.mounts().iter().map(read).collect();
         // In the order in which the runtime makes them, since a link may lie in an earlier one.
         if !edits.mounts.is_empty() {
-            covers.sort_by_cached_key(|cover| oci::depth(&cover.destination));
+            overmounts.sort_by_cached_key(|mount| oci::depth(&mount.destination));
         }
-        let covers = Overmounts::new(root, covers).map_err(failed)?;
-        covers.none_astray().map_err(failed)?;
+        let overmounts = Overmounts::new(root, overmounts).map_err(failed)?;
+        overmounts.none_astray().map_err(failed)?;
         for target in targets {
-            covers.may_create(target).map_err(failed)?;
+            overmounts.may_create(target).map_err(failed)?;
         }
         Ok(())
     }

@@ -151,7 +151,7 @@ impl<'a> Look<'a> {
         root: &ContainerRoot,
     ) -> Result<(), LiveError> {
         let keys = || self.plan.keys.clone();
-        let covered = |error: OvermountError| LiveError::Overmount {
+        let overmounted = |error: OvermountError| LiveError::Overmount {
             keys: keys(),
             source: error,
         };
@@ -160,10 +160,10 @@ impl<'a> Look<'a> {
             source: error,
         };
         let mounts = config.mounts().iter();
-        let covers = mounts
+        let overmounts = mounts
             .map(|mount| Overmount::new(&mount.destination(), &mount.type_(), &mount.options()))
             .collect();
-        let covers = Overmounts::new(root, covers).map_err(covered)?;
+        let overmounts = Overmounts::new(root, overmounts).map_err(overmounted)?;
         let looked = Targets::new(root, &self.mounts).map_err(misplaced)?;
         let mut targets = Vec::new();
         let mut missing = Vec::new();
@@ -176,11 +176,11 @@ impl<'a> Look<'a> {
                 Some(bind) => self.kind_of(bind)?,
                 None => Kind::File,
             };
-            let file_system = covers.may_create(&path.to_string_lossy());
+            let file_system = overmounts.may_create(&path.to_string_lossy());
             let target = Target {
                 path: path.to_owned(),
                 kind,
-                file_system: file_system.map_err(covered)?,
+                file_system: file_system.map_err(overmounted)?,
             };
             for made in looked.look(&target).map_err(misplaced)? {
                 if !missing.contains(&made) {

@@ -200,21 +200,25 @@ impl ContainerRoot {
     pub(crate) fn resolve(
         &self,
         path: &Path,
-        mounted: &dyn Fn(&Place) -> bool,
-    ) -> Result<Place, RootError> {
+        mounted: &dyn Fn(&ContainerPath) -> bool,
+    ) -> Result<ContainerPath, RootError> {
         self.walk(path, mounted).map_err(|error| RootError::Lookup {
             path: shown(path),
             source: error.into(),
         })
     }
 
-    fn walk(&self, path: &Path, mounted: &dyn Fn(&Place) -> bool) -> Result<Place, Errno> {
+    fn walk(
+        &self,
+        path: &Path,
+        mounted: &dyn Fn(&ContainerPath) -> bool,
+    ) -> Result<ContainerPath, Errno> {
         if path.as_os_str().len() > PATH_MAX {
             return Err(Errno::NAMETOOLONG);
         }
         let mut links = 0;
         let mut ahead = components(path.as_os_str());
-        let mut at = Place::default();
+        let mut at = ContainerPath::default();
         // One descriptor per component of `at`; empty once nothing can be looked up any more.
         let mut above: Vec<OwnedFd> = Vec::new();
         let mut blind = mounted(&at);
@@ -242,23 +246,23 @@ impl ContainerRoot {
             let left = self.looks_left.get().checked_sub(1).ok_or(Errno::LOOP)?;
             self.looks_left.set(left);
             match look(dir, &name, self.step)? {
-                Found::Absent => {
+                Component::Absent => {
                     at.push(&name);
                     blind = true;
                 }
-                Found::Link(target) => {
+                Component::Link(target) => {
                     links += 1;
                     if links > MAX_LINKS || ahead.len() > MAX_COMPONENTS {
                         return Err(Errno::LOOP);
                     }
                     if target.as_bytes().starts_with(b"/") {
-                        at = Place::default();
+                        at = ContainerPath::default();
                         above.clear();
                         blind = mounted(&at);
                     }
                     ahead.extend(components(&target));
                 }
-                Found::Other(fd) => {
+                Component::Other(fd) => {
                     at.push(&name);
                     above.push(fd);
                     blind = mounted(&at);
@@ -273,9 +277,9 @@ impl ContainerRoot {
 /// whatever lies below a path follows it directly. It is one allocation, since a configuration can
 /// name a hundred thousand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place(Vec<u8>);
+pub(crate) struct ContainerPath(Vec<u8>);
 
-impl Place {
+impl ContainerPath {
     fn push(&mut self, name: &OsStr) {
         self.0.push(0);
         self.0.extend(name.as_bytes());
@@ -288,7 +292,7 @@ impl Place {
 
     /// Its parent directory; the root is its own parent.
     #[must_use]
-    pub(crate) fn parent(&self) -> Place {
+    pub(crate) fn parent(&self) -> ContainerPath {
         let mut parent = self.clone();
         parent.pop();
         parent
@@ -315,7 +319,7 @@ impl Place {
     }
 }
 
-impl std::borrow::Borrow<[u8]> for Place {
+impl std::borrow::Borrow<[u8]> for ContainerPath {
     fn borrow(&self) -> &[u8] {
         &self.0
     }
@@ -364,23 +368,25 @@ fn not_opened(path: &Path, error: Errno) -> RootError {
     }
 }
 
-enum Found {
+enum Component {
     Absent,
     Link(OsString),
     Other(OwnedFd),
 }
 
-fn look(dir: BorrowedFd<'_>, name: &OsStr, step: ResolveFlags) -> Result<Found, Errno> {
+fn look(dir: BorrowedFd<'_>, name: &OsStr, step: ResolveFlags) -> Result<Component, Errno> {
     let fd = match open_resolved(dir, name, OFlags::PATH | OFlags::NOFOLLOW, step) {
         Ok(fd) => fd,
-        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Found::Absent),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Component::Absent),
         Err(error) => return Err(error),
     };
     if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::Symlink {
-        return Ok(Found::Other(fd));
+        return Ok(Component::Other(fd));
     }
     let target = readlinkat(&fd, "", Vec::new())?;
-    Ok(Found::Link(OsStr::from_bytes(target.as_bytes()).to_owned()))
+    Ok(Component::Link(
+        OsStr::from_bytes(target.as_bytes()).to_owned(),
+    ))
 }
 
 #[cfg(test)]
@@ -419,7 +425,7 @@ mod tests {
         }
 
         fn resolve(&self, path: &str, mounted: &[&str]) -> Result<String, RootError> {
-            let covered = |at: &Place| mounted.contains(&at.to_path().to_str().unwrap());
+            let covered = |at: &ContainerPath| mounted.contains(&at.to_path().to_str().unwrap());
             let place = self.open().resolve(Path::new(path), &covered)?;
             Ok(place.to_path().to_str().unwrap().to_owned())
         }

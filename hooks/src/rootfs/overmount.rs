@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::rootfs::container_root::{ContainerRoot, Place, RootError};
+use crate::rootfs::container_root::{ContainerPath, ContainerRoot, RootError};
 
 /// Bytes of all mount points together; a real container's have a few hundred.
-const MAX_PLACES_BYTES: usize = 4 * 1024 * 1024;
+const MAX_PATH_BYTES: usize = 4 * 1024 * 1024;
 
 /// Mounts that start with a copy of the image's files and are treated as such. Any further ones are
 /// treated as somebody else's files.
@@ -20,12 +20,12 @@ pub(crate) struct Overmount {
     pub destination: String,
     /// Whether it is a tmpfs that belongs to this container and starts empty.
     pub is_fresh_tmpfs: bool,
-    holds: Holds,
+    contents: Contents,
 }
 
 /// Whose links a mount contains. They decide where a mount inside it ends up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Holds {
+enum Contents {
     /// It starts empty.
     Nothing,
     /// The image's files at that path.
@@ -45,18 +45,18 @@ impl Overmount {
     #[must_use]
     pub(crate) fn new(destination: &str, kind: &str, options: &[String]) -> Self {
         let has = |wanted: &[&str]| options.iter().any(|o| wanted.contains(&o.as_str()));
-        let holds = match kind {
-            _ if has(&["bind", "rbind", "remount", "move"]) => Holds::Others,
-            "tmpfs" if has(&["tmpcopyup"]) => Holds::Image,
-            "tmpfs" => Holds::Nothing,
-            "proc" => Holds::Proc,
-            "sysfs" | "cgroup" | "cgroup2" | "mqueue" | "devpts" => Holds::Kernel,
-            _ => Holds::Others,
+        let contents = match kind {
+            _ if has(&["bind", "rbind", "remount", "move"]) => Contents::Others,
+            "tmpfs" if has(&["tmpcopyup"]) => Contents::Image,
+            "tmpfs" => Contents::Nothing,
+            "proc" => Contents::Proc,
+            "sysfs" | "cgroup" | "cgroup2" | "mqueue" | "devpts" => Contents::Kernel,
+            _ => Contents::Others,
         };
         Overmount {
             destination: destination.to_owned(),
-            is_fresh_tmpfs: holds == Holds::Nothing,
-            holds,
+            is_fresh_tmpfs: contents == Contents::Nothing,
+            contents,
         }
     }
 
@@ -64,11 +64,11 @@ impl Overmount {
     /// engines make: nobody can place links there.
     #[must_use]
     pub(crate) fn with_source(mut self, source: &str) -> Self {
-        if self.holds == Holds::Others {
-            self.holds = match source.trim_end_matches('/') {
-                "/sys" | "/sys/fs/cgroup" => Holds::Kernel,
-                "/proc" => Holds::Proc,
-                _ => Holds::Others,
+        if self.contents == Contents::Others {
+            self.contents = match source.trim_end_matches('/') {
+                "/sys" | "/sys/fs/cgroup" => Contents::Kernel,
+                "/proc" => Contents::Proc,
+                _ => Contents::Others,
             };
         }
         self
@@ -90,7 +90,7 @@ pub enum OvermountError {
     /// The path, or a component of it, cannot be looked up.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// A mount with somebody else's files covers it.
+    /// A mount with somebody else's files overmounts it.
     #[error("{target}{} lies under the mount at {mount:?}, whose files are not the container's own; leave that mount out or use an image without it", resolved(.target, .real))]
     Covered {
         /// The target that was to be created.
@@ -111,9 +111,7 @@ pub enum OvermountError {
         outer: String,
     },
     /// More than a real container has.
-    #[error(
-        "the places of the container's mounts have more than {MAX_PLACES_BYTES} bytes together"
-    )]
+    #[error("the places of the container's mounts have more than {MAX_PATH_BYTES} bytes together")]
     TooLong,
     /// Runtimes interpret it differently.
     #[error("the mount at {0:?} goes up by \"..\"; write where it is to be without")]
@@ -135,20 +133,20 @@ fn resolved(target: &str, real: &Path) -> String {
 pub(crate) struct Overmounts<'a> {
     root: &'a ContainerRoot,
     /// In the order in which they are made, each with the index of its mount point.
-    covers: Vec<(usize, Overmount)>,
+    mounts: Vec<(usize, Overmount)>,
     /// What is known about each mount point.
-    spots: Vec<Spot>,
-    by_place: BTreeMap<Place, usize>,
+    points: Vec<MountPoint>,
+    by_path: BTreeMap<ContainerPath, usize>,
 }
 
 /// A path where one mount lies, or several on top of each other. Mounts are given by index.
 #[derive(Default)]
-struct Spot {
+struct MountPoint {
     /// The first one that is not a fresh tmpfs and that no later fresh tmpfs at the same path
     /// replaces.
-    stranger: Option<usize>,
+    foreign: Option<usize>,
     /// The last one whose files may lead elsewhere.
-    leads_on: Option<usize>,
+    redirects: Option<usize>,
     /// Whether nothing is looked up there, since a mount hides the root's files.
     is_hidden: bool,
 }
@@ -162,60 +160,63 @@ impl<'a> Overmounts<'a> {
         root: &'a ContainerRoot,
         mounts: Vec<Overmount>,
     ) -> Result<Self, OvermountError> {
-        let mut covers = Overmounts {
+        let mut overmounts = Overmounts {
             root,
-            covers: Vec::with_capacity(mounts.len()),
-            spots: Vec::new(),
-            by_place: BTreeMap::new(),
+            mounts: Vec::with_capacity(mounts.len()),
+            points: Vec::new(),
+            by_path: BTreeMap::new(),
         };
         let (mut bytes, mut copies) = (0, 0);
-        for mut cover in mounts {
-            let at = covers.resolve(&cover.destination)?;
+        for mut mount in mounts {
+            let at = overmounts.resolve(&mount.destination)?;
             bytes += at.as_bytes().len();
-            if bytes > MAX_PLACES_BYTES {
+            if bytes > MAX_PATH_BYTES {
                 return Err(OvermountError::TooLong);
             }
-            if cover.holds == Holds::Image {
+            if mount.contents == Contents::Image {
                 copies += 1;
                 // A copy of what another mount has there does not come from the image.
-                if copies > MAX_COPIES || covers.spots_above(&at).next().is_some() {
-                    cover.holds = Holds::Others;
+                if copies > MAX_COPIES || overmounts.mount_points_above(&at).next().is_some() {
+                    mount.contents = Contents::Others;
                 }
             }
-            covers.add(at, cover);
+            overmounts.add(at, mount);
         }
-        Ok(covers)
+        Ok(overmounts)
     }
 
-    fn add(&mut self, at: Place, cover: Overmount) {
-        let index = self.covers.len();
-        let spot = *self.by_place.entry(at).or_insert_with(|| {
-            self.spots.push(Spot::default());
-            self.spots.len() - 1
+    fn add(&mut self, at: ContainerPath, mount: Overmount) {
+        let index = self.mounts.len();
+        let point = *self.by_path.entry(at).or_insert_with(|| {
+            self.points.push(MountPoint::default());
+            self.points.len() - 1
         });
-        let known = &mut self.spots[spot];
-        if cover.is_fresh_tmpfs {
-            known.stranger = None;
+        let known = &mut self.points[point];
+        if mount.is_fresh_tmpfs {
+            known.foreign = None;
         } else {
-            known.stranger.get_or_insert(index);
+            known.foreign.get_or_insert(index);
         }
-        if matches!(cover.holds, Holds::Others | Holds::Proc) {
-            known.leads_on = Some(index);
+        if matches!(mount.contents, Contents::Others | Contents::Proc) {
+            known.redirects = Some(index);
         }
-        known.is_hidden |= cover.holds != Holds::Image;
-        self.covers.push((spot, cover));
+        known.is_hidden |= mount.contents != Contents::Image;
+        self.mounts.push((point, mount));
     }
 
     /// The mount points at or above a path, starting at the root.
-    fn spots_above<'b>(&'b self, at: &'b Place) -> impl Iterator<Item = &'b Spot> {
-        let spots = at.downward().filter_map(|above| self.by_place.get(above));
-        spots.map(|spot| &self.spots[*spot])
+    fn mount_points_above<'b>(
+        &'b self,
+        at: &'b ContainerPath,
+    ) -> impl Iterator<Item = &'b MountPoint> {
+        let points = at.downward().filter_map(|above| self.by_path.get(above));
+        points.map(|point| &self.points[*point])
     }
 
-    fn resolve(&self, path: &str) -> Result<Place, RootError> {
-        let hidden = |at: &Place| {
-            let spot = self.by_place.get(at);
-            spot.is_some_and(|spot| self.spots[*spot].is_hidden)
+    fn resolve(&self, path: &str) -> Result<ContainerPath, RootError> {
+        let hidden = |at: &ContainerPath| {
+            let point = self.by_path.get(at);
+            point.is_some_and(|point| self.points[*point].is_hidden)
         };
         self.root.resolve(Path::new(path), &hidden)
     }
@@ -228,17 +229,17 @@ impl<'a> Overmounts<'a> {
     /// [`OvermountError::Astray`] and [`OvermountError::Upward`].
     pub(crate) fn none_astray(&self) -> Result<(), OvermountError> {
         let outer = self.outer();
-        for (spot, cover) in &self.covers {
-            if cover.destination.split('/').any(|part| part == "..") {
-                return Err(OvermountError::Upward(cover.destination.clone()));
+        for (point, mount) in &self.mounts {
+            if mount.destination.split('/').any(|part| part == "..") {
+                return Err(OvermountError::Upward(mount.destination.clone()));
             }
-            if !matches!(cover.holds, Holds::Others | Holds::Image) {
+            if !matches!(mount.contents, Contents::Others | Contents::Image) {
                 continue;
             }
-            if let Some(outer) = outer[*spot] {
+            if let Some(outer) = outer[*point] {
                 return Err(OvermountError::Astray {
-                    mount: cover.destination.clone(),
-                    outer: self.covers[outer].1.destination.clone(),
+                    mount: mount.destination.clone(),
+                    outer: self.mounts[outer].1.destination.clone(),
                 });
             }
         }
@@ -248,9 +249,9 @@ impl<'a> Overmounts<'a> {
     /// For each mount point, the outermost mount around it whose files can redirect it. One walk
     /// over the paths in order is enough, since whatever lies below a path follows it directly.
     fn outer(&self) -> Vec<Option<usize>> {
-        let mut outer = vec![None; self.spots.len()];
+        let mut outer = vec![None; self.points.len()];
         let mut around: Vec<(&[u8], usize)> = Vec::new();
-        for (at, spot) in &self.by_place {
+        for (at, point) in &self.by_path {
             let at = at.as_bytes();
             while let Some((above, _)) = around.last()
                 && rest(at, above).is_none()
@@ -262,10 +263,10 @@ impl<'a> Overmounts<'a> {
                     .unwrap_or_default()
                     .split(|byte| *byte == 0)
                     .next();
-                self.covers[*index].1.holds == Holds::Others || name.is_some_and(is_process)
+                self.mounts[*index].1.contents == Contents::Others || name.is_some_and(is_process)
             };
-            outer[*spot] = around.iter().find(leads).map(|(_, index)| *index);
-            if let Some(index) = self.spots[*spot].leads_on {
+            outer[*point] = around.iter().find(leads).map(|(_, index)| *index);
+            if let Some(index) = self.points[*point].redirects {
                 around.push((at, index));
             }
         }
@@ -282,12 +283,12 @@ impl<'a> Overmounts<'a> {
         let parent = at.parent();
         // If somebody's files surround a mount, they decide where it is. The innermost mount alone
         // is therefore not enough, unless a later one took exactly its path.
-        let stranger = self
-            .spots_above(&parent)
-            .filter_map(|spot| spot.stranger)
+        let foreign = self
+            .mount_points_above(&parent)
+            .filter_map(|point| point.foreign)
             .min();
-        let Some(stranger) = stranger else {
-            return Ok(match self.spots_above(&parent).next() {
+        let Some(foreign) = foreign else {
+            return Ok(match self.mount_points_above(&parent).next() {
                 Some(_) => TargetFileSystem::FreshTmpfs,
                 None => TargetFileSystem::Root,
             });
@@ -295,7 +296,7 @@ impl<'a> Overmounts<'a> {
         Err(OvermountError::Covered {
             target: target.to_owned(),
             real: at.to_path(),
-            mount: self.covers[stranger].1.destination.clone(),
+            mount: self.mounts[foreign].1.destination.clone(),
         })
     }
 }
@@ -329,17 +330,17 @@ mod tests {
 
         fn may(&self, target: &str, mounts: &[(&str, &str, &[&str])]) -> Result<(), String> {
             let root = ContainerRoot::open(self.0.path()).unwrap();
-            let covers = mounts
+            let overmounts = mounts
                 .iter()
                 .map(|(destination, kind, options)| {
                     let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
                     Overmount::new(destination, kind, &options)
                 })
                 .collect();
-            Overmounts::new(&root, covers)
-                .and_then(|covers| {
-                    covers.may_create(target)?;
-                    covers.none_astray()
+            Overmounts::new(&root, overmounts)
+                .and_then(|overmounts| {
+                    overmounts.may_create(target)?;
+                    overmounts.none_astray()
                 })
                 .map_err(|error| error.to_string())
         }
