@@ -15,7 +15,7 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::text::Chain;
 use rustix::fs::{FileType, Mode, OFlags};
 
-use crate::config_json::devices::{Listed, Place};
+use crate::config_json::devices::{ListedNodes, NodeSource};
 use crate::host::sysfs::{Sysfs, SysfsError};
 use crate::process::limits::{self, LimitError};
 use crate::state::State;
@@ -107,7 +107,7 @@ pub(crate) fn run(
     Ok(limits::raise_memlock(state.pid, memlock)?.warning(memlock))
 }
 
-fn read_config(path: &Path, expect: &[Expect]) -> Result<Listed, CreateRuntimeError> {
+fn read_config(path: &Path, expect: &[Expect]) -> Result<ListedNodes, CreateRuntimeError> {
     let failed = |error: io::Error| CreateRuntimeError::Config {
         path: path.to_owned(),
         source: error,
@@ -126,23 +126,23 @@ fn read_config(path: &Path, expect: &[Expect]) -> Result<Listed, CreateRuntimeEr
         let mut bytes = Vec::with_capacity(size + 1);
         let mut held = file.by_ref().take(HELD_BYTES);
         held.read_to_end(&mut bytes).map_err(failed)?;
-        Listed::from_bytes(&bytes, expect)
+        ListedNodes::from_bytes(&bytes, expect)
     } else {
-        Listed::read(BufReader::with_capacity(64 * 1024, file), expect)
+        ListedNodes::read(BufReader::with_capacity(64 * 1024, file), expect)
     };
     listed.map_err(|error| failed(error.into()))
 }
 
 fn check(
     expect: &[Expect],
-    listed: &Listed,
+    listed: &ListedNodes,
     bundle: &Path,
     sysfs: &Sysfs,
 ) -> Result<(), CreateRuntimeError> {
     for expect in expect {
-        match listed.place_of(&expect.node) {
+        match listed.source_of(&expect.node) {
             // Which of two entries a runtime uses is its own choice, so all of them must be right.
-            Place::Entries(entries) => {
+            NodeSource::Entries(entries) => {
                 for entry in entries {
                     let numbers = entry
                         .numbers()
@@ -150,10 +150,10 @@ fn check(
                     sysfs.check(expect, numbers)?;
                 }
             }
-            Place::Mounted(source) => {
+            NodeSource::Mounted(source) => {
                 sysfs.check(expect, mounted(expect, &bundle.join(source))?)?;
             }
-            Place::Nowhere => return Err(CreateRuntimeError::NoEntry(expect.to_string())),
+            NodeSource::Missing => return Err(CreateRuntimeError::NoEntry(expect.to_string())),
         }
     }
     Ok(())
@@ -194,7 +194,7 @@ mod tests {
     fn checked(json: &str) -> Result<(), String> {
         let tree = hca();
         let expect = ["/dev/infiniband/uverbs0=rdma:rxe0#231:192".parse().unwrap()];
-        let listed = Listed::read(json.as_bytes(), &expect).unwrap();
+        let listed = ListedNodes::read(json.as_bytes(), &expect).unwrap();
         check(&expect, &listed, Path::new("/b"), &Sysfs::at(tree.path()))
             .map_err(|error| Chain(&error).to_string())
     }
@@ -273,7 +273,7 @@ mod tests {
             r#"{{"mounts":[{{"destination":"/dev","type":"tmpfs","source":"tmpfs"}},
                 {{"destination":"/dev/onload","type":"bind","source":{source:?},"options":[{options}]}}]}}"#
         );
-        let listed = Listed::read(json.as_bytes(), &expect).unwrap();
+        let listed = ListedNodes::read(json.as_bytes(), &expect).unwrap();
         check(&expect, &listed, Path::new("/dev"), &Sysfs::at(tree.path()))
             .map_err(|error| Chain(&error).to_string())
     }
