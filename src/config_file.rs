@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::fs::atomic::{self, TempFile, WriteError};
 use onload_core::fs::attributes;
-use onload_core::fs::lock::{COMMAND_PATIENCE, Kind, Lock, LockError};
+use onload_core::fs::lock::{COMMAND_PATIENCE, Lock, LockError, LockMode};
 use onload_core::run_dir::{LOCKS, RUN_DIR, open_private};
 use onload_host::host::{Host, HostError};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
@@ -100,7 +100,7 @@ pub(crate) fn lock(host: &Host) -> Result<Lock, ConfigLockError> {
         path: path.clone(),
         source,
     })?;
-    let kind = Kind::Exclusive;
+    let kind = LockMode::Exclusive;
     Ok(Lock::take(locks, &path, LOCK_NAME, kind, COMMAND_PATIENCE)?)
 }
 

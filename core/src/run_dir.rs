@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, fchmod, fstat, mkdirat, openat};
 use rustix::io::Errno;
 
-use crate::fs::lock::{Kind, Lock, LockError, take_while};
+use crate::fs::lock::{Lock, LockError, LockMode, take_while};
 
 /// The directory for containers' files while they live, with one subdirectory each.
 pub const RUN_DIR: &str = "/run/onload-ctk";
@@ -79,7 +79,7 @@ impl RunDir {
     ///
     /// # Errors
     /// [`LockError`].
-    pub fn lock(&self, kind: Kind, patience: Duration) -> Result<Lock, LockError> {
+    pub fn lock(&self, kind: LockMode, patience: Duration) -> Result<Lock, LockError> {
         let (locks, path) = self.locks()?;
         Lock::take(locks, &path, CONTAINERS, kind, patience)
     }
@@ -97,7 +97,7 @@ impl RunDir {
     /// [`LockError`].
     pub fn lock_while(
         &self,
-        kind: Kind,
+        kind: LockMode,
         wait: &mut dyn FnMut() -> bool,
     ) -> Result<Lock, LockError> {
         let (locks, path) = self.locks()?;
@@ -166,7 +166,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = RunDir::find(dir.path()).unwrap().unwrap();
         std::fs::create_dir(dir.path().join(LOCKS)).unwrap();
-        let lock = run.lock(Kind::Exclusive, Duration::ZERO).unwrap();
+        let lock = run.lock(LockMode::Exclusive, Duration::ZERO).unwrap();
         for (path, mode) in [(LOCKS, 0o700), ("@locks/containers", 0o600)] {
             let found = std::fs::metadata(dir.path().join(path)).unwrap();
             assert_eq!(found.permissions().mode() & 0o7777, mode, "{path}");
@@ -174,7 +174,7 @@ mod tests {
         // Being able to open the directory of all containers is not enough to hold the lock.
         rustix::fs::flock(&run, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
         drop(lock);
-        run.lock(Kind::Shared, Duration::ZERO).unwrap();
+        run.lock(LockMode::Shared, Duration::ZERO).unwrap();
     }
 
     #[test]

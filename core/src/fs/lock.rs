@@ -39,7 +39,7 @@ const NAMED: usize = 3;
 
 /// Who else may hold the lock at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum LockMode {
     /// Others that share it.
     Shared,
     /// Nobody.
@@ -91,7 +91,7 @@ impl Lock {
         dir: impl AsFd,
         path: &Path,
         name: &str,
-        kind: Kind,
+        kind: LockMode,
         patience: Duration,
     ) -> Result<Lock, LockError> {
         let mut pauses = Pauses::new(patience);
@@ -105,7 +105,7 @@ impl Lock {
     pub fn make_exclusive(self, patience: Duration) -> Result<Lock, LockError> {
         let mut pauses = Pauses::new(patience);
         let wait = &mut || pauses.pause();
-        if lock_open(&self.file, &self.path, Kind::Exclusive, wait)? {
+        if lock_open(&self.file, &self.path, LockMode::Exclusive, wait)? {
             return Ok(self);
         }
         Err(held(&self.file, self.path, patience))
@@ -122,7 +122,7 @@ impl Lock {
     ) -> Result<Option<Lock>, LockError> {
         let path = path.join(name);
         let file = open(dir.as_fd(), &path, name)?;
-        let is_ours = lock_open(&file, &path, Kind::Exclusive, &mut || false)?;
+        let is_ours = lock_open(&file, &path, LockMode::Exclusive, &mut || false)?;
         let is_ours = is_ours && is_named(dir, &path, name, &file)?;
         Ok(is_ours.then_some(Lock { file, path }))
     }
@@ -158,7 +158,7 @@ pub(crate) fn take_while(
     dir: impl AsFd,
     path: &Path,
     name: &str,
-    kind: Kind,
+    kind: LockMode,
     patience: Duration,
     wait: &mut dyn FnMut() -> bool,
 ) -> Result<Lock, LockError> {
@@ -214,12 +214,12 @@ fn open(dir: impl AsFd, path: &Path, name: &str) -> Result<OwnedFd, LockError> {
 fn lock_open(
     file: &OwnedFd,
     path: &Path,
-    kind: Kind,
+    kind: LockMode,
     wait: &mut dyn FnMut() -> bool,
 ) -> Result<bool, LockError> {
     let operation = match kind {
-        Kind::Shared => FlockOperation::NonBlockingLockShared,
-        Kind::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        LockMode::Shared => FlockOperation::NonBlockingLockShared,
+        LockMode::Exclusive => FlockOperation::NonBlockingLockExclusive,
     };
     loop {
         match flock(file, operation) {
@@ -317,29 +317,29 @@ mod tests {
         File::open(dir.path()).unwrap()
     }
 
-    fn take(dir: &tempfile::TempDir, kind: Kind) -> Result<Lock, LockError> {
+    fn take(dir: &tempfile::TempDir, kind: LockMode) -> Result<Lock, LockError> {
         Lock::take(dir_of(dir), dir.path(), "lock", kind, NOW)
     }
 
     #[test]
     fn one_holds_it_alone_or_several_share_it() {
         let dir = tempfile::tempdir().unwrap();
-        let first = take(&dir, Kind::Shared).unwrap();
-        let second = take(&dir, Kind::Shared).unwrap();
-        assert!(take(&dir, Kind::Exclusive).is_err());
+        let first = take(&dir, LockMode::Shared).unwrap();
+        let second = take(&dir, LockMode::Shared).unwrap();
+        assert!(take(&dir, LockMode::Exclusive).is_err());
         drop(first);
-        assert!(take(&dir, Kind::Exclusive).is_err());
+        assert!(take(&dir, LockMode::Exclusive).is_err());
         let alone = second.make_exclusive(NOW).unwrap();
-        assert!(take(&dir, Kind::Shared).is_err());
+        assert!(take(&dir, LockMode::Shared).is_err());
         drop(alone);
-        take(&dir, Kind::Exclusive).unwrap();
+        take(&dir, LockMode::Exclusive).unwrap();
     }
 
     #[test]
     fn a_lock_that_is_held_costs_a_line_with_the_holder() {
         let dir = tempfile::tempdir().unwrap();
-        let held = take(&dir, Kind::Exclusive).unwrap();
-        let line = take(&dir, Kind::Shared).unwrap_err().to_string();
+        let held = take(&dir, LockMode::Exclusive).unwrap();
+        let line = take(&dir, LockMode::Shared).unwrap_err().to_string();
         let own = format!("process {} (\"", std::process::id());
         assert!(line.contains(&own), "{line}");
         assert!(line.contains("was not free within 0 s"), "{line}");
@@ -349,13 +349,13 @@ mod tests {
     #[test]
     fn it_is_waited_for_until_it_is_free() {
         let dir = tempfile::tempdir().unwrap();
-        let mut held = Some(take(&dir, Kind::Exclusive).unwrap());
+        let mut held = Some(take(&dir, LockMode::Exclusive).unwrap());
         let mut attempts = 0;
         let taken = take_while(
             dir_of(&dir),
             dir.path(),
             "lock",
-            Kind::Shared,
+            LockMode::Shared,
             NOW,
             &mut || {
                 attempts += 1;
@@ -381,7 +381,7 @@ mod tests {
             if mode == Some(0) && !geteuid().is_root() {
                 continue;
             }
-            take(&dir, Kind::Exclusive).unwrap();
+            take(&dir, LockMode::Exclusive).unwrap();
             let now = std::fs::metadata(&path).unwrap().permissions().mode();
             assert_eq!(now & 0o7777, 0o600, "{mode:?}");
         }
@@ -402,7 +402,7 @@ mod tests {
         ];
         for lay in laid {
             lay();
-            let line = take(&dir, Kind::Exclusive).unwrap_err().to_string();
+            let line = take(&dir, LockMode::Exclusive).unwrap_err().to_string();
             assert!(line.contains("remove it"), "{line}");
             let mode = std::fs::metadata(&other).unwrap().permissions().mode();
             assert_eq!(mode & 0o7777, 0o644);
@@ -415,26 +415,26 @@ mod tests {
     #[test]
     fn a_file_that_was_removed_while_it_was_waited_for_is_not_the_lock() {
         let dir = tempfile::tempdir().unwrap();
-        let mut first = Some(take(&dir, Kind::Exclusive).unwrap());
+        let mut first = Some(take(&dir, LockMode::Exclusive).unwrap());
         let mut second = None;
         let refused = take_while(
             dir_of(&dir),
             dir.path(),
             "lock",
-            Kind::Exclusive,
+            LockMode::Exclusive,
             NOW,
             &mut || {
                 if first.take().is_none() {
                     return second.is_none();
                 }
                 std::fs::remove_file(dir.path().join("lock")).unwrap();
-                second = Some(take(&dir, Kind::Exclusive).unwrap());
+                second = Some(take(&dir, LockMode::Exclusive).unwrap());
                 true
             },
         );
         assert!(matches!(refused, Err(LockError::Held { .. })));
         drop(second);
-        take(&dir, Kind::Exclusive).unwrap();
+        take(&dir, LockMode::Exclusive).unwrap();
     }
 
     #[test]

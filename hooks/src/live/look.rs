@@ -22,7 +22,7 @@ use crate::preload::{self, Circumstances, PreloadError};
 use crate::process::init::{Init, RootUser, read_whole};
 use crate::rootfs::container_root::ContainerRoot;
 use crate::rootfs::overmount::{Overmount, OvermountError, Overmounts};
-use crate::run::record::{Kind, Made};
+use crate::run::record::{Made, TargetType};
 use crate::state::State;
 
 /// The container's device cgroup; `None` if nothing controls devices.
@@ -174,7 +174,7 @@ impl<'a> Look<'a> {
         for (path, bind) in paths.chain(list.map(|path| (path, None))) {
             let kind = match bind {
                 Some(bind) => self.kind_of(bind)?,
-                None => Kind::File,
+                None => TargetType::File,
             };
             let file_system = overmounts.may_create(&path.to_string_lossy());
             let target = Target {
@@ -194,14 +194,14 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    fn kind_of(&self, bind: &Bind) -> Result<Kind, LiveError> {
+    fn kind_of(&self, bind: &Bind) -> Result<TargetType, LiveError> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let stat = rustix::fs::open(&bind.source, flags, Mode::empty())
             .and_then(fstat)
             .map_err(|error| self.mount_error("opening", &bind.source, "of the host", error))?;
         Ok(match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Kind::Directory,
-            _ => Kind::File,
+            FileType::Directory => TargetType::Directory,
+            _ => TargetType::File,
         })
     }
 

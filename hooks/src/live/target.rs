@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use crate::rootfs::container_root::ContainerRoot;
 use crate::rootfs::overmount::TargetFileSystem;
-use crate::run::record::{Kind, Made};
+use crate::run::record::{Made, TargetType};
 use crate::run::targets::removal;
 
 /// Why nothing is mounted at a target.
@@ -76,7 +76,7 @@ pub(crate) struct Target {
     /// The path in the container.
     pub path: PathBuf,
     /// What it is.
-    pub kind: Kind,
+    pub kind: TargetType,
     /// The file system of its directory, according to the configuration.
     pub file_system: TargetFileSystem,
 }
@@ -119,10 +119,10 @@ impl<'a> Targets<'a> {
                     break;
                 }
                 Ok(found) => {
-                    if kind_of(&found, at)? != Kind::Directory {
+                    if kind_of(&found, at)? != TargetType::Directory {
                         return Err(TargetError::Kind {
                             path: at.to_owned(),
-                            wanted: Kind::Directory.name(),
+                            wanted: TargetType::Directory.name(),
                         });
                     }
                     if !self.check_directory(target, &found)? {
@@ -134,7 +134,7 @@ impl<'a> Targets<'a> {
                 Err(error) => return Err(step("looking up", at)(error)),
             }
             at = at.parent().unwrap_or(Path::new("/"));
-            kind = Kind::Directory;
+            kind = TargetType::Directory;
         }
         missing.reverse();
         Ok(missing)
@@ -163,7 +163,7 @@ impl<'a> Targets<'a> {
         &self,
         target: &Target,
         path: &Path,
-        kind: Kind,
+        kind: TargetType,
         made: &mut Vec<Fresh>,
     ) -> Result<OwnedFd, TargetError> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
@@ -171,7 +171,7 @@ impl<'a> Targets<'a> {
         };
         let dir = match self.root.find(above) {
             Ok(dir) => dir,
-            Err(Errno::NOENT) => self.make(target, above, Kind::Directory, made)?,
+            Err(Errno::NOENT) => self.make(target, above, TargetType::Directory, made)?,
             Err(error) => return Err(step("looking up", above)(error)),
         };
         let lasts = self.check_directory(target, &dir)?;
@@ -215,7 +215,12 @@ impl<'a> Targets<'a> {
 
     /// Opens what did not exist a moment ago: another container with the same root was faster, or a
     /// link is dangling.
-    fn exists(&self, target: &Target, path: &Path, kind: Kind) -> Result<OwnedFd, TargetError> {
+    fn exists(
+        &self,
+        target: &Target,
+        path: &Path,
+        kind: TargetType,
+    ) -> Result<OwnedFd, TargetError> {
         let target = Target {
             path: path.to_owned(),
             kind,
@@ -296,10 +301,10 @@ impl Fresh {
     }
 }
 
-fn create(dir: &OwnedFd, name: &OsStr, kind: Kind) -> Result<(), Errno> {
+fn create(dir: &OwnedFd, name: &OsStr, kind: TargetType) -> Result<(), Errno> {
     match kind {
-        Kind::Directory => mkdirat(dir, name, Mode::from_raw_mode(0o755)),
-        Kind::File => {
+        TargetType::Directory => mkdirat(dir, name, Mode::from_raw_mode(0o755)),
+        TargetType::File => {
             let flags =
                 OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             openat(dir, name, flags, Mode::from_raw_mode(0o644)).map(drop)
@@ -307,11 +312,11 @@ fn create(dir: &OwnedFd, name: &OsStr, kind: Kind) -> Result<(), Errno> {
     }
 }
 
-fn kind_of(found: &OwnedFd, path: &Path) -> Result<Kind, TargetError> {
+fn kind_of(found: &OwnedFd, path: &Path) -> Result<TargetType, TargetError> {
     let stat = fstat(found).map_err(step("looking at", path))?;
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => Ok(Kind::Directory),
-        FileType::RegularFile | FileType::CharacterDevice => Ok(Kind::File),
+        FileType::Directory => Ok(TargetType::Directory),
+        FileType::RegularFile | FileType::CharacterDevice => Ok(TargetType::File),
         _ => Err(TargetError::Kind {
             path: path.to_owned(),
             wanted: "regular file, device node or directory",
@@ -345,7 +350,7 @@ mod tests {
     fn file(path: &str) -> Target {
         Target {
             path: path.into(),
-            kind: Kind::File,
+            kind: TargetType::File,
             file_system: TargetFileSystem::Root,
         }
     }

@@ -106,7 +106,7 @@ struct Check<'a> {
     covered: &'a dyn Fn(&Path) -> bool,
 }
 
-enum Kind {
+enum ProgramFormat {
     Script(PathBuf),
     Elf(Summary),
     Other,
@@ -117,9 +117,9 @@ impl Check<'_> {
         let mut path = self.find(program)?;
         for _ in 0..MAX_SCRIPTS {
             match self.open(&path)? {
-                Kind::Script(interpreter) => path = interpreter,
-                Kind::Elf(summary) => return Ok(self.elf(&path, &summary)),
-                Kind::Other => {
+                ProgramFormat::Script(interpreter) => path = interpreter,
+                ProgramFormat::Elf(summary) => return Ok(self.elf(&path, &summary)),
+                ProgramFormat::Other => {
                     return Err(Unseen(format!(
                         "{path:?} is neither an ELF file nor a script"
                     )));
@@ -170,7 +170,7 @@ impl Check<'_> {
         Err(Unseen("args[0] is in no directory of PATH".to_owned()))
     }
 
-    fn open(&self, path: &Path) -> Result<Kind, Unseen> {
+    fn open(&self, path: &Path) -> Result<ProgramFormat, Unseen> {
         if (self.covered)(path) {
             return Err(Unseen(format!("{path:?} is under a mount")));
         }
@@ -275,15 +275,15 @@ impl Check<'_> {
     }
 }
 
-fn classify(file: &File) -> Result<Kind, ElfError> {
+fn classify(file: &File) -> Result<ProgramFormat, ElfError> {
     let mut line = Vec::new();
     let read = file.take(LINE_BYTES).read_to_end(&mut line);
     if read.is_ok() && line.starts_with(b"#!") {
-        return Ok(interpreter(&line).map_or(Kind::Other, Kind::Script));
+        return Ok(interpreter(&line).map_or(ProgramFormat::Other, ProgramFormat::Script));
     }
     match elf::summarize_file(file) {
-        Ok(summary) => Ok(Kind::Elf(summary)),
-        Err(ElfError::NotElf) => Ok(Kind::Other),
+        Ok(summary) => Ok(ProgramFormat::Elf(summary)),
+        Err(ElfError::NotElf) => Ok(ProgramFormat::Other),
         Err(error) => Err(error),
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::container_id::ContainerId;
 use onload_core::fs::atomic::{WriteError, write_atomic};
-use onload_core::fs::lock::{Kind, Lock, LockError, START_PATIENCE};
+use onload_core::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
 use onload_core::fs::trust::TrustError;
 use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, make_dir, set_mode};
 use onload_core::text::Chain;
@@ -85,7 +85,7 @@ impl OwnDir {
         let run = host.trusted().open_dir(path)?;
         set_mode(&run, RUN_DIR_MODE).map_err(|error| failed(path.to_owned())(error.into()))?;
         let run = RunDir::new(run.into(), path);
-        let lock = run.lock(Kind::Shared, START_PATIENCE);
+        let lock = run.lock(LockMode::Shared, START_PATIENCE);
         let maker = Maker::this(entry_point)?;
         let own = OwnDir::make(run, id, lock)?;
         maker.write(&own.dir).inspect_err(|_| own.give_up(id))?;
@@ -170,7 +170,7 @@ mod tests {
         std::fs::create_dir(dir.path().join("c1")).unwrap();
         std::fs::write(dir.path().join("c1/created"), "{}").unwrap();
         let mut sweeper = run().lock_if_free();
-        let lock = run().lock_while(Kind::Shared, &mut || {
+        let lock = run().lock_while(LockMode::Shared, &mut || {
             sweep::clear(&run(), &id, sweeper.take().as_ref()).unwrap();
             assert!(!dir.path().join("c1").exists());
             true
@@ -185,7 +185,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = || RunDir::find(dir.path()).unwrap().unwrap();
         let stranger = run().lock_if_free();
-        let lock = run().lock_while(Kind::Shared, &mut || false);
+        let lock = run().lock_while(LockMode::Shared, &mut || false);
         let own = OwnDir::make(run(), &"c1".parse().unwrap(), lock).unwrap();
         let line = own.warning.clone().unwrap();
         assert!(own.lock.is_none() && line.contains("holds it"), "{line}");

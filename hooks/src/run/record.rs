@@ -68,20 +68,20 @@ impl RecordError {
 /// A file or a directory; device nodes are mounted on files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum TargetType {
     /// A regular file.
     File,
     /// A directory.
     Directory,
 }
 
-impl Kind {
+impl TargetType {
     /// Its name in messages.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Kind::File => "regular file or device node",
-            Kind::Directory => "directory",
+            TargetType::File => "regular file or device node",
+            TargetType::Directory => "directory",
         }
     }
 }
@@ -92,7 +92,7 @@ pub(crate) struct Made {
     /// The path in the container.
     pub path: PathBuf,
     /// What it is.
-    pub kind: Kind,
+    pub kind: TargetType,
     /// Its inode, which distinguishes it from a later one; `None` before it is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inode: Option<u64>,
@@ -101,7 +101,7 @@ pub(crate) struct Made {
 impl Made {
     /// Something that will be created.
     #[must_use]
-    pub(crate) fn planned(path: &Path, kind: Kind) -> Self {
+    pub(crate) fn planned(path: &Path, kind: TargetType) -> Self {
         Made {
             path: path.to_owned(),
             kind,
@@ -241,7 +241,10 @@ mod tests {
         )
         .unwrap()
         .unwrap();
-        assert_eq!(created.made, [Made::planned(Path::new("/a"), Kind::File)]);
+        assert_eq!(
+            created.made,
+            [Made::planned(Path::new("/a"), TargetType::File)]
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use onload_core::container_id::ContainerId;
 use onload_core::fs::atomic::is_temporary_name;
-use onload_core::fs::lock::{Kind, Lock, LockError, START_PATIENCE};
+use onload_core::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
 use onload_core::run_dir::RunDir;
 use onload_core::text::Chain;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, statat, unlinkat};
@@ -58,7 +58,7 @@ pub(crate) fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>, Posts
     ) {
         return Ok(Vec::new());
     }
-    let lock = run.lock(Kind::Exclusive, START_PATIENCE);
+    let lock = run.lock(LockMode::Exclusive, START_PATIENCE);
     let stays = clear(&run, id, lock.as_ref().ok())?;
     match lock {
         Ok(lock) => sweep_locked(&run, Some(id), chance(), &lock),

@@ -3,14 +3,14 @@
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, unlinkat};
 use rustix::io::Errno;
 
-use super::record::{Kind, Made};
+use super::record::{Made, TargetType};
 use crate::rootfs::container_root::ContainerRoot;
 
 /// The flags with which unlinkat(2) removes it.
-pub(crate) fn removal(kind: Kind) -> AtFlags {
+pub(crate) fn removal(kind: TargetType) -> AtFlags {
     match kind {
-        Kind::File => AtFlags::empty(),
-        Kind::Directory => AtFlags::REMOVEDIR,
+        TargetType::File => AtFlags::empty(),
+        TargetType::Directory => AtFlags::REMOVEDIR,
     }
 }
 
@@ -35,11 +35,11 @@ fn remove_one(root: &ContainerRoot, made: &Made) -> Result<(), Errno> {
         return Ok(());
     }
     match (made.kind, FileType::from_raw_mode(stat.st_mode)) {
-        (Kind::File, FileType::RegularFile) if stat.st_size == 0 => {
+        (TargetType::File, FileType::RegularFile) if stat.st_size == 0 => {
             unlinkat(&dir, name, removal(made.kind))
         }
         // A directory that is not empty stays.
-        (Kind::Directory, FileType::Directory) => unlinkat(&dir, name, removal(made.kind)),
+        (TargetType::Directory, FileType::Directory) => unlinkat(&dir, name, removal(made.kind)),
         _ => Ok(()),
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_core::fs::atomic::{self, WriteError};
-use onload_core::fs::lock::{COMMAND_PATIENCE, Kind, Lock, LockError};
+use onload_core::fs::lock::{COMMAND_PATIENCE, Lock, LockError, LockMode};
 use onload_core::text::Chain;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -108,7 +108,7 @@ impl SpecDir {
     /// [`SpecDirError::Lock`], also if another process holds it for too long.
     pub fn lock(&self) -> Result<Lock, SpecDirError> {
         let (dir, path) = (&self.directory, &self.path);
-        let lock = Lock::take(dir, path, LOCK_NAME, Kind::Exclusive, COMMAND_PATIENCE);
+        let lock = Lock::take(dir, path, LOCK_NAME, LockMode::Exclusive, COMMAND_PATIENCE);
         lock.map_err(|source| SpecDirError::Lock {
             path: path.clone(),
             source,
