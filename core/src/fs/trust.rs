@@ -431,11 +431,11 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     /// A tree whose owner, whoever runs the tests, takes root's place.
-    struct Tree(tempfile::TempDir);
+    struct OwnedTree(tempfile::TempDir);
 
-    impl Tree {
+    impl OwnedTree {
         fn new() -> Self {
-            let tree = Tree(tempfile::tempdir().unwrap());
+            let tree = OwnedTree(tempfile::tempdir().unwrap());
             tree.chmod("", 0o755);
             for dir in ["etc", "etc/cdi", "run", "var"] {
                 fs::create_dir(tree.path(dir)).unwrap();
@@ -474,7 +474,7 @@ mod tests {
 
     #[test]
     fn a_file_that_only_its_owner_writes_is_read() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         assert_eq!(tree.read("/etc/config.toml").unwrap(), b"text");
         assert_eq!(
             tree.read("/etc/../etc/./cdi/../config.toml").unwrap(),
@@ -484,7 +484,7 @@ mod tests {
 
     #[test]
     fn what_is_absent_is_told_from_what_is_wrong() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         assert!(tree.read("/etc/none").unwrap_err().is_absent());
         assert!(tree.read("/none/none").unwrap_err().is_absent());
         tree.chmod("etc", 0o777);
@@ -495,7 +495,7 @@ mod tests {
     fn a_file_or_directory_that_others_can_write_is_refused_at_every_level() {
         for path in ["", "etc", "etc/config.toml"] {
             for mode in [0o775, 0o757, 0o1777] {
-                let tree = Tree::new();
+                let tree = OwnedTree::new();
                 tree.chmod(path, mode);
                 let message = tree.refusal("/etc/config.toml");
                 assert!(
@@ -508,7 +508,7 @@ mod tests {
 
     #[test]
     fn a_file_of_somebody_else_is_refused_at_every_level() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         let trusted = Trusted::below(tree.0.path(), Owners::of(&[4_000_000])).unwrap();
         let message = trusted
             .open(Path::new("/etc/config.toml"))
@@ -519,7 +519,7 @@ mod tests {
 
     #[test]
     fn links_are_followed_inside_the_tree_and_judged_on_the_way() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         symlink("/etc", tree.path("var/absolute")).unwrap();
         symlink("../etc/cdi/..", tree.path("var/relative")).unwrap();
         symlink("config.toml", tree.path("etc/link")).unwrap();
@@ -545,7 +545,7 @@ mod tests {
 
     #[test]
     fn a_link_that_leads_to_a_writable_directory_is_refused() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         fs::create_dir(tree.path("open")).unwrap();
         tree.chmod("open", 0o777);
         tree.file("open/config.toml", 0o644);
@@ -558,7 +558,7 @@ mod tests {
 
     #[test]
     fn loops_end() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         symlink("b", tree.path("etc/a")).unwrap();
         symlink("a", tree.path("etc/b")).unwrap();
         assert!(
@@ -569,7 +569,7 @@ mod tests {
 
     #[test]
     fn only_regular_files_of_a_real_size_are_read() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         assert!(tree.refusal("/etc/cdi").contains("not a regular file"));
         assert!(tree.refusal("/").contains("not a regular file"));
         rustix::fs::mknodat(
@@ -596,7 +596,7 @@ mod tests {
 
     #[test]
     fn a_file_in_the_way_is_no_directory() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         assert!(
             tree.refusal("/etc/config.toml/x")
                 .contains("not a directory")
@@ -605,7 +605,7 @@ mod tests {
 
     #[test]
     fn the_names_of_a_directory_are_sorted_and_counted() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         for name in ["b.json", "a.json", "c.yaml"] {
             tree.file(&format!("etc/cdi/{name}"), 0o644);
         }
@@ -623,7 +623,7 @@ mod tests {
 
     #[test]
     fn a_file_of_a_directory_is_judged_and_no_link() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         tree.file("etc/cdi/a.json", 0o644);
         tree.file("etc/cdi/b.json", 0o664);
         symlink("a.json", tree.path("etc/cdi/c.json")).unwrap();

@@ -100,7 +100,7 @@ pub(super) fn check(
 ) -> Result<Nodes, NodeError> {
     let mut nodes = Nodes::default();
     for entry in entries {
-        let check = Check {
+        let check = NodeCheck {
             entry,
             specs,
             host,
@@ -111,14 +111,14 @@ pub(super) fn check(
     Ok(nodes)
 }
 
-struct Check<'a> {
+struct NodeCheck<'a> {
     entry: &'a Entry<'a>,
     specs: &'a Specs,
     host: &'a dyn NodeInfo,
     sysfs: &'a Sysfs,
 }
 
-impl Check<'_> {
+impl NodeCheck<'_> {
     fn entry(&self, nodes: &mut Nodes) -> Result<(), NodeError> {
         let expected = expectations(&self.entry.found);
         let shared = &self.entry.found.spec.container_edits.device_nodes;

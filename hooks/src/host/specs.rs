@@ -280,11 +280,11 @@ mod tests {
         {"name":"all","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}]}},
         {"name":"mlx5_0","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}]}}]}"#;
 
-    struct Tree(tempfile::TempDir);
+    struct SpecTree(tempfile::TempDir);
 
-    impl Tree {
+    impl SpecTree {
         fn new(files: &[(&str, &str)]) -> Self {
-            let tree = Tree(tempfile::tempdir().unwrap());
+            let tree = SpecTree(tempfile::tempdir().unwrap());
             tree.chmod("", 0o755);
             for dir in ["etc", "etc/cdi", "var", "var/run", "var/run/cdi"] {
                 fs::create_dir(tree.0.path().join(dir)).unwrap();
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn names_are_resolved_in_the_order_asked_for() {
-        let specs = Tree::new(&[("var/run/cdi/onload.dev-rdma.json", RDMA)])
+        let specs = SpecTree::new(&[("var/run/cdi/onload.dev-rdma.json", RDMA)])
             .read(&[Class::Rdma])
             .unwrap();
         let request = request("rdma", "mlx5_0,all");
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_answered_with_what_is_offered() {
-        let specs = Tree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)])
+        let specs = SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)])
             .read(&[Class::Rdma])
             .unwrap();
         assert_eq!(
@@ -358,19 +358,19 @@ mod tests {
 
     #[test]
     fn where_a_class_offers_nothing_the_answer_says_who_knows_why() {
-        let specs = Tree::new(&[]).read(&[Class::Nic]).unwrap();
+        let specs = SpecTree::new(&[]).read(&[Class::Nic]).unwrap();
         assert_eq!(
             refusal(&specs, "nic", "all"),
             "annotation \"onload.dev/nic\": there is no nic \"all\"; offered: nothing, since no specification of onload.dev/nic is in /etc/cdi or /var/run/cdi; \"onload-ctk discover --explain\" says why"
         );
-        let broken = Tree::new(&[("etc/cdi/onload.dev-nic.json", "{")]);
+        let broken = SpecTree::new(&[("etc/cdi/onload.dev-nic.json", "{")]);
         let said = refusal(&broken.read(&[Class::Nic]).unwrap(), "nic", "all");
         assert!(!said.contains("no specification of"), "{said}");
     }
 
     #[test]
     fn an_alias_is_answered_with_the_right_name() {
-        let specs = Tree::new(&[("etc/cdi/onload.dev-vfio.json", VFIO)])
+        let specs = SpecTree::new(&[("etc/cdi/onload.dev-vfio.json", VFIO)])
             .read(&[Class::Vfio])
             .unwrap();
         assert_eq!(
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn an_operator_s_file_of_our_kind_is_read_whatever_its_name() {
-        let specs = Tree::new(&[("etc/cdi/onload.dev-mine.json", RDMA)])
+        let specs = SpecTree::new(&[("etc/cdi/onload.dev-mine.json", RDMA)])
             .read(&[Class::Rdma])
             .unwrap();
         assert!(specs.resolve(&request("rdma", "mlx5_0")).is_ok());
@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn files_of_other_names_formats_and_kinds_are_not_read() {
         let other = RDMA.replace("onload.dev/rdma", "example.com/rdma");
-        let specs = Tree::new(&[
+        let specs = SpecTree::new(&[
             ("etc/cdi/rdma.json", RDMA),
             ("etc/cdi/onload.dev-rdma.yaml", RDMA),
             ("etc/cdi/onload.dev-other.json", &other),
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn a_broken_file_hurts_only_who_misses_its_devices() {
-        let specs = Tree::new(&[
+        let specs = SpecTree::new(&[
             ("etc/cdi/onload.dev-rdma.json", RDMA),
             ("etc/cdi/onload.dev-nic.json", "{\"kind\":"),
         ])
@@ -422,7 +422,7 @@ mod tests {
             "var/run/cdi",
             "var/run",
         ] {
-            let tree = Tree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)]);
+            let tree = SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)]);
             tree.chmod(path, 0o777);
             let message = Chain(&tree.read(&[Class::Rdma]).unwrap_err()).to_string();
             assert!(
@@ -434,7 +434,7 @@ mod tests {
 
     #[test]
     fn the_owners_of_a_node_are_the_entries_that_name_it() {
-        let specs = Tree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)])
+        let specs = SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)])
             .read(&[Class::Rdma])
             .unwrap();
         assert_eq!(

@@ -96,7 +96,7 @@ impl Sysfs {
     /// # Errors
     /// [`SysfsError`] with the expectation in its command-line form.
     pub(crate) fn check(&self, expect: &Expect, found: Numbers) -> Result<(), SysfsError> {
-        let check = Check {
+        let check = SysfsCheck {
             sysfs: self,
             expect,
             found,
@@ -180,13 +180,13 @@ pub(crate) fn rdma_class(node_name: &str) -> Option<&'static str> {
     }
 }
 
-struct Check<'a> {
+struct SysfsCheck<'a> {
     sysfs: &'a Sysfs,
     expect: &'a Expect,
     found: Numbers,
 }
 
-impl Check<'_> {
+impl SysfsCheck<'_> {
     fn rdma(&self, ibdev: &str, pci: Option<&PciAddress>) -> Result<(), SysfsError> {
         let name = self.expect.node_name();
         let class = rdma_class(name).ok_or_else(|| self.no_such_node("rdma"))?;
@@ -341,12 +341,12 @@ mod tests {
     use super::*;
     use onload_core::text::Chain;
 
-    struct Tree(tempfile::TempDir);
+    struct SysfsTree(tempfile::TempDir);
 
-    impl Tree {
+    impl SysfsTree {
         /// Two HCAs, one of them without a PCI function, and two vfio groups.
         fn new() -> Self {
-            let tree = Tree(tempfile::tempdir().unwrap());
+            let tree = SysfsTree(tempfile::tempdir().unwrap());
             tree.hca("mlx5_0", "devices/pci0000:3a/0000:3b:00.0", 0);
             tree.hca("rxe0", "devices/virtual", 1);
             for (group, pci) in [("15", "0000:81:10.0"), ("16", "0000:81:10.2")] {
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn nodes_that_are_what_they_were_pass() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         for (expect, major, minor) in [
             ("/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0", 231, 192),
             ("/dev/infiniband/umad0=rdma:mlx5_0@0000:3b:00.0", 231, 0),
@@ -469,7 +469,7 @@ mod tests {
 
     #[test]
     fn the_numbers_that_the_generator_saw_are_not_compared() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         tree.check("/dev/onload=nic:onload#239:0", 243, 0).unwrap();
         tree.check("/dev/vfio/15=vfio:0000:81:10.0#241:9", 241, 15)
             .unwrap();
@@ -484,7 +484,7 @@ mod tests {
 
     #[test]
     fn a_driver_s_node_with_another_number_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         for (expect, name, now) in [
             ("/dev/onload=nic:onload#239:0", "onload", "243:0"),
             (
@@ -508,7 +508,7 @@ mod tests {
 
     #[test]
     fn a_driver_that_is_gone_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         fs::remove_dir_all(tree.path("class/onload")).unwrap();
         fs::remove_dir_all(tree.path("class/ptp")).unwrap();
         for expect in ["/dev/onload=nic:onload", "/dev/ptp0=ptp:ptp0"] {
@@ -521,7 +521,7 @@ mod tests {
 
     #[test]
     fn an_attribute_that_is_no_number_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         for text in [
             "",
             "243",
@@ -539,7 +539,7 @@ mod tests {
 
     #[test]
     fn a_clock_of_another_function_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         assert!(
             tree.refusal("/dev/ptp0=ptp:ptp0@0000:41:00.1", 247, 0)
                 .contains("the node belongs to ptp:ptp0@0000:41:00.0 now")
@@ -552,7 +552,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_had_no_function_and_has_one_now_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         for (expect, major, number) in [
             ("/dev/ptp0=ptp:ptp0", 247, 0),
             ("/dev/pps0=pps:pps0", 248, 0),
@@ -568,7 +568,7 @@ mod tests {
 
     #[test]
     fn the_pulses_of_another_clock_are_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         assert!(
             tree.refusal("/dev/pps1=pps:pps1@0000:41:00.1", 248, 1)
                 .contains("the node belongs to pps:pps1@0000:41:00.0 now")
@@ -593,7 +593,7 @@ mod tests {
 
     #[test]
     fn a_source_of_pulses_that_is_no_name_of_a_clock_leads_to_no_function() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         for source in ["ptp9", "ptp", "ptp0x", "../ptp/ptp0", "ptp0/.", "xptp0", ""] {
             tree.pulses(1, source);
             assert!(
@@ -606,7 +606,7 @@ mod tests {
 
     #[test]
     fn a_device_goes_by_its_whole_name() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         tree.hca("a@b#1:2", "devices/virtual", 2);
         let node = "/dev/infiniband/uverbs2=rdma";
         tree.check(&format!("{node}:a@b#1:2#231:194"), 231, 194)
@@ -622,7 +622,7 @@ mod tests {
 
     #[test]
     fn a_renumbered_node_is_named_with_both_numbers() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         assert_eq!(
             tree.refusal("/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0", 231, 193),
             "/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0: the node is 231:193 but the kernel's \
@@ -636,7 +636,7 @@ mod tests {
 
     #[test]
     fn a_node_of_another_device_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         assert!(
             tree.refusal("/dev/infiniband/uverbs1=rdma:mlx5_0@0000:3b:00.0", 231, 193)
                 .contains("the node belongs to rdma:rxe0 now")
@@ -653,7 +653,7 @@ mod tests {
 
     #[test]
     fn a_device_on_another_function_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         assert!(
             tree.refusal("/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.1", 231, 192)
                 .contains("the node belongs to rdma:mlx5_0@0000:3b:00.0 now")
@@ -670,7 +670,7 @@ mod tests {
 
     #[test]
     fn a_node_that_is_gone_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         assert!(
             tree.refusal("/dev/infiniband/uverbs9=rdma:mlx5_0", 1, 2)
                 .contains("no uverbs9")
@@ -688,7 +688,7 @@ mod tests {
 
     #[test]
     fn a_name_that_no_node_of_the_class_has_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         for node in ["rdma_cm", "uverbs", "uverbs0x", "verbs0"] {
             let expect = format!("/dev/infiniband/{node}=rdma:mlx5_0");
             assert!(

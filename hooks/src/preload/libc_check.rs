@@ -86,7 +86,7 @@ pub(crate) fn check(
     library: &Library,
     covered: &dyn Fn(&Path) -> bool,
 ) -> Verdict {
-    let check = Check {
+    let check = LibcCheck {
         root,
         library,
         covered,
@@ -100,7 +100,7 @@ pub(crate) fn check(
 /// Why the program itself reveals nothing.
 struct Unseen(String);
 
-struct Check<'a> {
+struct LibcCheck<'a> {
     root: &'a ContainerRoot,
     library: &'a Library,
     covered: &'a dyn Fn(&Path) -> bool,
@@ -112,7 +112,7 @@ enum ProgramFormat {
     Other,
 }
 
-impl Check<'_> {
+impl LibcCheck<'_> {
     fn program(&self, program: &Program) -> Result<Verdict, Unseen> {
         let mut path = self.find(program)?;
         for _ in 0..MAX_SCRIPTS {
