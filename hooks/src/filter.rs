@@ -26,7 +26,7 @@ use crate::decision::host_root::{self, CAP_SETUID};
 use crate::decision::preload_choice::PreloadChoice;
 use crate::decision::{self, Decision};
 use crate::device::Device;
-use crate::host::{Host, Privilege, Settings};
+use crate::host::{HostView, Privilege, Settings};
 use crate::preload::{self, Circumstances, HostFile, PreloadError};
 use crate::rootfs::container_root::{ContainerRoot, RootError};
 use crate::rootfs::overmount::{Overmount, OvermountError, Overmounts};
@@ -119,7 +119,7 @@ pub struct Container<'a> {
 pub fn apply(
     json: &[u8],
     container: Container<'_>,
-    host: &dyn Host,
+    host: &dyn HostView,
 ) -> Result<Outcome, FilterError> {
     let scanned = Scanned {
         kept: json.to_vec(),
@@ -136,7 +136,7 @@ pub fn apply(
 pub(crate) fn apply_scanned(
     scanned: Scanned,
     container: Container<'_>,
-    host: &dyn Host,
+    host: &dyn HostView,
 ) -> Result<Outcome, FilterError> {
     match Asking::read(scanned)? {
         Some(asking) => give(asking, container, host),
@@ -151,7 +151,7 @@ pub(crate) fn apply_scanned(
 pub(crate) fn give(
     asking: Asking,
     container: Container<'_>,
-    host: &dyn Host,
+    host: &dyn HostView,
 ) -> Result<Outcome, FilterError> {
     let filter = Filter {
         container,
@@ -166,7 +166,7 @@ pub(crate) fn give(
 
 struct Filter<'a> {
     container: Container<'a>,
-    host: &'a dyn Host,
+    host: &'a dyn HostView,
     settings: Settings,
     privilege: Privilege,
     request: Request,

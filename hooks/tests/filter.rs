@@ -18,7 +18,7 @@ use onload_core::text::Chain;
 use onload_hooks::filter::{Container, FilterError, Outcome, apply};
 use onload_hooks::host::specs::{Specs, SpecsError};
 use onload_hooks::host::sysfs::Sysfs;
-use onload_hooks::host::{Host, HostError, Privilege, Settings};
+use onload_hooks::host::{HostFilesError, HostView, Privilege, Settings};
 use onload_hooks::state::State;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -167,8 +167,8 @@ impl NodeInfo for FakeHost {
     }
 }
 
-impl Host for FakeHost {
-    fn settings(&self) -> Result<Settings, HostError> {
+impl HostView for FakeHost {
+    fn settings(&self) -> Result<Settings, HostFilesError> {
         Ok(Settings {
             config: self.config.clone(),
             file: PathBuf::from("/etc/onload-ctk/config.toml"),
@@ -196,16 +196,18 @@ impl Host for FakeHost {
         self.privilege
     }
 
-    fn preload_file(&self) -> Result<(), HostError> {
+    fn preload_file(&self) -> Result<(), HostFilesError> {
         if self.has_preload_file {
             return Ok(());
         }
         let path = PathBuf::from("/usr/share/onload-ctk/ld.so.preload");
         let error = io::ErrorKind::NotFound.into();
-        Err(HostError::Trust(onload_core::fs::trust::TrustError::Open {
-            path,
-            source: error,
-        }))
+        Err(HostFilesError::Trust(
+            onload_core::fs::trust::TrustError::Open {
+                path,
+                source: error,
+            },
+        ))
     }
 
     fn library(&self, _path: &str) -> Option<Summary> {

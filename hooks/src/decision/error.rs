@@ -6,7 +6,7 @@ use onload_core::request::RequestError;
 
 use super::nodes::NodeError;
 use crate::config_json::scan;
-use crate::host::HostError;
+use crate::host::HostFilesError;
 use crate::host::specs::SpecsError;
 
 /// Why the container must not start.
@@ -29,7 +29,7 @@ pub enum DecisionError {
     Policy(#[from] PolicyError),
     /// The files of the host cannot be used.
     #[error(transparent)]
-    Host(#[from] HostError),
+    Host(#[from] HostFilesError),
     /// The specifications cannot be used, or do not offer a requested name.
     #[error(transparent)]
     Specs(#[from] SpecsError),

@@ -9,7 +9,7 @@ use onload_cdi::oci::{CapabilitySet, ConfigError, OciConfig};
 use onload_core::policy::HostRoot;
 use serde::Deserialize;
 
-use crate::host::Host;
+use crate::host::HostView;
 
 /// The capability that lets a process take any user id.
 pub(crate) const CAP_SETUID: &str = "CAP_SETUID";
@@ -46,7 +46,7 @@ const HELD: [CapabilitySet; 4] = [
 ///
 /// # Errors
 /// [`ConfigError::Read`].
-pub(crate) fn look(config: &OciConfig, host: &dyn Host) -> Result<HostRoot, ConfigError> {
+pub(crate) fn look(config: &OciConfig, host: &dyn HostView) -> Result<HostRoot, ConfigError> {
     if !host.privilege().is_initial_namespace {
         return Ok(HostRoot::No);
     }
@@ -191,7 +191,7 @@ enum Users {
 impl Users {
     /// The mappings of a configuration belong to the namespace that it creates. A namespace that it
     /// joins has its own mappings, whatever the configuration says.
-    fn of(config: &OciConfig, host: &dyn Host) -> Result<Users, ConfigError> {
+    fn of(config: &OciConfig, host: &dyn HostView) -> Result<Users, ConfigError> {
         let paths = config.namespace_paths("user")?;
         let Some(path) = paths.first() else {
             return Ok(Users::Hosts);

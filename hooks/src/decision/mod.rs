@@ -17,7 +17,7 @@ use onload_core::request::Request;
 use onload_core::text::Quoted;
 
 use crate::device::Device;
-use crate::host::{Host, Settings};
+use crate::host::{HostView, Settings};
 use error::DecisionError;
 use preload_choice::PreloadChoice;
 
@@ -48,7 +48,7 @@ pub(crate) fn decide(
     config: &OciConfig,
     request: &Request,
     settings: &Settings,
-    host: &dyn Host,
+    host: &dyn HostView,
 ) -> Result<Decision, DecisionError> {
     let root = host_root::look(config, host)?;
     let annotations = &settings.config.annotations;
@@ -87,7 +87,7 @@ struct LookedUp {
 }
 
 /// Looks a request up in the specifications, and checks its device nodes.
-fn look_up(request: &Request, host: &dyn Host) -> Result<LookedUp, DecisionError> {
+fn look_up(request: &Request, host: &dyn HostView) -> Result<LookedUp, DecisionError> {
     let wanted: Vec<Class> = request.devices.keys().copied().collect();
     if wanted.is_empty() {
         return Ok(LookedUp::default());

@@ -15,7 +15,7 @@ use crate::decision::asking::{self, Asking};
 use crate::decision::error::DecisionError;
 use crate::decision::host_root;
 use crate::filter::{self, Container, FilterError, Outcome};
-use crate::host::{HostError, ThisHost};
+use crate::host::{HostFilesError, ThisHost};
 use crate::preload::HostFile;
 use crate::run::maker::EntryPoint;
 use crate::run::own_dir::{OwnDir, OwnDirError};
@@ -33,7 +33,7 @@ pub enum EntryError {
     Filter(#[from] FilterError),
     /// The files of the host cannot be used.
     #[error(transparent)]
-    Host(#[from] HostError),
+    Host(#[from] HostFilesError),
     /// The process description of an `exec`.
     #[error("reading the process of `exec`: {0}")]
     Process(String),

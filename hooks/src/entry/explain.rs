@@ -9,14 +9,14 @@ use super::edit::EntryError;
 use crate::config_json::bundle::{ConfigFile, podman_id};
 use crate::decision::error::DecisionError;
 use crate::filter::{self, Container, FilterError, Outcome};
-use crate::host::Host;
+use crate::host::HostView;
 
 /// Explains what the filter would do to a bundle's configuration.
 ///
 /// # Errors
 /// [`EntryError::Bundle`] and [`EntryError::Host`] if that cannot be determined. A refusal is part
 /// of the answer.
-pub fn explain(bundle: &Path, host: &dyn Host) -> Result<Explanation, EntryError> {
+pub fn explain(bundle: &Path, host: &dyn HostView) -> Result<Explanation, EntryError> {
     let file = ConfigFile::open(bundle, None)?;
     let scanned = file.scan()?;
     let before = shown(&scanned.kept);

@@ -37,7 +37,7 @@ const OVERFLOW_USER: u32 = 65534;
 
 /// Why the files of the host cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum HostError {
+pub enum HostFilesError {
     /// Not trusted, or not readable.
     #[error(transparent)]
     Trust(#[from] TrustError),
@@ -79,13 +79,13 @@ pub struct Privilege {
 }
 
 /// What the filter needs from a host.
-pub trait Host: NodeInfo {
+pub trait HostView: NodeInfo {
     /// The part of the operator's configuration that the entry points use. An absent file is an
     /// empty one.
     ///
     /// # Errors
-    /// [`HostError`].
-    fn settings(&self) -> Result<Settings, HostError>;
+    /// [`HostFilesError`].
+    fn settings(&self) -> Result<Settings, HostFilesError>;
 
     /// The specifications of some classes.
     ///
@@ -102,8 +102,8 @@ pub trait Host: NodeInfo {
     /// Checks that [`PRELOAD_FILE`] exists and is trusted.
     ///
     /// # Errors
-    /// [`HostError::Trust`].
-    fn preload_file(&self) -> Result<(), HostError>;
+    /// [`HostFilesError::Trust`].
+    fn preload_file(&self) -> Result<(), HostFilesError>;
 
     /// What the ELF file of a library on the host needs; `None` if it cannot be read.
     fn library(&self, path: &str) -> Option<Summary>;
@@ -129,16 +129,16 @@ impl ThisHost {
     /// This machine, with its configuration at [`CONFIG_PATH`].
     ///
     /// # Errors
-    /// [`HostError::Trust`].
-    pub fn new() -> Result<Self, HostError> {
+    /// [`HostFilesError::Trust`].
+    pub fn new() -> Result<Self, HostFilesError> {
         ThisHost::with_config(Path::new(CONFIG_PATH))
     }
 
     /// This machine with another configuration file.
     ///
     /// # Errors
-    /// [`HostError::Trust`].
-    pub(crate) fn with_config(config: &Path) -> Result<Self, HostError> {
+    /// [`HostFilesError::Trust`].
+    pub(crate) fn with_config(config: &Path) -> Result<Self, HostFilesError> {
         let is_initial_namespace = is_initial_namespace();
         let owners = if is_initial_namespace {
             Owners::root()
@@ -158,8 +158,8 @@ impl ThisHost {
     /// root's place.
     ///
     /// # Errors
-    /// [`HostError::Trust`].
-    pub fn below(root: &Path, config: &Path) -> Result<Self, HostError> {
+    /// [`HostFilesError::Trust`].
+    pub fn below(root: &Path, config: &Path) -> Result<Self, HostFilesError> {
         let owner = stat(root).map_or(0, |stat| stat.st_uid);
         Ok(ThisHost {
             root: root.to_owned(),
@@ -189,21 +189,21 @@ impl ThisHost {
     /// The text of the configuration; `None` if there is no file.
     ///
     /// # Errors
-    /// [`HostError`].
-    pub(crate) fn config_text(&self) -> Result<Option<String>, HostError> {
+    /// [`HostFilesError`].
+    pub(crate) fn config_text(&self) -> Result<Option<String>, HostFilesError> {
         if let Some(text) = self.text.get() {
             return Ok(text.clone());
         }
         let text = self.config_bytes()?.map(String::from_utf8).transpose();
-        let text = text.map_err(|_| HostError::NotText(self.config.clone()))?;
+        let text = text.map_err(|_| HostFilesError::NotText(self.config.clone()))?;
         Ok(self.text.get_or_init(|| text).clone())
     }
 
     /// The bytes of the configuration, valid text or not; `None` if there is no file.
     ///
     /// # Errors
-    /// [`HostError::Trust`].
-    pub(crate) fn config_bytes(&self) -> Result<Option<Vec<u8>>, HostError> {
+    /// [`HostFilesError::Trust`].
+    pub(crate) fn config_bytes(&self) -> Result<Option<Vec<u8>>, HostFilesError> {
         match self.trusted.open(&self.config) {
             Ok(file) => Ok(Some(file.read(MAX_CONFIG_BYTES)?)),
             Err(error) if error.is_absent() => Ok(None),
@@ -224,11 +224,11 @@ impl NodeInfo for ThisHost {
     }
 }
 
-impl Host for ThisHost {
-    fn settings(&self) -> Result<Settings, HostError> {
+impl HostView for ThisHost {
+    fn settings(&self) -> Result<Settings, HostFilesError> {
         let config = match self.config_text()? {
             None => HookConfig::default(),
-            Some(text) => HookConfig::parse(&text).map_err(|error| HostError::Config {
+            Some(text) => HookConfig::parse(&text).map_err(|error| HostFilesError::Config {
                 path: self.config.clone(),
                 source: error,
             })?,
@@ -260,7 +260,7 @@ impl Host for ThisHost {
         }
     }
 
-    fn preload_file(&self) -> Result<(), HostError> {
+    fn preload_file(&self) -> Result<(), HostFilesError> {
         self.trusted.check(Path::new(PRELOAD_FILE))?;
         Ok(())
     }

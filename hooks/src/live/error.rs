@@ -10,7 +10,7 @@ use super::devices::DevicesError;
 use super::plan::PlanError;
 use super::target::TargetError;
 use crate::config_json::bundle::BundleError;
-use crate::host::HostError;
+use crate::host::HostFilesError;
 use crate::host::sysfs::Numbers;
 use crate::process::init::InitError;
 use crate::process::limits::LimitError;
@@ -27,7 +27,7 @@ pub(crate) enum LiveError {
     Bundle(#[from] BundleError),
     /// The files of the host cannot be used.
     #[error(transparent)]
-    Host(#[from] HostError),
+    Host(#[from] HostFilesError),
     /// The request is refused.
     #[error(transparent)]
     Plan(#[from] PlanError),

@@ -17,7 +17,7 @@ use super::error::{CgroupError, LiveError};
 use super::plan::{Bind, Plan, PlanError, PreloadPlan};
 use super::target::{Target, TargetError, Targets};
 use crate::decision::preload_choice::LD_SO_PRELOAD;
-use crate::host::{Host, ThisHost};
+use crate::host::{HostView, ThisHost};
 use crate::preload::{self, Circumstances, PreloadError};
 use crate::process::init::{Init, RootUser, read_whole};
 use crate::rootfs::container_root::ContainerRoot;

@@ -29,7 +29,7 @@ use rustix::io::Errno;
 
 use crate::config_json::bundle::ConfigFile;
 use crate::decision::asking::Asking;
-use crate::host::{HostError, ThisHost};
+use crate::host::{HostFilesError, ThisHost};
 use crate::process::init::Init;
 use crate::run::own_dir::OwnDirError;
 use crate::run::record::{self, Live};
@@ -80,7 +80,7 @@ fn is_done(
     let run = match host.trusted().open_dir(Path::new(RUN_DIR)) {
         Ok(run) => run,
         Err(error) if error.is_absent() => return Ok(false),
-        Err(error) => return Err(HostError::from(error).into()),
+        Err(error) => return Err(HostFilesError::from(error).into()),
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let own = match rustix::fs::openat(&run, id.as_str(), flags, Mode::empty()) {

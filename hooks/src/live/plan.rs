@@ -20,7 +20,7 @@ use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decision::{self, Decision};
 use crate::device::{Device, NotAccess, Rule};
 use crate::host::sysfs::Numbers;
-use crate::host::{Host, Settings};
+use crate::host::{HostView, Settings};
 use crate::preload::PreloadError;
 
 /// Why a request of a living container is refused.
@@ -200,7 +200,7 @@ pub(crate) fn decide(
     config: &OciConfig,
     request: &Request,
     id: &ContainerId,
-    host: &dyn Host,
+    host: &dyn HostView,
 ) -> Result<Plan, PlanError> {
     let settings = host.settings().map_err(DecisionError::from)?;
     let privilege = host.privilege();

@@ -12,7 +12,7 @@ use super::devices::{self, DevicesError};
 use super::error::CgroupError;
 use super::look::own_device_cgroup;
 use crate::host::sysfs::Numbers;
-use crate::host::{Host, HostError, ThisHost};
+use crate::host::{HostFilesError, HostView, ThisHost};
 use crate::process::init::{Init, InitError};
 use crate::run::record::{self, Live, RecordError};
 
@@ -21,7 +21,7 @@ use crate::run::record::{self, Live, RecordError};
 pub(crate) enum ReapplyError {
     /// The files of the host cannot be used.
     #[error(transparent)]
-    Host(#[from] HostError),
+    Host(#[from] HostFilesError),
     /// The record cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -79,7 +79,7 @@ pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>, Reappl
         Err(error @ TrustError::Open { .. }) if error.is_absent() => {
             return Err(ReapplyError::Unknown(path));
         }
-        Err(error) => return Err(HostError::from(error).into()),
+        Err(error) => return Err(HostFilesError::from(error).into()),
     };
     let live: Live = record::read(&dir, record::STATE)?.ok_or(ReapplyError::Unknown(path))?;
     if live.rules.is_empty() {

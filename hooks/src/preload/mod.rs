@@ -18,7 +18,7 @@ use onload_core::text::Chain;
 
 use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decision::present::leave_hooks;
-use crate::host::{Host, HostError, Privilege, Settings};
+use crate::host::{HostFilesError, HostView, Privilege, Settings};
 use crate::rootfs::container_root::ContainerRoot;
 use libc_check::{Library, Program, Verdict};
 
@@ -35,7 +35,7 @@ pub enum PreloadError {
     Incompatible(String),
     /// The host has no list that could be mounted.
     #[error("preloading by file: {}; the onload-ctk package brings it", Chain(.0))]
-    NoFile(HostError),
+    NoFile(HostFilesError),
     /// The image's own list cannot be read.
     #[error("merging with the image's {LD_SO_PRELOAD}: {0}; say onload.dev/preload: env")]
     OwnList(String),
@@ -97,7 +97,7 @@ pub(crate) fn apply(
     config: &mut OciConfig,
     choice: PreloadChoice,
     now: &Circumstances<'_>,
-    host: &dyn Host,
+    host: &dyn HostView,
 ) -> Result<Applied, PreloadError> {
     let mut applied = Applied::default();
     let source = choice.source.as_deref();
@@ -118,7 +118,7 @@ pub(crate) fn may_preload(
     source: Option<&str>,
     config: &OciConfig,
     now: &Circumstances<'_>,
-    host: &dyn Host,
+    host: &dyn HostView,
     applied: &mut Applied,
 ) -> Result<bool, PreloadError> {
     let summary = source.and_then(|path| host.library(path));
@@ -206,7 +206,7 @@ fn by_file(
     config: &mut OciConfig,
     now: &Circumstances<'_>,
     from_spec: Option<Mount>,
-    host: &dyn Host,
+    host: &dyn HostView,
     applied: &mut Applied,
 ) -> Result<(), PreloadError> {
     cap_nofile(config, now, applied)?;

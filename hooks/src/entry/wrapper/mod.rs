@@ -23,7 +23,7 @@ use crate::entry::program::FAILURE;
 use crate::entry::wrapper::args::{Create, Invocation};
 use crate::entry::wrapper::log::Level;
 use crate::filter::Container;
-use crate::host::{Host, HostError, Settings, ThisHost};
+use crate::host::{HostFilesError, HostView, Settings, ThisHost};
 use crate::run::made_by;
 use crate::run::made_by::{Named, Record, Remembered, StateOf};
 use crate::run::maker::{EntryPoint, Stage};
@@ -42,7 +42,7 @@ pub const RUNTIMES: [&str; 5] = [
 #[derive(Debug, thiserror::Error)]
 enum RuntimeError {
     #[error(transparent)]
-    Host(#[from] HostError),
+    Host(#[from] HostFilesError),
     #[error("the OCI runtime")]
     Trust(#[from] TrustError),
     #[error("{path:?}: {message}")]
