@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::cgroup::{self, DeviceCgroup};
 use super::error::{CgroupError, LiveError};
-use super::plan::{Bind, Plan, PlanError, PreloadPlan};
+use super::plan::{Bind, InjectionPlan, PlanError, PreloadPlan};
 use super::target::{Target, TargetError, Targets};
 use crate::decision::preload_choice::LD_SO_PRELOAD;
 use crate::host::{HostView, ThisHost};
@@ -45,7 +45,7 @@ pub(super) fn own_device_cgroup(init: &Init) -> Result<Option<DeviceCgroup>, Cgr
 /// The examined container, and what is to be done to it.
 pub(super) struct Look<'a> {
     pub(super) id: &'a ContainerId,
-    pub(super) plan: Plan,
+    pub(super) plan: InjectionPlan,
     pub(super) init: Init,
     pub(super) start_time: u64,
     pub(super) namespace: OwnedFd,
@@ -69,7 +69,7 @@ impl<'a> Look<'a> {
         init: Init,
         config: &OciConfig,
         host: &ThisHost,
-        plan: Plan,
+        plan: InjectionPlan,
     ) -> Result<Self, LiveError> {
         let namespace = init.mount_namespace()?;
         let root_path = config.root_path().map_err(PlanError::from)?;

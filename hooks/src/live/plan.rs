@@ -31,7 +31,7 @@ pub(crate) enum PlanError {
     Decision(#[from] DecisionError),
     /// Something that only another entry point can give.
     #[error(
-        "annotation {key}: a container that its runtime has already made cannot be given {what}; use {doors}"
+        "annotation {key}: a container that its runtime has already made cannot be given {what}; use {alternatives}"
     )]
     Cannot {
         /// The annotation, quoted.
@@ -39,11 +39,11 @@ pub(crate) enum PlanError {
         /// What was requested.
         what: String,
         /// Entry points that can give it.
-        doors: String,
+        alternatives: String,
     },
     /// The operator does not allow device nodes through this entry point.
     #[error(
-        "annotation {key}: live-devices = false in {file}, so no device node is given to a container that its runtime has already made; use {doors}"
+        "annotation {key}: live-devices = false in {file}, so no device node is given to a container that its runtime has already made; use {alternatives}"
     )]
     Closed {
         /// The annotations, quoted.
@@ -51,7 +51,7 @@ pub(crate) enum PlanError {
         /// The configuration file.
         file: String,
         /// Entry points that can give it.
-        doors: String,
+        alternatives: String,
     },
     /// libonload.so would size its table by a limit that is too high.
     #[error(
@@ -84,13 +84,13 @@ pub(crate) enum PlanError {
     },
     /// Changing a living container takes privileges.
     #[error(
-        "annotation {key}: putting something into a container that its runtime has already made needs root; use {doors}"
+        "annotation {key}: putting something into a container that its runtime has already made needs root; use {alternatives}"
     )]
     Rootless {
         /// The annotations, quoted.
         key: String,
         /// Entry points that can do it.
-        doors: String,
+        alternatives: String,
     },
     /// A specification states an access that does not exist.
     #[error("device node {path}")]
@@ -139,7 +139,7 @@ pub(crate) struct PreloadPlan {
 
 /// What is to be done to the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct InjectionPlan {
     /// The annotations, quoted.
     pub keys: String,
     /// Mounts, outermost first.
@@ -170,7 +170,7 @@ impl PlanError {
     }
 }
 
-impl Plan {
+impl InjectionPlan {
     /// For each rule, the host node whose device it opens.
     #[must_use]
     pub(crate) fn rule_nodes(&self) -> Vec<PathBuf> {
@@ -201,7 +201,7 @@ pub(crate) fn decide(
     request: &Request,
     id: &ContainerId,
     host: &dyn HostView,
-) -> Result<Plan, PlanError> {
+) -> Result<InjectionPlan, PlanError> {
     let settings = host.settings().map_err(DecisionError::from)?;
     let privilege = host.privilege();
     let mut decision = decision::decide(config, request, &settings, host)?;
@@ -221,7 +221,7 @@ pub(crate) fn decide(
     if !plan.is_empty() && !privilege.is_initial_namespace {
         return Err(PlanError::Rootless {
             key: decision.keys.clone(),
-            doors: planner.doors(None),
+            alternatives: planner.alternatives(None),
         });
     }
     warnings.append(&mut plan.warnings);
@@ -340,14 +340,14 @@ impl Planner<'_> {
         held || bind(mount).is_some()
     }
 
-    fn plan(&self) -> Result<Plan, PlanError> {
+    fn plan(&self) -> Result<InjectionPlan, PlanError> {
         let preload = self.preload(&self.decision.preload)?;
         let mut binds: Vec<Bind> = self.decision.edits.mounts.iter().filter_map(bind).collect();
         let (nodes, rules) = self.nodes(&self.decision.devices)?;
         binds.extend(nodes);
         binds.sort_by_key(|bind| (bind.target.components().count(), bind.target.clone()));
         let (memlock, warnings) = self.memlock()?;
-        Ok(Plan {
+        Ok(InjectionPlan {
             keys: self.decision.keys.clone(),
             binds,
             rules,
@@ -362,7 +362,7 @@ impl Planner<'_> {
             return Err(PlanError::Closed {
                 key: self.decision.keys.clone(),
                 file: self.settings.file.display().to_string(),
-                doors: self.doors(None),
+                alternatives: self.alternatives(None),
             });
         }
         let given = self.config.device_rules()?;
@@ -406,9 +406,13 @@ impl Planner<'_> {
                 let name = self.request.devices.get(&Class::Nic);
                 let name = name.and_then(|asked| asked.value.first().cloned());
                 let what = "LD_PRELOAD in its environment".to_owned();
-                let mut doors = self.doors(name.map(|name| (Class::Nic, name)));
-                doors.push_str(", or say onload.dev/preload: file");
-                return Err(PlanError::Cannot { key, what, doors });
+                let mut alternatives = self.alternatives(name.map(|name| (Class::Nic, name)));
+                alternatives.push_str(", or say onload.dev/preload: file");
+                return Err(PlanError::Cannot {
+                    key,
+                    what,
+                    alternatives,
+                });
             }
             Preload::File => {}
         }
@@ -494,12 +498,12 @@ impl Planner<'_> {
         PlanError::Cannot {
             key: Quoted(key).to_string(),
             what,
-            doors: self.doors(device),
+            alternatives: self.alternatives(device),
         }
     }
 
     /// Entry points that act before the runtime reads the configuration.
-    fn doors(&self, device: Option<(Class, String)>) -> String {
+    fn alternatives(&self, device: Option<(Class, String)>) -> String {
         let early = "the runtime onload or `onload-hook precreate`";
         match device {
             // A name found in a specification cannot contain characters that confuse a terminal.
