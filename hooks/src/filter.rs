@@ -11,7 +11,9 @@ use std::path::Path;
 use onload_cdi::ContainerEdits;
 use onload_cdi::json::RawError;
 use onload_cdi::oci::{self, InjectError, Node, NodeInfo};
-use onload_cdi::oci::{CapabilitySet, ConfigError, HugepageLimit, MountEntry, OciConfig, Rlimit};
+use onload_cdi::oci::{
+    CapabilitySet, HugepageLimit, MountEntry, OciConfig, OciConfigError, Rlimit,
+};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
@@ -77,8 +79,8 @@ pub enum FilterError {
     },
 }
 
-impl From<ConfigError> for FilterError {
-    fn from(error: ConfigError) -> Self {
+impl From<OciConfigError> for FilterError {
+    fn from(error: OciConfigError) -> Self {
         FilterError::Decision(error.into())
     }
 }
@@ -209,7 +211,7 @@ impl Filter<'_> {
         {
             return Ok(());
         }
-        let in_process = |error: RawError| ConfigError::Change(error.at("process"));
+        let in_process = |error: RawError| OciConfigError::Change(error.at("process"));
         if host_root::take_setuid(config.process_mut()).map_err(in_process)? {
             self.outcome.warnings.push(format!(
                 "annotation {}: {CAP_SETUID} is taken from the container, since root-with-onload = \"refuse\" and a program of the image could become the host's user 0 by it",

@@ -15,7 +15,7 @@ use crate::name::HookName;
 /// Why a configuration could not be read or changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum ConfigError {
+pub enum OciConfigError {
     /// The document or a value in it cannot be read.
     #[error("reading config.json")]
     Read(#[source] RawError),
@@ -139,13 +139,13 @@ impl MountEntry {
     /// A new mount; an empty `kind` or `options` is left out.
     ///
     /// # Errors
-    /// [`ConfigError::Change`] if a text cannot be expressed in JSON.
+    /// [`OciConfigError::Change`] if a text cannot be expressed in JSON.
     pub fn new(
         destination: &str,
         kind: &str,
         source: &str,
         options: &[String],
-    ) -> Result<Self, ConfigError> {
+    ) -> Result<Self, OciConfigError> {
         let mut object = RawObject::new();
         let mut fill = || {
             object.write("destination", destination)?;
@@ -160,7 +160,7 @@ impl MountEntry {
             }
             Ok(())
         };
-        fill().map_err(ConfigError::Change)?;
+        fill().map_err(OciConfigError::Change)?;
         Ok(Self(object))
     }
 
@@ -288,20 +288,20 @@ impl OciConfig {
     /// Parses a configuration.
     ///
     /// # Errors
-    /// [`ConfigError::Read`] if it is not an object, or one of the five parts has the wrong type,
+    /// [`OciConfigError::Read`] if it is not an object, or one of the five parts has the wrong type,
     /// or a key of the top level or of a part appears twice or in the wrong case.
-    pub fn parse(bytes: &[u8]) -> Result<Self, ConfigError> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, OciConfigError> {
         let root = RawObject::parse(bytes);
-        root.and_then(Self::open).map_err(ConfigError::Read)
+        root.and_then(Self::open).map_err(OciConfigError::Read)
     }
 
     /// As [`Self::parse`], for a text that is shared and not copied.
     ///
     /// # Errors
     /// As for [`Self::parse`].
-    pub fn parse_text(text: Arc<String>) -> Result<Self, ConfigError> {
+    pub fn parse_text(text: Arc<String>) -> Result<Self, OciConfigError> {
         let root = RawObject::parse_text(text);
-        root.and_then(Self::open).map_err(ConfigError::Read)
+        root.and_then(Self::open).map_err(OciConfigError::Read)
     }
 
     fn open(root: RawObject) -> Result<Self, RawError> {
@@ -404,83 +404,87 @@ impl OciConfig {
     /// `root.path`: the root file system, absolute or relative to the bundle.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn root_path(&self) -> Result<Option<String>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn root_path(&self) -> Result<Option<String>, OciConfigError> {
         let read = || match self.root.object("root")? {
             Some(root) => root.read("path").map_err(|error| error.at("root")),
             None => Ok(None),
         };
-        read().map_err(ConfigError::Read)
+        read().map_err(OciConfigError::Read)
     }
 
-    fn read_process<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, ConfigError> {
+    fn read_process<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, OciConfigError> {
         let Some(process) = &self.process else {
             return Ok(None);
         };
         process
             .read(key)
-            .map_err(|error| ConfigError::Read(error.at("process")))
+            .map_err(|error| OciConfigError::Read(error.at("process")))
     }
 
     fn edit_process(
         &mut self,
         edit: impl FnOnce(&mut RawObject) -> Result<(), RawError>,
-    ) -> Result<(), ConfigError> {
-        edit(self.process_mut()).map_err(|error| ConfigError::Change(error.at("process")))
+    ) -> Result<(), OciConfigError> {
+        edit(self.process_mut()).map_err(|error| OciConfigError::Change(error.at("process")))
     }
 
     fn edit_linux(
         &mut self,
         edit: impl FnOnce(&mut RawObject) -> Result<(), RawError>,
-    ) -> Result<(), ConfigError> {
-        edit(self.linux_mut()).map_err(|error| ConfigError::Change(error.at("linux")))
+    ) -> Result<(), OciConfigError> {
+        edit(self.linux_mut()).map_err(|error| OciConfigError::Change(error.at("linux")))
     }
 
     /// `process.args`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn args(&self) -> Result<Vec<String>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn args(&self) -> Result<Vec<String>, OciConfigError> {
         Ok(self.read_process("args")?.unwrap_or_default())
     }
 
     /// Each of `process.args`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn each_arg(&self, take: impl FnMut(&str)) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn each_arg(&self, take: impl FnMut(&str)) -> Result<(), OciConfigError> {
         self.each_string_of_process("args", take)
     }
 
     /// `process.env`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn env(&self) -> Result<Vec<String>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn env(&self) -> Result<Vec<String>, OciConfigError> {
         Ok(self.read_process("env")?.unwrap_or_default())
     }
 
     /// Each entry of `process.env`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn each_env(&self, take: impl FnMut(&str)) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn each_env(&self, take: impl FnMut(&str)) -> Result<(), OciConfigError> {
         self.each_string_of_process("env", take)
     }
 
-    fn each_string_of_process(&self, key: &str, take: impl FnMut(&str)) -> Result<(), ConfigError> {
+    fn each_string_of_process(
+        &self,
+        key: &str,
+        take: impl FnMut(&str),
+    ) -> Result<(), OciConfigError> {
         let Some(process) = &self.process else {
             return Ok(());
         };
         let read = process.each_string(key, take);
-        read.map_err(|error| ConfigError::Read(error.at("process")))
+        read.map_err(|error| OciConfigError::Read(error.at("process")))
     }
 
     /// The value that the process will see for `name`: the last one, if the list has several.
     ///
     /// # Errors
-    /// [`ConfigError::Read`], also if the value is longer than [`MAX_STRING`].
-    pub fn env_get(&self, name: &str) -> Result<Option<String>, ConfigError> {
+    /// [`OciConfigError::Read`], also if the value is longer than [`MAX_STRING`].
+    pub fn env_get(&self, name: &str) -> Result<Option<String>, OciConfigError> {
         let mut last = None;
         let mut is_long = false;
         self.each_env(|entry| {
@@ -492,7 +496,7 @@ impl OciConfig {
         })?;
         if is_long {
             let error = RawError::LongString.at(name).at("env").at("process");
-            return Err(ConfigError::Read(error));
+            return Err(OciConfigError::Read(error));
         }
         Ok(last)
     }
@@ -502,16 +506,16 @@ impl OciConfig {
     /// same. A new variable is added at the end. Other variables are not touched.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn env_set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn env_set(&mut self, name: &str, value: &str) -> Result<(), OciConfigError> {
         self.env_append(&[format!("{name}={value}")])
     }
 
     /// Adds `NAME=value` entries one after another, as [`Self::env_set`] does, all in one pass.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn env_append(&mut self, entries: &[String]) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn env_append(&mut self, entries: &[String]) -> Result<(), OciConfigError> {
         let entries = entries.iter().map(|entry| match entry.split_once('=') {
             Some((name, _)) => (name.to_owned(), Cow::Borrowed(entry)),
             None => (entry.clone(), Cow::Owned(format!("{entry}="))),
@@ -529,8 +533,8 @@ impl OciConfig {
     /// `process.user`; missing members are 0.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn user(&self) -> Result<User, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn user(&self) -> Result<User, OciConfigError> {
         let Some(process) = &self.process else {
             return Ok(User::default());
         };
@@ -544,14 +548,14 @@ impl OciConfig {
                 additional_gids: user.read("additionalGids")?.unwrap_or_default(),
             })
         };
-        read().map_err(|error: RawError| ConfigError::Read(error.at("process")))
+        read().map_err(|error: RawError| OciConfigError::Read(error.at("process")))
     }
 
     /// Adds a supplementary group unless it is already there.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn additional_gid_add(&mut self, gid: u32) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn additional_gid_add(&mut self, gid: u32) -> Result<(), OciConfigError> {
         self.edit_process(|process| {
             let mut user = process.object("user")?.unwrap_or_default();
             let gids: Vec<u32> = user.read("additionalGids")?.unwrap_or_default();
@@ -566,16 +570,16 @@ impl OciConfig {
     /// `process.rlimits`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn rlimits(&self) -> Result<Vec<Rlimit>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn rlimits(&self) -> Result<Vec<Rlimit>, OciConfigError> {
         Ok(self.read_process("rlimits")?.unwrap_or_default())
     }
 
     /// The limit named `name`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn rlimit(&self, name: &str) -> Result<Option<Rlimit>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn rlimit(&self, name: &str) -> Result<Option<Rlimit>, OciConfigError> {
         let Some(process) = &self.process else {
             return Ok(None);
         };
@@ -585,15 +589,15 @@ impl OciConfig {
                 first = Some(limit);
             }
         });
-        read.map_err(|error| ConfigError::Read(error.at("process")))?;
+        read.map_err(|error| OciConfigError::Read(error.at("process")))?;
         Ok(first)
     }
 
     /// Sets a limit, in the position of an existing one of that type.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn rlimit_set(&mut self, limit: &Rlimit) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn rlimit_set(&mut self, limit: &Rlimit) -> Result<(), OciConfigError> {
         let limits = [(limit.type_.clone(), limit)];
         self.edit_process(|process| replace(process, "rlimits", field("type"), &limits))
     }
@@ -601,8 +605,8 @@ impl OciConfig {
     /// A set of `process.capabilities`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn capabilities(&self, set: CapabilitySet) -> Result<Vec<String>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn capabilities(&self, set: CapabilitySet) -> Result<Vec<String>, OciConfigError> {
         let Some(process) = &self.process else {
             return Ok(Vec::new());
         };
@@ -610,18 +614,18 @@ impl OciConfig {
             Some(sets) => Ok(sets.read(set.key())?.unwrap_or_default()),
             None => Ok(Vec::new()),
         };
-        read().map_err(|error: RawError| ConfigError::Read(error.at("process")))
+        read().map_err(|error: RawError| OciConfigError::Read(error.at("process")))
     }
 
     /// Adds a capability to each of `sets` that does not have it yet.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
+    /// [`OciConfigError::Change`].
     pub fn capability_add(
         &mut self,
         sets: &[CapabilitySet],
         name: &str,
-    ) -> Result<(), ConfigError> {
+    ) -> Result<(), OciConfigError> {
         self.edit_process(|process| {
             let mut all = process.object("capabilities")?.unwrap_or_default();
             for set in sets {
@@ -653,24 +657,24 @@ impl OciConfig {
     /// `linux.devices`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn devices(&self) -> Result<Vec<OciDevice>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn devices(&self) -> Result<Vec<OciDevice>, OciConfigError> {
         self.read_linux(None, "devices")
     }
 
     /// Each of `linux.devices`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn each_device(&self, take: impl FnMut(OciDevice)) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn each_device(&self, take: impl FnMut(OciDevice)) -> Result<(), OciConfigError> {
         self.each_of_linux(None, "devices", take)
     }
 
     /// For each of `devices` in turn: removes the first at its path and adds it at the end.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn devices_set(&mut self, devices: &[OciDevice]) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn devices_set(&mut self, devices: &[OciDevice]) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut list = linux.array("devices")?.unwrap_or_default();
             let mut paths: BTreeMap<&str, Same> = BTreeMap::new();
@@ -704,24 +708,24 @@ impl OciConfig {
     /// `linux.resources.devices`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn device_rules(&self) -> Result<Vec<DeviceRule>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn device_rules(&self) -> Result<Vec<DeviceRule>, OciConfigError> {
         self.read_linux(Some("resources"), "devices")
     }
 
     /// Each of `linux.resources.devices`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn each_device_rule(&self, take: impl FnMut(DeviceRule)) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn each_device_rule(&self, take: impl FnMut(DeviceRule)) -> Result<(), OciConfigError> {
         self.each_of_linux(Some("resources"), "devices", take)
     }
 
     /// Adds device rules at the end.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn device_rules_add(&mut self, rules: &[DeviceRule]) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn device_rules_add(&mut self, rules: &[DeviceRule]) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut resources = linux.object("resources")?.unwrap_or_default();
             push(&mut resources, "devices", rules)?;
@@ -733,24 +737,27 @@ impl OciConfig {
     /// `linux.resources.hugepageLimits`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn hugepage_limits(&self) -> Result<Vec<HugepageLimit>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn hugepage_limits(&self) -> Result<Vec<HugepageLimit>, OciConfigError> {
         self.read_linux(Some("resources"), "hugepageLimits")
     }
 
     /// Each of `linux.resources.hugepageLimits`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn each_hugepage_limit(&self, take: impl FnMut(HugepageLimit)) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn each_hugepage_limit(
+        &self,
+        take: impl FnMut(HugepageLimit),
+    ) -> Result<(), OciConfigError> {
         self.each_of_linux(Some("resources"), "hugepageLimits", take)
     }
 
     /// Sets the limits of page sizes, each in the position of an existing one.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn hugepage_limits_set(&mut self, limits: &[HugepageLimit]) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn hugepage_limits_set(&mut self, limits: &[HugepageLimit]) -> Result<(), OciConfigError> {
         let limits: Vec<(String, &HugepageLimit)> = limits
             .iter()
             .map(|limit| (limit.page_size.clone(), limit))
@@ -769,7 +776,7 @@ impl OciConfig {
         inner: Option<&str>,
         key: &str,
         take: impl FnMut(T),
-    ) -> Result<(), ConfigError> {
+    ) -> Result<(), OciConfigError> {
         let Some(linux) = &self.linux else {
             return Ok(());
         };
@@ -780,7 +787,7 @@ impl OciConfig {
                 None => Ok(()),
             },
         };
-        read().map_err(|error| ConfigError::Read(error.at("linux")))
+        read().map_err(|error| OciConfigError::Read(error.at("linux")))
     }
 
     /// Reads a list of `linux`, or of the object at `inner` in it.
@@ -788,7 +795,7 @@ impl OciConfig {
         &self,
         inner: Option<&str>,
         key: &str,
-    ) -> Result<Vec<T>, ConfigError> {
+    ) -> Result<Vec<T>, OciConfigError> {
         let Some(linux) = &self.linux else {
             return Ok(Vec::new());
         };
@@ -799,23 +806,23 @@ impl OciConfig {
                 None => Ok(None),
             },
         };
-        let list = read().map_err(|error| ConfigError::Read(error.at("linux")))?;
+        let list = read().map_err(|error| OciConfigError::Read(error.at("linux")))?;
         Ok(list.unwrap_or_default())
     }
 
     /// Whether the container gets a namespace of this type (`user`, `mount`, `network`, …).
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn has_namespace(&self, kind: &str) -> Result<bool, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn has_namespace(&self, kind: &str) -> Result<bool, OciConfigError> {
         Ok(!self.namespace_paths(kind)?.is_empty())
     }
 
     /// The paths of the namespaces of this type; empty for a new namespace.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn namespace_paths(&self, kind: &str) -> Result<Vec<String>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn namespace_paths(&self, kind: &str) -> Result<Vec<String>, OciConfigError> {
         #[derive(Deserialize)]
         struct Namespace {
             #[serde(rename = "type")]
@@ -834,8 +841,8 @@ impl OciConfig {
     /// Sets `linux.netDevices.<host>` to an interface named `name` in the container.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn net_device_set(&mut self, host: &str, name: &str) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn net_device_set(&mut self, host: &str, name: &str) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut devices = linux.object("netDevices")?.unwrap_or_default();
             let mut device = RawObject::new();
@@ -849,37 +856,41 @@ impl OciConfig {
     /// The hooks of a stage.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn hooks(&self, stage: HookName) -> Result<Vec<OciHook>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn hooks(&self, stage: HookName) -> Result<Vec<OciHook>, OciConfigError> {
         let Some(hooks) = &self.hooks else {
             return Ok(Vec::new());
         };
         let read = hooks
             .read(stage.as_str())
-            .map_err(|error| ConfigError::Read(error.at("hooks")))?;
+            .map_err(|error| OciConfigError::Read(error.at("hooks")))?;
         Ok(read.unwrap_or_default())
     }
 
     /// Each hook of a stage.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn each_hook(&self, stage: HookName, take: impl FnMut(OciHook)) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn each_hook(
+        &self,
+        stage: HookName,
+        take: impl FnMut(OciHook),
+    ) -> Result<(), OciConfigError> {
         let Some(hooks) = &self.hooks else {
             return Ok(());
         };
         let read = hooks.each(stage.as_str(), take);
-        read.map_err(|error| ConfigError::Read(error.at("hooks")))
+        read.map_err(|error| OciConfigError::Read(error.at("hooks")))
     }
 
     /// Adds a hook after those of its stage.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn hook_add(&mut self, stage: HookName, hook: &OciHook) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn hook_add(&mut self, stage: HookName, hook: &OciHook) -> Result<(), OciConfigError> {
         let hooks = self.hooks.get_or_insert_default();
         let done = push(hooks, stage.as_str(), &[hook]);
-        done.map_err(|error| ConfigError::Change(error.at("hooks")))
+        done.map_err(|error| OciConfigError::Change(error.at("hooks")))
     }
 
     /// The keys of `annotations`, in order.
@@ -907,24 +918,24 @@ impl OciConfig {
     /// The text of an annotation.
     ///
     /// # Errors
-    /// [`ConfigError::Read`] if it is not text.
-    pub fn annotation(&self, key: &str) -> Result<Option<String>, ConfigError> {
+    /// [`OciConfigError::Read`] if it is not text.
+    pub fn annotation(&self, key: &str) -> Result<Option<String>, OciConfigError> {
         let Some(annotations) = &self.annotations else {
             return Ok(None);
         };
         annotations
             .read(key)
-            .map_err(|error| ConfigError::Read(error.at("annotations")))
+            .map_err(|error| OciConfigError::Read(error.at("annotations")))
     }
 
     /// Sets an annotation.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn annotation_set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn annotation_set(&mut self, key: &str, value: &str) -> Result<(), OciConfigError> {
         let annotations = self.annotations.get_or_insert_default();
         let done = annotations.write(key, value);
-        done.map_err(|error| ConfigError::Change(error.at("annotations")))
+        done.map_err(|error| OciConfigError::Change(error.at("annotations")))
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{FileType, lstat, major, minor};
 use thiserror::Error;
 
-use super::config::{ConfigError, DeviceRule, MountEntry, OciConfig, OciDevice, OciHook};
+use super::config::{DeviceRule, MountEntry, OciConfig, OciConfigError, OciDevice, OciHook};
 use crate::spec::{ContainerEdits, DeviceNode, Hook, IntelRdt};
 use crate::validate::{Problems, validate_edits};
 
@@ -37,7 +37,7 @@ pub enum InjectError {
     },
     /// The configuration cannot be changed accordingly.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] OciConfigError),
 }
 
 /// The type of a node.
@@ -269,7 +269,7 @@ fn resolve(node: &DeviceNode, nodes: &dyn NodeInfo) -> Result<OciDevice, InjectE
     Ok(device)
 }
 
-fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), ConfigError> {
+fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), OciConfigError> {
     if edits.mounts.is_empty() {
         return Ok(());
     }
@@ -330,8 +330,8 @@ impl From<&Hook> for OciHook {
     }
 }
 
-fn set_rdt(config: &mut OciConfig, rdt: &IntelRdt) -> Result<(), ConfigError> {
+fn set_rdt(config: &mut OciConfig, rdt: &IntelRdt) -> Result<(), OciConfigError> {
     // The fields of both specifications have the same names.
     let written = config.linux_mut().write("intelRdt", rdt);
-    written.map_err(|error| ConfigError::Change(error.at("linux")))
+    written.map_err(|error| OciConfigError::Change(error.at("linux")))
 }

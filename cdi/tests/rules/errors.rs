@@ -4,7 +4,7 @@ use std::io;
 
 use onload_cdi::annotations;
 use onload_cdi::json::RawObject;
-use onload_cdi::oci::{ConfigError, HostNodes, Node, NodeInfo, OciConfig, apply};
+use onload_cdi::oci::{HostNodes, Node, NodeInfo, OciConfig, OciConfigError, apply};
 use onload_cdi::{
     Fault, HookName, Kind, LoadError, NameError, ParseError, QualifiedName, Registry,
     RegistryError, SpecSource, from_json, to_json, validate,
@@ -256,7 +256,7 @@ fn who_reads_files_in_another_way_says_why_in_words_of_its_own() {
 #[test]
 fn an_error_is_sent_between_threads() {
     fn is_sent<T: Send + Sync + std::error::Error + 'static>() {}
-    is_sent::<ConfigError>();
+    is_sent::<OciConfigError>();
     is_sent::<RegistryError>();
     assert!(HostNodes.node("/").is_err());
 }

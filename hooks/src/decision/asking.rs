@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use onload_cdi::json::RawError;
-use onload_cdi::oci::{ConfigError, OciConfig};
+use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_core::request::Request;
 
 use super::error::DecisionError;
@@ -59,6 +59,6 @@ pub(crate) fn text(json: Vec<u8>) -> Result<Arc<String>, DecisionError> {
     let text = String::from_utf8(json).map(Arc::new);
     text.map_err(|error| {
         let error = RawError::Utf8(error.utf8_error().valid_up_to());
-        ConfigError::Read(error).into()
+        OciConfigError::Read(error).into()
     })
 }

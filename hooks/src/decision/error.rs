@@ -1,6 +1,6 @@
 //! Why a container does not get what it requests, whichever path would apply it.
 
-use onload_cdi::oci::ConfigError;
+use onload_cdi::oci::OciConfigError;
 use onload_core::policy::PolicyError;
 use onload_core::request::RequestError;
 
@@ -14,7 +14,7 @@ use crate::host::specs::SpecsError;
 pub enum DecisionError {
     /// config.json cannot be read or changed.
     #[error("config.json")]
-    Config(#[from] ConfigError),
+    Config(#[from] OciConfigError),
     /// config.json has onload.dev annotations and is larger than any real one.
     #[error(
         "config.json has annotations of onload.dev and is larger than {} bytes",

@@ -5,7 +5,7 @@
 //! become that user.
 
 use onload_cdi::json::{RawError, RawObject};
-use onload_cdi::oci::{CapabilitySet, ConfigError, OciConfig};
+use onload_cdi::oci::{CapabilitySet, OciConfig, OciConfigError};
 use onload_core::policy::HostRoot;
 use serde::Deserialize;
 
@@ -45,8 +45,8 @@ const HELD: [CapabilitySet; 4] = [
 /// Examines a configuration.
 ///
 /// # Errors
-/// [`ConfigError::Read`].
-pub(crate) fn look(config: &OciConfig, host: &dyn HostView) -> Result<HostRoot, ConfigError> {
+/// [`OciConfigError::Read`].
+pub(crate) fn look(config: &OciConfig, host: &dyn HostView) -> Result<HostRoot, OciConfigError> {
     if !host.privilege().is_initial_namespace {
         return Ok(HostRoot::No);
     }
@@ -61,7 +61,7 @@ pub(crate) fn look(config: &OciConfig, host: &dyn HostView) -> Result<HostRoot, 
     if let Users::Unseen(path) = users {
         return Ok(HostRoot::Unseen(path));
     }
-    let in_process = |error: RawError| ConfigError::Read(error.at("process"));
+    let in_process = |error: RawError| OciConfigError::Read(error.at("process"));
     let none = RawObject::default();
     let process = config.process().unwrap_or(&none);
     if !has_no_new_privileges(process).map_err(in_process)? {
@@ -191,7 +191,7 @@ enum Users {
 impl Users {
     /// The mappings of a configuration belong to the namespace that it creates. A namespace that it
     /// joins has its own mappings, whatever the configuration says.
-    fn of(config: &OciConfig, host: &dyn HostView) -> Result<Users, ConfigError> {
+    fn of(config: &OciConfig, host: &dyn HostView) -> Result<Users, OciConfigError> {
         let paths = config.namespace_paths("user")?;
         let Some(path) = paths.first() else {
             return Ok(Users::Hosts);
@@ -204,7 +204,7 @@ impl Users {
         let mappings: Option<Vec<IdMapping>> = match config.linux() {
             Some(linux) => linux
                 .read("uidMappings")
-                .map_err(|error| ConfigError::Read(error.at("linux")))?,
+                .map_err(|error| OciConfigError::Read(error.at("linux")))?,
             None => None,
         };
         let mappings = mappings.filter(|mappings| !mappings.is_empty());

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onload_cdi::oci::{ConfigError, DeviceRule, MountEntry, OciConfig, OciHook};
+use onload_cdi::oci::{DeviceRule, MountEntry, OciConfig, OciConfigError, OciHook};
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName};
 use onload_core::hook_arguments::HookArguments;
 
@@ -14,7 +14,7 @@ pub(super) fn leave(
     edits: &mut ContainerEdits,
     devices: &mut Vec<Device>,
     config: &OciConfig,
-) -> Result<(), ConfigError> {
+) -> Result<(), OciConfigError> {
     let mut held = held_devices(devices, config)?.into_iter();
     devices.retain(|_| held.next() != Some(true));
     edits.mounts = unique(std::mem::take(&mut edits.mounts));
@@ -30,7 +30,7 @@ pub(super) fn leave(
 }
 
 /// Drops the hooks that the configuration already has.
-pub(crate) fn leave_hooks(hooks: &mut Vec<Hook>, config: &OciConfig) -> Result<(), ConfigError> {
+pub(crate) fn leave_hooks(hooks: &mut Vec<Hook>, config: &OciConfig) -> Result<(), OciConfigError> {
     let stages = hooks.iter().filter_map(|hook| hook.hook_name.valid());
     let stages: BTreeSet<HookName> = stages.copied().collect();
     for stage in stages {
@@ -61,7 +61,7 @@ pub(super) fn unique<T: PartialEq>(list: Vec<T>) -> Vec<T> {
 }
 
 /// Which of the nodes the configuration already has, with a rule that allows the wanted access.
-fn held_devices(wanted: &[Device], config: &OciConfig) -> Result<Vec<bool>, ConfigError> {
+fn held_devices(wanted: &[Device], config: &OciConfig) -> Result<Vec<bool>, OciConfigError> {
     let mut places: BTreeMap<(i64, i64), Vec<usize>> = BTreeMap::new();
     for (index, device) in wanted.iter().enumerate() {
         let numbers = (device.found.major.into(), device.found.minor.into());

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use onload_cdi::oci::{CapabilitySet, ConfigError, HugepageLimit, OciConfig, OciHook};
+use onload_cdi::oci::{CapabilitySet, HugepageLimit, OciConfig, OciConfigError, OciHook};
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
@@ -117,8 +117,8 @@ pub(crate) struct Bind {
     pub numbers: Option<Numbers>,
 }
 
-impl From<ConfigError> for PlanError {
-    fn from(error: ConfigError) -> Self {
+impl From<OciConfigError> for PlanError {
+    fn from(error: OciConfigError) -> Self {
         PlanError::Decision(error.into())
     }
 }
@@ -261,7 +261,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    fn has_ipc_lock(&self) -> Result<bool, ConfigError> {
+    fn has_ipc_lock(&self) -> Result<bool, OciConfigError> {
         use CapabilitySet::{Bounding, Effective, Permitted};
         let mut with = self.config.clone();
         with.capability_add(&[Bounding, Effective, Permitted], "CAP_IPC_LOCK")?;
@@ -323,7 +323,7 @@ impl Planner<'_> {
     fn missing_variable<'e>(
         &self,
         edits: &'e ContainerEdits,
-    ) -> Result<Option<&'e str>, ConfigError> {
+    ) -> Result<Option<&'e str>, OciConfigError> {
         let wanted = edits.env.iter().map(String::as_str);
         let mut missing: Vec<&str> = wanted.filter(|entry| is_needed(entry)).collect();
         if !missing.is_empty() {
@@ -428,7 +428,7 @@ impl Planner<'_> {
         }))
     }
 
-    fn has_variable(&self, libraries: &[String]) -> Result<bool, ConfigError> {
+    fn has_variable(&self, libraries: &[String]) -> Result<bool, OciConfigError> {
         let own = self.config.env_get("LD_PRELOAD")?.unwrap_or_default();
         let is_held = |library: &str| split(&own).any(|held| held == library);
         Ok(match libraries {
@@ -473,7 +473,7 @@ impl Planner<'_> {
         })
     }
 
-    fn memlock(&self) -> Result<(Option<Memlock>, Vec<String>), ConfigError> {
+    fn memlock(&self) -> Result<(Option<Memlock>, Vec<String>), OciConfigError> {
         let Some(wanted) = self.decision.memlock else {
             return Ok((None, Vec::new()));
         };

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use onload_cdi::oci::{ConfigError, MountEntry, OciConfig, Rlimit};
+use onload_cdi::oci::{MountEntry, OciConfig, OciConfigError, Rlimit};
 use onload_cdi::{ContainerEdits, Hook, HookName, Mount};
 use onload_core::config::{OnIncompatible, Preload};
 use onload_core::container_id::ContainerId;
@@ -51,7 +51,7 @@ pub enum PreloadError {
     NoId,
     /// The configuration cannot be changed.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] OciConfigError),
 }
 
 /// A file to write on this host before the container starts.
