@@ -36,7 +36,7 @@ pub enum HostRoot {
 
 /// Why the operator's policy refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PolicyError {
+pub enum PolicyViolation {
     /// The operator does not allow the class.
     #[error(
         "annotation {key} asks for class {class}, which the operator does not allow; {line} under [annotations] in {file} would"
@@ -86,13 +86,13 @@ pub enum PolicyError {
 /// Checks a request against the operator's policy, and returns warnings.
 ///
 /// # Errors
-/// [`PolicyError`] names the annotation, the file and the remedy.
+/// [`PolicyViolation`] names the annotation, the file and the remedy.
 pub fn check(
     request: &Request,
     policy: &Annotations,
     file: &Path,
     root: &HostRoot,
-) -> Result<Vec<String>, PolicyError> {
+) -> Result<Vec<String>, PolicyViolation> {
     for (class, asked) in &request.devices {
         allowed(*class, &asked.key, policy, file)?;
     }
@@ -103,7 +103,7 @@ pub fn check(
     if let Some(asked) = &request.ipc_lock
         && !request.wants(&IPC_LOCK)
     {
-        return Err(PolicyError::IpcLockAlone {
+        return Err(PolicyViolation::IpcLockAlone {
             key: Quoted(&asked.key).to_string(),
         });
     }
@@ -111,14 +111,19 @@ pub fn check(
         && asked.value != crate::config::Preload::Off
         && !request.wants(&[Class::Nic])
     {
-        return Err(PolicyError::PreloadAlone {
+        return Err(PolicyViolation::PreloadAlone {
             key: Quoted(&asked.key).to_string(),
         });
     }
     root_with_onload(request, policy.root_with_onload, file, root)
 }
 
-fn allowed(class: Class, key: &str, policy: &Annotations, file: &Path) -> Result<(), PolicyError> {
+fn allowed(
+    class: Class,
+    key: &str,
+    policy: &Annotations,
+    file: &Path,
+) -> Result<(), PolicyViolation> {
     if policy.allow.contains(&class) {
         return Ok(());
     }
@@ -128,7 +133,7 @@ fn allowed(class: Class, key: &str, policy: &Annotations, file: &Path) -> Result
         .chain([&class])
         .map(|class| format!("\"{class}\""))
         .collect();
-    Err(PolicyError::NotAllowed {
+    Err(PolicyViolation::NotAllowed {
         key: Quoted(key).to_string(),
         class,
         line: format!("allow = [{}]", classes.join(", ")),
@@ -141,7 +146,7 @@ fn root_with_onload(
     policy: RootWithOnload,
     file: &Path,
     root: &HostRoot,
-) -> Result<Vec<String>, PolicyError> {
+) -> Result<Vec<String>, PolicyViolation> {
     let Some(asked) = ONLOAD.iter().find_map(|class| request.devices.get(class)) else {
         return Ok(Vec::new());
     };
@@ -151,7 +156,7 @@ fn root_with_onload(
             "annotation {key}: this container's user 0 is the host's and can map every Onload stack of the host"
         )]),
         (RootWithOnload::Allow | RootWithOnload::Warn, _) | (_, HostRoot::No) => Ok(Vec::new()),
-        (RootWithOnload::Refuse, root) => Err(PolicyError::RootWithOnload {
+        (RootWithOnload::Refuse, root) => Err(PolicyViolation::RootWithOnload {
             key,
             root: root.clone(),
             file: file.display().to_string(),

@@ -1,7 +1,7 @@
 //! Why a container does not get what it requests, whichever path would apply it.
 
 use onload_cdi::oci::OciConfigError;
-use onload_core::policy::PolicyError;
+use onload_core::policy::PolicyViolation;
 use onload_core::request::RequestError;
 
 use super::nodes::NodeError;
@@ -26,7 +26,7 @@ pub enum DecisionError {
     Request(#[from] RequestError),
     /// The operator does not allow the request.
     #[error(transparent)]
-    Policy(#[from] PolicyError),
+    Policy(#[from] PolicyViolation),
     /// The files of the host cannot be used.
     #[error(transparent)]
     Host(#[from] HostFilesError),
