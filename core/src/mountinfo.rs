@@ -19,7 +19,7 @@ const MAX_TYPES: usize = 64;
 
 /// A line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount<'a> {
+pub struct MountinfoLine<'a> {
     /// The mount's id, which statx(2) returns for files on it.
     pub id: u64,
     /// The part of the file system that it shows, with spaces and the like as octal escapes.
@@ -36,7 +36,7 @@ pub struct Mount<'a> {
 
 /// A line of /proc/mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed<'a> {
+pub struct MountsLine<'a> {
     /// The mount point, with spaces and the like as octal escapes.
     pub point: &'a [u8],
     /// File system type.
@@ -72,7 +72,7 @@ fn too_much(what: &str) -> io::Error {
 }
 
 /// The mounts of a table in order; malformed lines are skipped.
-pub fn parse(table: &[u8]) -> impl Iterator<Item = Mount<'_>> {
+pub fn parse(table: &[u8]) -> impl Iterator<Item = MountinfoLine<'_>> {
     table.split(|byte| *byte == b'\n').filter_map(mount)
 }
 
@@ -80,7 +80,7 @@ pub fn parse(table: &[u8]) -> impl Iterator<Item = Mount<'_>> {
 ///
 /// # Errors
 /// The errors of reading, and an error if more would be kept than in any real case.
-pub fn keep(from: impl Read, wanted: &dyn Fn(&Mount<'_>) -> bool) -> io::Result<Vec<u8>> {
+pub fn keep(from: impl Read, wanted: &dyn Fn(&MountinfoLine<'_>) -> bool) -> io::Result<Vec<u8>> {
     let mut kept = Vec::new();
     each_line(from, &mut |line| {
         if mount(line).is_some_and(|mount| wanted(&mount)) {
@@ -97,7 +97,7 @@ pub fn keep(from: impl Read, wanted: &dyn Fn(&Mount<'_>) -> bool) -> io::Result<
 
 /// What is kept of each mount of a table, by mount id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table {
+pub struct MountTable {
     mounts: Vec<Known>,
     types: Vec<Vec<u8>>,
 }
@@ -111,10 +111,10 @@ struct Known {
     fs_type: usize,
 }
 
-/// A mount of a [`Table`].
+/// A mount of a [`MountTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found<'a> {
-    /// As [`Mount::is_shared`].
+pub struct MountSummary<'a> {
+    /// As [`MountinfoLine::is_shared`].
     pub is_shared: bool,
     /// Whether it shows a whole tmpfs.
     pub is_fresh: bool,
@@ -122,14 +122,14 @@ pub struct Found<'a> {
     pub fs_type: &'a [u8],
 }
 
-impl Table {
+impl MountTable {
     /// Reads a table.
     ///
     /// # Errors
     /// The errors of reading, and an error for a table with more mounts than any real one: none is
     /// truncated.
-    pub fn read(from: impl Read) -> io::Result<Table> {
-        let mut table = Table::default();
+    pub fn read(from: impl Read) -> io::Result<MountTable> {
+        let mut table = MountTable::default();
         each_line(from, &mut |line| match mount(line) {
             Some(_) if table.mounts.len() == MAX_MOUNTS => {
                 Err(too_much(&format!("more than {MAX_MOUNTS} mounts")))
@@ -143,7 +143,7 @@ impl Table {
         Ok(table)
     }
 
-    fn add(&mut self, mount: &Mount<'_>) {
+    fn add(&mut self, mount: &MountinfoLine<'_>) {
         let name = &mount.fs_type[..mount.fs_type.len().min(MAX_TYPE)];
         let known = self.types.iter().position(|known| known == name);
         let fs_type = known.unwrap_or(self.types.len());
@@ -160,9 +160,9 @@ impl Table {
 
     /// The mount with this id.
     #[must_use]
-    pub fn find(&self, id: u64) -> Option<Found<'_>> {
+    pub fn find(&self, id: u64) -> Option<MountSummary<'_>> {
         let known = self.mounts.iter().find(|known| known.id == id)?;
-        Some(Found {
+        Some(MountSummary {
             is_shared: known.is_shared,
             is_fresh: known.is_fresh,
             fs_type: self.types.get(known.fs_type).map_or(&[], Vec::as_slice),
@@ -170,7 +170,7 @@ impl Table {
     }
 }
 
-fn mount(line: &[u8]) -> Option<Mount<'_>> {
+fn mount(line: &[u8]) -> Option<MountinfoLine<'_>> {
     let at = line.windows(3).position(|bytes| bytes == b" - ")?;
     let (left, right) = (&line[..at], &line[at + 3..]);
     let mut left = fields(left);
@@ -178,7 +178,7 @@ fn mount(line: &[u8]) -> Option<Mount<'_>> {
     let id = std::str::from_utf8(left.next()?).ok()?.parse().ok()?;
     let root = left.nth(2)?;
     let point = left.next()?;
-    Some(Mount {
+    Some(MountinfoLine {
         id,
         root,
         point,
@@ -191,9 +191,9 @@ fn mount(line: &[u8]) -> Option<Mount<'_>> {
 
 /// Parses a line of /proc/mounts; `None` if it is malformed.
 #[must_use]
-pub fn listed(line: &[u8]) -> Option<Listed<'_>> {
+pub fn parse_mounts_line(line: &[u8]) -> Option<MountsLine<'_>> {
     let mut fields = fields(line).skip(1);
-    Some(Listed {
+    Some(MountsLine {
         point: fields.next()?,
         fs_type: fields.next()?,
         options: fields.next()?,
@@ -247,7 +247,7 @@ garbage
 
     #[test]
     fn every_mount_is_read_and_garbage_is_left_out() {
-        let all: Vec<Mount<'_>> = parse(TABLE).collect();
+        let all: Vec<MountinfoLine<'_>> = parse(TABLE).collect();
         assert_eq!(all.len(), 5);
         assert_eq!(all[0].id, 22);
         assert!(all[0].is_shared && all[3].is_shared);
@@ -260,7 +260,7 @@ garbage
 
     #[test]
     fn a_mount_is_found_by_its_id_beside_one_whose_name_is_no_text() {
-        let table = Table::read(TABLE).unwrap();
+        let table = MountTable::read(TABLE).unwrap();
         let found = table.find(180).unwrap();
         assert_eq!((found.fs_type, found.is_fresh), (&b"tmpfs"[..], true));
         assert!(!table.find(22).unwrap().is_fresh);
@@ -276,7 +276,7 @@ garbage
             text.push_str(&format!("{id} 1 0:5 / /{point} rw - tmpfs tmpfs rw\n"));
         }
         assert!(text.len() > 20_000_000);
-        let table = Table::read(text.as_bytes()).unwrap();
+        let table = MountTable::read(text.as_bytes()).unwrap();
         assert_eq!(table.find(100_000).unwrap().fs_type, b"tmpfs");
         assert_eq!(table.types.len(), 1);
     }
@@ -288,7 +288,7 @@ garbage
             text.push_str(&format!("{id} 1 0:5 / /a rw - fuse.x{id} a rw\n"));
         }
         text.push_str("7000 1 0:5 / /a rw - tmpfs a rw\n7001 1 0:5 /b /a rw - tmpfs a rw\n");
-        let table = Table::read(text.as_bytes()).unwrap();
+        let table = MountTable::read(text.as_bytes()).unwrap();
         assert_eq!(table.find(3).unwrap().fs_type, b"fuse.x3");
         assert_eq!(table.find(100).unwrap().fs_type, b"");
         assert!(table.find(7000).unwrap().is_fresh && !table.find(7001).unwrap().is_fresh);
@@ -297,10 +297,10 @@ garbage
     #[test]
     fn a_table_that_no_kernel_shows_is_an_error_and_never_cut() {
         let line = [&[b'x'; MAX_LINE][..], b"\n"].concat();
-        let error = Table::read(&line[..]).unwrap_err();
+        let error = MountTable::read(&line[..]).unwrap_err();
         assert!(error.to_string().contains("a line of more than"), "{error}");
         let many = "1 1 0:5 / / rw - a b c\n".repeat(MAX_MOUNTS + 1);
-        let error = Table::read(many.as_bytes()).unwrap_err();
+        let error = MountTable::read(many.as_bytes()).unwrap_err();
         assert!(error.to_string().contains("more than 1000000"), "{error}");
         let many = "1 1 0:5 / / rw - cgroup b c\n".repeat(MAX_KEPT / 20);
         let error = keep(many.as_bytes(), &|_| true).unwrap_err();
@@ -320,13 +320,13 @@ garbage
 
     #[test]
     fn a_line_of_the_other_table_is_read() {
-        let line = listed(b"none /dev/h\\040\xe9 hugetlbfs rw,pagesize=2M 0 0").unwrap();
+        let line = parse_mounts_line(b"none /dev/h\\040\xe9 hugetlbfs rw,pagesize=2M 0 0").unwrap();
         assert_eq!(line.point, b"/dev/h\\040\xe9");
         assert_eq!(
             (line.fs_type, line.options),
             (&b"hugetlbfs"[..], &b"rw,pagesize=2M"[..])
         );
-        assert!(listed(b"none /dev/h").is_none());
+        assert!(parse_mounts_line(b"none /dev/h").is_none());
     }
 
     #[test]

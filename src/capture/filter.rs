@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use onload_core::mountinfo::listed;
+use onload_core::mountinfo::parse_mounts_line;
 use toml_edit::{DocumentMut, Item, TableLike, Value};
 
 /// The content of a file in a capture.
@@ -33,7 +33,9 @@ fn lines_with(text: &str, prefix: &str) -> String {
 
 /// The hugetlbfs mounts of a table, with their mount points and page sizes.
 fn hugetlbfs_mounts(table: &[u8]) -> Vec<u8> {
-    let lines = table.split(|byte| *byte == b'\n').filter_map(listed);
+    let lines = table
+        .split(|byte| *byte == b'\n')
+        .filter_map(parse_mounts_line);
     let mounts = lines.filter(|mount| mount.fs_type == b"hugetlbfs");
     let lines = mounts.map(|mount| {
         let mut options = mount.options.split(|byte| *byte == b',');

@@ -117,7 +117,7 @@ pub(crate) fn find(
     mounts: &[u8],
 ) -> Result<Option<DeviceCgroup>, DeviceCgroupError> {
     if let Some(path) = path_in(theirs, "devices") {
-        let is_devices = |mount: &mountinfo::Mount<'_>| {
+        let is_devices = |mount: &mountinfo::MountinfoLine<'_>| {
             let mut options = mount.options.split(|byte| *byte == b',');
             mount.fs_type == b"cgroup" && options.any(|option| option == b"devices")
         };
@@ -127,13 +127,13 @@ pub(crate) fn find(
     let Some(path) = path_in(theirs, "") else {
         return Ok(None);
     };
-    let is_v2 = |mount: &mountinfo::Mount<'_>| mount.fs_type == b"cgroup2";
+    let is_v2 = |mount: &mountinfo::MountinfoLine<'_>| mount.fs_type == b"cgroup2";
     dir(path, path_in(own, ""), mounts, &is_v2).map(|dir| Some(DeviceCgroup::V2(dir)))
 }
 
 /// Whether a mount is a hierarchy that [`find`] may look for.
 #[must_use]
-pub(crate) fn is_hierarchy(mount: &mountinfo::Mount<'_>) -> bool {
+pub(crate) fn is_hierarchy(mount: &mountinfo::MountinfoLine<'_>) -> bool {
     matches!(mount.fs_type, b"cgroup" | b"cgroup2")
 }
 
@@ -157,7 +157,7 @@ fn dir(
     path: &Path,
     own: Option<&Path>,
     mounts: &[u8],
-    wanted: &dyn Fn(&mountinfo::Mount<'_>) -> bool,
+    wanted: &dyn Fn(&mountinfo::MountinfoLine<'_>) -> bool,
 ) -> Result<Dir, DeviceCgroupError> {
     // A mount may show only a part of the hierarchy, as in a container.
     let shown = mountinfo::parse(mounts).filter(|mount| wanted(mount));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::OciConfig;
 use onload_core::container_id::ContainerId;
-use onload_core::mountinfo::{self, Table};
+use onload_core::mountinfo::{self, MountTable};
 use rustix::fs::Mode;
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::Errno;
@@ -49,7 +49,7 @@ pub(super) struct Look<'a> {
     pub(super) init: Init,
     pub(super) start_time: u64,
     pub(super) namespace: OwnedFd,
-    pub(super) mounts: Table,
+    pub(super) mounts: MountTable,
     pub(super) bundle: &'a Path,
     /// The path of the container's root on the host.
     pub(super) root_path: PathBuf,

@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use onload_core::mountinfo::Table;
+use onload_core::mountinfo::MountTable;
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, mkdirat, openat, statx, unlinkat,
 };
@@ -86,7 +86,7 @@ pub(crate) struct Target {
 pub(crate) struct Targets<'a> {
     root: &'a ContainerRoot,
     root_mount: u64,
-    mounts: &'a Table,
+    mounts: &'a MountTable,
 }
 
 impl<'a> Targets<'a> {
@@ -94,7 +94,10 @@ impl<'a> Targets<'a> {
     ///
     /// # Errors
     /// [`TargetError::Step`].
-    pub(crate) fn new(root: &'a ContainerRoot, mounts: &'a Table) -> Result<Self, TargetError> {
+    pub(crate) fn new(
+        root: &'a ContainerRoot,
+        mounts: &'a MountTable,
+    ) -> Result<Self, TargetError> {
         let root_mount = mount_of(root).map_err(step("looking at", Path::new("/")))?;
         Ok(Targets {
             root,
@@ -356,9 +359,9 @@ mod tests {
     }
 
     /// This process's mounts, as if none of them had peers.
-    fn mounts() -> Table {
+    fn mounts() -> MountTable {
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        Table::read(table.replace(" shared:", " master:").as_bytes()).unwrap()
+        MountTable::read(table.replace(" shared:", " master:").as_bytes()).unwrap()
     }
 
     #[test]

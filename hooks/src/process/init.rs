@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use onload_core::mountinfo::Table;
+use onload_core::mountinfo::MountTable;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 
@@ -140,10 +140,10 @@ impl Init {
     ///
     /// # Errors
     /// [`InitError::Read`].
-    pub(crate) fn mounts(&self) -> Result<Table, InitError> {
+    pub(crate) fn mounts(&self) -> Result<MountTable, InitError> {
         let name = "mountinfo";
         let file = File::from(self.open_file(name, OFlags::RDONLY)?);
-        Table::read(file).map_err(|error| self.failed(name, error))
+        MountTable::read(file).map_err(|error| self.failed(name, error))
     }
 
     /// When it started, in clock ticks since boot. Together with its number, that identifies it

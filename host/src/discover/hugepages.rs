@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
-use onload_core::mountinfo::{listed, unescape};
+use onload_core::mountinfo::{parse_mounts_line, unescape};
 use serde::Serialize;
 
 #[cfg(fuzzing)]
@@ -149,7 +149,8 @@ fn read_nodes(probe: &Probe<'_>) -> BTreeMap<u64, Vec<NodePages>> {
 
 /// Where hugetlbfs is mounted, by page size in KiB.
 fn read_mounts(probe: &Probe<'_>) -> BTreeMap<u64, Vec<String>> {
-    let is_hugetlbfs = |line: &[u8]| listed(line).is_some_and(|mount| mount.fs_type == HUGETLBFS);
+    let is_hugetlbfs =
+        |line: &[u8]| parse_mounts_line(line).is_some_and(|mount| mount.fs_type == HUGETLBFS);
     let mounts = probe.or_warn(probe.host().lines(Path::new(MOUNTS), &is_hugetlbfs));
     let mounts = parse_mounts(mounts.as_deref().unwrap_or_default());
     let mut default = None;
@@ -198,7 +199,9 @@ enum MountSize {
 
 /// The hugetlbfs mounts in /proc/mounts (proc_pid_mounts(5)).
 fn parse_mounts(table: &[u8]) -> Vec<Mount> {
-    let lines = table.split(|byte| *byte == b'\n').filter_map(listed);
+    let lines = table
+        .split(|byte| *byte == b'\n')
+        .filter_map(parse_mounts_line);
     let mounts = lines.filter(|mount| mount.fs_type == HUGETLBFS);
     mounts
         .map(|mount| Mount {
