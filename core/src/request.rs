@@ -73,18 +73,18 @@ impl Annotations for onload_cdi::oci::OciConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// The devices by class, each name once and in the order requested.
-    pub devices: BTreeMap<Class, Asked<Vec<String>>>,
+    pub devices: BTreeMap<Class, Requested<Vec<String>>>,
     /// How libonload.so gets into its processes.
-    pub preload: Option<Asked<Preload>>,
+    pub preload: Option<Requested<Preload>>,
     /// CAP_IPC_LOCK.
-    pub ipc_lock: Option<Asked<()>>,
+    pub ipc_lock: Option<Requested<()>>,
     /// Limits on huge pages.
-    pub hugepages_limit: Option<Asked<Vec<HugepagesLimit>>>,
+    pub hugepages_limit: Option<Requested<Vec<HugepagesLimit>>>,
 }
 
 /// Something requested, and the annotation that requests it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked<T> {
+pub struct Requested<T> {
     /// The annotation's key.
     pub key: String,
     /// What it requests.
@@ -226,14 +226,14 @@ impl Request {
                     "off" => Preload::Off,
                     _ => return Err(bad("env, file or off")),
                 };
-                self.preload = Some(Asked {
+                self.preload = Some(Requested {
                     key: key.to_owned(),
                     value,
                 });
             }
             "ipc-lock" => match value.trim_matches(' ') {
                 "true" => {
-                    self.ipc_lock = Some(Asked {
+                    self.ipc_lock = Some(Requested {
                         key: key.to_owned(),
                         value: (),
                     });
@@ -244,7 +244,7 @@ impl Request {
             "hugepages-limit" => {
                 let value = hugepages_limits(value)
                     .ok_or_else(|| bad("one like 2Mi=128Mi, several separated by ','"))?;
-                self.hugepages_limit = Some(Asked {
+                self.hugepages_limit = Some(Requested {
                     key: key.to_owned(),
                     value,
                 });
@@ -259,7 +259,7 @@ impl Request {
                 let value = names(key, value)?;
                 self.devices.insert(
                     class,
-                    Asked {
+                    Requested {
                         key: key.to_owned(),
                         value,
                     },

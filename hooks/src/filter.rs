@@ -22,9 +22,9 @@ use onload_core::request::Request;
 use onload_core::text::Quoted;
 
 use crate::config_json::scan::{self, Scanned};
-use crate::decision::asking::Asking;
 use crate::decision::error::DecisionError;
 use crate::decision::host_root::{self, CAP_SETUID};
+use crate::decision::input::DecisionInput;
 use crate::decision::preload_choice::PreloadChoice;
 use crate::decision::{self, Decision};
 use crate::device::Device;
@@ -140,8 +140,8 @@ pub(crate) fn apply_scanned(
     container: Container<'_>,
     host: &dyn HostView,
 ) -> Result<Outcome, FilterError> {
-    match Asking::read(scanned)? {
-        Some(asking) => give(asking, container, host),
+    match DecisionInput::read(scanned)? {
+        Some(input) => give(input, container, host),
         None => Ok(Outcome::default()),
     }
 }
@@ -151,7 +151,7 @@ pub(crate) fn apply_scanned(
 /// # Errors
 /// As for [`apply`].
 pub(crate) fn give(
-    asking: Asking,
+    input: DecisionInput,
     container: Container<'_>,
     host: &dyn HostView,
 ) -> Result<Outcome, FilterError> {
@@ -160,10 +160,10 @@ pub(crate) fn give(
         host,
         settings: host.settings().map_err(DecisionError::from)?,
         privilege: host.privilege(),
-        request: asking.request,
+        request: input.request,
         outcome: Outcome::default(),
     };
-    filter.run(asking.config, asking.text.as_bytes())
+    filter.run(input.config, input.text.as_bytes())
 }
 
 struct Filter<'a> {

@@ -1,9 +1,9 @@
 //! What one container gets. This is decided once, from the container's configuration, the
 //! operator's policy and the host's specifications. The two appliers only carry the decision out.
 
-pub(crate) mod asking;
 pub(crate) mod error;
 pub(crate) mod host_root;
+pub(crate) mod input;
 pub(crate) mod nodes;
 pub(crate) mod preload_choice;
 pub(crate) mod present;

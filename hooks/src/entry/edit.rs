@@ -11,9 +11,9 @@ use onload_core::text::Chain;
 
 use crate::config_json::bundle::{BundleError, ConfigFile};
 use crate::config_json::scan;
-use crate::decision::asking::{self, Asking};
 use crate::decision::error::DecisionError;
 use crate::decision::host_root;
+use crate::decision::input::{self, DecisionInput};
 use crate::filter::{self, Container, FilterError, Outcome};
 use crate::host::{HostFilesError, ThisHost};
 use crate::preload::HostFile;
@@ -82,10 +82,10 @@ pub(crate) fn edit(
     entry_point: EntryPoint<'_>,
     host: &ThisHost,
 ) -> Result<Edited, EntryError> {
-    let Some(asking) = Asking::read(file.scan()?).map_err(FilterError::from)? else {
+    let Some(input) = DecisionInput::read(file.scan()?).map_err(FilterError::from)? else {
         return Ok(Edited::default());
     };
-    let outcome = filter::give(asking, container, host)?;
+    let outcome = filter::give(input, container, host)?;
     sweep::sweep(Path::new(RUN_DIR), container.id);
     let edited = written(&outcome, entry_point, host)?;
     let Some(config) = &outcome.config else {
@@ -182,10 +182,10 @@ pub(crate) fn stream(
         return Ok(Streamed::State(state));
     }
     let host = ThisHost::with_config(config)?;
-    let text = asking::text(scanned.kept).map_err(FilterError::from)?;
-    let asking = Asking::parse(Arc::clone(&text)).map_err(FilterError::from)?;
-    let outcome = match asking {
-        Some(asking) => filter::give(asking, container, &host)?,
+    let text = input::text(scanned.kept).map_err(FilterError::from)?;
+    let input = DecisionInput::parse(Arc::clone(&text)).map_err(FilterError::from)?;
+    let outcome = match input {
+        Some(input) => filter::give(input, container, &host)?,
         None => Outcome::default(),
     };
     sweep::sweep(Path::new(RUN_DIR), container.id);

@@ -28,7 +28,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::config_json::bundle::ConfigFile;
-use crate::decision::asking::Asking;
+use crate::decision::input::DecisionInput;
 use crate::host::{HostFilesError, ThisHost};
 use crate::process::init::Init;
 use crate::run::own_dir::OwnDirError;
@@ -46,10 +46,10 @@ use plan::PlanError;
 /// [`LiveError`]; everything done so far is undone.
 pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Vec<String>, LiveError> {
     let file = ConfigFile::open(&state.bundle, None)?;
-    let asking = Asking::read(file.scan()?).map_err(PlanError::from)?;
-    let Some(Asking {
+    let input = DecisionInput::read(file.scan()?).map_err(PlanError::from)?;
+    let Some(DecisionInput {
         config, request, ..
-    }) = asking
+    }) = input
     else {
         return Ok(Vec::new());
     };

@@ -12,7 +12,7 @@ use crate::config_json::scan::Scanned;
 
 /// A configuration that holds a request for this container.
 #[derive(Debug)]
-pub(crate) struct Asking {
+pub(crate) struct DecisionInput {
     /// The text as it was read. From here on, parts of it are not copied.
     pub text: Arc<String>,
     /// The configuration.
@@ -21,29 +21,29 @@ pub(crate) struct Asking {
     pub request: Request,
 }
 
-impl Asking {
+impl DecisionInput {
     /// Parses the result of a scan; `None` if it requests nothing after all.
     ///
     /// # Errors
     /// [`DecisionError::TooLarge`], [`DecisionError::Config`] and [`DecisionError::Request`].
-    pub(crate) fn read(scanned: Scanned) -> Result<Option<Asking>, DecisionError> {
+    pub(crate) fn read(scanned: Scanned) -> Result<Option<DecisionInput>, DecisionError> {
         if !scanned.mentions_prefix {
             return Ok(None);
         }
         if scanned.more {
             return Err(DecisionError::TooLarge);
         }
-        Asking::parse(text(scanned.kept)?)
+        DecisionInput::parse(text(scanned.kept)?)
     }
 
     /// Parses a text; `None` if it requests nothing after all.
     ///
     /// # Errors
     /// [`DecisionError::Config`] and [`DecisionError::Request`].
-    pub(crate) fn parse(text: Arc<String>) -> Result<Option<Asking>, DecisionError> {
+    pub(crate) fn parse(text: Arc<String>) -> Result<Option<DecisionInput>, DecisionError> {
         let config = OciConfig::parse_text(Arc::clone(&text))?;
         let request = Request::parse(&config)?;
-        Ok(request.map(|request| Asking {
+        Ok(request.map(|request| DecisionInput {
             text,
             config,
             request,
