@@ -35,16 +35,16 @@ const SANDBOX_KEYS: [&str; 2] = [
 ];
 
 /// Annotations by key. A value that is not a string counts as missing.
-pub trait Annotations {
+pub trait AnnotationSource {
     /// The first `most` annotations whose keys start with `prefix`, with their values. There may be
     /// millions of others, which cost nothing.
-    fn of(&self, prefix: &str, most: usize) -> Vec<Own>;
+    fn of(&self, prefix: &str, most: usize) -> Vec<OnloadAnnotation>;
     /// The value of a key, if it exists and is a string.
     fn value(&self, key: &str) -> Option<String>;
 }
 
-impl Annotations for BTreeMap<String, String> {
-    fn of(&self, prefix: &str, most: usize) -> Vec<Own> {
+impl AnnotationSource for BTreeMap<String, String> {
+    fn of(&self, prefix: &str, most: usize) -> Vec<OnloadAnnotation> {
         let ours = self.iter().filter(|(key, _)| key.starts_with(prefix));
         ours.take(most)
             .map(|(key, value)| (key.clone(), Some(value.clone())))
@@ -56,8 +56,8 @@ impl Annotations for BTreeMap<String, String> {
     }
 }
 
-impl Annotations for onload_cdi::oci::OciConfig {
-    fn of(&self, prefix: &str, most: usize) -> Vec<Own> {
+impl AnnotationSource for onload_cdi::oci::OciConfig {
+    fn of(&self, prefix: &str, most: usize) -> Vec<OnloadAnnotation> {
         self.annotations_of(prefix)
             .take(most)
             .map(|(key, value)| (key.into_owned(), value.map(Cow::into_owned)))
@@ -188,7 +188,7 @@ impl Request {
     ///
     /// # Errors
     /// [`RequestError`] names the annotation.
-    pub fn parse(annotations: &dyn Annotations) -> Result<Option<Request>, RequestError> {
+    pub fn parse(annotations: &dyn AnnotationSource) -> Result<Option<Request>, RequestError> {
         let is_sandbox = |key: &&str| annotations.value(key).as_deref() == Some("sandbox");
         if SANDBOX_KEYS.iter().any(is_sandbox) {
             return Ok(None);
@@ -290,19 +290,19 @@ impl Request {
 }
 
 /// An onload.dev annotation: its key, and its value if that is a string.
-type Own = (String, Option<String>);
+type OnloadAnnotation = (String, Option<String>);
 
 /// The annotation that counts for each onload.dev word: the one with the container's name, or else
 /// the one without a name.
 fn choose<'a>(
-    ours: &'a [Own],
-    annotations: &dyn Annotations,
-) -> Result<BTreeMap<&'a str, &'a Own>, RequestError> {
+    ours: &'a [OnloadAnnotation],
+    annotations: &dyn AnnotationSource,
+) -> Result<BTreeMap<&'a str, &'a OnloadAnnotation>, RequestError> {
     let name = NAME_KEYS
         .iter()
         .find_map(|key| annotations.value(key))
         .filter(|name| !name.is_empty());
-    let mut chosen: BTreeMap<&str, (bool, &Own)> = BTreeMap::new();
+    let mut chosen: BTreeMap<&str, (bool, &OnloadAnnotation)> = BTreeMap::new();
     for annotation in ours {
         let key = &annotation.0;
         let rest = key.strip_prefix(PREFIX).unwrap_or_default();
