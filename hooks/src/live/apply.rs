@@ -9,7 +9,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::error::LiveError;
 use super::identity::FileSystemUser;
-use super::look::Look;
+use super::inspect::Inspection;
 use super::plan::Bind;
 use super::target::{TargetError, Targets};
 use super::undo::Done;
@@ -23,7 +23,7 @@ use crate::run::maker::{EntryPoint, Stage};
 use crate::run::own_dir::OwnDir;
 use crate::run::record::{self, Created, Live};
 
-impl Look<'_> {
+impl Inspection<'_> {
     /// Applies all of it, or nothing.
     pub(super) fn go(mut self, host: &ThisHost) -> Result<Vec<String>, LiveError> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;

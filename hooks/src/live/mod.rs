@@ -11,7 +11,7 @@ pub mod cgroup;
 pub mod devices;
 pub(crate) mod error;
 pub(crate) mod identity;
-mod look;
+mod inspect;
 pub(crate) mod mount_api;
 pub(crate) mod plan;
 pub mod program;
@@ -36,7 +36,7 @@ use crate::run::record::{self, Live};
 use crate::run::sweep;
 use crate::state::State;
 use error::LiveError;
-use look::Look;
+use inspect::Inspection;
 use plan::PlanError;
 
 /// Gives a container what its annotations request and its configuration does not contain. Returns
@@ -64,8 +64,8 @@ pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Vec<String>, L
         return Ok(warnings);
     }
     sweep::sweep(Path::new(RUN_DIR), Some(&state.id));
-    let look = Look::new(state, init, &config, &host, plan)?;
-    warnings.extend(look.go(&host)?);
+    let inspection = Inspection::new(state, init, &config, &host, plan)?;
+    warnings.extend(inspection.go(&host)?);
     Ok(warnings)
 }
 

@@ -10,7 +10,7 @@ use rustix::fs::{FileType, major, minor, stat};
 
 use super::devices::{self, DevicesError};
 use super::error::CgroupError;
-use super::look::own_device_cgroup;
+use super::inspect::own_device_cgroup;
 use crate::host::sysfs::Numbers;
 use crate::host::{HostFilesError, HostView, ThisHost};
 use crate::process::init::{Init, InitError};

@@ -43,7 +43,7 @@ pub(super) fn own_device_cgroup(init: &Init) -> Result<Option<DeviceCgroup>, Cgr
 }
 
 /// The examined container, and what is to be done to it.
-pub(super) struct Look<'a> {
+pub(super) struct Inspection<'a> {
     pub(super) id: &'a ContainerId,
     pub(super) plan: InjectionPlan,
     pub(super) init: Init,
@@ -63,7 +63,7 @@ pub(super) struct Look<'a> {
     pub(super) warnings: Vec<String>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> Inspection<'a> {
     pub(super) fn new(
         state: &'a State,
         init: Init,
@@ -74,7 +74,7 @@ impl<'a> Look<'a> {
         let namespace = init.mount_namespace()?;
         let root_path = config.root_path().map_err(PlanError::from)?;
         let root_path = state.bundle.join(root_path.unwrap_or_default());
-        let mut look = Look {
+        let mut inspection = Inspection {
             id: &state.id,
             start_time: init.start_time()?,
             mounts: init.mounts()?,
@@ -90,16 +90,16 @@ impl<'a> Look<'a> {
             init,
             plan,
         };
-        let root = look.open_root()?;
-        if let Some(preload) = look.plan.preload.take() {
-            look.look_at_preload(&preload, config, host, &root)?;
+        let root = inspection.open_root()?;
+        if let Some(preload) = inspection.plan.preload.take() {
+            inspection.look_at_preload(&preload, config, host, &root)?;
         }
-        look.look_at_targets(config, &root)?;
-        look.look_at_list(&root)?;
-        if !look.plan.rules.is_empty() {
-            look.device_cgroup = own_device_cgroup(&look.init)?;
+        inspection.look_at_targets(config, &root)?;
+        inspection.look_at_list(&root)?;
+        if !inspection.plan.rules.is_empty() {
+            inspection.device_cgroup = own_device_cgroup(&inspection.init)?;
         }
-        Ok(look)
+        Ok(inspection)
     }
 
     /// The root as the container's init sees it: with all its mounts, the last one on top.
