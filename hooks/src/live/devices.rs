@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::bpf::{self, Attached, Program};
 use super::cgroup::{DeviceCgroup, Dir};
 use super::program;
-use super::systemd::{self, Policy, Systemd, SystemdError};
+use super::systemd::{self, DevicePolicy, Systemd, SystemdError};
 use crate::device::Rule;
 
 /// Why a device was not opened to the container.
@@ -164,7 +164,7 @@ fn allow_v1(
     };
     let before = std::fs::read_to_string(dir.at().join("devices.list"));
     let before = before.map_err(failed("reading", "devices.list"))?;
-    tell_systemd(dir, id, rules, socket, changes)?;
+    update_systemd(dir, id, rules, socket, changes)?;
     let allow = open("devices.allow")?;
     let (_, written) = changes.list.insert((open("devices.deny")?, Vec::new()));
     for rule in rules {
@@ -181,7 +181,7 @@ fn write_rule(mut list: &File, rule: Rule) -> io::Result<()> {
 
 /// Adds the devices to the list of the container's scope, if that list restricts it. Returns
 /// whether systemd now allows them.
-fn tell_systemd(
+fn update_systemd(
     dir: &Dir,
     id: &ContainerId,
     rules: &[Rule],
@@ -204,7 +204,7 @@ fn tell_systemd(
         ));
         return Ok(false);
     };
-    if systemd.policy()? == Policy::Open {
+    if systemd.policy()? == DevicePolicy::Open {
         return Ok(false);
     }
     systemd.allow(rules)?;
@@ -212,17 +212,17 @@ fn tell_systemd(
 }
 
 /// A cgroup with the programs that it had when first examined.
-struct Own {
+struct CgroupPrograms {
     path: PathBuf,
     fd: OwnedFd,
     before: Attached,
 }
 
-impl Own {
+impl CgroupPrograms {
     fn open(path: PathBuf) -> Result<Self, DevicesError> {
         let fd = open_dir(&path)?;
         let before = query(&path, &fd)?;
-        Ok(Own { path, fd, before })
+        Ok(CgroupPrograms { path, fd, before })
     }
 
     fn copy(&self) -> Result<OwnedFd, DevicesError> {
@@ -264,42 +264,45 @@ fn allow_v2(
     socket: &Path,
     changes: &mut Changes,
 ) -> Result<(), DevicesError> {
-    let own = dir.own(id).into_iter().map(Own::open);
-    let own = own.collect::<Result<Vec<Own>, DevicesError>>()?;
-    look_around(dir, id, changes)?;
+    let own = dir.own(id).into_iter().map(CgroupPrograms::open);
+    let own = own.collect::<Result<Vec<CgroupPrograms>, DevicesError>>()?;
+    warn_of_outer_programs(dir, id, changes)?;
     if own.iter().all(|own| own.before.ids.is_empty()) {
         return Ok(());
     }
-    let is_told = tell_systemd(dir, id, rules, socket, changes)?;
+    let covers_new = update_systemd(dir, id, rules, socket, changes)?;
     let mut now = Vec::new();
     for own in &own {
         now.push(query(&own.path, &own.fd)?);
     }
     // A program that systemd has just attached allows the devices by itself.
-    let stands_in = is_told
+    let has_replaced = covers_new
         && own
             .iter()
             .zip(&now)
             .any(|(own, now)| now.ids.iter().any(|id| !own.before.ids.contains(id)));
-    let told = Told { is_told, stands_in };
+    let update = SystemdUpdate {
+        covers_new,
+        has_replaced,
+    };
     own.iter()
-        .try_for_each(|own| extend_all(own, told, rules, changes))
+        .try_for_each(|own| extend_all(own, update, rules, changes))
 }
 
 /// What systemd does by itself.
 #[derive(Clone, Copy)]
-struct Told {
+struct SystemdUpdate {
     /// Programs that it attaches from now on allow the devices.
-    is_told: bool,
+    covers_new: bool,
     /// It has already attached one.
-    stands_in: bool,
+    has_replaced: bool,
 }
 
 /// Prepends the rules to each program of a cgroup until every program has them: others may attach
 /// programs at the same time.
 fn extend_all(
-    own: &Own,
-    told: Told,
+    own: &CgroupPrograms,
+    update: SystemdUpdate,
     rules: &[Rule],
     changes: &mut Changes,
 ) -> Result<(), DevicesError> {
@@ -307,7 +310,7 @@ fn extend_all(
     for round in 0.. {
         let now = query(&own.path, &own.fd)?;
         let has_rules =
-            |id: &u32| done.contains(id) || told.is_told && !own.before.ids.contains(id);
+            |id: &u32| done.contains(id) || update.covers_new && !own.before.ids.contains(id);
         let left: Vec<u32> = now.ids.into_iter().filter(|id| !has_rules(id)).collect();
         let Some(first) = left.first() else { break };
         if round == ROUNDS {
@@ -322,8 +325,8 @@ fn extend_all(
                     changes.programs.push(replaced);
                 }
                 Extended::Gone => {}
-                Extended::Hidden(_, old) if told.stands_in => {
-                    changes.programs.push(take_away(own, now.flags, old)?);
+                Extended::Hidden(_, old) if update.has_replaced => {
+                    changes.programs.push(detach(own, now.flags, old)?);
                 }
                 Extended::Hidden(cause, _) => {
                     return Err(DevicesError::Hidden {
@@ -341,7 +344,7 @@ fn extend_all(
 const ROUNDS: usize = 4;
 
 /// Detaches a program that systemd's program replaces.
-fn take_away(own: &Own, flags: u32, old: OwnedFd) -> Result<Replaced, DevicesError> {
+fn detach(own: &CgroupPrograms, flags: u32, old: OwnedFd) -> Result<Replaced, DevicesError> {
     bpf::detach(own.fd.as_fd(), &old)
         .map_err(program_error("taking the runtime's program", &own.path))?;
     Ok(Replaced {
@@ -354,7 +357,11 @@ fn take_away(own: &Own, flags: u32, old: OwnedFd) -> Result<Replaced, DevicesErr
 
 /// Warns about programs above the container's own cgroups. They control other processes too, so
 /// they stay as they are.
-fn look_around(dir: &Dir, id: &ContainerId, changes: &mut Changes) -> Result<(), DevicesError> {
+fn warn_of_outer_programs(
+    dir: &Dir,
+    id: &ContainerId,
+    changes: &mut Changes,
+) -> Result<(), DevicesError> {
     for path in dir.around(id) {
         let fd = open_dir(&path)?;
         if !query(&path, &fd)?.ids.is_empty() {
@@ -377,7 +384,12 @@ enum Extended {
     Hidden(&'static str, OwnedFd),
 }
 
-fn extend(own: &Own, flags: u32, program: u32, rules: &[Rule]) -> Result<Extended, DevicesError> {
+fn extend(
+    own: &CgroupPrograms,
+    flags: u32,
+    program: u32,
+    rules: &[Rule],
+) -> Result<Extended, DevicesError> {
     let failed = |action| program_error(action, &own.path);
     let old = match bpf::by_id(program) {
         Ok(old) => old,

@@ -48,7 +48,7 @@ pub enum SystemdError {
 
 /// What a scope allows while its device list is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Policy {
+pub(crate) enum DevicePolicy {
     /// Only what the list names: a device can be added to it.
     Closed,
     /// Everything: a first entry would restrict it.
@@ -114,7 +114,7 @@ impl Systemd {
     ///
     /// # Errors
     /// [`SystemdError`].
-    pub(crate) fn policy(&mut self) -> Result<Policy, SystemdError> {
+    pub(crate) fn policy(&mut self) -> Result<DevicePolicy, SystemdError> {
         let mut body = Writer::default();
         body.text("org.freedesktop.systemd1.Scope");
         body.text("DevicePolicy");
@@ -127,8 +127,8 @@ impl Systemd {
         };
         let reply = self.call(&call, &body.0)?;
         match read_text_variant(&reply).as_deref() {
-            Some("strict" | "closed") => Ok(Policy::Closed),
-            Some("auto") => Ok(Policy::Open),
+            Some("strict" | "closed") => Ok(DevicePolicy::Closed),
+            Some("auto") => Ok(DevicePolicy::Open),
             other => Err(self.refused(format!("its DevicePolicy {other:?} is not known"))),
         }
     }
@@ -546,7 +546,7 @@ mod tests {
         let done = reply(METHOD_RETURN, 2, None, &[]);
         let server = play(&dir, "OK 0123\r\n", vec![signal, done]);
         let mut systemd = connect(&dir);
-        assert_eq!(systemd.policy().unwrap(), Policy::Closed);
+        assert_eq!(systemd.policy().unwrap(), DevicePolicy::Closed);
         systemd.allow(&[rule("rw")]).unwrap();
         let heard = server.join().unwrap();
         let heard = String::from_utf8_lossy(&heard).into_owned();
@@ -564,7 +564,10 @@ mod tests {
 
     #[test]
     fn an_open_scope_is_told_from_a_closed_one() {
-        for (word, policy) in [("auto", Policy::Open), ("closed", Policy::Closed)] {
+        for (word, policy) in [
+            ("auto", DevicePolicy::Open),
+            ("closed", DevicePolicy::Closed),
+        ] {
             let dir = tempfile::tempdir().unwrap();
             let answer = reply(METHOD_RETURN, 1, None, &variant_body(word));
             let server = play(&dir, "OK 0\r\n", vec![answer]);
