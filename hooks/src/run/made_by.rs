@@ -83,7 +83,7 @@ impl Record {
 
 /// A container as identified by one engine.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Named<'a> {
+pub(crate) struct ContainerKey<'a> {
     /// Its id.
     pub id: &'a ContainerId,
     /// The value of `--root`, if given.
@@ -92,7 +92,7 @@ pub(crate) struct Named<'a> {
 
 /// Which runtime's state a container has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StateOf {
+pub(crate) enum StateOwner {
     /// runc keeps `state.json` (libcontainer/factory_linux.go).
     Runc,
     /// crun keeps `status` (libcrun/status.c).
@@ -105,7 +105,7 @@ pub(crate) enum StateOf {
     Unknown,
 }
 
-impl Named<'_> {
+impl ContainerKey<'_> {
     fn file_name(self) -> Option<String> {
         let id = self.id.as_str();
         (id.len() <= MAX_ID_BYTES).then(|| format!("{id}{}", suffix(self.root)))
@@ -117,17 +117,17 @@ impl Named<'_> {
 
     /// Which runtime keeps the container, according to its state.
     #[must_use]
-    pub(crate) fn state_of(self) -> StateOf {
-        let mut found = self.root.map_or(StateOf::Unknown, |_| StateOf::None);
+    pub(crate) fn state_owner(self) -> StateOwner {
+        let mut found = self.root.map_or(StateOwner::Unknown, |_| StateOwner::None);
         for dir in self.directories() {
             if statat(CWD, dir.join("state.json"), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-                return StateOf::Runc;
+                return StateOwner::Runc;
             }
             if statat(CWD, dir.join("status"), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-                return StateOf::Crun;
+                return StateOwner::Crun;
             }
             if is_there(&dir) {
-                found = StateOf::Other;
+                found = StateOwner::Other;
             }
         }
         found
@@ -158,13 +158,13 @@ fn hash(bytes: &[u8]) -> u64 {
 
 /// A number that differs from one id to the next, even if they merely count up: these bits depend
 /// on the last character as much as on the others.
-fn lot(id: &ContainerId) -> u64 {
+fn spread(id: &ContainerId) -> u64 {
     hash(id.as_str().as_bytes()) >> 41
 }
 
 /// A container's record, and where it is.
 #[derive(Debug)]
-pub(crate) struct Remembered {
+pub(crate) struct StoredRecord {
     /// Its content.
     pub record: Record,
     dir: OwnedFd,
@@ -174,16 +174,16 @@ pub(crate) struct Remembered {
 /// Reads a container's record. Its directory and those above it must be trusted, like any trusted
 /// file of the host. The caller has to check the runtime.
 #[must_use]
-pub(crate) fn read(trusted: &Trusted, named: Named<'_>) -> Option<Remembered> {
+pub(crate) fn read(trusted: &Trusted, named: ContainerKey<'_>) -> Option<StoredRecord> {
     let dir = trusted.open_dir(&Path::new(RUN_DIR).join(NAME)).ok()?;
     let dir = OwnedFd::from(dir);
     let name = named.file_name()?;
     let target = readlinkat(&dir, &name, Vec::with_capacity(64)).ok()?;
     let record = Record::parse(target.as_bytes())?;
-    Some(Remembered { record, dir, name })
+    Some(StoredRecord { record, dir, name })
 }
 
-impl Remembered {
+impl StoredRecord {
     /// Removes the record: the container was not created.
     pub(crate) fn undo(&self) {
         // If it stays, a later sweep removes it.
@@ -207,9 +207,9 @@ impl Remembered {
 /// What prevented it. Without a record, the container starts all the same unless it is guarded.
 pub(crate) fn write(
     trusted: &Trusted,
-    named: Named<'_>,
+    named: ContainerKey<'_>,
     record: Record,
-) -> Result<Option<Remembered>, Errno> {
+) -> Result<Option<StoredRecord>, Errno> {
     let name = named.file_name().ok_or(Errno::NAMETOOLONG)?;
     let dir = match open() {
         Err(Errno::NOENT) => {
@@ -232,10 +232,10 @@ pub(crate) fn write(
         }
         made => made?,
     }
-    if lot(named.id).is_multiple_of(SWEEP_ONE_IN) {
+    if spread(named.id).is_multiple_of(SWEEP_ONE_IN) {
         sweep(&dir, named);
     }
-    Ok(Some(Remembered { record, dir, name }))
+    Ok(Some(StoredRecord { record, dir, name }))
 }
 
 /// Opens the directory to write in it. One call replaces a step for each parent directory: nothing
@@ -263,7 +263,7 @@ fn make(trusted: &Trusted) -> Result<(), Errno> {
 
 /// Removes some records of containers that the runtime with the same `--root` no longer has. A
 /// runtime that ends a container itself (`run`), or is killed, is never asked to delete it.
-fn sweep(dir: &OwnedFd, own: Named<'_>) {
+fn sweep(dir: &OwnedFd, own: ContainerKey<'_>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |since| since.as_secs());
     let suffix = suffix(own.root);
@@ -275,7 +275,7 @@ fn sweep(dir: &OwnedFd, own: Named<'_>) {
         names.extend(name.ends_with(&suffix).then(|| name.to_owned()));
     }
     // The starting point varies, so that living containers do not hide those that are gone.
-    let place = usize::try_from(lot(own.id) / SWEEP_ONE_IN).unwrap_or_default();
+    let place = usize::try_from(spread(own.id) / SWEEP_ONE_IN).unwrap_or_default();
     let from_first = names.iter().cycle().skip(place % names.len().max(1));
     for name in from_first.take(names.len().min(SWEEP_AT_MOST)) {
         let id = name.strip_suffix(&suffix).unwrap_or_default();
@@ -340,7 +340,7 @@ mod tests {
         let id: ContainerId = "c1".parse().unwrap();
         let name = |root: Option<&'static str>| {
             let root = root.map(OsStr::new);
-            Named { id: &id, root }.file_name().unwrap()
+            ContainerKey { id: &id, root }.file_name().unwrap()
         };
         assert_ne!(name(Some("/run/a")), name(Some("/run/b")));
         assert_ne!(name(None), name(Some("/run/b")));
@@ -359,7 +359,7 @@ mod tests {
         for name in names {
             let sweeps = (0..1000).filter(|n| {
                 let id: ContainerId = name(*n).parse().unwrap();
-                lot(&id).is_multiple_of(SWEEP_ONE_IN)
+                spread(&id).is_multiple_of(SWEEP_ONE_IN)
             });
             let count = sweeps.count();
             assert!((350..650).contains(&count), "{}: {count}", name(7));
@@ -370,7 +370,7 @@ mod tests {
     fn an_id_that_is_too_long_for_a_file_s_name_has_no_record() {
         let id: ContainerId = "x".repeat(201).parse().unwrap();
         assert_eq!(
-            Named {
+            ContainerKey {
                 id: &id,
                 root: None
             }
@@ -384,23 +384,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let id: ContainerId = "onload-ctk-no-such-container".parse().unwrap();
         let root = Some(dir.path().as_os_str());
-        let named = Named { id: &id, root };
-        assert_eq!(named.state_of(), StateOf::None);
+        let named = ContainerKey { id: &id, root };
+        assert_eq!(named.state_owner(), StateOwner::None);
         assert_eq!(
-            Named {
+            ContainerKey {
                 id: &id,
                 root: None
             }
-            .state_of(),
-            StateOf::Unknown
+            .state_owner(),
+            StateOwner::Unknown
         );
         let state = dir.path().join(id.as_str());
         std::fs::create_dir(&state).unwrap();
-        assert_eq!(named.state_of(), StateOf::Other);
+        assert_eq!(named.state_owner(), StateOwner::Other);
         std::fs::write(state.join("status"), "").unwrap();
-        assert_eq!(named.state_of(), StateOf::Crun);
+        assert_eq!(named.state_owner(), StateOwner::Crun);
         std::fs::remove_file(state.join("status")).unwrap();
         std::fs::write(state.join("state.json"), "").unwrap();
-        assert_eq!(named.state_of(), StateOf::Runc);
+        assert_eq!(named.state_owner(), StateOwner::Runc);
     }
 }

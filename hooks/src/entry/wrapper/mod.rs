@@ -25,7 +25,7 @@ use crate::entry::wrapper::log::Level;
 use crate::filter::Container;
 use crate::host::{HostFilesError, HostView, Settings, ThisHost};
 use crate::run::made_by;
-use crate::run::made_by::{Named, Record, Remembered, StateOf};
+use crate::run::made_by::{ContainerKey, Record, StateOwner, StoredRecord};
 use crate::run::maker::{EntryPoint, Stage};
 use crate::run::sweep;
 
@@ -99,7 +99,7 @@ pub fn main(mut argv: Vec<OsString>) -> i32 {
 struct Prepared {
     runtime: PathBuf,
     edited: Edited,
-    remembered: Option<Remembered>,
+    remembered: Option<StoredRecord>,
 }
 
 impl Prepared {
@@ -117,13 +117,13 @@ fn prepare(invocation: &Invocation) -> Result<Prepared, RuntimeError> {
     let host = ThisHost::new()?;
     let named = |id: &OsString| id.to_str()?.parse::<ContainerId>().ok();
     let id = invocation.container.as_ref().and_then(named);
-    let container = id.as_ref().map(|id| Named {
+    let container = id.as_ref().map(|id| ContainerKey {
         id,
         root: invocation.root.as_deref(),
     });
     if !invocation.makes_container {
         return Ok(Prepared {
-            runtime: look_after(invocation, container, &host)?,
+            runtime: runtime_of_existing(invocation, container, &host)?,
             edited: Edited::default(),
             remembered: None,
         });
@@ -163,7 +163,7 @@ fn warn(invocation: &Invocation, warning: &dyn std::fmt::Display) {
 
 /// Whether the later processes of a restored container are checked: as before its checkpoint if
 /// there is a record, and otherwise as the policy says.
-fn was_guarded(container: Option<Named<'_>>, host: &ThisHost) -> bool {
+fn was_guarded(container: Option<ContainerKey<'_>>, host: &ThisHost) -> bool {
     match container.and_then(|named| made_by::read(host.trusted(), named)) {
         Some(found) => found.record.is_guarded,
         None => {
@@ -178,11 +178,11 @@ fn was_guarded(container: Option<Named<'_>>, host: &ThisHost) -> bool {
 /// Records the runtime. Without root there is no directory for records, and none is written; nor is
 /// one written if that fails and the container does not depend on it.
 fn remember(
-    container: Option<Named<'_>>,
+    container: Option<ContainerKey<'_>>,
     runtime: &Path,
     edited: &Edited,
     host: &ThisHost,
-) -> Result<Option<Remembered>, RuntimeError> {
+) -> Result<Option<StoredRecord>, RuntimeError> {
     let record = Record {
         runtime: runtime.to_owned(),
         is_guarded: edited.guards_exec,
@@ -204,9 +204,9 @@ fn remember(
 
 /// The runtime for a verb that creates no container: the one that created the container, if there
 /// is a record and it is trusted. This does not depend on the configuration.
-fn look_after(
+fn runtime_of_existing(
     invocation: &Invocation,
-    container: Option<Named<'_>>,
+    container: Option<ContainerKey<'_>>,
     host: &ThisHost,
 ) -> Result<PathBuf, RuntimeError> {
     if let Some(container) = container.filter(|_| invocation.is_delete) {
@@ -217,7 +217,7 @@ fn look_after(
     }
     let found = container.and_then(|named| made_by::read(host.trusted(), named));
     let Some(found) = found else {
-        return guess(invocation, container, host);
+        return runtime_without_record(invocation, container, host);
     };
     let record = &found.record;
     if let Some(process) = invocation.process.as_deref().filter(|_| record.is_guarded) {
@@ -236,16 +236,16 @@ fn look_after(
                 invocation,
                 &format_args!("{}, though it made the container", Chain(&error)),
             );
-            guess(invocation, container, host)
+            runtime_without_record(invocation, container, host)
         }
     }
 }
 
 /// The runtime if there is no record: the one that the configuration names, even a broken one, or
 /// else the one whose kind of state the container has.
-fn guess(
+fn runtime_without_record(
     invocation: &Invocation,
-    container: Option<Named<'_>>,
+    container: Option<ContainerKey<'_>>,
     host: &ThisHost,
 ) -> Result<PathBuf, RuntimeError> {
     let error = match configured(host) {
@@ -256,18 +256,18 @@ fn guess(
         return Err(error);
     }
     let text = host.config_bytes().ok().flatten();
-    let named = text.and_then(|bytes| told(&String::from_utf8_lossy(&bytes)));
-    if let Some(runtime) = named.and_then(|named| named_or_usual(host, &named).ok()) {
+    let named = text.and_then(|bytes| configured_runtime(&String::from_utf8_lossy(&bytes)));
+    if let Some(runtime) = named.and_then(|named| named_or_installed(host, &named).ok()) {
         return Ok(runtime);
     }
-    let kind = container.map_or(StateOf::None, Named::state_of);
+    let kind = container.map_or(StateOwner::None, ContainerKey::state_owner);
     let usual = match kind {
-        StateOf::Runc => usual(host, Some("runc")),
-        StateOf::Crun => usual(host, Some("crun")),
-        StateOf::None => usual(host, None),
+        StateOwner::Runc => first_installed(host, Some("runc")),
+        StateOwner::Crun => first_installed(host, Some("crun")),
+        StateOwner::None => first_installed(host, None),
         // Another runtime would not find the container, and `delete --force` would report that it
         // is gone.
-        StateOf::Other | StateOf::Unknown => return Err(error),
+        StateOwner::Other | StateOwner::Unknown => return Err(error),
     };
     let Ok(runtime) = usual else {
         return Err(error);
@@ -324,18 +324,18 @@ fn configured(host: &ThisHost) -> Result<PathBuf, RuntimeError> {
             parsed.runtime.path
         }
     };
-    named_or_usual(host, &named)
+    named_or_installed(host, &named)
 }
 
-fn named_or_usual(host: &ThisHost, named: &Path) -> Result<PathBuf, RuntimeError> {
+fn named_or_installed(host: &ThisHost, named: &Path) -> Result<PathBuf, RuntimeError> {
     if named.as_os_str().is_empty() {
-        return usual(host, None);
+        return first_installed(host, None);
     }
     check_runtime(host, named)
 }
 
 /// The first existing runtime of the fixed list, with that name if one is given.
-fn usual(host: &ThisHost, name: Option<&str>) -> Result<PathBuf, RuntimeError> {
+fn first_installed(host: &ThisHost, name: Option<&str>) -> Result<PathBuf, RuntimeError> {
     let is_wanted = |path: &&&str| name.is_none_or(|name| path.rsplit('/').next() == Some(name));
     for path in RUNTIMES.iter().filter(is_wanted) {
         match check_runtime(host, Path::new(path)) {
@@ -351,7 +351,7 @@ fn usual(host: &ThisHost, name: Option<&str>) -> Result<PathBuf, RuntimeError> {
 /// The runtime named by a configuration that may be invalid elsewhere: an empty path if it names
 /// none, `None` if that is unclear.
 #[must_use]
-pub fn told(text: &str) -> Option<PathBuf> {
+pub fn configured_runtime(text: &str) -> Option<PathBuf> {
     match toml::from_str::<RuntimeOnly>(text) {
         Ok(parsed) => Some(parsed.runtime.path),
         Err(_) => salvage(text),
