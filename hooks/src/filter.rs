@@ -29,7 +29,7 @@ use crate::decision::preload_choice::PreloadChoice;
 use crate::decision::{self, Decision};
 use crate::device::Device;
 use crate::host::{HostView, Privilege, Settings};
-use crate::preload::{self, Circumstances, HostFile, PreloadError};
+use crate::preload::{self, HostFile, PreloadContext, PreloadError};
 use crate::rootfs::container_root::{ContainerRoot, RootError};
 use crate::rootfs::overmount::{Overmount, OvermountError, Overmounts};
 
@@ -235,7 +235,7 @@ impl Filter<'_> {
         edits.device_nodes = nodes.map(|device| device.node.clone()).collect();
         self.check_targets(&edits, config, &root, &decision.keys)?;
         self.explain(&edits);
-        oci::apply(config, &edits, &Found(&decision.devices))?;
+        oci::apply(config, &edits, &CheckedNodes(&decision.devices))?;
         Ok(())
     }
 
@@ -260,7 +260,7 @@ impl Filter<'_> {
         choice: PreloadChoice,
         root: &ContainerRoot,
     ) -> Result<(), FilterError> {
-        let now = Circumstances {
+        let now = PreloadContext {
             settings: &self.settings,
             root,
             id: self.container.id,
@@ -454,9 +454,9 @@ impl Filter<'_> {
 }
 
 /// The nodes as found when they were checked.
-struct Found<'a>(&'a [Device]);
+struct CheckedNodes<'a>(&'a [Device]);
 
-impl NodeInfo for Found<'_> {
+impl NodeInfo for CheckedNodes<'_> {
     fn node(&self, host_path: &str) -> io::Result<Node> {
         let device = self.0.iter().find(|device| device.source() == host_path);
         device

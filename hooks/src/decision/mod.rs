@@ -58,7 +58,7 @@ pub(crate) fn decide(
     let mut edits = found.edits;
     let mut devices = found.devices;
     let preload = PreloadChoice::take(&mut edits, request, &keys);
-    present::leave(&mut edits, &mut devices, config)?;
+    present::drop_held(&mut edits, &mut devices, config)?;
     let memlock = request.wants(&MEMLOCK);
     Ok(Decision {
         keys,

@@ -10,7 +10,7 @@ use onload_core::hook_arguments::HookArguments;
 use crate::device::Device;
 
 /// Drops the edits and devices that the configuration already has from the same source.
-pub(super) fn leave(
+pub(super) fn drop_held(
     edits: &mut ContainerEdits,
     devices: &mut Vec<Device>,
     config: &OciConfig,
@@ -26,11 +26,14 @@ pub(super) fn leave(
             |held: &MountEntry| held.is_at(&mount.container_path) && held.is_from(&mount.host_path);
         !config.mounts().iter().any(is_it)
     });
-    leave_hooks(&mut edits.hooks, config)
+    drop_held_hooks(&mut edits.hooks, config)
 }
 
 /// Drops the hooks that the configuration already has.
-pub(crate) fn leave_hooks(hooks: &mut Vec<Hook>, config: &OciConfig) -> Result<(), OciConfigError> {
+pub(crate) fn drop_held_hooks(
+    hooks: &mut Vec<Hook>,
+    config: &OciConfig,
+) -> Result<(), OciConfigError> {
     let stages = hooks.iter().filter_map(|hook| hook.hook_name.valid());
     let stages: BTreeSet<HookName> = stages.copied().collect();
     for stage in stages {

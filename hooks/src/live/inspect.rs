@@ -18,7 +18,7 @@ use super::plan::{Bind, InjectionPlan, PlanError, PreloadPlan};
 use super::target::{Target, TargetError, Targets};
 use crate::decision::preload_choice::LD_SO_PRELOAD;
 use crate::host::{HostView, ThisHost};
-use crate::preload::{self, Circumstances, PreloadError};
+use crate::preload::{self, PreloadContext, PreloadError};
 use crate::process::init::{Init, RootUser, read_whole};
 use crate::rootfs::container_root::ContainerRoot;
 use crate::rootfs::overmount::{Overmount, OvermountError, Overmounts};
@@ -119,7 +119,7 @@ impl<'a> Inspection<'a> {
     ) -> Result<(), LiveError> {
         let failed = |error: PreloadError| PlanError::preload(&preload.key, error);
         let settings = host.settings()?;
-        let now = Circumstances {
+        let now = PreloadContext {
             settings: &settings,
             root,
             id: Some(self.id),

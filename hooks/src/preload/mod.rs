@@ -17,7 +17,7 @@ use onload_core::run_dir::RUN_DIR;
 use onload_core::text::Chain;
 
 use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
-use crate::decision::present::leave_hooks;
+use crate::decision::present::drop_held_hooks;
 use crate::host::{HostFilesError, HostView, Privilege, Settings};
 use crate::rootfs::container_root::ContainerRoot;
 use libc_check::{Library, Program, Verdict};
@@ -77,7 +77,7 @@ pub(crate) struct Applied {
 }
 
 /// What an entry point knows when it applies the preload.
-pub(crate) struct Circumstances<'a> {
+pub(crate) struct PreloadContext<'a> {
     /// The operator's settings.
     pub settings: &'a Settings,
     /// The container's root.
@@ -96,7 +96,7 @@ pub(crate) fn apply(
     edits: &mut ContainerEdits,
     config: &mut OciConfig,
     choice: PreloadChoice,
-    now: &Circumstances<'_>,
+    now: &PreloadContext<'_>,
     host: &dyn HostView,
 ) -> Result<Applied, PreloadError> {
     let mut applied = Applied::default();
@@ -117,7 +117,7 @@ pub(crate) fn apply(
 pub(crate) fn may_preload(
     source: Option<&str>,
     config: &OciConfig,
-    now: &Circumstances<'_>,
+    now: &PreloadContext<'_>,
     host: &dyn HostView,
     applied: &mut Applied,
 ) -> Result<bool, PreloadError> {
@@ -171,7 +171,7 @@ pub(crate) fn may_preload(
 fn by_env(
     edits: &mut ContainerEdits,
     config: &OciConfig,
-    now: &Circumstances<'_>,
+    now: &PreloadContext<'_>,
     mut libraries: Vec<String>,
     applied: &mut Applied,
 ) -> Result<(), PreloadError> {
@@ -204,7 +204,7 @@ fn by_env(
 fn by_file(
     edits: &mut ContainerEdits,
     config: &mut OciConfig,
-    now: &Circumstances<'_>,
+    now: &PreloadContext<'_>,
     from_spec: Option<Mount>,
     host: &dyn HostView,
     applied: &mut Applied,
@@ -251,7 +251,7 @@ fn by_file(
         mount.host_path = path;
         applied.file = Some(merged_list(id, &own));
         let mut hooks = vec![cleanup(now.settings)];
-        leave_hooks(&mut hooks, config)?;
+        drop_held_hooks(&mut hooks, config)?;
         edits.hooks.append(&mut hooks);
         applied.reasons.push(format!(
             "the image's own {LD_SO_PRELOAD} is merged; poststop removes the merged file"
@@ -318,7 +318,7 @@ pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, PreloadError
 /// 1073741816.
 fn cap_nofile(
     config: &mut OciConfig,
-    now: &Circumstances<'_>,
+    now: &PreloadContext<'_>,
     applied: &mut Applied,
 ) -> Result<(), PreloadError> {
     const NAME: &str = "RLIMIT_NOFILE";

@@ -117,7 +117,7 @@ impl Maker {
     /// that wrote them. A runtime in a container may share /run with its host. A number from one of
     /// them is another process or none in the other, which must not conclude that the container is
     /// gone.
-    pub(crate) fn counts_here(&self) -> bool {
+    pub(crate) fn shares_pid_namespace(&self) -> bool {
         self.pid_namespace
             .is_none_or(|of| pid_namespace().ok() == Some(of))
     }
@@ -130,7 +130,7 @@ impl Maker {
     /// Whether the files are useless, `age` after they were created: their maker is gone, and no
     /// container appeared. With any runtime, its directory for the container shows that. A file
     /// removed by mistake was already mounted when the container was created, and stays mounted.
-    fn left_it(&self, id: &ContainerId, age: Duration) -> bool {
+    fn is_abandoned(&self, id: &ContainerId, age: Duration) -> bool {
         if self.lives() {
             return false;
         }
@@ -154,10 +154,10 @@ fn pid_namespace() -> Result<u64, InitError> {
 
 /// Whether the files in a container's directory without state.json are useless.
 #[must_use]
-pub(crate) fn left_it(maker: Option<&Maker>, dir: &OwnedFd, id: &ContainerId) -> bool {
+pub(crate) fn is_abandoned(maker: Option<&Maker>, dir: &OwnedFd, id: &ContainerId) -> bool {
     let has = |name: &str| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
     match maker {
-        Some(maker) => maker.left_it(id, age(dir)),
+        Some(maker) => maker.is_abandoned(id, age(dir)),
         // From a version that wrote no record of the maker.
         _ if has(record::CREATED) => true,
         _ => {
@@ -218,9 +218,9 @@ mod tests {
             Ended { dir, maker, id }
         }
 
-        fn left_it(&self, minutes: u64) -> bool {
+        fn is_abandoned(&self, minutes: u64) -> bool {
             self.maker
-                .left_it(&self.id, Duration::from_secs(60 * minutes))
+                .is_abandoned(&self.id, Duration::from_secs(60 * minutes))
         }
 
         fn make(&self, path: &str) {
@@ -233,11 +233,11 @@ mod tests {
         for stage in [Stage::Hook, Stage::Precreate, Stage::Runtime] {
             let mut ended = Ended::new(stage);
             fs::remove_dir(ended.dir.path().join("bundle")).unwrap();
-            assert!(ended.left_it(60), "{stage:?}");
+            assert!(ended.is_abandoned(60), "{stage:?}");
             ended.maker.start_time += 1;
-            assert!(!ended.left_it(60), "{stage:?}");
+            assert!(!ended.is_abandoned(60), "{stage:?}");
             ended.maker.boot.push('x');
-            assert!(ended.left_it(60), "{stage:?} of an earlier boot");
+            assert!(ended.is_abandoned(60), "{stage:?} of an earlier boot");
         }
     }
 
@@ -251,7 +251,7 @@ mod tests {
                 ..ended.maker.clone()
             };
             maker.write(&dir).unwrap();
-            Maker::read(&dir).unwrap().counts_here()
+            Maker::read(&dir).unwrap().shares_pid_namespace()
         };
         assert!(counts(ended.maker.pid_namespace));
         assert!(!counts(Some(1)));
@@ -262,28 +262,28 @@ mod tests {
     fn a_hook_that_ended_without_a_record_left_what_it_made() {
         let ended = Ended::new(Stage::Hook);
         ended.make("root/c1");
-        assert!(ended.left_it(0));
+        assert!(ended.is_abandoned(0));
     }
 
     #[test]
     fn a_runtime_that_ended_left_the_list_unless_it_made_the_container() {
         let ended = Ended::new(Stage::Runtime);
-        assert!(ended.left_it(0));
+        assert!(ended.is_abandoned(0));
         ended.make("root/c1");
-        assert!(!ended.left_it(60));
+        assert!(!ended.is_abandoned(60));
         fs::remove_dir(ended.dir.path().join("bundle")).unwrap();
-        assert!(ended.left_it(0));
+        assert!(ended.is_abandoned(0));
     }
 
     #[test]
     fn a_container_may_come_for_a_while_after_precreate() {
         let ended = Ended::new(Stage::Precreate);
-        assert!(!ended.left_it(9));
-        assert!(ended.left_it(10));
+        assert!(!ended.is_abandoned(9));
+        assert!(ended.is_abandoned(10));
         ended.make("root/c1");
-        assert!(!ended.left_it(10));
+        assert!(!ended.is_abandoned(10));
         fs::remove_dir(ended.dir.path().join("bundle")).unwrap();
-        assert!(ended.left_it(0), "podman rm");
+        assert!(ended.is_abandoned(0), "podman rm");
     }
 
     #[test]
@@ -303,13 +303,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let id = "onload-ctk-no-such-container".parse().unwrap();
         let fd = || OwnedFd::from(File::open(dir.path()).unwrap());
-        assert!(!left_it(None, &fd(), &id), "it holds nothing of ours");
+        assert!(!is_abandoned(None, &fd(), &id), "it holds nothing of ours");
         fs::write(dir.path().join("ld.so.preload"), "x").unwrap();
-        assert!(!left_it(None, &fd(), &id), "it is new");
+        assert!(!is_abandoned(None, &fd(), &id), "it is new");
         let old = SystemTime::now() - GRACE;
         File::open(dir.path()).unwrap().set_modified(old).unwrap();
-        assert!(left_it(None, &fd(), &id));
+        assert!(is_abandoned(None, &fd(), &id));
         fs::write(dir.path().join(record::CREATED), "x").unwrap();
-        assert!(left_it(None, &fd(), &id), "its hook was killed");
+        assert!(is_abandoned(None, &fd(), &id), "its hook was killed");
     }
 }

@@ -115,12 +115,15 @@ fn is_left(run: &RunDir, id: &ContainerId) -> bool {
         return false;
     };
     let maker = Maker::read(&dir);
-    if maker.as_ref().is_some_and(|maker| !maker.counts_here()) {
+    if maker
+        .as_ref()
+        .is_some_and(|maker| !maker.shares_pid_namespace())
+    {
         return false;
     }
     match record::read::<Live>(&dir, record::STATE) {
         Ok(Some(live)) => has_ended(live.pid, live.start_time),
-        Ok(None) => maker::left_it(maker.as_ref(), &dir, id),
+        Ok(None) => maker::is_abandoned(maker.as_ref(), &dir, id),
         // From another version, whose own poststop understands it.
         Err(_) => false,
     }
