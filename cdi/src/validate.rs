@@ -147,9 +147,9 @@ impl From<Problems> for Vec<Problem> {
 
 /// The problems found so far.
 #[derive(Default)]
-struct Found(Vec<Problem>);
+struct ProblemList(Vec<Problem>);
 
-impl Found {
+impl ProblemList {
     fn add(&mut self, location: impl Into<String>, fault: impl Into<Fault>) {
         self.0.push(Problem {
             location: location.into(),
@@ -171,7 +171,7 @@ impl Found {
 /// # Errors
 /// Everything that is wrong, in the order of the file.
 pub fn validate(spec: &Spec) -> Result<(), Problems> {
-    let mut problems = Found::default();
+    let mut problems = ProblemList::default();
     check_version(spec, &mut problems);
     if let Err(error) = spec.kind.check() {
         problems.add("kind", error.clone());
@@ -204,12 +204,12 @@ pub fn validate(spec: &Spec) -> Result<(), Problems> {
 /// # Errors
 /// Everything that is wrong, in the order of the fields.
 pub fn validate_edits(edits: &ContainerEdits) -> Result<(), Problems> {
-    let mut problems = Found::default();
+    let mut problems = ProblemList::default();
     check_edits(edits, "containerEdits", &mut problems);
     problems.done()
 }
 
-fn check_version(spec: &Spec, problems: &mut Found) {
+fn check_version(spec: &Spec, problems: &mut ProblemList) {
     let declared = match spec.cdi_version.parse::<Version>() {
         Ok(declared) => declared,
         Err(error) => return problems.add("cdiVersion", error),
@@ -225,7 +225,7 @@ fn check_version(spec: &Spec, problems: &mut Found) {
     }
 }
 
-fn check_edits(edits: &ContainerEdits, at: &str, problems: &mut Found) {
+fn check_edits(edits: &ContainerEdits, at: &str, problems: &mut ProblemList) {
     check_env(&edits.env, &format!("{at}.env"), problems);
     for (index, node) in edits.device_nodes.iter().enumerate() {
         check_node(node, &format!("{at}.deviceNodes[{index}]"), problems);
@@ -255,7 +255,7 @@ fn check_edits(edits: &ContainerEdits, at: &str, problems: &mut Found) {
     }
 }
 
-fn check_env(env: &[String], at: &str, problems: &mut Found) {
+fn check_env(env: &[String], at: &str, problems: &mut ProblemList) {
     for (index, entry) in env.iter().enumerate() {
         if entry.find('=').is_none_or(|position| position == 0) {
             problems.add(format!("{at}[{index}]"), Fault::Variable(entry.clone()));
@@ -263,7 +263,7 @@ fn check_env(env: &[String], at: &str, problems: &mut Found) {
     }
 }
 
-fn check_node(node: &DeviceNode, at: &str, problems: &mut Found) {
+fn check_node(node: &DeviceNode, at: &str, problems: &mut ProblemList) {
     if node.path.is_empty() {
         problems.add(format!("{at}.path"), Fault::Empty);
     }
@@ -285,7 +285,7 @@ fn check_node(node: &DeviceNode, at: &str, problems: &mut Found) {
     }
 }
 
-fn check_net_devices(devices: &[NetDevice], at: &str, problems: &mut Found) {
+fn check_net_devices(devices: &[NetDevice], at: &str, problems: &mut ProblemList) {
     let mut hosts = BTreeSet::new();
     let mut names = BTreeSet::new();
     for (index, device) in devices.iter().enumerate() {
@@ -304,7 +304,7 @@ fn check_net_devices(devices: &[NetDevice], at: &str, problems: &mut Found) {
 }
 
 /// A class is a directory of resctrl, so its name must be a valid file name.
-fn check_rdt(rdt: &IntelRdt, at: &str, problems: &mut Found) {
+fn check_rdt(rdt: &IntelRdt, at: &str, problems: &mut ProblemList) {
     let Some(id) = rdt.clos_id.as_deref() else {
         return;
     };
@@ -317,7 +317,7 @@ fn check_rdt(rdt: &IntelRdt, at: &str, problems: &mut Found) {
 /// What engines accept but may not do what the author meant.
 #[must_use]
 pub fn lint(spec: &Spec) -> Vec<Problem> {
-    let mut problems = Found::default();
+    let mut problems = ProblemList::default();
     if let Some(kind) = spec.kind.valid()
         && (kind.vendor().len() == 1 || kind.class().len() == 1)
     {
@@ -341,7 +341,7 @@ pub fn lint(spec: &Spec) -> Vec<Problem> {
     problems.0
 }
 
-fn lint_edits(edits: &ContainerEdits, at: &str, problems: &mut Found) {
+fn lint_edits(edits: &ContainerEdits, at: &str, problems: &mut ProblemList) {
     for (index, node) in edits.device_nodes.iter().enumerate() {
         let at = format!("{at}.deviceNodes[{index}]");
         if node.host_path.as_ref() == Some(&node.path) {
@@ -385,7 +385,7 @@ fn lint_edits(edits: &ContainerEdits, at: &str, problems: &mut Found) {
 
 /// The specification requires annotation keys to be Kubernetes' qualified names. The library's
 /// check does nothing; only its schema enforces that, so this is advice.
-fn lint_annotations(annotations: &BTreeMap<String, String>, at: &str, problems: &mut Found) {
+fn lint_annotations(annotations: &BTreeMap<String, String>, at: &str, problems: &mut ProblemList) {
     let mut size = 0;
     for (key, value) in annotations {
         size += key.len() + value.len();

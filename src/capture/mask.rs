@@ -300,7 +300,7 @@ fn rewrite(text: &str, mut replace: impl FnMut(&Token) -> Option<Token>) -> Stri
             .then(|| shaped(rest).or_else(|| named(rest)))
             .flatten()
             .or_else(|| before.is_none().then(|| alone(rest)).flatten());
-        if let Some(Found {
+        if let Some(FoundToken {
             token,
             start,
             length,
@@ -327,7 +327,7 @@ fn rewrite(text: &str, mut replace: impl FnMut(&Token) -> Option<Token>) -> Stri
 }
 
 /// An address at the beginning of a text, or `start` bytes after it.
-struct Found {
+struct FoundToken {
     token: Token,
     start: usize,
     length: usize,
@@ -335,11 +335,11 @@ struct Found {
     shape: Option<&'static Shape>,
 }
 
-fn shaped(text: &str) -> Option<Found> {
+fn shaped(text: &str) -> Option<FoundToken> {
     SHAPES.iter().find_map(|shape| {
         let (bytes, length) = take(text.as_bytes(), shape.groups, Some(shape.between))?;
         let token = (shape.read)(&bytes)?;
-        Some(Found {
+        Some(FoundToken {
             token,
             start: 0,
             length,
@@ -349,7 +349,7 @@ fn shaped(text: &str) -> Option<Found> {
 }
 
 /// A name such as `enx525400123456` or `ibx0002c90300f9bfa1`.
-fn named(text: &str) -> Option<Found> {
+fn named(text: &str) -> Option<FoundToken> {
     let start = NAMED.iter().find_map(|prefix| {
         let rest = text.strip_prefix(prefix)?;
         rest.starts_with('x').then_some(prefix.len() + 1)
@@ -362,7 +362,7 @@ fn named(text: &str) -> Option<Found> {
         let (bytes, length) = whole(&[16])?;
         (read_guid(&bytes)?, length)
     };
-    Some(Found {
+    Some(FoundToken {
         token,
         start,
         length,
@@ -372,11 +372,11 @@ fn named(text: &str) -> Option<Found> {
 
 /// An address that is the whole text, without colons, as drivers use it to name their clocks
 /// (`%pm`).
-fn alone(text: &str) -> Option<Found> {
+fn alone(text: &str) -> Option<FoundToken> {
     let (bytes, length) = take(text.as_bytes(), &[12], None)?;
     let only = text[length..].trim_ascii().is_empty();
     let token = read_mac(&bytes).filter(|_| only)?;
-    Some(Found {
+    Some(FoundToken {
         token,
         start: 0,
         length,
