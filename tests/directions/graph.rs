@@ -7,30 +7,30 @@ use super::modules::{Arrows, Files};
 /// A cycle for each group of files that lead to each other, and for each group of modules of one
 /// directory, where a directory counts as one module with its whole content. `known` arrows do not
 /// count.
-pub(crate) fn circles(arrows: &Arrows, files: &Files, known: &[(&str, &str)]) -> Vec<String> {
+pub(crate) fn cycles(arrows: &Arrows, files: &Files, known: &[(&str, &str)]) -> Vec<String> {
     let mut said = BTreeSet::new();
-    let mut circles = Vec::new();
+    let mut cycles = Vec::new();
     for graph in graphs(&without(arrows, known), files) {
         for group in groups(&graph) {
-            let circle = shortest(&graph, &group);
-            let steps = circle.windows(2).map(|step| {
+            let cycle = shortest(&graph, &group);
+            let steps = cycle.windows(2).map(|step| {
                 let arrow = &graph[&(step[0].clone(), step[1].clone())];
                 format!("  {}: {}", arrow.place, arrow.written)
             });
             let steps: Vec<String> = steps.collect();
             if said.insert(steps.iter().cloned().collect::<BTreeSet<_>>()) {
                 let size = group.len();
-                let whole = if size + 1 == circle.len() {
+                let whole = if size + 1 == cycle.len() {
                     String::new()
                 } else {
                     format!(" (the shortest of {size} that lead to each other)")
                 };
-                let names = circle.join(" → ");
-                circles.push(format!("a circle: {names}{whole}\n{}", steps.join("\n")));
+                let names = cycle.join(" → ");
+                cycles.push(format!("a cycle: {names}{whole}\n{}", steps.join("\n")));
             }
         }
     }
-    circles
+    cycles
 }
 
 /// The known arrows whose removal leaves as many cycles.
@@ -43,18 +43,18 @@ pub(crate) fn stale(arrows: &Arrows, files: &Files, known: &[(&str, &str)]) -> V
             .collect();
         let all = graphs(&without(arrows, &others), files);
         let arrow = arrows.get(&(entry.0.to_owned(), entry.1.to_owned()));
-        arrow.is_some() && closes_a_circle(&all, files, entry.0, entry.1)
+        arrow.is_some() && closes_a_cycle(&all, files, entry.0, entry.1)
     };
     let stale = known.iter().filter(|entry| !is_needed(entry));
     let line = |(from, to): &(&str, &str)| {
-        format!("KNOWN: {from} → {to} closes no circle any more; take it out of the list")
+        format!("KNOWN: {from} → {to} closes no cycle any more; take it out of the list")
     };
     stale.map(line).collect()
 }
 
 /// Whether the target of an arrow leads back to its origin, as files or as the modules that contain
 /// them.
-fn closes_a_circle(graphs: &[Arrows], files: &Files, from: &str, to: &str) -> bool {
+fn closes_a_cycle(graphs: &[Arrows], files: &Files, from: &str, to: &str) -> bool {
     let (Some(a), Some(b)) = (files.get(from), files.get(to)) else {
         return false;
     };
@@ -183,8 +183,8 @@ fn reach<'a>(next: &BTreeMap<&'a str, Vec<&'a str>>, from: &str) -> BTreeSet<&'a
 /// A shortest cycle in a group, with its first name repeated at the end.
 fn shortest(arrows: &Arrows, group: &BTreeSet<String>) -> Vec<String> {
     let next = neighbours(arrows);
-    let circles = group.iter().filter_map(|name| round(&next, name));
-    circles.min_by_key(Vec::len).unwrap_or_default()
+    let cycles = group.iter().filter_map(|name| round(&next, name));
+    cycles.min_by_key(Vec::len).unwrap_or_default()
 }
 
 /// A shortest path from a name back to itself.

@@ -174,7 +174,7 @@ static TARGETS: LazyLock<Vec<Target>> = LazyLock::new(|| {
 });
 
 #[test]
-fn nothing_is_used_in_a_circle() {
+fn nothing_is_used_in_a_cycle() {
     let mut wrong = Vec::new();
     let mut unread: BTreeSet<_> = KNOWN.iter().copied().collect();
     for target in TARGETS.iter() {
@@ -182,7 +182,7 @@ fn nothing_is_used_in_a_circle() {
         let arrows = target.modules.arrows();
         let known = KNOWN.iter().filter(|(from, _)| files.contains_key(*from));
         let known: Vec<_> = known.copied().collect();
-        wrong.extend(graph::circles(&arrows, &files, &known));
+        wrong.extend(graph::cycles(&arrows, &files, &known));
         wrong.extend(graph::stale(&arrows, &files, &known));
         unread.retain(|entry| !known.contains(entry));
     }

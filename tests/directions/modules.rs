@@ -41,7 +41,7 @@ pub(crate) struct Modules {
 type Read<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Where a module is.
-struct Place {
+struct ModuleLocation {
     file: String,
     /// The directory for the files of its modules.
     directory: PathBuf,
@@ -49,7 +49,7 @@ struct Place {
     path: Vec<String>,
 }
 
-impl Place {
+impl ModuleLocation {
     fn root(file: &str) -> Self {
         Self {
             file: file.to_owned(),
@@ -83,12 +83,12 @@ impl Modules {
     /// Reads the crate that begins at the file `root`.
     pub(crate) fn read(root: &str, read: Read<'_>) -> Result<Self, String> {
         let mut found = Self::default();
-        found.file(&Place::root(root), read)?;
+        found.file(&ModuleLocation::root(root), read)?;
         Ok(found)
     }
 
     /// Adds the module of a file and those in it, and returns its index.
-    fn file(&mut self, place: &Place, read: Read<'_>) -> Result<usize, String> {
+    fn file(&mut self, place: &ModuleLocation, read: Read<'_>) -> Result<usize, String> {
         let file = &place.file;
         let text = read(file).ok_or_else(|| format!("{file}: no such file"))?;
         let uses = uses::read(&text).map_err(|error| {
@@ -98,7 +98,12 @@ impl Modules {
         self.module(uses, place, read)
     }
 
-    fn module(&mut self, mut uses: Uses, place: &Place, read: Read<'_>) -> Result<usize, String> {
+    fn module(
+        &mut self,
+        mut uses: Uses,
+        place: &ModuleLocation,
+        read: Read<'_>,
+    ) -> Result<usize, String> {
         let inline = std::mem::take(&mut uses.inline);
         let files = std::mem::take(&mut uses.files);
         let tests = std::mem::take(&mut uses.test_files);
@@ -117,7 +122,7 @@ impl Modules {
         for name in files {
             let file = place.file_of(&name, read);
             let file = file.ok_or_else(|| format!("{}: mod {name} has no file", place.file))?;
-            let child = Place {
+            let child = ModuleLocation {
                 file,
                 ..place.child(index, &name)
             };

@@ -27,9 +27,9 @@ fn named(arrows: &Arrows) -> Vec<String> {
         .collect()
 }
 
-fn circles(files: &[(&str, &str)], known: &[(&str, &str)]) -> Vec<String> {
+fn cycles(files: &[(&str, &str)], known: &[(&str, &str)]) -> Vec<String> {
     let modules = modules(files);
-    graph::circles(&modules.arrows(), &modules.files(), known)
+    graph::cycles(&modules.arrows(), &modules.files(), known)
 }
 
 /// The arrows of a module `a` with this text, beside `b`, `dir`, `dir::c` and `dir::d`.
@@ -207,39 +207,39 @@ const ROUND: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn a_circle_of_files_is_said_with_a_line_for_each_arrow() {
+fn a_cycle_of_files_is_said_with_a_line_for_each_arrow() {
     let expected = "\
-a circle: a.rs → b.rs → c.rs → a.rs
+a cycle: a.rs → b.rs → c.rs → a.rs
   a.rs:1: crate::b
   b.rs:1: crate::c
   c.rs:2: super::a::f";
-    assert_eq!(circles(&ROUND, &[]), [expected]);
+    assert_eq!(cycles(&ROUND, &[]), [expected]);
 }
 
 #[test]
-fn the_shortest_of_several_circles_is_said() {
+fn the_shortest_of_several_cycles_is_said() {
     let files = [
         ("lib.rs", "mod a; mod b; mod c;"),
         ("a.rs", "use crate::b;"),
         ("b.rs", "use crate::c;"),
         ("c.rs", "use crate::{a, b};"),
     ];
-    let circles = circles(&files, &[]);
-    let expected = "a circle: b.rs → c.rs → b.rs (the shortest of 3 that lead to each other)\n";
-    assert!(circles[0].starts_with(expected), "{circles:?}");
+    let cycles = cycles(&files, &[]);
+    let expected = "a cycle: b.rs → c.rs → b.rs (the shortest of 3 that lead to each other)\n";
+    assert!(cycles[0].starts_with(expected), "{cycles:?}");
 }
 
 #[test]
-fn a_child_that_uses_its_parent_is_a_circle_where_the_parent_uses_the_child() {
+fn a_child_that_uses_its_parent_is_a_cycle_where_the_parent_uses_the_child() {
     let files = [
         ("lib.rs", "mod a;"),
         ("a/mod.rs", "mod child; pub struct A; fn f() { child::f() }"),
         ("a/child.rs", "use super::A;"),
     ];
-    let circles = circles(&files, &[]);
+    let cycles = cycles(&files, &[]);
     assert!(
-        circles[0].contains("a/child.rs → a/mod.rs → a/child.rs"),
-        "{circles:?}"
+        cycles[0].contains("a/child.rs → a/mod.rs → a/child.rs"),
+        "{cycles:?}"
     );
 }
 
@@ -255,23 +255,23 @@ const ACROSS: [(&str, &str); 7] = [
 ];
 
 #[test]
-fn directories_that_use_each_other_are_a_circle_even_where_their_files_are_none() {
+fn directories_that_use_each_other_are_a_cycle_even_where_their_files_are_none() {
     let expected = "\
-a circle: a → b → a
+a cycle: a → b → a
   a/high.rs:1: crate::b::low
   b/high.rs:1: crate::a::low";
-    assert_eq!(circles(&ACROSS, &[]), [expected]);
+    assert_eq!(cycles(&ACROSS, &[]), [expected]);
 }
 
 #[test]
-fn a_known_arrow_opens_its_circle_and_no_other() {
-    assert_eq!(circles(&ROUND, &[("c.rs", "a.rs")]), [""; 0]);
-    assert_eq!(circles(&ACROSS, &[("b/high.rs", "a/low.rs")]), [""; 0]);
-    assert_eq!(circles(&ACROSS, &[("a/high.rs", "b/high.rs")]).len(), 1);
+fn a_known_arrow_opens_its_cycle_and_no_other() {
+    assert_eq!(cycles(&ROUND, &[("c.rs", "a.rs")]), [""; 0]);
+    assert_eq!(cycles(&ACROSS, &[("b/high.rs", "a/low.rs")]), [""; 0]);
+    assert_eq!(cycles(&ACROSS, &[("a/high.rs", "b/high.rs")]).len(), 1);
 }
 
 #[test]
-fn a_known_arrow_that_closes_no_circle_is_stale() {
+fn a_known_arrow_that_closes_no_cycle_is_stale() {
     let stale = |files: &[(&str, &str)], known: &[(&str, &str)]| {
         let modules = modules(files);
         graph::stale(&modules.arrows(), &modules.files(), known).len()
