@@ -12,7 +12,7 @@ pub struct ContainerId(String);
 
 /// A text that cannot be a container id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no container id: want letters, digits, '_', '+', '-' and '.'")]
+#[error("{0} is not a container id: want letters, digits, '_', '+', '-' and '.'")]
 pub struct NotContainerId(String);
 
 impl ContainerId {

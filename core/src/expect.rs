@@ -169,13 +169,15 @@ pub enum ExpectError {
     #[error("{0} is not the absolute path of a device node")]
     Node(String),
     /// A class that has no expectations.
-    #[error("class {0} has no expectation; known are rdma, vfio, nic, zf, ptp, pps and misc")]
+    #[error(
+        "class {0} has no expectations; known classes are rdma, vfio, nic, zf, ptp, pps and misc"
+    )]
     Class(String),
     /// It cannot be the name of a device.
-    #[error("{0} is no name of an RDMA device")]
+    #[error("{0} cannot be the name of an RDMA device")]
     Name(String),
     /// The class has no such device.
-    #[error("{id} is no {class} device that a node belongs to")]
+    #[error("there is no {class} device {id} with a node")]
     Id {
         /// The class.
         class: &'static str,
@@ -383,12 +385,15 @@ mod tests {
         assert!(refusal("").contains("is not NODE=CLASS:ID"));
         assert!(refusal("/dev/x").contains("is not NODE=CLASS:ID"));
         assert!(refusal("/dev/x=rdma").contains("is not NODE=CLASS:ID"));
-        assert!(refusal("/dev/x=numa:0").contains("has no expectation; known are rdma, vfio, nic"));
-        assert!(refusal("/dev/x=rdma:").contains("no name of an RDMA device"));
-        assert!(refusal("/dev/x=rdma:../../x").contains("no name of an RDMA device"));
-        assert!(refusal("/dev/vfio/1=vfio:0000:81:10").contains("no PCI address"));
-        assert!(refusal("/dev/vfio/1=vfio:0000:81:10.0/..").contains("no PCI address"));
-        assert!(refusal("/dev/vfio/1=vfio:../../a.0").contains("no PCI address"));
+        assert!(
+            refusal("/dev/x=numa:0")
+                .contains("has no expectations; known classes are rdma, vfio, nic")
+        );
+        assert!(refusal("/dev/x=rdma:").contains("cannot be the name of an RDMA device"));
+        assert!(refusal("/dev/x=rdma:../../x").contains("cannot be the name of an RDMA device"));
+        assert!(refusal("/dev/vfio/1=vfio:0000:81:10").contains("not a PCI address"));
+        assert!(refusal("/dev/vfio/1=vfio:0000:81:10.0/..").contains("not a PCI address"));
+        assert!(refusal("/dev/vfio/1=vfio:../../a.0").contains("not a PCI address"));
     }
 
     #[test]
@@ -414,12 +419,12 @@ mod tests {
             let (class, id) = text.split_once(':').unwrap();
             assert_eq!(
                 refusal(&format!("/dev/x={text}")),
-                format!("{id:?} is no {class} device that a node belongs to")
+                format!("there is no {class} device {id:?} with a node")
             );
         }
         for numbers in ["#", "#1", "#1:", "#:1", "#a:b", "#1:2:3", "#4294967296:0"] {
             let text = format!("/dev/vfio/1=vfio:0000:81:10.0{numbers}");
-            assert!(refusal(&text).contains("no PCI address"), "{text}");
+            assert!(refusal(&text).contains("not a PCI address"), "{text}");
         }
     }
 

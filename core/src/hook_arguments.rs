@@ -29,11 +29,11 @@ pub struct HookArguments {
 pub enum HookArgumentsError {
     /// An option that this version does not know; a newer one might have meant a check.
     #[error(
-        "unknown option {0}; known are --memlock and --expect; is this onload-hook older than the specification?"
+        "unknown option {0}; known options are --memlock and --expect; is this onload-hook older than the specification?"
     )]
     Unknown(String),
     /// An option without its value.
-    #[error("option {0} wants a value")]
+    #[error("option {0} needs a value")]
     NoValue(&'static str),
     /// --memlock given twice.
     #[error("--memlock is given twice")]
@@ -171,7 +171,7 @@ mod tests {
         assert!(refusal(&["--numa", "1"]).contains("unknown option \"--numa\""));
         assert!(refusal(&["--memlock=1"]).contains("unknown option"));
         assert!(refusal(&["stray"]).contains("unknown option \"stray\""));
-        assert!(refusal(&["--memlock"]).contains("wants a value"));
+        assert!(refusal(&["--memlock"]).contains("needs a value"));
         assert!(refusal(&["--memlock", "1", "--memlock", "2"]).contains("given twice"));
         assert!(refusal(&["--memlock", "-1"]).contains("--memlock: memlock is"));
         assert!(refusal(&["--expect", "x"]).contains("--expect: \"x\" is not"));

@@ -21,7 +21,7 @@ pub struct PciAddress {
 
 /// A text that is not a PCI address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no PCI address; want one like 0000:3b:00.0")]
+#[error("{0} is not a PCI address; want one like 0000:3b:00.0")]
 pub struct NotPciAddress(String);
 
 impl FromStr for PciAddress {

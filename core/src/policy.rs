@@ -39,7 +39,7 @@ pub enum HostRoot {
 pub enum PolicyViolation {
     /// The operator does not allow the class.
     #[error(
-        "annotation {key} asks for class {class}, which the operator does not allow; {line} under [annotations] in {file} would"
+        "annotation {key} asks for class {class}, which the operator does not allow; {line} under [annotations] in {file} would allow it"
     )]
     NotAllowed {
         /// The annotation's key, quoted.
@@ -53,7 +53,7 @@ pub enum PolicyViolation {
     },
     /// CAP_IPC_LOCK without a class that needs it.
     #[error(
-        "annotation {key} stands beside none of rdma, vfio, zf and hugepages, so nothing here locks memory; leave it out"
+        "annotation {key} has no effect without rdma, vfio, zf or hugepages, since nothing else locks memory; remove it"
     )]
     IpcLockAlone {
         /// The annotation's key, quoted.
@@ -61,7 +61,7 @@ pub enum PolicyViolation {
     },
     /// The preload without a class that has one.
     #[error(
-        "annotation {key} stands beside no onload.dev/nic, so there is nothing to preload; leave it out"
+        "annotation {key} has no effect without onload.dev/nic, since there is nothing to preload; remove it"
     )]
     PreloadAlone {
         /// The annotation's key, quoted.
@@ -69,7 +69,7 @@ pub enum PolicyViolation {
     },
     /// The host's root with Onload.
     #[error(
-        "annotation {key}: {}, and root-with-onload = \"refuse\" in {file} since the host's user 0 can map every Onload stack of the host; {}",
+        "annotation {key}: {}, which root-with-onload = \"refuse\" in {file} forbids since the host's user 0 can map every Onload stack of the host; {}",
         .root.cause(),
         .root.remedy()
     )]
@@ -180,7 +180,7 @@ impl HostRoot {
                 "this container's user namespace has no mappings".to_owned()
             }
             HostRoot::Unseen(path) => format!(
-                "nobody can see which users the namespace {} maps to the host's user 0",
+                "it cannot be determined which users the namespace {} maps to the host's user 0",
                 Quoted(path)
             ),
         }
@@ -269,7 +269,7 @@ mod tests {
         assert!(
             verdict(&[("ipc-lock", "true")], &all, false)
                 .unwrap_err()
-                .contains("beside none")
+                .contains("has no effect without rdma")
         );
         assert!(verdict(&[("ipc-lock", "true"), ("nic", "all")], &all, false).is_err());
         for class in IPC_LOCK {

@@ -127,13 +127,13 @@ pub enum RequestError {
         key: String,
     },
     /// Too many names.
-    #[error("annotation {key}: more than {MAX_NAMES} names are asked for")]
+    #[error("annotation {key}: more than {MAX_NAMES} names are requested")]
     TooManyNames {
         /// The key that exceeded the limit.
         key: String,
     },
     /// Not a string.
-    #[error("annotation {key} has a value that is no string")]
+    #[error("annotation {key} has a value that is not a string")]
     NotText {
         /// The key, quoted.
         key: String,
@@ -148,7 +148,7 @@ pub enum RequestError {
     },
     /// A key for one container of a pod, outside a pod.
     #[error(
-        "annotation {key} is for one container of a pod, but this container has no name in a pod; leave {suffix} out"
+        "annotation {key} is for one container of a pod, but this container has no name in a pod; remove {suffix}"
     )]
     NoName {
         /// The key, quoted.
@@ -564,7 +564,7 @@ mod tests {
     #[test]
     fn a_key_with_a_name_outside_a_pod_is_refused() {
         let message = refusal(&[("onload.dev/nic.redis", "all")]);
-        assert!(message.contains("leave \".redis\" out"), "{message}");
+        assert!(message.contains("remove \".redis\""), "{message}");
     }
 
     #[test]

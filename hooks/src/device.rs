@@ -15,7 +15,7 @@ pub struct Access(u8);
 
 /// Not a subset of `rwm`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no access to a device; want letters of \"rwm\"")]
+#[error("{0:?} is not an access to a device; want letters of \"rwm\"")]
 pub struct NotAccess(String);
 
 impl Access {

@@ -66,12 +66,12 @@ pub enum FilterError {
     Inject(#[from] InjectError),
     /// There is no process to receive it, and half a process is not a valid configuration.
     #[error(
-        "reading the configuration: it has no \"process\", so its onload.dev annotations have none to give anything to; give it one, or take the annotations away"
+        "reading the configuration: it has no \"process\" to which its onload.dev annotations could apply; add one, or remove the annotations"
     )]
     NoProcess,
     /// Something that only root can provide.
     #[error(
-        "annotation {key}: a hugetlbfs cannot be mounted in a user namespace of one's own; run the container as root, or use anonymous huge pages"
+        "annotation {key}: a hugetlbfs cannot be mounted in a container with its own user namespace; run the container as root, or use anonymous huge pages"
     )]
     Rootless {
         /// The annotation, quoted.
@@ -214,7 +214,7 @@ impl Filter<'_> {
         let in_process = |error: RawError| OciConfigError::Change(error.at("process"));
         if host_root::take_setuid(config.process_mut()).map_err(in_process)? {
             self.outcome.warnings.push(format!(
-                "annotation {}: {CAP_SETUID} is taken from the container, since root-with-onload = \"refuse\" and a program of the image could become the host's user 0 by it",
+                "annotation {}: {CAP_SETUID} is removed from the container, since root-with-onload = \"refuse\" and a program of the image could use it to become the host's user 0",
                 self.key(&ONLOAD)
             ));
         }
@@ -376,7 +376,7 @@ impl Filter<'_> {
         };
         if reachable < wanted {
             self.outcome.warnings.push(format!(
-                "{NAME} is raised to {reachable} bytes only: CAP_SYS_RESOURCE is missing"
+                "{NAME} is raised only to {reachable} bytes: CAP_SYS_RESOURCE is missing"
             ));
         }
         let held = config.rlimit(NAME)?;

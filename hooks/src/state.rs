@@ -42,7 +42,7 @@ pub enum StateError {
     #[error("the bundle {0:?} in the container's state is not an absolute path")]
     Bundle(PathBuf),
     /// A process id that no process can have.
-    #[error("{0} in the container's state is no process id")]
+    #[error("{0} in the container's state is not a process id")]
     Pid(i64),
 }
 
@@ -142,7 +142,7 @@ mod tests {
     fn a_pid_that_no_process_can_have_is_refused() {
         assert_eq!(
             refusal(r#"{"id":"a","pid":-1,"bundle":"/b"}"#),
-            "-1 in the container's state is no process id"
+            "-1 in the container's state is not a process id"
         );
         assert!(refusal(r#"{"id":"a","pid":4294967297,"bundle":"/b"}"#).contains("process id"));
         assert!(refusal(r#"{"id":"a","pid":"1","bundle":"/b"}"#).contains("invalid type"));
@@ -162,7 +162,7 @@ mod tests {
             "\\u00e4",
         ] {
             let json = format!(r#"{{"id":"{id}","bundle":"/b"}}"#);
-            assert!(refusal(&json).contains("is no container id"), "{id}");
+            assert!(refusal(&json).contains("is not a container id"), "{id}");
         }
         assert!(refusal(r#"{"bundle":"/b"}"#).contains("has no id"));
     }

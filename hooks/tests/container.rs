@@ -253,7 +253,7 @@ fn a_container_with_onload_s_number_of_before_does_not_start() {
     sandbox.driver("onload", "1:7");
     sandbox.bundle(&by_cdi(&onload_nodes(1, 5)));
     let output = run(&sandbox, &unique("stale"));
-    let told = "the node is 1:5 but the kernel's onload is 1:7; devices were renumbered, and the engine keeps the number that it knew until the specification is written anew: run `systemctl start onload-cdi.service`, then start a new container";
+    let told = "the node is 1:5 but the kernel's onload is 1:7; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container";
     assert!(stderr(&output).contains(told), "{}", stderr(&output));
     assert_eq!(stdout(&output), "");
 }

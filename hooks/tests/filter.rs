@@ -395,7 +395,10 @@ fn preload_by_file_without_the_file_or_over_a_user_s_mount_is_refused() {
     let mut host = FakeHost::new();
     let mut config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}));
     host.root_file("etc/ld.so.preload", "libown.so\n");
-    assert!(host.refusal(&config).contains("this door cannot merge it"));
+    assert!(
+        host.refusal(&config)
+            .contains("this entry point cannot merge it")
+    );
     host.root_file("etc/ld.so.preload", "# nothing\nlibonload.so\n");
     assert!(host.apply(&config).is_ok());
     host.has_preload_file = false;
@@ -409,7 +412,7 @@ fn preload_by_file_without_the_file_or_over_a_user_s_mount_is_refused() {
     );
     assert!(
         host.refusal(&config)
-            .contains("a mount of the container's own")
+            .contains("the container has its own mount")
     );
 }
 
@@ -585,7 +588,7 @@ fn a_target_under_a_user_s_mount_is_refused() {
         );
         let message = host.refusal(&config);
         assert!(
-            message.contains(&format!("lies under the mount at {at:?}")),
+            message.contains(&format!("is below the mount at {at:?}")),
             "{message}"
         );
         assert!(
@@ -607,7 +610,7 @@ fn mounts_are_judged_in_the_order_in_which_they_will_be_made() {
     config["mounts"].as_array_mut().unwrap().insert(0, bind);
     let message = host.refusal(&config);
     assert!(
-        message.contains("lies under the mount at \"/x/d\""),
+        message.contains("is below the mount at \"/x/d\""),
         "{message}"
     );
 }
@@ -646,7 +649,7 @@ fn a_node_that_is_missing_or_no_character_device_is_refused() {
     host.nodes.get_mut("/dev/onload").unwrap().kind = NodeKind::Block;
     assert!(
         host.refusal(&ask("nic", "all"))
-            .contains("/dev/onload is no character device")
+            .contains("/dev/onload is not a character device")
     );
     host.nodes.remove("/dev/onload");
     assert!(
@@ -1021,7 +1024,7 @@ fn the_capability_to_change_the_user_is_taken_where_only_programs_of_the_image_w
         outcome
             .warnings
             .iter()
-            .any(|line| line.contains("CAP_SETUID is taken")),
+            .any(|line| line.contains("CAP_SETUID is removed")),
         "{:?}",
         outcome.warnings
     );

@@ -108,7 +108,7 @@ fn a_program_of_the_image_with_file_capabilities_does_not_become_the_host_s_root
     assert_eq!(stdout(&output), "");
     assert!(stderr(&output).contains(STAYED), "{}", stderr(&output));
     assert!(
-        stderr(&output).contains("CAP_SETUID is taken from the container"),
+        stderr(&output).contains("CAP_SETUID is removed from the container"),
         "{}",
         stderr(&output)
     );

@@ -82,10 +82,7 @@ fn a_writable_bind_mount_of_the_host_over_a_target_is_refused() {
             std::process::id()
         );
         let message = refused(&sandbox, &before, &sandbox.script(&script, b""));
-        assert!(
-            message.contains("lies under the mount at"),
-            "{at}: {message}"
-        );
+        assert!(message.contains("is below the mount at"), "{at}: {message}");
     }
 }
 
@@ -125,7 +122,7 @@ fn links_of_the_image_that_lead_out_are_refused_or_stay_inside() {
         if target.contains("/host") || target.contains("/proc") {
             assert_eq!(output.status.code(), Some(1), "{link} -> {target}");
             assert!(
-                stderr(&output).contains("lies under the mount at"),
+                stderr(&output).contains("is below the mount at"),
                 "{}",
                 stderr(&output)
             );
@@ -206,7 +203,7 @@ fn programs_loaders_and_libcs_that_are_traps_are_given_up() {
                 // It claims to be a library, and defines nothing.
                 let message = refused(&sandbox, &before, &output);
                 assert!(
-                    message.contains("the image's glibc is none that is known"),
+                    message.contains("the image's glibc is of an unknown version"),
                     "{message}"
                 );
                 continue;
@@ -297,7 +294,7 @@ fn a_configuration_of_50_megabytes_passes_if_it_asks_for_nothing_and_is_refused_
     let before = sandbox.snapshot();
     let message = refused(&sandbox, &before, &wrap(&sandbox));
     assert!(
-        message.contains("container c1: config.json has annotations of onload.dev and is larger"),
+        message.contains("container c1: config.json has onload.dev annotations and is larger"),
         "{message}"
     );
 }
@@ -648,10 +645,10 @@ fn states_that_make_no_sense_stop_the_container_in_one_line() {
         run(expect, r#"{"id":"c","bundle":"/none","pid":1}"#)
             .contains("container c: reading \"/none/config.json\"")
     );
-    assert!(run(expect, r#"{"id":"../c","bundle":"/","pid":1}"#).contains("no container id"));
+    assert!(run(expect, r#"{"id":"../c","bundle":"/","pid":1}"#).contains("not a container id"));
     assert!(run("--what", "{}").contains("unknown option"));
     let long = format!("{{\"id\":\"{}\"}}", "x".repeat(30_000_000));
-    assert!(run("--memlock 1", &long).contains("no container id"));
+    assert!(run("--memlock 1", &long).contains("not a container id"));
 }
 
 #[test]
@@ -723,9 +720,9 @@ fn a_bundle_that_nothing_tells_is_asked_for_and_only_where_it_is_needed() {
             let said = call(args, state, caller);
             assert_eq!(
                 said.trim_end(),
-                "onload-hook createRuntime: container c: crun did not tell the container's bundle \
-                 (its state says /, where there is no config.json); give it --bundle with an absolute \
-                 path, and no --config",
+                "onload-hook createRuntime: container c: crun did not report the container's bundle \
+                 (its state says /, where there is no config.json); call it with --bundle and an \
+                 absolute path, and without --config",
                 "{args} {caller}"
             );
         }
@@ -781,7 +778,7 @@ fn stages_that_are_not_served_warn_and_words_that_are_none_fail() {
             b"garbage",
         );
         assert_eq!(output.status.code(), Some(0));
-        assert!(stderr(&output).contains(&format!("stage {stage} is not served")));
+        assert!(stderr(&output).contains(&format!("stage {stage} is not handled")));
         assert_eq!(stdout(&output), "");
     }
     for words in ["", "create", "CreateRuntime", "poststop extra"] {

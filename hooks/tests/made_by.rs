@@ -418,9 +418,12 @@ fn without_a_record_the_runtime_is_told_from_the_container_s_state() {
         let output = sandbox.script(&script, b"");
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(0), "{what}: {message}");
-        assert!(message.contains("going on with /usr/"), "{what}: {message}");
         assert!(
-            stdout(&output).contains("going on with /usr/"),
+            message.contains("continuing with /usr/"),
+            "{what}: {message}"
+        );
+        assert!(
+            stdout(&output).contains("continuing with /usr/"),
             "{what}: the log"
         );
     }
@@ -463,7 +466,7 @@ fn verbs_without_a_container_go_on_with_a_warning() {
             "{words}: {message}"
         );
         assert!(
-            message.contains("going on with /usr/"),
+            message.contains("continuing with /usr/"),
             "{words}: {message}"
         );
     }

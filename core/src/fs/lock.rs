@@ -60,7 +60,7 @@ pub enum LockError {
         source: Errno,
     },
     /// It is not a lock file.
-    #[error("the lock {0:?} is no regular file of one name; remove it")]
+    #[error("the lock {0:?} is not a regular file with one name; remove it")]
     Foreign(PathBuf),
     /// Somebody holds it.
     #[error("the lock {path:?} was not free within {} s: {holders}; try again when that has ended", .waited.as_secs())]
@@ -205,7 +205,7 @@ fn open(dir: impl AsFd, path: &Path, name: &str) -> Result<OwnedFd, LockError> {
     }
     let is_open = Mode::from_raw_mode(stat.st_mode & 0o7777) != MODE;
     if is_open && stat.st_uid == geteuid().as_raw() {
-        fchmod(&file, MODE).map_err(failed("closing to others"))?;
+        fchmod(&file, MODE).map_err(failed("restricting the mode of"))?;
     }
     Ok(file)
 }
@@ -297,7 +297,9 @@ fn describe(pids: &[u32], command: &dyn Fn(u32) -> Option<Vec<u8>>) -> String {
             format!("process {pid} ({}) holds it", Quoted(&name))
         }
         // A process that it started has inherited the open file.
-        None => format!("process {pid}, which has ended, left it to another (fuser names that)"),
+        None => format!(
+            "process {pid} has ended, but another process still has it open (fuser shows which)"
+        ),
     };
     let mut all: Vec<String> = pids.iter().take(NAMED).map(one).collect();
     if let Some(more) = pids.len().checked_sub(NAMED).filter(|more| *more > 0) {
@@ -460,7 +462,7 @@ mod tests {
         assert_eq!(
             line,
             "process 1 (\"a\\u{1b}[31m\u{fffd}\") holds it, \
-             process 7, which has ended, left it to another (fuser names that), \
+             process 7 has ended, but another process still has it open (fuser shows which), \
              process 9 (\"a\\u{1b}[31m\u{fffd}\") holds it, 2 more hold it"
         );
     }

@@ -343,7 +343,7 @@ impl TrustedDir<'_> {
             }
             if names.len() == limit {
                 return Err(failed(io::Error::other(format!(
-                    "more than {limit} files of ours"
+                    "more than {limit} matching files"
                 ))));
             }
             names.push(OsStr::from_bytes(name).to_owned());

@@ -34,7 +34,7 @@ pub enum BundleError {
     },
     /// Replacing it would replace something else as well.
     #[error(
-        "{path:?} {problem}, so it is not replaced; annotations of onload.dev need a configuration of the bundle's own"
+        "{path:?} {problem}, so it is not replaced; onload.dev annotations need a configuration that belongs to the bundle alone"
     )]
     NotOwn {
         /// The file.

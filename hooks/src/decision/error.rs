@@ -17,7 +17,7 @@ pub enum DecisionError {
     Config(#[from] OciConfigError),
     /// config.json has onload.dev annotations and is larger than any real one.
     #[error(
-        "config.json has annotations of onload.dev and is larger than {} bytes",
+        "config.json has onload.dev annotations and is larger than {} bytes",
         scan::MAX_BYTES
     )]
     TooLarge,

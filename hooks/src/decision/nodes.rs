@@ -30,7 +30,7 @@ pub enum NodeError {
         error: io::Error,
     },
     /// It is not a character device.
-    #[error("annotation {key}: {path} is no character device")]
+    #[error("annotation {key}: {path} is not a character device")]
     NotCharacter {
         /// The annotation's key, quoted.
         key: String,
@@ -39,7 +39,7 @@ pub enum NodeError {
     },
     /// The specification states numbers other than the node's.
     #[error(
-        "annotation {key}: device node {path} is {found}, its specification says {written}; leave type, major and minor out of it"
+        "annotation {key}: device node {path} is {found}, but its specification says {written}; remove type, major and minor from it"
     )]
     Written {
         /// The annotation's key, quoted.
@@ -61,7 +61,7 @@ pub enum NodeError {
     },
     /// The device it should belong to is unknown.
     #[error(
-        "annotation {key}: whose device node {path} is cannot be told: its specification has neither an --expect nor an entry named after the device"
+        "annotation {key}: the device of node {path} is unknown: its specification has neither an --expect nor an entry named after the device"
     )]
     Unowned {
         /// The annotation's key, quoted.

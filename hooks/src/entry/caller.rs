@@ -18,7 +18,7 @@ use crate::state::State;
 /// The runtime lost the bundle, and its command line does not name it either.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "crun did not tell the container's bundle (its state says /, where there is no config.json); give it --bundle with an absolute path, and no --config"
+    "crun did not report the container's bundle (its state says /, where there is no config.json); call it with --bundle and an absolute path, and without --config"
 )]
 pub(crate) struct NoBundle;
 

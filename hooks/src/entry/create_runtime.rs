@@ -41,7 +41,7 @@ pub(crate) enum CreateRuntimeError {
     )]
     NoEntry(String),
     /// The node's entry is not a character device with numbers.
-    #[error("{0}: linux.devices of config.json does not say a character device with numbers")]
+    #[error("{0}: linux.devices of config.json has no character device with numbers there")]
     NotCharacter(String),
     /// The source that is mounted over the node cannot be examined, or is not a character device.
     #[error("{expect}: {source_path:?}, which is mounted there")]
@@ -73,7 +73,7 @@ fn remedy(error: &SysfsError) -> &'static str {
         SysfsError::Numbers {
             is_written: false, ..
         } => {
-            "; devices were renumbered, and the engine keeps the number that it knew until the specification is written anew: run `systemctl start onload-cdi.service`, then start a new container"
+            "; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container"
         }
         // A rewritten file would have the same bytes, and the engine would not read it again.
         SysfsError::Numbers {
@@ -169,7 +169,7 @@ fn mounted(expect: &Expect, source: &Path) -> Result<Numbers, CreateRuntimeError
     };
     let stat = rustix::fs::stat(source).map_err(|error| failed(error.into()))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice {
-        return Err(failed(io::Error::other("no character device")));
+        return Err(failed(io::Error::other("not a character device")));
     }
     Ok(Numbers {
         major: rustix::fs::major(stat.st_rdev),
@@ -221,7 +221,7 @@ mod tests {
             assert!(
                 checked(&json)
                     .unwrap_err()
-                    .contains("does not say a character device")
+                    .contains("has no character device")
             );
         }
     }
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_stale_number_is_answered_with_what_helps() {
-        let told = "/dev/infiniband/uverbs0=rdma:rxe0#231:193: the node is 231:193 but the kernel's uverbs0 is 231:192; devices were renumbered, and the engine keeps the number that it knew until the specification is written anew: run `systemctl start onload-cdi.service`, then start a new container";
+        let told = "/dev/infiniband/uverbs0=rdma:rxe0#231:193: the node is 231:193 but the kernel's uverbs0 is 231:192; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container";
         assert_eq!(remedied("#231:193", "231:193"), told);
         assert!(remedied("", "231:193").contains("onload-cdi.service"));
     }
@@ -298,7 +298,7 @@ mod tests {
     fn what_is_mounted_and_no_node_stops_the_container() {
         let refusal = mount(Path::new("/etc/passwd"), "").unwrap_err();
         assert!(
-            refusal.contains("\"/etc/passwd\", which is mounted there: no character device"),
+            refusal.contains("\"/etc/passwd\", which is mounted there: not a character device"),
             "{refusal}"
         );
         let refusal = mount(Path::new("/nonexistent"), "").unwrap_err();

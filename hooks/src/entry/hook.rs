@@ -58,15 +58,15 @@ enum Command {
 enum UsageError {
     #[error("{USAGE_TEXT}")]
     Empty,
-    #[error("{0} is no stage of a hook; {USAGE_TEXT}")]
+    #[error("{0} is not a hook stage; {USAGE_TEXT}")]
     NoStage(String),
     #[error("{stage} takes no argument, but was given {arg}; {USAGE_TEXT}")]
     Stray { stage: &'static str, arg: String },
-    #[error("reapply wants the id of one container; {USAGE_TEXT}")]
+    #[error("reapply needs the id of one container; {USAGE_TEXT}")]
     Reapply,
     #[error(transparent)]
     Id(#[from] NotContainerId),
-    #[error("--config wants the absolute path of a file; {USAGE_TEXT}")]
+    #[error("--config needs the absolute path of a file; {USAGE_TEXT}")]
     Config,
 }
 
@@ -199,7 +199,7 @@ fn dispatch(command: &Command, config: &Path) -> Result<(), Failure> {
         Command::Precreate => precreate(config),
         Command::Reapply(id) => reapply(id, config),
         Command::OtherStage(stage) => {
-            let text = format!(": warning: stage {stage} is not served, nothing done");
+            let text = format!(": warning: stage {stage} is not handled, nothing done");
             tell(Severity::Warning, &text);
             Ok(())
         }
@@ -378,14 +378,14 @@ mod tests {
     #[test]
     fn what_is_no_stage_is_refused() {
         assert!(refusal(&[]).starts_with("usage: "));
-        assert!(refusal(&["create"]).contains("\"create\" is no stage"));
-        assert!(refusal(&["CreateRuntime"]).contains("is no stage"));
+        assert!(refusal(&["create"]).contains("\"create\" is not a hook stage"));
+        assert!(refusal(&["CreateRuntime"]).contains("is not a hook stage"));
         assert!(refusal(&["poststop", "x"]).contains("takes no argument"));
-        assert!(refusal(&["reapply"]).contains("reapply wants the id"));
-        assert!(refusal(&["reapply", "a", "b"]).contains("reapply wants the id"));
-        assert!(refusal(&["reapply", "../a"]).contains("is no container id"));
-        assert!(refusal(&["--config"]).contains("--config wants"));
-        assert!(refusal(&["--config", "rel.toml", "precreate"]).contains("--config wants"));
+        assert!(refusal(&["reapply"]).contains("reapply needs the id"));
+        assert!(refusal(&["reapply", "a", "b"]).contains("reapply needs the id"));
+        assert!(refusal(&["reapply", "../a"]).contains("is not a container id"));
+        assert!(refusal(&["--config"]).contains("--config needs"));
+        assert!(refusal(&["--config", "rel.toml", "precreate"]).contains("--config needs"));
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub enum SysfsError {
         now: String,
     },
     /// By its name it is not a node of that class.
-    #[error("{expect}: {name} is no node of an {class} device")]
+    #[error("{expect}: {name} is not a node of an {class} device")]
     NoSuchNode {
         /// The expectation.
         expect: String,
@@ -692,13 +692,13 @@ mod tests {
         for node in ["rdma_cm", "uverbs", "uverbs0x", "verbs0"] {
             let expect = format!("/dev/infiniband/{node}=rdma:mlx5_0");
             assert!(
-                tree.refusal(&expect, 1, 2).contains("is no node of"),
+                tree.refusal(&expect, 1, 2).contains("is not a node of"),
                 "{node}"
             );
         }
         assert!(
             tree.refusal("/dev/vfio/vfio=vfio:0000:81:10.0", 1, 2)
-                .contains("is no node of")
+                .contains("is not a node of")
         );
     }
 

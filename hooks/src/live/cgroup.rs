@@ -101,7 +101,7 @@ pub(crate) enum DeviceCgroupError {
     NotMounted(PathBuf),
     /// Other processes are in the same cgroup.
     #[error(
-        "the container is in cgroup {0:?} together with its runtime, so a device would be opened to others as well; let the engine make a cgroup for it, or use the engine's --device"
+        "the container is in cgroup {0:?} together with its runtime, so a device would be opened to others as well; let the engine create a cgroup for it, or use the engine's --device"
     )]
     Shared(PathBuf),
 }

@@ -41,7 +41,7 @@ pub enum DevicesError {
     },
     /// The kernel does not show the program, and no program of systemd replaces it.
     #[error(
-        "the device program of cgroup {path:?} cannot be extended ({cause}), and no systemd scope stands in for it; set net.core.bpf_jit_harden to 1 or use the engine's --device"
+        "the device program of cgroup {path:?} cannot be extended ({cause}), and no systemd scope replaces it; set net.core.bpf_jit_harden to 1 or use the engine's --device"
     )]
     Hidden {
         /// The cgroup.
@@ -51,7 +51,7 @@ pub enum DevicesError {
     },
     /// Only the owner of a program can replace it.
     #[error(
-        "the device program {id} of cgroup {path:?} is attached by a BPF link, so that only who made the link can change what it allows (`bpftool link` lists it); use the engine's --device"
+        "the device program {id} of cgroup {path:?} is attached by a BPF link, so only the owner of the link can change what it allows (`bpftool link` lists it); use the engine's --device"
     )]
     Linked {
         /// The cgroup.
@@ -191,7 +191,7 @@ fn update_systemd(
     let Some(scope) = dir.scope(id) else {
         if dir.in_a_nameless_scope(id) {
             changes.warnings.push(format!(
-                "no systemd scope around cgroup {:?} is named after the container, so systemd is not told, and its next daemon-reload or update takes the devices away again",
+                "no systemd scope around cgroup {:?} is named after the container, so systemd is not informed, and its next daemon-reload or update closes the devices again",
                 dir.at()
             ));
         }
@@ -199,7 +199,7 @@ fn update_systemd(
     };
     let Some(mut systemd) = Systemd::connect(socket, scope)? else {
         changes.warnings.push(format!(
-            "systemd is not at {}, so an update of {scope} takes the devices away again",
+            "systemd is not at {}, so an update of {scope} closes the devices again",
             socket.display()
         ));
         return Ok(false);
@@ -245,7 +245,7 @@ fn open_dir(path: &Path) -> Result<OwnedFd, DevicesError> {
 }
 
 fn query(path: &Path, fd: &OwnedFd) -> Result<Attached, DevicesError> {
-    bpf::query(fd.as_fd()).map_err(program_error("asking for the device programs", path))
+    bpf::query(fd.as_fd()).map_err(program_error("querying the device programs", path))
 }
 
 fn program_error(action: &'static str, path: &Path) -> impl Fn(Errno) -> DevicesError {
@@ -346,7 +346,7 @@ const ROUNDS: usize = 4;
 /// Detaches a program that systemd's program replaces.
 fn detach(own: &CgroupPrograms, flags: u32, old: OwnedFd) -> Result<Replaced, DevicesError> {
     bpf::detach(own.fd.as_fd(), &old)
-        .map_err(program_error("taking the runtime's program", &own.path))?;
+        .map_err(program_error("detaching the runtime's program", &own.path))?;
     Ok(Replaced {
         cgroup: own.copy()?,
         flags,

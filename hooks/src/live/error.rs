@@ -68,7 +68,7 @@ pub(crate) enum LiveError {
         error: Errno,
     },
     /// A device node was replaced by another one.
-    #[error("annotation {keys}: device node {path:?} is no character device {wanted} any more")]
+    #[error("annotation {keys}: device node {path:?} is no longer character device {wanted}")]
     Node {
         /// The annotations, quoted.
         keys: String,

@@ -31,7 +31,7 @@ pub(crate) enum PlanError {
     Decision(#[from] DecisionError),
     /// Something that only another entry point can give.
     #[error(
-        "annotation {key}: a container that its runtime has already made cannot be given {what}; use {alternatives}"
+        "annotation {key}: a container that its runtime has already created cannot be given {what}; use {alternatives}"
     )]
     Cannot {
         /// The annotation, quoted.
@@ -43,7 +43,7 @@ pub(crate) enum PlanError {
     },
     /// The operator does not allow device nodes through this entry point.
     #[error(
-        "annotation {key}: live-devices = false in {file}, so no device node is given to a container that its runtime has already made; use {alternatives}"
+        "annotation {key}: live-devices = false in {file}, so no device node is given to a container that its runtime has already created; use {alternatives}"
     )]
     Closed {
         /// The annotations, quoted.
@@ -55,7 +55,7 @@ pub(crate) enum PlanError {
     },
     /// libonload.so would size its table by a limit that is too high.
     #[error(
-        "annotation {key}: the container has {held}, by which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size}, or say onload.dev/preload: off"
+        "annotation {key}: the container has {held}, from which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size}, or set onload.dev/preload: off"
     )]
     Nofile {
         /// The annotation, quoted.
@@ -75,7 +75,7 @@ pub(crate) enum PlanError {
     },
     /// Something of the image or the user is at the path of the list, and this entry point cannot
     /// set the variable instead.
-    #[error("annotation {key}: {cause}; leave that out, or say onload.dev/preload: off")]
+    #[error("annotation {key}: {cause}; remove that, or set onload.dev/preload: off")]
     InTheWay {
         /// The annotation, quoted.
         key: String,
@@ -84,7 +84,7 @@ pub(crate) enum PlanError {
     },
     /// Changing a living container takes privileges.
     #[error(
-        "annotation {key}: putting something into a container that its runtime has already made needs root; use {alternatives}"
+        "annotation {key}: changing a container that its runtime has already created needs root; use {alternatives}"
     )]
     Rootless {
         /// The annotations, quoted.
@@ -161,7 +161,7 @@ impl PlanError {
         let key = key.to_owned();
         let cause = match error {
             PreloadError::OwnMount => {
-                format!("a mount of the container's own is at {LD_SO_PRELOAD}")
+                format!("the container has its own mount at {LD_SO_PRELOAD}")
             }
             PreloadError::OwnList(why) => format!("merging with {LD_SO_PRELOAD}: {why}"),
             error => return PlanError::Preload { key, source: error },
@@ -301,7 +301,7 @@ impl Planner<'_> {
         if let Some(node) = edits.device_nodes.iter().find(is_odd) {
             let path = &node.path;
             return Ok(Some(format!(
-                "the device node {path} with an owner or mode of its own"
+                "the device node {path} with its own owner or mode"
             )));
         }
         for hook in edits.hooks.iter().filter(|hook| !is_ours(hook)) {
@@ -407,7 +407,7 @@ impl Planner<'_> {
                 let name = name.and_then(|asked| asked.value.first().cloned());
                 let what = "LD_PRELOAD in its environment".to_owned();
                 let mut alternatives = self.alternatives(name.map(|name| (Class::Nic, name)));
-                alternatives.push_str(", or say onload.dev/preload: file");
+                alternatives.push_str(", or set onload.dev/preload: file");
                 return Err(PlanError::Cannot {
                     key,
                     what,
@@ -463,7 +463,7 @@ impl Planner<'_> {
         let held = self.config.rlimit("RLIMIT_NOFILE")?;
         let problem = match held {
             Some(limit) if limit.hard <= size && limit.soft <= size => return Ok(size),
-            Some(limit) => format!("a RLIMIT_NOFILE of {}", limit.hard.max(limit.soft)),
+            Some(limit) => format!("an RLIMIT_NOFILE of {}", limit.hard.max(limit.soft)),
             None => "no RLIMIT_NOFILE of its own".to_owned(),
         };
         Err(PlanError::Nofile {
@@ -487,7 +487,7 @@ impl Planner<'_> {
                 return Ok((None, warnings));
             }
             warnings.push(format!(
-                "config.json sets RLIMIT_MEMLOCK to {} bytes, which runc does once more after this hook; leave that limit out to have {wanted}",
+                "config.json sets RLIMIT_MEMLOCK to {} bytes, which runc sets again after this hook; remove that limit to get {wanted}",
                 held.soft
             ));
         }

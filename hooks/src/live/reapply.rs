@@ -27,7 +27,7 @@ pub(crate) enum ReapplyError {
     Record(#[from] RecordError),
     /// There is no record.
     #[error(
-        "{0:?} has no state.json: this door opened no devices to that container; was it given by its full id?"
+        "{0:?} has no state.json: no devices were opened to that container while it ran; is this its full id?"
     )]
     Unknown(PathBuf),
     /// The operator has disabled this entry point since.
@@ -38,7 +38,7 @@ pub(crate) enum ReapplyError {
     Init(#[from] InitError),
     /// Another process now has its number.
     #[error(
-        "process {pid} started at {now} and the container's init at {then}, so that process is another one; start the container again"
+        "process {pid} started at {now} and the container's init at {then}, so that is another process; start the container again"
     )]
     Other {
         /// The process.
@@ -50,7 +50,7 @@ pub(crate) enum ReapplyError {
     },
     /// Another device now has the numbers, or none has.
     #[error(
-        "device node {node:?} is no character device {was} any more, so the one in the container is not that device; start the container again"
+        "device node {node:?} is no longer character device {was}, so the node in the container is not that device; start the container again"
     )]
     Renumbered {
         /// The node on this host.

@@ -105,7 +105,7 @@ impl Systemd {
         }
         if !line.starts_with(b"OK ") {
             let said = String::from_utf8_lossy(&line).trim().to_owned();
-            return Err(io::Error::other(format!("it wants no root: {said}")));
+            return Err(io::Error::other(format!("authentication rejected: {said}")));
         }
         self.stream.get_mut().write_all(b"BEGIN\r\n")
     }
@@ -129,7 +129,7 @@ impl Systemd {
         match read_text_variant(&reply).as_deref() {
             Some("strict" | "closed") => Ok(DevicePolicy::Closed),
             Some("auto") => Ok(DevicePolicy::Open),
-            other => Err(self.refused(format!("its DevicePolicy {other:?} is not known"))),
+            other => Err(self.refused(format!("unknown DevicePolicy {other:?}"))),
         }
     }
 
@@ -182,7 +182,9 @@ impl Systemd {
                 return Ok(answer);
             }
         }
-        Err(io::Error::other("it sends everything but an answer"))
+        Err(io::Error::other(format!(
+            "no reply within {MAX_MESSAGES} messages"
+        )))
     }
 
     fn receive(&mut self) -> io::Result<Answer> {
@@ -207,7 +209,7 @@ impl Systemd {
 }
 
 fn bad_message() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "a message that makes no sense")
+    io::Error::new(io::ErrorKind::InvalidData, "malformed message")
 }
 
 /// A unit's name as part of an object path (systemd, `bus_label_escape`): every character except
@@ -612,7 +614,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let server = play(&dir, "OK 0\r\n", vec![answer]);
             let message = Chain(&connect(&dir).policy().unwrap_err()).to_string();
-            assert!(message.contains("makes no sense"), "{message}");
+            assert!(message.contains("malformed message"), "{message}");
             server.join().unwrap();
         }
     }

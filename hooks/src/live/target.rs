@@ -35,7 +35,7 @@ pub(crate) enum TargetError {
         source: Errno,
     },
     /// Something else is there.
-    #[error("{path:?} in the container is no {wanted}; use another image, or one without it")]
+    #[error("{path:?} in the container is not a {wanted}; use another image, or one without it")]
     Kind {
         /// The path in the container.
         path: PathBuf,
@@ -44,7 +44,7 @@ pub(crate) enum TargetError {
     },
     /// Its directory is not on the container's own file system.
     #[error(
-        "{path:?} would have to be made on a mount of its own ({fs_type}), whose files are not the container's; leave that mount out or use an image that has the file"
+        "{path:?} would have to be created on a separate mount ({fs_type}), whose files do not belong to the container; remove that mount or use an image that has the file"
     )]
     Foreign {
         /// The path in the container.
@@ -54,7 +54,7 @@ pub(crate) enum TargetError {
     },
     /// The mount there has peers.
     #[error(
-        "{path:?} in the container lies on a mount that is shared with the host, where ours would appear too; leave rootfsPropagation and shared volumes out"
+        "{path:?} in the container is on a mount that is shared with the host, where the new mount would appear too; do not use rootfsPropagation or shared volumes"
     )]
     Shared {
         /// The path in the container.
@@ -62,7 +62,7 @@ pub(crate) enum TargetError {
     },
     /// The root is read-only.
     #[error(
-        "the container's root is read-only and has no {path:?} to mount onto; use an image that has it, or the engine's --device"
+        "the container's root is read-only and has no {path:?} to mount on; use an image that has it, or the engine's --device"
     )]
     ReadOnly {
         /// The path in the container.

@@ -154,7 +154,9 @@ impl LibcCheck<'_> {
         let dirs = program.path.as_deref().unwrap_or(DEFAULT_PATH).split(':');
         for dir in dirs.take(MAX_PATH_DIRS) {
             if dir.len() > PATH_MAX {
-                return Err(Unseen("PATH names what is longer than a path".to_owned()));
+                return Err(Unseen(
+                    "PATH has an entry that is longer than a path may be".to_owned(),
+                ));
             }
             let candidate = Path::new("/").join(&program.cwd).join(dir).join(name);
             if (self.covered)(&candidate) {
@@ -194,7 +196,7 @@ impl LibcCheck<'_> {
             && (library.machine, library.is_64) != (program.machine, program.is_64)
         {
             return Verdict::CannotLoad(format!(
-                "{path:?} is for another machine than libonload.so"
+                "{path:?} is for a different machine than libonload.so"
             ));
         }
         self.loader(Path::new(loader))
@@ -316,7 +318,7 @@ fn compare(library: &Summary, libc: &Summary) -> Verdict {
         (Some(version), None) => version.to_owned(),
     };
     let has = libc.glibc_defined().map_or_else(
-        || "none that is known".to_owned(),
+        || "of an unknown version".to_owned(),
         |version| version.to_string(),
     );
     Verdict::CannotLoad(format!(
@@ -486,7 +488,7 @@ mod tests {
         let mut bytes = elf_with_loader(Some(GLIBC));
         bytes[18] = 183;
         image.file("bin/app", &bytes);
-        assert!(image.reason("/bin/app").contains("another machine"));
+        assert!(image.reason("/bin/app").contains("different machine"));
     }
 
     #[test]

@@ -37,16 +37,16 @@ pub enum PreloadError {
     #[error("preloading by file: {}; the onload-ctk package brings it", Chain(.0))]
     NoFile(HostFilesError),
     /// The image's own list cannot be read.
-    #[error("merging with the image's {LD_SO_PRELOAD}: {0}; say onload.dev/preload: env")]
+    #[error("merging with the image's {LD_SO_PRELOAD}: {0}; set onload.dev/preload: env")]
     OwnList(String),
     /// One of the user's mounts is at that path.
     #[error(
-        "a mount of the container's own is at {LD_SO_PRELOAD}; leave it out or say onload.dev/preload: env"
+        "the container has its own mount at {LD_SO_PRELOAD}; remove it or set onload.dev/preload: env"
     )]
     OwnMount,
     /// The merged list is named after the container, whose id this entry point does not know.
     #[error(
-        "the image has a {LD_SO_PRELOAD} of its own, and this door cannot merge it; say onload.dev/preload: env"
+        "the image has its own {LD_SO_PRELOAD}, and this entry point cannot merge it; set onload.dev/preload: env"
     )]
     NoId,
     /// The configuration cannot be changed.
@@ -125,7 +125,7 @@ pub(crate) fn may_preload(
     if let (Some(path), None) = (source, &summary) {
         applied
             .warnings
-            .push(format!("what glibc {path} needs cannot be read"));
+            .push(format!("which glibc {path} needs cannot be read"));
     }
     let mut args = Vec::new();
     config.each_arg(|arg| {
@@ -340,7 +340,7 @@ fn cap_nofile(
     if (capped.soft, capped.hard) != (soft, hard) {
         config.rlimit_set(&capped)?;
         applied.reasons.push(format!(
-            "{NAME} is capped at {size}, by which {LIBRARY} sizes a table"
+            "{NAME} is capped at {size}, since {LIBRARY} sizes a table by it"
         ));
     }
     Ok(())

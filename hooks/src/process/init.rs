@@ -31,7 +31,7 @@ pub enum InitError {
     },
     /// It has no mount namespace of its own.
     #[error(
-        "process {0} shares this host's mount namespace: mounts for the container would be the host's; give the container a mount namespace"
+        "process {0} shares this host's mount namespace: mounts for the container would appear on the host; give the container a mount namespace"
     )]
     HostMounts(u32),
     /// Its mount namespace cannot be entered.

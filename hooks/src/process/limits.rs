@@ -32,7 +32,7 @@ pub(crate) enum LimitError {
     Look(#[from] InitError),
     /// Another process now has its number.
     #[error(
-        "process {0} is not the container's init any more, so its limits stay as they are; start the container again"
+        "process {0} is no longer the container's init, so its limits stay as they are; start the container again"
     )]
     Other(u32),
     /// It ended at the wrong moment.
@@ -65,7 +65,7 @@ impl Raised {
         match self {
             Raised::Fully => None,
             Raised::ToHardLimit(hard) => Some(format!(
-                "RLIMIT_MEMLOCK raised to the hard limit of {} only, not to {wanted}: CAP_SYS_RESOURCE is missing",
+                "RLIMIT_MEMLOCK raised only to the hard limit of {}, not to {wanted}: CAP_SYS_RESOURCE is missing",
                 hard.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes")),
             )),
             Raised::NotAtAll => Some(format!(

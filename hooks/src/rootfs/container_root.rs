@@ -47,7 +47,7 @@ pub enum RootError {
     },
     /// No mount is there.
     #[error(
-        "the container's root {path:?} is no mount in the container's mount namespace, so what is made there would not be the container's; call this hook as createRuntime or prestart"
+        "the container's root {path:?} is not a mount in the container's mount namespace, so files created there would not belong to the container; call this hook as createRuntime or prestart"
     )]
     NotMounted {
         /// Its path on the host.
@@ -62,7 +62,7 @@ pub enum RootError {
         source: io::Error,
     },
     /// It is not a regular file.
-    #[error("{path:?} in the container is no regular file")]
+    #[error("{path:?} in the container is not a regular file")]
     NotRegular {
         /// The path in the container.
         path: PathBuf,

@@ -91,7 +91,7 @@ pub enum OvermountError {
     #[error(transparent)]
     Root(#[from] RootError),
     /// A mount with somebody else's files overmounts it.
-    #[error("{target}{} lies under the mount at {mount:?}, whose files are not the container's own; leave that mount out or use an image without it", resolved(.target, .real))]
+    #[error("{target}{} is below the mount at {mount:?}, whose files do not belong to the container; remove that mount or use an image without it", resolved(.target, .real))]
     Covered {
         /// The target that was to be created.
         target: String,
@@ -102,7 +102,7 @@ pub enum OvermountError {
     },
     /// Where a mount will end up is unknown.
     #[error(
-        "the mount at {mount:?} lies inside the mount at {outer:?}, whose links can carry it anywhere and what is mounted here with it onto the host; leave one of the two out"
+        "the mount at {mount:?} is inside the mount at {outer:?}, whose links can redirect it anywhere, even onto the host, and the new mounts with it; remove one of the two"
     )]
     Astray {
         /// The mount.
@@ -111,10 +111,10 @@ pub enum OvermountError {
         outer: String,
     },
     /// More than a real container has.
-    #[error("the places of the container's mounts have more than {MAX_PATH_BYTES} bytes together")]
+    #[error("the paths of the container's mounts have more than {MAX_PATH_BYTES} bytes together")]
     TooLong,
     /// Runtimes interpret it differently.
-    #[error("the mount at {0:?} goes up by \"..\"; write where it is to be without")]
+    #[error("the mount at {0:?} goes up by \"..\"; write its path without that")]
     Upward(String),
 }
 
@@ -122,7 +122,7 @@ fn resolved(target: &str, real: &Path) -> String {
     if Path::new(target) == real {
         String::new()
     } else {
-        format!(" (in truth {})", real.display())
+        format!(" (resolves to {})", real.display())
     }
 }
 
@@ -440,7 +440,7 @@ mod tests {
         let data: (&str, &str, &[&str]) = ("/data", "bind", &["bind"]);
         let message = root.may("/usr/lib64/libonload.so", &[data]).unwrap_err();
         assert!(
-            message.contains("(in truth /data/libonload.so)"),
+            message.contains("(resolves to /data/libonload.so)"),
             "{message}"
         );
         root.may("/usr/lib64/libonload.so", &[]).unwrap();
@@ -536,7 +536,7 @@ mod tests {
             .may(target, &[run, ("/run/link", "bind", &["bind"])])
             .unwrap_err();
         assert!(
-            message.contains("lies under the mount at \"/run/link\""),
+            message.contains("is below the mount at \"/run/link\""),
             "{message}"
         );
         let below: (&str, &str, &[&str]) = ("/run", "bind", &["bind"]);

@@ -44,7 +44,7 @@ pub enum RecordError {
     },
     /// A newer version of this program wrote it.
     #[error(
-        "{name} of the container is of version {version}, and this program understands {VERSION}; run the newer one, or start the container again"
+        "{name} of the container has version {version}, but this program understands {VERSION}; run the newer program, or start the container again"
     )]
     Newer {
         /// The record.
@@ -188,11 +188,11 @@ pub(crate) fn read_known<T: serde::de::DeserializeOwned>(
 ) -> Result<Option<T>, RecordError> {
     match read(dir, name) {
         Err(error) if !error.is_of_the_system() => {
-            warnings.push(format!("{}; it counts as none", Chain(&error)));
+            warnings.push(format!("{}; it is ignored", Chain(&error)));
             Ok(None)
         }
         Err(error @ RecordError::Newer { .. }) => {
-            warnings.push(format!("{}; it counts as none", Chain(&error)));
+            warnings.push(format!("{}; it is ignored", Chain(&error)));
             Ok(None)
         }
         read => read,

@@ -39,7 +39,7 @@ pub(crate) enum PoststopError {
         source: io::Error,
     },
     /// A file we did not create.
-    #[error("{0:?} was not made by onload-ctk and stays; remove it by hand")]
+    #[error("{0:?} was not created by onload-ctk and stays; remove it by hand")]
     Foreign(PathBuf),
 }
 
@@ -333,7 +333,7 @@ mod tests {
         fs::write(dir.path().join("c1/theirs"), "x").unwrap();
         let message = Chain(&remove(dir.path(), "c1").unwrap_err()).to_string();
         assert!(
-            message.contains("c1/theirs") && message.contains("not made by"),
+            message.contains("c1/theirs") && message.contains("not created by"),
             "{message}"
         );
         assert!(dir.path().join("c1/theirs").exists());

@@ -93,7 +93,7 @@ pub const SHAPES: &[Shape] = &[
         "mounts-over-each-other",
         r#"{$root,$ask,$process,"mounts":[@]}"#,
         r#"{"destination":"/dev","type":"bind","source":"/ssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssss","options":["rbind"]}"#,
-    ).refused("lies under the mount at"),
+    ).refused("is below the mount at"),
     shape(
         "mounts-in-each-other",
         r#"{$root,$ask,$process,"mounts":[@]}"#,

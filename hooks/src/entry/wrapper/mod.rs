@@ -54,7 +54,7 @@ enum RuntimeError {
     #[error("container {id}")]
     Entry { id: String, source: Box<EntryError> },
     #[error(
-        "remembering in {RUN_DIR} that CAP_SETUID must not come with a later process of the container: {0}; root-with-onload = \"refuse\" needs that"
+        "recording in {RUN_DIR} that later processes of the container must not have CAP_SETUID: {0}; root-with-onload = \"refuse\" needs that record"
     )]
     Unguarded(std::io::Error),
     #[error("executing {path:?}")]
@@ -234,7 +234,7 @@ fn runtime_of_existing(
         Err(error) => {
             warn(
                 invocation,
-                &format_args!("{}, though it made the container", Chain(&error)),
+                &format_args!("{}, although it created the container", Chain(&error)),
             );
             runtime_without_record(invocation, container, host)
         }
@@ -274,7 +274,7 @@ fn runtime_without_record(
     };
     warn(
         invocation,
-        &format_args!("{}; going on with {}", Chain(&error), runtime.display()),
+        &format_args!("{}; continuing with {}", Chain(&error), runtime.display()),
     );
     Ok(runtime)
 }
