@@ -182,7 +182,7 @@ fn read_mounts(probe: &Probe<'_>) -> BTreeMap<u64, Vec<String>> {
 
 /// A mounted hugetlbfs.
 #[derive(Debug, PartialEq, Eq)]
-struct Mount {
+struct HugetlbfsMount {
     path: String,
     size: MountSize,
 }
@@ -198,13 +198,13 @@ enum MountSize {
 }
 
 /// The hugetlbfs mounts in /proc/mounts (proc_pid_mounts(5)).
-fn parse_mounts(table: &[u8]) -> Vec<Mount> {
+fn parse_mounts(table: &[u8]) -> Vec<HugetlbfsMount> {
     let lines = table
         .split(|byte| *byte == b'\n')
         .filter_map(parse_mounts_line);
     let mounts = lines.filter(|mount| mount.fs_type == HUGETLBFS);
     mounts
-        .map(|mount| Mount {
+        .map(|mount| HugetlbfsMount {
             path: String::from_utf8_lossy(&unescape(mount.point)).into_owned(),
             size: mount_size(mount.options),
         })
@@ -292,14 +292,14 @@ mod tests {
     use procfs_core::{FromRead, Meminfo};
 
     use super::*;
-    use crate::discover::test_tree::{Found, Tree, captured, discover, sample};
+    use crate::discover::test_tree::{Discovered, TestTree, captured, discover, sample};
     use crate::host::Host;
 
-    fn look(host: &Host) -> Found<Hugepages> {
+    fn look(host: &Host) -> Discovered<Hugepages> {
         discover(host, |probe, _, _, not_offered| read(probe, not_offered))
     }
 
-    fn overall(tree: &Tree, size: u64, total: u64, overcommit: u64) {
+    fn overall(tree: &TestTree, size: u64, total: u64, overcommit: u64) {
         let files = [
             ("nr_hugepages", total.to_string()),
             ("free_hugepages", total.to_string()),
@@ -310,7 +310,7 @@ mod tests {
         }
     }
 
-    fn on_node(tree: &Tree, node: u32, size: u64, total: &str, free: &str) {
+    fn on_node(tree: &TestTree, node: u32, size: u64, total: &str, free: &str) {
         let directory = format!("{NODES}/node{node}/hugepages/hugepages-{size}kB");
         tree.files(
             &directory,
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn nodes_may_have_gaps_in_their_numbers() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 12, 0);
         for node in [0, 2, 10] {
             on_node(&tree, node, 2048, "4", "1");
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_size_without_pages_is_not_offered_and_one_that_may_be_overcommitted_is() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 0, 8);
         overall(&tree, 1_048_576, 0, 0);
         let found = look(&tree.host());
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn pages_that_only_the_nodes_tell_of_are_added_up() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         on_node(&tree, 0, 65_536, "3", "1");
         on_node(&tree, 1, 65_536, "2", "2");
         let found = look(&tree.host());
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_numa_has_pages_but_no_nodes() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 16, 0);
         let found = look(&tree.host());
         assert_eq!(found.devices[0].total, 16);
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_count_that_is_no_number_costs_a_warning() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 16, 0);
         tree.file(
             &format!("{SIZES}/hugepages-2048kB/free_hugepages"),
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn a_mount_without_a_page_size_has_the_default_one() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 16, 0);
         overall(&tree, 1_048_576, 1, 0);
         tree.file(MEMINFO, "MemTotal: 1 kB\nHugepagesize:    1048576 kB\n");
@@ -489,7 +489,7 @@ mod tests {
 
     #[test]
     fn a_mount_whose_name_is_no_text_hides_no_other() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 16, 0);
         let mounts = [
             &b"u@h:/ /home/u/caf\xe9 fuse.sshfs rw,nosuid,nodev 0 0\n"[..],
@@ -504,7 +504,7 @@ mod tests {
 
     #[test]
     fn a_table_of_mounts_of_twelve_megabytes_is_read_to_its_end() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 16, 0);
         let other = format!("tmpfs /{} tmpfs rw 0 0\n", "x".repeat(200));
         let mut mounts = other.repeat((12 << 20) / other.len());
@@ -517,7 +517,7 @@ mod tests {
 
     #[test]
     fn a_table_with_more_mounts_of_hugepages_than_any_has_is_told() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 16, 0);
         let line = format!("none /{} hugetlbfs rw,pagesize=2M 0 0\n", "x".repeat(200));
         tree.file(MOUNTS, line.repeat((5 << 20) / line.len()));
@@ -550,7 +550,7 @@ mod tests {
     #[test]
     fn a_number_that_is_none_is_not_called_no_pages() {
         for file in ["nr_hugepages", "nr_overcommit_hugepages"] {
-            let tree = Tree::new();
+            let tree = TestTree::new();
             let directory = "/sys/kernel/mm/hugepages/hugepages-2048kB";
             let counts = ["nr_hugepages", "free_hugepages", "nr_overcommit_hugepages"];
             tree.files(directory, &counts.map(|name| (name, "0")));

@@ -159,7 +159,7 @@ pub(crate) fn read(
 
 /// Where a device is in sysfs.
 #[derive(Debug)]
-struct Place {
+struct DeviceDirectory {
     directory: PathBuf,
     pci: Option<PciAddress>,
     /// The auxiliary device between it and its PCI function, as for a subfunction: the interfaces
@@ -167,8 +167,8 @@ struct Place {
     auxiliary: Option<PathBuf>,
 }
 
-impl Place {
-    fn new(probe: &Probe<'_>, directory: PathBuf) -> Place {
+impl DeviceDirectory {
+    fn new(probe: &Probe<'_>, directory: PathBuf) -> DeviceDirectory {
         let mut parent = directory.parent().and_then(Path::parent);
         let linked;
         if parent.and_then(PciFunctions::above).is_none() {
@@ -179,7 +179,7 @@ impl Place {
         let name = parent.and_then(Path::file_name).and_then(|n| n.to_str());
         let on_function = name.is_some_and(|name| name.parse::<PciAddress>().is_ok());
         let auxiliary = parent.filter(|_| pci.is_some() && !on_function);
-        Place {
+        DeviceDirectory {
             pci,
             auxiliary: auxiliary.map(Path::to_owned),
             directory,
@@ -192,7 +192,7 @@ fn find_devices(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     not_offered: &mut Vec<NotOffered>,
-) -> BTreeMap<String, Place> {
+) -> BTreeMap<String, DeviceDirectory> {
     let class = Path::new("/sys/class").join(CLASS);
     let listed = probe.list(&class);
     let below = directories_below(functions, CLASS, listed.is_empty());
@@ -200,7 +200,7 @@ fn find_devices(
     let mut dangling = Vec::new();
     for name in listed {
         match probe.resolve(class.join(&name)) {
-            Some(directory) => drop(places.insert(name, Place::new(probe, directory))),
+            Some(directory) => drop(places.insert(name, DeviceDirectory::new(probe, directory))),
             None => dangling.push(name),
         }
     }
@@ -209,7 +209,7 @@ fn find_devices(
             let directory = parent.join(&name);
             places
                 .entry(name)
-                .or_insert_with(|| Place::new(probe, directory));
+                .or_insert_with(|| DeviceDirectory::new(probe, directory));
         }
     }
     dangling.retain(|name| !places.contains_key(name));
@@ -330,7 +330,7 @@ fn find_nodes(
 /// The devices with umad but without uverbs, by function: libibumad opens the ports of an HCA with
 /// several planes through them (`smi1` beside `mlx5_0`, libibumad's pairs of SMI and GSI).
 fn find_companions(
-    places: &BTreeMap<String, Place>,
+    places: &BTreeMap<String, DeviceDirectory>,
     characters: &BTreeMap<String, Vec<Character>>,
 ) -> BTreeMap<PciAddress, Vec<String>> {
     let mut companions: BTreeMap<PciAddress, Vec<String>> = BTreeMap::new();
@@ -399,7 +399,7 @@ impl Surroundings<'_, '_, '_> {
     fn read_device(
         &self,
         name: String,
-        place: &Place,
+        place: &DeviceDirectory,
         device: String,
         verbs: Vec<Node>,
     ) -> RdmaDevice {
@@ -503,7 +503,7 @@ impl Surroundings<'_, '_, '_> {
         }
     }
 
-    fn read_ports(&self, place: &Place) -> Vec<RdmaPort> {
+    fn read_ports(&self, place: &DeviceDirectory) -> Vec<RdmaPort> {
         let directory = place.directory.join("ports");
         let names = self.probe.list(&directory);
         let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -514,7 +514,7 @@ impl Surroundings<'_, '_, '_> {
             .collect()
     }
 
-    fn read_port(&self, place: &Place, directory: &Path, port: u32) -> RdmaPort {
+    fn read_port(&self, place: &DeviceDirectory, directory: &Path, port: u32) -> RdmaPort {
         let attribute = |name: &str| self.probe.attribute(directory.join(name));
         let link_layer = attribute("link_layer");
         let netdevs = if link_layer.as_deref() == Some("InfiniBand") {
@@ -533,7 +533,12 @@ impl Surroundings<'_, '_, '_> {
 
     /// IP over InfiniBand carries the port's GUID, not the node's, in its hardware address (RFC
     /// 4391 section 9.1.1).
-    fn ipoib_interfaces(&self, place: &Place, directory: &Path, port: u32) -> BTreeSet<String> {
+    fn ipoib_interfaces(
+        &self,
+        place: &DeviceDirectory,
+        directory: &Path,
+        port: u32,
+    ) -> BTreeSet<String> {
         let gid = self.probe.parsed(
             directory.join("gids/0"),
             parse_port_guid,
@@ -548,7 +553,12 @@ impl Surroundings<'_, '_, '_> {
         }
     }
 
-    fn ethernet_interfaces(&self, place: &Place, directory: &Path, port: u32) -> BTreeSet<String> {
+    fn ethernet_interfaces(
+        &self,
+        place: &DeviceDirectory,
+        directory: &Path,
+        port: u32,
+    ) -> BTreeSet<String> {
         let of_gids = self.interfaces_of_gids(&directory.join("gid_attrs/ndevs"));
         if !of_gids.is_empty() {
             return of_gids;
@@ -585,7 +595,7 @@ impl Surroundings<'_, '_, '_> {
     }
 
     /// The interfaces on the same function that state this port.
-    fn interfaces_of_port(&self, place: &Place, port: u32) -> BTreeSet<String> {
+    fn interfaces_of_port(&self, place: &DeviceDirectory, port: u32) -> BTreeSet<String> {
         if let Some(auxiliary) = &place.auxiliary {
             return self.probe.list(auxiliary.join("net")).into_iter().collect();
         }
@@ -701,22 +711,22 @@ pub(super) fn fuzz(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::test_tree::{Found, Tree, captured, discover, generous, sample};
+    use crate::discover::test_tree::{Discovered, TestTree, captured, discover, generous, sample};
     use crate::host::Host;
 
-    fn look(host: &Host, config: &Discover) -> Found<RdmaDevice> {
+    fn look(host: &Host, config: &Discover) -> Discovered<RdmaDevice> {
         discover(host, |probe, functions, interfaces, not_offered| {
             read(probe, functions, interfaces, config, not_offered)
         })
     }
 
-    fn look_at(tree: &Tree) -> Found<RdmaDevice> {
+    fn look_at(tree: &TestTree) -> Discovered<RdmaDevice> {
         look(&tree.host(), &Discover::default())
     }
 
     /// A host with the connection manager.
-    fn tree() -> Tree {
-        let tree = Tree::new();
+    fn tree() -> TestTree {
+        let tree = TestTree::new();
         tree.file("/sys/class/misc/rdma_cm/dev", "10:260\n");
         tree.node(CONNECTION_MANAGER, 10, 260);
         tree
@@ -728,7 +738,7 @@ mod tests {
         ("fw_ver", "2.42.5000"),
     ];
 
-    fn port(tree: &Tree, device: &str, number: u32, link_layer: &str) -> String {
+    fn port(tree: &TestTree, device: &str, number: u32, link_layer: &str) -> String {
         let directory = format!("{device}/ports/{number}");
         let files = [
             ("link_layer", link_layer),
@@ -740,14 +750,14 @@ mod tests {
     }
 
     /// A device on a function, with one Ethernet port, and its uverbs.
-    fn device(tree: &Tree, function: &str, name: &str, uverbs: u32) -> String {
+    fn device(tree: &TestTree, function: &str, name: &str, uverbs: u32) -> String {
         let device = tree.class_device("infiniband", function, name, &HCA);
         port(tree, &device, 1, "Ethernet");
         verbs(tree, function, name, uverbs);
         device
     }
 
-    fn verbs(tree: &Tree, function: &str, owner: &str, number: u32) {
+    fn verbs(tree: &TestTree, function: &str, owner: &str, number: u32) {
         let name = format!("uverbs{number}");
         let dev = format!("231:{}", 192 + number);
         let files = [("ibdev", owner), ("dev", dev.as_str())];
@@ -755,7 +765,7 @@ mod tests {
         tree.node(&format!("/dev/infiniband/{name}"), 231, 192 + number);
     }
 
-    fn management(tree: &Tree, function: &str, owner: &str, number: u32, port: u32) {
+    fn management(tree: &TestTree, function: &str, owner: &str, number: u32, port: u32) {
         for (prefix, base) in [("umad", 0), ("issm", 64)] {
             let name = format!("{prefix}{number}");
             let dev = format!("231:{}", base + number);
@@ -766,7 +776,7 @@ mod tests {
         }
     }
 
-    fn interface(tree: &Tree, function: &str, name: &str, files: &[(&str, &str)]) {
+    fn interface(tree: &TestTree, function: &str, name: &str, files: &[(&str, &str)]) {
         tree.class_device("net", function, name, files);
     }
 
@@ -1082,7 +1092,7 @@ mod tests {
 
     #[test]
     fn without_the_connection_manager_a_device_is_offered_with_a_warning() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         device(&tree, "/sys/devices/virtual", "rxe0", 0);
         let found = look_at(&tree);
         assert_eq!(found.devices[0].nodes, ["/dev/infiniband/uverbs0"]);
@@ -1095,7 +1105,7 @@ mod tests {
 
     #[test]
     fn what_to_do_for_the_connection_manager_depends_on_whether_its_module_is_loaded() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         device(&tree, "/sys/devices/virtual", "rxe0", 0);
         assert_eq!(
             look_at(&tree).warnings,
@@ -1129,7 +1139,7 @@ mod tests {
     }
 
     /// An HCA with several planes: the device for programs, and the one for the subnet manager.
-    fn with_planes() -> Tree {
+    fn with_planes() -> TestTree {
         let tree = tree();
         for (address, name, smi, uverbs, first) in [
             ("0000:3b:00.0", "mlx5_0", "smi0", 0, 0),
@@ -1176,7 +1186,7 @@ mod tests {
 
     #[test]
     fn a_host_without_rdma_gives_no_warning() {
-        let found = look_at(&Tree::new());
+        let found = look_at(&TestTree::new());
         assert!(found.devices.is_empty());
         assert_eq!(found.warnings, [""; 0]);
     }
@@ -1203,7 +1213,7 @@ mod tests {
             ("N\n", Some(NetnsMode::Exclusive), 1),
             ("?\n", None, 1),
         ] {
-            let tree = Tree::new();
+            let tree = TestTree::new();
             tree.file(NETNS_MODE, text);
             let host = tree.host();
             let probe = Probe::new(&host);

@@ -15,14 +15,14 @@ use crate::discover::probe::Probe;
 use crate::host::Host;
 
 /// A host under construction; paths are absolute paths on that host.
-pub(crate) struct Tree {
+pub(crate) struct TestTree {
     directory: tempfile::TempDir,
     nodes: RefCell<String>,
 }
 
-impl Tree {
-    pub(crate) fn new() -> Tree {
-        Tree {
+impl TestTree {
+    pub(crate) fn new() -> TestTree {
+        TestTree {
             directory: tempfile::tempdir().unwrap(),
             nodes: RefCell::default(),
         }
@@ -32,7 +32,7 @@ impl Tree {
         self.directory.path().join(path.trim_start_matches('/'))
     }
 
-    pub(crate) fn file(&self, path: &str, content: impl AsRef<[u8]>) -> &Tree {
+    pub(crate) fn file(&self, path: &str, content: impl AsRef<[u8]>) -> &TestTree {
         let path = self.outside(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
@@ -40,7 +40,7 @@ impl Tree {
     }
 
     /// Files of one directory.
-    pub(crate) fn files(&self, directory: &str, files: &[(&str, &str)]) -> &Tree {
+    pub(crate) fn files(&self, directory: &str, files: &[(&str, &str)]) -> &TestTree {
         self.directory(directory);
         for (name, content) in files {
             self.file(&format!("{directory}/{name}"), format!("{content}\n"));
@@ -48,24 +48,24 @@ impl Tree {
         self
     }
 
-    pub(crate) fn directory(&self, path: &str) -> &Tree {
+    pub(crate) fn directory(&self, path: &str) -> &TestTree {
         fs::create_dir_all(self.outside(path)).unwrap();
         self
     }
 
-    pub(crate) fn link(&self, path: &str, target: &str) -> &Tree {
+    pub(crate) fn link(&self, path: &str, target: &str) -> &TestTree {
         let path = self.outside(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         symlink(target, path).unwrap();
         self
     }
 
-    pub(crate) fn node(&self, path: &str, major: u32, minor: u32) -> &Tree {
+    pub(crate) fn node(&self, path: &str, major: u32, minor: u32) -> &TestTree {
         writeln!(self.nodes.borrow_mut(), "{path} c {major} {minor} 0600 0 0").unwrap();
         self
     }
 
-    pub(crate) fn block_node(&self, path: &str, major: u32, minor: u32) -> &Tree {
+    pub(crate) fn block_node(&self, path: &str, major: u32, minor: u32) -> &TestTree {
         writeln!(self.nodes.borrow_mut(), "{path} b {major} {minor} 0600 0 0").unwrap();
         self
     }
@@ -89,7 +89,7 @@ impl Tree {
     }
 
     /// Binds a PCI function to a driver.
-    pub(crate) fn bind(&self, function: &str, driver: &str) -> &Tree {
+    pub(crate) fn bind(&self, function: &str, driver: &str) -> &TestTree {
         let driver_directory = format!("/sys/bus/pci/drivers/{driver}");
         self.directory(&driver_directory);
         self.link(&format!("{function}/driver"), &driver_directory)
@@ -120,13 +120,13 @@ impl Tree {
 }
 
 /// The result of discovering one resource.
-pub(crate) struct Found<D> {
+pub(crate) struct Discovered<D> {
     pub(crate) devices: Vec<D>,
     pub(crate) not_offered: Vec<NotOffered>,
     pub(crate) warnings: Vec<String>,
 }
 
-impl<D> Found<D> {
+impl<D> Discovered<D> {
     /// The reasons as `name: reason`.
     pub(crate) fn reasons(&self) -> Vec<String> {
         let reasons = self.not_offered.iter();
@@ -140,13 +140,13 @@ impl<D> Found<D> {
 pub(crate) fn discover<D>(
     host: &Host,
     read: impl FnOnce(&Probe<'_>, &PciFunctions, &[netdev::NetDevice], &mut Vec<NotOffered>) -> Vec<D>,
-) -> Found<D> {
+) -> Discovered<D> {
     let probe = Probe::new(host);
     let functions = PciFunctions::read(&probe);
     let interfaces = netdev::read(&probe);
     let mut not_offered = Vec::new();
     let devices = read(&probe, &functions, &interfaces, &mut not_offered);
-    Found {
+    Discovered {
         devices,
         not_offered,
         warnings: probe.warnings(),

@@ -448,28 +448,28 @@ fn device(group: &Group, held: &[&PciFunction], viable: bool) -> VfioDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::test_tree::{Found, Tree, captured, discover, generous, sample};
+    use crate::discover::test_tree::{Discovered, TestTree, captured, discover, generous, sample};
     use crate::host::Host;
 
-    fn look(host: &Host, config: &Discover) -> Found<VfioDevice> {
+    fn look(host: &Host, config: &Discover) -> Discovered<VfioDevice> {
         discover(host, |probe, functions, _, not_offered| {
             read(probe, functions, config, not_offered)
         })
     }
 
-    fn look_at(tree: &Tree) -> Found<VfioDevice> {
+    fn look_at(tree: &TestTree) -> Discovered<VfioDevice> {
         look(&tree.host(), &Discover::default())
     }
 
     /// A host with vfio loaded.
-    fn tree() -> Tree {
-        let tree = Tree::new();
+    fn tree() -> TestTree {
+        let tree = TestTree::new();
         tree.file("/sys/class/misc/vfio/dev", "10:196\n");
         tree.node(CONTAINER, 10, 196);
         tree
     }
 
-    fn function(tree: &Tree, address: &str, group: u32, driver: &str) -> String {
+    fn function(tree: &TestTree, address: &str, group: u32, driver: &str) -> String {
         let function = tree.pci(address, "0x020000", 0);
         join(tree, &function, group);
         if !driver.is_empty() {
@@ -478,14 +478,14 @@ mod tests {
         function
     }
 
-    fn join(tree: &Tree, device: &str, group: u32) {
+    fn join(tree: &TestTree, device: &str, group: u32) {
         let directory = format!("{GROUPS}/{group}");
         let name = device.rsplit('/').next().unwrap();
         tree.link(&format!("{directory}/devices/{name}"), device);
         tree.link(&format!("{device}/iommu_group"), &directory);
     }
 
-    fn group_node(tree: &Tree, name: &str, minor: u32) {
+    fn group_node(tree: &TestTree, name: &str, minor: u32) {
         tree.file(
             &format!("/sys/class/vfio/{name}/dev"),
             format!("241:{minor}\n"),
@@ -494,13 +494,13 @@ mod tests {
     }
 
     /// A node of the function itself, as kernels with CONFIG_VFIO_DEVICE_CDEV create it.
-    fn own_node(tree: &Tree, function: &str, number: u32) {
+    fn own_node(tree: &TestTree, function: &str, number: u32) {
         let directory = format!("{function}/vfio-dev/vfio{number}");
         tree.file(&format!("{directory}/dev"), format!("511:{number}\n"));
         tree.node(&format!("/dev/vfio/devices/vfio{number}"), 511, number);
     }
 
-    fn iommufd_of(tree: &Tree) {
+    fn iommufd_of(tree: &TestTree) {
         tree.file("/sys/class/misc/iommu/dev", "10:125\n");
         tree.node(IOMMUFD, 10, 125);
     }
@@ -730,7 +730,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_group_nodes_gives_each_function_for_itself() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         for (number, address) in [(0, "0000:81:10.0"), (1, "0000:81:10.1")] {
             let function = function(&tree, address, 15, "vfio-pci");
             own_node(&tree, &function, number);
@@ -755,7 +755,7 @@ mod tests {
             found.reasons(),
             ["0000:81:10.0: /dev/vfio/15 does not exist, though its driver made the device"]
         );
-        let tree = Tree::new();
+        let tree = TestTree::new();
         function(&tree, "0000:81:10.0", 15, "vfio-pci");
         group_node(&tree, "15", 0);
         let found = look_at(&tree);
@@ -863,7 +863,7 @@ mod tests {
 
     #[test]
     fn a_host_without_vfio_gives_nothing_and_no_warning() {
-        let found = look_at(&Tree::new());
+        let found = look_at(&TestTree::new());
         assert!(found.devices.is_empty());
         assert_eq!(found.warnings, [""; 0]);
     }
