@@ -1,7 +1,7 @@
 //! Discovery and generation on hosts with 64, 512 and 4096 virtual functions: the time of each
-//! should be 64 times, and no more, from the first to the last.
+//! should grow by a factor of at most 64 from the first to the last.
 
-// The macros of criterion make functions without documentation.
+// Criterion's macros create functions without documentation.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "support/synthetic.rs"]

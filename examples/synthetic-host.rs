@@ -1,4 +1,4 @@
-//! Builds a host with as many virtual functions as wanted: `synthetic-host DIR COUNT`.
+//! Builds a host with any number of virtual functions: `synthetic-host DIR COUNT`.
 
 #[path = "../benches/support/synthetic.rs"]
 mod synthetic;

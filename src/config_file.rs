@@ -1,4 +1,5 @@
-//! A file of people's configuration: read as it is, replaced whole, with its owner, mode and label.
+//! A configuration file that people maintain: read as it is, and replaced as a whole with its
+//! owner, mode and label.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -7,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use onload_core::fs::atomic::{self, TempFile, WriteError};
-use onload_core::fs::lock::{COMMAND_PATIENCE, Kind, Lock, LockError};
+use onload_core::fs::lock::{COMMAND_PATIENCE, Lock, LockError, LockMode};
 use onload_core::fs::{attributes, regular};
 use onload_core::run_dir::{LOCKS, RUN_DIR, open_private};
 use onload_host::host::{Host, HostError};
@@ -15,13 +16,13 @@ use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// Bytes of a file of configuration that are read.
+/// Bytes of a configuration file that are read.
 const LIMIT: u64 = 4 * 1024 * 1024;
-/// Mode of a file that was not there.
+/// Mode of a new file.
 const NEW_MODE: u32 = 0o644;
 const PERMISSIONS: u32 = 0o7777;
 
-/// Why a file is not read or replaced.
+/// Why a file cannot be read or replaced.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigFileError {
     /// It cannot be opened or read.
@@ -29,10 +30,10 @@ pub(crate) enum ConfigFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It is something that a replacement would not be.
+    /// A replacement would not be the same kind of file.
     #[error("reading {}: it is {what}, which replacing it would break; edit it by hand", .path.display())]
     Unusual {
         /// The file.
@@ -51,7 +52,7 @@ pub(crate) enum ConfigFileError {
     Attributes {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: Errno,
     },
     /// It cannot be written or removed; the old one is still whole.
@@ -66,7 +67,7 @@ pub(crate) enum ConfigFileError {
     },
 }
 
-/// The lock of all files of configuration, below [`RUN_DIR`]: in their own directories others could
+/// The lock for all configuration files, below [`RUN_DIR`]: in their own directories, others could
 /// hold it.
 const LOCK_NAME: &str = "configure";
 
@@ -79,24 +80,24 @@ pub(crate) enum ConfigLockError {
     /// The directory of the lock cannot be used.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// It cannot be closed to others.
+    /// Its mode cannot be restricted to the owner.
     #[error("opening the directory of locks {}", .path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: Errno,
     },
-    /// It cannot be locked, or somebody else holds it.
+    /// It cannot be locked, or another process holds the lock.
     #[error("locking the files of configuration")]
     Lock(#[from] LockError),
 }
 
-/// Keeps other runs of ours away from a host's files of configuration until what is returned is
+/// Keeps other runs of this program away from a host's configuration files until the result is
 /// dropped.
 ///
 /// # Errors
-/// [`ConfigLockError`], also where another process holds the lock for too long.
+/// [`ConfigLockError`], also if another process holds the lock for too long.
 pub(crate) fn lock(host: &Host) -> Result<Lock, ConfigLockError> {
     let path = Path::new(RUN_DIR);
     let run = host.create_directory(path)?;
@@ -122,11 +123,11 @@ fn take_lock(host: &Host, run: &OwnedFd, path: &Path) -> Result<Lock, ConfigLock
         path: path.clone(),
         source,
     })?;
-    let kind = Kind::Exclusive;
+    let kind = LockMode::Exclusive;
     Ok(Lock::take(locks, &path, LOCK_NAME, kind, COMMAND_PATIENCE)?)
 }
 
-/// The directory of a file of configuration, open.
+/// The open directory of a configuration file.
 #[derive(Debug)]
 pub(crate) struct ConfigDir {
     /// For messages.
@@ -134,26 +135,26 @@ pub(crate) struct ConfigDir {
     directory: OwnedFd,
 }
 
-/// A file as it was read.
+/// A file as read.
 #[derive(Debug)]
 pub(crate) struct ConfigFile {
-    /// What stands in it.
+    /// Its content.
     pub text: String,
     file: File,
     stat: Stat,
 }
 
 impl ConfigDir {
-    /// Takes an open directory.
+    /// Wraps an open directory.
     #[must_use]
     pub(crate) fn new(path: PathBuf, directory: OwnedFd) -> Self {
         ConfigDir { path, directory }
     }
 
-    /// Reads a file; none where there is none.
+    /// Reads a file; `None` if it does not exist.
     ///
     /// # Errors
-    /// It cannot be read, is no text, or is no plain file of one name.
+    /// It cannot be read, is not text, or is not a regular file with one name.
     pub(crate) fn read(&self, name: &OsStr) -> Result<Option<ConfigFile>, ConfigFileError> {
         let path = self.path.join(name);
         let read = |source| ConfigFileError::Read {
@@ -188,11 +189,11 @@ impl ConfigDir {
         Ok(Some(ConfigFile { text, file, stat }))
     }
 
-    /// Replaces a file, with the owner, mode and label of the one that `like` is; a new one belongs to
-    /// the caller and has mode 0644.
+    /// Replaces a file. The new one has the owner, mode and label of `like`, or else belongs to the
+    /// caller and has mode 0644.
     ///
     /// # Errors
-    /// It cannot be written; the old one is still whole.
+    /// It cannot be written; the old one is intact.
     pub(crate) fn write(
         &self,
         name: &OsStr,

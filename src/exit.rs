@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// How a command ended that could do its work.
+/// How a command that could do its work ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Done, or yes.
@@ -26,7 +26,7 @@ impl From<Answer> for ExitCode {
     }
 }
 
-/// It could not be told or done.
+/// The question could not be answered, or the work not done.
 pub const FAILURE: u8 = 2;
 
 /// Every exit status, with what it says; the help and the manual pages print this.

@@ -1,6 +1,6 @@
-//! The command line: what the operator types, the files of engines, and captures for bug reports.
+//! The command line: what the operator types, the engines' files, and captures for bug reports.
 //!
-//! One file per command is in [`commands`]; all that is known of a host comes from `onload_host`.
+//! Each command has a file in [`commands`]; everything known about a host comes from `onload_host`.
 
 pub(crate) mod capture;
 pub mod cli;

@@ -1,4 +1,4 @@
-//! `onload-ctk`: parse, dispatch, say what went wrong.
+//! `onload-ctk`: parse, dispatch, report errors.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Everything that is printed: the product on stdout, words for people on stderr.
+//! Everything that is printed: results on stdout, messages on stderr.
 
 use std::env;
 use std::fmt::Display;
@@ -11,16 +11,16 @@ use onload_host::host::Access;
 
 /// Names and headings.
 pub(crate) const HEADING: Style = Style::new().bold();
-/// What is less important.
+/// Less important text.
 pub(crate) const DIM: Style = Style::new().dimmed();
-/// What works.
+/// Something that works.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-/// What people should look at.
+/// Something that needs attention.
 pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
-/// What went wrong.
+/// Something that went wrong.
 pub(crate) const ERROR: Style = AnsiColor::Red.on_default().bold();
 
-/// The two streams, with the colours and the loudness that were asked for.
+/// The two streams, with the requested colours and verbosity.
 #[derive(Debug)]
 pub struct Printer {
     stdout: AutoStream<io::Stdout>,
@@ -31,7 +31,7 @@ pub struct Printer {
 }
 
 impl Printer {
-    /// Streams with that choice of colours.
+    /// Streams with this choice of colours.
     #[must_use]
     pub fn new(colors: ColorChoice, quiet: bool, verbose: bool) -> Self {
         // For what is told without a printer at hand.
@@ -54,27 +54,27 @@ impl Printer {
     /// Prints to stdout, as it is.
     ///
     /// # Errors
-    /// Nobody reads it, or there is no room for it.
+    /// Nobody reads it, or there is no space for it.
     pub(crate) fn print(&mut self, text: impl Display) -> io::Result<()> {
         write!(self.stdout, "{text}")
     }
 
-    /// Hands on what stdout still holds back.
+    /// Flushes stdout.
     ///
     /// # Errors
-    /// Nobody reads it, or there is no room for it.
+    /// Nobody reads it, or there is no space for it.
     pub fn flush(&mut self) -> io::Result<()> {
         self.stdout.flush()
     }
 
-    /// Says what was done, unless people want it quiet.
+    /// Says what was done, unless the user wants quiet.
     pub(crate) fn note(&mut self, text: impl Display) {
         if !self.quiet {
             self.say(harmless(text));
         }
     }
 
-    /// Says what was looked at, if people want to know.
+    /// Says what was read, if the user wants to know.
     pub(crate) fn detail(&mut self, text: impl Display) {
         if self.verbose {
             self.say(format_args!("{DIM}{}{DIM:#}", harmless(text)));
@@ -100,13 +100,13 @@ impl Printer {
         }
     }
 
-    /// Says what went wrong.
+    /// Reports an error.
     pub fn error(&mut self, text: impl Display) {
         let text = harmless(text);
         self.say(format_args!("{ERROR}error:{ERROR:#} {text}"));
     }
 
-    /// There is nobody to tell that stderr is gone.
+    /// If stderr is gone, nothing can be reported.
     fn say(&mut self, text: impl Display) {
         let _ = writeln!(self.stderr, "{text}");
     }
@@ -150,7 +150,7 @@ pub(crate) fn harmless(text: impl Display) -> String {
     shown
 }
 
-/// Whether an error is that nobody reads our output any more, as behind `| head`.
+/// Whether an error means that nobody reads the output any more, as with `| head`.
 #[must_use]
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let broken = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;

@@ -468,8 +468,8 @@ fn every_node_of_every_host_is_expected_with_its_number_as_the_hook_reads_it() {
         for spec in all_specs(tree.root()) {
             for (node, args) in nodes_and_arguments(&spec) {
                 let args: Vec<_> = args.iter().map(Into::into).collect();
-                let orders = onload_core::hook_arguments::HookArguments::parse(&args).unwrap();
-                let own = orders.expect.iter().filter(|expect| expect.node == node);
+                let arguments = onload_core::hook_arguments::HookArguments::parse(&args).unwrap();
+                let own = arguments.expect.iter().filter(|expect| expect.node == node);
                 let numbers: Vec<String> = own
                     .map(|expect| expect.written.unwrap().to_string())
                     .collect();

@@ -1,5 +1,5 @@
-//! A host with as many virtual functions as wanted, in a directory: what Linux shows of each, the
-//! attributes that discovery has no use for among it.
+//! Builds a host with any number of virtual functions in a directory: everything that Linux shows
+//! of each, including attributes that discovery does not use.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 /// Virtual functions of one physical function.
 const VFS_OF_A_PF: usize = 64;
 
-/// Attributes of every function that nobody reads; with what is read they are those that Linux 6.12
-/// shows of a virtual function of an igb.
+/// Attributes of every function that nobody reads. Together with the ones that are read, they are
+/// those that Linux 6.12 shows for a virtual function of an igb.
 const UNREAD: [&str; 28] = [
     "aer_dev_correctable",
     "aer_dev_fatal",
@@ -53,7 +53,7 @@ struct Builder<'r> {
 /// Builds a host with that many virtual functions below `root`.
 ///
 /// # Errors
-/// A file cannot be made.
+/// A file cannot be created.
 pub(crate) fn build(root: &Path, vfs: usize) -> io::Result<()> {
     let mut builder = Builder {
         root,
@@ -108,7 +108,7 @@ impl Builder<'_> {
         )
     }
 
-    /// A function with its group; its directory.
+    /// Adds a function with its group and returns its directory.
     fn function(&mut self, address: &str, driver: &str) -> io::Result<String> {
         let bus = address.rsplit_once(':').map_or(address, |(bus, _)| bus);
         let directory = format!("/sys/devices/pci{bus}/{address}");
@@ -171,7 +171,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// What vfio shows of a function that it holds.
+    /// Adds what vfio shows for a function that it holds.
     fn held(&mut self, function: &str, group: usize) -> io::Result<()> {
         self.node(&format!("/dev/vfio/{group}"), 241, group);
         self.node(&format!("/dev/vfio/devices/vfio{group}"), 509, group);

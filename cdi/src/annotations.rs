@@ -1,4 +1,4 @@
-//! The annotations by which Kubernetes' engines ask for CDI devices: `cdi.k8s.io/<plugin>_<device>`
+//! The annotations by which Kubernetes' engines request CDI devices: `cdi.k8s.io/<plugin>_<device>`
 //! with a list of qualified names.
 
 use std::collections::BTreeMap;
@@ -7,12 +7,12 @@ use thiserror::Error;
 
 use crate::name::{NameError, QualifiedName};
 
-/// What the keys of these annotations begin with.
+/// The prefix of these annotations' keys.
 pub const PREFIX: &str = "cdi.k8s.io/";
 
 const MAX_NAME_BYTES: usize = 63;
 
-/// Why an annotation cannot be made or read.
+/// Why an annotation cannot be created or read.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AnnotationError {
@@ -25,10 +25,10 @@ pub enum AnnotationError {
          a letter or digit at both ends"
     )]
     Name(String),
-    /// The key is there already.
+    /// The key already exists.
     #[error("adding the annotation {0:?}: it is there already")]
     Taken(String),
-    /// A value holds something that is no qualified name.
+    /// A value contains something that is not a qualified name.
     #[error("reading the annotation {key:?}")]
     Value {
         /// The key.
@@ -38,7 +38,7 @@ pub enum AnnotationError {
     },
 }
 
-/// The key for a device that `plugin` gives; each `/` of `device` becomes `_`.
+/// The key for a device that `plugin` provides; each `/` of `device` becomes `_`.
 ///
 /// # Errors
 /// [`AnnotationError::Empty`] and [`AnnotationError::Name`].
@@ -59,7 +59,7 @@ pub fn key(plugin: &str, device: &str) -> Result<String, AnnotationError> {
     Ok(format!("{PREFIX}{name}"))
 }
 
-/// The value that asks for `devices`.
+/// The value that requests `devices`.
 #[must_use]
 pub fn value(devices: &[QualifiedName]) -> String {
     devices
@@ -72,7 +72,7 @@ pub fn value(devices: &[QualifiedName]) -> String {
 /// Adds a request to `annotations`.
 ///
 /// # Errors
-/// Those of [`key`], and [`AnnotationError::Taken`]; nothing is added then.
+/// The errors of [`key`], and [`AnnotationError::Taken`]; nothing is added then.
 pub fn add(
     annotations: &mut BTreeMap<String, String>,
     plugin: &str,
@@ -87,11 +87,10 @@ pub fn add(
     Ok(())
 }
 
-/// The devices that `annotations` ask for, in the order of their keys; other annotations are passed
-/// by.
+/// The devices that `annotations` request, in key order. Other annotations are ignored.
 ///
 /// # Errors
-/// [`AnnotationError::Value`] at the first thing that is no qualified name.
+/// [`AnnotationError::Value`] for the first entry that is not a qualified name.
 pub fn read(annotations: &BTreeMap<String, String>) -> Result<Vec<QualifiedName>, AnnotationError> {
     let ours = annotations
         .iter()

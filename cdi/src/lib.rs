@@ -1,18 +1,19 @@
-//! The Container Device Interface (CDI): what a container gets, written down.
+//! The Container Device Interface (CDI): a description of what a container gets.
 //!
-//! A CDI specification offers devices by name, and says for each what an engine has to change in the
-//! container's configuration. This crate has
+//! A CDI specification offers devices by name, and says for each what an engine has to change in
+//! the container's configuration. This crate has
 //!
-//! - the data model of version 1.1.0: [`Spec`] and what stands in it, its names ([`Kind`], [`DeviceName`],
+//! - the data model of version 1.1.0: [`Spec`] and its parts, its names ([`Kind`], [`DeviceName`],
 //!   [`QualifiedName`], [`HookName`]) and versions ([`Version`], [`minimum_version`]);
 //! - reading and writing a specification ([`from_json`], [`to_json`]) and its rules ([`validate`](validate()),
-//!   [`lint`]), each of which names everything that is wrong and where;
+//!   [`lint`]), each of which reports everything that is wrong and where;
 //! - the [`Registry`] of the directories that engines read;
-//! - [`oci`]: the one function that applies edits to an OCI `config.json` ([`oci::apply`]), while every
+//! - [`oci`]: the function that applies edits to an OCI `config.json` ([`oci::apply`]), in which every
 //!   byte that is not edited stays as it was ([`json`]);
-//! - [`annotations`]: the requests for devices that Kubernetes' engines hand on.
+//! - [`annotations`]: the device requests that Kubernetes' engines pass on.
 //!
-//! It knows no hardware, and touches the file system only in [`Registry::scan`] and [`oci::HostNodes`].
+//! It knows no hardware, and touches the file system only in [`Registry::scan`] and
+//! [`oci::HostNodes`].
 //!
 //! # Example
 //!
@@ -34,8 +35,8 @@
 //!     priority: 1,
 //!     content: Ok(spec),
 //! }]);
-//! let asked: QualifiedName = "vendor.com/nic=ens1".parse()?;
-//! let edits = registry.edits_for(&[asked])?;
+//! let requested: QualifiedName = "vendor.com/nic=ens1".parse()?;
+//! let edits = registry.edits_for(&[requested])?;
 //!
 //! let mut config = OciConfig::parse(br#"{"ociVersion": "1.2.0", "x": 1e3}"#)?;
 //! apply(&mut config, &edits, &HostNodes)?;
@@ -48,14 +49,14 @@
 //!
 //! # Errors
 //!
-//! An error says what was being done and leaves its cause to [`source`](std::error::Error::source): print
-//! the whole chain.
+//! An error says what was being done, and its [`source`](std::error::Error::source) is the cause:
+//! print the whole chain.
 //!
 //! # Features
 //!
-//! `yaml`: reading and writing specifications as YAML. Without it a `.yaml` file is an error of that
-//! file, and the crate needs serde, `serde_json`, rustix and thiserror alone. A `.yml` file is never
-//! read, since engines do not read it.
+//! `yaml`: reading and writing specifications as YAML. Without it, a `.yaml` file is an error of
+//! that file, and the crate needs only serde, `serde_json`, rustix and thiserror. A `.yml` file is
+//! never read, since engines do not read it.
 
 pub mod annotations;
 pub mod json;

@@ -1,7 +1,7 @@
 //! Names: `vendor/class` of a kind, `vendor/class=device` of a device, and the stages of hooks.
 //!
-//! The rules are those of the CDI library's parser, which is what engines run: its code has
-//! neither the length limits nor the DNS rules that the specification's text mentions.
+//! The rules are those of the CDI library's parser, which engines run. Its code has neither the
+//! length limits nor the DNS rules that the specification's text mentions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NameError {
-    /// There is nothing where a part of the name should be.
+    /// A part of the name is empty.
     #[error("invalid {what} in {text:?}: it is empty")]
     Empty {
         /// Which part.
@@ -30,7 +30,7 @@ pub enum NameError {
         text: String,
         /// The character found.
         found: char,
-        /// What may stand there.
+        /// What is allowed there.
         want: &'static str,
     },
     /// The last character is not allowed there.
@@ -52,16 +52,16 @@ pub enum NameError {
         text: String,
         /// The character found.
         found: char,
-        /// What is allowed beside letters and digits.
+        /// What is allowed besides letters and digits.
         want: &'static str,
     },
-    /// A kind without its slash.
+    /// A kind without a slash.
     #[error("invalid kind {0:?}: want vendor/class")]
     NoClass(String),
-    /// A qualified name without its equals sign, or a path.
+    /// A qualified name without an equals sign, or a path.
     #[error("{0:?} is not a qualified device name: want vendor/class=device")]
     Unqualified(String),
-    /// No stage of a container has this name.
+    /// There is no stage with this name.
     #[error(
         "no stage is called {0:?}: want one of {all}",
         all = HookName::ALL.map(HookName::as_str).join(", ")
@@ -168,20 +168,20 @@ macro_rules! text_newtype {
     };
 }
 
-/// `vendor/class`: a letter first, then letters, digits, `_`, `-` and `.`, a letter or digit last,
-/// in each of the two.
+/// `vendor/class`: each of the two starts with a letter, ends with a letter or digit, and consists
+/// of letters, digits, `_`, `-` and `.`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(String);
 text_newtype!(Kind);
 
 impl Kind {
-    /// What stands before the slash.
+    /// The part before the slash.
     #[must_use]
     pub fn vendor(&self) -> &str {
         self.0.split_once('/').map_or("", |(vendor, _)| vendor)
     }
 
-    /// What stands behind the slash.
+    /// The part after the slash.
     #[must_use]
     pub fn class(&self) -> &str {
         self.0.split_once('/').map_or("", |(_, class)| class)
@@ -201,8 +201,8 @@ impl FromStr for Kind {
     }
 }
 
-/// The name of a device in its kind: a letter or digit first and last, letters, digits, `_`, `-`,
-/// `.` and `:` between, so that a PCI address is a name.
+/// The name of a device in its kind: letters, digits, `_`, `-`, `.` and `:`, with a letter or digit
+/// at both ends. A PCI address is a valid name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceName(String);
 text_newtype!(DeviceName);
@@ -216,7 +216,7 @@ impl FromStr for DeviceName {
     }
 }
 
-/// `vendor/class=device`: what is asked for.
+/// `vendor/class=device`: the name by which a device is requested.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QualifiedName {
     kind: Kind,
@@ -224,7 +224,7 @@ pub struct QualifiedName {
 }
 
 impl QualifiedName {
-    /// Puts a name together.
+    /// Combines a kind and a device's name.
     #[must_use]
     pub fn new(kind: Kind, device: DeviceName) -> Self {
         Self { kind, device }
@@ -277,7 +277,7 @@ impl TryFrom<&str> for QualifiedName {
     }
 }
 
-/// The stage of a container that a hook belongs to, as the OCI runtime specification calls it.
+/// The stage of a container to which a hook belongs, as the OCI runtime specification calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum HookName {
@@ -289,14 +289,14 @@ pub enum HookName {
     CreateContainer,
     /// Before the process of the container starts, in its namespaces.
     StartContainer,
-    /// Behind the start, in the runtime's namespaces.
+    /// After the start, in the runtime's namespaces.
     Poststart,
-    /// Behind the deletion, in the runtime's namespaces.
+    /// After the deletion, in the runtime's namespaces.
     Poststop,
 }
 
 impl HookName {
-    /// All of them, in the order in which they run.
+    /// All of them, in execution order.
     pub const ALL: [Self; 6] = [
         Self::Prestart,
         Self::CreateRuntime,
@@ -306,7 +306,7 @@ impl HookName {
         Self::Poststop,
     ];
 
-    /// The name as it is written.
+    /// The name in the specification.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -343,10 +343,11 @@ impl FromStr for HookName {
     }
 }
 
-/// A name of a specification as it was read: a `T`, or a text that is none and why.
+/// A name in a specification as read: a `T`, or an invalid text with the reason.
 ///
-/// Files come from anybody. A wrong name in one refuses the file, but together with everything else that
-/// is wrong with it ([`validate`](crate::validate())), and is written back as it was.
+/// Anybody may have written a file. A wrong name in it makes the file invalid, but is reported
+/// together with everything else that is wrong ([`validate`](crate::validate())), and is written
+/// back unchanged.
 ///
 /// ```
 /// use onload_cdi::{Kind, Lenient};
@@ -367,10 +368,10 @@ enum Read<T> {
 }
 
 impl<T> Lenient<T> {
-    /// The name, where it is one.
+    /// The name, if it is valid.
     ///
     /// # Errors
-    /// Why the text is none.
+    /// Why the text is not a valid name.
     pub fn check(&self) -> Result<&T, &NameError> {
         match &self.0 {
             Read::Valid(name) => Ok(name),
@@ -378,7 +379,7 @@ impl<T> Lenient<T> {
         }
     }
 
-    /// The name, where it is one.
+    /// The name, if it is valid.
     #[must_use]
     pub fn valid(&self) -> Option<&T> {
         self.check().ok()
@@ -386,7 +387,7 @@ impl<T> Lenient<T> {
 }
 
 impl<T: AsRef<str>> Lenient<T> {
-    /// The text, be it a name or not.
+    /// The text, valid or not.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match &self.0 {
@@ -396,7 +397,7 @@ impl<T: AsRef<str>> Lenient<T> {
     }
 }
 
-/// The empty text, which is no name.
+/// The empty text, which is not a valid name.
 impl<T: FromStr<Err = NameError>> Default for Lenient<T> {
     fn default() -> Self {
         Self::from("")

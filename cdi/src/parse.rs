@@ -1,6 +1,6 @@
-//! Bytes to [`Spec`] and back. Strict: an unknown field, a duplicate key or a wrong type refuses the
-//! file, as in the engines' library. Stricter than that in one thing: JSON has to be JSON, where
-//! the library reads both formats as YAML.
+//! Converts bytes to a [`Spec`] and back. It is strict: an unknown field, a duplicate key or a
+//! wrong type refuses the file, as in the engines' library. It is stricter in one respect: JSON
+//! must be JSON, where the library reads both formats as YAML.
 
 use thiserror::Error;
 
@@ -10,7 +10,7 @@ use crate::wording::plain;
 #[cfg(feature = "yaml")]
 use crate::yaml::Value;
 
-/// Why bytes are no specification.
+/// Why bytes are not a specification.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
@@ -21,7 +21,7 @@ pub enum ParseError {
     #[cfg(feature = "yaml")]
     #[error("parsing YAML")]
     Yaml(#[source] YamlError),
-    /// Not text.
+    /// Not UTF-8.
     #[error("reading text: not UTF-8 from byte {0} on")]
     Utf8(usize),
 }
@@ -98,7 +98,7 @@ pub fn from_json(bytes: &[u8]) -> Result<Spec, ParseError> {
 /// specification always gives the same bytes.
 #[must_use]
 pub fn to_json(spec: &Spec) -> String {
-    // Maps have string keys and nothing else of the model can fail to be written.
+    // Maps have string keys, and nothing else in the model can fail to be serialised.
     let mut text = serde_json::to_string_pretty(spec).unwrap_or_default();
     text.push('\n');
     text
@@ -120,7 +120,7 @@ pub fn from_yaml(bytes: &[u8]) -> Result<Spec, ParseError> {
     if document == Value::Null {
         return Err(ParseError::Yaml(YamlError(NOTHING.to_owned())));
     }
-    // Not the derived function of the same name, which takes a list too.
+    // Not the derived function with the same name, which accepts a list too.
     let spec = <Spec as serde::Deserialize>::deserialize(document);
     spec.map_err(|error| ParseError::Yaml(YamlError(plain(&error.to_string()))))
 }

@@ -1,8 +1,8 @@
 //! The registry: which devices an engine sees in its specification directories.
 //!
-//! Files end in `.json` or `.yaml`; `.yml` is not read, nor are subdirectories. A later directory has
-//! the higher priority. A device in two directories is that of the higher one; a device in two files of one
-//! directory is nobody's. A bad file hurts no other.
+//! Files end in `.json` or `.yaml`. Neither `.yml` files nor subdirectories are read. A later
+//! directory has the higher priority. If a device is in two directories, the higher one counts; if
+//! it is in two files of one directory, neither offers it. A bad file does not affect the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,32 +16,32 @@ use crate::parse::{self, ParseError};
 use crate::spec::{ContainerEdits, Device, Spec};
 use crate::validate::{Problems, validate};
 
-/// The directories that engines read, the first having the lowest priority.
+/// The directories that engines read, starting with the lowest priority.
 pub const DEFAULT_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
 /// Files beyond this many bytes are not read.
 pub const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Why a file gives no specification.
+/// Why a file has no specification.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The file cannot be read.
     #[error("reading the file")]
     Read(#[source] io::Error),
-    /// It holds something else.
+    /// It contains something else.
     #[error(transparent)]
     Parse(#[from] ParseError),
     /// It is YAML, and this crate was built without the feature `yaml`.
     #[error("reading YAML: this program reads JSON only")]
     NoYaml,
-    /// What somebody says who reads files in another way.
+    /// The error of another way to read files.
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl LoadError {
-    /// The error of somebody who reads files in another way.
+    /// Wraps the error of another way to read files.
     #[must_use]
     pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Other(error.into())
@@ -55,7 +55,7 @@ pub enum RegistryError {
     /// The directory cannot be read.
     #[error("reading the directory")]
     Directory(#[source] io::Error),
-    /// The file gives no specification.
+    /// The file has no specification.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// The specification is not valid.
@@ -76,34 +76,34 @@ fn paths(paths: &[PathBuf]) -> String {
     paths.collect::<Vec<_>>().join(", ")
 }
 
-/// A file of a specification directory, as it was read.
+/// A file of a specification directory, as read.
 #[derive(Debug)]
 pub struct SpecSource {
-    /// Where it was read.
+    /// Its path.
     pub path: PathBuf,
-    /// Index of its directory: the higher wins.
+    /// Index of its directory; the higher one wins.
     pub priority: usize,
-    /// What it holds, or why it could not be read.
+    /// Its content, or why it could not be read.
     pub content: Result<Spec, LoadError>,
 }
 
-/// A device that can be asked for.
+/// A device that can be requested.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Resolved<'a> {
     /// Its name.
     pub name: &'a QualifiedName,
-    /// The file it stands in.
+    /// The file that offers it.
     pub path: &'a Path,
     /// The priority of that file.
     pub priority: usize,
     /// The whole file.
     pub spec: &'a Spec,
-    /// Its entry there.
+    /// Its entry in that file.
     pub device: &'a Device,
 }
 
-/// A device that several files of one priority claim, so that nobody gets it.
+/// A device that several files with one priority claim, so that no container gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Conflict {
@@ -115,7 +115,7 @@ pub struct Conflict {
     pub paths: Vec<PathBuf>,
 }
 
-/// A device that a file of higher priority hides.
+/// A device that a file with a higher priority hides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shadowed {
@@ -127,12 +127,12 @@ pub struct Shadowed {
     pub by: PathBuf,
 }
 
-/// Names that were asked for and that no file offers.
+/// Requested names that no file offers.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("resolving CDI devices: no specification offers {}", list(.names))]
 #[non_exhaustive]
 pub struct UnresolvableError {
-    /// The names, as asked for.
+    /// The names, as requested.
     pub names: Vec<QualifiedName>,
 }
 
@@ -163,7 +163,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Puts files together. They are taken by rising priority, and in the order given within one.
+    /// Combines files, in order of priority and, within one priority, in the given order.
     #[must_use]
     pub fn from_sources(mut sources: Vec<SpecSource>) -> Self {
         sources.sort_by_key(|source| source.priority);
@@ -196,9 +196,10 @@ impl Registry {
         registry
     }
 
-    /// Reads the files of `dirs`, of which each has a higher priority than the one before. A directory
-    /// that is not there counts as empty; one that is a symbolic link is not read, since engines walk past
-    /// it, and is an error of that directory. Links on the way to it (`/var/run`) are followed.
+    /// Reads the files of `dirs`, each of which has a higher priority than the one before. A
+    /// directory that does not exist counts as empty. One that is a symbolic link is not read,
+    /// since engines ignore it, and is an error of that directory. Links in its path (`/var/run`)
+    /// are followed.
     #[must_use]
     pub fn scan(dirs: &[PathBuf]) -> Self {
         let mut sources = Vec::new();
@@ -228,8 +229,8 @@ impl Registry {
         self.errors.entry(path.to_owned()).or_default().push(error);
     }
 
-    /// Decides who offers `name`. Two files of one priority take it from everybody, those of a higher
-    /// priority included, as the engines' library does.
+    /// Decides which file offers `name`. If two files with one priority do, nobody gets it, not
+    /// even from a higher priority, as in the engines' library.
     fn settle(&mut self, name: QualifiedName, places: &[(usize, usize)]) {
         let mut rivals: BTreeMap<usize, Vec<PathBuf>> = BTreeMap::new();
         for file in places.iter().map(|(index, _)| &self.files[*index]) {
@@ -271,14 +272,14 @@ impl Registry {
         self.conflicts.push(conflict);
     }
 
-    /// The devices that can be asked for, sorted by name.
+    /// The devices that can be requested, sorted by name.
     pub fn devices(&self) -> impl Iterator<Item = Resolved<'_>> {
         self.devices
             .iter()
             .filter_map(|(name, place)| self.at(name, *place))
     }
 
-    /// The device called `name`.
+    /// The device named `name`.
     #[must_use]
     pub fn device(&self, name: &QualifiedName) -> Option<Resolved<'_>> {
         let (name, place) = self.devices.get_key_value(name)?;
@@ -324,11 +325,12 @@ impl Registry {
         &self.shadowed
     }
 
-    /// The edits for `names`, in that order: those of a file before those of its first device that is
-    /// asked for, once. A name asked for twice is given twice.
+    /// The edits for `names`, in that order: those of a file once, before those of its first
+    /// requested device. A name requested twice is given twice.
     ///
     /// # Errors
-    /// [`UnresolvableError`] with all names that nobody offers: it is all or nothing.
+    /// [`UnresolvableError`] with all names that no file offers. Either all names are resolved or
+    /// none.
     pub fn edits_for(&self, names: &[QualifiedName]) -> Result<ContainerEdits, UnresolvableError> {
         let mut edits = ContainerEdits::default();
         let mut missing = Vec::new();
@@ -356,7 +358,7 @@ fn valid(spec: Spec) -> Result<Spec, RegistryError> {
     Ok(spec)
 }
 
-/// The names that a valid specification offers, with the index of each.
+/// The names that a valid specification offers, each with its index.
 fn names(spec: &Spec) -> impl Iterator<Item = (usize, QualifiedName)> {
     let devices = spec.devices.iter().enumerate();
     devices.filter_map(|(index, device)| {
@@ -366,7 +368,7 @@ fn names(spec: &Spec) -> impl Iterator<Item = (usize, QualifiedName)> {
 }
 
 fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    // Without a slash at the end, which would follow the link.
+    // Without a trailing slash, which would follow the link.
     let dir: PathBuf = dir.components().collect();
     if fs::symlink_metadata(&dir)?.is_symlink() {
         let message = "a symbolic link, which engines do not follow here";
@@ -385,7 +387,7 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// A file called `.json` counts, as it does for engines; it has no extension in Rust's sense.
+/// A file named `.json` counts, as for engines, although to Rust it has no extension.
 fn ends_in(path: &Path, extension: &str) -> bool {
     path.as_os_str()
         .as_encoded_bytes()

@@ -1,9 +1,9 @@
-//! The data model of a CDI specification, version 1.1.0, with every field that it has.
+//! The data model of a CDI specification, version 1.1.0, with all its fields.
 //!
-//! The structs say what can be written, not what is valid: see [`crate::validate()`]. A file of somebody
-//! else with a wrong name is read, held as it is ([`Lenient`]) and written back unchanged, so that
-//! `validate` tells everything that is wrong with it. Empty things are not written, unknown fields are
-//! refused, and `null` reads as absent, as in YAML a key without a value does.
+//! The structs define what can be written, not what is valid: see [`crate::validate()`]. A file
+//! with a wrong name is read, stored as it is ([`Lenient`]) and written back unchanged, so that
+//! `validate` can report everything that is wrong with it. Empty values are not written, unknown
+//! fields are refused, and `null` counts as absent, as does a YAML key without a value.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::name::{DeviceName, HookName, Kind, Lenient};
 
-/// The structs of the model. Derived code also takes a list for a struct, its fields in order. No other
-/// reader of CDI does, so the derived code is only shown maps.
+/// The structs of the model. Derived code also accepts a list for a struct, with its fields in
+/// order. No other reader of CDI does, so the derived code is only given maps.
 macro_rules! model {
     ($($(#[$doc:meta])* pub struct $name:ident $fields:tt)*) => {$(
         $(#[$doc])*
@@ -46,7 +46,7 @@ model! {
         /// `vendor/class` of all devices in this file.
         #[serde(deserialize_with = "nullable")]
         pub kind: Lenient<Kind>,
-        /// Metadata of the file; never put on a container. Since 0.6.0.
+        /// Metadata of the file, never given to a container. Since 0.6.0.
         #[serde(
             deserialize_with = "unique_map",
             skip_serializing_if = "BTreeMap::is_empty"
@@ -63,12 +63,12 @@ model! {
         pub devices: Vec<Device>,
     }
 
-    /// One device that can be asked for by name.
+    /// One device that can be requested by name.
     pub struct Device {
         /// Name, unique in its file.
         #[serde(deserialize_with = "nullable")]
         pub name: Lenient<DeviceName>,
-        /// Metadata of the device; never put on a container. Since 0.6.0.
+        /// Metadata of the device, never given to a container. Since 0.6.0.
         #[serde(
             deserialize_with = "unique_map",
             skip_serializing_if = "BTreeMap::is_empty"
@@ -109,28 +109,28 @@ model! {
         /// Path in the container.
         #[serde(deserialize_with = "nullable")]
         pub path: String,
-        /// Path on the host where it differs from `path`. Since 0.5.0.
+        /// Path on the host if it differs from `path`. Since 0.5.0.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub host_path: Option<String>,
-        /// `b`, `c`, `u` or `p`; taken from the host's node where absent.
+        /// `b`, `c`, `u` or `p`; if absent, that of the host's node.
         #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
         pub type_: Option<String>,
-        /// Major number; absent or 0: both numbers are taken from the host's node.
+        /// Major number; if absent or 0, both numbers are those of the host's node.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub major: Option<i64>,
-        /// Minor number, meaningful beside a major number.
+        /// Minor number, used only with a major number.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub minor: Option<i64>,
         /// Permission bits of the node in the container.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub file_mode: Option<u32>,
-        /// Cgroup access, a subset of `rwm`; absent means all of it.
+        /// Cgroup access, a subset of `rwm`; absent means full access.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub permissions: Option<String>,
-        /// Owner in the container; the process' user where absent.
+        /// Owner in the container; if absent, the process's user.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub uid: Option<u32>,
-        /// Group in the container; the process' group where absent.
+        /// Group in the container; if absent, the process's group.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub gid: Option<u32>,
     }
@@ -156,23 +156,23 @@ model! {
         /// File system type; since 0.4.0. A bind mount needs none.
         #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
         pub type_: Option<String>,
-        /// Options, handed on as they are: a bind mount has to say `bind` or `rbind` itself.
+        /// Options, passed on unchanged: a bind mount must have `bind` or `rbind` itself.
         #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
         pub options: Vec<String>,
     }
 
     /// An OCI hook to add.
     pub struct Hook {
-        /// The stage that it belongs to.
+        /// The stage to which it belongs.
         #[serde(deserialize_with = "nullable")]
         pub hook_name: Lenient<HookName>,
         /// Program.
         #[serde(deserialize_with = "nullable")]
         pub path: String,
-        /// Arguments, the first being the program's own name.
+        /// Arguments, starting with the program's own name.
         #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
         pub args: Vec<String>,
-        /// Environment, each `NAME=value`. Never leave it empty: a runtime may then hand on the
+        /// Environment, each `NAME=value`. Never leave it empty: a runtime may then pass on the
         /// container's own (CVE-2025-23266).
         #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
         pub env: Vec<String>,
@@ -208,7 +208,7 @@ impl ContainerEdits {
         *self == Self::default()
     }
 
-    /// Adds the edits of `other` behind these; a later `intelRdt` replaces an earlier one.
+    /// Appends the edits of `other`; a later `intelRdt` replaces an earlier one.
     pub fn append(&mut self, other: &Self) {
         self.env.extend_from_slice(&other.env);
         self.device_nodes.extend_from_slice(&other.device_nodes);
@@ -224,7 +224,7 @@ impl ContainerEdits {
 }
 
 impl DeviceNode {
-    /// The path to look at on the host.
+    /// The path on the host.
     #[must_use]
     pub fn source(&self) -> &str {
         match self.host_path.as_deref() {
@@ -266,8 +266,8 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Maps keep the last of two equal keys unless told otherwise; what one reader keeps another
-/// may drop, so neither is taken.
+/// Maps keep the last of two equal keys unless told otherwise. What one reader keeps another may
+/// drop, so neither is accepted.
 fn unique_map<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,4 +1,4 @@
-//! What makes a specification valid, beyond its shape: the rules that the engines' library checks
+//! What makes a specification valid beyond its form: the rules that the engines' library checks
 //! when it loads a file. [`lint`] finds what loads but is unwise.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,14 +11,14 @@ use crate::name::NameError;
 use crate::spec::{ContainerEdits, DeviceNode, IntelRdt, NetDevice, Spec};
 use crate::version::{UnknownVersion, Version, minimum_version};
 
-/// Bytes of the annotations of one thing that the specification's schema allows.
+/// Bytes of one object's annotations that the specification's schema allows.
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
 /// One thing that is wrong or unwise, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
-    /// The place, such as `devices[0].containerEdits.env[1]`.
+    /// The location, such as `devices[0].containerEdits.env[1]`.
     pub location: String,
     /// What is wrong with it.
     pub fault: Fault,
@@ -30,63 +30,63 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What can be wrong or unwise at a place of a specification.
+/// What can be wrong or unwise at a location in a specification.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The version is none that was released.
+    /// Not a released version.
     #[error(transparent)]
     Version(#[from] UnknownVersion),
-    /// The version is lower than that of a field which is used.
+    /// The version is lower than that of a field in use.
     #[error("{declared} is too low, want {needed} {}", because(.field.as_deref()))]
     LowVersion {
         /// The version of the file.
         declared: Version,
         /// The version that it needs.
         needed: Version,
-        /// The first field that needs it; none where readers know no version as low as `declared`.
+        /// The first field that needs it; `None` if readers know no version as low as `declared`.
         field: Option<String>,
     },
-    /// A kind, the name of a device or the stage of a hook is none.
+    /// The kind, a device's name or a hook's stage is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// There is no device.
+    /// There are no devices.
     #[error("there is none, want at least one")]
     NoDevices,
-    /// A name that has to be unique is not.
+    /// A name that must be unique is not.
     #[error("{0:?} is there twice")]
     Twice(String),
     /// A device changes nothing.
     #[error("a device without edits gives nothing")]
     NoEdits,
-    /// A text is needed.
+    /// A text is missing.
     #[error("it is empty")]
     Empty,
     /// An entry of an environment is not `NAME=value`.
     #[error("want NAME=value, found {0:?}")]
     Variable(String),
-    /// The type of a device node is none.
+    /// A device node's type is invalid.
     #[error("want b, c, u or p, found {0:?}")]
     NodeType(String),
-    /// The number of a device node is below 0.
+    /// A device node's number is negative.
     #[error("{0} is negative")]
     Negative(i64),
-    /// The permissions of a device node are none.
+    /// A device node's permissions are invalid.
     #[error("want a subset of rwm, found {0:?}")]
     Permissions(String),
-    /// A class of resctrl cannot have this name.
+    /// Not a possible name of a resctrl class.
     #[error("want a file name or / for the root class")]
     ClosId,
     /// A vendor or class of one character.
     #[error("readers before July 2026 crash on a vendor or class of one character")]
     ShortName,
-    /// The path on the host is that in the container.
+    /// The path on the host equals that in the container.
     #[error("it equals path, and asks for version 0.5.0 alone")]
     SamePath,
     /// A path that does not begin with `/`.
     #[error("it is not absolute")]
     Relative,
-    /// The options of a mount do not bind.
+    /// A bind mount without a bind option.
     #[error("neither bind nor rbind: runc will not bind it")]
     Unbound,
     /// A hook has no environment.
@@ -95,10 +95,10 @@ pub enum Fault {
     /// A hook has no timeout.
     #[error("none: a hook that hangs hangs the container")]
     NoTimeout,
-    /// The part of an annotation's key before the slash is none that Kubernetes takes.
+    /// The part of an annotation's key before the slash is not valid in Kubernetes.
     #[error("the key's prefix is no DNS name of at most 253 bytes")]
     AnnotationPrefix,
-    /// The key of an annotation is none that Kubernetes takes.
+    /// The key of an annotation is not valid in Kubernetes.
     #[error(
         "the key's name is not 1 to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends"
     )]
@@ -115,7 +115,7 @@ fn because(field: Option<&str>) -> String {
     }
 }
 
-/// Everything that makes a specification or edits invalid; at least one thing.
+/// Everything that makes a specification or edits invalid; at least one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 
@@ -145,11 +145,11 @@ impl From<Problems> for Vec<Problem> {
     }
 }
 
-/// What was found so far.
+/// The problems found so far.
 #[derive(Default)]
-struct Found(Vec<Problem>);
+struct ProblemList(Vec<Problem>);
 
-impl Found {
+impl ProblemList {
     fn add(&mut self, location: impl Into<String>, fault: impl Into<Fault>) {
         self.0.push(Problem {
             location: location.into(),
@@ -171,7 +171,7 @@ impl Found {
 /// # Errors
 /// Everything that is wrong, in the order of the file.
 pub fn validate(spec: &Spec) -> Result<(), Problems> {
-    let mut problems = Found::default();
+    let mut problems = ProblemList::default();
     check_version(spec, &mut problems);
     if let Err(error) = spec.kind.check() {
         problems.add("kind", error.clone());
@@ -204,12 +204,12 @@ pub fn validate(spec: &Spec) -> Result<(), Problems> {
 /// # Errors
 /// Everything that is wrong, in the order of the fields.
 pub fn validate_edits(edits: &ContainerEdits) -> Result<(), Problems> {
-    let mut problems = Found::default();
+    let mut problems = ProblemList::default();
     check_edits(edits, "containerEdits", &mut problems);
     problems.done()
 }
 
-fn check_version(spec: &Spec, problems: &mut Found) {
+fn check_version(spec: &Spec, problems: &mut ProblemList) {
     let declared = match spec.cdi_version.parse::<Version>() {
         Ok(declared) => declared,
         Err(error) => return problems.add("cdiVersion", error),
@@ -225,7 +225,7 @@ fn check_version(spec: &Spec, problems: &mut Found) {
     }
 }
 
-fn check_edits(edits: &ContainerEdits, at: &str, problems: &mut Found) {
+fn check_edits(edits: &ContainerEdits, at: &str, problems: &mut ProblemList) {
     check_env(&edits.env, &format!("{at}.env"), problems);
     for (index, node) in edits.device_nodes.iter().enumerate() {
         check_node(node, &format!("{at}.deviceNodes[{index}]"), problems);
@@ -255,7 +255,7 @@ fn check_edits(edits: &ContainerEdits, at: &str, problems: &mut Found) {
     }
 }
 
-fn check_env(env: &[String], at: &str, problems: &mut Found) {
+fn check_env(env: &[String], at: &str, problems: &mut ProblemList) {
     for (index, entry) in env.iter().enumerate() {
         if entry.find('=').is_none_or(|position| position == 0) {
             problems.add(format!("{at}[{index}]"), Fault::Variable(entry.clone()));
@@ -263,7 +263,7 @@ fn check_env(env: &[String], at: &str, problems: &mut Found) {
     }
 }
 
-fn check_node(node: &DeviceNode, at: &str, problems: &mut Found) {
+fn check_node(node: &DeviceNode, at: &str, problems: &mut ProblemList) {
     if node.path.is_empty() {
         problems.add(format!("{at}.path"), Fault::Empty);
     }
@@ -285,7 +285,7 @@ fn check_node(node: &DeviceNode, at: &str, problems: &mut Found) {
     }
 }
 
-fn check_net_devices(devices: &[NetDevice], at: &str, problems: &mut Found) {
+fn check_net_devices(devices: &[NetDevice], at: &str, problems: &mut ProblemList) {
     let mut hosts = BTreeSet::new();
     let mut names = BTreeSet::new();
     for (index, device) in devices.iter().enumerate() {
@@ -303,8 +303,8 @@ fn check_net_devices(devices: &[NetDevice], at: &str, problems: &mut Found) {
     }
 }
 
-/// A class is a directory of resctrl, so its name is a file's name.
-fn check_rdt(rdt: &IntelRdt, at: &str, problems: &mut Found) {
+/// A class is a directory of resctrl, so its name must be a valid file name.
+fn check_rdt(rdt: &IntelRdt, at: &str, problems: &mut ProblemList) {
     let Some(id) = rdt.clos_id.as_deref() else {
         return;
     };
@@ -314,10 +314,10 @@ fn check_rdt(rdt: &IntelRdt, at: &str, problems: &mut Found) {
     }
 }
 
-/// What engines load but may not do what its author meant.
+/// What engines accept but may not do what the author meant.
 #[must_use]
 pub fn lint(spec: &Spec) -> Vec<Problem> {
-    let mut problems = Found::default();
+    let mut problems = ProblemList::default();
     if let Some(kind) = spec.kind.valid()
         && (kind.vendor().len() == 1 || kind.class().len() == 1)
     {
@@ -341,7 +341,7 @@ pub fn lint(spec: &Spec) -> Vec<Problem> {
     problems.0
 }
 
-fn lint_edits(edits: &ContainerEdits, at: &str, problems: &mut Found) {
+fn lint_edits(edits: &ContainerEdits, at: &str, problems: &mut ProblemList) {
     for (index, node) in edits.device_nodes.iter().enumerate() {
         let at = format!("{at}.deviceNodes[{index}]");
         if node.host_path.as_ref() == Some(&node.path) {
@@ -383,9 +383,9 @@ fn lint_edits(edits: &ContainerEdits, at: &str, problems: &mut Found) {
     }
 }
 
-/// The specification wants annotation keys to be Kubernetes' qualified names; the library's check
-/// of it does nothing, only its schema does, so this is advice.
-fn lint_annotations(annotations: &BTreeMap<String, String>, at: &str, problems: &mut Found) {
+/// The specification requires annotation keys to be Kubernetes' qualified names. The library's
+/// check does nothing; only its schema enforces that, so this is advice.
+fn lint_annotations(annotations: &BTreeMap<String, String>, at: &str, problems: &mut ProblemList) {
     let mut size = 0;
     for (key, value) in annotations {
         size += key.len() + value.len();

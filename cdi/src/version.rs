@@ -1,4 +1,4 @@
-//! Versions of the CDI specification, and which of them a specification needs.
+//! Versions of the CDI specification, and which one a specification needs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -38,9 +38,9 @@ impl Version {
         Self::V1_0_0,
         Self::V1_1_0,
     ];
-    /// The first that readers accept.
+    /// The first one that readers accept.
     pub const EARLIEST: Self = Self::V0_3_0;
-    /// The newest this crate knows.
+    /// The newest one that this crate knows.
     pub const CURRENT: Self = Self::V1_1_0;
 
     /// The number, without a leading `v`.
@@ -67,7 +67,8 @@ impl fmt::Display for Version {
     }
 }
 
-/// A text that is no released version; readers refuse it, so there is nothing between two of them.
+/// A text that is not a released version. Readers refuse it, so there is nothing between two
+/// released ones.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("unknown CDI version {0:?}: known are 0.1.0 to 1.1.0, as released")]
 pub struct UnknownVersion(pub String);
@@ -85,18 +86,18 @@ impl FromStr for Version {
     }
 }
 
-/// The least version that a specification needs, and because of what.
+/// The lowest version that a specification needs, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Requirement {
     /// The version.
     pub version: Version,
-    /// The fields that need it, such as `devices[2].containerEdits.mounts[0].type`; none for
+    /// The fields that need it, such as `devices[2].containerEdits.mounts[0].type`; empty for
     /// [`Version::EARLIEST`].
     pub fields: Vec<String>,
 }
 
-/// The least version that `spec` needs.
+/// The lowest version that `spec` needs.
 #[must_use]
 pub fn minimum_version(spec: &Spec) -> Requirement {
     let needs = needs(spec);
@@ -113,8 +114,8 @@ pub fn minimum_version(spec: &Spec) -> Requirement {
     Requirement { version, fields }
 }
 
-/// Every field of `spec` that a reader of [`Version::EARLIEST`] does not know, with the version that
-/// brought it, in the order of the file.
+/// Every field of `spec` that a reader of [`Version::EARLIEST`] does not know, with the version
+/// that introduced it, in file order.
 fn needs(spec: &Spec) -> Vec<(Version, String)> {
     let mut found = Vec::new();
     if spec

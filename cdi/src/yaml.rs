@@ -1,6 +1,6 @@
-//! YAML as the engines' library reads it (Go's yaml.v2 behind sigs.k8s.io/yaml): plain scalars by the rules
-//! of YAML 1.1, so `0666` is a number in octal and `on` a truth value, and what is no text where a text is
-//! wanted becomes one, as a number or truth value is written (`name: 010` names the device `8`).
+//! YAML as the engines' library reads it (Go's yaml.v2 behind sigs.k8s.io/yaml). Plain scalars
+//! follow YAML 1.1, so `0666` is an octal number and `on` a truth value. Where a text is wanted, a
+//! number or truth value is converted to one (`name: 010` names the device `8`).
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub(crate) enum Value {
     Map(Vec<(String, Value)>),
 }
 
-/// What is wrong with a value, and where it stands.
+/// What is wrong with a value, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValueError {
     /// `containerEdits.deviceNodes[0].fileMode`; empty for the document.
@@ -74,7 +74,7 @@ impl ValueError {
     }
 }
 
-/// A number as the library writes it: by Go's `strconv.FormatFloat`, format `g`, 32 bits.
+/// A number as the library formats it: Go's `strconv.FormatFloat`, format `g`, 32 bits.
 fn written(number: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,
@@ -94,7 +94,7 @@ fn written(number: f64) -> String {
     }
 }
 
-/// The integer that a number is, if it is one.
+/// The integer value of a number, if it has one.
 fn whole(number: f64) -> Option<i64> {
     const LIMIT: f64 = 9_007_199_254_740_992.0;
     #[expect(
@@ -105,7 +105,7 @@ fn whole(number: f64) -> Option<i64> {
 }
 
 impl Value {
-    /// As the text that the library makes of it; none for a list, a map and nothing.
+    /// The text that the library makes of it; `None` for a list, a map and null.
     fn text(&self) -> Option<String> {
         match self {
             Value::Bool(value) => Some(value.to_string()),
@@ -234,7 +234,7 @@ impl<'de> Deserializer<'de> for Value {
         self.deserialize_string(visitor)
     }
 
-    /// The structs of the model ask for a map, and derived code would take a list for one too.
+    /// The structs of the model request a map; derived code would accept a list too.
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
         match self {
             Value::Map(_) => self.deserialize_any(visitor),
@@ -296,7 +296,7 @@ impl<'de> MapAccess<'de> for Map {
         &mut self,
         seed: V,
     ) -> Result<V::Value, ValueError> {
-        // Asked for only behind a key.
+        // Called only after a key.
         let (key, value) = self.value.take().unwrap_or((String::new(), Value::Null));
         seed.deserialize(value).map_err(|error| error.in_key(&key))
     }

@@ -1,7 +1,8 @@
-//! The crate `container-device-interface` 1.1.1 reads the same specifications, those of 0.6.0 to 1.1.0
-//! among them, and injects them into the same configurations, but for the deviations that are named here.
+//! The crate `container-device-interface` 1.1.1 reads the same specifications, including those of
+//! 0.6.0 to 1.1.0, and injects them into the same configurations, except for the deviations named
+//! here.
 
-// Helpers of tests fail as tests do.
+// Test helpers may panic, as tests do.
 #![allow(clippy::expect_used, clippy::panic)]
 
 #[path = "support/oracle.rs"]

@@ -1,7 +1,7 @@
-//! The library that engines are built with, as Debian packages it (0.5.2), reads the same
+//! The library with which engines are built, as Debian packages it (0.5.2), reads the same
 //! specifications and injects them into the same configurations.
 
-// Helpers of tests fail as tests do.
+// Test helpers may panic, as tests do.
 #![allow(clippy::expect_used, clippy::panic)]
 
 #[path = "support/oracle.rs"]
@@ -14,7 +14,7 @@ use onload_cdi::{Registry, Version};
 use oracle::{effective, inject};
 use serde_json::Value;
 
-/// Every kind of edit that the library's version knows, on nodes that every Linux has.
+/// Every kind of edit that this version of the library knows, on nodes that every Linux has.
 const SPECS: [(&str, &str); 6] = [
     (
         "env.json",
@@ -161,7 +161,7 @@ fn bind_mounts_are_mapped_in_a_user_namespace_and_the_librarys_release_maps_none
     assert_eq!(options(theirs.as_bytes()), [Value::Null]);
 }
 
-/// A YAML file with one device, as it is written.
+/// A YAML file with one device, with the name and node spelled as given.
 #[cfg(feature = "yaml")]
 fn yaml(name: &str, node: &str) -> tempfile::TempDir {
     let content = format!(
@@ -265,7 +265,7 @@ fn several_devices_change_each_configuration_as_the_library_does() {
     }
 }
 
-/// Directory trees, each with what is in its files; `{}` stands for a device of that name.
+/// Directory trees with the content of their files; `{}` represents a device with that name.
 fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     for (path, content) in files {

@@ -1,14 +1,14 @@
-//! The classes of devices: the part of `onload.dev/<class>` that names what is asked for.
+//! The device classes: the part of `onload.dev/<class>` that says what is requested.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// The vendor of every kind of ours, and the prefix of every annotation of ours.
+/// The vendor of every onload.dev kind, and the prefix of every onload.dev annotation.
 pub(crate) const VENDOR: &str = "onload.dev";
 
-/// A class of devices that a specification of ours may describe.
+/// A class of devices that an onload.dev specification may describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Class {
@@ -35,7 +35,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// Every class, in the order in which people are shown them.
+    /// Every class, in display order.
     pub const ALL: [Class; 10] = [
         Class::Nic,
         Class::NicPlain,
@@ -49,7 +49,7 @@ impl Class {
         Class::Pps,
     ];
 
-    /// The class as it is written in a kind, an annotation and a file name.
+    /// The class as written in a kind, an annotation and a file name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -79,15 +79,15 @@ impl fmt::Display for Class {
     }
 }
 
-/// A word that names no class.
+/// A word that is not the name of a class.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown class {word:?}; known are {}", list(&Class::ALL))]
 pub struct UnknownClass {
-    /// The word as it was given.
+    /// The word as given.
     pub word: String,
 }
 
-/// The classes as a comma-separated list for people.
+/// The classes as a comma-separated list for messages.
 #[must_use]
 pub(crate) fn list(classes: &[Class]) -> String {
     let names: Vec<&str> = classes.iter().map(|class| class.as_str()).collect();

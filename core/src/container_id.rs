@@ -1,22 +1,22 @@
-//! The name of a container, as OCI runtimes have it.
+//! Container ids, as OCI runtimes define them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::text::Quoted;
 
-/// A container's name: letters, digits, `_`, `+`, `-`, `.`, and no name of a directory's own. The
-/// rule is runc's (`libcontainer/factory_linux.go`, `validateID`); it makes the name a file name.
+/// A container id: letters, digits, `_`, `+`, `-`, `.`, but neither `.` nor `..`. The rule is
+/// runc's (`libcontainer/factory_linux.go`, `validateID`), and makes every id a valid file name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ContainerId(String);
 
-/// A text that cannot be a container's name.
+/// A text that cannot be a container id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no container id: want letters, digits, '_', '+', '-' and '.'")]
+#[error("{0} is not a container id: want letters, digits, '_', '+', '-' and '.'")]
 pub struct NotContainerId(String);
 
 impl ContainerId {
-    /// The name as text.
+    /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,9 +1,9 @@
-//! What the dynamic loader would learn from an ELF file: interpreter, needed libraries and symbol
-//! versions. Read through the program headers, as the loader does, since section headers may be
-//! stripped; nothing is mapped or run, and every count that the file states is bounded.
+//! What the dynamic loader learns from an ELF file: interpreter, needed libraries and symbol
+//! versions. The program headers lead to them, as for the loader, since section headers may be
+//! stripped. Nothing is mapped or run, and every count in the file is bounded.
 //!
-//! Source: System V gABI chapter 5, and the Linux Standard Base on symbol versioning
-//! (`Elf_Verdef`, `Elf_Verneed`).
+//! Source: System V gABI chapter 5, and the Linux Standard Base on symbol versioning (`Elf_Verdef`,
+//! `Elf_Verneed`).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,40 +15,40 @@ use object::pod::{self, Pod};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::read::{ReadCache, ReadCacheOps, ReadRef};
 
-/// Program headers that are looked at; real files have about a dozen.
+/// Program headers that are read; real files have about a dozen.
 const MAX_PROGRAM_HEADERS: usize = 512;
-/// Bytes of a dynamic section that are looked at; an entry has 16.
+/// Bytes of a dynamic section that are read; an entry has 16.
 const MAX_DYNAMIC_BYTES: u64 = 64 * 1024;
 /// Bytes of one name, as PATH_MAX bounds a path.
 const MAX_NAME_BYTES: u64 = 4096;
 /// Bytes of a name that are read first; the name of a library or version is shorter.
 const SHORT_NAME_BYTES: u64 = 32;
-/// Symbol versions that are looked at, in all; glibc defines about fifty.
+/// Symbol versions that are read in total; glibc defines about fifty.
 const MAX_VERSIONS: usize = 8192;
 
-/// Bytes of a block read at once.
+/// Bytes of a block, which is read at once.
 const BLOCK_BYTES: u64 = 4 * 1024;
-/// Blocks kept of one file.
+/// Blocks of one file that are cached.
 const KEPT_BLOCKS: usize = 32;
-/// Blocks read of one file; a libc takes about ten.
+/// Blocks of one file that are read; a libc takes about ten.
 const MAX_BLOCKS: usize = 512;
-/// Bytes looked at of one file; a libc takes about 20000.
+/// Bytes of one file that are read; a libc takes about 20000.
 const MAX_BYTES: usize = 2 * 1024 * 1024;
 
-/// What the dynamic loader would learn from a file.
+/// What the dynamic loader learns from a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// `e_machine`, for instance 62 for x86-64.
     pub machine: u16,
     /// 64-bit (`ELFCLASS64`).
     pub is_64: bool,
-    /// PT_INTERP: the dynamic loader that the file asks for.
+    /// PT_INTERP: the dynamic loader that the file requests.
     pub interpreter: Option<String>,
     /// Whether there is a dynamic section at all.
     pub is_dynamic: bool,
     /// DT_SONAME.
     pub soname: Option<String>,
-    /// DT_NEEDED, in the order of the file.
+    /// DT_NEEDED, in file order.
     pub needed: Vec<String>,
     /// The symbol versions that the file needs, by library.
     pub version_needs: BTreeSet<VersionNeed>,
@@ -70,14 +70,14 @@ pub struct VersionNeed {
 /// A version of the GNU C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GlibcVersion {
-    /// The number before the first point.
+    /// The number before the first dot.
     pub major: u32,
     /// The number after it.
     pub minor: u32,
 }
 
 impl GlibcVersion {
-    /// Reads the name of a symbol version such as `GLIBC_2.38` or `GLIBC_2.2.5`; none for
+    /// Parses the name of a symbol version such as `GLIBC_2.38` or `GLIBC_2.2.5`; `None` for
     /// `GLIBC_PRIVATE`, `GLIBC_ABI_DT_RELR` and names of other libraries.
     #[must_use]
     pub fn from_symbol_version(name: &str) -> Option<GlibcVersion> {
@@ -95,7 +95,7 @@ impl fmt::Display for GlibcVersion {
 }
 
 impl Summary {
-    /// The newest glibc whose symbols the file needs; none if it needs no versioned ones.
+    /// The newest glibc whose symbols the file needs; `None` if it needs no versioned ones.
     #[must_use]
     pub fn glibc_needed(&self) -> Option<GlibcVersion> {
         let strong = self.version_needs.iter().filter(|need| !need.weak);
@@ -114,13 +114,13 @@ impl Summary {
     }
 }
 
-/// Why a file is not understood.
+/// Why a file cannot be interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ElfError {
     /// It does not begin as an ELF file does.
     #[error("not an ELF file")]
     NotElf,
-    /// A header or table lies outside the file or states more than any real file has.
+    /// A header or table lies outside the file, or a count is higher than in any real file.
     #[error("malformed ELF file: {0}")]
     Malformed(&'static str),
 }
@@ -128,7 +128,7 @@ pub enum ElfError {
 /// Reads what the dynamic loader would learn from a file.
 ///
 /// # Errors
-/// [`ElfError`] for a file that is not ELF, is cut short, or states counts that no real file has.
+/// [`ElfError`] for a file that is not ELF, is truncated, or states counts that no real file has.
 pub fn summarize<'d, R: ReadRef<'d>>(data: R) -> Result<Summary, ElfError> {
     let ident = data.read_bytes_at(0, 16).map_err(|()| ElfError::NotElf)?;
     if ident.get(..4) != Some(&elf::ELFMAG) {
@@ -141,8 +141,8 @@ pub fn summarize<'d, R: ReadRef<'d>>(data: R) -> Result<Summary, ElfError> {
     }
 }
 
-/// Reads what the dynamic loader would learn from an open file, without reading all of it or mapping
-/// any: a file that is cut while it is mapped kills the reader.
+/// Reads what the dynamic loader would learn from an open file. It neither reads nor maps the whole
+/// file: if a mapped file is truncated, its reader is killed.
 ///
 /// # Errors
 /// [`ElfError`], also for a file that makes the reader go back and forth more than a real one does.
@@ -154,13 +154,13 @@ pub fn summarize_file(file: &std::fs::File) -> Result<Summary, ElfError> {
     summarize(&ReadCache::new(Blocks::new(file, length)))
 }
 
-/// A file read in blocks, of which a few are kept: the names and the tables that point to them lie
-/// in two or three places, and the reader goes back and forth between them.
+/// A file read in blocks, with a small cache: the names and the tables that point to them are in
+/// two or three places, and the reader goes back and forth between them.
 struct Blocks<'a> {
     file: &'a std::fs::File,
     length: u64,
     position: u64,
-    /// Where each kept block begins, and its bytes; the one used last stands last.
+    /// Where each cached block starts, and its bytes; the most recently used one is last.
     kept: Vec<(u64, Vec<u8>)>,
     blocks_left: usize,
     bytes_left: usize,
@@ -178,7 +178,7 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// Makes the block at the position the last of those kept.
+    /// Makes the block at the current position the last one in the cache.
     fn load(&mut self) -> Result<(), ()> {
         let start = self.position - self.position % BLOCK_BYTES;
         if let Some(at) = self.kept.iter().position(|(kept, _)| *kept == start) {
@@ -376,8 +376,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         if self.data.len().is_ok_and(|length| length < end) {
             return Err(malformed);
         }
-        // Most names are short, and looking through so few bytes is cheaper than what the search of
-        // `object` asks the processor first.
+        // Most names are short, and searching so few bytes costs less than the processor features
+        // that `object`'s search queries first.
         let begin = self.data.read_bytes_at(start, room.min(SHORT_NAME_BYTES));
         let bytes = match begin.ok().and_then(before_zero) {
             Some(bytes) => bytes,
@@ -389,7 +389,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         text(bytes, "name is not UTF-8")
     }
 
-    /// The place in the file of an address of the loaded image.
+    /// The file offset of an address in the loaded image.
     fn file_offset(&self, address: u64) -> Result<u64, ElfError> {
         let loaded = self
             .segments
@@ -465,7 +465,8 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> File<'d, H, R> {
         for _ in 0..MAX_VERSIONS {
             let definition: &elf::Verdef<Endianness> = self.record(address)?;
             let base = definition.vd_flags.get(self.endian).0 & elf::VER_FLG_BASE.0 != 0;
-            // The base definition names the file itself; the first name of any other is its own.
+            // The base definition names the file itself. The first name of any other definition is
+            // its own.
             if !base && definition.vd_cnt.get(self.endian) > 0 {
                 let at = advance(address, definition.vd_aux.get(self.endian))?;
                 let aux: &elf::Verdaux<Endianness> = self.record(at)?;
@@ -486,7 +487,7 @@ fn advance(address: u64, by: u32) -> Result<u64, ElfError> {
         .ok_or(ElfError::Malformed("version table"))
 }
 
-/// A name without the zero behind it; none where that is not there.
+/// The name before the first NUL; `None` if there is no NUL.
 fn before_zero(bytes: &[u8]) -> Option<&[u8]> {
     let end = bytes.iter().position(|byte| *byte == 0)?;
     bytes.get(..end)
@@ -533,7 +534,7 @@ mod tests {
         assert_eq!(summarize(&cut[..]), Err(ElfError::Malformed("file header")));
     }
 
-    /// The program that runs this test is an ELF file: static, so without needs.
+    /// The program that runs this test is a static ELF file, so it needs nothing.
     #[test]
     fn a_static_program_needs_nothing() {
         let bytes = std::fs::read("/proc/self/exe").unwrap();

@@ -1,9 +1,9 @@
-//! What a device node was when its specification was written:
-//! `--expect NODE=CLASS:ID[@PCI][#MAJOR:MINOR]`.
+//! What a device node was when its specification was written: `--expect
+//! NODE=CLASS:ID[@PCI][#MAJOR:MINOR]`.
 //!
-//! The kernel numbers nodes in the order in which devices appear, so neither a node's name nor its
-//! number says which device is behind it after a reboot, a reset or a reload of the driver. Parsing
-//! only; [`the sysfs of the hook`] compares.
+//! The kernel numbers nodes in the order in which devices appear. After a reboot, a reset or a
+//! reload of the driver, neither a node's name nor its number says which device is behind it. This
+//! module only parses; [`the sysfs of the hook`] compares.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,64 +11,66 @@ use std::str::FromStr;
 use crate::pci::{NotPciAddress, PciAddress};
 use crate::text::Quoted;
 
-/// What a node must still be.
+/// What a node is expected to be.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Expect {
-    /// The node's path in the container. Of rdma and vfio the last component is the kernel's name
+    /// The node's path in the container. For rdma and vfio, its last component is the kernel's name
     /// of the node.
     pub node: String,
     /// The device that it must belong to.
     pub device: Expected,
-    /// The numbers that the generator saw; none in a specification of version 0.1. They are not
-    /// compared with the container's: they make the bytes of the specification change when a number
-    /// changes, since a long-lived engine looks at a node once per loaded specification and keeps
-    /// its number until the file changes.
+    /// The numbers that the generator saw; `None` in a specification of version 0.1. They are not
+    /// compared with the container's. They make the specification change when a number changes: a
+    /// long-lived engine looks at a node once per loaded specification, and keeps its number until
+    /// the file changes.
     pub written: Option<Numbers>,
 }
 
 /// The device that a node must belong to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Expected {
-    /// `rdma:IBDEV[@PCI]`: an RDMA device by name, and the function it sits on where it has one.
+    /// `rdma:IBDEV[@PCI]`: an RDMA device by name, and its PCI function if it has one.
     Rdma {
         /// The name in /sys/class/infiniband.
         ibdev: String,
-        /// The PCI function; none for a device without one.
+        /// The PCI function, if it has one.
         pci: Option<PciAddress>,
     },
-    /// `vfio:PCI`: a PCI function that is a member of the node's group, or has the node as cdev.
+    /// `vfio:PCI`: a PCI function that is a member of the node's group, or has the node as its
+    /// cdev.
     Vfio {
         /// The function.
         pci: PciAddress,
     },
-    /// `nic:onload` and the like: the only node of its name that a driver has.
+    /// `nic:onload` and the like: the only node with that name in its driver.
     Driver(&'static DriverNode),
-    /// `ptp:NAME[@PCI]` and `pps:NAME[@PCI]`: a clock by name, and the function it sits on; pulses of a
-    /// PTP clock count as sitting where that clock does.
+    /// `ptp:NAME[@PCI]` and `pps:NAME[@PCI]`: a clock by name, and its PCI function if it has one.
+    /// The PPS source of a PTP clock has the function of that clock.
     Clock {
-        /// `ptp` or `pps`, which is the kernel's class too.
+        /// `ptp` or `pps`, which is also the kernel's class.
         class: &'static str,
-        /// The kernel's name of it, `ptp0`.
+        /// The kernel's name, for instance `ptp0`.
         name: String,
         /// The PCI function, if it has one.
         pci: Option<PciAddress>,
     },
 }
 
-/// A node that its driver has once for the whole host.
+/// A node that its driver has once per host.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DriverNode {
-    /// The class of the expectation.
+    /// The class in the expectation.
     pub class: &'static str,
     /// The ID, which is the kernel's name of the device.
     pub name: &'static str,
-    /// The class of the device below /sys/class.
+    /// Its class below /sys/class.
     pub sysfs_class: &'static str,
 }
 
-/// The nodes that are one for the whole host. Onload's three have a class of their own name each
-/// (Onload, `src/include/ci/driver/chrdev.h`); the others are misc devices, two of which get their
-/// minor when the module is loaded (`drivers/infiniband/core/ucma.c`, `drivers/iommu/iommufd/main.c`).
+/// The nodes that exist once per host. Onload's three have a class named after each of them
+/// (Onload, `src/include/ci/driver/chrdev.h`). The others are misc devices, two of which get their
+/// minor number when the module is loaded (`drivers/infiniband/core/ucma.c`,
+/// `drivers/iommu/iommufd/main.c`).
 static DRIVER_NODES: [DriverNode; 6] = [
     driver_node("nic", "onload", "onload"),
     driver_node("nic", "onload_epoll", "onload_epoll"),
@@ -91,22 +93,22 @@ const fn driver_node(
 }
 
 impl Expected {
-    /// The driver's node of that class and name; none where there is no such.
+    /// The driver's node with this class and name, if there is one.
     #[must_use]
     pub fn driver(class: &str, name: &str) -> Option<Expected> {
         let known = |node: &&DriverNode| node.class == class && node.name == name;
         DRIVER_NODES.iter().find(known).map(Expected::Driver)
     }
 
-    /// The driver's node that is called so, whatever its class; none where no driver has one node of
-    /// that name for the whole host.
+    /// The driver's node with this name in any class; `None` if no driver has one such node per
+    /// host.
     #[must_use]
     pub fn driver_node(name: &str) -> Option<Expected> {
         let known = |node: &&DriverNode| node.name == name;
         DRIVER_NODES.iter().find(known).map(Expected::Driver)
     }
 
-    /// The clock of that class and name; none where it is no name of a clock.
+    /// The clock with this class and name; `None` if it cannot be the name of a clock.
     #[must_use]
     pub fn clock(class: &str, name: &str, pci: Option<PciAddress>) -> Option<Expected> {
         let class = ["ptp", "pps"].into_iter().find(|known| *known == class)?;
@@ -143,7 +145,7 @@ pub struct NotNumbers;
 impl FromStr for Numbers {
     type Err = NotNumbers;
 
-    /// As `print_dev_t` of the kernel writes it (include/linux/kdev_t.h).
+    /// Parses the format of the kernel's `print_dev_t` (include/linux/kdev_t.h).
     fn from_str(text: &str) -> Result<Self, NotNumbers> {
         let number = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -157,30 +159,32 @@ impl FromStr for Numbers {
     }
 }
 
-/// Why an expectation cannot be read.
+/// Why an expectation cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExpectError {
-    /// It has not the form.
+    /// The wrong form.
     #[error("{0} is not NODE=CLASS:ID[@PCI][#MAJOR:MINOR]")]
     Form(String),
-    /// The node is no path of a node.
+    /// The node is not a valid path.
     #[error("{0} is not the absolute path of a device node")]
     Node(String),
-    /// A class whose nodes are not expected to be anything.
-    #[error("class {0} has no expectation; known are rdma, vfio, nic, zf, ptp, pps and misc")]
+    /// A class that has no expectations.
+    #[error(
+        "class {0} has no expectations; known classes are rdma, vfio, nic, zf, ptp, pps and misc"
+    )]
     Class(String),
-    /// The name cannot be that of a device.
-    #[error("{0} is no name of an RDMA device")]
+    /// It cannot be the name of a device.
+    #[error("{0} cannot be the name of an RDMA device")]
     Name(String),
     /// The class has no such device.
-    #[error("{id} is no {class} device that a node belongs to")]
+    #[error("there is no {class} device {id} with a node")]
     Id {
         /// The class.
         class: &'static str,
         /// The ID, quoted.
         id: String,
     },
-    /// Not an address.
+    /// Not a PCI address.
     #[error(transparent)]
     Pci(#[from] NotPciAddress),
 }
@@ -196,9 +200,9 @@ impl Expect {
 impl FromStr for Expect {
     type Err = ExpectError;
 
-    /// NODE reaches up to the first `=`, CLASS up to the first `:` behind it. The last `#` begins
-    /// the numbers and, before them, the last `@` begins PCI, where what follows has the form of
-    /// one: the name of an RDMA device may hold both signs.
+    /// NODE extends to the first `=`, CLASS to the first `:` after it. The last `#` starts the
+    /// numbers, and before them the last `@` starts PCI, but only if what follows has the right
+    /// form: the name of an RDMA device may contain both characters.
     fn from_str(text: &str) -> Result<Self, ExpectError> {
         let form = || ExpectError::Form(Quoted(text).to_string());
         let (node, device) = text.split_once('=').ok_or_else(form)?;
@@ -212,7 +216,7 @@ impl FromStr for Expect {
     }
 }
 
-/// What follows the last of these signs, where it has the form of what is looked for.
+/// Splits a text at the last `sign`, if what follows has the wanted form.
 fn behind<T: FromStr>(text: &str, sign: char) -> (&str, Option<T>) {
     let split = text
         .rsplit_once(sign)
@@ -338,7 +342,7 @@ mod tests {
         }
     }
 
-    /// Name, function and numbers of an RDMA device, or `-`.
+    /// Name, function and numbers of an RDMA device, with `-` for those missing.
     fn split(id: &str) -> String {
         let expect = parse(&format!("/dev/infiniband/uverbs0=rdma:{id}"));
         let Expected::Rdma { ibdev, pci } = expect.device else {
@@ -362,8 +366,8 @@ mod tests {
             split("a@0000:3b:00.1@0000:3b:00.0#231:192"),
             "a@0000:3b:00.1 0000:3b:00.0 231:192"
         );
-        // Neither is a function nor are there numbers: both belong to the name of a device that has
-        // no function, and the kernel's own name is compared with it whole.
+        // There is neither a function nor a number: both belong to the name of a device without a
+        // function, which is compared as a whole with the kernel's name.
         assert_eq!(split("a@b#231:192"), "a@b - 231:192");
         assert_eq!(split("a@0000:3b:00.0#x"), "a@0000:3b:00.0#x - -");
         assert_eq!(split("a#231"), "a#231 - -");
@@ -381,12 +385,15 @@ mod tests {
         assert!(refusal("").contains("is not NODE=CLASS:ID"));
         assert!(refusal("/dev/x").contains("is not NODE=CLASS:ID"));
         assert!(refusal("/dev/x=rdma").contains("is not NODE=CLASS:ID"));
-        assert!(refusal("/dev/x=numa:0").contains("has no expectation; known are rdma, vfio, nic"));
-        assert!(refusal("/dev/x=rdma:").contains("no name of an RDMA device"));
-        assert!(refusal("/dev/x=rdma:../../x").contains("no name of an RDMA device"));
-        assert!(refusal("/dev/vfio/1=vfio:0000:81:10").contains("no PCI address"));
-        assert!(refusal("/dev/vfio/1=vfio:0000:81:10.0/..").contains("no PCI address"));
-        assert!(refusal("/dev/vfio/1=vfio:../../a.0").contains("no PCI address"));
+        assert!(
+            refusal("/dev/x=numa:0")
+                .contains("has no expectations; known classes are rdma, vfio, nic")
+        );
+        assert!(refusal("/dev/x=rdma:").contains("cannot be the name of an RDMA device"));
+        assert!(refusal("/dev/x=rdma:../../x").contains("cannot be the name of an RDMA device"));
+        assert!(refusal("/dev/vfio/1=vfio:0000:81:10").contains("not a PCI address"));
+        assert!(refusal("/dev/vfio/1=vfio:0000:81:10.0/..").contains("not a PCI address"));
+        assert!(refusal("/dev/vfio/1=vfio:../../a.0").contains("not a PCI address"));
     }
 
     #[test]
@@ -412,12 +419,12 @@ mod tests {
             let (class, id) = text.split_once(':').unwrap();
             assert_eq!(
                 refusal(&format!("/dev/x={text}")),
-                format!("{id:?} is no {class} device that a node belongs to")
+                format!("there is no {class} device {id:?} with a node")
             );
         }
         for numbers in ["#", "#1", "#1:", "#:1", "#a:b", "#1:2:3", "#4294967296:0"] {
             let text = format!("/dev/vfio/1=vfio:0000:81:10.0{numbers}");
-            assert!(refusal(&text).contains("no PCI address"), "{text}");
+            assert!(refusal(&text).contains("not a PCI address"), "{text}");
         }
     }
 

@@ -1,5 +1,5 @@
-//! The arguments of the createRuntime hook that a specification carries, as the generator writes them and
-//! the hook reads them: `--memlock unlimited|BYTES` at most once, `--expect …` any number of times.
+//! The arguments of the createRuntime hook in a specification, as the generator writes them and the
+//! hook reads them: `--memlock unlimited|BYTES` at most once, `--expect …` any number of times.
 
 use std::ffi::{OsStr, OsString};
 
@@ -10,30 +10,30 @@ use crate::text::Quoted;
 /// The program, as the first word of its command line.
 pub const PROGRAM: &str = "onload-hook";
 
-/// RLIMIT_MEMLOCK to reach.
+/// The minimum RLIMIT_MEMLOCK.
 const MEMLOCK: &str = "--memlock";
-/// What a node must be.
+/// What a node is expected to be.
 const EXPECT: &str = "--expect";
 
-/// What a specification asks of the hook.
+/// What a specification asks the hook to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HookArguments {
-    /// RLIMIT_MEMLOCK to reach.
+    /// The minimum RLIMIT_MEMLOCK.
     pub memlock: Option<Memlock>,
-    /// What nodes must be.
+    /// What nodes are expected to be.
     pub expect: Vec<Expect>,
 }
 
-/// Why an argument list cannot be followed.
+/// Why an argument list is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum HookArgumentsError {
     /// An option that this version does not know; a newer one might have meant a check.
     #[error(
-        "unknown option {0}; known are --memlock and --expect; is this onload-hook older than the specification?"
+        "unknown option {0}; known options are --memlock and --expect; is this onload-hook older than the specification?"
     )]
     Unknown(String),
     /// An option without its value.
-    #[error("option {0} wants a value")]
+    #[error("option {0} needs a value")]
     NoValue(&'static str),
     /// --memlock given twice.
     #[error("--memlock is given twice")]
@@ -47,16 +47,16 @@ pub enum HookArgumentsError {
 }
 
 impl HookArguments {
-    /// Whether there is nothing to do: then the container's annotations speak.
+    /// Whether there is nothing to do. Then the container's annotations count.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == HookArguments::default()
     }
 
-    /// Reads the arguments behind the stage.
+    /// Parses the arguments after the stage.
     ///
     /// # Errors
-    /// [`HookArgumentsError`]: what is not understood stops the container, since a check could be lost.
+    /// [`HookArgumentsError`]. Anything unknown stops the container, since a check could be lost.
     pub fn parse(args: &[OsString]) -> Result<HookArguments, HookArgumentsError> {
         let mut parsed = HookArguments::default();
         let mut args = args.iter();
@@ -81,8 +81,8 @@ impl HookArguments {
         Ok(parsed)
     }
 
-    /// The stage and the arguments of a whole command line; none where it is another program's, or is not
-    /// understood.
+    /// Parses a whole command line into the stage and the arguments; `None` if it belongs to
+    /// another program or is rejected.
     #[must_use]
     pub fn of_command(words: &[String]) -> Option<(&str, HookArguments)> {
         match words {
@@ -94,7 +94,7 @@ impl HookArguments {
         }
     }
 
-    /// The arguments, as [`HookArguments::parse`] reads them.
+    /// The arguments in the form that [`HookArguments::parse`] reads.
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {
         let memlock = self.memlock.iter();
@@ -171,7 +171,7 @@ mod tests {
         assert!(refusal(&["--numa", "1"]).contains("unknown option \"--numa\""));
         assert!(refusal(&["--memlock=1"]).contains("unknown option"));
         assert!(refusal(&["stray"]).contains("unknown option \"stray\""));
-        assert!(refusal(&["--memlock"]).contains("wants a value"));
+        assert!(refusal(&["--memlock"]).contains("needs a value"));
         assert!(refusal(&["--memlock", "1", "--memlock", "2"]).contains("given twice"));
         assert!(refusal(&["--memlock", "-1"]).contains("--memlock: memlock is"));
         assert!(refusal(&["--expect", "x"]).contains("--expect: \"x\" is not"));

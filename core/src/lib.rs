@@ -1,10 +1,11 @@
 //! What every part of onload-ctk shares, small and synchronous.
 //!
-//! Three kinds of things stand here. Words: the classes of devices ([`class`]), PCI addresses ([`pci`]),
-//! container ids ([`container_id`]). Contracts between two programs of ours: the operator's
-//! configuration ([`config`]), what a container asks for ([`request`]) and may have ([`policy`]), and
-//! the arguments that the generator writes and the hook reads ([`hook_arguments`], [`expect`]). And
-//! careful access to files ([`fs`], [`run_dir`], [`mountinfo`], [`elf`]).
+//! There are three groups of modules. Terms: the device classes ([`class`]), PCI addresses
+//! ([`pci`]), container ids ([`container_id`]). Contracts between two of onload-ctk's programs: the
+//! operator's configuration ([`config`]), what a container requests ([`request`]) and may have
+//! ([`policy`]), and the arguments that the generator writes and the hook reads
+//! ([`hook_arguments`], [`expect`]). And careful access to files ([`fs`], [`run_dir`],
+//! [`mountinfo`], [`elf`]).
 
 pub mod class;
 pub mod config;

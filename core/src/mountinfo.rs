@@ -1,31 +1,32 @@
-//! The tables of mounts that the kernel shows (proc_pid_mountinfo(5), proc_pid_mounts(5)). Names in
-//! them are bytes that any user may choose, who may mount a FUSE file system, and a table may be long:
-//! each is read a line at a time, and of it what is wanted is kept.
+//! The kernel's mount tables (proc_pid_mountinfo(5), proc_pid_mounts(5)). Any user who may mount a
+//! FUSE file system chooses names in them, in any bytes, and a table may be long. Tables are
+//! therefore read line by line, and only the wanted parts are kept.
 
 use std::io::{self, BufRead, BufReader, Read};
 
-/// Bytes of a line: a path has 4096 at most, each of which may become four, and a file system shows
-/// options of about as many.
+/// Bytes of a line: a path has up to 4096, each of which may become four, and a file system shows
+/// about as many bytes of options.
 const MAX_LINE: usize = 1024 * 1024;
-/// Mounts of a table; the kernel lets a namespace have 100,000 (Documentation/admin-guide/sysctl/fs.rst,
-/// `mount-max`).
+/// Mounts of a table; the kernel allows 100,000 in a namespace
+/// (Documentation/admin-guide/sysctl/fs.rst, `mount-max`).
 const MAX_MOUNTS: usize = 1_000_000;
 /// Bytes of lines that are kept.
 const MAX_KEPT: usize = 8 * 1024 * 1024;
-/// Bytes of a file system's type that are kept, and types: whoever mounts FUSE chooses his own.
+/// Bytes of a file system type that are kept, and the number of types: whoever mounts FUSE chooses
+/// the type.
 const MAX_TYPE: usize = 64;
 const MAX_TYPES: usize = 64;
 
-/// A mount.
+/// A line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount<'a> {
-    /// Its id, the one that statx(2) gives for files on it.
+pub struct MountinfoLine<'a> {
+    /// The mount's id, which statx(2) returns for files on it.
     pub id: u64,
-    /// Which part of the file system it shows; spaces and the like as octal escapes.
+    /// The part of the file system that it shows, with spaces and the like as octal escapes.
     pub root: &'a [u8],
-    /// Where it is, as seen from the process's root; spaces and the like as octal escapes.
+    /// Its mount point as seen from the process's root, with spaces and the like as octal escapes.
     pub point: &'a [u8],
-    /// Whether what is mounted on it appears on its peers, and what is mounted on them here.
+    /// Whether mounts below it propagate to its peers, and theirs to it.
     pub is_shared: bool,
     /// File system type.
     pub fs_type: &'a [u8],
@@ -33,21 +34,21 @@ pub struct Mount<'a> {
     pub options: &'a [u8],
 }
 
-/// A mount as /proc/mounts shows it.
+/// A line of /proc/mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed<'a> {
-    /// Where it is; spaces and the like as octal escapes.
+pub struct MountsLine<'a> {
+    /// The mount point, with spaces and the like as octal escapes.
     pub point: &'a [u8],
     /// File system type.
     pub fs_type: &'a [u8],
-    /// Its options and the file system's.
+    /// The options of the mount and of the file system.
     pub options: &'a [u8],
 }
 
-/// Calls for each line of a table, without its end.
+/// Calls `see` for each line of a table, without the newline.
 ///
 /// # Errors
-/// Those of reading, and a line that no kernel shows.
+/// The errors of reading, and an error for a line longer than any real one.
 pub fn each_line(from: impl Read, see: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
     let mut from = BufReader::with_capacity(64 * 1024, from);
     let mut line = Vec::new();
@@ -70,16 +71,16 @@ fn too_much(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// The mounts of a table, in its order; a line that is none of a table's is left out.
-pub fn parse(table: &[u8]) -> impl Iterator<Item = Mount<'_>> {
+/// The mounts of a table in order; malformed lines are skipped.
+pub fn parse(table: &[u8]) -> impl Iterator<Item = MountinfoLine<'_>> {
     table.split(|byte| *byte == b'\n').filter_map(mount)
 }
 
-/// The lines of those mounts of a table that are wanted.
+/// The lines of the wanted mounts of a table.
 ///
 /// # Errors
-/// Those of reading, and a table of which more would be kept than any real one has.
-pub fn keep(from: impl Read, wanted: &dyn Fn(&Mount<'_>) -> bool) -> io::Result<Vec<u8>> {
+/// The errors of reading, and an error if more would be kept than in any real case.
+pub fn keep(from: impl Read, wanted: &dyn Fn(&MountinfoLine<'_>) -> bool) -> io::Result<Vec<u8>> {
     let mut kept = Vec::new();
     each_line(from, &mut |line| {
         if mount(line).is_some_and(|mount| wanted(&mount)) {
@@ -94,9 +95,9 @@ pub fn keep(from: impl Read, wanted: &dyn Fn(&Mount<'_>) -> bool) -> io::Result<
     Ok(kept)
 }
 
-/// What is to be known of each mount of a table, to be found by its id.
+/// What is kept of each mount of a table, by mount id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table {
+pub struct MountTable {
     mounts: Vec<Known>,
     types: Vec<Vec<u8>>,
 }
@@ -106,28 +107,29 @@ struct Known {
     id: u64,
     is_shared: bool,
     is_fresh: bool,
-    /// In the list of types; none behind its end.
+    /// Index into the list of types; beyond its end if there are too many types.
     fs_type: usize,
 }
 
-/// A mount of a [`Table`].
+/// A mount of a [`MountTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found<'a> {
-    /// As [`Mount::is_shared`].
+pub struct MountSummary<'a> {
+    /// As [`MountinfoLine::is_shared`].
     pub is_shared: bool,
-    /// Whether it is the whole of a tmpfs.
+    /// Whether it shows a whole tmpfs.
     pub is_fresh: bool,
-    /// File system type; empty where a table has too many of them.
+    /// File system type; empty if the table has too many types.
     pub fs_type: &'a [u8],
 }
 
-impl Table {
+impl MountTable {
     /// Reads a table.
     ///
     /// # Errors
-    /// Those of reading, and a table with more mounts than any real one has: none is cut.
-    pub fn read(from: impl Read) -> io::Result<Table> {
-        let mut table = Table::default();
+    /// The errors of reading, and an error for a table with more mounts than any real one: none is
+    /// truncated.
+    pub fn read(from: impl Read) -> io::Result<MountTable> {
+        let mut table = MountTable::default();
         each_line(from, &mut |line| match mount(line) {
             Some(_) if table.mounts.len() == MAX_MOUNTS => {
                 Err(too_much(&format!("more than {MAX_MOUNTS} mounts")))
@@ -141,7 +143,7 @@ impl Table {
         Ok(table)
     }
 
-    fn add(&mut self, mount: &Mount<'_>) {
+    fn add(&mut self, mount: &MountinfoLine<'_>) {
         let name = &mount.fs_type[..mount.fs_type.len().min(MAX_TYPE)];
         let known = self.types.iter().position(|known| known == name);
         let fs_type = known.unwrap_or(self.types.len());
@@ -156,11 +158,11 @@ impl Table {
         });
     }
 
-    /// The mount of an id.
+    /// The mount with this id.
     #[must_use]
-    pub fn find(&self, id: u64) -> Option<Found<'_>> {
+    pub fn find(&self, id: u64) -> Option<MountSummary<'_>> {
         let known = self.mounts.iter().find(|known| known.id == id)?;
-        Some(Found {
+        Some(MountSummary {
             is_shared: known.is_shared,
             is_fresh: known.is_fresh,
             fs_type: self.types.get(known.fs_type).map_or(&[], Vec::as_slice),
@@ -168,7 +170,7 @@ impl Table {
     }
 }
 
-fn mount(line: &[u8]) -> Option<Mount<'_>> {
+fn mount(line: &[u8]) -> Option<MountinfoLine<'_>> {
     let at = line.windows(3).position(|bytes| bytes == b" - ")?;
     let (left, right) = (&line[..at], &line[at + 3..]);
     let mut left = fields(left);
@@ -176,22 +178,22 @@ fn mount(line: &[u8]) -> Option<Mount<'_>> {
     let id = std::str::from_utf8(left.next()?).ok()?.parse().ok()?;
     let root = left.nth(2)?;
     let point = left.next()?;
-    Some(Mount {
+    Some(MountinfoLine {
         id,
         root,
         point,
-        // Behind the mount's own options.
+        // The optional fields follow the mount's own options.
         is_shared: left.skip(1).any(|field| field.starts_with(b"shared:")),
         fs_type: right.next()?,
         options: right.nth(1).unwrap_or_default(),
     })
 }
 
-/// A line of /proc/mounts; none where it is none of that table's.
+/// Parses a line of /proc/mounts; `None` if it is malformed.
 #[must_use]
-pub fn listed(line: &[u8]) -> Option<Listed<'_>> {
+pub fn parse_mounts_line(line: &[u8]) -> Option<MountsLine<'_>> {
     let mut fields = fields(line).skip(1);
-    Some(Listed {
+    Some(MountsLine {
         point: fields.next()?,
         fs_type: fields.next()?,
         options: fields.next()?,
@@ -202,7 +204,7 @@ fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|byte| *byte == b' ')
 }
 
-/// A field with its octal escapes undone (`\040` and so on, fs/proc_namespace.c, `mangle`).
+/// A field with its octal escapes decoded (`\040` and so on, fs/proc_namespace.c, `mangle`).
 #[must_use]
 pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
@@ -245,7 +247,7 @@ garbage
 
     #[test]
     fn every_mount_is_read_and_garbage_is_left_out() {
-        let all: Vec<Mount<'_>> = parse(TABLE).collect();
+        let all: Vec<MountinfoLine<'_>> = parse(TABLE).collect();
         assert_eq!(all.len(), 5);
         assert_eq!(all[0].id, 22);
         assert!(all[0].is_shared && all[3].is_shared);
@@ -258,7 +260,7 @@ garbage
 
     #[test]
     fn a_mount_is_found_by_its_id_beside_one_whose_name_is_no_text() {
-        let table = Table::read(TABLE).unwrap();
+        let table = MountTable::read(TABLE).unwrap();
         let found = table.find(180).unwrap();
         assert_eq!((found.fs_type, found.is_fresh), (&b"tmpfs"[..], true));
         assert!(!table.find(22).unwrap().is_fresh);
@@ -274,7 +276,7 @@ garbage
             text.push_str(&format!("{id} 1 0:5 / /{point} rw - tmpfs tmpfs rw\n"));
         }
         assert!(text.len() > 20_000_000);
-        let table = Table::read(text.as_bytes()).unwrap();
+        let table = MountTable::read(text.as_bytes()).unwrap();
         assert_eq!(table.find(100_000).unwrap().fs_type, b"tmpfs");
         assert_eq!(table.types.len(), 1);
     }
@@ -286,7 +288,7 @@ garbage
             text.push_str(&format!("{id} 1 0:5 / /a rw - fuse.x{id} a rw\n"));
         }
         text.push_str("7000 1 0:5 / /a rw - tmpfs a rw\n7001 1 0:5 /b /a rw - tmpfs a rw\n");
-        let table = Table::read(text.as_bytes()).unwrap();
+        let table = MountTable::read(text.as_bytes()).unwrap();
         assert_eq!(table.find(3).unwrap().fs_type, b"fuse.x3");
         assert_eq!(table.find(100).unwrap().fs_type, b"");
         assert!(table.find(7000).unwrap().is_fresh && !table.find(7001).unwrap().is_fresh);
@@ -295,10 +297,10 @@ garbage
     #[test]
     fn a_table_that_no_kernel_shows_is_an_error_and_never_cut() {
         let line = [&[b'x'; MAX_LINE][..], b"\n"].concat();
-        let error = Table::read(&line[..]).unwrap_err();
+        let error = MountTable::read(&line[..]).unwrap_err();
         assert!(error.to_string().contains("a line of more than"), "{error}");
         let many = "1 1 0:5 / / rw - a b c\n".repeat(MAX_MOUNTS + 1);
-        let error = Table::read(many.as_bytes()).unwrap_err();
+        let error = MountTable::read(many.as_bytes()).unwrap_err();
         assert!(error.to_string().contains("more than 1000000"), "{error}");
         let many = "1 1 0:5 / / rw - cgroup b c\n".repeat(MAX_KEPT / 20);
         let error = keep(many.as_bytes(), &|_| true).unwrap_err();
@@ -318,13 +320,13 @@ garbage
 
     #[test]
     fn a_line_of_the_other_table_is_read() {
-        let line = listed(b"none /dev/h\\040\xe9 hugetlbfs rw,pagesize=2M 0 0").unwrap();
+        let line = parse_mounts_line(b"none /dev/h\\040\xe9 hugetlbfs rw,pagesize=2M 0 0").unwrap();
         assert_eq!(line.point, b"/dev/h\\040\xe9");
         assert_eq!(
             (line.fs_type, line.options),
             (&b"hugetlbfs"[..], &b"rw,pagesize=2M"[..])
         );
-        assert!(listed(b"none /dev/h").is_none());
+        assert!(parse_mounts_line(b"none /dev/h").is_none());
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Names of Onload's and of our package's that more than one layer uses.
+//! Names from Onload and from this package that more than one layer uses.
 
-/// The library that a process has to load to be accelerated; by this bare name the loader finds it in
-/// either of its default directories.
+/// The library that a process has to load to be accelerated. The loader finds it by this bare name
+/// in either of its default directories.
 pub const LIBRARY: &str = "libonload.so";
 
-/// The one-line file that is mounted at /etc/ld.so.preload; the package brings it.
+/// The one-line file that is mounted at /etc/ld.so.preload; the package installs it.
 pub const PRELOAD_FILE: &str = "/usr/share/onload-ctk/ld.so.preload";
 
 /// The script that stands in a container in the place of a tool that is started with the host's own

@@ -9,8 +9,8 @@ use crate::text::Quoted;
 
 /// The address of a PCI function, `domain:bus:device.function`.
 ///
-/// The domain has four hexadecimal digits or more: Intel VMD makes domains from 10000 up, Hyper-V
-/// ones of its own (Linux, `drivers/pci/controller/vmd.c`, `pci-hyperv.c`).
+/// The domain has four or more hexadecimal digits: Intel VMD creates domains from 10000 up, Hyper-V
+/// its own (Linux, `drivers/pci/controller/vmd.c`, `pci-hyperv.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
     domain: u32,
@@ -19,9 +19,9 @@ pub struct PciAddress {
     function: u8,
 }
 
-/// A text that is no PCI address.
+/// A text that is not a PCI address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no PCI address; want one like 0000:3b:00.0")]
+#[error("{0} is not a PCI address; want one like 0000:3b:00.0")]
 pub struct NotPciAddress(String);
 
 impl FromStr for PciAddress {
@@ -113,7 +113,7 @@ mod tests {
             "+000:3b:00.0",
             "pci0000:40",
             "100000000:3b:00.0",
-            // The kernel fills up to four digits, and what is read must be what is printed.
+            // The kernel pads to four digits, and parsing must accept exactly what is printed.
             "00003b:00:00.0",
         ];
         for text in refused {

@@ -1,4 +1,4 @@
-//! What the operator lets annotations ask for. Nothing, unless the configuration names the class:
+//! What the operator lets annotations request. Nothing, unless the configuration names the class:
 //! the author of an image can set annotations too.
 
 use std::path::Path;
@@ -8,59 +8,60 @@ use crate::config::{Annotations, RootWithOnload};
 use crate::request::Request;
 use crate::text::Quoted;
 
-/// Classes whose nodes give access to every Onload stack of the host to its user 0
+/// Classes whose nodes let the host's user 0 in a container access every Onload stack of the host
 /// (onload `efab_thr_user_can_access_stack`).
 pub const ONLOAD: [Class; 4] = [Class::Nic, Class::NicPlain, Class::NicNodes, Class::Zf];
 
 /// Classes whose users lock memory.
 pub const MEMLOCK: [Class; 2] = [Class::Rdma, Class::Vfio];
 
-/// Classes beside which CAP_IPC_LOCK makes sense.
+/// Classes for which CAP_IPC_LOCK makes sense.
 pub(crate) const IPC_LOCK: [Class; 4] = [Class::Rdma, Class::Vfio, Class::Zf, Class::Hugepages];
 
-/// How near a container's process is to the host's user 0.
+/// How close a container's process is to the host's user 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostRoot {
-    /// It is another user and stays it.
+    /// It is another user and cannot become user 0.
     No,
     /// It is the host's user 0.
     Is,
-    /// A set-user-ID program makes it: it has no `noNewPrivileges` (prctl(2), PR_SET_NO_NEW_PRIVS).
+    /// A set-user-ID program makes it user 0: it has no `noNewPrivileges` (prctl(2),
+    /// PR_SET_NO_NEW_PRIVS).
     BySetUserId,
     /// It has this capability, or a file of the image can give it.
     ByCapability(&'static str),
-    /// It joins this user namespace, and nobody can see which users that maps.
+    /// It joins this user namespace, whose mappings cannot be read.
     Unseen(String),
 }
 
-/// Why a request is refused.
+/// Why the operator's policy refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PolicyError {
+pub enum PolicyViolation {
     /// The operator does not allow the class.
     #[error(
-        "annotation {key} asks for class {class}, which the operator does not allow; {line} under [annotations] in {file} would"
+        "annotation {key} asks for class {class}, which the operator does not allow; {line} under [annotations] in {file} would allow it"
     )]
     NotAllowed {
         /// The annotation's key, quoted.
         key: String,
         /// The class.
         class: Class,
-        /// The line that would allow it.
+        /// The configuration line that would allow it.
         line: String,
         /// The configuration file.
         file: String,
     },
-    /// CAP_IPC_LOCK for nothing.
+    /// CAP_IPC_LOCK without a class that needs it.
     #[error(
-        "annotation {key} stands beside none of rdma, vfio, zf and hugepages, so nothing here locks memory; leave it out"
+        "annotation {key} has no effect without rdma, vfio, zf or hugepages, since nothing else locks memory; remove it"
     )]
     IpcLockAlone {
         /// The annotation's key, quoted.
         key: String,
     },
-    /// The preload for nothing.
+    /// The preload without a class that has one.
     #[error(
-        "annotation {key} stands beside no onload.dev/nic, so there is nothing to preload; leave it out"
+        "annotation {key} has no effect without onload.dev/nic, since there is nothing to preload; remove it"
     )]
     PreloadAlone {
         /// The annotation's key, quoted.
@@ -68,7 +69,7 @@ pub enum PolicyError {
     },
     /// The host's root with Onload.
     #[error(
-        "annotation {key}: {}, and root-with-onload = \"refuse\" in {file} since the host's user 0 can map every Onload stack of the host; {}",
+        "annotation {key}: {}, which root-with-onload = \"refuse\" in {file} forbids since the host's user 0 can map every Onload stack of the host; {}",
         .root.cause(),
         .root.remedy()
     )]
@@ -82,27 +83,27 @@ pub enum PolicyError {
     },
 }
 
-/// Judges a request. The result are warnings.
+/// Checks a request against the operator's policy, and returns warnings.
 ///
 /// # Errors
-/// [`PolicyError`] names the annotation, the file and the remedy.
-pub fn judge(
+/// [`PolicyViolation`] names the annotation, the file and the remedy.
+pub fn check(
     request: &Request,
     policy: &Annotations,
     file: &Path,
     root: &HostRoot,
-) -> Result<Vec<String>, PolicyError> {
+) -> Result<Vec<String>, PolicyViolation> {
     for (class, asked) in &request.devices {
         allowed(*class, &asked.key, policy, file)?;
     }
-    // A limit of one's own could be higher than the one that the engine set.
+    // The container's own limit could be higher than the one that the engine set.
     if let Some(asked) = &request.hugepages_limit {
         allowed(Class::Hugepages, &asked.key, policy, file)?;
     }
     if let Some(asked) = &request.ipc_lock
         && !request.wants(&IPC_LOCK)
     {
-        return Err(PolicyError::IpcLockAlone {
+        return Err(PolicyViolation::IpcLockAlone {
             key: Quoted(&asked.key).to_string(),
         });
     }
@@ -110,14 +111,19 @@ pub fn judge(
         && asked.value != crate::config::Preload::Off
         && !request.wants(&[Class::Nic])
     {
-        return Err(PolicyError::PreloadAlone {
+        return Err(PolicyViolation::PreloadAlone {
             key: Quoted(&asked.key).to_string(),
         });
     }
     root_with_onload(request, policy.root_with_onload, file, root)
 }
 
-fn allowed(class: Class, key: &str, policy: &Annotations, file: &Path) -> Result<(), PolicyError> {
+fn allowed(
+    class: Class,
+    key: &str,
+    policy: &Annotations,
+    file: &Path,
+) -> Result<(), PolicyViolation> {
     if policy.allow.contains(&class) {
         return Ok(());
     }
@@ -127,7 +133,7 @@ fn allowed(class: Class, key: &str, policy: &Annotations, file: &Path) -> Result
         .chain([&class])
         .map(|class| format!("\"{class}\""))
         .collect();
-    Err(PolicyError::NotAllowed {
+    Err(PolicyViolation::NotAllowed {
         key: Quoted(key).to_string(),
         class,
         line: format!("allow = [{}]", classes.join(", ")),
@@ -140,7 +146,7 @@ fn root_with_onload(
     policy: RootWithOnload,
     file: &Path,
     root: &HostRoot,
-) -> Result<Vec<String>, PolicyError> {
+) -> Result<Vec<String>, PolicyViolation> {
     let Some(asked) = ONLOAD.iter().find_map(|class| request.devices.get(class)) else {
         return Ok(Vec::new());
     };
@@ -150,7 +156,7 @@ fn root_with_onload(
             "annotation {key}: this container's user 0 is the host's and can map every Onload stack of the host"
         )]),
         (RootWithOnload::Allow | RootWithOnload::Warn, _) | (_, HostRoot::No) => Ok(Vec::new()),
-        (RootWithOnload::Refuse, root) => Err(PolicyError::RootWithOnload {
+        (RootWithOnload::Refuse, root) => Err(PolicyViolation::RootWithOnload {
             key,
             root: root.clone(),
             file: file.display().to_string(),
@@ -174,7 +180,7 @@ impl HostRoot {
                 "this container's user namespace has no mappings".to_owned()
             }
             HostRoot::Unseen(path) => format!(
-                "nobody can see which users the namespace {} maps to the host's user 0",
+                "it cannot be determined which users the namespace {} maps to the host's user 0",
                 Quoted(path)
             ),
         }
@@ -221,7 +227,7 @@ mod tests {
         root: bool,
     ) -> Result<Vec<String>, String> {
         let root = if root { HostRoot::Is } else { HostRoot::No };
-        judge(&request(pairs), policy, Path::new("/etc/c.toml"), &root)
+        check(&request(pairs), policy, Path::new("/etc/c.toml"), &root)
             .map_err(|error| error.to_string())
     }
 
@@ -263,7 +269,7 @@ mod tests {
         assert!(
             verdict(&[("ipc-lock", "true")], &all, false)
                 .unwrap_err()
-                .contains("beside none")
+                .contains("has no effect without rdma")
         );
         assert!(verdict(&[("ipc-lock", "true"), ("nic", "all")], &all, false).is_err());
         for class in IPC_LOCK {
@@ -327,12 +333,12 @@ mod tests {
             let ask = request(&[("nic", "all")]);
             let file = Path::new("/etc/c.toml");
             policy.root_with_onload = RootWithOnload::Refuse;
-            let refused = judge(&ask, &policy, file, &root).unwrap_err().to_string();
+            let refused = check(&ask, &policy, file, &root).unwrap_err().to_string();
             for part in [cause, remedy, "root-with-onload", "/etc/c.toml"] {
                 assert!(refused.contains(part), "{refused}");
             }
             policy.root_with_onload = RootWithOnload::Warn;
-            let warned = judge(&ask, &policy, file, &root).unwrap();
+            let warned = check(&ask, &policy, file, &root).unwrap();
             assert_eq!(warned.is_empty(), root != HostRoot::Is);
         }
     }

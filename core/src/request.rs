@@ -1,7 +1,7 @@
-//! What a container asks for: the annotations `onload.dev/…` of its configuration.
+//! What a container requests: the annotations `onload.dev/…` in its configuration.
 //!
-//! Whoever wrote them has no rights on this host, so they are bounded, parsed and looked up, and
-//! nothing in them ever becomes a path of the host.
+//! Whoever wrote them has no rights on this host. They are therefore bounded, parsed and looked up,
+//! and nothing in them ever becomes a path on the host.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,45 +10,45 @@ use crate::class::{self, Class, UnknownClass};
 use crate::config::Preload;
 use crate::text::Quoted;
 
-/// What every annotation of ours begins with.
+/// The prefix of every onload.dev annotation.
 pub const PREFIX: &str = "onload.dev/";
 /// The same without a class. An annotation of that name asks for something, and does not say for what.
 pub const DOMAIN: &str = class::VENDOR;
 
-/// Keys of ours that one container may carry, those for other containers of its pod included.
+/// Onload.dev keys that one container may have, including those for other containers of its pod.
 pub(crate) const MAX_KEYS: usize = 64;
 /// Bytes of one value.
 pub(crate) const MAX_VALUE_BYTES: usize = 4096;
-/// Names that one container may ask for.
+/// Names that one container may request.
 pub const MAX_NAMES: usize = 128;
 
-/// Characters of a word that are looked at; every class and setting is shorter.
+/// Characters of a word that are examined; every class and setting is shorter.
 const MAX_WORD: usize = 32;
 
-/// Where engines say a container's name in its pod: containerd, then CRI-O and cri-dockerd.
+/// Where engines put a container's name in its pod: containerd, then CRI-O and cri-dockerd.
 const NAME_KEYS: [&str; 2] = [
     "io.kubernetes.cri.container-name",
     "io.kubernetes.container.name",
 ];
-/// Where engines say that a container only holds a pod's namespaces: containerd, CRI-O.
+/// Where engines mark a container that only holds a pod's namespaces: containerd, CRI-O.
 const SANDBOX_KEYS: [&str; 2] = [
     "io.kubernetes.cri.container-type",
     "io.kubernetes.cri-o.ContainerType",
 ];
 
-/// Annotations, by key; a value that is no string is none.
-pub trait Annotations {
-    /// The first `most` of those whose keys begin with `prefix`, with their values. Others may be
-    /// millions, and cost nothing.
-    fn of(&self, prefix: &str, most: usize) -> Vec<Own>;
-    /// The value of a key, where it is there and a string.
+/// Annotations by key. A value that is not a string counts as missing.
+pub trait AnnotationSource {
+    /// The first `most` annotations whose keys start with `prefix`, with their values. There may be
+    /// millions of others, which cost nothing.
+    fn of(&self, prefix: &str, most: usize) -> Vec<OnloadAnnotation>;
+    /// The value of a key, if it exists and is a string.
     fn value(&self, key: &str) -> Option<String>;
     /// Whether a key is there.
     fn has(&self, key: &str) -> bool;
 }
 
-impl Annotations for BTreeMap<String, String> {
-    fn of(&self, prefix: &str, most: usize) -> Vec<Own> {
+impl AnnotationSource for BTreeMap<String, String> {
+    fn of(&self, prefix: &str, most: usize) -> Vec<OnloadAnnotation> {
         let ours = self.iter().filter(|(key, _)| key.starts_with(prefix));
         ours.take(most)
             .map(|(key, value)| (key.clone(), Some(value.clone())))
@@ -64,8 +64,8 @@ impl Annotations for BTreeMap<String, String> {
     }
 }
 
-impl Annotations for onload_cdi::oci::OciConfig {
-    fn of(&self, prefix: &str, most: usize) -> Vec<Own> {
+impl AnnotationSource for onload_cdi::oci::OciConfig {
+    fn of(&self, prefix: &str, most: usize) -> Vec<OnloadAnnotation> {
         self.annotations_of(prefix)
             .take(most)
             .map(|(key, value)| (key.into_owned(), value.map(Cow::into_owned)))
@@ -81,25 +81,25 @@ impl Annotations for onload_cdi::oci::OciConfig {
     }
 }
 
-/// What a container asks for.
+/// What a container requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// The devices, by class, each name once and in the order asked for.
-    pub devices: BTreeMap<Class, Asked<Vec<String>>>,
-    /// How libonload.so is to get into its processes.
-    pub preload: Option<Asked<Preload>>,
+    /// The devices by class, each name once and in the order requested.
+    pub devices: BTreeMap<Class, Requested<Vec<String>>>,
+    /// How libonload.so gets into its processes.
+    pub preload: Option<Requested<Preload>>,
     /// CAP_IPC_LOCK.
-    pub ipc_lock: Option<Asked<()>>,
+    pub ipc_lock: Option<Requested<()>>,
     /// Limits on huge pages.
-    pub hugepages_limit: Option<Asked<Vec<HugepagesLimit>>>,
+    pub hugepages_limit: Option<Requested<Vec<HugepagesLimit>>>,
 }
 
-/// Something asked for, and the annotation that asks.
+/// Something requested, and the annotation that requests it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked<T> {
+pub struct Requested<T> {
     /// The annotation's key.
     pub key: String,
-    /// What it asks for.
+    /// What it requests.
     pub value: T,
 }
 
@@ -113,8 +113,8 @@ pub struct HugepagesLimit {
 }
 
 impl HugepagesLimit {
-    /// The page size as the hugetlb controller spells it (Documentation/admin-guide/cgroup-v1/
-    /// hugetlb.rst): `64KB`, `2MB`, `1GB`.
+    /// The page size in the notation of the hugetlb controller
+    /// (Documentation/admin-guide/cgroup-v1/hugetlb.rst): `64KB`, `2MB`, `1GB`.
     #[must_use]
     pub fn page_size(&self) -> String {
         let kib = self.page_bytes / 1024;
@@ -126,26 +126,26 @@ impl HugepagesLimit {
     }
 }
 
-/// Why a request is refused; each names the annotation.
+/// Why a request is refused. Each error names the annotation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// More keys than anybody needs.
+    /// Too many keys.
     #[error("more than {MAX_KEYS} annotations of onload.dev")]
     TooManyKeys,
-    /// A value longer than anybody needs.
+    /// A value that is too long.
     #[error("annotation {key} has more than {MAX_VALUE_BYTES} bytes")]
     TooLong {
         /// The key, quoted.
         key: String,
     },
-    /// More names than anybody needs.
-    #[error("annotation {key}: more than {MAX_NAMES} names are asked for")]
+    /// Too many names.
+    #[error("annotation {key}: more than {MAX_NAMES} names are requested")]
     TooManyNames {
-        /// The key at which the count was passed.
+        /// The key that exceeded the limit.
         key: String,
     },
     /// Not a string.
-    #[error("annotation {key} has a value that is no string")]
+    #[error("annotation {key} has a value that is not a string")]
     NotText {
         /// The key, quoted.
         key: String,
@@ -164,26 +164,26 @@ pub enum RequestError {
     UnknownClass {
         /// The key, quoted.
         key: String,
-        /// The word.
+        /// The error about the word.
         error: UnknownClass,
     },
-    /// A key for one container where containers have no names.
+    /// A key for one container of a pod, outside a pod.
     #[error(
-        "annotation {key} is for one container of a pod, but this container has no name in a pod; leave {suffix} out"
+        "annotation {key} is for one container of a pod, but this container has no name in a pod; remove {suffix}"
     )]
     NoName {
         /// The key, quoted.
         key: String,
-        /// The point and what follows it.
+        /// The dot and what follows it.
         suffix: String,
     },
-    /// Nothing, or nothing between two commas.
+    /// An empty value, or nothing between two commas.
     #[error("annotation {key} asks for an empty name; want names separated by ','")]
     EmptyName {
         /// The key, quoted.
         key: String,
     },
-    /// Not a name.
+    /// Not a valid name.
     #[error("annotation {key}: {name} cannot be the name of a device")]
     BadName {
         /// The key, quoted.
@@ -191,25 +191,25 @@ pub enum RequestError {
         /// The name, quoted.
         name: String,
     },
-    /// A setting with another value than it can have.
+    /// A setting with a value that it cannot have.
     #[error("annotation {key} is {value}; want {want}")]
     BadValue {
         /// The key, quoted.
         key: String,
         /// The value, quoted.
         value: String,
-        /// What it can be.
+        /// The values it can have.
         want: &'static str,
     },
 }
 
 impl Request {
-    /// Reads the annotations of a container; none where it asks for nothing of ours, or only holds
-    /// the namespaces of a pod.
+    /// Parses a container's annotations; `None` if they request nothing of onload.dev, or if the
+    /// container only holds the namespaces of a pod.
     ///
     /// # Errors
     /// [`RequestError`] names the annotation.
-    pub fn parse(annotations: &dyn Annotations) -> Result<Option<Request>, RequestError> {
+    pub fn parse(annotations: &dyn AnnotationSource) -> Result<Option<Request>, RequestError> {
         let is_sandbox = |key: &&str| annotations.value(key).as_deref() == Some("sandbox");
         if SANDBOX_KEYS.iter().any(is_sandbox) {
             return Ok(None);
@@ -253,14 +253,14 @@ impl Request {
                     "off" => Preload::Off,
                     _ => return Err(bad("env, file or off")),
                 };
-                self.preload = Some(Asked {
+                self.preload = Some(Requested {
                     key: key.to_owned(),
                     value,
                 });
             }
             "ipc-lock" => match value.trim_matches(' ') {
                 "true" => {
-                    self.ipc_lock = Some(Asked {
+                    self.ipc_lock = Some(Requested {
                         key: key.to_owned(),
                         value: (),
                     });
@@ -271,13 +271,13 @@ impl Request {
             "hugepages-limit" => {
                 let value = hugepages_limits(value)
                     .ok_or_else(|| bad("one like 2Mi=128Mi, several separated by ','"))?;
-                self.hugepages_limit = Some(Asked {
+                self.hugepages_limit = Some(Requested {
                     key: key.to_owned(),
                     value,
                 });
             }
             word => {
-                // Only the key's beginning can be a class; the rest would fill the message.
+                // Only the start of the key can be a class; the rest would fill the message.
                 let word: String = word.chars().take(MAX_WORD).collect();
                 let class: Class = word.parse().map_err(|error| RequestError::UnknownClass {
                     key: quoted(),
@@ -286,7 +286,7 @@ impl Request {
                 let value = names(key, value)?;
                 self.devices.insert(
                     class,
-                    Asked {
+                    Requested {
                         key: key.to_owned(),
                         value,
                     },
@@ -309,26 +309,27 @@ impl Request {
         Ok(())
     }
 
-    /// Whether any of the classes is asked for.
+    /// Whether any of the classes is requested.
     #[must_use]
     pub fn wants(&self, classes: &[Class]) -> bool {
         classes.iter().any(|class| self.devices.contains_key(class))
     }
 }
 
-/// An annotation of ours: its key, and its value where that is a string.
-type Own = (String, Option<String>);
+/// An onload.dev annotation: its key, and its value if that is a string.
+type OnloadAnnotation = (String, Option<String>);
 
-/// The annotation that counts for each word of ours: that with the container's name, else that without.
+/// The annotation that counts for each onload.dev word: the one with the container's name, or else
+/// the one without a name.
 fn choose<'a>(
-    ours: &'a [Own],
-    annotations: &dyn Annotations,
-) -> Result<BTreeMap<&'a str, &'a Own>, RequestError> {
+    ours: &'a [OnloadAnnotation],
+    annotations: &dyn AnnotationSource,
+) -> Result<BTreeMap<&'a str, &'a OnloadAnnotation>, RequestError> {
     let name = NAME_KEYS
         .iter()
         .find_map(|key| annotations.value(key))
         .filter(|name| !name.is_empty());
-    let mut chosen: BTreeMap<&str, (bool, &Own)> = BTreeMap::new();
+    let mut chosen: BTreeMap<&str, (bool, &OnloadAnnotation)> = BTreeMap::new();
     for annotation in ours {
         let key = &annotation.0;
         let rest = key.strip_prefix(PREFIX).unwrap_or_default();
@@ -618,7 +619,7 @@ mod tests {
     #[test]
     fn a_key_with_a_name_outside_a_pod_is_refused() {
         let message = refusal(&[("onload.dev/nic.redis", "all")]);
-        assert!(message.contains("leave \".redis\" out"), "{message}");
+        assert!(message.contains("remove \".redis\""), "{message}");
     }
 
     #[test]

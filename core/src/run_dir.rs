@@ -1,5 +1,5 @@
-//! The directory where containers' files are kept while they live, and the lock between those that
-//! start and those that end.
+//! The directory for containers' files while they live, and the lock between containers that start
+//! and containers that end.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,23 +9,23 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, fchmod, fstat, mkdirat, openat};
 use rustix::io::Errno;
 
-use crate::fs::lock::{Kind, Lock, LockError, take_while};
+use crate::fs::lock::{Lock, LockError, LockMode, take_while};
 
-/// Where a container's files are kept while it lives, one directory each.
+/// The directory for containers' files while they live, with one subdirectory each.
 pub const RUN_DIR: &str = "/run/onload-ctk";
 
-/// The directory of the lock files in it. `@` stands in no container's name
+/// The directory of the lock files in it. No container id contains `@`
 /// ([`crate::container_id::ContainerId`]).
 pub const LOCKS: &str = "@locks";
-/// The lock that a container's start shares, and a container's end has alone.
+/// The lock that is shared while a container starts, and exclusive while one ends.
 const CONTAINERS: &str = "containers";
-/// Mode of [`RUN_DIR`]: a runtime in a user namespace finds the files of its container there, and
-/// nobody else needs to know which containers there are.
+/// Mode of [`RUN_DIR`]: a runtime in a user namespace finds its container's files there, and nobody
+/// else needs to know which containers exist.
 pub const RUN_DIR_MODE: Mode = Mode::from_raw_mode(0o711);
-/// Nobody else may see, let alone open, what is locked or remembered.
+/// Nobody else may see, let alone open, locks and records.
 pub const PRIVATE_MODE: Mode = Mode::from_raw_mode(0o700);
 
-/// An open directory of this kind.
+/// An open [`RUN_DIR`].
 #[derive(Debug)]
 pub struct RunDir {
     fd: OwnedFd,
@@ -39,17 +39,18 @@ impl AsFd for RunDir {
 }
 
 impl RunDir {
-    /// Takes an open directory.
+    /// Wraps an open directory.
     #[must_use]
     pub fn new(fd: OwnedFd, path: &Path) -> Self {
         let path = path.to_owned();
         RunDir { fd, path }
     }
 
-    /// Opens it where it is there. Whoever is not let in made nothing there: a user without root.
+    /// Opens it if it exists. A user without access, which is anyone but root, has created nothing
+    /// there.
     ///
     /// # Errors
-    /// Those of open(2).
+    /// The errors of open(2).
     pub fn find(path: &Path) -> Result<Option<Self>, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
@@ -59,7 +60,7 @@ impl RunDir {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -68,35 +69,35 @@ impl RunDir {
     /// Opens the directory of a container in it.
     ///
     /// # Errors
-    /// Those of open(2).
+    /// The errors of open(2).
     pub fn open(&self, name: &str) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         openat(&self.fd, name, flags, Mode::empty())
     }
 
-    /// Takes the lock of the containers.
+    /// Takes the lock for all containers.
     ///
     /// # Errors
     /// [`LockError`].
-    pub fn lock(&self, kind: Kind, patience: Duration) -> Result<Lock, LockError> {
+    pub fn lock(&self, kind: LockMode, patience: Duration) -> Result<Lock, LockError> {
         let (locks, path) = self.locks()?;
         Lock::take(locks, &path, CONTAINERS, kind, patience)
     }
 
-    /// Takes it alone where it is free at once.
+    /// Takes it exclusively if it is free right now.
     #[must_use]
     pub fn lock_if_free(&self) -> Option<Lock> {
         let (locks, path) = self.locks().ok()?;
         Lock::if_free(locks, &path, CONTAINERS).ok()?
     }
 
-    /// Takes it, with `wait` between attempts, which says whether to go on.
+    /// Takes it, calling `wait` between attempts, which says whether to go on.
     ///
     /// # Errors
     /// [`LockError`].
     pub fn lock_while(
         &self,
-        kind: Kind,
+        kind: LockMode,
         wait: &mut dyn FnMut() -> bool,
     ) -> Result<Lock, LockError> {
         let (locks, path) = self.locks()?;
@@ -114,10 +115,10 @@ impl RunDir {
     }
 }
 
-/// Opens a directory that its owner alone can enter, and makes it where it is not there.
+/// Opens a directory that only its owner can enter, and creates it if necessary.
 ///
 /// # Errors
-/// Those of open(2) and mkdir(2).
+/// The errors of open(2) and mkdir(2).
 pub fn open_private(dir: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || openat(&dir, name, flags, Mode::empty());
@@ -132,10 +133,10 @@ pub fn open_private(dir: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
     Ok(opened)
 }
 
-/// Makes a directory where it is not there.
+/// Creates a directory if it does not exist.
 ///
 /// # Errors
-/// Those of mkdir(2).
+/// The errors of mkdir(2).
 pub fn make_dir(dir: impl AsFd, name: &OsStr, mode: Mode) -> Result<(), Errno> {
     match mkdirat(dir, name, mode) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
@@ -143,10 +144,10 @@ pub fn make_dir(dir: impl AsFd, name: &OsStr, mode: Mode) -> Result<(), Errno> {
     }
 }
 
-/// Gives a directory its mode where it was made with another one, by the umask of an engine perhaps.
+/// Sets a directory's mode, which an engine's umask may have changed at its creation.
 ///
 /// # Errors
-/// Those of fstat(2) and fchmod(2).
+/// The errors of fstat(2) and fchmod(2).
 pub fn set_mode(dir: impl AsFd, mode: Mode) -> Result<(), Errno> {
     let now = Mode::from_raw_mode(fstat(&dir)?.st_mode & 0o7777);
     if now == mode {
@@ -165,15 +166,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = RunDir::find(dir.path()).unwrap().unwrap();
         std::fs::create_dir(dir.path().join(LOCKS)).unwrap();
-        let lock = run.lock(Kind::Exclusive, Duration::ZERO).unwrap();
+        let lock = run.lock(LockMode::Exclusive, Duration::ZERO).unwrap();
         for (path, mode) in [(LOCKS, 0o700), ("@locks/containers", 0o600)] {
             let found = std::fs::metadata(dir.path().join(path)).unwrap();
             assert_eq!(found.permissions().mode() & 0o7777, mode, "{path}");
         }
-        // Who can open the directory of all containers holds nothing by it.
+        // Being able to open the directory of all containers is not enough to hold the lock.
         rustix::fs::flock(&run, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
         drop(lock);
-        run.lock(Kind::Shared, Duration::ZERO).unwrap();
+        run.lock(LockMode::Shared, Duration::ZERO).unwrap();
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! Words of strangers in lines for people: escaped, and no longer than a line can bear.
+//! Untrusted text, escaped and truncated for one-line messages.
 
 use std::error::Error;
 use std::fmt::{self, Write as _};
 
-/// Characters of a foreign text that a message shows.
+/// Characters of an untrusted text that a message shows.
 const SHOWN: usize = 80;
 
-/// A text in double quotes, its control characters escaped and its length bounded, so that a
-/// message stays one line whatever an annotation holds.
+/// A text in double quotes, with control characters escaped and its length bounded, so that a
+/// message stays one line whatever an annotation contains.
 pub struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -24,7 +24,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// A list for people, cut after a few entries.
+/// A list for messages, cut after a few entries.
 pub struct Listed<'a>(pub &'a [String]);
 
 impl fmt::Display for Listed<'_> {
@@ -46,7 +46,7 @@ impl fmt::Display for Listed<'_> {
     }
 }
 
-/// An error with all its causes, for those whose text does not say the cause.
+/// An error with all its causes, for errors whose own text does not state the cause.
 pub struct Chain<'a>(pub &'a dyn Error);
 
 impl fmt::Display for Chain<'_> {
@@ -61,7 +61,7 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
-/// One line of a message: what breaks lines is escaped.
+/// Makes a message one line by escaping control characters.
 #[must_use]
 pub fn one_line(message: &str) -> String {
     let mut line = String::with_capacity(message.len());

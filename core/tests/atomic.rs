@@ -1,6 +1,6 @@
-//! A file is replaced whole or not at all, and nothing is left beside it.
+//! A file is replaced completely or not at all, and nothing is left beside it.
 
-// Helpers of tests fail as tests do.
+// Test helpers may panic, as tests do.
 #![allow(clippy::expect_used)]
 
 use std::ffi::OsStr;

@@ -1,4 +1,5 @@
-//! A CDI specification from foreign bytes: read, checked, resolved, and written to read the same.
+//! An untrusted CDI specification is read, checked, resolved, and written; reading it again gives
+//! the same.
 
 #![no_main]
 

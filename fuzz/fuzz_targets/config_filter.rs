@@ -1,5 +1,5 @@
-//! A configuration of strangers through the whole filter, on a host that allows everything:
-//! no panic, one line in a refusal, and nothing more to do the second time.
+//! An untrusted configuration through the whole filter, on a host that allows everything: no panic,
+//! one line in a refusal, and nothing more to do the second time.
 
 #![no_main]
 
@@ -15,7 +15,7 @@ use onload_core::config::HookConfig;
 use onload_core::elf::Summary;
 use onload_core::text::one_line;
 use onload_hooks::filter::{Container, apply};
-use onload_hooks::host::{Host, HostError, Privilege, Settings};
+use onload_hooks::host::{HostView, HostFilesError, Privilege, Settings};
 use onload_hooks::host::specs::{Specs, SpecsError};
 use onload_hooks::host::sysfs::Sysfs;
 
@@ -34,8 +34,8 @@ impl NodeInfo for FakeHost {
     }
 }
 
-impl Host for FakeHost {
-    fn settings(&self) -> Result<Settings, HostError> {
+impl HostView for FakeHost {
+    fn settings(&self) -> Result<Settings, HostFilesError> {
         let mut config = HookConfig::default();
         config.annotations.allow = Class::ALL.to_vec();
         Ok(Settings { config, file: PathBuf::from("/etc/onload-ctk/config.toml") })
@@ -60,7 +60,7 @@ impl Host for FakeHost {
         }
     }
 
-    fn preload_file(&self) -> Result<(), HostError> {
+    fn preload_file(&self) -> Result<(), HostFilesError> {
         Ok(())
     }
 
@@ -73,8 +73,8 @@ impl Host for FakeHost {
     }
 }
 
-/// A bundle whose root is this program's own directory: whatever `root.path` says is looked up from
-/// there, and only ever read.
+/// A bundle whose root is this program's own directory: whatever `root.path` says is resolved from
+/// there, and only read.
 fn bundle() -> &'static Path {
     static BUNDLE: OnceLock<PathBuf> = OnceLock::new();
     BUNDLE.get_or_init(|| {

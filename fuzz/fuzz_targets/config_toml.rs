@@ -1,5 +1,5 @@
-//! config.toml from foreign bytes: it is understood or refused with the line, and nothing relative or
-//! out of its range comes through. What is understood is the same to the hook.
+//! An untrusted config.toml is accepted, or refused with the line, and nothing relative or out of
+//! range is accepted. The hook interprets an accepted one in the same way.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! ELF files of strangers, from memory and from a file: no panic, and the same answer.
+//! Untrusted ELF files, from memory and from a file: no panic, and the same answer.
 
 #![no_main]
 
@@ -21,7 +21,8 @@ fuzz_target!(|bytes: &[u8]| {
         .open(name)
         .expect("a temporary file");
     file.write_all(bytes).expect("room for it");
-    // Read in blocks, a file may be given up that fits into memory, but is never understood otherwise.
+    // A file that is accepted in memory may be rejected when read in blocks, but is never
+    // interpreted differently.
     if let Ok(summary) = summarize_file(&file) {
         assert_eq!(Ok(summary), whole);
     }

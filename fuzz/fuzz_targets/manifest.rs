@@ -1,5 +1,4 @@
-//! The manifest of an output directory from foreign bytes: what is understood is written to read the
-//! same.
+//! An untrusted manifest of an output directory: what is accepted and written reads the same.
 
 #![no_main]
 

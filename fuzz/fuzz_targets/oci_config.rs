@@ -1,5 +1,5 @@
-//! An OCI configuration from foreign bytes: unchanged it is written as it was read, and edits change
-//! nothing but what they name.
+//! An untrusted OCI configuration: unchanged, it is written as it was read, and edits change only
+//! what they name.
 
 #![no_main]
 
@@ -61,7 +61,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// Every key that is not opened has the value that it had.
+/// Every key that is not opened keeps its value.
 fn untouched(before: &OciConfig, after: &OciConfig) {
     for (key, value) in before.root().iter() {
         if !["process", "mounts", "linux", "hooks"].contains(&&*key) {

@@ -1,4 +1,4 @@
-//! An Onload profile from foreign bytes: settings of Onload's, and nothing that a shell would do.
+//! An untrusted Onload profile: only settings of Onload, and no shell syntax.
 
 #![no_main]
 

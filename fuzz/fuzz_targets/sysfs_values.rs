@@ -1,4 +1,4 @@
-//! Attributes, names and tables of the kernel from foreign bytes, to every parser of them.
+//! Untrusted attributes, names and kernel tables, given to each of their parsers.
 
 #![no_main]
 

@@ -1,7 +1,7 @@
-//! What injection into a living container takes: the hook's wall time and peak memory, as runc waits
-//! for it.
+//! The cost of injection into a living container: the hook's wall time and peak memory while runc
+//! waits for it.
 //!
-//! `cargo bench -p onload-hooks --bench live`; the figures stand in docs/performance.md.
+//! `cargo bench -p onload-hooks --bench live`; the figures are in docs/performance.md.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement")]
 
@@ -44,7 +44,7 @@ fn main() {
     println!("peak memory: highest {} KiB", sizes[sizes.len() - 1]);
 }
 
-/// What a script in the place of the hook wrote, sorted.
+/// What a script in place of the hook wrote, sorted.
 fn measure(sandbox: &Sandbox, script: &str) -> Vec<f64> {
     sandbox.file("/opt/onload/timed", format!("#!/bin/bash\n{script}\n"));
     sandbox.chmod("/opt/onload/timed", 0o755);
@@ -58,7 +58,7 @@ fn measure(sandbox: &Sandbox, script: &str) -> Vec<f64> {
     let output = sandbox.script(&run, b"");
     assert!(output.status.success(), "{}", stderr(&output));
     let text = sandbox.read("/tmp/measured");
-    // Warnings of the hook may stand among them.
+    // The hook's warnings may be among them.
     let mut values: Vec<f64> = text.lines().filter_map(|line| line.parse().ok()).collect();
     assert_eq!(values.len(), ROUNDS, "{text}");
     values.sort_by(f64::total_cmp);

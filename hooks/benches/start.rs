@@ -1,7 +1,7 @@
-//! What a container start pays: whole processes, measured in pairs with a static program that does
-//! nothing, since only the ratio means the same on two machines.
+//! The cost of a container start: whole processes, measured in pairs with a static program that
+//! does nothing, since only the ratio means the same on two machines.
 //!
-//! `cargo bench -p onload-hooks --bench start`; the figures stand in docs/performance.md.
+//! `cargo bench -p onload-hooks --bench start`; the figures are in docs/performance.md.
 
 #![allow(
     clippy::unwrap_used,
@@ -51,7 +51,7 @@ fn time(program: &Path, args: &[&str], input: &[u8]) -> Duration {
         .stderr(Stdio::null())
         .spawn()
         .expect("the program starts");
-    // A program that does nothing may be gone by now.
+    // A program that does nothing may have exited by now.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait().unwrap();
     begin.elapsed()
@@ -62,7 +62,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// As docker writes it: most of it is the list of system calls.
+/// A configuration as docker writes it: most of it is the list of system calls.
 fn docker_like_config(bytes: usize) -> String {
     let mut filler = String::new();
     while filler.len() < bytes {
@@ -76,7 +76,7 @@ fn scan_report() {
     let begin = Instant::now();
     let rounds = 100;
     for _ in 0..rounds {
-        assert!(!onload_hooks::config_json::scan::asks(
+        assert!(!onload_hooks::config_json::scan::mentions_domain(
             std::hint::black_box(config.as_bytes())
         ));
     }

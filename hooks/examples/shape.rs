@@ -1,5 +1,5 @@
-//! Writes a configuration of a shape to standard output: `shape NAME BYTES`; without arguments the
-//! names of the shapes.
+//! Writes a configuration of a shape to standard output: `shape NAME BYTES`. Without arguments it
+//! lists the shapes.
 #![allow(clippy::print_stdout, reason = "that is what it is for")]
 
 use std::io::{self, Write};

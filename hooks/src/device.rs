@@ -1,5 +1,5 @@
-//! A device of a container: its node as the specification has it and as this host has it now, and what
-//! the container may do with it.
+//! A device of a container: its node as the specification describes it and as this host has it now,
+//! and the access that the container gets.
 
 use onload_cdi::DeviceNode;
 use onload_cdi::oci::DeviceRule;
@@ -8,30 +8,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::sysfs::Numbers;
 
-/// What may be done with a device: read, write, make its node.
+/// Access to a device: read, write, create its node (mknod).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Access(u8);
 
 /// Not a subset of `rwm`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no access to a device; want letters of \"rwm\"")]
+#[error("{0:?} is not an access to a device; want letters of \"rwm\"")]
 pub struct NotAccess(String);
 
 impl Access {
     /// The bits of `BPF_DEVCG_ACC_…` (include/uapi/linux/bpf.h).
     const LETTERS: [(char, u8); 3] = [('r', 2), ('w', 4), ('m', 1)];
 
-    /// Everything.
+    /// Full access.
     pub(crate) const ALL: Access = Access(7);
 
-    /// As bits: 1 to make the node, 2 to read, 4 to write.
+    /// As bits: 1 to create the node, 2 to read, 4 to write.
     #[must_use]
     pub(crate) fn bits(self) -> u8 {
         self.0
     }
 
-    /// What of it another one lacks; none where it lacks nothing.
+    /// The part of it that `other` lacks; `None` if it lacks nothing.
     #[must_use]
     pub(crate) fn beyond(self, other: u8) -> Option<Access> {
         let bits = self.0 & !other;
@@ -73,9 +73,9 @@ impl std::fmt::Display for Access {
 /// A device node that a container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
-    /// What its specification says.
+    /// The node as its specification describes it.
     pub node: DeviceNode,
-    /// What this host has there: a character device that was checked.
+    /// The node on this host: a character device that was checked.
     pub found: Node,
 }
 
@@ -92,7 +92,7 @@ impl Device {
         self.node.source()
     }
 
-    /// The rule that opens it as far as its specification says, all the way where that says nothing.
+    /// The rule that allows the access its specification states, or full access if it states none.
     ///
     /// # Errors
     /// [`NotAccess`].
@@ -116,7 +116,7 @@ pub struct Rule {
     pub major: u32,
     /// Minor number.
     pub minor: u32,
-    /// What may be done with it.
+    /// The access it allows.
     pub access: Access,
 }
 
@@ -130,10 +130,10 @@ impl Rule {
         }
     }
 
-    /// What of this rule is not in force by the list of a cgroup v1, to be taken back one day; none
-    /// where all is. The kernel takes back entries of the same numbers alone, and a list that begins
-    /// with "a" gives all but what it does not show (security/device_cgroup.c, `devcgroup_seq_show`,
-    /// `dev_exception_rm`).
+    /// The part of this rule that the list of a cgroup v1 does not grant yet, which has to be
+    /// revoked later; `None` if it grants everything. The kernel revokes only entries with the same
+    /// numbers, and a list that begins with "a" grants everything except what it does not show
+    /// (security/device_cgroup.c, `devcgroup_seq_show`, `dev_exception_rm`).
     #[must_use]
     pub(crate) fn beyond(self, list: &str) -> Option<Rule> {
         let own = self.numbers().to_string();
@@ -152,7 +152,7 @@ impl Rule {
         Some(Rule { access, ..self })
     }
 
-    /// Whether the rules of a configuration give as much: each in its turn gives or takes, as the
+    /// Whether the rules of a configuration grant as much. They allow or deny in order, as the
     /// devices controller does (Documentation/admin-guide/cgroup-v1/devices.rst).
     #[must_use]
     pub(crate) fn is_given(self, rules: &[DeviceRule]) -> bool {
@@ -274,7 +274,7 @@ mod tests {
             ("c 1:11 r\nc 1:11 w\n", "rw", None),
             ("a *:* rwm\n", "rw", None),
             ("b 1:11 rwm\nc 1:1 rwm\nc 11:11 rw\n", "r", Some("r")),
-            // An entry of its own is made beside this one, and can go again.
+            // A separate entry is added beside this one, and can be removed again.
             ("c 1:* rwm\nc *:* m\n", "rw", Some("rw")),
             ("nonsense\nc 1:11\nc 1:11 x\n", "rw", Some("rw")),
         ] {

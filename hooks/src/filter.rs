@@ -1,8 +1,8 @@
-//! The one function behind every door that changes a configuration before the runtime reads it:
+//! The function behind every entry point that changes a configuration before the runtime reads it:
 //! config.json in, config.json out.
 //!
-//! What is there already is not added again, so that several doors give what one gives, and
-//! applying twice gives what applying once gives.
+//! It does not add what is already there. Several entry points therefore have the effect of one,
+//! and applying twice has the effect of applying once.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,7 +11,9 @@ use std::path::Path;
 use onload_cdi::ContainerEdits;
 use onload_cdi::json::RawError;
 use onload_cdi::oci::{self, InjectError, Node, NodeInfo};
-use onload_cdi::oci::{CapabilitySet, ConfigError, HugepageLimit, MountEntry, OciConfig, Rlimit};
+use onload_cdi::oci::{
+    CapabilitySet, HugepageLimit, MountEntry, OciConfig, OciConfigError, Rlimit,
+};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
@@ -20,14 +22,14 @@ use onload_core::request::Request;
 use onload_core::text::Quoted;
 
 use crate::config_json::scan::{self, Scanned};
-use crate::decision::asking::Asking;
 use crate::decision::error::DecisionError;
 use crate::decision::host_root::{self, CAP_SETUID};
+use crate::decision::input::DecisionInput;
 use crate::decision::preload_choice::PreloadChoice;
 use crate::decision::{self, Decision, report};
 use crate::device::Device;
-use crate::host::{Host, Privilege, Settings};
-use crate::preload::{self, Circumstances, HostFile, PreloadError};
+use crate::host::{HostView, Privilege, Settings};
+use crate::preload::{self, HostFile, PreloadContext, PreloadError};
 use crate::rootfs::container_root::{ContainerRoot, RootError};
 use crate::rootfs::overmount::{Overmount, OvermountError, Overmounts};
 
@@ -37,7 +39,7 @@ const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
 /// Why the container must not start.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// It does not get what it asks for.
+    /// It does not get what it requests.
     #[error(transparent)]
     Decision(#[from] DecisionError),
     /// The container's root cannot be used.
@@ -48,7 +50,7 @@ pub enum FilterError {
     Overmount {
         /// The annotations, quoted.
         key: String,
-        /// Where.
+        /// Where, and why.
         source: OvermountError,
     },
     /// The preload is not possible.
@@ -56,20 +58,20 @@ pub enum FilterError {
     Preload {
         /// The annotation, quoted.
         key: String,
-        /// Why.
+        /// The cause.
         source: PreloadError,
     },
     /// The edits cannot be applied.
     #[error("applying the specifications")]
     Inject(#[from] InjectError),
-    /// There is no process that could have it, and half a process is no valid configuration.
+    /// There is no process to receive it, and half a process is not a valid configuration.
     #[error(
-        "reading the configuration: it has no \"process\", so its onload.dev annotations have none to give anything to; give it one, or take the annotations away"
+        "reading the configuration: it has no \"process\" to which its onload.dev annotations could apply; add one, or remove the annotations"
     )]
     NoProcess,
-    /// Something that only root can give.
+    /// Something that only root can provide.
     #[error(
-        "annotation {key}: a hugetlbfs cannot be mounted in a user namespace of one's own; run the container as root, or use anonymous huge pages"
+        "annotation {key}: a hugetlbfs cannot be mounted in a container with its own user namespace; run the container as root, or use anonymous huge pages"
     )]
     Rootless {
         /// The annotation, quoted.
@@ -77,22 +79,22 @@ pub enum FilterError {
     },
 }
 
-impl From<ConfigError> for FilterError {
-    fn from(error: ConfigError) -> Self {
+impl From<OciConfigError> for FilterError {
+    fn from(error: OciConfigError) -> Self {
         FilterError::Decision(error.into())
     }
 }
 
-/// What became of a configuration.
+/// The result of filtering a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// The new configuration; none where it stays as it is.
+    /// The new configuration; `None` if it is unchanged.
     pub config: Option<Vec<u8>>,
     /// A file to write on this host first.
     pub file: Option<HostFile>,
-    /// Lines for people.
+    /// Messages for the user.
     pub warnings: Vec<String>,
-    /// What was given, and why.
+    /// What the container gets, and why.
     pub reasons: Vec<String>,
     /// What was given, on one line; empty: nothing.
     pub given: String,
@@ -106,68 +108,69 @@ pub struct Outcome {
 pub struct Container<'a> {
     /// The directory that `root.path` is relative to.
     pub bundle: &'a Path,
-    /// Its name, where the door knows it.
+    /// Its id, if the entry point knows it.
     pub id: Option<&'a ContainerId>,
-    /// Whether whoever asks also sees the processes that are started in the container later: without
-    /// that, a capability that is taken from the first one would come back with the next.
+    /// Whether the caller also sees the processes that are started in the container later.
+    /// Otherwise a capability that is removed from the first process would return with the next
+    /// one.
     pub sees_exec: bool,
 }
 
-/// Gives a container what its annotations ask for.
+/// Gives a container what its annotations request.
 ///
 /// # Errors
-/// [`FilterError`] names the annotation, the cause and the remedy; nothing is written in any case.
+/// [`FilterError`] names the annotation, the cause and the remedy. Nothing is written in any case.
 pub fn apply(
     json: &[u8],
     container: Container<'_>,
-    host: &dyn Host,
+    host: &dyn HostView,
 ) -> Result<Outcome, FilterError> {
     let scanned = Scanned {
         kept: json.to_vec(),
         more: false,
-        asks: scan::asks(json),
+        mentions_domain: scan::mentions_domain(json),
     };
     apply_scanned(scanned, container, host)
 }
 
-/// The same for a configuration that was looked through.
+/// As [`apply`], for a configuration that was already scanned.
 ///
 /// # Errors
 /// As for [`apply`].
 pub(crate) fn apply_scanned(
     scanned: Scanned,
     container: Container<'_>,
-    host: &dyn Host,
+    host: &dyn HostView,
 ) -> Result<Outcome, FilterError> {
-    match Asking::read(scanned)? {
-        Some(asking) => give(asking, container, host),
+    match DecisionInput::read(scanned)? {
+        Some(input) => give(input, container, host),
         None => Ok(Outcome::default()),
     }
 }
 
-/// The same for a configuration that was read and asks.
+/// As [`apply`], for a configuration that was already parsed and has a request.
 ///
 /// # Errors
 /// As for [`apply`].
 pub(crate) fn give(
-    asking: Asking,
+    input: DecisionInput,
     container: Container<'_>,
-    host: &dyn Host,
+    host: &dyn HostView,
 ) -> Result<Outcome, FilterError> {
     let filter = Filter {
         container,
         host,
         settings: host.settings().map_err(DecisionError::from)?,
         privilege: host.privilege(),
-        request: asking.request,
+        request: input.request,
         outcome: Outcome::default(),
     };
-    filter.run(asking.config, asking.text.as_bytes())
+    filter.run(input.config, input.text.as_bytes())
 }
 
 struct Filter<'a> {
     container: Container<'a>,
-    host: &'a dyn Host,
+    host: &'a dyn HostView,
     settings: Settings,
     privilege: Privilege,
     request: Request,
@@ -197,7 +200,7 @@ impl Filter<'_> {
             return Err(FilterError::NoProcess);
         }
         let bytes = config.to_bytes();
-        // White space around the document is all that reading drops.
+        // Parsing drops only the white space around the document.
         self.outcome.config = (bytes != json.trim_ascii()).then_some(bytes);
         if self.outcome.config.is_some() {
             self.outcome.given = report::asked(&self.request);
@@ -205,7 +208,7 @@ impl Filter<'_> {
         Ok(self.outcome)
     }
 
-    /// Takes CAP_SETUID away where that is what makes the container the host's user 0.
+    /// Removes CAP_SETUID if that is what makes the container the host's user 0.
     fn guard_exec(&mut self, config: &mut OciConfig) -> Result<(), FilterError> {
         let policy = &self.settings.config.annotations;
         self.outcome.guards_exec = policy.root_with_onload == RootWithOnload::Refuse
@@ -217,10 +220,10 @@ impl Filter<'_> {
         {
             return Ok(());
         }
-        let in_process = |error: RawError| ConfigError::Change(error.at("process"));
+        let in_process = |error: RawError| OciConfigError::Change(error.at("process"));
         if host_root::take_setuid(config.process_mut()).map_err(in_process)? {
             self.outcome.warnings.push(format!(
-                "annotation {}: {CAP_SETUID} is taken from the container, since root-with-onload = \"refuse\" and a program of the image could become the host's user 0 by it",
+                "annotation {}: {CAP_SETUID} is removed from the container, since root-with-onload = \"refuse\" and a program of the image could use it to become the host's user 0",
                 self.key(&ONLOAD)
             ));
         }
@@ -246,7 +249,7 @@ impl Filter<'_> {
         edits.device_nodes = nodes.map(|device| device.node.clone()).collect();
         self.check_targets(&edits, config, root, &decision.keys)?;
         self.explain(&edits);
-        oci::apply(config, &edits, &Found(&decision.devices))?;
+        oci::apply(config, &edits, &CheckedNodes(&decision.devices))?;
         Ok(())
     }
 
@@ -271,7 +274,7 @@ impl Filter<'_> {
         choice: PreloadChoice,
         root: &ContainerRoot,
     ) -> Result<(), FilterError> {
-        let now = Circumstances {
+        let now = PreloadContext {
             settings: &self.settings,
             root,
             id: self.container.id,
@@ -288,7 +291,7 @@ impl Filter<'_> {
         Ok(())
     }
 
-    /// Settings of Onload that the container brings win over those of a profile.
+    /// Onload settings that the container brings take precedence over those of a profile.
     fn leave_own_settings(
         &mut self,
         edits: &mut ContainerEdits,
@@ -334,15 +337,15 @@ impl Filter<'_> {
             Overmount::new(&mount.destination(), &mount.type_(), &mount.options())
                 .with_source(&mount.source())
         };
-        let mut covers: Vec<Overmount> = config.mounts().iter().map(read).collect();
-        // In the order in which they will be made, since a link may lie in an earlier one.
+        let mut overmounts: Vec<Overmount> = config.mounts().iter().map(read).collect();
+        // In the order in which the runtime makes them, since a link may lie in an earlier one.
         if !edits.mounts.is_empty() {
-            covers.sort_by_cached_key(|cover| oci::depth(&cover.destination));
+            overmounts.sort_by_cached_key(|mount| oci::depth(&mount.destination));
         }
-        let covers = Overmounts::new(root, covers).map_err(failed)?;
-        covers.none_astray().map_err(failed)?;
+        let overmounts = Overmounts::new(root, overmounts).map_err(failed)?;
+        overmounts.none_astray().map_err(failed)?;
         for target in targets {
-            covers.may_create(target).map_err(failed)?;
+            overmounts.may_create(target).map_err(failed)?;
         }
         Ok(())
     }
@@ -372,7 +375,7 @@ impl Filter<'_> {
         }
     }
 
-    /// RLIMIT_MEMLOCK for those who lock memory; never lowered.
+    /// Raises RLIMIT_MEMLOCK for classes that lock memory. Never lowers it.
     fn memlock(&mut self, config: &mut OciConfig, memlock: Memlock) -> Result<(), FilterError> {
         const NAME: &str = "RLIMIT_MEMLOCK";
         let wanted = match memlock {
@@ -387,7 +390,7 @@ impl Filter<'_> {
         };
         if reachable < wanted {
             self.outcome.warnings.push(format!(
-                "{NAME} is raised to {reachable} bytes only: CAP_SYS_RESOURCE is missing"
+                "{NAME} is raised only to {reachable} bytes: CAP_SYS_RESOURCE is missing"
             ));
         }
         let held = config.rlimit(NAME)?;
@@ -410,8 +413,8 @@ impl Filter<'_> {
         Ok(())
     }
 
-    /// A program of user 0 keeps what the bounding set allows; one of another user only what is
-    /// ambient, which has to be inheritable and permitted too (capabilities(7)).
+    /// A program of user 0 keeps what the bounding set allows. A program of another user keeps only
+    /// ambient capabilities, which must be inheritable and permitted too (capabilities(7)).
     fn ipc_lock(&mut self, config: &mut OciConfig) -> Result<(), FilterError> {
         use CapabilitySet::{Ambient, Bounding, Effective, Inheritable, Permitted};
         let Some(asked) = &self.request.ipc_lock else {
@@ -452,7 +455,7 @@ impl Filter<'_> {
         Ok(())
     }
 
-    /// The annotation that asks for the first of some classes, quoted.
+    /// The annotation that requests the first of some classes, quoted.
     fn key(&self, classes: &[Class]) -> String {
         classes
             .iter()
@@ -464,10 +467,10 @@ impl Filter<'_> {
     }
 }
 
-/// The nodes as they were found when they were checked.
-struct Found<'a>(&'a [Device]);
+/// The nodes as found when they were checked.
+struct CheckedNodes<'a>(&'a [Device]);
 
-impl NodeInfo for Found<'_> {
+impl NodeInfo for CheckedNodes<'_> {
     fn node(&self, host_path: &str) -> io::Result<Node> {
         let device = self.0.iter().find(|device| device.source() == host_path);
         device

@@ -1,11 +1,11 @@
-//! Into a container: what a container asks for, what the operator allows, and how it gets that.
+//! Into a container: what it requests, what the operator allows, and how it gets that.
 //!
-//! [`decision`] says what one container gets. Two appliers carry it out: [`filter`] in the configuration
-//! that the runtime will read, [`live`] in the namespaces of a container that its runtime has made.
-//! [`entry`] has the entry points of the two binaries.
+//! [`decision`] says what one container gets. Two appliers carry it out: [`filter`] in the
+//! configuration that the runtime will read, [`live`] in the namespaces of a container that its
+//! runtime has already created. [`entry`] has the entry points of the two binaries.
 //!
-//! The binaries of this crate run as root while a container is made, so it stays small, static and
-//! free of everything that takes its orders from an environment.
+//! The binaries of this crate run as root while a container is created. The crate therefore stays
+//! small and static, and takes no instructions from an environment.
 
 pub mod config_json;
 pub(crate) mod decision;

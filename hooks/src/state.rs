@@ -1,5 +1,4 @@
-//! The state that a runtime writes to the standard input of a hook (runtime-spec, runtime.md
-//! "State").
+//! The state that a runtime writes to a hook's standard input (runtime-spec, runtime.md "State").
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -8,14 +7,14 @@ use onload_core::container_id::{ContainerId, NotContainerId};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// What a hook needs of the state. Annotations are passed over unread: they may be long, and who
+/// The part of the state that a hook needs. It skips annotations, which may be long; code that
 /// needs them finds them in the bundle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// The container's name.
+    /// The container's id.
     pub id: ContainerId,
-    /// The container's init as the runtime's namespace sees it; none in stages where there is none
-    /// yet or no more, which runtimes write as 0, as null, or not at all.
+    /// The container's init as the runtime's PID namespace counts it; `None` in stages without a
+    /// running init, for which runtimes write 0, null or nothing.
     pub pid: Option<u32>,
     /// The directory of `config.json`.
     pub bundle: PathBuf,
@@ -23,10 +22,10 @@ pub struct State {
     pub is_stopped: bool,
 }
 
-/// Why a state is not taken.
+/// Why a state is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// Not JSON, or a field has another type than the specification gives it.
+    /// Not JSON, or a field has a type other than the specification's.
     #[error(
         "reading the container's state from standard input: {0}; want the state JSON of the OCI runtime specification"
     )]
@@ -43,7 +42,7 @@ pub enum StateError {
     #[error("the bundle {0:?} in the container's state is not an absolute path")]
     Bundle(PathBuf),
     /// A process id that no process can have.
-    #[error("{0} in the container's state is no process id")]
+    #[error("{0} in the container's state is not a process id")]
     Pid(i64),
 }
 
@@ -58,11 +57,11 @@ struct Raw {
 }
 
 impl State {
-    /// Reads a state, whatever else it holds.
+    /// Reads a state and ignores its other fields.
     ///
     /// # Errors
-    /// [`StateError`]; a state without a bundle is taken where `bundle_wanted` is not set, since
-    /// cleaning up needs none.
+    /// [`StateError`]. A missing bundle is accepted if `bundle_wanted` is false, since cleaning up
+    /// needs none.
     pub fn read(from: impl Read, bundle_wanted: bool) -> Result<State, StateError> {
         let raw: Raw = serde_json::from_reader(from)?;
         let id: ContainerId = raw.id.ok_or(StateError::Missing("id"))?.parse()?;
@@ -88,9 +87,9 @@ impl State {
         })
     }
 
-    /// Reads a state where a configuration might stand as well: one file of podman's hooks.d serves
-    /// several stages with the same arguments, and only what is on standard input differs. A state
-    /// has an id, a status and a bundle, a configuration has none of them.
+    /// Recognises a state where a configuration may arrive as well. One file of podman's hooks.d
+    /// serves several stages with the same arguments, and only standard input differs. A state has
+    /// an id, a status and a bundle; a configuration has none of them.
     #[must_use]
     pub fn recognise(json: &[u8]) -> Option<State> {
         #[derive(Deserialize)]
@@ -143,7 +142,7 @@ mod tests {
     fn a_pid_that_no_process_can_have_is_refused() {
         assert_eq!(
             refusal(r#"{"id":"a","pid":-1,"bundle":"/b"}"#),
-            "-1 in the container's state is no process id"
+            "-1 in the container's state is not a process id"
         );
         assert!(refusal(r#"{"id":"a","pid":4294967297,"bundle":"/b"}"#).contains("process id"));
         assert!(refusal(r#"{"id":"a","pid":"1","bundle":"/b"}"#).contains("invalid type"));
@@ -163,7 +162,7 @@ mod tests {
             "\\u00e4",
         ] {
             let json = format!(r#"{{"id":"{id}","bundle":"/b"}}"#);
-            assert!(refusal(&json).contains("is no container id"), "{id}");
+            assert!(refusal(&json).contains("is not a container id"), "{id}");
         }
         assert!(refusal(r#"{"bundle":"/b"}"#).contains("has no id"));
     }

@@ -1,5 +1,6 @@
-//! The largest configurations of strangers, of as many of something as fits into 16 MiB: each door takes
-//! or refuses them in a bounded address space. `scripts/measure-bounds` measures what they cost.
+//! The largest untrusted configurations, with as many items of one kind as fit into 16 MiB: each
+//! entry point accepts or refuses them within a bounded address space. `scripts/measure-bounds`
+//! measures their cost.
 
 mod common;
 #[allow(unreachable_pub, reason = "the example has it too")]
@@ -12,14 +13,14 @@ use shapes::SHAPES;
 /// The largest configuration that is parsed.
 const LARGEST: usize = 16 * 1024 * 1024;
 
-/// One of a size that a program without optimisation reads in reasonable time.
+/// A size that an unoptimised program reads in reasonable time.
 const LARGE: usize = 1024 * 1024;
 
-/// Bytes of address space that a program may have for the largest, of which what it touches is a part.
+/// Bytes of address space that a program may use for the largest one; it touches only part of that.
 const MOST: usize = 96 * 1024 * 1024;
 
-/// The same for a large one: six times its bytes, as for the largest, and the program itself, which is large
-/// without optimisation.
+/// The same for a large one: six times its size, as for the largest, plus the program itself, which
+/// is large when unoptimised.
 const LESS: usize = 38 * 1024 * 1024;
 
 const STATE: &str =
@@ -35,7 +36,7 @@ fn sandbox() -> Sandbox {
     sandbox
 }
 
-/// Runs a command in `/bundle`; the result is what it says on standard error, nothing where it succeeds.
+/// Runs a command in `/bundle`. Returns its standard error, or nothing if it succeeds.
 fn run(sandbox: &Sandbox, size: usize, command: &str, input: &[u8]) -> Result<(), String> {
     let kib = if size == LARGEST { MOST } else { LESS } / 1024;
     let script = format!("cd /bundle; ulimit -v {kib}; exec timeout 120 {command} > /dev/null");
@@ -48,7 +49,7 @@ fn run(sandbox: &Sandbox, size: usize, command: &str, input: &[u8]) -> Result<()
     }
 }
 
-/// What is wrong with a result: all of it is told together.
+/// What is wrong with a result, so that all results can be reported together.
 fn wrong(name: &str, refusal: Option<&str>, result: &Result<(), String>) -> Option<String> {
     match (refusal, result) {
         (None, Ok(())) => None,
@@ -92,7 +93,7 @@ fn the_largest_configurations_take_no_more_memory_than_the_bound() {
         ("nested", None),
         ("devices", None),
         ("mounts", Some("mounts: more than 100000 values")),
-        // Each has a part that is looked at in the image.
+        // A part of each is looked up in the image.
         ("mounts-at-most", Some("(os error 40)")),
     ] {
         let shape = SHAPES.iter().find(|shape| shape.name == name).unwrap();
@@ -117,9 +118,9 @@ fn the_door_of_a_living_container_holds_no_more_than_the_others() {
         let command = format!("{HOOK_THERE} createRuntime");
         let result = run(&sandbox, LARGE, &command, state.as_bytes());
         let want = match shape.name {
-            // This door sets no variable and looks nothing up in PATH.
+            // This entry point sets no variable and does not search PATH.
             "path-list" => "no RLIMIT_NOFILE of its own",
-            // It ends before it comes to these.
+            // It ends before it gets to these.
             "mounts-over-each-other" | "root-long" => "no RLIMIT_NOFILE of its own",
             _ => shape.refusal.unwrap_or("no RLIMIT_NOFILE of its own"),
         };

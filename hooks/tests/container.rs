@@ -8,7 +8,7 @@ use common::{
 };
 use serde_json::json;
 
-/// Runs `/bundle` as a container called `id`. What is in the bundle then is read by others too.
+/// Runs `/bundle` as a container named `id`. A different reader parses the resulting bundle too.
 fn run(sandbox: &Sandbox, id: &str) -> std::process::Output {
     let output = sandbox.script(
         &format!("exec {WRAPPER_THERE} --root /run/runc run -b /bundle {id}"),
@@ -188,7 +188,7 @@ fn the_hook_of_a_cdi_specification_stops_a_container_whose_node_was_renumbered()
     }
     let sandbox = Sandbox::new();
     let mut config = config(&json!({}), "echo started");
-    // As an engine leaves it that applied the specification before a reset.
+    // As left by an engine that applied the specification before a reset.
     config["linux"]["devices"] =
         json!([{"path": "/dev/infiniband/uverbs0", "type": "c", "major": 1, "minor": 3}]);
     config["hooks"] = json!({"createRuntime": [{"path": HOOK_THERE, "args": ["onload-hook", "createRuntime", "--memlock", "unlimited",
@@ -206,8 +206,8 @@ fn the_hook_of_a_cdi_specification_stops_a_container_whose_node_was_renumbered()
     );
 }
 
-/// A container as an engine makes it of the CDI device `nic-nodes=all`: the nodes with these numbers,
-/// and the hook of the specification.
+/// A container as an engine creates it for the CDI device `nic-nodes=all`: the nodes with these
+/// numbers, and the specification's hook.
 fn by_cdi(devices: &serde_json::Value) -> serde_json::Value {
     let mut config = config(&json!({}), "exec 3<>/dev/onload && echo opened");
     config["linux"]["devices"] = devices.clone();
@@ -245,19 +245,21 @@ fn a_container_with_onload_s_number_of_before_does_not_start() {
     let output = run(&sandbox, &unique("stale"));
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(stdout(&output), "");
-    // The specification that the engine read says 1:5, as the driver does: it was not read again.
+    // The specification that the engine read says 1:5, as the driver does: the engine did not read
+    // it again.
     let told = "the node is 1:3 but the kernel's onload is 1:5; its specification says so too";
     assert!(stderr(&output).contains(told), "{}", stderr(&output));
-    // One that was written before the driver was loaded anew.
+    // One that was written before the driver was reloaded.
     sandbox.driver("onload", "1:7");
     sandbox.bundle(&by_cdi(&onload_nodes(1, 5)));
     let output = run(&sandbox, &unique("stale"));
-    let told = "the node is 1:5 but the kernel's onload is 1:7; devices were renumbered, and the engine keeps the number that it knew until the specification is written anew: run `systemctl start onload-cdi.service`, then start a new container";
+    let told = "the node is 1:5 but the kernel's onload is 1:7; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container";
     assert!(stderr(&output).contains(told), "{}", stderr(&output));
     assert_eq!(stdout(&output), "");
 }
 
-/// As engines leave it that turn devices into mounts, since a user namespace can make no node.
+/// As engines that turn devices into mounts leave it, since nobody can create a node in a user
+/// namespace.
 #[test]
 fn a_container_with_the_host_s_own_nodes_mounted_starts_unless_they_are_another_driver_s() {
     if !has_runc() {
@@ -326,7 +328,7 @@ fn an_image_s_own_preload_list_is_merged_and_cleaned_up() {
         sandbox.read("/bundle/rootfs/etc/ld.so.preload"),
         "libother.so # theirs\n"
     );
-    // config.json is edited already, and the file that it names is gone.
+    // config.json is already edited, and the file that it names is gone.
     let output = run(&sandbox, &id);
     assert_eq!(
         stdout(&output),
@@ -337,7 +339,7 @@ fn an_image_s_own_preload_list_is_merged_and_cleaned_up() {
     assert!(!sandbox.path(&format!("/run/onload-ctk/{id}")).exists());
 }
 
-/// runc gives it up before any hook, so no poststop is called; engines delete it then.
+/// runc abandons it before any hook, so it calls no poststop; engines then delete the container.
 #[test]
 fn a_container_that_its_runtime_refuses_leaves_nothing_once_it_is_deleted() {
     if !has_runc() {
@@ -388,7 +390,7 @@ fn two_hundred_containers_leave_nothing_behind() {
     let pristine = sandbox.read("/bundle/config.json");
     let id = unique("many");
     sandbox.file("/tmp/config.json", &pristine);
-    // One first, which makes /run/onload-ctk itself.
+    // The first one creates /run/onload-ctk itself.
     let once = |count: usize| {
         let script = format!(
             "i=0; while test $i -lt {count}; do i=$((i+1)); cp /tmp/config.json /bundle/config.json

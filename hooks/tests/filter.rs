@@ -1,4 +1,4 @@
-//! The filter against a host that stands in this file: what is written, what is kept, what is refused.
+//! The filter with a fake host: what is written, what is kept, what is refused.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -18,7 +18,7 @@ use onload_core::text::Chain;
 use onload_hooks::filter::{Container, FilterError, Outcome, apply};
 use onload_hooks::host::specs::{Specs, SpecsError};
 use onload_hooks::host::sysfs::Sysfs;
-use onload_hooks::host::{Host, HostError, Privilege, Settings};
+use onload_hooks::host::{HostFilesError, HostView, Privilege, Settings};
 use onload_hooks::state::State;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ struct FakeHost {
     privilege: Privilege,
     nodes: BTreeMap<String, Node>,
     has_preload_file: bool,
-    /// What /proc/41/uid_map says.
+    /// The content of /proc/41/uid_map.
     user_map: String,
 }
 
@@ -147,7 +147,7 @@ impl FakeHost {
         self.apply_bytes(&serde_json::to_vec(config).unwrap())
     }
 
-    /// The configuration as it becomes.
+    /// The resulting configuration.
     fn after(&self, config: &Value) -> Value {
         let outcome = self.apply(config).unwrap();
         written(&outcome.config.unwrap())
@@ -167,8 +167,8 @@ impl NodeInfo for FakeHost {
     }
 }
 
-impl Host for FakeHost {
-    fn settings(&self) -> Result<Settings, HostError> {
+impl HostView for FakeHost {
+    fn settings(&self) -> Result<Settings, HostFilesError> {
         Ok(Settings {
             config: self.config.clone(),
             file: PathBuf::from("/etc/onload-ctk/config.toml"),
@@ -196,16 +196,18 @@ impl Host for FakeHost {
         self.privilege
     }
 
-    fn preload_file(&self) -> Result<(), HostError> {
+    fn preload_file(&self) -> Result<(), HostFilesError> {
         if self.has_preload_file {
             return Ok(());
         }
         let path = PathBuf::from("/usr/share/onload-ctk/ld.so.preload");
         let error = io::ErrorKind::NotFound.into();
-        Err(HostError::Trust(onload_core::fs::trust::TrustError::Open {
-            path,
-            source: error,
-        }))
+        Err(HostFilesError::Trust(
+            onload_core::fs::trust::TrustError::Open {
+                path,
+                source: error,
+            },
+        ))
     }
 
     fn library(&self, _path: &str) -> Option<Summary> {
@@ -221,8 +223,7 @@ impl Host for FakeHost {
     }
 }
 
-/// A configuration that was written, which the types of the OCI specification that are not ours take
-/// for one.
+/// A written configuration, which another crate's types of the OCI specification accept.
 fn written(config: &[u8]) -> Value {
     serde_json::from_slice::<Spec>(config).unwrap();
     serde_json::from_slice(config).unwrap()
@@ -394,7 +395,10 @@ fn preload_by_file_without_the_file_or_over_a_user_s_mount_is_refused() {
     let mut host = FakeHost::new();
     let mut config = config(&json!({"onload.dev/nic": "all", "onload.dev/preload": "file"}));
     host.root_file("etc/ld.so.preload", "libown.so\n");
-    assert!(host.refusal(&config).contains("this door cannot merge it"));
+    assert!(
+        host.refusal(&config)
+            .contains("this entry point cannot merge it")
+    );
     host.root_file("etc/ld.so.preload", "# nothing\nlibonload.so\n");
     assert!(host.apply(&config).is_ok());
     host.has_preload_file = false;
@@ -408,7 +412,7 @@ fn preload_by_file_without_the_file_or_over_a_user_s_mount_is_refused() {
     );
     assert!(
         host.refusal(&config)
-            .contains("a mount of the container's own")
+            .contains("the container has its own mount")
     );
 }
 
@@ -448,7 +452,7 @@ fn an_image_s_list_is_merged_into_a_file_that_poststop_removes() {
         after["hooks"]["poststop"][0]["args"],
         json!(["onload-hook", "poststop"])
     );
-    // The bundle may be started once more when poststop has taken the file away.
+    // The bundle may be started again after poststop has removed the file.
     let again = apply(&config, container, &host).unwrap();
     assert_eq!((again.config, again.file), (None, Some(file)));
 }
@@ -584,7 +588,7 @@ fn a_target_under_a_user_s_mount_is_refused() {
         );
         let message = host.refusal(&config);
         assert!(
-            message.contains(&format!("lies under the mount at {at:?}")),
+            message.contains(&format!("is below the mount at {at:?}")),
             "{message}"
         );
         assert!(
@@ -602,11 +606,11 @@ fn mounts_are_judged_in_the_order_in_which_they_will_be_made() {
     let mut config = ask("nic", "all");
     let bind =
         json!({"destination": "/x/d", "type": "bind", "source": "/volume", "options": ["rbind"]});
-    // Sorted by depth, as the edits leave the list, it lies over /dev.
+    // Sorted by depth, as the edits leave the list, it covers /dev.
     config["mounts"].as_array_mut().unwrap().insert(0, bind);
     let message = host.refusal(&config);
     assert!(
-        message.contains("lies under the mount at \"/x/d\""),
+        message.contains("is below the mount at \"/x/d\""),
         "{message}"
     );
 }
@@ -645,7 +649,7 @@ fn a_node_that_is_missing_or_no_character_device_is_refused() {
     host.nodes.get_mut("/dev/onload").unwrap().kind = NodeKind::Block;
     assert!(
         host.refusal(&ask("nic", "all"))
-            .contains("/dev/onload is no character device")
+            .contains("/dev/onload is not a character device")
     );
     host.nodes.remove("/dev/onload");
     assert!(
@@ -720,7 +724,7 @@ fn a_clock_that_is_not_its_driver_s_is_refused() {
     assert!(refusal.contains("the kernel's pps0 is 248:0"), "{refusal}");
 }
 
-/// A specification of 0.1.0 says nothing of a clock.
+/// A specification of 0.1.0 has no expectation for a clock.
 #[test]
 fn a_clock_without_an_expectation_is_given_whatever_it_sits_on() {
     let mut host = FakeHost::new();
@@ -775,7 +779,7 @@ fn a_hook_that_only_checks_what_was_checked_here_is_not_run_again() {
     // One that raises a limit is.
     let after = host.after(&ask("rdma", "checked"));
     assert_eq!(after["hooks"]["createRuntime"].as_array().unwrap().len(), 1);
-    // And it was a check: the number that its driver has now decides, not the one written.
+    // It was checked, too: the number that its driver has now counts, not the recorded one.
     host.sysfs_file("sfc_char/sfc_char/dev", "240:0\n");
     assert!(
         host.refusal(&ask("zf", "ens1"))
@@ -799,7 +803,7 @@ fn what_nobody_knows_stays_as_it_was_spelled() {
   "root":{"path":"rootfs"},  "mounts":[{"destination":"/dev","type":"tmpfs","x":1E2}],
   "annotations":{"onload.dev\/nic-nodes":"ens1", "other":"\u00e4\/"},
   "linux":{"seccomp":{"a":[1e0]},"resources":{"pids":{"limit":1e2}}} }"#;
-    // A user id that is no integer is somebody's mistake, not ours to mend.
+    // A user id that is not an integer is somebody else's mistake, and is not repaired here.
     assert!(FakeHost::new().apply_bytes(json.as_bytes()).is_err());
     let json = json.replace("0.0e0", "0");
     let outcome = FakeHost::new().apply_bytes(json.as_bytes()).unwrap();
@@ -1020,7 +1024,7 @@ fn the_capability_to_change_the_user_is_taken_where_only_programs_of_the_image_w
         outcome
             .warnings
             .iter()
-            .any(|line| line.contains("CAP_SETUID is taken")),
+            .any(|line| line.contains("CAP_SETUID is removed")),
         "{:?}",
         outcome.warnings
     );
@@ -1040,7 +1044,7 @@ fn the_capability_to_change_the_user_is_refused_where_the_container_itself_has_i
     config["process"]["capabilities"] = json!({"permitted": ["CAP_SETUID"], "inheritable": ["CAP_SETUID"], "ambient": ["CAP_SETUID"]});
     let message = host.refusal(&config);
     assert!(message.contains("drop CAP_SETUID"), "{message}");
-    // User 0 of the container uses what it is permitted; 5 is the host's.
+    // User 0 of the container uses its permitted set; user 5 is the host's user 0.
     config["process"]["user"] = json!({"uid": 0, "gid": 0});
     config["process"]["capabilities"] = json!({"permitted": ["CAP_SETUID"]});
     joins_or_makes_users(&mut config, None, &[(0, 100_000, 5), (5, 0, 1)]);
@@ -1109,12 +1113,12 @@ fn a_joined_user_namespace_counts_by_what_the_kernel_says_of_it() {
     host.after(&config);
     host.user_map = "0 100000 5\n5 0 1\n".to_owned();
     assert!(host.refusal(&config).contains("set-user-ID"));
-    // One that is made new beside it does not hide it.
+    // A new one beside it does not hide it.
     config["linux"]["namespaces"] = json!([{"type": "user"}, {"type": "user", "path": "/run/x"}]);
     assert!(host.refusal(&config).contains("/run/x"));
 }
 
-/// Annotations that a host of this file can satisfy, in many combinations.
+/// Annotations that the fake host can satisfy, in many combinations.
 fn annotations() -> impl Strategy<Value = Value> {
     let class = |key: &'static str, names: &'static [&'static str]| {
         proptest::option::of(proptest::sample::select(names).prop_map(move |name| (key, name)))
@@ -1157,7 +1161,7 @@ fn annotations() -> impl Strategy<Value = Value> {
         )
 }
 
-/// What a container may have beside that.
+/// What a container may have in addition.
 fn base() -> impl Strategy<Value = Value> {
     let flags = proptest::collection::vec(any::<bool>(), 8);
     (annotations(), flags, 0_u32..3).prop_map(|(annotations, flags, uid)| {
@@ -1206,7 +1210,7 @@ proptest! {
         }
     }
 
-    /// Where a request is all that CDI can say, the filter and the CDI library agree.
+    /// If CDI can express a whole request, the filter and the CDI library agree.
     #[test]
     fn what_cdi_can_say_is_injected_as_cdi_does_it(names in proptest::sample::select(&["all", "ens1", "all,ens1", "ens1,all"][..]), uid in 0_u32..2) {
         let host = FakeHost::new();
@@ -1251,7 +1255,7 @@ fn configurations_of_the_specification_s_own_pass_byte_for_byte() {
             Outcome::default(),
             "{path:?}"
         );
-        // What is opened and written again without a change is the same to the byte.
+        // What is opened and written again without a change is identical to the byte.
         if let Ok(config) = OciConfig::parse(&bytes) {
             assert!(config.to_bytes() == bytes.trim_ascii(), "{path:?}");
         }

@@ -1,4 +1,4 @@
-//! `root-with-onload = "refuse"` against an image that brings its own ways to user 0, on this
+//! `root-with-onload = "refuse"` against an image with its own ways to become user 0, on this
 //! machine's runc.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
@@ -8,7 +8,7 @@ mod common;
 use common::{Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdout};
 use serde_json::{Value, json};
 
-/// What containerd permits every process of a pod, whatever its user.
+/// What containerd permits every process of a pod, whoever its user is.
 const USUAL: [&str; 14] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -26,8 +26,8 @@ const USUAL: [&str; 14] = [
     "CAP_AUDIT_WRITE",
 ];
 
-/// Becomes user 0 by the image's program and opens Onload. The program is what the runtime executes: what
-/// a process is permitted is gone behind a plain one.
+/// Becomes user 0 through the image's program and opens Onload. The runtime executes that program
+/// directly, since a plain program would lose the permitted set.
 const ATTACK: [&str; 6] = [
     "/bin/setpriv",
     "--reuid",
@@ -56,8 +56,8 @@ fn process(args: &[&str]) -> Value {
     })
 }
 
-/// A container of user 1000 as containerd's CRI makes it with `allowPrivilegeEscalation: false`, whose
-/// image has a program with `cap_setuid+ep`.
+/// A container of user 1000 as containerd's CRI creates it with `allowPrivilegeEscalation: false`,
+/// whose image has a program with `cap_setuid+ep`.
 fn sandbox(policy: &str, args: &[&str]) -> (Sandbox, Value) {
     let sandbox = Sandbox::new();
     sandbox.allow(&["nic"], &format!("root-with-onload = {policy:?}"));
@@ -108,7 +108,7 @@ fn a_program_of_the_image_with_file_capabilities_does_not_become_the_host_s_root
     assert_eq!(stdout(&output), "");
     assert!(stderr(&output).contains(STAYED), "{}", stderr(&output));
     assert!(
-        stderr(&output).contains("CAP_SETUID is taken from the container"),
+        stderr(&output).contains("CAP_SETUID is removed from the container"),
         "{}",
         stderr(&output)
     );
@@ -197,7 +197,7 @@ fn other_ways_to_root_are_refused_and_nothing_starts() {
     refused(&config, "drop CAP_SETUID");
 }
 
-/// A process of runc without the object holds no capability at all, so it starts.
+/// In runc, a process without the object holds no capability at all, so it starts.
 #[test]
 fn a_process_without_capabilities_starts_and_has_none() {
     if !has_runc() {

@@ -1,5 +1,5 @@
-//! Containers, images, callers and neighbours that fight back. Nothing of the host changes, memory
-//! stays bounded, and the answer is one line.
+//! Hostile containers, images, callers and neighbours. Nothing on the host changes, memory stays
+//! bounded, and the answer is one line.
 
 mod common;
 
@@ -11,11 +11,12 @@ use common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, is_root, oci,
 use rustix::fs::{FileType, Mode};
 use serde_json::{Value, json};
 
-/// Kibibytes of address space that our programs may have: the largest configuration that is parsed
-/// has 16 MiB, and a copy or two of it is held.
+/// Kibibytes of address space for the programs: the largest configuration that is parsed has 16
+/// MiB, and one or two copies of it are in memory.
 const ADDRESS_SPACE: u32 = 96 * 1024;
 
-/// A runtime that only says that it was reached, so that what the wrapper did can be seen alone.
+/// A runtime that only reports that it was reached, so that the wrapper's work can be seen in
+/// isolation.
 fn with_fake_runtime(sandbox: &Sandbox) {
     sandbox.file("/opt/onload/runtime", "#!/bin/sh\necho reached \"$@\"\n");
     sandbox.chmod("/opt/onload/runtime", 0o755);
@@ -26,7 +27,8 @@ fn with_fake_runtime(sandbox: &Sandbox) {
     );
 }
 
-/// Runs the wrapper on `/bundle`, bounded in memory, and in time so that a hang is a failure.
+/// Runs the wrapper on `/bundle`, with bounded memory, and with a time limit so that a hang is a
+/// failure.
 fn wrap(sandbox: &Sandbox) -> Output {
     let script =
         format!("ulimit -v {ADDRESS_SPACE}; exec timeout 120 {WRAPPER_THERE} create -b /bundle c1");
@@ -40,7 +42,7 @@ fn precreate(sandbox: &Sandbox, json: &[u8]) -> Output {
     sandbox.script(&script, json)
 }
 
-/// The message of a refusal: one line, status 1, nothing on standard output, the host as before.
+/// The message of a refusal: one line, status 1, nothing on standard output, the host unchanged.
 fn refused(sandbox: &Sandbox, before: &[(std::path::PathBuf, String)], output: &Output) -> String {
     let message = stderr(output);
     assert_eq!(output.status.code(), Some(1), "{message}");
@@ -80,10 +82,7 @@ fn a_writable_bind_mount_of_the_host_over_a_target_is_refused() {
             std::process::id()
         );
         let message = refused(&sandbox, &before, &sandbox.script(&script, b""));
-        assert!(
-            message.contains("lies under the mount at"),
-            "{at}: {message}"
-        );
+        assert!(message.contains("is below the mount at"), "{at}: {message}");
     }
 }
 
@@ -123,7 +122,7 @@ fn links_of_the_image_that_lead_out_are_refused_or_stay_inside() {
         if target.contains("/host") || target.contains("/proc") {
             assert_eq!(output.status.code(), Some(1), "{link} -> {target}");
             assert!(
-                stderr(&output).contains("lies under the mount at"),
+                stderr(&output).contains("is below the mount at"),
                 "{}",
                 stderr(&output)
             );
@@ -201,15 +200,15 @@ fn programs_loaders_and_libcs_that_are_traps_are_given_up() {
             let before = sandbox.snapshot();
             let output = wrap(&sandbox);
             if place.ends_with("libc.so.6") && trap == "sparse" {
-                // It says that it is a library, and defines nothing.
+                // It claims to be a library, and defines nothing.
                 let message = refused(&sandbox, &before, &output);
                 assert!(
-                    message.contains("the image's glibc is none that is known"),
+                    message.contains("the image's glibc is of an unknown version"),
                     "{message}"
                 );
                 continue;
             }
-            // Nobody can tell whether the library loads: that is a warning, and the runtime goes on.
+            // Whether the library loads is unknown. That is a warning, and the runtime continues.
             assert_eq!(
                 stdout(&output),
                 "reached create -b /bundle c1\n",
@@ -270,7 +269,7 @@ fn an_annotation_of_100_megabytes_is_refused_if_ours_and_copied_if_not() {
     assert_eq!(sandbox.snapshot(), before);
 }
 
-/// A refusal that comes when the beginning is written already: the status is what counts.
+/// A refusal that comes after the beginning has been written: the status counts.
 fn refused_late(output: &Output) -> String {
     let message = stderr(output);
     assert_eq!(output.status.code(), Some(1), "{message}");
@@ -295,7 +294,7 @@ fn a_configuration_of_50_megabytes_passes_if_it_asks_for_nothing_and_is_refused_
     let before = sandbox.snapshot();
     let message = refused(&sandbox, &before, &wrap(&sandbox));
     assert!(
-        message.contains("container c1: config.json has annotations of onload.dev and is larger"),
+        message.contains("container c1: config.json has onload.dev annotations and is larger"),
         "{message}"
     );
 }
@@ -469,7 +468,7 @@ fn the_caller_s_environment_has_no_effect() {
     }
     let sandbox = Sandbox::new();
     sandbox.bundle(&config(&json!({}), ":"));
-    // A runc of the caller's, first in PATH, and a library that would kill whoever loads it.
+    // A runc of the caller, first in PATH, and a library that would kill any program that loads it.
     sandbox.file("/evil/runc", "#!/bin/sh\necho evil\n");
     sandbox.chmod("/evil/runc", 0o755);
     sandbox.file("/evil/evil.so", "no library");
@@ -481,7 +480,7 @@ fn the_caller_s_environment_has_no_effect() {
         "{}",
         stderr(&output)
     );
-    // The loader complains once for each dynamic program: the wrapper is none.
+    // The loader complains once for each dynamic program. The wrapper is not one.
     let output = sandbox.script(&format!("{evil} exec {WRAPPER_THERE} --version"), b"");
     assert!(!stdout(&output).contains("evil"), "{}", stdout(&output));
     with_fake_runtime(&sandbox);
@@ -525,7 +524,7 @@ fn the_runtime_that_names_the_wrapper_itself_is_refused() {
     );
 }
 
-/// A mistake of the operator must not keep containers from being stopped and deleted.
+/// A mistake of the operator must not prevent containers from being stopped and deleted.
 #[test]
 fn a_broken_configuration_stops_what_makes_a_container_and_nothing_else() {
     if !is_root() {
@@ -557,7 +556,8 @@ fn a_broken_configuration_stops_what_makes_a_container_and_nothing_else() {
         assert_eq!(message.lines().count(), 1, "{message}");
         assert!(message.contains("/etc/onload-ctk/config.toml"), "{message}");
     }
-    // Which runtime it was cannot be told, and another one would say that there is no such container.
+    // It is unknown which runtime it was, and another one would report that there is no such
+    // container.
     sandbox.file(
         "/etc/onload-ctk/config.toml",
         "[runtime]\npath = \"/opt/onload\n",
@@ -599,7 +599,7 @@ fn no_core_dump_is_left_and_no_process_started() {
         return;
     }
     let sandbox = Sandbox::new();
-    // The kernel gives the files of a process that may not be dumped to root (proc(5)).
+    // The files of a process that may not be dumped belong to root (proc(5)).
     let script = format!(
         "mkfifo /tmp/in; chmod 666 /tmp/in; setpriv --reuid 1000 --regid 1000 --clear-groups {HOOK_THERE} createRuntime < /tmp/in & pid=$!
          exec 9>/tmp/in; i=0; while test \"$(cat /proc/$pid/comm)\" != onload-hook && test $i -lt 50; do sleep 0.1; i=$((i+1)); done; sleep 0.3
@@ -645,10 +645,10 @@ fn states_that_make_no_sense_stop_the_container_in_one_line() {
         run(expect, r#"{"id":"c","bundle":"/none","pid":1}"#)
             .contains("container c: reading \"/none/config.json\"")
     );
-    assert!(run(expect, r#"{"id":"../c","bundle":"/","pid":1}"#).contains("no container id"));
+    assert!(run(expect, r#"{"id":"../c","bundle":"/","pid":1}"#).contains("not a container id"));
     assert!(run("--what", "{}").contains("unknown option"));
     let long = format!("{{\"id\":\"{}\"}}", "x".repeat(30_000_000));
-    assert!(run("--memlock 1", &long).contains("no container id"));
+    assert!(run("--memlock 1", &long).contains("not a container id"));
 }
 
 #[test]
@@ -669,7 +669,7 @@ fn an_annotation_of_100_megabytes_in_the_state_does_not_disturb_the_hook_of_a_sp
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
-/// As crun 1.21 calls it for a container in a user namespace that has devices.
+/// As crun 1.21 calls it for a container with devices in a user namespace.
 #[test]
 fn a_bundle_that_the_state_has_lost_is_the_one_on_the_runtime_s_command_line() {
     if !is_root() {
@@ -689,7 +689,7 @@ fn a_bundle_that_the_state_has_lost_is_the_one_on_the_runtime_s_command_line() {
     sandbox.driver("onload", "1:7");
     let output = call(right, "c");
     assert!(stderr(&output).contains("the node is 1:5 but the kernel's onload is 1:7"));
-    // The root's own is a bundle like any other.
+    // The root directory itself is a bundle like any other.
     sandbox.file("/config.json", "{}");
     let output = call(right, "c");
     assert!(stderr(&output).contains("config.json has no such node"));
@@ -720,9 +720,9 @@ fn a_bundle_that_nothing_tells_is_asked_for_and_only_where_it_is_needed() {
             let said = call(args, state, caller);
             assert_eq!(
                 said.trim_end(),
-                "onload-hook createRuntime: container c: crun did not tell the container's bundle \
-                 (its state says /, where there is no config.json); give it --bundle with an absolute \
-                 path, and no --config",
+                "onload-hook createRuntime: container c: crun did not report the container's bundle \
+                 (its state says /, where there is no config.json); call it with --bundle and an \
+                 absolute path, and without --config",
                 "{args} {caller}"
             );
         }
@@ -778,7 +778,7 @@ fn stages_that_are_not_served_warn_and_words_that_are_none_fail() {
             b"garbage",
         );
         assert_eq!(output.status.code(), Some(0));
-        assert!(stderr(&output).contains(&format!("stage {stage} is not served")));
+        assert!(stderr(&output).contains(&format!("stage {stage} is not handled")));
         assert_eq!(stdout(&output), "");
     }
     for words in ["", "create", "CreateRuntime", "poststop extra"] {
@@ -818,7 +818,7 @@ fn the_hook_does_nothing_for_a_container_that_asks_for_nothing() {
         return;
     }
     let sandbox = Sandbox::new();
-    // Not even a broken configuration of ours matters to it.
+    // Even a broken configuration of this package does not matter to it.
     sandbox.file("/etc/onload-ctk/config.toml", "broken");
     for stage in ["createRuntime", "prestart"] {
         let state =
@@ -882,7 +882,7 @@ fn a_target_on_a_mount_that_stands_in_the_root_already_is_refused() {
     with_fake_runtime(&sandbox);
     sandbox.bundle(&asks());
     sandbox.mkdir("/volume/lib64");
-    // mount(8) keeps a directory of its own.
+    // mount(8) has its own directory there.
     sandbox.mkdir("/run/mount");
     let before = sandbox.snapshot();
     let script = format!(
@@ -892,8 +892,8 @@ fn a_target_on_a_mount_that_stands_in_the_root_already_is_refused() {
     assert!(message.contains("usr/lib64"), "{message}");
 }
 
-/// A link in a volume, or one of /proc, can carry a mount of that place over /dev: the device nodes
-/// would then be made in a directory of the host (compare CVE-2021-30465).
+/// A link in a volume, or one of /proc, can move a mount at that path over /dev. The device nodes
+/// would then be created in a directory of the host (compare CVE-2021-30465).
 #[test]
 fn a_mount_that_a_link_of_a_volume_carries_over_dev_is_refused() {
     if !has_runc() {
@@ -941,6 +941,6 @@ fn a_configuration_that_cannot_be_opened_is_not_passed_by() {
     symlink("config.json", sandbox.path("/bundle/config.json")).unwrap();
     let before = sandbox.snapshot();
     let message = refused(&sandbox, &before, &wrap(&sandbox));
-    // ELOOP; each C library has its own words for it.
+    // ELOOP; each C library words it differently.
     assert!(message.contains("(os error 40)"), "{message}");
 }

@@ -388,7 +388,7 @@ fn a_preload_without_a_bounded_table_is_refused() {
         json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 1_073_741_816}]);
     let message = refused(&sandbox, &config);
     assert!(
-        message.contains("a RLIMIT_NOFILE of 1073741816")
+        message.contains("an RLIMIT_NOFILE of 1073741816")
             && message.contains("--ulimit nofile=1048576:1048576"),
         "{message}"
     );
@@ -611,7 +611,7 @@ fn records_of_another_version_cost_a_line_and_no_more() {
             format!("createRuntime: container {id}: warning: reading {name} of the container: ");
         assert!(said.contains(&line), "{said}");
     }
-    assert_eq!(said.matches("; it counts as none\n").count(), 2, "{said}");
+    assert_eq!(said.matches("; it is ignored\n").count(), 2, "{said}");
     assert_eq!(said.lines().count(), 2, "{said}");
     assert_eq!(differences(&sandbox, &before), NOTHING);
 }
@@ -850,10 +850,7 @@ fn a_volume_over_a_target_is_refused_and_stays_empty() {
         assert!(copied.status.success());
         bind(&mut config, "/volume", at, &options);
         let message = refused(&sandbox, &config);
-        assert!(
-            message.contains("lies under the mount at"),
-            "{at}: {message}"
-        );
+        assert!(message.contains("is below the mount at"), "{at}: {message}");
     }
 }
 
@@ -894,7 +891,7 @@ fn a_target_on_a_mount_that_is_shared_with_the_host_is_refused() {
     );
     let message = prints(&sandbox, &script, "1\nsame\n");
     assert!(
-        message.contains("lies on a mount that is shared with the host"),
+        message.contains("is on a mount that is shared with the host"),
         "{message}"
     );
 }
@@ -1058,7 +1055,7 @@ fn a_list_on_somebody_else_s_mount_is_not_copied() {
     symlink("etc", sandbox.path("/bundle/rootfs/link")).unwrap();
     let message = refused(&sandbox, &config);
     assert!(
-        message.contains("a mount of the container's own is at /etc/ld.so.preload; leave that out, or say onload.dev/preload: off"),
+        message.contains("the container has its own mount at /etc/ld.so.preload; remove that, or set onload.dev/preload: off"),
         "{message}"
     );
 }
@@ -1088,7 +1085,7 @@ fn a_root_that_nobody_mounted_is_refused() {
     let message = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(
-        message.contains("is no mount in the container's mount namespace"),
+        message.contains("is not a mount in the container's mount namespace"),
         "{message}"
     );
 }
@@ -1143,12 +1140,12 @@ fn reapply_opens_the_devices_of_that_very_process_once_more() {
     let message = prints(&sandbox, &script, expected);
     let lines: Vec<&str> = message.lines().collect();
     for (line, wanted) in lines.iter().zip([
-        "that process is another one",
+        "that is another process",
         "/proc/4194303",
         "live-devices = false in /etc/onload-ctk/config.toml",
         "has no state.json",
-        "device node \"/dev/onload\" is no character device 1:11 any more",
-        "device node \"/dev/onload\" is no character device 1:11 any more",
+        "device node \"/dev/onload\" is no longer character device 1:11",
+        "device node \"/dev/onload\" is no longer character device 1:11",
     ]) {
         assert!(line.contains(wanted), "{wanted}: {message}");
     }

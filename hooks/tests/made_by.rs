@@ -1,4 +1,4 @@
-//! What looks after a container reaches the runtime that made it, whatever became of the
+//! Later commands for a container reach the runtime that created it, whatever happened to the
 //! configuration meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
@@ -16,7 +16,7 @@ use serde_json::json;
 const CONFIG: &str = "/etc/onload-ctk/config.toml";
 const RECORDS: &str = "/run/onload-ctk/@runtimes";
 
-/// Verbs that look after a container that there is.
+/// Verbs for existing containers.
 const LATER: [&str; 9] = [
     "state c1",
     "start c1",
@@ -29,7 +29,7 @@ const LATER: [&str; 9] = [
     "delete --force c1",
 ];
 
-/// A sandbox with two runtimes that say who was reached, the first of them configured.
+/// A sandbox with two runtimes that report being reached; the first one is configured.
 fn sandbox() -> Sandbox {
     let sandbox = Sandbox::new();
     for name in ["one", "two"] {
@@ -52,7 +52,7 @@ fn wrapper(sandbox: &Sandbox, words: &str) -> Output {
     sandbox.script(&format!("exec timeout 20 {WRAPPER_THERE} {words}"), b"")
 }
 
-/// The runtime says these words, and we say nothing.
+/// The runtime gets these words, and the wrapper prints nothing.
 fn reaches(sandbox: &Sandbox, runtime: &str, words: &str) {
     let output = wrapper(sandbox, words);
     let said = (stdout(&output), stderr(&output));
@@ -72,10 +72,10 @@ fn records(sandbox: &Sandbox) -> usize {
     fs::read_dir(sandbox.path(RECORDS)).unwrap().count()
 }
 
-/// What somebody did, in words and in deed.
+/// A mishap: its description and its action.
 type Harm = (&'static str, fn(&Sandbox));
 
-/// Everything that somebody did to a configuration once.
+/// Everything that somebody once did to a configuration.
 fn mishaps() -> [Harm; 8] {
     [
         ("others may write it", |sandbox| {
@@ -157,7 +157,7 @@ fn the_runtime_that_made_a_container_is_reached_when_the_configuration_names_ano
     for id in ["c1", "c2", "c3"] {
         reaches(&sandbox, "one", &format!("--root /r state {id}"));
     }
-    // Another engine has a container of the same name.
+    // Another engine has a container with the same name.
     reaches(&sandbox, "two", "--root /other create -b /bundle c1");
     reaches(&sandbox, "two", "create -b /bundle c1");
     reaches(&sandbox, "one", "--root /r kill c1");
@@ -167,7 +167,7 @@ fn the_runtime_that_made_a_container_is_reached_when_the_configuration_names_ano
     assert_eq!(records(&sandbox), 5);
     reaches(&sandbox, "one", "--root /r delete c1");
     assert_eq!(records(&sandbox), 4);
-    // That failed, for all that is known: what the configuration says is what is left.
+    // That presumably failed, so only the configuration is left to decide.
     reaches(&sandbox, "two", "--root /r delete c1");
     reaches(&sandbox, "two", "--root /r state unknown");
     reaches(&sandbox, "two", "list");
@@ -349,7 +349,7 @@ fn the_link(sandbox: &Sandbox) -> PathBuf {
     link
 }
 
-/// What it says.
+/// Its content.
 fn the_record(sandbox: &Sandbox) -> String {
     let target = fs::read_link(the_link(sandbox)).unwrap();
     target.to_string_lossy().into_owned()
@@ -390,7 +390,7 @@ fn a_restored_container_that_nobody_remembers_is_taken_as_the_policy_says() {
     }
 }
 
-/// A container of a version that remembered nothing, and of a runtime that goes by the usual name.
+/// A container from a version without records, and a runtime with its usual name.
 #[test]
 fn without_a_record_the_runtime_is_told_from_the_container_s_state() {
     if !has_runc() {
@@ -418,9 +418,12 @@ fn without_a_record_the_runtime_is_told_from_the_container_s_state() {
         let output = sandbox.script(&script, b"");
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(0), "{what}: {message}");
-        assert!(message.contains("going on with /usr/"), "{what}: {message}");
         assert!(
-            stdout(&output).contains("going on with /usr/"),
+            message.contains("continuing with /usr/"),
+            "{what}: {message}"
+        );
+        assert!(
+            stdout(&output).contains("continuing with /usr/"),
             "{what}: the log"
         );
     }
@@ -463,7 +466,7 @@ fn verbs_without_a_container_go_on_with_a_warning() {
             "{words}: {message}"
         );
         assert!(
-            message.contains("going on with /usr/"),
+            message.contains("continuing with /usr/"),
             "{words}: {message}"
         );
     }

@@ -1,5 +1,5 @@
-//! Configuration, specifications and /run of 0.1.0 under today's programs, what tomorrow's may look
-//! like, and today's files under what 0.1.0 takes (`tests/versions/README.md`).
+//! Configuration, specifications and /run of 0.1.0 with today's programs, possible future ones, and
+//! today's files read as 0.1.0 reads them (`tests/versions/README.md`).
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -21,7 +21,7 @@ fn unique(name: &str) -> String {
     format!("onload-ctk-{name}-{}", std::process::id())
 }
 
-/// What 0.1.0 takes for state.json (its `hooks/src/live/record.rs`).
+/// What 0.1.0 accepts as state.json (its `hooks/src/live/record.rs`).
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[allow(dead_code, reason = "what is refused counts")]
@@ -41,7 +41,7 @@ struct RuleOf010 {
     access: String,
 }
 
-/// What 0.1.0 takes for `created`, where it passes over what it does not know.
+/// What 0.1.0 accepts as `created`, where it ignores unknown fields.
 #[derive(Debug, Deserialize)]
 #[allow(dead_code, reason = "what is refused counts")]
 struct CreatedOf010 {
@@ -65,7 +65,7 @@ enum KindOf010 {
     Directory,
 }
 
-/// A container that lives, with our hook, and a host whose /dev/onload runc does not give by itself.
+/// A living container with the hook, and a host whose /dev/onload runc does not provide by itself.
 fn living() -> Sandbox {
     let sandbox = Sandbox::new();
     fs::remove_file(sandbox.path("/dev/onload")).unwrap();
@@ -92,7 +92,7 @@ fn a_container_of_0_1_0_is_reapplied_and_cleaned_up() {
     for name in ["created", "state.json", "ld.so.preload"] {
         sandbox.file(&format!("/bundle/{name}"), of_0_1_0(&format!("run/{name}")));
     }
-    // The process and the inodes are this container's, all else is what 0.1.0 wrote.
+    // The process and the inodes are this container's; the rest is what 0.1.0 wrote.
     let script = format!(
         "d=/run/onload-ctk/{id}
          runc --root /run/runc create --bundle /bundle {id} > /tmp/out 2>&1 < /dev/null || exit 10
@@ -161,8 +161,8 @@ fn configuration_and_specifications_of_0_1_0_give_what_they_gave() {
     );
 }
 
-/// The contract of its arguments: a container that was made with a specification of 0.1.0 calls
-/// today's hook by them.
+/// The contract of its arguments: a container created from a specification of 0.1.0 calls today's
+/// hook with them.
 #[test]
 fn the_hook_arguments_of_0_1_0_are_understood() {
     if !has_runc() {

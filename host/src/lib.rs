@@ -1,8 +1,9 @@
-//! A host: what it has, and the CDI specifications that say so.
+//! A host: what it has, and the CDI specifications that describe it.
 //!
 //! [`host::Host`] is read through one root directory, so that a captured tree is a host like the
-//! running one. [`discover`] gives an [`discover::inventory::Inventory`]; [`generate`] turns that into
-//! specifications without looking at the host again; [`specdir`] puts them where engines read them.
+//! running one. [`discover`] produces an [`discover::inventory::Inventory`]; [`generate`] turns
+//! that into specifications without reading the host again; [`specdir`] puts them where engines
+//! read them.
 
 pub mod discover;
 pub mod generate;

@@ -1,4 +1,4 @@
-//! The configuration file of a host, or the one that was named on the command line.
+//! The configuration file of a host, or the one named on the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -18,10 +18,10 @@ pub enum SettingsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It is not understood.
+    /// It cannot be parsed.
     #[error("reading configuration {}", .path.display())]
     Parse {
         /// The file.
@@ -31,10 +31,10 @@ pub enum SettingsError {
     },
 }
 
-/// Reads the file that was named, else the host's own; the host need not have one.
+/// Reads the named file, or else the host's own, which need not exist.
 ///
 /// # Errors
-/// The file cannot be read or is not understood, or the named one is not there.
+/// The file cannot be read or parsed, or the named one does not exist.
 pub fn load(host: &Host, named: Option<&Path>) -> Result<Config, SettingsError> {
     let text = read(host, named)?.unwrap_or_default();
     Config::parse(&text).map_err(|source| SettingsError::Parse {
@@ -43,10 +43,10 @@ pub fn load(host: &Host, named: Option<&Path>) -> Result<Config, SettingsError> 
     })
 }
 
-/// The text of the file that was named, else of the host's own; none where the host has none.
+/// The text of the named file, or else of the host's own; `None` if the host has none.
 ///
 /// # Errors
-/// The file cannot be read, or the named one is not there.
+/// The file cannot be read, or the named one does not exist.
 pub fn read(host: &Host, named: Option<&Path>) -> Result<Option<String>, SettingsError> {
     let Some(path) = named else {
         return Ok(host.text(Path::new(CONFIG_PATH))?);

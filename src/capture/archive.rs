@@ -1,4 +1,5 @@
-//! The archive of a captured tree: tar, compressed with zstd, the same bytes for the same tree.
+//! The archive of a captured tree: a tar file compressed with zstd, with the same bytes for the
+//! same tree.
 
 use std::fmt::Write;
 use std::io;
@@ -10,11 +11,11 @@ use tar::{Builder, EntryType, Header};
 
 use super::tree::{CapturedTree, Entry};
 
-/// The tree as an archive that can be unpacked without any right: device nodes are lines of
+/// Packs the tree as an archive that can be unpacked without privileges: device nodes are lines of
 /// `dev.table`, owners and times are 0.
 ///
 /// # Errors
-/// A name or the target of a link cannot stand in a tar archive.
+/// A tar archive cannot represent a name or a link's target.
 pub(crate) fn pack(tree: &CapturedTree) -> io::Result<Vec<u8>> {
     let mut builder = Builder::new(Vec::new());
     let table = device_table(tree);
@@ -72,8 +73,8 @@ fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     header
 }
 
-/// The table that [`onload_host::host::Host::open`] reads; who owns a node says nothing of it. A path with
-/// white space cannot stand there.
+/// The table that [`onload_host::host::Host::open`] reads; it does not include the owners of nodes.
+/// It cannot contain a path with white space.
 fn device_table(tree: &CapturedTree) -> String {
     let mut table = "# path type major minor mode uid gid\n".to_owned();
     let speakable = |path: &Path| !path.to_string_lossy().contains(char::is_whitespace);
@@ -82,7 +83,7 @@ fn device_table(tree: &CapturedTree) -> String {
             DeviceKind::Character => 'c',
             DeviceKind::Block => 'b',
         };
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             table,
             "{} {kind} {} {} {:04o} 0 0",

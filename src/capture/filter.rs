@@ -1,20 +1,20 @@
-//! What of a text goes into a capture: the lines that discovery looks at, without remarks that
-//! people wrote and addresses of other machines.
+//! The part of a text that a capture contains: the lines that discovery reads, without people's
+//! comments and addresses of other machines.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use onload_core::mountinfo::listed;
+use onload_core::mountinfo::parse_mounts_line;
 use toml_edit::{DocumentMut, Item, TableLike, Value};
 
-/// The content of a file as it goes into a capture.
+/// The content of a file in a capture.
 #[must_use]
 pub(crate) fn content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {
     if path == Path::new("/proc/mounts") {
         return hugetlbfs_mounts(content);
     }
     let Ok(text) = std::str::from_utf8(content) else {
-        // That it is not text is all that discovery can tell.
+        // All that discovery can say about it is that it is not text.
         return vec![0xff];
     };
     let extension = path.extension().and_then(|extension| extension.to_str());
@@ -31,9 +31,11 @@ fn lines_with(text: &str, prefix: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// The hugetlbfs among the mounts, with where they are and the size of their pages.
+/// The hugetlbfs mounts of a table, with their mount points and page sizes.
 fn hugetlbfs_mounts(table: &[u8]) -> Vec<u8> {
-    let lines = table.split(|byte| *byte == b'\n').filter_map(listed);
+    let lines = table
+        .split(|byte| *byte == b'\n')
+        .filter_map(parse_mounts_line);
     let mounts = lines.filter(|mount| mount.fs_type == b"hugetlbfs");
     let lines = mounts.map(|mount| {
         let mut options = mount.options.split(|byte| *byte == b',');
@@ -51,7 +53,7 @@ fn hugetlbfs_mounts(table: &[u8]) -> Vec<u8> {
     lines.collect::<Vec<Vec<u8>>>().concat()
 }
 
-/// A profile with its lines in their places, since refusals name them by number.
+/// A profile with its line numbers preserved, since refusals mention them.
 fn profile(text: &str, masked: bool) -> String {
     let lines = text.lines().map(|line| match line.trim_start() {
         remark if remark.starts_with('#') => "#\n".to_owned(),
@@ -61,7 +63,7 @@ fn profile(text: &str, masked: bool) -> String {
     lines.collect()
 }
 
-/// The line with the addresses in it replaced by those that documentation uses (RFC 5737, RFC 3849).
+/// The line with its addresses replaced by those reserved for documentation (RFC 5737, RFC 3849).
 fn without_addresses(line: &str) -> String {
     let in_address = |c: char| c.is_ascii_hexdigit() || c == '.' || c == ':';
     let mut result = String::new();
@@ -93,8 +95,8 @@ fn documented(word: &str) -> &str {
     }
 }
 
-/// The settings that discovery and what is made of it depend on, without remarks; none where there
-/// are none.
+/// The settings on which discovery and its results depend, without comments; `None` if there are
+/// none.
 #[must_use]
 pub(crate) fn config(text: &str) -> Option<String> {
     let document: DocumentMut = text.parse().ok()?;

@@ -1,9 +1,9 @@
-//! Masking of what tells one machine from another: hardware addresses, GUIDs and the names made of
-//! them. The vendor's part stays, equal stays equal, and what is derived from one another (the GUID
-//! of a port and the address of its interface, EUI-64 and MAC) stays so.
+//! Masks what identifies a machine: hardware addresses, GUIDs and the names derived from them. The
+//! vendor's part stays, equal values stay equal, and related ones stay related (the GUID of a port
+//! and the address of its interface, EUI-64 and MAC).
 //!
-//! Masks are numbers in the order of what they stand for, so that the same host gives the same
-//! capture and a mask cannot be computed back, as a hash of 24 bits can.
+//! Masks are numbers in the order of the original values. The same host therefore gives the same
+//! capture, and a mask cannot be reversed, as a hash of 24 bits can.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -12,41 +12,41 @@ use std::path::{Path, PathBuf};
 /// The vendor's three bytes.
 type Oui = [u8; 3];
 
-/// The bit of a hardware address that says that nobody vouches for its being the only one; an
-/// EUI-64 made of it has the bit the other way round (RFC 4291, appendix A).
+/// The bit of a hardware address that marks it as locally administered; in an EUI-64 made from the
+/// address it is inverted (RFC 4291, appendix A).
 const LOCAL: u8 = 0x02;
-/// What QEMU's network cards have, without the bit.
+/// The vendor bytes of QEMU's network cards, without that bit.
 const QEMU: Oui = [0x50, 0x54, 0x00];
 /// The upper half of a link-local GID, which is the same everywhere.
 const LINK_LOCAL: [u8; 8] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
-/// The middle of a GUID that is made of a MAC: EUI-64, and the two that Mellanox uses.
+/// The middle of a GUID made from a MAC: EUI-64, and the two that Mellanox uses.
 const MIDDLES: [[u8; 2]; 3] = [[0xff, 0xfe], [0x03, 0x00], [0x00, 0x00]];
-/// What stands before the address in the name of an interface or RDMA device that is named by it
-/// (udev's net_id, and rdma-core's rdma_rename).
+/// The prefix of the name of an interface or RDMA device that contains its address (udev's net_id,
+/// and rdma-core's rdma_rename).
 const NAMED: [&str; 9] = ["en", "wl", "ww", "sl", "ib", "roce", "iw", "opa", "usnic"];
 
-/// Something that tells one machine from another.
+/// A value that identifies a machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Identity {
-    /// The vendor without the local bit, the middle of a GUID where it belongs to the number, and
-    /// the number.
+    /// The vendor without the local bit, the middle of a GUID if it belongs to the number, and the
+    /// number.
     Hardware(Oui, [u8; 2], [u8; 3]),
     /// The upper half of a GID.
     Subnet([u8; 8]),
-    /// A UUID, as buses of hypervisors have it in paths.
+    /// A UUID, which a hypervisor's buses have in paths.
     Uuid([u8; 16]),
 }
 
-/// Masks texts in two passes: first all are shown to it, then each is rewritten.
+/// Masks texts in two passes: the first sees all of them, the second rewrites each.
 #[derive(Debug, Default)]
 pub(crate) struct Masker {
-    /// The vendors of addresses that say themselves that they are local: parts of random addresses.
+    /// The vendor bytes of locally administered addresses, which are parts of random addresses.
     random: BTreeSet<Oui>,
     numbers: BTreeMap<Identity, u32>,
 }
 
 impl Masker {
-    /// Takes notice of what is to be masked in a text.
+    /// Collects what has to be masked in a text.
     pub(crate) fn notice(&mut self, text: &str) {
         let mut found = Vec::new();
         rewrite(text, |token| {
@@ -66,8 +66,8 @@ impl Masker {
         }
     }
 
-    /// Gives everything that was noticed its mask. What is masked already keeps its order, so that a
-    /// capture of a captured host is the same.
+    /// Assigns masks to everything collected. Values that are already masked keep their order, so
+    /// the capture of a captured host is the same.
     pub(crate) fn settle(&mut self) {
         let noticed = std::mem::take(&mut self.numbers).into_keys();
         let mut ordered: Vec<(Option<Oui>, Identity)> = noticed
@@ -81,13 +81,13 @@ impl Masker {
         self.numbers = identities.zip(1..).collect();
     }
 
-    /// The text with its masks.
+    /// The masked text.
     #[must_use]
     pub(crate) fn mask(&self, text: &str) -> String {
         rewrite(text, |token| Some(self.masked(token)))
     }
 
-    /// A path with masks in its names.
+    /// A path with masked names.
     #[must_use]
     pub(crate) fn mask_path(&self, path: &Path) -> PathBuf {
         let name = |name: &OsStr| {
@@ -158,7 +158,7 @@ fn vendor_of([first, second, third]: Oui) -> Oui {
     [first & !LOCAL, second, third]
 }
 
-/// All zeros or all ones: no address of anything.
+/// All zeros or all ones, which is nobody's address.
 fn is_blank(bytes: &[u8]) -> bool {
     [0x00, 0xff]
         .iter()
@@ -183,7 +183,7 @@ fn hardware_of_guid(bytes: [u8; 8]) -> Option<Identity> {
     (!is_blank(&bytes)).then(|| Identity::Hardware(vendor_of([a, b, c]), middle, [d, e, f]))
 }
 
-/// An address as it stands in a text.
+/// An address as written in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Token {
     Mac([u8; 6]),
@@ -221,7 +221,7 @@ impl Token {
     }
 }
 
-/// How an address is written: the digits of each group, and what stands between them.
+/// How an address is written: the digits of each group, and their separator.
 struct Shape {
     groups: &'static [usize],
     between: u8,
@@ -289,7 +289,7 @@ fn read_uuid(bytes: &[u8]) -> Option<Token> {
     Some(Token::Uuid(bytes.try_into().ok()?))
 }
 
-/// The text with every address in it replaced by what `replace` gives for it; none leaves it.
+/// The text with every address replaced by the result of `replace`; `None` leaves it unchanged.
 fn rewrite(text: &str, mut replace: impl FnMut(&Token) -> Option<Token>) -> String {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;
@@ -300,7 +300,7 @@ fn rewrite(text: &str, mut replace: impl FnMut(&Token) -> Option<Token>) -> Stri
             .then(|| shaped(rest).or_else(|| named(rest)))
             .flatten()
             .or_else(|| before.is_none().then(|| alone(rest)).flatten());
-        if let Some(Found {
+        if let Some(FoundToken {
             token,
             start,
             length,
@@ -326,20 +326,20 @@ fn rewrite(text: &str, mut replace: impl FnMut(&Token) -> Option<Token>) -> Stri
     result
 }
 
-/// An address at the beginning of a text, or `start` bytes behind it.
-struct Found {
+/// An address at the beginning of a text, or `start` bytes after it.
+struct FoundToken {
     token: Token,
     start: usize,
     length: usize,
-    /// None: digits only.
+    /// `None`: digits only.
     shape: Option<&'static Shape>,
 }
 
-fn shaped(text: &str) -> Option<Found> {
+fn shaped(text: &str) -> Option<FoundToken> {
     SHAPES.iter().find_map(|shape| {
         let (bytes, length) = take(text.as_bytes(), shape.groups, Some(shape.between))?;
         let token = (shape.read)(&bytes)?;
-        Some(Found {
+        Some(FoundToken {
             token,
             start: 0,
             length,
@@ -349,7 +349,7 @@ fn shaped(text: &str) -> Option<Found> {
 }
 
 /// A name such as `enx525400123456` or `ibx0002c90300f9bfa1`.
-fn named(text: &str) -> Option<Found> {
+fn named(text: &str) -> Option<FoundToken> {
     let start = NAMED.iter().find_map(|prefix| {
         let rest = text.strip_prefix(prefix)?;
         rest.starts_with('x').then_some(prefix.len() + 1)
@@ -362,7 +362,7 @@ fn named(text: &str) -> Option<Found> {
         let (bytes, length) = whole(&[16])?;
         (read_guid(&bytes)?, length)
     };
-    Some(Found {
+    Some(FoundToken {
         token,
         start,
         length,
@@ -370,12 +370,13 @@ fn named(text: &str) -> Option<Found> {
     })
 }
 
-/// An address that is all there is, without colons, as drivers name their clocks by it (`%pm`).
-fn alone(text: &str) -> Option<Found> {
+/// An address that is the whole text, without colons, as drivers use it to name their clocks
+/// (`%pm`).
+fn alone(text: &str) -> Option<FoundToken> {
     let (bytes, length) = take(text.as_bytes(), &[12], None)?;
     let only = text[length..].trim_ascii().is_empty();
     let token = read_mac(&bytes).filter(|_| only)?;
-    Some(Found {
+    Some(FoundToken {
         token,
         start: 0,
         length,
@@ -383,8 +384,8 @@ fn alone(text: &str) -> Option<Found> {
     })
 }
 
-/// The bytes that groups of hexadecimal digits stand for, and how long these are; none where
-/// something else stands there, or more of the same follows.
+/// The bytes of groups of hexadecimal digits, and the length of the groups; `None` if something
+/// else is there, or if more of the same follows.
 fn take(text: &[u8], groups: &[usize], between: Option<u8>) -> Option<(Vec<u8>, usize)> {
     let mut bytes = Vec::new();
     let mut at = 0;

@@ -1,5 +1,5 @@
-//! A host for a report of a fault: what discovery looked at, as a tree that discovery gives the same
-//! answer for, with the addresses of its hardware masked.
+//! Captures a host for a bug report: what discovery read, as a tree for which discovery gives the
+//! same answer, with hardware addresses masked.
 //!
 //! Read ([`tree`]), decide ([`filter`], [`mask`], [`standin`]), emit ([`archive`]).
 

@@ -1,13 +1,13 @@
-//! Stand-ins for programs and libraries: files that tell discovery the same and hold no code.
+//! Stand-ins for programs and libraries: files that look the same to discovery and contain no code.
 
 use std::collections::BTreeMap;
 
 use onload_core::elf::{self, Summary, VersionNeed};
 use onload_host::discover::program::{INTERPRETER_LINE, parse_interpreter_line};
 
-/// For whoever looks into such a file.
+/// For anybody who looks into such a file.
 const LABEL: &[u8] = b"stand-in made by onload-ctk discover --capture";
-/// Beginnings of a malformed file that are tried for the same fault.
+/// Lengths of the truncated copies of a malformed file that are tried to reproduce its error.
 const BEGINNINGS: [usize; 3] = [16, 64, 4096];
 
 const HEADER_BYTES: usize = 64;
@@ -23,8 +23,8 @@ const TAG_VERSION_NEEDS: u64 = 0x6fff_fffe;
 const TAG_VERSION_NEEDS_COUNT: u64 = 0x6fff_ffff;
 const WEAK: u16 = 2;
 
-/// A file for which discovery finds what it finds for `content`: the interpreter of a script, what
-/// an ELF file needs, and `strings` of it. None where there is no such file.
+/// A file in which discovery finds what it finds in `content`: the interpreter of a script, what an
+/// ELF file needs, and `strings` from it. `None` if there is no such file.
 #[must_use]
 pub(crate) fn stand_in(content: &[u8], strings: &[&[u8]]) -> Option<Vec<u8>> {
     let head = &content[..content.len().min(INTERPRETER_LINE)];
@@ -46,8 +46,7 @@ pub(crate) fn stand_in(content: &[u8], strings: &[&[u8]]) -> Option<Vec<u8>> {
         .find(|candidate| elf::summarize(candidate.as_slice()).map(without_definitions) == wanted)
 }
 
-/// Nothing is loaded by discovery, so what a file defines for others does not matter, nor how wide
-/// its words are.
+/// Discovery loads nothing, so neither a file's definitions for others nor its word size matter.
 fn without_definitions(summary: Summary) -> Summary {
     Summary {
         version_definitions: Default::default(),
@@ -56,8 +55,8 @@ fn without_definitions(summary: Summary) -> Summary {
     }
 }
 
-/// An ELF file of little endian and 64 bits with that summary (System V gABI, chapters 4 and 5),
-/// and `texts` behind it.
+/// A little-endian 64-bit ELF file with that summary (System V gABI, chapters 4 and 5), followed by
+/// `texts`.
 fn write(summary: &Summary, texts: &[u8]) -> Vec<u8> {
     let mut kinds = vec![TYPE_LOAD];
     kinds.extend(summary.is_dynamic.then_some(TYPE_DYNAMIC));
@@ -122,13 +121,13 @@ fn program_header(kind: u32, start: u64, length: u64) -> Vec<u8> {
     header
 }
 
-/// What follows the headers. Addresses are places in the file.
+/// What follows the headers. Addresses are file offsets.
 struct Body {
     bytes: Vec<u8>,
 }
 
 impl Body {
-    /// Appends where a table may begin; the place and the length.
+    /// Appends bytes where a table may begin. Returns the offset and the length.
     fn place(&mut self, bytes: &[u8]) -> (usize, usize) {
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
         let start = self.bytes.len();
@@ -170,12 +169,12 @@ impl Strings {
         let at = self.bytes.len();
         self.bytes.extend(text.as_bytes());
         self.bytes.push(0);
-        // The summary bounds the names to a few thousand of four KiB.
+        // The summary limits the names to a few thousand of four KiB each.
         u32::try_from(at).unwrap_or_default()
     }
 }
 
-/// `Elf64_Verneed` with its `Elf64_Vernaux`, library by library, and how many libraries.
+/// `Elf64_Verneed` with its `Elf64_Vernaux`, library by library, and the number of libraries.
 fn version_needs(summary: &Summary, strings: &mut Strings) -> (Vec<u8>, usize) {
     const BYTES: u32 = 16;
     let mut libraries: BTreeMap<&str, Vec<&VersionNeed>> = BTreeMap::new();

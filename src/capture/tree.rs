@@ -1,5 +1,5 @@
-//! What was looked at, as a tree: files where they really stand, the links that lead to them, and
-//! the names of directories that mean something by being there.
+//! A tree of everything that was read: files at their real paths, the links that lead to them, and
+//! directory entries whose mere existence matters.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -22,16 +22,16 @@ use super::standin::stand_in;
 /// A captured host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CapturedTree {
-    /// What stands in its file systems, by path from its root.
+    /// The content of its file systems, by path from its root.
     pub entries: BTreeMap<PathBuf, Entry>,
     /// Its device nodes.
     pub nodes: BTreeMap<PathBuf, DeviceNode>,
-    /// Programs and libraries for which there is no stand-in; in their places are empty files.
+    /// Programs and libraries without a stand-in, which are replaced by empty files.
     pub left_out: BTreeSet<PathBuf>,
 }
 
 impl CapturedTree {
-    /// How many files there are.
+    /// The number of files.
     #[must_use]
     pub(crate) fn files(&self) -> usize {
         let files = self.entries.values();
@@ -41,38 +41,38 @@ impl CapturedTree {
     }
 }
 
-/// Something in a file system.
+/// An entry in a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// A directory.
     Directory,
-    /// A symbolic link and what it says.
+    /// A symbolic link and its target.
     Link(PathBuf),
     /// A file.
     File {
-        /// What stands in it.
+        /// Its content.
         content: Vec<u8>,
         /// Whether it may be executed.
         executable: bool,
     },
 }
 
-/// What a capture is made of.
+/// What a capture is made from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sources<'s> {
-    /// The host, which does not note any more what is looked at.
+    /// The host, which no longer records what is read.
     pub host: &'s Host,
-    /// What was looked at.
+    /// What was read.
     pub seen: &'s BTreeMap<PathBuf, Seen>,
     /// What discovery found.
     pub inventory: &'s Inventory,
-    /// The text of the configuration that held.
+    /// The text of the configuration that was used.
     pub config: Option<&'s str>,
     /// Whether addresses are masked.
     pub masked: bool,
 }
 
-/// Makes a tree of what was looked at.
+/// Makes a tree of what was read.
 #[must_use]
 pub(crate) fn collect(sources: Sources<'_>) -> CapturedTree {
     let mut collector = Collector {
@@ -94,7 +94,7 @@ pub(crate) fn collect(sources: Sources<'_>) -> CapturedTree {
 
 struct Collector<'s> {
     sources: Sources<'s>,
-    /// What is a link at a place that no link is above.
+    /// The target of the link at a path without links above it, if it is one.
     links: BTreeMap<PathBuf, Option<PathBuf>>,
     tree: CapturedTree,
 }
@@ -113,7 +113,8 @@ impl Collector<'_> {
         };
         match seen.entry {
             Some(EntryKind::File { executable }) => self.put_file(&place, executable),
-            // What is neither file nor directory stands as a directory: no file either.
+            // What is neither a file nor a directory is represented by a directory, since that is
+            // not a file either.
             Some(EntryKind::Directory | EntryKind::Other) => self.put(&place, Entry::Directory),
             None => {}
         }
@@ -128,8 +129,8 @@ impl Collector<'_> {
         }
     }
 
-    /// A name in a directory that nothing below was looked at of. It means something only in sysfs,
-    /// where a link or directory is a device; attributes are read, or do not matter.
+    /// Adds an entry of a directory below which nothing was read. It matters only in sysfs, where a
+    /// link or directory is a device; attributes are read, or do not matter.
     fn add_name(&mut self, path: &Path, place: &Path, name: &str) {
         let function = path.parent() == Some(Path::new(pci::DEVICES));
         let matters = path.starts_with("/sys")
@@ -147,10 +148,10 @@ impl Collector<'_> {
         }
     }
 
-    /// Where a path really leads, with the links on the way put into the tree. None where it ends in
-    /// a link that is not to be followed.
+    /// Adds the links of a path to the tree and returns where it really leads. `None` if it ends in
+    /// a link that must not be followed.
     fn walk(&mut self, path: &Path, follow_last: bool) -> Option<PathBuf> {
-        // /proc/mounts is a link to the mounts of whoever looks.
+        // /proc/mounts is a link to the mounts of the process that reads it.
         if path.starts_with("/proc") {
             return Some(path.to_owned());
         }
@@ -217,7 +218,7 @@ impl Collector<'_> {
         }
     }
 
-    /// Fills a file; one that holds something already keeps it.
+    /// Fills a file, unless it already has content.
     fn put_content(&mut self, place: &Path, new: Vec<u8>) {
         let empty = Entry::File {
             content: Vec::new(),
@@ -260,8 +261,8 @@ fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
     })
 }
 
-/// A link in `directory` that says the same without leaving the tree that it is unpacked in: an
-/// absolute one becomes relative, and none goes up beyond the root.
+/// The target of an equivalent link in `directory` that stays in the unpacked tree: an absolute one
+/// becomes relative, and none goes above the root.
 fn relative_to(directory: &Path, target: &Path) -> PathBuf {
     let depth = directory.components().count().saturating_sub(1);
     if target.is_absolute() {
@@ -284,7 +285,8 @@ fn relative_to(directory: &Path, target: &Path) -> PathBuf {
     }
 }
 
-/// The tree with its addresses masked. What stands in programs and libraries is not of the machine.
+/// The tree with its addresses masked. The content of programs and libraries does not identify the
+/// machine.
 fn masked(tree: &CapturedTree) -> CapturedTree {
     let mut masker = Masker::default();
     for (path, entry) in &tree.entries {

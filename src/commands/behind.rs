@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
 use onload_core::fs::regular;
 use onload_core::run_dir::RUN_DIR;
-use onload_hooks::entry::wrapper::{RUNTIMES, told};
+use onload_hooks::entry::wrapper::{RUNTIMES, configured_runtime};
 use onload_hooks::run::made_by::{self, Record};
 use onload_host::host::Host;
 
@@ -107,7 +107,7 @@ fn configured(host: &Host, file: Option<&Path>) -> anyhow::Result<PathBuf> {
                 .with_context(|| format!("reading configuration {}", path.display()))?,
         ),
     };
-    let named = told(&String::from_utf8_lossy(&bytes.unwrap_or_default()));
+    let named = configured_runtime(&String::from_utf8_lossy(&bytes.unwrap_or_default()));
     let named = named.with_context(|| {
         let shown = shown.display();
         format!("reading configuration {shown}: [runtime] does not say clearly which runtime it is")

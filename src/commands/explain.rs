@@ -1,5 +1,5 @@
-//! `container explain`: what the annotations of a bundle would change, as a diff, and why: through
-//! the function that the doors use.
+//! `container explain`: shows what the annotations of a bundle would change, as a diff, and why. It
+//! runs the same function as the entry points.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ use onload_core::elf::Summary;
 use onload_hooks::entry::explain;
 use onload_hooks::host::specs::{Specs, SpecsError};
 use onload_hooks::host::sysfs::Sysfs;
-use onload_hooks::host::{Host as DoorHost, HostError, Privilege, Settings, ThisHost};
+use onload_hooks::host::{HostFilesError, HostView, Privilege, Settings, ThisHost};
 use onload_host::host::Host;
 
 use super::inject::Nodes;
@@ -71,14 +71,14 @@ fn with_advice(error: anyhow::Error) -> anyhow::Error {
 /// named on the command line.
 struct Seen<'h> {
     nodes: Nodes<'h>,
-    doors: ThisHost,
+    this_host: ThisHost,
     settings: Settings,
 }
 
 impl<'h> Seen<'h> {
-    fn new(host: &'h Host, global: &Global, config: &Config) -> Result<Self, HostError> {
+    fn new(host: &'h Host, global: &Global, config: &Config) -> Result<Self, HostFilesError> {
         let standard = Path::new(CONFIG_PATH);
-        let doors = match host.is_running() {
+        let this_host = match host.is_running() {
             true => ThisHost::new()?,
             false => ThisHost::below(&global.host_root, standard)?,
         };
@@ -88,7 +88,7 @@ impl<'h> Seen<'h> {
             .unwrap_or_else(|| host.outside_path(standard));
         Ok(Seen {
             nodes: Nodes(host),
-            doors,
+            this_host,
             settings: Settings {
                 config: HookConfig::from(config),
                 file,
@@ -103,32 +103,32 @@ impl NodeInfo for Seen<'_> {
     }
 }
 
-impl DoorHost for Seen<'_> {
-    fn settings(&self) -> Result<Settings, HostError> {
+impl HostView for Seen<'_> {
+    fn settings(&self) -> Result<Settings, HostFilesError> {
         Ok(self.settings.clone())
     }
 
     fn specs(&self, wanted: &[Class]) -> Result<Specs, SpecsError> {
-        self.doors.specs(wanted)
+        self.this_host.specs(wanted)
     }
 
     fn sysfs(&self) -> Sysfs {
-        self.doors.sysfs()
+        self.this_host.sysfs()
     }
 
     fn privilege(&self) -> Privilege {
-        self.doors.privilege()
+        self.this_host.privilege()
     }
 
-    fn preload_file(&self) -> Result<(), HostError> {
-        self.doors.preload_file()
+    fn preload_file(&self) -> Result<(), HostFilesError> {
+        self.this_host.preload_file()
     }
 
     fn library(&self, path: &str) -> Option<Summary> {
-        self.doors.library(path)
+        self.this_host.library(path)
     }
 
     fn user_map(&self, pid: u32) -> Option<String> {
-        self.doors.user_map(pid)
+        self.this_host.user_map(pid)
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use onload_cdi::oci::{ConfigError, Node, NodeInfo, NodeKind, OciConfig, apply, map_ids};
+use onload_cdi::oci::{OciConfigError, Node, NodeInfo, NodeKind, OciConfig, apply, map_ids};
 use onload_core::fs::regular;
 use onload_core::text::Chain;
 use onload_host::host::{DeviceKind, Host};
@@ -49,9 +49,9 @@ impl NodeInfo for Nodes<'_> {
 const READING: &str = "reading the OCI configuration on stdin";
 
 /// What is wrong with the configuration, which has no name on stdin.
-fn reading(error: ConfigError) -> anyhow::Error {
+fn reading(error: OciConfigError) -> anyhow::Error {
     match error {
-        ConfigError::Read(cause) => anyhow::Error::new(cause).context(READING),
+        OciConfigError::Read(cause) => anyhow::Error::new(cause).context(READING),
         error => anyhow::Error::new(error).context(READING),
     }
 }

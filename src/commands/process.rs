@@ -1,6 +1,7 @@
-//! The arguments of other processes, which may keep them from being read: the kernel takes them from the
-//! process's own memory (fs/proc/base.c, `get_mm_cmdline`), and a page of a FUSE file that is mapped
-//! there comes when its owner likes. The kernel waits for such a page without heeding a signal.
+//! The arguments of other processes. A process can keep them from being read: the kernel takes them
+//! from the process's own memory (fs/proc/base.c, `get_mm_cmdline`), and a page of a FUSE file that
+//! is mapped there arrives only when its owner likes. The kernel waits for such a page without
+//! reacting to signals.
 
 use std::io::Read;
 use std::path::Path;
@@ -11,18 +12,18 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use onload_host::host::Host;
 
-/// Not looked for: what is found elsewhere could be anything.
+/// A fixed path: a program found through PATH could be anything.
 const CAT: &str = "/bin/cat";
-/// Bytes of a name, which the kernel cuts at 15, and of its line end.
+/// Bytes of a name, which the kernel truncates at 15, and of its newline.
 const NAME_LIMIT: u64 = 64;
-/// Bytes of arguments that are looked at.
+/// Bytes of arguments that are read.
 const LIMIT: u64 = 16 * 1024 * 1024;
 
-/// The arguments of each process of that name, whoever it belongs to. The name is the kernel's own,
-/// and is read first. The owner is not asked: a container's process may be root's.
+/// The arguments of each process with that name, whoever owns it. The name comes from the kernel,
+/// and is read first. The owner is not checked: a container's process may be root's.
 ///
 /// # Errors
-/// The processes cannot be listed, or the arguments of one cannot be had within `limit`.
+/// The processes cannot be listed, or the arguments of one cannot be read within `limit`.
 pub(super) fn arguments_of(
     host: &Host,
     proc: &Path,
@@ -47,8 +48,8 @@ pub(super) fn arguments_of(
     Ok(found)
 }
 
-/// Reads a file in a process of its own: one that waits for good is left behind, where a thread would
-/// keep this program from ending.
+/// Reads a file in a separate process: if it waits forever, it is left behind, whereas a thread
+/// would keep this program from ending.
 fn read(path: &Path, limit: Duration) -> anyhow::Result<Vec<u8>> {
     let mut command = Command::new(CAT);
     command.arg("--").arg(path);
@@ -60,11 +61,11 @@ fn read(path: &Path, limit: Duration) -> anyhow::Result<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = stdout.take(LIMIT).read_to_end(&mut bytes);
-        // Nobody listens any more where the time is up.
+        // Nobody listens any more after the deadline.
         let _ = sender.send(read.map(|_| bytes));
     });
     let answer = receiver.recv_timeout(limit);
-    // It may have ended, and may not be able to: neither is waited for.
+    // It may have ended, or may be unable to end: neither is waited for.
     let _ = child.kill();
     let _ = child.try_wait();
     match answer {
@@ -82,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory like /proc; a process without arguments never gives them.
+    /// A directory like /proc; a process without arguments never returns them.
     fn proc_with(processes: &[(&str, &str, Option<&str>)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (pid, name, arguments) in processes {

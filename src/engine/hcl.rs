@@ -1,13 +1,14 @@
-//! As much of HCL as tells whether a file of Nomad configures a plugin: words, texts and marks.
+//! As much HCL as needed to tell whether one of Nomad's files configures a plugin: words, strings
+//! and punctuation.
 
 /// A piece of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token<'a> {
-    /// A name, a number.
+    /// A name or a number.
     Word(&'a str),
-    /// What stands between two quotes, escapes as they are written.
+    /// The text between two quotes, with escapes as written.
     Text(&'a str),
-    /// A brace, a bracket, an equals sign.
+    /// A brace, a bracket or an equals sign.
     Mark(char),
 }
 
@@ -70,7 +71,7 @@ fn word(text: &str, first: char) -> (Token<'_>, &str) {
     }
 }
 
-/// What stands between the braces of the block `kind "label"`; none where there is no such block.
+/// The content of the block `kind "label"`; `None` if there is no such block.
 pub(super) fn block<'t, 'a>(
     tokens: &'t [Token<'a>],
     kind: &str,
@@ -95,7 +96,7 @@ pub(super) fn block<'t, 'a>(
     inside.get(..end.unwrap_or(inside.len()))
 }
 
-/// Whether a list of that name, `name = [...]`, holds a text.
+/// Whether the list `name = [...]` contains a text.
 pub(super) fn list_holds(tokens: &[Token<'_>], name: &str, text: &str) -> bool {
     let start = tokens.windows(3).position(|window| {
         matches!(window, [Token::Word(word) | Token::Text(word), Token::Mark('=' | ':'), Token::Mark('[')] if *word == name)

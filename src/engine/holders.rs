@@ -1,11 +1,12 @@
-//! Containers that have recorded our runtime, as the engines keep it on disk. An engine finds a
-//! container's runtime by that record, so what it names has to work until the last of them is gone.
+//! Containers that have recorded the runtime `onload`, as the engines store it on disk. An engine
+//! finds a container's runtime through that record, so the recorded runtime has to work until the
+//! last such container is gone.
 //!
-//! docker keeps the name (`HostConfig.Runtime`) and starts a stopped container with it
-//! (moby, `daemon/start.go`); podman keeps the name and can neither stop nor remove a running container
-//! whose name it does not find (podman, `libpod/sqlite_state_internal.go`, `finalizeCtrSqlite`); so
-//! does CRI-O; containerd's CRI keeps it for the pod's sandbox, and asks for it again for each further
-//! container of the pod (containerd, `internal/cri/server/container_create.go`).
+//! docker stores the name (`HostConfig.Runtime`) and starts a stopped container with it (moby,
+//! `daemon/start.go`). podman stores the name and can neither stop nor remove a running container
+//! whose name it does not find (podman, `libpod/sqlite_state_internal.go`, `finalizeCtrSqlite`);
+//! nor can CRI-O. containerd's CRI stores it for the pod's sandbox, and needs it again for each
+//! further container of the pod (containerd, `internal/cri/server/container_create.go`).
 
 use std::fmt;
 
@@ -18,12 +19,12 @@ const SHOWN: usize = 5;
 /// Characters of an id that people type.
 const SHORT_ID: usize = 12;
 
-/// A container that has recorded our runtime.
+/// A container that has recorded the runtime.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Holder {
     /// Its id.
     pub id: String,
-    /// Its name; empty where it has none.
+    /// Its name; empty if it has none.
     pub name: String,
 }
 
@@ -36,14 +37,14 @@ impl Holder {
     }
 }
 
-/// Who has recorded our runtime.
+/// What has recorded the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// These, or nobody where there is none.
+    /// These containers, or none.
     By(Vec<Holder>),
-    /// A setting makes it the default: an engine without it does not start, or starts nothing.
+    /// A setting makes it the default: without it, the engine does not start, or starts nothing.
     Default(&'static str),
-    /// It could not be told, which counts as held: the reason.
+    /// Unknown, which counts as held; the reason.
     Unknown(String),
 }
 
@@ -55,7 +56,7 @@ impl Held {
     }
 }
 
-/// The containers in a few words.
+/// A short text that names the containers.
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let holders = match self {
@@ -74,7 +75,7 @@ impl fmt::Display for Held {
             let short = holder.id.get(..SHORT_ID).unwrap_or(&holder.id);
             match holder.name.as_str() {
                 "" => write!(f, "{comma} {short}")?,
-                // A name of a user's own container may hold line ends too.
+                // The name of a user's own container may contain line breaks too.
                 name => write!(f, "{comma} {} ({short})", name.escape_debug())?,
             }
         }
@@ -98,8 +99,8 @@ struct ConfigV2 {
     name: String,
 }
 
-/// A container of docker, by its `hostconfig.json` and its `config.v2.json`; none where it has
-/// another runtime. Docker loads no container whose files it does not understand.
+/// A docker container, from its `hostconfig.json` and its `config.v2.json`; `None` if it has
+/// another runtime. Docker loads no container whose files it cannot parse.
 #[must_use]
 pub(crate) fn of_docker(id: &str, host_config: &[u8], config: &[u8]) -> Option<Holder> {
     let host_config: HostConfig = serde_json::from_slice(host_config).ok()?;
@@ -123,8 +124,8 @@ impl OciConfig {
     }
 }
 
-/// A container of CRI-O, by the `config.json` that it keeps with the container's storage; none where
-/// it has another handler, or is podman's.
+/// A CRI-O container, from the `config.json` that CRI-O keeps with the container's storage; `None`
+/// if it has another handler, or belongs to podman.
 #[must_use]
 pub(crate) fn of_crio(id: &str, config: &[u8]) -> Option<Holder> {
     let config: OciConfig = serde_json::from_slice(config).ok()?;
@@ -133,8 +134,8 @@ pub(crate) fn of_crio(id: &str, config: &[u8]) -> Option<Holder> {
         .then(|| Holder::new(id, config.annotation("io.kubernetes.cri-o.Name")))
 }
 
-/// A container of containerd's CRI that has a shim, by what the shim keeps in the bundle: its options,
-/// which hold the path of the OCI runtime, and `config.json`.
+/// A container of containerd's CRI with a shim, from what the shim keeps in the bundle: its
+/// options, which contain the path of the OCI runtime, and `config.json`.
 #[must_use]
 pub(crate) fn of_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<Holder> {
     memchr::memmem::find(options, RUNTIME_PATH.as_bytes())?;
@@ -149,10 +150,10 @@ pub(crate) fn of_containerd(id: &str, options: &[u8], config: &[u8]) -> Option<H
     Some(Holder::new(id, &name.unwrap_or_default()))
 }
 
-/// What podman is asked to print of each container.
+/// The format in which podman prints each container.
 pub(crate) const PODMAN_FORMAT: &str = "{{.ID}} {{.OCIRuntime}} {{.Name}}";
 
-/// The containers in what podman printed.
+/// The containers in podman's output.
 #[must_use]
 pub(crate) fn of_podman(printed: &str) -> Vec<Holder> {
     let fields = printed.lines().filter_map(|line| {
@@ -163,9 +164,9 @@ pub(crate) fn of_podman(printed: &str) -> Vec<Holder> {
     fields.collect()
 }
 
-/// A container whose monitor runs, by the monitor's arguments: conmon is told the path of the
-/// runtime, the id and the name, by podman and by CRI-O (conmon(8)). A user's podman is seen by
-/// this alone.
+/// A container whose monitor is running, from the monitor's arguments: podman and CRI-O pass conmon
+/// the path of the runtime, the id and the name (conmon(8)). There is no other way to see a user's
+/// podman.
 #[must_use]
 pub(crate) fn of_conmon(cmdline: &[u8]) -> Option<Holder> {
     let words: Vec<&[u8]> = cmdline.split(|byte| *byte == 0).collect();

@@ -1,4 +1,4 @@
-//! A JSON text in which single members are set and removed; every other byte stays as it is.
+//! A JSON text in which single members are set and removed. Every other byte stays unchanged.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,35 +8,35 @@ use serde::de::{MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Indentation of a text that shows none of its own.
+/// The indentation if the text has none of its own.
 const DEFAULT_INDENT: &str = "  ";
 
-/// Why a text is not edited.
+/// Why a text cannot be edited.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum JsonError {
-    /// It is no JSON, or no object stands where one belongs.
+    /// It is not JSON, or something is not an object where one belongs.
     #[error("{0}")]
     Syntax(String),
-    /// A key stands twice in one object, and readers differ in which one counts.
+    /// An object has a key twice, and readers disagree about which one counts.
     #[error("key {0:?} stands twice")]
     Duplicate(String),
 }
 
-/// A JSON document, an object at its top.
+/// A JSON document with an object at the top level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct JsonText {
     text: String,
 }
 
-/// Where an object stands in a text.
+/// The position of an object in a text.
 #[derive(Debug)]
 struct Object {
-    /// From its opening brace to behind its closing one.
+    /// From its opening brace to just after its closing one.
     span: Range<usize>,
     members: Vec<Member>,
 }
 
-/// Where a member stands.
+/// The position of a member.
 #[derive(Debug)]
 struct Member {
     key: String,
@@ -45,17 +45,17 @@ struct Member {
     value: Range<usize>,
 }
 
-/// How a text is laid out.
+/// The layout of a text.
 #[derive(Clone, Debug)]
 struct Style {
-    /// Line end and indentation of one level; none for a text of one line.
+    /// The line ending and the indentation of one level; `None` for a text on one line.
     lines: Option<(String, String)>,
-    /// What stands between a key and its value.
+    /// What is between a key and its value.
     colon: String,
 }
 
 impl JsonText {
-    /// Takes a text; one of white space alone counts as an empty object.
+    /// Parses a text; white space alone counts as an empty object.
     ///
     /// # Errors
     /// [`JsonError`], for every object of the text.
@@ -81,10 +81,10 @@ impl JsonText {
         Ok(self.root()?.members.is_empty())
     }
 
-    /// The value that the keys lead to; none where one of them is not there.
+    /// The value at a path of keys; `None` if one of them does not exist.
     ///
     /// # Errors
-    /// [`JsonError`], also where something else than an object is on the way.
+    /// [`JsonError`], also if something on the path is not an object.
     pub(super) fn get(&self, path: &[&str]) -> Result<Option<Value>, JsonError> {
         let Some(span) = self.find(path)? else {
             return Ok(None);
@@ -93,7 +93,7 @@ impl JsonText {
         Ok(Some(serde_json::from_str(value)?))
     }
 
-    /// The keys of the object that the keys lead to.
+    /// The keys of the object at a path of keys.
     ///
     /// # Errors
     /// [`JsonError`].
@@ -105,7 +105,7 @@ impl JsonText {
         Ok(members.into_iter().map(|member| member.key).collect())
     }
 
-    /// Sets a value, and makes the objects on the way that are not there.
+    /// Sets a value, and creates the missing objects on the path.
     ///
     /// # Errors
     /// [`JsonError`].
@@ -133,7 +133,7 @@ impl JsonText {
         Ok(())
     }
 
-    /// Removes a member; whether it was there.
+    /// Removes a member. Returns whether it existed.
     ///
     /// # Errors
     /// [`JsonError`].
@@ -169,7 +169,7 @@ impl JsonText {
         Ok(Some(span))
     }
 
-    /// As its first member is laid out.
+    /// The layout of its first member.
     fn style(&self) -> Result<Style, JsonError> {
         let root = self.root()?;
         let default_lines = Some(("\n".to_owned(), DEFAULT_INDENT.to_owned()));
@@ -240,8 +240,8 @@ impl Object {
         self.members.iter().find(|member| member.key == key)
     }
 
-    /// What goes with a member: the comma before it, or after it where it is the first; all white
-    /// space where it is alone.
+    /// The range that is removed with a member: the comma before it, or after it if it is the
+    /// first; all white space if it is the only one.
     fn cut(&self, index: usize) -> Range<usize> {
         let inside = self.span.start + 1..self.span.end.saturating_sub(1);
         let before = index.checked_sub(1).and_then(|i| self.members.get(i));
@@ -283,7 +283,7 @@ impl From<serde_json::Error> for JsonError {
     }
 }
 
-/// The members of an object with the places where they stand.
+/// The members of an object with their positions.
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Visitor<'de> for Members<'de> {
@@ -312,7 +312,7 @@ fn object(text: &str, span: Range<usize>) -> Result<Object, JsonError> {
         if members.iter().any(|member| member.key == key) {
             return Err(JsonError::Duplicate(key));
         }
-        // Both lie in one text: the distance of their addresses is the place.
+        // Both are in one text, so the difference of their addresses is the position.
         let start = value.get().as_ptr().addr() - text.as_ptr().addr();
         let between = text.get(end..start).unwrap_or_default();
         let quote = end + between.find('"').unwrap_or_default();

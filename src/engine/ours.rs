@@ -1,16 +1,16 @@
-//! What every engine is told of us.
+//! What every engine is told about this package.
 
 /// The name under which engines know `onload-container-runtime`.
 pub(crate) const RUNTIME_NAME: &str = "onload";
 /// Where the package installs it.
 pub(crate) const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
-/// The annotations that an engine hands on from a pod to its containers, as a pattern of Go's
-/// `path.Match`, whose `*` stops at a slash: no annotation of ours has a second one.
+/// The annotations that an engine passes on from a pod to its containers, as a pattern of Go's
+/// `path.Match`, whose `*` stops at a slash: no onload.dev annotation has a second one.
 pub(super) const POD_ANNOTATIONS: &str = "onload.dev/*";
-/// Where specifications are written at boot; an engine that looks elsewhere does not see them.
+/// Where specifications are written at boot. An engine that looks elsewhere does not find them.
 pub(super) const SPEC_DIRS: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
 
-/// Says that an engine looks for specifications elsewhere.
+/// Warns that an engine looks for specifications elsewhere.
 pub(super) fn warn_of_spec_dirs<'a>(
     key: &str,
     mut dirs: impl Iterator<Item = &'a str>,

@@ -1,4 +1,4 @@
-//! The policy in `config.toml`: the classes that annotations may ask for.
+//! The policy in `config.toml`: the classes that annotations may request.
 
 use onload_core::class::Class;
 use onload_core::config::{Config, ConfigError};
@@ -12,10 +12,10 @@ const KEY: &str = "allow";
 /// How the packaged file shows the default.
 const SHOWN: &str = "#allow = []";
 
-/// Why the policy is left as it is.
+/// Why the policy cannot be edited.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PolicyError {
-    /// The file is not one that we read.
+    /// The file is not a valid configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The file cannot be edited.
@@ -23,7 +23,7 @@ pub(crate) enum PolicyError {
     Edit(#[from] EngineError),
 }
 
-/// The text with those classes allowed beside what it allows already.
+/// The text with those classes allowed in addition to the ones it already allows.
 ///
 /// # Errors
 /// [`PolicyError`].

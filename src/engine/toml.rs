@@ -1,13 +1,13 @@
-//! A TOML document in which single keys are set and removed; comments and order stay.
+//! A TOML document in which single keys are set and removed. Comments and order stay.
 
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value};
 
 use super::error::EngineError;
 
-/// Takes a text.
+/// Parses a text.
 ///
 /// # Errors
-/// It is not understood, or writing it again would change it (toml_edit writes line feeds only).
+/// It cannot be parsed, or serialising it would change it (toml_edit writes only line feeds).
 pub(super) fn parse(text: &str) -> Result<DocumentMut, EngineError> {
     let error = |error: toml_edit::TomlError| {
         let line = error.span().map_or(0, |span| span.start);
@@ -30,8 +30,8 @@ pub(super) fn parse(text: &str) -> Result<DocumentMut, EngineError> {
     Ok(document)
 }
 
-/// The text of a document that was made from `old`. Comments at the end of `old` belong to what stands
-/// above them, so they stay there when a section is added at the end.
+/// The text of a document made from `old`. Comments at the end of `old` belong to what is above
+/// them, so they stay there when a section is added at the end.
 pub(super) fn render(document: &DocumentMut, old: &str) -> String {
     let text = document.to_string();
     if text == old || text.strip_suffix('\n') == Some(old) {
@@ -52,7 +52,7 @@ pub(super) fn render(document: &DocumentMut, old: &str) -> String {
     format!("{above}{trailing}{line_end}{below}")
 }
 
-/// The place in `new`, in bytes, behind the last line that it has from `old`.
+/// The byte offset in `new` after the last line that comes from `old`.
 fn end_of_old(old: &str, new: &str) -> usize {
     let diff = similar::TextDiff::from_lines(old, new);
     let kept = diff.ops().iter().filter(|op| !op.old_range().is_empty());
@@ -60,7 +60,7 @@ fn end_of_old(old: &str, new: &str) -> usize {
     new.split_inclusive('\n').take(lines).map(str::len).sum()
 }
 
-/// What the keys lead to; none where one of them is not there.
+/// The item at a path of keys; `None` if one of them does not exist.
 pub(super) fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Item> {
     let (first, rest) = path.split_first()?;
     let first = table.get(first)?;
@@ -68,10 +68,10 @@ pub(super) fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Item> {
         .try_fold(first, |item, key| item.as_table_like()?.get(key))
 }
 
-/// The section that the keys lead to, made where it is not there.
+/// The section at a path of keys, created if necessary.
 ///
 /// # Errors
-/// Something else than a section stands there: an inline table, a value, an array.
+/// Something other than a section is there: an inline table, a value, an array.
 pub(super) fn section<'a>(
     mut table: &'a mut Table,
     path: &[&str],
@@ -90,7 +90,7 @@ pub(super) fn section<'a>(
     Ok(table)
 }
 
-/// Removes a key; whether it was there.
+/// Removes a key. Returns whether it existed.
 pub(super) fn remove(table: &mut Table, path: &[&str]) -> bool {
     let Some((key, parents)) = path.split_last() else {
         return false;
@@ -105,8 +105,8 @@ pub(super) fn remove(table: &mut Table, path: &[&str]) -> bool {
     parent.remove(key).is_some()
 }
 
-/// Removes a section. The comments above it may be about what stands above them, so they stay, above
-/// the section that follows or at the end.
+/// Removes a section. The comments above it may be about what precedes them, so they stay, above
+/// the next section or at the end.
 pub(super) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
     let section = get(document, path).and_then(Item::as_table);
     let place = section.and_then(Table::position);
@@ -130,7 +130,7 @@ pub(super) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
     }
 }
 
-/// The place of the section that follows a place.
+/// The position of the section after a position.
 fn following(table: &Table, place: isize) -> Option<isize> {
     let below = table.iter().filter_map(|(_, item)| item.as_table());
     let places = below.flat_map(|table| {
@@ -153,7 +153,7 @@ fn table_at(table: &mut Table, place: isize) -> Option<&mut Table> {
     None
 }
 
-/// Removes the sections on the way to a place that are empty now and were not there before.
+/// Removes the sections on a path that are empty now and were not there before.
 pub(super) fn prune(document: &mut DocumentMut, path: &[&str], before: Option<&Table>) {
     for length in (1..=path.len()).rev() {
         let place = path.get(..length).unwrap_or_default();
@@ -174,17 +174,17 @@ pub(super) fn texts(item: Option<&Item>) -> impl Iterator<Item = &str> {
     array.into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// Adds a text to an array that does not hold it.
+/// Adds a text to an array unless it is already there.
 pub(super) fn add_text(array: &mut Array, text: &str) {
     if !array.iter().any(|value| value.as_str() == Some(text)) {
         array.push(text);
     }
 }
 
-/// The array of a key, made where it is not there.
+/// The array of a key, created if necessary.
 ///
 /// # Errors
-/// Something else stands there.
+/// Something else is there.
 pub(super) fn array<'a>(table: &'a mut Table, key: &str) -> Result<&'a mut Array, EngineError> {
     let item = table
         .entry(key)

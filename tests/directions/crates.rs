@@ -1,11 +1,11 @@
-//! The crates of the workspace, as `cargo metadata` tells of them.
+//! The crates of the workspace, according to `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::Value;
 
-/// A crate, and the other ones of ours that it may use.
+/// A crate, and the other crates of the workspace that it may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layer {
     name: &'static str,
@@ -23,7 +23,7 @@ impl Layer {
 pub(crate) struct Package {
     name: String,
     is_in_cluster: bool,
-    /// The others of the workspace that it uses, and whether that is for its tests alone.
+    /// The other packages of the workspace that it uses, and whether only its tests do.
     uses: Vec<(String, bool)>,
 }
 
@@ -54,8 +54,8 @@ pub(crate) fn packages(metadata: &Value) -> Vec<Package> {
     packages().map(package).collect()
 }
 
-/// What goes against the layers: uses upward or aside, crates without a layer, and entries of the
-/// tables that nothing needs.
+/// Violations of the layers: uses upward or sideways, crates without a layer, and unnecessary
+/// entries of the tables.
 pub(crate) fn upward(
     packages: &[Package],
     layers: &[Layer],
@@ -103,8 +103,8 @@ pub(crate) fn upward(
     wrong
 }
 
-/// The names of all packages that a package is built from, itself and what only its tests need left
-/// out, from `cargo metadata`.
+/// The names of all packages from which a package is built, without itself and what only its tests
+/// need, from `cargo metadata`.
 pub(crate) fn below(metadata: &Value, name: &str) -> BTreeSet<String> {
     let names: BTreeMap<String, String> = list(&metadata["packages"])
         .map(|package| (text(&package["id"]), text(&package["name"])))
@@ -138,7 +138,7 @@ pub(crate) fn below(metadata: &Value, name: &str) -> BTreeSet<String> {
     ids.into_iter().map(|id| names[id].clone()).collect()
 }
 
-/// Async runtimes, what they stand on, and parsers of command lines.
+/// Async runtimes, what they are based on, and command line parsers.
 pub(crate) fn is_large(name: &str) -> bool {
     let families = ["tokio", "async-", "futures", "clap", "hyper", "tonic"];
     let crates = [
@@ -154,7 +154,7 @@ pub(crate) fn is_large(name: &str) -> bool {
     families.iter().any(|family| name.starts_with(family)) || crates.contains(&name)
 }
 
-/// The first file of each library and program of the workspace, from its root on.
+/// The first file of each library and program of the workspace, relative to its root.
 pub(crate) fn roots(metadata: &Value, workspace: &Path) -> BTreeSet<String> {
     let targets = list(&metadata["packages"]).flat_map(|package| list(&package["targets"]));
     let shipped = targets.filter(|target| {

@@ -1,38 +1,39 @@
-//! Circles and orders among files that use each other.
+//! Cycles and orders among files that use each other.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::modules::{Arrows, Files};
 
-/// A circle for each group of files that lead to each other, and for each group of modules of one
-/// directory, a directory taken as one with all that is in it. `known` arrows do not count.
-pub(crate) fn circles(arrows: &Arrows, files: &Files, known: &[(&str, &str)]) -> Vec<String> {
+/// A cycle for each group of files that lead to each other, and for each group of modules of one
+/// directory, where a directory counts as one module with its whole content. `known` arrows do not
+/// count.
+pub(crate) fn cycles(arrows: &Arrows, files: &Files, known: &[(&str, &str)]) -> Vec<String> {
     let mut said = BTreeSet::new();
-    let mut circles = Vec::new();
+    let mut cycles = Vec::new();
     for graph in graphs(&without(arrows, known), files) {
         for group in groups(&graph) {
-            let circle = shortest(&graph, &group);
-            let steps = circle.windows(2).map(|step| {
+            let cycle = shortest(&graph, &group);
+            let steps = cycle.windows(2).map(|step| {
                 let arrow = &graph[&(step[0].clone(), step[1].clone())];
                 format!("  {}: {}", arrow.place, arrow.written)
             });
             let steps: Vec<String> = steps.collect();
             if said.insert(steps.iter().cloned().collect::<BTreeSet<_>>()) {
                 let size = group.len();
-                let whole = if size + 1 == circle.len() {
+                let whole = if size + 1 == cycle.len() {
                     String::new()
                 } else {
                     format!(" (the shortest of {size} that lead to each other)")
                 };
-                let names = circle.join(" → ");
-                circles.push(format!("a circle: {names}{whole}\n{}", steps.join("\n")));
+                let names = cycle.join(" → ");
+                cycles.push(format!("a cycle: {names}{whole}\n{}", steps.join("\n")));
             }
         }
     }
-    circles
+    cycles
 }
 
-/// The known arrows without which there is no more of a circle than with them.
+/// The known arrows whose removal leaves as many cycles.
 pub(crate) fn stale(arrows: &Arrows, files: &Files, known: &[(&str, &str)]) -> Vec<String> {
     let is_needed = |entry: &&(&str, &str)| {
         let others: Vec<_> = known
@@ -42,18 +43,18 @@ pub(crate) fn stale(arrows: &Arrows, files: &Files, known: &[(&str, &str)]) -> V
             .collect();
         let all = graphs(&without(arrows, &others), files);
         let arrow = arrows.get(&(entry.0.to_owned(), entry.1.to_owned()));
-        arrow.is_some() && closes_a_circle(&all, files, entry.0, entry.1)
+        arrow.is_some() && closes_a_cycle(&all, files, entry.0, entry.1)
     };
     let stale = known.iter().filter(|entry| !is_needed(entry));
     let line = |(from, to): &(&str, &str)| {
-        format!("KNOWN: {from} → {to} closes no circle any more; take it out of the list")
+        format!("KNOWN: {from} → {to} closes no cycle any more; take it out of the list")
     };
     stale.map(line).collect()
 }
 
-/// Whether the target of an arrow leads back to where it comes from, as files or as the modules that
-/// hold them.
-fn closes_a_circle(graphs: &[Arrows], files: &Files, from: &str, to: &str) -> bool {
+/// Whether the target of an arrow leads back to its origin, as files or as the modules that contain
+/// them.
+fn closes_a_cycle(graphs: &[Arrows], files: &Files, from: &str, to: &str) -> bool {
     let (Some(a), Some(b)) = (files.get(from), files.get(to)) else {
         return false;
     };
@@ -72,7 +73,7 @@ fn closes_a_circle(graphs: &[Arrows], files: &Files, from: &str, to: &str) -> bo
     })
 }
 
-/// The uses of a module that does not come before, in the order of a crate's modules at its top.
+/// The uses of a module that does not come earlier in the order of a crate's top-level modules.
 pub(crate) fn backward(
     arrows: &Arrows,
     files: &Files,
@@ -92,7 +93,7 @@ pub(crate) fn backward(
         .difference(&there)
         .map(|name| format!("ORDERS: there is no module {name}"));
     let mut wrong: Vec<String> = missing.chain(gone).collect();
-    // The root of the crate is above all.
+    // The root of the crate is above all modules.
     let place = |file: &String| match files[file].first() {
         Some(name) => order.iter().position(|other| other == name),
         None => Some(order.len()),
@@ -124,7 +125,7 @@ fn graphs(arrows: &Arrows, files: &Files) -> Vec<Arrows> {
     graphs
 }
 
-/// The arrows between modules that have `depth` directories above them, both the same ones.
+/// The arrows between modules at `depth` in the same directory.
 fn between_modules(arrows: &Arrows, files: &Files, depth: usize) -> Arrows {
     let mut between = Arrows::new();
     for ((from, to), arrow) in arrows {
@@ -138,7 +139,7 @@ fn between_modules(arrows: &Arrows, files: &Files, depth: usize) -> Arrows {
     between
 }
 
-/// The groups of names of which each leads to each.
+/// The groups of names in which each leads to each.
 fn groups(arrows: &Arrows) -> BTreeSet<BTreeSet<String>> {
     let next = neighbours(arrows);
     let reached = next.keys().map(|from| (*from, reach(&next, from)));
@@ -165,7 +166,7 @@ fn neighbours(arrows: &Arrows) -> BTreeMap<&str, Vec<&str>> {
     next
 }
 
-/// Every name that `from` leads to, itself only by a circle.
+/// Every name that `from` leads to; itself only through a cycle.
 fn reach<'a>(next: &BTreeMap<&'a str, Vec<&'a str>>, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut open = vec![from];
@@ -179,14 +180,14 @@ fn reach<'a>(next: &BTreeMap<&'a str, Vec<&'a str>>, from: &str) -> BTreeSet<&'a
     reached
 }
 
-/// A shortest circle in a group, its first name once more at its end.
+/// A shortest cycle in a group, with its first name repeated at the end.
 fn shortest(arrows: &Arrows, group: &BTreeSet<String>) -> Vec<String> {
     let next = neighbours(arrows);
-    let circles = group.iter().filter_map(|name| round(&next, name));
-    circles.min_by_key(Vec::len).unwrap_or_default()
+    let cycles = group.iter().filter_map(|name| round(&next, name));
+    cycles.min_by_key(Vec::len).unwrap_or_default()
 }
 
-/// A shortest way from a name back to itself.
+/// A shortest path from a name back to itself.
 fn round(next: &BTreeMap<&str, Vec<&str>>, start: &str) -> Option<Vec<String>> {
     let mut open = VecDeque::from([vec![start]]);
     let mut seen = BTreeSet::new();

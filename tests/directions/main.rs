@@ -1,8 +1,8 @@
-//! The directions of the house: what may use what, between crates and between the files of a crate.
-//! The tables are here; a change of direction is a change of a table.
+//! Which crate may use which, and which file of a crate may use which. The tables are here;
+//! changing a direction means changing a table.
 //!
-//! Crates are read from `cargo metadata`, files by their own text: imports, and the paths in their code.
-//! What is compiled for tests alone is left out.
+//! Crates are read from `cargo metadata`, and files from their own text: imports, and the paths in
+//! their code. Code that is compiled only for tests is left out.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -23,7 +23,7 @@ use serde_json::Value;
 use crates::Layer;
 use modules::Modules;
 
-/// Which crate of ours may use which other ones.
+/// Which crate of the workspace may use which others.
 const LAYERS: &[Layer] = &[
     Layer::new("onload-test-needs", &[]),
     Layer::new("onload-cdi", &[]),
@@ -35,7 +35,7 @@ const LAYERS: &[Layer] = &[
         &["onload-cdi", "onload-core", "onload-hooks", "onload-host"],
     ),
 ];
-/// What a crate in `cluster/` may use; none uses another one of them, and none is used.
+/// What a crate in `cluster/` may use. None uses another crate there, and nothing uses them.
 const BELOW_CLUSTER: &[&str] = &["onload-cdi", "onload-core", "onload-hooks", "onload-host"];
 /// What tests of a crate may use beyond that: crate, other crate, reason.
 const FOR_TESTS: &[(&str, &str, &str)] = &[
@@ -47,8 +47,8 @@ const NEEDS: &str = "what a test needs of the machine, and what happens where it
 /// The crates that stay synchronous and know no command line.
 const SMALL: &[&str] = &["onload-cdi", "onload-core", "onload-hooks", "onload-host"];
 
-/// The modules at the top of a crate, each of which may use only those before it. Nothing uses what
-/// is above them all, `lib.rs`.
+/// The top-level modules of a crate, each of which may use only those before it. Nothing uses
+/// `lib.rs`, which is above them all.
 const ORDERS: &[(&str, &[&str])] = &[
     (
         "cdi/src/lib.rs",
@@ -122,8 +122,8 @@ const ORDERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Uses that close a circle today: from a file, to a file. An entry that closes none fails the test, so
-/// the list only shrinks.
+/// Uses that close a cycle today: from a file, to a file. An entry that closes none fails the test,
+/// so the list only shrinks.
 const KNOWN: &[(&str, &str)] = &[];
 
 fn package() -> &'static Path {
@@ -161,12 +161,12 @@ fn small_crates_have_no_async_runtime_and_no_command_line_below_them() {
         let said = large.map(|large| format!("{name} has {large} below it"));
         none(&said.collect::<Vec<_>>());
     }
-    // It is found where it is.
+    // A large crate is found in the package that has one.
     let below = crates::below(&whole, "onload-ctk");
     assert!(below.contains("clap"), "{below:?}");
 }
 
-/// One target of a package: a library or a program, whose files are read from its root on.
+/// A target of a package: a library or a program, whose files are read starting at its root.
 struct Target {
     root: String,
     modules: Modules,
@@ -183,7 +183,7 @@ static TARGETS: LazyLock<Vec<Target>> = LazyLock::new(|| {
 });
 
 #[test]
-fn nothing_is_used_in_a_circle() {
+fn nothing_is_used_in_a_cycle() {
     let mut wrong = Vec::new();
     let mut unread: BTreeSet<_> = KNOWN.iter().copied().collect();
     for target in TARGETS.iter() {
@@ -191,7 +191,7 @@ fn nothing_is_used_in_a_circle() {
         let arrows = target.modules.arrows();
         let known = KNOWN.iter().filter(|(from, _)| files.contains_key(*from));
         let known: Vec<_> = known.copied().collect();
-        wrong.extend(graph::circles(&arrows, &files, &known));
+        wrong.extend(graph::cycles(&arrows, &files, &known));
         wrong.extend(graph::stale(&arrows, &files, &known));
         unread.retain(|entry| !known.contains(entry));
     }
@@ -211,7 +211,7 @@ fn modules_use_only_those_before_them() {
     }
 }
 
-/// A file that no crate has would be read by nobody.
+/// A file that belongs to no crate would be read by no test.
 #[test]
 fn every_source_file_is_read() {
     let mut read = BTreeSet::new();

@@ -10,18 +10,18 @@ use super::uses::{self, Mention, Uses};
 pub(crate) struct Arrow {
     /// File and line.
     pub(crate) place: String,
-    /// The path that says so, as it is written.
+    /// The path that uses it, as written.
     pub(crate) written: String,
 }
 
-/// From file and to file, with the first line that says so.
+/// From file and to file, with the first line that uses it.
 pub(crate) type Arrows = BTreeMap<(String, String), Arrow>;
 
-/// The files of a crate, with the names of their modules from the root on; none for the root.
+/// The files of a crate, with the names of their modules from the root; empty for the root.
 pub(crate) type Files = BTreeMap<String, Vec<String>>;
 
 struct Module {
-    /// The names from the root of the crate; none for the root.
+    /// The names from the root of the crate; empty for the root.
     path: Vec<String>,
     file: String,
     parent: Option<usize>,
@@ -29,11 +29,11 @@ struct Module {
     uses: Uses,
 }
 
-/// The modules of one crate. What is for tests alone is left out.
+/// The modules of one crate, without those that are only for tests.
 #[derive(Default)]
 pub(crate) struct Modules {
     modules: Vec<Module>,
-    /// Files of modules that are for tests alone.
+    /// Files of modules that are only for tests.
     pub(crate) test_files: BTreeSet<String>,
 }
 
@@ -41,15 +41,15 @@ pub(crate) struct Modules {
 type Read<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Where a module is.
-struct Place {
+struct ModuleLocation {
     file: String,
-    /// Where the files of the modules in it are.
+    /// The directory for the files of its modules.
     directory: PathBuf,
     parent: Option<usize>,
     path: Vec<String>,
 }
 
-impl Place {
+impl ModuleLocation {
     fn root(file: &str) -> Self {
         Self {
             file: file.to_owned(),
@@ -69,7 +69,7 @@ impl Place {
         }
     }
 
-    /// The files that a module in this one may be in; the first that there is.
+    /// The first existing file among those that may contain a module of this one.
     fn file_of(&self, name: &str, read: Read<'_>) -> Option<String> {
         let files = [format!("{name}.rs"), format!("{name}/mod.rs")];
         let mut files = files
@@ -83,12 +83,12 @@ impl Modules {
     /// Reads the crate that begins at the file `root`.
     pub(crate) fn read(root: &str, read: Read<'_>) -> Result<Self, String> {
         let mut found = Self::default();
-        found.file(&Place::root(root), read)?;
+        found.file(&ModuleLocation::root(root), read)?;
         Ok(found)
     }
 
-    /// Adds the module of a file and those in it, and gives its index.
-    fn file(&mut self, place: &Place, read: Read<'_>) -> Result<usize, String> {
+    /// Adds the module of a file and those in it, and returns its index.
+    fn file(&mut self, place: &ModuleLocation, read: Read<'_>) -> Result<usize, String> {
         let file = &place.file;
         let text = read(file).ok_or_else(|| format!("{file}: no such file"))?;
         let uses = uses::read(&text).map_err(|error| {
@@ -98,7 +98,12 @@ impl Modules {
         self.module(uses, place, read)
     }
 
-    fn module(&mut self, mut uses: Uses, place: &Place, read: Read<'_>) -> Result<usize, String> {
+    fn module(
+        &mut self,
+        mut uses: Uses,
+        place: &ModuleLocation,
+        read: Read<'_>,
+    ) -> Result<usize, String> {
         let inline = std::mem::take(&mut uses.inline);
         let files = std::mem::take(&mut uses.files);
         let tests = std::mem::take(&mut uses.test_files);
@@ -117,7 +122,7 @@ impl Modules {
         for name in files {
             let file = place.file_of(&name, read);
             let file = file.ok_or_else(|| format!("{}: mod {name} has no file", place.file))?;
-            let child = Place {
+            let child = ModuleLocation {
                 file,
                 ..place.child(index, &name)
             };
@@ -162,8 +167,8 @@ impl Modules {
         arrows
     }
 
-    /// The modules that a path leads to: the deepest that it names, and each that it comes through
-    /// by an import of that module's.
+    /// The modules to which a path leads: the deepest one that it names, and each module through
+    /// whose import it passes.
     fn named(&self, from: usize, mention: &Mention) -> BTreeSet<usize> {
         if mention.is_macro {
             return self
@@ -174,7 +179,7 @@ impl Modules {
         self.resolve(from, &mention.segments, &mut BTreeSet::new())
     }
 
-    /// A macro by its bare name is one of the modules around, or another crate's.
+    /// A macro with a bare name belongs to an enclosing module, or to another crate.
     fn macro_above(&self, from: usize, name: &str) -> Option<usize> {
         let above = std::iter::successors(Some(from), |index| self.modules[*index].parent);
         above
@@ -182,7 +187,7 @@ impl Modules {
             .find(|index| self.modules[*index].uses.macros.contains(name))
     }
 
-    /// A path, read in the module `from`. Nothing for a path of another crate.
+    /// Resolves a path in the module `from`. Empty for a path of another crate.
     fn resolve(
         &self,
         from: usize,
@@ -209,7 +214,7 @@ impl Modules {
         }
     }
 
-    /// Names below the module `at`; `None` where it has not even the first of them.
+    /// Resolves names below the module `at`; `None` if it does not have even the first one.
     fn descend(
         &self,
         at: usize,
@@ -227,7 +232,7 @@ impl Modules {
         if module.uses.items.contains(name) || module.uses.macros.contains(name) {
             return Some(BTreeSet::from([at]));
         }
-        // An import may go round to itself, as `use a::a` does for an external crate `a`.
+        // An import may refer to itself, as `use a::a` does for an external crate `a`.
         if !seen.insert((at, name.clone())) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Small crates in which an arrow upward or a circle is found, and the paths that say so.
+//! Small crates in which an upward use or a cycle is found, and the paths that cause it.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::crates::{self, Layer};
 use super::graph;
 use super::modules::{Arrows, Modules};
 
-/// A crate of these files, the first of which is its root.
+/// A crate with these files, the first of which is its root.
 fn modules(files: &[(&str, &str)]) -> Modules {
     let read = |file: &str| {
         let found = files.iter().find(|(name, _)| *name == file);
@@ -27,9 +27,9 @@ fn named(arrows: &Arrows) -> Vec<String> {
         .collect()
 }
 
-fn circles(files: &[(&str, &str)], known: &[(&str, &str)]) -> Vec<String> {
+fn cycles(files: &[(&str, &str)], known: &[(&str, &str)]) -> Vec<String> {
     let modules = modules(files);
-    graph::circles(&modules.arrows(), &modules.files(), known)
+    graph::cycles(&modules.arrows(), &modules.files(), known)
 }
 
 /// The arrows of a module `a` with this text, beside `b`, `dir`, `dir::c` and `dir::d`.
@@ -152,7 +152,7 @@ fn a_macro_by_its_bare_name_leads_to_the_module_above_that_defines_it() {
 
 #[test]
 fn what_is_no_use_is_no_arrow() {
-    // A module's declaration, another crate, a name of its own, who may see it, a comment.
+    // A module's declaration, another crate, its own name, a visibility, a comment.
     assert_eq!(
         of_a("mod b { pub fn f() {} } fn g() { b::f(); self::b::f(); }"),
         [""; 0]
@@ -207,43 +207,43 @@ const ROUND: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn a_circle_of_files_is_said_with_a_line_for_each_arrow() {
+fn a_cycle_of_files_is_said_with_a_line_for_each_arrow() {
     let expected = "\
-a circle: a.rs → b.rs → c.rs → a.rs
+a cycle: a.rs → b.rs → c.rs → a.rs
   a.rs:1: crate::b
   b.rs:1: crate::c
   c.rs:2: super::a::f";
-    assert_eq!(circles(&ROUND, &[]), [expected]);
+    assert_eq!(cycles(&ROUND, &[]), [expected]);
 }
 
 #[test]
-fn the_shortest_of_several_circles_is_said() {
+fn the_shortest_of_several_cycles_is_said() {
     let files = [
         ("lib.rs", "mod a; mod b; mod c;"),
         ("a.rs", "use crate::b;"),
         ("b.rs", "use crate::c;"),
         ("c.rs", "use crate::{a, b};"),
     ];
-    let circles = circles(&files, &[]);
-    let expected = "a circle: b.rs → c.rs → b.rs (the shortest of 3 that lead to each other)\n";
-    assert!(circles[0].starts_with(expected), "{circles:?}");
+    let cycles = cycles(&files, &[]);
+    let expected = "a cycle: b.rs → c.rs → b.rs (the shortest of 3 that lead to each other)\n";
+    assert!(cycles[0].starts_with(expected), "{cycles:?}");
 }
 
 #[test]
-fn a_child_that_uses_its_parent_is_a_circle_where_the_parent_uses_the_child() {
+fn a_child_that_uses_its_parent_is_a_cycle_where_the_parent_uses_the_child() {
     let files = [
         ("lib.rs", "mod a;"),
         ("a/mod.rs", "mod child; pub struct A; fn f() { child::f() }"),
         ("a/child.rs", "use super::A;"),
     ];
-    let circles = circles(&files, &[]);
+    let cycles = cycles(&files, &[]);
     assert!(
-        circles[0].contains("a/child.rs → a/mod.rs → a/child.rs"),
-        "{circles:?}"
+        cycles[0].contains("a/child.rs → a/mod.rs → a/child.rs"),
+        "{cycles:?}"
     );
 }
 
-/// Two directories, each of which has a file that the other uses.
+/// Two directories, each with a file that the other uses.
 const ACROSS: [(&str, &str); 7] = [
     ("lib.rs", "mod a; mod b;"),
     ("a/mod.rs", "mod low; mod high;"),
@@ -255,30 +255,31 @@ const ACROSS: [(&str, &str); 7] = [
 ];
 
 #[test]
-fn directories_that_use_each_other_are_a_circle_even_where_their_files_are_none() {
+fn directories_that_use_each_other_are_a_cycle_even_where_their_files_are_none() {
     let expected = "\
-a circle: a → b → a
+a cycle: a → b → a
   a/high.rs:1: crate::b::low
   b/high.rs:1: crate::a::low";
-    assert_eq!(circles(&ACROSS, &[]), [expected]);
+    assert_eq!(cycles(&ACROSS, &[]), [expected]);
 }
 
 #[test]
-fn a_known_arrow_opens_its_circle_and_no_other() {
-    assert_eq!(circles(&ROUND, &[("c.rs", "a.rs")]), [""; 0]);
-    assert_eq!(circles(&ACROSS, &[("b/high.rs", "a/low.rs")]), [""; 0]);
-    assert_eq!(circles(&ACROSS, &[("a/high.rs", "b/high.rs")]).len(), 1);
+fn a_known_arrow_opens_its_cycle_and_no_other() {
+    assert_eq!(cycles(&ROUND, &[("c.rs", "a.rs")]), [""; 0]);
+    assert_eq!(cycles(&ACROSS, &[("b/high.rs", "a/low.rs")]), [""; 0]);
+    assert_eq!(cycles(&ACROSS, &[("a/high.rs", "b/high.rs")]).len(), 1);
 }
 
 #[test]
-fn a_known_arrow_that_closes_no_circle_is_stale() {
+fn a_known_arrow_that_closes_no_cycle_is_stale() {
     let stale = |files: &[(&str, &str)], known: &[(&str, &str)]| {
         let modules = modules(files);
         graph::stale(&modules.arrows(), &modules.files(), known).len()
     };
     assert_eq!(stale(&ROUND, &[("c.rs", "a.rs")]), 0);
     assert_eq!(stale(&ACROSS, &[("b/high.rs", "a/low.rs")]), 0);
-    // An arrow that is none, a file that is none, and one too many for the same circle.
+    // An arrow that does not exist, a file that does not exist, and one too many for the same
+    // cycle.
     assert_eq!(stale(&ROUND, &[("c.rs", "b.rs")]), 1);
     assert_eq!(stale(&ROUND, &[("gone.rs", "a.rs")]), 1);
     assert_eq!(stale(&ROUND, &[("c.rs", "a.rs"), ("a.rs", "b.rs")]), 2);
@@ -342,7 +343,7 @@ const LAYERS: &[Layer] = &[
     Layer::new("top", &["low", "left", "right"]),
 ];
 
-/// A workspace of the four crates, of `cluster/one` and `cluster/two`, and of these dependencies.
+/// A workspace with the four crates, `cluster/one`, `cluster/two`, and these dependencies.
 fn upward(uses: &[(&str, &str, Option<&str>)], for_tests: &[(&str, &str, &str)]) -> Vec<String> {
     let places = [
         ("low", "/w/low"),
@@ -396,7 +397,7 @@ fn what_tests_use_is_held_too_but_for_a_reason() {
     assert_eq!(upward(&uses, &[]), [expected]);
     let reason = [("low", "left", "its tests write with it")];
     assert_eq!(upward(&uses, &reason), [""; 0]);
-    // The reason is for tests alone, and goes when they do.
+    // The reason is for tests only, and disappears with them.
     assert_eq!(upward(&[("low", "left", None)], &reason).len(), 2);
     let expected = "FOR_TESTS: low does not use left; take it out of the list";
     assert_eq!(upward(&[], &reason), [expected]);

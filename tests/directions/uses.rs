@@ -1,4 +1,4 @@
-//! What one source file says of other modules: its imports, and the paths in its code.
+//! What one source file mentions of other modules: its imports, and the paths in its code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,23 +8,22 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Ident, Item, ItemMod, ItemUse, Meta, UseTree};
 
-/// A path as it is written, without its generic arguments.
+/// A path as written, without its generic arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mention {
-    /// What the path is read as: a name that a block imports is already replaced by what it stands
-    /// for.
+    /// The resolved path: a name that a block imports is already replaced by what it refers to.
     pub(crate) segments: Vec<String>,
     pub(crate) written: String,
     pub(crate) line: usize,
-    /// A macro called by its bare name, which a module above may define.
+    /// A macro called by its bare name, which an enclosing module may define.
     pub(crate) is_macro: bool,
 }
 
-/// One module, in a file of its own or inline.
+/// One module, inline or in its own file.
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
     pub(crate) mentions: Vec<Mention>,
-    /// Imported names, with the paths that they stand for.
+    /// Imported names, with the paths to which they refer.
     pub(crate) imports: BTreeMap<String, Vec<Vec<String>>>,
     /// The paths whose whole content is imported.
     pub(crate) globs: Vec<Vec<String>>,
@@ -32,13 +31,13 @@ pub(crate) struct Uses {
     pub(crate) items: BTreeSet<String>,
     pub(crate) macros: BTreeSet<String>,
     pub(crate) inline: Vec<(String, Uses)>,
-    /// Modules in files of their own.
+    /// Modules in their own files.
     pub(crate) files: Vec<String>,
-    /// Those that are for tests alone.
+    /// Those that are only for tests.
     pub(crate) test_files: Vec<String>,
 }
 
-/// Reads one file. What is compiled for tests alone is left out.
+/// Parses one file, leaving out code that is compiled only for tests.
 pub(crate) fn read(text: &str) -> syn::Result<Uses> {
     let file = syn::parse_file(text)?;
     let mut reader = Reader::default();
@@ -52,7 +51,7 @@ pub(crate) fn read(text: &str) -> syn::Result<Uses> {
 #[derive(Default)]
 struct Reader {
     uses: Uses,
-    /// What the blocks around the place import.
+    /// What the enclosing blocks import.
     blocks: Vec<BTreeMap<String, Vec<String>>>,
     not_understood: Option<syn::Error>,
 }
@@ -73,7 +72,7 @@ impl Reader {
         });
     }
 
-    /// Macros are given tokens, not paths: every `a::b` in them counts.
+    /// Macros get tokens, not paths: every `a::b` in them counts.
     fn tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let mut at = 0;
@@ -211,7 +210,8 @@ impl<'ast> Visit<'ast> for Reader {
         visit::visit_path(self, path);
     }
 
-    /// `pub(crate)` and `pub(in super::a)` say who may look here, not where this looks.
+    /// `pub(crate)` and `pub(in super::a)` say which modules may use an item, not what this one
+    /// uses.
     fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
 
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
@@ -232,13 +232,13 @@ impl<'ast> Visit<'ast> for Reader {
         match &attribute.meta {
             Meta::Path(_) => {}
             Meta::List(list) => self.tokens(list.tokens.clone()),
-            // A comment, or `#[must_use = "…"]`: words.
+            // A comment, or `#[must_use = "…"]`: text.
             Meta::NameValue(_) => {}
         }
     }
 }
 
-/// One name that an import brings, or everything of a module.
+/// One name that an import introduces, or everything of a module.
 struct Leaf {
     path: Vec<String>,
     name: Option<String>,
@@ -290,7 +290,7 @@ fn gather(tree: &UseTree, before: &mut Vec<String>, found: &mut Vec<Leaf>) {
     }
 }
 
-/// More than a name of the place itself.
+/// More than a name in the module itself.
 fn is_path(segments: &[String]) -> bool {
     segments.len() > 1
 }

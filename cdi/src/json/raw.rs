@@ -16,13 +16,14 @@ use super::text::{
     Elements, Piece, decoded, is_key, key_spelling, measure, member_begins, plain, value_range,
 };
 
-/// Values of one list that are read into memory at once: as many as the kernel gives a process groups
-/// or a container mounts (NGROUPS_MAX, fs.mount-max). What is longer can still be passed on unread.
+/// Values of one list that are read into memory at once: the kernel's maximum of a process's groups
+/// and of a container's mounts (NGROUPS_MAX, fs.mount-max). Longer lists can still be passed on
+/// unread.
 pub const MAX_VALUES: usize = 100_000;
 
-/// Bytes of a string that is read into memory, as it reads and not as it is spelled (Go's encoding/json
-/// writes `<` as six bytes): what the kernel gives a program as one argument or variable
-/// (MAX_ARG_STRLEN). What is longer can still be passed on unread.
+/// Bytes of a decoded string that is read into memory (Go's encoding/json spells `<` with six
+/// bytes): the kernel's maximum for one argument or variable (MAX_ARG_STRLEN). Longer strings can
+/// still be passed on unread.
 pub const MAX_STRING: usize = 131_072;
 
 /// Bytes of a key in a message.
@@ -32,17 +33,17 @@ const MAX_SHOWN: usize = 128;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RawError {
-    /// Not JSON, or not the kind of value that was asked for; says line and column.
+    /// Not JSON, or not the requested kind of value; with line and column.
     #[error(transparent)]
     Parse(#[from] serde_json::Error),
-    /// The bytes are not text.
+    /// The bytes are not UTF-8.
     #[error("not UTF-8 from byte {0} on")]
     Utf8(usize),
-    /// The object says a key twice.
+    /// The object has a key twice.
     #[error("duplicate key {0:?}")]
     Duplicate(String),
-    /// The object says a key in another case. Go's reader takes it for the one that is meant, others
-    /// do not.
+    /// The object has a key in the wrong case. Go's reader accepts it for the key that is meant;
+    /// others do not.
     #[error("key {found:?} differs from {meant:?} in case alone")]
     Case {
         /// The key found.
@@ -53,10 +54,10 @@ pub enum RawError {
     /// More bytes than can be counted.
     #[error("the text has 4 GiB or more")]
     TooLong,
-    /// More values than anything has that is real.
+    /// More values than anything real has.
     #[error("more than {MAX_VALUES} values; no real container has as many")]
     TooMany,
-    /// A string longer than the kernel gives to a program.
+    /// A string longer than the kernel passes to a program.
     #[error("a string of more than {MAX_STRING} bytes; the kernel gives no program a longer one")]
     LongString,
     /// The value of a key cannot be read.
@@ -70,7 +71,7 @@ pub enum RawError {
 }
 
 impl RawError {
-    /// The same error, said of the value at `key`.
+    /// The same error for the value at `key`.
     #[must_use]
     pub fn at(self, key: impl Into<String>) -> Self {
         Self::Value {
@@ -80,7 +81,7 @@ impl RawError {
     }
 }
 
-/// A value of an object or array: as it was read, or as it is now.
+/// A value of an object or array, as read or as changed.
 #[derive(Clone, Debug)]
 enum Value {
     Text(Piece),
@@ -94,15 +95,15 @@ pub struct RawObject {
     piece: Piece,
     /// Where the key of each member begins in it.
     begins: Arc<Vec<u32>>,
-    /// None where the object is as it was read.
+    /// `None` if the object is unchanged.
     changes: Option<Box<Changes>>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Changes {
-    /// What members are now that were read, by their index; none where they were taken away.
+    /// The current values of changed members, by index; `None` for a removed one.
     members: BTreeMap<usize, Option<Value>>,
-    /// What is new, in order, by the spelling of its key.
+    /// New members in order, by the spelling of the key.
     added: Vec<(String, Value)>,
 }
 
@@ -110,19 +111,19 @@ struct Changes {
 #[derive(Clone, Debug)]
 pub struct RawArray {
     piece: Piece,
-    /// What is new, behind what was read.
+    /// New elements, after those that were read.
     added: Vec<Value>,
     is_modified: bool,
 }
 
-/// What becomes of an element.
+/// What happens to an element.
 #[derive(Debug)]
 pub enum Change {
-    /// It stays as it is.
+    /// It stays.
     Keep,
-    /// It goes.
+    /// It is removed.
     Drop,
-    /// Another takes its place.
+    /// It is replaced.
     Replace(Box<RawValue>),
 }
 
@@ -143,7 +144,7 @@ impl Value {
         }
     }
 
-    /// Bytes that it is written in at most.
+    /// The maximum number of bytes of its JSON form.
     fn size(&self) -> usize {
         match self {
             Self::Text(piece) => piece.len(),
@@ -177,15 +178,15 @@ impl RawObject {
         Self::default()
     }
 
-    /// Opens the object that `bytes` hold.
+    /// Opens the object in `bytes`.
     ///
     /// # Errors
-    /// [`RawError`] where the bytes are anything else, or a key is there twice.
+    /// [`RawError`] if the bytes are anything else, or a key appears twice.
     pub fn parse(bytes: &[u8]) -> Result<Self, RawError> {
         Self::parse_text(Arc::new(text_of(bytes)?.to_owned()))
     }
 
-    /// The same of a text that is shared and not copied.
+    /// As [`Self::parse`], for a text that is shared and not copied.
     ///
     /// # Errors
     /// As for [`Self::parse`].
@@ -198,10 +199,10 @@ impl RawObject {
         Self::of_members(piece, begins)
     }
 
-    /// Opens the object that an element of an array is, whose text was checked with that of the array.
+    /// Opens an array element that is an object; its text was checked together with the array's.
     ///
     /// # Errors
-    /// [`RawError`] where it is something else, or a key is there twice.
+    /// [`RawError`] if it is something else, or a key appears twice.
     pub(crate) fn part(element: &str) -> Result<Self, RawError> {
         Self::open(Piece::new(element))
     }
@@ -216,7 +217,7 @@ impl RawObject {
         Self::of_members(piece, begins)
     }
 
-    /// An object of members whose keys begin at `begins`.
+    /// An object whose members' keys begin at `begins`.
     fn of_members(piece: Piece, begins: Vec<u32>) -> Result<Self, RawError> {
         let text = piece.as_str();
         if u32::try_from(text.len()).is_err() {
@@ -246,7 +247,7 @@ impl RawObject {
         self.begins.len() - gone.count() + changes.added.len()
     }
 
-    /// Whether there is no member.
+    /// Whether it has no members.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -263,7 +264,8 @@ impl RawObject {
             .map(|member| (decoded(member.spelling()), raw(member.value())))
     }
 
-    /// Keys and the texts of their values, in order, of those that `is_wanted`; the others cost nothing.
+    /// Keys and the texts of their values, in order, for keys accepted by `is_wanted`; the others
+    /// cost nothing.
     pub fn texts(
         &self,
         is_wanted: impl Fn(&str) -> bool,
@@ -287,18 +289,18 @@ impl RawObject {
         read.chain(added.map(|(key, value)| Member::Added(key, value)))
     }
 
-    /// Where the key of a member begins that was read.
+    /// Where the key of a member that was read begins.
     fn begin(&self, index: usize) -> Option<usize> {
         self.begins.get(index).map(|begin| *begin as usize)
     }
 
-    /// Where the value of a member stands that was read.
+    /// Where the value of a member that was read is.
     fn range(&self, index: usize) -> Range<usize> {
         let begin = self.begin(index).unwrap_or_default();
         value_range(self.piece.as_str(), begin, self.begin(index + 1))
     }
 
-    /// The index of a member that was read, be it taken away since.
+    /// The index of a member that was read, even if it has been removed.
     fn index_of(&self, key: &str) -> Option<usize> {
         let text = self.piece.as_str();
         let is_it = |begin: &u32| is_key(text, *begin as usize, key);
@@ -320,7 +322,7 @@ impl RawObject {
         }
     }
 
-    /// Whether `key` is there, be its value `null`.
+    /// Whether `key` exists, even with the value `null`.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
         self.value(key).is_some()
@@ -333,12 +335,12 @@ impl RawObject {
         Some(raw(Cow::Owned(value.text().into_owned())))
     }
 
-    /// The value of `key` read as `T`; `None` where it is absent or `null`. For strings, numbers and
-    /// flat lists: what is deep is opened with [`Self::object`] and [`Self::array`].
+    /// The value of `key` read as `T`; `None` if it is absent or `null`. This is for strings,
+    /// numbers and flat lists: nested values are opened with [`Self::object`] and [`Self::array`].
     ///
     /// # Errors
-    /// [`RawError::Value`] where it is not a `T`, a list of more than [`MAX_VALUES`], or holds a string of
-    /// more than [`MAX_STRING`].
+    /// [`RawError::Value`] if it is not a `T`, is a list of more than [`MAX_VALUES`], or contains a
+    /// string longer than [`MAX_STRING`].
     pub fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, RawError> {
         let Some(value) = self.present(key) else {
             return Ok(None);
@@ -348,10 +350,10 @@ impl RawObject {
             .map_err(|error| error.at(key))
     }
 
-    /// Opens the object at `key`; `None` where it is absent or `null`.
+    /// Opens the object at `key`; `None` if it is absent or `null`.
     ///
     /// # Errors
-    /// [`RawError::Value`] where it is something else, or says a key twice.
+    /// [`RawError::Value`] if it is something else, or has a key twice.
     pub fn object(&self, key: &str) -> Result<Option<Self>, RawError> {
         match self.present(key) {
             None => Ok(None),
@@ -362,10 +364,10 @@ impl RawObject {
         }
     }
 
-    /// Opens the array at `key`; `None` where it is absent or `null`.
+    /// Opens the array at `key`; `None` if it is absent or `null`.
     ///
     /// # Errors
-    /// [`RawError::Value`] where it is something else.
+    /// [`RawError::Value`] if it is something else.
     pub fn array(&self, key: &str) -> Result<Option<RawArray>, RawError> {
         match self.present(key) {
             None => Ok(None),
@@ -379,7 +381,7 @@ impl RawObject {
     /// Reads each element of the array at `key`, one at a time, so that no list is too long.
     ///
     /// # Errors
-    /// [`RawError::Value`] where it is no array, or an element is not a `T`.
+    /// [`RawError::Value`] if it is not an array, or an element is not a `T`.
     pub fn each<T: DeserializeOwned>(
         &self,
         key: &str,
@@ -395,10 +397,10 @@ impl RawObject {
         Ok(())
     }
 
-    /// The same for an array of strings, which are copied only where they have escapes.
+    /// As [`Self::each`], for an array of strings, which are copied only if they contain escapes.
     ///
     /// # Errors
-    /// [`RawError::Value`] where it is no array, or an element is no string.
+    /// [`RawError::Value`] if it is not an array, or an element is not a string.
     pub fn each_string(&self, key: &str, mut take: impl FnMut(&str)) -> Result<(), RawError> {
         let Some(array) = self.array(key)? else {
             return Ok(());
@@ -415,7 +417,7 @@ impl RawObject {
             .filter(|value| !matches!(value, Value::Text(piece) if piece.as_str() == "null"))
     }
 
-    /// Sets `key`, in its place where it is there, at the end where it is new.
+    /// Sets `key`: in its position if it exists, and otherwise at the end.
     pub fn set(&mut self, key: &str, value: &RawValue) {
         self.put(key, Value::Text(Piece::new(value.get())));
     }
@@ -435,31 +437,31 @@ impl RawObject {
         }
     }
 
-    /// Sets `key` to a value of ours.
+    /// Sets `key` to a value that is serialised.
     ///
     /// # Errors
-    /// [`RawError::Value`] where `value` has no form in JSON.
+    /// [`RawError::Value`] if `value` cannot be expressed in JSON.
     pub fn write<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<(), RawError> {
         let value = to_raw_value(value).map_err(|error| RawError::from(error).at(key))?;
         self.set(key, &value);
         Ok(())
     }
 
-    /// Puts an object at `key`. Nothing changes where it is what was opened there.
+    /// Puts an object at `key`. Nothing changes if it is what was opened there.
     pub fn set_object(&mut self, key: &str, value: &Self) {
         if value.is_modified() || !self.contains(key) {
             self.put(key, Value::Object(value.clone()));
         }
     }
 
-    /// Puts an array at `key`. Nothing changes where it is what was opened there.
+    /// Puts an array at `key`. Nothing changes if it is what was opened there.
     pub fn set_array(&mut self, key: &str, value: &RawArray) {
         if value.is_modified() || !self.contains(key) {
             self.put(key, Value::Array(value.clone()));
         }
     }
 
-    /// Takes `key` away, and says whether it was there.
+    /// Removes `key`. Returns whether it existed.
     pub fn remove(&mut self, key: &str) -> bool {
         if !self.contains(key) {
             return false;
@@ -474,15 +476,15 @@ impl RawObject {
         true
     }
 
-    /// Refuses keys that equal one of `known` but for case, as Go's encoding/json folds it (fold.go):
-    /// U+017F is an `s` there and U+212A a `k`.
+    /// Refuses keys that differ from one of `known` only in case, as Go's encoding/json folds it
+    /// (fold.go): U+017F counts as an `s` there, and U+212A as a `k`.
     ///
     /// # Errors
     /// [`RawError::Case`].
     pub fn refuse_case_variants(&self, known: &[&'static str]) -> Result<(), RawError> {
         for member in self.members() {
             let spelling = member.spelling();
-            // An ASCII key without escapes has the length that it has in any case.
+            // An ASCII key without escapes has the same length in either case.
             let is_plain = plain(spelling).is_some_and(str::is_ascii);
             let fits = |meant: &&str| meant.len() + 2 == spelling.len();
             if is_plain && !known.iter().any(fits) {
@@ -541,7 +543,7 @@ impl RawObject {
             .unwrap_or_default()
     }
 
-    /// Bytes that it is written in at most, so that room is made once.
+    /// The maximum number of bytes of its JSON form, so that it is allocated once.
     fn size(&self) -> usize {
         let Some(changes) = &self.changes else {
             return self.piece.len();
@@ -556,20 +558,20 @@ impl RawObject {
         size
     }
 
-    /// The object as JSON.
+    /// The object's JSON form.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         self.text().into_owned().into_bytes()
     }
 
-    /// The object as a value of another one.
+    /// The object as a value for another object.
     #[must_use]
     pub fn to_raw(&self) -> Box<RawValue> {
         raw(self.text()).into_owned()
     }
 }
 
-/// A member of an object as it is now.
+/// A current member of an object.
 enum Member<'a> {
     Read(&'a RawObject, usize),
     Changed(&'a RawObject, usize, &'a Value),
@@ -577,7 +579,7 @@ enum Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    /// The key as it is spelled, with its quotes.
+    /// The spelling of its key, with quotes.
     fn spelling(&self) -> &'a str {
         match *self {
             Self::Read(object, index) | Self::Changed(object, index, _) => {
@@ -613,10 +615,10 @@ impl RawArray {
         Self::default()
     }
 
-    /// Opens the array that `bytes` hold.
+    /// Opens the array in `bytes`.
     ///
     /// # Errors
-    /// [`RawError`] where the bytes are anything else.
+    /// [`RawError`] if the bytes are anything else.
     pub fn parse(bytes: &[u8]) -> Result<Self, RawError> {
         let text = text_of(bytes)?;
         let mut deserializer = serde_json::Deserializer::from_str(text);
@@ -643,13 +645,13 @@ impl RawArray {
         self.is_modified
     }
 
-    /// Number of elements; counted each time.
+    /// The number of elements; counted on every call.
     #[must_use]
     pub fn len(&self) -> usize {
         Elements::of(self.piece.as_str()).count() + self.added.len()
     }
 
-    /// Whether there is no element.
+    /// Whether it has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
@@ -664,7 +666,7 @@ impl RawArray {
     /// Opens every element as an object.
     ///
     /// # Errors
-    /// [`RawError::Value`] where one is something else, or says a key twice; [`RawError::TooMany`] where
+    /// [`RawError::Value`] if one is something else, or has a key twice; [`RawError::TooMany`] if
     /// there are more than [`MAX_VALUES`].
     pub fn objects(&self) -> Result<Vec<RawObject>, RawError> {
         let mut objects = Vec::new();
@@ -684,11 +686,11 @@ impl RawArray {
         Ok(objects)
     }
 
-    /// Changes elements, all in one pass; what is written behind them anew stays.
+    /// Changes elements, all in one pass. Elements that were added later stay.
     ///
     /// # Errors
-    /// Those of `change`, which is given each element's text, with the element's index; the array is then as
-    /// it was.
+    /// The errors of `change`, which gets each element's text, with the element's index. The array
+    /// is then unchanged.
     pub fn change_each(
         &mut self,
         mut change: impl FnMut(&str) -> Result<Change, RawError>,
@@ -719,7 +721,7 @@ impl RawArray {
         Ok(())
     }
 
-    /// The text of the first elements, with room for all.
+    /// The text of the first elements, with capacity for all.
     fn begun(&self, count: usize) -> String {
         let mut text = String::with_capacity(self.size() + 4096);
         self.iter()
@@ -743,10 +745,10 @@ impl RawArray {
         self.added.push(value);
     }
 
-    /// Adds a value of ours at the end.
+    /// Adds a value that is serialised at the end.
     ///
     /// # Errors
-    /// [`RawError::Parse`] where `value` has no form in JSON.
+    /// [`RawError::Parse`] if `value` cannot be expressed in JSON.
     pub fn push_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), RawError> {
         self.push(&to_raw_value(value)?);
         Ok(())
@@ -785,39 +787,39 @@ impl RawArray {
         text.push(']');
     }
 
-    /// Bytes that it is written in at most.
+    /// The maximum number of bytes of its JSON form.
     fn size(&self) -> usize {
         let added: usize = self.added.iter().map(|value| value.size() + 1).sum();
         self.piece.len() + added
     }
 
-    /// The array as JSON.
+    /// The array's JSON form.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         self.text().into_owned().into_bytes()
     }
 
-    /// The array as a value of an object.
+    /// The array as a value for an object.
     #[must_use]
     pub fn to_raw(&self) -> Box<RawValue> {
         raw(self.text()).into_owned()
     }
 }
 
-/// Writes an element behind others, the first behind the bracket.
+/// Appends an element, after a comma unless it is the first.
 fn append(text: &mut String, element: &str) {
     text.push(if text.is_empty() { '[' } else { ',' });
     text.push_str(element);
 }
 
-/// Refuses the first key that was there before. Keys are compared only where their hashes are the same,
-/// so that time grows with the number of keys and not with its square, and memory by eight bytes each.
+/// Refuses the first repeated key. Keys are compared only if their hashes are equal, so time grows
+/// linearly with the number of keys, and memory by eight bytes each.
 fn refuse_duplicates(object: &str, begins: &[u32]) -> Result<(), RawError> {
     let key = |begin: u32| decoded(key_spelling(object, begin as usize));
     let hash = |begin: u32| {
         let mut hasher = DefaultHasher::new();
         key(begin).hash(&mut hasher);
-        // Half of the hash is enough to tell most keys from each other.
+        // Half of the hash is enough to distinguish most keys.
         (hasher.finish() >> 32) as u32
     };
     let mut hashed: Vec<(u32, u32)> = begins.iter().map(|begin| (hash(*begin), *begin)).collect();
@@ -846,7 +848,7 @@ fn refuse_duplicates(object: &str, begins: &[u32]) -> Result<(), RawError> {
 
 /// A text read as `T`.
 fn read_text<T: DeserializeOwned>(text: &str) -> Result<T, RawError> {
-    // Each value takes a byte at least, and no string is longer than its spelling.
+    // Each value has at least one byte, and no string is longer than its spelling.
     if text.len() > MAX_VALUES.min(MAX_STRING) {
         let (count, longest) = measure(text);
         if count > MAX_VALUES {
@@ -859,10 +861,10 @@ fn read_text<T: DeserializeOwned>(text: &str) -> Result<T, RawError> {
     Ok(serde_json::from_str(text)?)
 }
 
-/// A string of JSON as text.
+/// Decodes a JSON string.
 ///
 /// # Errors
-/// [`RawError::Parse`] where it is something else.
+/// [`RawError::Parse`] if it is something else.
 pub fn read_string(text: &str) -> Result<Cow<'_, str>, RawError> {
     match plain(text) {
         Some(plain) => Ok(Cow::Borrowed(plain)),
@@ -883,7 +885,7 @@ fn text_of(bytes: &[u8]) -> Result<&str, RawError> {
     Ok(text.trim_matches([' ', '\t', '\r', '\n']))
 }
 
-/// Text put together from values that were checked is JSON, so the fallbacks never show.
+/// Text composed of checked values is JSON, so the fallbacks are never used.
 fn raw(text: Cow<'_, str>) -> Cow<'_, RawValue> {
     match text {
         Cow::Borrowed(text) => Cow::Borrowed(serde_json::from_str(text).unwrap_or(RawValue::NULL)),
@@ -897,7 +899,7 @@ fn spell(key: &str) -> String {
     serde_json::Value::from(key).to_string()
 }
 
-/// Any object, checked and passed over.
+/// Any object, checked and skipped.
 struct AnObject<'a> {
     text: &'a str,
 }
@@ -912,7 +914,7 @@ impl<'de> Visitor<'de> for AnObject<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Vec<u32>, A::Error> {
         let whole = self.text.as_ptr() as usize;
         let mut begins = Vec::new();
-        // A key as `IgnoredAny` would have to be text, which one with a lone surrogate is not.
+        // As `IgnoredAny`, a key would have to be text, which one with a lone surrogate is not.
         while let Some((key, IgnoredAny)) = access.next_entry::<&RawValue, IgnoredAny>()? {
             let begin = (key.get().as_ptr() as usize).wrapping_sub(whole);
             begins.push(u32::try_from(begin).unwrap_or(u32::MAX));
@@ -921,7 +923,7 @@ impl<'de> Visitor<'de> for AnObject<'_> {
     }
 }
 
-/// Any array, checked and passed over.
+/// Any array, checked and skipped.
 struct AnArray;
 
 impl<'de> Visitor<'de> for AnArray {

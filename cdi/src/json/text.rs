@@ -1,21 +1,22 @@
-//! A JSON text that is cut into pieces and never copied, and the walk over its members and elements.
+//! A JSON text that is cut into pieces and never copied, and iteration over its members and
+//! elements.
 //!
-//! The walk trusts that the text is JSON, which `serde_json` has checked before: it only finds where
-//! strings, objects and arrays end, without recursion and without memory of its own.
+//! The iteration relies on `serde_json` having checked that the text is JSON. It only finds where
+//! strings, objects and arrays end, without recursion and without allocating memory.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that are looked at together.
+/// Bytes that are examined together.
 const WORD: usize = size_of::<u64>();
 const ONES: u64 = u64::from_ne_bytes([1; WORD]);
 const QUOTES: u64 = u64::from_ne_bytes([b'"'; WORD]);
 const BACKSLASHES: u64 = u64::from_ne_bytes([b'\\'; WORD]);
 const BLANKS: u64 = u64::from_ne_bytes([b' '; WORD]);
 
-/// A piece of a JSON text. A clone shares the text, so that a piece costs 32 bytes however long it is.
+/// A piece of a JSON text. A clone shares the text, so a piece costs 32 bytes whatever its length.
 #[derive(Clone)]
 pub(crate) struct Piece {
     whole: Arc<String>,
@@ -32,7 +33,7 @@ impl Piece {
         }
     }
 
-    /// A text that somebody else holds too, without the white space around it.
+    /// A shared text, without surrounding white space.
     pub(crate) fn shared(whole: Arc<String>) -> Self {
         let space = [' ', '\t', '\r', '\n'];
         let begin = whole.len() - whole.trim_start_matches(space).len();
@@ -47,7 +48,7 @@ impl Piece {
         self.whole.get(self.range.clone()).unwrap_or_default()
     }
 
-    /// A part of this piece, by the places of its bytes in it.
+    /// A part of this piece, by byte range.
     pub(crate) fn part(&self, range: &Range<usize>) -> Self {
         let begin = self.range.start;
         Self {
@@ -116,8 +117,8 @@ pub(crate) fn key_spelling(object: &str, begin: usize) -> &str {
     object.get(begin..end).unwrap_or_default()
 }
 
-/// Where the value stands whose key begins at `begin`; `next` is where the next key begins, if there is
-/// one.
+/// The range of the value whose key begins at `begin`; `next` is where the next key begins, if
+/// there is one.
 pub(crate) fn value_range(object: &str, begin: usize, next: Option<usize>) -> Range<usize> {
     let bytes = object.as_bytes();
     let start = next_begin(bytes, string_end(bytes, begin), b':');
@@ -129,7 +130,7 @@ pub(crate) fn value_range(object: &str, begin: usize, next: Option<usize>) -> Ra
     start..start + value.trim_ascii_end().len()
 }
 
-/// Whether a key is spelled at `begin` that reads as `key`.
+/// Whether the key spelled at `begin` decodes to `key`.
 pub(crate) fn is_key(object: &str, begin: usize, key: &str) -> bool {
     let bytes = object.as_bytes();
     let spelled = bytes.get(begin + 1..).unwrap_or_default();
@@ -144,7 +145,8 @@ pub(crate) fn is_key(object: &str, begin: usize, key: &str) -> bool {
     false
 }
 
-/// What a string reads as. A lone surrogate has no form as text; such a string is known by its spelling.
+/// The decoded string. A lone surrogate cannot be expressed as text; such a string stays as it is
+/// spelled.
 pub(crate) fn decoded(spelling: &str) -> Cow<'_, str> {
     if let Some(plain) = plain(spelling) {
         return Cow::Borrowed(plain);
@@ -155,14 +157,14 @@ pub(crate) fn decoded(spelling: &str) -> Cow<'_, str> {
     }
 }
 
-/// What a string reads as that has no escapes; none where the text is something else.
+/// The content of a string without escapes; `None` if the text is something else.
 pub(crate) fn plain(spelling: &str) -> Option<&str> {
     let inner = spelling.strip_prefix('"')?.strip_suffix('"')?;
     (!inner.as_bytes().contains(&b'\\')).then_some(inner)
 }
 
-/// How many values stand inside of the one that a text is, at most, at any depth, and the bytes of the
-/// longest string as it reads.
+/// The maximum number of values inside a text's value, at any depth, and the length in bytes of the
+/// longest decoded string.
 pub(crate) fn measure(text: &str) -> (usize, usize) {
     let bytes = text.as_bytes();
     let (mut at, mut count, mut longest) = (0, 0, 0);
@@ -180,7 +182,7 @@ pub(crate) fn measure(text: &str) -> (usize, usize) {
     (count, longest)
 }
 
-/// Bytes that a string reads as, from what stands between its quotes.
+/// The length in bytes of a decoded string, from the text between its quotes.
 fn decoded_len(inner: &[u8]) -> usize {
     let (mut at, mut length) = (0, 0);
     while let Some(byte) = inner.get(at) {
@@ -195,8 +197,8 @@ fn decoded_len(inner: &[u8]) -> usize {
     length
 }
 
-/// Bytes in UTF-8 of the escape whose hexadecimal digits these are. A surrogate is half of a character
-/// of four bytes.
+/// The length in UTF-8 of the escape with these hexadecimal digits. A surrogate is half of a
+/// four-byte character.
 fn escape_len(digits: &[u8]) -> usize {
     match digits {
         [b'0', b'0', b'0'..=b'7', ..] => 1,
@@ -205,7 +207,7 @@ fn escape_len(digits: &[u8]) -> usize {
     }
 }
 
-/// Where the next thing begins behind white space and one separator.
+/// Where the next value begins, after white space and one separator.
 fn next_begin(bytes: &[u8], mut at: usize, separator: u8) -> usize {
     while let Some(byte) = bytes.get(at) {
         if !byte.is_ascii_whitespace() && *byte != separator {
@@ -239,7 +241,7 @@ fn container_end(bytes: &[u8], begin: usize) -> usize {
             b'{' | b'[' => depth += 1,
             b'}' | b']' if depth <= 1 => return at + 1,
             b'}' | b']' => depth -= 1,
-            // An indented text is blank for the most part.
+            // An indented text is mostly blanks.
             b' ' => {
                 while word_at(bytes, at + 1) == Some(BLANKS) {
                     at += WORD;
@@ -272,14 +274,14 @@ fn string_end(bytes: &[u8], begin: usize) -> usize {
     }
 }
 
-/// The bytes from `at` on as a number, the first the lowest.
+/// The bytes from `at` on as a little-endian number.
 fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
     let word = bytes.get(at..)?.first_chunk()?;
     Some(u64::from_le_bytes(*word))
 }
 
-/// The lowest bit that is set is the highest of the lowest byte that is zero; none where no byte is.
-/// Bits above it say nothing.
+/// The lowest set bit is the highest bit of the lowest zero byte; 0 if no byte is zero. Bits above
+/// it mean nothing.
 fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & (ONES << 7)
 }

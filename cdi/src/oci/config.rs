@@ -1,4 +1,4 @@
-//! The configuration: its parts are opened, read and changed, and written back.
+//! The configuration: its parts are opened, read, changed and written back.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::name::HookName;
 /// Why a configuration could not be read or changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum ConfigError {
+pub enum OciConfigError {
     /// The document or a value in it cannot be read.
     #[error("reading config.json")]
     Read(#[source] RawError),
@@ -50,13 +50,13 @@ pub struct Rlimit {
 /// A set of capabilities of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CapabilitySet {
-    /// What an executed program may gain at most.
+    /// The most that an executed program may gain.
     Bounding,
-    /// What takes effect.
+    /// What is in effect.
     Effective,
-    /// What is kept over an execution.
+    /// What is kept across execve(2).
     Inheritable,
-    /// What may be made effective.
+    /// What may be put into effect.
     Permitted,
     /// What a program without file capabilities keeps.
     Ambient,
@@ -90,7 +90,7 @@ impl CapabilitySet {
 pub struct OciHook {
     /// Program.
     pub path: String,
-    /// Arguments, the first being the program's own name.
+    /// Arguments, starting with the program's own name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<String>>,
     /// Environment.
@@ -104,7 +104,7 @@ pub struct OciHook {
 /// A device rule of the container's cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceRule {
-    /// Whether the access is given or taken.
+    /// Whether access is allowed or denied.
     #[serde(default)]
     pub allow: bool,
     /// `a`, `b` or `c`.
@@ -125,7 +125,7 @@ pub struct DeviceRule {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HugepageLimit {
-    /// Page size as the kernel's hugetlb cgroup files write it, such as `2MB`.
+    /// Page size as in the kernel's hugetlb cgroup files, such as `2MB`.
     pub page_size: String,
     /// Limit in bytes.
     pub limit: u64,
@@ -136,16 +136,16 @@ pub struct HugepageLimit {
 pub struct MountEntry(RawObject);
 
 impl MountEntry {
-    /// A mount of ours; an empty `kind` or no `options` are left out.
+    /// A new mount; an empty `kind` or `options` is left out.
     ///
     /// # Errors
-    /// [`ConfigError::Change`] where a text has no form in JSON.
+    /// [`OciConfigError::Change`] if a text cannot be expressed in JSON.
     pub fn new(
         destination: &str,
         kind: &str,
         source: &str,
         options: &[String],
-    ) -> Result<Self, ConfigError> {
+    ) -> Result<Self, OciConfigError> {
         let mut object = RawObject::new();
         let mut fill = || {
             object.write("destination", destination)?;
@@ -160,34 +160,34 @@ impl MountEntry {
             }
             Ok(())
         };
-        fill().map_err(ConfigError::Change)?;
+        fill().map_err(OciConfigError::Change)?;
         Ok(Self(object))
     }
 
-    /// All of it.
+    /// The whole object.
     #[must_use]
     pub fn object(&self) -> &RawObject {
         &self.0
     }
 
-    /// All of it, to change.
+    /// The whole object, to change it.
     pub fn object_mut(&mut self) -> &mut RawObject {
         &mut self.0
     }
 
-    /// Path in the container; empty where it says none.
+    /// Path in the container; empty if it has none.
     #[must_use]
     pub fn destination(&self) -> String {
         self.text("destination")
     }
 
-    /// Whether it is at this place, written in just this way.
+    /// Whether it is at this path, spelled exactly like this.
     #[must_use]
     pub fn is_at(&self, destination: &str) -> bool {
         self.says("destination", destination)
     }
 
-    /// Whether this is what is mounted.
+    /// Whether this is its source.
     #[must_use]
     pub fn is_from(&self, source: &str) -> bool {
         self.says("source", source)
@@ -201,13 +201,13 @@ impl MountEntry {
         said.unwrap_or(value.is_empty())
     }
 
-    /// File system type; empty where it says none.
+    /// File system type; empty if it has none.
     #[must_use]
     pub fn type_(&self) -> String {
         self.text("type")
     }
 
-    /// What is mounted; empty where it says nothing.
+    /// The source; empty if it has none.
     #[must_use]
     pub fn source(&self) -> String {
         self.text("source")
@@ -285,23 +285,23 @@ const IN_USER: [&str; 3] = ["uid", "gid", "additionalGids"];
 const IN_MOUNT: [&str; 4] = ["destination", "type", "source", "options"];
 
 impl OciConfig {
-    /// Reads a configuration.
+    /// Parses a configuration.
     ///
     /// # Errors
-    /// [`ConfigError::Read`] where it is no object, or one of the five parts is not what it should be,
-    /// or a key of the top level or of a part is there twice or in another case.
-    pub fn parse(bytes: &[u8]) -> Result<Self, ConfigError> {
+    /// [`OciConfigError::Read`] if it is not an object, or one of the five parts has the wrong type,
+    /// or a key of the top level or of a part appears twice or in the wrong case.
+    pub fn parse(bytes: &[u8]) -> Result<Self, OciConfigError> {
         let root = RawObject::parse(bytes);
-        root.and_then(Self::open).map_err(ConfigError::Read)
+        root.and_then(Self::open).map_err(OciConfigError::Read)
     }
 
-    /// The same of a text that is shared and not copied.
+    /// As [`Self::parse`], for a text that is shared and not copied.
     ///
     /// # Errors
     /// As for [`Self::parse`].
-    pub fn parse_text(text: Arc<String>) -> Result<Self, ConfigError> {
+    pub fn parse_text(text: Arc<String>) -> Result<Self, OciConfigError> {
         let root = RawObject::parse_text(text);
-        root.and_then(Self::open).map_err(ConfigError::Read)
+        root.and_then(Self::open).map_err(OciConfigError::Read)
     }
 
     fn open(root: RawObject) -> Result<Self, RawError> {
@@ -323,7 +323,7 @@ impl OciConfig {
         for (index, mount) in mounts.iter().enumerate() {
             check_mount(mount).map_err(|error| error.at(format!("[{index}]")).at("mounts"))?;
         }
-        // What cannot be opened here is told by whoever needs it.
+        // What cannot be opened here is reported by the code that needs it.
         let inner = |part: Option<&RawObject>, key: &'static str, known: &[&'static str]| {
             let object = part.and_then(|part| part.object(key).ok()?);
             let checked = object.unwrap_or_default().refuse_case_variants(known);
@@ -347,7 +347,7 @@ impl OciConfig {
         })
     }
 
-    /// The configuration as JSON: byte for byte what was read where nothing changed.
+    /// The configuration as JSON; byte for byte what was read if nothing changed.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let parts = [
@@ -356,7 +356,7 @@ impl OciConfig {
             ("hooks", &self.hooks),
             ("annotations", &self.annotations),
         ];
-        // What was opened is shared by the copy.
+        // The copy shares what was opened.
         let mut root = self.root.clone();
         for (key, part) in parts {
             if let Some(part) = part {
@@ -373,30 +373,30 @@ impl OciConfig {
         root.to_bytes()
     }
 
-    /// The top level, as it was read.
+    /// The top level, as read.
     #[must_use]
     pub fn root(&self) -> &RawObject {
         &self.root
     }
 
-    /// `process`, where there is one.
+    /// `process`, if it exists.
     #[must_use]
     pub fn process(&self) -> Option<&RawObject> {
         self.process.as_ref()
     }
 
-    /// `process`, made where there is none.
+    /// `process`, created if it does not exist.
     pub fn process_mut(&mut self) -> &mut RawObject {
         self.process.get_or_insert_default()
     }
 
-    /// `linux`, where there is one.
+    /// `linux`, if it exists.
     #[must_use]
     pub fn linux(&self) -> Option<&RawObject> {
         self.linux.as_ref()
     }
 
-    /// `linux`, made where there is none.
+    /// `linux`, created if it does not exist.
     pub fn linux_mut(&mut self) -> &mut RawObject {
         self.linux.get_or_insert_default()
     }
@@ -404,83 +404,87 @@ impl OciConfig {
     /// `root.path`: the root file system, absolute or relative to the bundle.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn root_path(&self) -> Result<Option<String>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn root_path(&self) -> Result<Option<String>, OciConfigError> {
         let read = || match self.root.object("root")? {
             Some(root) => root.read("path").map_err(|error| error.at("root")),
             None => Ok(None),
         };
-        read().map_err(ConfigError::Read)
+        read().map_err(OciConfigError::Read)
     }
 
-    fn read_process<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, ConfigError> {
+    fn read_process<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, OciConfigError> {
         let Some(process) = &self.process else {
             return Ok(None);
         };
         process
             .read(key)
-            .map_err(|error| ConfigError::Read(error.at("process")))
+            .map_err(|error| OciConfigError::Read(error.at("process")))
     }
 
     fn edit_process(
         &mut self,
         edit: impl FnOnce(&mut RawObject) -> Result<(), RawError>,
-    ) -> Result<(), ConfigError> {
-        edit(self.process_mut()).map_err(|error| ConfigError::Change(error.at("process")))
+    ) -> Result<(), OciConfigError> {
+        edit(self.process_mut()).map_err(|error| OciConfigError::Change(error.at("process")))
     }
 
     fn edit_linux(
         &mut self,
         edit: impl FnOnce(&mut RawObject) -> Result<(), RawError>,
-    ) -> Result<(), ConfigError> {
-        edit(self.linux_mut()).map_err(|error| ConfigError::Change(error.at("linux")))
+    ) -> Result<(), OciConfigError> {
+        edit(self.linux_mut()).map_err(|error| OciConfigError::Change(error.at("linux")))
     }
 
     /// `process.args`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn args(&self) -> Result<Vec<String>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn args(&self) -> Result<Vec<String>, OciConfigError> {
         Ok(self.read_process("args")?.unwrap_or_default())
     }
 
     /// Each of `process.args`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn each_arg(&self, take: impl FnMut(&str)) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn each_arg(&self, take: impl FnMut(&str)) -> Result<(), OciConfigError> {
         self.each_string_of_process("args", take)
     }
 
     /// `process.env`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn env(&self) -> Result<Vec<String>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn env(&self) -> Result<Vec<String>, OciConfigError> {
         Ok(self.read_process("env")?.unwrap_or_default())
     }
 
     /// Each entry of `process.env`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn each_env(&self, take: impl FnMut(&str)) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn each_env(&self, take: impl FnMut(&str)) -> Result<(), OciConfigError> {
         self.each_string_of_process("env", take)
     }
 
-    fn each_string_of_process(&self, key: &str, take: impl FnMut(&str)) -> Result<(), ConfigError> {
+    fn each_string_of_process(
+        &self,
+        key: &str,
+        take: impl FnMut(&str),
+    ) -> Result<(), OciConfigError> {
         let Some(process) = &self.process else {
             return Ok(());
         };
         let read = process.each_string(key, take);
-        read.map_err(|error| ConfigError::Read(error.at("process")))
+        read.map_err(|error| OciConfigError::Read(error.at("process")))
     }
 
-    /// The value that the process will see for `name`: the last, where the list says it twice.
+    /// The value that the process will see for `name`: the last one, if the list has several.
     ///
     /// # Errors
-    /// [`ConfigError::Read`], also where the value is longer than [`MAX_STRING`].
-    pub fn env_get(&self, name: &str) -> Result<Option<String>, ConfigError> {
+    /// [`OciConfigError::Read`], also if the value is longer than [`MAX_STRING`].
+    pub fn env_get(&self, name: &str) -> Result<Option<String>, OciConfigError> {
         let mut last = None;
         let mut is_long = false;
         self.each_env(|entry| {
@@ -492,32 +496,32 @@ impl OciConfig {
         })?;
         if is_long {
             let error = RawError::LongString.at(name).at("env").at("process");
-            return Err(ConfigError::Read(error));
+            return Err(OciConfigError::Read(error));
         }
         Ok(last)
     }
 
-    /// Sets `name`: in the place of its first entry, further entries of that name are taken away, so
-    /// that readers who keep the first and readers who keep the last see the same. At the end where
-    /// it is new. Other variables are not touched.
+    /// Sets `name`. The new entry takes the position of the first entry with that name, and further
+    /// ones are removed, so that readers who keep the first and readers who keep the last see the
+    /// same. A new variable is added at the end. Other variables are not touched.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn env_set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn env_set(&mut self, name: &str, value: &str) -> Result<(), OciConfigError> {
         self.env_append(&[format!("{name}={value}")])
     }
 
-    /// Adds `NAME=value` entries in turn, as [`Self::env_set`] does, all in one pass.
+    /// Adds `NAME=value` entries one after another, as [`Self::env_set`] does, all in one pass.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn env_append(&mut self, entries: &[String]) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn env_append(&mut self, entries: &[String]) -> Result<(), OciConfigError> {
         let entries = entries.iter().map(|entry| match entry.split_once('=') {
             Some((name, _)) => (name.to_owned(), Cow::Borrowed(entry)),
             None => (entry.clone(), Cow::Owned(format!("{entry}="))),
         });
-        // An entry that is no text is an error and not passed by: another reader may see the variable in
-        // it that is being set.
+        // An entry that is not text is an error and not skipped: to another reader it may be the
+        // variable that is being set.
         let name_of = |entry: &str| {
             let entry = read_string(entry)?;
             Ok(entry.split_once('=').map(|(name, _)| name.to_owned()))
@@ -526,11 +530,11 @@ impl OciConfig {
         self.edit_process(|process| replace(process, "env", name_of, &entries))
     }
 
-    /// `process.user`; what it does not say is 0.
+    /// `process.user`; missing members are 0.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn user(&self) -> Result<User, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn user(&self) -> Result<User, OciConfigError> {
         let Some(process) = &self.process else {
             return Ok(User::default());
         };
@@ -544,14 +548,14 @@ impl OciConfig {
                 additional_gids: user.read("additionalGids")?.unwrap_or_default(),
             })
         };
-        read().map_err(|error: RawError| ConfigError::Read(error.at("process")))
+        read().map_err(|error: RawError| OciConfigError::Read(error.at("process")))
     }
 
-    /// Adds a supplementary group that is not there yet.
+    /// Adds a supplementary group unless it is already there.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn additional_gid_add(&mut self, gid: u32) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn additional_gid_add(&mut self, gid: u32) -> Result<(), OciConfigError> {
         self.edit_process(|process| {
             let mut user = process.object("user")?.unwrap_or_default();
             let gids: Vec<u32> = user.read("additionalGids")?.unwrap_or_default();
@@ -566,16 +570,16 @@ impl OciConfig {
     /// `process.rlimits`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn rlimits(&self) -> Result<Vec<Rlimit>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn rlimits(&self) -> Result<Vec<Rlimit>, OciConfigError> {
         Ok(self.read_process("rlimits")?.unwrap_or_default())
     }
 
-    /// The limit called `name`.
+    /// The limit named `name`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn rlimit(&self, name: &str) -> Result<Option<Rlimit>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn rlimit(&self, name: &str) -> Result<Option<Rlimit>, OciConfigError> {
         let Some(process) = &self.process else {
             return Ok(None);
         };
@@ -585,15 +589,15 @@ impl OciConfig {
                 first = Some(limit);
             }
         });
-        read.map_err(|error| ConfigError::Read(error.at("process")))?;
+        read.map_err(|error| OciConfigError::Read(error.at("process")))?;
         Ok(first)
     }
 
-    /// Sets a limit, in its place where there is one of that type.
+    /// Sets a limit, in the position of an existing one of that type.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn rlimit_set(&mut self, limit: &Rlimit) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn rlimit_set(&mut self, limit: &Rlimit) -> Result<(), OciConfigError> {
         let limits = [(limit.type_.clone(), limit)];
         self.edit_process(|process| replace(process, "rlimits", field("type"), &limits))
     }
@@ -601,8 +605,8 @@ impl OciConfig {
     /// A set of `process.capabilities`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn capabilities(&self, set: CapabilitySet) -> Result<Vec<String>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn capabilities(&self, set: CapabilitySet) -> Result<Vec<String>, OciConfigError> {
         let Some(process) = &self.process else {
             return Ok(Vec::new());
         };
@@ -610,18 +614,18 @@ impl OciConfig {
             Some(sets) => Ok(sets.read(set.key())?.unwrap_or_default()),
             None => Ok(Vec::new()),
         };
-        read().map_err(|error: RawError| ConfigError::Read(error.at("process")))
+        read().map_err(|error: RawError| OciConfigError::Read(error.at("process")))
     }
 
-    /// Adds a capability to each of `sets` that does not hold it yet.
+    /// Adds a capability to each of `sets` that does not have it yet.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
+    /// [`OciConfigError::Change`].
     pub fn capability_add(
         &mut self,
         sets: &[CapabilitySet],
         name: &str,
-    ) -> Result<(), ConfigError> {
+    ) -> Result<(), OciConfigError> {
         self.edit_process(|process| {
             let mut all = process.object("capabilities")?.unwrap_or_default();
             for set in sets {
@@ -644,7 +648,7 @@ impl OciConfig {
         &self.mounts
     }
 
-    /// `mounts`, to change.
+    /// `mounts`, to change them.
     pub fn mounts_mut(&mut self) -> &mut Vec<MountEntry> {
         self.mounts_changed = true;
         &mut self.mounts
@@ -653,24 +657,24 @@ impl OciConfig {
     /// `linux.devices`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn devices(&self) -> Result<Vec<OciDevice>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn devices(&self) -> Result<Vec<OciDevice>, OciConfigError> {
         self.read_linux(None, "devices")
     }
 
     /// Each of `linux.devices`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn each_device(&self, take: impl FnMut(OciDevice)) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn each_device(&self, take: impl FnMut(OciDevice)) -> Result<(), OciConfigError> {
         self.each_of_linux(None, "devices", take)
     }
 
-    /// For each of `devices` in turn: takes the first at its path away and adds it at the end.
+    /// For each of `devices` in turn: removes the first at its path and adds it at the end.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn devices_set(&mut self, devices: &[OciDevice]) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn devices_set(&mut self, devices: &[OciDevice]) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut list = linux.array("devices")?.unwrap_or_default();
             let mut paths: BTreeMap<&str, Same> = BTreeMap::new();
@@ -691,7 +695,7 @@ impl OciConfig {
             for device in devices {
                 let same = paths.entry(&device.path).or_default();
                 same.later -= 1;
-                // One that follows took away what was there before, or takes this one.
+                // A later one removed what was there before, or removes this one.
                 if same.later < same.taken.max(1) {
                     list.push_value(device)?;
                 }
@@ -704,24 +708,24 @@ impl OciConfig {
     /// `linux.resources.devices`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn device_rules(&self) -> Result<Vec<DeviceRule>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn device_rules(&self) -> Result<Vec<DeviceRule>, OciConfigError> {
         self.read_linux(Some("resources"), "devices")
     }
 
     /// Each of `linux.resources.devices`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn each_device_rule(&self, take: impl FnMut(DeviceRule)) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn each_device_rule(&self, take: impl FnMut(DeviceRule)) -> Result<(), OciConfigError> {
         self.each_of_linux(Some("resources"), "devices", take)
     }
 
     /// Adds device rules at the end.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn device_rules_add(&mut self, rules: &[DeviceRule]) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn device_rules_add(&mut self, rules: &[DeviceRule]) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut resources = linux.object("resources")?.unwrap_or_default();
             push(&mut resources, "devices", rules)?;
@@ -733,24 +737,27 @@ impl OciConfig {
     /// `linux.resources.hugepageLimits`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn hugepage_limits(&self) -> Result<Vec<HugepageLimit>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn hugepage_limits(&self) -> Result<Vec<HugepageLimit>, OciConfigError> {
         self.read_linux(Some("resources"), "hugepageLimits")
     }
 
     /// Each of `linux.resources.hugepageLimits`.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn each_hugepage_limit(&self, take: impl FnMut(HugepageLimit)) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn each_hugepage_limit(
+        &self,
+        take: impl FnMut(HugepageLimit),
+    ) -> Result<(), OciConfigError> {
         self.each_of_linux(Some("resources"), "hugepageLimits", take)
     }
 
-    /// Sets the limits of page sizes, each in its place where there is one.
+    /// Sets the limits of page sizes, each in the position of an existing one.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn hugepage_limits_set(&mut self, limits: &[HugepageLimit]) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn hugepage_limits_set(&mut self, limits: &[HugepageLimit]) -> Result<(), OciConfigError> {
         let limits: Vec<(String, &HugepageLimit)> = limits
             .iter()
             .map(|limit| (limit.page_size.clone(), limit))
@@ -763,13 +770,13 @@ impl OciConfig {
         })
     }
 
-    /// Each element of a list of `linux`, or of the object at `inner` of it.
+    /// Reads each element of a list of `linux`, or of the object at `inner` in it.
     fn each_of_linux<T: DeserializeOwned>(
         &self,
         inner: Option<&str>,
         key: &str,
         take: impl FnMut(T),
-    ) -> Result<(), ConfigError> {
+    ) -> Result<(), OciConfigError> {
         let Some(linux) = &self.linux else {
             return Ok(());
         };
@@ -780,15 +787,15 @@ impl OciConfig {
                 None => Ok(()),
             },
         };
-        read().map_err(|error| ConfigError::Read(error.at("linux")))
+        read().map_err(|error| OciConfigError::Read(error.at("linux")))
     }
 
-    /// A list of `linux`, or of the object at `inner` of it.
+    /// Reads a list of `linux`, or of the object at `inner` in it.
     fn read_linux<T: DeserializeOwned>(
         &self,
         inner: Option<&str>,
         key: &str,
-    ) -> Result<Vec<T>, ConfigError> {
+    ) -> Result<Vec<T>, OciConfigError> {
         let Some(linux) = &self.linux else {
             return Ok(Vec::new());
         };
@@ -799,23 +806,23 @@ impl OciConfig {
                 None => Ok(None),
             },
         };
-        let list = read().map_err(|error| ConfigError::Read(error.at("linux")))?;
+        let list = read().map_err(|error| OciConfigError::Read(error.at("linux")))?;
         Ok(list.unwrap_or_default())
     }
 
     /// Whether the container gets a namespace of this type (`user`, `mount`, `network`, …).
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn has_namespace(&self, kind: &str) -> Result<bool, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn has_namespace(&self, kind: &str) -> Result<bool, OciConfigError> {
         Ok(!self.namespace_paths(kind)?.is_empty())
     }
 
-    /// The paths of the namespaces of this type: empty for one that is made new.
+    /// The paths of the namespaces of this type; empty for a new namespace.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn namespace_paths(&self, kind: &str) -> Result<Vec<String>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn namespace_paths(&self, kind: &str) -> Result<Vec<String>, OciConfigError> {
         #[derive(Deserialize)]
         struct Namespace {
             #[serde(rename = "type")]
@@ -831,11 +838,11 @@ impl OciConfig {
         Ok(paths)
     }
 
-    /// Sets `linux.netDevices.<host>` to an interface called `name` in the container.
+    /// Sets `linux.netDevices.<host>` to an interface named `name` in the container.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn net_device_set(&mut self, host: &str, name: &str) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn net_device_set(&mut self, host: &str, name: &str) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut devices = linux.object("netDevices")?.unwrap_or_default();
             let mut device = RawObject::new();
@@ -849,37 +856,41 @@ impl OciConfig {
     /// The hooks of a stage.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn hooks(&self, stage: HookName) -> Result<Vec<OciHook>, ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn hooks(&self, stage: HookName) -> Result<Vec<OciHook>, OciConfigError> {
         let Some(hooks) = &self.hooks else {
             return Ok(Vec::new());
         };
         let read = hooks
             .read(stage.as_str())
-            .map_err(|error| ConfigError::Read(error.at("hooks")))?;
+            .map_err(|error| OciConfigError::Read(error.at("hooks")))?;
         Ok(read.unwrap_or_default())
     }
 
     /// Each hook of a stage.
     ///
     /// # Errors
-    /// [`ConfigError::Read`].
-    pub fn each_hook(&self, stage: HookName, take: impl FnMut(OciHook)) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Read`].
+    pub fn each_hook(
+        &self,
+        stage: HookName,
+        take: impl FnMut(OciHook),
+    ) -> Result<(), OciConfigError> {
         let Some(hooks) = &self.hooks else {
             return Ok(());
         };
         let read = hooks.each(stage.as_str(), take);
-        read.map_err(|error| ConfigError::Read(error.at("hooks")))
+        read.map_err(|error| OciConfigError::Read(error.at("hooks")))
     }
 
-    /// Adds a hook behind those of its stage.
+    /// Adds a hook after those of its stage.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn hook_add(&mut self, stage: HookName, hook: &OciHook) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn hook_add(&mut self, stage: HookName, hook: &OciHook) -> Result<(), OciConfigError> {
         let hooks = self.hooks.get_or_insert_default();
         let done = push(hooks, stage.as_str(), &[hook]);
-        done.map_err(|error| ConfigError::Change(error.at("hooks")))
+        done.map_err(|error| OciConfigError::Change(error.at("hooks")))
     }
 
     /// The keys of `annotations`, in order.
@@ -887,7 +898,8 @@ impl OciConfig {
         self.annotations.iter().flat_map(RawObject::keys)
     }
 
-    /// The annotations whose keys begin with `prefix`, in order; none for a value that is no text.
+    /// The annotations whose keys begin with `prefix`, in order; `None` for a value that is not
+    /// text.
     pub fn annotations_of<'a>(
         &'a self,
         prefix: &'a str,
@@ -906,38 +918,38 @@ impl OciConfig {
     /// The text of an annotation.
     ///
     /// # Errors
-    /// [`ConfigError::Read`] where it is no text.
-    pub fn annotation(&self, key: &str) -> Result<Option<String>, ConfigError> {
+    /// [`OciConfigError::Read`] if it is not text.
+    pub fn annotation(&self, key: &str) -> Result<Option<String>, OciConfigError> {
         let Some(annotations) = &self.annotations else {
             return Ok(None);
         };
         annotations
             .read(key)
-            .map_err(|error| ConfigError::Read(error.at("annotations")))
+            .map_err(|error| OciConfigError::Read(error.at("annotations")))
     }
 
     /// Sets an annotation.
     ///
     /// # Errors
-    /// [`ConfigError::Change`].
-    pub fn annotation_set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+    /// [`OciConfigError::Change`].
+    pub fn annotation_set(&mut self, key: &str, value: &str) -> Result<(), OciConfigError> {
         let annotations = self.annotations.get_or_insert_default();
         let done = annotations.write(key, value);
-        done.map_err(|error| ConfigError::Change(error.at("annotations")))
+        done.map_err(|error| OciConfigError::Change(error.at("annotations")))
     }
 }
 
 /// Devices at one path that are set together.
 #[derive(Default)]
 struct Same {
-    /// How many are yet to come.
+    /// How many are still to come.
     later: usize,
-    /// How many that were there before have been taken away for them.
+    /// How many existing ones have been removed for them.
     taken: usize,
 }
 
-/// Refuses a mount whose fields two readers could see differently: Go takes a `null` among options
-/// for an empty one, where a stricter reader sees no options at all.
+/// Refuses a mount whose fields two readers could interpret differently: Go takes a `null` among
+/// options for an empty one, where a stricter reader sees no options at all.
 fn check_mount(mount: &RawObject) -> Result<(), RawError> {
     mount.refuse_case_variants(&IN_MOUNT)?;
     for key in ["destination", "type", "source"] {
@@ -946,7 +958,7 @@ fn check_mount(mount: &RawObject) -> Result<(), RawError> {
     mount.read::<Vec<String>>("options").map(drop)
 }
 
-/// Adds values behind those of the array at `key`.
+/// Adds values after those of the array at `key`.
 fn push<T: Serialize>(object: &mut RawObject, key: &str, values: &[T]) -> Result<(), RawError> {
     let mut array = object.array(key)?.unwrap_or_default();
     for value in values {
@@ -956,14 +968,14 @@ fn push<T: Serialize>(object: &mut RawObject, key: &str, values: &[T]) -> Result
     Ok(())
 }
 
-/// Reads one field of an element that is an object, by which it is told from others.
+/// Reads the field of an element that identifies it; the element must be an object.
 fn field(name: &'static str) -> impl Fn(&str) -> Result<Option<String>, RawError> {
     move |element| RawObject::part(element)?.read(name)
 }
 
-/// Puts each of `values` in the place of the first element of the array at `key` that has its name,
-/// takes further ones of that name away, or adds it at the end. Of two that have one name the later
-/// counts.
+/// Puts each of `values` in the position of the first element of the array at `key` with the same
+/// name and removes further ones with that name, or adds it at the end. Of two values with one
+/// name, the later one counts.
 fn replace<T: Serialize>(
     object: &mut RawObject,
     key: &str,

@@ -6,41 +6,41 @@ use std::path::Path;
 use rustix::fs::{FileType, lstat, major, minor};
 use thiserror::Error;
 
-use super::config::{ConfigError, DeviceRule, MountEntry, OciConfig, OciDevice, OciHook};
+use super::config::{DeviceRule, MountEntry, OciConfig, OciConfigError, OciDevice, OciHook};
 use crate::spec::{ContainerEdits, DeviceNode, Hook, IntelRdt};
 use crate::validate::{Problems, validate_edits};
 
-/// Why edits could not be applied. The configuration may then be changed in part: drop it.
+/// Why edits could not be applied. The configuration may then be partly changed: drop it.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum InjectError {
-    /// The edits themselves are wrong.
+    /// The edits themselves are invalid.
     #[error("checking the edits")]
     Invalid(#[from] Problems),
-    /// A device node of the host is missing or no device.
+    /// A device node of the host is missing or not a device.
     #[error("looking at the device node {path}")]
     Node {
         /// Path on the host.
         path: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The host's node is of another type than the edits say.
+    /// The host's node has another type than the edits say.
     #[error("looking at the device node {path}: it is of type {found}, the edits say {want}")]
     NodeType {
         /// Path on the host.
         path: String,
-        /// The type that it has.
+        /// The type it has.
         found: String,
         /// The type in the edits.
         want: String,
     },
-    /// The configuration cannot take them.
+    /// The configuration cannot be changed accordingly.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] OciConfigError),
 }
 
-/// What kind of node a path is.
+/// The type of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// A character device.
@@ -52,7 +52,7 @@ pub enum NodeKind {
 }
 
 impl NodeKind {
-    /// The letter of the OCI configuration.
+    /// The letter in the OCI configuration.
     #[must_use]
     pub const fn letter(self) -> &'static str {
         match self {
@@ -78,10 +78,10 @@ pub struct Node {
 
 /// Where device nodes are looked up.
 pub trait NodeInfo {
-    /// The node at `host_path` itself, a symbolic link not followed.
+    /// The node at `host_path` itself, without following a symbolic link.
     ///
     /// # Errors
-    /// What the kernel says, and `InvalidInput` where it is no device node.
+    /// The kernel's error, or `InvalidInput` if it is not a device node.
     fn node(&self, host_path: &str) -> io::Result<Node>;
 }
 
@@ -115,12 +115,12 @@ impl NodeInfo for HostNodes {
 
 /// Applies `edits` to `config`.
 ///
-/// A device replaces the first at its path, a mount the first at its destination, and all mounts are then
-/// sorted, stably, by the depth of their destination. Hooks and cgroup rules are added each time, so
-/// whoever applies twice has to see to it that there is nothing left to add.
+/// A device replaces the first at its path, and a mount the first at its destination. Then all
+/// mounts are sorted, stably, by the depth of their destinations. Hooks and cgroup rules are added
+/// on every call, so whoever applies edits twice must make sure that there is nothing left to add.
 ///
 /// # Errors
-/// [`InjectError`]; the configuration is then of no use.
+/// [`InjectError`]; the configuration is then useless.
 pub fn apply(
     config: &mut OciConfig,
     edits: &ContainerEdits,
@@ -136,7 +136,7 @@ pub fn apply(
     }
     add_mounts(config, edits)?;
     for hook in &edits.hooks {
-        // Valid edits have no other.
+        // Valid edits have only valid names.
         if let Some(stage) = hook.hook_name.valid() {
             config.hook_add(*stage, &hook.into())?;
         }
@@ -150,9 +150,9 @@ pub fn apply(
     Ok(())
 }
 
-/// Adds the option `idmap` to each bind mount of the edits, and `ridmap` to each that is bound with all
-/// below it, unless it has one of the two. So does the engines' library since its commit d4d5861 of 2026,
-/// in no release up to 1.1.0, where the container gets a user namespace
+/// Adds the option `idmap` to each bind mount of the edits, and `ridmap` to each recursive one,
+/// unless it already has one of the two. The engines' library does so since its commit d4d5861 of
+/// 2026, in no release up to 1.1.0, for a container that gets a user namespace
 /// ([`OciConfig::has_namespace`]): the files keep their owners in it.
 pub fn map_ids(edits: &mut ContainerEdits) {
     for mount in &mut edits.mounts {
@@ -174,7 +174,7 @@ pub fn map_ids(edits: &mut ContainerEdits) {
     }
 }
 
-/// All of them at once: the lists that they are added to may be long.
+/// All of them at once: the lists to which they are added may be long.
 fn add_devices(
     config: &mut OciConfig,
     wanted: &[DeviceNode],
@@ -202,7 +202,7 @@ fn add_devices(
     Ok(())
 }
 
-/// The rule of the cgroup that a device needs; a pipe needs none.
+/// The cgroup rule for a device; a pipe needs none.
 fn rule(device: &OciDevice, node: &DeviceNode) -> Option<DeviceRule> {
     if device.type_ != "b" && device.type_ != "c" {
         return None;
@@ -220,9 +220,8 @@ fn rule(device: &OciDevice, node: &DeviceNode) -> Option<DeviceRule> {
     })
 }
 
-/// Fills what the edits leave open from the host's node. A node whose type and major number are
-/// written down need not exist; its mode is taken where it does, since a rootless runtime makes a
-/// bind mount of it.
+/// Completes the edits from the host's node. A node whose type and major number are given need not
+/// exist; if it does, its mode is used, since a rootless runtime bind-mounts it.
 fn resolve(node: &DeviceNode, nodes: &dyn NodeInfo) -> Result<OciDevice, InjectError> {
     let written = node.type_.as_deref().filter(|kind| !kind.is_empty());
     let major = node.major.unwrap_or_default();
@@ -270,7 +269,7 @@ fn resolve(node: &DeviceNode, nodes: &dyn NodeInfo) -> Result<OciDevice, InjectE
     Ok(device)
 }
 
-fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), ConfigError> {
+fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), OciConfigError> {
     if edits.mounts.is_empty() {
         return Ok(());
     }
@@ -295,7 +294,7 @@ fn add_mounts(config: &mut OciConfig, edits: &ContainerEdits) -> Result<(), Conf
     Ok(())
 }
 
-/// How deep the destination of a mount lies, as engines count it to sort mounts: the separators in the
+/// The depth of a mount's destination, as engines count it to sort mounts: the separators in the
 /// cleaned path, 1 for both `/` and `/a`, 2 for `/a/b`, 0 for `a`.
 #[must_use]
 pub fn depth(path: &str) -> usize {
@@ -318,7 +317,7 @@ pub fn depth(path: &str) -> usize {
     }
 }
 
-/// The hook as it stands in a configuration.
+/// The hook as written in a configuration.
 impl From<&Hook> for OciHook {
     fn from(hook: &Hook) -> Self {
         let list = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
@@ -331,8 +330,8 @@ impl From<&Hook> for OciHook {
     }
 }
 
-fn set_rdt(config: &mut OciConfig, rdt: &IntelRdt) -> Result<(), ConfigError> {
+fn set_rdt(config: &mut OciConfig, rdt: &IntelRdt) -> Result<(), OciConfigError> {
     // The fields of both specifications have the same names.
     let written = config.linux_mut().write("intelRdt", rdt);
-    written.map_err(|error| ConfigError::Change(error.at("linux")))
+    written.map_err(|error| OciConfigError::Change(error.at("linux")))
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use onload_cdi::annotations;
 use onload_cdi::json::RawObject;
-use onload_cdi::oci::{ConfigError, HostNodes, Node, NodeInfo, OciConfig, apply};
+use onload_cdi::oci::{HostNodes, Node, NodeInfo, OciConfig, OciConfigError, apply};
 use onload_cdi::{
     Fault, HookName, Kind, LoadError, NameError, ParseError, QualifiedName, Registry,
     RegistryError, SpecSource, from_json, to_json, validate,
@@ -12,7 +12,7 @@ use onload_cdi::{
 
 use crate::{edits, told};
 
-/// A file of somebody else in which every name is wrong.
+/// A file in which every name is wrong.
 const WRONG_NAMES: &str = r#"{
   "cdiVersion": "0.5.0",
   "kind": "vendor.com",
@@ -104,7 +104,7 @@ fn each_stage_is_read_from_its_name_and_from_no_other() {
     }
 }
 
-/// Says where nodes are as a host does that has none.
+/// A host without device nodes.
 struct NoNodes;
 
 impl NodeInfo for NoNodes {
@@ -256,7 +256,7 @@ fn who_reads_files_in_another_way_says_why_in_words_of_its_own() {
 #[test]
 fn an_error_is_sent_between_threads() {
     fn is_sent<T: Send + Sync + std::error::Error + 'static>() {}
-    is_sent::<ConfigError>();
+    is_sent::<OciConfigError>();
     is_sent::<RegistryError>();
     assert!(HostNodes.node("/").is_err());
 }

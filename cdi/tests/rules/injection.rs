@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{edits, told};
 
-/// A host with the nodes that a test says.
+/// A host with the nodes that a test defines.
 struct Nodes(BTreeMap<&'static str, Node>);
 
 impl NodeInfo for Nodes {
@@ -96,7 +96,7 @@ fn a_variable_is_never_there_twice() {
 
 #[test]
 fn an_environment_with_an_entry_that_is_no_text_is_refused_and_not_passed_by() {
-    // Go reads a lone surrogate as U+FFFD, and so sees a second LD_PRELOAD in the last.
+    // Go reads a lone surrogate as U+FFFD, and so sees a second LD_PRELOAD in the last one.
     for entry in ["{}", "1", "null", r#""LD_PRELOAD=\ud800""#] {
         let text = format!(r#"{{"process": {{"env": ["A=1", {entry}]}}}}"#);
         let mut config = OciConfig::parse(text.as_bytes()).expect("a configuration");
@@ -463,7 +463,7 @@ fn the_hosts_nodes_are_looked_at_without_following_links() {
     assert!(HostNodes.node("/").is_err());
 }
 
-/// The options of a mount with these, in a container with a user namespace.
+/// The options that a mount with these options gets in a container with a user namespace.
 fn mapped(kind: Option<&str>, options: &[&str]) -> Vec<String> {
     let mount = json!({"hostPath": "/a", "containerPath": "/b", "type": kind, "options": options});
     let mut edits = edits(&json!({"mounts": [mount]}).to_string());

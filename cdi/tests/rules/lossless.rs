@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{strings, told};
 
-/// Texts that are JSON, with spellings and white space that no writer would choose.
+/// JSON texts with spellings and white space that no writer would choose.
 fn json_text() -> impl Strategy<Value = String> {
     let number = prop_oneof![
         "-?(0|[1-9][0-9]{0,40})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?",
@@ -396,7 +396,7 @@ fn an_accessor_of_a_wrong_type_names_the_place() {
     }
 }
 
-/// The value of `a` as text, where `a` is this text of JSON.
+/// The value of `a` as text, where `a` is this JSON text.
 fn read_a<T: serde::de::DeserializeOwned>(json: &str) -> Result<T, RawError> {
     let object = RawObject::parse(format!("{{\"a\":{json}}}").as_bytes()).expect("an object");
     object.read("a").map(|value| value.expect("a value"))

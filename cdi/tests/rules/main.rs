@@ -1,7 +1,7 @@
-//! The rules of CDI as data: the cases that the engines' library is tested with, told again, and
-//! what an attacker or a typing error would add to them.
+//! The rules of CDI as data: the cases with which the engines' library is tested, and what an
+//! attacker or a typing error would add.
 
-// Helpers of tests fail as tests do.
+// Test helpers may panic, as tests do.
 #![allow(clippy::expect_used, clippy::panic)]
 
 mod annotations;
@@ -18,7 +18,7 @@ use std::error::Error;
 
 use onload_cdi::{ContainerEdits, Device, Spec};
 
-/// A specification that is valid whatever `edits` its only device has.
+/// A specification that is valid whatever the `edits` of its only device.
 fn spec_with(edits: ContainerEdits) -> Spec {
     Spec {
         cdi_version: "1.1.0".to_owned(),
@@ -32,7 +32,7 @@ fn spec_with(edits: ContainerEdits) -> Spec {
     }
 }
 
-/// What a program prints that tells an error and its causes.
+/// What a program prints if it reports an error with its causes.
 fn told(error: &dyn Error) -> String {
     let causes = std::iter::successors(Some(error), |error| (*error).source());
     let texts: Vec<String> = causes.map(ToString::to_string).collect();

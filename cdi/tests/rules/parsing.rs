@@ -440,7 +440,7 @@ mod yaml {
         assert!(from_yaml(b"kind: \xff").is_err());
     }
 
-    /// A specification whose only device has that name and node.
+    /// A specification whose only device has this name and node.
     fn with(name: &str, node: &str) -> String {
         format!(
             "cdiVersion: 0.5.0\nkind: a.b/cc\ndevices:\n- name: {name}\n  containerEdits:\n    \

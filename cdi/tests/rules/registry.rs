@@ -5,7 +5,7 @@ use onload_cdi::{MAX_FILE_BYTES, QualifiedName, Registry};
 
 use crate::told;
 
-/// A specification of `kind` whose devices each set a variable that says where they come from.
+/// A specification of `kind` whose devices each set a variable that names the file.
 fn file(kind: &str, from: &str, devices: &[&str]) -> String {
     let devices: Vec<String> = devices
         .iter()

@@ -1,8 +1,8 @@
-//! Programs that read CDI specifications with somebody else's code, and the comparison of what they
+//! Programs that read CDI specifications with other people's code, and the comparison of what they
 //! inject with what this crate injects.
 //!
 //! A tool that cannot be built here is reported on stderr and `None` is returned, unless
-//! `CDI_REQUIRE_ORACLES=1` says that it has to be there.
+//! `CDI_REQUIRE_ORACLES=1` demands it.
 
 // Each test file that includes this module uses a part of it, and fails by panicking.
 #![allow(dead_code, unreachable_pub, clippy::expect_used, clippy::panic)]
@@ -23,14 +23,14 @@ const GO_LIBRARY: &str =
     "src/github.com/container-orchestrated-devices/container-device-interface/pkg/cdi";
 const REQUIRE: &str = "CDI_REQUIRE_ORACLES";
 
-/// A way in which another reader differs from this one, each shown by a test of its own.
+/// A way in which another reader differs from this one. Each is shown by its own test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deviation {
-    /// `K=V` goes behind an existing `K=W` instead of into its place; the last one counts.
+    /// `K=V` is added after an existing `K=W` instead of replacing it; the last one counts.
     EnvironmentKeyRepeated,
-    /// `fileMode` is not taken from the host's node where the edits leave it open.
+    /// `fileMode` is not taken from the host's node if the edits leave it open.
     FileModeNotFilled,
-    /// Mounts of one depth are sorted by destination instead of staying in their order.
+    /// Mounts of one depth are sorted by destination instead of keeping their order.
     MountsSortedByDestination,
     /// Bind mounts get no `idmap` and no `ridmap` in a container with a user namespace.
     BindMountsNotMapped,
@@ -49,7 +49,7 @@ pub struct Tool {
 pub struct Listing {
     /// The file of each device.
     pub devices: BTreeMap<String, PathBuf>,
-    /// What it says is wrong, where it says so by file.
+    /// What it reports as wrong, if it reports by file.
     #[serde(default)]
     pub errors: Value,
     /// The error that stopped the scan.
@@ -95,7 +95,7 @@ fn available(
         }),
         Err(reason) => {
             assert!(!required(), "{what} is required by {REQUIRE}: {reason}");
-            // Not `eprintln`, whose text a passing test does not show.
+            // Not `eprintln`, whose output a passing test does not show.
             let _ = writeln!(std::io::stderr(), "skipped: {what} is not there: {reason}");
             None
         }
@@ -151,13 +151,13 @@ fn build_go() -> Result<PathBuf, String> {
     settle(&program, &scratch.join("cdi-oracle"))
 }
 
-/// Test programs run side by side, so each builds under a name of its own.
+/// Test programs run side by side, so each builds under its own name.
 fn settle(built: &Path, name: &Path) -> Result<PathBuf, String> {
     fs::rename(built, name).map_err(|error| format!("renaming {}: {error}", built.display()))?;
     Ok(name.to_owned())
 }
 
-/// Two hundred crates take minutes, so they are built where they are asked for.
+/// Building two hundred crates takes minutes, so they are built only on request.
 fn build_crate() -> Result<PathBuf, String> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cdi-crate-oracle");
     let manifest = sources("cdi-crate-oracle").join("Cargo.toml");
@@ -175,7 +175,7 @@ fn build_crate() -> Result<PathBuf, String> {
     built_below(&target).ok_or_else(|| format!("it is built where {REQUIRE}=1"))
 }
 
-/// Cargo's configuration decides whether there is a directory of the target's name on the way.
+/// Cargo's configuration decides whether there is a directory named after the target in the path.
 fn built_below(target: &Path) -> Option<PathBuf> {
     let direct = target.join("debug/cdi-crate-oracle");
     let below = fs::read_dir(target).ok()?.flatten();
@@ -195,7 +195,7 @@ impl Tool {
             .env("GOTRACEBACK", "none")
             .spawn()
             .expect("a built tool starts");
-        // A tool that fails early does not read.
+        // A tool that fails early does not read its input.
         let _ = child.stdin.take().expect("a pipe").write_all(input);
         let output = child.wait_with_output().expect("a tool ends");
         if output.status.success() {
@@ -228,18 +228,19 @@ impl Tool {
         Ok(serde_json::from_slice(&config).expect("a configuration"))
     }
 
-    /// `config` as its reader understands it.
+    /// `config` as its reader interprets it.
     pub fn normalise(&self, config: &[u8]) -> Value {
         self.inject(&[], &[], config).expect("a configuration")
     }
 
-    /// Asserts that it injects what we inject, but for its known deviations, or that both refuse.
+    /// Asserts that it injects what this crate injects, except for its known deviations, or that
+    /// both refuse.
     #[track_caller]
     pub fn assert_same(&self, dirs: &[PathBuf], names: &[&str], config: &[u8]) {
         self.assert_same_as(dirs, names, config, inject(dirs, names, config));
     }
 
-    /// The same, with what was injected by our means already.
+    /// As before, with what this crate has already injected.
     #[track_caller]
     pub fn assert_same_as(
         &self,
@@ -301,7 +302,7 @@ fn told(error: &dyn std::error::Error) -> String {
     texts.join(": ")
 }
 
-/// Takes from both configurations what the deviation may change in them, and no more.
+/// Removes from both configurations what the deviation may change in them, and nothing else.
 fn even_out(deviation: Deviation, ours: &mut Value, theirs: &mut Value) {
     match deviation {
         Deviation::EnvironmentKeyRepeated => {
@@ -321,7 +322,7 @@ fn even_out(deviation: Deviation, ours: &mut Value, theirs: &mut Value) {
                 }
             }
         }
-        // Sorting theirs too would hide a depth that we count in another way.
+        // Sorting theirs too would hide a depth that this crate counts differently.
         Deviation::MountsSortedByDestination => {
             if let Some(mounts) = ours.get_mut("mounts").and_then(Value::as_array_mut) {
                 mounts.sort_by_key(|mount| {
@@ -368,8 +369,8 @@ pub fn effective(env: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Writes `specs` into a new directory for the tools to read. A device node that leaves its numbers
-/// to the host gets some, so that the node need not exist here.
+/// Writes `specs` to a new directory for the tools to read. A device node that takes its numbers
+/// from the host gets some, so that the node need not exist here.
 pub fn stage(specs: &[Spec]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     for (index, spec) in specs.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! Files replaced whole or not at all: a temporary file in the same directory, synchronised, renamed
-//! over the old one, and the directory synchronised. The directory is a descriptor, so that nobody can
-//! exchange it on the way.
+//! Replaces files completely or not at all: writes a temporary file in the same directory,
+//! synchronises it, renames it over the old one, and synchronises the directory. The directory is
+//! given as a descriptor, so nobody can exchange it meanwhile.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fsync, openat, renameat, unlinkat};
 use thiserror::Error;
 
-/// Why a file could not be replaced; the old one is then whole, and the temporary one gone.
+/// Why a file could not be replaced. The old file is then unchanged, and the temporary one removed.
 #[derive(Debug, Error)]
 #[error("{action} {}", .name.display())]
 pub struct WriteError {
@@ -20,7 +20,7 @@ pub struct WriteError {
     pub action: &'static str,
     /// The file, in its directory.
     pub name: OsString,
-    /// What the kernel said.
+    /// The kernel's error.
     pub source: io::Error,
 }
 
@@ -28,15 +28,15 @@ const PREFIX: &str = ".onload-ctk-";
 const SUFFIX: &str = ".tmp";
 const ATTEMPTS: u32 = 64;
 
-/// Whether a name is that of a temporary file of this module: what a killed process leaves. CDI
-/// readers pass it by, since it ends neither in `.json` nor in `.yaml`.
+/// Whether this is the name of one of this module's temporary files, which a killed process leaves
+/// behind. CDI readers ignore it, since it ends in neither `.json` nor `.yaml`.
 #[must_use]
 pub fn is_temporary_name(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.starts_with(PREFIX.as_bytes()) && name.ends_with(SUFFIX.as_bytes())
 }
 
-/// A new file that takes a name when it is complete; dropped before, it is gone.
+/// A new file that gets its name when it is complete. Dropped earlier, it is removed.
 #[derive(Debug)]
 pub struct TempFile<'dir> {
     dir: BorrowedFd<'dir>,
@@ -46,11 +46,11 @@ pub struct TempFile<'dir> {
 }
 
 impl<'dir> TempFile<'dir> {
-    /// Creates it in `dir`, to become `name`, with exactly the permission bits of `mode`: the umask
-    /// takes nothing away.
+    /// Creates it in `dir`, to become `name`, with exactly the permission bits of `mode` whatever
+    /// the umask.
     ///
     /// # Errors
-    /// [`WriteError`], also where `name` is no plain file name.
+    /// [`WriteError`], also if `name` is not a plain file name.
     pub fn create(dir: BorrowedFd<'dir>, name: &OsStr, mode: u32) -> Result<Self, WriteError> {
         let fail = |action| {
             move |source: io::Error| WriteError {
@@ -76,7 +76,7 @@ impl<'dir> TempFile<'dir> {
         Ok(temp)
     }
 
-    /// The open file, to write and to give an owner and labels.
+    /// The open file, for writing and for setting its owner and labels.
     #[must_use]
     pub fn file(&mut self) -> &mut File {
         &mut self.file
@@ -94,10 +94,11 @@ impl<'dir> TempFile<'dir> {
         })
     }
 
-    /// Synchronises it, renames it over its name, and synchronises the directory.
+    /// Synchronises it, renames it to its name, and synchronises the directory.
     ///
     /// # Errors
-    /// [`WriteError`]. After a failed synchronisation of the directory alone the new file is in place.
+    /// [`WriteError`]. If only the synchronisation of the directory failed, the new file is in
+    /// place.
     pub fn commit(mut self) -> Result<(), WriteError> {
         let fail = |action, source| WriteError {
             action,
@@ -121,17 +122,17 @@ impl<'dir> TempFile<'dir> {
 impl Drop for TempFile<'_> {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
-            // The error that led here is the one to tell.
+            // The original error is the one to report.
             let _ = unlinkat(self.dir, temporary, AtFlags::empty());
         }
     }
 }
 
-/// A name that is taken, be it by a link that somebody laid, is passed by.
+/// A name that exists, even as somebody's link, is skipped.
 fn exclusive(dir: BorrowedFd<'_>) -> io::Result<(OsString, File)> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     for _ in 0..ATTEMPTS {
-        // Nobody can lay all names in advance: the state is made of random bytes of the kernel's.
+        // Nobody can create all names in advance: the state comes from the kernel's random bytes.
         let random = RandomState::new().build_hasher().finish();
         let name = OsString::from(format!("{PREFIX}{random:016x}{SUFFIX}"));
         match openat(dir, &name, flags, Mode::RUSR | Mode::WUSR) {
@@ -146,7 +147,7 @@ fn exclusive(dir: BorrowedFd<'_>) -> io::Result<(OsString, File)> {
     ))
 }
 
-/// Replaces `name` in `dir` by `bytes`, with the permission bits of `mode`.
+/// Replaces `name` in `dir` with `bytes`, with the permission bits of `mode`.
 ///
 /// # Errors
 /// [`WriteError`]; see [`TempFile::commit`].
@@ -161,7 +162,7 @@ pub fn write_atomic(
     temp.commit()
 }
 
-/// Removes `name` from `dir`; whether it was there.
+/// Removes `name` from `dir`. Returns whether it existed.
 ///
 /// # Errors
 /// [`WriteError`].
@@ -180,7 +181,7 @@ pub fn remove(dir: impl AsFd, name: &OsStr) -> Result<bool, WriteError> {
     }
 }
 
-/// Synchronises a directory, so that what was renamed in it or removed from it stays so.
+/// Synchronises a directory, so that renames and removals in it survive a crash.
 ///
 /// # Errors
 /// [`WriteError`].

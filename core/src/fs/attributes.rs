@@ -1,4 +1,4 @@
-//! The owner, mode and security label of one file for the one that will replace it.
+//! Copies the owner, mode and security label of a file to the file that will replace it.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -6,21 +6,21 @@ use std::os::fd::AsFd;
 use rustix::fs::{Gid, Mode, Stat, Uid, XattrFlags, fchmod, fchown, fgetxattr, fsetxattr, fstat};
 use rustix::io::Errno;
 
-/// The label of SELinux (security_getxattr(3)); other modules of security keep none on files.
+/// SELinux's label (security_getxattr(3)). Other security modules keep none on files.
 const LABEL: &str = "security.selinux";
-/// Bytes of a label; the kernel takes a page at most.
+/// Bytes of a label; the kernel accepts one page at most.
 const MAX_LABEL_BYTES: usize = 4096;
 
-/// What could not be carried over.
+/// What could not be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotCopied {
     /// `owner` or `label`.
     pub what: &'static str,
-    /// Why.
+    /// The cause.
     pub error: Errno,
 }
 
-/// Gives `new` the owner, mode and label of `old`, whose status is `stat`. A label is copied where the
+/// Gives `new` the owner, mode and label of `old`, whose status is `stat`. A label is copied if the
 /// file system has labels.
 ///
 /// # Errors
@@ -38,7 +38,7 @@ fn copy_owner(stat: &Stat, new: &File) -> Result<(), Errno> {
     }
     let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
     fchown(new, Some(uid), Some(gid))?;
-    // A change of owner takes set-user-ID bits away (chown(2)).
+    // Changing the owner clears set-user-ID bits (chown(2)).
     fchmod(new, Mode::from_raw_mode(stat.st_mode & 0o7777))
 }
 

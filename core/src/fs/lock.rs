@@ -1,9 +1,9 @@
-//! Locks between processes of ours: a file that its owner alone can open, waited for up to a
-//! deadline, and a line that says who holds it.
+//! Locks between onload-ctk's processes: a file that only its owner can open, a deadline for
+//! waiting, and a message that says who holds the lock.
 //!
-//! flock(2) asks for no permission: whoever can open a file, for reading too, can lock it. So no
-//! directory that others can open is ever locked. User 0 of a container that sees the file can
-//! open it all the same, hence the deadline and the line.
+//! flock(2) requires no permission: whoever can open a file, even for reading, can lock it.
+//! Directories that others can open are therefore never locked. User 0 of a container that sees the
+//! file can still open it, hence the deadline and the message.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -26,54 +26,55 @@ pub const START_PATIENCE: Duration = Duration::from_secs(1);
 pub const COMMAND_PATIENCE: Duration = Duration::from_secs(10);
 
 const MODE: Mode = Mode::from_raw_mode(0o600);
-/// The first pause between two attempts; each is twice as long as the one before, up to the last.
+/// The first pause between two attempts. Each is twice as long as the one before, up to
+/// [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(20);
 /// Where the kernel lists locks (proc_locks(5)).
 const TABLE: &str = "/proc/locks";
 /// Bytes of that table that are read.
 const TABLE_LIMIT: u64 = 16 * 1024 * 1024;
-/// Holders that a line names.
+/// Holders that a message names.
 const NAMED: usize = 3;
 
-/// Who else may hold it at the same time.
+/// Who else may hold the lock at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum LockMode {
     /// Others that share it.
     Shared,
     /// Nobody.
     Exclusive,
 }
 
-/// Why a lock was not taken.
+/// Why a lock could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// The file cannot be used.
     #[error("{action} the lock {path:?}")]
     File {
-        /// What was done.
+        /// What was being done.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Errno,
     },
-    /// It is something else.
-    #[error("the lock {0:?} is no regular file of one name; remove it")]
+    /// It is not a lock file.
+    #[error("the lock {0:?} is not a regular file with one name; remove it")]
     Foreign(PathBuf),
-    /// Somebody has it.
+    /// Somebody holds it.
     #[error("the lock {path:?} was not free within {} s: {holders}; try again when that has ended", .waited.as_secs())]
     Held {
         /// The file.
         path: PathBuf,
-        /// How long it was waited for.
+        /// How long the process waited.
         waited: Duration,
-        /// Who has it, for people.
+        /// Who holds it, for messages.
         holders: String,
     },
 }
 
-/// A lock. The kernel lets go of it when this is dropped, or the process ends, however it ends.
+/// A lock. The kernel releases it when this is dropped or when the process ends in any way.
 #[derive(Debug)]
 pub struct Lock {
     file: OwnedFd,
@@ -81,8 +82,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes a lock by a file in an open directory, which is made where it is not there. `path` is
-    /// the directory's, for messages.
+    /// Takes a lock through a file in an open directory, and creates the file if necessary. `path`
+    /// is the directory's, for messages.
     ///
     /// # Errors
     /// [`LockError`].
@@ -90,27 +91,27 @@ impl Lock {
         dir: impl AsFd,
         path: &Path,
         name: &str,
-        kind: Kind,
+        kind: LockMode,
         patience: Duration,
     ) -> Result<Lock, LockError> {
         let mut pauses = Pauses::new(patience);
         take_while(dir, path, name, kind, patience, &mut || pauses.pause())
     }
 
-    /// Makes a shared lock an exclusive one. Where that fails the lock is lost (flock(2)).
+    /// Turns a shared lock into an exclusive one. If that fails, the lock is lost (flock(2)).
     ///
     /// # Errors
     /// [`LockError`].
     pub fn make_exclusive(self, patience: Duration) -> Result<Lock, LockError> {
         let mut pauses = Pauses::new(patience);
         let wait = &mut || pauses.pause();
-        if lock_open(&self.file, &self.path, Kind::Exclusive, wait)? {
+        if lock_open(&self.file, &self.path, LockMode::Exclusive, wait)? {
             return Ok(self);
         }
         Err(held(&self.file, self.path, patience))
     }
 
-    /// Takes a lock for itself alone where it is free at once.
+    /// Takes an exclusive lock if it is free right now.
     ///
     /// # Errors
     /// [`LockError::File`] and [`LockError::Foreign`].
@@ -121,7 +122,7 @@ impl Lock {
     ) -> Result<Option<Lock>, LockError> {
         let path = path.join(name);
         let file = open(dir.as_fd(), &path, name)?;
-        let is_ours = lock_open(&file, &path, Kind::Exclusive, &mut || false)?;
+        let is_ours = lock_open(&file, &path, LockMode::Exclusive, &mut || false)?;
         let is_ours = is_ours && is_named(dir, &path, name, &file)?;
         Ok(is_ours.then_some(Lock { file, path }))
     }
@@ -143,7 +144,7 @@ impl Pauses {
         }
     }
 
-    /// Whether there is time for another attempt.
+    /// Pauses. Returns whether there is time for another attempt.
     fn pause(&mut self) -> bool {
         let left = self.patience.saturating_sub(self.since.elapsed());
         std::thread::sleep(self.next.min(left));
@@ -152,12 +153,12 @@ impl Pauses {
     }
 }
 
-/// As [`Lock::take`], with `wait` between attempts, which says whether to go on.
+/// As [`Lock::take`], but calls `wait` between attempts, which says whether to go on.
 pub(crate) fn take_while(
     dir: impl AsFd,
     path: &Path,
     name: &str,
-    kind: Kind,
+    kind: LockMode,
     patience: Duration,
     wait: &mut dyn FnMut() -> bool,
 ) -> Result<Lock, LockError> {
@@ -165,7 +166,8 @@ pub(crate) fn take_while(
     loop {
         let file = open(dir.as_fd(), &path, name)?;
         let is_ours = lock_open(&file, &path, kind, wait)?;
-        // Whoever removed the file meanwhile let the next one make and lock another.
+        // If somebody removed the file meanwhile, the next process may have created and locked
+        // another one.
         if is_ours && is_named(&dir, &path, name, &file)? {
             return Ok(Lock { file, path });
         }
@@ -197,27 +199,27 @@ fn open(dir: impl AsFd, path: &Path, name: &str) -> Result<OwnedFd, LockError> {
         Err(error) => return Err(failed("opening")(error)),
     };
     let stat = fstat(&file).map_err(failed("looking at"))?;
-    // A file of several names may be one whose mode others need.
+    // Others may depend on the mode of a file that has several names.
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink > 1 {
         return Err(LockError::Foreign(path.to_owned()));
     }
     let is_open = Mode::from_raw_mode(stat.st_mode & 0o7777) != MODE;
     if is_open && stat.st_uid == geteuid().as_raw() {
-        fchmod(&file, MODE).map_err(failed("closing to others"))?;
+        fchmod(&file, MODE).map_err(failed("restricting the mode of"))?;
     }
     Ok(file)
 }
 
-/// Whether it was free before `wait` gave up.
+/// Whether it became free before `wait` gave up.
 fn lock_open(
     file: &OwnedFd,
     path: &Path,
-    kind: Kind,
+    kind: LockMode,
     wait: &mut dyn FnMut() -> bool,
 ) -> Result<bool, LockError> {
     let operation = match kind {
-        Kind::Shared => FlockOperation::NonBlockingLockShared,
-        Kind::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        LockMode::Shared => FlockOperation::NonBlockingLockShared,
+        LockMode::Exclusive => FlockOperation::NonBlockingLockExclusive,
     };
     loop {
         match flock(file, operation) {
@@ -235,7 +237,7 @@ fn lock_open(
     }
 }
 
-/// Whether an open file is still the one of its name.
+/// Whether an open file is still the one with its name.
 fn is_named(dir: impl AsFd, path: &Path, name: &str, file: &OwnedFd) -> Result<bool, LockError> {
     let same = |named: Stat| {
         let own = fstat(file)?;
@@ -263,9 +265,9 @@ fn held(file: &OwnedFd, path: PathBuf, waited: Duration) -> LockError {
     }
 }
 
-/// The processes that took a lock on a file, by the kernel's table: lines such as
-/// `3: FLOCK  ADVISORY  WRITE 1234 00:1b:567 0 EOF`, the device in hexadecimal numbers; those that
-/// wait have `->` behind the first field (fs/locks.c, `lock_get_status`).
+/// The processes that hold a lock on a file, according to the kernel's table. Its lines look like
+/// `3: FLOCK  ADVISORY  WRITE 1234 00:1b:567 0 EOF`, with the device in hexadecimal; lines of
+/// waiting processes have `->` after the first field (fs/locks.c, `lock_get_status`).
 fn holders(table: impl BufRead, file: &Stat) -> Vec<u32> {
     let (major, minor) = (major(file.st_dev), minor(file.st_dev));
     let wanted = format!("{major:02x}:{minor:02x}:{}", file.st_ino);
@@ -284,7 +286,7 @@ fn holders(table: impl BufRead, file: &Stat) -> Vec<u32> {
     found
 }
 
-/// Who holds a lock, for people; `command` gives the name of a process's program.
+/// Who holds a lock, for messages; `command` returns the name of a process's program.
 fn describe(pids: &[u32], command: &dyn Fn(u32) -> Option<Vec<u8>>) -> String {
     if pids.is_empty() {
         return "/proc/locks does not say who holds it".to_owned();
@@ -294,8 +296,10 @@ fn describe(pids: &[u32], command: &dyn Fn(u32) -> Option<Vec<u8>>) -> String {
             let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
             format!("process {pid} ({}) holds it", Quoted(&name))
         }
-        // What it had open lives on in a process that it started.
-        None => format!("process {pid}, which has ended, left it to another (fuser names that)"),
+        // A process that it started has inherited the open file.
+        None => format!(
+            "process {pid} has ended, but another process still has it open (fuser shows which)"
+        ),
     };
     let mut all: Vec<String> = pids.iter().take(NAMED).map(one).collect();
     if let Some(more) = pids.len().checked_sub(NAMED).filter(|more| *more > 0) {
@@ -315,29 +319,29 @@ mod tests {
         File::open(dir.path()).unwrap()
     }
 
-    fn take(dir: &tempfile::TempDir, kind: Kind) -> Result<Lock, LockError> {
+    fn take(dir: &tempfile::TempDir, kind: LockMode) -> Result<Lock, LockError> {
         Lock::take(dir_of(dir), dir.path(), "lock", kind, NOW)
     }
 
     #[test]
     fn one_holds_it_alone_or_several_share_it() {
         let dir = tempfile::tempdir().unwrap();
-        let first = take(&dir, Kind::Shared).unwrap();
-        let second = take(&dir, Kind::Shared).unwrap();
-        assert!(take(&dir, Kind::Exclusive).is_err());
+        let first = take(&dir, LockMode::Shared).unwrap();
+        let second = take(&dir, LockMode::Shared).unwrap();
+        assert!(take(&dir, LockMode::Exclusive).is_err());
         drop(first);
-        assert!(take(&dir, Kind::Exclusive).is_err());
+        assert!(take(&dir, LockMode::Exclusive).is_err());
         let alone = second.make_exclusive(NOW).unwrap();
-        assert!(take(&dir, Kind::Shared).is_err());
+        assert!(take(&dir, LockMode::Shared).is_err());
         drop(alone);
-        take(&dir, Kind::Exclusive).unwrap();
+        take(&dir, LockMode::Exclusive).unwrap();
     }
 
     #[test]
     fn a_lock_that_is_held_costs_a_line_with_the_holder() {
         let dir = tempfile::tempdir().unwrap();
-        let held = take(&dir, Kind::Exclusive).unwrap();
-        let line = take(&dir, Kind::Shared).unwrap_err().to_string();
+        let held = take(&dir, LockMode::Exclusive).unwrap();
+        let line = take(&dir, LockMode::Shared).unwrap_err().to_string();
         let own = format!("process {} (\"", std::process::id());
         assert!(line.contains(&own), "{line}");
         assert!(line.contains("was not free within 0 s"), "{line}");
@@ -347,13 +351,13 @@ mod tests {
     #[test]
     fn it_is_waited_for_until_it_is_free() {
         let dir = tempfile::tempdir().unwrap();
-        let mut held = Some(take(&dir, Kind::Exclusive).unwrap());
+        let mut held = Some(take(&dir, LockMode::Exclusive).unwrap());
         let mut attempts = 0;
         let taken = take_while(
             dir_of(&dir),
             dir.path(),
             "lock",
-            Kind::Shared,
+            LockMode::Shared,
             NOW,
             &mut || {
                 attempts += 1;
@@ -379,7 +383,7 @@ mod tests {
             if mode == Some(0) && !onload_test_needs::root("opening a lock that nobody may open") {
                 continue;
             }
-            take(&dir, Kind::Exclusive).unwrap();
+            take(&dir, LockMode::Exclusive).unwrap();
             let now = std::fs::metadata(&path).unwrap().permissions().mode();
             assert_eq!(now & 0o7777, 0o600, "{mode:?}");
         }
@@ -400,7 +404,7 @@ mod tests {
         ];
         for lay in laid {
             lay();
-            let line = take(&dir, Kind::Exclusive).unwrap_err().to_string();
+            let line = take(&dir, LockMode::Exclusive).unwrap_err().to_string();
             assert!(line.contains("remove it"), "{line}");
             let mode = std::fs::metadata(&other).unwrap().permissions().mode();
             assert_eq!(mode & 0o7777, 0o644);
@@ -408,31 +412,31 @@ mod tests {
         }
     }
 
-    /// Whoever waits for a file that is removed meanwhile must not hold that one beside another who
+    /// A process that waits for a file which is then removed must not hold that one while another
     /// holds the new one.
     #[test]
     fn a_file_that_was_removed_while_it_was_waited_for_is_not_the_lock() {
         let dir = tempfile::tempdir().unwrap();
-        let mut first = Some(take(&dir, Kind::Exclusive).unwrap());
+        let mut first = Some(take(&dir, LockMode::Exclusive).unwrap());
         let mut second = None;
         let refused = take_while(
             dir_of(&dir),
             dir.path(),
             "lock",
-            Kind::Exclusive,
+            LockMode::Exclusive,
             NOW,
             &mut || {
                 if first.take().is_none() {
                     return second.is_none();
                 }
                 std::fs::remove_file(dir.path().join("lock")).unwrap();
-                second = Some(take(&dir, Kind::Exclusive).unwrap());
+                second = Some(take(&dir, LockMode::Exclusive).unwrap());
                 true
             },
         );
         assert!(matches!(refused, Err(LockError::Held { .. })));
         drop(second);
-        take(&dir, Kind::Exclusive).unwrap();
+        take(&dir, LockMode::Exclusive).unwrap();
     }
 
     #[test]
@@ -458,7 +462,7 @@ mod tests {
         assert_eq!(
             line,
             "process 1 (\"a\\u{1b}[31m\u{fffd}\") holds it, \
-             process 7, which has ended, left it to another (fuser names that), \
+             process 7 has ended, but another process still has it open (fuser shows which), \
              process 9 (\"a\\u{1b}[31m\u{fffd}\") holds it, 2 more hold it"
         );
     }

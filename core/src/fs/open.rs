@@ -1,5 +1,5 @@
-//! Opening inside a root: openat2(2) with one rule for when to try again, and the pieces that every walk
-//! over a path by hand needs.
+//! Opens files inside a root: openat2(2) with one rule for retries, and what every
+//! component-by-component walk needs.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,24 +9,24 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat2, statat};
 use rustix::io::Errno;
 
-/// Symbolic links that are followed on one way, as the kernel does (path_resolution(7)).
+/// Symbolic links that are followed in one path, as in the kernel (path_resolution(7)).
 pub const MAX_LINKS: usize = 40;
 
-/// Bytes of a path (PATH_MAX); no system call takes a longer one.
+/// Bytes of a path (PATH_MAX); no system call accepts a longer one.
 pub const PATH_MAX: usize = 4096;
 
-/// How often something is opened again. The kernel counts renames and mounts of the whole machine, so
-/// a busy one can disturb many attempts in a row; each takes some microseconds.
+/// How often opening is tried. The kernel counts renames and mounts on the whole machine, so a busy
+/// machine can disturb many attempts in a row. Each takes a few microseconds.
 const ATTEMPTS: usize = 1000;
 
-/// Opens a path below a directory, which stands for `/`: no link and no `..` leads out of it, and links
-/// of /proc that lead anywhere are not followed. `more` narrows that.
+/// Opens a path below a directory, which stands for `/`: no link and no `..` leads out of it, and
+/// magic links of /proc are not followed. `more` adds restrictions.
 ///
-/// Where something is renamed or mounted at the same time, anywhere on the machine, the kernel cannot
-/// tell whether `..` stayed inside, and asks to try again (openat2(2), `EAGAIN`).
+/// If something is renamed or mounted at the same time, anywhere on the machine, the kernel cannot
+/// tell whether `..` stayed inside, and asks the caller to try again (openat2(2), `EAGAIN`).
 ///
 /// # Errors
-/// Those of openat2(2); EAGAIN after a thousand attempts.
+/// The errors of openat2(2); EAGAIN after a thousand attempts.
 pub fn open_in_root(
     root: impl AsFd,
     path: &Path,
@@ -37,10 +37,11 @@ pub fn open_in_root(
     open_resolved(root, path, flags, resolve)
 }
 
-/// Opens a path from a directory on, by rules of one's own, and tries again as [`open_in_root`] does.
+/// Opens a path relative to a directory, with the caller's own restrictions, and retries as
+/// [`open_in_root`] does.
 ///
 /// # Errors
-/// Those of openat2(2).
+/// The errors of openat2(2).
 pub fn open_resolved(
     dir: impl AsFd,
     path: impl AsRef<Path>,
@@ -61,7 +62,8 @@ fn again(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Er
     open()
 }
 
-/// Whether something is at a path, a link to nowhere included; what cannot be looked at counts as there.
+/// Whether something is at a path, including a dangling link. What cannot be examined counts as
+/// existing.
 #[must_use]
 pub fn is_there(path: &Path) -> bool {
     !matches!(
@@ -70,7 +72,8 @@ pub fn is_there(path: &Path) -> bool {
     )
 }
 
-/// The components of a path, the last first, so that a walk takes them from the end; `.` is none.
+/// The components of a path, the last one first, so that a walk pops them from the end. `.` is
+/// dropped.
 #[must_use]
 pub fn components(path: &OsStr) -> Vec<OsString> {
     let parts = path.as_bytes().split(|byte| *byte == b'/');

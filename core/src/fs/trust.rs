@@ -1,8 +1,8 @@
-//! Files of the host that this program believes: each directory on the way, each symbolic link and
-//! the file itself belong to root and can be written by nobody else.
+//! Trusted files of the host: every directory on the path, every symbolic link and the file itself
+//! belong to root, and nobody else can write to them.
 //!
-//! Every step is taken on a descriptor and judged by fstat(2) on that descriptor, and the file that
-//! was judged is the one that is read: a path is looked up once.
+//! Every step is made on a descriptor and checked by fstat(2) on that descriptor, and the file that
+//! was checked is the one that is read: a path is looked up only once.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,41 +17,41 @@ use rustix::io::Errno;
 
 use super::open::{MAX_LINKS, components};
 
-/// Why a file is not believed or could not be read.
+/// Why a file is not trusted or cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// The system refused a step.
+    /// A component cannot be opened.
     #[error("opening {path:?}")]
     Open {
-        /// The step.
+        /// The component.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Somebody else owns a step.
+    /// A component belongs to somebody else.
     #[error(
         "{path:?} belongs to user {owner}; it and each directory above it must belong to root: `chown root:root` it"
     )]
     Owner {
-        /// The step.
+        /// The component.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
     },
-    /// Others may write to a step.
+    /// Others may write to a component.
     #[error("{path:?} has mode {mode:04o}, so others can change it; `chmod go-w` it")]
     Writable {
-        /// The step.
+        /// The component.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
-    /// It is not what it should be.
+    /// It has the wrong type.
     #[error("{path:?} is not a {wanted}")]
     Kind {
-        /// The step.
+        /// The component.
         path: PathBuf,
-        /// What was wanted.
+        /// The wanted type.
         wanted: &'static str,
     },
     /// A file to write to has another name.
@@ -63,15 +63,15 @@ pub enum TrustError {
     /// Too many symbolic links.
     #[error("{path:?}: more than {MAX_LINKS} symbolic links")]
     Links {
-        /// The path as it was asked for.
+        /// The path as requested.
         path: PathBuf,
     },
-    /// It is larger than any real one.
+    /// It is larger than any real file of its kind.
     #[error("{path:?} is larger than {limit} bytes")]
     Size {
         /// The file.
         path: PathBuf,
-        /// What is read at most.
+        /// The largest size that is read.
         limit: u64,
     },
     /// Reading failed.
@@ -79,61 +79,61 @@ pub enum TrustError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl TrustError {
-    /// Whether the file, or a directory above it, is simply not there.
+    /// Whether the file, or a directory above it, does not exist.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self, TrustError::Open { source: error, .. } if error.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// Whose files are believed.
+/// The users whose files are trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owners(Vec<u32>);
 
 impl Owners {
-    /// Root of the initial user namespace, and nobody else.
+    /// Only root of the initial user namespace.
     #[must_use]
     pub fn root() -> Self {
         Owners(vec![0])
     }
 
-    /// In a user namespace of its own a process cannot tell root from other users that are not
-    /// mapped: the kernel shows all of them as the overflow user (user_namespaces(7)). That user,
-    /// and the caller whom `caller` maps, are believed there; the process has the caller's rights
-    /// and no more.
+    /// The owners to trust in another user namespace. There, a process cannot tell root from other
+    /// users that are not mapped: the kernel shows all of them as the overflow user
+    /// (user_namespaces(7)). The process trusts that user and the user `caller`, who started it,
+    /// and has no more privileges than that user.
     #[must_use]
     pub fn rootless(caller: u32, overflow: u32) -> Self {
         Owners(vec![0, caller, overflow])
     }
 
-    /// These users, for trees that stand for a host.
+    /// These users, for trees that represent a host.
     #[must_use]
     pub fn of(users: &[u32]) -> Self {
         Owners(users.to_vec())
     }
 }
 
-/// The tree below which paths are looked up, and whom to believe there.
+/// The tree in which paths are looked up, and the owners that are trusted there.
 #[derive(Debug)]
 pub struct Trusted {
     root: OwnedFd,
-    /// Whether the root was judged; one look is enough for all ways that begin there.
-    is_judged: AtomicBool,
+    /// Whether the root was checked; once is enough for all paths.
+    is_checked: AtomicBool,
     owners: Owners,
 }
 
-/// A file that is believed.
+/// A trusted file.
 #[derive(Debug)]
 pub struct TrustedFile {
     /// The open file.
     pub file: File,
-    /// The path as it was asked for.
+    /// The path as requested.
     pub path: PathBuf,
     stat: Stat,
 }
@@ -176,7 +176,7 @@ impl Trusted {
         Trusted::below(Path::new("/"), owners)
     }
 
-    /// A tree that stands for a host, links in it being its own.
+    /// A tree that represents a host, and in which its links stay.
     ///
     /// # Errors
     /// [`TrustError::Open`].
@@ -186,7 +186,7 @@ impl Trusted {
             .map_err(|error| open_error(root.to_owned(), error))?;
         Ok(Trusted {
             root,
-            is_judged: AtomicBool::new(false),
+            is_checked: AtomicBool::new(false),
             owners,
         })
     }
@@ -210,11 +210,11 @@ impl Trusted {
         })
     }
 
-    /// Judges a regular file without opening it for reading.
+    /// Checks a regular file without opening it for reading.
     ///
     /// # Errors
     /// [`TrustError`].
-    pub fn judge(&self, path: &Path) -> Result<(u64, u64), TrustError> {
+    pub fn check(&self, path: &Path) -> Result<(u64, u64), TrustError> {
         let (_, stat) = self.walk(path, OFlags::PATH)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(TrustError::Kind {
@@ -263,12 +263,12 @@ impl Trusted {
     fn walk(&self, path: &Path, flags: OFlags) -> Result<(OwnedFd, Stat), TrustError> {
         let mut links = 0;
         let mut ahead = components(path.as_os_str());
-        // The directories above, so that `..` needs no look at the file system.
+        // The directories above, so that `..` needs no lookup.
         let mut above: Vec<OwnedFd> = Vec::new();
         let mut at = PathBuf::from("/");
-        if !self.is_judged.load(Ordering::Relaxed) {
-            judge(&self.owners, &at, &stat_of(&self.root, &at)?)?;
-            self.is_judged.store(true, Ordering::Relaxed);
+        if !self.is_checked.load(Ordering::Relaxed) {
+            check_owner_and_mode(&self.owners, &at, &stat_of(&self.root, &at)?)?;
+            self.is_checked.store(true, Ordering::Relaxed);
         }
         while let Some(name) = ahead.pop() {
             if name == ".." {
@@ -293,7 +293,7 @@ impl Trusted {
                             path: path.to_owned(),
                         });
                     }
-                    judge_owner(&self.owners, &at, &stat)?;
+                    check_owner(&self.owners, &at, &stat)?;
                     let target = readlinkat(&fd, "", Vec::new())
                         .map_err(|error| open_error(at.clone(), error))?;
                     at.pop();
@@ -304,7 +304,7 @@ impl Trusted {
                     ahead.extend(components(OsStr::from_bytes(target.as_bytes())));
                 }
                 kind => {
-                    judge(&self.owners, &at, &stat)?;
+                    check_owner_and_mode(&self.owners, &at, &stat)?;
                     if last {
                         return Ok((fd, stat));
                     }
@@ -318,7 +318,7 @@ impl Trusted {
                 }
             }
         }
-        // The way ended at a directory that was passed before: `/`, or `..` behind a link.
+        // The path ended at a directory that was already checked: `/`, or `..` after a link.
         let dir = above.last().map_or(self.root.as_fd(), AsFd::as_fd);
         let fd =
             step(dir, OsStr::new("."), flags).map_err(|error| open_error(at.clone(), error))?;
@@ -327,7 +327,7 @@ impl Trusted {
     }
 }
 
-/// A directory that is believed.
+/// A trusted directory.
 #[derive(Debug)]
 pub struct TrustedDir<'a> {
     fd: OwnedFd,
@@ -348,10 +348,10 @@ impl From<TrustedDir<'_>> for OwnedFd {
 }
 
 impl TrustedDir<'_> {
-    /// The names in it that `wanted` likes, sorted, and no more than `limit`.
+    /// The names in it that `wanted` accepts, sorted, and at most `limit` of them.
     ///
     /// # Errors
-    /// [`TrustError::Read`], also where there are more.
+    /// [`TrustError::Read`], also if there are more.
     pub fn names(
         &self,
         wanted: impl Fn(&[u8]) -> bool,
@@ -370,7 +370,7 @@ impl TrustedDir<'_> {
             }
             if names.len() == limit {
                 return Err(failed(io::Error::other(format!(
-                    "more than {limit} files of ours"
+                    "more than {limit} matching files"
                 ))));
             }
             names.push(OsStr::from_bytes(name).to_owned());
@@ -379,7 +379,7 @@ impl TrustedDir<'_> {
         Ok(names)
     }
 
-    /// Opens a regular file in it; a symbolic link in its place is refused.
+    /// Opens a regular file in it, and refuses a symbolic link.
     ///
     /// # Errors
     /// [`TrustError`].
@@ -413,7 +413,7 @@ impl TrustedDir<'_> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(not_regular(&path));
         }
-        judge(self.owners, &path, &stat)?;
+        check_owner_and_mode(self.owners, &path, &stat)?;
         Ok(TrustedFile {
             file: File::from(fd),
             path,
@@ -439,8 +439,8 @@ fn open_error(path: PathBuf, error: Errno) -> TrustError {
     }
 }
 
-fn judge(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
-    judge_owner(owners, path, stat)?;
+fn check_owner_and_mode(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
+    check_owner(owners, path, stat)?;
     let mode = stat.st_mode & 0o7777;
     if mode & 0o022 != 0 {
         return Err(TrustError::Writable {
@@ -451,7 +451,7 @@ fn judge(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
     Ok(())
 }
 
-fn judge_owner(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
+fn check_owner(owners: &Owners, path: &Path, stat: &Stat) -> Result<(), TrustError> {
     if owners.0.contains(&stat.st_uid) {
         return Ok(());
     }
@@ -467,12 +467,12 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-    /// A tree whose owner, whoever runs the tests, stands for root.
-    struct Tree(tempfile::TempDir);
+    /// A tree whose owner, whoever runs the tests, takes root's place.
+    struct OwnedTree(tempfile::TempDir);
 
-    impl Tree {
+    impl OwnedTree {
         fn new() -> Self {
-            let tree = Tree(tempfile::tempdir().unwrap());
+            let tree = OwnedTree(tempfile::tempdir().unwrap());
             tree.chmod("", 0o755);
             for dir in ["etc", "etc/cdi", "run", "var"] {
                 fs::create_dir(tree.path(dir)).unwrap();
@@ -511,7 +511,7 @@ mod tests {
 
     #[test]
     fn a_file_that_only_its_owner_writes_is_read() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         assert_eq!(tree.read("/etc/config.toml").unwrap(), b"text");
         assert_eq!(
             tree.read("/etc/../etc/./cdi/../config.toml").unwrap(),
@@ -521,7 +521,7 @@ mod tests {
 
     #[test]
     fn what_is_absent_is_told_from_what_is_wrong() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         assert!(tree.read("/etc/none").unwrap_err().is_absent());
         assert!(tree.read("/none/none").unwrap_err().is_absent());
         tree.chmod("etc", 0o777);
@@ -532,7 +532,7 @@ mod tests {
     fn a_file_or_directory_that_others_can_write_is_refused_at_every_level() {
         for path in ["", "etc", "etc/config.toml"] {
             for mode in [0o775, 0o757, 0o1777] {
-                let tree = Tree::new();
+                let tree = OwnedTree::new();
                 tree.chmod(path, mode);
                 let message = tree.refusal("/etc/config.toml");
                 assert!(
@@ -545,7 +545,7 @@ mod tests {
 
     #[test]
     fn a_file_of_somebody_else_is_refused_at_every_level() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         let trusted = Trusted::below(tree.0.path(), Owners::of(&[4_000_000])).unwrap();
         let message = trusted
             .open(Path::new("/etc/config.toml"))
@@ -556,7 +556,7 @@ mod tests {
 
     #[test]
     fn links_are_followed_inside_the_tree_and_judged_on_the_way() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         symlink("/etc", tree.path("var/absolute")).unwrap();
         symlink("../etc/cdi/..", tree.path("var/relative")).unwrap();
         symlink("config.toml", tree.path("etc/link")).unwrap();
@@ -582,7 +582,7 @@ mod tests {
 
     #[test]
     fn a_link_that_leads_to_a_writable_directory_is_refused() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         fs::create_dir(tree.path("open")).unwrap();
         tree.chmod("open", 0o777);
         tree.file("open/config.toml", 0o644);
@@ -595,7 +595,7 @@ mod tests {
 
     #[test]
     fn loops_end() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         symlink("b", tree.path("etc/a")).unwrap();
         symlink("a", tree.path("etc/b")).unwrap();
         assert!(
@@ -606,7 +606,7 @@ mod tests {
 
     #[test]
     fn only_regular_files_of_a_real_size_are_read() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         assert!(tree.refusal("/etc/cdi").contains("not a regular file"));
         assert!(tree.refusal("/").contains("not a regular file"));
         rustix::fs::mknodat(
@@ -633,7 +633,7 @@ mod tests {
 
     #[test]
     fn a_file_in_the_way_is_no_directory() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         assert!(
             tree.refusal("/etc/config.toml/x")
                 .contains("not a directory")
@@ -642,7 +642,7 @@ mod tests {
 
     #[test]
     fn the_names_of_a_directory_are_sorted_and_counted() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         for name in ["b.json", "a.json", "c.yaml"] {
             tree.file(&format!("etc/cdi/{name}"), 0o644);
         }
@@ -660,7 +660,7 @@ mod tests {
 
     #[test]
     fn a_file_of_a_directory_is_judged_and_no_link() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         tree.file("etc/cdi/a.json", 0o644);
         tree.file("etc/cdi/b.json", 0o664);
         symlink("a.json", tree.path("etc/cdi/c.json")).unwrap();

@@ -1,8 +1,8 @@
-//! An OCI runtime that gives a container what its annotations ask for and then becomes runc or
+//! An OCI runtime that gives a container what its annotations request and then executes runc or
 //! crun: see [`onload_hooks::entry::wrapper`].
 //!
-//! Entered from C: the start-up code of the standard library ignores SIGPIPE, and the runtime and
-//! the container would inherit that.
+//! It has a C entry point because the start-up code of the standard library ignores SIGPIPE, and
+//! the runtime and the container would inherit that.
 #![no_main]
 
 use std::ffi::{c_char, c_int};
@@ -11,7 +11,7 @@ use onload_hooks::entry::{program, wrapper};
 
 /// The C runtime calls it once.
 #[expect(unsafe_code, reason = "an unmangled name could clash with another one")]
-// SAFETY: the standard library's `main` is left out by `no_main`, so no other function is so named.
+// SAFETY: `no_main` leaves out the standard library's `main`, so no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
     program::harden();

@@ -1,4 +1,4 @@
-//! `config.json` of a bundle: read once, replaced whole or not at all.
+//! A bundle's `config.json`: read once, then replaced completely or not at all.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,7 +15,7 @@ use rustix::process::geteuid;
 
 use crate::config_json::scan::{self, Scanned};
 
-/// Why a configuration is not read or replaced.
+/// Why a configuration cannot be read or replaced.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// It cannot be opened or read.
@@ -23,41 +23,41 @@ pub enum BundleError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It is something else than a file.
+    /// It is not a regular file.
     #[error("{path:?} is not a regular file")]
     NotRegular {
         /// The file.
         path: PathBuf,
     },
-    /// Replacing it would replace something else.
+    /// Replacing it would replace something else as well.
     #[error(
-        "{path:?} {problem}, so it is not replaced; annotations of onload.dev need a configuration of the bundle's own"
+        "{path:?} {problem}, so it is not replaced; onload.dev annotations need a configuration that belongs to the bundle alone"
     )]
     NotOwn {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// What is wrong with it.
         problem: String,
     },
-    /// It could not be replaced.
+    /// The new file could not be written.
     #[error("replacing {path:?}")]
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: WriteError,
     },
-    /// Its owner or label could not be given to the new one.
+    /// The owner or label of the old file could not be given to the new one.
     #[error("giving the new {path:?} the {what} of the old one")]
     Copy {
         /// The file.
         path: PathBuf,
-        /// What was to be copied.
+        /// What was being copied.
         what: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -74,7 +74,7 @@ pub(crate) struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// Opens the configuration of a bundle.
+    /// Opens a bundle's configuration.
     ///
     /// # Errors
     /// [`BundleError::Read`] and [`BundleError::NotRegular`].
@@ -94,7 +94,7 @@ impl ConfigFile {
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(parent, flags, Mode::empty()).map_err(failed)?;
-        // A FIFO must not hold us.
+        // Opening a FIFO must not block.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let open = |flags| openat(&dir, name, flags, Mode::empty());
         let (file, is_link) = match open(flags | OFlags::NOFOLLOW) {
@@ -117,7 +117,7 @@ impl ConfigFile {
         })
     }
 
-    /// Reads it as far as it is ever parsed, and looks through all of it.
+    /// Reads as much of it as is ever parsed, and searches all of it for annotations.
     ///
     /// # Errors
     /// [`BundleError::Read`].
@@ -129,10 +129,10 @@ impl ConfigFile {
         })
     }
 
-    /// Replaces it, with owner, mode and label of the old one.
+    /// Replaces it. The new file has the owner, mode and label of the old one.
     ///
     /// # Errors
-    /// [`BundleError`]; the old file is then whole.
+    /// [`BundleError`]; the old file is then unchanged.
     pub(crate) fn replace(&self, bytes: &[u8]) -> Result<(), BundleError> {
         self.check_own()?;
         let failed = |error: WriteError| BundleError::Write {
@@ -170,7 +170,7 @@ impl ConfigFile {
     }
 }
 
-/// The name of the container whose bundle podman keeps at `…/ID/userdata`.
+/// The id of the container whose bundle podman keeps at `…/ID/userdata`.
 #[must_use]
 pub(crate) fn podman_id(bundle: &Path) -> Option<ContainerId> {
     if bundle.file_name()? != "userdata" {

@@ -1,7 +1,8 @@
-//! Where a container gets its device nodes from, as far as config.json tells: `linux.devices` and
+//! Where a container's device nodes come from according to config.json: `linux.devices` and
 //! `mounts` (runtime-spec, config-linux.md "Devices", config.md "Mounts").
 //!
-//! Read as a stream: only what decides about the nodes asked for is kept, however large the file is.
+//! The file is read as a stream. However large it is, only what concerns the requested nodes is
+//! kept.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,28 +15,28 @@ use onload_core::expect::{Expect, Numbers};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// What config.json lists for some nodes.
+/// What config.json says about certain nodes.
 #[derive(Debug, Default)]
-pub(crate) struct Listed {
-    devices: Vec<Device>,
-    /// Of each node the last mount that covers it, which is what is seen there.
-    mounts: BTreeMap<String, Mount>,
+pub(crate) struct ListedNodes {
+    devices: Vec<DeviceEntry>,
+    /// For each node, the last mount that covers it: that mount is the one visible there.
+    mounts: BTreeMap<String, NodeMount>,
 }
 
 /// Where a node comes from.
 #[derive(Debug)]
-pub(crate) enum Place<'a> {
-    /// The runtime makes it by these entries.
-    Entries(Vec<&'a Device>),
-    /// It is bind-mounted from there; relative to the bundle, if it is relative.
+pub(crate) enum NodeSource<'a> {
+    /// The runtime creates it from these entries.
+    Entries(Vec<&'a DeviceEntry>),
+    /// It is bind-mounted from this path, which may be relative to the bundle.
     Mounted(PathBuf),
-    /// Nothing brings it.
-    Nowhere,
+    /// Nothing provides it.
+    Missing,
 }
 
 /// An entry of `linux.devices`.
 #[derive(Debug, PartialEq, Deserialize)]
-pub(crate) struct Device {
+pub(crate) struct DeviceEntry {
     path: String,
     #[serde(rename = "type")]
     type_: Option<String>,
@@ -45,7 +46,7 @@ pub(crate) struct Device {
 
 /// An entry of `mounts`.
 #[derive(Clone, Debug, Deserialize)]
-struct Mount {
+struct NodeMount {
     #[serde(default)]
     destination: PathBuf,
     source: Option<PathBuf>,
@@ -55,16 +56,16 @@ struct Mount {
     options: Options,
 }
 
-/// Of the options of a mount, whether they make it a bind mount: a list may be long.
+/// The options of a mount, reduced to whether they make it a bind mount: the list may be long.
 #[derive(Clone, Debug, Default)]
 struct Options {
     bind: bool,
 }
 
-impl Device {
+impl DeviceEntry {
     /// The numbers of a character device.
     pub(crate) fn numbers(&self) -> Option<Numbers> {
-        // "u" is an unbuffered character device, the same to Linux.
+        // "u" is an unbuffered character device. Linux makes no difference.
         if !matches!(self.type_.as_deref(), Some("c" | "u")) {
             return None;
         }
@@ -75,52 +76,59 @@ impl Device {
     }
 }
 
-impl Mount {
+impl NodeMount {
     fn is_bind(&self) -> bool {
         self.type_.as_deref() == Some("bind") || self.options.bind
     }
 }
 
-impl Listed {
-    /// Reads a configuration as it comes.
-    pub(crate) fn read(from: impl Read, wanted: &[Expect]) -> Result<Listed, serde_json::Error> {
-        Listed::parse(serde_json::Deserializer::from_reader(from), wanted)
+impl ListedNodes {
+    /// Reads a configuration from a stream.
+    pub(crate) fn read(
+        from: impl Read,
+        wanted: &[Expect],
+    ) -> Result<ListedNodes, serde_json::Error> {
+        ListedNodes::parse(serde_json::Deserializer::from_reader(from), wanted)
     }
 
-    /// Reads a configuration that is in memory, which is several times as fast.
-    pub(crate) fn from_bytes(bytes: &[u8], wanted: &[Expect]) -> Result<Listed, serde_json::Error> {
-        Listed::parse(serde_json::Deserializer::from_slice(bytes), wanted)
+    /// Reads a configuration from memory, which is several times as fast.
+    pub(crate) fn from_bytes(
+        bytes: &[u8],
+        wanted: &[Expect],
+    ) -> Result<ListedNodes, serde_json::Error> {
+        ListedNodes::parse(serde_json::Deserializer::from_slice(bytes), wanted)
     }
 
     fn parse<'de, R: serde_json::de::Read<'de>>(
         mut json: serde_json::Deserializer<R>,
         wanted: &[Expect],
-    ) -> Result<Listed, serde_json::Error> {
+    ) -> Result<ListedNodes, serde_json::Error> {
         let listed = Config { wanted }.deserialize(&mut json)?;
         json.end()?;
         Ok(listed)
     }
 
-    /// Where the node at that path of the container comes from. In a user namespace engines may
-    /// mount the host's node instead of listing it, since nobody can make one there.
-    pub(crate) fn place_of(&self, node: &str) -> Place<'_> {
-        let entries: Vec<&Device> = self.devices.iter().filter(|one| one.path == node).collect();
+    /// Where the node at this path in the container comes from. In a user namespace, engines may
+    /// mount the host's node instead of listing it, since nobody can create one there.
+    pub(crate) fn source_of(&self, node: &str) -> NodeSource<'_> {
+        let entries: Vec<&DeviceEntry> =
+            self.devices.iter().filter(|one| one.path == node).collect();
         if !entries.is_empty() {
-            return Place::Entries(entries);
+            return NodeSource::Entries(entries);
         }
         let covering = self.mounts.get(node);
         match covering.and_then(|mount| Some((mount, below(node, &mount.destination)?))) {
             Some((mount, rest)) if mount.is_bind() => match &mount.source {
-                Some(source) if rest.as_os_str().is_empty() => Place::Mounted(source.clone()),
-                Some(source) => Place::Mounted(source.join(rest)),
-                None => Place::Nowhere,
+                Some(source) if rest.as_os_str().is_empty() => NodeSource::Mounted(source.clone()),
+                Some(source) => NodeSource::Mounted(source.join(rest)),
+                None => NodeSource::Missing,
             },
-            _ => Place::Nowhere,
+            _ => NodeSource::Missing,
         }
     }
 }
 
-/// What of the path is below the directory, whose path is absolute.
+/// The rest of the path below the directory, if the directory is absolute.
 fn below<'a>(path: &'a str, directory: &Path) -> Option<&'a Path> {
     let rest = Path::new(path).strip_prefix(directory).ok();
     rest.filter(|_| directory.is_absolute())
@@ -131,35 +139,35 @@ struct Config<'w> {
     wanted: &'w [Expect],
 }
 
-/// Its `linux`.
+/// Its `linux` member.
 struct Linux<'w> {
     wanted: &'w [Expect],
 }
 
-/// A list whose entries are looked at one by one; null is an empty one.
+/// A list whose entries are visited one by one; null counts as empty.
 struct Each<F, T> {
     look: F,
     of: PhantomData<T>,
 }
 
 impl<'de> DeserializeSeed<'de> for Config<'_> {
-    type Value = Listed;
+    type Value = ListedNodes;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Listed, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<ListedNodes, D::Error> {
         from.deserialize_map(self)
     }
 }
 
 impl<'de> Visitor<'de> for Config<'_> {
-    type Value = Listed;
+    type Value = ListedNodes;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a container's configuration")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Listed, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ListedNodes, A::Error> {
         let (mut devices, mut has_mounts) = (None, None);
-        let mut mounts: BTreeMap<String, Mount> = BTreeMap::new();
+        let mut mounts: BTreeMap<String, NodeMount> = BTreeMap::new();
         while let Some(key) = map.next_key::<Cow<'_, str>>()? {
             match &*key {
                 "linux" => {
@@ -171,7 +179,7 @@ impl<'de> Visitor<'de> for Config<'_> {
                     )?;
                 }
                 "mounts" => {
-                    let look = |mount: Mount| {
+                    let look = |mount: NodeMount| {
                         for node in self.wanted.iter().map(|one| &one.node) {
                             if below(node, &mount.destination).is_some() {
                                 mounts.insert(node.clone(), mount.clone());
@@ -185,7 +193,7 @@ impl<'de> Visitor<'de> for Config<'_> {
                 }
             }
         }
-        Ok(Listed {
+        Ok(ListedNodes {
             devices: devices.unwrap_or_default(),
             mounts,
         })
@@ -193,30 +201,30 @@ impl<'de> Visitor<'de> for Config<'_> {
 }
 
 impl<'de> DeserializeSeed<'de> for Linux<'_> {
-    type Value = Vec<Device>;
+    type Value = Vec<DeviceEntry>;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<Device>, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<DeviceEntry>, D::Error> {
         from.deserialize_any(self)
     }
 }
 
 impl<'de> Visitor<'de> for Linux<'_> {
-    type Value = Vec<Device>;
+    type Value = Vec<DeviceEntry>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object or null")
     }
 
-    fn visit_unit<E>(self) -> Result<Vec<Device>, E> {
+    fn visit_unit<E>(self) -> Result<Vec<DeviceEntry>, E> {
         Ok(Vec::new())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<Device>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<DeviceEntry>, A::Error> {
         let mut devices = Vec::new();
         let mut has_devices = None;
         while let Some(key) = map.next_key::<Cow<'_, str>>()? {
             if key == "devices" {
-                let look = |device: Device| {
+                let look = |device: DeviceEntry| {
                     if self.wanted.iter().any(|one| one.node == device.path) {
                         keep(&mut devices, device);
                     }
@@ -243,16 +251,17 @@ impl<'de> Deserialize<'de> for Options {
     }
 }
 
-/// Readers differ in which of two members of one name they take.
-fn once<T, E: Error>(place: &mut Option<T>, name: &'static str, value: T) -> Result<(), E> {
-    match place.replace(value) {
+/// JSON readers disagree about which of two members with the same name counts, so both are refused.
+fn once<T, E: Error>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), E> {
+    match slot.replace(value) {
         None => Ok(()),
         Some(_) => Err(E::duplicate_field(name)),
     }
 }
 
-/// Entries of one node may be many: of equal ones the first says as much, and of two that differ one is wrong.
-fn keep(found: &mut Vec<Device>, device: Device) {
+/// A node may have any number of entries. The first of several equal ones is enough, and if two
+/// differ, one of them is wrong.
+fn keep(found: &mut Vec<DeviceEntry>, device: DeviceEntry) {
     let mut same = found.iter().filter(|held| held.path == device.path);
     if same.clone().count() < 2 && same.all(|held| *held != device) {
         found.push(device);
@@ -297,10 +306,10 @@ impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for Each<F, T> {
 mod tests {
     use super::*;
 
-    fn parsed(json: &str) -> Result<Listed, serde_json::Error> {
+    fn parsed(json: &str) -> Result<ListedNodes, serde_json::Error> {
         let wanted = ["/dev/a=nic:onload".parse().unwrap()];
-        let read = Listed::read(json.as_bytes(), &wanted);
-        let held = Listed::from_bytes(json.as_bytes(), &wanted);
+        let read = ListedNodes::read(json.as_bytes(), &wanted);
+        let held = ListedNodes::from_bytes(json.as_bytes(), &wanted);
         assert_eq!(
             format!("{:?}", read.as_ref().ok()),
             format!("{:?}", held.ok())
@@ -308,16 +317,16 @@ mod tests {
         read
     }
 
-    fn listed(json: &str) -> Listed {
+    fn listed(json: &str) -> ListedNodes {
         parsed(json).unwrap()
     }
 
-    /// Where /dev/a comes from with these mounts.
+    /// The source of /dev/a with these mounts.
     fn mounted(mounts: &str) -> Option<PathBuf> {
-        match listed(&format!(r#"{{"mounts":[{mounts}]}}"#)).place_of("/dev/a") {
-            Place::Mounted(source) => Some(source),
-            Place::Entries(_) => panic!("listed"),
-            Place::Nowhere => None,
+        match listed(&format!(r#"{{"mounts":[{mounts}]}}"#)).source_of("/dev/a") {
+            NodeSource::Mounted(source) => Some(source),
+            NodeSource::Entries(_) => panic!("listed"),
+            NodeSource::Missing => None,
         }
     }
 
@@ -338,7 +347,10 @@ mod tests {
             r#"{"linux":null,"mounts":null}"#,
             r#"{"linux":{"devices":null}}"#,
         ] {
-            assert!(matches!(listed(nothing).place_of("/dev/a"), Place::Nowhere));
+            assert!(matches!(
+                listed(nothing).source_of("/dev/a"),
+                NodeSource::Missing
+            ));
         }
         let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
         assert!(
@@ -386,7 +398,7 @@ mod tests {
         let json = r#"{"linux":{"devices":[{"path":"/dev/a","type":"c","major":1,"minor":2}]},
             "mounts":[{"destination":"/dev/a","type":"bind","source":"/dev/x"}]}"#;
         assert!(
-            matches!(listed(json).place_of("/dev/a"), Place::Entries(entries) if entries.len() == 1)
+            matches!(listed(json).source_of("/dev/a"), NodeSource::Entries(entries) if entries.len() == 1)
         );
     }
 

@@ -1,4 +1,5 @@
-//! `config.json` of a bundle: found, searched for annotations of ours, read in part, replaced.
+//! A bundle's `config.json`: finding it, searching it for onload.dev annotations, reading parts of
+//! it, replacing it.
 
 pub(crate) mod bundle;
 pub(crate) mod devices;

@@ -1,5 +1,5 @@
-//! Does this JSON ask for anything of ours? Answered from the bytes, before anything is parsed, so
-//! that a container which asks for nothing pays nothing.
+//! Does this JSON mention `onload.dev/` anywhere? The raw bytes answer that before anything is
+//! parsed, so a container that requests nothing costs nothing.
 //!
 //! JSON can spell one key in many ways (RFC 8259 §7: `\u006f`). Every spelling of `onload.dev` either
 //! holds those bytes, or escapes at least one of its letters. Engines escape none of them (Go escapes
@@ -9,18 +9,19 @@
 
 use std::io::{self, Read};
 
-// On x86 the plain functions of memchr first ask the processor what it can do. Under a hypervisor each
-// question is a trap, and together they take longer than the search of most configurations. SSE2 is
-// part of the architecture and is used unasked.
+// On x86 the generic functions of memchr first ask the processor for its features. Under a
+// hypervisor every such question traps, and together they take longer than searching most
+// configurations. SSE2 is part of the architecture, so it is used without asking.
 #[cfg(target_arch = "x86_64")]
 use memchr::arch::x86_64::sse2;
 use memchr::{memchr_iter, memmem};
 use onload_core::request::DOMAIN;
 
-/// The largest configuration or state that is parsed; a larger one that asks is refused.
+/// The largest configuration or state that is parsed. A larger one with onload.dev annotations is
+/// refused.
 pub(crate) const MAX_BYTES: usize = 16 * 1024 * 1024;
 
-/// Bytes read at once beyond what is kept.
+/// Bytes per read beyond the part that is kept.
 const CHUNK: usize = 64 * 1024;
 
 /// The longest spelling of a letter of the domain, `\u006f`.
@@ -34,7 +35,7 @@ const OVERLAP: usize = 16;
 /// Never false where a JSON string holds it; true for some texts that do not (an escaped letter
 /// elsewhere), which only costs a parse.
 #[must_use]
-pub fn asks(json: &[u8]) -> bool {
+pub fn mentions_domain(json: &[u8]) -> bool {
     holds_domain(json) || spells_a_letter(json)
 }
 
@@ -69,25 +70,25 @@ fn spells_a_letter(json: &[u8]) -> bool {
     })
 }
 
-/// What a stream held.
+/// The result of scanning a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Scanned {
-    /// The first [`MAX_BYTES`] of it.
+    /// Its first [`MAX_BYTES`] bytes.
     pub kept: Vec<u8>,
     /// Whether there was more.
     pub more: bool,
-    /// Whether any of it may ask for something of ours.
-    pub asks: bool,
+    /// Whether any of it may mention `onload.dev/`.
+    pub mentions_domain: bool,
 }
 
-/// Takes what lies beyond the kept part: the kept part, and the next piece.
+/// Receives what lies beyond the kept part: the kept part, and the next piece.
 pub(crate) type Beyond<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> io::Result<()>;
 
-/// Reads a stream to its end, keeping a bounded part, and says whether it asks. What is read
-/// beyond the kept part goes to `beyond`, piece by piece.
+/// Reads a stream to its end, keeps a bounded part of it, and says whether it may mention
+/// `onload.dev/`. What is read beyond the kept part goes to `beyond`, piece by piece.
 ///
 /// # Errors
-/// Those of the reader and of `beyond`.
+/// The errors of the reader and of `beyond`.
 pub(crate) fn read(
     mut from: impl Read,
     size_hint: usize,
@@ -98,7 +99,7 @@ pub(crate) fn read(
         .take(u64::try_from(MAX_BYTES).unwrap_or(u64::MAX))
         .read_to_end(&mut kept)?;
     let mut scanned = Scanned {
-        asks: asks(&kept),
+        mentions_domain: mentions_domain(&kept),
         more: false,
         kept,
     };
@@ -115,7 +116,7 @@ pub(crate) fn read(
         }
         window.truncate(tail + count);
         scanned.more = true;
-        scanned.asks |= asks(&window);
+        scanned.mentions_domain |= mentions_domain(&window);
         beyond(&scanned.kept, &window[tail..])?;
         window.drain(..window.len().saturating_sub(OVERLAP));
     }
@@ -127,10 +128,10 @@ mod tests {
 
     #[test]
     fn a_plain_key_is_found_with_and_without_a_class() {
-        assert!(asks(br#"{"annotations":{"onload.dev/nic":"all"}}"#));
-        assert!(asks(br#"{"annotations":{"onload.dev":"all"}}"#));
-        assert!(!asks(br#"{"annotations":{"example.com/nic":"all"}}"#));
-        assert!(!asks(b""));
+        assert!(mentions_domain(br#"{"annotations":{"onload.dev/nic":"all"}}"#));
+        assert!(mentions_domain(br#"{"annotations":{"onload.dev":"all"}}"#));
+        assert!(!mentions_domain(br#"{"annotations":{"example.com/nic":"all"}}"#));
+        assert!(!mentions_domain(b""));
     }
 
     #[test]
@@ -144,14 +145,14 @@ mod tests {
             r"\u006f\u006e\u006c\u006f\u0061\u0064\u002e\u0064\u0065\u0076\u002f",
         ] {
             let json = format!(r#"{{"annotations":{{"{key}":"all"}}}}"#);
-            assert!(asks(json.as_bytes()), "{key}");
+            assert!(mentions_domain(json.as_bytes()), "{key}");
         }
     }
 
     #[test]
     fn what_engines_escape_is_not_taken_for_a_letter_of_ours() {
-        assert!(!asks(br#"{"root":{"path":"\/var\/lib\/x\u002fy"}}"#));
-        assert!(!asks(
+        assert!(!mentions_domain(br#"{"root":{"path":"\/var\/lib\/x\u002fy"}}"#));
+        assert!(!mentions_domain(
             br#"{"args":["sh","-c","a \u003e b \u0026\u0026 \"c\"\n\\t"]}"#
         ));
     }
@@ -174,7 +175,7 @@ mod tests {
                         }
                     })
                     .collect();
-                assert!(asks(text.as_bytes()), "{text}");
+                assert!(mentions_domain(text.as_bytes()), "{text}");
             }
         }
     }
@@ -187,17 +188,17 @@ mod tests {
     fn a_stream_is_kept_to_the_bound_and_searched_to_its_end() {
         let small = scan(b"{}");
         assert_eq!(
-            (small.kept.len(), small.more, small.asks),
+            (small.kept.len(), small.more, small.mentions_domain),
             (2, false, false)
         );
         let mut large = vec![b' '; MAX_BYTES + 3 * CHUNK];
         let found = scan(&large);
         assert_eq!(
-            (found.kept.len(), found.more, found.asks),
+            (found.kept.len(), found.more, found.mentions_domain),
             (MAX_BYTES, true, false)
         );
         large.extend_from_slice(b"onload.dev/nic");
-        assert!(scan(&large).asks);
+        assert!(scan(&large).mentions_domain);
     }
 
     #[test]
@@ -207,7 +208,7 @@ mod tests {
                 let mut bytes = vec![b' '; border + CHUNK];
                 let at = border - back;
                 bytes[at..at + 11].copy_from_slice(b"onload.dev/");
-                assert!(scan(&bytes).asks, "{border} {back}");
+                assert!(scan(&bytes).mentions_domain, "{border} {back}");
             }
         }
     }

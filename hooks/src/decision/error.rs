@@ -1,12 +1,12 @@
-//! Why a container does not get what it asks for, whoever would apply it.
+//! Why a container does not get what it requests, whichever path would apply it.
 
-use onload_cdi::oci::ConfigError;
-use onload_core::policy::PolicyError;
+use onload_cdi::oci::OciConfigError;
+use onload_core::policy::PolicyViolation;
 use onload_core::request::RequestError;
 
 use super::nodes::NodeError;
 use crate::config_json::scan;
-use crate::host::HostError;
+use crate::host::HostFilesError;
 use crate::host::specs::SpecsError;
 
 /// Why the container must not start.
@@ -14,23 +14,23 @@ use crate::host::specs::SpecsError;
 pub enum DecisionError {
     /// config.json cannot be read or changed.
     #[error("config.json")]
-    Config(#[from] ConfigError),
-    /// config.json asks, and is larger than any real one.
+    Config(#[from] OciConfigError),
+    /// config.json has onload.dev annotations and is larger than any real one.
     #[error(
-        "config.json has annotations of onload.dev and is larger than {} bytes",
+        "config.json has onload.dev annotations and is larger than {} bytes",
         scan::MAX_BYTES
     )]
     TooLarge,
-    /// The annotations make no sense.
+    /// The annotations are invalid.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The operator does not allow it.
+    /// The operator does not allow the request.
     #[error(transparent)]
-    Policy(#[from] PolicyError),
-    /// The host's files cannot be used.
+    Policy(#[from] PolicyViolation),
+    /// The files of the host cannot be used.
     #[error(transparent)]
-    Host(#[from] HostError),
-    /// The specifications cannot be used, or do not offer a name.
+    Host(#[from] HostFilesError),
+    /// The specifications cannot be used, or do not offer a requested name.
     #[error(transparent)]
     Specs(#[from] SpecsError),
     /// A device node is not what it should be.

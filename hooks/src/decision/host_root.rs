@@ -1,38 +1,39 @@
 //! Whether a container's process is the host's user 0, or can become it.
 //!
 //! Onload lets the host's user 0 map every stack of the host (onload
-//! `efab_thr_user_can_access_stack`), so `root-with-onload = "refuse"` has to know every way there.
+//! `efab_thr_user_can_access_stack`), so `root-with-onload = "refuse"` has to know every way to
+//! become that user.
 
 use onload_cdi::json::{RawError, RawObject};
-use onload_cdi::oci::{CapabilitySet, ConfigError, OciConfig};
+use onload_cdi::oci::{CapabilitySet, OciConfig, OciConfigError};
 use onload_core::policy::HostRoot;
 use serde::Deserialize;
 
-use crate::host::Host;
+use crate::host::HostView;
 
 /// The capability that lets a process take any user id.
 pub(crate) const CAP_SETUID: &str = "CAP_SETUID";
 
-/// Capabilities by which a process of another user makes itself the host's user 0, or does what only
-/// that one can (include/uapi/linux/capability.h). CAP_SETUID is in the set that
-/// engines give to every container; the others are given where somebody asked for them.
+/// Capabilities with which a process of another user can become the host's user 0, or can do what
+/// only that user can (include/uapi/linux/capability.h). Engines give CAP_SETUID to every
+/// container; the others only on request.
 const WAYS_TO_ROOT: [&str; 7] = [
     CAP_SETUID,
-    // Mounts, namespaces, the usermode helpers of the kernel.
+    // Mounts, namespaces, the kernel's usermode helpers.
     "CAP_SYS_ADMIN",
     // Takes over a process of user 0 that an engine starts in the container.
     "CAP_SYS_PTRACE",
     "CAP_SYS_MODULE",
-    // Ports and the memory of the machine.
+    // I/O ports and physical memory.
     "CAP_SYS_RAWIO",
-    // Another kernel by kexec_load(2).
+    // Boots another kernel by kexec_load(2).
     "CAP_SYS_BOOT",
-    // Any file of the host by open_by_handle_at(2).
+    // Opens any file of the host by open_by_handle_at(2).
     "CAP_DAC_READ_SEARCH",
 ];
 
-/// The sets from which a program can get a capability under no-new-privileges: what it gains by a
-/// file is cut to what its process was permitted before (security/commoncap.c,
+/// The sets from which a program can get a capability under no-new-privileges. What it gains from a
+/// file is limited to what its process was permitted before (security/commoncap.c,
 /// `cap_bprm_creds_from_file`), so the bounding set alone gives nothing.
 const HELD: [CapabilitySet; 4] = [
     CapabilitySet::Permitted,
@@ -41,11 +42,11 @@ const HELD: [CapabilitySet; 4] = [
     CapabilitySet::Ambient,
 ];
 
-/// Looks at a configuration.
+/// Examines a configuration.
 ///
 /// # Errors
-/// [`ConfigError::Read`].
-pub(crate) fn look(config: &OciConfig, host: &dyn Host) -> Result<HostRoot, ConfigError> {
+/// [`OciConfigError::Read`].
+pub(crate) fn look(config: &OciConfig, host: &dyn HostView) -> Result<HostRoot, OciConfigError> {
     if !host.privilege().is_initial_namespace {
         return Ok(HostRoot::No);
     }
@@ -60,7 +61,7 @@ pub(crate) fn look(config: &OciConfig, host: &dyn Host) -> Result<HostRoot, Conf
     if let Users::Unseen(path) = users {
         return Ok(HostRoot::Unseen(path));
     }
-    let in_process = |error: RawError| ConfigError::Read(error.at("process"));
+    let in_process = |error: RawError| OciConfigError::Read(error.at("process"));
     let none = RawObject::default();
     let process = config.process().unwrap_or(&none);
     if !has_no_new_privileges(process).map_err(in_process)? {
@@ -70,15 +71,16 @@ pub(crate) fn look(config: &OciConfig, host: &dyn Host) -> Result<HostRoot, Conf
     Ok(way.map_or(HostRoot::No, HostRoot::ByCapability))
 }
 
-/// The user that a process comes to be. -1 means "as it is" to setresuid(2): crun leaves such a process
-/// user 0 of its user namespace, and an image can name that number (CVE-2024-40635 is a like one).
+/// The user that a process ends up as. To setresuid(2), -1 means "unchanged": crun leaves such a
+/// process user 0 of its user namespace, and an image can specify that number (CVE-2024-40635 is
+/// similar).
 fn effective(uid: u32) -> u32 {
     if uid == u32::MAX { 0 } else { uid }
 }
 
-/// Takes CAP_SETUID from a process where it holds the capability for the programs of its image only: a
-/// user other than 0 loses what is permitted when it executes a plain program (capabilities(7)). Where
-/// it is ambient every program has it, and the container may need it. Whether it was taken.
+/// Removes CAP_SETUID from a process that holds it only for the programs of its image: a user other
+/// than 0 loses its permitted set when it executes a plain program (capabilities(7)). An ambient
+/// capability reaches every program, and the container may need it. Returns whether it was removed.
 ///
 /// # Errors
 /// [`RawError`].
@@ -134,9 +136,9 @@ fn held(sets: &RawObject, set: CapabilitySet) -> Result<Vec<String>, RawError> {
     Ok(sets.read(set.key())?.unwrap_or_default())
 }
 
-/// Whether a word of the configuration may mean that capability. runc takes the name alone; crun asks
-/// libcap, which takes small letters and numbers too, and passes over whatever stands behind either
-/// (cap_from_name(3)): a word with anything but letters and `_` counts as each of them.
+/// Whether a word of the configuration may mean this capability. runc accepts the name alone. crun
+/// asks libcap, which also accepts lower case and numbers, and ignores whatever follows either
+/// (cap_from_name(3)): a word with anything but letters and `_` counts as every capability.
 fn names(word: &str, name: &str) -> bool {
     let is_plain = word
         .bytes()
@@ -159,14 +161,14 @@ struct IdMapping {
 const USERS: u64 = 1 << 32;
 
 impl IdMapping {
-    /// Whether the host's user 0 is among the users that it maps to, wherever they begin. A range that
-    /// passes the highest user id begins again at 0 for whoever counts in 32 bits.
+    /// Whether the mapped users include the host's user 0, wherever the range begins. For code that
+    /// counts in 32 bits, a range that passes the highest user id continues at 0.
     fn holds_root(self) -> bool {
         let end = self.host_id.saturating_add(self.size);
         self.size > 0 && (self.host_id == 0 || end > USERS)
     }
 
-    /// Whether it makes that user of the container the host's user 0.
+    /// Whether it maps this user of the container to the host's user 0.
     fn makes_root(self, uid: u32) -> bool {
         let within = u64::from(uid).checked_sub(self.container_id);
         within.is_some_and(|within| {
@@ -178,18 +180,18 @@ impl IdMapping {
 
 /// Which users of the host the container's users are.
 enum Users {
-    /// The same.
+    /// The same ones.
     Hosts,
     /// Those of a namespace with these mappings.
     Mapped(Vec<IdMapping>),
-    /// Those of a namespace that nobody can look into.
+    /// Those of a namespace that cannot be examined.
     Unseen(String),
 }
 
 impl Users {
-    /// The mappings of a configuration are those of a namespace that it makes new. One that it joins
-    /// has its own, whatever the configuration says beside it.
-    fn of(config: &OciConfig, host: &dyn Host) -> Result<Users, ConfigError> {
+    /// The mappings of a configuration belong to the namespace that it creates. A namespace that it
+    /// joins has its own mappings, whatever the configuration says.
+    fn of(config: &OciConfig, host: &dyn HostView) -> Result<Users, OciConfigError> {
         let paths = config.namespace_paths("user")?;
         let Some(path) = paths.first() else {
             return Ok(Users::Hosts);
@@ -202,7 +204,7 @@ impl Users {
         let mappings: Option<Vec<IdMapping>> = match config.linux() {
             Some(linux) => linux
                 .read("uidMappings")
-                .map_err(|error| ConfigError::Read(error.at("linux")))?,
+                .map_err(|error| OciConfigError::Read(error.at("linux")))?,
             None => None,
         };
         let mappings = mappings.filter(|mappings| !mappings.is_empty());
@@ -224,14 +226,15 @@ impl Users {
     }
 }
 
-/// The process whose user namespace a path names, as containerd writes it for the containers of a pod.
+/// The process whose user namespace a path names. containerd writes such paths for the containers
+/// of a pod.
 fn process_of(path: &str) -> Option<u32> {
     let pid = path.strip_prefix("/proc/")?.strip_suffix("/ns/user")?;
     let is_plain = pid.bytes().all(|byte| byte.is_ascii_digit());
     pid.parse().ok().filter(|_| is_plain)
 }
 
-/// Reads /proc/PID/uid_map (user_namespaces(7)): first user inside, first user outside, how many.
+/// Parses /proc/PID/uid_map (user_namespaces(7)): first user inside, first user outside, count.
 fn parse_map(text: &str) -> Option<Vec<IdMapping>> {
     let line = |line: &str| {
         let mut numbers = line.split_whitespace().map(|word| word.parse::<u64>().ok());

@@ -1,9 +1,9 @@
-//! What one container gets. Decided here once, from its configuration, the operator's policy and the
-//! host's specifications; the two appliers only carry it out.
+//! What one container gets. This is decided once, from the container's configuration, the
+//! operator's policy and the host's specifications. The two appliers only carry the decision out.
 
-pub(crate) mod asking;
 pub(crate) mod error;
 pub(crate) mod host_root;
+pub(crate) mod input;
 mod library_dirs;
 pub(crate) mod nodes;
 pub(crate) mod preload_choice;
@@ -21,26 +21,26 @@ use onload_core::request::Request;
 use onload_core::text::Quoted;
 
 use crate::device::Device;
-use crate::host::{Host, Settings};
+use crate::host::{HostView, Settings};
 use error::DecisionError;
 use preload_choice::PreloadChoice;
 
 /// What one container gets.
 #[derive(Clone, Debug)]
 pub(crate) struct Decision {
-    /// The annotations that ask for devices, quoted.
+    /// The annotations that request devices, quoted.
     pub keys: String,
-    /// The edits that its configuration does not hold yet, without device nodes and the preload.
+    /// The edits that the configuration does not contain yet, except device nodes and the preload.
     pub edits: ContainerEdits,
-    /// All edits, class by class, whether the configuration holds them or not.
+    /// All edits, class by class, whether the configuration contains them or not.
     pub by_class: Vec<(Class, ContainerEdits)>,
-    /// The devices that its configuration does not hold yet.
+    /// The devices that the configuration does not contain yet.
     pub devices: Vec<Device>,
     /// The preload.
     pub preload: PreloadChoice,
-    /// RLIMIT_MEMLOCK at least, for those who lock memory.
+    /// The minimum RLIMIT_MEMLOCK, for classes that lock memory.
     pub memlock: Option<Memlock>,
-    /// Lines for people.
+    /// Messages for the user.
     pub warnings: Vec<String>,
 }
 
@@ -52,19 +52,19 @@ pub(crate) fn decide(
     config: &OciConfig,
     request: &Request,
     settings: &Settings,
-    host: &dyn Host,
+    host: &dyn HostView,
     lacks: &dyn Fn(&Path) -> bool,
 ) -> Result<Decision, DecisionError> {
     let root = host_root::look(config, host)?;
     let annotations = &settings.config.annotations;
-    let warnings = policy::judge(request, annotations, &settings.file, &root)?;
+    let warnings = policy::check(request, annotations, &settings.file, &root)?;
     let found = look_up(request, host)?;
     let keys = keys(request);
     let mut edits = found.edits;
     let mut devices = found.devices;
     library_dirs::leave_absent(&mut edits.mounts, lacks);
     let preload = PreloadChoice::take(&mut edits, request, &keys);
-    present::leave(&mut edits, &mut devices, config)?;
+    present::drop_held(&mut edits, &mut devices, config)?;
     let memlock = request.wants(&MEMLOCK);
     Ok(Decision {
         keys,
@@ -77,14 +77,14 @@ pub(crate) fn decide(
     })
 }
 
-/// The annotations that ask for devices, quoted.
+/// The annotations that request devices, quoted.
 pub(crate) fn keys(request: &Request) -> String {
     let keys = request.devices.values();
     let keys: Vec<String> = keys.map(|asked| Quoted(&asked.key).to_string()).collect();
     keys.join(", ")
 }
 
-/// What the specifications give to a request.
+/// What the specifications provide for a request.
 #[derive(Debug, Default)]
 struct LookedUp {
     edits: ContainerEdits,
@@ -92,8 +92,8 @@ struct LookedUp {
     devices: Vec<Device>,
 }
 
-/// Looks a request up in the specifications, and looks at its device nodes.
-fn look_up(request: &Request, host: &dyn Host) -> Result<LookedUp, DecisionError> {
+/// Looks a request up in the specifications, and checks its device nodes.
+fn look_up(request: &Request, host: &dyn HostView) -> Result<LookedUp, DecisionError> {
     let wanted: Vec<Class> = request.devices.keys().copied().collect();
     if wanted.is_empty() {
         return Ok(LookedUp::default());
@@ -102,13 +102,13 @@ fn look_up(request: &Request, host: &dyn Host) -> Result<LookedUp, DecisionError
     let entries = specs.resolve(request)?;
     let nodes = nodes::check(&entries, &specs, host, &host.sysfs())?;
     let mut edits = specs.edits(&entries);
-    // Every node was looked at.
+    // `nodes` has an entry for every node: all of them were checked.
     let device = |node: onload_cdi::DeviceNode| {
         let found = *nodes.get(node.source())?;
         Some(Device { node, found })
     };
     let own = present::unique(std::mem::take(&mut edits.device_nodes));
-    // Entries stand class by class, since the request does.
+    // The entries are ordered by class, as the request is.
     let by_class = entries.chunk_by(|one, other| one.class == other.class);
     Ok(LookedUp {
         edits,

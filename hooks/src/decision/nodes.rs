@@ -1,5 +1,5 @@
-//! The device nodes of a request, looked at on this host: each exists, is a character device, has
-//! the number that its driver gives it now, and belongs to the device that its specification was
+//! Checks the device nodes of a request on this host: each exists, is a character device, has the
+//! number that its driver currently assigns, and belongs to the device that its specification was
 //! written for.
 
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use onload_core::text::{Chain, Quoted};
 use crate::host::specs::{Entry, Specs, expectations};
 use crate::host::sysfs::{Numbers, Sysfs, SysfsError, rdma_class};
 
-/// Why a node is not given.
+/// Why a node is not given to the container.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// It cannot be looked at.
+    /// It cannot be examined.
     #[error(
         "annotation {key}: device node {path}: {error}; is the driver loaded? run `onload-ctk cdi generate`"
     )]
@@ -26,42 +26,42 @@ pub enum NodeError {
         key: String,
         /// The node on the host.
         path: String,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
-    /// It is no character device.
-    #[error("annotation {key}: {path} is no character device")]
+    /// It is not a character device.
+    #[error("annotation {key}: {path} is not a character device")]
     NotCharacter {
         /// The annotation's key, quoted.
         key: String,
         /// The node on the host.
         path: String,
     },
-    /// The specification says other numbers than the node has.
+    /// The specification states numbers other than the node's.
     #[error(
-        "annotation {key}: device node {path} is {found}, its specification says {written}; leave type, major and minor out of it"
+        "annotation {key}: device node {path} is {found}, but its specification says {written}; remove type, major and minor from it"
     )]
     Written {
         /// The annotation's key, quoted.
         key: String,
         /// The node on the host.
         path: String,
-        /// What it is.
+        /// The numbers that it has.
         found: Numbers,
         /// What the specification says.
         written: String,
     },
-    /// It belongs to another device, or to nobody.
+    /// It belongs to another device, or to none.
     #[error("annotation {key}: {}{}", Chain(.error), remedy(.error))]
     Other {
         /// The annotation's key, quoted.
         key: String,
-        /// Whose it is.
+        /// The device it belongs to.
         error: SysfsError,
     },
-    /// Nobody can say whose it should be.
+    /// The device it should belong to is unknown.
     #[error(
-        "annotation {key}: whose device node {path} is cannot be told: its specification has neither an --expect nor an entry named after the device"
+        "annotation {key}: the device of node {path} is unknown: its specification has neither an --expect nor an entry named after the device"
     )]
     Unowned {
         /// The annotation's key, quoted.
@@ -71,8 +71,8 @@ pub enum NodeError {
     },
 }
 
-/// What to do about a node that is not what was expected: here it was looked at just now, so a wrong
-/// number is that of the node in /dev.
+/// The remedy for an unexpected node. The node was examined just now, so a wrong number belongs to
+/// the node in /dev.
 fn remedy(error: &SysfsError) -> &'static str {
     match error {
         SysfsError::Numbers { .. } => {
@@ -85,10 +85,10 @@ fn remedy(error: &SysfsError) -> &'static str {
     }
 }
 
-/// The nodes by their paths on the host, as they were found, so that what is written is what was checked.
+/// The nodes as found, by their paths on the host, so that exactly what was checked is written.
 pub(super) type Nodes = BTreeMap<String, Node>;
 
-/// Looks at every node of the entries.
+/// Checks every node of the entries.
 ///
 /// # Errors
 /// [`NodeError`] names the annotation and the node.
@@ -100,7 +100,7 @@ pub(super) fn check(
 ) -> Result<Nodes, NodeError> {
     let mut nodes = Nodes::default();
     for entry in entries {
-        let check = Check {
+        let check = NodeCheck {
             entry,
             specs,
             host,
@@ -111,14 +111,14 @@ pub(super) fn check(
     Ok(nodes)
 }
 
-struct Check<'a> {
+struct NodeCheck<'a> {
     entry: &'a Entry<'a>,
     specs: &'a Specs,
     host: &'a dyn NodeInfo,
     sysfs: &'a Sysfs,
 }
 
-impl Check<'_> {
+impl NodeCheck<'_> {
     fn entry(&self, nodes: &mut Nodes) -> Result<(), NodeError> {
         let expected = expectations(&self.entry.found);
         let shared = &self.entry.found.spec.container_edits.device_nodes;
@@ -180,7 +180,7 @@ impl Check<'_> {
         })
     }
 
-    /// What a node must be whose specification does not say it: an entry is named after its device.
+    /// The expectation for a node whose specification has none: an entry is named after its device.
     fn derive(&self, node: &DeviceNode) -> Result<Option<Expect>, NodeError> {
         let name = node.path.rsplit('/').next().unwrap_or_default();
         let unowned = || NodeError::Unowned {
@@ -202,7 +202,8 @@ impl Check<'_> {
                     pci: address.parse().map_err(|_| unowned())?,
                 }
             }
-            // A node of a driver goes by its name on the host, whatever it is called in there.
+            // A driver's node is identified by its name on the host, whatever its name in the
+            // container.
             class => {
                 let kernels = node.source().rsplit('/').next().unwrap_or_default();
                 let Some(device) = self.of_driver(class, kernels) else {
@@ -218,7 +219,7 @@ impl Check<'_> {
         }))
     }
 
-    /// The device behind a node that has one name on every host, or that is named after its clock.
+    /// The device behind a node that has the same name on every host, or is named after its clock.
     fn of_driver(&self, class: Class, name: &str) -> Option<Expected> {
         match class {
             Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => {
@@ -233,8 +234,8 @@ impl Check<'_> {
         }
     }
 
-    /// The entry that a node of `all` belongs to: the one named after the device that has it now, or
-    /// any other, which the comparison then refuses.
+    /// The entry that a node of `all` belongs to: the one named after the device that owns the node
+    /// now, or else any other, which the comparison then refuses.
     fn member(&self, path: &str, name: &str) -> Option<String> {
         let owners = self.specs.owners_of(Class::Rdma, path);
         let now = self.sysfs.ibdev_of(name);

@@ -1,5 +1,5 @@
-//! Whether libonload.so is to be preloaded, and how: what the annotation says, else what the
-//! specifications do.
+//! Whether and how libonload.so is preloaded: as the annotation says, or else as the specifications
+//! do.
 
 use onload_cdi::{ContainerEdits, Mount};
 use onload_core::class::Class;
@@ -14,24 +14,24 @@ pub(crate) const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
 /// How libonload.so gets into the container's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PreloadChoice {
-    /// The way.
+    /// The method.
     pub mode: Preload,
-    /// Whether an annotation says so.
+    /// Whether an annotation chose it.
     pub is_asked: bool,
-    /// The annotation that leads here, quoted; all of them where none stands out.
+    /// The annotation responsible, quoted; all of them if no single one is.
     pub key: String,
     /// The libraries that the specifications name in LD_PRELOAD, each once, in order.
     pub libraries: Vec<String>,
     /// The list that the specifications mount.
     pub mount: Option<Mount>,
-    /// The library on the host, where the specifications bring it.
+    /// The library on the host, if the specifications provide it.
     pub source: Option<String>,
-    /// Its path in the container, the first by name where it has several.
+    /// Its path in the container; if there are several, the first by name.
     pub target: Option<String>,
 }
 
 impl PreloadChoice {
-    /// Takes the preload out of the edits.
+    /// Moves the preload out of the edits.
     pub(super) fn take(edits: &mut ContainerEdits, request: &Request, keys: &str) -> Self {
         let libraries = take_env(edits);
         let mount = take_mount(edits);
@@ -58,7 +58,7 @@ impl PreloadChoice {
     }
 }
 
-/// Takes every LD_PRELOAD out of the edits; its libraries, each once, in order.
+/// Removes every LD_PRELOAD from the edits and returns its libraries, each once, in order.
 fn take_env(edits: &mut ContainerEdits) -> Vec<String> {
     let mut libraries = Vec::new();
     edits.env.retain(|entry| {
@@ -83,7 +83,7 @@ fn take_mount(edits: &mut ContainerEdits) -> Option<Mount> {
     Some(edits.mounts.remove(at))
 }
 
-/// The libraries of a list; the loader takes colons and white space for separators (ld.so(8)).
+/// The libraries of a list; the loader separates them at colons and white space (ld.so(8)).
 pub(crate) fn split(list: &str) -> impl Iterator<Item = &str> {
     list.split(|c: char| c == ':' || c.is_ascii_whitespace())
         .filter(|library| !library.is_empty())

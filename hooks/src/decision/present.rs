@@ -1,36 +1,39 @@
-//! What a configuration holds already, which no applier gives a second time: so several entry points give
-//! what one gives, and applying twice gives what applying once gives.
+//! What a configuration already contains. No applier adds it again, so several entry points have
+//! the effect of one, and applying twice has the effect of applying once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onload_cdi::oci::{ConfigError, DeviceRule, MountEntry, OciConfig, OciHook};
+use onload_cdi::oci::{DeviceRule, MountEntry, OciConfig, OciConfigError, OciHook};
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName};
 use onload_core::hook_arguments::HookArguments;
 
 use crate::device::Device;
 
-/// Drops from the edits and devices what the configuration has already, from the same source.
-pub(super) fn leave(
+/// Drops the edits and devices that the configuration already has from the same source.
+pub(super) fn drop_held(
     edits: &mut ContainerEdits,
     devices: &mut Vec<Device>,
     config: &OciConfig,
-) -> Result<(), ConfigError> {
+) -> Result<(), OciConfigError> {
     let mut held = held_devices(devices, config)?.into_iter();
     devices.retain(|_| held.next() != Some(true));
     edits.mounts = unique(std::mem::take(&mut edits.mounts));
     edits.hooks = unique(std::mem::take(&mut edits.hooks));
-    // What such a hook would look at was looked at just now.
+    // What such a hook would check was checked just now.
     edits.hooks.retain(|hook| !only_checks(hook));
     edits.mounts.retain(|mount| {
         let is_it =
             |held: &MountEntry| held.is_at(&mount.container_path) && held.is_from(&mount.host_path);
         !config.mounts().iter().any(is_it)
     });
-    leave_hooks(&mut edits.hooks, config)
+    drop_held_hooks(&mut edits.hooks, config)
 }
 
-/// Drops the hooks that the configuration has already.
-pub(crate) fn leave_hooks(hooks: &mut Vec<Hook>, config: &OciConfig) -> Result<(), ConfigError> {
+/// Drops the hooks that the configuration already has.
+pub(crate) fn drop_held_hooks(
+    hooks: &mut Vec<Hook>,
+    config: &OciConfig,
+) -> Result<(), OciConfigError> {
     let stages = hooks.iter().filter_map(|hook| hook.hook_name.valid());
     let stages: BTreeSet<HookName> = stages.copied().collect();
     for stage in stages {
@@ -43,7 +46,7 @@ pub(crate) fn leave_hooks(hooks: &mut Vec<Hook>, config: &OciConfig) -> Result<(
     Ok(())
 }
 
-/// Whether a hook is ours and does nothing but check nodes.
+/// Whether a hook is onload-hook and only checks nodes.
 fn only_checks(hook: &Hook) -> bool {
     HookArguments::of_command(&hook.args).is_some_and(|(stage, asked)| {
         stage == "createRuntime" && !asked.expect.is_empty() && asked.memlock.is_none()
@@ -60,8 +63,8 @@ pub(super) fn unique<T: PartialEq>(list: Vec<T>) -> Vec<T> {
     kept
 }
 
-/// Which of the nodes the configuration has already, with a rule that opens them as far as is wanted.
-fn held_devices(wanted: &[Device], config: &OciConfig) -> Result<Vec<bool>, ConfigError> {
+/// Which of the nodes the configuration already has, with a rule that allows the wanted access.
+fn held_devices(wanted: &[Device], config: &OciConfig) -> Result<Vec<bool>, OciConfigError> {
     let mut places: BTreeMap<(i64, i64), Vec<usize>> = BTreeMap::new();
     for (index, device) in wanted.iter().enumerate() {
         let numbers = (device.found.major.into(), device.found.minor.into());
@@ -90,7 +93,7 @@ fn held_devices(wanted: &[Device], config: &OciConfig) -> Result<Vec<bool>, Conf
     Ok(both.map(|(node, rule)| *node && rule).collect())
 }
 
-/// Whether a rule gives all access that a node wants.
+/// Whether a rule allows all the access that a node needs.
 fn opens(rule: &DeviceRule, node: &DeviceNode) -> bool {
     let wanted = node.permissions.as_deref();
     let wanted = wanted.filter(|access| !access.is_empty()).unwrap_or("rwm");

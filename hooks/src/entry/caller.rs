@@ -1,9 +1,9 @@
-//! The runtime that calls a hook, as far as its command line tells what it should have told.
+//! What a hook learns from the command line of the runtime that called it.
 //!
-//! crun (1.21) writes its working directory into the state as the bundle. To make device nodes
-//! for a container in a user namespace of its own it leaves its mount namespace and comes back
-//! (src/libcrun/linux.c, `prepare_and_send_dev_mounts`), and setns(2) leads to `/`: the bundle of
-//! such a container is `/` in the state.
+//! crun (1.21) writes its working directory into the state as the bundle. To create device nodes
+//! for a container in a user namespace of its own, it leaves its mount namespace and returns to it
+//! (src/libcrun/linux.c, `prepare_and_send_dev_mounts`). setns(2) changes the working directory to
+//! `/`, so the bundle of such a container is `/` in the state.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,17 +15,17 @@ use onload_core::container_id::ContainerId;
 use crate::entry::wrapper::args;
 use crate::state::State;
 
-/// The runtime lost the bundle, and its command line does not tell it either.
+/// The runtime lost the bundle, and its command line does not name it either.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "crun did not tell the container's bundle (its state says /, where there is no config.json); give it --bundle with an absolute path, and no --config"
+    "crun did not report the container's bundle (its state says /, where there is no config.json); call it with --bundle and an absolute path, and without --config"
 )]
 pub(crate) struct NoBundle;
 
-/// Puts the bundle into a state that has lost it.
+/// Restores the bundle of a state that lost it.
 ///
 /// # Errors
-/// [`NoBundle`] where the caller's command line does not tell it.
+/// [`NoBundle`] if the caller's command line does not name it.
 pub(crate) fn mend_bundle(state: &mut State) -> Result<(), NoBundle> {
     let root = Path::new("/");
     if state.bundle != root || root.join("config.json").exists() {
@@ -37,7 +37,7 @@ pub(crate) fn mend_bundle(state: &mut State) -> Result<(), NoBundle> {
     Ok(())
 }
 
-/// The bundle in a command line as procfs has it, if it makes that container.
+/// The bundle named by a command line in procfs form, if that command creates this container.
 fn bundle_of(words: &[u8], id: &ContainerId) -> Option<PathBuf> {
     let words: Vec<OsString> = words
         .split(|byte| *byte == 0)

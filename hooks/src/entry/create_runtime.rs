@@ -1,10 +1,10 @@
 //! `createRuntime --memlock … --expect …`: the hook that a CDI specification carries. It raises
-//! RLIMIT_MEMLOCK of the container's init, and stops the container when a device node is not what
-//! its specification says.
+//! RLIMIT_MEMLOCK of the container's init, and stops the container if a device node is not what its
+//! specification says.
 //!
-//! An engine looks at a node when it loads the specification, and docker, containerd and CRI-O do
-//! that once and keep the numbers. When a driver was loaded anew since, or devices were bound in
-//! another order, the numbers are somebody else's: the container would get another driver's device.
+//! Docker, containerd and CRI-O look at a node once, when they load the specification, and keep its
+//! numbers. If a driver has been reloaded since, or devices were bound in another order, those
+//! numbers belong to something else, and the container would get another driver's device.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -15,12 +15,13 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::text::Chain;
 use rustix::fs::{FileType, Mode, OFlags};
 
-use crate::config_json::devices::{Listed, Place};
+use crate::config_json::devices::{ListedNodes, NodeSource};
 use crate::host::sysfs::{Sysfs, SysfsError};
 use crate::process::limits::{self, LimitError};
 use crate::state::State;
 
-/// Bytes of a configuration that is held in memory whole; engines write some forty thousand.
+/// The largest configuration that is read into memory whole; engines write about forty thousand
+/// bytes.
 const HELD_BYTES: u64 = 256 * 1024;
 
 /// Why the container must not start.
@@ -31,28 +32,28 @@ pub(crate) enum CreateRuntimeError {
     Config {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The node is neither among the container's devices nor mounted.
+    /// The node is neither one of the container's devices nor mounted.
     #[error(
         "{0}: config.json has no such node, neither in linux.devices nor as a bind mount; was the container's device list changed after the specification was applied?"
     )]
     NoEntry(String),
-    /// The node's entry is no character device with numbers.
-    #[error("{0}: linux.devices of config.json does not say a character device with numbers")]
+    /// The node's entry is not a character device with numbers.
+    #[error("{0}: linux.devices of config.json has no character device with numbers there")]
     NotCharacter(String),
-    /// What is mounted in the node's place cannot be looked at, or is no character device.
+    /// The source that is mounted over the node cannot be examined, or is not a character device.
     #[error("{expect}: {source_path:?}, which is mounted there")]
     Mounted {
         /// The expectation.
         expect: String,
         /// The mount's source.
         source_path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The node is somebody else's.
+    /// The node belongs to another device.
     #[error("{}{}", Chain(.0), remedy(.0))]
     Sysfs(SysfsError),
     /// The limit could not be raised.
@@ -66,15 +67,15 @@ impl From<SysfsError> for CreateRuntimeError {
     }
 }
 
-/// What to do about a node that is not what was expected.
+/// The remedy for an unexpected node.
 fn remedy(error: &SysfsError) -> &'static str {
     match error {
         SysfsError::Numbers {
             is_written: false, ..
         } => {
-            "; devices were renumbered, and the engine keeps the number that it knew until the specification is written anew: run `systemctl start onload-cdi.service`, then start a new container"
+            "; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container"
         }
-        // Written again, its bytes are the same, and the engine does not look.
+        // A rewritten file would have the same bytes, and the engine would not read it again.
         SysfsError::Numbers {
             is_written: true, ..
         } => {
@@ -87,10 +88,10 @@ fn remedy(error: &SysfsError) -> &'static str {
     }
 }
 
-/// Does what the specification asks.
+/// Does what the specification asks for.
 ///
 /// # Errors
-/// [`CreateRuntimeError`]; a limit that cannot be raised for a lack of rights gives a warning.
+/// [`CreateRuntimeError`]. If the process lacks the right to raise a limit, that is only a warning.
 pub(crate) fn run(
     asked: &HookArguments,
     state: &State,
@@ -106,12 +107,12 @@ pub(crate) fn run(
     Ok(limits::raise_memlock(state.pid, memlock)?.warning(memlock))
 }
 
-fn read_config(path: &Path, expect: &[Expect]) -> Result<Listed, CreateRuntimeError> {
+fn read_config(path: &Path, expect: &[Expect]) -> Result<ListedNodes, CreateRuntimeError> {
     let failed = |error: io::Error| CreateRuntimeError::Config {
         path: path.to_owned(),
         source: error,
     };
-    // A FIFO in the place of the file must not hold the hook.
+    // Opening a FIFO in place of the file must not block the hook.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file =
         rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
@@ -125,23 +126,23 @@ fn read_config(path: &Path, expect: &[Expect]) -> Result<Listed, CreateRuntimeEr
         let mut bytes = Vec::with_capacity(size + 1);
         let mut held = file.by_ref().take(HELD_BYTES);
         held.read_to_end(&mut bytes).map_err(failed)?;
-        Listed::from_bytes(&bytes, expect)
+        ListedNodes::from_bytes(&bytes, expect)
     } else {
-        Listed::read(BufReader::with_capacity(64 * 1024, file), expect)
+        ListedNodes::read(BufReader::with_capacity(64 * 1024, file), expect)
     };
     listed.map_err(|error| failed(error.into()))
 }
 
 fn check(
     expect: &[Expect],
-    listed: &Listed,
+    listed: &ListedNodes,
     bundle: &Path,
     sysfs: &Sysfs,
 ) -> Result<(), CreateRuntimeError> {
     for expect in expect {
-        match listed.place_of(&expect.node) {
-            // Which of two entries a runtime takes is its own affair, so all have to be right.
-            Place::Entries(entries) => {
+        match listed.source_of(&expect.node) {
+            // Which of two entries a runtime uses is its own choice, so all of them must be right.
+            NodeSource::Entries(entries) => {
                 for entry in entries {
                     let numbers = entry
                         .numbers()
@@ -149,17 +150,17 @@ fn check(
                     sysfs.check(expect, numbers)?;
                 }
             }
-            Place::Mounted(source) => {
+            NodeSource::Mounted(source) => {
                 sysfs.check(expect, mounted(expect, &bundle.join(source))?)?;
             }
-            Place::Nowhere => return Err(CreateRuntimeError::NoEntry(expect.to_string())),
+            NodeSource::Missing => return Err(CreateRuntimeError::NoEntry(expect.to_string())),
         }
     }
     Ok(())
 }
 
-/// The numbers of a node of the host that is mounted: a name in the file system is looked up at the
-/// mount, so it is asked for now.
+/// The numbers of a host node that is mounted into the container. The mount resolves a name in the
+/// file system, so the numbers are read now.
 fn mounted(expect: &Expect, source: &Path) -> Result<Numbers, CreateRuntimeError> {
     let failed = |error: io::Error| CreateRuntimeError::Mounted {
         expect: expect.to_string(),
@@ -168,7 +169,7 @@ fn mounted(expect: &Expect, source: &Path) -> Result<Numbers, CreateRuntimeError
     };
     let stat = rustix::fs::stat(source).map_err(|error| failed(error.into()))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice {
-        return Err(failed(io::Error::other("no character device")));
+        return Err(failed(io::Error::other("not a character device")));
     }
     Ok(Numbers {
         major: rustix::fs::major(stat.st_rdev),
@@ -193,7 +194,7 @@ mod tests {
     fn checked(json: &str) -> Result<(), String> {
         let tree = hca();
         let expect = ["/dev/infiniband/uverbs0=rdma:rxe0#231:192".parse().unwrap()];
-        let listed = Listed::read(json.as_bytes(), &expect).unwrap();
+        let listed = ListedNodes::read(json.as_bytes(), &expect).unwrap();
         check(&expect, &listed, Path::new("/b"), &Sysfs::at(tree.path()))
             .map_err(|error| Chain(&error).to_string())
     }
@@ -220,7 +221,7 @@ mod tests {
             assert!(
                 checked(&json)
                     .unwrap_err()
-                    .contains("does not say a character device")
+                    .contains("has no character device")
             );
         }
     }
@@ -244,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_stale_number_is_answered_with_what_helps() {
-        let told = "/dev/infiniband/uverbs0=rdma:rxe0#231:193: the node is 231:193 but the kernel's uverbs0 is 231:192; devices were renumbered, and the engine keeps the number that it knew until the specification is written anew: run `systemctl start onload-cdi.service`, then start a new container";
+        let told = "/dev/infiniband/uverbs0=rdma:rxe0#231:193: the node is 231:193 but the kernel's uverbs0 is 231:192; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container";
         assert_eq!(remedied("#231:193", "231:193"), told);
         assert!(remedied("", "231:193").contains("onload-cdi.service"));
     }
@@ -259,7 +260,7 @@ mod tests {
         assert!(!told.contains("renumbered"), "{told}");
     }
 
-    /// What a mount of `source` at the node's place comes to; `tty` is a character device.
+    /// The outcome if `source` is mounted at the node's path; `tty` is a character device.
     fn mount(source: &Path, options: &str) -> Result<(), String> {
         let numbers = rustix::fs::stat(Path::new("/dev/null")).unwrap().st_rdev;
         let (major, minor) = (rustix::fs::major(numbers), rustix::fs::minor(numbers));
@@ -272,7 +273,7 @@ mod tests {
             r#"{{"mounts":[{{"destination":"/dev","type":"tmpfs","source":"tmpfs"}},
                 {{"destination":"/dev/onload","type":"bind","source":{source:?},"options":[{options}]}}]}}"#
         );
-        let listed = Listed::read(json.as_bytes(), &expect).unwrap();
+        let listed = ListedNodes::read(json.as_bytes(), &expect).unwrap();
         check(&expect, &listed, Path::new("/dev"), &Sysfs::at(tree.path()))
             .map_err(|error| Chain(&error).to_string())
     }
@@ -297,7 +298,7 @@ mod tests {
     fn what_is_mounted_and_no_node_stops_the_container() {
         let refusal = mount(Path::new("/etc/passwd"), "").unwrap_err();
         assert!(
-            refusal.contains("\"/etc/passwd\", which is mounted there: no character device"),
+            refusal.contains("\"/etc/passwd\", which is mounted there: not a character device"),
             "{refusal}"
         );
         let refusal = mount(Path::new("/nonexistent"), "").unwrap_err();

@@ -1,4 +1,4 @@
-//! The ends of the doors that change a configuration: read it, call the filter, write what it says.
+//! The I/O around the filter: reads a configuration, calls the filter, writes the result.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -11,19 +11,19 @@ use onload_core::text::Chain;
 
 use crate::config_json::bundle::{BundleError, ConfigFile};
 use crate::config_json::scan;
-use crate::decision::asking::{self, Asking};
 use crate::decision::error::DecisionError;
 use crate::decision::host_root;
+use crate::decision::input::{self, DecisionInput};
 use crate::decision::report::Report;
 use crate::filter::{self, Container, FilterError, Outcome};
-use crate::host::{HostError, ThisHost};
+use crate::host::{HostFilesError, ThisHost};
 use crate::preload::HostFile;
 use crate::run::maker::EntryPoint;
 use crate::run::own_dir::{OwnDir, OwnDirError};
 use crate::run::sweep;
 use crate::state::State;
 
-/// Why a door stays shut.
+/// Why an entry point fails.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
     /// config.json could not be read or replaced.
@@ -32,18 +32,18 @@ pub enum EntryError {
     /// The container must not start.
     #[error(transparent)]
     Filter(#[from] FilterError),
-    /// The host's own files cannot be used.
+    /// The files of the host cannot be used.
     #[error(transparent)]
-    Host(#[from] HostError),
-    /// The description of a later process.
+    Host(#[from] HostFilesError),
+    /// The process description of an `exec`.
     #[error("reading the process of `exec`: {0}")]
     Process(String),
-    /// Standard input or output.
+    /// Reading standard input or writing standard output.
     #[error("{action}")]
     Stream {
-        /// What was done.
+        /// What was being done.
         action: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
     /// A file for the container could not be written on the host.
@@ -51,7 +51,7 @@ pub enum EntryError {
     OwnDir(#[from] OwnDirError),
 }
 
-/// What was done to the configuration of a bundle.
+/// What changed in a bundle's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edited {
     /// What is said of it.
@@ -63,8 +63,9 @@ pub(crate) struct Edited {
 }
 
 impl Edited {
-    /// Takes the file away again: nobody will start the container, and no poststop follows. What led
-    /// here is the error to tell. What a hook made for a living container of that id stays.
+    /// Removes that file: nobody will start the container, and no poststop follows. It reports
+    /// nothing, since the original error matters more. Files that a hook made for a living
+    /// container with the same id stay.
     pub(crate) fn undo(&self) {
         if let Some(id) = &self.own {
             let _ = sweep::forget_list(Path::new(RUN_DIR), id);
@@ -72,20 +73,20 @@ impl Edited {
     }
 }
 
-/// Edits the configuration of a bundle where it stands.
+/// Edits a bundle's configuration in place.
 ///
 /// # Errors
-/// [`EntryError`]; the configuration is then as it was.
+/// [`EntryError`]; the configuration is then unchanged.
 pub(crate) fn edit(
     file: &ConfigFile,
     container: Container<'_>,
     entry_point: EntryPoint<'_>,
     host: &ThisHost,
 ) -> Result<Edited, EntryError> {
-    let Some(asking) = Asking::read(file.scan()?).map_err(FilterError::from)? else {
+    let Some(input) = DecisionInput::read(file.scan()?).map_err(FilterError::from)? else {
         return Ok(Edited::default());
     };
-    let outcome = filter::give(asking, container, host)?;
+    let outcome = filter::give(input, container, host)?;
     sweep::sweep(Path::new(RUN_DIR), container.id);
     let edited = written(&outcome, entry_point, host)?;
     let Some(config) = &outcome.config else {
@@ -95,7 +96,7 @@ pub(crate) fn edit(
     Ok(edited)
 }
 
-/// Writes the file that the outcome wants on this host, if any.
+/// Writes the outcome's host file, if it has one.
 fn written(
     outcome: &Outcome,
     entry_point: EntryPoint<'_>,
@@ -118,8 +119,8 @@ fn written(
     })
 }
 
-/// Takes CAP_SETUID from the description of a process that is started in a container later, where it
-/// must not come with one (runc and crun, `exec --process`).
+/// Removes CAP_SETUID from the description of a process that is started in a container later (runc
+/// and crun, `exec --process`), where the process must not have it.
 ///
 /// # Errors
 /// [`EntryError`]; the process must then not start.
@@ -137,7 +138,7 @@ pub(crate) fn take_setuid(process: &Path) -> Result<(), EntryError> {
     Ok(())
 }
 
-/// What came through a stream.
+/// What arrived on a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Streamed {
     /// A configuration, which went on, and what is said of it.
@@ -146,10 +147,10 @@ pub(crate) enum Streamed {
     State(State),
 }
 
-/// Edits a configuration on its way from one stream to another.
+/// Edits a configuration while copying it from one stream to another.
 ///
 /// # Errors
-/// [`EntryError`]; what was written by then is not to be used.
+/// [`EntryError`]; the output so far must then not be used.
 pub(crate) fn stream(
     from: impl Read,
     to: &mut dyn Write,
@@ -172,7 +173,7 @@ pub(crate) fn stream(
         action: "copying standard input",
         source: error,
     })?;
-    if !scanned.asks {
+    if !scanned.mentions_domain {
         if !began {
             to.write_all(&scanned.kept).map_err(output)?;
         }
@@ -188,10 +189,10 @@ pub(crate) fn stream(
         return Ok(Streamed::State(state));
     }
     let host = ThisHost::with_config(config)?;
-    let text = asking::text(scanned.kept).map_err(FilterError::from)?;
-    let asking = Asking::parse(Arc::clone(&text)).map_err(FilterError::from)?;
-    let outcome = match asking {
-        Some(asking) => filter::give(asking, container, &host)?,
+    let text = input::text(scanned.kept).map_err(FilterError::from)?;
+    let input = DecisionInput::parse(Arc::clone(&text)).map_err(FilterError::from)?;
+    let outcome = match input {
+        Some(input) => filter::give(input, container, &host)?,
         None => Outcome::default(),
     };
     sweep::sweep(Path::new(RUN_DIR), container.id);
@@ -204,7 +205,7 @@ pub(crate) fn stream(
     Ok(Streamed::Config(edited.report))
 }
 
-/// Writes a file for one container under [`RUN_DIR`]. The result are warnings.
+/// Writes a file for one container under [`RUN_DIR`] and returns warnings.
 fn write_host_file(
     own: &HostFile,
     entry_point: EntryPoint<'_>,

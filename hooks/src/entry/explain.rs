@@ -1,4 +1,4 @@
-//! What would be done to a configuration, for people.
+//! Shows what the filter would do to a configuration.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,14 +9,14 @@ use super::edit::EntryError;
 use crate::config_json::bundle::{ConfigFile, podman_id};
 use crate::decision::error::DecisionError;
 use crate::filter::{self, Container, FilterError, Outcome};
-use crate::host::Host;
+use crate::host::HostView;
 
-/// What would be done to the configuration of a bundle, for people.
+/// Explains what the filter would do to a bundle's configuration.
 ///
 /// # Errors
-/// [`EntryError::Bundle`] and [`EntryError::Host`] where it cannot be told; a refusal is part of the
-/// answer.
-pub fn explain(bundle: &Path, host: &dyn Host) -> Result<Explanation, EntryError> {
+/// [`EntryError::Bundle`] and [`EntryError::Host`] if that cannot be determined. A refusal is part
+/// of the answer.
+pub fn explain(bundle: &Path, host: &dyn HostView) -> Result<Explanation, EntryError> {
     let file = ConfigFile::open(bundle, None)?;
     let scanned = file.scan()?;
     let before = shown(&scanned.kept);
@@ -47,20 +47,20 @@ pub fn explain(bundle: &Path, host: &dyn Host) -> Result<Explanation, EntryError
 /// What would be done to a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
-    /// The configuration as it is, one value a line.
+    /// The configuration as it is, one value per line.
     pub before: String,
     /// The configuration as it would be.
     pub after: String,
-    /// What would be given, and why.
+    /// What the container would get, and why.
     pub reasons: Vec<String>,
-    /// What the person at the host should know.
+    /// What the operator of the host should know.
     pub warnings: Vec<String>,
     /// Why the container would not start.
     pub refusal: Option<String>,
 }
 
-/// Bytes of a configuration that is shown; real ones have some ten thousand, and with its lines and
-/// indentation one takes many times as much.
+/// The largest configuration that is shown. Real ones have some ten thousand bytes, and line breaks
+/// and indentation make them many times as long.
 const MAX_SHOWN: usize = 1024 * 1024;
 
 fn shown(json: &[u8]) -> String {
@@ -70,8 +70,8 @@ fn shown(json: &[u8]) -> String {
     indent(json)
 }
 
-/// JSON with one value a line, every value spelled as it was. What is no JSON comes out as some
-/// text, no more.
+/// JSON with one value per line and every value spelled as before. Anything that is not JSON comes
+/// out as some text.
 #[must_use]
 pub(crate) fn indent(json: &[u8]) -> String {
     let mut text = Vec::with_capacity(json.len() * 2);
@@ -118,7 +118,7 @@ pub(crate) fn indent(json: &[u8]) -> String {
         }
     }
     text.push(b'\n');
-    // Bytes that a terminal would obey are shown as they would be escaped.
+    // Bytes that would control a terminal are escaped.
     let mut shown = String::with_capacity(text.len());
     for character in String::from_utf8_lossy(&text).chars() {
         if character.is_control() && character != '\n' {

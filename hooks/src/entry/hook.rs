@@ -1,4 +1,4 @@
-//! `onload-hook`: which stage is served how.
+//! `onload-hook`: which stage does what.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufReader, Write};
@@ -31,8 +31,8 @@ use crate::state::{State, StateError};
 
 const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI][#MAJOR:MINOR]]…, onload-hook [--config FILE] reapply ID, or onload-hook --version";
 
-/// The stages of runtime-spec's config.md ("POSIX-platform Hooks") that are not served: a
-/// specification or a configuration of another version may call for them.
+/// Stages of runtime-spec's config.md ("POSIX-platform Hooks") that this version does not handle. A
+/// specification or a configuration from another version may call for them.
 const OTHER_STAGES: [&str; 3] = ["createContainer", "startContainer", "poststart"];
 
 /// A command line of the hook.
@@ -49,26 +49,26 @@ enum Command {
     Precreate,
     /// `reapply ID`.
     Reapply(ContainerId),
-    /// An OCI stage that is not served.
+    /// An OCI stage that is not handled.
     OtherStage(&'static str),
     /// `--version`.
     Version,
 }
 
-/// A command line that makes no sense.
+/// An invalid command line.
 #[derive(Debug, thiserror::Error)]
 enum UsageError {
     #[error("{USAGE_TEXT}")]
     Empty,
-    #[error("{0} is no stage of a hook; {USAGE_TEXT}")]
+    #[error("{0} is not a hook stage; {USAGE_TEXT}")]
     NoStage(String),
     #[error("{stage} takes no argument, but was given {arg}; {USAGE_TEXT}")]
     Stray { stage: &'static str, arg: String },
-    #[error("reapply wants the id of one container; {USAGE_TEXT}")]
+    #[error("reapply needs the id of one container; {USAGE_TEXT}")]
     Reapply,
     #[error(transparent)]
     Id(#[from] NotContainerId),
-    #[error("--config wants the absolute path of a file; {USAGE_TEXT}")]
+    #[error("--config needs the absolute path of a file; {USAGE_TEXT}")]
     Config,
 }
 
@@ -97,7 +97,7 @@ enum HookError {
     Output(#[source] io::Error),
 }
 
-/// Runs the program; the result is its exit status.
+/// Runs the program and returns its exit status.
 #[must_use]
 pub fn main(args: &[OsString]) -> i32 {
     let args = args.get(1..).unwrap_or_default();
@@ -174,7 +174,7 @@ fn command(word: &OsStr, args: &[OsString]) -> Result<Command, UsageError> {
     }
 }
 
-/// A stage that failed, for which container, and why.
+/// The stage that failed, for which container, and why.
 struct Failure {
     stage: &'static str,
     subject: String,
@@ -210,29 +210,29 @@ fn dispatch(command: &Command, config: &Path) -> Result<(), Failure> {
 }
 
 fn create_runtime(stage: &'static str, args: &[OsString], config: &Path) -> Result<(), Failure> {
-    let orders = HookArguments::parse(args).map_err(|error| Failure::new(stage, "", error))?;
-    if orders.is_empty() {
+    let arguments = HookArguments::parse(args).map_err(|error| Failure::new(stage, "", error))?;
+    if arguments.is_empty() {
         return by_annotation(stage, config);
     }
     let mut state = State::read(BufReader::new(io::stdin().lock()), true)
         .map_err(|error| Failure::new(stage, "", error))?;
-    // A limit is raised without a look at the bundle.
-    if !orders.expect.is_empty() {
+    // Raising a limit does not need the bundle.
+    if !arguments.expect.is_empty() {
         caller::mend_bundle(&mut state)
             .map_err(|error| Failure::new(stage, &subject(&state), error))?;
     }
-    let warning = create_runtime::run(&orders, &state, &Sysfs::default())
+    let warning = create_runtime::run(&arguments, &state, &Sysfs::default())
         .map_err(|error| Failure::new(stage, &subject(&state), error))?;
     warn(stage, &subject(&state), Vec::from_iter(warning), config);
     Ok(())
 }
 
-/// The door of a container that lives already: its annotations stand in the state too, so a state
-/// without ours ends the matter.
+/// The entry point for a container that is already running. The state contains its annotations too,
+/// so a state without onload.dev annotations means there is nothing to do.
 fn by_annotation(stage: &'static str, config: &Path) -> Result<(), Failure> {
     let scanned = scan::read(io::stdin().lock(), 0, &mut |_, _| Ok(()))
         .map_err(|error| Failure::new(stage, "", HookError::Input(error)))?;
-    if !scanned.asks {
+    if !scanned.mentions_domain {
         return Ok(());
     }
     if scanned.more {
@@ -264,7 +264,8 @@ fn reapply(id: &ContainerId, config: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The door of `podman --hooks-dir`: config.json in, config.json out; podman runs it in the bundle.
+/// The entry point for `podman --hooks-dir`: config.json in, config.json out. podman runs it in the
+/// bundle.
 fn precreate(config: &Path) -> Result<(), Failure> {
     let stage = "precreate";
     let bundle = std::env::current_dir().unwrap_or_default();
@@ -353,13 +354,13 @@ fn log_lines(log: &Log, lines: &[Line]) {
     }
 }
 
-/// Says a line, `text` with the program's name before it, on standard error, and in the system's log
-/// where nobody hears that.
+/// Writes `text`, with the program's name before it, to standard error, or to the system log if
+/// standard error leads nowhere.
 fn tell(severity: Severity, text: &str) {
     say(&format!("{PROGRAM}{text}"));
     if system_log::leads_nowhere(io::stderr()) {
         let line = text.trim_start_matches([':', ' ']);
-        // There is no third place to say it.
+        // There is nowhere else to report it.
         let _ = system_log::send(Path::new(system_log::SOCKET), PROGRAM, severity, line);
     }
 }
@@ -405,14 +406,14 @@ mod tests {
     #[test]
     fn what_is_no_stage_is_refused() {
         assert!(refusal(&[]).starts_with("usage: "));
-        assert!(refusal(&["create"]).contains("\"create\" is no stage"));
-        assert!(refusal(&["CreateRuntime"]).contains("is no stage"));
+        assert!(refusal(&["create"]).contains("\"create\" is not a hook stage"));
+        assert!(refusal(&["CreateRuntime"]).contains("is not a hook stage"));
         assert!(refusal(&["poststop", "x"]).contains("takes no argument"));
-        assert!(refusal(&["reapply"]).contains("reapply wants the id"));
-        assert!(refusal(&["reapply", "a", "b"]).contains("reapply wants the id"));
-        assert!(refusal(&["reapply", "../a"]).contains("is no container id"));
-        assert!(refusal(&["--config"]).contains("--config wants"));
-        assert!(refusal(&["--config", "rel.toml", "precreate"]).contains("--config wants"));
+        assert!(refusal(&["reapply"]).contains("reapply needs the id"));
+        assert!(refusal(&["reapply", "a", "b"]).contains("reapply needs the id"));
+        assert!(refusal(&["reapply", "../a"]).contains("is not a container id"));
+        assert!(refusal(&["--config"]).contains("--config needs"));
+        assert!(refusal(&["--config", "rel.toml", "precreate"]).contains("--config needs"));
     }
 
     #[test]

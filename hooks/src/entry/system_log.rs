@@ -1,5 +1,6 @@
-//! The system's log, for what a hook has to say where nobody hears it: crun gives hooks /dev/null as
-//! standard error (containers/crun, pull request 200), and tells its user the exit status alone.
+//! The system log, for messages of a hook that nobody would see otherwise: crun gives hooks
+//! /dev/null as standard error (containers/crun, pull request 200), and tells its user only the
+//! exit status.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,13 +10,13 @@ use std::path::Path;
 use onload_core::text::one_line;
 use rustix::fs::{FileType, fstat, major, minor};
 
-/// Where a log daemon listens, journald among them (syslog(3); systemd-journald.socket(8)).
+/// The socket of the log daemon, such as journald (syslog(3); systemd-journald.socket(8)).
 pub(crate) const SOCKET: &str = "/dev/log";
 
 /// /dev/null (Documentation/admin-guide/devices.txt).
 const NULL: (u32, u32) = (1, 3);
 
-/// How bad it is, as syslog(3) numbers it.
+/// The severity, as syslog(3) numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Severity {
     /// The container does not start.
@@ -24,10 +25,10 @@ pub(crate) enum Severity {
     Warning = 4,
 }
 
-/// Facility "daemon" of syslog(3), in its place above the severity.
+/// Facility "daemon" of syslog(3), in its position above the severity.
 const DAEMON: u8 = 3 << 3;
 
-/// Whether what is written to a descriptor is thrown away.
+/// Whether whatever is written to a descriptor is discarded.
 #[must_use]
 pub(crate) fn leads_nowhere(descriptor: impl AsFd) -> bool {
     fstat(descriptor).is_ok_and(|stat| {
@@ -36,10 +37,10 @@ pub(crate) fn leads_nowhere(descriptor: impl AsFd) -> bool {
     })
 }
 
-/// Sends one line to the log that listens at `socket`, without waiting for it.
+/// Sends one line to the log daemon at `socket`, without waiting for it.
 ///
 /// # Errors
-/// Where nobody listens, or the daemon is too busy to take it.
+/// Nothing listens, or the daemon is too busy to accept it.
 pub(crate) fn send(socket: &Path, program: &str, severity: Severity, line: &str) -> io::Result<()> {
     let sender = UnixDatagram::unbound()?;
     sender.set_nonblocking(true)?;

@@ -1,4 +1,4 @@
-//! What the doors need to know of this host, and nothing more of it is looked at.
+//! What the entry points need to know about this host. Nothing else on it is read.
 
 pub mod specs;
 pub mod sysfs;
@@ -23,67 +23,69 @@ use crate::host::sysfs::Sysfs;
 /// Bytes of a configuration file that are read.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 
-/// Bytes of a uid_map that are read: 340 lines at most (user_namespaces(7)), cut in a line it is none.
+/// Bytes of a uid_map that are read. It has at most 340 lines (user_namespaces(7)); a truncated
+/// line does not parse.
 const MAX_MAP_BYTES: u64 = 16 * 1024;
 
 /// Inode of /proc/self/ns/user in the initial user namespace (include/linux/proc_ns.h,
 /// `PROC_USER_INIT_INO`).
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
-/// The user that the kernel shows for those that a namespace does not map
+/// The user that the kernel shows for users that a namespace does not map
 /// (Documentation/admin-guide/sysctl/kernel.rst, `overflowuid`).
 const OVERFLOW_USER: u32 = 65534;
 
-/// Why the host's own files cannot be used.
+/// Why the files of the host cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum HostError {
-    /// Not to be believed, or not readable.
+pub enum HostFilesError {
+    /// Not trusted, or not readable.
     #[error(transparent)]
     Trust(#[from] TrustError),
-    /// The configuration is no UTF-8.
+    /// The configuration is not UTF-8.
     #[error("{0:?} is not UTF-8")]
     NotText(PathBuf),
-    /// The configuration is wrong.
+    /// The configuration is invalid.
     #[error("{path:?}")]
     Config {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: ConfigError,
     },
 }
 
-/// What the doors use of the operator's configuration, and the file it stands in.
+/// The part of the operator's configuration that the entry points use, and its file.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The configuration.
     pub config: HookConfig,
-    /// Its file, whether there is one or not.
+    /// Its file, whether it exists or not.
     pub file: PathBuf,
 }
 
-/// What this process may do.
+/// The privileges of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Privilege {
-    /// In the initial user namespace, where user 0 is root.
+    /// It is in the initial user namespace, where user 0 is root.
     pub is_initial_namespace: bool,
-    /// CAP_SYS_RESOURCE there: limits may rise above the hard ones.
+    /// It has CAP_SYS_RESOURCE there, so it may raise limits above the hard ones.
     pub may_raise_limits: bool,
-    /// Own hard limit of RLIMIT_MEMLOCK in bytes; none: unlimited.
+    /// Its hard limit of RLIMIT_MEMLOCK in bytes; `None` means unlimited.
     pub memlock_hard: Option<u64>,
-    /// Own soft limit of RLIMIT_NOFILE, in descriptors.
+    /// Its soft limit of RLIMIT_NOFILE, in descriptors.
     pub nofile_soft: Option<u64>,
-    /// Own hard limit of RLIMIT_NOFILE, in descriptors.
+    /// Its hard limit of RLIMIT_NOFILE, in descriptors.
     pub nofile_hard: Option<u64>,
 }
 
-/// What the filter asks of a host.
-pub trait Host: NodeInfo {
-    /// What the doors use of the operator's configuration.
+/// What the filter needs from a host.
+pub trait HostView: NodeInfo {
+    /// The part of the operator's configuration that the entry points use. An absent file is an
+    /// empty one.
     ///
     /// # Errors
-    /// [`HostError`]; an absent file is none.
-    fn settings(&self) -> Result<Settings, HostError>;
+    /// [`HostFilesError`].
+    fn settings(&self) -> Result<Settings, HostFilesError>;
 
     /// The specifications of some classes.
     ///
@@ -94,20 +96,20 @@ pub trait Host: NodeInfo {
     /// The kernel's view of devices.
     fn sysfs(&self) -> Sysfs;
 
-    /// What this process may do.
+    /// The privileges of this process.
     fn privilege(&self) -> Privilege;
 
-    /// Whether [`PRELOAD_FILE`] is there and to be believed.
+    /// Checks that [`PRELOAD_FILE`] exists and is trusted.
     ///
     /// # Errors
-    /// [`HostError::Trust`].
-    fn preload_file(&self) -> Result<(), HostError>;
+    /// [`HostFilesError::Trust`].
+    fn preload_file(&self) -> Result<(), HostFilesError>;
 
-    /// What a library of the host says it needs; none where it cannot be read.
+    /// What the ELF file of a library on the host needs; `None` if it cannot be read.
     fn library(&self, path: &str) -> Option<Summary>;
 
-    /// How the user namespace of a process maps users to those of this host, as /proc/PID/uid_map has
-    /// it; none where it cannot be read.
+    /// How the user namespace of a process maps users to those of this host, in the form of
+    /// /proc/PID/uid_map; `None` if that cannot be read.
     fn user_map(&self, pid: u32) -> Option<String>;
 }
 
@@ -117,7 +119,8 @@ pub struct ThisHost {
     root: PathBuf,
     trusted: Trusted,
     config: PathBuf,
-    /// What stood in the configuration when it was first read, so that all who ask get one answer.
+    /// The text of the configuration when it was first read, so that every caller gets the same
+    /// answer.
     text: OnceCell<Option<String>>,
     /// What was understood of it.
     settings: OnceCell<HookConfig>,
@@ -128,16 +131,16 @@ impl ThisHost {
     /// This machine, with its configuration at [`CONFIG_PATH`].
     ///
     /// # Errors
-    /// [`HostError::Trust`].
-    pub fn new() -> Result<Self, HostError> {
+    /// [`HostFilesError::Trust`].
+    pub fn new() -> Result<Self, HostFilesError> {
         ThisHost::with_config(Path::new(CONFIG_PATH))
     }
 
     /// This machine with another configuration file.
     ///
     /// # Errors
-    /// [`HostError::Trust`].
-    pub(crate) fn with_config(config: &Path) -> Result<Self, HostError> {
+    /// [`HostFilesError::Trust`].
+    pub(crate) fn with_config(config: &Path) -> Result<Self, HostFilesError> {
         let is_initial_namespace = is_initial_namespace();
         let owners = if is_initial_namespace {
             Owners::root()
@@ -154,12 +157,12 @@ impl ThisHost {
         })
     }
 
-    /// A tree that stands for a host, for looking at what would be done there: whoever owns the tree
-    /// stands for root.
+    /// A tree that represents a host, to see what would be done there. The owner of the tree takes
+    /// root's place.
     ///
     /// # Errors
-    /// [`HostError::Trust`].
-    pub fn below(root: &Path, config: &Path) -> Result<Self, HostError> {
+    /// [`HostFilesError::Trust`].
+    pub fn below(root: &Path, config: &Path) -> Result<Self, HostFilesError> {
         let owner = stat(root).map_or(0, |stat| stat.st_uid);
         Ok(ThisHost {
             root: root.to_owned(),
@@ -181,30 +184,30 @@ impl ThisHost {
         self.is_initial_namespace
     }
 
-    /// The files of this machine that are believed.
+    /// Opens files of this machine that are trusted.
     #[must_use]
     pub(crate) fn trusted(&self) -> &Trusted {
         &self.trusted
     }
 
-    /// The text of the configuration; none where there is no file.
+    /// The text of the configuration; `None` if there is no file.
     ///
     /// # Errors
-    /// [`HostError`].
-    pub(crate) fn config_text(&self) -> Result<Option<String>, HostError> {
+    /// [`HostFilesError`].
+    pub(crate) fn config_text(&self) -> Result<Option<String>, HostFilesError> {
         if let Some(text) = self.text.get() {
             return Ok(text.clone());
         }
         let text = self.config_bytes()?.map(String::from_utf8).transpose();
-        let text = text.map_err(|_| HostError::NotText(self.config.clone()))?;
+        let text = text.map_err(|_| HostFilesError::NotText(self.config.clone()))?;
         Ok(self.text.get_or_init(|| text).clone())
     }
 
-    /// The configuration, whether it is text or not; none where there is no file.
+    /// The bytes of the configuration, valid text or not; `None` if there is no file.
     ///
     /// # Errors
-    /// [`HostError::Trust`].
-    pub(crate) fn config_bytes(&self) -> Result<Option<Vec<u8>>, HostError> {
+    /// [`HostFilesError::Trust`].
+    pub(crate) fn config_bytes(&self) -> Result<Option<Vec<u8>>, HostFilesError> {
         match self.trusted.open(&self.config) {
             Ok(file) => Ok(Some(file.read(MAX_CONFIG_BYTES)?)),
             Err(error) if error.is_absent() => Ok(None),
@@ -212,7 +215,7 @@ impl ThisHost {
         }
     }
 
-    /// The configuration file, whether there is one or not.
+    /// The path of the configuration file, whether it exists or not.
     #[must_use]
     pub(crate) fn config_path(&self) -> &Path {
         &self.config
@@ -237,11 +240,11 @@ impl NodeInfo for ThisHost {
     }
 }
 
-impl Host for ThisHost {
-    fn settings(&self) -> Result<Settings, HostError> {
+impl HostView for ThisHost {
+    fn settings(&self) -> Result<Settings, HostFilesError> {
         let config = match self.config_text()? {
             None => HookConfig::default(),
-            Some(text) => HookConfig::parse(&text).map_err(|error| HostError::Config {
+            Some(text) => HookConfig::parse(&text).map_err(|error| HostFilesError::Config {
                 path: self.config.clone(),
                 source: error,
             })?,
@@ -273,8 +276,8 @@ impl Host for ThisHost {
         }
     }
 
-    fn preload_file(&self) -> Result<(), HostError> {
-        self.trusted.judge(Path::new(PRELOAD_FILE))?;
+    fn preload_file(&self) -> Result<(), HostFilesError> {
+        self.trusted.check(Path::new(PRELOAD_FILE))?;
         Ok(())
     }
 
@@ -298,6 +301,6 @@ pub(crate) fn is_root() -> bool {
 }
 
 fn is_initial_namespace() -> bool {
-    // Where it cannot be told, root alone is believed.
+    // If that is unknown, only root is trusted.
     stat("/proc/self/ns/user").map_or(true, |stat| stat.st_ino == INITIAL_USER_NAMESPACE)
 }

@@ -1,5 +1,6 @@
-//! The specifications that the doors read: `onload.dev-*.json` in the two default directories, of a
-//! kind `onload.dev/<class>`, and trusted. Only the classes asked for are parsed whole.
+//! The specifications that the entry points read: `onload.dev-*.json` in the two default
+//! directories, of a kind `onload.dev/<class>`, and trusted. Only the requested classes are parsed
+//! completely.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +16,13 @@ use onload_core::request::Request;
 use onload_core::text::{Chain, Listed, Quoted};
 use serde::Deserialize;
 
-/// Files of ours in one directory; there is one a class.
+/// Files named `onload.dev-*` in one directory; there is one per class.
 const MAX_FILES: usize = 256;
 
 /// Why the specifications cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecsError {
-    /// A directory or file that is not to be believed.
+    /// A directory or file that is not trusted.
     #[error("specifications")]
     Trust(#[from] TrustError),
     /// A name that no specification offers.
@@ -33,32 +34,32 @@ pub enum SpecsError {
         class: Class,
         /// The name, quoted.
         name: String,
-        /// What there is.
+        /// The names that are offered.
         offered: String,
         /// Files of that class that could not be read.
         problems: String,
     },
-    /// A PCI function that shares its group with the one that the group is named by.
+    /// A PCI function in a group that is offered under another function's name.
     #[error("annotation {key}: {name} is in the group of {by}; ask for {by}")]
     Alias {
         /// The annotation's key, quoted.
         key: String,
         /// The name, quoted.
         name: String,
-        /// The name that the group is offered by.
+        /// The name under which the group is offered.
         by: String,
     },
-    /// A name that cannot be one.
+    /// An invalid name.
     #[error("annotation {key}")]
     Name {
         /// The annotation's key, quoted.
         key: String,
-        /// Why.
+        /// The cause.
         source: NameError,
     },
 }
 
-/// The specifications of the classes that were asked for.
+/// The specifications of the requested classes.
 #[derive(Debug, Default)]
 pub struct Specs {
     registry: Registry,
@@ -70,7 +71,7 @@ struct Peek {
 }
 
 impl Specs {
-    /// Puts specifications together that were read elsewhere.
+    /// Combines specifications that were read elsewhere.
     #[must_use]
     pub fn from_sources(sources: Vec<SpecSource>) -> Self {
         Specs {
@@ -81,8 +82,8 @@ impl Specs {
     /// Reads the specifications of some classes.
     ///
     /// # Errors
-    /// [`SpecsError::Trust`], where a directory or a file of our name is not to be believed. A file
-    /// that cannot be parsed hurts only who asks for what it might offer.
+    /// [`SpecsError::Trust`] if a directory or a file with our name is not trusted. A file that
+    /// cannot be parsed only affects containers that request something it might offer.
     pub(crate) fn read(trusted: &Trusted, wanted: &[Class]) -> Result<Self, SpecsError> {
         let mut sources = Vec::new();
         for (priority, dir) in DEFAULT_DIRS.iter().enumerate() {
@@ -107,10 +108,10 @@ impl Specs {
         Ok(Specs::from_sources(sources))
     }
 
-    /// The entries that a request names, by class and in the order asked for.
+    /// The entries that a request names, by class and in the order requested.
     ///
     /// # Errors
-    /// [`SpecsError`] for a name that is not offered, with what is.
+    /// [`SpecsError`] for a name that is not offered, with the names that are.
     pub fn resolve(&self, request: &Request) -> Result<Vec<Entry<'_>>, SpecsError> {
         let mut entries = Vec::new();
         for (class, asked) in &request.devices {
@@ -132,11 +133,11 @@ impl Specs {
         Ok(entries)
     }
 
-    /// The edits of all entries together.
+    /// The combined edits of all entries.
     #[must_use]
     pub fn edits(&self, entries: &[Entry<'_>]) -> onload_cdi::ContainerEdits {
         let names: Vec<QualifiedName> = entries.iter().map(|e| e.found.name.clone()).collect();
-        // Every name was resolved by this registry.
+        // This registry resolved every name.
         self.registry.edits_for(&names).unwrap_or_default()
     }
 
@@ -148,7 +149,7 @@ impl Specs {
             .filter(move |device| device.name.kind().as_str() == kind)
     }
 
-    /// The entries of a class that a node stands in, other than `all`.
+    /// The entries of a class that list a node, except `all`.
     #[must_use]
     pub(crate) fn owners_of(&self, class: Class, node: &str) -> Vec<String> {
         self.of_class(class)
@@ -200,7 +201,7 @@ impl Specs {
     }
 }
 
-/// Why a class offers nothing, as far as it is known here, and who knows more.
+/// Why a class offers nothing, as far as this host's files tell, and where to find out more.
 fn nothing(class: Class) -> String {
     format!(
         "nothing, since no specification of {} is in {}; \"onload-ctk discover --explain\" says why",
@@ -220,7 +221,7 @@ fn qualified(class: Class, name: &str) -> Result<QualifiedName, NameError> {
     ))
 }
 
-/// The file's specification if its kind is wanted, or its error if it may have been.
+/// The file's specification if its kind is wanted, or its error if its kind might be.
 fn parse(bytes: &[u8], wanted: &[Class]) -> Option<Result<onload_cdi::Spec, LoadError>> {
     let kind = match serde_json::from_slice(bytes) {
         Ok(Peek { kind }) => kind?,
@@ -232,31 +233,31 @@ fn parse(bytes: &[u8], wanted: &[Class]) -> Option<Result<onload_cdi::Spec, Load
         .then(|| onload_cdi::from_json(bytes).map_err(LoadError::from))
 }
 
-/// An entry that was asked for.
+/// A requested entry.
 #[derive(Debug)]
 pub struct Entry<'a> {
     /// Its class.
     pub class: Class,
-    /// The annotation that asks for it.
+    /// The annotation that requests it.
     pub key: String,
     /// The entry and its file.
     pub found: Resolved<'a>,
 }
 
-/// What the hook of an entry is told to expect of its nodes.
+/// The expectations that an entry gives to the hook.
 #[must_use]
 pub(crate) fn expectations(found: &Resolved<'_>) -> Vec<Expect> {
     let shared = &found.spec.container_edits.hooks;
     let hooks = shared.iter().chain(&found.device.container_edits.hooks);
-    let orders = hooks.filter_map(|hook| match hook.args.as_slice() {
+    let arguments = hooks.filter_map(|hook| match hook.args.as_slice() {
         [_, stage, rest @ ..] if stage == "createRuntime" || stage == "prestart" => {
             let words: Vec<_> = rest.iter().map(Into::into).collect();
-            // A hook of somebody else says nothing about our nodes.
+            // Somebody else's hook says nothing about Onload's nodes.
             HookArguments::parse(&words).ok()
         }
         _ => None,
     });
-    orders.flat_map(|orders| orders.expect).collect()
+    arguments.flat_map(|arguments| arguments.expect).collect()
 }
 
 fn is_function(expect: &Expect, name: &str) -> bool {
@@ -279,11 +280,11 @@ mod tests {
         {"name":"all","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}]}},
         {"name":"mlx5_0","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}]}}]}"#;
 
-    struct Tree(tempfile::TempDir);
+    struct SpecTree(tempfile::TempDir);
 
-    impl Tree {
+    impl SpecTree {
         fn new(files: &[(&str, &str)]) -> Self {
-            let tree = Tree(tempfile::tempdir().unwrap());
+            let tree = SpecTree(tempfile::tempdir().unwrap());
             tree.chmod("", 0o755);
             for dir in ["etc", "etc/cdi", "var", "var/run", "var/run/cdi"] {
                 fs::create_dir(tree.0.path().join(dir)).unwrap();
@@ -323,7 +324,7 @@ mod tests {
 
     #[test]
     fn names_are_resolved_in_the_order_asked_for() {
-        let specs = Tree::new(&[("var/run/cdi/onload.dev-rdma.json", RDMA)])
+        let specs = SpecTree::new(&[("var/run/cdi/onload.dev-rdma.json", RDMA)])
             .read(&[Class::Rdma])
             .unwrap();
         let request = request("rdma", "mlx5_0,all");
@@ -345,7 +346,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_answered_with_what_is_offered() {
-        let specs = Tree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)])
+        let specs = SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)])
             .read(&[Class::Rdma])
             .unwrap();
         assert_eq!(
@@ -357,19 +358,19 @@ mod tests {
 
     #[test]
     fn where_a_class_offers_nothing_the_answer_says_who_knows_why() {
-        let specs = Tree::new(&[]).read(&[Class::Nic]).unwrap();
+        let specs = SpecTree::new(&[]).read(&[Class::Nic]).unwrap();
         assert_eq!(
             refusal(&specs, "nic", "all"),
             "annotation \"onload.dev/nic\": there is no nic \"all\"; offered: nothing, since no specification of onload.dev/nic is in /etc/cdi or /var/run/cdi; \"onload-ctk discover --explain\" says why"
         );
-        let broken = Tree::new(&[("etc/cdi/onload.dev-nic.json", "{")]);
+        let broken = SpecTree::new(&[("etc/cdi/onload.dev-nic.json", "{")]);
         let said = refusal(&broken.read(&[Class::Nic]).unwrap(), "nic", "all");
         assert!(!said.contains("no specification of"), "{said}");
     }
 
     #[test]
     fn an_alias_is_answered_with_the_right_name() {
-        let specs = Tree::new(&[("etc/cdi/onload.dev-vfio.json", VFIO)])
+        let specs = SpecTree::new(&[("etc/cdi/onload.dev-vfio.json", VFIO)])
             .read(&[Class::Vfio])
             .unwrap();
         assert_eq!(
@@ -380,7 +381,7 @@ mod tests {
 
     #[test]
     fn an_operator_s_file_of_our_kind_is_read_whatever_its_name() {
-        let specs = Tree::new(&[("etc/cdi/onload.dev-mine.json", RDMA)])
+        let specs = SpecTree::new(&[("etc/cdi/onload.dev-mine.json", RDMA)])
             .read(&[Class::Rdma])
             .unwrap();
         assert!(specs.resolve(&request("rdma", "mlx5_0")).is_ok());
@@ -389,7 +390,7 @@ mod tests {
     #[test]
     fn files_of_other_names_formats_and_kinds_are_not_read() {
         let other = RDMA.replace("onload.dev/rdma", "example.com/rdma");
-        let specs = Tree::new(&[
+        let specs = SpecTree::new(&[
             ("etc/cdi/rdma.json", RDMA),
             ("etc/cdi/onload.dev-rdma.yaml", RDMA),
             ("etc/cdi/onload.dev-other.json", &other),
@@ -401,7 +402,7 @@ mod tests {
 
     #[test]
     fn a_broken_file_hurts_only_who_misses_its_devices() {
-        let specs = Tree::new(&[
+        let specs = SpecTree::new(&[
             ("etc/cdi/onload.dev-rdma.json", RDMA),
             ("etc/cdi/onload.dev-nic.json", "{\"kind\":"),
         ])
@@ -421,7 +422,7 @@ mod tests {
             "var/run/cdi",
             "var/run",
         ] {
-            let tree = Tree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)]);
+            let tree = SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)]);
             tree.chmod(path, 0o777);
             let message = Chain(&tree.read(&[Class::Rdma]).unwrap_err()).to_string();
             assert!(
@@ -433,7 +434,7 @@ mod tests {
 
     #[test]
     fn the_owners_of_a_node_are_the_entries_that_name_it() {
-        let specs = Tree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)])
+        let specs = SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)])
             .read(&[Class::Rdma])
             .unwrap();
         assert_eq!(

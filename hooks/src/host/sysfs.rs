@@ -1,9 +1,9 @@
-//! What the kernel says of a node now: does it still belong to the device that it belonged to when
-//! the specification was written?
+//! What the kernel says about a node now: does it still belong to the device that it belonged to
+//! when the specification was written?
 //!
 //! Sources: Documentation/ABI/stable/sysfs-class-infiniband, drivers/vfio/group.c and
 //! drivers/vfio/vfio_main.c (`vfio-dev`), Documentation/driver-api/vfio.rst,
-//! Documentation/ABI/testing/sysfs-ptp and sysfs-pps, and of Onload's own classes
+//! Documentation/ABI/testing/sysfs-ptp and sysfs-pps, and for Onload's own classes
 //! `src/include/ci/driver/chrdev.h`.
 
 use std::fs;
@@ -14,13 +14,13 @@ pub use onload_core::expect::Numbers;
 use onload_core::expect::{DriverNode, Expect, Expected, NotNumbers};
 use onload_core::pci::PciAddress;
 
-/// Bytes of an attribute that are read; those looked at hold a name or two numbers.
+/// Bytes of an attribute that are read; the ones read here hold a name or two numbers.
 const MAX_ATTRIBUTE: u64 = 4096;
 
-/// Why a node is not what was expected; what to do about it says who asked.
+/// Why a node is not what was expected. The caller adds the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum SysfsError {
-    /// The kernel has no such node any more.
+    /// The kernel no longer has such a node.
     #[error("{expect}: the kernel has no {name} any more")]
     Gone {
         /// The expectation.
@@ -28,18 +28,18 @@ pub enum SysfsError {
         /// The kernel's name of the node.
         name: String,
     },
-    /// The node carries other numbers than the kernel gives that name.
+    /// The node's numbers differ from those that the kernel assigns to its name.
     #[error("{expect}: the node is {found} but the kernel's {name} is {now}")]
     Numbers {
         /// The expectation.
         expect: String,
-        /// What the container's node has.
+        /// The numbers of the container's node.
         found: Numbers,
         /// The kernel's name of the node.
         name: String,
-        /// What the kernel gives that name.
+        /// The numbers that the kernel assigns to that name.
         now: Numbers,
-        /// The specification was written when the number was this one.
+        /// Whether the specification records the node's numbers.
         is_written: bool,
     },
     /// The node belongs to another device.
@@ -47,11 +47,11 @@ pub enum SysfsError {
     Other {
         /// The expectation.
         expect: String,
-        /// Whose it is.
+        /// The device it belongs to.
         now: String,
     },
-    /// The name says that it is no node of that class.
-    #[error("{expect}: {name} is no node of an {class} device")]
+    /// By its name it is not a node of that class.
+    #[error("{expect}: {name} is not a node of an {class} device")]
     NoSuchNode {
         /// The expectation.
         expect: String,
@@ -67,7 +67,7 @@ pub enum SysfsError {
         expect: String,
         /// The attribute.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -85,18 +85,18 @@ impl Default for Sysfs {
 }
 
 impl Sysfs {
-    /// A tree that stands elsewhere.
+    /// A tree at another path.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Sysfs { root: root.into() }
     }
 
-    /// Checks that a node with these numbers is what was expected of it.
+    /// Checks that a node with these numbers is the expected one.
     ///
     /// # Errors
     /// [`SysfsError`] with the expectation in its command-line form.
     pub(crate) fn check(&self, expect: &Expect, found: Numbers) -> Result<(), SysfsError> {
-        let check = Check {
+        let check = SysfsCheck {
             sysfs: self,
             expect,
             found,
@@ -117,7 +117,7 @@ impl Sysfs {
         read_attribute(&node.join("ibdev")).ok()
     }
 
-    /// The PCI function that an RDMA device sits on now.
+    /// The PCI function of an RDMA device now.
     #[must_use]
     pub(crate) fn function_of(&self, ibdev: &str) -> Option<PciAddress> {
         let device = self.root.join("class/infiniband").join(ibdev);
@@ -130,8 +130,8 @@ impl Sysfs {
         self.clock_function(class, name).ok().flatten()
     }
 
-    /// The function that a clock sits on. The pulses of a PTP clock have no parent but the clock's
-    /// name (drivers/ptp/ptp_clock.c, `ptp_clock_register`), so theirs is that of the clock.
+    /// The PCI function of a clock. The PPS source of a PTP clock has no parent but the clock's
+    /// name (drivers/ptp/ptp_clock.c, `ptp_clock_register`), so it has the function of that clock.
     fn clock_function(&self, class: &str, name: &str) -> Result<Option<PciAddress>, Unread> {
         let device = self.root.join("class").join(class).join(name);
         let found = sits_on(&device)?;
@@ -153,17 +153,17 @@ impl Sysfs {
     }
 }
 
-/// What could not be read, and why.
+/// A file that could not be read, and why.
 type Unread = (PathBuf, io::Error);
 
-/// The PCI function above a device of a class, or above the parent that it names.
+/// The PCI function above a device of a class, or above the parent that the device names.
 fn sits_on(device: &Path) -> Result<Option<PciAddress>, Unread> {
     let real = fs::canonicalize(device).map_err(|error| (device.to_owned(), error))?;
     let parent = || pci_of(&fs::canonicalize(real.join("device")).ok()?);
     Ok(pci_of(&real).or_else(parent))
 }
 
-/// The directory of /sys/class that lists nodes of that name.
+/// The directory of /sys/class that lists nodes with such a name.
 #[must_use]
 pub(crate) fn rdma_class(node_name: &str) -> Option<&'static str> {
     let numbered = |prefix: &str| {
@@ -180,13 +180,13 @@ pub(crate) fn rdma_class(node_name: &str) -> Option<&'static str> {
     }
 }
 
-struct Check<'a> {
+struct SysfsCheck<'a> {
     sysfs: &'a Sysfs,
     expect: &'a Expect,
     found: Numbers,
 }
 
-impl Check<'_> {
+impl SysfsCheck<'_> {
     fn rdma(&self, ibdev: &str, pci: Option<&PciAddress>) -> Result<(), SysfsError> {
         let name = self.expect.node_name();
         let class = rdma_class(name).ok_or_else(|| self.no_such_node("rdma"))?;
@@ -260,7 +260,7 @@ impl Check<'_> {
         self.sysfs.root.join("class").join(class)
     }
 
-    /// Whether the node has the numbers in that attribute of the kernel's device `name`.
+    /// Checks the node's numbers against that attribute of the kernel's device `name`.
     fn numbers(&self, name: &str, path: &Path) -> Result<(), SysfsError> {
         let text = read_attribute(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => SysfsError::Gone {
@@ -317,8 +317,8 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The PCI function that a device sits on: the nearest one above it, since an auxiliary device or
-/// a sub-function may stand between.
+/// The PCI function of a device: the nearest one above it, since an auxiliary device or a
+/// sub-function may lie between.
 fn pci_of(real: &Path) -> Option<PciAddress> {
     real.ancestors()
         .filter_map(|path| path.file_name()?.to_str())
@@ -341,12 +341,12 @@ mod tests {
     use super::*;
     use onload_core::text::Chain;
 
-    struct Tree(tempfile::TempDir);
+    struct SysfsTree(tempfile::TempDir);
 
-    impl Tree {
+    impl SysfsTree {
         /// Two HCAs, one of them without a PCI function, and two vfio groups.
         fn new() -> Self {
-            let tree = Tree(tempfile::tempdir().unwrap());
+            let tree = SysfsTree(tempfile::tempdir().unwrap());
             tree.hca("mlx5_0", "devices/pci0000:3a/0000:3b:00.0", 0);
             tree.hca("rxe0", "devices/virtual", 1);
             for (group, pci) in [("15", "0000:81:10.0"), ("16", "0000:81:10.2")] {
@@ -388,7 +388,7 @@ mod tests {
             tree
         }
 
-        /// Says what makes the pulses of a source.
+        /// Sets what drives the pulses of a source.
         fn pulses(&self, number: u32, source: &str) {
             let path = format!("devices/virtual/pps/pps{number}/name");
             self.file(&path, &format!("{source}\n"));
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn nodes_that_are_what_they_were_pass() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         for (expect, major, minor) in [
             ("/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0", 231, 192),
             ("/dev/infiniband/umad0=rdma:mlx5_0@0000:3b:00.0", 231, 0),
@@ -469,7 +469,7 @@ mod tests {
 
     #[test]
     fn the_numbers_that_the_generator_saw_are_not_compared() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         tree.check("/dev/onload=nic:onload#239:0", 243, 0).unwrap();
         tree.check("/dev/vfio/15=vfio:0000:81:10.0#241:9", 241, 15)
             .unwrap();
@@ -484,7 +484,7 @@ mod tests {
 
     #[test]
     fn a_driver_s_node_with_another_number_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         for (expect, name, now) in [
             ("/dev/onload=nic:onload#239:0", "onload", "243:0"),
             (
@@ -508,7 +508,7 @@ mod tests {
 
     #[test]
     fn a_driver_that_is_gone_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         fs::remove_dir_all(tree.path("class/onload")).unwrap();
         fs::remove_dir_all(tree.path("class/ptp")).unwrap();
         for expect in ["/dev/onload=nic:onload", "/dev/ptp0=ptp:ptp0"] {
@@ -521,7 +521,7 @@ mod tests {
 
     #[test]
     fn an_attribute_that_is_no_number_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         for text in [
             "",
             "243",
@@ -539,7 +539,7 @@ mod tests {
 
     #[test]
     fn a_clock_of_another_function_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         assert!(
             tree.refusal("/dev/ptp0=ptp:ptp0@0000:41:00.1", 247, 0)
                 .contains("the node belongs to ptp:ptp0@0000:41:00.0 now")
@@ -552,7 +552,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_had_no_function_and_has_one_now_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         for (expect, major, number) in [
             ("/dev/ptp0=ptp:ptp0", 247, 0),
             ("/dev/pps0=pps:pps0", 248, 0),
@@ -568,7 +568,7 @@ mod tests {
 
     #[test]
     fn the_pulses_of_another_clock_are_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         assert!(
             tree.refusal("/dev/pps1=pps:pps1@0000:41:00.1", 248, 1)
                 .contains("the node belongs to pps:pps1@0000:41:00.0 now")
@@ -593,7 +593,7 @@ mod tests {
 
     #[test]
     fn a_source_of_pulses_that_is_no_name_of_a_clock_leads_to_no_function() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         for source in ["ptp9", "ptp", "ptp0x", "../ptp/ptp0", "ptp0/.", "xptp0", ""] {
             tree.pulses(1, source);
             assert!(
@@ -606,7 +606,7 @@ mod tests {
 
     #[test]
     fn a_device_goes_by_its_whole_name() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         tree.hca("a@b#1:2", "devices/virtual", 2);
         let node = "/dev/infiniband/uverbs2=rdma";
         tree.check(&format!("{node}:a@b#1:2#231:194"), 231, 194)
@@ -622,7 +622,7 @@ mod tests {
 
     #[test]
     fn a_renumbered_node_is_named_with_both_numbers() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         assert_eq!(
             tree.refusal("/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0", 231, 193),
             "/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0: the node is 231:193 but the kernel's \
@@ -636,7 +636,7 @@ mod tests {
 
     #[test]
     fn a_node_of_another_device_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         assert!(
             tree.refusal("/dev/infiniband/uverbs1=rdma:mlx5_0@0000:3b:00.0", 231, 193)
                 .contains("the node belongs to rdma:rxe0 now")
@@ -653,7 +653,7 @@ mod tests {
 
     #[test]
     fn a_device_on_another_function_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         assert!(
             tree.refusal("/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.1", 231, 192)
                 .contains("the node belongs to rdma:mlx5_0@0000:3b:00.0 now")
@@ -670,7 +670,7 @@ mod tests {
 
     #[test]
     fn a_node_that_is_gone_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         assert!(
             tree.refusal("/dev/infiniband/uverbs9=rdma:mlx5_0", 1, 2)
                 .contains("no uverbs9")
@@ -688,17 +688,17 @@ mod tests {
 
     #[test]
     fn a_name_that_no_node_of_the_class_has_is_refused() {
-        let tree = Tree::new();
+        let tree = SysfsTree::new();
         for node in ["rdma_cm", "uverbs", "uverbs0x", "verbs0"] {
             let expect = format!("/dev/infiniband/{node}=rdma:mlx5_0");
             assert!(
-                tree.refusal(&expect, 1, 2).contains("is no node of"),
+                tree.refusal(&expect, 1, 2).contains("is not a node of"),
                 "{node}"
             );
         }
         assert!(
             tree.refusal("/dev/vfio/vfio=vfio:0000:81:10.0", 1, 2)
-                .contains("is no node of")
+                .contains("is not a node of")
         );
     }
 

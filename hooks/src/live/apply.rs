@@ -1,5 +1,5 @@
-//! What was decided, done to the container: mounts are prepared as descriptors, devices are opened in
-//! its cgroup, and the mounts are moved into its mount namespace.
+//! Applies a decision to the container: prepares mounts as descriptors, opens devices in its
+//! cgroup, and moves the mounts into its mount namespace.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -9,7 +9,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::error::LiveError;
 use super::identity::FileSystemUser;
-use super::look::Look;
+use super::inspect::Inspection;
 use super::plan::Bind;
 use super::target::{TargetError, Targets};
 use super::undo::Done;
@@ -23,13 +23,14 @@ use crate::run::maker::{EntryPoint, Stage};
 use crate::run::own_dir::OwnDir;
 use crate::run::record::{self, Created, Live};
 
-impl Look<'_> {
-    /// Does it, or nothing.
+impl Inspection<'_> {
+    /// Applies all of it, or nothing.
     pub(super) fn go(mut self, host: &ThisHost) -> Result<Vec<String>, LiveError> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let home = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty());
         let home = home.map_err(LiveError::Home)?;
-        // The engine's would close to the container's users what is made in its root.
+        // With the engine's umask, the container's users might have no access to what is created in
+        // its root.
         let _ = umask(Mode::empty());
         let entry_point = EntryPoint {
             stage: Stage::Hook,
@@ -40,7 +41,8 @@ impl Look<'_> {
         self.warnings.extend(own.warning.take());
         let mut done = Done::default();
         let result = self.all(&own, &mut done);
-        // What a hook leaves behind it is its process, so only an undoing needs the way back.
+        // A hook that succeeds exits in the container's mount namespace, so only an undo needs the
+        // way back.
         match result {
             Ok(()) => {
                 self.warnings.append(&mut done.changes.warnings);
@@ -57,8 +59,8 @@ impl Look<'_> {
         let mut created = self.record_plan(own)?;
         let trees = self.prepare(own)?;
         self.limits()?;
-        if let Some(place) = &self.place {
-            done.changes = devices::allow(place, self.id, &self.plan.rules)?;
+        if let Some(device_cgroup) = &self.device_cgroup {
+            done.changes = devices::allow(device_cgroup, self.id, &self.plan.rules)?;
         }
         self.enter(&trees, done)?;
         created.made.retain(|made| made.inode.is_some());
@@ -74,7 +76,7 @@ impl Look<'_> {
         Ok(record::write(&own.dir, record::STATE, &live)?)
     }
 
-    /// Writes down what will be made, behind what an earlier start of the container made.
+    /// Records what will be created, after what an earlier start of the container created.
     fn record_plan(&mut self, own: &OwnDir) -> Result<Created, LiveError> {
         let warnings = &mut self.warnings;
         let before: Option<Created> = record::read_known(&own.dir, record::CREATED, warnings)?;
@@ -90,7 +92,7 @@ impl Look<'_> {
         Ok(created)
     }
 
-    /// The mounts as copies that are attached nowhere yet, in the order of the targets.
+    /// The mounts as copies that are not attached anywhere yet, in the order of the targets.
     fn prepare(&self, own: &OwnDir) -> Result<Vec<OwnedFd>, LiveError> {
         let mut trees = Vec::new();
         for bind in &self.plan.binds {
@@ -127,7 +129,7 @@ impl Look<'_> {
         Ok(tree)
     }
 
-    /// The node that will be mounted is the one that was judged.
+    /// Checks that the node about to be mounted is the one that was checked before.
     fn check_node(&self, tree: &OwnedFd, bind: &Bind, wanted: Numbers) -> Result<(), LiveError> {
         let stat = fstat(tree)
             .map_err(|error| self.mount_error("looking at", &bind.source, "of the host", error))?;
@@ -179,7 +181,7 @@ impl Look<'_> {
             source: error,
         };
         let targets = Targets::new(&root, &self.mounts).map_err(failed)?;
-        // The library stands before the list that names it.
+        // The library is in place before the list that names it.
         for (target, tree) in self.targets.iter().zip(trees) {
             let at = {
                 let _user = self.become_container_root()?;

@@ -1,7 +1,7 @@
-//! Device programs of cgroups through bpf(2); every call of it is here.
+//! Device programs of cgroups: every bpf(2) call is in this module.
 //!
-//! Numbers and layouts are those of include/uapi/linux/bpf.h. The kernel takes a shorter `union
-//! bpf_attr` for one that ends in zeros (kernel/bpf/syscall.c, `bpf_check_uarg_tail_zero`).
+//! Numbers and layouts are those of include/uapi/linux/bpf.h. The kernel accepts a shorter `union
+//! bpf_attr` in place of one that ends in zeros (kernel/bpf/syscall.c, `bpf_check_uarg_tail_zero`).
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -19,36 +19,37 @@ const TYPE_DEVICE: u32 = 15;
 /// `BPF_CGROUP_DEVICE`.
 const ATTACH_DEVICE: u32 = 6;
 
-/// `BPF_F_ALLOW_MULTI`: the cgroup may have several programs, and all have to allow.
+/// `BPF_F_ALLOW_MULTI`: the cgroup may have several programs, and all of them must allow the
+/// access.
 pub(crate) const ALLOW_MULTI: u32 = 2;
-/// `BPF_F_REPLACE`: in the place of one of them.
+/// `BPF_F_REPLACE`: replaces one of them.
 const REPLACE: u32 = 4;
 
 /// `BPF_CGROUP_MAX_PROGS` (kernel/bpf/cgroup.c).
 const MAX_ATTACHED: usize = 64;
-/// Instructions of one program that are read; those of runtimes have a hundred.
+/// Instructions of one program that are read; a runtime's program has about a hundred.
 const MAX_INSNS: usize = 1 << 16;
 
-/// An instruction, `struct bpf_insn`, as the machine spells it.
+/// An instruction, `struct bpf_insn`, in the machine's byte order.
 pub(crate) type Insn = u64;
 
 /// The programs of one cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attached {
-    /// How the first was attached, `BPF_F_…`; later ones are attached the same way.
+    /// The attach flags of the first one, `BPF_F_…`; later ones are attached the same way.
     pub flags: u32,
     /// Their ids.
     pub ids: Vec<u32>,
 }
 
-/// A program as it was loaded.
+/// A program as loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// Its name, NUL-padded.
     pub name: [u8; 16],
-    /// Whether its licence is compatible with the GPL.
+    /// Whether its licence is GPL-compatible.
     pub is_gpl: bool,
-    /// Its instructions; none where the kernel does not show them.
+    /// Its instructions; empty if the kernel does not show them.
     pub insns: Vec<Insn>,
 }
 
@@ -127,7 +128,8 @@ struct AttachAttr {
     replace_bpf_fd: u32,
 }
 
-/// The attribute structures: plain numbers without padding, so that each is what the kernel reads.
+/// The attribute structures: plain numbers without padding, so each is exactly what the kernel
+/// reads.
 trait Attr {}
 impl Attr for QueryAttr {}
 impl Attr for IdAttr {}
@@ -135,10 +137,10 @@ impl Attr for InfoAttr {}
 impl Attr for LoadAttr {}
 impl Attr for AttachAttr {}
 
-/// The programs attached to a cgroup itself.
+/// The programs attached to this very cgroup.
 ///
 /// # Errors
-/// Those of bpf(2).
+/// The errors of bpf(2).
 pub fn query(cgroup: BorrowedFd<'_>) -> Result<Attached, Errno> {
     let mut ids = vec![0_u32; MAX_ATTACHED];
     let mut attr = QueryAttr {
@@ -159,7 +161,7 @@ pub fn query(cgroup: BorrowedFd<'_>) -> Result<Attached, Errno> {
 /// A descriptor of a program.
 ///
 /// # Errors
-/// Those of bpf(2); ENOENT where it is gone.
+/// The errors of bpf(2); ENOENT if the program is gone.
 pub(crate) fn by_id(id: u32) -> Result<OwnedFd, Errno> {
     let mut attr = IdAttr {
         prog_id: id,
@@ -168,10 +170,10 @@ pub(crate) fn by_id(id: u32) -> Result<OwnedFd, Errno> {
     call(PROG_GET_FD_BY_ID, &mut attr).map(descriptor)
 }
 
-/// What a program is.
+/// Reads a program.
 ///
 /// # Errors
-/// Those of bpf(2); E2BIG for a program that is no runtime's.
+/// The errors of bpf(2); E2BIG for a program that no runtime would write.
 pub(crate) fn read(program: &OwnedFd) -> Result<Program, Errno> {
     let mut info = Info::default();
     info_of(program, &mut info)?;
@@ -187,8 +189,8 @@ pub(crate) fn read(program: &OwnedFd) -> Result<Program, Errno> {
         ..Info::default()
     };
     info_of(program, &mut info)?;
-    // The kernel takes the address away where it does not show the instructions
-    // (kernel/bpf/syscall.c, `bpf_prog_get_info_by_fd`).
+    // The kernel clears the address if it does not show the instructions (kernel/bpf/syscall.c,
+    // `bpf_prog_get_info_by_fd`).
     if info.xlated_prog_insns == 0 {
         insns.clear();
     }
@@ -202,7 +204,7 @@ pub(crate) fn read(program: &OwnedFd) -> Result<Program, Errno> {
 /// The id of a program.
 ///
 /// # Errors
-/// Those of bpf(2).
+/// The errors of bpf(2).
 pub fn id_of(program: &OwnedFd) -> Result<u32, Errno> {
     let mut info = Info::default();
     info_of(program, &mut info)?;
@@ -218,10 +220,10 @@ fn info_of(program: &OwnedFd, info: &mut Info) -> Result<(), Errno> {
     call(OBJ_GET_INFO_BY_FD, &mut attr).map(|_| ())
 }
 
-/// Loads a program; the kernel's verifier judges it.
+/// Loads a program, which the kernel's verifier checks.
 ///
 /// # Errors
-/// Those of bpf(2).
+/// The errors of bpf(2).
 pub fn load(program: &Program) -> Result<OwnedFd, Errno> {
     let license = if program.is_gpl { c"GPL" } else { c"" };
     let mut attr = LoadAttr {
@@ -236,11 +238,11 @@ pub fn load(program: &Program) -> Result<OwnedFd, Errno> {
     call(PROG_LOAD, &mut attr).map(descriptor)
 }
 
-/// Attaches a program to a cgroup in the place of another, in one step: there is no moment without
-/// either. `flags` are those that [`query`] gave.
+/// Replaces an attached program with another in one step, so the cgroup is never without a program.
+/// `flags` are those that [`query`] returned.
 ///
 /// # Errors
-/// Those of bpf(2).
+/// The errors of bpf(2).
 pub(crate) fn replace(
     cgroup: BorrowedFd<'_>,
     flags: u32,
@@ -254,7 +256,7 @@ pub(crate) fn replace(
         attach_flags: flags,
         replace_bpf_fd: 0,
     };
-    // A cgroup of one program has it exchanged by the same call without the flag.
+    // In a cgroup limited to one program, the same call without the flag replaces it.
     if flags & ALLOW_MULTI != 0 {
         attr.attach_flags = flags | REPLACE;
         attr.replace_bpf_fd = number(std::os::fd::AsFd::as_fd(old));
@@ -262,10 +264,10 @@ pub(crate) fn replace(
     call(PROG_ATTACH, &mut attr).map(|_| ())
 }
 
-/// Attaches a program beside those that are there.
+/// Attaches a program beside the existing ones.
 ///
 /// # Errors
-/// Those of bpf(2).
+/// The errors of bpf(2).
 pub fn attach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
     let mut attr = AttachAttr {
         target_fd: number(cgroup),
@@ -280,7 +282,7 @@ pub fn attach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
 /// Detaches a program from a cgroup.
 ///
 /// # Errors
-/// Those of bpf(2).
+/// The errors of bpf(2).
 pub(crate) fn detach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Errno> {
     let mut attr = AttachAttr {
         target_fd: number(cgroup),
@@ -306,10 +308,11 @@ fn address<T>(pointer: *mut T) -> u64 {
 
 #[expect(unsafe_code, reason = "no library in the tree has bpf(2)")]
 fn call<A: Attr>(command: libc::c_long, attr: &mut A) -> Result<libc::c_long, Errno> {
-    // SAFETY: bpf(2) reads and writes at most `size` bytes of the attribute, which lives until it
-    // returns, and the memory that the addresses in it name. Those are filled in above, each from
-    // a vector, string or structure that outlives the call and with its length beside it; the
-    // kernel writes into the ones that came from mutable references only, and keeps no pointer.
+    // SAFETY: bpf(2) reads and writes at most `size` bytes of the attribute, which lives until the
+    // call returns, and the memory that the addresses in it point to. Those addresses are set
+    // above, each from a vector, string or structure that outlives the call and with its length
+    // beside it. The kernel writes only through the ones that come from mutable references, and
+    // keeps no pointer.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -327,7 +330,7 @@ fn call<A: Attr>(command: libc::c_long, attr: &mut A) -> Result<libc::c_long, Er
 
 #[expect(unsafe_code, reason = "no library in the tree has bpf(2)")]
 fn descriptor(result: libc::c_long) -> OwnedFd {
-    // SAFETY: the commands whose result comes here return a new descriptor, close-on-exec
-    // (kernel/bpf/syscall.c, `bpf_prog_new_fd`), that nobody else knows; it fits an int.
+    // SAFETY: the commands whose result arrives here return a new close-on-exec descriptor
+    // (kernel/bpf/syscall.c, `bpf_prog_new_fd`) that nothing else owns; it fits an int.
     unsafe { OwnedFd::from_raw_fd(i32::try_from(result).unwrap_or(-1)) }
 }

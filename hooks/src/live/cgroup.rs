@@ -1,5 +1,5 @@
-//! The container's cgroup: where it is, and which of its directories are the container's own.
-//! Nothing is changed here.
+//! Finds the container's cgroup, and which of its directories belong to the container. It changes
+//! nothing.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use onload_core::container_id::ContainerId;
 use onload_core::mountinfo;
 
-/// Where a process is in the hierarchy that judges devices.
+/// Where a process is in the hierarchy that controls devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceCgroup {
     /// cgroup v1: a list of devices, `devices.allow`.
@@ -33,16 +33,16 @@ impl Dir {
         self.mount.join(&self.path)
     }
 
-    /// The innermost cgroup that bears the container's name. Below it crun makes one more, and a
-    /// container that may write to its cgroups makes what it likes and moves there, as systemd in a
-    /// container does.
+    /// The innermost cgroup named after the container. crun creates another one below it. A
+    /// container that may write to its cgroups creates any cgroups it likes and moves there, as
+    /// systemd in a container does.
     fn named(&self, id: &ContainerId) -> Option<&Path> {
         let mut all = self.path.ancestors();
         all.find(|path| is_named_after(path, id))
     }
 
-    /// The cgroups that are the container's own, innermost first: this one, and those around it up
-    /// to the one that bears its name.
+    /// The cgroups that belong to the container, innermost first: this one and its ancestors, up to
+    /// the one named after the container.
     #[must_use]
     pub(crate) fn own(&self, id: &ContainerId) -> Vec<PathBuf> {
         let outermost = self.named(id).unwrap_or(&self.path);
@@ -52,7 +52,7 @@ impl Dir {
             .collect()
     }
 
-    /// The cgroups around the container's own, up to the root.
+    /// The cgroups above those of the container, up to the root.
     #[must_use]
     pub(crate) fn around(&self, id: &ContainerId) -> Vec<PathBuf> {
         let own = self.own(id);
@@ -60,8 +60,8 @@ impl Dir {
         all.filter(|path| !own.contains(path)).collect()
     }
 
-    /// The systemd scope that the container runs in. A cgroup that only looks like one is none: a
-    /// container may call a cgroup of its own like somebody else's scope.
+    /// The systemd scope that the container runs in. A cgroup that only looks like a scope does not
+    /// count: a container may name one of its own cgroups like somebody else's scope.
     #[must_use]
     pub(crate) fn scope(&self, id: &ContainerId) -> Option<&str> {
         let path = self.named(id)?;
@@ -69,21 +69,21 @@ impl Dir {
         is_scope.then(|| path.file_name()?.to_str()).flatten()
     }
 
-    /// Whether it may be in a systemd scope that is not known to be the container's: none of its
-    /// cgroups bears the container's name, and one looks like a scope.
+    /// Whether it may be in a systemd scope that cannot be matched to the container: none of its
+    /// cgroups is named after the container, and one looks like a scope.
     #[must_use]
     pub(crate) fn in_a_nameless_scope(&self, id: &ContainerId) -> bool {
         let mut all = self.path.ancestors();
         self.named(id).is_none() && all.any(|path| path.extension() == Some(OsStr::new("scope")))
     }
 
-    /// Whether this cgroup is that of another process, or lies above it.
+    /// Whether this cgroup contains another process's cgroup, or is the same.
     fn holds(&self, other: &Dir) -> bool {
         other.path.starts_with(&self.path)
     }
 }
 
-/// Engines name a container's cgroup or scope `ID`, `PREFIX-ID`, or so with `.scope`.
+/// Engines name a container's cgroup or scope `ID` or `PREFIX-ID`, with or without `.scope`.
 fn is_named_after(path: &Path, id: &ContainerId) -> bool {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let name = name.strip_suffix(".scope").unwrap_or(name);
@@ -99,15 +99,15 @@ pub(crate) enum DeviceCgroupError {
         "the container is in cgroup {0:?}, and no mount of that hierarchy shows it; mount it below /sys/fs/cgroup"
     )]
     NotMounted(PathBuf),
-    /// Others are in the same cgroup.
+    /// Other processes are in the same cgroup.
     #[error(
-        "the container is in cgroup {0:?} together with its runtime, so a device would be opened to others as well; let the engine make a cgroup for it, or use the engine's --device"
+        "the container is in cgroup {0:?} together with its runtime, so a device would be opened to others as well; let the engine create a cgroup for it, or use the engine's --device"
     )]
     Shared(PathBuf),
 }
 
-/// Finds the cgroup of a process by its /proc/PID/cgroup and this process's mounts and cgroups;
-/// none where no hierarchy judges devices.
+/// Finds the cgroup of a process from its /proc/PID/cgroup and this process's mounts and cgroups;
+/// `None` if no hierarchy controls devices.
 ///
 /// # Errors
 /// [`DeviceCgroupError`].
@@ -117,7 +117,7 @@ pub(crate) fn find(
     mounts: &[u8],
 ) -> Result<Option<DeviceCgroup>, DeviceCgroupError> {
     if let Some(path) = path_in(theirs, "devices") {
-        let is_devices = |mount: &mountinfo::Mount<'_>| {
+        let is_devices = |mount: &mountinfo::MountinfoLine<'_>| {
             let mut options = mount.options.split(|byte| *byte == b',');
             mount.fs_type == b"cgroup" && options.any(|option| option == b"devices")
         };
@@ -127,18 +127,18 @@ pub(crate) fn find(
     let Some(path) = path_in(theirs, "") else {
         return Ok(None);
     };
-    let is_v2 = |mount: &mountinfo::Mount<'_>| mount.fs_type == b"cgroup2";
+    let is_v2 = |mount: &mountinfo::MountinfoLine<'_>| mount.fs_type == b"cgroup2";
     dir(path, path_in(own, ""), mounts, &is_v2).map(|dir| Some(DeviceCgroup::V2(dir)))
 }
 
-/// Whether a mount is of a hierarchy that [`find`] may look for.
+/// Whether a mount is a hierarchy that [`find`] may look for.
 #[must_use]
-pub(crate) fn is_hierarchy(mount: &mountinfo::Mount<'_>) -> bool {
+pub(crate) fn is_hierarchy(mount: &mountinfo::MountinfoLine<'_>) -> bool {
     matches!(mount.fs_type, b"cgroup" | b"cgroup2")
 }
 
-/// The path of a line `NUMBER:CONTROLLERS:PATH` (cgroups(7)); no controllers is cgroup v2. A path may
-/// hold any byte but the end of the line.
+/// The path in a line `NUMBER:CONTROLLERS:PATH` (cgroups(7)); no controllers means cgroup v2. A
+/// path may contain any byte except a newline.
 fn path_in<'a>(table: &'a [u8], controller: &str) -> Option<&'a Path> {
     table.split(|byte| *byte == b'\n').find_map(|line| {
         let mut fields = line.splitn(3, |byte| *byte == b':');
@@ -157,9 +157,9 @@ fn dir(
     path: &Path,
     own: Option<&Path>,
     mounts: &[u8],
-    wanted: &dyn Fn(&mountinfo::Mount<'_>) -> bool,
+    wanted: &dyn Fn(&mountinfo::MountinfoLine<'_>) -> bool,
 ) -> Result<Dir, DeviceCgroupError> {
-    // A mount may show a part of the hierarchy only, as in a container.
+    // A mount may show only a part of the hierarchy, as in a container.
     let shown = mountinfo::parse(mounts).filter(|mount| wanted(mount));
     let within = shown.filter_map(|mount| {
         let root = mountinfo::unescape(mount.root);
@@ -199,7 +199,7 @@ mod tests {
         ID.parse().unwrap()
     }
 
-    /// As [`super::find`], by texts.
+    /// As [`super::find`], with texts.
     fn find(
         theirs: &str,
         own: &str,

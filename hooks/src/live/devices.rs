@@ -1,5 +1,5 @@
-//! Opening devices to a container that runs already: the list of cgroup v1, the programs of cgroup
-//! v2, and systemd's own idea of both.
+//! Opens devices to a running container: through the list of cgroup v1, the programs of cgroup v2,
+//! and systemd's view of both.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::bpf::{self, Attached, Program};
 use super::cgroup::{DeviceCgroup, Dir};
 use super::program;
-use super::systemd::{self, Policy, Systemd, SystemdError};
+use super::systemd::{self, DevicePolicy, Systemd, SystemdError};
 use crate::device::Rule;
 
 /// Why a device was not opened to the container.
@@ -22,36 +22,36 @@ pub enum DevicesError {
     /// The cgroup's directory cannot be used.
     #[error("{action} {path:?}")]
     Cgroup {
-        /// What was done.
+        /// What was being done.
         action: &'static str,
         /// The directory or file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// bpf(2) failed.
     #[error("{action} of cgroup {path:?}")]
     Program {
-        /// What was done.
+        /// What was being done.
         action: &'static str,
         /// The cgroup.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Errno,
     },
-    /// The kernel does not show the program, and nobody else can replace it.
+    /// The kernel does not show the program, and no program of systemd replaces it.
     #[error(
-        "the device program of cgroup {path:?} cannot be extended ({cause}), and no systemd scope stands in for it; set net.core.bpf_jit_harden to 1 or use the engine's --device"
+        "the device program of cgroup {path:?} cannot be extended ({cause}), and no systemd scope replaces it; set net.core.bpf_jit_harden to 1 or use the engine's --device"
     )]
     Hidden {
         /// The cgroup.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's reason.
         cause: &'static str,
     },
-    /// A program stays that nobody but its owner can replace.
+    /// Only the owner of a program can replace it.
     #[error(
-        "the device program {id} of cgroup {path:?} is attached by a BPF link, so that only who made the link can change what it allows (`bpftool link` lists it); use the engine's --device"
+        "the device program {id} of cgroup {path:?} is attached by a BPF link, so only the owner of the link can change what it allows (`bpftool link` lists it); use the engine's --device"
     )]
     Linked {
         /// The cgroup.
@@ -59,18 +59,18 @@ pub enum DevicesError {
         /// The program's id.
         id: u32,
     },
-    /// systemd was not asked, or said no.
+    /// systemd could not be asked, or refused.
     #[error(transparent)]
     Systemd(#[from] SystemdError),
 }
 
-/// What was changed, so that it can be changed back.
+/// What was changed, so that it can be undone.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// `devices.deny`, and what was allowed that was not before.
+    /// `devices.deny`, and the rules that were added and not in force before.
     list: Option<(File, Vec<Rule>)>,
     programs: Vec<Replaced>,
-    /// Lines for people.
+    /// Messages for the user.
     pub warnings: Vec<String>,
 }
 
@@ -79,13 +79,13 @@ struct Replaced {
     cgroup: OwnedFd,
     flags: u32,
     old: OwnedFd,
-    /// None where the old one was taken away and systemd's stands in for it.
+    /// `None` if the old one was detached because systemd's program replaces it.
     new: Option<OwnedFd>,
 }
 
 impl Changes {
-    /// Changes back what was changed, as far as it goes. What was in force before stays: the container
-    /// may live, and have it from elsewhere.
+    /// Undoes the changes as far as possible. Rules that were in force before stay: the container
+    /// may be running and have them from elsewhere.
     pub fn undo(self) {
         if let Some((deny, rules)) = &self.list {
             for rule in rules {
@@ -105,21 +105,21 @@ impl Changes {
 /// Opens devices to a container.
 ///
 /// # Errors
-/// [`DevicesError`]; what was changed by then is changed back.
+/// [`DevicesError`]; changes made so far are undone.
 pub(crate) fn allow(
-    place: &DeviceCgroup,
+    cgroup: &DeviceCgroup,
     id: &ContainerId,
     rules: &[Rule],
 ) -> Result<Changes, DevicesError> {
-    allow_through(place, id, rules, Path::new(systemd::SOCKET))
+    allow_through(cgroup, id, rules, Path::new(systemd::SOCKET))
 }
 
-/// As [`allow`], with systemd's socket elsewhere.
+/// As [`allow`], with another path for systemd's socket.
 ///
 /// # Errors
-/// [`DevicesError`]; what was changed by then is changed back.
+/// [`DevicesError`]; changes made so far are undone.
 pub fn allow_through(
-    place: &DeviceCgroup,
+    cgroup: &DeviceCgroup,
     id: &ContainerId,
     rules: &[Rule],
     socket: &Path,
@@ -128,7 +128,7 @@ pub fn allow_through(
     if rules.is_empty() {
         return Ok(changes);
     }
-    let result = match place {
+    let result = match cgroup {
         DeviceCgroup::V1(dir) => allow_v1(dir, id, rules, socket, &mut changes),
         DeviceCgroup::V2(dir) => allow_v2(dir, id, rules, socket, &mut changes),
     };
@@ -141,8 +141,8 @@ pub fn allow_through(
     }
 }
 
-/// systemd rewrites the list whenever it touches the scope, so it comes first
-/// (systemd, `src/core/cgroup.c`, `cgroup_apply_devices`).
+/// systemd rewrites the list whenever it touches the scope, so it is told first (systemd,
+/// `src/core/cgroup.c`, `cgroup_apply_devices`).
 fn allow_v1(
     dir: &Dir,
     id: &ContainerId,
@@ -164,7 +164,7 @@ fn allow_v1(
     };
     let before = std::fs::read_to_string(dir.at().join("devices.list"));
     let before = before.map_err(failed("reading", "devices.list"))?;
-    tell_systemd(dir, id, rules, socket, changes)?;
+    update_systemd(dir, id, rules, socket, changes)?;
     let allow = open("devices.allow")?;
     let (_, written) = changes.list.insert((open("devices.deny")?, Vec::new()));
     for rule in rules {
@@ -174,14 +174,14 @@ fn allow_v1(
     Ok(())
 }
 
-/// One device a write (Documentation/admin-guide/cgroup-v1/devices.rst).
+/// Each write takes one device (Documentation/admin-guide/cgroup-v1/devices.rst).
 fn write_rule(mut list: &File, rule: Rule) -> io::Result<()> {
     list.write_all(format!("c {} {}", rule.numbers(), rule.access).as_bytes())
 }
 
-/// Adds the devices to the list of the container's scope, where that list is what closes it.
-/// Whether systemd now lets them through.
-fn tell_systemd(
+/// Adds the devices to the list of the container's scope, if that list restricts it. Returns
+/// whether systemd now allows them.
+fn update_systemd(
     dir: &Dir,
     id: &ContainerId,
     rules: &[Rule],
@@ -191,7 +191,7 @@ fn tell_systemd(
     let Some(scope) = dir.scope(id) else {
         if dir.in_a_nameless_scope(id) {
             changes.warnings.push(format!(
-                "no systemd scope around cgroup {:?} is named after the container, so systemd is not told, and its next daemon-reload or update takes the devices away again",
+                "no systemd scope around cgroup {:?} is named after the container, so systemd is not informed, and its next daemon-reload or update closes the devices again",
                 dir.at()
             ));
         }
@@ -199,30 +199,30 @@ fn tell_systemd(
     };
     let Some(mut systemd) = Systemd::connect(socket, scope)? else {
         changes.warnings.push(format!(
-            "systemd is not at {}, so an update of {scope} takes the devices away again",
+            "systemd is not at {}, so an update of {scope} closes the devices again",
             socket.display()
         ));
         return Ok(false);
     };
-    if systemd.policy()? == Policy::Open {
+    if systemd.policy()? == DevicePolicy::Open {
         return Ok(false);
     }
     systemd.allow(rules)?;
     Ok(true)
 }
 
-/// A cgroup with the programs that it had when it was first looked at.
-struct Own {
+/// A cgroup with the programs that it had when first examined.
+struct CgroupPrograms {
     path: PathBuf,
     fd: OwnedFd,
     before: Attached,
 }
 
-impl Own {
+impl CgroupPrograms {
     fn open(path: PathBuf) -> Result<Self, DevicesError> {
         let fd = open_dir(&path)?;
         let before = query(&path, &fd)?;
-        Ok(Own { path, fd, before })
+        Ok(CgroupPrograms { path, fd, before })
     }
 
     fn copy(&self) -> Result<OwnedFd, DevicesError> {
@@ -245,7 +245,7 @@ fn open_dir(path: &Path) -> Result<OwnedFd, DevicesError> {
 }
 
 fn query(path: &Path, fd: &OwnedFd) -> Result<Attached, DevicesError> {
-    bpf::query(fd.as_fd()).map_err(program_error("asking for the device programs", path))
+    bpf::query(fd.as_fd()).map_err(program_error("querying the device programs", path))
 }
 
 fn program_error(action: &'static str, path: &Path) -> impl Fn(Errno) -> DevicesError {
@@ -264,42 +264,45 @@ fn allow_v2(
     socket: &Path,
     changes: &mut Changes,
 ) -> Result<(), DevicesError> {
-    let own = dir.own(id).into_iter().map(Own::open);
-    let own = own.collect::<Result<Vec<Own>, DevicesError>>()?;
-    look_around(dir, id, changes)?;
+    let own = dir.own(id).into_iter().map(CgroupPrograms::open);
+    let own = own.collect::<Result<Vec<CgroupPrograms>, DevicesError>>()?;
+    warn_of_outer_programs(dir, id, changes)?;
     if own.iter().all(|own| own.before.ids.is_empty()) {
         return Ok(());
     }
-    let is_told = tell_systemd(dir, id, rules, socket, changes)?;
+    let covers_new = update_systemd(dir, id, rules, socket, changes)?;
     let mut now = Vec::new();
     for own in &own {
         now.push(query(&own.path, &own.fd)?);
     }
-    // What systemd attached anew lets the devices through by itself.
-    let stands_in = is_told
+    // A program that systemd has just attached allows the devices by itself.
+    let has_replaced = covers_new
         && own
             .iter()
             .zip(&now)
             .any(|(own, now)| now.ids.iter().any(|id| !own.before.ids.contains(id)));
-    let told = Told { is_told, stands_in };
+    let update = SystemdUpdate {
+        covers_new,
+        has_replaced,
+    };
     own.iter()
-        .try_for_each(|own| extend_all(own, told, rules, changes))
+        .try_for_each(|own| extend_all(own, update, rules, changes))
 }
 
 /// What systemd does by itself.
 #[derive(Clone, Copy)]
-struct Told {
-    /// What it attaches from now on lets the devices through.
-    is_told: bool,
-    /// It did so just now.
-    stands_in: bool,
+struct SystemdUpdate {
+    /// Programs that it attaches from now on allow the devices.
+    covers_new: bool,
+    /// It has already attached one.
+    has_replaced: bool,
 }
 
-/// Puts the rules in front of each program of a cgroup, until it has none without them: others may
-/// attach programs at the same time.
+/// Prepends the rules to each program of a cgroup until every program has them: others may attach
+/// programs at the same time.
 fn extend_all(
-    own: &Own,
-    told: Told,
+    own: &CgroupPrograms,
+    update: SystemdUpdate,
     rules: &[Rule],
     changes: &mut Changes,
 ) -> Result<(), DevicesError> {
@@ -307,7 +310,7 @@ fn extend_all(
     for round in 0.. {
         let now = query(&own.path, &own.fd)?;
         let has_rules =
-            |id: &u32| done.contains(id) || told.is_told && !own.before.ids.contains(id);
+            |id: &u32| done.contains(id) || update.covers_new && !own.before.ids.contains(id);
         let left: Vec<u32> = now.ids.into_iter().filter(|id| !has_rules(id)).collect();
         let Some(first) = left.first() else { break };
         if round == ROUNDS {
@@ -322,8 +325,8 @@ fn extend_all(
                     changes.programs.push(replaced);
                 }
                 Extended::Gone => {}
-                Extended::Hidden(_, old) if told.stands_in => {
-                    changes.programs.push(take_away(own, now.flags, old)?);
+                Extended::Hidden(_, old) if update.has_replaced => {
+                    changes.programs.push(detach(own, now.flags, old)?);
                 }
                 Extended::Hidden(cause, _) => {
                     return Err(DevicesError::Hidden {
@@ -337,13 +340,13 @@ fn extend_all(
     Ok(())
 }
 
-/// How often programs are looked at that change meanwhile.
+/// How often programs that keep changing are examined again.
 const ROUNDS: usize = 4;
 
-/// Takes a program away that systemd's stands in for.
-fn take_away(own: &Own, flags: u32, old: OwnedFd) -> Result<Replaced, DevicesError> {
+/// Detaches a program that systemd's program replaces.
+fn detach(own: &CgroupPrograms, flags: u32, old: OwnedFd) -> Result<Replaced, DevicesError> {
     bpf::detach(own.fd.as_fd(), &old)
-        .map_err(program_error("taking the runtime's program", &own.path))?;
+        .map_err(program_error("detaching the runtime's program", &own.path))?;
     Ok(Replaced {
         cgroup: own.copy()?,
         flags,
@@ -352,8 +355,13 @@ fn take_away(own: &Own, flags: u32, old: OwnedFd) -> Result<Replaced, DevicesErr
     })
 }
 
-/// A program above the container's own cgroups judges others too and stays as it is.
-fn look_around(dir: &Dir, id: &ContainerId, changes: &mut Changes) -> Result<(), DevicesError> {
+/// Warns about programs above the container's own cgroups. They control other processes too, so
+/// they stay as they are.
+fn warn_of_outer_programs(
+    dir: &Dir,
+    id: &ContainerId,
+    changes: &mut Changes,
+) -> Result<(), DevicesError> {
     for path in dir.around(id) {
         let fd = open_dir(&path)?;
         if !query(&path, &fd)?.ids.is_empty() {
@@ -366,21 +374,26 @@ fn look_around(dir: &Dir, id: &ContainerId, changes: &mut Changes) -> Result<(),
 }
 
 enum Extended {
-    /// The id of the one in its place.
+    /// A new program replaces it; its id.
     By(u32, Replaced),
-    /// The rules are in front of it.
+    /// It already begins with the rules.
     Already,
-    /// It is not there any more, or not in reach.
+    /// It is gone, or cannot be reached.
     Gone,
-    /// The kernel shows no instructions, or such as it does not take back.
+    /// The kernel does not show its instructions, or shows some that it does not accept back.
     Hidden(&'static str, OwnedFd),
 }
 
-fn extend(own: &Own, flags: u32, program: u32, rules: &[Rule]) -> Result<Extended, DevicesError> {
+fn extend(
+    own: &CgroupPrograms,
+    flags: u32,
+    program: u32,
+    rules: &[Rule],
+) -> Result<Extended, DevicesError> {
     let failed = |action| program_error(action, &own.path);
     let old = match bpf::by_id(program) {
         Ok(old) => old,
-        // Detached since: it judges nothing any more.
+        // It has been detached and no longer controls anything.
         Err(Errno::NOENT) => return Ok(Extended::Gone),
         Err(error) => return Err(failed("opening the device program")(error)),
     };
@@ -401,8 +414,8 @@ fn extend(own: &Own, flags: u32, program: u32, rules: &[Rule]) -> Result<Extende
     let cgroup = own.copy()?;
     match bpf::replace(cgroup.as_fd(), flags, &new, &old) {
         Ok(()) => {}
-        // As above, or it is attached by a link (kernel/bpf/cgroup.c, `find_attach_entry`): whether it
-        // is still there tells.
+        // It has been detached, or it is attached by a link (kernel/bpf/cgroup.c,
+        // `find_attach_entry`). The next round shows whether it is still there.
         Err(Errno::NOENT) => return Ok(Extended::Gone),
         Err(error) => return Err(failed("replacing the device program")(error)),
     }

@@ -1,4 +1,4 @@
-//! Why a living container is not given what it asks for.
+//! Why a living container does not get what it requests.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::devices::DevicesError;
 use super::plan::PlanError;
 use super::target::TargetError;
 use crate::config_json::bundle::BundleError;
-use crate::host::HostError;
+use crate::host::HostFilesError;
 use crate::host::sysfs::Numbers;
 use crate::process::init::InitError;
 use crate::process::limits::LimitError;
@@ -25,10 +25,10 @@ pub(crate) enum LiveError {
     /// config.json cannot be read.
     #[error(transparent)]
     Bundle(#[from] BundleError),
-    /// The host's own files cannot be used.
+    /// The files of the host cannot be used.
     #[error(transparent)]
-    Host(#[from] HostError),
-    /// It is refused.
+    Host(#[from] HostFilesError),
+    /// The request is refused.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The container's init cannot be used.
@@ -37,20 +37,20 @@ pub(crate) enum LiveError {
     /// The container's root cannot be used.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// A place in it cannot be used.
+    /// A mount target in it cannot be used.
     #[error("annotation {keys}")]
     Target {
         /// The annotations, quoted.
         keys: String,
-        /// Why.
+        /// The cause.
         source: TargetError,
     },
-    /// A place in it is not the container's own.
+    /// A mount target lies on a file system that is not the container's own.
     #[error("annotation {keys}")]
     Overmount {
         /// The annotations, quoted.
         keys: String,
-        /// Why.
+        /// The cause.
         source: OvermountError,
     },
     /// A mount could not be made.
@@ -58,23 +58,23 @@ pub(crate) enum LiveError {
     Mount {
         /// The annotations, quoted.
         keys: String,
-        /// What was done.
+        /// What was being done.
         action: &'static str,
-        /// To what.
+        /// The path.
         path: PathBuf,
-        /// Of the host, or in the container.
+        /// On the host, or in the container.
         side: &'static str,
-        /// Why.
+        /// The cause.
         error: Errno,
     },
-    /// A device node became another one.
-    #[error("annotation {keys}: device node {path:?} is no character device {wanted} any more")]
+    /// A device node was replaced by another one.
+    #[error("annotation {keys}: device node {path:?} is no longer character device {wanted}")]
     Node {
         /// The annotations, quoted.
         keys: String,
         /// The node on the host.
         path: PathBuf,
-        /// What it was.
+        /// The numbers it had.
         wanted: Numbers,
     },
     /// The container's cgroup cannot be used.
@@ -92,10 +92,10 @@ pub(crate) enum LiveError {
     /// The container's directory on the host could not be used.
     #[error(transparent)]
     OwnDir(#[from] OwnDirError),
-    /// There would be no way back.
+    /// Returning to this process's mount namespace would be impossible.
     #[error("opening this process's own mount namespace")]
     Home(#[source] Errno),
-    /// The user namespace maps nobody who could make files.
+    /// The user namespace maps no user that could create files.
     #[error("becoming the container's user {0} to make mount targets: the kernel refuses")]
     User(u32),
 }
@@ -103,20 +103,20 @@ pub(crate) enum LiveError {
 /// Why a container's cgroup cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CgroupError {
-    /// The process cannot be looked at.
+    /// The process cannot be examined.
     #[error(transparent)]
     Init(#[from] InitError),
-    /// A file of this process's own cannot be read.
+    /// One of this process's own files cannot be read.
     #[error("reading {path:?}")]
     Own {
         /// The file.
         path: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It is not found, or not the container's alone.
+    /// It is not found, or the container shares it.
     #[error(transparent)]
-    Place(#[from] DeviceCgroupError),
+    DeviceCgroup(#[from] DeviceCgroupError),
 }
 
 fn hint(error: &Errno) -> &'static str {

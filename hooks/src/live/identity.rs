@@ -1,20 +1,21 @@
-//! The file-system user of this process: setfsuid(2) and setfsgid(2).
+//! The file system user of this process: setfsuid(2) and setfsgid(2).
 
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
-/// Reads and writes files as another user until it is dropped; every other right stays.
+/// Reads and writes files as another user until it is dropped. All other privileges stay.
 ///
-/// Files of a file system that was mounted in a user namespace can only be made by users whom that
-/// namespace maps (fs/namei.c, `may_o_create`, EOVERFLOW), and the host's root is none of them.
+/// On a file system that was mounted in a user namespace, only users that the namespace maps can
+/// create files (fs/namei.c, `may_o_create`, EOVERFLOW), and the host's root is not one of them.
 #[derive(Debug)]
 pub(crate) struct FileSystemUser(());
 
 impl FileSystemUser {
-    /// Becomes `uid` and `gid`, as the initial user namespace counts them; none where the kernel
+    /// Becomes `uid` and `gid`, as the initial user namespace counts them; `None` if the kernel
     /// refuses.
     #[must_use]
     pub(crate) fn become_user(uid: u32, gid: u32) -> Option<Self> {
-        // The group first: CAP_SETGID stays, but the order of credentials(7) costs nothing.
+        // The group comes first: CAP_SETGID stays either way, and the order of credentials(7) costs
+        // nothing.
         let guard = FileSystemUser(());
         (set_group(gid) && set_user(uid)).then_some(guard)
     }
@@ -22,14 +23,14 @@ impl FileSystemUser {
 
 impl Drop for FileSystemUser {
     fn drop(&mut self) {
-        // From another user to root always works for a process whose real user is root.
+        // Returning to root always succeeds for a process whose real user is root.
         set_user(0);
         set_group(0);
     }
 }
 
-/// setfsuid(2) tells no error: it returns the previous id, and -1 changes nothing. It changes this thread
-/// alone, which is the only one.
+/// setfsuid(2) reports no error: it returns the previous id, and -1 changes nothing. It affects
+/// only this thread, and the process has no other.
 fn set_user(uid: u32) -> bool {
     setfsuid(Uid::from_raw(uid));
     setfsuid(Uid::from_raw(u32::MAX)).as_raw() == uid

@@ -1,9 +1,9 @@
-//! Injection into a container that its runtime has already made: device nodes that can be opened,
-//! bind mounts, the preload, resource limits.
+//! Injection into a container that its runtime has already created: device nodes that can be
+//! opened, bind mounts, the preload, resource limits.
 //!
-//! Everything is looked at and decided first. Then mounts are prepared as descriptors, devices are
-//! opened in the container's cgroup, and the mounts are moved into the container's mount namespace;
-//! whatever fails, what was done is undone.
+//! First everything is examined and decided. Then mounts are prepared as descriptors, devices are
+//! opened in the container's cgroup, and the mounts are moved into the container's mount namespace.
+//! If any step fails, everything done so far is undone.
 
 mod apply;
 pub mod bpf;
@@ -11,7 +11,7 @@ pub mod cgroup;
 pub mod devices;
 pub(crate) mod error;
 pub(crate) mod identity;
-mod look;
+mod inspect;
 pub(crate) mod mount_api;
 pub(crate) mod plan;
 pub mod program;
@@ -28,9 +28,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::config_json::bundle::ConfigFile;
-use crate::decision::asking::Asking;
+use crate::decision::input::DecisionInput;
 use crate::decision::report::{self, Report};
-use crate::host::{HostError, ThisHost};
+use crate::host::{HostFilesError, ThisHost};
 use crate::process::init::Init;
 use crate::rootfs::container_root::ContainerRoot;
 use crate::run::own_dir::OwnDirError;
@@ -38,20 +38,20 @@ use crate::run::record::{self, Live};
 use crate::run::sweep;
 use crate::state::State;
 use error::LiveError;
-use look::Look;
+use inspect::Inspection;
 use plan::PlanError;
 
-/// Gives a container what its annotations ask for and its configuration does not hold. The result is
-/// what is said of it.
+/// Gives a container what its annotations request and its configuration does not contain. Returns
+/// what to report.
 ///
 /// # Errors
-/// [`LiveError`]; what was done by then is undone.
+/// [`LiveError`]; everything done so far is undone.
 pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Report, LiveError> {
     let file = ConfigFile::open(&state.bundle, None)?;
-    let asking = Asking::read(file.scan()?).map_err(PlanError::from)?;
-    let Some(Asking {
+    let input = DecisionInput::read(file.scan()?).map_err(PlanError::from)?;
+    let Some(DecisionInput {
         config, request, ..
-    }) = asking
+    }) = input
     else {
         return Ok(Report::default());
     };
@@ -72,13 +72,13 @@ pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Report, LiveEr
     sweep::sweep(Path::new(RUN_DIR), Some(&state.id));
     report.given = report::asked(&request);
     report.reasons = plan.reasons();
-    let look = Look::new(state, init, &config, &host, plan)?;
-    report.warnings.extend(look.go(&host)?);
+    let inspection = Inspection::new(state, init, &config, &host, plan)?;
+    report.warnings.extend(inspection.go(&host)?);
     Ok(report)
 }
 
-/// Whether an earlier run for the same process did all this: engines may call the hook as prestart
-/// and as createRuntime.
+/// Whether an earlier run for the same process did all of this: engines may call the hook both as
+/// prestart and as createRuntime.
 fn is_done(
     id: &ContainerId,
     init: &Init,
@@ -88,7 +88,7 @@ fn is_done(
     let run = match host.trusted().open_dir(Path::new(RUN_DIR)) {
         Ok(run) => run,
         Err(error) if error.is_absent() => return Ok(false),
-        Err(error) => return Err(HostError::from(error).into()),
+        Err(error) => return Err(HostFilesError::from(error).into()),
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let own = match rustix::fs::openat(&run, id.as_str(), flags, Mode::empty()) {

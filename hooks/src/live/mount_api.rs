@@ -1,5 +1,5 @@
-//! Mounts as descriptors: open_tree(2), mount_setattr(2), move_mount(2). The one of them that the
-//! system call library lacks is called here and nowhere else.
+//! Mounts as descriptors: open_tree(2), mount_setattr(2), move_mount(2). rustix lacks the second
+//! one, so it is called here and nowhere else.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -9,9 +9,9 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 
 /// `MOUNT_ATTR_…` of include/uapi/linux/mount.h.
 pub(crate) mod attr {
-    /// Nothing is written through it.
+    /// Nothing can be written through it.
     pub(crate) const RDONLY: u64 = 0x1;
-    /// No set-user-id takes effect.
+    /// Set-user-ID bits have no effect.
     pub(crate) const NOSUID: u64 = 0x2;
     /// No device node can be opened.
     pub(crate) const NODEV: u64 = 0x4;
@@ -19,8 +19,7 @@ pub(crate) mod attr {
     pub(crate) const NOEXEC: u64 = 0x8;
 }
 
-/// `struct mount_attr` of include/uapi/linux/mount.h, as of its first size
-/// (`MOUNT_ATTR_SIZE_VER0`).
+/// `struct mount_attr` of include/uapi/linux/mount.h in its first version (`MOUNT_ATTR_SIZE_VER0`).
 #[repr(C)]
 struct MountAttr {
     attr_set: u64,
@@ -29,10 +28,10 @@ struct MountAttr {
     userns_fd: u64,
 }
 
-/// A copy of a mount, attached nowhere. Dropped, it is gone.
+/// A detached copy of a mount. Dropping it removes it.
 ///
 /// # Errors
-/// Those of open_tree(2).
+/// The errors of open_tree(2).
 pub(crate) fn clone_tree(
     dir: BorrowedFd<'_>,
     path: &Path,
@@ -45,11 +44,11 @@ pub(crate) fn clone_tree(
     rustix::mount::open_tree(dir, path, flags)
 }
 
-/// Sets attributes of a copy, and takes it out of every peer group: a mount that stays shared
-/// carries what is mounted on it in the container to the host, and the other way round.
+/// Sets attributes of a copy, and removes it from its peer group: a mount that stays shared
+/// propagates what is mounted on it in the container to the host, and the other way round.
 ///
 /// # Errors
-/// Those of mount_setattr(2); ENOSYS before Linux 5.12.
+/// The errors of mount_setattr(2); ENOSYS before Linux 5.12.
 #[expect(unsafe_code, reason = "the library has no mount_setattr(2)")]
 pub(crate) fn set_private(
     tree: &OwnedFd,
@@ -67,8 +66,8 @@ pub(crate) fn set_private(
     } else {
         libc::AT_EMPTY_PATH
     };
-    // SAFETY: mount_setattr(2) takes a descriptor, a NUL-terminated path, flags, and a structure
-    // that it reads `size` bytes of; all of them live until it returns, and it keeps no pointer.
+    // SAFETY: mount_setattr(2) takes a descriptor, a NUL-terminated path, flags, and a structure of
+    // which it reads `size` bytes. All of them live until it returns, and it keeps no pointer.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -86,10 +85,10 @@ pub(crate) fn set_private(
     }
 }
 
-/// Puts a copy onto a file or directory, both by descriptor.
+/// Mounts a copy onto a file or directory, both given as descriptors.
 ///
 /// # Errors
-/// Those of move_mount(2).
+/// The errors of move_mount(2).
 pub(crate) fn attach(tree: &OwnedFd, target: impl AsFd) -> Result<(), Errno> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     rustix::mount::move_mount(tree, "", target, "", flags)

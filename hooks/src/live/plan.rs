@@ -1,9 +1,9 @@
-//! What a container that lives already is to be given, and what it cannot be given any more.
-//! Decided from its configuration and the host's specifications; nothing is changed here.
+//! What a living container is to be given, and what can no longer be given. The decision uses the
+//! container's configuration and the host's specifications. Nothing is changed here.
 
 use std::path::{Path, PathBuf};
 
-use onload_cdi::oci::{CapabilitySet, ConfigError, HugepageLimit, OciConfig, OciHook};
+use onload_cdi::oci::{CapabilitySet, HugepageLimit, OciConfig, OciConfigError, OciHook};
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
@@ -20,49 +20,49 @@ use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decision::{self, Decision};
 use crate::device::{Device, NotAccess, Rule};
 use crate::host::sysfs::Numbers;
-use crate::host::{Host, Settings};
+use crate::host::{HostView, Settings};
 use crate::preload::PreloadError;
 
-/// Why a container that lives already is refused.
+/// Why a request of a living container is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlanError {
-    /// It does not get what it asks for.
+    /// It does not get what it requests.
     #[error(transparent)]
     Decision(#[from] DecisionError),
-    /// Something that only another door gives.
+    /// Something that only another entry point can give.
     #[error(
-        "annotation {key}: a container that its runtime has already made cannot be given {what}; use {doors}"
+        "annotation {key}: a container that its runtime has already created cannot be given {what}; use {alternatives}"
     )]
     Cannot {
         /// The annotation, quoted.
         key: String,
-        /// What was asked for.
+        /// What was requested.
         what: String,
-        /// What gives it.
-        doors: String,
+        /// Entry points that can give it.
+        alternatives: String,
     },
-    /// The operator closed this door for devices.
+    /// The operator does not allow device nodes through this entry point.
     #[error(
-        "annotation {key}: live-devices = false in {file}, so no device node is given to a container that its runtime has already made; use {doors}"
+        "annotation {key}: live-devices = false in {file}, so no device node is given to a container that its runtime has already created; use {alternatives}"
     )]
     Closed {
         /// The annotations, quoted.
         key: String,
         /// The configuration file.
         file: String,
-        /// What gives it.
-        doors: String,
+        /// Entry points that can give it.
+        alternatives: String,
     },
     /// libonload.so would size its table by a limit that is too high.
     #[error(
-        "annotation {key}: the container has {held}, by which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size}, or say onload.dev/preload: off"
+        "annotation {key}: the container has {held}, from which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size}, or set onload.dev/preload: off"
     )]
     Nofile {
         /// The annotation, quoted.
         key: String,
-        /// What it has.
+        /// The limit it has.
         held: String,
-        /// What would do, in descriptors.
+        /// A suitable limit, in descriptors.
         size: u64,
     },
     /// The preload is not possible.
@@ -70,34 +70,34 @@ pub(crate) enum PlanError {
     Preload {
         /// The annotation, quoted.
         key: String,
-        /// Why.
+        /// The cause.
         source: PreloadError,
     },
-    /// Something of the image's or the user's is at the place of the list; this door cannot set the
-    /// variable in its stead.
-    #[error("annotation {key}: {cause}; leave that out, or say onload.dev/preload: off")]
+    /// Something of the image or the user is at the path of the list, and this entry point cannot
+    /// set the variable instead.
+    #[error("annotation {key}: {cause}; remove that, or set onload.dev/preload: off")]
     InTheWay {
         /// The annotation, quoted.
         key: String,
-        /// What it is.
+        /// What is there.
         cause: String,
     },
-    /// Without privilege nothing can be done to a container that lives.
+    /// Changing a living container takes privileges.
     #[error(
-        "annotation {key}: putting something into a container that its runtime has already made needs root; use {doors}"
+        "annotation {key}: changing a container that its runtime has already created needs root; use {alternatives}"
     )]
     Rootless {
         /// The annotations, quoted.
         key: String,
-        /// What does it.
-        doors: String,
+        /// Entry points that can do it.
+        alternatives: String,
     },
-    /// A specification gives an access that there is none of.
+    /// A specification states an access that does not exist.
     #[error("device node {path}")]
     Access {
         /// The node.
         path: String,
-        /// Why.
+        /// The cause.
         source: NotAccess,
     },
 }
@@ -105,20 +105,20 @@ pub(crate) enum PlanError {
 /// A bind mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bind {
-    /// The file, directory or device node of the host.
+    /// The file, directory or device node on the host.
     pub source: PathBuf,
-    /// Where, in the container.
+    /// The path in the container.
     pub target: PathBuf,
     /// `MOUNT_ATTR_…`.
     pub attributes: u64,
-    /// Whether mounts below come along.
+    /// Whether the mounts below it are included.
     pub is_recursive: bool,
-    /// What the device node must be.
+    /// The numbers that the device node must have.
     pub numbers: Option<Numbers>,
 }
 
-impl From<ConfigError> for PlanError {
-    fn from(error: ConfigError) -> Self {
+impl From<OciConfigError> for PlanError {
+    fn from(error: OciConfigError) -> Self {
         PlanError::Decision(error.into())
     }
 }
@@ -130,38 +130,38 @@ pub(crate) struct PreloadPlan {
     pub key: String,
     /// The library on the host, where the specifications bring it.
     pub source: Option<String>,
-    /// How the list names the library: by its path where the edits bring it. The loader takes only that
-    /// into a set-user-ID program (elf/rtld.c, `do_preload`, `__RTLD_SECURE`).
+    /// How the list names the library: by its path, if the edits provide it. The loader accepts
+    /// only a path for a set-user-ID program (elf/rtld.c, `do_preload`, `__RTLD_SECURE`).
     pub library: String,
-    /// RLIMIT_NOFILE at most, in descriptors.
+    /// The maximum RLIMIT_NOFILE, in descriptors.
     pub nofile: u64,
 }
 
-/// What is to be done.
+/// What is to be done to the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct InjectionPlan {
     /// The annotations, quoted.
     pub keys: String,
-    /// Mounts, outer ones first.
+    /// Mounts, outermost first.
     pub binds: Vec<Bind>,
     /// Devices to open.
     pub rules: Vec<Rule>,
     /// The preload.
     pub preload: Option<PreloadPlan>,
-    /// RLIMIT_MEMLOCK at least.
+    /// The minimum RLIMIT_MEMLOCK.
     pub memlock: Option<Memlock>,
-    /// Lines for people.
+    /// Messages for the user.
     pub warnings: Vec<String>,
 }
 
 impl PlanError {
-    /// Why there is no preload, with the remedies that there are at this door.
+    /// Why there is no preload, with the remedies that this entry point has.
     #[must_use]
     pub(crate) fn preload(key: &str, error: PreloadError) -> Self {
         let key = key.to_owned();
         let cause = match error {
             PreloadError::OwnMount => {
-                format!("a mount of the container's own is at {LD_SO_PRELOAD}")
+                format!("the container has its own mount at {LD_SO_PRELOAD}")
             }
             PreloadError::OwnList(why) => format!("merging with {LD_SO_PRELOAD}: {why}"),
             error => return PlanError::Preload { key, source: error },
@@ -170,8 +170,8 @@ impl PlanError {
     }
 }
 
-impl Plan {
-    /// For each rule the node of this host that it opens.
+impl InjectionPlan {
+    /// For each rule, the host node whose device it opens.
     #[must_use]
     pub(crate) fn rule_nodes(&self) -> Vec<PathBuf> {
         let node = |rule: &Rule| {
@@ -217,9 +217,9 @@ pub(crate) fn decide(
     config: &OciConfig,
     request: &Request,
     id: &ContainerId,
-    host: &dyn Host,
+    host: &dyn HostView,
     lacks: &dyn Fn(&Path) -> bool,
-) -> Result<Plan, PlanError> {
+) -> Result<InjectionPlan, PlanError> {
     let settings = host.settings().map_err(DecisionError::from)?;
     let privilege = host.privilege();
     let mut decision = decision::decide(config, request, &settings, host, lacks)?;
@@ -239,7 +239,7 @@ pub(crate) fn decide(
     if !plan.is_empty() && !privilege.is_initial_namespace {
         return Err(PlanError::Rootless {
             key: decision.keys.clone(),
-            doors: planner.doors(None),
+            alternatives: planner.alternatives(None),
         });
     }
     warnings.append(&mut plan.warnings);
@@ -256,7 +256,8 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// What annotations other than those of devices ask for, unless the configuration has it.
+    /// Refuses what annotations other than those for devices request, unless the configuration has
+    /// it.
     fn refuse_requests(&self) -> Result<(), PlanError> {
         if let Some(asked) = &self.request.ipc_lock
             && !self.has_ipc_lock()?
@@ -278,14 +279,14 @@ impl Planner<'_> {
         Ok(())
     }
 
-    fn has_ipc_lock(&self) -> Result<bool, ConfigError> {
+    fn has_ipc_lock(&self) -> Result<bool, OciConfigError> {
         use CapabilitySet::{Bounding, Effective, Permitted};
         let mut with = self.config.clone();
         with.capability_add(&[Bounding, Effective, Permitted], "CAP_IPC_LOCK")?;
         Ok(with.to_bytes() == self.config.to_bytes())
     }
 
-    /// What the edits of a class hold that comes too late now.
+    /// Refuses the edits of a class that come too late.
     fn refuse_edits(&self, class: Class, edits: &ContainerEdits) -> Result<(), PlanError> {
         let Some(what) = self.too_late(class, edits)? else {
             return Ok(());
@@ -318,7 +319,7 @@ impl Planner<'_> {
         if let Some(node) = edits.device_nodes.iter().find(is_odd) {
             let path = &node.path;
             return Ok(Some(format!(
-                "the device node {path} with an owner or mode of its own"
+                "the device node {path} with its own owner or mode"
             )));
         }
         for hook in edits.hooks.iter().filter(|hook| !is_ours(hook)) {
@@ -336,11 +337,11 @@ impl Planner<'_> {
         Ok(has_more.then(|| "network devices, cache classes or groups".to_owned()))
     }
 
-    /// The first variable of the edits that the container needs and has not.
+    /// The first variable of the edits that the container needs and does not have.
     fn missing_variable<'e>(
         &self,
         edits: &'e ContainerEdits,
-    ) -> Result<Option<&'e str>, ConfigError> {
+    ) -> Result<Option<&'e str>, OciConfigError> {
         let wanted = edits.env.iter().map(String::as_str);
         let mut missing: Vec<&str> = wanted.filter(|entry| is_needed(entry)).collect();
         if !missing.is_empty() {
@@ -357,14 +358,14 @@ impl Planner<'_> {
         held || bind(mount).is_some()
     }
 
-    fn plan(&self) -> Result<Plan, PlanError> {
+    fn plan(&self) -> Result<InjectionPlan, PlanError> {
         let preload = self.preload(&self.decision.preload)?;
         let mut binds: Vec<Bind> = self.decision.edits.mounts.iter().filter_map(bind).collect();
         let (nodes, rules) = self.nodes(&self.decision.devices)?;
         binds.extend(nodes);
         binds.sort_by_key(|bind| (bind.target.components().count(), bind.target.clone()));
         let (memlock, warnings) = self.memlock()?;
-        Ok(Plan {
+        Ok(InjectionPlan {
             keys: self.decision.keys.clone(),
             binds,
             rules,
@@ -379,7 +380,7 @@ impl Planner<'_> {
             return Err(PlanError::Closed {
                 key: self.decision.keys.clone(),
                 file: self.settings.file.display().to_string(),
-                doors: self.doors(None),
+                alternatives: self.alternatives(None),
             });
         }
         let given = self.config.device_rules()?;
@@ -393,8 +394,8 @@ impl Planner<'_> {
             if !rule.is_given(&given) && !rules.contains(&rule) {
                 rules.push(rule);
             }
-            // The node is the host's own: read-only, its mode and owner cannot be changed through it
-            // (EROFS), and a device can be opened for writing all the same (fs/open.c,
+            // The node is the host's own. Read-only means that its mode and owner cannot be changed
+            // through the mount (EROFS); the device can still be opened for writing (fs/open.c,
             // `do_dentry_open`, `special_file`).
             binds.push(Bind {
                 source: device.source().into(),
@@ -412,7 +413,7 @@ impl Planner<'_> {
         let key = choice.key.clone();
         match choice.mode {
             Preload::Off => return Ok(None),
-            // The variable of a specification comes too late; the list has the same effect.
+            // A specification's variable comes too late; the list has the same effect.
             Preload::Env | Preload::File if !choice.is_asked => {
                 if by_env {
                     return Ok(None);
@@ -423,9 +424,13 @@ impl Planner<'_> {
                 let name = self.request.devices.get(&Class::Nic);
                 let name = name.and_then(|asked| asked.value.first().cloned());
                 let what = "LD_PRELOAD in its environment".to_owned();
-                let mut doors = self.doors(name.map(|name| (Class::Nic, name)));
-                doors.push_str(", or say onload.dev/preload: file");
-                return Err(PlanError::Cannot { key, what, doors });
+                let mut alternatives = self.alternatives(name.map(|name| (Class::Nic, name)));
+                alternatives.push_str(", or set onload.dev/preload: file");
+                return Err(PlanError::Cannot {
+                    key,
+                    what,
+                    alternatives,
+                });
             }
             Preload::File => {}
         }
@@ -441,7 +446,7 @@ impl Planner<'_> {
         }))
     }
 
-    fn has_variable(&self, libraries: &[String]) -> Result<bool, ConfigError> {
+    fn has_variable(&self, libraries: &[String]) -> Result<bool, OciConfigError> {
         let own = self.config.env_get("LD_PRELOAD")?.unwrap_or_default();
         let is_held = |library: &str| split(&own).any(|held| held == library);
         Ok(match libraries {
@@ -450,7 +455,7 @@ impl Planner<'_> {
         })
     }
 
-    /// Whether the configuration mounts our list.
+    /// Whether the configuration mounts this package's list.
     fn has_list(&self, from_spec: Option<&Mount>, key: &str) -> Result<bool, PlanError> {
         let present = self
             .config
@@ -469,14 +474,14 @@ impl Planner<'_> {
         Err(PlanError::preload(key, PreloadError::OwnMount))
     }
 
-    /// A process that is executed in the container later has the limits of its configuration, not
+    /// A process that is executed in the container later has the limits of the configuration, not
     /// those that its init was given.
     fn bounded_nofile(&self, key: &str) -> Result<u64, PlanError> {
         let size = u64::from(self.settings.config.cdi.fdtable_size);
         let held = self.config.rlimit("RLIMIT_NOFILE")?;
         let problem = match held {
             Some(limit) if limit.hard <= size && limit.soft <= size => return Ok(size),
-            Some(limit) => format!("a RLIMIT_NOFILE of {}", limit.hard.max(limit.soft)),
+            Some(limit) => format!("an RLIMIT_NOFILE of {}", limit.hard.max(limit.soft)),
             None => "no RLIMIT_NOFILE of its own".to_owned(),
         };
         Err(PlanError::Nofile {
@@ -486,7 +491,7 @@ impl Planner<'_> {
         })
     }
 
-    fn memlock(&self) -> Result<(Option<Memlock>, Vec<String>), ConfigError> {
+    fn memlock(&self) -> Result<(Option<Memlock>, Vec<String>), OciConfigError> {
         let Some(wanted) = self.decision.memlock else {
             return Ok((None, Vec::new()));
         };
@@ -500,7 +505,7 @@ impl Planner<'_> {
                 return Ok((None, warnings));
             }
             warnings.push(format!(
-                "config.json sets RLIMIT_MEMLOCK to {} bytes, which runc does once more after this hook; leave that limit out to have {wanted}",
+                "config.json sets RLIMIT_MEMLOCK to {} bytes, which runc sets again after this hook; remove that limit to get {wanted}",
                 held.soft
             ));
         }
@@ -511,15 +516,15 @@ impl Planner<'_> {
         PlanError::Cannot {
             key: Quoted(key).to_string(),
             what,
-            doors: self.doors(device),
+            alternatives: self.alternatives(device),
         }
     }
 
-    /// The doors that are open before the runtime reads the configuration.
-    fn doors(&self, device: Option<(Class, String)>) -> String {
+    /// Entry points that act before the runtime reads the configuration.
+    fn alternatives(&self, device: Option<(Class, String)>) -> String {
         let early = "the runtime onload or `onload-hook precreate`";
         match device {
-            // A name that was found in a specification is none that could confuse a terminal.
+            // A name found in a specification cannot contain characters that confuse a terminal.
             Some((class, name)) => format!("--device {}={name}, {early}", class.kind()),
             None if self.request.ipc_lock.is_some() || self.request.hugepages_limit.is_some() => {
                 early.to_owned()
@@ -533,20 +538,20 @@ fn name_of(entry: &str) -> &str {
     entry.split('=').next().unwrap_or_default()
 }
 
-/// Whether a variable would be missed: not one that tells what was given, or goes with a preload that
-/// is given in another way.
+/// Whether a container would miss a variable: not if it only states what was given, or belongs to a
+/// preload that is done in another way.
 fn is_needed(entry: &str) -> bool {
     let name = name_of(entry);
     !matches!(name, "LD_PRELOAD" | "EF_FDTABLE_SIZE") && !name.starts_with("ONLOAD_CTK_")
 }
 
-/// Whether a variable that the container has does for one that is wanted. A setting of Onload that the
-/// container brings wins.
+/// Whether a variable of the container makes a wanted one unnecessary. The container's own Onload
+/// settings take precedence.
 fn stands_for(held: &str, wanted: &str) -> bool {
     held == wanted || wanted.starts_with("EF_") && name_of(held) == name_of(wanted)
 }
 
-/// The hooks of our own specifications check and raise what this door does by itself.
+/// This entry point itself does what the hooks of onload-ctk's own specifications check and raise.
 fn is_ours(hook: &Hook) -> bool {
     match HookArguments::of_command(&hook.args) {
         Some(("createRuntime" | "prestart", _)) => true,
@@ -555,8 +560,8 @@ fn is_ours(hook: &Hook) -> bool {
     }
 }
 
-/// A mount of a specification as a bind mount; none where it is another one, or has an option that
-/// is more than an attribute.
+/// Converts a specification's mount to a bind mount; `None` if it is another kind of mount, or has
+/// an option that is more than an attribute.
 fn bind(mount: &Mount) -> Option<Bind> {
     let kind = mount.type_.as_deref().unwrap_or_default();
     let mut is_bind = kind == "bind";

@@ -1,9 +1,8 @@
-//! What is put in front of a device program: for each rule, "this device may be used" and the end,
-//! else on to the program as it was.
+//! The instructions prepended to a device program. For each rule: allow if this device is used, and
+//! otherwise continue with the original program.
 //!
-//! Jumps of a program are relative, register 1 holds its context and stays as it was, and a program
-//! cannot count on any other register (kernel/bpf/verifier.c, `init_func_state`), so nothing of it
-//! has to change.
+//! Nothing in the original has to change: its jumps are relative, register 1 still holds its
+//! context, and it cannot rely on any other register (kernel/bpf/verifier.c, `init_func_state`).
 
 use super::bpf::Insn;
 use crate::device::{Access, Rule};
@@ -41,10 +40,10 @@ fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Insn {
     Insn::from_ne_bytes([code, registers, off0, off1, imm0, imm1, imm2, imm3])
 }
 
-/// The instructions that allow some devices, whatever comes behind them.
+/// The instructions that allow some devices, whatever follows them.
 ///
-/// They load from the context `struct bpf_cgroup_dev_ctx`: the type of the device in the low half
-/// of its first word and the access asked for in the high one, then the major and minor numbers.
+/// They load from the context `struct bpf_cgroup_dev_ctx`: the device type in the low half of its
+/// first word and the requested access in the high half, then the major and minor numbers.
 #[must_use]
 pub(crate) fn prologue(rules: &[Rule]) -> Vec<Insn> {
     let mut insns = vec![
@@ -62,7 +61,7 @@ pub(crate) fn prologue(rules: &[Rule]) -> Vec<Insn> {
 }
 
 fn allow(insns: &mut Vec<Insn>, rule: Rule) {
-    // Numbers of devices have 12 and 20 bits (include/linux/kdev_t.h).
+    // Device numbers have 12 and 20 bits (include/linux/kdev_t.h).
     let number = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
     let refused = i32::from(!rule.access.bits());
     let limit: &[Insn] = &[
@@ -85,7 +84,7 @@ fn allow(insns: &mut Vec<Insn>, rule: Rule) {
     insns.extend([insn(op::MOVE_IMM, 0, 0, 0, 1), insn(op::EXIT, 0, 0, 0, 0)]);
 }
 
-/// A program of one answer: 1 allows all, 0 nothing.
+/// A program with a constant result: 1 allows everything, 0 nothing.
 #[must_use]
 pub fn answer(value: i32) -> Vec<Insn> {
     vec![
@@ -94,7 +93,7 @@ pub fn answer(value: i32) -> Vec<Insn> {
     ]
 }
 
-/// A program with the rules in front; none where they are there already.
+/// A program with the rules prepended; `None` if it already begins with them.
 #[must_use]
 pub fn extend(insns: &[Insn], rules: &[Rule]) -> Option<Vec<Insn>> {
     let mut new = prologue(rules);
@@ -117,7 +116,7 @@ mod tests {
         }
     }
 
-    /// What the kernel's interpreter makes of the few instructions used here.
+    /// What the kernel's interpreter computes for the few instructions used here.
     fn run(insns: &[Insn], kind: u32, access: u32, major: u32, minor: u32) -> u64 {
         let context = [access << 16 | kind, major, minor];
         let mut r = [0_u64; 11];

@@ -1,5 +1,5 @@
-//! `reapply ID`: opens the devices of a running container once more. Some engines write the rules of
-//! its cgroup anew when its limits are changed (podman update with crun), and ours are lost then.
+//! `reapply ID`: opens the devices of a running container again. Some engines rewrite the rules of
+//! its cgroup when its limits change (podman update with crun), and the added rules are lost.
 
 use std::path::{Path, PathBuf};
 
@@ -10,47 +10,47 @@ use rustix::fs::{FileType, major, minor, stat};
 
 use super::devices::{self, DevicesError};
 use super::error::CgroupError;
-use super::look::own_place;
+use super::inspect::own_device_cgroup;
 use crate::host::sysfs::Numbers;
-use crate::host::{Host, HostError, ThisHost};
+use crate::host::{HostFilesError, HostView, ThisHost};
 use crate::process::init::{Init, InitError};
 use crate::run::record::{self, Live, RecordError};
 
 /// Why nothing was opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReapplyError {
-    /// The host's own files cannot be used.
+    /// The files of the host cannot be used.
     #[error(transparent)]
-    Host(#[from] HostError),
+    Host(#[from] HostFilesError),
     /// The record cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// There is none.
+    /// There is no record.
     #[error(
-        "{0:?} has no state.json: this door opened no devices to that container; was it given by its full id?"
+        "{0:?} has no state.json: no devices were opened to that container while it ran; is this its full id?"
     )]
     Unknown(PathBuf),
-    /// The operator closed the door since.
+    /// The operator has disabled this entry point since.
     #[error("live-devices = false in {0}, so no device is opened to a running container")]
     Closed(String),
-    /// The process cannot be looked at.
+    /// The process cannot be examined.
     #[error(transparent)]
     Init(#[from] InitError),
-    /// Its number is another process's now.
+    /// Another process now has its number.
     #[error(
-        "process {pid} started at {now} and the container's init at {then}, so that process is another one; start the container again"
+        "process {pid} started at {now} and the container's init at {then}, so that is another process; start the container again"
     )]
     Other {
         /// The process.
         pid: u32,
-        /// When the container's init started, in clock ticks after boot.
+        /// When the container's init started, in clock ticks since boot.
         then: u64,
-        /// When this process did.
+        /// When this process started.
         now: u64,
     },
-    /// The numbers are another device's now, or nobody's.
+    /// Another device now has the numbers, or none has.
     #[error(
-        "device node {node:?} is no character device {was} any more, so the one in the container is not that device; start the container again"
+        "device node {node:?} is no longer character device {was}, so the node in the container is not that device; start the container again"
     )]
     Renumbered {
         /// The node on this host.
@@ -66,7 +66,7 @@ pub(crate) enum ReapplyError {
     Devices(#[from] DevicesError),
 }
 
-/// Opens the devices of a container once more. The result are warnings.
+/// Opens the devices of a container again. Returns warnings.
 ///
 /// # Errors
 /// [`ReapplyError`].
@@ -79,7 +79,7 @@ pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>, Reappl
         Err(error @ TrustError::Open { .. }) if error.is_absent() => {
             return Err(ReapplyError::Unknown(path));
         }
-        Err(error) => return Err(HostError::from(error).into()),
+        Err(error) => return Err(HostFilesError::from(error).into()),
     };
     let live: Live = record::read(&dir, record::STATE)?.ok_or(ReapplyError::Unknown(path))?;
     if live.rules.is_empty() {
@@ -100,14 +100,14 @@ pub(crate) fn run(id: &ContainerId, config: &Path) -> Result<Vec<String>, Reappl
     for (rule, node) in live.rules.iter().zip(&live.nodes) {
         check_node(node, rule.numbers())?;
     }
-    let Some(place) = own_place(&init)? else {
+    let Some(device_cgroup) = own_device_cgroup(&init)? else {
         return Ok(Vec::new());
     };
-    Ok(devices::allow(&place, id, &live.rules)?.warnings)
+    Ok(devices::allow(&device_cgroup, id, &live.rules)?.warnings)
 }
 
-/// Whether a node of this host still has its numbers: a driver that is loaded anew gets others, and
-/// the old ones may become somebody else's.
+/// Checks that a node of this host still has its numbers. A reloaded driver gets others, and the
+/// old ones may be assigned to another device.
 fn check_node(node: &Path, was: Numbers) -> Result<(), ReapplyError> {
     let now = stat(node).ok().filter(|stat| {
         let is_character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;

@@ -1,8 +1,8 @@
-//! systemd's own socket: what device policy a scope has, and a device added to its list.
+//! systemd's private socket: reads a scope's device policy, and adds devices to its list.
 //!
-//! systemd answers method calls on /run/systemd/private as on the message bus, without a bus in
-//! between, and lets root alone connect (systemd, `src/core/dbus.c`). So two blocking calls are all
-//! there is to it, spelled here as the D-Bus specification does ("Message Protocol", little
+//! On /run/systemd/private systemd answers method calls as on the message bus, without a bus in
+//! between, and only root may connect (systemd, `src/core/dbus.c`). Two blocking calls are
+//! therefore enough. They are encoded as the D-Bus specification says ("Message Protocol", little
 //! endian).
 
 use std::io::{self, BufReader, Read, Write};
@@ -15,17 +15,17 @@ use crate::device::Rule;
 /// The socket.
 pub(crate) const SOCKET: &str = "/run/systemd/private";
 
-/// How long one read or write may take; an answer takes milliseconds.
+/// How long one read or write may take; a reply takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of one message that are read.
 const MAX_MESSAGE: usize = 1024 * 1024;
-/// Messages that are passed over while an answer is waited for.
+/// Messages that are skipped while waiting for a reply.
 const MAX_MESSAGES: usize = 1000;
 
 const DESTINATION: &str = "org.freedesktop.systemd1";
 const MANAGER: &str = "/org/freedesktop/systemd1";
 
-/// Why systemd was not asked, or said no.
+/// Why systemd could not be asked, or refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemdError {
     /// The socket failed.
@@ -33,25 +33,25 @@ pub enum SystemdError {
     Io {
         /// The scope.
         scope: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// systemd said no.
+    /// systemd refused.
     #[error("asking systemd about {scope}: {message}")]
     Refused {
         /// The scope.
         scope: String,
-        /// What it said.
+        /// Its reason.
         message: String,
     },
 }
 
-/// What a scope lets through where its list of devices is empty.
+/// What a scope allows while its device list is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Policy {
+pub(crate) enum DevicePolicy {
     /// Only what the list names: a device can be added to it.
     Closed,
-    /// Everything: a first entry would close it.
+    /// Everything: a first entry would restrict it.
     Open,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Systemd {
 }
 
 impl Systemd {
-    /// Connects; none where no systemd is there.
+    /// Connects; `None` if systemd is not there.
     ///
     /// # Errors
     /// [`SystemdError::Io`].
@@ -83,12 +83,12 @@ impl Systemd {
             scope: scope.to_owned(),
             serial: 0,
         };
-        systemd.greet().map_err(failed)?;
+        systemd.authenticate().map_err(failed)?;
         Ok(Some(systemd))
     }
 
-    /// The handshake ("Authentication Protocol"): EXTERNAL, the user is what the kernel says.
-    fn greet(&mut self) -> io::Result<()> {
+    /// The handshake ("Authentication Protocol"): EXTERNAL, where the kernel vouches for the user.
+    fn authenticate(&mut self) -> io::Result<()> {
         let stream = self.stream.get_ref();
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -105,7 +105,7 @@ impl Systemd {
         }
         if !line.starts_with(b"OK ") {
             let said = String::from_utf8_lossy(&line).trim().to_owned();
-            return Err(io::Error::other(format!("it wants no root: {said}")));
+            return Err(io::Error::other(format!("authentication rejected: {said}")));
         }
         self.stream.get_mut().write_all(b"BEGIN\r\n")
     }
@@ -114,7 +114,7 @@ impl Systemd {
     ///
     /// # Errors
     /// [`SystemdError`].
-    pub(crate) fn policy(&mut self) -> Result<Policy, SystemdError> {
+    pub(crate) fn policy(&mut self) -> Result<DevicePolicy, SystemdError> {
         let mut body = Writer::default();
         body.text("org.freedesktop.systemd1.Scope");
         body.text("DevicePolicy");
@@ -127,9 +127,9 @@ impl Systemd {
         };
         let reply = self.call(&call, &body.0)?;
         match read_text_variant(&reply).as_deref() {
-            Some("strict" | "closed") => Ok(Policy::Closed),
-            Some("auto") => Ok(Policy::Open),
-            other => Err(self.refused(format!("its DevicePolicy {other:?} is not known"))),
+            Some("strict" | "closed") => Ok(DevicePolicy::Closed),
+            Some("auto") => Ok(DevicePolicy::Open),
+            other => Err(self.refused(format!("unknown DevicePolicy {other:?}"))),
         }
     }
 
@@ -182,7 +182,9 @@ impl Systemd {
                 return Ok(answer);
             }
         }
-        Err(io::Error::other("it sends everything but an answer"))
+        Err(io::Error::other(format!(
+            "no reply within {MAX_MESSAGES} messages"
+        )))
     }
 
     fn receive(&mut self) -> io::Result<Answer> {
@@ -207,11 +209,11 @@ impl Systemd {
 }
 
 fn bad_message() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "a message that makes no sense")
+    io::Error::new(io::ErrorKind::InvalidData, "malformed message")
 }
 
-/// A unit's name as a part of an object path (systemd, `bus_label_escape`): everything but ASCII
-/// letters and digits, and a digit at the beginning, as `_xx`.
+/// A unit's name as part of an object path (systemd, `bus_label_escape`): every character except
+/// ASCII letters and digits becomes `_xx`, as does a leading digit.
 fn escape(name: &str) -> String {
     let mut path = String::with_capacity(name.len() * 2);
     for (at, byte) in name.bytes().enumerate() {
@@ -253,10 +255,10 @@ fn read_text_variant(body: &[u8]) -> Option<String> {
 const METHOD_CALL: u8 = 1;
 const METHOD_RETURN: u8 = 2;
 const ERROR: u8 = 3;
-/// Bytes before the header's fields.
+/// Bytes before the header fields.
 const FIXED: usize = 16;
 
-/// Fields of a header.
+/// Header fields.
 mod field {
     pub(super) const PATH: u8 = 1;
     pub(super) const INTERFACE: u8 = 2;
@@ -352,7 +354,7 @@ fn header_lengths(fixed: &[u8; FIXED]) -> Option<Lengths> {
     (body <= MAX_MESSAGE && fields <= MAX_MESSAGE).then_some(lengths)
 }
 
-/// Values in their wire form ("Marshaling").
+/// Values in wire format ("Marshaling").
 #[derive(Default)]
 struct Writer(Vec<u8>);
 
@@ -379,7 +381,7 @@ impl Writer {
         self.0.push(0);
     }
 
-    /// An array whose elements begin at multiples of `align`; its length counts from there.
+    /// An array whose elements start at multiples of `align`; its length counts from the first one.
     fn array(&mut self, align: usize, elements: impl FnOnce(&mut Writer)) {
         self.number(0);
         let length_at = self.0.len() - 4;
@@ -493,8 +495,8 @@ mod tests {
         body.0
     }
 
-    /// Plays systemd for one connection: takes the handshake and answers with `replies`. The
-    /// result is all that was received.
+    /// Plays systemd for one connection: accepts the handshake and replies with `replies`. Returns
+    /// everything it received.
     fn play(
         dir: &tempfile::TempDir,
         hello: &'static str,
@@ -540,13 +542,13 @@ mod tests {
     #[test]
     fn the_policy_is_asked_for_and_a_device_is_added() {
         let dir = tempfile::tempdir().unwrap();
-        // What is no answer to the call is passed over.
+        // A message that is not the reply to the call is skipped.
         let mut signal = reply(4, 9, None, &text_body("noise"));
         signal.extend(reply(METHOD_RETURN, 1, None, &variant_body("strict")));
         let done = reply(METHOD_RETURN, 2, None, &[]);
         let server = play(&dir, "OK 0123\r\n", vec![signal, done]);
         let mut systemd = connect(&dir);
-        assert_eq!(systemd.policy().unwrap(), Policy::Closed);
+        assert_eq!(systemd.policy().unwrap(), DevicePolicy::Closed);
         systemd.allow(&[rule("rw")]).unwrap();
         let heard = server.join().unwrap();
         let heard = String::from_utf8_lossy(&heard).into_owned();
@@ -564,7 +566,10 @@ mod tests {
 
     #[test]
     fn an_open_scope_is_told_from_a_closed_one() {
-        for (word, policy) in [("auto", Policy::Open), ("closed", Policy::Closed)] {
+        for (word, policy) in [
+            ("auto", DevicePolicy::Open),
+            ("closed", DevicePolicy::Closed),
+        ] {
             let dir = tempfile::tempdir().unwrap();
             let answer = reply(METHOD_RETURN, 1, None, &variant_body(word));
             let server = play(&dir, "OK 0\r\n", vec![answer]);
@@ -609,7 +614,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let server = play(&dir, "OK 0\r\n", vec![answer]);
             let message = Chain(&connect(&dir).policy().unwrap_err()).to_string();
-            assert!(message.contains("makes no sense"), "{message}");
+            assert!(message.contains("malformed message"), "{message}");
             server.join().unwrap();
         }
     }

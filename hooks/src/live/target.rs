@@ -1,15 +1,16 @@
-//! Where mounts go in the container's root: looked at, made where that is safe, and held by
-//! descriptor from then on.
+//! Mount targets in the container's root: examined, created where that is safe, and from then on
+//! held by descriptor.
 //!
-//! What is made under somebody's bind mount or volume appears on the host, so a target is made only
-//! on the root file system's own mount, or on a tmpfs that the container's configuration asks for
-//! there; told by the mount's id and type, on the descriptor of the directory it is made in.
+//! What is created under a bind mount or volume appears on the host. A target is therefore created
+//! only on the root file system's own mount, or on a tmpfs that the container's configuration
+//! mounts there. The mount's id and type identify it, through the descriptor of the directory in
+//! which the target is created.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use onload_core::mountinfo::Table;
+use onload_core::mountinfo::MountTable;
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, mkdirat, openat, statx, unlinkat,
 };
@@ -17,33 +18,33 @@ use rustix::io::Errno;
 
 use crate::rootfs::container_root::ContainerRoot;
 use crate::rootfs::overmount::TargetFileSystem;
-use crate::run::record::{Kind, Made};
+use crate::run::record::{Made, TargetType};
 use crate::run::targets::removal;
 
-/// Why nothing is mounted somewhere.
+/// Why nothing is mounted at a target.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TargetError {
     /// A step failed.
     #[error("{action} {path:?} in the container")]
     Step {
-        /// What was done.
+        /// What was being done.
         action: &'static str,
         /// The path in the container.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Errno,
     },
     /// Something else is there.
-    #[error("{path:?} in the container is no {wanted}; use another image, or one without it")]
+    #[error("{path:?} in the container is not a {wanted}; use another image, or one without it")]
     Kind {
         /// The path in the container.
         path: PathBuf,
         /// What was wanted.
         wanted: &'static str,
     },
-    /// Its directory is not the container's own.
+    /// Its directory is not on the container's own file system.
     #[error(
-        "{path:?} would have to be made on a mount of its own ({fs_type}), whose files are not the container's; leave that mount out or use an image that has the file"
+        "{path:?} would have to be created on a separate mount ({fs_type}), whose files do not belong to the container; remove that mount or use an image that has the file"
     )]
     Foreign {
         /// The path in the container.
@@ -53,15 +54,15 @@ pub(crate) enum TargetError {
     },
     /// The mount there has peers.
     #[error(
-        "{path:?} in the container lies on a mount that is shared with the host, where ours would appear too; leave rootfsPropagation and shared volumes out"
+        "{path:?} in the container is on a mount that is shared with the host, where the new mount would appear too; do not use rootfsPropagation or shared volumes"
     )]
     Shared {
         /// The path in the container.
         path: PathBuf,
     },
-    /// The root cannot be written.
+    /// The root is read-only.
     #[error(
-        "the container's root is read-only and has no {path:?} to mount onto; use an image that has it, or the engine's --device"
+        "the container's root is read-only and has no {path:?} to mount on; use an image that has it, or the engine's --device"
     )]
     ReadOnly {
         /// The path in the container.
@@ -69,15 +70,15 @@ pub(crate) enum TargetError {
     },
 }
 
-/// A place for a mount.
+/// A mount target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The path in the container.
     pub path: PathBuf,
     /// What it is.
-    pub kind: Kind,
-    /// Where its directory lies, as the configuration says.
-    pub ground: TargetFileSystem,
+    pub kind: TargetType,
+    /// The file system of its directory, according to the configuration.
+    pub file_system: TargetFileSystem,
 }
 
 /// The container's root with its mounts, as seen from its mount namespace.
@@ -85,15 +86,18 @@ pub(crate) struct Target {
 pub(crate) struct Targets<'a> {
     root: &'a ContainerRoot,
     root_mount: u64,
-    mounts: &'a Table,
+    mounts: &'a MountTable,
 }
 
 impl<'a> Targets<'a> {
-    /// Looks at a root; `mounts` is the table of the process that lives in it.
+    /// Examines a root; `mounts` is the mount table of the process that runs in it.
     ///
     /// # Errors
     /// [`TargetError::Step`].
-    pub(crate) fn new(root: &'a ContainerRoot, mounts: &'a Table) -> Result<Self, TargetError> {
+    pub(crate) fn new(
+        root: &'a ContainerRoot,
+        mounts: &'a MountTable,
+    ) -> Result<Self, TargetError> {
         let root_mount = mount_of(root).map_err(step("looking at", Path::new("/")))?;
         Ok(Targets {
             root,
@@ -102,11 +106,11 @@ impl<'a> Targets<'a> {
         })
     }
 
-    /// Says what would have to be made for a target, outermost first; nothing where it is there, or
-    /// where what is made goes with the container.
+    /// What would have to be created for a target, outermost first; empty if it exists, or if what
+    /// is created disappears with the container.
     ///
     /// # Errors
-    /// [`TargetError`] where nothing may be mounted or made there.
+    /// [`TargetError`] if nothing may be mounted or created there.
     pub(crate) fn look(&self, target: &Target) -> Result<Vec<Made>, TargetError> {
         let mut missing = Vec::new();
         let mut at = target.path.as_path();
@@ -114,17 +118,17 @@ impl<'a> Targets<'a> {
         loop {
             match self.root.find(at) {
                 Ok(found) if missing.is_empty() => {
-                    self.judge_present(target, &found)?;
+                    self.check_existing(target, &found)?;
                     break;
                 }
                 Ok(found) => {
-                    if kind_of(&found, at)? != Kind::Directory {
+                    if kind_of(&found, at)? != TargetType::Directory {
                         return Err(TargetError::Kind {
                             path: at.to_owned(),
-                            wanted: Kind::Directory.name(),
+                            wanted: TargetType::Directory.name(),
                         });
                     }
-                    if !self.judge_ground(target, &found)? {
+                    if !self.check_directory(target, &found)? {
                         missing.clear();
                     }
                     break;
@@ -133,13 +137,13 @@ impl<'a> Targets<'a> {
                 Err(error) => return Err(step("looking up", at)(error)),
             }
             at = at.parent().unwrap_or(Path::new("/"));
-            kind = Kind::Directory;
+            kind = TargetType::Directory;
         }
         missing.reverse();
         Ok(missing)
     }
 
-    /// Opens a target, and makes what is missing; what is made is told to `made` right away.
+    /// Opens a target and creates what is missing. Everything created is added to `made` at once.
     ///
     /// # Errors
     /// [`TargetError`].
@@ -150,7 +154,7 @@ impl<'a> Targets<'a> {
     ) -> Result<OwnedFd, TargetError> {
         match self.root.find(&target.path) {
             Ok(found) => {
-                self.judge_present(target, &found)?;
+                self.check_existing(target, &found)?;
                 Ok(found)
             }
             Err(Errno::NOENT) => self.make(target, &target.path, target.kind, made),
@@ -162,7 +166,7 @@ impl<'a> Targets<'a> {
         &self,
         target: &Target,
         path: &Path,
-        kind: Kind,
+        kind: TargetType,
         made: &mut Vec<Fresh>,
     ) -> Result<OwnedFd, TargetError> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
@@ -170,10 +174,10 @@ impl<'a> Targets<'a> {
         };
         let dir = match self.root.find(above) {
             Ok(dir) => dir,
-            Err(Errno::NOENT) => self.make(target, above, Kind::Directory, made)?,
+            Err(Errno::NOENT) => self.make(target, above, TargetType::Directory, made)?,
             Err(error) => return Err(step("looking up", above)(error)),
         };
-        let lasts = self.judge_ground(target, &dir)?;
+        let lasts = self.check_directory(target, &dir)?;
         match create(&dir, name, kind) {
             Ok(()) => {}
             Err(Errno::EXIST) => return self.exists(target, path, kind),
@@ -184,7 +188,7 @@ impl<'a> Targets<'a> {
             }
             Err(error) => return Err(step("making", path)(error)),
         }
-        // From here on it is there, whatever happens.
+        // From here on it exists, whatever happens.
         let at = made.len();
         if lasts {
             made.push(Fresh {
@@ -202,7 +206,7 @@ impl<'a> Targets<'a> {
         if let Some(fresh) = made.get_mut(at) {
             fresh.made.inode = Some(stat.st_ino);
         }
-        self.judge_present(
+        self.check_existing(
             &Target {
                 kind,
                 ..target.clone()
@@ -212,9 +216,14 @@ impl<'a> Targets<'a> {
         Ok(new)
     }
 
-    /// What was not there a moment ago: another container in the same root was faster, or a link leads
-    /// to nothing.
-    fn exists(&self, target: &Target, path: &Path, kind: Kind) -> Result<OwnedFd, TargetError> {
+    /// Opens what did not exist a moment ago: another container with the same root was faster, or a
+    /// link is dangling.
+    fn exists(
+        &self,
+        target: &Target,
+        path: &Path,
+        kind: TargetType,
+    ) -> Result<OwnedFd, TargetError> {
         let target = Target {
             path: path.to_owned(),
             kind,
@@ -222,7 +231,7 @@ impl<'a> Targets<'a> {
         };
         match self.root.find(path) {
             Ok(found) => {
-                self.judge_present(&target, &found)?;
+                self.check_existing(&target, &found)?;
                 Ok(found)
             }
             Err(Errno::NOENT) => Err(TargetError::Kind {
@@ -233,7 +242,7 @@ impl<'a> Targets<'a> {
         }
     }
 
-    fn judge_present(&self, target: &Target, found: &OwnedFd) -> Result<(), TargetError> {
+    fn check_existing(&self, target: &Target, found: &OwnedFd) -> Result<(), TargetError> {
         if kind_of(found, &target.path)? != target.kind {
             return Err(TargetError::Kind {
                 path: target.path.clone(),
@@ -250,9 +259,9 @@ impl<'a> Targets<'a> {
         }
     }
 
-    /// Whether something may be made in a directory; the result says whether it would outlive the
+    /// Checks that something may be created in a directory. Returns whether it would outlive the
     /// container.
-    fn judge_ground(&self, target: &Target, dir: &OwnedFd) -> Result<bool, TargetError> {
+    fn check_directory(&self, target: &Target, dir: &OwnedFd) -> Result<bool, TargetError> {
         let id = mount_of(dir).map_err(step("looking at", &target.path))?;
         if id == self.root_mount {
             return Ok(true);
@@ -260,7 +269,7 @@ impl<'a> Targets<'a> {
         let Some(mount) = self.mounts.find(id) else {
             return Err(self.foreign(target, "unknown"));
         };
-        if target.ground == TargetFileSystem::FreshTmpfs && mount.is_fresh {
+        if target.file_system == TargetFileSystem::FreshTmpfs && mount.is_fresh {
             return Ok(false);
         }
         Err(self.foreign(target, &String::from_utf8_lossy(mount.fs_type)))
@@ -274,31 +283,31 @@ impl<'a> Targets<'a> {
     }
 }
 
-/// Something that was made just now.
+/// Something that was just created.
 #[derive(Debug)]
 pub(crate) struct Fresh {
     /// What it is.
     pub made: Made,
-    /// The directory that it was made in.
+    /// The directory in which it was created.
     dir: OwnedFd,
 }
 
 impl Fresh {
-    /// Takes it away again. This has to happen outside of the container's mount namespace: there
-    /// something may be mounted onto it, and unlink(2) minds the mounts of the caller's namespace
-    /// alone (fs/namei.c, `vfs_unlink`). By descriptor and name, since a lookup would find the mount.
+    /// Removes it. The caller must be outside the container's mount namespace: something may be
+    /// mounted on it there, and unlink(2) minds only mounts of the caller's namespace (fs/namei.c,
+    /// `vfs_unlink`). It is named by descriptor and name, since a path lookup would find the mount.
     pub(crate) fn remove(&self) {
         if let Some(name) = self.made.path.file_name() {
-            // What stays is empty, and the error that led here is the one to tell.
+            // What stays is empty, and the original error is the one to report.
             let _ = unlinkat(&self.dir, name, removal(self.made.kind));
         }
     }
 }
 
-fn create(dir: &OwnedFd, name: &OsStr, kind: Kind) -> Result<(), Errno> {
+fn create(dir: &OwnedFd, name: &OsStr, kind: TargetType) -> Result<(), Errno> {
     match kind {
-        Kind::Directory => mkdirat(dir, name, Mode::from_raw_mode(0o755)),
-        Kind::File => {
+        TargetType::Directory => mkdirat(dir, name, Mode::from_raw_mode(0o755)),
+        TargetType::File => {
             let flags =
                 OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             openat(dir, name, flags, Mode::from_raw_mode(0o644)).map(drop)
@@ -306,11 +315,11 @@ fn create(dir: &OwnedFd, name: &OsStr, kind: Kind) -> Result<(), Errno> {
     }
 }
 
-fn kind_of(found: &OwnedFd, path: &Path) -> Result<Kind, TargetError> {
+fn kind_of(found: &OwnedFd, path: &Path) -> Result<TargetType, TargetError> {
     let stat = fstat(found).map_err(step("looking at", path))?;
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => Ok(Kind::Directory),
-        FileType::RegularFile | FileType::CharacterDevice => Ok(Kind::File),
+        FileType::Directory => Ok(TargetType::Directory),
+        FileType::RegularFile | FileType::CharacterDevice => Ok(TargetType::File),
         _ => Err(TargetError::Kind {
             path: path.to_owned(),
             wanted: "regular file, device node or directory",
@@ -344,15 +353,15 @@ mod tests {
     fn file(path: &str) -> Target {
         Target {
             path: path.into(),
-            kind: Kind::File,
-            ground: TargetFileSystem::Root,
+            kind: TargetType::File,
+            file_system: TargetFileSystem::Root,
         }
     }
 
-    /// This process's mounts, as they would be if none of them had peers.
-    fn mounts() -> Table {
+    /// This process's mounts, as if none of them had peers.
+    fn mounts() -> MountTable {
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        Table::read(table.replace(" shared:", " master:").as_bytes()).unwrap()
+        MountTable::read(table.replace(" shared:", " master:").as_bytes()).unwrap()
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The way back from a start that failed half-way.
+//! Undoes a start that failed half-way.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -20,14 +20,14 @@ pub(super) struct Done {
 }
 
 impl Done {
-    /// Undoes it. The error that led here is the one to tell, so nothing of this is. Where others
-    /// hold the lock, the targets stay for a sweep.
+    /// Undoes it. The original error is the one to report, so failures here are not. If others hold
+    /// the lock, the targets stay for a later sweep.
     pub(super) fn undo(self, home: &OwnedFd, own: OwnDir, id: &ContainerId, root: &Path) {
         let _ = move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount));
         self.changes.undo();
         let lock = own.lock;
         let lock = lock.and_then(|lock| lock.make_exclusive(START_PATIENCE).ok());
-        // What another container in the same root has found is handed over to it below.
+        // What another container with the same root has found is handed over to it below.
         if lock.is_some() && !sweep::has_neighbour(&own.run, id, root) {
             self.made.iter().rev().for_each(Fresh::remove);
         }

@@ -1,9 +1,10 @@
-//! Can the container's libc load libonload.so? A loader that cannot gives up before the program
-//! begins, and tells nobody why.
+//! Can the container's libc load libonload.so? A loader that cannot load it exits before the
+//! program starts, and reports the reason nowhere.
 //!
-//! Found as the kernel and the loader would: `args[0]`, the interpreter line of a script (at most as
-//! many as fs/exec.c follows), PT_INTERP, and the versions that the libc beside that loader
-//! defines. All of it is the image author's word, so everything read is bounded.
+//! The answer is found as the kernel and the loader would find it: `args[0]`, the interpreter line
+//! of a script (as many levels as fs/exec.c follows), PT_INTERP, and the versions that the libc
+//! beside that loader defines. The image's author controls all of these files, so every read is
+//! bounded.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,15 +15,15 @@ use onload_core::text::Chain;
 
 use crate::rootfs::container_root::{ContainerRoot, RootError};
 
-/// Bytes of a script's first line that the kernel looks at (BINPRM_BUF_SIZE).
+/// Bytes of a script's first line that the kernel reads (BINPRM_BUF_SIZE).
 const LINE_BYTES: u64 = 256;
-/// Interpreters of interpreters that the kernel follows (fs/exec.c, `exec_binprm`).
+/// Nested interpreters that the kernel follows (fs/exec.c, `exec_binprm`).
 const MAX_SCRIPTS: usize = 5;
-/// Directories of PATH that are looked at.
+/// Directories of PATH that are searched.
 const MAX_PATH_DIRS: usize = 64;
-/// Where a program is looked for when the container has no PATH.
+/// Where a program is searched if the container has no PATH.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Loaders that tell what libc a root file system is made of, where its program does not.
+/// Loaders that reveal the libc of a root file system if its program does not.
 const LOADERS: [&str; 6] = [
     "/lib64/ld-linux-x86-64.so.2",
     "/lib/ld-linux-aarch64.so.1",
@@ -31,7 +32,7 @@ const LOADERS: [&str; 6] = [
     "/lib/ld-musl-x86_64.so.1",
     "/lib/ld-musl-aarch64.so.1",
 ];
-/// Where glibc is looked for, beside its loader.
+/// Where glibc is searched, beside its loader.
 const LIBRARY_DIRS: [&str; 8] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -43,9 +44,9 @@ const LIBRARY_DIRS: [&str; 8] = [
     "/usr/lib",
 ];
 
-/// Words of a command line that are looked at: an init, its `--` and the command behind it.
+/// Words of a command line that are read: an init, its `--`, and the command after it.
 pub(crate) const WORDS: usize = 3;
-/// Bytes of a path, which the kernel looks up (PATH_MAX).
+/// Bytes of a path that the kernel accepts (PATH_MAX).
 const PATH_MAX: usize = 4096;
 
 /// The program that a container starts.
@@ -53,16 +54,16 @@ const PATH_MAX: usize = 4096;
 pub(crate) struct Program {
     /// The first [`WORDS`] of `process.args`.
     pub args: Vec<String>,
-    /// PATH in the container's environment.
+    /// PATH from the container's environment.
     pub path: Option<String>,
     /// `process.cwd`.
     pub cwd: String,
 }
 
-/// What is to be loaded.
+/// The library to be loaded.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Library {
-    /// What its file says; none where it could not be read.
+    /// What its file needs; `None` if it could not be read.
     pub summary: Option<Summary>,
 }
 
@@ -71,21 +72,21 @@ pub(crate) struct Library {
 pub(crate) enum Verdict {
     /// It can.
     Loads,
-    /// It will have no effect, or nobody can tell; the text says why.
+    /// It will have no effect, or the answer is unknown; the text says why.
     Unknown(String),
     /// It cannot; the text says why.
     CannotLoad(String),
 }
 
-/// Judges a program. `covered` tells which paths of the container will be hidden by its mounts.
+/// Checks a program. `covered` says whether the container's mounts will hide a path.
 #[must_use]
-pub(crate) fn judge(
+pub(crate) fn check(
     root: &ContainerRoot,
     program: &Program,
     library: &Library,
     covered: &dyn Fn(&Path) -> bool,
 ) -> Verdict {
-    let check = Check {
+    let check = LibcCheck {
         root,
         library,
         covered,
@@ -96,29 +97,29 @@ pub(crate) fn judge(
     }
 }
 
-/// Why the program itself tells nothing.
+/// Why the program itself reveals nothing.
 struct Unseen(String);
 
-struct Check<'a> {
+struct LibcCheck<'a> {
     root: &'a ContainerRoot,
     library: &'a Library,
     covered: &'a dyn Fn(&Path) -> bool,
 }
 
-enum Kind {
+enum ProgramFormat {
     Script(PathBuf),
     Elf(Summary),
     Other,
 }
 
-impl Check<'_> {
+impl LibcCheck<'_> {
     fn program(&self, program: &Program) -> Result<Verdict, Unseen> {
         let mut path = self.find(program)?;
         for _ in 0..MAX_SCRIPTS {
             match self.open(&path)? {
-                Kind::Script(interpreter) => path = interpreter,
-                Kind::Elf(summary) => return Ok(self.elf(&path, &summary)),
-                Kind::Other => {
+                ProgramFormat::Script(interpreter) => path = interpreter,
+                ProgramFormat::Elf(summary) => return Ok(self.elf(&path, &summary)),
+                ProgramFormat::Other => {
                     return Err(Unseen(format!(
                         "{path:?} is neither an ELF file nor a script"
                     )));
@@ -130,8 +131,8 @@ impl Check<'_> {
         )))
     }
 
-    /// The path in the container that the runtime will execute. An init that the engine mounts in
-    /// front says nothing about the image: the command behind its `--` does.
+    /// The path in the container that the runtime will execute. An init that the engine mounts and
+    /// runs first says nothing about the image; the command after its `--` does.
     fn find(&self, program: &Program) -> Result<PathBuf, Unseen> {
         let mut words = program.args.iter();
         let mut name = words
@@ -153,7 +154,9 @@ impl Check<'_> {
         let dirs = program.path.as_deref().unwrap_or(DEFAULT_PATH).split(':');
         for dir in dirs.take(MAX_PATH_DIRS) {
             if dir.len() > PATH_MAX {
-                return Err(Unseen("PATH names what is longer than a path".to_owned()));
+                return Err(Unseen(
+                    "PATH has an entry that is longer than a path may be".to_owned(),
+                ));
             }
             let candidate = Path::new("/").join(&program.cwd).join(dir).join(name);
             if (self.covered)(&candidate) {
@@ -169,7 +172,7 @@ impl Check<'_> {
         Err(Unseen("args[0] is in no directory of PATH".to_owned()))
     }
 
-    fn open(&self, path: &Path) -> Result<Kind, Unseen> {
+    fn open(&self, path: &Path) -> Result<ProgramFormat, Unseen> {
         if (self.covered)(path) {
             return Err(Unseen(format!("{path:?} is under a mount")));
         }
@@ -193,13 +196,13 @@ impl Check<'_> {
             && (library.machine, library.is_64) != (program.machine, program.is_64)
         {
             return Verdict::CannotLoad(format!(
-                "{path:?} is for another machine than libonload.so"
+                "{path:?} is for a different machine than libonload.so"
             ));
         }
         self.loader(Path::new(loader))
     }
 
-    /// Judges by the loader that a program asks for.
+    /// Decides from the loader that a program requests.
     fn loader(&self, loader: &Path) -> Verdict {
         let name = loader.file_name().unwrap_or_default().to_string_lossy();
         if name.starts_with("ld-musl") {
@@ -238,7 +241,7 @@ impl Check<'_> {
                 continue;
             };
             match elf::summarize_file(&file) {
-                // A library of another machine may stand in a directory that both share.
+                // A library for another machine may be in a directory that both share.
                 Ok(summary) if self.is_same_machine(&summary) => return Ok(summary),
                 Ok(_) => {}
                 Err(error) => return Err(Unseen(format!("{path:?}: {error}"))),
@@ -256,7 +259,7 @@ impl Check<'_> {
             .is_none_or(|library| (library.machine, library.is_64) == (other.machine, other.is_64))
     }
 
-    /// Judges by what is installed, where the program could not be seen.
+    /// Decides from what is installed, if the program could not be examined.
     fn root_file_system(&self, reason: &str) -> Verdict {
         let loader = LOADERS
             .iter()
@@ -274,15 +277,15 @@ impl Check<'_> {
     }
 }
 
-fn classify(file: &File) -> Result<Kind, ElfError> {
+fn classify(file: &File) -> Result<ProgramFormat, ElfError> {
     let mut line = Vec::new();
     let read = file.take(LINE_BYTES).read_to_end(&mut line);
     if read.is_ok() && line.starts_with(b"#!") {
-        return Ok(interpreter(&line).map_or(Kind::Other, Kind::Script));
+        return Ok(interpreter(&line).map_or(ProgramFormat::Other, ProgramFormat::Script));
     }
     match elf::summarize_file(file) {
-        Ok(summary) => Ok(Kind::Elf(summary)),
-        Err(ElfError::NotElf) => Ok(Kind::Other),
+        Ok(summary) => Ok(ProgramFormat::Elf(summary)),
+        Err(ElfError::NotElf) => Ok(ProgramFormat::Other),
         Err(error) => Err(error),
     }
 }
@@ -315,7 +318,7 @@ fn compare(library: &Summary, libc: &Summary) -> Verdict {
         (Some(version), None) => version.to_owned(),
     };
     let has = libc.glibc_defined().map_or_else(
-        || "none that is known".to_owned(),
+        || "of an unknown version".to_owned(),
         |version| version.to_string(),
     );
     Verdict::CannotLoad(format!(
@@ -330,7 +333,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// A root file system made of this machine's own glibc programs, or of bytes.
+    /// A root file system made of this machine's own glibc programs, or of given bytes.
     struct Image(tempfile::TempDir);
 
     impl Image {
@@ -352,7 +355,7 @@ mod tests {
             self
         }
 
-        fn judge_covered(&self, args: &[&str], covered: &[&str]) -> Verdict {
+        fn check_covered(&self, args: &[&str], covered: &[&str]) -> Verdict {
             let root = ContainerRoot::open(self.0.path()).unwrap();
             let program = Program {
                 args: args.iter().map(|arg| (*arg).to_owned()).collect(),
@@ -362,17 +365,17 @@ mod tests {
             let library = Library {
                 summary: Some(library("GLIBC_2.17")),
             };
-            judge(&root, &program, &library, &|path| {
+            check(&root, &program, &library, &|path| {
                 covered.iter().any(|c| path.starts_with(c))
             })
         }
 
-        fn judge(&self, program: &str) -> Verdict {
-            self.judge_covered(&[program], &[])
+        fn check(&self, program: &str) -> Verdict {
+            self.check_covered(&[program], &[])
         }
 
         fn reason(&self, program: &str) -> String {
-            match self.judge(program) {
+            match self.check(program) {
                 Verdict::Loads => panic!("loads"),
                 Verdict::Unknown(reason) => format!("unknown: {reason}"),
                 Verdict::CannotLoad(reason) => format!("cannot: {reason}"),
@@ -401,7 +404,7 @@ mod tests {
         }
     }
 
-    /// An ELF file of one program header, PT_INTERP, or of none.
+    /// An ELF file with one program header, PT_INTERP, or without any.
     fn elf_with_loader(loader: Option<&str>) -> Vec<u8> {
         let mut file = vec![0_u8; 64];
         file[..20].copy_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0");
@@ -485,14 +488,14 @@ mod tests {
         let mut bytes = elf_with_loader(Some(GLIBC));
         bytes[18] = 183;
         image.file("bin/app", &bytes);
-        assert!(image.reason("/bin/app").contains("another machine"));
+        assert!(image.reason("/bin/app").contains("different machine"));
     }
 
     #[test]
     fn an_init_that_the_engine_mounts_is_not_the_image_s_program() {
         let image = Image::new();
         image.file("bin/app", &elf_with_loader(Some(MUSL)));
-        let verdict = image.judge_covered(
+        let verdict = image.check_covered(
             &["/sbin/docker-init", "--", "/bin/app"],
             &["/sbin/docker-init"],
         );
@@ -509,10 +512,10 @@ mod tests {
                 .starts_with("cannot: the image's libc is musl")
         );
         assert!(matches!(
-            image.judge_covered(&["/app/x"], &["/app"]),
+            image.check_covered(&["/app/x"], &["/app"]),
             Verdict::CannotLoad(_)
         ));
-        assert!(matches!(Image::new().judge("/absent"), Verdict::Unknown(_)));
+        assert!(matches!(Image::new().check("/absent"), Verdict::Unknown(_)));
         let glibc = Image::new();
         glibc.file("lib64/ld-linux-x86-64.so.2", b"x");
         assert!(glibc.reason("/absent").contains("has no libc.so.6"));
@@ -545,7 +548,7 @@ mod tests {
             let reason = image.reason(&format!("/bin/{name}"));
             assert!(reason.starts_with("unknown: "), "{name}: {reason}");
         }
-        assert!(matches!(image.judge_covered(&[], &[]), Verdict::Unknown(_)));
+        assert!(matches!(image.check_covered(&[], &[]), Verdict::Unknown(_)));
     }
 
     #[test]

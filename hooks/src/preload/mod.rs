@@ -1,5 +1,5 @@
-//! How libonload.so gets into the container's processes: which of the two ways, whether its libc
-//! can load it, and that the table it sizes by RLIMIT_NOFILE stays bounded.
+//! How libonload.so gets into the container's processes: which of the two methods, whether the
+//! container's libc can load it, and how the table that it sizes by RLIMIT_NOFILE stays bounded.
 
 pub(crate) mod libc_check;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use onload_cdi::oci::{ConfigError, MountEntry, OciConfig, Rlimit};
+use onload_cdi::oci::{MountEntry, OciConfig, OciConfigError, Rlimit};
 use onload_cdi::{ContainerEdits, Hook, HookName, Mount};
 use onload_core::config::{OnIncompatible, Preload};
 use onload_core::container_id::ContainerId;
@@ -17,12 +17,12 @@ use onload_core::run_dir::RUN_DIR;
 use onload_core::text::Chain;
 
 use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
-use crate::decision::present::leave_hooks;
-use crate::host::{Host, HostError, Privilege, Settings};
+use crate::decision::present::drop_held_hooks;
+use crate::host::{HostFilesError, HostView, Privilege, Settings};
 use crate::rootfs::container_root::ContainerRoot;
 use libc_check::{Library, Program, Verdict};
 
-/// Bytes of an image's own list that are read.
+/// Bytes of the image's own list that are read.
 const MAX_LIST_BYTES: u64 = 64 * 1024;
 
 /// Why there is no preload.
@@ -33,25 +33,25 @@ pub enum PreloadError {
         "{0}; use another image, ask for onload.dev/nic-plain, or set on-incompatible = \"skip\""
     )]
     Incompatible(String),
-    /// The host has no list to mount.
+    /// The host has no list that could be mounted.
     #[error("preloading by file: {}; the onload-ctk package brings it", Chain(.0))]
-    NoFile(HostError),
+    NoFile(HostFilesError),
     /// The image's own list cannot be read.
-    #[error("merging with the image's {LD_SO_PRELOAD}: {0}; say onload.dev/preload: env")]
+    #[error("merging with the image's {LD_SO_PRELOAD}: {0}; set onload.dev/preload: env")]
     OwnList(String),
-    /// A user's mount stands where ours would.
+    /// One of the user's mounts is at that path.
     #[error(
-        "a mount of the container's own is at {LD_SO_PRELOAD}; leave it out or say onload.dev/preload: env"
+        "the container has its own mount at {LD_SO_PRELOAD}; remove it or set onload.dev/preload: env"
     )]
     OwnMount,
-    /// Merging wants a place for the merged list, which is named after the container.
+    /// The merged list is named after the container, whose id this entry point does not know.
     #[error(
-        "the image has a {LD_SO_PRELOAD} of its own, and this door cannot merge it; say onload.dev/preload: env"
+        "the image has its own {LD_SO_PRELOAD}, and this entry point cannot merge it; set onload.dev/preload: env"
     )]
     NoId,
-    /// The configuration cannot take it.
+    /// The configuration cannot be changed.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] OciConfigError),
 }
 
 /// A file to write on this host before the container starts.
@@ -61,34 +61,34 @@ pub struct HostFile {
     pub id: ContainerId,
     /// Its name under the container's directory.
     pub name: &'static str,
-    /// What it holds.
+    /// Its content.
     pub bytes: Vec<u8>,
 }
 
-/// The outcome.
+/// What was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
-    /// Lines for people.
+    /// Messages for the user.
     pub warnings: Vec<String>,
-    /// What to write.
+    /// A file to write on the host.
     pub file: Option<HostFile>,
-    /// Variables to set that are not in the edits.
+    /// What the container gets, and why.
     pub reasons: Vec<String>,
 }
 
-/// What the doors know when they come to the preload.
-pub(crate) struct Circumstances<'a> {
+/// What an entry point knows when it applies the preload.
+pub(crate) struct PreloadContext<'a> {
     /// The operator's settings.
     pub settings: &'a Settings,
     /// The container's root.
     pub root: &'a ContainerRoot,
-    /// The container's name, where this door knows it.
+    /// The container's id, if this entry point knows it.
     pub id: Option<&'a ContainerId>,
-    /// What this process may do.
+    /// The privileges of this process.
     pub privilege: Privilege,
 }
 
-/// Puts the preload, as it was chosen, into the edits and the configuration.
+/// Puts the chosen preload into the edits and the configuration.
 ///
 /// # Errors
 /// [`PreloadError`].
@@ -96,8 +96,8 @@ pub(crate) fn apply(
     edits: &mut ContainerEdits,
     config: &mut OciConfig,
     choice: PreloadChoice,
-    now: &Circumstances<'_>,
-    host: &dyn Host,
+    now: &PreloadContext<'_>,
+    host: &dyn HostView,
 ) -> Result<Applied, PreloadError> {
     let mut applied = Applied::default();
     let source = choice.source.as_deref();
@@ -112,20 +112,20 @@ pub(crate) fn apply(
     Ok(applied)
 }
 
-/// The libc check, for the library at `source` on the host. One that cannot be loaded and is to be
-/// skipped is no error.
+/// Checks whether the container's libc can load the library at `source` on the host. A library that
+/// cannot be loaded is no error if the operator chose to skip it.
 pub(crate) fn may_preload(
     source: Option<&str>,
     config: &OciConfig,
-    now: &Circumstances<'_>,
-    host: &dyn Host,
+    now: &PreloadContext<'_>,
+    host: &dyn HostView,
     applied: &mut Applied,
 ) -> Result<bool, PreloadError> {
     let summary = source.and_then(|path| host.library(path));
     if let (Some(path), None) = (source, &summary) {
         applied
             .warnings
-            .push(format!("what glibc {path} needs cannot be read"));
+            .push(format!("which glibc {path} needs cannot be read"));
     }
     let mut args = Vec::new();
     config.each_arg(|arg| {
@@ -143,12 +143,12 @@ pub(crate) fn may_preload(
     };
     let mounts = config.mounts().iter().map(MountEntry::destination);
     let mounts: BTreeSet<PathBuf> = mounts.filter(|at| at != "/").map(PathBuf::from).collect();
-    // Where a mount says no destination, nobody knows what it hides.
+    // A mount without a destination may hide anything.
     let covered = |path: &Path| {
         let mut above = path.ancestors().chain([Path::new("")]);
         above.any(|above| mounts.contains(above))
     };
-    match libc_check::judge(now.root, &program, &Library { summary }, &covered) {
+    match libc_check::check(now.root, &program, &Library { summary }, &covered) {
         Verdict::Loads => Ok(true),
         Verdict::Unknown(reason) => {
             applied.warnings.push(format!(
@@ -171,7 +171,7 @@ pub(crate) fn may_preload(
 fn by_env(
     edits: &mut ContainerEdits,
     config: &OciConfig,
-    now: &Circumstances<'_>,
+    now: &PreloadContext<'_>,
     mut libraries: Vec<String>,
     applied: &mut Applied,
 ) -> Result<(), PreloadError> {
@@ -204,9 +204,9 @@ fn by_env(
 fn by_file(
     edits: &mut ContainerEdits,
     config: &mut OciConfig,
-    now: &Circumstances<'_>,
+    now: &PreloadContext<'_>,
     from_spec: Option<Mount>,
-    host: &dyn Host,
+    host: &dyn HostView,
     applied: &mut Applied,
 ) -> Result<(), PreloadError> {
     cap_nofile(config, now, applied)?;
@@ -224,7 +224,7 @@ fn by_file(
         let source = present.source();
         return match now.id {
             _ if source == standard => Ok(()),
-            // The poststop of an earlier start of the same bundle took it away.
+            // The poststop of an earlier start of the same bundle removed it.
             Some(id) if Some(&source) == merged.as_ref() => {
                 applied.file = Some(merged_list(id, &own_list(now.root)?));
                 Ok(())
@@ -251,7 +251,7 @@ fn by_file(
         mount.host_path = path;
         applied.file = Some(merged_list(id, &own));
         let mut hooks = vec![cleanup(now.settings)];
-        leave_hooks(&mut hooks, config)?;
+        drop_held_hooks(&mut hooks, config)?;
         edits.hooks.append(&mut hooks);
         applied.reasons.push(format!(
             "the image's own {LD_SO_PRELOAD} is merged; poststop removes the merged file"
@@ -273,7 +273,7 @@ fn merged_list(id: &ContainerId, own: &[String]) -> HostFile {
     }
 }
 
-/// A list with our library, named as it is here, before what the image's own had beside it.
+/// A list that begins with `library`, followed by the image's own entries.
 pub(crate) fn list(library: &str, own: &[String]) -> String {
     let others = own.iter().map(String::as_str);
     let others = others.filter(|other| *other != LIBRARY);
@@ -291,8 +291,8 @@ fn cleanup(settings: &Settings) -> Hook {
     }
 }
 
-/// The libraries in the image's own list; comments are not in its grammar (elf/rtld.c,
-/// `do_preload`), but `#` begins one there.
+/// The libraries in the image's own list. Its grammar has no comments (elf/rtld.c, `do_preload`),
+/// but `#` starts one there.
 pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, PreloadError> {
     let file = match root.open_file(Path::new(LD_SO_PRELOAD)) {
         Ok(file) => file,
@@ -314,10 +314,11 @@ pub(crate) fn own_list(root: &ContainerRoot) -> Result<Vec<String>, PreloadError
     Ok(lines.flat_map(split).map(str::to_owned).collect())
 }
 
-/// The library sizes its table by the hard limit, which docker sets to 1073741816.
+/// Caps RLIMIT_NOFILE: the library sizes its table by the hard limit, which docker sets to
+/// 1073741816.
 fn cap_nofile(
     config: &mut OciConfig,
-    now: &Circumstances<'_>,
+    now: &PreloadContext<'_>,
     applied: &mut Applied,
 ) -> Result<(), PreloadError> {
     const NAME: &str = "RLIMIT_NOFILE";
@@ -325,7 +326,7 @@ fn cap_nofile(
     let held = config.rlimit(NAME)?;
     let (soft, hard) = match &held {
         Some(limit) => (limit.soft, limit.hard),
-        // What the container would inherit.
+        // The limits that the container would inherit.
         None => (
             now.privilege.nofile_soft.unwrap_or(u64::MAX),
             now.privilege.nofile_hard.unwrap_or(u64::MAX),
@@ -339,7 +340,7 @@ fn cap_nofile(
     if (capped.soft, capped.hard) != (soft, hard) {
         config.rlimit_set(&capped)?;
         applied.reasons.push(format!(
-            "{NAME} is capped at {size}, by which {LIBRARY} sizes a table"
+            "{NAME} is capped at {size}, since {LIBRARY} sizes a table by it"
         ));
     }
     Ok(())

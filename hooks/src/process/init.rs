@@ -1,50 +1,50 @@
-//! The container's init as /proc shows it, through one descriptor of its directory there, which
-//! never comes to mean another process (proc(5)).
+//! The container's init as /proc shows it. All files are read through one descriptor of its /proc
+//! directory, which never refers to another process (proc(5)).
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use onload_core::mountinfo::Table;
+use onload_core::mountinfo::MountTable;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 
-/// Bytes of a small file of /proc: `cgroup` has a path of 4096 for each hierarchy.
+/// Bytes of a small file of /proc: `cgroup` has a path of up to 4096 bytes for each hierarchy.
 const MAX_BYTES: u64 = 1024 * 1024;
 
 /// Why the process cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// The runtime named none.
+    /// The runtime stated none.
     #[error(
         "the container's state has no pid; this hook has to run as createRuntime or prestart, when the container's init exists"
     )]
     None,
-    /// A file of its directory cannot be read.
+    /// A file in its /proc directory cannot be read.
     #[error("reading {path:?}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// It has no mount namespace of its own.
     #[error(
-        "process {0} shares this host's mount namespace: mounts for the container would be the host's; give the container a mount namespace"
+        "process {0} shares this host's mount namespace: mounts for the container would appear on the host; give the container a mount namespace"
     )]
     HostMounts(u32),
-    /// It cannot be entered.
+    /// Its mount namespace cannot be entered.
     #[error("entering the mount namespace of process {pid}")]
     Enter {
         /// The process.
         pid: u32,
-        /// Why.
+        /// The cause.
         source: Errno,
     },
 }
 
-/// The outside ids of the container's user 0.
+/// The ids outside the container of its user 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RootUser {
     /// User id.
@@ -53,12 +53,12 @@ pub(crate) struct RootUser {
     pub gid: u32,
 }
 
-/// What a small file of /proc holds, as bytes: names in it are whatever somebody chose.
+/// Reads a small file of /proc as bytes: names in it may be arbitrary.
 ///
 /// # Errors
-/// Those of reading, and where it is longer than any such file.
+/// The errors of read(2), and an error if it is longer than any such file.
 pub(crate) fn read_whole(file: File) -> io::Result<Vec<u8>> {
-    // Most are read in one piece.
+    // Most fit into one read.
     let mut bytes = Vec::with_capacity(4096);
     let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     if u64::try_from(read).unwrap_or(u64::MAX) > MAX_BYTES {
@@ -68,8 +68,9 @@ pub(crate) fn read_whole(file: File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether a process has ended: nobody has its number, or somebody who started at another time. What
-/// cannot be looked at is taken to live, since its files would be taken away from it.
+/// Whether a process has ended: its number is free, or belongs to a process that started at another
+/// time. A process that cannot be examined counts as alive, since otherwise its files would be
+/// removed.
 #[must_use]
 pub(crate) fn has_ended(pid: u32, start_time: u64) -> bool {
     match Init::open(Some(pid)).and_then(|init| init.start_time()) {
@@ -108,7 +109,7 @@ impl Init {
         Ok(Init { pid, dir })
     }
 
-    /// Its number.
+    /// Its process id.
     #[must_use]
     pub(crate) fn pid(&self) -> u32 {
         self.pid
@@ -126,7 +127,7 @@ impl Init {
             .map_err(|error| self.failed(name, error))
     }
 
-    /// What one of its small files holds; whole, or not at all.
+    /// Reads one of its small files, completely or not at all.
     ///
     /// # Errors
     /// [`InitError::Read`].
@@ -135,18 +136,18 @@ impl Init {
         read_whole(file).map_err(|error| self.failed(name, error))
     }
 
-    /// Its table of mounts.
+    /// Its mount table.
     ///
     /// # Errors
     /// [`InitError::Read`].
-    pub(crate) fn mounts(&self) -> Result<Table, InitError> {
+    pub(crate) fn mounts(&self) -> Result<MountTable, InitError> {
         let name = "mountinfo";
         let file = File::from(self.open_file(name, OFlags::RDONLY)?);
-        Table::read(file).map_err(|error| self.failed(name, error))
+        MountTable::read(file).map_err(|error| self.failed(name, error))
     }
 
-    /// When it started, in clock ticks after boot: with its number, what tells it from every other
-    /// process of this boot.
+    /// When it started, in clock ticks since boot. Together with its number, that identifies it
+    /// among all processes since boot.
     ///
     /// # Errors
     /// [`InitError::Read`].
@@ -155,7 +156,7 @@ impl Init {
         start_time(&stat).ok_or_else(|| self.failed("stat", io::ErrorKind::InvalidData))
     }
 
-    /// Its mount namespace, which is not this process's.
+    /// Its mount namespace, which differs from this process's.
     ///
     /// # Errors
     /// [`InitError`].
@@ -173,7 +174,7 @@ impl Init {
         Ok((theirs.st_dev, theirs.st_ino) == (own.st_dev, own.st_ino))
     }
 
-    /// Its root directory: before pivot_root(2) that of the host, in the container's mount
+    /// Its root directory. Before pivot_root(2), that is the host's root in the container's mount
     /// namespace.
     ///
     /// # Errors
@@ -182,8 +183,8 @@ impl Init {
         self.open_file("root", OFlags::PATH | OFlags::DIRECTORY)
     }
 
-    /// Whom files have to belong to that are made for the container; none where its users are this
-    /// process's, and where its user 0 is nobody here.
+    /// The owner for files that are created for the container; `None` if it shares its users with
+    /// this process, or if its user 0 is not mapped.
     ///
     /// # Errors
     /// [`InitError::Read`].
@@ -197,15 +198,15 @@ impl Init {
     }
 }
 
-/// Field 22 of proc_pid_stat(5). The second field is the program's name in brackets and may hold
-/// anything, so the count begins behind the last bracket.
+/// Field 22 of proc_pid_stat(5). The second field is the program's name in parentheses and may
+/// contain anything, so counting starts after the last parenthesis.
 fn start_time(stat: &[u8]) -> Option<u64> {
     let at = stat.iter().rposition(|byte| *byte == b')')?;
     let behind = std::str::from_utf8(&stat[at + 1..]).ok()?;
     behind.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// The outside id of the inside id 0 (user_namespaces(7), "/proc/PID/uid_map").
+/// The id outside the user namespace of its user 0 (user_namespaces(7), "/proc/PID/uid_map").
 fn outside_of_zero(map: &[u8]) -> Option<u32> {
     std::str::from_utf8(map).ok()?.lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(str::parse);

@@ -1,4 +1,4 @@
-//! Resource limits of the container's init: RLIMIT_MEMLOCK raised, never lowered.
+//! Resource limits of the container's init: RLIMIT_MEMLOCK is raised, never lowered.
 
 use std::os::fd::OwnedFd;
 
@@ -9,30 +9,30 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit};
 
 use crate::process::init::{Init, InitError};
 
-/// Why a limit was not raised.
+/// Why a limit was not set.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LimitError {
-    /// The runtime named no process.
+    /// The runtime stated no process.
     #[error(
         "the container's state has no pid, so RLIMIT_MEMLOCK cannot be raised; this stage of a hook has to run when the container's init exists"
     )]
     NoProcess,
-    /// The kernel refused, for another reason than a lack of rights.
+    /// The kernel refused for a reason other than missing privileges.
     #[error("{action} of process {pid}")]
     Set {
-        /// What was done.
+        /// What was being done.
         action: &'static str,
         /// The process.
         pid: u32,
-        /// Why.
+        /// The cause.
         source: Errno,
     },
-    /// It cannot be looked at.
+    /// The process cannot be examined.
     #[error(transparent)]
     Look(#[from] InitError),
-    /// The number is another's.
+    /// Another process now has its number.
     #[error(
-        "process {0} is not the container's init any more, so its limits stay as they are; start the container again"
+        "process {0} is no longer the container's init, so its limits stay as they are; start the container again"
     )]
     Other(u32),
     /// It ended at the wrong moment.
@@ -40,32 +40,32 @@ pub(crate) enum LimitError {
         "process {pid}, the container's init, ended during {action}, so another process with that number may have got the limit; start the container again"
     )]
     Ended {
-        /// What was done.
+        /// What was being done.
         action: &'static str,
         /// The process.
         pid: u32,
     },
 }
 
-/// What became of a limit.
+/// The outcome of raising a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Raised {
-    /// It is at least what was asked for.
+    /// It is at least what was requested.
     Fully,
-    /// The hard limit stayed, for a lack of CAP_SYS_RESOURCE; the soft one is as high as it.
+    /// Without CAP_SYS_RESOURCE the hard limit stayed; the soft limit now equals it.
     ToHardLimit(Option<u64>),
-    /// Not even that was allowed: the process is not ours.
+    /// Not even that was allowed: the process belongs to another user.
     NotAtAll,
 }
 
 impl Raised {
-    /// What to tell people where it is less than what was asked for.
+    /// The warning if the limit is lower than requested.
     #[must_use]
     pub(crate) fn warning(&self, wanted: Memlock) -> Option<String> {
         match self {
             Raised::Fully => None,
             Raised::ToHardLimit(hard) => Some(format!(
-                "RLIMIT_MEMLOCK raised to the hard limit of {} only, not to {wanted}: CAP_SYS_RESOURCE is missing",
+                "RLIMIT_MEMLOCK raised only to the hard limit of {}, not to {wanted}: CAP_SYS_RESOURCE is missing",
                 hard.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes")),
             )),
             Raised::NotAtAll => Some(format!(
@@ -75,22 +75,23 @@ impl Raised {
     }
 }
 
-/// A process whose limits are set. prlimit(2) takes a number, which may be another process's by then:
-/// that it is still the same is looked at before and after, by a descriptor of the process.
+/// A process whose limits are set. prlimit(2) takes a number, which another process may have got
+/// meanwhile. A descriptor of the process shows before and after the call that it is still the same
+/// one.
 #[derive(Debug)]
 pub(crate) struct Process<'a> {
     init: &'a Init,
     pid: Pid,
     start_time: u64,
-    /// None before Linux 5.3.
+    /// `None` before Linux 5.3.
     fd: Option<OwnedFd>,
 }
 
 impl<'a> Process<'a> {
-    /// Opens a process that started at a time that is known, in clock ticks after boot.
+    /// Opens a process with a known start time, in clock ticks since boot.
     ///
     /// # Errors
-    /// [`LimitError`], also where the number is another process's.
+    /// [`LimitError`], also if another process has the number now.
     pub(crate) fn new(init: &'a Init, start_time: u64) -> Result<Self, LimitError> {
         let pid = process(init.pid())?;
         let fd = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -110,7 +111,8 @@ impl<'a> Process<'a> {
             start_time,
             fd,
         };
-        // Behind the descriptor: a process that is there now was there when it was opened.
+        // Checked after opening the descriptor: if this process exists now, it did when it was
+        // opened.
         match process.init.start_time() {
             Ok(now) if now == start_time => Ok(process),
             _ => Err(LimitError::Other(init.pid())),
@@ -120,7 +122,7 @@ impl<'a> Process<'a> {
     /// Raises RLIMIT_MEMLOCK to at least `want`, hard and soft.
     ///
     /// # Errors
-    /// [`LimitError`]; a lack of rights is no error, but said in the result.
+    /// [`LimitError`]. Missing privileges are not an error; the result reports them.
     pub(crate) fn raise_memlock(&self, want: Memlock) -> Result<Raised, LimitError> {
         self.while_it_lives("raising RLIMIT_MEMLOCK", || {
             raise(&mut |new| self.prlimit_memlock(new), want)
@@ -165,7 +167,7 @@ impl<'a> Process<'a> {
         })
     }
 
-    /// A descriptor of a process can be read from when it has ended (pidfd_open(2)).
+    /// The descriptor of a process becomes readable when the process ends (pidfd_open(2)).
     fn lives(&self) -> bool {
         let Some(fd) = &self.fd else {
             return self.init.start_time().ok() == Some(self.start_time);
@@ -181,8 +183,7 @@ impl<'a> Process<'a> {
         prlimit(Some(self.pid), Resource::Memlock, new)
     }
 
-    /// prlimit(2) without a new limit is not in reach of the library, and /proc/PID/limits says the
-    /// same.
+    /// rustix does not offer prlimit(2) without a new limit; /proc/PID/limits says the same.
     fn current(&self, name: &str) -> Result<Rlimit, Errno> {
         let text = self.init.read("limits").map_err(|error| match error {
             InitError::Read { source: error, .. } => {
@@ -194,11 +195,12 @@ impl<'a> Process<'a> {
     }
 }
 
-/// Raises RLIMIT_MEMLOCK of the process that a runtime names to at least `want`, hard and soft. The
-/// runtime waits for this process, so what it named is not younger: one that is has its number.
+/// Raises RLIMIT_MEMLOCK of the process that a runtime states to at least `want`, hard and soft.
+/// The runtime waits for this process, so its init is not younger; a younger process merely has its
+/// number.
 ///
 /// # Errors
-/// [`LimitError`]; a lack of rights is no error, but said in the result.
+/// [`LimitError`]. Missing privileges are not an error; the result reports them.
 pub(crate) fn raise_memlock(pid: Option<u32>, want: Memlock) -> Result<Raised, LimitError> {
     let number = pid.ok_or(LimitError::NoProcess)?;
     process(number)?;
@@ -215,7 +217,7 @@ pub(crate) fn raise_memlock(pid: Option<u32>, want: Memlock) -> Result<Raised, L
     Process::new(&init, start_time)?.raise_memlock(want)
 }
 
-/// A `Pid` is never 0, which would be this process itself.
+/// A `Pid` is never 0, which would mean this process itself.
 fn process(number: u32) -> Result<Pid, LimitError> {
     let number = i32::try_from(number).ok();
     number.and_then(Pid::from_raw).ok_or(LimitError::NoProcess)
@@ -267,7 +269,7 @@ fn raise(
     }
 }
 
-/// The higher of two limits; none is no limit at all.
+/// The higher of two limits; `None` means unlimited.
 #[must_use]
 pub(crate) fn higher(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     Some(one?.max(other?))
@@ -411,7 +413,7 @@ mod tests {
 
     #[test]
     fn a_process_that_is_younger_than_the_hook_is_no_container_s_init() {
-        // Start times are told in hundredths of a second.
+        // Start times are counted in hundredths of a second.
         std::thread::sleep(std::time::Duration::from_millis(30));
         let child = Waiting::new();
         let before = nofile(&child.init());

@@ -1,7 +1,8 @@
-//! The root file system of a container that does not run yet, made by whoever made the image.
+//! The root file system of a container that is not running yet. The image's author controls its
+//! content.
 //!
-//! Files in it are opened by openat2(2) with RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLINKS, so that no
-//! link and no `..` leads out of it, and only regular files are read.
+//! Files in it are opened by openat2(2) with RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLINKS, so no link
+//! and no `..` leads out of it. Only regular files are read.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
@@ -18,15 +19,16 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Components of one path that are still to be walked, links expanded; PATH_MAX allows half as many.
+/// Components of one path that still have to be walked, with links expanded; PATH_MAX allows half
+/// as many.
 const MAX_COMPONENTS: usize = 4096;
 
-/// Components that are looked at in one root, all paths together. A container has some dozen mounts
-/// of a few components each; links that lead up and down again could make each of them a hundred
-/// thousand.
+/// Components that are looked up in one root, for all paths together. A container has a few dozen
+/// mounts with a few components each. Links that lead up and down again could turn each into a
+/// hundred thousand.
 const MAX_LOOKS: usize = 50_000;
 
-/// Why something in a container's root could not be used.
+/// Why something in a container's root cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
     /// The root itself cannot be opened.
@@ -34,18 +36,18 @@ pub enum RootError {
     Open {
         /// Its path on the host.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The root is the host's.
+    /// It is the host's root.
     #[error("the container's root {path:?} is the host's own: nothing is mounted there")]
     HostRoot {
         /// Its path on the host.
         path: PathBuf,
     },
-    /// Nothing is mounted there.
+    /// No mount is there.
     #[error(
-        "the container's root {path:?} is no mount in the container's mount namespace, so what is made there would not be the container's; call this hook as createRuntime or prestart"
+        "the container's root {path:?} is not a mount in the container's mount namespace, so files created there would not belong to the container; call this hook as createRuntime or prestart"
     )]
     NotMounted {
         /// Its path on the host.
@@ -56,11 +58,11 @@ pub enum RootError {
     Lookup {
         /// The path in the container.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Not a regular file.
-    #[error("{path:?} in the container is no regular file")]
+    /// It is not a regular file.
+    #[error("{path:?} in the container is not a regular file")]
     NotRegular {
         /// The path in the container.
         path: PathBuf,
@@ -68,14 +70,14 @@ pub enum RootError {
 }
 
 impl RootError {
-    /// Whether there simply is no such file.
+    /// Whether there is simply no such file.
     #[must_use]
     pub(crate) fn is_absent(&self) -> bool {
         let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
         matches!(self, RootError::Lookup { source: error, .. } if kinds.contains(&error.kind()))
     }
 
-    /// Whether there is somebody's mount on the way.
+    /// Whether another mount is on the way to it.
     #[must_use]
     pub(crate) fn is_elsewhere(&self) -> bool {
         matches!(self, RootError::Lookup { source: error, .. } if error.kind() == io::ErrorKind::CrossesDevices)
@@ -86,20 +88,21 @@ impl RootError {
 #[derive(Debug)]
 pub(crate) struct ContainerRoot {
     fd: OwnedFd,
-    /// How a way is walked: before the runtime has mounted anything, what is mounted there already is
-    /// not the root file system's own; once it has, the mounts of the configuration are on the way.
+    /// How a path is walked. Before the runtime has mounted anything, an existing mount is not part
+    /// of the root file system; afterwards, the mounts of the configuration are on the path.
     step: ResolveFlags,
-    /// How a file is found that is read: once the configuration's mounts are there, what lies on them
-    /// is not the image's, may be readable to nobody in the container, and may never answer.
+    /// How a file to be read is looked up. Once the configuration's mounts are in place, what is on
+    /// them is not from the image, may be readable to nobody in the container, and may never
+    /// answer.
     files: ResolveFlags,
     looks_left: Cell<usize>,
 }
 
 impl ContainerRoot {
-    /// Opens the root that a configuration names; the engine chose that path, not the image.
+    /// Opens the root that a configuration names. The engine chose that path, not the image.
     ///
     /// # Errors
-    /// [`RootError`], also where it is the host's root.
+    /// [`RootError`], also if it is the host's root.
     pub(crate) fn open(path: &Path) -> Result<Self, RootError> {
         let fd = open_root(
             path,
@@ -114,11 +117,11 @@ impl ContainerRoot {
         })
     }
 
-    /// Opens the root that a configuration names, as a process with the root directory `above` sees
-    /// it: mounted by the runtime.
+    /// Opens the root that a configuration names and the runtime has mounted, as a process with the
+    /// root directory `above` sees it.
     ///
     /// # Errors
-    /// [`RootError`], also where it is that directory itself, or is not mounted.
+    /// [`RootError`], also if it is that directory itself, or is not mounted.
     pub(crate) fn open_below(above: &OwnedFd, path: &Path) -> Result<Self, RootError> {
         let open = || open_in_root(above, path, ROOT, ResolveFlags::empty());
         let fd = open_root(path, open, || fstat(above))?;
@@ -137,10 +140,10 @@ impl ContainerRoot {
         })
     }
 
-    /// What a path leads to.
+    /// Opens what a path leads to.
     ///
     /// # Errors
-    /// Those of openat2(2).
+    /// The errors of openat2(2).
     pub(crate) fn find(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.lookup(path)
     }
@@ -167,13 +170,13 @@ impl ContainerRoot {
     /// What a path leads to, no mount crossed on the way.
     ///
     /// # Errors
-    /// Those of openat2(2); EXDEV where another mount is on the way.
+    /// The errors of openat2(2); EXDEV if another mount is on the way.
     pub(crate) fn find_on_own_mount(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.lookup_with(path, ResolveFlags::NO_XDEV)
     }
 
-    /// Opens a regular file for reading. What stands there is judged before it is opened, since
-    /// opening a device or a FIFO can do things.
+    /// Opens a regular file for reading. The file type is checked first, since merely opening a
+    /// device or a FIFO can have effects.
     ///
     /// # Errors
     /// [`RootError`].
@@ -190,7 +193,7 @@ impl ContainerRoot {
                 path: path.to_owned(),
             });
         }
-        // The same file again, for reading (proc(5), /proc/self/fd).
+        // Reopens the same file for reading (proc(5), /proc/self/fd).
         let again = format!("/proc/self/fd/{}", found.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file =
@@ -206,32 +209,36 @@ impl ContainerRoot {
         open_in_root(&self.fd, path, OFlags::PATH, more)
     }
 
-    /// Where a path leads when every link on the way is followed, `mounted` telling which places
-    /// the runtime will have covered by then: below them nothing is looked up, since what is there
-    /// now is not what will be there.
+    /// Follows every link of a path and returns where it leads. `mounted` says which paths the
+    /// runtime will have mounted over by then. Nothing is looked up below them, since what is there
+    /// now will be hidden.
     ///
     /// # Errors
-    /// [`RootError::Lookup`], for loops, for a `..` below a covered place, for a way onto another mount
-    /// and for a path that is longer than PATH_MAX too.
+    /// [`RootError::Lookup`], also for loops, for a `..` below such a mount, for a path that
+    /// crosses another mount, and for a path longer than PATH_MAX.
     pub(crate) fn resolve(
         &self,
         path: &Path,
-        mounted: &dyn Fn(&Place) -> bool,
-    ) -> Result<Place, RootError> {
+        mounted: &dyn Fn(&ContainerPath) -> bool,
+    ) -> Result<ContainerPath, RootError> {
         self.walk(path, mounted).map_err(|error| RootError::Lookup {
             path: shown(path),
             source: error.into(),
         })
     }
 
-    fn walk(&self, path: &Path, mounted: &dyn Fn(&Place) -> bool) -> Result<Place, Errno> {
+    fn walk(
+        &self,
+        path: &Path,
+        mounted: &dyn Fn(&ContainerPath) -> bool,
+    ) -> Result<ContainerPath, Errno> {
         if path.as_os_str().len() > PATH_MAX {
             return Err(Errno::NAMETOOLONG);
         }
         let mut links = 0;
         let mut ahead = components(path.as_os_str());
-        let mut at = Place::default();
-        // One descriptor for each component of `at`; none once nothing can be looked up any more.
+        let mut at = ContainerPath::default();
+        // One descriptor per component of `at`; empty once nothing can be looked up any more.
         let mut above: Vec<OwnedFd> = Vec::new();
         let mut blind = mounted(&at);
         while let Some(name) = ahead.pop() {
@@ -246,7 +253,7 @@ impl ContainerRoot {
             if at.0.len() + name.len() > PATH_MAX {
                 return Err(Errno::NAMETOOLONG);
             }
-            // One would be two places to whoever reads the names.
+            // It would count as two names.
             if name.as_bytes().contains(&0) {
                 return Err(Errno::INVAL);
             }
@@ -258,23 +265,23 @@ impl ContainerRoot {
             let left = self.looks_left.get().checked_sub(1).ok_or(Errno::LOOP)?;
             self.looks_left.set(left);
             match look(dir, &name, self.step)? {
-                Found::Absent => {
+                Component::Absent => {
                     at.push(&name);
                     blind = true;
                 }
-                Found::Link(target) => {
+                Component::Link(target) => {
                     links += 1;
                     if links > MAX_LINKS || ahead.len() > MAX_COMPONENTS {
                         return Err(Errno::LOOP);
                     }
                     if target.as_bytes().starts_with(b"/") {
-                        at = Place::default();
+                        at = ContainerPath::default();
                         above.clear();
                         blind = mounted(&at);
                     }
                     ahead.extend(components(&target));
                 }
-                Found::Other(fd) => {
+                Component::Other(fd) => {
                     at.push(&name);
                     above.push(fd);
                     blind = mounted(&at);
@@ -285,13 +292,13 @@ impl ContainerRoot {
     }
 }
 
-/// A place in a root: its names, each behind a NUL, which sorts before every byte of a name, so that what
-/// lies in a place follows it at once. One allocation, since a configuration can name a hundred
-/// thousand.
+/// A path in a root: its names, each preceded by a NUL. NUL sorts before every byte of a name, so
+/// whatever lies below a path follows it directly. It is one allocation, since a configuration can
+/// name a hundred thousand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place(Vec<u8>);
+pub(crate) struct ContainerPath(Vec<u8>);
 
-impl Place {
+impl ContainerPath {
     fn push(&mut self, name: &OsStr) {
         self.0.push(0);
         self.0.extend(name.as_bytes());
@@ -302,28 +309,28 @@ impl Place {
         self.0.truncate(end.unwrap_or_default());
     }
 
-    /// The place that it lies in; the root lies in itself.
+    /// Its parent directory; the root is its own parent.
     #[must_use]
-    pub(crate) fn parent(&self) -> Place {
+    pub(crate) fn parent(&self) -> ContainerPath {
         let mut parent = self.clone();
         parent.pop();
         parent
     }
 
-    /// The names, each behind a NUL; nothing for the root.
+    /// The names, each preceded by a NUL; empty for the root.
     #[must_use]
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Itself and every place that it lies in, the root first.
+    /// Its ancestors and itself, the root first.
     pub(crate) fn downward(&self) -> impl Iterator<Item = &[u8]> {
         let is_end = |end: &usize| self.0.get(*end).is_none_or(|byte| *byte == 0);
         let ends = (0..=self.0.len()).filter(is_end);
         ends.map(|end| &self.0[..end])
     }
 
-    /// The place as a path of the container.
+    /// It as a path in the container.
     #[must_use]
     pub(crate) fn to_path(&self) -> PathBuf {
         let names = self.0.split(|byte| *byte == 0).skip(1);
@@ -331,7 +338,7 @@ impl Place {
     }
 }
 
-impl std::borrow::Borrow<[u8]> for Place {
+impl std::borrow::Borrow<[u8]> for ContainerPath {
     fn borrow(&self) -> &[u8] {
         &self.0
     }
@@ -360,10 +367,10 @@ impl AsFd for ContainerRoot {
     }
 }
 
-/// How a root is opened: to look things up from.
+/// How a root is opened: only to look things up from it.
 const ROOT: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Opens a root by `open`, which is not that of the host.
+/// Opens a root through `open`, and refuses that of the host.
 fn open_root(
     path: &Path,
     open: impl FnOnce() -> Result<OwnedFd, Errno>,
@@ -391,23 +398,25 @@ fn not_opened(path: &Path, error: Errno) -> RootError {
     }
 }
 
-enum Found {
+enum Component {
     Absent,
     Link(OsString),
     Other(OwnedFd),
 }
 
-fn look(dir: BorrowedFd<'_>, name: &OsStr, step: ResolveFlags) -> Result<Found, Errno> {
+fn look(dir: BorrowedFd<'_>, name: &OsStr, step: ResolveFlags) -> Result<Component, Errno> {
     let fd = match open_resolved(dir, name, OFlags::PATH | OFlags::NOFOLLOW, step) {
         Ok(fd) => fd,
-        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Found::Absent),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Component::Absent),
         Err(error) => return Err(error),
     };
     if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::Symlink {
-        return Ok(Found::Other(fd));
+        return Ok(Component::Other(fd));
     }
     let target = readlinkat(&fd, "", Vec::new())?;
-    Ok(Found::Link(OsStr::from_bytes(target.as_bytes()).to_owned()))
+    Ok(Component::Link(
+        OsStr::from_bytes(target.as_bytes()).to_owned(),
+    ))
 }
 
 #[cfg(test)]
@@ -446,7 +455,7 @@ mod tests {
         }
 
         fn resolve(&self, path: &str, mounted: &[&str]) -> Result<String, RootError> {
-            let covered = |at: &Place| mounted.contains(&at.to_path().to_str().unwrap());
+            let covered = |at: &ContainerPath| mounted.contains(&at.to_path().to_str().unwrap());
             let place = self.open().resolve(Path::new(path), &covered)?;
             Ok(place.to_path().to_str().unwrap().to_owned())
         }
@@ -500,7 +509,7 @@ mod tests {
     fn magic_links_are_not_followed() {
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("secret"), "host").unwrap();
-        // A container root that holds a /proc, as one that was mounted there would.
+        // A container root with a /proc in it, as if it were mounted there.
         let root = Root(tempfile::tempdir().unwrap());
         fs::create_dir(root.0.path().join("proc")).unwrap();
         let open = ContainerRoot::open(Path::new("/proc/self")).unwrap();
@@ -508,7 +517,8 @@ mod tests {
         assert!(open.open_file(Path::new("/cwd/Cargo.toml")).is_err());
     }
 
-    /// Somebody exchanges a directory for a link that leads out, again and again, while we look.
+    /// Another thread keeps replacing a directory with a link that leads out while the path is
+    /// looked up.
     #[test]
     fn a_directory_that_is_swapped_for_a_link_never_leads_out() {
         let outside = tempfile::tempdir().unwrap();

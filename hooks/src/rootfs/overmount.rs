@@ -1,34 +1,34 @@
 //! Where a mount target would be created. A runtime creates missing targets, and what it creates
-//! under somebody's bind mount appears on the host: there nothing of ours is mounted.
+//! under somebody's bind mount appears on the host. Nothing is mounted at such a path.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::rootfs::container_root::{ContainerRoot, Place, RootError};
+use crate::rootfs::container_root::{ContainerPath, ContainerRoot, RootError};
 
-/// Bytes of all the places that mounts lie at together; those of a real container have some hundred.
-const MAX_PLACES_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes of all mount points together; a real container's have a few hundred.
+const MAX_PATH_BYTES: usize = 4 * 1024 * 1024;
 
-/// Mounts that begin with a copy of the image's files and are looked at as such; further ones count as
-/// somebody's files.
+/// Mounts that start with a copy of the image's files and are treated as such. Any further ones are
+/// treated as somebody else's files.
 const MAX_COPIES: usize = 256;
 
-/// A mount that the configuration asks for.
+/// A mount in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Overmount {
-    /// Where.
+    /// Its destination.
     pub destination: String,
-    /// Whether it is a tmpfs of this container's own that begins empty.
+    /// Whether it is a tmpfs that belongs to this container and starts empty.
     pub is_fresh_tmpfs: bool,
-    holds: Holds,
+    contents: Contents,
 }
 
-/// Whose links are in a mount: those decide where a mount inside it comes to lie.
+/// Whose links a mount contains. They decide where a mount inside it ends up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Holds {
-    /// It begins empty.
+enum Contents {
+    /// It starts empty.
     Nothing,
-    /// What the image has there.
+    /// The image's files at that path.
     Image,
     /// The kernel's own, which lead nowhere else.
     Kernel,
@@ -39,43 +39,43 @@ enum Holds {
 }
 
 impl Overmount {
-    /// Reads an entry of `mounts`. The file system is new if the type says tmpfs and no option
-    /// makes a bind mount of it or changes the one that is there; it is empty if nothing copies the
-    /// image's files up (runc's and crun's `tmpcopyup`), whose links would lead on.
+    /// Interprets an entry of `mounts`. The file system is new if the type is tmpfs and no option
+    /// makes it a bind mount or changes an existing mount. It is empty if nothing copies the
+    /// image's files into it (runc's and crun's `tmpcopyup`), since their links would lead on.
     #[must_use]
     pub(crate) fn new(destination: &str, kind: &str, options: &[String]) -> Self {
         let has = |wanted: &[&str]| options.iter().any(|o| wanted.contains(&o.as_str()));
-        let holds = match kind {
-            _ if has(&["bind", "rbind", "remount", "move"]) => Holds::Others,
-            "tmpfs" if has(&["tmpcopyup"]) => Holds::Image,
-            "tmpfs" => Holds::Nothing,
-            "proc" => Holds::Proc,
-            "sysfs" | "cgroup" | "cgroup2" | "mqueue" | "devpts" => Holds::Kernel,
-            _ => Holds::Others,
+        let contents = match kind {
+            _ if has(&["bind", "rbind", "remount", "move"]) => Contents::Others,
+            "tmpfs" if has(&["tmpcopyup"]) => Contents::Image,
+            "tmpfs" => Contents::Nothing,
+            "proc" => Contents::Proc,
+            "sysfs" | "cgroup" | "cgroup2" | "mqueue" | "devpts" => Contents::Kernel,
+            _ => Contents::Others,
         };
         Overmount {
             destination: destination.to_owned(),
-            is_fresh_tmpfs: holds == Holds::Nothing,
-            holds,
+            is_fresh_tmpfs: contents == Contents::Nothing,
+            contents,
         }
     }
 
-    /// The same where the mount is one of the host's own /sys or /proc, as rootless engines make
-    /// them: nobody lays links there.
+    /// As before, but recognises a bind mount of the host's own /sys or /proc, which rootless
+    /// engines make: nobody can place links there.
     #[must_use]
     pub(crate) fn with_source(mut self, source: &str) -> Self {
-        if self.holds == Holds::Others {
-            self.holds = match source.trim_end_matches('/') {
-                "/sys" | "/sys/fs/cgroup" => Holds::Kernel,
-                "/proc" => Holds::Proc,
-                _ => Holds::Others,
+        if self.contents == Contents::Others {
+            self.contents = match source.trim_end_matches('/') {
+                "/sys" | "/sys/fs/cgroup" => Contents::Kernel,
+                "/proc" => Contents::Proc,
+                _ => Contents::Others,
             };
         }
         self
     }
 }
 
-/// On what a target lies.
+/// The file system on which a target lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TargetFileSystem {
     /// The root file system's own mount.
@@ -84,39 +84,37 @@ pub(crate) enum TargetFileSystem {
     FreshTmpfs,
 }
 
-/// Why nothing is mounted somewhere.
+/// Why nothing is mounted at a path.
 #[derive(Debug, thiserror::Error)]
 pub enum OvermountError {
-    /// The place, or one on the way to it, cannot be looked at.
+    /// The path, or a component of it, cannot be looked up.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// Somebody's mount is there.
-    #[error("{target}{} lies under the mount at {mount:?}, whose files are not the container's own; leave that mount out or use an image without it", resolved(.target, .real))]
+    /// A mount with somebody else's files overmounts it.
+    #[error("{target}{} is below the mount at {mount:?}, whose files do not belong to the container; remove that mount or use an image without it", resolved(.target, .real))]
     Covered {
-        /// What was to be created.
+        /// The target that was to be created.
         target: String,
-        /// Where that leads.
+        /// The path that it resolves to.
         real: PathBuf,
         /// The mount.
         mount: String,
     },
-    /// Nobody can say where a mount will be.
+    /// Where a mount will end up is unknown.
     #[error(
-        "the mount at {mount:?} lies inside the mount at {outer:?}, whose links can carry it anywhere and what is mounted here with it onto the host; leave one of the two out"
+        "the mount at {mount:?} is inside the mount at {outer:?}, whose links can redirect it anywhere, even onto the host, and the new mounts with it; remove one of the two"
     )]
     Astray {
         /// The mount.
         mount: String,
-        /// The one that it lies in.
+        /// The mount that contains it.
         outer: String,
     },
-    /// More than any real container has.
-    #[error(
-        "the places of the container's mounts have more than {MAX_PLACES_BYTES} bytes together"
-    )]
+    /// More than a real container has.
+    #[error("the paths of the container's mounts have more than {MAX_PATH_BYTES} bytes together")]
     TooLong,
-    /// Runtimes read it in different ways.
-    #[error("the mount at {0:?} goes up by \"..\"; write where it is to be without")]
+    /// Runtimes interpret it differently.
+    #[error("the mount at {0:?} goes up by \"..\"; write its path without that")]
     Upward(String),
 }
 
@@ -124,36 +122,37 @@ fn resolved(target: &str, real: &Path) -> String {
     if Path::new(target) == real {
         String::new()
     } else {
-        format!(" (in truth {})", real.display())
+        format!(" (resolves to {})", real.display())
     }
 }
 
-/// The mounts of a configuration with the places where they will be.
+/// The mounts of a configuration and the paths where they will be.
 ///
-/// Who wrote the configuration may have written a hundred thousand, so that everything is looked up by its
-/// place, and no mount is compared with all others.
+/// An untrusted configuration may have a hundred thousand mounts. Everything is therefore looked up
+/// by path, and no mount is compared with all others.
 pub(crate) struct Overmounts<'a> {
     root: &'a ContainerRoot,
-    /// In the order in which they are made, with the spot where each comes to lie.
-    covers: Vec<(usize, Overmount)>,
-    /// What is known of each place that mounts lie at.
-    spots: Vec<Spot>,
-    by_place: BTreeMap<Place, usize>,
+    /// In the order in which they are made, each with the index of its mount point.
+    mounts: Vec<(usize, Overmount)>,
+    /// What is known about each mount point.
+    points: Vec<MountPoint>,
+    by_path: BTreeMap<ContainerPath, usize>,
 }
 
-/// A place that one mount lies at, or several on each other. Mounts are told by their index.
+/// A path where one mount lies, or several on top of each other. Mounts are given by index.
 #[derive(Default)]
-struct Spot {
-    /// The first that is no fresh tmpfs, of those that no later fresh tmpfs at the same place replaces.
-    stranger: Option<usize>,
-    /// The last whose files may lead elsewhere.
-    leads_on: Option<usize>,
-    /// Whether nothing is looked up there, since a mount hides what the root has.
+struct MountPoint {
+    /// The first one that is not a fresh tmpfs and that no later fresh tmpfs at the same path
+    /// replaces.
+    foreign: Option<usize>,
+    /// The last one whose files may lead elsewhere.
+    redirects: Option<usize>,
+    /// Whether nothing is looked up there, since a mount hides the root's files.
     is_hidden: bool,
 }
 
 impl<'a> Overmounts<'a> {
-    /// Looks where each mount will be, in the order in which they are made.
+    /// Determines where each mount will be, in the order in which they are made.
     ///
     /// # Errors
     /// [`OvermountError::Root`] and [`OvermountError::TooLong`].
@@ -161,95 +160,98 @@ impl<'a> Overmounts<'a> {
         root: &'a ContainerRoot,
         mounts: Vec<Overmount>,
     ) -> Result<Self, OvermountError> {
-        let mut covers = Overmounts {
+        let mut overmounts = Overmounts {
             root,
-            covers: Vec::with_capacity(mounts.len()),
-            spots: Vec::new(),
-            by_place: BTreeMap::new(),
+            mounts: Vec::with_capacity(mounts.len()),
+            points: Vec::new(),
+            by_path: BTreeMap::new(),
         };
         let (mut bytes, mut copies) = (0, 0);
-        for mut cover in mounts {
-            let at = covers.resolve(&cover.destination)?;
+        for mut mount in mounts {
+            let at = overmounts.resolve(&mount.destination)?;
             bytes += at.as_bytes().len();
-            if bytes > MAX_PLACES_BYTES {
+            if bytes > MAX_PATH_BYTES {
                 return Err(OvermountError::TooLong);
             }
-            if cover.holds == Holds::Image {
+            if mount.contents == Contents::Image {
                 copies += 1;
-                // A copy of what another mount has there is not the image's.
-                if copies > MAX_COPIES || covers.spots_above(&at).next().is_some() {
-                    cover.holds = Holds::Others;
+                // A copy of what another mount has there does not come from the image.
+                if copies > MAX_COPIES || overmounts.mount_points_above(&at).next().is_some() {
+                    mount.contents = Contents::Others;
                 }
             }
-            covers.add(at, cover);
+            overmounts.add(at, mount);
         }
-        Ok(covers)
+        Ok(overmounts)
     }
 
-    fn add(&mut self, at: Place, cover: Overmount) {
-        let index = self.covers.len();
-        let spot = *self.by_place.entry(at).or_insert_with(|| {
-            self.spots.push(Spot::default());
-            self.spots.len() - 1
+    fn add(&mut self, at: ContainerPath, mount: Overmount) {
+        let index = self.mounts.len();
+        let point = *self.by_path.entry(at).or_insert_with(|| {
+            self.points.push(MountPoint::default());
+            self.points.len() - 1
         });
-        let known = &mut self.spots[spot];
-        if cover.is_fresh_tmpfs {
-            known.stranger = None;
+        let known = &mut self.points[point];
+        if mount.is_fresh_tmpfs {
+            known.foreign = None;
         } else {
-            known.stranger.get_or_insert(index);
+            known.foreign.get_or_insert(index);
         }
-        if matches!(cover.holds, Holds::Others | Holds::Proc) {
-            known.leads_on = Some(index);
+        if matches!(mount.contents, Contents::Others | Contents::Proc) {
+            known.redirects = Some(index);
         }
-        known.is_hidden |= cover.holds != Holds::Image;
-        self.covers.push((spot, cover));
+        known.is_hidden |= mount.contents != Contents::Image;
+        self.mounts.push((point, mount));
     }
 
-    /// The spots that a place lies in or at, the root's first.
-    fn spots_above<'b>(&'b self, at: &'b Place) -> impl Iterator<Item = &'b Spot> {
-        let spots = at.downward().filter_map(|above| self.by_place.get(above));
-        spots.map(|spot| &self.spots[*spot])
+    /// The mount points at or above a path, starting at the root.
+    fn mount_points_above<'b>(
+        &'b self,
+        at: &'b ContainerPath,
+    ) -> impl Iterator<Item = &'b MountPoint> {
+        let points = at.downward().filter_map(|above| self.by_path.get(above));
+        points.map(|point| &self.points[*point])
     }
 
-    fn resolve(&self, path: &str) -> Result<Place, RootError> {
-        let hidden = |at: &Place| {
-            let spot = self.by_place.get(at);
-            spot.is_some_and(|spot| self.spots[*spot].is_hidden)
+    fn resolve(&self, path: &str) -> Result<ContainerPath, RootError> {
+        let hidden = |at: &ContainerPath| {
+            let point = self.by_path.get(at);
+            point.is_some_and(|point| self.points[*point].is_hidden)
         };
         self.root.resolve(Path::new(path), &hidden)
     }
 
-    /// Whether every mount will be where its destination says: a link in a volume is followed when
-    /// the mount is made, and can be exchanged until then (CVE-2021-30465). What is mounted beside
-    /// does no harm where it is a file system of the container's own.
+    /// Checks that every mount will be where its destination says. A link in a volume is followed
+    /// when the mount is made, and can be exchanged until then (CVE-2021-30465). Mounts of the
+    /// container's own file systems do no harm elsewhere.
     ///
     /// # Errors
     /// [`OvermountError::Astray`] and [`OvermountError::Upward`].
     pub(crate) fn none_astray(&self) -> Result<(), OvermountError> {
         let outer = self.outer();
-        for (spot, cover) in &self.covers {
-            if cover.destination.split('/').any(|part| part == "..") {
-                return Err(OvermountError::Upward(cover.destination.clone()));
+        for (point, mount) in &self.mounts {
+            if mount.destination.split('/').any(|part| part == "..") {
+                return Err(OvermountError::Upward(mount.destination.clone()));
             }
-            if !matches!(cover.holds, Holds::Others | Holds::Image) {
+            if !matches!(mount.contents, Contents::Others | Contents::Image) {
                 continue;
             }
-            if let Some(outer) = outer[*spot] {
+            if let Some(outer) = outer[*point] {
                 return Err(OvermountError::Astray {
-                    mount: cover.destination.clone(),
-                    outer: self.covers[outer].1.destination.clone(),
+                    mount: mount.destination.clone(),
+                    outer: self.mounts[outer].1.destination.clone(),
                 });
             }
         }
         Ok(())
     }
 
-    /// The outermost mount around each spot whose files can lead elsewhere what is mounted there: one
-    /// walk over the places in their order, in which what lies in a place follows it at once.
+    /// For each mount point, the outermost mount around it whose files can redirect it. One walk
+    /// over the paths in order is enough, since whatever lies below a path follows it directly.
     fn outer(&self) -> Vec<Option<usize>> {
-        let mut outer = vec![None; self.spots.len()];
+        let mut outer = vec![None; self.points.len()];
         let mut around: Vec<(&[u8], usize)> = Vec::new();
-        for (at, spot) in &self.by_place {
+        for (at, point) in &self.by_path {
             let at = at.as_bytes();
             while let Some((above, _)) = around.last()
                 && rest(at, above).is_none()
@@ -261,32 +263,32 @@ impl<'a> Overmounts<'a> {
                     .unwrap_or_default()
                     .split(|byte| *byte == 0)
                     .next();
-                self.covers[*index].1.holds == Holds::Others || name.is_some_and(is_process)
+                self.mounts[*index].1.contents == Contents::Others || name.is_some_and(is_process)
             };
-            outer[*spot] = around.iter().find(leads).map(|(_, index)| *index);
-            if let Some(index) = self.spots[*spot].leads_on {
+            outer[*point] = around.iter().find(leads).map(|(_, index)| *index);
+            if let Some(index) = self.points[*point].redirects {
                 around.push((at, index));
             }
         }
         outer
     }
 
-    /// Whether something may be created at `target`: its parent lies on the root file system's own
-    /// mount or on a fresh tmpfs.
+    /// Checks that something may be created at `target`: its parent must lie on the root file
+    /// system's own mount or on a fresh tmpfs.
     ///
     /// # Errors
     /// [`OvermountError`].
     pub(crate) fn may_create(&self, target: &str) -> Result<TargetFileSystem, OvermountError> {
         let at = self.resolve(target)?;
         let parent = at.parent();
-        // One that somebody's files lie around is where those files say, so that the innermost alone
-        // tells nothing, unless a later one took exactly its place.
-        let stranger = self
-            .spots_above(&parent)
-            .filter_map(|spot| spot.stranger)
+        // If somebody's files surround a mount, they decide where it is. The innermost mount alone
+        // is therefore not enough, unless a later one took exactly its path.
+        let foreign = self
+            .mount_points_above(&parent)
+            .filter_map(|point| point.foreign)
             .min();
-        let Some(stranger) = stranger else {
-            return Ok(match self.spots_above(&parent).next() {
+        let Some(foreign) = foreign else {
+            return Ok(match self.mount_points_above(&parent).next() {
                 Some(_) => TargetFileSystem::FreshTmpfs,
                 None => TargetFileSystem::Root,
             });
@@ -294,12 +296,12 @@ impl<'a> Overmounts<'a> {
         Err(OvermountError::Covered {
             target: target.to_owned(),
             real: at.to_path(),
-            mount: self.covers[stranger].1.destination.clone(),
+            mount: self.mounts[foreign].1.destination.clone(),
         })
     }
 }
 
-/// What follows behind the name of the place `above` in a place that lies in it.
+/// The part of the path `at` below the path `above`.
 fn rest<'a>(at: &'a [u8], above: &[u8]) -> Option<&'a [u8]> {
     at.strip_prefix(above)?.strip_prefix(&[0])
 }
@@ -328,17 +330,17 @@ mod tests {
 
         fn may(&self, target: &str, mounts: &[(&str, &str, &[&str])]) -> Result<(), String> {
             let root = ContainerRoot::open(self.0.path()).unwrap();
-            let covers = mounts
+            let overmounts = mounts
                 .iter()
                 .map(|(destination, kind, options)| {
                     let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
                     Overmount::new(destination, kind, &options)
                 })
                 .collect();
-            Overmounts::new(&root, covers)
-                .and_then(|covers| {
-                    covers.may_create(target)?;
-                    covers.none_astray()
+            Overmounts::new(&root, overmounts)
+                .and_then(|overmounts| {
+                    overmounts.may_create(target)?;
+                    overmounts.none_astray()
                 })
                 .map_err(|error| error.to_string())
         }
@@ -438,7 +440,7 @@ mod tests {
         let data: (&str, &str, &[&str]) = ("/data", "bind", &["bind"]);
         let message = root.may("/usr/lib64/libonload.so", &[data]).unwrap_err();
         assert!(
-            message.contains("(in truth /data/libonload.so)"),
+            message.contains("(resolves to /data/libonload.so)"),
             "{message}"
         );
         root.may("/usr/lib64/libonload.so", &[]).unwrap();
@@ -534,7 +536,7 @@ mod tests {
             .may(target, &[run, ("/run/link", "bind", &["bind"])])
             .unwrap_err();
         assert!(
-            message.contains("lies under the mount at \"/run/link\""),
+            message.contains("is below the mount at \"/run/link\""),
             "{message}"
         );
         let below: (&str, &str, &[&str]) = ("/run", "bind", &["bind"]);

@@ -1,10 +1,10 @@
-//! Which runtime made a container, remembered while the container lives: what looks after it later
-//! must reach the same runtime, whatever happened to the configuration meanwhile.
+//! Records which runtime created a container, for as long as the container lives. Later commands
+//! for it must reach the same runtime, even if the configuration has changed.
 //!
-//! A record is a symbolic link, made by one system call and read by another; nothing ever follows it.
-//! Its target begins with the version of the format: `1:PATH`, or `1:guarded:PATH` for a container
-//! whose later processes are looked at too. Its name is the container's id and what `--root` was, since
-//! two engines may use one id.
+//! A record is a symbolic link, created by one system call and read by another; nothing ever
+//! follows it. Its target begins with the version of the format: `1:PATH`, or `1:guarded:PATH` for
+//! a container whose later processes are checked too. Its name consists of the container's id and
+//! the value of `--root`, since two engines may use the same id.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -22,11 +22,11 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// The records' directory in [`RUN_DIR`]; no container's id has that letter.
+/// The directory of the records in [`RUN_DIR`]; no container id contains that character.
 pub const NAME: &str = "@runtimes";
 
-/// Where runc, crun and youki keep their containers when nobody says `--root`; crun below
-/// XDG_RUNTIME_DIR where that is set, which for root is the last of them.
+/// Where runc, crun and youki keep their containers without `--root`. crun uses XDG_RUNTIME_DIR if
+/// it is set, which for root gives the last of them.
 pub(crate) const DEFAULT_ROOTS: [&str; 4] =
     ["/run/runc", "/run/crun", "/run/youki", "/run/user/0/crun"];
 
@@ -36,31 +36,33 @@ const DEFAULT_ROOTED: [&str; 3] = ["runc", "crun", "youki"];
 const PLAIN: &[u8] = b"1:";
 const GUARDED: &[u8] = b"1:guarded:";
 
-/// Bytes of an id that is kept: the name of a file has 255, and the rest says what `--root` was.
+/// Bytes of an id in a record's name: a file name has at most 255, and the rest encodes `--root`.
 const MAX_ID_BYTES: usize = 200;
 
-/// One start in so many looks for records of containers that are gone; which one, its id decides.
+/// One start in this many looks for records of containers that are gone. The container's id decides
+/// which.
 const SWEEP_ONE_IN: u64 = 2;
 
-/// Records that are looked at then. With the former, two for each that is written: of many, no more
-/// than half can be of containers that are gone.
+/// Records that are examined then. Together with [`SWEEP_ONE_IN`], that is two for each record
+/// written, so among many records at most half belong to containers that are gone.
 const SWEEP_AT_MOST: usize = 4;
 
-/// Seconds that a record stays although the runtime has no such container: it may be about to make it.
+/// Seconds that a record stays although the runtime has no such container: it may be about to
+/// create it.
 const SWEEP_AFTER: u64 = 60;
 
-/// What a record says.
+/// The content of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The runtime.
     pub runtime: PathBuf,
-    /// Processes that are started in the container later are looked at too.
+    /// Whether processes that are started in the container later are checked too.
     pub is_guarded: bool,
 }
 
 impl Record {
-    /// Reads the target of a link. A path that is not absolute, or a format of another version, is no
-    /// record.
+    /// Parses the target of a link. A path that is not absolute, or a format of another version, is
+    /// not a record.
     #[must_use]
     pub fn parse(target: &[u8]) -> Option<Record> {
         let (path, is_guarded) = match target.strip_prefix(GUARDED) {
@@ -79,31 +81,31 @@ impl Record {
     }
 }
 
-/// A container as one engine names it.
+/// A container as identified by one engine.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Named<'a> {
+pub(crate) struct ContainerKey<'a> {
     /// Its id.
     pub id: &'a ContainerId,
-    /// What `--root` is, where it is said.
+    /// The value of `--root`, if given.
     pub root: Option<&'a OsStr>,
 }
 
-/// How the state of a container looks, by which runtimes differ.
+/// Which runtime's state a container has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StateOf {
+pub(crate) enum StateOwner {
     /// runc keeps `state.json` (libcontainer/factory_linux.go).
     Runc,
     /// crun keeps `status` (libcrun/status.c).
     Crun,
-    /// Some other runtime.
+    /// Another runtime's.
     Other,
-    /// There is no such container where `--root` says.
+    /// There is no such container in `--root`.
     None,
-    /// Nobody said where containers are kept, and the usual places have no such container.
+    /// There was no `--root`, and no such container in the default directories.
     Unknown,
 }
 
-impl Named<'_> {
+impl ContainerKey<'_> {
     fn file_name(self) -> Option<String> {
         let id = self.id.as_str();
         (id.len() <= MAX_ID_BYTES).then(|| format!("{id}{}", suffix(self.root)))
@@ -113,19 +115,19 @@ impl Named<'_> {
         state_directories(self.root, self.id.as_str())
     }
 
-    /// Which kind of runtime keeps the container, as far as its state tells.
+    /// Which runtime keeps the container, according to its state.
     #[must_use]
-    pub(crate) fn state_of(self) -> StateOf {
-        let mut found = self.root.map_or(StateOf::Unknown, |_| StateOf::None);
+    pub(crate) fn state_owner(self) -> StateOwner {
+        let mut found = self.root.map_or(StateOwner::Unknown, |_| StateOwner::None);
         for dir in self.directories() {
             if statat(CWD, dir.join("state.json"), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-                return StateOf::Runc;
+                return StateOwner::Runc;
             }
             if statat(CWD, dir.join("status"), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-                return StateOf::Crun;
+                return StateOwner::Crun;
             }
             if is_there(&dir) {
-                found = StateOf::Other;
+                found = StateOwner::Other;
             }
         }
         found
@@ -147,49 +149,49 @@ fn suffix(root: Option<&OsStr>) -> String {
     format!("@{:016x}", hash(root.map_or(b"", OsStr::as_bytes)))
 }
 
-/// FNV-1a (RFC 9923): names that nobody can choose at will need no more.
+/// FNV-1a (RFC 9923): enough for names that an attacker cannot choose freely.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
-/// A number that differs from one id to the next, also where they only count up: the last letter is in
-/// these bits as the others are.
-fn lot(id: &ContainerId) -> u64 {
+/// A number that differs from one id to the next, even if they merely count up: these bits depend
+/// on the last character as much as on the others.
+fn spread(id: &ContainerId) -> u64 {
     hash(id.as_str().as_bytes()) >> 41
 }
 
-/// What is remembered of a container, and where.
+/// A container's record, and where it is.
 #[derive(Debug)]
-pub(crate) struct Remembered {
-    /// What it says.
+pub(crate) struct StoredRecord {
+    /// Its content.
     pub record: Record,
     dir: OwnedFd,
     name: String,
 }
 
-/// What is remembered of a container. The directory and those above it are judged like every file
-/// of the host that is believed; the runtime is for the caller to judge.
+/// Reads a container's record. Its directory and those above it must be trusted, like any trusted
+/// file of the host. The caller has to check the runtime.
 #[must_use]
-pub(crate) fn read(trusted: &Trusted, named: Named<'_>) -> Option<Remembered> {
+pub(crate) fn read(trusted: &Trusted, named: ContainerKey<'_>) -> Option<StoredRecord> {
     let dir = trusted.open_dir(&Path::new(RUN_DIR).join(NAME)).ok()?;
     let dir = OwnedFd::from(dir);
     let name = named.file_name()?;
     let target = readlinkat(&dir, &name, Vec::with_capacity(64)).ok()?;
     let record = Record::parse(target.as_bytes())?;
-    Some(Remembered { record, dir, name })
+    Some(StoredRecord { record, dir, name })
 }
 
-impl Remembered {
-    /// Takes the record away: nobody made the container.
+impl StoredRecord {
+    /// Removes the record: the container was not created.
     pub(crate) fn undo(&self) {
-        // What stays is swept later.
+        // If it stays, a later sweep removes it.
         let _ = unlinkat(&self.dir, &self.name, AtFlags::empty());
     }
 
-    /// Forgets a container that is deleted, unless its later processes are looked at: should the
-    /// runtime not delete it, they still have to be, and the record goes with others that are left.
+    /// Forgets a deleted container, unless its later processes are checked. If the runtime then
+    /// does not delete it, they still have to be checked, and a sweep removes the record later.
     pub(crate) fn forget(&self) {
         if !self.record.is_guarded {
             self.undo();
@@ -197,17 +199,17 @@ impl Remembered {
     }
 }
 
-/// Remembers the runtime of a container that is about to be made, and forgets a few that are gone.
-/// Where a container of that name lives, what is remembered of it stays, and nothing is given: the
-/// runtime will refuse the other one.
+/// Records the runtime of a container that is about to be created, and removes a few records of
+/// containers that are gone. If a container with that name lives, its record stays and `None` is
+/// returned: the runtime will refuse the new one.
 ///
 /// # Errors
-/// What stood in the way. Without a record a container starts all the same unless it is guarded.
+/// What prevented it. Without a record, the container starts all the same unless it is guarded.
 pub(crate) fn write(
     trusted: &Trusted,
-    named: Named<'_>,
+    named: ContainerKey<'_>,
     record: Record,
-) -> Result<Option<Remembered>, Errno> {
+) -> Result<Option<StoredRecord>, Errno> {
     let name = named.file_name().ok_or(Errno::NAMETOOLONG)?;
     let dir = match open() {
         Err(Errno::NOENT) => {
@@ -224,20 +226,20 @@ pub(crate) fn write(
             return is_same.then_some(None).ok_or(Errno::EXIST);
         }
         Err(Errno::EXIST) => {
-            // Made anew, so that its time is the time of this start.
+            // Created again, so that its time is that of this start.
             unlinkat(&dir, &name, AtFlags::empty())?;
             symlinkat(OsStr::from_bytes(&target), &dir, &name)?;
         }
         made => made?,
     }
-    if lot(named.id).is_multiple_of(SWEEP_ONE_IN) {
+    if spread(named.id).is_multiple_of(SWEEP_ONE_IN) {
         sweep(&dir, named);
     }
-    Ok(Some(Remembered { record, dir, name }))
+    Ok(Some(StoredRecord { record, dir, name }))
 }
 
-/// Opens the directory to write in it. One call instead of a step for each directory above: nothing is
-/// read here, and no link is followed.
+/// Opens the directory to write in it. One call replaces a step for each parent directory: nothing
+/// is read here, and no link is followed.
 fn open() -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let path = Path::new(RUN_DIR).join(NAME);
@@ -259,9 +261,9 @@ fn make(trusted: &Trusted) -> Result<(), Errno> {
     make_dir(&run, OsStr::new(NAME), PRIVATE_MODE)
 }
 
-/// Removes some records of containers that the runtime of the same `--root` keeps no more. A runtime
-/// that ends a container by itself (`run`), or is killed, is never asked to delete it.
-fn sweep(dir: &OwnedFd, own: Named<'_>) {
+/// Removes some records of containers that the runtime with the same `--root` no longer has. A
+/// runtime that ends a container itself (`run`), or is killed, is never asked to delete it.
+fn sweep(dir: &OwnedFd, own: ContainerKey<'_>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |since| since.as_secs());
     let suffix = suffix(own.root);
@@ -272,13 +274,13 @@ fn sweep(dir: &OwnedFd, own: Named<'_>) {
         let name = entry.file_name().to_str().unwrap_or_default();
         names.extend(name.ends_with(&suffix).then(|| name.to_owned()));
     }
-    // Another place each time, so that those who live do not hide those who are gone.
-    let place = usize::try_from(lot(own.id) / SWEEP_ONE_IN).unwrap_or_default();
+    // The starting point varies, so that living containers do not hide those that are gone.
+    let place = usize::try_from(spread(own.id) / SWEEP_ONE_IN).unwrap_or_default();
     let from_first = names.iter().cycle().skip(place % names.len().max(1));
     for name in from_first.take(names.len().min(SWEEP_AT_MOST)) {
         let id = name.strip_suffix(&suffix).unwrap_or_default();
         if id != own.id.as_str() && is_left(dir, name, id, own.root, now) {
-            // What stays is tried again.
+            // If it stays, a later sweep tries again.
             let _ = unlinkat(dir, name.as_str(), AtFlags::empty());
         }
     }
@@ -298,7 +300,7 @@ fn is_left(dir: &OwnedFd, name: &str, id: &str, root: Option<&OsStr>, now: u64) 
     })
 }
 
-/// Whether a record is of a runtime that is known to keep its containers in one of the usual places.
+/// Whether a record is for a runtime that is known to keep its containers in a default directory.
 fn is_default_rooted(dir: &OwnedFd, name: &str) -> bool {
     let target = readlinkat(dir, name, Vec::new()).ok();
     let record = target.and_then(|target| Record::parse(target.as_bytes()));
@@ -338,7 +340,7 @@ mod tests {
         let id: ContainerId = "c1".parse().unwrap();
         let name = |root: Option<&'static str>| {
             let root = root.map(OsStr::new);
-            Named { id: &id, root }.file_name().unwrap()
+            ContainerKey { id: &id, root }.file_name().unwrap()
         };
         assert_ne!(name(Some("/run/a")), name(Some("/run/b")));
         assert_ne!(name(None), name(Some("/run/b")));
@@ -357,7 +359,7 @@ mod tests {
         for name in names {
             let sweeps = (0..1000).filter(|n| {
                 let id: ContainerId = name(*n).parse().unwrap();
-                lot(&id).is_multiple_of(SWEEP_ONE_IN)
+                spread(&id).is_multiple_of(SWEEP_ONE_IN)
             });
             let count = sweeps.count();
             assert!((350..650).contains(&count), "{}: {count}", name(7));
@@ -368,7 +370,7 @@ mod tests {
     fn an_id_that_is_too_long_for_a_file_s_name_has_no_record() {
         let id: ContainerId = "x".repeat(201).parse().unwrap();
         assert_eq!(
-            Named {
+            ContainerKey {
                 id: &id,
                 root: None
             }
@@ -382,23 +384,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let id: ContainerId = "onload-ctk-no-such-container".parse().unwrap();
         let root = Some(dir.path().as_os_str());
-        let named = Named { id: &id, root };
-        assert_eq!(named.state_of(), StateOf::None);
+        let named = ContainerKey { id: &id, root };
+        assert_eq!(named.state_owner(), StateOwner::None);
         assert_eq!(
-            Named {
+            ContainerKey {
                 id: &id,
                 root: None
             }
-            .state_of(),
-            StateOf::Unknown
+            .state_owner(),
+            StateOwner::Unknown
         );
         let state = dir.path().join(id.as_str());
         std::fs::create_dir(&state).unwrap();
-        assert_eq!(named.state_of(), StateOf::Other);
+        assert_eq!(named.state_owner(), StateOwner::Other);
         std::fs::write(state.join("status"), "").unwrap();
-        assert_eq!(named.state_of(), StateOf::Crun);
+        assert_eq!(named.state_owner(), StateOwner::Crun);
         std::fs::remove_file(state.join("status")).unwrap();
         std::fs::write(state.join("state.json"), "").unwrap();
-        assert_eq!(named.state_of(), StateOf::Runc);
+        assert_eq!(named.state_owner(), StateOwner::Runc);
     }
 }

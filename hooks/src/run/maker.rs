@@ -1,5 +1,5 @@
-//! Who made the files of a container under /run/onload-ctk, and whether they are needed any more:
-//! a start may fail before any poststop is called.
+//! Which process created a container's files under /run/onload-ctk, and whether they are still
+//! needed: a start may fail before any poststop is called.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,56 +15,56 @@ use crate::process::init::{Init, InitError, has_ended, read_whole};
 use crate::run::made_by::DEFAULT_ROOTS;
 use crate::run::record::{self, RecordError};
 
-/// The record beside the files. Versions that do not know it take it for what a killed process left,
-/// and remove it (`onload_core::fs::atomic::is_temporary_name`).
+/// The record beside the files. Versions that do not know it take it for the leftovers of a killed
+/// process and remove it (`onload_core::fs::atomic::is_temporary_name`).
 pub(crate) const MAKER: &str = ".onload-ctk-maker.tmp";
 
-/// How long after precreate a container may still come: podman runs its runtime right behind it.
+/// How long after precreate a container may still appear: podman starts its runtime right after it.
 const GRACE: Duration = Duration::from_secs(600);
 
-/// Which numbers and processes there are is another matter after a boot.
+/// Process ids have no meaning after a reboot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The PID namespace of this process (pid_namespaces(7)).
 const PID_NAMESPACE: &str = "/proc/self/ns/pid";
 
-/// What becomes of the process that makes the files.
+/// What the process that creates the files does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Stage {
-    /// A hook that puts things into a container that lives, and leaves state.json when it is done.
+    /// A hook that changes a living container, and writes state.json when it has finished.
     Hook,
-    /// It ends before the runtime begins.
+    /// It exits before the runtime starts.
     Precreate,
-    /// It becomes the runtime, which makes the container or fails.
+    /// It executes the runtime, which creates the container or fails.
     Runtime,
 }
 
-/// Who made a container's files.
+/// The process that created a container's files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Maker {
     stage: Stage,
     pid: u32,
-    /// In clock ticks after boot.
+    /// In clock ticks since boot.
     start_time: u64,
     boot: String,
-    /// Inode of the PID namespace that `pid`, and the container's init in state.json, are counted in; none
-    /// where an earlier version wrote it.
+    /// Inode of the PID namespace in which `pid`, and the container's init in state.json, are
+    /// counted; `None` if an earlier version wrote it.
     #[serde(default)]
     pid_namespace: Option<u64>,
     /// The container's bundle.
     #[serde(default)]
     bundle: Option<PathBuf>,
-    /// Where its runtime keeps what it knows of containers, a directory each.
+    /// The directories where its runtime may keep the state of containers, one directory each.
     #[serde(default)]
     roots: Vec<PathBuf>,
 }
 
-/// What a door knows of the container that it makes files for.
+/// What an entry point knows about the container for which it creates files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EntryPoint<'a> {
-    /// What becomes of this process.
+    /// What this process does next.
     pub stage: Stage,
     /// The container's bundle; a relative path starts at the working directory.
     pub bundle: &'a Path,
@@ -80,7 +80,7 @@ impl Maker {
     pub(crate) fn this(entry_point: EntryPoint<'_>) -> Result<Maker, InitError> {
         let pid = std::process::id();
         let here = std::env::current_dir().ok();
-        // What has no name in JSON is not known.
+        // A path that JSON cannot express counts as unknown.
         let whole = |path: &Path| {
             let path = here.as_ref()?.join(path);
             path.to_str().map(PathBuf::from)
@@ -99,7 +99,7 @@ impl Maker {
         })
     }
 
-    /// Writes it into a container's directory.
+    /// Writes it to a container's directory.
     ///
     /// # Errors
     /// [`RecordError::Write`].
@@ -107,15 +107,17 @@ impl Maker {
         record::write(dir, MAKER, self)
     }
 
-    /// Reads it from a container's directory; none where there is none that is understood.
+    /// Reads it from a container's directory; `None` if there is none, or none that this version
+    /// understands.
     pub(crate) fn read(dir: &OwnedFd) -> Option<Maker> {
         record::read(dir, MAKER).ok().flatten()
     }
 
-    /// Whether the numbers of processes in the container's directory mean to this process what they meant to
-    /// who wrote them. A runtime in a container may share /run with its host: a number of one of them is
-    /// another process, or none, to the other, who must not call its container gone.
-    pub(crate) fn counts_here(&self) -> bool {
+    /// Whether process ids in the container's directory mean the same to this process as to the one
+    /// that wrote them. A runtime in a container may share /run with its host. A number from one of
+    /// them is another process or none in the other, which must not conclude that the container is
+    /// gone.
+    pub(crate) fn shares_pid_namespace(&self) -> bool {
         self.pid_namespace
             .is_none_or(|of| pid_namespace().ok() == Some(of))
     }
@@ -125,10 +127,10 @@ impl Maker {
         is_this_boot && !has_ended(self.pid, self.start_time)
     }
 
-    /// Whether the files are of no use, `age` after they were made: their maker is gone, and no
-    /// container came. The runtime's directory for a container tells that, whatever the runtime; what
-    /// is taken away by mistake was mounted when the container was made, and stays mounted.
-    fn left_it(&self, id: &ContainerId, age: Duration) -> bool {
+    /// Whether the files are useless, `age` after they were created: their maker is gone, and no
+    /// container appeared. With any runtime, its directory for the container shows that. A file
+    /// removed by mistake was already mounted when the container was created, and stays mounted.
+    fn is_abandoned(&self, id: &ContainerId, age: Duration) -> bool {
         if self.lives() {
             return false;
         }
@@ -150,13 +152,13 @@ fn pid_namespace() -> Result<u64, InitError> {
     Ok(found.st_ino)
 }
 
-/// Whether the files in a container's directory that has no state.json are of no use.
+/// Whether the files in a container's directory without state.json are useless.
 #[must_use]
-pub(crate) fn left_it(maker: Option<&Maker>, dir: &OwnedFd, id: &ContainerId) -> bool {
+pub(crate) fn is_abandoned(maker: Option<&Maker>, dir: &OwnedFd, id: &ContainerId) -> bool {
     let has = |name: &str| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
     match maker {
-        Some(maker) => maker.left_it(id, age(dir)),
-        // Of a version that left no word of itself.
+        Some(maker) => maker.is_abandoned(id, age(dir)),
+        // From a version that wrote no record of the maker.
         _ if has(record::CREATED) => true,
         _ => {
             has("ld.so.preload")
@@ -166,7 +168,7 @@ pub(crate) fn left_it(maker: Option<&Maker>, dir: &OwnedFd, id: &ContainerId) ->
     }
 }
 
-/// Since something was last made in a directory; nothing where the clock was set back.
+/// The time since something was last created in a directory; zero if the clock was set back.
 fn age(dir: impl AsFd) -> Duration {
     let changed = fstat(dir).map_or(i64::MAX, |stat| stat.st_mtime);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -192,7 +194,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A maker that has ended, with a bundle and a root of its runtime.
+    /// A maker that has ended, with a bundle and a state directory of its runtime.
     struct Ended {
         dir: tempfile::TempDir,
         maker: Maker,
@@ -216,9 +218,9 @@ mod tests {
             Ended { dir, maker, id }
         }
 
-        fn left_it(&self, minutes: u64) -> bool {
+        fn is_abandoned(&self, minutes: u64) -> bool {
             self.maker
-                .left_it(&self.id, Duration::from_secs(60 * minutes))
+                .is_abandoned(&self.id, Duration::from_secs(60 * minutes))
         }
 
         fn make(&self, path: &str) {
@@ -231,11 +233,11 @@ mod tests {
         for stage in [Stage::Hook, Stage::Precreate, Stage::Runtime] {
             let mut ended = Ended::new(stage);
             fs::remove_dir(ended.dir.path().join("bundle")).unwrap();
-            assert!(ended.left_it(60), "{stage:?}");
+            assert!(ended.is_abandoned(60), "{stage:?}");
             ended.maker.start_time += 1;
-            assert!(!ended.left_it(60), "{stage:?}");
+            assert!(!ended.is_abandoned(60), "{stage:?}");
             ended.maker.boot.push('x');
-            assert!(ended.left_it(60), "{stage:?} of an earlier boot");
+            assert!(ended.is_abandoned(60), "{stage:?} of an earlier boot");
         }
     }
 
@@ -249,7 +251,7 @@ mod tests {
                 ..ended.maker.clone()
             };
             maker.write(&dir).unwrap();
-            Maker::read(&dir).unwrap().counts_here()
+            Maker::read(&dir).unwrap().shares_pid_namespace()
         };
         assert!(counts(ended.maker.pid_namespace));
         assert!(!counts(Some(1)));
@@ -260,28 +262,28 @@ mod tests {
     fn a_hook_that_ended_without_a_record_left_what_it_made() {
         let ended = Ended::new(Stage::Hook);
         ended.make("root/c1");
-        assert!(ended.left_it(0));
+        assert!(ended.is_abandoned(0));
     }
 
     #[test]
     fn a_runtime_that_ended_left_the_list_unless_it_made_the_container() {
         let ended = Ended::new(Stage::Runtime);
-        assert!(ended.left_it(0));
+        assert!(ended.is_abandoned(0));
         ended.make("root/c1");
-        assert!(!ended.left_it(60));
+        assert!(!ended.is_abandoned(60));
         fs::remove_dir(ended.dir.path().join("bundle")).unwrap();
-        assert!(ended.left_it(0));
+        assert!(ended.is_abandoned(0));
     }
 
     #[test]
     fn a_container_may_come_for_a_while_after_precreate() {
         let ended = Ended::new(Stage::Precreate);
-        assert!(!ended.left_it(9));
-        assert!(ended.left_it(10));
+        assert!(!ended.is_abandoned(9));
+        assert!(ended.is_abandoned(10));
         ended.make("root/c1");
-        assert!(!ended.left_it(10));
+        assert!(!ended.is_abandoned(10));
         fs::remove_dir(ended.dir.path().join("bundle")).unwrap();
-        assert!(ended.left_it(0), "podman rm");
+        assert!(ended.is_abandoned(0), "podman rm");
     }
 
     #[test]
@@ -301,13 +303,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let id = "onload-ctk-no-such-container".parse().unwrap();
         let fd = || OwnedFd::from(File::open(dir.path()).unwrap());
-        assert!(!left_it(None, &fd(), &id), "it holds nothing of ours");
+        assert!(!is_abandoned(None, &fd(), &id), "it holds nothing of ours");
         fs::write(dir.path().join("ld.so.preload"), "x").unwrap();
-        assert!(!left_it(None, &fd(), &id), "it is new");
+        assert!(!is_abandoned(None, &fd(), &id), "it is new");
         let old = SystemTime::now() - GRACE;
         File::open(dir.path()).unwrap().set_modified(old).unwrap();
-        assert!(left_it(None, &fd(), &id));
+        assert!(is_abandoned(None, &fd(), &id));
         fs::write(dir.path().join(record::CREATED), "x").unwrap();
-        assert!(left_it(None, &fd(), &id), "its hook was killed");
+        assert!(is_abandoned(None, &fd(), &id), "its hook was killed");
     }
 }

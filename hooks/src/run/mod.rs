@@ -1,5 +1,5 @@
-//! What is kept under /run/onload-ctk while containers live: a directory for each container, the records
-//! in it, and their cleaning.
+//! The files under /run/onload-ctk while containers live: a directory for each container, the
+//! records in it, and their removal.
 
 pub mod made_by;
 pub(crate) mod maker;

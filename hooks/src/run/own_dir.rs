@@ -1,4 +1,5 @@
-//! The directory of one container under [`RUN_DIR`], made for whoever gives the container something.
+//! The directory of one container under [`RUN_DIR`], for entry points that give the container
+//! something.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::container_id::ContainerId;
 use onload_core::fs::atomic::{WriteError, write_atomic};
-use onload_core::fs::lock::{Kind, Lock, LockError, START_PATIENCE};
+use onload_core::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
 use onload_core::fs::trust::TrustError;
 use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, make_dir, set_mode};
 use onload_core::text::Chain;
@@ -21,7 +22,7 @@ use crate::process::init::InitError;
 /// Why the directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnDirError {
-    /// A directory above it is not root's alone.
+    /// A directory above it is not only root's.
     #[error(transparent)]
     Trust(#[from] TrustError),
     /// A file for the container could not be written on the host.
@@ -29,16 +30,16 @@ pub enum OwnDirError {
     HostFile {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The lock of the containers cannot be used.
+    /// The lock for all containers cannot be taken.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// This process cannot be looked at.
+    /// This process cannot be examined.
     #[error(transparent)]
     Own(#[from] InitError),
-    /// It could not be written down.
+    /// The maker could not be recorded.
     #[error(transparent)]
     Record(#[from] RecordError),
 }
@@ -50,17 +51,17 @@ pub(crate) struct OwnDir {
     pub run: RunDir,
     /// The container's directory in it.
     pub dir: OwnedFd,
-    /// Until it is dropped, no poststop takes away what is found here. None where somebody holds it
-    /// for too long: then nobody else sweeps either.
+    /// Until it is dropped, no poststop removes what is found here. `None` if somebody held the
+    /// lock for too long; then nobody else sweeps either.
     pub lock: Option<Lock>,
-    /// A line for people about that.
+    /// A warning about that.
     pub warning: Option<String>,
     path: PathBuf,
 }
 
 impl OwnDir {
-    /// Opens it, and makes it first where it is not there; every directory above belongs to root.
-    /// That it is this process's is written down in it.
+    /// Opens it, after creating it if necessary, and records in it that it belongs to this process.
+    /// Every directory above it must belong to root.
     ///
     /// # Errors
     /// [`OwnDirError`].
@@ -84,15 +85,14 @@ impl OwnDir {
         let run = host.trusted().open_dir(path)?;
         set_mode(&run, RUN_DIR_MODE).map_err(|error| failed(path.to_owned())(error.into()))?;
         let run = RunDir::new(run.into(), path);
-        let lock = run.lock(Kind::Shared, START_PATIENCE);
+        let lock = run.lock(LockMode::Shared, START_PATIENCE);
         let maker = Maker::this(entry_point)?;
         let own = OwnDir::make(run, id, lock)?;
         maker.write(&own.dir).inspect_err(|_| own.give_up(id))?;
         Ok(own)
     }
 
-    /// The lock comes first: whoever opens the directory before it may hold one that a sweep then
-    /// removes.
+    /// The lock comes first: a directory opened before it may be one that a sweep then removes.
     fn make(
         run: RunDir,
         id: &ContainerId,
@@ -139,14 +139,15 @@ impl OwnDir {
         })
     }
 
-    /// Leaves it as it was found, as far as that goes; what led here is the error to tell.
+    /// Restores it as far as possible. The original error is the one to report.
     pub(crate) fn give_up(&self, id: &ContainerId) {
         let _ = unlinkat(&self.dir, MAKER, AtFlags::empty());
         remove_empty(&self.run, id);
     }
 }
 
-/// A directory that was made just now is empty and goes; one that was there is not and stays.
+/// Removes the directory if it was just created and is therefore empty. An existing one is not
+/// empty and stays.
 fn remove_empty(run: &RunDir, id: &ContainerId) {
     let _ = unlinkat(run, id.as_str(), AtFlags::REMOVEDIR);
 }
@@ -160,7 +161,7 @@ mod tests {
     use crate::run::sweep;
 
     /// The sweep of another container finds the directory of an earlier start, and removes it while
-    /// this one waits for the lock.
+    /// this start waits for the lock.
     #[test]
     fn a_restart_that_meets_a_sweep_has_a_directory_that_is_there() {
         let dir = tempfile::tempdir().unwrap();
@@ -169,7 +170,7 @@ mod tests {
         std::fs::create_dir(dir.path().join("c1")).unwrap();
         std::fs::write(dir.path().join("c1/created"), "{}").unwrap();
         let mut sweeper = run().lock_if_free();
-        let lock = run().lock_while(Kind::Shared, &mut || {
+        let lock = run().lock_while(LockMode::Shared, &mut || {
             sweep::clear(&run(), &id, sweeper.take().as_ref()).unwrap();
             assert!(!dir.path().join("c1").exists());
             true
@@ -184,7 +185,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = || RunDir::find(dir.path()).unwrap().unwrap();
         let stranger = run().lock_if_free();
-        let lock = run().lock_while(Kind::Shared, &mut || false);
+        let lock = run().lock_while(LockMode::Shared, &mut || false);
         let own = OwnDir::make(run(), &"c1".parse().unwrap(), lock).unwrap();
         let line = own.warning.clone().unwrap();
         assert!(own.lock.is_none() && line.contains("holds it"), "{line}");

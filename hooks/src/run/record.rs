@@ -1,9 +1,9 @@
-//! What is kept about a container under /run/onload-ctk/ID while it lives: what was made in its
+//! The records under /run/onload-ctk/ID for as long as a container lives: what was created in its
 //! root, and what `reapply` needs.
 //!
-//! Another version may have written it. Fields that this one does not know are passed over, and a field
-//! `version` above [`VERSION`] says that the rest is not to be understood. Version 1 is written without
-//! that field: the hook of 0.1.0 takes no field of state.json that it does not know.
+//! Another version may have written them. Unknown fields are ignored. A field `version` above
+//! [`VERSION`] means that this version cannot interpret the rest. Version 1 is written without that
+//! field: the hook of 0.1.0 rejects fields of state.json that it does not know.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -19,16 +19,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::Rule;
 
-/// What was made in the container's root.
+/// What was created in the container's root.
 pub(crate) const CREATED: &str = "created";
 /// What `reapply` needs.
 pub(crate) const STATE: &str = "state.json";
-/// The newest version of either that is understood.
+/// The newest version of either record that this code understands.
 pub(crate) const VERSION: u32 = 1;
-/// Bytes of either that are read.
+/// Bytes of a record that are read.
 const MAX_BYTES: u64 = 1024 * 1024;
 
-/// Why a record cannot be kept or used.
+/// Why a record cannot be written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// Writing failed.
@@ -39,12 +39,12 @@ pub enum RecordError {
     Read {
         /// The record.
         name: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A newer version of this program wrote it.
     #[error(
-        "{name} of the container is of version {version}, and this program understands {VERSION}; run the newer one, or start the container again"
+        "{name} of the container has version {version}, but this program understands {VERSION}; run the newer program, or start the container again"
     )]
     Newer {
         /// The record.
@@ -55,7 +55,7 @@ pub enum RecordError {
 }
 
 impl RecordError {
-    /// Whether the file could not be read or written, rather than not be understood.
+    /// Whether the file could not be read or written, as opposed to not understood.
     fn is_of_the_system(&self) -> bool {
         let unknown = [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof];
         match self {
@@ -65,43 +65,43 @@ impl RecordError {
     }
 }
 
-/// A file or a directory; device nodes are mounted onto files.
+/// A file or a directory; device nodes are mounted on files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum TargetType {
     /// A regular file.
     File,
     /// A directory.
     Directory,
 }
 
-impl Kind {
-    /// For messages.
+impl TargetType {
+    /// Its name in messages.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Kind::File => "regular file or device node",
-            Kind::Directory => "directory",
+            TargetType::File => "regular file or device node",
+            TargetType::Directory => "directory",
         }
     }
 }
 
-/// Something that was made in the container's root.
+/// Something that was created in the container's root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Made {
     /// The path in the container.
     pub path: PathBuf,
     /// What it is.
-    pub kind: Kind,
-    /// Its inode, by which it is told from a later one; none before it is made.
+    pub kind: TargetType,
+    /// Its inode, which distinguishes it from a later one; `None` before it is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inode: Option<u64>,
 }
 
 impl Made {
-    /// Something that will be made.
+    /// Something that will be created.
     #[must_use]
-    pub(crate) fn planned(path: &Path, kind: Kind) -> Self {
+    pub(crate) fn planned(path: &Path, kind: TargetType) -> Self {
         Made {
             path: path.to_owned(),
             kind,
@@ -110,27 +110,28 @@ impl Made {
     }
 }
 
-/// Everything that was made in one root. It is written before anything is made, without inodes, and
-/// once more with them: whenever the hook is killed, what there is stands in it.
+/// Everything that was created in one root. It is written before anything is created, without
+/// inodes, and again afterwards with them. Whenever the hook is killed, the record lists what
+/// exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Created {
-    /// The container's root on the host.
+    /// The path of the container's root on the host.
     pub root: PathBuf,
-    /// In the order in which it was made.
+    /// In the order of creation.
     pub made: Vec<Made>,
 }
 
-/// What `reapply` needs to open the devices once more.
+/// What `reapply` needs to open the devices again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Live {
     /// The container's init.
     pub pid: u32,
-    /// When that process started, in clock ticks after boot.
+    /// When that process started, in clock ticks since boot.
     pub start_time: u64,
     /// The devices.
     pub rules: Vec<Rule>,
-    /// For each of them the node of this host that had its numbers.
+    /// For each of them, the node of this host that had its numbers.
     #[serde(default)]
     pub nodes: Vec<PathBuf>,
 }
@@ -145,7 +146,7 @@ pub(crate) fn write(dir: &OwnedFd, name: &str, record: &impl Serialize) -> Resul
     Ok(write_atomic(dir, OsStr::new(name), &bytes, 0o600)?)
 }
 
-/// Reads a record; none where there is no file.
+/// Reads a record; `None` if there is no file.
 ///
 /// # Errors
 /// [`RecordError::Read`].
@@ -175,11 +176,11 @@ pub(crate) fn read<T: serde::de::DeserializeOwned>(
     Ok(Some(record))
 }
 
-/// As [`read`]; a record that is not understood, one of another version perhaps, counts as none and
-/// costs a line in `warnings`.
+/// As [`read`], but a record that cannot be understood, perhaps from another version, counts as
+/// absent and adds a line to `warnings`.
 ///
 /// # Errors
-/// [`RecordError::Read`] where the file cannot be read.
+/// [`RecordError::Read`] if the file cannot be read.
 pub(crate) fn read_known<T: serde::de::DeserializeOwned>(
     dir: impl AsFd,
     name: &'static str,
@@ -187,18 +188,18 @@ pub(crate) fn read_known<T: serde::de::DeserializeOwned>(
 ) -> Result<Option<T>, RecordError> {
     match read(dir, name) {
         Err(error) if !error.is_of_the_system() => {
-            warnings.push(format!("{}; it counts as none", Chain(&error)));
+            warnings.push(format!("{}; it is ignored", Chain(&error)));
             Ok(None)
         }
         Err(error @ RecordError::Newer { .. }) => {
-            warnings.push(format!("{}; it counts as none", Chain(&error)));
+            warnings.push(format!("{}; it is ignored", Chain(&error)));
             Ok(None)
         }
         read => read,
     }
 }
 
-/// The version of a record; one that says none is of the first.
+/// The version of a record; without the field it is the first.
 fn version(bytes: &[u8]) -> Result<u32, serde_json::Error> {
     #[derive(Deserialize)]
     struct Versioned {
@@ -240,7 +241,10 @@ mod tests {
         )
         .unwrap()
         .unwrap();
-        assert_eq!(created.made, [Made::planned(Path::new("/a"), Kind::File)]);
+        assert_eq!(
+            created.made,
+            [Made::planned(Path::new("/a"), TargetType::File)]
+        );
     }
 
     #[test]

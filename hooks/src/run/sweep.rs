@@ -1,5 +1,5 @@
-//! `poststop`: removes what was made for a container under /run/onload-ctk, and nothing else. What
-//! containers left that never came to a poststop goes with it.
+//! `poststop`: removes what was created for a container under /run/onload-ctk, and nothing else. It
+//! also removes what is left of containers that never had a poststop.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use onload_core::container_id::ContainerId;
 use onload_core::fs::atomic::is_temporary_name;
-use onload_core::fs::lock::{Kind, Lock, LockError, START_PATIENCE};
+use onload_core::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
 use onload_core::run_dir::RunDir;
 use onload_core::text::Chain;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, statat, unlinkat};
@@ -20,34 +20,34 @@ use crate::run::maker::{self, Maker};
 use crate::run::record::{self, Created, Live};
 use crate::run::targets;
 
-/// The files that are made for a container.
+/// The files that are created for a container.
 pub(crate) const FILES: [&str; 3] = ["ld.so.preload", "created", "state.json"];
 
-/// Containers that one sweep looks at, however many there are: which ones is left to chance, so that
-/// each has its turn.
+/// Containers that one sweep examines, however many there are. The choice is random, so that each
+/// has its turn.
 const LOOKS: usize = 8;
 
-/// Why something stayed.
+/// Why something was not removed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PoststopError {
     /// It could not be opened or removed.
     #[error("removing {path:?}")]
     Remove {
-        /// What stayed.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A file that nobody of us made.
-    #[error("{0:?} was not made by onload-ctk and stays; remove it by hand")]
+    /// A file we did not create.
+    #[error("{0:?} was not created by onload-ctk and stays; remove it by hand")]
     Foreign(PathBuf),
 }
 
-/// Removes the files of one container. What is not there was removed before. The result are
-/// warnings.
+/// Removes the files of one container and returns warnings. Files that are not there count as
+/// removed.
 ///
 /// # Errors
-/// [`PoststopError`] names what stayed.
+/// [`PoststopError`] names what was not removed.
 pub(crate) fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>, PoststopError> {
     let Some(run) = RunDir::find(run_dir).map_err(failed(run_dir.to_owned()))? else {
         return Ok(Vec::new());
@@ -58,7 +58,7 @@ pub(crate) fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>, Posts
     ) {
         return Ok(Vec::new());
     }
-    let lock = run.lock(Kind::Exclusive, START_PATIENCE);
+    let lock = run.lock(LockMode::Exclusive, START_PATIENCE);
     let stays = clear(&run, id, lock.as_ref().ok())?;
     match lock {
         Ok(lock) => sweep_locked(&run, Some(id), chance(), &lock),
@@ -75,10 +75,10 @@ fn left_for_later(error: &LockError) -> String {
     )
 }
 
-/// Removes what is left of containers that are gone, some of them at a time. A runtime may give a
-/// container up behind our hook without calling a poststop (crun, `libcrun_container_create`), or
-/// before it calls any hook, and whoever starts such containers would fill the directory. While
-/// others start or end nothing is done; the next one does it.
+/// Removes what is left of some containers that are gone. A runtime may abandon a container after
+/// this hook without calling a poststop (crun, `libcrun_container_create`), or before it calls any
+/// hook, and a user who starts such containers would fill the directory. While others start or end,
+/// nothing is done; the next sweep does it.
 pub(crate) fn sweep(run_dir: &Path, own: Option<&ContainerId>) {
     let Ok(Some(run)) = RunDir::find(run_dir) else {
         return;
@@ -88,7 +88,7 @@ pub(crate) fn sweep(run_dir: &Path, own: Option<&ContainerId>) {
     }
 }
 
-/// Any number.
+/// A random number.
 fn chance() -> usize {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     usize::try_from(now.map_or(0, |now| now.subsec_nanos())).unwrap_or_default()
@@ -103,33 +103,36 @@ fn sweep_locked(run: &RunDir, own: Option<&ContainerId>, chance: usize, lock: &L
     let first = chance.checked_rem(ids.len()).unwrap_or(0);
     let turns = ids.iter().cycle().skip(first).take(ids.len().min(LOOKS));
     for id in turns.filter(|id| is_left(run, id)) {
-        // What stays is tried again by a later one.
+        // If something stays, a later sweep tries again.
         let _ = clear(run, id, Some(lock));
     }
 }
 
-/// Whether something was made for a container whose init is gone, or that never came. What is not
-/// ours has neither record.
+/// Whether something was created for a container whose init is gone, or that never appeared. A
+/// directory that we did not create has neither record.
 fn is_left(run: &RunDir, id: &ContainerId) -> bool {
     let Ok(dir) = run.open(id.as_str()) else {
         return false;
     };
     let maker = Maker::read(&dir);
-    if maker.as_ref().is_some_and(|maker| !maker.counts_here()) {
+    if maker
+        .as_ref()
+        .is_some_and(|maker| !maker.shares_pid_namespace())
+    {
         return false;
     }
     match record::read::<Live>(&dir, record::STATE) {
         Ok(Some(live)) => has_ended(live.pid, live.start_time),
-        Ok(None) => maker::left_it(maker.as_ref(), &dir, id),
-        // Of another version: its poststop knows.
+        Ok(None) => maker::is_abandoned(maker.as_ref(), &dir, id),
+        // From another version, whose own poststop understands it.
         Err(_) => false,
     }
 }
 
-/// Removes the preload list of a container that is deleted: a runtime that gives a container up
-/// before it calls any hook calls no poststop either. One that lives keeps the mount of it. What the
-/// hook of a living container keeps stays for its poststop. Whether there was anything of the
-/// container.
+/// Removes the preload list of a container that is deleted: a runtime that abandons a container
+/// before it calls any hook calls no poststop either. A living container keeps its mount of the
+/// list. What the hook of a living container keeps stays for its poststop. Returns whether the
+/// container had anything.
 #[must_use]
 pub(crate) fn forget_list(run_dir: &Path, id: &ContainerId) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -138,7 +141,7 @@ pub(crate) fn forget_list(run_dir: &Path, id: &ContainerId) -> bool {
     };
     let created = statat(&own, record::CREATED, AtFlags::SYMLINK_NOFOLLOW);
     if matches!(created, Err(Errno::NOENT)) {
-        // The runtime that follows has the word; what stays is small.
+        // The runtime that follows reports its own errors, and what stays is small.
         let _ = unlinkat(&own, "ld.so.preload", AtFlags::empty());
         remove_temporary(&own);
         let _ = rustix::fs::rmdir(run_dir.join(id.as_str()));
@@ -146,12 +149,12 @@ pub(crate) fn forget_list(run_dir: &Path, id: &ContainerId) -> bool {
     true
 }
 
-/// Removes the files of one container, in an open directory. Without the lock another container may
-/// be starting in the same root, and find a mount target there that is about to go: then the targets
-/// and their record stay, for a sweep. Whether they did.
+/// Removes the files of one container in an open directory. Without the lock, another container
+/// with the same root may be starting and find a mount target that is about to disappear. The
+/// targets and their record then stay for a sweep. Returns whether they stayed.
 ///
 /// # Errors
-/// [`PoststopError`] names what stayed.
+/// [`PoststopError`] names what was not removed.
 pub(crate) fn clear(
     run: &RunDir,
     id: &ContainerId,
@@ -195,8 +198,9 @@ fn failed(path: PathBuf) -> impl FnOnce(Errno) -> PoststopError {
     }
 }
 
-/// The mount targets that were made in the container's root go, where they are still ours. A root
-/// that is gone, or whose engine has unmounted it, holds none. Whether nothing is left to do.
+/// Removes the mount targets that were created in the container's root, if they are still the same
+/// files. A root that is gone, or that its engine has unmounted, contains none. Returns whether
+/// nothing is left to do.
 fn remove_created(run: &RunDir, own: &OwnedFd, id: &ContainerId, lock: Option<&Lock>) -> bool {
     let Ok(Some(created)) = record::read::<Created>(own, record::CREATED) else {
         return true;
@@ -216,8 +220,8 @@ fn remove_created(run: &RunDir, own: &OwnedFd, id: &ContainerId, lock: Option<&L
     true
 }
 
-/// Where another container lives in the same root, the targets are its own now: to unlink one would
-/// take the mount on it away. Whether there is such a container.
+/// Hands the targets over to another container with the same root, if there is one: unlinking a
+/// target would remove the mount on it. Returns whether there is such a container.
 fn hand_over(run: &RunDir, id: &ContainerId, created: &Created) -> bool {
     let Some((dir, mut theirs)) = neighbour(run, id, &created.root) else {
         return false;
@@ -227,7 +231,7 @@ fn hand_over(run: &RunDir, id: &ContainerId, created: &Created) -> bool {
     record::write(&dir, record::CREATED, &theirs).is_ok()
 }
 
-/// Another container in the same root: its directory, and what was made for it.
+/// Another container with the same root: its directory, and what was created for it.
 fn neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> Option<(OwnedFd, Created)> {
     let others = listed(run).into_iter().filter(|name| name != id.as_str());
     let mut records = others.filter_map(|name| {
@@ -238,13 +242,14 @@ fn neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> Option<(OwnedFd, Cr
     records.find(|(_, theirs)| theirs.root == root)
 }
 
-/// Whether there is another container in the same root. Without the lock one may be about to be.
+/// Whether there is another container with the same root. Without the lock, one may be about to
+/// appear.
 #[must_use]
 pub(crate) fn has_neighbour(run: &RunDir, id: &ContainerId, root: &Path) -> bool {
     neighbour(run, id, root).is_some()
 }
 
-/// What a killed process left of a file that it was writing, and the record of the maker.
+/// Removes what a killed process left of a file that it was writing, and the record of the maker.
 fn remove_temporary(own: &OwnedFd) {
     let names = listed(own).into_iter();
     for name in names.filter(|name| is_temporary_name(name.as_ref())) {
@@ -252,7 +257,7 @@ fn remove_temporary(own: &OwnedFd) {
     }
 }
 
-/// The names in a directory that are still there.
+/// The names left in a directory.
 fn names(own: &OwnedFd) -> Vec<String> {
     let mut names = listed(own);
     names.retain(|name| statat(own, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok());
@@ -328,7 +333,7 @@ mod tests {
         fs::write(dir.path().join("c1/theirs"), "x").unwrap();
         let message = Chain(&remove(dir.path(), "c1").unwrap_err()).to_string();
         assert!(
-            message.contains("c1/theirs") && message.contains("not made by"),
+            message.contains("c1/theirs") && message.contains("not created by"),
             "{message}"
         );
         assert!(dir.path().join("c1/theirs").exists());
@@ -359,7 +364,7 @@ mod tests {
         assert!(other.path().join("victim").exists());
     }
 
-    /// A run directory, and a root in which targets were made for a container.
+    /// A run directory, and a root in which targets were created for a container.
     struct Fixture {
         run: tempfile::TempDir,
         root: tempfile::TempDir,
@@ -381,7 +386,7 @@ mod tests {
             self.run.path().join(path)
         }
 
-        /// A container that a hook was killed for, or whose record a poststop left.
+        /// A container whose hook was killed, or whose record a poststop left behind.
         fn leave(&self, id: &str) {
             fs::write(self.root.path().join(id), "").unwrap();
             fs::create_dir(self.path(id)).unwrap();

@@ -1,17 +1,17 @@
-//! Configurations of strangers that are as large as one may be, and of as many of something as fits:
-//! each asks for a nic, so that it is parsed. `hooks/examples/shape.rs` writes them for measurements and
+//! Untrusted configurations of the maximum size, with as many items of one kind as fit. Each
+//! requests a nic, so that it is parsed. `hooks/examples/shape.rs` writes them for measurements and
 //! for the seeds of the fuzz targets.
 
-/// A shape, by name, and what goes where `@` stands in its frame.
+/// A shape by name, and what replaces `@` in its frame.
 pub struct Shape {
     /// Its name.
     pub name: &'static str,
     frame: &'static str,
     separator: &'static str,
-    /// What stands there again and again; `#` in it is a number that is never the same, `%` too, in decimal.
+    /// The repeated part; `#` in it is a number that never repeats, and so is `%`, in decimal.
     unit: &'static str,
     end: &'static str,
-    /// What every door says that refuses it; none where it is taken.
+    /// The message of every entry point that refuses it; `None` if it is accepted.
     pub refusal: Option<&'static str>,
 }
 
@@ -49,7 +49,7 @@ impl Shape {
     }
 }
 
-/// All of them. What is before the first `@` and behind it is written once.
+/// All of them. What is before the first `@` and after it is written once.
 pub const SHAPES: &[Shape] = &[
     shape("members", r#"{$root,$ask,$process,@}"#, r##""=#":0"##),
     shape("members-same", r#"{$root,$ask,$process,@}"#, r#""":0"#).refused("duplicate key \"\""),
@@ -93,7 +93,7 @@ pub const SHAPES: &[Shape] = &[
         "mounts-over-each-other",
         r#"{$root,$ask,$process,"mounts":[@]}"#,
         r#"{"destination":"/dev","type":"bind","source":"/ssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssss","options":["rbind"]}"#,
-    ).refused("lies under the mount at"),
+    ).refused("is below the mount at"),
     shape(
         "mounts-in-each-other",
         r#"{$root,$ask,$process,"mounts":[@]}"#,
@@ -281,7 +281,7 @@ pub const SHAPES: &[Shape] = &[
 ];
 
 impl Shape {
-    /// A configuration of this shape with as many units as fit into `size` bytes.
+    /// A configuration with this shape and as many units as fit into `size` bytes.
     #[must_use]
     pub fn json(&self, size: usize) -> Vec<u8> {
         let frame = self
@@ -316,7 +316,7 @@ impl Shape {
         for _ in 0..count {
             text.push_str(self.end);
         }
-        // The innermost of nested objects has to hold something.
+        // The innermost of nested objects must contain something.
         if self.unit.ends_with(':') {
             let inner = text.len() - count * self.end.len();
             text.insert(inner, '0');
@@ -325,7 +325,7 @@ impl Shape {
     }
 }
 
-/// A number in few letters.
+/// A number with few characters.
 fn radix(mut number: usize) -> String {
     const LETTERS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     let mut text = String::new();

@@ -17,17 +17,17 @@ use crate::discover::probe::Probe;
 /// A PTP clock or a PPS source that is offered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Clock {
-    /// The kernel's name of it: `ptp0`, `pps0`.
+    /// The kernel's name: `ptp0`, `pps0`.
     pub name: String,
-    /// What its driver calls it; of a PPS source, what makes its pulses.
+    /// Its name according to the driver; for a PPS source, what drives its pulses.
     pub clock_name: Option<String>,
     /// The interface on the same PCI function; the one on the first port if there are several.
     pub nic: Option<String>,
-    /// The PCI function that it belongs to; of the pulses of a PTP clock, that of the clock.
+    /// Its PCI function; for the PPS source of a PTP clock, that of the clock.
     pub pci_address: Option<PciAddress>,
     /// The NUMA node of that function.
     pub numa_node: Option<u32>,
-    /// Its node.
+    /// Its device node.
     #[serde(skip)]
     pub node: Node,
 }
@@ -35,13 +35,13 @@ pub struct Clock {
 /// The clocks of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clocks {
-    /// PTP hardware clocks, by their numbers.
+    /// PTP hardware clocks, by number.
     pub ptp: Vec<Clock>,
-    /// PPS sources, by their numbers.
+    /// PPS sources, by number.
     pub pps: Vec<Clock>,
 }
 
-/// Looks at every PTP clock and PPS source.
+/// Reads every PTP clock and PPS source.
 #[must_use]
 pub(crate) fn read(
     probe: &Probe<'_>,
@@ -58,8 +58,8 @@ pub(crate) fn read(
     for source in &mut pps {
         source.clock_name = probe.attribute(source.directory.join("name"));
         if source.pci.is_none() {
-            // The pulses of a PTP clock go by its name, and their source has no parent that says
-            // whose they are (drivers/ptp/ptp_clock.c, `ptp_clock_register`).
+            // The PPS source of a PTP clock is named after the clock, and has no parent that
+            // identifies it (drivers/ptp/ptp_clock.c, `ptp_clock_register`).
             let clock = ptp
                 .iter()
                 .find(|clock| source.clock_name.as_ref() == Some(&clock.name));
@@ -82,7 +82,7 @@ pub(crate) fn read(
     }
 }
 
-/// A clock before it is known whether it has a node.
+/// A clock whose node has not been looked up yet.
 struct Source {
     name: String,
     directory: PathBuf,
@@ -111,7 +111,7 @@ impl Source {
     }
 }
 
-/// The devices of a class, then those that are seen only below a PCI function; by their numbers.
+/// The devices of a class, then those that are visible only below a PCI function, by number.
 fn read_class(
     probe: &Probe<'_>,
     functions: &PciFunctions,
@@ -187,7 +187,7 @@ fn first_interfaces(interfaces: &[NetDevice]) -> BTreeMap<PciAddress, &NetDevice
     first
 }
 
-/// What every text has to give.
+/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     if let Some(number) = parse_number("ptp", text) {
@@ -198,10 +198,10 @@ pub(super) fn fuzz(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::test_tree::{Found, Tree, captured, discover};
+    use crate::discover::test_tree::{Discovered, TestTree, captured, discover};
     use crate::host::Host;
 
-    fn look(host: &Host) -> (Clocks, Found<()>) {
+    fn look(host: &Host) -> (Clocks, Discovered<()>) {
         let mut clocks = Clocks::default();
         let found = discover(host, |probe, functions, interfaces, not_offered| {
             clocks = read(probe, functions, interfaces, not_offered);
@@ -210,7 +210,7 @@ mod tests {
         (clocks, found)
     }
 
-    fn ptp(tree: &Tree, parent: &str, number: u32, clock_name: &str) {
+    fn ptp(tree: &TestTree, parent: &str, number: u32, clock_name: &str) {
         let name = format!("ptp{number}");
         let dev = format!("247:{number}");
         let files = [("clock_name", clock_name), ("dev", dev.as_str())];
@@ -218,7 +218,7 @@ mod tests {
         tree.node(&format!("/dev/{name}"), 247, number);
     }
 
-    fn pps(tree: &Tree, parent: &str, number: u32, source: &str) {
+    fn pps(tree: &TestTree, parent: &str, number: u32, source: &str) {
         let name = format!("pps{number}");
         let dev = format!("248:{number}");
         let files = [("name", source), ("path", ""), ("dev", dev.as_str())];
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_clock_whose_link_leads_to_nothing_is_named_and_not_offered() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         tree.link("/sys/class/ptp/ptp7", "../../devices/gone");
         let (clocks, _) = look(&tree.host());
         assert!(clocks.ptp.is_empty());
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn clocks_are_sorted_by_their_numbers() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         for number in [10, 2, 0] {
             ptp(&tree, "/sys/devices/virtual", number, "x");
         }
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_clock_without_a_pci_function_has_no_nic() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         ptp(&tree, "/sys/devices/virtual", 0, "KVM virtual PTP");
         let (clocks, _) = look(&tree.host());
         assert_eq!(clocks.ptp[0].clock_name.as_deref(), Some("KVM virtual PTP"));
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn of_two_ports_on_one_function_the_first_is_the_clocks_nic() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         let function = tree.pci("10000:e1:00.0", "0x020000", -1);
         tree.class_device("net", &function, "a1", &[("dev_port", "1")]);
         tree.class_device("net", &function, "z0", &[("dev_port", "0")]);
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn the_pulses_of_a_ptp_clock_belong_to_its_nic() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         let function = tree.pci("0000:41:00.0", "0x020000", 1);
         tree.class_device("net", &function, "ens1", &[]);
         ptp(&tree, &function, 3, "igb");
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_seen_only_through_its_function_is_found() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         let function = tree.pci("0000:41:00.0", "0x020000", 0);
         tree.files(&format!("{function}/ptp/ptp0"), &[("dev", "247:0")]);
         tree.node("/dev/ptp0", 247, 0);
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_clock_without_its_node_is_not_offered() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         tree.class_device("ptp", "/sys/devices/virtual", "ptp0", &[("dev", "247:0")]);
         tree.class_device("pps", "/sys/devices/virtual", "pps0", &[("dev", "248:0")]);
         tree.node("/dev/pps0", 99, 0);

@@ -1,11 +1,11 @@
-//! Huge pages: what the kernel has set aside, by size and NUMA node, and where it is mounted
+//! Huge pages: how many the kernel has reserved, by size and NUMA node, and where they are mounted
 //! (`Documentation/admin-guide/mm/hugetlbpage.rst`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
-use onload_core::mountinfo::{listed, unescape};
+use onload_core::mountinfo::{parse_mounts_line, unescape};
 use serde::Serialize;
 
 #[cfg(fuzzing)]
@@ -13,7 +13,7 @@ use crate::discover::names;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::probe::Probe;
 
-/// Where the kernel lists the sizes, and the pages over all nodes.
+/// Where the kernel lists the sizes, and the pages of all nodes together.
 const SIZES: &str = "/sys/kernel/mm/hugepages";
 /// Where it lists the NUMA nodes.
 const NODES: &str = "/sys/devices/system/node";
@@ -26,17 +26,17 @@ const HUGETLBFS: &[u8] = b"hugetlbfs";
 pub struct Hugepages {
     /// Size of a page in KiB.
     pub size_kib: u64,
-    /// Pages over all nodes.
+    /// Pages on all nodes.
     pub total: u64,
-    /// Those of them that nobody uses.
+    /// Pages among them that are free.
     pub free: u64,
-    /// The pages of each NUMA node, in the order of their numbers.
+    /// The pages of each NUMA node, by node number.
     pub nodes: Vec<NodePages>,
     /// Where a hugetlbfs of this size is mounted, sorted.
     pub mounts: Vec<String>,
     /// The size as a name: `2Mi`, `1Gi`.
     pub name: String,
-    /// Pages that may be taken beyond the total while there is memory.
+    /// Pages that may be allocated beyond the total while there is memory.
     pub overcommit: u64,
 }
 
@@ -47,11 +47,11 @@ pub struct NodePages {
     pub node: u32,
     /// Pages on the node.
     pub total: u64,
-    /// Those of them that nobody uses.
+    /// Pages among them that are free.
     pub free: u64,
 }
 
-/// Looks at the pages of every size, the smallest first.
+/// Reads the pages of every size, the smallest first.
 #[must_use]
 pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<Hugepages> {
     let overall = sizes_in(probe, SIZES);
@@ -83,7 +83,7 @@ pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<
     offered
 }
 
-/// Why the number of pages of a size is not known; none where it is.
+/// Why the number of pages of a size is unknown; `None` if it is known.
 fn unknown(probe: &Probe<'_>, size_kib: u64, nodes: &[NodePages]) -> Option<String> {
     let name = format!("hugepages-{size_kib}kB");
     let of_nodes = nodes
@@ -125,7 +125,7 @@ fn read_size(probe: &Probe<'_>, size_kib: u64, nodes: Vec<NodePages>, overall: b
     }
 }
 
-/// The pages of each node by size. Nodes are those that have a directory: their numbers have gaps
+/// The pages of each node by size. Nodes are found by their directories: their numbers have gaps
 /// where a socket is empty.
 fn read_nodes(probe: &Probe<'_>) -> BTreeMap<u64, Vec<NodePages>> {
     let names = probe.list(NODES);
@@ -147,9 +147,10 @@ fn read_nodes(probe: &Probe<'_>) -> BTreeMap<u64, Vec<NodePages>> {
     by_size
 }
 
-/// Where hugetlbfs is mounted, by the size of its pages in KiB.
+/// Where hugetlbfs is mounted, by page size in KiB.
 fn read_mounts(probe: &Probe<'_>) -> BTreeMap<u64, Vec<String>> {
-    let is_hugetlbfs = |line: &[u8]| listed(line).is_some_and(|mount| mount.fs_type == HUGETLBFS);
+    let is_hugetlbfs =
+        |line: &[u8]| parse_mounts_line(line).is_some_and(|mount| mount.fs_type == HUGETLBFS);
     let mounts = probe.or_warn(probe.host().lines(Path::new(MOUNTS), &is_hugetlbfs));
     let mounts = parse_mounts(mounts.as_deref().unwrap_or_default());
     let mut default = None;
@@ -181,27 +182,29 @@ fn read_mounts(probe: &Probe<'_>) -> BTreeMap<u64, Vec<String>> {
 
 /// A mounted hugetlbfs.
 #[derive(Debug, PartialEq, Eq)]
-struct Mount {
+struct HugetlbfsMount {
     path: String,
     size: MountSize,
 }
 
-/// What a mount's options say of its page size.
+/// What a mount's options say about its page size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MountSize {
     Kib(u64),
     /// Nothing: it is the kernel's default size.
     Default,
-    /// Something that is not understood.
+    /// Something unknown.
     Unknown,
 }
 
-/// The hugetlbfs among the lines of /proc/mounts (proc_pid_mounts(5)).
-fn parse_mounts(table: &[u8]) -> Vec<Mount> {
-    let lines = table.split(|byte| *byte == b'\n').filter_map(listed);
+/// The hugetlbfs mounts in /proc/mounts (proc_pid_mounts(5)).
+fn parse_mounts(table: &[u8]) -> Vec<HugetlbfsMount> {
+    let lines = table
+        .split(|byte| *byte == b'\n')
+        .filter_map(parse_mounts_line);
     let mounts = lines.filter(|mount| mount.fs_type == HUGETLBFS);
     mounts
-        .map(|mount| Mount {
+        .map(|mount| HugetlbfsMount {
             path: String::from_utf8_lossy(&unescape(mount.point)).into_owned(),
             size: mount_size(mount.options),
         })
@@ -219,7 +222,7 @@ fn mount_size(options: &[u8]) -> MountSize {
     }
 }
 
-/// A size as the kernel's `memparse` takes it, in KiB: `2M`, `1024M`, `65536`.
+/// A size in the format of the kernel's `memparse`, in KiB: `2M`, `1024M`, `65536`.
 fn parse_memory(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 = digits.parse().ok()?;
@@ -254,7 +257,7 @@ fn parse_node(name: &str) -> Option<u32> {
     digits.then(|| number.parse().ok()).flatten()
 }
 
-/// The name of a size: the largest unit that it is a whole number of.
+/// The name of a size, in the largest unit that divides it.
 fn name_of(size_kib: u64) -> String {
     let units = [(1 << 20, "Gi"), (1 << 10, "Mi")];
     let whole = units
@@ -264,7 +267,7 @@ fn name_of(size_kib: u64) -> String {
     format!("{}{suffix}", size_kib / unit)
 }
 
-/// What every text has to give.
+/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let _ = (
@@ -277,7 +280,7 @@ pub(super) fn fuzz(text: &str) {
     assert!(unescape(text.as_bytes()).len() <= text.len());
     if let Some(size) = parse_size(text) {
         assert_eq!(parse_size(&format!("hugepages-{size}kB")), Some(size));
-        // A name of ours is one that the kernel takes as a page size, and a name in CDI.
+        // The kernel accepts the name of a size as a page size, and CDI as a device name.
         let name = name_of(size);
         assert_eq!(parse_memory(name.trim_end_matches('i')), Some(size));
         assert_eq!(names::problem_with(&name), None);
@@ -289,14 +292,14 @@ mod tests {
     use procfs_core::{FromRead, Meminfo};
 
     use super::*;
-    use crate::discover::test_tree::{Found, Tree, captured, discover, sample};
+    use crate::discover::test_tree::{Discovered, TestTree, captured, discover, sample};
     use crate::host::Host;
 
-    fn look(host: &Host) -> Found<Hugepages> {
+    fn look(host: &Host) -> Discovered<Hugepages> {
         discover(host, |probe, _, _, not_offered| read(probe, not_offered))
     }
 
-    fn overall(tree: &Tree, size: u64, total: u64, overcommit: u64) {
+    fn overall(tree: &TestTree, size: u64, total: u64, overcommit: u64) {
         let files = [
             ("nr_hugepages", total.to_string()),
             ("free_hugepages", total.to_string()),
@@ -307,7 +310,7 @@ mod tests {
         }
     }
 
-    fn on_node(tree: &Tree, node: u32, size: u64, total: &str, free: &str) {
+    fn on_node(tree: &TestTree, node: u32, size: u64, total: &str, free: &str) {
         let directory = format!("{NODES}/node{node}/hugepages/hugepages-{size}kB");
         tree.files(
             &directory,
@@ -321,7 +324,7 @@ mod tests {
         let theirs = Meminfo::from_read(text.as_bytes()).unwrap();
         let kib = theirs.hugepagesize.map(|bytes| bytes / 1024);
         assert_eq!(parse_default_size(&text), kib);
-        // It wants the whole text, of which a captured host has one line.
+        // `procfs_core` needs the whole text, of which a captured host has one line.
         let line = "Hugepagesize:       2048 kB\n";
         assert_eq!(parse_default_size(line), Some(2048));
         assert!(Meminfo::from_read(line.as_bytes()).is_err());
@@ -361,7 +364,7 @@ mod tests {
 
     #[test]
     fn nodes_may_have_gaps_in_their_numbers() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 12, 0);
         for node in [0, 2, 10] {
             on_node(&tree, node, 2048, "4", "1");
@@ -376,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_size_without_pages_is_not_offered_and_one_that_may_be_overcommitted_is() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 0, 8);
         overall(&tree, 1_048_576, 0, 0);
         let found = look(&tree.host());
@@ -394,7 +397,7 @@ mod tests {
 
     #[test]
     fn pages_that_only_the_nodes_tell_of_are_added_up() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         on_node(&tree, 0, 65_536, "3", "1");
         on_node(&tree, 1, 65_536, "2", "2");
         let found = look(&tree.host());
@@ -404,7 +407,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_numa_has_pages_but_no_nodes() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 16, 0);
         let found = look(&tree.host());
         assert_eq!(found.devices[0].total, 16);
@@ -413,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_count_that_is_no_number_costs_a_warning() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 16, 0);
         tree.file(
             &format!("{SIZES}/hugepages-2048kB/free_hugepages"),
@@ -426,7 +429,7 @@ mod tests {
 
     #[test]
     fn a_mount_without_a_page_size_has_the_default_one() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 16, 0);
         overall(&tree, 1_048_576, 1, 0);
         tree.file(MEMINFO, "MemTotal: 1 kB\nHugepagesize:    1048576 kB\n");
@@ -486,7 +489,7 @@ mod tests {
 
     #[test]
     fn a_mount_whose_name_is_no_text_hides_no_other() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 16, 0);
         let mounts = [
             &b"u@h:/ /home/u/caf\xe9 fuse.sshfs rw,nosuid,nodev 0 0\n"[..],
@@ -501,7 +504,7 @@ mod tests {
 
     #[test]
     fn a_table_of_mounts_of_twelve_megabytes_is_read_to_its_end() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 16, 0);
         let other = format!("tmpfs /{} tmpfs rw 0 0\n", "x".repeat(200));
         let mut mounts = other.repeat((12 << 20) / other.len());
@@ -514,7 +517,7 @@ mod tests {
 
     #[test]
     fn a_table_with_more_mounts_of_hugepages_than_any_has_is_told() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         overall(&tree, 2048, 16, 0);
         let line = format!("none /{} hugetlbfs rw,pagesize=2M 0 0\n", "x".repeat(200));
         tree.file(MOUNTS, line.repeat((5 << 20) / line.len()));
@@ -547,7 +550,7 @@ mod tests {
     #[test]
     fn a_number_that_is_none_is_not_called_no_pages() {
         for file in ["nr_hugepages", "nr_overcommit_hugepages"] {
-            let tree = Tree::new();
+            let tree = TestTree::new();
             let directory = "/sys/kernel/mm/hugepages/hugepages-2048kB";
             let counts = ["nr_hugepages", "free_hugepages", "nr_overcommit_hugepages"];
             tree.files(directory, &counts.map(|name| (name, "0")));

@@ -1,4 +1,5 @@
-//! Discovery: one file per resource, each with pure parsers; all reading goes through [`probe::Probe`].
+//! Discovery: one file per resource, each with pure parsers. All reading goes through
+//! [`probe::Probe`].
 
 pub mod clock;
 pub mod hugepages;
@@ -29,11 +30,11 @@ use crate::host::Host;
 use pci::PciFunctions;
 use probe::Probe;
 
-/// Gives a text to every parser of attributes, of names in sysfs and of files of procfs; they are
-/// private, so that only a fuzzer sees them together.
+/// Gives a text to every parser of attributes, sysfs names and procfs files. The parsers are
+/// private, so only a fuzzer sees them together.
 ///
 /// # Panics
-/// When one of them panics, or gives what it must not.
+/// A parser panics, or returns what it must not.
 #[cfg(fuzzing)]
 pub fn fuzz(text: &str) {
     crate::host::fuzz(text);
@@ -55,8 +56,8 @@ pub fn fuzz(text: &str) {
 /// Bytes of the pages that TCPDirect allocates, in KiB.
 const TCPDIRECT_PAGE_KIB: u64 = 2048;
 
-/// Looks at everything that a host has. What cannot be read becomes a warning of the inventory, and
-/// is in its `unread` where it would have decided something.
+/// Discovers everything that a host has. What cannot be read becomes a warning of the inventory,
+/// and appears in its `unread` if it would have decided something.
 #[must_use]
 pub fn discover(host: &Host, config: &Config) -> Inventory {
     let mut probe = Probe::new(host);
@@ -73,7 +74,7 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
     inventory
 }
 
-/// Entries for what could not be read, where no reason names it yet.
+/// Entries for what could not be read, unless a reason already names it.
 fn unknown(inventory: &Inventory) -> Vec<NotOffered> {
     let unread = inventory.unread.iter().filter(|unread| {
         let named = |entry: &NotOffered| entry.reason.contains(&unread.reason);

@@ -1,22 +1,22 @@
-//! Names of devices: what the kernel calls a thing is not always a name that CDI takes.
+//! Device names: CDI does not accept every name that the kernel uses.
 
 use std::collections::BTreeSet;
 
 use onload_cdi::DeviceName;
 use onload_core::pci::PciAddress;
 
-/// Words that mean something of our own where a device's name is expected.
+/// Reserved words with a meaning of their own in place of a device name.
 const RESERVED: [&str; 3] = ["all", "loopback", "none"];
 
-/// Gives every device of a class a name that is legal in CDI and not taken.
+/// Gives every device of a class a name that is legal in CDI and not in use.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     taken: BTreeSet<String>,
 }
 
 impl Names {
-    /// The name for a device that the kernel calls `name`: that name where it will do, else its
-    /// PCI address.
+    /// The name for a device that the kernel calls `name`: that name if possible, or else its PCI
+    /// address.
     ///
     /// # Errors
     /// Why there is no name for it.
@@ -41,7 +41,7 @@ impl Names {
     }
 }
 
-/// Why a name cannot be that of a CDI device; none if it can.
+/// Why a name cannot be that of a CDI device; `None` if it can.
 pub(super) fn problem_with(name: &str) -> Option<String> {
     if RESERVED.contains(&name) {
         return Some(format!("{name:?} is a word with a meaning of its own"));
@@ -50,7 +50,7 @@ pub(super) fn problem_with(name: &str) -> Option<String> {
     (!legal).then(|| format!("{name:?} is no legal name of a CDI device"))
 }
 
-/// What every text has to give.
+/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     if let Ok(name) = Names::default().choose(text, None) {

@@ -1,5 +1,4 @@
-//! The network interfaces of a host, each looked at once
-//! (`Documentation/ABI/testing/sysfs-class-net`).
+//! The network interfaces of a host, each read once (`Documentation/ABI/testing/sysfs-class-net`).
 
 use std::path::{Path, PathBuf};
 
@@ -20,15 +19,15 @@ pub(crate) struct NetDevice {
     pub name: String,
     /// The PCI function below it.
     pub pci: Option<PciAddress>,
-    /// The driver of the device below it; none for a virtual interface.
+    /// The driver of the underlying device; `None` for a virtual interface.
     pub driver: Option<String>,
-    /// The interfaces below a virtual one, sorted; none where a device is below it.
+    /// The interfaces below a virtual one, sorted; `None` if there is an underlying device.
     pub virtual_over: Option<Vec<String>>,
-    /// Which port of its function it is; the kernel counts from 0.
+    /// Its port on that function; the kernel counts from 0.
     pub port: Option<u32>,
     /// `operstate`: `up`, `down`, `unknown` and others (RFC 2863).
     pub state: Option<String>,
-    /// Speed of the link in Mbit/s; none when it is not known.
+    /// Link speed in Mbit/s; `None` if unknown.
     pub speed_mbps: Option<u64>,
     /// `address`: six bytes of Ethernet, twenty of IP over InfiniBand.
     pub address: Option<String>,
@@ -46,7 +45,7 @@ impl NetDevice {
 #[must_use]
 pub(crate) fn read(probe: &Probe<'_>) -> Vec<NetDevice> {
     let names = probe.list(CLASS).into_iter();
-    // `bonding_masters` is a file of the bonding driver in the middle of the interfaces.
+    // `bonding_masters` is a file of the bonding driver among the interfaces.
     names
         .filter(|name| name != "bonding_masters")
         .map(|name| read_one(probe, name))
@@ -70,7 +69,7 @@ fn read_one(probe: &Probe<'_>, name: String) -> NetDevice {
         .number(directory.join("dev_port"))
         .filter(|port| *port > 0);
     let port = port.or_else(|| probe.hex(directory.join("dev_id")));
-    // These are shown, and decide nothing.
+    // These are displayed, and decide nothing.
     probe.deciding(&[], || NetDevice {
         pci,
         driver,
@@ -85,8 +84,8 @@ fn read_one(probe: &Probe<'_>, name: String) -> NetDevice {
     })
 }
 
-/// The device that an interface stands below in sysfs, where it has no link to it; virtual interfaces
-/// stand below none.
+/// The device above an interface in sysfs, for interfaces without a link to it; virtual interfaces
+/// have none.
 fn device_above(directory: &Path) -> Option<PathBuf> {
     let class = directory.parent()?;
     let device = class.parent().filter(|_| class.ends_with("net"))?;
@@ -108,14 +107,14 @@ fn interfaces_below(probe: &Probe<'_>, directory: &Path) -> Vec<String> {
         .collect()
 }
 
-/// A speed that is not known is -1, which some drivers pass on as an unsigned number.
+/// An unknown speed is -1, which some drivers pass on as an unsigned number.
 fn known_speed(speed: i64) -> Option<u64> {
     u64::try_from(speed)
         .ok()
         .filter(|speed| *speed > 0 && *speed < u64::from(u32::MAX))
 }
 
-/// What every text has to give.
+/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let speed = text.parse().ok().and_then(known_speed);

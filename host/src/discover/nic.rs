@@ -1,8 +1,8 @@
 //! Accelerated network interfaces: those that Onload has attached to.
 //!
-//! An interface is attached when its auxiliary device is bound to a driver of sfc_resource (since
-//! Onload 9), when its PCI function carries the `sfc_resource` group (Onload 8), or when Onload's
-//! debugfs lists it, as it does for those registered for AF_XDP.
+//! An interface is attached if its auxiliary device is bound to a driver of sfc_resource (since
+//! Onload 9), if its PCI function has the `sfc_resource` group (Onload 8), or if Onload's debugfs
+//! lists it, as it does for interfaces registered for AF_XDP.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -46,7 +46,7 @@ pub struct Nic {
     pub driver: Option<String>,
     /// How Onload reaches its queues.
     pub datapath: Datapath,
-    /// Speed of the link in Mbit/s; none when it is not known.
+    /// Link speed in Mbit/s; `None` if unknown.
     pub speed_mbps: Option<u64>,
     /// `operstate`.
     pub state: Option<String>,
@@ -64,12 +64,12 @@ pub enum Datapath {
     Ef10ct,
     /// X3.
     Efct,
-    /// Any driver that has AF_XDP.
+    /// Any driver with AF_XDP.
     AfXdp,
 }
 
 impl Datapath {
-    /// As it stands in the JSON and in tables.
+    /// Its name in JSON and tables.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -80,25 +80,25 @@ impl Datapath {
         }
     }
 
-    /// Whether TCPDirect works on it. Seen with Onload of July 2026 on igb: every TCPDirect program
-    /// dies of signal 11 on an interface by AF_XDP, in a container and on the host.
+    /// Whether TCPDirect works on it. With Onload of July 2026 on igb, every TCPDirect program dies
+    /// of signal 11 on an AF_XDP interface, in a container and on the host.
     #[must_use]
     pub(crate) fn has_tcpdirect(self) -> bool {
         self != Datapath::AfXdp
     }
 }
 
-/// What Onload makes of a PCI function of its vendors.
+/// Onload's support for a PCI function of its vendors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Support {
     /// It can attach.
     Capable(Datapath),
-    /// The driver binds, Onload refuses.
+    /// The driver binds, but Onload refuses.
     Refused(&'static str),
 }
 
-/// Onload's word on a PCI function (Onload, `linux_net/.../efx.c` `efx_pci_table`, and
-/// `lib/efhw/nic.c` `efhw_sfc_device_type_init`); none for hardware of others.
+/// Onload's support for a PCI function (Onload, `linux_net/.../efx.c` `efx_pci_table`, and
+/// `lib/efhw/nic.c` `efhw_sfc_device_type_init`); `None` for other vendors' hardware.
 fn support(id: PciId) -> Option<Support> {
     const OLD: Support =
         Support::Refused("Onload supports no adapter before the 8000 series; nothing can be done");
@@ -123,7 +123,7 @@ fn support(id: PciId) -> Option<Support> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Attachment {
     datapath: Option<Datapath>,
-    /// Where its switch `enable` is, if it has one and that is 0.
+    /// The path of its switch `enable`, if it has one and it is 0.
     switched_off: Option<String>,
 }
 
@@ -143,27 +143,27 @@ enum AfXdp {
 #[derive(Debug, Default)]
 struct Attachments {
     functions: BTreeMap<PciAddress, Vec<Attachment>>,
-    /// Auxiliary devices that no driver of Onload's is bound to.
+    /// Auxiliary devices that are not bound to a driver of Onload.
     unbound: BTreeMap<PciAddress, String>,
     /// Whether interfaces of other drivers can be registered.
     af_xdp: AfXdp,
     /// Interfaces that Onload's debugfs lists.
     interfaces: BTreeMap<String, Option<Datapath>>,
-    /// Why debugfs could not be read; none where it could, or where it has no such list.
+    /// Why debugfs could not be read; `None` if it could, or if it has no such list.
     unread: Option<String>,
 }
 
 /// What can use an accelerated interface on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Users<'a> {
-    /// Why Onload is not offered; none where it is.
+    /// Why Onload is not offered; `None` if it is.
     pub onload: Option<&'a str>,
-    /// Whether TCPDirect is there.
+    /// Whether TCPDirect is available.
     pub tcpdirect: bool,
 }
 
 impl Users<'_> {
-    /// The datapath, where Onload or TCPDirect can use it.
+    /// The datapath, if Onload or TCPDirect can use it.
     fn check(self, datapath: Datapath) -> Result<Datapath, String> {
         match self.onload {
             Some(reason) if !(self.tcpdirect && datapath.has_tcpdirect()) => {
@@ -247,9 +247,9 @@ fn nic(
 /// Why Onload does not reach an interface.
 #[derive(Debug, PartialEq, Eq)]
 enum Refusal {
-    /// It does not.
+    /// It certainly does not.
     Certain(String),
-    /// Whether it does could not be read.
+    /// What decides it could not be read.
     Unknown(String),
 }
 
@@ -304,7 +304,7 @@ fn attached(own: &[Attachment], support: Option<Support>) -> Result<Datapath, St
         (Some(datapath), _) | (None, Some(Support::Capable(datapath))) => datapath,
         (None, _) => Datapath::Ef10,
     };
-    // X4 has a low-latency and a full-featured datapath; the first is what it is bought for.
+    // X4 has a low-latency and a full-featured datapath; people buy it for the first.
     let best = live
         .map(known)
         .max_by_key(|datapath| *datapath == Datapath::Ef10ct);
@@ -373,7 +373,7 @@ fn others_driver(driver: &str, interface: &str, af_xdp: AfXdp) -> String {
 fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments {
     let module = probe.entry(RESOURCE_MODULE);
     let mut attachments = Attachments {
-        // It decides for those interfaces alone that nothing else tells of.
+        // It decides only about interfaces of which nothing else says anything.
         interfaces: probe.deciding(&[], || read_debugfs(probe)),
         // Without its module nothing is attached to anything.
         unread: module.and_then(|_| probe.why_itself_unread(DEBUGFS_NICS)),
@@ -429,7 +429,7 @@ fn is_onloads(name: &str) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// What is bound to an auxiliary device; none where nothing of Onload's is.
+/// What is bound to an auxiliary device; `None` if nothing of Onload is.
 fn read_auxiliary(probe: &Probe<'_>, directory: &Path) -> Option<Attachment> {
     let driver = probe.link_name(directory.join("driver"));
     let datapath = driver.as_deref().and_then(datapath_of_driver);
@@ -456,7 +456,7 @@ fn switched_off(probe: &Probe<'_>, directory: &Path) -> Option<String> {
     off.then(|| switch.display().to_string())
 }
 
-/// The interfaces that Onload's debugfs lists (Onload, `lib/efhw/debugfs_nic.c`): directories
+/// The interfaces that Onload's debugfs lists (Onload, `lib/efhw/debugfs_nic.c`): directories named
 /// `NNN_<interface>`.
 fn read_debugfs(probe: &Probe<'_>) -> BTreeMap<String, Option<Datapath>> {
     let entries = probe.list(DEBUGFS_NICS);
@@ -480,7 +480,7 @@ fn interface_of(entry: &str) -> Option<&str> {
     (numbered && !interface.is_empty()).then_some(interface)
 }
 
-/// `devtype` reads `architecture:variant:revision => NAME`, the first three as numbers.
+/// `devtype` contains `architecture:variant:revision => NAME`, the first three as numbers.
 fn datapath_of_devtype(text: &str) -> Option<Datapath> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let mut known = words.filter_map(|word| match word.to_ascii_uppercase().as_str() {
@@ -493,7 +493,7 @@ fn datapath_of_devtype(text: &str) -> Option<Datapath> {
     known.next()
 }
 
-/// Functions of Onload's vendors that have no interface, with what is bound to them instead.
+/// Functions of Onload's vendors without an interface, with what is bound to them instead.
 fn without_interface(functions: &PciFunctions, interfaces: &[NetDevice]) -> Vec<NotOffered> {
     let with: BTreeSet<PciAddress> = interfaces.iter().filter_map(|i| i.pci).collect();
     let without = functions
@@ -515,7 +515,7 @@ fn without_interface(functions: &PciFunctions, interfaces: &[NetDevice]) -> Vec<
         .collect()
 }
 
-/// Interfaces that Onload knows and this network namespace does not have.
+/// Interfaces that Onload knows and that are not in this network namespace.
 fn elsewhere(attachments: &Attachments, interfaces: &[NetDevice]) -> Vec<NotOffered> {
     let here = |name: &str| interfaces.iter().any(|interface| interface.name == name);
     let reason = "Onload is attached to it, but it is no interface of this network namespace; move it here to offer it";
@@ -525,7 +525,7 @@ fn elsewhere(attachments: &Attachments, interfaces: &[NetDevice]) -> Vec<NotOffe
         .collect()
 }
 
-/// What every text has to give.
+/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let _ = (

@@ -1,7 +1,7 @@
-//! Device nodes: the number that sysfs gives a device, against what stands in /dev.
+//! Device nodes: compares the number that sysfs gives a device with the node in /dev.
 //!
-//! Sysfs is right: it says what the driver has. A node is offered only with that number, since the
-//! hook of a container compares with sysfs too and would refuse any other.
+//! Sysfs is authoritative: it shows what the driver has. A node is offered only with that number,
+//! since the hook of a container also compares with sysfs and would refuse any other.
 
 use std::path::Path;
 
@@ -16,17 +16,17 @@ const ANEW: &str = "remove it and load its driver anew";
 pub struct Node {
     /// Its path on the host.
     pub path: String,
-    /// Number of the driver.
+    /// Major number.
     pub major: u32,
-    /// Number of the device at its driver.
+    /// Minor number.
     pub minor: u32,
 }
 
 impl Node {
-    /// The node at `path` of the device whose directory in sysfs is `device`.
+    /// The node at `path` for the device whose sysfs directory is `device`.
     ///
     /// # Errors
-    /// Why there is nothing to offer: no node, no character device, or another device's number.
+    /// Why nothing can be offered: no node, not a character device, or another device's number.
     pub(crate) fn find(
         probe: &Probe<'_>,
         path: impl Into<String>,
@@ -71,13 +71,13 @@ impl Node {
     }
 }
 
-/// `major:minor`, as `print_dev_t` of the kernel writes it.
+/// Parses `major:minor`, the format of the kernel's `print_dev_t`.
 fn parse_number(text: &str) -> Option<(u32, u32)> {
     let (major, minor) = text.split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// What every text has to give.
+/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     if let Some((major, minor)) = parse_number(text) {
@@ -91,7 +91,7 @@ pub(super) fn fuzz(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::test_tree::Tree;
+    use crate::discover::test_tree::TestTree;
 
     #[test]
     fn a_device_number_is_two_decimal_numbers() {
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_node_is_taken_only_with_the_number_of_its_device() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         tree.file("/sys/class/ptp/ptp0/dev", "247:0\n");
         tree.file("/sys/class/ptp/ptp1/dev", "247:1\n");
         tree.file("/sys/class/ptp/ptp3/dev", "247:3\n");
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_node_whose_number_cannot_be_compared_is_not_offered() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         tree.node("/dev/ptp0", 247, 0);
         let host = tree.host();
         let probe = Probe::new(&host);

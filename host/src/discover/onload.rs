@@ -1,4 +1,4 @@
-//! Onload: the kernel modules, the device nodes, the library, and whether these fit together.
+//! Onload: the kernel modules, the device nodes, the library, and whether they fit together.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::discover::probe::Probe;
 use crate::discover::profile::{self, Profile};
 use crate::discover::program::{self, Installation, Supply, Tool};
 
-/// Where the driver tells its version and its interface.
+/// Where the driver states its version and its interface.
 const DRIVER_VERSION: &str = "/proc/driver/onload/version";
 
-/// Programs that a container may use; those of sbin administer the host.
+/// Programs that a container may use; those in sbin administer the host.
 const TOOLS: [&str; 13] = [
     "onload",
     "onload_fe",
@@ -44,11 +44,11 @@ const NOT_INSTALLED: &str =
 pub struct Onload {
     /// Version of the driver.
     pub version: Option<String>,
-    /// Version of the library, where the file tells it.
+    /// Version of the library, if the file contains it.
     pub library_version: Option<String>,
-    /// The md5 of the interface between driver and library, as the driver has it.
+    /// The md5 checksum of the interface between driver and library, according to the driver.
     pub interface_checksum: Option<String>,
-    /// Whether the library was built for that interface; none where one of the two is missing.
+    /// Whether the library was built for that interface; `None` if either is missing.
     pub library_matches: Option<bool>,
     /// The oldest glibc that can load the library.
     #[serde(serialize_with = "glibc")]
@@ -56,10 +56,10 @@ pub struct Onload {
     /// The tools that work in a container.
     #[serde(serialize_with = "tool_names")]
     pub tools: Vec<Tool>,
-    /// The profiles that can be given.
+    /// The profiles that can be offered.
     #[serde(serialize_with = "profile_names")]
     pub profiles: Vec<Profile>,
-    /// Its nodes; none where it is not offered for want of one.
+    /// Its nodes; empty if one is missing and Onload is therefore not offered.
     #[serde(skip)]
     pub nodes: Vec<Node>,
     /// The directory of the profiles.
@@ -71,7 +71,7 @@ pub struct Onload {
     /// Machine of the library, `e_machine` of its ELF header.
     #[serde(skip)]
     pub machine: Option<u16>,
-    /// Why it is not offered; none where it is.
+    /// Why it is not offered; `None` if it is.
     #[serde(skip)]
     pub obstacle: Option<String>,
 }
@@ -99,14 +99,14 @@ fn profile_names<S: Serializer>(profiles: &[Profile], serializer: S) -> Result<S
     serializer.collect_seq(profiles.iter().map(|profile| &profile.name))
 }
 
-/// What `/proc/driver/onload/version` says.
+/// The content of `/proc/driver/onload/version`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct DriverVersion {
     version: Option<String>,
     interface: Option<String>,
 }
 
-/// What one copy of the library tells of itself.
+/// What one copy of the library says about itself.
 struct Library {
     installation: Installation,
     version: Option<String>,
@@ -115,29 +115,29 @@ struct Library {
     machine: Option<u16>,
 }
 
-/// The nodes of Onload's drivers by name, or why one cannot be given.
+/// The nodes of Onload's drivers by name, or why one cannot be offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DriverNodes(BTreeMap<&'static str, Result<Node, String>>);
 
 impl DriverNodes {
-    /// Looks at every node of Onload's and TCPDirect's.
+    /// Looks up every node of Onload and TCPDirect.
     #[must_use]
     pub(crate) fn read(probe: &Probe<'_>) -> DriverNodes {
         let nodes = ["onload", "onload_epoll", "sfc_char"].into_iter();
         DriverNodes(nodes.map(|name| (name, find_node(probe, name))).collect())
     }
 
-    /// These nodes.
+    /// Returns these nodes.
     ///
     /// # Errors
-    /// Why the first of them that cannot be given cannot.
+    /// Why the first of them that cannot be offered cannot.
     pub(crate) fn all(&self, names: &[&str]) -> Result<Vec<Node>, String> {
         let nodes = names.iter().filter_map(|&name| self.0.get(name));
         nodes.cloned().collect()
     }
 }
 
-/// Looks for Onload; none where nothing of it is there.
+/// Looks for Onload; `None` if nothing of it is there.
 pub(crate) fn read(
     probe: &Probe<'_>,
     cdi: &Cdi,
@@ -192,7 +192,7 @@ pub(crate) fn read(
     })
 }
 
-/// What of the driver and of the library directories could not be read; none where everything could.
+/// What could not be read about the driver and the library directories; `None` if everything could.
 fn why_unread(probe: &Probe<'_>, cdi: &Cdi) -> Option<String> {
     let dirs = program::library_dirs(&cdi.host_library_dirs);
     let places = dirs.iter().map(PathBuf::as_path);
@@ -211,7 +211,7 @@ fn read_driver(probe: &Probe<'_>) -> DriverVersion {
     driver
 }
 
-/// Reads `/proc/driver/onload/version` (Onload, `linux_onload/linux_stats.c`).
+/// Parses `/proc/driver/onload/version` (Onload, `linux_onload/linux_stats.c`).
 fn parse_driver_version(text: &str) -> DriverVersion {
     let field = |name: &str| {
         let lines = text.lines().filter_map(|line| line.split_once(':'));
@@ -228,7 +228,7 @@ fn parse_driver_version(text: &str) -> DriverVersion {
     }
 }
 
-/// The copy of the library that fits the driver, else the first one.
+/// The copy of the library that fits the driver, or else the first one.
 fn read_library(
     probe: &Probe<'_>,
     cdi: &Cdi,
@@ -302,8 +302,8 @@ fn look_into(probe: &Probe<'_>, installation: Installation, driver: &DriverVersi
     }
 }
 
-/// What stays of a library's content in a capture: the strings that could tell its release, in their
-/// order, and those of `marks` that stand anywhere in it.
+/// The part of a library's content that a capture keeps: the strings that could state its release,
+/// in order, and those of `marks` that appear anywhere in it.
 pub fn telling_strings<'c>(
     content: &'c [u8],
     driver: Option<&str>,
@@ -325,8 +325,8 @@ fn contains(content: &[u8], text: &[u8]) -> bool {
     memchr::memmem::find(content, text).is_some()
 }
 
-/// The version of a library, from its strings: the driver's own version where that stands there,
-/// else what old libraries print when they are run ("Onload 8.1.3.40"), else the only string that
+/// The version of a library from its strings: the driver's own version if it appears there, or else
+/// what old libraries print when they are run ("Onload 8.1.3.40"), or else the only string that
 /// looks like a release.
 fn library_version(content: &[u8], driver: Option<&str>) -> Option<String> {
     let mut strings = content.split(|byte| *byte == 0 || *byte == b'\n');
@@ -365,7 +365,7 @@ fn release(text: &[u8]) -> Option<String> {
     release.then(|| text.to_owned())
 }
 
-/// Why Onload is not offered; none where it is. `unread` is what could not be read of it.
+/// Why Onload is not offered; `None` if it is. `unread` is what could not be read about it.
 fn obstacle(
     nodes: &Result<Vec<Node>, String>,
     driver: &DriverVersion,
@@ -402,7 +402,7 @@ fn obstacle(
     }
 }
 
-/// A node of Onload's drivers, or why it cannot be given.
+/// A node of Onload's drivers, or why it cannot be offered.
 fn find_node(probe: &Probe<'_>, name: &str) -> Result<Node, String> {
     let path = format!("/dev/{name}");
     if probe.device_node(&path).is_some() {
@@ -479,7 +479,7 @@ fn profile_dir(probe: &Probe<'_>, cdi: &Cdi, installation: &Installation) -> Opt
     is_dir.then_some(dir)
 }
 
-/// What every text has to give.
+/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let driver = parse_driver_version(text);

@@ -1,4 +1,4 @@
-//! The PCI functions of a host, each looked at once (`Documentation/ABI/testing/sysfs-bus-pci`).
+//! The PCI functions of a host, each read once (`Documentation/ABI/testing/sysfs-bus-pci`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,15 +21,15 @@ pub(crate) struct PciFunction {
     pub class: u32,
     /// The driver that is bound to it.
     pub driver: Option<String>,
-    /// The NUMA node that it is on; none where the kernel does not know (-1).
+    /// Its NUMA node; `None` if the kernel does not know it (-1).
     pub numa_node: Option<u32>,
     /// Its IOMMU group.
     pub iommu_group: Option<u32>,
     /// The physical function that it is a virtual function of.
     pub physical_function: Option<PciAddress>,
-    /// Its virtual functions, by their index.
+    /// Its virtual functions, by index.
     pub virtual_functions: BTreeMap<u32, PciAddress>,
-    /// The entries of its directory that discovery goes on from.
+    /// The entries of its directory that discovery needs.
     entries: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ impl PciFunction {
         Path::new(DEVICES).join(self.address.to_string())
     }
 
-    /// Whether its directory has an entry of that name.
+    /// Whether its directory has an entry with that name.
     #[must_use]
     pub(crate) fn has(&self, entry: &str) -> bool {
         self.entries
@@ -85,7 +85,7 @@ pub(crate) struct PciFunctions {
 }
 
 impl PciFunctions {
-    /// Looks at every function.
+    /// Reads every function.
     #[must_use]
     pub(crate) fn read(probe: &Probe<'_>) -> Self {
         let names = probe.list(DEVICES);
@@ -111,13 +111,13 @@ impl PciFunctions {
         self.functions.get(&address)
     }
 
-    /// The functions in the order of their addresses.
+    /// The functions, by address.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &PciFunction> {
         self.functions.values()
     }
 
-    /// The function that a device in sysfs belongs to: the last PCI address on its way, whether it
-    /// hangs there directly or through virtio, the auxiliary bus or a subfunction.
+    /// The function of a device in sysfs: the last PCI address in its path, whether the device is
+    /// directly below it, or behind virtio, the auxiliary bus or a subfunction.
     #[must_use]
     pub(crate) fn above(device: &Path) -> Option<PciAddress> {
         let names = device.iter().rev().filter_map(|name| name.to_str());
@@ -125,7 +125,7 @@ impl PciFunctions {
     }
 }
 
-/// One function; none when it went while we looked.
+/// Reads one function; `None` if it has just disappeared.
 fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> {
     let directory = Path::new(DEVICES).join(address.to_string());
     let mut entries = probe.list(&directory);
@@ -178,8 +178,8 @@ fn numa_node(probe: &Probe<'_>, directory: &Path) -> Option<u32> {
     u32::try_from(node).ok()
 }
 
-/// Whether discovery goes on from an entry of a function's directory: a host may have thousands of
-/// functions, each with fifty.
+/// Whether discovery needs an entry of a function's directory: a host may have thousands of
+/// functions with fifty entries each.
 pub fn is_of_interest(entry: &str) -> bool {
     const ASKED_FOR: [&str; 8] = [
         "infiniband",
@@ -202,7 +202,7 @@ fn is_auxiliary(entry: &str) -> bool {
     named && !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// What every text has to give.
+/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let _ = (is_auxiliary(text), is_of_interest(text));

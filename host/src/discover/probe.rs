@@ -1,6 +1,6 @@
-//! Reading for discovery: what is absent is a value. What is unreadable becomes a warning and gives
-//! no value, so that one bad attribute never hides the rest of a host; that it is not known, and
-//! which classes it would have decided, is noted.
+//! Reading for discovery. What is absent is a value. What is unreadable becomes a warning and gives
+//! no value, so that one bad attribute never hides the rest of a host. It is also recorded as
+//! unknown, with the classes that it would have decided.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,18 +17,18 @@ use crate::host::{DeviceNode, EntryKind, Host, HostError};
 /// Where the kernel and udev put device nodes.
 const DEV: &str = "/dev";
 
-/// A host together with the warnings that looking at it gave.
+/// A host, and the warnings from reading it.
 #[derive(Debug)]
 pub struct Probe<'h> {
     host: &'h Host,
     device_dir: PathBuf,
     warnings: RefCell<BTreeSet<String>>,
-    /// The classes that are decided by what is read now.
+    /// The classes that the current reads decide.
     deciding: Cell<&'static [Class]>,
     unread: RefCell<BTreeMap<PathBuf, Missing>>,
 }
 
-/// Why a path could not be read or understood, and what it would have decided.
+/// Why a path could not be read or parsed, and what it would have decided.
 #[derive(Clone, Debug, Default)]
 struct Missing {
     reason: String,
@@ -44,7 +44,7 @@ impl fmt::Display for Missing {
 }
 
 impl<'h> Probe<'h> {
-    /// Starts to look at a host whose device nodes are in /dev.
+    /// Starts to examine a host whose device nodes are in /dev.
     #[must_use]
     pub(crate) fn new(host: &'h Host) -> Self {
         Probe {
@@ -56,7 +56,7 @@ impl<'h> Probe<'h> {
         }
     }
 
-    /// The same, with the device nodes in another directory.
+    /// As before, with the device nodes in another directory.
     #[must_use]
     pub(crate) fn with_device_dir(self, device_dir: &Path) -> Self {
         Probe {
@@ -71,7 +71,7 @@ impl<'h> Probe<'h> {
         self.host
     }
 
-    /// Notes what people should know and what stops nothing.
+    /// Adds a warning that stops nothing.
     pub(crate) fn warn(&self, warning: impl Into<String>) {
         self.warnings.borrow_mut().insert(warning.into());
     }
@@ -82,7 +82,7 @@ impl<'h> Probe<'h> {
         self.warnings.borrow().iter().cloned().collect()
     }
 
-    /// Reads what decides these classes. What only informs people decides none.
+    /// Runs reads that decide these classes. Reads that only inform decide none.
     pub(crate) fn deciding<T>(&self, classes: &'static [Class], read: impl FnOnce() -> T) -> T {
         let outer = self.deciding.replace(classes);
         let value = read();
@@ -90,7 +90,7 @@ impl<'h> Probe<'h> {
         value
     }
 
-    /// Notes that these classes are not decided, for a path that could not be read.
+    /// Records that these classes are undecided because a path could not be read.
     pub(crate) fn undecided(&self, path: impl AsRef<Path>, classes: &[Class]) {
         let path = self.host.outside_path(path.as_ref());
         if let Some(missing) = self.unread.borrow_mut().get_mut(&path) {
@@ -110,7 +110,7 @@ impl<'h> Probe<'h> {
         below.next().map(|(_, missing)| missing.to_string())
     }
 
-    /// The same of that very path.
+    /// As before, for exactly that path.
     #[must_use]
     pub(crate) fn why_itself_unread(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = self.host.outside_path(path.as_ref());
@@ -134,7 +134,7 @@ impl<'h> Probe<'h> {
             .collect()
     }
 
-    /// The value; or none and a warning, and what could not be read is noted.
+    /// The value, or `None` with a warning and a record of what could not be read.
     pub(crate) fn or_warn<T>(&self, result: Result<Option<T>, HostError>) -> Option<T> {
         result.unwrap_or_else(|error| {
             let reason = Chain(&error).to_string();
@@ -150,24 +150,24 @@ impl<'h> Probe<'h> {
         })
     }
 
-    /// A sysfs attribute without the white space around it; an empty one is none.
+    /// A sysfs attribute without surrounding white space; an empty one counts as absent.
     pub(crate) fn attribute(&self, path: impl AsRef<Path>) -> Option<String> {
         let text = self.or_warn(self.host.attribute(path.as_ref()));
         text.filter(|text| !text.is_empty())
     }
 
-    /// An attribute that holds a number in decimal digits; a warning if it holds anything else.
+    /// An attribute with a decimal number; a warning if it contains anything else.
     pub(crate) fn number<N: FromStr>(&self, path: impl AsRef<Path>) -> Option<N> {
         self.parsed(path, |text| text.parse().ok(), "a number")
     }
 
-    /// An attribute that holds a number in hexadecimal digits with or without `0x`.
+    /// An attribute with a hexadecimal number, with or without `0x`.
     pub(crate) fn hex(&self, path: impl AsRef<Path>) -> Option<u32> {
         let hex = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok();
         self.parsed(path, hex, "a hexadecimal number")
     }
 
-    /// An attribute that a parser understands; a warning that names what was expected if not.
+    /// An attribute that a parser accepts; otherwise a warning that says what was expected.
     pub(crate) fn parsed<T>(
         &self,
         path: impl AsRef<Path>,
@@ -209,12 +209,12 @@ impl<'h> Probe<'h> {
         listing.names
     }
 
-    /// The last component of what a link says.
+    /// The last component of a link's target.
     pub(crate) fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
         self.or_warn(self.host.link_name(path.as_ref()))
     }
 
-    /// Where a path leads when every link on it is followed.
+    /// Where a path leads when all its links are followed.
     pub(crate) fn resolve(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
         self.or_warn(self.host.resolve(path.as_ref()))
     }
@@ -224,12 +224,12 @@ impl<'h> Probe<'h> {
         self.or_warn(self.host.entry(path.as_ref()))
     }
 
-    /// The device node that is called so below /dev, wherever this host has its nodes.
+    /// The device node with this path below /dev, wherever this host keeps its nodes.
     pub(crate) fn device_node(&self, path: impl AsRef<Path>) -> Option<DeviceNode> {
         self.or_warn(self.host.device_node(&self.device_path(path)))
     }
 
-    /// Where this host has the node that is called so below /dev.
+    /// Where this host keeps the node with this path below /dev.
     #[must_use]
     pub(crate) fn device_path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();

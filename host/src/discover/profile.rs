@@ -1,7 +1,7 @@
 //! Onload profiles: shell fragments whose settings are read and never executed.
 //!
-//! Source: Onload, `scripts/onload` (`onload_set`, `onload_import`): a variable that is already
-//! set is left alone, so the first setting of a name holds; a fragment can only be imported.
+//! Source: Onload, `scripts/onload` (`onload_set`, `onload_import`). A variable that is already set
+//! is left alone, so the first setting of a name counts; a fragment can only be imported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::discover::names;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::probe::Probe;
 
-/// Imports within imports; the longest chain that Onload ships has three.
+/// Depth of nested imports; the longest chain that Onload ships has three.
 const MAX_IMPORT_DEPTH: usize = 16;
 
 /// An installed profile.
@@ -24,14 +24,14 @@ pub struct Profile {
     pub settings: BTreeMap<String, String>,
 }
 
-/// A line of a profile that means something.
+/// A line of a profile that is not blank or a comment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Statement {
     Set { name: String, value: String },
     Import(String),
 }
 
-/// A line that only a shell can say the meaning of.
+/// A line that only a shell can interpret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NotUnderstood {
     line: usize,
@@ -52,7 +52,7 @@ pub(crate) fn read(
             Err(reason) => not_offered.push(NotOffered::new(Class::Profile, name, reason)),
         }
     }
-    // By file name latency-best.opf comes before latency.opf.
+    // Sorted by file name, latency-best.opf would come before latency.opf.
     profiles.sort_by(|one, other| one.name.cmp(&other.name));
     profiles
 }
@@ -126,7 +126,7 @@ fn collect(
     Ok(())
 }
 
-/// Reads the text of a profile.
+/// Parses the text of a profile.
 fn parse(text: &str) -> Result<Vec<Statement>, NotUnderstood> {
     let mut statements = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -163,14 +163,14 @@ fn parse(text: &str) -> Result<Vec<Statement>, NotUnderstood> {
     Ok(statements)
 }
 
-/// A setting of Onload: nothing else of an environment is a profile's to change.
+/// Whether it is a setting of Onload. A profile may change nothing else in an environment.
 fn is_setting(name: &str) -> bool {
     let rest = name.strip_prefix("EF_").unwrap_or_default();
     let legal = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     !rest.is_empty() && rest.bytes().all(legal)
 }
 
-/// The words of a shell line that holds no expansion; none for any other. Quotes are taken off,
+/// The words of a shell line without expansions; `None` for any other line. Quotes are removed, and
 /// a comment ends the line.
 fn words(line: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
@@ -201,15 +201,15 @@ fn words(line: &str) -> Option<Vec<String>> {
         return None;
     }
     words.extend(word);
-    // A control character has no place in a setting, and a NUL none in an environment.
+    // A control character does not belong in a setting, nor a NUL in an environment.
     let clean = words.iter().all(|word| !word.chars().any(char::is_control));
     clean.then_some(words)
 }
 
-/// What every text has to give: settings of Onload's and imports, and nothing of the shell's.
+/// Properties that hold for every text: settings of Onload and imports, and no shell syntax.
 ///
 /// # Panics
-/// When the parser does not hold to that.
+/// The parser violates them.
 #[cfg(fuzzing)]
 pub fn fuzz(text: &str) {
     for statement in parse(text).unwrap_or_default() {

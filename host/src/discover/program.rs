@@ -1,5 +1,4 @@
-//! Libraries and programs on the host: which of them can work in a container whose image is not
-//! known.
+//! Libraries and programs on the host: which of them can work in a container with an unknown image.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -39,14 +38,14 @@ const WITH_LIBC: [&str; 15] = [
     "linux-vdso.so.1",
 ];
 
-/// Where a product is installed, below a prefix such as / or /opt/onload.
+/// Where a product is installed below a prefix such as / or /opt/onload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installation {
     /// The directory of its libraries.
     pub library_dir: PathBuf,
-    /// The names of its libraries in that directory, links among them, sorted.
+    /// The names of its libraries in that directory, including links, sorted.
     pub libraries: Vec<String>,
-    /// The prefix; the library directory stands in its usr/lib.
+    /// The prefix; the library directory is in its usr/lib.
     pub prefix: PathBuf,
 }
 
@@ -55,7 +54,7 @@ pub struct Installation {
 pub struct Tool {
     /// Its name.
     pub name: String,
-    /// Where the host has it.
+    /// Its path on the host.
     pub path: PathBuf,
     /// What it is started with; none where an image has all that it needs.
     pub closure: Option<Closure>,
@@ -124,7 +123,7 @@ pub(crate) fn installations(
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
     for dir in dirs {
-        // /usr/lib64 may be a link to a directory that is in the list by its own name.
+        // /usr/lib64 may be a link to a directory that is listed under its own name.
         let Some(place) = probe
             .resolve(dir)
             .filter(|place| seen.insert(place.clone()))
@@ -167,12 +166,12 @@ fn prefix_of(library_dir: &Path) -> PathBuf {
         .to_owned()
 }
 
-/// The content of a library; none and a warning where it cannot be read.
+/// The content of a library; `None` and a warning if it cannot be read.
 pub(crate) fn library_content(probe: &Probe<'_>, path: &Path) -> Option<Vec<u8>> {
     probe.or_warn(probe.host().bytes(path, LIBRARY_LIMIT))
 }
 
-/// What the loader would learn from a library; none and a warning where it is no ELF file.
+/// What the loader would learn from a library; `None` and a warning if it is not an ELF file.
 pub fn library_summary(probe: &Probe<'_>, path: &Path, content: &[u8]) -> Option<Summary> {
     elf::summarize(content)
         .inspect_err(|error| {
@@ -182,7 +181,7 @@ pub fn library_summary(probe: &Probe<'_>, path: &Path, content: &[u8]) -> Option
         .ok()
 }
 
-/// What each of the libraries that are mounted needs, by every name it goes by.
+/// What each of the mounted libraries needs, by each of its names.
 pub(crate) fn needs_of(
     probe: &Probe<'_>,
     installation: &Installation,
@@ -336,7 +335,7 @@ fn not_found(probe: &Probe<'_>, name: &str, dirs: &[PathBuf]) -> String {
     )
 }
 
-/// The program of a `#!` line; none for a file without one.
+/// The program of a `#!` line; `None` for a file without one.
 fn interpreter_line(probe: &Probe<'_>, path: &Path) -> Option<String> {
     let file = probe.or_warn(probe.host().file(path))?;
     let mut head = Vec::new();
@@ -346,7 +345,7 @@ fn interpreter_line(probe: &Probe<'_>, path: &Path) -> Option<String> {
     parse_interpreter_line(&head)
 }
 
-/// The program that a `#!` line at the beginning of a file names; none without one.
+/// The program that a `#!` line at the start of a file names; `None` without one.
 pub fn parse_interpreter_line(head: &[u8]) -> Option<String> {
     let line = head
         .strip_prefix(b"#!")?
@@ -361,8 +360,8 @@ pub fn parse_interpreter_line(head: &[u8]) -> Option<String> {
     )
 }
 
-/// The libraries that are needed, directly or by one that is mounted, and that neither come with
-/// libc nor are mounted.
+/// The libraries that are needed, directly or by a mounted one, and neither come with libc nor are
+/// mounted.
 fn missing_libraries(needed: &[String], mounted: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let mut missing = BTreeSet::new();
     let mut seen = BTreeSet::new();
@@ -379,7 +378,7 @@ fn missing_libraries(needed: &[String], mounted: &BTreeMap<String, Vec<String>>)
     missing.into_iter().collect()
 }
 
-/// What every text has to give.
+/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let _ = parse_interpreter_line(text.as_bytes());

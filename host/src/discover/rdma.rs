@@ -1,4 +1,4 @@
-//! RDMA devices: HCAs, RoCE and iWARP adapters and the software ones
+//! RDMA devices: HCAs, RoCE and iWARP adapters and software devices
 //! (`Documentation/ABI/stable/sysfs-class-infiniband`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,42 +18,42 @@ use crate::discover::probe::Probe;
 
 /// Where the kernel lists the devices.
 const CLASS: &str = "infiniband";
-/// Where it lists what user space opens: uverbs, and umad and issm.
+/// Where it lists the character devices for user space: uverbs, and umad and issm.
 const CHARACTER_CLASSES: [&str; 2] = ["infiniband_verbs", "infiniband_mad"];
 /// Where udev puts the nodes.
 const NODES: &str = "/dev/infiniband";
-/// The connection manager, one for all devices.
+/// The connection manager, shared by all devices.
 const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
 /// Which namespaces see a device (`ib_devices_shared_netns` in `drivers/infiniband/core/device.c`).
 const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
-/// GID entries without a value after which the rest of a port's table is not looked at: a new entry
-/// takes the first free place (`ib_cache_gid_add`), and a table may have hundreds.
+/// Empty GID entries after which the rest of a port's table is skipped: a new entry takes the first
+/// free index (`ib_cache_gid_add`), and a table may have hundreds.
 const EMPTY_GIDS: usize = 16;
 
 /// An RDMA device that is offered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RdmaDevice {
-    /// The kernel's name of it, for instance `mlx5_0`.
+    /// The kernel's name, for instance `mlx5_0`.
     pub name: String,
-    /// The PCI function below it; software devices have none.
+    /// Its PCI function; software devices have none.
     pub pci_address: Option<PciAddress>,
     /// The NUMA node of that function.
     pub numa_node: Option<u32>,
-    /// `node_guid` as the kernel prints it.
+    /// `node_guid` in the kernel's notation.
     pub node_guid: Option<String>,
-    /// Version of its firmware.
+    /// Firmware version.
     pub firmware: Option<String>,
-    /// How it talks: `infiniband` (RoCE too), `iwarp`, `usnic`, `usnic_udp`, `unspecified`.
+    /// Its transport: `infiniband` (RoCE too), `iwarp`, `usnic`, `usnic_udp`, `unspecified`.
     pub transport: Option<&'static str>,
     /// The interfaces of all its ports, sorted.
     pub netdevs: Vec<String>,
-    /// Its ports in the order of their numbers.
+    /// Its ports, by number.
     pub ports: Vec<RdmaPort>,
     /// The nodes that are offered with it.
     pub nodes: Vec<String>,
     /// Its name as a CDI device.
     pub device: String,
-    /// Its uverbs node; more than one if the kernel says so.
+    /// Its uverbs node; more than one if the kernel lists more.
     #[serde(skip)]
     pub verbs: Vec<Node>,
     /// Its umad nodes, if they are offered.
@@ -62,11 +62,11 @@ pub struct RdmaDevice {
     /// Its issm nodes, if they are offered.
     #[serde(skip)]
     pub issm: Vec<Node>,
-    /// The management nodes of devices of the same function that libibumad uses with this one, each
+    /// The management nodes of devices on the same function that libibumad uses with this one, each
     /// with the name of its device, if they are offered.
     #[serde(skip)]
     pub companions: Vec<(String, Node)>,
-    /// The connection manager that all devices share, if the host has it.
+    /// The connection manager shared by all devices, if the host has it.
     #[serde(skip)]
     pub connection_manager: Option<Node>,
 }
@@ -80,7 +80,7 @@ pub struct RdmaPort {
     pub state: Option<String>,
     /// `InfiniBand` or `Ethernet`.
     pub link_layer: Option<String>,
-    /// Speed as the kernel prints it, for instance `100 Gb/sec (4X EDR)`.
+    /// The rate in the kernel's notation, for instance `100 Gb/sec (4X EDR)`.
     pub rate: Option<String>,
     /// The interfaces on that port, sorted.
     pub netdevs: Vec<String>,
@@ -90,13 +90,13 @@ pub struct RdmaPort {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetnsMode {
-    /// All of them: a container needs the nodes, no more.
+    /// All of them: a container needs only the nodes.
     Shared,
-    /// One: a container can open a device only in the namespace that the device is in.
+    /// One: a container can open a device only in the device's own namespace.
     Exclusive,
 }
 
-/// In which mode the host's RDMA devices are; none without an RDMA stack.
+/// The mode of the host's RDMA devices; `None` without an RDMA stack.
 #[must_use]
 pub(crate) fn netns_mode(probe: &Probe<'_>) -> Option<NetnsMode> {
     let mode = probe.parsed(NETNS_MODE, parse_netns_mode, "Y or N");
@@ -111,7 +111,7 @@ pub(crate) fn netns_mode(probe: &Probe<'_>) -> Option<NetnsMode> {
     mode
 }
 
-/// Looks at every RDMA device, sorted by name.
+/// Reads every RDMA device, sorted by name.
 #[must_use]
 pub(crate) fn read(
     probe: &Probe<'_>,
@@ -157,18 +157,18 @@ pub(crate) fn read(
     devices
 }
 
-/// Where a device stands in sysfs.
+/// Where a device is in sysfs.
 #[derive(Debug)]
-struct Place {
+struct DeviceDirectory {
     directory: PathBuf,
     pci: Option<PciAddress>,
-    /// The auxiliary device between it and its PCI function, as a subfunction has one: the
-    /// interfaces of the function are not its own.
+    /// The auxiliary device between it and its PCI function, as for a subfunction: the interfaces
+    /// of the function do not belong to it.
     auxiliary: Option<PathBuf>,
 }
 
-impl Place {
-    fn new(probe: &Probe<'_>, directory: PathBuf) -> Place {
+impl DeviceDirectory {
+    fn new(probe: &Probe<'_>, directory: PathBuf) -> DeviceDirectory {
         let mut parent = directory.parent().and_then(Path::parent);
         let linked;
         if parent.and_then(PciFunctions::above).is_none() {
@@ -179,7 +179,7 @@ impl Place {
         let name = parent.and_then(Path::file_name).and_then(|n| n.to_str());
         let on_function = name.is_some_and(|name| name.parse::<PciAddress>().is_ok());
         let auxiliary = parent.filter(|_| pci.is_some() && !on_function);
-        Place {
+        DeviceDirectory {
             pci,
             auxiliary: auxiliary.map(Path::to_owned),
             directory,
@@ -187,12 +187,12 @@ impl Place {
     }
 }
 
-/// Every device by its name: those of the class, then those that are seen only below a function.
+/// Every device by name: those of the class, then those that are visible only below a function.
 fn find_devices(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     not_offered: &mut Vec<NotOffered>,
-) -> BTreeMap<String, Place> {
+) -> BTreeMap<String, DeviceDirectory> {
     let class = Path::new("/sys/class").join(CLASS);
     let listed = probe.list(&class);
     let below = directories_below(functions, CLASS, listed.is_empty());
@@ -200,7 +200,7 @@ fn find_devices(
     let mut dangling = Vec::new();
     for name in listed {
         match probe.resolve(class.join(&name)) {
-            Some(directory) => drop(places.insert(name, Place::new(probe, directory))),
+            Some(directory) => drop(places.insert(name, DeviceDirectory::new(probe, directory))),
             None => dangling.push(name),
         }
     }
@@ -209,7 +209,7 @@ fn find_devices(
             let directory = parent.join(&name);
             places
                 .entry(name)
-                .or_insert_with(|| Place::new(probe, directory));
+                .or_insert_with(|| DeviceDirectory::new(probe, directory));
         }
     }
     dangling.retain(|name| !places.contains_key(name));
@@ -220,7 +220,7 @@ fn find_devices(
     places
 }
 
-/// The directories of that name below the PCI functions and, if so asked, below their auxiliary
+/// The directories with that name below the PCI functions and, if requested, below their auxiliary
 /// devices, which do not say beforehand whether they have one.
 fn directories_below(functions: &PciFunctions, name: &str, auxiliary: bool) -> Vec<PathBuf> {
     let mut directories = Vec::new();
@@ -236,18 +236,18 @@ fn directories_below(functions: &PciFunctions, name: &str, auxiliary: bool) -> V
     directories
 }
 
-/// What user space opens of an RDMA device.
+/// What user space opens for an RDMA device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Role {
     /// The device itself.
     Verbs,
     /// Management datagrams of a port.
     Umad,
-    /// The right to be the subnet manager of a port.
+    /// The right to act as the subnet manager of a port.
     Issm,
 }
 
-/// A character device of an RDMA device. Its number has nothing to do with that of the device.
+/// A character device of an RDMA device. Its number is unrelated to the device's.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Character {
     role: Role,
@@ -269,7 +269,7 @@ fn parse_role(name: &str) -> Option<Role> {
     })
 }
 
-/// The character devices by the name of the RDMA device that they belong to.
+/// The character devices, by the name of their RDMA device.
 fn find_characters(
     probe: &Probe<'_>,
     functions: &PciFunctions,
@@ -327,10 +327,10 @@ fn find_nodes(
     })
 }
 
-/// The devices without uverbs that have umad, by their function: libibumad opens the ports of an HCA
-/// with several planes through them (`smi1` beside `mlx5_0`, libibumad's pairs of SMI and GSI).
+/// The devices with umad but without uverbs, by function: libibumad opens the ports of an HCA with
+/// several planes through them (`smi1` beside `mlx5_0`, libibumad's pairs of SMI and GSI).
 fn find_companions(
-    places: &BTreeMap<String, Place>,
+    places: &BTreeMap<String, DeviceDirectory>,
     characters: &BTreeMap<String, Vec<Character>>,
 ) -> BTreeMap<PciAddress, Vec<String>> {
     let mut companions: BTreeMap<PciAddress, Vec<String>> = BTreeMap::new();
@@ -344,7 +344,7 @@ fn find_companions(
     companions
 }
 
-/// The uverbs nodes, without which a device is of no use; or why it is not offered.
+/// The uverbs nodes, without which a device is useless; or why it is not offered.
 fn offer_nodes(probe: &Probe<'_>, own: &[Character]) -> Result<Vec<Node>, String> {
     let verbs: Vec<Node> = find_nodes(probe, own, Role::Verbs).collect::<Result<_, _>>()?;
     if !verbs.is_empty() {
@@ -384,7 +384,7 @@ fn connection_manager(probe: &Probe<'_>) -> Option<Node> {
         .ok()
 }
 
-/// What is the same for all devices.
+/// What all devices share.
 struct Surroundings<'p, 'h, 'f> {
     probe: &'p Probe<'h>,
     functions: &'f PciFunctions,
@@ -397,7 +397,7 @@ impl Surroundings<'_, '_, '_> {
     fn read_device(
         &self,
         name: String,
-        place: &Place,
+        place: &DeviceDirectory,
         device: String,
         verbs: Vec<Node>,
     ) -> RdmaDevice {
@@ -432,7 +432,7 @@ impl Surroundings<'_, '_, '_> {
         }
     }
 
-    /// Adds umad and issm, which are offered only when the operator says so.
+    /// Adds umad and issm, which are offered only if the operator says so.
     fn add_management(
         &self,
         device: &mut RdmaDevice,
@@ -471,8 +471,8 @@ impl Surroundings<'_, '_, '_> {
         }
     }
 
-    /// Adds the management nodes of a device of the same function, as far as those of the device
-    /// itself are offered.
+    /// Adds the management nodes of a device on the same function, to the extent that the device's
+    /// own are offered.
     fn add_companion(
         &self,
         device: &mut RdmaDevice,
@@ -499,7 +499,7 @@ impl Surroundings<'_, '_, '_> {
         }
     }
 
-    fn read_ports(&self, place: &Place) -> Vec<RdmaPort> {
+    fn read_ports(&self, place: &DeviceDirectory) -> Vec<RdmaPort> {
         let directory = place.directory.join("ports");
         let names = self.probe.list(&directory);
         let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -510,7 +510,7 @@ impl Surroundings<'_, '_, '_> {
             .collect()
     }
 
-    fn read_port(&self, place: &Place, directory: &Path, port: u32) -> RdmaPort {
+    fn read_port(&self, place: &DeviceDirectory, directory: &Path, port: u32) -> RdmaPort {
         let attribute = |name: &str| self.probe.attribute(directory.join(name));
         let link_layer = attribute("link_layer");
         let netdevs = if link_layer.as_deref() == Some("InfiniBand") {
@@ -527,9 +527,14 @@ impl Surroundings<'_, '_, '_> {
         }
     }
 
-    /// IP over InfiniBand carries the port's GUID in its hardware address (RFC 4391 section 9.1.1),
-    /// which is not the node's GUID.
-    fn ipoib_interfaces(&self, place: &Place, directory: &Path, port: u32) -> BTreeSet<String> {
+    /// IP over InfiniBand carries the port's GUID, not the node's, in its hardware address (RFC
+    /// 4391 section 9.1.1).
+    fn ipoib_interfaces(
+        &self,
+        place: &DeviceDirectory,
+        directory: &Path,
+        port: u32,
+    ) -> BTreeSet<String> {
         let gid = self.probe.parsed(
             directory.join("gids/0"),
             parse_port_guid,
@@ -544,7 +549,12 @@ impl Surroundings<'_, '_, '_> {
         }
     }
 
-    fn ethernet_interfaces(&self, place: &Place, directory: &Path, port: u32) -> BTreeSet<String> {
+    fn ethernet_interfaces(
+        &self,
+        place: &DeviceDirectory,
+        directory: &Path,
+        port: u32,
+    ) -> BTreeSet<String> {
         let of_gids = self.interfaces_of_gids(&directory.join("gid_attrs/ndevs"));
         if !of_gids.is_empty() {
             return of_gids;
@@ -553,12 +563,12 @@ impl Surroundings<'_, '_, '_> {
         if !of_port.is_empty() || place.pci.is_some() {
             return of_port;
         }
-        // Soft-RoCE and soft-iWARP name the interface that they run over.
+        // Soft-RoCE and soft-iWARP name the interface below them.
         let parent = self.probe.attribute(place.directory.join("parent"));
         parent.into_iter().collect()
     }
 
-    /// The interfaces of a port's GIDs. An entry that is not in use has no value.
+    /// The interfaces of a port's GIDs. An unused entry has no value.
     fn interfaces_of_gids(&self, directory: &Path) -> BTreeSet<String> {
         let names = self.probe.list(directory);
         let mut indexes: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -580,8 +590,8 @@ impl Surroundings<'_, '_, '_> {
         interfaces
     }
 
-    /// The interfaces beside the device that say that they are on that port.
-    fn interfaces_of_port(&self, place: &Place, port: u32) -> BTreeSet<String> {
+    /// The interfaces on the same function that state this port.
+    fn interfaces_of_port(&self, place: &DeviceDirectory, port: u32) -> BTreeSet<String> {
         if let Some(auxiliary) = &place.auxiliary {
             return self.probe.list(auxiliary.join("net")).into_iter().collect();
         }
@@ -594,7 +604,7 @@ impl Surroundings<'_, '_, '_> {
     }
 }
 
-/// The interfaces of the host, by what connects them with an RDMA device.
+/// The host's interfaces, by what connects them with an RDMA device.
 struct Interfaces<'n> {
     by_pci: BTreeMap<PciAddress, Vec<&'n NetDevice>>,
     by_guid: BTreeMap<u64, Vec<&'n str>>,
@@ -627,7 +637,8 @@ fn parse_netns_mode(text: &str) -> Option<NetnsMode> {
     }
 }
 
-/// `node_type` gives the transport (`rdma_node_get_transport` in `drivers/infiniband/core/verbs.c`).
+/// `node_type` determines the transport (`rdma_node_get_transport` in
+/// `drivers/infiniband/core/verbs.c`).
 fn parse_transport(node_type: &str) -> Option<&'static str> {
     let number = node_type.split(':').next()?.trim();
     match number.parse::<u32>().ok()? {
@@ -640,7 +651,7 @@ fn parse_transport(node_type: &str) -> Option<&'static str> {
     }
 }
 
-/// The word of an attribute such as `4: ACTIVE`.
+/// The word in an attribute such as `4: ACTIVE`.
 fn word_of(text: &str) -> &str {
     text.split_once(':').map_or(text, |(_, word)| word.trim())
 }
@@ -654,7 +665,7 @@ fn parse_port_guid(gid: &str) -> Option<u64> {
     (lower.len() == 4).then(|| join_hex(lower, 4)).flatten()
 }
 
-/// The port's GUID in the twenty bytes of a hardware address of IP over InfiniBand.
+/// The port's GUID in the twenty-byte hardware address of IP over InfiniBand.
 fn parse_ipoib_guid(address: &str) -> Option<u64> {
     let bytes: Vec<&str> = address.split(':').collect();
     let legal = bytes.iter().all(|byte| join_hex(&[byte], 2).is_some());
@@ -663,7 +674,7 @@ fn parse_ipoib_guid(address: &str) -> Option<u64> {
         .flatten()
 }
 
-/// One number of groups that have that many hexadecimal digits each.
+/// The number formed by groups with that many hexadecimal digits each.
 fn join_hex(groups: &[&str], digits: usize) -> Option<u64> {
     let legal =
         |group: &&str| group.len() == digits && group.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -673,7 +684,7 @@ fn join_hex(groups: &[&str], digits: usize) -> Option<u64> {
     u64::from_str_radix(&groups.concat(), 16).ok()
 }
 
-/// What every text has to give.
+/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let _ = (
@@ -696,22 +707,22 @@ pub(super) fn fuzz(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::test_tree::{Found, Tree, captured, discover, generous, sample};
+    use crate::discover::test_tree::{Discovered, TestTree, captured, discover, generous, sample};
     use crate::host::Host;
 
-    fn look(host: &Host, config: &Discover) -> Found<RdmaDevice> {
+    fn look(host: &Host, config: &Discover) -> Discovered<RdmaDevice> {
         discover(host, |probe, functions, interfaces, not_offered| {
             read(probe, functions, interfaces, config, not_offered)
         })
     }
 
-    fn look_at(tree: &Tree) -> Found<RdmaDevice> {
+    fn look_at(tree: &TestTree) -> Discovered<RdmaDevice> {
         look(&tree.host(), &Discover::default())
     }
 
     /// A host with the connection manager.
-    fn tree() -> Tree {
-        let tree = Tree::new();
+    fn tree() -> TestTree {
+        let tree = TestTree::new();
         tree.file("/sys/class/misc/rdma_cm/dev", "10:260\n");
         tree.node(CONNECTION_MANAGER, 10, 260);
         tree
@@ -723,7 +734,7 @@ mod tests {
         ("fw_ver", "2.42.5000"),
     ];
 
-    fn port(tree: &Tree, device: &str, number: u32, link_layer: &str) -> String {
+    fn port(tree: &TestTree, device: &str, number: u32, link_layer: &str) -> String {
         let directory = format!("{device}/ports/{number}");
         let files = [
             ("link_layer", link_layer),
@@ -735,14 +746,14 @@ mod tests {
     }
 
     /// A device on a function, with one Ethernet port, and its uverbs.
-    fn device(tree: &Tree, function: &str, name: &str, uverbs: u32) -> String {
+    fn device(tree: &TestTree, function: &str, name: &str, uverbs: u32) -> String {
         let device = tree.class_device("infiniband", function, name, &HCA);
         port(tree, &device, 1, "Ethernet");
         verbs(tree, function, name, uverbs);
         device
     }
 
-    fn verbs(tree: &Tree, function: &str, owner: &str, number: u32) {
+    fn verbs(tree: &TestTree, function: &str, owner: &str, number: u32) {
         let name = format!("uverbs{number}");
         let dev = format!("231:{}", 192 + number);
         let files = [("ibdev", owner), ("dev", dev.as_str())];
@@ -750,7 +761,7 @@ mod tests {
         tree.node(&format!("/dev/infiniband/{name}"), 231, 192 + number);
     }
 
-    fn management(tree: &Tree, function: &str, owner: &str, number: u32, port: u32) {
+    fn management(tree: &TestTree, function: &str, owner: &str, number: u32, port: u32) {
         for (prefix, base) in [("umad", 0), ("issm", 64)] {
             let name = format!("{prefix}{number}");
             let dev = format!("231:{}", base + number);
@@ -761,7 +772,7 @@ mod tests {
         }
     }
 
-    fn interface(tree: &Tree, function: &str, name: &str, files: &[(&str, &str)]) {
+    fn interface(tree: &TestTree, function: &str, name: &str, files: &[(&str, &str)]) {
         tree.class_device("net", function, name, files);
     }
 
@@ -961,7 +972,7 @@ mod tests {
         }
         let address =
             |last: &str| format!("80:00:02:08:fe:80:00:00:00:00:00:00:00:02:c9:03:00:f9:bf:{last}");
-        // The interface whose address ends like the node's GUID is of another device.
+        // The interface whose address ends like the node's GUID belongs to another device.
         for (name, last) in [("ib0", "a1"), ("ib1", "a2"), ("ib9", "a0")] {
             interface(
                 &tree,
@@ -1075,7 +1086,7 @@ mod tests {
 
     #[test]
     fn without_the_connection_manager_a_device_is_offered_with_a_warning() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         device(&tree, "/sys/devices/virtual", "rxe0", 0);
         let found = look_at(&tree);
         assert_eq!(found.devices[0].nodes, ["/dev/infiniband/uverbs0"]);
@@ -1088,7 +1099,7 @@ mod tests {
 
     #[test]
     fn what_to_do_for_the_connection_manager_depends_on_whether_its_module_is_loaded() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         device(&tree, "/sys/devices/virtual", "rxe0", 0);
         assert_eq!(
             look_at(&tree).warnings,
@@ -1123,8 +1134,8 @@ mod tests {
         );
     }
 
-    /// An HCA of several planes: the device that programs use, and that of the subnet manager.
-    fn with_planes() -> Tree {
+    /// An HCA with several planes: the device for programs, and the one for the subnet manager.
+    fn with_planes() -> TestTree {
         let tree = tree();
         for (address, name, smi, uverbs, first) in [
             ("0000:3b:00.0", "mlx5_0", "smi0", 0, 0),
@@ -1171,7 +1182,7 @@ mod tests {
 
     #[test]
     fn a_host_without_rdma_gives_no_warning() {
-        let found = look_at(&Tree::new());
+        let found = look_at(&TestTree::new());
         assert!(found.devices.is_empty());
         assert_eq!(found.warnings, [""; 0]);
     }
@@ -1198,7 +1209,7 @@ mod tests {
             ("N\n", Some(NetnsMode::Exclusive), 1),
             ("?\n", None, 1),
         ] {
-            let tree = Tree::new();
+            let tree = TestTree::new();
             tree.file(NETNS_MODE, text);
             let host = tree.host();
             let probe = Probe::new(&host);

@@ -1,4 +1,4 @@
-//! TCPDirect: its libraries and tools, which stand on Onload's device nodes.
+//! TCPDirect: its libraries and tools, which rely on Onload's device nodes.
 
 use std::path::Path;
 
@@ -14,14 +14,14 @@ use crate::discover::probe::Probe;
 use crate::discover::program::{self, Installation, Tool};
 
 const LIBRARY: &str = "libonload_zf.so";
-/// The control plane client that TCPDirect of version 9 and later opens with dlopen(3).
+/// The control plane client that TCPDirect 9 and later opens with dlopen(3).
 pub const CONTROL_PLANE: &str = "libefcp.so.1";
-/// Why an interface by AF_XDP has no `zf`.
+/// Why an AF_XDP interface has no `zf`.
 const NO_AF_XDP: &str =
     "Onload reaches it by AF_XDP, where TCPDirect programs die of signal 11; use nic on it";
 const TOOLS: [&str; 2] = ["zf_debug", "zf_stackdump"];
 
-/// TCPDirect, where it is offered.
+/// TCPDirect, if it is offered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TcpDirect {
     /// The tools that work in a container.
@@ -42,8 +42,8 @@ fn tool_names<S: Serializer>(tools: &[Tool], serializer: S) -> Result<S::Ok, S::
     serializer.collect_seq(tools.iter().map(|tool| &tool.name))
 }
 
-/// Looks for TCPDirect; none where it is not there or not offered. `onload_dir` is the directory of
-/// the Onload library that is used.
+/// Looks for TCPDirect; `None` if it is absent or not offered. `onload_dir` is the directory of the
+/// Onload library in use.
 pub(crate) fn read(
     probe: &Probe<'_>,
     cdi: &Cdi,
@@ -76,8 +76,8 @@ pub(crate) fn read(
     })
 }
 
-/// The copy beside the Onload library that is used, else the first one: both products bring
-/// libefcp, which has to fit the driver, and one container may ask for both.
+/// The copy beside the Onload library in use, or else the first one: both products contain libefcp,
+/// which has to fit the driver, and one container may request both.
 fn find(
     probe: &Probe<'_>,
     cdi: &Cdi,
@@ -140,7 +140,7 @@ pub(crate) fn without(nics: &[Nic]) -> impl Iterator<Item = NotOffered> {
     others.map(|nic| NotOffered::new(Class::Zf, nic.name.as_str(), NO_AF_XDP))
 }
 
-/// Whether TCPDirect has an interface to work on, or none was found that says otherwise.
+/// Whether TCPDirect works on some interface, or no interface was found.
 pub(crate) fn has_place(nics: &[Nic]) -> bool {
     nics.is_empty() || interfaces(nics).next().is_some()
 }

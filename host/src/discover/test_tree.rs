@@ -14,15 +14,15 @@ use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 use crate::host::Host;
 
-/// A host that is being built; paths are absolute paths of that host.
-pub(crate) struct Tree {
+/// A host under construction; paths are absolute paths on that host.
+pub(crate) struct TestTree {
     directory: tempfile::TempDir,
     nodes: RefCell<String>,
 }
 
-impl Tree {
-    pub(crate) fn new() -> Tree {
-        Tree {
+impl TestTree {
+    pub(crate) fn new() -> TestTree {
+        TestTree {
             directory: tempfile::tempdir().unwrap(),
             nodes: RefCell::default(),
         }
@@ -32,7 +32,7 @@ impl Tree {
         self.directory.path().join(path.trim_start_matches('/'))
     }
 
-    pub(crate) fn file(&self, path: &str, content: impl AsRef<[u8]>) -> &Tree {
+    pub(crate) fn file(&self, path: &str, content: impl AsRef<[u8]>) -> &TestTree {
         let path = self.outside(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
@@ -40,7 +40,7 @@ impl Tree {
     }
 
     /// Files of one directory.
-    pub(crate) fn files(&self, directory: &str, files: &[(&str, &str)]) -> &Tree {
+    pub(crate) fn files(&self, directory: &str, files: &[(&str, &str)]) -> &TestTree {
         self.directory(directory);
         for (name, content) in files {
             self.file(&format!("{directory}/{name}"), format!("{content}\n"));
@@ -48,29 +48,30 @@ impl Tree {
         self
     }
 
-    pub(crate) fn directory(&self, path: &str) -> &Tree {
+    pub(crate) fn directory(&self, path: &str) -> &TestTree {
         fs::create_dir_all(self.outside(path)).unwrap();
         self
     }
 
-    pub(crate) fn link(&self, path: &str, target: &str) -> &Tree {
+    pub(crate) fn link(&self, path: &str, target: &str) -> &TestTree {
         let path = self.outside(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         symlink(target, path).unwrap();
         self
     }
 
-    pub(crate) fn node(&self, path: &str, major: u32, minor: u32) -> &Tree {
+    pub(crate) fn node(&self, path: &str, major: u32, minor: u32) -> &TestTree {
         writeln!(self.nodes.borrow_mut(), "{path} c {major} {minor} 0600 0 0").unwrap();
         self
     }
 
-    pub(crate) fn block_node(&self, path: &str, major: u32, minor: u32) -> &Tree {
+    pub(crate) fn block_node(&self, path: &str, major: u32, minor: u32) -> &TestTree {
         writeln!(self.nodes.borrow_mut(), "{path} b {major} {minor} 0600 0 0").unwrap();
         self
     }
 
-    /// A PCI function, found by its address in /sys/bus/pci as in sysfs; its directory.
+    /// Adds a PCI function, listed by address in /sys/bus/pci as in sysfs, and returns its
+    /// directory.
     pub(crate) fn pci(&self, address: &str, class: &str, numa_node: i32) -> String {
         let bus = &address[..address.rfind(':').unwrap()];
         let directory = format!("/sys/devices/pci{bus}/{address}");
@@ -88,13 +89,13 @@ impl Tree {
     }
 
     /// Binds a PCI function to a driver.
-    pub(crate) fn bind(&self, function: &str, driver: &str) -> &Tree {
+    pub(crate) fn bind(&self, function: &str, driver: &str) -> &TestTree {
         let driver_directory = format!("/sys/bus/pci/drivers/{driver}");
         self.directory(&driver_directory);
         self.link(&format!("{function}/driver"), &driver_directory)
     }
 
-    /// A device that a class lists by a link; its directory.
+    /// Adds a device that a class lists by a link, and returns its directory.
     pub(crate) fn class_device(
         &self,
         class: &str,
@@ -118,14 +119,14 @@ impl Tree {
     }
 }
 
-/// What discovery of one resource gave.
-pub(crate) struct Found<D> {
+/// The result of discovering one resource.
+pub(crate) struct Discovered<D> {
     pub(crate) devices: Vec<D>,
     pub(crate) not_offered: Vec<NotOffered>,
     pub(crate) warnings: Vec<String>,
 }
 
-impl<D> Found<D> {
+impl<D> Discovered<D> {
     /// The reasons as `name: reason`.
     pub(crate) fn reasons(&self) -> Vec<String> {
         let reasons = self.not_offered.iter();
@@ -135,17 +136,17 @@ impl<D> Found<D> {
     }
 }
 
-/// Looks for one resource on a host.
+/// Discovers one resource of a host.
 pub(crate) fn discover<D>(
     host: &Host,
     read: impl FnOnce(&Probe<'_>, &PciFunctions, &[netdev::NetDevice], &mut Vec<NotOffered>) -> Vec<D>,
-) -> Found<D> {
+) -> Discovered<D> {
     let probe = Probe::new(host);
     let functions = PciFunctions::read(&probe);
     let interfaces = netdev::read(&probe);
     let mut not_offered = Vec::new();
     let devices = read(&probe, &functions, &interfaces, &mut not_offered);
-    Found {
+    Discovered {
         devices,
         not_offered,
         warnings: probe.warnings(),
@@ -163,7 +164,7 @@ pub(crate) fn sample(name: &str) -> Host {
     Host::open(&hosts.join(name)).unwrap()
 }
 
-/// A configuration that says yes to everything.
+/// A configuration that allows everything.
 pub(crate) fn generous() -> Discover {
     Discover {
         offer_umad: true,

@@ -1,5 +1,5 @@
-//! What of a host could not be read, and which classes it would have decided: unreadable is not
-//! absent, so what depends on it is not known.
+//! What could not be read on a host, and which classes it would have decided. Unreadable is not
+//! absent, so whatever depends on it is unknown.
 
 use std::path::PathBuf;
 
@@ -31,15 +31,15 @@ pub(crate) const PCI: &[Class] = &[
     Class::Pps,
 ];
 
-/// A path that is there, or may be there, and could not be read.
+/// A path that exists, or may exist, and could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Unread {
-    /// Where it is, as people find it.
+    /// The path as the user would find it.
     pub path: PathBuf,
-    /// The classes that are not decided without it, sorted.
+    /// The classes that are undecided without it, sorted.
     #[serde(serialize_with = "class_names")]
     pub kinds: Vec<Class>,
-    /// What was being done and what the system says.
+    /// What was being done, and the system's error.
     pub reason: String,
 }
 

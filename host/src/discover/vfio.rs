@@ -21,23 +21,24 @@ const GROUPS: &str = "/sys/kernel/iommu_groups";
 const CONTAINER: &str = "/dev/vfio/vfio";
 /// iommufd, which every user of a device's own node opens (Linux 6.6).
 const IOMMUFD: &str = "/dev/iommu";
-/// `name` of a group that has no IOMMU behind it (`vfio_noiommu_group_alloc`).
+/// `name` of a group without an IOMMU (`vfio_noiommu_group_alloc`).
 const NOIOMMU_GROUP: &str = "vfio-noiommu";
 
 /// PCI functions of one IOMMU group that can only be given together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VfioDevice {
-    /// The lowest address of the group that a vfio driver holds; the device's name.
+    /// The lowest address in the group among the functions that a vfio driver holds; it names the
+    /// device.
     pub pci_address: PciAddress,
     /// The NUMA node of that function.
     pub numa_node: Option<u32>,
     /// Number of the group.
     pub iommu_group: u32,
-    /// Every PCI function of the group, sorted, whoever holds it.
+    /// Every PCI function of the group, sorted, whichever driver holds it.
     pub group_members: Vec<PciAddress>,
-    /// Whether the kernel lets user space have the group; only then is it offered.
+    /// Whether the kernel gives the group to user space. Only then is it offered.
     pub viable: bool,
-    /// The nodes that are offered; none if the group is not viable.
+    /// The nodes that are offered; empty if the group is not viable.
     pub nodes: Vec<String>,
     /// The other functions of the group that a vfio driver holds: they come with this one.
     pub aliases: Vec<PciAddress>,
@@ -45,21 +46,21 @@ pub struct VfioDevice {
     pub driver: Option<String>,
     /// The physical function that it is a virtual function of.
     pub physical_function: Option<PciAddress>,
-    /// No IOMMU keeps the function from the host's memory.
+    /// No IOMMU protects the host's memory from the function.
     pub noiommu: bool,
-    /// The nodes among them that are one for the whole host: the container of groups, iommufd.
+    /// The nodes among them that exist once per host: the container of groups, iommufd.
     #[serde(skip)]
     pub shared_nodes: Vec<Node>,
     /// The node of the group, if that is what is offered.
     #[serde(skip)]
     pub group_node: Option<Node>,
-    /// The functions that come with the device, each with its own node where that is offered.
+    /// The functions that come with the device, each with its own node if that is offered.
     #[serde(skip)]
     pub functions: Vec<(PciAddress, Option<Node>)>,
 }
 
-/// Looks at every function that a vfio driver holds, sorted by address; virtual functions and
-/// network functions without a driver that could be held so are among the not offered.
+/// Reads every function that a vfio driver holds, sorted by address. Virtual functions, and network
+/// functions without a driver that a vfio driver could hold, are listed as not offered.
 #[must_use]
 pub(crate) fn read(
     probe: &Probe<'_>,
@@ -124,24 +125,24 @@ fn refusal(address: PciAddress, reason: String) -> NotOffered {
     NotOffered::new(Class::Vfio, address.to_string(), reason)
 }
 
-/// Held by vfio-pci or by one of its variants, which all register a vfio device below the function
-/// (since Linux 6.1) and carry the word in their names.
+/// Held by vfio-pci or one of its variants, all of which register a vfio device below the function
+/// (since Linux 6.1) and have the word in their names.
 fn is_held(function: &PciFunction) -> bool {
     function.has("vfio-dev") || function.driver.as_deref().is_some_and(is_vfio_driver)
 }
 
-/// `vfio-pci`, `mlx5_vfio_pci`, `hisi_acc_vfio_pci`, `virtio_vfio_pci`, and what follows them.
+/// `vfio-pci`, `mlx5_vfio_pci`, `hisi_acc_vfio_pci`, `virtio_vfio_pci`, and future ones.
 fn is_vfio_driver(driver: &str) -> bool {
     driver.contains("vfio")
 }
 
 /// Drivers that do no DMA for the kernel (`driver_managed_dma` in `struct pci_driver`), and those
-/// that hand the device to user space.
+/// that give the device to user space.
 fn leaves_group_viable(driver: &str) -> bool {
     driver == "pci-stub" || driver == "pcieport" || is_vfio_driver(driver)
 }
 
-/// Why a function is not offered that somebody may expect here; none if nobody will.
+/// Why a function is not offered although somebody may expect it here; `None` if nobody would.
 fn not_held(function: &PciFunction) -> Option<String> {
     let is_virtual = function.physical_function.is_some();
     let command = format!("driverctl set-override {} vfio-pci", function.address);
@@ -182,7 +183,7 @@ fn parents(functions: &PciFunctions) -> BTreeMap<PciAddress, usize> {
         .collect()
 }
 
-/// The functions of each group, as the functions themselves say.
+/// The functions of each group, according to the functions themselves.
 fn members(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddress>> {
     let mut members: BTreeMap<u32, BTreeSet<PciAddress>> = BTreeMap::new();
     for function in functions.iter() {
@@ -193,14 +194,14 @@ fn members(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddress>> {
     members
 }
 
-/// iommufd, if the kernel has it; it is needed only where devices have nodes of their own.
+/// iommufd, if the kernel has it. It is needed only if devices have nodes of their own.
 fn iommufd(probe: &Probe<'_>) -> Option<Node> {
     probe.device_node(IOMMUFD)?;
     let found = Node::find(probe, IOMMUFD, Path::new("/sys/class/misc/iommu"));
     found.map_err(|reason| probe.warn(reason)).ok()
 }
 
-/// What is the same for all groups.
+/// What all groups share.
 struct Surroundings<'p, 'h> {
     probe: &'p Probe<'h>,
     functions: &'p PciFunctions,
@@ -209,11 +210,12 @@ struct Surroundings<'p, 'h> {
     members: BTreeMap<u32, BTreeSet<PciAddress>>,
     container: Result<Node, String>,
     iommufd: Option<Node>,
-    /// A device has a node of its own that is of no use without iommufd.
+    /// A device has its own node, which is useless without iommufd.
     iommufd_missing: Cell<bool>,
 }
 
-/// Why a group is not offered, and the device to show if that is because it is not viable.
+/// Why a group is not offered, and the device to show if the reason is that the group is not
+/// viable.
 struct Refusal {
     device: Option<Box<VfioDevice>>,
     reason: String,
@@ -234,7 +236,7 @@ struct Group {
     directory: PathBuf,
     noiommu: bool,
     members: BTreeSet<PciAddress>,
-    /// Members that are no PCI functions, by the kernel's name of them.
+    /// Members that are not PCI functions, by the kernel's name.
     others: Vec<String>,
 }
 
@@ -317,7 +319,7 @@ impl Surroundings<'_, '_> {
             .collect()
     }
 
-    /// The driver of a member that is not among the PCI functions.
+    /// The driver of a member that is not a PCI function.
     fn driver_of(&self, group: &Group, member: &str) -> Option<String> {
         let device = group.directory.join("devices").join(member);
         self.probe.link_name(device.join("driver"))
@@ -340,7 +342,7 @@ impl Surroundings<'_, '_> {
         })
     }
 
-    /// The nodes of the functions themselves; empty unless each has one and iommufd is there.
+    /// The functions' own nodes; empty unless each function has one and iommufd is there.
     fn own_nodes(&self, held: &[&PciFunction]) -> BTreeMap<PciAddress, Node> {
         let nodes: Option<BTreeMap<_, _>> = held
             .iter()
@@ -362,7 +364,7 @@ impl Surroundings<'_, '_> {
         let names = self.probe.list(&directory);
         let name = names.first()?;
         let device = directory.join(name);
-        // A kernel without CONFIG_VFIO_DEVICE_CDEV lists the device but gives it no number.
+        // A kernel without CONFIG_VFIO_DEVICE_CDEV lists the device but assigns no number.
         self.probe.entry(device.join("dev"))?;
         let node = Node::find(self.probe, format!("/dev/vfio/devices/{name}"), &device);
         node.map_err(|reason| {
@@ -372,7 +374,7 @@ impl Surroundings<'_, '_> {
         .ok()
     }
 
-    /// The node of a group, and that of the container, which who opens it needs too.
+    /// The node of a group, and that of the container, which its user needs too.
     fn group_node(&self, group: &Group) -> Result<(Node, Node), String> {
         let prefix = if group.noiommu { "noiommu-" } else { "" };
         let name = format!("{prefix}{}", group.number);
@@ -410,8 +412,8 @@ impl Surroundings<'_, '_> {
         }
     }
 
-    /// A device for each function, where the kernel has no group nodes (CONFIG_VFIO_GROUP is off);
-    /// none if it has them.
+    /// One device per function, if the kernel has no group nodes (CONFIG_VFIO_GROUP is off); `None`
+    /// if it has them.
     fn by_function(
         &self,
         group: &Group,
@@ -458,28 +460,28 @@ fn device(group: &Group, held: &[&PciFunction], viable: bool) -> VfioDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::test_tree::{Found, Tree, captured, discover, generous, sample};
+    use crate::discover::test_tree::{Discovered, TestTree, captured, discover, generous, sample};
     use crate::host::Host;
 
-    fn look(host: &Host, config: &Discover) -> Found<VfioDevice> {
+    fn look(host: &Host, config: &Discover) -> Discovered<VfioDevice> {
         discover(host, |probe, functions, _, not_offered| {
             read(probe, functions, config, not_offered)
         })
     }
 
-    fn look_at(tree: &Tree) -> Found<VfioDevice> {
+    fn look_at(tree: &TestTree) -> Discovered<VfioDevice> {
         look(&tree.host(), &Discover::default())
     }
 
     /// A host with vfio loaded.
-    fn tree() -> Tree {
-        let tree = Tree::new();
+    fn tree() -> TestTree {
+        let tree = TestTree::new();
         tree.file("/sys/class/misc/vfio/dev", "10:196\n");
         tree.node(CONTAINER, 10, 196);
         tree
     }
 
-    fn function(tree: &Tree, address: &str, group: u32, driver: &str) -> String {
+    fn function(tree: &TestTree, address: &str, group: u32, driver: &str) -> String {
         let function = tree.pci(address, "0x020000", 0);
         join(tree, &function, group);
         if !driver.is_empty() {
@@ -488,14 +490,14 @@ mod tests {
         function
     }
 
-    fn join(tree: &Tree, device: &str, group: u32) {
+    fn join(tree: &TestTree, device: &str, group: u32) {
         let directory = format!("{GROUPS}/{group}");
         let name = device.rsplit('/').next().unwrap();
         tree.link(&format!("{directory}/devices/{name}"), device);
         tree.link(&format!("{device}/iommu_group"), &directory);
     }
 
-    fn group_node(tree: &Tree, name: &str, minor: u32) {
+    fn group_node(tree: &TestTree, name: &str, minor: u32) {
         tree.file(
             &format!("/sys/class/vfio/{name}/dev"),
             format!("241:{minor}\n"),
@@ -503,14 +505,14 @@ mod tests {
         tree.node(&format!("/dev/vfio/{name}"), 241, minor);
     }
 
-    /// A node of the function's own, as kernels with CONFIG_VFIO_DEVICE_CDEV make it.
-    fn own_node(tree: &Tree, function: &str, number: u32) {
+    /// A node of the function itself, as kernels with CONFIG_VFIO_DEVICE_CDEV create it.
+    fn own_node(tree: &TestTree, function: &str, number: u32) {
         let directory = format!("{function}/vfio-dev/vfio{number}");
         tree.file(&format!("{directory}/dev"), format!("511:{number}\n"));
         tree.node(&format!("/dev/vfio/devices/vfio{number}"), 511, number);
     }
 
-    fn iommufd_of(tree: &Tree) {
+    fn iommufd_of(tree: &TestTree) {
         tree.file("/sys/class/misc/iommu/dev", "10:125\n");
         tree.node(IOMMUFD, 10, 125);
     }
@@ -625,7 +627,7 @@ mod tests {
         assert_eq!(addresses(&device.group_members), members);
         let functions: Vec<String> = device.functions.iter().map(|f| f.0.to_string()).collect();
         assert_eq!(functions, ["0000:81:00.0", "0000:81:00.1"]);
-        // The one without a driver comes with the group, and is listed as what it is.
+        // The one without a driver comes with the group, and is listed as such.
         assert_eq!(
             found.reasons(),
             [
@@ -710,7 +712,7 @@ mod tests {
         group_node(&tree, "15", 0);
         let found = look_at(&tree);
         assert_eq!(found.devices[0].driver.as_deref(), Some("some_new_one"));
-        // The kernel gave it no number, so there is no node of its own.
+        // The kernel assigned no number, so it has no node of its own.
         assert_eq!(found.devices[0].nodes, ["/dev/vfio/vfio", "/dev/vfio/15"]);
         assert!(found.devices[0].viable);
         assert_eq!(found.reasons(), [""; 0]);
@@ -746,7 +748,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_group_nodes_gives_each_function_for_itself() {
-        let tree = Tree::new();
+        let tree = TestTree::new();
         for (number, address) in [(0, "0000:81:10.0"), (1, "0000:81:10.1")] {
             let function = function(&tree, address, 15, "vfio-pci");
             own_node(&tree, &function, number);
@@ -774,7 +776,7 @@ mod tests {
               make it with mknod, or load the driver anew"
             ]
         );
-        let tree = Tree::new();
+        let tree = TestTree::new();
         function(&tree, "0000:81:10.0", 15, "vfio-pci");
         group_node(&tree, "15", 0);
         let found = look_at(&tree);
@@ -882,7 +884,7 @@ mod tests {
 
     #[test]
     fn a_host_without_vfio_gives_nothing_and_no_warning() {
-        let found = look_at(&Tree::new());
+        let found = look_at(&TestTree::new());
         assert!(found.devices.is_empty());
         assert_eq!(found.warnings, [""; 0]);
     }

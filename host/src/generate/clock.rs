@@ -1,4 +1,4 @@
-//! The classes ptp and pps: clocks to read.
+//! The classes ptp and pps: clocks for reading.
 
 use onload_cdi::ContainerEdits;
 use onload_core::class::Class;

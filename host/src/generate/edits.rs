@@ -1,4 +1,4 @@
-//! The pieces of container edits that every class is made of.
+//! The container edits from which every class is built.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use super::surroundings::Surroundings;
 use crate::discover::node::Node;
 use crate::discover::program::{Installation, Tool};
 
-/// Read and write, for nodes that a program maps and commands.
+/// Read and write, for nodes that a program maps and controls.
 pub(super) const READ_WRITE: &str = "rw";
-/// Read, for clocks: their writer steps the host's time.
+/// Read only, for clocks: whoever can write to one can step the host's time.
 pub(super) const READ: &str = "r";
 
 /// The name of the dynamic loader among the libraries of tools, which [`TOOL_STARTER`] knows.
@@ -26,7 +26,7 @@ const READ_ONLY_FILE: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
 /// Seconds that the hook may take; it needs milliseconds.
 const HOOK_TIMEOUT: i64 = 10;
 
-/// Writes container edits by the operator's configuration.
+/// Builds container edits according to the operator's configuration.
 pub(super) struct Writer<'c> {
     pub(super) config: &'c Cdi,
     pub(super) surroundings: Surroundings,
@@ -40,7 +40,7 @@ impl<'c> Writer<'c> {
         }
     }
 
-    /// A device node that is called so below /dev.
+    /// The device node with this path below /dev.
     pub(super) fn node(&self, path: &str, permissions: &str) -> DeviceNode {
         let below = Path::new(path)
             .strip_prefix("/dev")
@@ -61,7 +61,8 @@ impl<'c> Writer<'c> {
         }
     }
 
-    /// The libraries of an installation, by every name, in every directory that a loader searches.
+    /// The libraries of an installation, under each name, in every directory that a loader
+    /// searches.
     pub(super) fn libraries(&self, from: &Installation, machine: Option<u16>) -> Vec<Mount> {
         let mut mounts = Vec::new();
         for dir in self.container_library_dirs(from, machine) {
@@ -131,8 +132,7 @@ impl<'c> Writer<'c> {
         })
     }
 
-    /// The hook that checks that nodes are those of the devices they were written for, and does
-    /// nothing else.
+    /// The hook that only checks that nodes belong to the devices for which they were written.
     pub(super) fn checking_hook(&self, expect: impl Iterator<Item = Expect>) -> Option<Hook> {
         self.hook(&HookArguments {
             memlock: None,
@@ -140,7 +140,7 @@ impl<'c> Writer<'c> {
         })
     }
 
-    /// None where its binary is missing, since an engine would then refuse every container.
+    /// `None` if its binary is missing, since an engine would then refuse every container.
     fn hook(&self, arguments: &HookArguments) -> Option<Hook> {
         // A hook without arguments would read the container's annotations.
         if !self.surroundings.hook || arguments.is_empty() {
@@ -152,15 +152,16 @@ impl<'c> Writer<'c> {
             hook_name: HookName::CreateRuntime.into(),
             path: text(&self.config.hook_path),
             args,
-            // Without an environment of its own a hook may be run with the container's: NVIDIA's
+            // Without its own environment, a hook may run with the container's: NVIDIA's
             // CVE-2025-23266 was an image's LD_PRELOAD in such a hook.
             env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
             timeout: Some(HOOK_TIMEOUT),
         })
     }
 
-    /// What the hook is to expect of a node: the device behind it, and the number that it has now. An engine that lives long looks at a node again only when the specification's bytes
-    /// change, so the number has to stand in them.
+    /// The hook's expectation for a node: the device behind it, and its current number. A
+    /// long-lived engine examines a node again only when the specification's bytes change, so they
+    /// must contain the number.
     pub(super) fn expectation(&self, node: &Node, device: Expected) -> Expect {
         Expect {
             node: self.node(&node.path, READ).path,
@@ -172,7 +173,7 @@ impl<'c> Writer<'c> {
         }
     }
 
-    /// The same for a node that its driver has once for the whole host.
+    /// The same for a node that its driver has once per host.
     pub(super) fn driver_expectation(&self, node: &Node) -> Option<Expect> {
         let name = node.path.rsplit('/').next().unwrap_or_default();
         Some(self.expectation(node, Expected::driver_node(name)?))
@@ -183,7 +184,7 @@ impl<'c> Writer<'c> {
 const EM_X86_64: u16 = 62;
 const EM_AARCH64: u16 = 183;
 
-/// A file or directory of the host, read-only in the container.
+/// A read-only mount of a file or directory of the host.
 pub(super) fn read_only(host: &Path, container: &Path) -> Mount {
     Mount {
         host_path: text(host),
@@ -193,7 +194,7 @@ pub(super) fn read_only(host: &Path, container: &Path) -> Mount {
     }
 }
 
-/// Edits of nodes alone.
+/// Edits that contain only nodes.
 pub(super) fn nodes_only(device_nodes: Vec<DeviceNode>) -> ContainerEdits {
     ContainerEdits {
         device_nodes,
@@ -201,7 +202,7 @@ pub(super) fn nodes_only(device_nodes: Vec<DeviceNode>) -> ContainerEdits {
     }
 }
 
-/// Paths of ours come from names that were read as text.
+/// A path as text. All paths here come from names that were read as text.
 pub(super) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

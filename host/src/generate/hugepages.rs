@@ -20,13 +20,14 @@ fn entry(size: &Hugepages, writer: &Writer<'_>) -> Entry {
         .config
         .hugepages_dir
         .join(format!("hugepages-{}", size.name));
-    // The kernel takes sizes in the units of memparse(): 2M, 1G.
+    // The kernel accepts sizes in the units of memparse(): 2M, 1G.
     let page_size = format!("pagesize={}", size.name.trim_end_matches('i'));
     let mount = Mount {
         host_path: "hugetlbfs".to_owned(),
         container_path: text(&place),
         type_: Some("hugetlbfs".to_owned()),
-        // Without a mode it belongs to root alone, and a container of another user cannot use it.
+        // Without a mode it would belong to root only, and a container with another user could not
+        // use it.
         options: ["nosuid", "nodev", &page_size, "mode=1777"]
             .map(str::to_owned)
             .to_vec(),

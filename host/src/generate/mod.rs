@@ -1,4 +1,4 @@
-//! Generation: what was discovered becomes CDI specifications, one a class, by pure functions.
+//! Generation: pure functions turn what was discovered into CDI specifications, one per class.
 
 mod clock;
 mod edits;
@@ -29,19 +29,19 @@ use variable::Variables;
 
 pub use surroundings::{ONLOAD_SOCKET_DIR, Surroundings};
 
-/// The specifications of a host by class; a class without devices has none.
+/// The specifications of a host by class. A class without devices has none.
 pub type Specs = BTreeMap<Class, Spec>;
 
 /// Why there are no specifications.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
-    /// The preload is to be a mounted file, which the host lacks.
+    /// The configuration asks for the preload by a mounted file, which the host lacks.
     #[error("writing CDI specifications with preload = \"file\": {} is missing; install the package that brings it, or set preload = \"env\"", .0.display())]
     NoPreloadFile(PathBuf),
-    /// A device's name is not one.
+    /// A device's name is invalid.
     #[error("naming CDI devices")]
     Name(#[from] NameError),
-    /// What came out is not valid: a fault of this program.
+    /// The result is invalid: a bug in this program.
     #[error("writing the CDI specification of {kind}: {}", .problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Invalid {
         /// Its kind.
@@ -51,7 +51,7 @@ pub enum GenerateError {
     },
 }
 
-/// Writes the specifications of everything that is offered.
+/// Builds the specifications of everything that is offered.
 ///
 /// # Errors
 /// [`GenerateError`].

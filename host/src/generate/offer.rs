@@ -1,8 +1,8 @@
-//! What a class offers, before it is a specification.
+//! What a class offers, before it becomes a specification.
 
 use onload_cdi::ContainerEdits;
 
-/// A device with its edits, before it is given its variable.
+/// A device with its edits, without its variable.
 pub(super) type Entry = (String, ContainerEdits);
 
 /// The devices of one class.
@@ -10,8 +10,9 @@ pub(super) type Entry = (String, ContainerEdits);
 pub(super) struct Offer {
     /// What all of them share.
     pub(super) common: ContainerEdits,
-    /// Each by its name; `loopback` is among them where the class has it.
+    /// Each by name, including `loopback` if the class has it.
     pub(super) devices: Vec<Entry>,
-    /// Edits of the device `all` beyond the variables of its members; none where there is no such.
+    /// Edits of the device `all` in addition to its members' variables; `None` if there is no such
+    /// device.
     pub(super) all: Option<ContainerEdits>,
 }

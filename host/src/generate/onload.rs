@@ -14,7 +14,7 @@ use crate::discover::inventory::Inventory;
 use crate::discover::node::Node;
 use crate::discover::onload::Onload;
 
-/// Onload without an interface: loopback, pipes and epoll are accelerated all the same.
+/// Onload without an interface: it still accelerates loopback, pipes and epoll.
 pub(super) const LOOPBACK: &str = "loopback";
 
 /// Whether the host offers Onload.
@@ -96,7 +96,7 @@ fn user_space(onload: &Onload, writer: &Writer<'_>) -> Vec<Mount> {
     mounts
 }
 
-/// The directory of the profiles, which the script `onload` reads.
+/// The directory with the profiles, which the script `onload` reads.
 fn profiles(onload: &Onload, writer: &Writer<'_>) -> Option<Mount> {
     let dir = onload.profile_dir.as_deref()?;
     match writer.config.container_profile_dir.as_deref() {

@@ -32,7 +32,7 @@ fn entry(device: &RdmaDevice, writer: &Writer<'_>) -> Entry {
 }
 
 fn edits(devices: &[RdmaDevice], writer: &Writer<'_>) -> ContainerEdits {
-    // Two devices of one function have the same companions.
+    // Two devices on one function have the same companions.
     let mut given = BTreeSet::new();
     let nodes: Vec<DeviceNode> = devices
         .iter()
@@ -41,7 +41,8 @@ fn edits(devices: &[RdmaDevice], writer: &Writer<'_>) -> ContainerEdits {
         .filter(|path| given.insert(*path))
         .map(|path| writer.node(path, READ_WRITE))
         .collect();
-    // In the hook of the devices, though its node is in what they share: one hook a container.
+    // The expectation is in the devices' hook, although the node is in the common edits: one hook
+    // per container.
     let manager = devices
         .iter()
         .find_map(|device| device.connection_manager.as_ref());
@@ -59,7 +60,7 @@ fn edits(devices: &[RdmaDevice], writer: &Writer<'_>) -> ContainerEdits {
     }
 }
 
-/// The nodes of the device and of its companions, each with the name of the one that it belongs to.
+/// The nodes of the device and of its companions, each with the name of its device.
 fn own_nodes(device: &RdmaDevice) -> impl Iterator<Item = (&String, &Node)> {
     let own = device.verbs.iter().chain(&device.umad).chain(&device.issm);
     let companions = device.companions.iter().map(|(name, node)| (name, node));

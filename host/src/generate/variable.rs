@@ -1,4 +1,4 @@
-//! The environment variables that tell a task what it got: `ONLOAD_CTK_<CLASS>_<NAME>=<name>`.
+//! The environment variables that tell a program what it got: `ONLOAD_CTK_<CLASS>_<NAME>=<name>`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,12 @@ use sha2::{Digest, Sha256};
 /// The variables of a host's devices; two devices never share one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Variables {
-    /// The names that more than one device would have.
+    /// The variable names that more than one device would have.
     shared: BTreeSet<String>,
 }
 
 impl Variables {
-    /// The variables of the devices of a host; `all` needs none, it has those of its members.
+    /// The variables of a host's devices. `all` needs none, since it has its members' variables.
     pub(super) fn of<'n>(devices: impl Iterator<Item = (Class, &'n str)>) -> Self {
         let mut seen: BTreeMap<String, u32> = BTreeMap::new();
         for (class, name) in devices {

@@ -14,7 +14,7 @@ pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
         .iter()
         .filter(|device| device.viable)
         .collect();
-    // What every device has of the nodes that are one for the whole host.
+    // The nodes that exist once per host, which every device has.
     let first = devices.iter().take(1);
     let shared: Vec<&str> = first
         .flat_map(|device| &device.shared_nodes)
@@ -55,7 +55,7 @@ fn entry(device: &VfioDevice, shared: &[&str], writer: &Writer<'_>) -> Entry {
     (device.pci_address.to_string(), edits)
 }
 
-/// Every function on the node of the group, each on its own node, and the nodes of the host.
+/// Every function on the group's node, each on its own node, and the host's nodes.
 fn expectations<'d>(
     device: &'d VfioDevice,
     writer: &'d Writer<'_>,

@@ -12,7 +12,7 @@ pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
     let Some(tcpdirect) = &inventory.tcpdirect else {
         return Offer::default();
     };
-    // TCPDirect opens /dev/onload too, for its control plane and shared memory.
+    // TCPDirect also opens /dev/onload, for its control plane and shared memory.
     let mut common = onload::driver_nodes(&tcpdirect.nodes, writer);
     common.mounts = writer.libraries(&tcpdirect.installation, tcpdirect.machine);
     common

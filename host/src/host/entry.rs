@@ -1,13 +1,13 @@
-//! What stands at a path of a host.
+//! What is at a path of a host.
 
 /// A device node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceNode {
     /// Character or block device.
     pub kind: DeviceKind,
-    /// Number of the driver.
+    /// Major number.
     pub major: u32,
-    /// Number of the device at its driver.
+    /// Minor number.
     pub minor: u32,
     /// Permission bits.
     pub mode: u32,

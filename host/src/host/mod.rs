@@ -1,4 +1,4 @@
-//! The one place that looks at the host: files, links and device nodes below a root directory, so
+//! The only module that reads the host: files, links and device nodes below a root directory, so
 //! that a captured tree is a host like the running one.
 
 use std::collections::BTreeMap;
@@ -19,23 +19,24 @@ pub mod recording;
 pub use entry::{DeviceKind, DeviceNode, EntryKind};
 use recording::{Recording, Seen};
 
-/// Bytes of a sysfs attribute: the kernel hands out a page at most (`Documentation/filesystems/sysfs.rst`).
+/// Bytes of a sysfs attribute: the kernel returns one page at most
+/// (`Documentation/filesystems/sysfs.rst`).
 pub(crate) const ATTRIBUTE_LIMIT: u64 = 4096;
-/// Bytes of a larger text such as a profile, and of what is kept of a table.
+/// Bytes of a larger text such as a profile, and of the kept part of a table.
 pub(crate) const TEXT_LIMIT: u64 = 4 * 1024 * 1024;
 
-/// Name of the file that lists a captured host's device nodes, which archives do not carry.
+/// Name of the file that lists a captured host's device nodes, which archives do not contain.
 pub const DEVICE_TABLE: &str = "dev.table";
 
 /// A host, seen from its root directory.
 ///
-/// Paths are absolute paths of that host. Symbolic links, absolute ones too, are followed inside
-/// the root and never lead out of it (openat2(2), `RESOLVE_IN_ROOT`).
+/// Paths are absolute paths on that host. Symbolic links, including absolute ones, are followed
+/// inside the root and never lead out of it (openat2(2), `RESOLVE_IN_ROOT`).
 #[derive(Debug)]
 pub struct Host {
     root: PathBuf,
     directory: OwnedFd,
-    /// The running host itself.
+    /// Whether it is the running host itself.
     running: bool,
     table: BTreeMap<PathBuf, DeviceNode>,
     recording: Option<Recording>,
@@ -65,7 +66,7 @@ pub struct Listing {
     pub not_text: Vec<OsString>,
 }
 
-/// Why something of the host could not be read. That it is not there is no error.
+/// Why something on the host could not be read. Being absent is not an error.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// The root directory cannot be opened.
@@ -73,43 +74,43 @@ pub enum HostError {
     OpenRoot {
         /// The root directory.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: Errno,
     },
     /// A file, directory or link cannot be read.
     #[error("reading {}", .path.display())]
     Read {
-        /// Where it is.
+        /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A directory cannot be made.
     #[error("making directory {}", .path.display())]
     MakeDirectory {
-        /// Where it should be.
+        /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: Errno,
     },
-    /// A file is longer than anything that belongs there.
+    /// A file is longer than any real file of its kind.
     #[error("reading {}: longer than {limit} bytes", .path.display())]
     TooLong {
-        /// Where it is.
+        /// The path.
         path: PathBuf,
-        /// The longest that is read, in bytes.
+        /// The maximum that is read, in bytes.
         limit: u64,
     },
     /// A file is not text.
     #[error("reading {}: not UTF-8 text", .path.display())]
     NotText {
-        /// Where it is.
+        /// The path.
         path: PathBuf,
     },
-    /// A captured host's table of device nodes has a line that is not understood.
+    /// A line of a captured host's table of device nodes cannot be parsed.
     #[error("reading {}: line {line}: expected \"path type major minor mode uid gid\"", .path.display())]
     DeviceTable {
-        /// Where the table is.
+        /// The table's path.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
@@ -117,8 +118,8 @@ pub enum HostError {
 }
 
 impl HostError {
-    /// The path whose content is not known; none where the error says what stands there, such as a
-    /// directory in the place of a file.
+    /// The path whose content is unknown; `None` if the error says what is there, such as a
+    /// directory in place of a file.
     #[must_use]
     pub fn unread(&self) -> Option<&Path> {
         const WRONG_KIND: [Errno; 4] =
@@ -134,10 +135,10 @@ impl HostError {
 }
 
 impl Host {
-    /// Opens the host whose root directory that is; a file `dev.table` there lists its nodes.
+    /// Opens the host with this root directory; a file `dev.table` there lists its nodes.
     ///
     /// # Errors
-    /// The directory cannot be opened, or its table of device nodes is not understood.
+    /// The directory cannot be opened, or its table of device nodes cannot be parsed.
     pub fn open(root: &Path) -> Result<Host, HostError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory =
@@ -163,12 +164,13 @@ impl Host {
         Ok(host)
     }
 
-    /// Notes from now on what is looked at.
+    /// Records everything that is read from now on.
     pub fn start_recording(&mut self) {
         self.recording = Some(Recording::default());
     }
 
-    /// Stops noting; what was looked at since [`Host::start_recording`], sorted.
+    /// Stops recording, and returns everything that was read since [`Host::start_recording`],
+    /// sorted.
     #[must_use]
     pub fn stop_recording(&mut self) -> BTreeMap<PathBuf, Seen> {
         let recording = self.recording.take();
@@ -192,7 +194,7 @@ impl Host {
         }
     }
 
-    /// Whether this is the running host and not a directory that holds one.
+    /// Whether this is the running host and not a directory that represents one.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running
@@ -208,30 +210,30 @@ impl Host {
         }
     }
 
-    /// A sysfs attribute without the white space around it; none when it is not there or when the
-    /// kernel has no value for it (reading `speed` of a link that is down gives EINVAL).
+    /// A sysfs attribute without surrounding white space; `None` if it does not exist or the kernel
+    /// has no value for it (reading `speed` of a link that is down gives EINVAL).
     ///
     /// # Errors
-    /// It is there but unreadable, longer than a page, or not text.
+    /// It exists but is unreadable, longer than a page, or not text.
     pub(crate) fn attribute(&self, path: &Path) -> Result<Option<String>, HostError> {
         let bytes = self.bytes(path, ATTRIBUTE_LIMIT)?;
         let text = bytes.map(|bytes| self.utf8(path, bytes)).transpose()?;
         Ok(text.map(|text| text.trim().to_owned()))
     }
 
-    /// A text file; none when it is not there.
+    /// A text file; `None` if it does not exist.
     ///
     /// # Errors
-    /// It is there but unreadable, longer than [`TEXT_LIMIT`], or not text.
+    /// It exists but is unreadable, longer than [`TEXT_LIMIT`], or not text.
     pub fn text(&self, path: &Path) -> Result<Option<String>, HostError> {
         let bytes = self.bytes(path, TEXT_LIMIT)?;
         bytes.map(|bytes| self.utf8(path, bytes)).transpose()
     }
 
-    /// The content of a file; none when it is not there.
+    /// The content of a file; `None` if it does not exist.
     ///
     /// # Errors
-    /// It is there but unreadable, or longer than `limit` bytes.
+    /// It exists but is unreadable, or longer than `limit` bytes.
     pub fn bytes(&self, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
         let Some(file) = self.open_file(path)? else {
             return Ok(None);
@@ -256,11 +258,12 @@ impl Host {
         }
     }
 
-    /// Those lines of a table of the kernel that are wanted, as bytes: names in it are whatever somebody
-    /// chose, and it may be longer than anything else that is read. None when it is not there.
+    /// The wanted lines of one of the kernel's tables, as bytes: names in it may be arbitrary, and
+    /// it may be longer than anything else that is read. `None` if it does not exist.
     ///
     /// # Errors
-    /// It is there but unreadable, or more than [`TEXT_LIMIT`] would be kept: none is cut.
+    /// It exists but is unreadable, or more than [`TEXT_LIMIT`] would be kept: nothing is
+    /// truncated.
     pub(crate) fn lines(
         &self,
         path: &Path,
@@ -299,22 +302,22 @@ impl Host {
         }
     }
 
-    /// Texts are kept; what may be longer is a library.
+    /// Texts are kept; longer files are libraries.
     fn note_content(&self, path: &Path, limit: u64, bytes: &[u8]) {
         self.note(path, |seen| {
             match (limit > TEXT_LIMIT, bytes.len() as u64 > limit) {
                 (true, _) => seen.opened = true,
-                // That it is too long is all that its reader learns.
+                // Its reader learns nothing but that it is too long.
                 (false, true) => seen.content = Some(vec![b' '; bytes.len()]),
                 (false, false) => seen.content = Some(bytes.to_vec()),
             }
         });
     }
 
-    /// Opens a file for reading; none when it is not there. A pipe is opened without waiting.
+    /// Opens a file for reading; `None` if it does not exist. Opening a pipe does not block.
     ///
     /// # Errors
-    /// It is there but cannot be opened.
+    /// It exists but cannot be opened.
     pub(crate) fn file(&self, path: &Path) -> Result<Option<File>, HostError> {
         let file = self.open_file(path)?;
         if file.is_some() {
@@ -329,10 +332,10 @@ impl Host {
         Ok(self.open_at(path, flags)?.map(File::from))
     }
 
-    /// The names in a directory; empty when it is not there.
+    /// The names in a directory; empty if it does not exist.
     ///
     /// # Errors
-    /// It is there but is no directory or cannot be read.
+    /// It exists but is not a directory or cannot be read.
     pub fn list(&self, path: &Path) -> Result<Listing, HostError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let Some(directory) = self.open_at(path, flags)? else {
@@ -366,26 +369,26 @@ impl Host {
         Ok(listing)
     }
 
-    /// Opens a directory; none when it is not there.
+    /// Opens a directory; `None` if it does not exist.
     ///
     /// # Errors
-    /// It is there but is no directory or cannot be opened.
+    /// It exists but is not a directory or cannot be opened.
     pub fn directory(&self, path: &Path) -> Result<Option<OwnedFd>, HostError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         self.open_at(path, flags)
     }
 
-    /// Opens a directory, and makes it and those above it where they are missing (mode 0755).
+    /// Opens a directory, after creating it and its parents where they are missing (mode 0755).
     ///
     /// # Errors
-    /// One of them cannot be made, or is no directory.
+    /// One of them cannot be created, or is not a directory.
     pub fn create_directory(&self, path: &Path) -> Result<OwnedFd, HostError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut place = PathBuf::from("/");
         for part in relative(path).components() {
             let parent = place.clone();
             place.push(part);
-            // A directory may stand behind a link that leads to nothing yet: /var/run to /run.
+            // A directory may be behind a dangling link: /var/run to /run.
             if self.open_at(&place, flags)?.is_none() {
                 let target = self.link(&place)?.map(|link| parent.join(link));
                 self.make_directory(target.as_deref().unwrap_or(&place))?;
@@ -410,11 +413,11 @@ impl Host {
         }
     }
 
-    /// The last component of what a symbolic link says, as sysfs names a driver or a group; none
-    /// when there is no such link.
+    /// The last component of a symbolic link's target, which is how sysfs names a driver or a
+    /// group; `None` if there is no such link.
     ///
     /// # Errors
-    /// It is there but cannot be read.
+    /// It exists but cannot be read.
     pub(crate) fn link_name(&self, path: &Path) -> Result<Option<String>, HostError> {
         let target = self.link(path)?;
         let name = target.as_deref().and_then(Path::file_name);
@@ -427,10 +430,10 @@ impl Host {
         .transpose()
     }
 
-    /// What a symbolic link says; none when there is no such link.
+    /// The target of a symbolic link; `None` if there is no such link.
     ///
     /// # Errors
-    /// It is there but cannot be read.
+    /// It exists but cannot be read.
     pub fn link(&self, path: &Path) -> Result<Option<PathBuf>, HostError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Some(link) = self.open_at(path, flags)? else {
@@ -441,16 +444,16 @@ impl Host {
                 self.note(path, |_| {});
                 Ok(Some(PathBuf::from(os_string(target.as_bytes()))))
             }
-            // The descriptor is no link.
+            // The descriptor is not a link.
             Err(Errno::NOENT | Errno::INVAL) => Ok(None),
             Err(error) => Err(self.read_error(path, error)),
         }
     }
 
-    /// Where a path leads when every symbolic link on it is followed; none when that is nowhere.
+    /// Where a path leads when every symbolic link in it is followed; `None` if nowhere.
     ///
     /// # Errors
-    /// The links form a loop, or a directory on the way cannot be searched.
+    /// The links form a loop, or a directory on the path cannot be searched.
     pub fn resolve(&self, path: &Path) -> Result<Option<PathBuf>, HostError> {
         let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
             return Ok(None);
@@ -479,13 +482,13 @@ impl Host {
         Ok(Path::new("/").join(inside))
     }
 
-    /// What a path leads to; none when that is nowhere.
+    /// What a path leads to; `None` if nothing.
     ///
     /// # Errors
-    /// It is there but cannot be looked at.
+    /// It exists but cannot be examined.
     pub fn entry(&self, path: &Path) -> Result<Option<EntryKind>, HostError> {
         let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
-            // A link to nowhere is there.
+            // A dangling link exists all the same.
             self.note(path, |_| {});
             return Ok(None);
         };
@@ -509,11 +512,10 @@ impl Host {
         })
     }
 
-    /// The device node at a path, which is not followed when it is a link; none when there is no
-    /// node.
+    /// The device node at a path, without following a link there; `None` if there is no node.
     ///
     /// # Errors
-    /// It is there but cannot be looked at.
+    /// It exists but cannot be examined.
     pub fn device_node(&self, path: &Path) -> Result<Option<DeviceNode>, HostError> {
         let node = self.find_node(path)?;
         if node.is_some() {
@@ -558,10 +560,10 @@ impl Host {
         };
         match opened {
             Ok(descriptor) => Ok(Some(descriptor)),
-            // A link without O_PATH to nowhere, a device that went while we looked.
+            // A dangling link opened without O_PATH, or a device that has just disappeared.
             Err(Errno::NOENT | Errno::NODEV | Errno::NXIO) => Ok(None),
-            // A component on the way is a file: there is nothing at this path. A file where a
-            // directory is wanted is a fault to report, though.
+            // A component of the path is a file, so nothing is at this path. A file in place of a
+            // directory is an error to report, though.
             Err(Errno::NOTDIR) if !flags.contains(OFlags::DIRECTORY) => Ok(None),
             Err(error) => Err(self.read_error(path, error)),
         }
@@ -581,7 +583,7 @@ impl Host {
     }
 }
 
-/// The path below the root: joining an absolute path would throw the root away.
+/// The path below the root: joining an absolute path would discard the root.
 fn relative(path: &Path) -> PathBuf {
     let below: PathBuf = path
         .components()
@@ -599,7 +601,7 @@ fn os_string(bytes: &[u8]) -> OsString {
     OsString::from_vec(bytes.to_vec())
 }
 
-/// The kernel's ways to say that an attribute has no value now, or that its device went.
+/// The kernel's errors for an attribute that has no value now, or whose device has disappeared.
 fn has_no_value(error: &std::io::Error) -> bool {
     let none = [
         Errno::INVAL,
@@ -611,7 +613,7 @@ fn has_no_value(error: &std::io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|error| none.contains(&error))
 }
 
-/// Reads `dev.table`; the error is the line that is not understood, from 1.
+/// Parses `dev.table`; the error is the number of the invalid line, from 1.
 fn parse_device_table(text: &str) -> Result<BTreeMap<PathBuf, DeviceNode>, usize> {
     let lines = text.lines().enumerate();
     let entries = lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
@@ -639,7 +641,7 @@ fn parse_device_line(line: &str) -> Option<(PathBuf, DeviceNode)> {
     Some((PathBuf::from(path), node))
 }
 
-/// What every text has to give.
+/// Properties that hold for every text.
 #[cfg(fuzzing)]
 pub(crate) fn fuzz(text: &str) {
     match parse_device_table(text) {

@@ -1,5 +1,5 @@
-//! What was looked at on a host, path by path, with what it gave: the material of a capture. That
-//! something was not there need not be noted, since a tree shows it by not having it.
+//! What was read on a host, path by path, with the result: the material of a capture. Absent paths
+//! are not recorded, since a tree shows them by not having them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use super::entry::{DeviceNode, EntryKind};
 
-/// What a path of the host gave, as far as it was looked at.
+/// What was read at a path of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// What the path leads to when links are followed; none where only the link itself was read.
+    /// What the path leads to when links are followed; `None` if only the link itself was read.
     pub entry: Option<EntryKind>,
-    /// The content of a text; empty where the kernel had no value.
+    /// The content of a text; empty if the kernel had no value.
     pub content: Option<Vec<u8>>,
-    /// It was opened as a program or library, whose content is not kept.
+    /// Whether it was opened as a program or library, whose content is not kept.
     pub opened: bool,
     /// The names in a directory.
     pub names: Vec<String>,
@@ -22,14 +22,14 @@ pub struct Seen {
     pub node: Option<DeviceNode>,
 }
 
-/// Every path that was looked at, sorted.
+/// Every path that was read, sorted.
 #[derive(Debug, Default)]
 pub(crate) struct Recording {
     seen: RefCell<BTreeMap<PathBuf, Seen>>,
 }
 
 impl Recording {
-    /// Adds what a path gave.
+    /// Adds a result for a path.
     pub(crate) fn note(&self, path: &Path, add: impl FnOnce(&mut Seen)) {
         add(self.seen.borrow_mut().entry(path.to_owned()).or_default());
     }

@@ -1,4 +1,4 @@
-//! An open output directory: locking it, reading what is there, and carrying out a plan.
+//! An open output directory: locking it, reading its files, and carrying out a plan.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_core::fs::atomic::{self, WriteError};
-use onload_core::fs::lock::{COMMAND_PATIENCE, Kind, Lock, LockError};
+use onload_core::fs::lock::{COMMAND_PATIENCE, Lock, LockError, LockMode};
 use onload_core::text::Chain;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -17,10 +17,10 @@ use rustix::io::Errno;
 use super::manifest::{Format, MANIFEST_NAME, Manifest};
 use super::plan::{Action, Plan};
 
-/// Readers of other users, rootless engines among them, read specifications.
+/// Other users, such as those of rootless engines, read specifications.
 const FILE_MODE: u32 = 0o644;
-/// The lock of the directory, in it since nothing is written anywhere else; CDI readers take only names
-/// that end in .json or .yaml.
+/// The lock of the directory. It is inside it, since nothing is written anywhere else; CDI readers
+/// use only names that end in .json or .yaml.
 const LOCK_NAME: &str = ".onload-ctk-lock";
 /// How the names of the lock, of the manifest and of temporary files begin.
 const OWN_PREFIX: &str = ".onload-ctk-";
@@ -37,12 +37,12 @@ pub struct SpecDir {
 /// Why an output directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecDirError {
-    /// It cannot be locked, or somebody else holds it.
+    /// It cannot be locked, or another process holds the lock.
     #[error("locking the directory of CDI specifications {}", .path.display())]
     Lock {
         /// The directory.
         path: PathBuf,
-        /// Who holds it, or what the system says.
+        /// Who holds it, or the system's error.
         source: LockError,
     },
     /// It cannot be opened, listed or written to.
@@ -60,7 +60,7 @@ pub enum SpecDirError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A file in it cannot be written or removed; the old one is still whole.
@@ -76,16 +76,16 @@ pub enum SpecDirError {
 }
 
 impl SpecDir {
-    /// Takes a directory that is open already.
+    /// Wraps a directory that is already open.
     #[must_use]
     pub fn new(path: PathBuf, directory: OwnedFd) -> Self {
         SpecDir { path, directory }
     }
 
-    /// Opens a directory; none when it is not there.
+    /// Opens a directory; `None` if it does not exist.
     ///
     /// # Errors
-    /// It is there but no directory, or cannot be opened.
+    /// It exists but is not a directory, or cannot be opened.
     pub fn open(path: &Path) -> Result<Option<Self>, SpecDirError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
@@ -105,14 +105,14 @@ impl SpecDir {
         self.directory.as_fd()
     }
 
-    /// Keeps other writers of ours out until what is returned is dropped; the kernel lets go of it when
-    /// the process ends, however it ends.
+    /// Keeps onload-ctk's other writers out until the result is dropped. The kernel releases the
+    /// lock when the process ends in any way.
     ///
     /// # Errors
-    /// [`SpecDirError::Lock`], also where another process holds it for too long.
+    /// [`SpecDirError::Lock`], also if another process holds it for too long.
     pub fn lock(&self) -> Result<Lock, SpecDirError> {
         let (dir, path) = (&self.directory, &self.path);
-        let lock = Lock::take(dir, path, LOCK_NAME, Kind::Exclusive, COMMAND_PATIENCE);
+        let lock = Lock::take(dir, path, LOCK_NAME, LockMode::Exclusive, COMMAND_PATIENCE);
         lock.map_err(|error| match error {
             // Which file of ours it was is nothing to people: they know the directory.
             LockError::File { source, .. } => self.error("writing to", source),
@@ -123,10 +123,10 @@ impl SpecDir {
         })
     }
 
-    /// The files of our names: their content, none for what is no regular file.
+    /// The files with our names and their content; `None` for what is not a regular file.
     ///
     /// # Errors
-    /// A file is there but cannot be read.
+    /// A file exists but cannot be read.
     pub fn existing(&self) -> Result<BTreeMap<String, Option<Vec<u8>>>, SpecDirError> {
         let names = Class::ALL
             .into_iter()
@@ -140,10 +140,10 @@ impl SpecDir {
         Ok(files)
     }
 
-    /// The manifest; none where there is none, an error text where it is not understood.
+    /// The manifest: `None` if there is none, an error text if it cannot be parsed.
     ///
     /// # Errors
-    /// It is there but cannot be read.
+    /// It exists but cannot be read.
     pub fn manifest(&self) -> Result<Result<Option<Manifest>, String>, SpecDirError> {
         let Some(Some(content)) = self.read(MANIFEST_NAME)? else {
             return Ok(Ok(None));
@@ -158,13 +158,14 @@ impl SpecDir {
         }))
     }
 
-    /// A file's content: none where nothing is there, none inside where it is no regular file.
+    /// A file's content: the outer `None` if nothing is there, the inner one if it is not a regular
+    /// file.
     fn read(&self, name: &str) -> Result<Option<Option<Vec<u8>>>, SpecDirError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.directory, name, flags, Mode::empty()) {
             Ok(descriptor) => File::from(descriptor),
             Err(Errno::NOENT) => return Ok(None),
-            // A symbolic link, a socket.
+            // A symbolic link or a socket.
             Err(Errno::LOOP | Errno::NXIO) => return Ok(Some(None)),
             Err(error) => return Err(self.read_error(name, error.into())),
         };
@@ -181,11 +182,11 @@ impl SpecDir {
         Ok(Some(Some(content)))
     }
 
-    /// Carries out a plan. Whatever happens on the way, each file is the old one or the new one, and
-    /// the manifest knows it as ours. Nothing is written where nothing changes.
+    /// Carries out a plan. Whatever happens meanwhile, each file is either the old one or the new
+    /// one, and the manifest lists it. Nothing is written if nothing changes.
     ///
     /// # Errors
-    /// A file cannot be written or removed; what was not done yet is not done.
+    /// A file cannot be written or removed; the remaining steps are not done.
     pub fn carry_out(&self, plan: &Plan) -> Result<(), SpecDirError> {
         self.remove_leftovers()?;
         if plan.changes_files() {
@@ -220,7 +221,7 @@ impl SpecDir {
             .map_err(|failed| self.write_error("removing", name, failed))
     }
 
-    /// Temporary files of a run that was killed; the lock says that no other run has any.
+    /// Removes temporary files of a killed run. The lock guarantees that no other run has any.
     fn remove_leftovers(&self) -> Result<(), SpecDirError> {
         let entries = rustix::fs::Dir::read_from(&self.directory)
             .map_err(|source| self.error("listing", source))?;

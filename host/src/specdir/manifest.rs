@@ -1,8 +1,8 @@
-//! The manifest of an output directory: which of its files are ours, by their content.
+//! The manifest of an output directory: which of its files onload-ctk wrote, identified by content.
 //!
-//! Another version may have written it. Fields and classes that this one does not know are passed over,
-//! and a field `version` above [`VERSION`] says that the rest is not to be understood. Version 1 is
-//! written without that field: 0.1.0 takes no field that it does not know.
+//! Another version may have written it. Unknown fields and classes are ignored, and a field
+//! `version` above [`VERSION`] means that this version cannot interpret the rest. Version 1 is
+//! written without that field: 0.1.0 rejects fields that it does not know.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use onload_core::class::Class;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Its name; CDI readers take only names that end in .json or .yaml.
+/// Its name; CDI readers use only names that end in .json or .yaml.
 pub const MANIFEST_NAME: &str = ".onload-ctk-manifest";
 
-/// The newest version of a manifest that is understood.
+/// The newest version of a manifest that this code understands.
 const VERSION: u32 = 1;
 
-/// Why a manifest is not taken.
+/// Why a manifest is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// It is none.
+    /// It is not a manifest.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
     /// A newer version of this program wrote it.
@@ -33,18 +33,18 @@ pub enum ManifestError {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// JSON, which every reader takes.
+    /// JSON, which every reader accepts.
     #[default]
     Json,
-    /// YAML, which the engines take.
+    /// YAML, which engines accept.
     Yaml,
 }
 
 impl Format {
-    /// Both of them.
+    /// Both formats.
     pub(crate) const ALL: [Format; 2] = [Format::Json, Format::Yaml];
 
-    /// The end of a file's name, without the point.
+    /// The extension of a file name, without the dot.
     #[must_use]
     pub(crate) fn extension(self) -> &'static str {
         match self {
@@ -60,35 +60,34 @@ impl Format {
     }
 }
 
-/// What was asked for and what was written; nothing in it differs between two runs that write the
-/// same.
+/// What was requested and what was written. It is the same for two runs that write the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
-    /// The format asked for.
+    /// The format requested.
     pub format: Format,
-    /// The newest CDI version that was allowed; none: any.
+    /// The newest CDI version that was allowed; `None` means any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_cdi_version: Option<String>,
-    /// The classes asked for.
+    /// The classes requested.
     #[serde(with = "class_names")]
     pub kinds: Vec<Class>,
-    /// The files, by their name in the directory.
+    /// The files, by name.
     pub files: BTreeMap<String, Written>,
 }
 
-/// A file of ours.
+/// A file that onload-ctk wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Written {
-    /// The sha256 of its content in hexadecimal digits; two while it is being replaced.
+    /// The sha256 of its content in hexadecimal; two while it is being replaced.
     pub sha256: Vec<String>,
 }
 
 impl Manifest {
-    /// Reads a manifest.
+    /// Parses a manifest.
     ///
     /// # Errors
-    /// It is none, or one of a newer version.
+    /// It is not a manifest, or a newer version's.
     pub fn parse(bytes: &[u8]) -> Result<Manifest, ManifestError> {
         #[derive(Deserialize)]
         struct Versioned {
@@ -102,16 +101,16 @@ impl Manifest {
         Ok(serde_json::from_slice(bytes)?)
     }
 
-    /// The manifest as it is written.
+    /// The manifest's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        // Nothing of it can fail to be written: its maps have text as keys.
+        // Serialisation cannot fail: its maps have text keys.
         let mut text = serde_json::to_vec_pretty(self).unwrap_or_default();
         text.push(b'\n');
         text
     }
 
-    /// Whether a file with that content is ours.
+    /// Whether onload-ctk wrote a file with that content.
     #[must_use]
     pub(crate) fn owns(&self, name: &str, content: &[u8]) -> bool {
         let hash = sha256(content);
@@ -120,7 +119,7 @@ impl Manifest {
     }
 }
 
-/// The sha256 of a content in hexadecimal digits.
+/// The sha256 of a content in hexadecimal.
 #[must_use]
 pub(super) fn sha256(content: &[u8]) -> String {
     let digest = Sha256::digest(content);

@@ -1,5 +1,5 @@
-//! The directory that specifications are written to: which files there are ours, what has to
-//! change, and changing it so that a reader never sees half a file.
+//! The directory for specifications: which files there onload-ctk wrote, what has to change, and
+//! how to change it so that a reader never sees half a file.
 
 mod directory;
 mod manifest;

@@ -1,4 +1,4 @@
-//! What has to change in an output directory: decided from its content, without touching it.
+//! What has to change in an output directory, decided from its content without touching it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,56 +7,57 @@ use onload_core::class::Class;
 use super::manifest::{Format, Manifest, Written, sha256};
 use super::read::loses_devices;
 
-/// What is to stand in the directory.
+/// The wanted content of the directory.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// The classes that this run may touch.
     pub scope: Vec<Class>,
-    /// The content of the file of each class that has devices.
+    /// The content of the file for each class with devices.
     pub files: BTreeMap<Class, Vec<u8>>,
     /// The format of the files.
     pub format: Format,
-    /// The classes of which not everything could be read: a device that is not in their new file may
-    /// be there all the same.
+    /// The classes for which not everything could be read: a device that is missing from their new
+    /// file may exist all the same.
     pub undecided: BTreeSet<Class>,
-    /// The manifest's word on what was asked for.
+    /// The part of the manifest that says what was requested.
     pub asked: Manifest,
-    /// Replace or remove a file of our name that is not ours.
+    /// Whether to replace or remove a file with one of our names that onload-ctk did not write.
     pub force: bool,
 }
 
-/// What becomes of one file.
+/// What happens to one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Its name in the directory.
+    /// Its name.
     pub name: String,
-    /// What becomes of it.
+    /// What happens to it.
     pub action: Action,
-    /// What stands there now.
+    /// Its current content.
     pub old: Option<Vec<u8>>,
 }
 
-/// What becomes of a file.
+/// What happens to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// It is written.
     Write(Vec<u8>),
-    /// It is removed: its kind is gone, or it is in the other format.
+    /// It is removed: its class has no devices any more, or it is in the other format.
     Remove,
-    /// It is as it should be.
+    /// It is up to date.
     Keep,
-    /// It has our name and is not ours: it stays, and the run has not done its work.
+    /// It has one of our names but onload-ctk did not write it: it stays, and the run is
+    /// incomplete.
     Leave,
-    /// It offers devices that could not be looked at: it stays, and the run has not done its work.
+    /// It offers devices that could not be examined: it stays, and the run is incomplete.
     Undecided,
 }
 
 /// What has to change.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// File by file, sorted by name.
+    /// Each file, sorted by name.
     pub steps: Vec<Step>,
-    /// The manifest before the first change: it knows the old and the new content.
+    /// The manifest before the first change: it lists both the old and the new content.
     pub before: Manifest,
     /// The manifest after the last change.
     pub after: Manifest,
@@ -70,7 +71,7 @@ impl Plan {
         self.steps.iter().any(changes)
     }
 
-    /// The files of our name that are not ours.
+    /// The files with our names that onload-ctk did not write.
     pub fn left(&self) -> impl Iterator<Item = &str> {
         self.named(Action::Leave)
     }
@@ -87,8 +88,8 @@ impl Plan {
     }
 }
 
-/// Decides. `existing` holds the files of our names that are there; a name that leads to no regular
-/// file has no content. `manifest` is the directory's own, if it has one.
+/// Decides. `existing` has the files with our names; a name that does not lead to a regular file
+/// has no content. `manifest` is the directory's own, if it has one.
 #[must_use]
 pub fn plan(
     wanted: &Wanted,
@@ -127,7 +128,7 @@ pub fn plan(
     }
 }
 
-/// The classes whose files stay as they are: one of ours there has devices that the new one would
+/// The classes whose files stay unchanged: onload-ctk's own file has devices that the new one would
 /// lack only because something could not be read.
 fn held(
     wanted: &Wanted,
@@ -146,7 +147,7 @@ fn held(
     undecided.filter(|class| loses(class)).copied().collect()
 }
 
-/// What becomes of a file of a class whose files stay as they are: none is added.
+/// What happens to a file of a class whose files stay unchanged: none is added.
 fn hold(decided: Option<Action>, held: bool, there: bool) -> Option<Action> {
     match decided {
         Some(Action::Remove | Action::Write(_)) if held => there.then_some(Action::Undecided),
@@ -166,7 +167,7 @@ fn out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, Written> 
         .collect()
 }
 
-/// What becomes of a file; none where there is none and none is wanted.
+/// What happens to a file; `None` if none exists and none is wanted.
 fn decide(
     name: &str,
     wanted: Option<&Vec<u8>>,
@@ -207,7 +208,7 @@ fn record(
         }
         (Action::Remove, _) | (_, None) => {}
         (Action::Leave, Some(_)) => {
-            // What we wrote there once is still ours if somebody puts it back.
+            // A file that onload-ctk once wrote there is still its own if somebody restores it.
             after
                 .files
                 .extend(old.map(|old| (name.to_owned(), old.clone())));

@@ -1,4 +1,4 @@
-//! A file of ours, read back as the specification that it is.
+//! Reads a file that onload-ctk wrote back as a specification.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use onload_cdi::{Spec, from_json, from_yaml};
 
 use super::manifest::Format;
 
-/// The specification; none where the bytes are none.
+/// The specification; `None` if the bytes are not one.
 pub(super) fn read(format: Format, bytes: &[u8]) -> Option<Spec> {
     match format {
         Format::Json => from_json(bytes).ok(),
@@ -14,8 +14,8 @@ pub(super) fn read(format: Format, bytes: &[u8]) -> Option<Spec> {
     }
 }
 
-/// Whether the old file has a device that the new one lacks; no new file lacks them all. An old file
-/// that is no specification has none.
+/// Whether the old file has a device that the new one lacks; without a new file, all are lacking.
+/// An old file that is not a specification has none.
 pub(super) fn loses_devices(old: (Format, &[u8]), new: Option<(Format, &[u8])>) -> bool {
     let names = |(format, bytes)| -> BTreeSet<String> {
         let devices = read(format, bytes).map(|spec| spec.devices);

@@ -1,4 +1,4 @@
-//! Two specifications that differ in nothing but the numbers of device nodes.
+//! Two specifications that differ only in the numbers of device nodes.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use super::read::read;
 pub struct Renumbered {
     /// Its path in the container.
     pub node: String,
-    /// The number in the old specification; none where that says none.
+    /// The number in the old specification, if stated.
     pub before: Option<Numbers>,
-    /// The number in the new one.
+    /// The number in the new one, if stated.
     pub now: Option<Numbers>,
 }
 
-/// The nodes whose numbers have changed, sorted, where that is all that has changed; none otherwise.
+/// The nodes whose numbers have changed, sorted, if nothing else has; `None` otherwise.
 #[must_use]
 pub fn renumbered(format: Format, old: &[u8], new: &[u8]) -> Option<Vec<Renumbered>> {
     let (old, before) = without_numbers(read(format, old)?);
@@ -27,7 +27,7 @@ pub fn renumbered(format: Format, old: &[u8], new: &[u8]) -> Option<Vec<Renumber
     if old != new {
         return None;
     }
-    // Alike but for the numbers, they have the same nodes.
+    // They are equal except for the numbers, so they have the same nodes.
     let pairs = before.into_iter().zip(now);
     let changed = pairs.filter(|((_, before), (_, now))| before != now);
     let nodes: BTreeMap<String, (Option<Numbers>, Option<Numbers>)> = changed
@@ -41,7 +41,7 @@ pub fn renumbered(format: Format, old: &[u8], new: &[u8]) -> Option<Vec<Renumber
     )
 }
 
-/// The nodes that hooks look at, in the order of the specification, with their numbers.
+/// The nodes that hooks check, in the order of the specification, with their numbers.
 type Seen = Vec<(String, Option<Numbers>)>;
 
 fn without_numbers(mut spec: Spec) -> (Spec, Seen) {

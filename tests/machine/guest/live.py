@@ -1,4 +1,4 @@
-"""Injection into a container that its runtime has already made: what the cells do not show."""
+"""Injection into a container that its runtime has already created: what the cells do not show."""
 
 import ctypes
 import json

@@ -1,25 +1,25 @@
-//! The command line of an OCI runtime, as far as the wrapper must understand it: which verb, which
-//! bundle, where errors go. Nothing is changed; the runtime gets the same words.
+//! Parses as much of an OCI runtime's command line as the wrapper needs: the verb, the bundle, and
+//! where errors go. It changes nothing; the runtime gets the same words.
 //!
-//! runc parses with Go's `flag` (one dash or two, `-name value` or `-name=value`, options end at the
-//! first word without a dash), crun with argp (two dashes, `-bDIR`, options anywhere). Both are
-//! understood; where they contradict each other, the runtime that follows complains.
+//! runc uses Go's `flag` (one dash or two, `-name value` or `-name=value`, options end at the first
+//! word without a dash). crun uses argp (two dashes, `-bDIR`, options anywhere). The parser accepts
+//! both, and where they contradict each other, the runtime that follows complains.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// How the engine wants errors written.
+/// The format in which the engine wants errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// `time="…" level=error msg="…"`.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Where the engine wants errors written.
+/// Where the engine wants errors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogTarget {
     /// The file of `--log`.
@@ -28,14 +28,14 @@ pub struct LogTarget {
     pub format: LogFormat,
 }
 
-/// What the wrapper needs to know of a command line.
+/// What the wrapper needs to know about a command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Invocation {
     /// Where errors go.
     pub log: LogTarget,
-    /// Where the runtime keeps its containers (`--root`), as it is spelled.
+    /// The directory where the runtime keeps its containers (`--root`), as spelled.
     pub root: Option<OsString>,
-    /// The container that the verb is about, where there is one.
+    /// The container that the verb is about, if any.
     pub container: Option<OsString>,
     /// The container to edit, for `create` and `run`.
     pub create: Option<Create>,
@@ -45,22 +45,22 @@ pub struct Invocation {
     pub is_delete: bool,
     /// The file that describes the process of an `exec`.
     pub process: Option<PathBuf>,
-    /// Whether a container comes to life: `restore` makes one as well.
+    /// Whether the verb brings a container to life; `restore` does too.
     pub makes_container: bool,
 }
 
 /// A container that is about to be created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Create {
-    /// The bundle's directory; empty: the working directory.
+    /// The bundle's directory; empty means the working directory.
     pub bundle: PathBuf,
-    /// The configuration's name in the bundle, where crun's `--config` gives another.
+    /// The name of the configuration in the bundle, if crun's `--config` gives another one.
     pub config: Option<PathBuf>,
-    /// The container's name, where it can be told.
+    /// The container's id, if known.
     pub id: Option<OsString>,
 }
 
-/// The verbs of runc, crun and youki: a word that is none may be the value of an option that this
+/// The verbs of runc, crun and youki. Any other word may be the value of an option that this
 /// version does not know.
 const VERBS: [&str; 24] = [
     "checkpoint",
@@ -89,7 +89,7 @@ const VERBS: [&str; 24] = [
     "wait",
 ];
 
-/// Options before the verb that have a value behind them.
+/// Options before the verb that take a value.
 const GLOBAL_VALUES: [&str; 7] = [
     "cgroup-manager",
     "criu",
@@ -112,7 +112,7 @@ const GLOBAL_FLAGS: [&str; 8] = [
     "version",
 ];
 
-/// Options of `create` and `run` that have a value behind them.
+/// Options of `create` and `run` that take a value.
 const CREATE_VALUES: [&str; 8] = [
     "b",
     "bundle",
@@ -124,9 +124,8 @@ const CREATE_VALUES: [&str; 8] = [
     "preserve-fds",
 ];
 
-/// Verbs about one container, with the options that have a value behind them. What an option of another
-/// version has behind it may be taken for the container's name; then the container is one that nobody
-/// knows.
+/// Verbs about one container, with their options that take a value. The value of an option that
+/// only another version has may be taken for the container's id; no container has that id then.
 const CONTAINER_VERBS: [(&str, &[&str]); 13] = [
     ("checkpoint", &CHECKPOINT_VALUES),
     ("delete", &[]),
@@ -187,7 +186,7 @@ const CONTAINER_VERBS: [(&str, &[&str]); 13] = [
     ("wait", &[]),
 ];
 
-/// Options of `checkpoint` and `restore` that have a value behind them.
+/// Options of `checkpoint` and `restore` that take a value.
 const CHECKPOINT_VALUES: [&str; 15] = [
     "b",
     "bundle",
@@ -206,7 +205,7 @@ const CHECKPOINT_VALUES: [&str; 15] = [
     "work-path",
 ];
 
-/// An option as it stands on the command line.
+/// An option on the command line.
 struct Opt<'a> {
     name: &'a [u8],
     value: Option<&'a OsStr>,
@@ -236,7 +235,7 @@ fn is_verb(word: &OsStr) -> bool {
     is_among(word.as_bytes(), &VERBS)
 }
 
-/// Reads a command line, without the program's name.
+/// Parses a command line without the program's name.
 #[must_use]
 pub fn parse(args: &[OsString]) -> Invocation {
     let mut found = Invocation::default();
@@ -255,7 +254,7 @@ pub fn parse(args: &[OsString]) -> Invocation {
         if value.is_none() {
             let takes = is_among(opt.name, &GLOBAL_VALUES);
             let unknown = !takes && !is_among(opt.name, &GLOBAL_FLAGS);
-            // What an unknown option has behind it is its value unless it is a verb or an option.
+            // The word after an unknown option is its value, unless it is a verb or an option.
             let may = |next: &OsStr| !is_verb(next) && option(next).is_none();
             if takes || unknown && words.peek().is_some_and(|next| may(next)) {
                 value = words.next();
@@ -278,7 +277,7 @@ pub fn parse(args: &[OsString]) -> Invocation {
     found
 }
 
-/// The first word that is no option and no option's value, and the value of `--process`.
+/// The first word that is neither an option nor an option's value, and the value of `--process`.
 fn one_container<'a>(
     mut words: impl Iterator<Item = &'a OsStr>,
     values: &[&str],
@@ -295,7 +294,7 @@ fn one_container<'a>(
             None if is_among(opt.name, values) => words.next(),
             value => value,
         };
-        // crun takes -pFILE as well, and runc -pid-file and -process-label.
+        // crun also accepts -pFILE; runc also has -pid-file and -process-label.
         let joined = word.as_bytes().strip_prefix(b"-p").filter(|_| {
             opt.value.is_none() && !is_among(opt.name, values) && is_among(b"process", values)
         });
@@ -334,7 +333,7 @@ fn create<'a>(mut words: impl Iterator<Item = &'a OsStr>) -> Create {
             break;
         }
         let Some(opt) = option(word) else {
-            // The name is the only word; one before it is the value of an unknown option.
+            // The id is the only word. A word before it is the value of an unknown option.
             found.id = Some(word.to_owned());
             continue;
         };

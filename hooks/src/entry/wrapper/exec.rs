@@ -1,7 +1,7 @@
-//! Becoming another program: same process, same descriptors, same environment, same signals.
+//! Executes another program in this process: same descriptors, same environment, same signals.
 //!
-//! std's `Command` would start with an empty signal mask and a default SIGPIPE, and hands a file
-//! that is no program to a shell, as execvp(3) does; execve(2) does neither.
+//! std's `Command` would start it with an empty signal mask and a default SIGPIPE, and like
+//! execvp(3) it hands a file that is not a program to a shell. execve(2) does neither.
 #![expect(unsafe_code, reason = "execve takes pointers")]
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int};
@@ -10,15 +10,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 unsafe extern "C" {
-    /// The environment as the kernel handed it over (environ(7)), entries without `=` included.
+    /// The environment as the kernel passed it (environ(7)), including entries without `=`.
     static environ: *const *const c_char;
 
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char)
     -> c_int;
 }
 
-/// Executes `program` with the words of a command line, the program's own name first. Returns only
-/// when that fails.
+/// Executes `program` with the words of a command line, starting with the program's name. Returns
+/// only if that fails.
 #[must_use]
 pub(crate) fn become_program(program: &Path, argv: &[OsString]) -> io::Error {
     let c_string = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from);
@@ -40,9 +40,9 @@ fn call(program: &CStr, words: &[CString]) -> io::Error {
         .map(|word| word.as_ptr())
         .chain([std::ptr::null()])
         .collect();
-    // SAFETY: `pointers` ends with a null pointer and its other elements point into `words`, which
-    // are NUL-terminated and outlive the call. `environ` is such a list since the process began:
-    // this program has one thread and never changes its environment.
+    // SAFETY: `pointers` ends with a null pointer, and its other elements point into `words`, which
+    // are NUL-terminated and outlive the call. `environ` has been such a list since the process
+    // started: this program has one thread and never changes its environment.
     unsafe {
         execve(program.as_ptr(), pointers.as_ptr(), environ);
     }

@@ -1,6 +1,6 @@
-//! Our own failures, said the way runc says its own: in the file of `--log`, in the format of
-//! `--log-format`, and on standard error. Engines read the last line of that file to tell their user
-//! why a container did not start.
+//! Reports this program's own failures the way runc does: in the file of `--log`, in the format of
+//! `--log-format`, and on standard error. Engines read the last line of that file to tell their
+//! user why a container did not start.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -12,7 +12,7 @@ use crate::entry::program::say;
 use crate::entry::timestamp::{now, rfc3339};
 use crate::entry::wrapper::args::{LogFormat, LogTarget};
 
-/// How bad it is.
+/// The severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     /// The container starts all the same.
@@ -30,8 +30,8 @@ impl Level {
     }
 }
 
-/// Writes one line. A warning goes to standard error only where there is no file: that descriptor is
-/// the container's own.
+/// Writes one line. A warning goes to standard error only if there is no log file, since that
+/// descriptor belongs to the container.
 pub(crate) fn write(target: &LogTarget, level: Level, message: &str) {
     let logged = target.path.as_deref().is_some_and(|path| {
         let line = format(target.format, level, message, now());

@@ -1,4 +1,4 @@
-//! `onload-container-runtime`: edits `config.json` on `create` and `run`, then becomes the OCI
+//! `onload-container-runtime`: edits `config.json` on `create` and `run`, then executes the OCI
 //! runtime behind it.
 
 pub mod args;
@@ -26,9 +26,9 @@ use crate::entry::program::FAILURE;
 use crate::entry::wrapper::args::{Create, Invocation};
 use crate::entry::wrapper::log::Level;
 use crate::filter::Container;
-use crate::host::{Host, HostError, Settings, ThisHost};
+use crate::host::{HostFilesError, HostView, Settings, ThisHost};
 use crate::run::made_by;
-use crate::run::made_by::{Named, Record, Remembered, StateOf};
+use crate::run::made_by::{ContainerKey, Record, StateOwner, StoredRecord};
 use crate::run::maker::{EntryPoint, Stage};
 use crate::run::sweep;
 
@@ -48,7 +48,7 @@ pub const RUNTIMES: [&str; 5] = [
 #[derive(Debug, thiserror::Error)]
 enum RuntimeError {
     #[error(transparent)]
-    Host(#[from] HostError),
+    Host(#[from] HostFilesError),
     #[error("the OCI runtime")]
     Trust(#[from] TrustError),
     #[error("{path:?}")]
@@ -60,7 +60,7 @@ enum RuntimeError {
     #[error("container {id}")]
     Entry { id: String, source: Box<EntryError> },
     #[error(
-        "remembering in {RUN_DIR} that CAP_SETUID must not come with a later process of the container: {0}; root-with-onload = \"refuse\" needs that"
+        "recording in {RUN_DIR} that later processes of the container must not have CAP_SETUID: {0}; root-with-onload = \"refuse\" needs that record"
     )]
     Unguarded(std::io::Error),
     #[error("executing {path:?}")]
@@ -70,15 +70,15 @@ enum RuntimeError {
     },
 }
 
-/// The one section that every call needs; a mistake elsewhere in the file is told to those who ask
-/// for something.
+/// The one section that every call needs. A mistake elsewhere in the file is reported only to
+/// containers that request something.
 #[derive(Default, Deserialize)]
 struct RuntimeOnly {
     #[serde(default)]
     runtime: onload_core::config::Runtime,
 }
 
-/// Runs the program; returns only where it did not become the runtime.
+/// Runs the program. Returns only if it could not execute the runtime.
 #[must_use]
 pub fn main(mut argv: Vec<OsString>) -> i32 {
     let invocation = args::parse(argv.get(1..).unwrap_or_default());
@@ -89,7 +89,7 @@ pub fn main(mut argv: Vec<OsString>) -> i32 {
         Ok(prepared) => {
             let path = prepared.runtime.clone();
             match argv.first_mut() {
-                // crun chooses what it is by the name that it is called by.
+                // crun decides what it is from the name under which it is called.
                 Some(name) => *name = path.clone().into_os_string(),
                 None => argv.push(path.clone().into_os_string()),
             }
@@ -128,11 +128,11 @@ fn prefixed(message: &str) -> String {
 struct Prepared {
     runtime: PathBuf,
     edited: Edited,
-    remembered: Option<Remembered>,
+    remembered: Option<StoredRecord>,
 }
 
 impl Prepared {
-    /// Nobody will start the container.
+    /// Removes what was prepared: nobody will start the container.
     fn undo(&self) {
         self.edited.undo();
         if let Some(remembered) = &self.remembered {
@@ -141,18 +141,18 @@ impl Prepared {
     }
 }
 
-/// Edits the configuration where the verb asks for it, and finds the runtime to become.
+/// Edits the configuration if the verb calls for it, and finds the runtime to execute.
 fn prepare(invocation: &Invocation) -> Result<Prepared, RuntimeError> {
     let host = ThisHost::new()?;
     let named = |id: &OsString| id.to_str()?.parse::<ContainerId>().ok();
     let id = invocation.container.as_ref().and_then(named);
-    let container = id.as_ref().map(|id| Named {
+    let container = id.as_ref().map(|id| ContainerKey {
         id,
         root: invocation.root.as_deref(),
     });
     if !invocation.makes_container {
         return Ok(Prepared {
-            runtime: look_after(invocation, container, &host)?,
+            runtime: runtime_of_existing(invocation, container, &host)?,
             edited: Edited::default(),
             remembered: None,
         });
@@ -205,9 +205,9 @@ fn log_lines(invocation: &Invocation, log: &Log, lines: &[Line]) {
     }
 }
 
-/// Whether the later processes of a container that is restored are looked at as they were before its
-/// checkpoint. Where nobody remembers, the policy decides.
-fn was_guarded(container: Option<Named<'_>>, host: &ThisHost) -> bool {
+/// Whether the later processes of a restored container are checked: as before its checkpoint if
+/// there is a record, and otherwise as the policy says.
+fn was_guarded(container: Option<ContainerKey<'_>>, host: &ThisHost) -> bool {
     match container.and_then(|named| made_by::read(host.trusted(), named)) {
         Some(found) => found.record.is_guarded,
         None => {
@@ -219,14 +219,14 @@ fn was_guarded(container: Option<Named<'_>>, host: &ThisHost) -> bool {
     }
 }
 
-/// Who is not root has no such directory, and goes on without: so does a container that needs no
-/// record where none can be written.
+/// Records the runtime. Without root there is no directory for records, and none is written; nor is
+/// one written if that fails and the container does not depend on it.
 fn remember(
-    container: Option<Named<'_>>,
+    container: Option<ContainerKey<'_>>,
     runtime: &Path,
     edited: &Edited,
     host: &ThisHost,
-) -> Result<Option<Remembered>, RuntimeError> {
+) -> Result<Option<StoredRecord>, RuntimeError> {
     let record = Record {
         runtime: runtime.to_owned(),
         is_guarded: edited.guards_exec,
@@ -246,11 +246,11 @@ fn remember(
     }
 }
 
-/// The runtime for a verb that makes no container: the one that made the container, where that is
-/// remembered and to be believed. Nothing of it depends on the configuration.
-fn look_after(
+/// The runtime for a verb that creates no container: the one that created the container, if there
+/// is a record and it is trusted. This does not depend on the configuration.
+fn runtime_of_existing(
     invocation: &Invocation,
-    container: Option<Named<'_>>,
+    container: Option<ContainerKey<'_>>,
     host: &ThisHost,
 ) -> Result<PathBuf, RuntimeError> {
     if let Some(container) = container.filter(|_| invocation.is_delete) {
@@ -261,7 +261,7 @@ fn look_after(
     }
     let found = container.and_then(|named| made_by::read(host.trusted(), named));
     let Some(found) = found else {
-        return guess(invocation, container, host);
+        return runtime_without_record(invocation, container, host);
     };
     let record = &found.record;
     if let Some(process) = invocation.process.as_deref().filter(|_| record.is_guarded) {
@@ -273,7 +273,7 @@ fn look_after(
     if invocation.is_delete {
         found.forget();
     }
-    match judge(host, &record.runtime) {
+    match check_runtime(host, &record.runtime) {
         Ok(runtime) => Ok(runtime),
         Err(error) => {
             warn(
@@ -281,16 +281,16 @@ fn look_after(
                 host,
                 &format_args!("{}, though it made the container", Chain(&error)),
             );
-            guess(invocation, container, host)
+            runtime_without_record(invocation, container, host)
         }
     }
 }
 
-/// The runtime where none is remembered: what the configuration says, even a broken one, else the one
-/// that keeps its containers as this one is kept.
-fn guess(
+/// The runtime if there is no record: the one that the configuration names, even a broken one, or
+/// else the one whose kind of state the container has.
+fn runtime_without_record(
     invocation: &Invocation,
-    container: Option<Named<'_>>,
+    container: Option<ContainerKey<'_>>,
     host: &ThisHost,
 ) -> Result<PathBuf, RuntimeError> {
     let error = match configured(host) {
@@ -301,17 +301,18 @@ fn guess(
         return Err(error);
     }
     let text = host.config_bytes().ok().flatten();
-    let named = text.and_then(|bytes| told(&String::from_utf8_lossy(&bytes)));
-    if let Some(runtime) = named.and_then(|named| named_or_usual(host, &named).ok()) {
+    let named = text.and_then(|bytes| configured_runtime(&String::from_utf8_lossy(&bytes)));
+    if let Some(runtime) = named.and_then(|named| named_or_installed(host, &named).ok()) {
         return Ok(runtime);
     }
-    let kind = container.map_or(StateOf::None, Named::state_of);
+    let kind = container.map_or(StateOwner::None, ContainerKey::state_owner);
     let usual = match kind {
-        StateOf::Runc => usual(host, Some("runc")),
-        StateOf::Crun => usual(host, Some("crun")),
-        StateOf::None => usual(host, None),
-        // Another runtime would find no such container, and `delete --force` would say that it is gone.
-        StateOf::Other | StateOf::Unknown => return Err(error),
+        StateOwner::Runc => first_installed(host, Some("runc")),
+        StateOwner::Crun => first_installed(host, Some("crun")),
+        StateOwner::None => first_installed(host, None),
+        // Another runtime would not find the container, and `delete --force` would report that it
+        // is gone.
+        StateOwner::Other | StateOwner::Unknown => return Err(error),
     };
     let Ok(runtime) = usual else {
         return Err(error);
@@ -332,8 +333,8 @@ fn edit(
 ) -> Result<Edited, EntryError> {
     let file = match ConfigFile::open(&create.bundle, create.config.as_deref()) {
         Ok(file) => file,
-        // The runtime tells its own story of a bundle without a configuration. What it could still
-        // open itself must not start without what it asks for.
+        // The runtime itself reports a bundle without a configuration. If it could open the
+        // configuration after all, the container must not start without what it requests.
         Err(crate::config_json::bundle::BundleError::Read { source: error, .. })
             if matches!(
                 error.kind(),
@@ -356,7 +357,7 @@ fn edit(
     )
 }
 
-/// The runtime that the configuration says.
+/// The runtime that the configuration names.
 fn configured(host: &ThisHost) -> Result<PathBuf, RuntimeError> {
     let named = match host.config_text()? {
         None => PathBuf::new(),
@@ -369,21 +370,21 @@ fn configured(host: &ThisHost) -> Result<PathBuf, RuntimeError> {
             parsed.runtime.path
         }
     };
-    named_or_usual(host, &named)
+    named_or_installed(host, &named)
 }
 
-fn named_or_usual(host: &ThisHost, named: &Path) -> Result<PathBuf, RuntimeError> {
+fn named_or_installed(host: &ThisHost, named: &Path) -> Result<PathBuf, RuntimeError> {
     if named.as_os_str().is_empty() {
-        return usual(host, None);
+        return first_installed(host, None);
     }
-    judge(host, named)
+    check_runtime(host, named)
 }
 
-/// The first of the fixed list that exists, of that name where one is wanted.
-fn usual(host: &ThisHost, name: Option<&str>) -> Result<PathBuf, RuntimeError> {
+/// The first existing runtime of the fixed list, with that name if one is given.
+fn first_installed(host: &ThisHost, name: Option<&str>) -> Result<PathBuf, RuntimeError> {
     let is_wanted = |path: &&&str| name.is_none_or(|name| path.rsplit('/').next() == Some(name));
     for path in RUNTIMES.iter().filter(is_wanted) {
-        match judge(host, Path::new(path)) {
+        match check_runtime(host, Path::new(path)) {
             Err(RuntimeError::Trust(error)) if error.is_absent() => {}
             found => return found,
         }
@@ -393,20 +394,20 @@ fn usual(host: &ThisHost, name: Option<&str>) -> Result<PathBuf, RuntimeError> {
     })
 }
 
-/// The runtime that a configuration names whose other bytes may be wrong: an empty path where it names
-/// none, nothing where it cannot be told.
+/// The runtime named by a configuration that may be invalid elsewhere: an empty path if it names
+/// none, `None` if that is unclear.
 #[must_use]
-pub fn told(text: &str) -> Option<PathBuf> {
+pub fn configured_runtime(text: &str) -> Option<PathBuf> {
     match toml::from_str::<RuntimeOnly>(text) {
         Ok(parsed) => Some(parsed.runtime.path),
         Err(_) => salvage(text),
     }
 }
 
-/// The runtime that a broken configuration names all the same, for verbs that only look after
-/// containers which exist: those must be stopped and deleted whatever somebody did to the file. None
-/// where it cannot be told, since another runtime than the container's would find no such container,
-/// and `delete --force` would say that it is gone.
+/// The runtime that a broken configuration still names, for verbs that act on existing containers:
+/// it must be possible to stop and delete them whatever somebody did to the file. `None` if that is
+/// unclear, since a runtime other than the container's would not find it, and `delete --force`
+/// would report that it is gone.
 fn salvage(text: &str) -> Option<PathBuf> {
     let code = |line: &str| line.split('#').next().unwrap_or_default().trim().to_owned();
     let names = |line: &&str| {
@@ -428,8 +429,8 @@ fn salvage(text: &str) -> Option<PathBuf> {
     Some(found.path)
 }
 
-fn judge(host: &ThisHost, path: &Path) -> Result<PathBuf, RuntimeError> {
-    let identity = host.trusted().judge(path)?;
+fn check_runtime(host: &ThisHost, path: &Path) -> Result<PathBuf, RuntimeError> {
+    let identity = host.trusted().check(path)?;
     let own = stat("/proc/self/exe")
         .ok()
         .map(|stat| (stat.st_dev, stat.st_ino));

@@ -1,5 +1,5 @@
-//! Asks the crate `container-device-interface` what it makes of specification directories. The
-//! arguments are those of `cdi-oracle`, so that one helper serves both.
+//! Runs the crate `container-device-interface` on specification directories. The arguments are
+//! those of `cdi-oracle`, so that one helper serves both.
 
 use std::error::Error;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! The container as it lives: looked at, and every refusal made, before anything is done to it.
+//! Examines a living container, and makes every refusal before anything is changed.
 
 use std::fs::File;
 use std::io;
@@ -7,26 +7,26 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::OciConfig;
 use onload_core::container_id::ContainerId;
-use onload_core::mountinfo::{self, Table};
+use onload_core::mountinfo::{self, MountTable};
 use rustix::fs::Mode;
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::Errno;
 
 use super::cgroup::{self, DeviceCgroup};
 use super::error::{CgroupError, LiveError};
-use super::plan::{Bind, Plan, PlanError, PreloadPlan};
+use super::plan::{Bind, InjectionPlan, PlanError, PreloadPlan};
 use super::target::{Target, TargetError, Targets};
 use crate::decision::preload_choice::LD_SO_PRELOAD;
-use crate::host::{Host, ThisHost};
-use crate::preload::{self, Circumstances, PreloadError};
+use crate::host::{HostView, ThisHost};
+use crate::preload::{self, PreloadContext, PreloadError};
 use crate::process::init::{Init, RootUser, read_whole};
 use crate::rootfs::container_root::ContainerRoot;
 use crate::rootfs::overmount::{Overmount, OvermountError, Overmounts};
-use crate::run::record::{Kind, Made};
+use crate::run::record::{Made, TargetType};
 use crate::state::State;
 
-/// The container's own cgroup; none where nothing judges devices.
-pub(super) fn own_place(init: &Init) -> Result<Option<DeviceCgroup>, CgroupError> {
+/// The container's device cgroup; `None` if nothing controls devices.
+pub(super) fn own_device_cgroup(init: &Init) -> Result<Option<DeviceCgroup>, CgroupError> {
     let own_file = |path: &'static str, read: &dyn Fn(File) -> io::Result<Vec<u8>>| {
         let bytes = File::open(path).and_then(read);
         bytes.map_err(|error| CgroupError::Own {
@@ -42,45 +42,45 @@ pub(super) fn own_place(init: &Init) -> Result<Option<DeviceCgroup>, CgroupError
     Ok(cgroup::find(&theirs, &own, &mounts)?)
 }
 
-/// The container as it was looked at, and what is to be done to it.
-pub(super) struct Look<'a> {
+/// The examined container, and what is to be done to it.
+pub(super) struct Inspection<'a> {
     pub(super) id: &'a ContainerId,
-    pub(super) plan: Plan,
+    pub(super) plan: InjectionPlan,
     pub(super) init: Init,
     pub(super) start_time: u64,
     pub(super) namespace: OwnedFd,
-    pub(super) mounts: Table,
+    pub(super) mounts: MountTable,
     pub(super) bundle: &'a Path,
-    /// The container's root as the host knows it.
+    /// The path of the container's root on the host.
     pub(super) root_path: PathBuf,
     pub(super) targets: Vec<Target>,
-    /// What will be made in the root.
+    /// What will be created in the root.
     pub(super) missing: Vec<Made>,
-    pub(super) place: Option<DeviceCgroup>,
+    pub(super) device_cgroup: Option<DeviceCgroup>,
     pub(super) user: Option<RootUser>,
-    /// What /etc/ld.so.preload will hold.
+    /// The future content of /etc/ld.so.preload.
     pub(super) list: Option<String>,
     pub(super) warnings: Vec<String>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> Inspection<'a> {
     pub(super) fn new(
         state: &'a State,
         init: Init,
         config: &OciConfig,
         host: &ThisHost,
-        plan: Plan,
+        plan: InjectionPlan,
     ) -> Result<Self, LiveError> {
         let namespace = init.mount_namespace()?;
         let root_path = config.root_path().map_err(PlanError::from)?;
         let root_path = state.bundle.join(root_path.unwrap_or_default());
-        let mut look = Look {
+        let mut inspection = Inspection {
             id: &state.id,
             start_time: init.start_time()?,
             mounts: init.mounts()?,
             bundle: &state.bundle,
             user: init.root_user()?,
-            place: None,
+            device_cgroup: None,
             namespace,
             root_path,
             targets: Vec::new(),
@@ -90,19 +90,19 @@ impl<'a> Look<'a> {
             init,
             plan,
         };
-        let root = look.open_root()?;
-        if let Some(preload) = look.plan.preload.take() {
-            look.look_at_preload(&preload, config, host, &root)?;
+        let root = inspection.open_root()?;
+        if let Some(preload) = inspection.plan.preload.take() {
+            inspection.look_at_preload(&preload, config, host, &root)?;
         }
-        look.look_at_targets(config, &root)?;
-        look.look_at_list(&root)?;
-        if !look.plan.rules.is_empty() {
-            look.place = own_place(&look.init)?;
+        inspection.look_at_targets(config, &root)?;
+        inspection.look_at_list(&root)?;
+        if !inspection.plan.rules.is_empty() {
+            inspection.device_cgroup = own_device_cgroup(&inspection.init)?;
         }
-        Ok(look)
+        Ok(inspection)
     }
 
-    /// The root as the container's init sees it: with all its mounts, and the last one on top.
+    /// The root as the container's init sees it: with all its mounts, the last one on top.
     pub(super) fn open_root(&self) -> Result<ContainerRoot, LiveError> {
         Ok(ContainerRoot::open_below(
             &self.init.root()?,
@@ -119,7 +119,7 @@ impl<'a> Look<'a> {
     ) -> Result<(), LiveError> {
         let failed = |error: PreloadError| PlanError::preload(&preload.key, error);
         let settings = host.settings()?;
-        let now = Circumstances {
+        let now = PreloadContext {
             settings: &settings,
             root,
             id: Some(self.id),
@@ -133,7 +133,8 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// What the image has at the place of our list, which is known to be the container's own by now.
+    /// Reads the image's own /etc/ld.so.preload; by now that path is known to be on the container's
+    /// own file system.
     fn look_at_list(&mut self, root: &ContainerRoot) -> Result<(), LiveError> {
         let Some(preload) = &self.plan.preload else {
             return Ok(());
@@ -150,7 +151,7 @@ impl<'a> Look<'a> {
         root: &ContainerRoot,
     ) -> Result<(), LiveError> {
         let keys = || self.plan.keys.clone();
-        let covered = |error: OvermountError| LiveError::Overmount {
+        let overmounted = |error: OvermountError| LiveError::Overmount {
             keys: keys(),
             source: error,
         };
@@ -159,10 +160,10 @@ impl<'a> Look<'a> {
             source: error,
         };
         let mounts = config.mounts().iter();
-        let covers = mounts
+        let overmounts = mounts
             .map(|mount| Overmount::new(&mount.destination(), &mount.type_(), &mount.options()))
             .collect();
-        let covers = Overmounts::new(root, covers).map_err(covered)?;
+        let overmounts = Overmounts::new(root, overmounts).map_err(overmounted)?;
         let looked = Targets::new(root, &self.mounts).map_err(misplaced)?;
         let mut targets = Vec::new();
         let mut missing = Vec::new();
@@ -173,13 +174,13 @@ impl<'a> Look<'a> {
         for (path, bind) in paths.chain(list.map(|path| (path, None))) {
             let kind = match bind {
                 Some(bind) => self.kind_of(bind)?,
-                None => Kind::File,
+                None => TargetType::File,
             };
-            let ground = covers.may_create(&path.to_string_lossy());
+            let file_system = overmounts.may_create(&path.to_string_lossy());
             let target = Target {
                 path: path.to_owned(),
                 kind,
-                ground: ground.map_err(covered)?,
+                file_system: file_system.map_err(overmounted)?,
             };
             for made in looked.look(&target).map_err(misplaced)? {
                 if !missing.contains(&made) {
@@ -193,14 +194,14 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    fn kind_of(&self, bind: &Bind) -> Result<Kind, LiveError> {
+    fn kind_of(&self, bind: &Bind) -> Result<TargetType, LiveError> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let stat = rustix::fs::open(&bind.source, flags, Mode::empty())
             .and_then(fstat)
             .map_err(|error| self.mount_error("opening", &bind.source, "of the host", error))?;
         Ok(match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Kind::Directory,
-            _ => Kind::File,
+            FileType::Directory => TargetType::Directory,
+            _ => TargetType::File,
         })
     }
 

@@ -1,49 +1,49 @@
-//! A configuration that asks for something of ours, as far as it is understood before anything else is
-//! looked at.
+//! A configuration with a request for this container, parsed as far as possible before anything
+//! else is read.
 
 use std::sync::Arc;
 
 use onload_cdi::json::RawError;
-use onload_cdi::oci::{ConfigError, OciConfig};
+use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_core::request::Request;
 
 use super::error::DecisionError;
 use crate::config_json::scan::Scanned;
 
-/// A configuration with annotations of ours for this container.
+/// A configuration that holds a request for this container.
 #[derive(Debug)]
-pub(crate) struct Asking {
-    /// The text as it was read; parts of it are not copied from here on.
+pub(crate) struct DecisionInput {
+    /// The text as it was read. From here on, parts of it are not copied.
     pub text: Arc<String>,
     /// The configuration.
     pub config: OciConfig,
-    /// What it asks for.
+    /// The request.
     pub request: Request,
 }
 
-impl Asking {
-    /// Reads what was scanned; none where it asks for nothing after all.
+impl DecisionInput {
+    /// Parses the result of a scan; `None` if it requests nothing after all.
     ///
     /// # Errors
     /// [`DecisionError::TooLarge`], [`DecisionError::Config`] and [`DecisionError::Request`].
-    pub(crate) fn read(scanned: Scanned) -> Result<Option<Asking>, DecisionError> {
-        if !scanned.asks {
+    pub(crate) fn read(scanned: Scanned) -> Result<Option<DecisionInput>, DecisionError> {
+        if !scanned.mentions_domain {
             return Ok(None);
         }
         if scanned.more {
             return Err(DecisionError::TooLarge);
         }
-        Asking::parse(text(scanned.kept)?)
+        DecisionInput::parse(text(scanned.kept)?)
     }
 
-    /// Reads a text; none where it asks for nothing after all.
+    /// Parses a text; `None` if it requests nothing after all.
     ///
     /// # Errors
     /// [`DecisionError::Config`] and [`DecisionError::Request`].
-    pub(crate) fn parse(text: Arc<String>) -> Result<Option<Asking>, DecisionError> {
+    pub(crate) fn parse(text: Arc<String>) -> Result<Option<DecisionInput>, DecisionError> {
         let config = OciConfig::parse_text(Arc::clone(&text))?;
         let request = Request::parse(&config)?;
-        Ok(request.map(|request| Asking {
+        Ok(request.map(|request| DecisionInput {
             text,
             config,
             request,
@@ -51,7 +51,7 @@ impl Asking {
     }
 }
 
-/// Bytes of a configuration as text.
+/// Converts the bytes of a configuration to text.
 ///
 /// # Errors
 /// [`DecisionError::Config`].
@@ -59,6 +59,6 @@ pub(crate) fn text(json: Vec<u8>) -> Result<Arc<String>, DecisionError> {
     let text = String::from_utf8(json).map(Arc::new);
     text.map_err(|error| {
         let error = RawError::Utf8(error.utf8_error().valid_up_to());
-        ConfigError::Read(error).into()
+        OciConfigError::Read(error).into()
     })
 }
