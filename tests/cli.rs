@@ -508,6 +508,16 @@ fn section<'p>(name: &str, page: &'p str, title: &str) -> &'p str {
     &rest[..rest.find("\n.SH ").unwrap_or(rest.len())]
 }
 
+/// The pages of ours that a generated page names: name and section.
+fn named_pages(others: &str) -> Vec<(&str, &str)> {
+    let words = others.split("fB").skip(1);
+    let pages = words.filter_map(|word| {
+        let (name, rest) = word.split_once("fR(")?;
+        Some((name, rest.split_once(')')?.0))
+    });
+    pages.collect()
+}
+
 #[test]
 fn every_manual_page_tells_of_its_exit_status_its_files_and_other_pages() {
     let by_hand = common::package().join("packaging/man");
@@ -518,19 +528,30 @@ fn every_manual_page_tells_of_its_exit_status_its_files_and_other_pages() {
         pages.insert(name, text);
     }
     for (name, page) in &pages {
-        for title in ["NAME", "SYNOPSIS", "DESCRIPTION", "EXIT STATUS", "FILES"] {
+        // A page about a file has nothing that ends.
+        let of_file = name.ends_with(".5");
+        let titles = ["NAME", "SYNOPSIS", "DESCRIPTION", "FILES", "EXIT STATUS"];
+        for title in titles.iter().take(titles.len() - usize::from(of_file)) {
+            let text = section(name, page, title).trim();
+            assert!(!text.is_empty(), "{name}: {title}");
+        }
+        let others = section(name, page, "SEE ALSO").replace('\\', "");
+        assert!(!others.trim().is_empty(), "{name}");
+        for other in generated.iter().map(|page| page.trim_end_matches(".1")) {
+            let is_above = other != name.trim_end_matches(".1") && name.starts_with(other);
+            let is_named = others.contains(&format!("{other}fR(1)"));
             assert!(
-                !section(name, page, title).trim().is_empty(),
-                "{name}: {title}"
+                is_named || !is_above || !name.ends_with(".1"),
+                "{name}: {other}"
             );
         }
-        let others = section(name, page, "SEE ALSO");
-        assert!(!others.trim().is_empty(), "{name}");
-        // What it names is there; the page about the configuration comes by hand.
-        for other in generated.iter().map(|page| page.trim_end_matches(".1")) {
-            let named = others.replace('\\', "").contains(other);
-            let wanted = other != name.trim_end_matches(".1") && name.starts_with(other);
-            assert!(named || !wanted, "{name} does not name {other}");
+        // What it names is there.
+        for (named, section) in named_pages(&others) {
+            let file = format!("{named}.{section}");
+            assert!(
+                section == "5" || pages.contains_key(&file),
+                "{name}: {file}"
+            );
         }
     }
     assert!(pages.len() >= 15, "{:?}", pages.keys());
