@@ -513,7 +513,7 @@ fn containerd_takes_our_runtime_as_the_default_one() {
 #[test]
 fn podman_takes_our_runtime_as_the_default_one() {
     if !common::is_root() {
-        skipped("podman wants subordinate user ids where it is not root");
+        common::skipped("podman wants subordinate user ids where it is not root");
         return;
     }
     let host = set_up();

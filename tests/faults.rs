@@ -17,8 +17,8 @@ use std::process::{Child, Command, Stdio};
 use common::hosts::{hugepages, rdma, vfio, x2, x3};
 use common::strace::{can_trace, fault, with_faults};
 use common::{
-    NOBODY, Pci, Run, Tree, captured, device_names, each, is_root, json_file, names_in, needs, on, reason, run,
-    run_unprivileged, specs_in, texts,
+    NOBODY, Pci, Run, Tree, captured, device_names, each, is_root, json_file, names_in, needs, on,
+    reason, run, run_unprivileged, specs_in, texts,
 };
 use serde_json::Value;
 

@@ -262,7 +262,7 @@ fn a_preset_enables_every_unit_where_the_host_s_last_one_disables_all() {
         .collect();
     assert_eq!(enabled, UNITS);
     if !common::has("systemctl") {
-        skipped("systemctl is not installed");
+        common::skipped("systemctl is not installed");
         return;
     }
     let root = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use onload_cdi::oci::{OciConfigError, Node, NodeInfo, NodeKind, OciConfig, apply, map_ids};
+use onload_cdi::oci::{Node, NodeInfo, NodeKind, OciConfig, OciConfigError, apply, map_ids};
 use onload_core::fs::regular;
 use onload_core::text::Chain;
 use onload_host::host::{DeviceKind, Host};

@@ -675,7 +675,7 @@ mod tests {
         assert!(error("c.json").contains("not a regular file"));
     }
 
-    fn appended(tree: &Tree, path: &str) -> Result<(), TrustError> {
+    fn appended(tree: &OwnedTree, path: &str) -> Result<(), TrustError> {
         use std::io::Write;
         let mut file = tree.trusted().append(Path::new(path))?;
         file.file.write_all(b"+").unwrap();
@@ -684,7 +684,7 @@ mod tests {
 
     #[test]
     fn a_file_is_made_for_its_owner_alone_and_appended_to() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         for _ in 0..2 {
             appended(&tree, "/var/log").unwrap();
         }
@@ -707,7 +707,7 @@ mod tests {
 
     #[test]
     fn what_somebody_else_could_have_put_there_is_not_appended_to() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         fs::create_dir(tree.path("open")).unwrap();
         tree.chmod("open", 0o1777);
         tree.file("etc/loose", 0o666);
@@ -739,7 +739,7 @@ mod tests {
 
     #[test]
     fn a_pipe_in_the_place_of_a_file_holds_nobody_up() {
-        let tree = Tree::new();
+        let tree = OwnedTree::new();
         let (path, mode) = (tree.path("var/log"), Mode::from_raw_mode(0o600));
         rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, mode, 0).unwrap();
         let refusal = || appended(&tree, "/var/log").unwrap_err().to_string();

@@ -128,9 +128,13 @@ mod tests {
 
     #[test]
     fn a_plain_key_is_found_with_and_without_a_class() {
-        assert!(mentions_domain(br#"{"annotations":{"onload.dev/nic":"all"}}"#));
+        assert!(mentions_domain(
+            br#"{"annotations":{"onload.dev/nic":"all"}}"#
+        ));
         assert!(mentions_domain(br#"{"annotations":{"onload.dev":"all"}}"#));
-        assert!(!mentions_domain(br#"{"annotations":{"example.com/nic":"all"}}"#));
+        assert!(!mentions_domain(
+            br#"{"annotations":{"example.com/nic":"all"}}"#
+        ));
         assert!(!mentions_domain(b""));
     }
 
@@ -151,7 +155,9 @@ mod tests {
 
     #[test]
     fn what_engines_escape_is_not_taken_for_a_letter_of_ours() {
-        assert!(!mentions_domain(br#"{"root":{"path":"\/var\/lib\/x\u002fy"}}"#));
+        assert!(!mentions_domain(
+            br#"{"root":{"path":"\/var\/lib\/x\u002fy"}}"#
+        ));
         assert!(!mentions_domain(
             br#"{"args":["sh","-c","a \u003e b \u0026\u0026 \"c\"\n\\t"]}"#
         ));
