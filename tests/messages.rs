@@ -187,6 +187,7 @@ fn a_disk_without_room_is_told_by_the_file() {
         return skipped("strace is not installed");
     }
     let tree = x3();
+    tree.file("/usr/bin/dockerd", "");
     let file = tree.outside("/nic.json").display().to_string();
     let output = ["cdi", "generate", "--kind", "nic", "--output", &file];
     let capture = ["discover", "-q", "--capture", &file];

@@ -293,7 +293,7 @@ fn a_volume_over_usr_lib64_is_refused_and_stays_empty() {
         let output = by_wrapper(&sandbox, runtime, "volume");
         assert!(!output.status.success(), "{}", stdout(&output));
         let message = stderr(&output);
-        assert!(message.contains("lies under the mount at"), "{message}");
+        assert!(message.contains("is below the mount at"), "{message}");
         assert_eq!(names_in(&sandbox.path("/volume")), [""; 0]);
         assert_layout(&sandbox);
     }
@@ -320,6 +320,6 @@ fn a_link_in_the_place_of_usr_lib64_that_leads_into_a_volume_is_refused() {
     let output = by_wrapper(&sandbox, "runc", "link");
     assert!(!output.status.success(), "{}", stdout(&output));
     let message = stderr(&output);
-    assert!(message.contains("lies under the mount at"), "{message}");
+    assert!(message.contains("is below the mount at"), "{message}");
     assert_eq!(names_in(&sandbox.path("/volume")), [""; 0]);
 }

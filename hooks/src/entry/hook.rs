@@ -198,7 +198,7 @@ fn dispatch(command: &Command, config: &Path) -> Result<(), Failure> {
         Command::Precreate => precreate(config),
         Command::Reapply(id) => reapply(id, config),
         Command::OtherStage(stage) => {
-            let warning = format!("stage {stage} is not served, nothing done");
+            let warning = format!("stage {stage} is not handled, nothing done");
             tell(Severity::Warning, &format!(": warning: {warning}"));
             let log = log_file::settings(config);
             log_lines(&log, &[Line::new(LogLevel::Warning, warning)]);

@@ -57,9 +57,10 @@ pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Report, LiveEr
     };
     let host = ThisHost::with_config(config_path)?;
     // As this process sees it: without the mounts of the container's configuration.
-    let path = config.root_path().map_err(PlanError::from)?;
-    let root = ContainerRoot::open(&state.bundle.join(path.unwrap_or_default()));
-    let lacks = |dir: &Path| root.as_ref().is_ok_and(|root| root.lacks(dir));
+    // What cannot be opened here is refused later, with its reason.
+    let path = config.root_path().ok().flatten();
+    let root = path.and_then(|path| ContainerRoot::open(&state.bundle.join(path)).ok());
+    let lacks = |dir: &Path| root.as_ref().is_some_and(|root| root.lacks(dir));
     let mut plan = plan::decide(&config, &request, &state.id, &host, &lacks)?;
     let mut report = Report::of_warnings(std::mem::take(&mut plan.warnings), host.log());
     if plan.is_empty() {

@@ -259,7 +259,10 @@ fn closure(probe: &Probe<'_>, path: &Path, supply: &Supply) -> Result<Option<Clo
         return Ok(None);
     }
     let Some(dirs) = &supply.search else {
-        return Err(format!("it needs {missing}, which an image need not have"));
+        return Err(format!(
+            "it needs {missing}, which an image need not have; run it on the host, or set \
+             tool-libraries = true in [cdi]"
+        ));
     };
     if !matches!(probe.entry(TOOL_STARTER), Some(EntryKind::File { .. })) {
         return Err(format!(

@@ -279,7 +279,7 @@ fn runtime_of_existing(
             warn(
                 invocation,
                 host,
-                &format_args!("{}, though it made the container", Chain(&error)),
+                &format_args!("{}, although it created the container", Chain(&error)),
             );
             runtime_without_record(invocation, container, host)
         }
@@ -320,7 +320,7 @@ fn runtime_without_record(
     warn(
         invocation,
         host,
-        &format_args!("{}; going on with {}", Chain(&error), runtime.display()),
+        &format_args!("{}; continuing with {}", Chain(&error), runtime.display()),
     );
     Ok(runtime)
 }
