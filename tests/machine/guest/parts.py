@@ -300,7 +300,11 @@ def killed_generate(times=100):
 
 
 def killed_containers(bench, engine, door, times=8):
-    """The engine's client killed while a container is made: nothing of ours stays."""
+    """The engine's client killed while a container is made: nothing of ours stays once others have started.
+
+    podman removes such a container without its runtime, so what the wrapper remembers of it goes with a later start: every second one
+    looks at a few.
+    """
     before = matrix.leftovers()
     for number in range(times):
         request = engines.Request(door, bench.asks(False))
@@ -314,9 +318,12 @@ def killed_containers(bench, engine, door, times=8):
         child.wait()
         time.sleep(2)
         engine.remove(f"killed-{number}")
+    for number in range(2 * times):
+        engine.run(f"later-{number}", "debian13", ["true"], engines.Request(door, []))
+        engine.remove(f"later-{number}")
     after = matrix.leftovers()
     for key in ("state", "specs", "huge"):
-        check(f"{engine.name} {door}: containers killed while made leave no {key}", after[key] == before[key], f"before: {before[key]}\nafter: {after[key]}")
+        check(f"{engine.name} {door}: containers killed while made leave no {key} once others have started", after[key] == before[key], f"before: {before[key]}\nafter: {after[key]}")
 
 
 def all_parts(bench, table, wanted, doors, product, guest):

@@ -86,7 +86,7 @@ def tried():
 def reload_modules(bench, spare_majors):
     devices.unload_stand_ins()
     devices.load_stand_ins(spare_majors=spare_majors)
-    devices.register_af_xdp(bench.found["interfaces"][0])
+    devices.accelerate(bench.found["interfaces"])
     must("udevadm", "settle", "--timeout=30")
     return {path: matrix.number(path) for path in [*ONLOAD, "/dev/sfc_char"]}
 
