@@ -303,7 +303,7 @@ def killed_containers(bench, engine, door, times=8):
     """The engine's client killed while a container is made: nothing of ours stays once others have started.
 
     podman removes such a container without its runtime, so what the wrapper remembers of it goes with a later start: every second one
-    looks at a few.
+    looks at a few that are older than a minute (hooks/src/run/made_by.rs, SWEEP_AFTER).
     """
     before = matrix.leftovers()
     for number in range(times):
@@ -318,6 +318,7 @@ def killed_containers(bench, engine, door, times=8):
         child.wait()
         time.sleep(2)
         engine.remove(f"killed-{number}")
+    time.sleep(61)
     for number in range(2 * times):
         engine.run(f"later-{number}", "debian13", ["true"], engines.Request(door, []))
         engine.remove(f"later-{number}")
