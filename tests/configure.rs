@@ -10,8 +10,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use common::engine_host::EngineHost;
 use common::{names_in, needs, on, program, run};
-use tempfile::TempDir;
 
 const DOCKER: &str = "etc/docker/daemon.json";
 const CONTAINERD: &str = "etc/containerd/config.toml";
@@ -28,84 +28,10 @@ const ENGINES: [(&str, &str); 5] = [
     ("nomad", NOMAD),
 ];
 
-/// The programs that are the engines.
-const PROGRAMS: [&str; 5] = [
-    "usr/bin/dockerd",
-    "usr/bin/containerd",
-    "usr/bin/crio",
-    "usr/bin/podman",
-    "usr/local/bin/nomad",
-];
-
-/// A host with nothing but those files, and the engines.
-struct Small(TempDir);
-
-impl Small {
-    fn with(files: &[(&str, &str)]) -> Small {
-        let small = Small::without_engines(files);
-        for program in PROGRAMS {
-            small.write(program, "");
-        }
-        small
-    }
-
-    fn without_engines(files: &[(&str, &str)]) -> Small {
-        let small = Small(TempDir::new().unwrap());
-        for (path, text) in files {
-            small.write(path, text);
-        }
-        small
-    }
-
-    fn path(&self, path: &str) -> PathBuf {
-        self.0.path().join(path)
-    }
-
-    fn write(&self, path: &str, text: impl AsRef<[u8]>) {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-
-    fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.path(path)).unwrap()
-    }
-
-    fn configure(&self, engine: &str, more: &[&str]) -> Command {
-        let mut command = on(
-            self.0.path(),
-            &["runtime", "configure", "--runtime", engine],
-        );
-        command.args(more);
-        command
-    }
-
-    /// Every file with its content, below the root; but for the lock and the engines.
-    fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
-        let mut found = Vec::new();
-        collect(self.0.path(), &mut found);
-        found.retain(|(path, _)| !path.ends_with("run/onload-ctk/@locks/configure"));
-        found.retain(|(path, _)| !PROGRAMS.iter().any(|program| path.ends_with(program)));
-        found.sort();
-        found
-    }
-}
-
-fn collect(dir: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) {
-    for name in names_in(dir) {
-        let path = dir.join(name);
-        if path.is_dir() {
-            collect(&path, found);
-        } else {
-            found.push((path.clone(), fs::read(&path).unwrap_or_default()));
-        }
-    }
-}
-
 #[test]
 fn every_engine_is_set_up_once_and_given_back() {
     for (engine, file) in ENGINES {
-        let host = Small::with(&[(WRAPPER, "")]);
+        let host = EngineHost::with_engines(&[(WRAPPER, "")]);
         let before = host.files();
         run(&mut host.configure(engine, &[])).done();
         let text = host.read(file);
@@ -126,7 +52,7 @@ fn every_engine_is_set_up_once_and_given_back() {
 #[test]
 fn the_backup_stands_beside_the_file_and_goes_with_it() {
     let text = "{\n  \"debug\" : false }\n";
-    let host = Small::with(&[(DOCKER, text)]);
+    let host = EngineHost::with_engines(&[(DOCKER, text)]);
     run(&mut host.configure("docker", &[])).done();
     let backup = format!("{DOCKER}.onload-ctk-backup");
     assert_eq!(host.read(&backup), text);
@@ -142,7 +68,7 @@ fn the_backup_stands_beside_the_file_and_goes_with_it() {
 #[test]
 fn drop_ins_have_no_backup_since_engines_would_read_it() {
     for (engine, file) in [("crio", CRIO), ("podman", PODMAN), ("nomad", NOMAD)] {
-        let host = Small::with(&[]);
+        let host = EngineHost::with_engines(&[]);
         run(&mut host.configure(engine, &[])).done();
         let path = host.path(file);
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -152,7 +78,7 @@ fn drop_ins_have_no_backup_since_engines_would_read_it() {
 
 #[test]
 fn a_dry_run_shows_a_diff_and_writes_nothing() {
-    let host = Small::with(&[(DOCKER, "{\"debug\": true}\n"), (WRAPPER, "")]);
+    let host = EngineHost::with_engines(&[(DOCKER, "{\"debug\": true}\n"), (WRAPPER, "")]);
     let before = host.files();
     let shown = run(&mut host.configure("docker", &["--dry-run", "--allow", "nic"])).done();
     let daemon = host.path(DOCKER);
@@ -180,7 +106,7 @@ fn a_dry_run_shows_a_diff_and_writes_nothing() {
 
 #[test]
 fn owner_and_mode_stay_as_they_are() {
-    let host = Small::with(&[(DOCKER, "{}")]);
+    let host = EngineHost::with_engines(&[(DOCKER, "{}")]);
     fs::set_permissions(host.path(DOCKER), fs::Permissions::from_mode(0o640)).unwrap();
     if needs::is_root() {
         std::os::unix::fs::chown(host.path(DOCKER), Some(1234), Some(4321)).unwrap();
@@ -200,7 +126,7 @@ fn owner_and_mode_stay_as_they_are() {
 
 #[test]
 fn what_is_no_plain_file_of_text_is_left_alone() {
-    let host = Small::with(&[("etc/real.json", "{}")]);
+    let host = EngineHost::with_engines(&[("etc/real.json", "{}")]);
     fs::create_dir_all(host.path("etc/docker")).unwrap();
     symlink("../real.json", host.path(DOCKER)).unwrap();
     let message = run(&mut host.configure("docker", &[])).refused();
@@ -210,12 +136,12 @@ fn what_is_no_plain_file_of_text_is_left_alone() {
     );
     assert_eq!(host.read("etc/real.json"), "{}");
 
-    let host = Small::with(&[(DOCKER, "{}")]);
+    let host = EngineHost::with_engines(&[(DOCKER, "{}")]);
     fs::hard_link(host.path(DOCKER), host.path("etc/second")).unwrap();
     let message = run(&mut host.configure("docker", &[])).refused();
     assert!(message.contains("hard links"), "{message}");
 
-    let host = Small::with(&[]);
+    let host = EngineHost::with_engines(&[]);
     fs::create_dir_all(host.path(DOCKER)).unwrap();
     let message = run(&mut host.configure("docker", &[])).refused();
     assert!(
@@ -223,12 +149,12 @@ fn what_is_no_plain_file_of_text_is_left_alone() {
         "{message}"
     );
 
-    let host = Small::with(&[]);
+    let host = EngineHost::with_engines(&[]);
     host.write(DOCKER, b"{\"a\": \"\xff\"}");
     let message = run(&mut host.configure("docker", &[])).refused();
     assert!(message.contains("not UTF-8 text"), "{message}");
 
-    let host = Small::with(&[]);
+    let host = EngineHost::with_engines(&[]);
     host.write(DOCKER, " ".repeat(5 * 1024 * 1024));
     let message = run(&mut host.configure("docker", &[])).refused();
     assert!(message.contains("longer than 4 MiB"), "{message}");
@@ -247,7 +173,7 @@ fn a_refusal_names_the_file_and_leaves_the_policy_alone_too() {
         ),
     ];
     for (engine, file, text) in cases {
-        let host = Small::with(&[(file, text)]);
+        let host = EngineHost::with_engines(&[(file, text)]);
         let before = host.files();
         let message = run(&mut host.configure(engine, &["--allow", "nic"])).refused();
         let path = host.path(file);
@@ -257,7 +183,7 @@ fn a_refusal_names_the_file_and_leaves_the_policy_alone_too() {
         assert!(message.contains("left as it is"), "{engine}: {message}");
         assert_eq!(host.files(), before, "{engine}");
     }
-    let host = Small::with(&[(POLICY, "[annotations]\nalow = []\n")]);
+    let host = EngineHost::with_engines(&[(POLICY, "[annotations]\nalow = []\n")]);
     let before = host.files();
     let message = run(&mut host.configure("docker", &["--allow", "nic"])).refused();
     assert!(message.contains(POLICY), "{message}");
@@ -274,7 +200,7 @@ fn removing_passes_by_a_file_that_is_not_ours_whatever_is_the_matter_with_it() {
         ("nomad", NOMAD, "plugin \"docker\" { }"),
     ];
     for (engine, file, text) in cases {
-        let host = Small::with(&[(file, text)]);
+        let host = EngineHost::with_engines(&[(file, text)]);
         let before = host.files();
         run(&mut host.configure(engine, &["--remove"])).done();
         assert_eq!(host.files(), before, "{engine}");
@@ -284,7 +210,7 @@ fn removing_passes_by_a_file_that_is_not_ours_whatever_is_the_matter_with_it() {
 #[test]
 fn classes_are_allowed_in_the_policy_and_stay_when_an_engine_goes() {
     let packaged = fs::read_to_string(common::package().join("packaging/config.toml")).unwrap();
-    let host = Small::with(&[(POLICY, &packaged), (WRAPPER, "")]);
+    let host = EngineHost::with_engines(&[(POLICY, &packaged), (WRAPPER, "")]);
     run(&mut host.configure("docker", &["--allow", "nic,rdma"])).done();
     let expected = packaged.replace("#allow = []", "allow = [\"nic\", \"rdma\"]");
     assert_eq!(host.read(POLICY), expected);
@@ -297,14 +223,14 @@ fn classes_are_allowed_in_the_policy_and_stay_when_an_engine_goes() {
 
 #[test]
 fn a_policy_that_is_not_there_is_written() {
-    let host = Small::with(&[]);
+    let host = EngineHost::with_engines(&[]);
     run(&mut host.configure("podman", &["--allow", "zf"])).done();
     assert_eq!(host.read(POLICY), "[annotations]\nallow = [\"zf\"]\n");
 }
 
 #[test]
 fn a_policy_that_is_named_is_written_where_it_is() {
-    let host = Small::with(&[("elsewhere/c.toml", "# mine\n")]);
+    let host = EngineHost::with_engines(&[("elsewhere/c.toml", "# mine\n")]);
     let named = host.path("elsewhere/c.toml");
     let mut command = host.configure("podman", &["--allow", "zf", "--config"]);
     run(command.arg(&named)).done();
@@ -317,14 +243,14 @@ fn a_policy_that_is_named_is_written_where_it_is() {
 
 #[test]
 fn words_that_mean_nothing_are_refused() {
-    let host = Small::with(&[]);
+    let host = EngineHost::with_engines(&[]);
     for arguments in [
         &["--runtime", "rkt"][..],
         &["--runtime", "docker", "--allow", "nick"],
         &["--runtime", "docker", "--allow", "nic", "--remove"],
         &[],
     ] {
-        let mut command = on(host.0.path(), &["runtime", "configure"]);
+        let mut command = on(host.root(), &["runtime", "configure"]);
         command.args(arguments);
         let ended = run(&mut command);
         assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.stderr);
@@ -334,10 +260,10 @@ fn words_that_mean_nothing_are_refused() {
 
 #[test]
 fn every_flag_can_come_from_the_environment() {
-    let host = Small::with(&[]);
+    let host = EngineHost::with_engines(&[]);
     let mut command = program();
     command.args(["runtime", "configure"]);
-    command.env("ONLOAD_CTK_HOST_ROOT", host.0.path());
+    command.env("ONLOAD_CTK_HOST_ROOT", host.root());
     command.env("ONLOAD_CTK_RUNTIME_CONFIGURE_RUNTIME", "docker");
     command.env("ONLOAD_CTK_RUNTIME_CONFIGURE_ALLOW", "nic,zf");
     command.env("ONLOAD_CTK_RUNTIME_CONFIGURE_DRY_RUN", "true");
@@ -358,7 +284,7 @@ fn every_flag_can_come_from_the_environment() {
 
 #[test]
 fn the_service_to_restart_is_named_and_never_restarted_for_another_host() {
-    let host = Small::with(&[(WRAPPER, "")]);
+    let host = EngineHost::with_engines(&[(WRAPPER, "")]);
     for (engine, _) in ENGINES {
         let said = run(&mut host.configure(engine, &[])).done().stderr;
         let expected = match engine {
@@ -367,7 +293,7 @@ fn the_service_to_restart_is_named_and_never_restarted_for_another_host() {
         };
         assert!(said.contains(&expected), "{engine}: {said}");
     }
-    let host = Small::with(&[]);
+    let host = EngineHost::with_engines(&[]);
     let message = run(&mut host.configure("docker", &["--restart"])).refused();
     assert!(message.contains("is not the running host"), "{message}");
     assert_eq!(host.files(), []);
@@ -375,7 +301,7 @@ fn the_service_to_restart_is_named_and_never_restarted_for_another_host() {
 
 #[test]
 fn what_is_missing_on_the_host_is_told_and_does_not_stop_anything() {
-    let host = Small::with(&[]);
+    let host = EngineHost::with_engines(&[]);
     let warnings = |engine| {
         let ran = run(&mut host.configure(engine, &["--dry-run"])).done();
         ran.warnings().join("\n")
@@ -386,7 +312,7 @@ fn what_is_missing_on_the_host_is_told_and_does_not_stop_anything() {
 
 #[test]
 fn files_beside_ours_are_read_where_the_engine_reads_them() {
-    let host = Small::with(&[
+    let host = EngineHost::with_engines(&[
         (WRAPPER, ""),
         (
             "etc/containers/containers.conf",
@@ -419,8 +345,8 @@ fn files_beside_ours_are_read_where_the_engine_reads_them() {
 }
 
 /// A host with the files that the readers below are asked about, ours among them.
-fn set_up() -> Small {
-    let host = Small::with(&[
+fn set_up() -> EngineHost {
+    let host = EngineHost::with_engines(&[
         (WRAPPER, ""),
         (
             DOCKER,
@@ -519,26 +445,32 @@ fn podman_takes_our_runtime_as_the_default_one() {
     let host = set_up();
     run(&mut host.configure("podman", &["--set-default"])).done();
     let (config, stand_in) = podman_config(&host);
-    let (root, runroot) = (host.path("storage"), host.path("run"));
-    let arguments = [
-        "--root",
-        root.to_str().unwrap(),
-        "--runroot",
-        runroot.to_str().unwrap(),
-        "--storage-driver",
-        "vfs",
-        "info",
-        "--format",
-        "{{.Host.OCIRuntime.Name}} {{.Host.OCIRuntime.Path}}",
-    ];
-    if let Some(said) = reader("podman", &arguments, &[("CONTAINERS_CONF", &config)]) {
+    let format = "{{.Host.OCIRuntime.Name}} {{.Host.OCIRuntime.Path}}";
+    if let Some(said) = podman_info(&host, &config, &[], format) {
         let expected = format!("onload {}", stand_in.display());
         assert!(said.contains(&expected), "{said}");
     }
 }
 
+/// What podman says of itself with this configuration; none where it is not there to ask.
+fn podman_info(host: &EngineHost, config: &Path, more: &[&str], format: &str) -> Option<String> {
+    let (root, runroot) = (host.path("storage"), host.path("run"));
+    let (root, runroot) = (root.to_str().unwrap(), runroot.to_str().unwrap());
+    let storage = [
+        "--root",
+        root,
+        "--runroot",
+        runroot,
+        "--storage-driver",
+        "vfs",
+    ];
+    let asked = ["info", "--format", format];
+    let arguments = [&storage, more, &asked].concat();
+    reader("podman", &arguments, &[("CONTAINERS_CONF", config)])
+}
+
 /// podman's file with a runtime that is there, without which podman does not name it.
-fn podman_config(host: &Small) -> (PathBuf, PathBuf) {
+fn podman_config(host: &EngineHost) -> (PathBuf, PathBuf) {
     let stand_in = host.path("runtime");
     fs::write(&stand_in, "#!/bin/sh\nexec echo runtime version 1\n").unwrap();
     fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o755)).unwrap();
@@ -558,7 +490,6 @@ fn podman_takes_its_file_and_still_knows_its_own_runtimes() {
     }
     let host = set_up();
     let (config, stand_in) = podman_config(&host);
-    let (root, runroot) = (host.path("storage"), host.path("run"));
     for (name, path) in [
         ("onload", stand_in.as_path()),
         ("crun", Path::new("/usr/bin/crun")),
@@ -567,20 +498,8 @@ fn podman_takes_its_file_and_still_knows_its_own_runtimes() {
         if !needs::that(path.exists(), &missing) {
             continue;
         }
-        let arguments = [
-            "--root",
-            root.to_str().unwrap(),
-            "--runroot",
-            runroot.to_str().unwrap(),
-            "--storage-driver",
-            "vfs",
-            "--runtime",
-            name,
-            "info",
-            "--format",
-            "{{.Host.OCIRuntime.Path}}",
-        ];
-        let Some(said) = reader("podman", &arguments, &[("CONTAINERS_CONF", &config)]) else {
+        let more = ["--runtime", name];
+        let Some(said) = podman_info(&host, &config, &more, "{{.Host.OCIRuntime.Path}}") else {
             return;
         };
         assert!(said.contains(path.to_str().unwrap()), "{said}");
@@ -590,7 +509,7 @@ fn podman_takes_its_file_and_still_knows_its_own_runtimes() {
 const CONTAINER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 /// A container as docker keeps it on disk, running or not.
-fn docker_container(host: &Small, root: &str, id: &str, name: &str, runtime: &str) {
+fn docker_container(host: &EngineHost, root: &str, id: &str, name: &str, runtime: &str) {
     let directory = format!("{root}/containers/{id}");
     host.write(
         &format!("{directory}/hostconfig.json"),
@@ -605,7 +524,7 @@ fn docker_container(host: &Small, root: &str, id: &str, name: &str, runtime: &st
 #[test]
 fn while_docker_has_a_container_of_the_runtime_its_entry_stays() {
     let before = "{\n  \"debug\": false\n}\n";
-    let host = Small::with(&[(DOCKER, before), (WRAPPER, "")]);
+    let host = EngineHost::with_engines(&[(DOCKER, before), (WRAPPER, "")]);
     run(&mut host.configure("docker", &[])).done();
     docker_container(&host, "var/lib/docker", CONTAINER, "redis", "onload");
     docker_container(&host, "var/lib/docker", "ff00", "web", "runc");
@@ -643,7 +562,7 @@ fn while_docker_has_a_container_of_the_runtime_its_entry_stays() {
 
 #[test]
 fn the_name_of_a_container_never_reaches_the_terminal_as_it_is() {
-    let host = Small::with(&[(WRAPPER, "")]);
+    let host = EngineHost::with_engines(&[(WRAPPER, "")]);
     run(&mut host.configure("docker", &[])).done();
     docker_container(&host, "var/lib/docker", CONTAINER, "\\u001b[2Jx", "onload");
     let kept = run(&mut host.configure("docker", &["--remove"]));
@@ -654,14 +573,18 @@ fn the_name_of_a_container_never_reaches_the_terminal_as_it_is() {
 #[test]
 fn containers_of_docker_are_found_below_its_own_root_and_with_user_namespaces() {
     for root in ["srv/docker", "srv/docker/100000.100000"] {
-        let host = Small::with(&[(DOCKER, "{\"data-root\": \"/srv/docker\"}"), (WRAPPER, "")]);
+        let host = EngineHost::with_engines(&[
+            (DOCKER, "{\"data-root\": \"/srv/docker\"}"),
+            (WRAPPER, ""),
+        ]);
         run(&mut host.configure("docker", &[])).done();
         docker_container(&host, root, CONTAINER, "redis", "onload");
         let kept = run(&mut host.configure("docker", &["--remove"]));
         assert_eq!(kept.code, Some(1), "{root}: {}", kept.stderr);
         assert!(host.read(DOCKER).contains("onload-container-runtime"));
     }
-    let host = Small::with(&[(DOCKER, "{\"data-root\": \"/srv/docker\"}"), (WRAPPER, "")]);
+    let host =
+        EngineHost::with_engines(&[(DOCKER, "{\"data-root\": \"/srv/docker\"}"), (WRAPPER, "")]);
     run(&mut host.configure("docker", &[])).done();
     docker_container(&host, "var/lib/docker", CONTAINER, "old", "onload");
     run(&mut host.configure("docker", &["--remove"])).done();
@@ -686,7 +609,7 @@ fn while_a_pod_of_containerd_or_crio_has_the_handler_its_entry_stays() {
         ),
     ];
     for (engine, file, state, content) in cases {
-        let host = Small::with(&[(WRAPPER, "")]);
+        let host = EngineHost::with_engines(&[(WRAPPER, "")]);
         let before = host.files();
         run(&mut host.configure(engine, &[])).done();
         host.write(&state, content);
@@ -732,7 +655,7 @@ fn an_engine_whose_default_is_our_runtime_keeps_its_entry_and_starts() {
         ),
     ];
     for (engine, file, named_in, text) in cases {
-        let host = Small::with(&[(named_in, text), (WRAPPER, "")]);
+        let host = EngineHost::with_engines(&[(named_in, text), (WRAPPER, "")]);
         run(&mut host.configure(engine, &[])).done();
         let kept = run(&mut host.configure(engine, &["--remove"]));
         assert_eq!(kept.code, Some(1), "{engine}: {}", kept.stderr);
@@ -753,7 +676,7 @@ fn an_engine_whose_default_is_our_runtime_keeps_its_entry_and_starts() {
 
 #[test]
 fn where_podmans_containers_cannot_be_told_its_entry_stays_with_the_reason() {
-    let host = Small::with(&[(WRAPPER, "")]);
+    let host = EngineHost::with_engines(&[(WRAPPER, "")]);
     run(&mut host.configure("podman", &[])).done();
     host.write("var/lib/containers/storage/db.sql", "");
     let kept = run(&mut host.configure("podman", &["--remove"]));
@@ -772,8 +695,8 @@ fn where_podmans_containers_cannot_be_told_its_entry_stays_with_the_reason() {
 
 #[test]
 fn the_runtime_behind_ours_is_the_configured_one_else_the_first_that_exists() {
-    let host = Small::with(&[("usr/bin/crun", ""), ("opt/runc", "")]);
-    let behind = || run(&mut on(host.0.path(), &["runtime", "behind"]));
+    let host = EngineHost::with_engines(&[("usr/bin/crun", ""), ("opt/runc", "")]);
+    let behind = || run(&mut on(host.root(), &["runtime", "behind"]));
     assert_eq!(behind().done().stdout, "/usr/bin/crun\n");
     host.write("usr/bin/runc", "");
     assert_eq!(behind().done().stdout, "/usr/bin/runc\n");
@@ -784,7 +707,7 @@ fn the_runtime_behind_ours_is_the_configured_one_else_the_first_that_exists() {
 }
 
 /// A record of `onload-container-runtime`: a link that leads nowhere.
-fn record(host: &Small, name: &str, target: &str) {
+fn record(host: &EngineHost, name: &str, target: &str) {
     let dir = host.path("run/onload-ctk/@runtimes");
     fs::create_dir_all(&dir).unwrap();
     symlink(target, dir.join(name)).unwrap();
@@ -792,8 +715,8 @@ fn record(host: &Small, name: &str, target: &str) {
 
 #[test]
 fn the_runtime_behind_ours_is_read_as_the_wrapper_reads_it_from_a_faulty_configuration() {
-    let host = Small::with(&[("usr/bin/runc", ""), ("opt/crun", "")]);
-    let behind = || run(&mut on(host.0.path(), &["runtime", "behind"]));
+    let host = EngineHost::with_engines(&[("usr/bin/runc", ""), ("opt/crun", "")]);
+    let behind = || run(&mut on(host.root(), &["runtime", "behind"]));
     let named = "[runtime]\npath = \"/opt/crun\"\n";
     for other in ["[cdi]\nxyzzy = 1\n", "[cdi\n", "# \u{e4}\n[later]\n"] {
         host.write(POLICY, format!("{named}{other}"));
@@ -806,22 +729,23 @@ fn the_runtime_behind_ours_is_read_as_the_wrapper_reads_it_from_a_faulty_configu
 
 #[test]
 fn a_runtime_behind_ours_that_is_not_clear_is_not_guessed() {
-    let host = Small::with(&[("usr/bin/runc", ""), ("opt/crun", "")]);
+    let host = EngineHost::with_engines(&[("usr/bin/runc", ""), ("opt/crun", "")]);
     for text in [
         "[runtime]\npath = 1\n",
         "[runtime]\npath = \"/opt/crun\n",
         "[runtime]\npath = \"/opt/crun\"\n[runtime]\npath = \"/usr/bin/runc\"\n",
     ] {
         host.write(POLICY, text);
-        let refusal = run(&mut on(host.0.path(), &["runtime", "behind"])).refused();
+        let refusal = run(&mut on(host.root(), &["runtime", "behind"])).refused();
         assert!(refusal.contains("etc/onload-ctk/config.toml"), "{refusal}");
     }
 }
 
 #[test]
 fn the_runtime_behind_ours_is_the_one_that_made_the_containers() {
-    let host = Small::with(&[("usr/bin/runc", ""), ("opt/crun", ""), ("opt/runc", "")]);
-    let behind = || run(&mut on(host.0.path(), &["runtime", "behind"])).done();
+    let host =
+        EngineHost::with_engines(&[("usr/bin/runc", ""), ("opt/crun", ""), ("opt/runc", "")]);
+    let behind = || run(&mut on(host.root(), &["runtime", "behind"])).done();
     host.write(POLICY, "[runtime]\npath = \"/opt/runc\"\n");
     record(&host, "b@1", "1:/opt/crun");
     record(&host, "c@1", "1:guarded:/opt/crun");
@@ -842,11 +766,11 @@ fn the_runtime_behind_ours_is_the_one_that_made_the_containers() {
 
 #[test]
 fn a_runtime_that_is_gone_is_not_the_one_behind_ours_though_it_made_containers() {
-    let host = Small::with(&[("usr/bin/runc", ""), ("opt/crun", "")]);
+    let host = EngineHost::with_engines(&[("usr/bin/runc", ""), ("opt/crun", "")]);
     for name in ["a@1", "b@1"] {
         record(&host, name, "1:/opt/gone");
     }
-    let behind = || run(&mut on(host.0.path(), &["runtime", "behind"])).done();
+    let behind = || run(&mut on(host.root(), &["runtime", "behind"])).done();
     let found = behind();
     assert_eq!(found.stdout, "/usr/bin/runc\n");
     assert_eq!(

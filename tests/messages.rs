@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::hosts::x3;
+use common::strace::with_faults;
 use common::{Run, Tree, is_root, names_in, program, run, run_unprivileged, skipped};
 
 const CONFIGURE: [&str; 4] = ["runtime", "configure", "--runtime", "docker"];
@@ -160,20 +161,8 @@ fn root_is_not_told_to_be_root() {
         return skipped("not root, or strace is not installed");
     }
     let tree = x3();
-    let mut strace = Command::new("strace");
-    strace.args([
-        "-f",
-        "-qq",
-        "-o",
-        "/dev/null",
-        "-e",
-        "inject=fchmod:error=EPERM",
-    ]);
-    strace.arg(env!("CARGO_BIN_EXE_onload-ctk"));
-    strace
-        .arg("--host-root")
-        .arg(tree.root())
-        .args(["cdi", "generate"]);
+    let faults = ["inject=fchmod:error=EPERM"];
+    let mut strace = with_faults(tree.root(), &faults, &["cdi", "generate"]);
     let refusal = run(&mut strace).refused();
     assert!(
         refusal.ends_with("Operation not permitted (os error 1)"),
@@ -200,17 +189,7 @@ fn a_disk_without_room_is_told_by_the_file() {
         (&capture, "writing "),
         (&CONFIGURE, "writing "),
     ] {
-        let mut strace = Command::new("strace");
-        strace.args([
-            "-f",
-            "-qq",
-            "-o",
-            "/dev/null",
-            "-e",
-            "inject=fsync:error=ENOSPC",
-        ]);
-        strace.arg(env!("CARGO_BIN_EXE_onload-ctk"));
-        strace.arg("--host-root").arg(tree.root()).args(args);
+        let mut strace = with_faults(tree.root(), &["inject=fsync:error=ENOSPC"], args);
         let refusal = run(&mut strace).refused();
         let rest = refusal.strip_prefix(wanted).unwrap_or_default();
         assert!(rest.starts_with(tree.root().to_str().unwrap()), "{refusal}");

@@ -7,11 +7,11 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use common::{names_in, on, run, skipped};
-use tempfile::TempDir;
+use common::engine_host::EngineHost;
+use common::{names_in, run, skipped};
 
 const WRAPPER: &str = "usr/bin/onload-container-runtime";
 const CONTAINERD: &str = "etc/containerd/config.toml";
@@ -34,64 +34,19 @@ const ENGINES: [(&str, &str, &str); 5] = [
 /// As "containerd config default" of 2.2 begins.
 const MAIN: &str = "version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n  runtime_type = 'io.containerd.runc.v2'\n  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\n    SystemdCgroup = true\n";
 
-/// A host with the wrapper and those files.
-struct Host(TempDir);
-
-impl Host {
-    fn with(files: &[(&str, &str)]) -> Host {
-        let host = Host(TempDir::new().unwrap());
-        host.write(WRAPPER, "");
-        for (path, text) in files {
-            host.write(path, text);
-        }
-        host
+/// A host with the wrapper and those files, and no engine.
+fn host_with(files: &[(&str, &str)]) -> EngineHost {
+    let host = EngineHost::with(&[(WRAPPER, "")]);
+    for (path, text) in files {
+        host.write(path, text);
     }
-
-    fn path(&self, path: &str) -> PathBuf {
-        self.0.path().join(path)
-    }
-
-    fn write(&self, path: &str, text: &str) {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-
-    fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.path(path)).unwrap()
-    }
-
-    fn configure(&self, engine: &str, more: &[&str]) -> Command {
-        let words = ["runtime", "configure", "--runtime", engine];
-        let mut command = on(self.0.path(), &words);
-        command.args(more);
-        command
-    }
-
-    /// Every file with its content, but for the lock.
-    fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
-        let mut found = Vec::new();
-        collect(self.0.path(), &mut found);
-        found.retain(|(path, _)| !path.ends_with("run/onload-ctk/@locks/configure"));
-        found.sort();
-        found
-    }
-}
-
-fn collect(dir: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) {
-    for name in names_in(dir) {
-        let path = dir.join(name);
-        match path.is_dir() {
-            true => collect(&path, found),
-            false => found.push((path.clone(), fs::read(&path).unwrap_or_default())),
-        }
-    }
+    host
 }
 
 #[test]
 fn an_engine_that_is_not_installed_is_told_of_and_gets_no_file() {
     for (engine, program, file) in ENGINES {
-        let host = Host::with(&[]);
+        let host = host_with(&[]);
         let before = host.files();
         let message = run(&mut host.configure(engine, &["--allow", "nic"])).refused();
         assert!(
@@ -121,7 +76,7 @@ fn an_engine_counts_as_installed_by_its_program_wherever_that_is() {
         "opt/bin",
     ] {
         for (engine, program, file) in ENGINES {
-            let host = Host::with(&[(&format!("{directory}/{program}"), "")]);
+            let host = host_with(&[(&format!("{directory}/{program}"), "")]);
             let done = run(&mut host.configure(engine, &[])).done();
             let warnings = done.warnings().join("\n");
             assert!(!warnings.contains("not installed"), "{warnings}");
@@ -133,7 +88,7 @@ fn an_engine_counts_as_installed_by_its_program_wherever_that_is() {
 #[test]
 fn a_file_is_written_ahead_of_its_engine_where_it_is_named() {
     for (engine, _, file) in ENGINES {
-        let host = Host::with(&[]);
+        let host = host_with(&[]);
         let before = host.files();
         let named = format!("/{file}");
         run(&mut host.configure(engine, &["--file", &named])).done();
@@ -146,7 +101,7 @@ fn a_file_is_written_ahead_of_its_engine_where_it_is_named() {
 
 #[test]
 fn a_file_of_an_engine_that_is_gone_is_edited_with_a_warning() {
-    let host = Host::with(&[(DOCKER, "{}\n")]);
+    let host = host_with(&[(DOCKER, "{}\n")]);
     let done = run(&mut host.configure("docker", &[])).done();
     let warnings = done.warnings().join("\n");
     assert!(warnings.contains("docker is not installed"), "{warnings}");
@@ -210,7 +165,7 @@ const ELSEWHERE: [(&str, &str, Option<&str>, &str, &str); 6] = [
 fn a_file_elsewhere_is_set_up_once_and_given_back_to_the_byte() {
     for (engine, file, text, expected, how) in ELSEWHERE {
         let text = text.map(|text| (file, text));
-        let host = Host::with(text.as_slice());
+        let host = host_with(text.as_slice());
         let before = host.files();
         let named = format!("/{file}");
         let done = run(&mut host.configure(engine, &["--file", &named])).done();
@@ -227,7 +182,7 @@ fn a_file_elsewhere_is_set_up_once_and_given_back_to_the_byte() {
 
 #[test]
 fn a_file_elsewhere_leaves_the_usual_one_alone() {
-    let host = Host::with(&[(DOCKER, "{}")]);
+    let host = host_with(&[(DOCKER, "{}")]);
     let named = ["--file", "/srv/daemon.json"];
     run(&mut host.configure("docker", &named)).done();
     assert_eq!(host.read(DOCKER), "{}");
@@ -256,13 +211,13 @@ fn a_drop_in_of_k3s_wants_the_file_that_k3s_wrote_to_import_it() {
         ),
     ];
     for (text, reason) in refusals {
-        let host = Host::with(text.map(|text| (main.as_str(), text)).as_slice());
+        let host = host_with(text.map(|text| (main.as_str(), text)).as_slice());
         let before = host.files();
         let message = run(&mut host.configure("containerd", &["--file", &named])).refused();
         assert!(message.contains(reason), "{message}");
         assert_eq!(host.files(), before);
     }
-    let host = Host::with(&[(&main, &imports)]);
+    let host = host_with(&[(&main, &imports)]);
     let before = host.files();
     run(&mut host.configure("containerd", &["--file", &named, "--set-default"])).done();
     let text = host.read(&drop_in);
@@ -295,7 +250,7 @@ fn a_drop_in_of_k3s_wants_the_file_that_k3s_wrote_to_import_it() {
 #[test]
 fn what_k3s_writes_itself_is_not_edited() {
     let main = format!("{K3S}/config.toml");
-    let host = Host::with(&[(&main, "version = 3\n")]);
+    let host = host_with(&[(&main, "version = 3\n")]);
     let named = format!("/{main}");
     let message = run(&mut host.configure("containerd", &["--file", &named])).refused();
     assert!(
@@ -307,7 +262,7 @@ fn what_k3s_writes_itself_is_not_edited() {
 
 #[test]
 fn a_named_file_that_others_could_exchange_is_left_alone() {
-    let refusal = |host: &Host| {
+    let refusal = |host: &EngineHost| {
         let before = host.files();
         let named = ["--file", "/srv/d/daemon.json"];
         let message = run(&mut host.configure("docker", &named)).refused();
@@ -317,7 +272,7 @@ fn a_named_file_that_others_could_exchange_is_left_alone() {
     let mode = |path: PathBuf, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
-    let host = Host::with(&[("srv/d/daemon.json", "{}")]);
+    let host = host_with(&[("srv/d/daemon.json", "{}")]);
     mode(host.path("srv/d"), 0o775);
     let message = refusal(&host);
     assert!(
@@ -332,10 +287,10 @@ fn a_named_file_that_others_could_exchange_is_left_alone() {
     assert!(refusal(&host).contains("/srv\" has mode 0777"));
     assert!(!host.path("srv/d").exists());
 
-    let host = Host::with(&[("srv/d/real.json", "{}")]);
+    let host = host_with(&[("srv/d/real.json", "{}")]);
     symlink("real.json", host.path("srv/d/daemon.json")).unwrap();
     assert!(refusal(&host).contains("it is a symbolic link"));
-    let host = Host::with(&[("srv/d/daemon.json", "{}")]);
+    let host = host_with(&[("srv/d/daemon.json", "{}")]);
     fs::hard_link(host.path("srv/d/daemon.json"), host.path("srv/second")).unwrap();
     assert!(refusal(&host).contains("hard links"));
 
@@ -343,7 +298,7 @@ fn a_named_file_that_others_could_exchange_is_left_alone() {
         skipped("only root can give a directory away");
         return;
     }
-    let host = Host::with(&[("srv/d/daemon.json", "{}")]);
+    let host = host_with(&[("srv/d/daemon.json", "{}")]);
     chown(host.path("srv/d"), Some(1234), None).unwrap();
     let message = refusal(&host);
     assert!(
@@ -401,7 +356,7 @@ fn a_user_sets_up_an_engine_of_their_own() {
 
 #[test]
 fn words_that_do_not_go_with_a_named_file_are_refused() {
-    let host = Host::with(&[]);
+    let host = host_with(&[]);
     let before = host.files();
     let cases: [(&[&str], &str); 3] = [
         (&["--file", "daemon.json"], "by its whole path"),
@@ -455,7 +410,7 @@ fn the_default_runtime_is_set_in_each_engine_and_given_back_to_the_byte() {
         ),
     ];
     for (engine, file, text, expected) in cases {
-        let host = Host::with(text.map(|text| (file, text)).as_slice());
+        let host = host_with(text.map(|text| (file, text)).as_slice());
         for (_, program, _) in ENGINES {
             host.write(&format!("usr/bin/{program}"), "");
         }
@@ -476,7 +431,7 @@ fn the_default_runtime_is_set_in_each_engine_and_given_back_to_the_byte() {
 #[test]
 fn a_runtime_that_is_not_there_does_not_become_the_default() {
     for (engine, program, _) in ENGINES {
-        let host = Host::with(&[(&format!("usr/bin/{program}"), "")]);
+        let host = host_with(&[(&format!("usr/bin/{program}"), "")]);
         fs::remove_file(host.path(WRAPPER)).unwrap();
         let before = host.files();
         for more in [&["--set-default"][..], &["--set-default", "--dry-run"]] {
@@ -492,7 +447,7 @@ fn a_runtime_that_is_not_there_does_not_become_the_default() {
 
 #[test]
 fn an_engine_without_a_default_runtime_says_where_to_write_it() {
-    let host = Host::with(&[("usr/bin/nomad", "")]);
+    let host = host_with(&[("usr/bin/nomad", "")]);
     let before = host.files();
     let message = run(&mut host.configure("nomad", &["--set-default", "--allow", "nic"])).refused();
     assert!(
@@ -508,7 +463,7 @@ fn an_engine_without_a_default_runtime_says_where_to_write_it() {
 
 #[test]
 fn containerd_2_is_set_up_by_a_drop_in_where_its_file_imports_them() {
-    let host = Host::with(&[(CONTAINERD, MAIN), ("usr/bin/containerd", "")]);
+    let host = host_with(&[(CONTAINERD, MAIN), ("usr/bin/containerd", "")]);
     let before = host.files();
     let shown = run(&mut host.configure("containerd", &["--dry-run"])).done();
     let header = format!("+++ {}\n", host.path(CONF_D).display());
@@ -552,12 +507,12 @@ fn containerd_2_is_set_up_by_a_drop_in_where_its_file_imports_them() {
 
 #[test]
 fn what_an_earlier_version_wrote_into_the_main_file_stays_there_and_goes_from_there() {
-    let host = Host::with(&[(CONTAINERD, "version = 3\n"), ("usr/bin/containerd", "")]);
+    let host = host_with(&[(CONTAINERD, "version = 3\n"), ("usr/bin/containerd", "")]);
     run(&mut host.configure("containerd", &[])).done();
     assert!(!host.path(CONF_D).exists());
     let imports = "version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n";
     let text = host.read(CONTAINERD);
-    host.write(CONTAINERD, &text.replacen("version = 3\n", imports, 1));
+    host.write(CONTAINERD, text.replacen("version = 3\n", imports, 1));
     let again = run(&mut host.configure("containerd", &[])).done();
     assert!(
         again.stderr.contains("nothing to change"),
@@ -571,7 +526,7 @@ fn what_an_earlier_version_wrote_into_the_main_file_stays_there_and_goes_from_th
 
 #[test]
 fn a_removal_takes_away_what_is_in_the_drop_in_and_in_the_main_file() {
-    let host = Host::with(&[(CONTAINERD, "version = 3\n"), ("usr/bin/containerd", "")]);
+    let host = host_with(&[(CONTAINERD, "version = 3\n"), ("usr/bin/containerd", "")]);
     run(&mut host.configure("containerd", &[])).done();
     let both = host.read(CONTAINERD);
     host.write(CONTAINERD, MAIN);

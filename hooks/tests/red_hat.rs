@@ -162,6 +162,18 @@ fn assert_layout(sandbox: &Sandbox) {
     assert_eq!(inside("lib"), [""; 0]);
 }
 
+/// The container has the library of /usr/lib64 in its processes, opened the node, and said `more`.
+#[track_caller]
+fn assert_loaded(sandbox: &Sandbox, output: &Output, more: &str, runtime: &str) {
+    assert_eq!(
+        stdout(output),
+        format!("mapped /usr/lib64/libonload.so\nopened\nhas /usr/lib64\n{more}"),
+        "{runtime}: {}",
+        stderr(output)
+    );
+    assert_layout(sandbox);
+}
+
 #[test]
 fn the_loader_that_the_tests_start_with_searches_lib64_alone() {
     if !has("runc") {
@@ -188,13 +200,7 @@ fn by_annotation_the_library_is_preloaded_from_usr_lib64_and_no_multiarch_direct
         let command = format!("{LOOK} echo $LD_PRELOAD");
         let sandbox = host(&config(&json!({"onload.dev/nic": "all"}), &command));
         let output = by_wrapper(&sandbox, runtime, "env");
-        assert_eq!(
-            stdout(&output),
-            "mapped /usr/lib64/libonload.so\nopened\nhas /usr/lib64\nlibonload.so\n",
-            "{runtime}: {}",
-            stderr(&output)
-        );
-        assert_layout(&sandbox);
+        assert_loaded(&sandbox, &output, "libonload.so\n", runtime);
     }
 }
 
@@ -208,13 +214,7 @@ fn a_preload_list_names_a_library_that_the_loader_finds_in_usr_lib64() {
             json!([{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 4096}]);
         let sandbox = host(&asking);
         let output = by_wrapper(&sandbox, runtime, "file");
-        assert_eq!(
-            stdout(&output),
-            "mapped /usr/lib64/libonload.so\nopened\nhas /usr/lib64\nlibonload.so\n",
-            "{runtime}: {}",
-            stderr(&output)
-        );
-        assert_layout(&sandbox);
+        assert_loaded(&sandbox, &output, "libonload.so\n", runtime);
     }
 }
 
@@ -225,13 +225,7 @@ fn a_container_that_its_runtime_has_made_gets_the_library_in_usr_lib64_alone() {
         let asking = live(config(&json!({"onload.dev/nic": "all"}), &command));
         let sandbox = host(&asking);
         let output = by_hook(&sandbox, runtime, "live");
-        assert_eq!(
-            stdout(&output),
-            "mapped /usr/lib64/libonload.so\nopened\nhas /usr/lib64\n/usr/lib64/libonload.so\n",
-            "{runtime}: {}",
-            stderr(&output)
-        );
-        assert_layout(&sandbox);
+        assert_loaded(&sandbox, &output, "/usr/lib64/libonload.so\n", runtime);
         let libraries = names_in(&sandbox.path(&format!("{ROOT}/usr/lib64")));
         assert_eq!(libraries, ["ld-linux-x86-64.so.2", "libc.so.6"]);
     }
@@ -250,13 +244,7 @@ fn what_the_wrapper_gave_the_hook_has_nothing_to_add_to() {
         "live-devices = false\n[runtime]\npath = \"/usr/bin/runc\"",
     );
     let output = run(&sandbox, WRAPPER_THERE, "runc", "both");
-    assert_eq!(
-        stdout(&output),
-        "mapped /usr/lib64/libonload.so\nopened\nhas /usr/lib64\n",
-        "{}",
-        stderr(&output)
-    );
-    assert_layout(&sandbox);
+    assert_loaded(&sandbox, &output, "", "runc");
 }
 
 #[test]

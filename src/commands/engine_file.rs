@@ -10,7 +10,7 @@ use onload_core::fs::trust::{Owners, TrustError, Trusted};
 use onload_host::host::{EntryKind, Host};
 use rustix::process::geteuid;
 
-use super::holders;
+use super::{holders, nothing_to_change};
 use crate::config_file::{ConfigDir, ConfigFile, backup_name};
 use crate::engine::holders::Held;
 use crate::engine::{
@@ -233,7 +233,7 @@ impl EngineFile {
         match &decision.file {
             Action::Write(_) => printer.note(format_args!("wrote {path}")),
             Action::Remove => printer.note(format_args!("removed {path}")),
-            Action::Keep => printer.note(format_args!("nothing to change in {path}")),
+            Action::Keep => printer.note(nothing_to_change(&self.shown)),
         }
         Ok(changes)
     }
@@ -312,14 +312,14 @@ pub(super) fn print_diff(
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     const NOTHING: &str = "/dev/null";
-    let path = path.display().to_string();
-    let from = if old.is_some() { &path } else { NOTHING };
+    let shown = path.display().to_string();
+    let from = if old.is_some() { &shown } else { NOTHING };
     let (to, new) = match action {
         Action::Keep => {
-            printer.note(format_args!("nothing to change in {path}"));
+            printer.note(nothing_to_change(path));
             return Ok(());
         }
-        Action::Write(text) => (path.as_str(), text.as_str()),
+        Action::Write(text) => (shown.as_str(), text.as_str()),
         Action::Remove => (NOTHING, ""),
     };
     let diff = similar::TextDiff::from_lines(old.unwrap_or_default(), new);

@@ -14,7 +14,8 @@ use onload_host::host::Host;
 use onload_host::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted, plan};
 
 use super::{
-    AS_ROOT, OUTPUT_DIR, look, make_directory, open_host, require_nic, surroundings, unread_reasons,
+    AS_ROOT, OUTPUT_DIR, look, make_directory, nothing_to_change, open_host, require_nic,
+    surroundings, unread_reasons,
 };
 use crate::cli::{Generate, Global, SpecFormat};
 use crate::exit::Answer;
@@ -349,10 +350,6 @@ pub(super) fn find_directory(host: &Host, given: Option<&Path>) -> anyhow::Resul
         return Ok(directory.map(|open| SpecDir::new(directory_path(host, None), open)));
     };
     Ok(SpecDir::open(given)?)
-}
-
-fn nothing_to_change(path: &Path) -> String {
-    format!("nothing to change in {}", path.display())
 }
 
 fn print_steps(plan: &Plan, directory: &Path, printer: &mut Printer) -> anyhow::Result<()> {

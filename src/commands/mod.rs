@@ -28,7 +28,7 @@ use onload_core::onload::PRELOAD_FILE;
 use onload_core::text::Chain;
 use onload_host::discover::discover;
 use onload_host::discover::inventory::Inventory;
-use onload_host::discover::unread;
+use onload_host::discover::unread::AS_ROOT;
 use onload_host::generate::{ONLOAD_SOCKET_DIR, Surroundings};
 use onload_host::host::{Access, EntryKind, Host, HostError};
 use onload_host::settings;
@@ -64,17 +64,15 @@ fn watched_host(global: &Global) -> anyhow::Result<Host> {
 /// The devices of some directories; with `--verbose` each directory and file is told of.
 fn scan(dirs: &[PathBuf], printer: &mut Printer) -> Registry {
     let registry = Registry::scan(dirs);
+    let paths = registry.paths();
     for dir in dirs {
         printer.looked_into(dir, dir.is_dir());
-        for path in registry.paths().iter().filter(|p| p.parent() == Some(dir)) {
+        for path in paths.iter().filter(|p| p.parent() == Some(dir)) {
             printer.has_read(path);
         }
     }
     registry
 }
-
-/// What to do about what could not be read.
-const AS_ROOT: &str = unread::AS_ROOT;
 
 /// What could not be read and decides one of these classes, as one text.
 fn unread_reasons(inventory: &Inventory, wanted: impl Fn(&Class) -> bool) -> String {
@@ -154,6 +152,11 @@ fn make_directory(path: &Path) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
     }
     std::fs::create_dir_all(path)
+}
+
+/// The note about a file or directory that is as it should be.
+fn nothing_to_change(path: &Path) -> String {
+    format!("nothing to change in {}", path.display())
 }
 
 /// Directories as one text.

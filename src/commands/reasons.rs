@@ -1,5 +1,7 @@
 //! What is not offered, by reason: a host with a hundred virtual functions has few reasons.
 
+use std::collections::BTreeMap;
+
 use onload_core::pci::PciAddress;
 use onload_host::discover::not_offered::{NotOffered, Subject};
 
@@ -16,34 +18,33 @@ pub(super) struct Group {
 
 /// The entries by kind and reason, in the order of the first of each.
 pub(super) fn groups(entries: &[NotOffered]) -> Vec<Group> {
-    let mut alike: Vec<(String, Group)> = Vec::new();
+    let mut places: BTreeMap<(Subject, String), usize> = BTreeMap::new();
+    let mut alike: Vec<Group> = Vec::new();
     for group in same(entries) {
         let general = match group.names.as_slice() {
             [name] => without_name(&group.reason, name),
             _ => group.reason.clone(),
         };
-        let known = alike
-            .iter_mut()
-            .find(|(known, other)| other.kind == group.kind && *known == general);
-        match known {
-            Some((_, known)) => {
+        let next = alike.len();
+        let place = places.entry((group.kind, general.clone())).or_insert(next);
+        match alike.get_mut(*place) {
+            Some(known) => {
                 known.names.extend(group.names);
                 known.reason = general;
             }
-            None => alike.push((general, group)),
+            None => alike.push(group),
         }
     }
-    alike.into_iter().map(|(_, group)| group).collect()
+    alike
 }
 
 /// Those whose reasons are the same to the letter.
 fn same(entries: &[NotOffered]) -> Vec<Group> {
+    let mut places: BTreeMap<(Subject, &str), usize> = BTreeMap::new();
     let mut groups: Vec<Group> = Vec::new();
     for NotOffered { kind, name, reason } in entries {
-        let known = groups
-            .iter_mut()
-            .find(|group| group.kind == *kind && group.reason == *reason);
-        match known {
+        let place = places.entry((*kind, reason)).or_insert(groups.len());
+        match groups.get_mut(*place) {
             Some(group) => group.names.push(name.clone()),
             None => groups.push(Group {
                 kind: *kind,

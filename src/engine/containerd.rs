@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::{DocumentMut, Item, Table, Value};
 
+use super::default_runtime;
 use super::error::EngineError;
 use super::file::{Before, Beside, Keep, Other, Wanted};
 use super::ours::{POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, warn_of_spec_dirs};
 use super::toml::{
-    add_text, array, get, parse, prune, remove, remove_section, render, section, texts,
+    add_text, array, get, parse, parse_other, prune, remove, remove_section, render, section,
+    shown, texts,
 };
 
 pub(super) const FILE: &str = "/etc/containerd/config.toml";
@@ -22,14 +24,14 @@ pub(super) const FILE: &str = "/etc/containerd/config.toml";
 /// (`defaults/defaults_unix.go`): somebody counts on one, and none of ours would import them.
 const DROP_INS: &str = "conf.d";
 /// The plugin, as format 2 and later formats name it.
-const CRI_2: &str = "io.containerd.grpc.v1.cri";
-const CRI_3: &str = "io.containerd.cri.v1.runtime";
+pub(super) const CRI_2: &str = "io.containerd.grpc.v1.cri";
+pub(super) const CRI_3: &str = "io.containerd.cri.v1.runtime";
 pub(super) const CRI_PLUGINS: [&str; 2] = [CRI_2, CRI_3];
 /// The version of a new file: the only one that every supported containerd reads.
 const NEW_VERSION: i64 = 2;
 const NEWEST_VERSION: i64 = 4;
 /// The shim that runs runc and whatever has its command line.
-const RUNTIME_TYPE: &str = "io.containerd.runc.v2";
+pub(super) const RUNTIME_TYPE: &str = "io.containerd.runc.v2";
 pub(super) const DEFAULT: &str = "default_runtime_name";
 /// Annotations of the pod, and of its containers, that a runtime gets to see.
 const ANNOTATIONS: [&str; 2] = ["pod_annotations", "container_annotations"];
@@ -110,7 +112,7 @@ pub(super) fn wanted(
     let mut document = parse(old.unwrap_or_default())?;
     refuse_disabled(&document)?;
     let layout = Layout::of(&document)?;
-    refuse_decided(file, old.is_some(), &layout, others)?;
+    let others = undecided(file, old.is_some(), &layout, others)?;
     if document.is_empty() {
         document.insert("version", toml_edit::value(NEW_VERSION));
     }
@@ -122,7 +124,10 @@ pub(super) fn wanted(
     register(&mut document, &layout, &[])?;
     if set_default {
         set_default_name(&mut document, &layout)?;
-        warn_of_other_default(&layout, others.iter(), &mut warnings);
+        let key = layout.default_name();
+        let other = others.iter();
+        warnings
+            .extend(other.filter_map(|(other, text)| default_runtime::later(other, text, &key)));
     }
     let text = Some(render(&document, old.unwrap_or_default()));
     Ok(Wanted { text, warnings })
@@ -133,29 +138,13 @@ pub(super) fn set_default_name(
     document: &mut DocumentMut,
     layout: &Layout,
 ) -> Result<(), EngineError> {
-    let name = get(document, &layout.default_name()).and_then(Item::as_str);
-    if name == Some(RUNTIME_NAME) {
+    if default_runtime::is_ours(document, &layout.default_name()) {
         return Ok(());
     }
     let [.., key] = layout.default_name();
     let containerd = section(document, &layout.default_name()[..3])?;
     set_value(containerd, key, Value::from(RUNTIME_NAME));
     Ok(())
-}
-
-/// Says which files set another default runtime and are read later than ours.
-pub(super) fn warn_of_other_default<'o>(
-    layout: &Layout,
-    later: impl Iterator<Item = &'o Other>,
-    warnings: &mut Vec<String>,
-) {
-    for other in later {
-        let document = parse(&other.text).unwrap_or_default();
-        let name = get(&document, &layout.default_name()).and_then(Item::as_str);
-        if name.is_some_and(|name| name != RUNTIME_NAME) {
-            warnings.push(EngineError::later_default(&other.path, DEFAULT));
-        }
-    }
 }
 
 /// Docker packages a file that turns the plugin off, in the format of version 1.
@@ -168,33 +157,33 @@ pub(super) fn refuse_disabled(document: &DocumentMut) -> Result<(), EngineError>
     }
 }
 
-/// containerd 2 merges what it imports (mergo, key by key); containerd 1 takes the plugin's section
-/// from the file that was read last, and reads a file of version 2 as containerd 2 does.
-fn refuse_decided(
+/// The files beside it, none of which may decide over our settings. containerd 2 merges what it
+/// imports (mergo, key by key); containerd 1 takes the plugin's section from the file that was read
+/// last, and reads a file of version 2 as containerd 2 does.
+fn undecided<'o>(
     file: &Path,
     exists: bool,
     layout: &Layout,
-    others: &[Other],
-) -> Result<(), EngineError> {
+    others: &'o [Other],
+) -> Result<Vec<(&'o Other, DocumentMut)>, EngineError> {
     let file = file.display();
+    let mut parsed = Vec::new();
     for other in others {
-        let path = other.path.clone();
-        let document = parse(&other.text).map_err(|source| EngineError::Other {
-            path: path.clone(),
-            source: Box::new(source),
-        })?;
+        let document = parse_other(other)?;
         let advice = if !exists {
             format!("make {file} first, with \"containerd config default\"")
         } else if layout.version == NEW_VERSION && get(&document, &layout.cri()).is_some() {
             format!("register the runtime there, or move that section to {file} and run this again")
         } else if get(&document, &layout.runtime(RUNTIME_NAME)).is_some() {
-            format!("take the runtime {RUNTIME_NAME} out of it")
+            return Err(EngineError::registered_in(other));
         } else {
+            parsed.push((other, document));
             continue;
         };
+        let path = other.path.clone();
         return Err(EngineError::Decided { path, advice });
     }
-    Ok(())
+    Ok(parsed)
 }
 
 /// Off unless said otherwise in containerd 1.7, on unless said otherwise in 2.
@@ -227,8 +216,9 @@ pub(super) fn register(
         if !is_our_runtime(found) {
             let binary = found.get("options").and_then(|o| o.get("BinaryName"));
             let found = binary.or(found.get("runtime_type")).unwrap_or(found);
-            let found = found.to_string().trim().to_owned();
-            return Err(EngineError::Taken { found });
+            return Err(EngineError::Taken {
+                found: shown(found),
+            });
         }
         let runtime = section(document, &path)?;
         for key in ANNOTATIONS {
@@ -370,7 +360,7 @@ pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
 pub(super) fn is_default(text: &str) -> Result<bool, EngineError> {
     let document = parse(text)?;
     let layout = Layout::of(&document)?;
-    Ok(get(&document, &layout.default_name()).and_then(Item::as_str) == Some(RUNTIME_NAME))
+    Ok(default_runtime::is_ours(&document, &layout.default_name()))
 }
 
 /// Where shims keep their bundles, as the file says it.

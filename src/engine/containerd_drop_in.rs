@@ -11,13 +11,14 @@ use toml_edit::{DocumentMut, Item};
 
 use super::containerd::{
     CRI_PLUGINS, Layout, beside as imports, is_our_runtime, refuse_disabled, register,
-    set_default_name, warn_of_other_default,
+    set_default_name,
 };
+use super::default_runtime;
 use super::error::EngineError;
 use super::file::{Beside, Keep, Other, Wanted};
 use super::ours::{RUNTIME_NAME, warn_of_spec_dirs};
 use super::place::Place;
-use super::toml::{get, parse, prune, remove, remove_section, render, section, texts};
+use super::toml::{get, parse, parse_other, prune, remove_section, render, section, texts};
 
 /// Where the file of containerd 2.2 and later imports them from (commit 9ca659a53).
 pub(super) const FILE: &str = "/etc/containerd/conf.d/99-onload-ctk.toml";
@@ -99,8 +100,12 @@ pub(super) fn wanted(
     let Some(text) = others.iter().find(|other| other.path == main) else {
         return Err(EngineError::NoMain { main });
     };
-    let layout = layout_of(&text.text, file).map_err(|source| beside_it(&main, source))?;
-    let documents = parsed(others)?;
+    let layout = layout_of(&text.text, file).map_err(|source| EngineError::Other {
+        path: main,
+        source: Box::new(source),
+    })?;
+    let documents = others.iter().map(|other| Ok((other, parse_other(other)?)));
+    let documents = documents.collect::<Result<Vec<_>, EngineError>>()?;
     refuse_decided(&layout, &documents)?;
     let mut document = parse(old.unwrap_or_default())?;
     if document.is_empty() {
@@ -115,9 +120,14 @@ pub(super) fn wanted(
         warn_of_spec_dirs("cdi_spec_dirs", texts(Some(dirs)), &mut warnings);
     }
     if set_default {
-        make_default(&mut document, &layout)?;
-        let later = others.iter().filter(|other| is_later(&other.path, file));
-        warn_of_other_default(&layout, later, &mut warnings);
+        let key = layout.default_name();
+        default_runtime::refuse_other(&document, &key)?;
+        set_default_name(&mut document, &layout)?;
+        let later = documents
+            .iter()
+            .filter(|(other, _)| other.is_read_after(file));
+        warnings
+            .extend(later.filter_map(|(other, text)| default_runtime::later(other, text, &key)));
     }
     let header = if old.is_none() { HEADER } else { "" };
     let text = render(&document, old.unwrap_or_default());
@@ -127,30 +137,18 @@ pub(super) fn wanted(
     })
 }
 
-fn beside_it(path: &Path, source: EngineError) -> EngineError {
-    EngineError::Other {
-        path: path.to_owned(),
-        source: Box::new(source),
-    }
-}
-
 /// Two files with a runtime of one name are merged into one that is neither.
-fn refuse_decided(layout: &Layout, documents: &[(&Path, DocumentMut)]) -> Result<(), EngineError> {
+fn refuse_decided(layout: &Layout, documents: &[(&Other, DocumentMut)]) -> Result<(), EngineError> {
     let mut documents = documents.iter();
     let decided = documents.find(|(_, d)| get(d, &layout.runtime(RUNTIME_NAME)).is_some());
-    decided.map_or(Ok(()), |(path, _)| {
-        Err(EngineError::Decided {
-            path: path.to_path_buf(),
-            advice: format!("take the runtime {RUNTIME_NAME} out of it"),
-        })
-    })
+    decided.map_or(Ok(()), |(other, _)| Err(EngineError::registered_in(other)))
 }
 
 /// On unless a file says otherwise.
 fn enable_cdi(
     document: &mut DocumentMut,
     layout: &Layout,
-    documents: &[(&Path, DocumentMut)],
+    documents: &[(&Other, DocumentMut)],
 ) -> Result<(), EngineError> {
     if last(documents, &layout.enable_cdi()).and_then(Item::as_bool) == Some(false) {
         section(document, &layout.cri())?.insert("enable_cdi", toml_edit::value(true));
@@ -158,31 +156,7 @@ fn enable_cdi(
     Ok(())
 }
 
-fn make_default(document: &mut DocumentMut, layout: &Layout) -> Result<(), EngineError> {
-    match get(document, &layout.default_name()) {
-        Some(found) if found.as_str() != Some(RUNTIME_NAME) => {
-            let found = found.to_string().trim().to_owned();
-            Err(EngineError::DefaultTaken { found })
-        }
-        _ => set_default_name(document, layout),
-    }
-}
-
-/// Drop-ins are read in the order of their names.
-fn is_later(path: &Path, ours: &Path) -> bool {
-    path.parent() == ours.parent() && path > ours
-}
-
-fn parsed(others: &[Other]) -> Result<Vec<(&Path, DocumentMut)>, EngineError> {
-    let parsed = others.iter().map(|other| {
-        let path = other.path.as_path();
-        let document = parse(&other.text).map_err(|source| beside_it(path, source))?;
-        Ok((path, document))
-    });
-    parsed.collect()
-}
-
-fn last<'d>(documents: &'d [(&Path, DocumentMut)], path: &[&str]) -> Option<&'d Item> {
+fn last<'d>(documents: &'d [(&Other, DocumentMut)], path: &[&str]) -> Option<&'d Item> {
     let mut found = documents.iter().rev();
     found.find_map(|(_, document)| get(document, path))
 }
@@ -191,10 +165,7 @@ pub(super) fn without_ours(now: &str, keep: Keep) -> Result<Option<String>, Engi
     let mut document = parse(now)?;
     let layout = Layout::of(&document)?;
     let runtime = layout.runtime(RUNTIME_NAME);
-    let default = layout.default_name();
-    if get(&document, &default).and_then(Item::as_str) == Some(RUNTIME_NAME) {
-        remove(&mut document, &default);
-    }
+    default_runtime::forget(&mut document, &layout.default_name());
     if keep == Keep::Runtime {
         return Ok(Some(render(&document, now)));
     }

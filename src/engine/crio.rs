@@ -7,10 +7,11 @@ use std::path::Path;
 
 use toml_edit::{DocumentMut, Item, Value};
 
+use super::default_runtime;
 use super::error::EngineError;
 use super::file::{Beside, Keep, Other, Wanted};
 use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
-use super::toml::{get, parse, prune, remove, remove_section, render, section};
+use super::toml::{get, parse, parse_other, prune, remove_section, render, section, shown};
 
 pub(super) const FILE: &str = "/etc/crio/crio.conf.d/99-onload-ctk.conf";
 
@@ -35,9 +36,7 @@ const DEFAULT_NAME: [&str; 3] = ["crio", "runtime", DEFAULT];
 
 /// Whether a file makes our runtime the default one.
 pub(super) fn is_default(text: &str) -> Result<bool, EngineError> {
-    let document = parse(text)?;
-    let default = get(&document, &DEFAULT_NAME);
-    Ok(default.and_then(Item::as_str) == Some(RUNTIME_NAME))
+    Ok(default_runtime::is_ours(&*parse(text)?, &DEFAULT_NAME))
 }
 
 pub(super) fn beside(file: &Path) -> Vec<Beside> {
@@ -56,28 +55,20 @@ pub(super) fn wanted(
 ) -> Result<Wanted, EngineError> {
     let others = others
         .iter()
-        .map(|other| {
-            let document = parse(&other.text).map_err(|source| EngineError::Other {
-                path: other.path.clone(),
-                source: Box::new(source),
-            })?;
-            Ok((other, document))
-        })
+        .map(|other| Ok((other, parse_other(other)?)))
         .collect::<Result<Vec<_>, EngineError>>()?;
     for (other, document) in &others {
         if get(document, &RUNTIME).is_some() {
-            return Err(EngineError::Decided {
-                path: other.path.clone(),
-                advice: format!("take the runtime {RUNTIME_NAME} out of it"),
-            });
+            return Err(EngineError::registered_in(other));
         }
     }
     let mut document = parse(old.unwrap_or(HEADER))?;
     match get(&document, &RUNTIME) {
         Some(found) if !is_our_runtime(found) => {
             let found = found.get("runtime_path").unwrap_or(found);
-            let found = found.to_string().trim().to_owned();
-            return Err(EngineError::Taken { found });
+            return Err(EngineError::Taken {
+                found: shown(found),
+            });
         }
         Some(_) => {}
         None => {
@@ -88,34 +79,16 @@ pub(super) fn wanted(
     }
     let mut warnings = Vec::new();
     if set_default {
-        set_default_name(&mut document)?;
-        for (other, document) in &others {
-            let name = get(document, &DEFAULT_NAME).and_then(Item::as_str);
-            let is_later = other.path.parent() == file.parent() && other.path.as_path() > file;
-            if is_later && name.is_some_and(|name| name != RUNTIME_NAME) {
-                warnings.push(EngineError::later_default(&other.path, DEFAULT));
-            }
-        }
+        default_runtime::set(&mut document, &DEFAULT_NAME)?;
+        let later = others.iter().filter(|(other, _)| other.is_read_after(file));
+        warnings.extend(later.filter_map(|(other, document)| {
+            default_runtime::later(other, document, &DEFAULT_NAME)
+        }));
     }
     Ok(Wanted {
         text: Some(render(&document, old.unwrap_or(HEADER))),
         warnings,
     })
-}
-
-fn set_default_name(document: &mut DocumentMut) -> Result<(), EngineError> {
-    match get(document, &DEFAULT_NAME) {
-        Some(found) if found.as_str() == Some(RUNTIME_NAME) => return Ok(()),
-        Some(found) => {
-            let found = found.to_string().trim().to_owned();
-            return Err(EngineError::DefaultTaken { found });
-        }
-        None => {}
-    }
-    let [above @ .., key] = DEFAULT_NAME;
-    let runtime = section(document, &above)?;
-    runtime.insert(key, toml_edit::value(RUNTIME_NAME));
-    Ok(())
 }
 
 fn register(document: &mut DocumentMut, settings: Vec<(String, Value)>) -> Result<(), EngineError> {
@@ -163,9 +136,7 @@ pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
 
 pub(super) fn without_ours(now: &str, keep: Keep) -> Result<Option<String>, EngineError> {
     let mut document = parse(now)?;
-    if get(&document, &DEFAULT_NAME).and_then(Item::as_str) == Some(RUNTIME_NAME) {
-        remove(&mut document, &DEFAULT_NAME);
-    }
+    default_runtime::forget(&mut document, &DEFAULT_NAME);
     if keep == Keep::Runtime {
         return Ok(Some(render(&document, now)));
     }

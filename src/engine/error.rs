@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::file::Other;
 use super::json::JsonError;
 use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
 
@@ -106,6 +107,14 @@ pub(crate) enum EngineError {
 }
 
 impl EngineError {
+    /// Another file has a runtime of our name.
+    pub(super) fn registered_in(other: &Other) -> EngineError {
+        EngineError::Decided {
+            path: other.path.clone(),
+            advice: format!("take the runtime {RUNTIME_NAME} out of it"),
+        }
+    }
+
     /// A warning: another file is read after ours and decides.
     pub(super) fn later_default(path: &Path, key: &str) -> String {
         format!(

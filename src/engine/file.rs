@@ -46,6 +46,14 @@ pub(crate) struct Other {
     pub text: String,
 }
 
+impl Other {
+    /// Whether the engine reads it after a file beside it: those of one directory are read in the order
+    /// of their names.
+    pub(super) fn is_read_after(&self, file: &Path) -> bool {
+        self.path.parent() == file.parent() && self.path.as_path() > file
+    }
+}
+
 /// What was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Files {

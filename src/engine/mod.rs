@@ -8,6 +8,7 @@
 mod containerd;
 mod containerd_drop_in;
 mod crio;
+mod default_runtime;
 mod docker;
 mod engines;
 mod error;

@@ -6,12 +6,15 @@
 
 use std::path::Path;
 
-use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value};
+use toml_edit::{Array, DocumentMut, InlineTable, Item, Value};
 
+use super::default_runtime;
 use super::error::EngineError;
 use super::file::{Beside, Keep, Other, Wanted};
 use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
-use super::toml::{add_text, array, get, parse, prune, remove, render, section, texts};
+use super::toml::{
+    add_text, array, get, parse, parse_other, prune, remove, render, section, shown, texts,
+};
 
 pub(super) const FILE: &str = "/etc/containers/containers.conf.d/99-onload-ctk.conf";
 
@@ -33,9 +36,7 @@ const DEFAULT_NAME: [&str; 2] = ["engine", DEFAULT];
 
 /// Whether a file makes our runtime the default one.
 pub(super) fn is_default(text: &str) -> Result<bool, EngineError> {
-    let document = parse(text)?;
-    let default = get(&document, &DEFAULT_NAME);
-    Ok(default.and_then(Item::as_str) == Some(RUNTIME_NAME))
+    Ok(default_runtime::is_ours(&*parse(text)?, &DEFAULT_NAME))
 }
 
 /// A file of a user is read after the host's, with those beside it (containers.conf(5)).
@@ -72,42 +73,32 @@ fn said(file: &Path, others: &[Other]) -> Result<Said, EngineError> {
         other_default: None,
     };
     for other in others {
-        let path = other.path.clone();
-        let document = parse(&other.text).map_err(|source| EngineError::Other {
-            path: path.clone(),
-            source: Box::new(source),
-        })?;
+        let document = parse_other(other)?;
         if let Some(runtime) = get(&document, &RUNTIME)
             && !is_our_runtime(runtime)
         {
-            let advice = format!("take the runtime {RUNTIME_NAME} out of it");
-            return Err(EngineError::Decided { path, advice });
+            return Err(EngineError::registered_in(other));
         }
-        let default = get(&document, &DEFAULT_NAME).and_then(Item::as_str);
-        if is_later(&path, file) && default.is_some_and(|name| name != RUNTIME_NAME) {
-            said.other_default = Some(EngineError::later_default(&path, DEFAULT));
-        }
+        let later = default_runtime::later(other, &document, &DEFAULT_NAME);
+        said.other_default = later
+            .filter(|_| other.is_read_after(file))
+            .or(said.other_default);
         if let Some(hooks) = get(&document, &HOOKS) {
-            said.hear(file, &path, hooks);
+            said.hear(file, other, hooks);
         }
     }
     Ok(said)
 }
 
-/// Files of one directory are read in the order of their names.
-fn is_later(path: &Path, file: &Path) -> bool {
-    path.parent() == file.parent() && path > file
-}
-
 impl Said {
     /// A file's list replaces those of earlier files, or is added to them.
-    fn hear(&mut self, file: &Path, path: &Path, hooks: &Item) {
-        if is_later(path, file) {
+    fn hear(&mut self, file: &Path, other: &Other, hooks: &Item) {
+        if other.is_read_after(file) {
             let names_ours = texts(Some(hooks)).any(|dir| dir == HOOKS_DIR);
             if !appends(hooks) && !names_ours {
                 self.warnings.push(format!(
                     "{} is read after {} and replaces hooks_dir; add {HOOKS_DIR} there",
-                    path.display(),
+                    other.path.display(),
                     file.display()
                 ));
             }
@@ -138,8 +129,9 @@ pub(super) fn wanted(
     if let Some(found) = get(&document, &RUNTIME)
         && !is_our_runtime(found)
     {
-        let found = found.to_string().trim().to_owned();
-        return Err(EngineError::Taken { found });
+        return Err(EngineError::Taken {
+            found: shown(found),
+        });
     }
     let has_list = get(&document, &HOOKS).is_some();
     let engine = section(&mut document, &["engine"])?;
@@ -150,7 +142,7 @@ pub(super) fn wanted(
     }
     add_text(hooks, HOOKS_DIR);
     if set_default {
-        set_default_name(engine)?;
+        default_runtime::set(&mut document, &DEFAULT_NAME)?;
         said.warnings.extend(said.other_default);
     }
     if get(&document, &RUNTIME).is_none() {
@@ -167,20 +159,6 @@ pub(super) fn wanted(
         )),
         warnings: said.warnings,
     })
-}
-
-fn set_default_name(engine: &mut Table) -> Result<(), EngineError> {
-    match engine.get(DEFAULT) {
-        None => {
-            engine.insert(DEFAULT, toml_edit::value(RUNTIME_NAME));
-            Ok(())
-        }
-        Some(found) if found.as_str() == Some(RUNTIME_NAME) => Ok(()),
-        Some(found) => {
-            let found = found.to_string().trim().to_owned();
-            Err(EngineError::DefaultTaken { found })
-        }
-    }
 }
 
 fn is_our_runtime(runtime: &Item) -> bool {
@@ -208,9 +186,7 @@ pub(super) fn without_ours(
         remove(&mut document, &RUNTIME);
         prune(&mut document, &RUNTIMES, None);
     }
-    if get(&document, &DEFAULT_NAME).and_then(Item::as_str) == Some(RUNTIME_NAME) {
-        remove(&mut document, &DEFAULT_NAME);
-    }
+    default_runtime::forget(&mut document, &DEFAULT_NAME);
     remove_hooks(file, &mut document, others)?;
     prune(&mut document, &["engine"], None);
     if document.is_empty() {

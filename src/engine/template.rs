@@ -7,6 +7,7 @@
 
 use std::path::Path;
 
+use super::containerd::{CRI_2, CRI_3, RUNTIME_TYPE};
 use super::error::EngineError;
 use super::file::{Before, Wanted};
 use super::ours::{POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH};
@@ -25,8 +26,8 @@ pub(super) fn is_template(file: &Path) -> bool {
 fn plugin(file: &Path) -> &'static str {
     let name = file.file_name().unwrap_or_default();
     match name == "config-v3.toml.tmpl" {
-        true => "io.containerd.cri.v1.runtime",
-        false => "io.containerd.grpc.v1.cri",
+        true => CRI_3,
+        false => CRI_2,
     }
 }
 
@@ -38,7 +39,7 @@ fn block(file: &Path) -> String {
     );
     format!(
         r#"{BEGIN}[{runtime}]
-  runtime_type = "io.containerd.runc.v2"
+  runtime_type = "{RUNTIME_TYPE}"
   pod_annotations = ["{POD_ANNOTATIONS}"]
   container_annotations = ["{POD_ANNOTATIONS}"]
 

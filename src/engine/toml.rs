@@ -3,6 +3,7 @@
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value};
 
 use super::error::EngineError;
+use super::file::Other;
 
 /// Parses a text.
 ///
@@ -28,6 +29,22 @@ pub(super) fn parse(text: &str) -> Result<DocumentMut, EngineError> {
         return Err(EngineError::NotKept);
     }
     Ok(document)
+}
+
+/// Parses a file beside the engine's own.
+///
+/// # Errors
+/// [`EngineError::Other`], for the reasons of [`parse`].
+pub(super) fn parse_other(other: &Other) -> Result<DocumentMut, EngineError> {
+    parse(&other.text).map_err(|source| EngineError::Other {
+        path: other.path.clone(),
+        source: Box::new(source),
+    })
+}
+
+/// A value as a line about it shows it.
+pub(super) fn shown(item: &Item) -> String {
+    item.to_string().trim().to_owned()
 }
 
 /// The text of a document made from `old`. Comments at the end of `old` belong to what is above

@@ -11,6 +11,7 @@
     clippy::unwrap_used
 )]
 
+pub(crate) mod engine_host;
 pub(crate) mod hosts;
 pub(crate) mod strace;
 mod tree;

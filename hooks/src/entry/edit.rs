@@ -88,35 +88,35 @@ pub(crate) fn edit(
     };
     let outcome = filter::give(input, container, host)?;
     sweep::sweep(Path::new(RUN_DIR), container.id);
-    let edited = written(&outcome, entry_point, host)?;
-    let Some(config) = &outcome.config else {
-        return Ok(edited);
-    };
-    file.replace(config).inspect_err(|_| edited.undo())?;
+    let (edited, config) = written(outcome, entry_point, host)?;
+    if let Some(config) = config {
+        file.replace(&config).inspect_err(|_| edited.undo())?;
+    }
     Ok(edited)
 }
 
-/// Writes the outcome's host file, if it has one.
+/// Writes the outcome's host file, if it has one. What is left to write is the configuration.
 fn written(
-    outcome: &Outcome,
+    outcome: Outcome,
     entry_point: EntryPoint<'_>,
     host: &ThisHost,
-) -> Result<Edited, EntryError> {
-    let mut warnings = outcome.warnings.clone();
+) -> Result<(Edited, Option<Vec<u8>>), EntryError> {
+    let mut warnings = outcome.warnings;
     if let Some(own) = &outcome.file {
         warnings.extend(write_host_file(own, entry_point, host)?);
     }
     let report = Report {
         warnings,
-        given: outcome.given.clone(),
-        reasons: outcome.reasons.clone(),
+        given: outcome.given,
+        reasons: outcome.reasons,
         log: host.log(),
     };
-    Ok(Edited {
+    let edited = Edited {
         report,
-        own: outcome.file.as_ref().map(|own| own.id.clone()),
+        own: outcome.file.map(|own| own.id),
         guards_exec: outcome.guards_exec,
-    })
+    };
+    Ok((edited, outcome.config))
 }
 
 /// Removes CAP_SETUID from the description of a process that is started in a container later (runc
@@ -196,9 +196,8 @@ pub(crate) fn stream(
         None => Outcome::default(),
     };
     sweep::sweep(Path::new(RUN_DIR), container.id);
-    let edited = written(&outcome, entry_point, &host)?;
-    let changed = outcome.config.as_deref();
-    to.write_all(changed.unwrap_or(text.as_bytes()))
+    let (edited, changed) = written(outcome, entry_point, &host)?;
+    to.write_all(changed.as_deref().unwrap_or(text.as_bytes()))
         .and_then(|()| to.flush())
         .inspect_err(|_| edited.undo())
         .map_err(output)?;

@@ -201,7 +201,7 @@ fn dispatch(command: &Command, config: &Path) -> Result<(), Failure> {
             let warning = format!("stage {stage} is not handled, nothing done");
             tell(Severity::Warning, &format!(": warning: {warning}"));
             let log = log_file::settings(config);
-            log_lines(&log, &[Line::new(LogLevel::Warning, warning)]);
+            log_lines(&log, [Line::new(LogLevel::Warning, warning)]);
             Ok(())
         }
         Command::Version => writeln!(io::stdout(), "onload-hook {}", env!("CARGO_PKG_VERSION"))
@@ -334,21 +334,19 @@ fn say_all(stage: &str, subject: &str, report: &Report) {
         let text = format!(" {stage}: {subject}warning: {warning}");
         tell(Severity::Warning, &text);
     }
-    log_lines(
-        &report.log,
-        &Line::of(report, &format!("{stage}: {subject}")),
-    );
+    let subject = format!("{stage}: {subject}");
+    log_lines(&report.log, Line::of(report, &subject));
 }
 
 /// Says why the program fails. That comes last, since engines show the last line.
 fn fail(config: &Path, text: &str) {
     let line = Line::new(LogLevel::Error, text.trim_start_matches([':', ' ']));
-    log_lines(&log_file::settings(config), &[line]);
+    log_lines(&log_file::settings(config), [line]);
     tell(Severity::Error, text);
 }
 
 /// Writes lines to the operator's log; the container starts without them too.
-fn log_lines(log: &Log, lines: &[Line]) {
+fn log_lines(log: &Log, lines: impl IntoIterator<Item = Line>) {
     if let Err(error) = log_file::write(log, PROGRAM, lines) {
         tell(Severity::Warning, &format!(": warning: {}", Chain(&error)));
     }

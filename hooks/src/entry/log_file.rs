@@ -5,6 +5,7 @@
 //! believed. A container starts whether it can be written or not. Nothing is looked at where no log is
 //! set or nothing is to be said.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -34,18 +35,18 @@ impl Line {
         }
     }
 
-    /// All that there is to say of a container.
-    pub(crate) fn of(report: &Report, subject: &str) -> Vec<Line> {
+    /// All that there is to say of a container. A line is made when it is asked for: most operators want
+    /// no log.
+    pub(crate) fn of(report: &Report, subject: &str) -> impl Iterator<Item = Line> {
+        let line =
+            move |level, text: &dyn fmt::Display| Line::new(level, format!("{subject}{text}"));
         let warnings = report.warnings.iter();
-        let warnings = warnings.map(|text| (LogLevel::Warning, text.clone()));
-        let given = Some(format!("given {}", report.given)).filter(|_| !report.given.is_empty());
-        let given = given.map(|text| (LogLevel::Info, text));
+        let given = Some(&report.given).filter(|given| !given.is_empty());
         let reasons = report.reasons.iter();
-        let reasons = reasons.map(|text| (LogLevel::Debug, text.clone()));
-        let lines = warnings.chain(given).chain(reasons);
-        lines
-            .map(|(level, text)| Line::new(level, format!("{subject}{text}")))
-            .collect()
+        warnings
+            .map(move |text| line(LogLevel::Warning, text))
+            .chain(given.map(move |given| line(LogLevel::Info, &format_args!("given {given}"))))
+            .chain(reasons.map(move |text| line(LogLevel::Debug, text)))
     }
 }
 
@@ -74,7 +75,11 @@ pub(crate) fn settings(config: &Path) -> Log {
 ///
 /// # Errors
 /// [`LogError`].
-pub(crate) fn write(log: &Log, program: &str, lines: &[Line]) -> Result<(), LogError> {
+pub(crate) fn write(
+    log: &Log,
+    program: &str,
+    lines: impl IntoIterator<Item = Line>,
+) -> Result<(), LogError> {
     if log.file.as_os_str().is_empty() {
         return Ok(());
     }
@@ -107,8 +112,13 @@ fn append(
     Ok(opened.file.write_all(text)?)
 }
 
-fn format(most: LogLevel, program: &str, lines: &[Line], time: u64) -> String {
-    let wanted = lines.iter().filter(|line| line.level <= most);
+fn format(
+    most: LogLevel,
+    program: &str,
+    lines: impl IntoIterator<Item = Line>,
+    time: u64,
+) -> String {
+    let wanted = lines.into_iter().filter(|line| line.level <= most);
     let (time, pid) = (rfc3339(time), std::process::id());
     let lines = wanted.map(|line| {
         let text = one_line(&line.text);
@@ -131,7 +141,7 @@ mod tests {
             reasons: vec!["because".to_owned()],
             log: Log::default(),
         };
-        Line::of(&report, "container c: ")
+        Line::of(&report, "container c: ").collect()
     }
 
     fn below(dir: &tempfile::TempDir) -> Trusted {
@@ -157,13 +167,17 @@ mod tests {
             (LogLevel::Info, format!("{warning}{given}{error}")),
             (LogLevel::Debug, format!("{warning}{given}{reason}{error}")),
         ] {
-            assert_eq!(format(level, "onload-hook", &lines, 0), text, "{level}");
+            assert_eq!(
+                format(level, "onload-hook", lines.clone(), 0),
+                text,
+                "{level}"
+            );
         }
     }
 
     #[test]
     fn what_was_given_nothing_has_no_line() {
-        assert_eq!(Line::of(&Report::default(), ""), []);
+        assert_eq!(Line::of(&Report::default(), "").next(), None);
     }
 
     #[test]
@@ -181,6 +195,6 @@ mod tests {
 
     #[test]
     fn a_log_that_is_not_set_is_nowhere() {
-        write(&Log::default(), "onload-hook", &lines()).unwrap();
+        write(&Log::default(), "onload-hook", lines()).unwrap();
     }
 }

@@ -101,11 +101,8 @@ pub fn main(mut argv: Vec<OsString>) -> i32 {
     };
     let message = Chain(&error).to_string();
     let line = Line::new(LogLevel::Error, message.as_str());
-    log_lines(
-        &invocation,
-        &log_file::settings(Path::new(CONFIG_PATH)),
-        &[line],
-    );
+    let log = log_file::settings(Path::new(CONFIG_PATH));
+    log_lines(&invocation, &log, [line]);
     log::write(&invocation.log, Level::Error, &prefixed(&message));
     FAILURE
 }
@@ -189,7 +186,7 @@ fn tell(invocation: &Invocation, id: Option<&ContainerId>, report: &Report) {
         log::write(&invocation.log, Level::Warning, &prefixed(warning));
     }
     let subject = id.map_or_else(String::new, |id| format!("container {id}: "));
-    log_lines(invocation, &report.log, &Line::of(report, &subject));
+    log_lines(invocation, &report.log, Line::of(report, &subject));
 }
 
 fn warn(invocation: &Invocation, host: &ThisHost, warning: &dyn std::fmt::Display) {
@@ -198,7 +195,7 @@ fn warn(invocation: &Invocation, host: &ThisHost, warning: &dyn std::fmt::Displa
 }
 
 /// Writes lines to the operator's log; the container starts without them too.
-fn log_lines(invocation: &Invocation, log: &Log, lines: &[Line]) {
+fn log_lines(invocation: &Invocation, log: &Log, lines: impl IntoIterator<Item = Line>) {
     if let Err(error) = log_file::write(log, PROGRAM, lines) {
         let message = prefixed(&Chain(&error).to_string());
         log::write(&invocation.log, Level::Warning, &message);
