@@ -323,25 +323,48 @@ def killed_containers(bench, engine, door, times=8):
         time.sleep(2)
         engine.remove(f"killed-{number}")
     known = forgotten_by_the_engine(engine)
-    log(f"{engine.name} {door}: {engine.low} still has {len(known)} of {times} containers that the engine has forgotten")
+    log(f"{engine.name} {door}: the runtime still has {len(known)} of {times} containers that the engine has forgotten")
     time.sleep(61)
     for number in range(8 * times):
-        if matrix.leftovers()["state"] == before["state"]:
+        if not records():
             break
         engine.run(f"later-{number}", "debian13", ["true"], engines.Request(door, []))
         engine.remove(f"later-{number}")
     after = matrix.leftovers()
-    for key in ("state", "specs", "huge"):
+    check(f"{engine.name} {door}: containers killed while made leave no state once others have started", not records(), about_records(engine))
+    for key in ("specs", "huge"):
         check(f"{engine.name} {door}: containers killed while made leave no {key} once others have started", after[key] == before[key], f"before: {before[key]}\nafter: {after[key]}")
 
 
+def records():
+    """What the wrapper remembers of containers; the directories and the lock of all containers stay."""
+    kept = ("@locks", "@runtimes")
+    return [path for path in Path("/run/onload-ctk").glob("*") if path.name not in kept] + list(Path("/run/onload-ctk/@runtimes").glob("*"))
+
+
+def about_records(engine):
+    """Each record with what it says, its age, and who still has the container."""
+    lines = [str(run(*engine.binary, "ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Names}} {{.State}} {{.Status}}"))]
+    for path in records():
+        name = path.name.partition("@")[0]
+        says = os.readlink(path) if path.is_symlink() else "a directory"
+        state = [str(found) for found in states(name)]
+        lines.append(f"{path}: {says}, {time.time() - path.lstat().st_mtime:.0f} s old, state {state}")
+    return "\n".join(lines)
+
+
 def forgotten_by_the_engine(engine):
-    """Deletes the containers that the low-level runtime has and the engine has not; their ids."""
+    """Deletes the containers that a low-level runtime has and the engine has not; their directories of state."""
     engines_own = set(run(*engine.binary, "ps", "--all", "--quiet", "--no-trunc").out.split())
-    left = [path.name for path in Path("/run", Path(engine.low).name).glob("*") if path.name not in engines_own]
-    for name in left:
-        run(engine.low, "delete", "--force", name)
+    left = [path for path in states("*") if path.name not in engines_own]
+    for path in left:
+        must(path.parent.name, "delete", "--force", path.name)
     return left
+
+
+def states(name):
+    """Where runc and crun keep containers of this name."""
+    return [path for runtime in ("runc", "crun") for path in Path("/run", runtime).glob(name)]
 
 
 def all_parts(bench, table, wanted, doors, product, guest):
