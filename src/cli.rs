@@ -157,6 +157,9 @@ pub enum Command {
     /// Look at what a container would get
     #[command(subcommand)]
     Container(Container),
+    /// Show and end what containers have for themselves
+    #[command(subcommand)]
+    Lease(Lease),
     /// Set container engines up
     #[command(subcommand)]
     Runtime(Runtime),
@@ -198,6 +201,41 @@ pub struct Explain {
     /// Directory that holds the container's config.json
     #[arg(value_name = "BUNDLE", value_hint = ValueHint::DirPath)]
     pub bundle: PathBuf,
+}
+
+/// Commands on leases.
+#[derive(Debug, Subcommand)]
+pub enum Lease {
+    /// Show which container has each device that only one may have
+    List(LeaseList),
+    /// End the lease of a device whose container is gone
+    Release(LeaseRelease),
+}
+
+/// List leases.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk lease list --format json")]
+pub struct LeaseList {
+    /// How to show it
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "table",
+        env = "ONLOAD_CTK_LEASE_LIST_FORMAT"
+    )]
+    pub format: Listing,
+}
+
+/// Release a lease.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk lease release vfio=0000:81:10.0 --force")]
+pub struct LeaseRelease {
+    /// The device, for instance vfio=0000:81:10.0
+    #[arg(value_name = "CLASS=NAME")]
+    pub device: String,
+    /// Do it now; refused while the container runs
+    #[arg(long, env = "ONLOAD_CTK_LEASE_RELEASE_FORCE", value_parser = BoolishValueParser::new())]
+    pub force: bool,
 }
 
 /// Commands on container engines.

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use onload_ctk::cli::{Cdi, Cli, Command, Container, Runtime};
+use onload_ctk::cli::{Cdi, Cli, Command, Container, Lease, Runtime};
 use onload_ctk::commands;
 use onload_ctk::exit::{Answer, FAILURE};
 use onload_ctk::printer::{Printer, is_broken_pipe};
@@ -45,6 +45,10 @@ fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<Answer> {
         Command::Cdi(Cdi::Inject(args)) => commands::inject::run(global, args, printer),
         Command::Container(Container::Explain(args)) => {
             commands::explain::run(global, args, printer)
+        }
+        Command::Lease(Lease::List(args)) => commands::lease::list::run(global, args, printer),
+        Command::Lease(Lease::Release(args)) => {
+            commands::lease::release::run(global, args, printer)
         }
         Command::Runtime(Runtime::Configure(args)) => {
             commands::configure::run(global, args, printer)

@@ -243,14 +243,35 @@ fn a_variable_does_not_change_when_another_device_comes_unless_they_collide() {
 fn hook_arguments(device: &Value) -> Vec<String> {
     let hooks = device["containerEdits"]["hooks"].as_array().unwrap();
     assert_eq!(hooks.len(), 1);
-    assert_eq!(hooks[0]["hookName"], "createRuntime");
-    assert_eq!(hooks[0]["path"], "/usr/bin/onload-hook");
-    assert_eq!(
-        hooks[0]["env"],
-        json!(["PATH=/usr/sbin:/usr/bin:/sbin:/bin"])
-    );
-    assert_eq!(hooks[0]["timeout"], 10);
-    texts(&hooks[0]["args"])
+    arguments_of(&hooks[0], "createRuntime")
+}
+
+/// The arguments of the two hooks of a device that is leased, which differ in the stage alone.
+#[track_caller]
+fn leasing_arguments(device: &Value) -> Vec<String> {
+    let hooks = device["containerEdits"]["hooks"].as_array().unwrap();
+    assert_eq!(hooks.len(), 2);
+    let args = arguments_of(&hooks[0], "createRuntime");
+    let at_the_end = arguments_of(&hooks[1], "poststop");
+    assert_eq!(at_the_end[1], "poststop");
+    assert_eq!(at_the_end[2..], args[2..]);
+    args
+}
+
+#[track_caller]
+fn arguments_of(hook: &Value, stage: &str) -> Vec<String> {
+    assert_eq!(hook["hookName"], stage);
+    assert_eq!(hook["path"], "/usr/bin/onload-hook");
+    assert_eq!(hook["env"], json!(["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]));
+    assert_eq!(hook["timeout"], 10);
+    texts(&hook["args"])
+}
+
+/// The arguments of a hook that checks nodes and leases a device.
+fn leasing(memlock: &str, expectations: &[&str], device: &str) -> Vec<String> {
+    let mut args = expecting(memlock, expectations);
+    args.extend(["--lease", device].map(str::to_owned));
+    args
 }
 
 fn expecting(memlock: &str, expectations: &[&str]) -> Vec<String> {
@@ -352,7 +373,8 @@ fn the_hook_of_vfio_expects_every_function_that_comes_with_the_group() {
         "/dev/vfio/vfio=misc:vfio#10:196",
     ];
     let first = device(&spec, "0000:81:02.0");
-    assert_eq!(hook_arguments(first), expecting("unlimited", &expected));
+    let args = leasing("unlimited", &expected, "vfio:0000:81:02.0");
+    assert_eq!(leasing_arguments(first), args);
     assert_eq!(
         each(&first["containerEdits"]["deviceNodes"], "path"),
         ["/dev/vfio/20"]
@@ -370,8 +392,8 @@ fn the_hook_of_vfio_expects_every_function_that_comes_with_the_group() {
         "/dev/vfio/vfio=misc:vfio#10:196",
         "/dev/iommu=misc:iommu#10:124",
     ];
-    let args = hook_arguments(device(&spec, "0000:81:02.0"));
-    assert_eq!(args, expecting("unlimited", &expected));
+    let args = leasing_arguments(device(&spec, "0000:81:02.0"));
+    assert_eq!(args, leasing("unlimited", &expected, "vfio:0000:81:02.0"));
     let common = each(&spec["containerEdits"]["deviceNodes"], "path");
     assert_eq!(common, ["/dev/vfio/vfio", "/dev/iommu"]);
 }
@@ -390,7 +412,8 @@ fn without_group_nodes_each_function_goes_by_its_own_node() {
         &format!("{own}=vfio:0000:81:02.1#509:1"),
         "/dev/iommu=misc:iommu#10:124",
     ];
-    assert_eq!(hook_arguments(second), expecting("unlimited", &expected));
+    let args = leasing("unlimited", &expected, "vfio:0000:81:02.1");
+    assert_eq!(leasing_arguments(second), args);
     let common = each(&spec["containerEdits"]["deviceNodes"], "path");
     assert_eq!(common, ["/dev/iommu"]);
 }
@@ -449,6 +472,7 @@ fn nodes_and_arguments(spec: &Value) -> Vec<(String, Vec<String>)> {
     let of_device = |device: &Value| {
         let all = [&spec["containerEdits"], &device["containerEdits"]];
         let hooks = members(&all, "hooks").into_iter();
+        let hooks = hooks.filter(|hook| hook["hookName"] == "createRuntime");
         // The program's name and the stage come first.
         let args = hooks.flat_map(|hook| texts(&hook["args"]).into_iter().skip(2));
         let args: Vec<String> = args.collect();

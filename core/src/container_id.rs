@@ -3,11 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::text::Quoted;
 
-/// A container id: letters, digits, `_`, `+`, `-`, `.`, but neither `.` nor `..`. The rule is
-/// runc's (`libcontainer/factory_linux.go`, `validateID`), and makes every id a valid file name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+/// A container's name: letters, digits, `_`, `+`, `-`, `.`, and no name of a directory's own. The
+/// rule is runc's (`libcontainer/factory_linux.go`, `validateID`); it makes the name a file name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct ContainerId(String);
 
 /// A text that cannot be a container id.
@@ -40,5 +43,19 @@ impl FromStr for ContainerId {
         } else {
             Err(NotContainerId(Quoted(text).to_string()))
         }
+    }
+}
+
+impl TryFrom<String> for ContainerId {
+    type Error = NotContainerId;
+
+    fn try_from(text: String) -> Result<Self, NotContainerId> {
+        text.parse()
+    }
+}
+
+impl From<ContainerId> for String {
+    fn from(id: ContainerId) -> String {
+        id.0
     }
 }

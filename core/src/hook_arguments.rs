@@ -1,10 +1,12 @@
-//! The arguments of the createRuntime hook in a specification, as the generator writes them and the
-//! hook reads them: `--memlock unlimited|BYTES` at most once, `--expect …` any number of times.
+//! The arguments of the createRuntime hook that a specification carries, as the generator writes them and
+//! the hook reads them: `--memlock unlimited|BYTES` and `--token HEX` at most once, `--expect …` and
+//! `--lease CLASS:NAME` any number of times.
 
 use std::ffi::{OsStr, OsString};
 
 use crate::config::{Memlock, NotMemlock};
 use crate::expect::{Expect, ExpectError};
+use crate::lease::{Device, NotDevice, NotToken, Token};
 use crate::text::Quoted;
 
 /// The program, as the first word of its command line.
@@ -14,6 +16,10 @@ pub const PROGRAM: &str = "onload-hook";
 const MEMLOCK: &str = "--memlock";
 /// What a node is expected to be.
 const EXPECT: &str = "--expect";
+/// A device that the container has for itself.
+const LEASE: &str = "--lease";
+/// What tells the reservation that the leases were made with.
+const TOKEN: &str = "--token";
 
 /// What a specification asks the hook to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +28,10 @@ pub struct HookArguments {
     pub memlock: Option<Memlock>,
     /// What nodes are expected to be.
     pub expect: Vec<Expect>,
+    /// Devices that the container has for itself while it lives.
+    pub lease: Vec<Device>,
+    /// What tells the reservation that they were chosen with.
+    pub token: Option<Token>,
 }
 
 /// Why an argument list is rejected.
@@ -29,21 +39,27 @@ pub struct HookArguments {
 pub enum HookArgumentsError {
     /// An option that this version does not know; a newer one might have meant a check.
     #[error(
-        "unknown option {0}; known options are --memlock and --expect; is this onload-hook older than the specification?"
+        "unknown option {0}; known options are --memlock, --expect, --lease and --token; is this onload-hook older than the specification?"
     )]
     Unknown(String),
     /// An option without its value.
     #[error("option {0} needs a value")]
     NoValue(&'static str),
-    /// --memlock given twice.
-    #[error("--memlock is given twice")]
-    Twice,
+    /// Given twice.
+    #[error("{0} is given twice")]
+    Twice(&'static str),
     /// Not a limit.
     #[error("--memlock")]
     Memlock(#[from] NotMemlock),
     /// Not an expectation.
     #[error("--expect")]
     Expect(#[from] ExpectError),
+    /// Not a device.
+    #[error("--lease")]
+    Lease(#[from] NotDevice),
+    /// Not a token.
+    #[error("--token")]
+    Token(#[from] NotToken),
 }
 
 impl HookArguments {
@@ -65,7 +81,17 @@ impl HookArguments {
                 Some(MEMLOCK) => {
                     let text = value(args.next(), MEMLOCK)?;
                     if parsed.memlock.replace(text.parse()?).is_some() {
-                        return Err(HookArgumentsError::Twice);
+                        return Err(HookArgumentsError::Twice(MEMLOCK));
+                    }
+                }
+                Some(LEASE) => {
+                    let text = value(args.next(), LEASE)?;
+                    parsed.lease.push(text.parse()?);
+                }
+                Some(TOKEN) => {
+                    let text = value(args.next(), TOKEN)?;
+                    if parsed.token.replace(text.parse()?).is_some() {
+                        return Err(HookArgumentsError::Twice(TOKEN));
                     }
                 }
                 Some(EXPECT) => {
@@ -101,7 +127,11 @@ impl HookArguments {
         let memlock = memlock.flat_map(|limit| [MEMLOCK.to_owned(), limit.to_string()]);
         let expect = self.expect.iter();
         let expect = expect.flat_map(|expect| [EXPECT.to_owned(), expect.to_string()]);
-        memlock.chain(expect).collect()
+        let lease = self.lease.iter();
+        let lease = lease.flat_map(|device| [LEASE.to_owned(), device.to_string()]);
+        let token = self.token.iter();
+        let token = token.flat_map(|token| [TOKEN.to_owned(), token.as_str().to_owned()]);
+        memlock.chain(expect).chain(lease).chain(token).collect()
     }
 }
 
@@ -133,6 +163,10 @@ mod tests {
             "/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.0",
             "--expect",
             "/dev/vfio/15=vfio:0000:81:10.0#241:0",
+            "--lease",
+            "vfio:0000:81:10.0",
+            "--token",
+            "0123456789abcdef0123456789abcdef",
         ];
         let parsed = HookArguments::parse(&args(&words)).unwrap();
         assert_eq!(parsed.memlock, Some(Memlock::Unlimited));
@@ -175,5 +209,9 @@ mod tests {
         assert!(refusal(&["--memlock", "1", "--memlock", "2"]).contains("given twice"));
         assert!(refusal(&["--memlock", "-1"]).contains("--memlock: memlock is"));
         assert!(refusal(&["--expect", "x"]).contains("--expect: \"x\" is not"));
+        assert!(refusal(&["--lease", "x"]).contains("--lease: \"x\" is not CLASS:NAME"));
+        assert!(refusal(&["--token", "x"]).contains("--token: a token has 32"));
+        let token = "0123456789abcdef0123456789abcdef";
+        assert!(refusal(&["--token", token, "--token", token]).contains("--token is given twice"));
     }
 }

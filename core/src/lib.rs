@@ -1,11 +1,11 @@
 //! What every part of onload-ctk shares, small and synchronous.
 //!
-//! There are three groups of modules. Terms: the device classes ([`class`]), PCI addresses
-//! ([`pci`]), container ids ([`container_id`]). Contracts between two of onload-ctk's programs: the
-//! operator's configuration ([`config`]), what a container requests ([`request`]) and may have
-//! ([`policy`]), and the arguments that the generator writes and the hook reads
-//! ([`hook_arguments`], [`expect`]). And careful access to files ([`fs`], [`run_dir`],
-//! [`mountinfo`], [`elf`]).
+//! Three kinds of things stand here. Words: the classes of devices ([`class`]), PCI addresses ([`pci`]),
+//! container ids ([`container_id`]). Contracts between two programs of ours: the operator's
+//! configuration ([`config`]), what a container asks for ([`request`]) and may have ([`policy`]), and
+//! the arguments that the generator writes and the hook reads ([`hook_arguments`], [`expect`]), and who has
+//! the devices that only one container may have ([`lease`]). And careful access to files and processes
+//! ([`fs`], [`run_dir`], [`processes`], [`mountinfo`], [`elf`]).
 
 pub mod class;
 pub mod config;
@@ -14,10 +14,12 @@ pub mod elf;
 pub mod expect;
 pub mod fs;
 pub mod hook_arguments;
+pub mod lease;
 pub mod mountinfo;
 pub mod onload;
 pub mod pci;
 pub mod policy;
+pub mod processes;
 pub mod request;
 pub mod run_dir;
 pub mod text;

@@ -10,6 +10,7 @@ pub mod explain;
 pub mod generate;
 mod holders;
 pub mod inject;
+pub mod lease;
 pub mod list;
 pub mod man;
 mod process;

@@ -78,6 +78,8 @@ const ORDERS: &[(&str, &[&str])] = &[
             "container_id",
             "fs",
             "run_dir",
+            "processes",
+            "lease",
             "config",
             "expect",
             "hook_arguments",

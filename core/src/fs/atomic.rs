@@ -9,7 +9,9 @@ use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fsync, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, RenameFlags, fchmod, fsync, openat, renameat, renameat_with, unlinkat,
+};
 use thiserror::Error;
 
 /// Why a file could not be replaced. The old file is then unchanged, and the temporary one removed.
@@ -99,7 +101,27 @@ impl<'dir> TempFile<'dir> {
     /// # Errors
     /// [`WriteError`]. If only the synchronisation of the directory failed, the new file is in
     /// place.
-    pub fn commit(mut self) -> Result<(), WriteError> {
+    pub fn commit(self) -> Result<(), WriteError> {
+        self.commit_by(RenameFlags::empty())
+    }
+
+    /// As [`TempFile::commit`], where nothing has its name.
+    ///
+    /// # Errors
+    /// [`WriteError`], EEXIST where something has.
+    pub fn commit_new(self) -> Result<(), WriteError> {
+        self.commit_by(RenameFlags::NOREPLACE)
+    }
+
+    /// As [`TempFile::commit`], where a file has its name: the two are exchanged, and the old one goes.
+    ///
+    /// # Errors
+    /// [`WriteError`], ENOENT where there is none.
+    pub fn commit_over(self) -> Result<(), WriteError> {
+        self.commit_by(RenameFlags::EXCHANGE)
+    }
+
+    fn commit_by(mut self, flags: RenameFlags) -> Result<(), WriteError> {
         let fail = |action, source| WriteError {
             action,
             name: self.name.clone(),
@@ -109,12 +131,20 @@ impl<'dir> TempFile<'dir> {
             .sync_all()
             .map_err(|error| fail("synchronising", error))?;
         if let Some(temporary) = self.temporary.as_deref() {
-            renameat(self.dir, temporary, self.dir, &self.name)
-                .map_err(|error| fail("renaming a temporary file to", error.into()))?;
+            let (dir, name) = (self.dir, &self.name);
+            let renamed = if flags.is_empty() {
+                renameat(dir, temporary, dir, name)
+            } else {
+                renameat_with(dir, temporary, dir, name, flags)
+            };
+            renamed.map_err(|error| fail("renaming a temporary file to", error.into()))?;
         }
         let synced =
             fsync(self.dir).map_err(|error| fail("synchronising the directory of", error.into()));
-        self.temporary = None;
+        // After an exchange the old file has the temporary name, and goes with it.
+        if flags != RenameFlags::EXCHANGE {
+            self.temporary = None;
+        }
         synced
     }
 }

@@ -49,7 +49,8 @@ pub(crate) fn drop_held_hooks(
 /// Whether a hook is onload-hook and only checks nodes.
 fn only_checks(hook: &Hook) -> bool {
     HookArguments::of_command(&hook.args).is_some_and(|(stage, asked)| {
-        stage == "createRuntime" && !asked.expect.is_empty() && asked.memlock.is_none()
+        let checks = !asked.expect.is_empty();
+        stage == "createRuntime" && checks && asked.memlock.is_none() && asked.lease.is_empty()
     })
 }
 

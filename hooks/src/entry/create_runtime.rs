@@ -1,6 +1,6 @@
-//! `createRuntime --memlock … --expect …`: the hook that a CDI specification carries. It raises
-//! RLIMIT_MEMLOCK of the container's init, and stops the container if a device node is not what its
-//! specification says.
+//! `createRuntime --memlock … --expect … --lease …`: the hook that a CDI specification carries. It
+//! raises RLIMIT_MEMLOCK of the container's init, leases to it what only one container may have, and
+//! stops the container when a device node is not what its specification says.
 //!
 //! Docker, containerd and CRI-O look at a node once, when they load the specification, and keep its
 //! numbers. If a driver has been reloaded since, or devices were bound in another order, those
@@ -17,7 +17,10 @@ use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::config_json::devices::{ListedNodes, NodeSource};
 use crate::host::sysfs::{Sysfs, SysfsError};
+use crate::host::{HostFilesError, ThisHost};
+use crate::process::init::InitError;
 use crate::process::limits::{self, LimitError};
+use crate::run::lease::{self, ClaimError, Container, Wanted};
 use crate::state::State;
 
 /// The largest configuration that is read into memory whole; engines write about forty thousand
@@ -59,6 +62,15 @@ pub(crate) enum CreateRuntimeError {
     /// The limit could not be raised.
     #[error(transparent)]
     Limit(#[from] LimitError),
+    /// There is no init.
+    #[error(transparent)]
+    Init(#[from] InitError),
+    /// This host cannot be looked at.
+    #[error(transparent)]
+    Host(#[from] HostFilesError),
+    /// Another container has a device that this one has to have for itself.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
 }
 
 impl From<SysfsError> for CreateRuntimeError {
@@ -96,15 +108,35 @@ pub(crate) fn run(
     asked: &HookArguments,
     state: &State,
     sysfs: &Sysfs,
-) -> Result<Option<String>, CreateRuntimeError> {
+    config: &Path,
+) -> Result<Vec<String>, CreateRuntimeError> {
     if !asked.expect.is_empty() {
         let listed = read_config(&state.bundle.join("config.json"), &asked.expect)?;
         check(&asked.expect, &listed, &state.bundle, sysfs)?;
     }
-    let Some(memlock) = asked.memlock else {
-        return Ok(None);
-    };
-    Ok(limits::raise_memlock(state.pid, memlock)?.warning(memlock))
+    let mut warnings = Vec::new();
+    if let Some(memlock) = asked.memlock {
+        warnings.extend(limits::raise_memlock(state.pid, memlock)?.warning(memlock));
+    }
+    if !asked.lease.is_empty() {
+        let wanted = Wanted {
+            devices: &asked.lease,
+            expect: &asked.expect,
+            token: asked.token.as_ref(),
+            entry_point: "createRuntime",
+        };
+        let container = Container {
+            id: &state.id,
+            bundle: &state.bundle,
+            init: state.pid.ok_or(InitError::None)?,
+        };
+        warnings.extend(lease::claim(
+            wanted,
+            container,
+            &ThisHost::with_config(config)?,
+        )?);
+    }
+    Ok(warnings)
 }
 
 fn read_config(path: &Path, expect: &[Expect]) -> Result<ListedNodes, CreateRuntimeError> {

@@ -25,11 +25,12 @@ use crate::host::sysfs::Sysfs;
 use crate::live;
 use crate::live::error::LiveError;
 use crate::live::reapply::{self, ReapplyError};
+use crate::run::lease::{self, ClaimError};
 use crate::run::maker::{EntryPoint, Stage};
 use crate::run::sweep::{self, PoststopError};
 use crate::state::{State, StateError};
 
-const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI][#MAJOR:MINOR]]…, onload-hook [--config FILE] reapply ID, or onload-hook --version";
+const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI][#MAJOR:MINOR]]… [--lease CLASS:NAME]… [--token HEX], onload-hook [--config FILE] reapply ID, or onload-hook --version";
 
 /// Stages of runtime-spec's config.md ("POSIX-platform Hooks") that this version does not handle. A
 /// specification or a configuration from another version may call for them.
@@ -44,7 +45,7 @@ enum Command {
         args: Vec<OsString>,
     },
     /// `poststop`.
-    Poststop,
+    Poststop { args: Vec<OsString> },
     /// `precreate`.
     Precreate,
     /// `reapply ID`.
@@ -85,6 +86,8 @@ enum HookError {
     CreateRuntime(#[from] CreateRuntimeError),
     #[error(transparent)]
     Poststop(#[from] PoststopError),
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
     #[error(transparent)]
     Entry(#[from] EntryError),
     #[error(transparent)]
@@ -163,7 +166,9 @@ fn command(word: &OsStr, args: &[OsString]) -> Result<Command, UsageError> {
             stage: "prestart",
             args: args.to_vec(),
         }),
-        "poststop" => plain(Command::Poststop, "poststop"),
+        "poststop" => Ok(Command::Poststop {
+            args: args.to_vec(),
+        }),
         "precreate" => plain(Command::Precreate, "precreate"),
         "reapply" => match args {
             [id] => Ok(Command::Reapply(id.to_string_lossy().parse()?)),
@@ -194,7 +199,7 @@ impl Failure {
 fn dispatch(command: &Command, config: &Path) -> Result<(), Failure> {
     match command {
         Command::CreateRuntime { stage, args } => create_runtime(stage, args, config),
-        Command::Poststop => poststop(config),
+        Command::Poststop { args } => poststop(args, config),
         Command::Precreate => precreate(config),
         Command::Reapply(id) => reapply(id, config),
         Command::OtherStage(stage) => {
@@ -217,13 +222,13 @@ fn create_runtime(stage: &'static str, args: &[OsString], config: &Path) -> Resu
     let mut state = State::read(BufReader::new(io::stdin().lock()), true)
         .map_err(|error| Failure::new(stage, "", error))?;
     // Raising a limit does not need the bundle.
-    if !arguments.expect.is_empty() {
+    if !arguments.expect.is_empty() || !arguments.lease.is_empty() {
         caller::mend_bundle(&mut state)
             .map_err(|error| Failure::new(stage, &subject(&state), error))?;
     }
-    let warning = create_runtime::run(&arguments, &state, &Sysfs::default())
+    let warnings = create_runtime::run(&arguments, &state, &Sysfs::default(), config)
         .map_err(|error| Failure::new(stage, &subject(&state), error))?;
-    warn(stage, &subject(&state), Vec::from_iter(warning), config);
+    warn(stage, &subject(&state), warnings, config);
     Ok(())
 }
 
@@ -301,11 +306,18 @@ fn precreate(config: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn poststop(config: &Path) -> Result<(), Failure> {
+/// Without arguments it removes what was made for a container's annotations; with those of a
+/// specification, it ends what was leased by them.
+fn poststop(args: &[OsString], config: &Path) -> Result<(), Failure> {
     let stage = "poststop";
+    let asked = HookArguments::parse(args).map_err(|error| Failure::new(stage, "", error))?;
     let state = State::read(BufReader::new(io::stdin().lock()), false)
         .map_err(|error| Failure::new(stage, "", error))?;
-    clean_up(&state, config)
+    if asked.is_empty() {
+        return clean_up(&state, config);
+    }
+    lease::release(&asked.lease, &state.id, &state.bundle)
+        .map_err(|error| Failure::new(stage, &subject(&state), error))
 }
 
 fn clean_up(state: &State, config: &Path) -> Result<(), Failure> {
@@ -379,7 +391,7 @@ mod tests {
     #[test]
     fn every_served_stage_is_known() {
         for (word, command) in [
-            ("poststop", Command::Poststop),
+            ("poststop", Command::Poststop { args: Vec::new() }),
             ("precreate", Command::Precreate),
             ("--version", Command::Version),
             ("createContainer", Command::OtherStage("createContainer")),
@@ -406,7 +418,7 @@ mod tests {
         assert!(refusal(&[]).starts_with("usage: "));
         assert!(refusal(&["create"]).contains("\"create\" is not a hook stage"));
         assert!(refusal(&["CreateRuntime"]).contains("is not a hook stage"));
-        assert!(refusal(&["poststop", "x"]).contains("takes no argument"));
+        assert!(refusal(&["precreate", "x"]).contains("takes no argument"));
         assert!(refusal(&["reapply"]).contains("reapply needs the id"));
         assert!(refusal(&["reapply", "a", "b"]).contains("reapply needs the id"));
         assert!(refusal(&["reapply", "../a"]).contains("is not a container id"));

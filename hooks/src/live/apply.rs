@@ -19,6 +19,7 @@ use crate::host::ThisHost;
 use crate::host::sysfs::Numbers;
 use crate::process::init::InitError;
 use crate::process::limits;
+use crate::run::lease::{self, Wanted};
 use crate::run::maker::{EntryPoint, Stage};
 use crate::run::own_dir::OwnDir;
 use crate::run::record::{self, Created, Live};
@@ -40,7 +41,7 @@ impl Inspection<'_> {
         let mut own = OwnDir::open(self.id, entry_point, host)?;
         self.warnings.extend(own.warning.take());
         let mut done = Done::default();
-        let result = self.all(&own, &mut done);
+        let result = self.all(&own, &mut done, host);
         // A hook that succeeds exits in the container's mount namespace, so only an undo needs the
         // way back.
         match result {
@@ -55,7 +56,8 @@ impl Inspection<'_> {
         }
     }
 
-    fn all(&mut self, own: &OwnDir, done: &mut Done) -> Result<(), LiveError> {
+    fn all(&mut self, own: &OwnDir, done: &mut Done, host: &ThisHost) -> Result<(), LiveError> {
+        self.claim(host)?;
         let mut created = self.record_plan(own)?;
         let trees = self.prepare(own)?;
         self.limits()?;
@@ -72,8 +74,30 @@ impl Inspection<'_> {
             start_time: self.start_time,
             rules: self.plan.rules.clone(),
             nodes: self.plan.rule_nodes(),
+            leases: self.plan.leases.clone(),
         };
         Ok(record::write(&own.dir, record::STATE, &live)?)
+    }
+
+    /// Takes for the container what only one may have. Where something fails behind it the container
+    /// ends, and the lease with it.
+    fn claim(&mut self, host: &ThisHost) -> Result<(), LiveError> {
+        if self.plan.leases.is_empty() {
+            return Ok(());
+        }
+        let wanted = Wanted {
+            devices: &self.plan.leases,
+            expect: &self.plan.expect,
+            token: None,
+            entry_point: "createRuntime by annotation",
+        };
+        let container = lease::Container {
+            id: self.id,
+            bundle: self.bundle,
+            init: self.init.pid(),
+        };
+        self.warnings.extend(lease::claim(wanted, container, host)?);
+        Ok(())
     }
 
     /// Records what will be created, after what an earlier start of the container created.

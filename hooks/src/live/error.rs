@@ -16,6 +16,7 @@ use crate::process::init::InitError;
 use crate::process::limits::LimitError;
 use crate::rootfs::container_root::RootError;
 use crate::rootfs::overmount::OvermountError;
+use crate::run::lease::ClaimError;
 use crate::run::own_dir::OwnDirError;
 use crate::run::record::RecordError;
 
@@ -92,6 +93,9 @@ pub(crate) enum LiveError {
     /// The container's directory on the host could not be used.
     #[error(transparent)]
     OwnDir(#[from] OwnDirError),
+    /// Another container has a device that this one has to have for itself.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
     /// Returning to this process's mount namespace would be impossible.
     #[error("opening this process's own mount namespace")]
     Home(#[source] Errno),

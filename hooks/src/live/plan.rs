@@ -8,7 +8,9 @@ use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
 use onload_core::container_id::ContainerId;
+use onload_core::expect::Expect;
 use onload_core::hook_arguments::HookArguments;
+use onload_core::lease::Device as LeasedDevice;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
@@ -150,6 +152,10 @@ pub(crate) struct InjectionPlan {
     pub preload: Option<PreloadPlan>,
     /// The minimum RLIMIT_MEMLOCK.
     pub memlock: Option<Memlock>,
+    /// What the container has to have for itself.
+    pub leases: Vec<LeasedDevice>,
+    /// What is behind the nodes of those.
+    pub expect: Vec<Expect>,
     /// Messages for the user.
     pub warnings: Vec<String>,
 }
@@ -205,6 +211,7 @@ impl InjectionPlan {
             && self.rules.is_empty()
             && self.preload.is_none()
             && self.memlock.is_none()
+            && self.leases.is_empty()
     }
 }
 
@@ -365,12 +372,21 @@ impl Planner<'_> {
         binds.extend(nodes);
         binds.sort_by_key(|bind| (bind.target.components().count(), bind.target.clone()));
         let (memlock, warnings) = self.memlock()?;
+        let hooks = self.decision.edits.hooks.iter();
+        let asked: Vec<HookArguments> = hooks
+            .filter_map(|hook| match HookArguments::of_command(&hook.args)? {
+                ("createRuntime" | "prestart", asked) => Some(asked),
+                _ => None,
+            })
+            .collect();
         Ok(InjectionPlan {
             keys: self.decision.keys.clone(),
             binds,
             rules,
             preload,
             memlock,
+            leases: asked.iter().flat_map(|asked| asked.lease.clone()).collect(),
+            expect: asked.into_iter().flat_map(|asked| asked.expect).collect(),
             warnings,
         })
     }
@@ -555,7 +571,8 @@ fn stands_for(held: &str, wanted: &str) -> bool {
 fn is_ours(hook: &Hook) -> bool {
     match HookArguments::of_command(&hook.args) {
         Some(("createRuntime" | "prestart", _)) => true,
-        Some(("poststop", asked)) => asked.is_empty(),
+        // Without arguments it cleans up, with those of a lease it releases that.
+        Some(("poststop", asked)) => asked.is_empty() || !asked.lease.is_empty(),
         _ => false,
     }
 }

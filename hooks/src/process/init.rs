@@ -21,6 +21,9 @@ pub enum InitError {
         "the container's state has no pid; this hook has to run as createRuntime or prestart, when the container's init exists"
     )]
     None,
+    /// It has ended.
+    #[error("process {0}, the container's init, has ended")]
+    Ended(u32),
     /// A file in its /proc directory cannot be read.
     #[error("reading {path:?}")]
     Read {

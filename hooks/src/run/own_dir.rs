@@ -70,21 +70,7 @@ impl OwnDir {
         entry_point: EntryPoint<'_>,
         host: &ThisHost,
     ) -> Result<Self, OwnDirError> {
-        let path = Path::new(RUN_DIR);
-        let failed = |path: PathBuf| {
-            move |error: io::Error| OwnDirError::HostFile {
-                path,
-                source: error,
-            }
-        };
-        let above = path.parent().unwrap_or(Path::new("/"));
-        let above = host.trusted().open_dir(above)?;
-        let name = path.file_name().unwrap_or(OsStr::new("onload-ctk"));
-        let made = make_dir(&above, name, RUN_DIR_MODE);
-        made.map_err(|error| failed(path.to_owned())(error.into()))?;
-        let run = host.trusted().open_dir(path)?;
-        set_mode(&run, RUN_DIR_MODE).map_err(|error| failed(path.to_owned())(error.into()))?;
-        let run = RunDir::new(run.into(), path);
+        let run = open_run(host)?;
         let lock = run.lock(LockMode::Shared, START_PATIENCE);
         let maker = Maker::this(entry_point)?;
         let own = OwnDir::make(run, id, lock)?;
@@ -144,6 +130,25 @@ impl OwnDir {
         let _ = unlinkat(&self.dir, MAKER, AtFlags::empty());
         remove_empty(&self.run, id);
     }
+}
+
+/// Opens [`RUN_DIR`], and makes it first where it is not there; every directory above belongs to root.
+///
+/// # Errors
+/// [`OwnDirError`].
+pub(crate) fn open_run(host: &ThisHost) -> Result<RunDir, OwnDirError> {
+    let path = Path::new(RUN_DIR);
+    let failed = |error: rustix::io::Errno| OwnDirError::HostFile {
+        path: path.to_owned(),
+        source: error.into(),
+    };
+    let above = path.parent().unwrap_or(Path::new("/"));
+    let above = host.trusted().open_dir(above)?;
+    let name = path.file_name().unwrap_or(OsStr::new("onload-ctk"));
+    make_dir(&above, name, RUN_DIR_MODE).map_err(failed)?;
+    let run = host.trusted().open_dir(path)?;
+    set_mode(&run, RUN_DIR_MODE).map_err(failed)?;
+    Ok(RunDir::new(run.into(), path))
 }
 
 /// Removes the directory if it was just created and is therefore empty. An existing one is not

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use onload_core::fs::atomic::{WriteError, write_atomic};
+use onload_core::lease::Device as LeasedDevice;
 use onload_core::text::Chain;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -134,6 +135,9 @@ pub(crate) struct Live {
     /// For each of them, the node of this host that had its numbers.
     #[serde(default)]
     pub nodes: Vec<PathBuf>,
+    /// What the container has for itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leases: Vec<LeasedDevice>,
 }
 
 /// Writes a record.
@@ -230,7 +234,7 @@ mod tests {
         let plain: Live = read_text(&format!("{{{LIVE}}}")).unwrap().unwrap();
         for more in [
             r#""version":1"#,
-            r#""since":{"boot":"x"},"leases":["a"]"#,
+            r#""since":{"boot":"x"},"moods":["a"]"#,
             r#""version":0,"rulesOfTomorrow":null"#,
         ] {
             let live: Live = read_text(&format!("{{{more},{LIVE}}}")).unwrap().unwrap();

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use crate::process::init::has_ended;
 use crate::rootfs::container_root::ContainerRoot;
+use crate::run::lease;
 use crate::run::maker::{self, Maker};
 use crate::run::record::{self, Created, Live};
 use crate::run::targets;
@@ -166,6 +167,7 @@ pub(crate) fn clear(
         Err(Errno::NOENT) => return Ok(false),
         Err(error) => return Err(failed(path)(error)),
     };
+    release(&own, id);
     let stays = !remove_created(run, &own, id, lock);
     for name in FILES {
         if stays && name == record::CREATED {
@@ -188,6 +190,16 @@ pub(crate) fn clear(
                 .map_or_else(|| path.clone(), |name| path.join(name)),
         )),
         Err(error) => Err(failed(path)(error)),
+    }
+}
+
+/// What the container had for itself. Whoever wants it next finds out that its holder has ended, so
+/// nothing is lost where this fails.
+fn release(own: &OwnedFd, id: &ContainerId) {
+    if let Ok(Some(live)) = record::read::<Live>(own, record::STATE)
+        && !live.leases.is_empty()
+    {
+        let _ = lease::release(&live.leases, id, Path::new(""));
     }
 }
 

@@ -26,10 +26,7 @@ fn entry(class: Class, clock: &Clock, writer: &Writer<'_>) -> Entry {
     let expected = Expected::clock(class.as_str(), &clock.name, clock.pci_address);
     let expectation = expected.map(|expected| writer.expectation(&clock.node, expected));
     let edits = ContainerEdits {
-        hooks: writer
-            .checking_hook(expectation.into_iter())
-            .into_iter()
-            .collect(),
+        hooks: writer.checking_hook(expectation.into_iter()),
         ..nodes_only(vec![node])
     };
     (clock.name.clone(), edits)

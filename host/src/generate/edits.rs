@@ -7,6 +7,7 @@ use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName, Mount};
 use onload_core::config::Cdi;
 use onload_core::expect::{Expect, Expected, Numbers};
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
+use onload_core::lease::Device;
 use onload_core::onload::{TOOL_DIR, TOOL_STARTER};
 
 use super::surroundings::Surroundings;
@@ -125,38 +126,60 @@ impl<'c> Writer<'c> {
     }
 
     /// The hook that raises RLIMIT_MEMLOCK and checks nodes.
-    pub(super) fn memlock_hook(&self, expect: impl Iterator<Item = Expect>) -> Option<Hook> {
-        self.hook(&HookArguments {
+    pub(super) fn memlock_hook(&self, expect: impl Iterator<Item = Expect>) -> Vec<Hook> {
+        self.hooks(&HookArguments {
             memlock: Some(self.config.memlock),
             expect: expect.collect(),
+            ..HookArguments::default()
+        })
+    }
+
+    /// The same for a device that one container has at a time, and the hook that ends its lease.
+    pub(super) fn leasing_hooks(
+        &self,
+        device: Device,
+        expect: impl Iterator<Item = Expect>,
+    ) -> Vec<Hook> {
+        self.hooks(&HookArguments {
+            memlock: Some(self.config.memlock),
+            expect: expect.collect(),
+            lease: vec![device],
+            token: None,
         })
     }
 
     /// The hook that only checks that nodes belong to the devices for which they were written.
-    pub(super) fn checking_hook(&self, expect: impl Iterator<Item = Expect>) -> Option<Hook> {
-        self.hook(&HookArguments {
-            memlock: None,
+    pub(super) fn checking_hook(&self, expect: impl Iterator<Item = Expect>) -> Vec<Hook> {
+        self.hooks(&HookArguments {
             expect: expect.collect(),
+            ..HookArguments::default()
         })
     }
 
-    /// `None` if its binary is missing, since an engine would then refuse every container.
-    fn hook(&self, arguments: &HookArguments) -> Option<Hook> {
+    /// None if its binary is missing, since an engine would then refuse every container.
+    fn hooks(&self, arguments: &HookArguments) -> Vec<Hook> {
         // A hook without arguments would read the container's annotations.
         if !self.surroundings.hook || arguments.is_empty() {
-            return None;
+            return Vec::new();
         }
-        let mut args = vec![PROGRAM.to_owned(), "createRuntime".to_owned()];
-        args.extend(arguments.to_args());
-        Some(Hook {
-            hook_name: HookName::CreateRuntime.into(),
-            path: text(&self.config.hook_path),
-            args,
-            // Without its own environment, a hook may run with the container's: NVIDIA's
-            // CVE-2025-23266 was an image's LD_PRELOAD in such a hook.
-            env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
-            timeout: Some(HOOK_TIMEOUT),
-        })
+        let hook = |stage: HookName| {
+            let mut args = vec![PROGRAM.to_owned(), stage.as_str().to_owned()];
+            args.extend(arguments.to_args());
+            Hook {
+                hook_name: stage.into(),
+                path: text(&self.config.hook_path),
+                args,
+                // Without an environment of its own a hook may be run with the container's: NVIDIA's
+                // CVE-2025-23266 was an image's LD_PRELOAD in such a hook.
+                env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
+                timeout: Some(HOOK_TIMEOUT),
+            }
+        };
+        let mut hooks = vec![hook(HookName::CreateRuntime)];
+        if !arguments.lease.is_empty() {
+            hooks.push(hook(HookName::Poststop));
+        }
+        hooks
     }
 
     /// The hook's expectation for a node: the device behind it, and its current number. A

@@ -50,7 +50,7 @@ pub(super) fn driver_nodes(nodes: &[Node], writer: &Writer<'_>) -> ContainerEdit
         .filter_map(|node| writer.driver_expectation(node));
     let given = nodes.iter().map(|node| writer.node(&node.path, READ_WRITE));
     ContainerEdits {
-        hooks: writer.checking_hook(expectations).into_iter().collect(),
+        hooks: writer.checking_hook(expectations),
         ..nodes_only(given.collect())
     }
 }

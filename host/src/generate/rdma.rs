@@ -55,7 +55,7 @@ fn edits(devices: &[RdmaDevice], writer: &Writer<'_>) -> ContainerEdits {
         .map(|(name, node, device)| expectation(name, node, device, writer))
         .chain(manager.and_then(|node| writer.driver_expectation(node)));
     ContainerEdits {
-        hooks: writer.memlock_hook(expectations).into_iter().collect(),
+        hooks: writer.memlock_hook(expectations),
         ..nodes_only(nodes)
     }
 }

@@ -1,7 +1,9 @@
 //! The class vfio: the PCI functions of a viable IOMMU group, and the right to lock memory.
 
-use onload_cdi::{ContainerEdits, DeviceNode};
+use onload_cdi::{ContainerEdits, DeviceName, DeviceNode};
+use onload_core::class::Class;
 use onload_core::expect::{Expect, Expected};
+use onload_core::lease::Device;
 
 use super::edits::{READ_WRITE, Writer, nodes_only};
 use super::offer::{Entry, Offer};
@@ -45,14 +47,24 @@ fn entry(device: &VfioDevice, shared: &[&str], writer: &Writer<'_>) -> Entry {
         .iter()
         .filter(|path| !shared.contains(&path.as_str()));
     let nodes: Vec<DeviceNode> = own.map(|path| writer.node(path, READ_WRITE)).collect();
+    let name = device.pci_address.to_string();
+    let expect = expectations(device, writer);
+    // One container has a group at a time: the kernel lets one process open it.
+    let hooks = match DeviceName::try_from(name.as_str()) {
+        Ok(name) => writer.leasing_hooks(
+            Device {
+                class: Class::Vfio,
+                name,
+            },
+            expect,
+        ),
+        Err(_) => writer.memlock_hook(expect),
+    };
     let edits = ContainerEdits {
-        hooks: writer
-            .memlock_hook(expectations(device, writer))
-            .into_iter()
-            .collect(),
+        hooks,
         ..nodes_only(nodes)
     };
-    (device.pci_address.to_string(), edits)
+    (name, edits)
 }
 
 /// Every function on the group's node, each on its own node, and the host's nodes.

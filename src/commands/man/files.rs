@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use clap_mangen::roff::{Roff, italic};
 use onload_core::config::CONFIG_PATH;
-use onload_core::run_dir::RUN_DIR;
+use onload_core::run_dir::{LEASES, RUN_DIR};
 
 use super::term;
 use crate::commands::OUTPUT_DIR;
@@ -35,6 +35,7 @@ fn files(words: &str) -> Vec<File> {
             files
         }
         "runtime" => vec![configuration(), containers()],
+        "lease" | "lease list" | "lease release" => vec![leases(), kernel()],
         "" | "cdi" => {
             let mut files = vec![configuration(), variables(), kernel(), specifications()];
             files.extend(written());
@@ -98,6 +99,13 @@ fn containers() -> File {
     file(
         RUN_DIR,
         "Which runtime made which container, and the lock of files of configuration.",
+    )
+}
+
+fn leases() -> File {
+    file(
+        &format!("{RUN_DIR}/{LEASES}"),
+        "The leases, a file each. Only root can enter.",
     )
 }
 

@@ -107,6 +107,9 @@ def session(settings):
     if (not wanted or "ten" in wanted) and settings["guest"] == "debian13":
         with Part("ten in a row"):
             ten_in_a_row(bench, engines.Podman("crun"), "cdi" if settings["fixture"] else "wrapper")
+    if (not wanted or "lease" in wanted) and not settings["fixture"]:
+        import leases
+        leases.parts(bench, settings["full"])
     if "live" in doors:
         live.parts(bench, table, wanted, settings["full"], settings["guest"])
     if settings["full"]:

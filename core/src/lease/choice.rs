@@ -1,0 +1,278 @@
+//! Which of a device's slots a container gets. Nothing is read or written here.
+
+use std::path::Path;
+
+use super::file::{Holder, Lease, Token};
+use crate::container_id::ContainerId;
+
+/// What stands in one slot of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// A lease whose holder has ended.
+    Over(Lease),
+    /// A lease whose holder lives, or may live.
+    Held(Lease),
+    /// A file that is not understood, and why; it counts as held.
+    Unreadable(String),
+}
+
+/// A slot of a device that has a file; a device that has one holder has slot 0 alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// Its number, from 0.
+    pub(crate) number: u32,
+    /// What stands in it.
+    pub(crate) state: State,
+}
+
+/// Who wants the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Applicant<'a> {
+    /// The container's name.
+    pub(crate) container: &'a ContainerId,
+    /// Its bundle, without symbolic links.
+    pub(crate) bundle: &'a Path,
+    /// What is to hold it.
+    pub(crate) holder: &'a Holder,
+    /// What an earlier reservation of it was given.
+    pub(crate) token: Option<&'a Token>,
+}
+
+impl Applicant<'_> {
+    /// Whether a lease is this one's already: no annotation says so, only what the runtime and the
+    /// kernel know.
+    fn holds(&self, lease: &Lease) -> bool {
+        let is_same_container = lease.container == *self.container && lease.bundle == self.bundle;
+        is_same_container
+            && match (&lease.holder, self.holder, self.token) {
+                (Holder::Reservation { token, .. }, _, Some(named)) => token == named,
+                (Holder::Init { process, .. }, Holder::Init { process: own, .. }, _) => {
+                    process == own
+                }
+                _ => false,
+            }
+    }
+}
+
+/// Where a lease is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// In a slot that has no file.
+    New(u32),
+    /// Over the file of a slot whose holder has ended.
+    Over(u32),
+    /// Over its own.
+    Kept(u32),
+}
+
+/// Why a container does not get a device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Others have it.
+    #[error("it is held by {}; \"onload-ctk lease list\" shows all", .0.join(", "))]
+    Held(Vec<String>),
+    /// The reservation that the container was made with is gone.
+    #[error(
+        "its reservation has expired, and the device may have been given to another container; start the container again"
+    )]
+    Expired,
+}
+
+/// Chooses a slot among those with a file, of a device that `most` containers may have at once.
+pub(crate) fn choose(
+    found: &[Slot],
+    applicant: Applicant<'_>,
+    most: u32,
+) -> Result<Choice, Refusal> {
+    let is_own = |slot: &&Slot| match &slot.state {
+        State::Over(lease) | State::Held(lease) => applicant.holds(lease),
+        State::Unreadable(_) => false,
+    };
+    if let Some(own) = found.iter().find(is_own) {
+        return Ok(Choice::Kept(own.number));
+    }
+    if applicant.token.is_some() {
+        return Err(Refusal::Expired);
+    }
+    let holders: Vec<String> = found.iter().filter_map(holder).collect();
+    // Slots above the last may be left from when more containers were allowed.
+    if holders.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
+        return Err(Refusal::Held(holders));
+    }
+    let is_over = |slot: &&Slot| slot.number < most && matches!(slot.state, State::Over(_));
+    if let Some(over) = found.iter().find(is_over) {
+        return Ok(Choice::Over(over.number));
+    }
+    let is_new = |number: &u32| found.iter().all(|slot| slot.number != *number);
+    (0..most)
+        .find(is_new)
+        .map(Choice::New)
+        .ok_or(Refusal::Held(holders))
+}
+
+/// Who has a slot, for people; none where nobody has.
+fn holder(slot: &Slot) -> Option<String> {
+    match &slot.state {
+        State::Over(_) => None,
+        State::Held(lease) => Some(lease.to_string()),
+        State::Unreadable(why) => Some(format!("an unknown container ({why})")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::processes::Process;
+
+    fn init(pid: u32) -> Holder {
+        let process = Process { pid, start_time: 7 };
+        let cgroup = None;
+        Holder::Init { process, cgroup }
+    }
+
+    fn token(digit: &str) -> Token {
+        digit.repeat(32).parse().unwrap()
+    }
+
+    fn reserved(digit: &str) -> Holder {
+        let (token, expires_ms) = (token(digit), 1);
+        Holder::Reservation { token, expires_ms }
+    }
+
+    fn lease(container: &str, holder: Holder) -> Lease {
+        Lease {
+            boot: "b".to_owned(),
+            container: container.parse().unwrap(),
+            bundle: format!("/bundles/{container}").into(),
+            holder,
+            entry_point: "createRuntime".to_owned(),
+            since: 0,
+            facts: std::collections::BTreeMap::new(),
+        }
+    }
+
+    fn slot(number: u32, state: State) -> Slot {
+        Slot { number, state }
+    }
+
+    /// What container `id`, with this holder and token, is given.
+    fn chosen(
+        found: &[Slot],
+        id: &str,
+        holder: &Holder,
+        token: Option<&Token>,
+        most: u32,
+    ) -> Result<Choice, Refusal> {
+        let bundle = format!("/bundles/{id}");
+        let applicant = Applicant {
+            container: &id.parse().unwrap(),
+            bundle: Path::new(&bundle),
+            holder,
+            token,
+        };
+        choose(found, applicant, most)
+    }
+
+    #[test]
+    fn a_free_device_is_given() {
+        assert_eq!(chosen(&[], "a", &init(1), None, 1), Ok(Choice::New(0)));
+    }
+
+    #[test]
+    fn a_held_device_is_refused_with_its_holder() {
+        let found = [slot(0, State::Held(lease("b", init(2))))];
+        let line = chosen(&found, "a", &init(1), None, 1)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            line,
+            "it is held by container b (process 2); \"onload-ctk lease list\" shows all"
+        );
+    }
+
+    #[test]
+    fn a_device_whose_holder_has_ended_is_given() {
+        let found = [slot(0, State::Over(lease("b", init(2))))];
+        assert_eq!(chosen(&found, "a", &init(1), None, 1), Ok(Choice::Over(0)));
+    }
+
+    #[test]
+    fn what_is_not_understood_counts_as_held() {
+        let found = [slot(0, State::Unreadable("it is of version 9".to_owned()))];
+        let line = chosen(&found, "a", &init(1), None, 1)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            line.contains("an unknown container (it is of version 9)"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn the_same_container_with_the_same_init_keeps_it() {
+        let found = [slot(0, State::Held(lease("a", init(1))))];
+        assert_eq!(chosen(&found, "a", &init(1), None, 1), Ok(Choice::Kept(0)));
+    }
+
+    #[test]
+    fn the_name_of_another_s_container_is_no_key_to_its_device() {
+        let mut elsewhere = lease("a", init(1));
+        elsewhere.bundle = "/elsewhere/a".into();
+        for held in [lease("a", init(2)), elsewhere, lease("a", reserved("1"))] {
+            let found = [slot(0, State::Held(held))];
+            assert!(matches!(
+                chosen(&found, "a", &init(1), None, 1),
+                Err(Refusal::Held(_))
+            ));
+        }
+    }
+
+    #[test]
+    fn a_reservation_becomes_a_lease_by_its_token_alone() {
+        let found = [slot(3, State::Held(lease("a", reserved("1"))))];
+        let by = |id: &str, digit: &str| chosen(&found, id, &init(1), Some(&token(digit)), 1);
+        assert_eq!(by("a", "1"), Ok(Choice::Kept(3)));
+        assert_eq!(by("a", "2"), Err(Refusal::Expired));
+        assert_eq!(by("b", "1"), Err(Refusal::Expired));
+    }
+
+    #[test]
+    fn a_reservation_that_expired_serves_until_another_takes_the_device() {
+        let found = [slot(0, State::Over(lease("a", reserved("1"))))];
+        let by = |found: &[Slot]| chosen(found, "a", &init(1), Some(&token("1")), 1);
+        assert_eq!(by(&found), Ok(Choice::Kept(0)));
+        assert_eq!(
+            by(&[slot(0, State::Held(lease("b", init(2))))]),
+            Err(Refusal::Expired)
+        );
+        assert_eq!(by(&[]), Err(Refusal::Expired));
+    }
+
+    #[test]
+    fn a_hook_that_runs_twice_finds_its_own_lease_the_second_time() {
+        let found = [slot(0, State::Held(lease("a", init(1))))];
+        let again = chosen(&found, "a", &init(1), Some(&token("1")), 1);
+        assert_eq!(again, Ok(Choice::Kept(0)));
+    }
+
+    #[test]
+    fn a_shared_device_has_as_many_holders_as_it_may() {
+        let held = |number: u32| {
+            let id = format!("c{number}");
+            slot(number, State::Held(lease(&id, init(100 + number))))
+        };
+        let found = [held(0), held(2)];
+        assert_eq!(chosen(&found, "a", &init(1), None, 3), Ok(Choice::New(1)));
+        assert!(chosen(&[held(0), held(1), held(2)], "a", &init(1), None, 3).is_err());
+    }
+
+    #[test]
+    fn holders_from_when_more_were_allowed_count() {
+        let found = [
+            slot(0, State::Over(lease("b", init(2)))),
+            slot(4, State::Held(lease("c", init(3)))),
+        ];
+        assert!(chosen(&found, "a", &init(1), None, 1).is_err());
+        assert_eq!(chosen(&found, "a", &init(1), None, 2), Ok(Choice::Over(0)));
+    }
+}

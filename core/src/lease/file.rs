@@ -1,0 +1,394 @@
+//! What a lease file holds, and what it is called.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use onload_cdi::DeviceName;
+use serde::{Deserialize, Serialize};
+
+use crate::class::Class;
+use crate::container_id::ContainerId;
+use crate::processes::Process;
+use crate::text::Quoted;
+
+/// The newest version of the file that is understood.
+pub(crate) const VERSION: u32 = 1;
+
+/// A device that can be leased, as `CLASS:NAME`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Device {
+    /// The class.
+    pub class: Class,
+    /// Its name in that class.
+    pub name: DeviceName,
+}
+
+/// A text that is not `CLASS:NAME`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is not CLASS:NAME")]
+pub struct NotDevice(String);
+
+impl FromStr for Device {
+    type Err = NotDevice;
+
+    /// CLASS reaches up to the first `:`.
+    fn from_str(text: &str) -> Result<Self, NotDevice> {
+        let parsed = text.split_once(':').and_then(|(class, name)| {
+            let class = class.parse().ok()?;
+            let name = DeviceName::try_from(name).ok()?;
+            Some(Device { class, name })
+        });
+        parsed.ok_or_else(|| NotDevice(Quoted(text).to_string()))
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.class, self.name.as_str())
+    }
+}
+
+impl TryFrom<String> for Device {
+    type Error = NotDevice;
+
+    fn try_from(text: String) -> Result<Self, NotDevice> {
+        text.parse()
+    }
+}
+
+impl From<Device> for String {
+    fn from(device: Device) -> String {
+        device.to_string()
+    }
+}
+
+impl Device {
+    /// The name of the file for one of the holders that the device may have. Neither `=` nor `#` stands
+    /// in the name of a device.
+    pub(crate) fn file_name(&self, slot: u32) -> String {
+        format!("{}={}#{slot}", self.class, self.name.as_str())
+    }
+
+    /// The device and the slot that a file is for; none for a file that is no lease.
+    pub(crate) fn of_file_name(name: &str) -> Option<(Device, u32)> {
+        let (device, slot) = name.rsplit_once('#')?;
+        let (class, name) = device.split_once('=')?;
+        let device = Device {
+            class: class.parse().ok()?,
+            name: DeviceName::try_from(name).ok()?,
+        };
+        let number: u32 = slot.parse().ok()?;
+        (number.to_string() == slot).then_some((device, number))
+    }
+}
+
+/// What tells a reservation from every other: 128 random bits, in hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Token(String);
+
+/// A text that is no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a token has 32 lower-case hexadecimal digits")]
+pub struct NotToken;
+
+impl Token {
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<[u8; 16]> for Token {
+    fn from(bytes: [u8; 16]) -> Self {
+        Token(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+impl TryFrom<String> for Token {
+    type Error = NotToken;
+
+    fn try_from(text: String) -> Result<Self, NotToken> {
+        let legal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        let is_token = text.len() == 32 && text.bytes().all(legal);
+        is_token.then_some(Token(text)).ok_or(NotToken)
+    }
+}
+
+impl FromStr for Token {
+    type Err = NotToken;
+
+    fn from_str(text: &str) -> Result<Self, NotToken> {
+        text.to_owned().try_into()
+    }
+}
+
+impl From<Token> for String {
+    fn from(token: Token) -> String {
+        token.0
+    }
+}
+
+/// Who holds a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Holder {
+    /// A container that exists, by its first process.
+    #[serde(rename_all = "camelCase")]
+    Init {
+        /// The first process.
+        process: Process,
+        /// The directory of its cgroup; none where that is not its own.
+        #[serde(default)]
+        cgroup: Option<PathBuf>,
+    },
+    /// A container that is being made.
+    #[serde(rename_all = "camelCase")]
+    Reservation {
+        /// What the container's hook has to name.
+        token: Token,
+        /// Until when it holds, in milliseconds after boot (CLOCK_BOOTTIME).
+        expires_ms: u64,
+    },
+}
+
+/// A lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lease {
+    /// The boot that it is of: numbers of processes mean nothing after another.
+    pub boot: String,
+    /// The container's name.
+    pub container: ContainerId,
+    /// The container's bundle, without symbolic links.
+    pub bundle: PathBuf,
+    /// Who holds the device.
+    pub holder: Holder,
+    /// The program and stage that claimed it.
+    pub entry_point: String,
+    /// When, in seconds after 1970.
+    pub since: u64,
+    /// What discovery knew of the device.
+    #[serde(default)]
+    pub facts: BTreeMap<String, String>,
+}
+
+/// Why the text of a lease file is not understood; the device counts as held.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotLease {
+    /// It is cut short, or damaged.
+    #[error("it is no lease")]
+    Form(#[from] serde_json::Error),
+    /// A newer version of this program wrote it.
+    #[error("it is of version {0}, and this program understands {VERSION}")]
+    Newer(u32),
+}
+
+impl Lease {
+    /// Reads a file's text; fields that this version does not know are passed over.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Lease, NotLease> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let Version { version } = serde_json::from_slice(bytes)?;
+        if version > VERSION {
+            return Err(NotLease::Newer(version));
+        }
+        Ok(serde_json::from_slice(bytes)?)
+    }
+
+    /// The text of the file for one slot of a device. It says again what the file's name says, for
+    /// people; the name decides.
+    pub(crate) fn to_bytes(&self, device: &Device, slot: u32) -> serde_json::Result<Vec<u8>> {
+        #[derive(Serialize)]
+        struct Whole<'a> {
+            version: u32,
+            class: &'a str,
+            name: &'a str,
+            slot: u32,
+            #[serde(flatten)]
+            lease: &'a Lease,
+        }
+        let mut bytes = serde_json::to_vec(&Whole {
+            version: VERSION,
+            class: device.class.as_str(),
+            name: device.name.as_str(),
+            slot,
+            lease: self,
+        })?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+}
+
+impl fmt::Display for Lease {
+    /// Who holds it and since when, for a line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "container {}", self.container)?;
+        match &self.holder {
+            Holder::Init { process, cgroup } => {
+                write!(f, " (process {}", process.pid)?;
+                if let Some(cgroup) = cgroup {
+                    write!(f, ", cgroup {}", Quoted(&cgroup.to_string_lossy()))?;
+                }
+                f.write_str(")")
+            }
+            Holder::Reservation { .. } => f.write_str(" (being made)"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::Chain;
+
+    fn device(text: &str) -> Device {
+        text.parse().unwrap()
+    }
+
+    fn lease() -> Lease {
+        let process = Process {
+            pid: 42,
+            start_time: 7,
+        };
+        Lease {
+            boot: "b".to_owned(),
+            container: "web".parse().unwrap(),
+            bundle: "/bundles/web".into(),
+            holder: Holder::Init {
+                process,
+                cgroup: Some("/sys/fs/cgroup/web.scope".into()),
+            },
+            entry_point: "createRuntime".to_owned(),
+            since: 1_700_000_000,
+            facts: BTreeMap::from([("iommu-group".to_owned(), "15".to_owned())]),
+        }
+    }
+
+    #[test]
+    fn a_device_is_read_from_its_class_and_name() {
+        let vfio = device("vfio:0000:81:10.0");
+        assert_eq!(
+            (vfio.class, vfio.name.as_str()),
+            (Class::Vfio, "0000:81:10.0")
+        );
+        assert_eq!(vfio.to_string(), "vfio:0000:81:10.0");
+        for bad in [
+            "vfio", "vfio:", ":a", "disk:a", "vfio:a/b", "vfio:a=b", "vfio:a#1",
+        ] {
+            assert!(bad.parse::<Device>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_named_after_its_device_and_slot() {
+        let vfio = device("vfio:0000:81:10.0");
+        assert_eq!(vfio.file_name(3), "vfio=0000:81:10.0#3");
+        assert_eq!(Device::of_file_name("vfio=0000:81:10.0#3"), Some((vfio, 3)));
+        for bad in [
+            ".lock",
+            "vfio=a",
+            "vfio=a#",
+            "vfio=a#01",
+            "vfio=a#-1",
+            "x=a#1",
+            "vfio=#1",
+            "vfio=a#4294967296",
+        ] {
+            assert_eq!(Device::of_file_name(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let mut reserved = lease();
+        reserved.holder = Holder::Reservation {
+            token: [0xab; 16].into(),
+            expires_ms: 5,
+        };
+        for lease in [lease(), reserved] {
+            let bytes = lease.to_bytes(&device("vfio:a"), 2).unwrap();
+            assert_eq!(Lease::parse(&bytes).unwrap(), lease);
+        }
+    }
+
+    #[test]
+    fn a_file_says_what_it_is_for_to_people() {
+        let text = String::from_utf8(lease().to_bytes(&device("vfio:a"), 2).unwrap()).unwrap();
+        assert_eq!(
+            text,
+            "{\"version\":1,\"class\":\"vfio\",\"name\":\"a\",\"slot\":2,\"boot\":\"b\",\"container\":\"web\",\
+             \"bundle\":\"/bundles/web\",\"holder\":{\"init\":{\"process\":{\"pid\":42,\"startTime\":7},\
+             \"cgroup\":\"/sys/fs/cgroup/web.scope\"}},\"entryPoint\":\"createRuntime\",\"since\":1700000000,\
+             \"facts\":{\"iommu-group\":\"15\"}}\n"
+        );
+    }
+
+    #[test]
+    fn fields_that_are_not_known_are_passed_over() {
+        let text = String::from_utf8(lease().to_bytes(&device("vfio:a"), 0).unwrap()).unwrap();
+        let more = text.replacen('{', "{\"moods\":[1,{\"x\":null}],", 1);
+        assert_eq!(Lease::parse(more.as_bytes()).unwrap(), lease());
+    }
+
+    #[test]
+    fn what_is_newer_or_cut_short_or_names_no_container_is_not_understood() {
+        let text = String::from_utf8(lease().to_bytes(&device("vfio:a"), 0).unwrap()).unwrap();
+        let refusal = |text: &str| Chain(&Lease::parse(text.as_bytes()).unwrap_err()).to_string();
+        let newer = text.replacen("\"version\":1", "\"version\":2", 1);
+        assert_eq!(
+            refusal(&newer),
+            "it is of version 2, and this program understands 1"
+        );
+        for damaged in [
+            &text[..text.len() / 2],
+            "",
+            "\0\0\0",
+            "{}",
+            &text.replacen("\"web\"", "\"../web\"", 1),
+            &text.replacen("\"init\"", "\"ghost\"", 1),
+        ] {
+            assert!(
+                refusal(damaged).starts_with("it is no lease: "),
+                "{damaged}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_token_is_128_bits_in_lower_case() {
+        assert_eq!(Token::from([0x0f; 16]).as_str(), "0f".repeat(16));
+        for bad in [
+            "",
+            "0f",
+            &"0F".repeat(16),
+            &"0g".repeat(16),
+            &"0".repeat(33),
+        ] {
+            assert!(bad.parse::<Token>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_line_about_a_holder_has_no_control_characters() {
+        let mut lease = lease();
+        assert_eq!(
+            lease.to_string(),
+            "container web (process 42, cgroup \"/sys/fs/cgroup/web.scope\")"
+        );
+        lease.holder = Holder::Init {
+            process: Process {
+                pid: 1,
+                start_time: 2,
+            },
+            cgroup: Some("/a\n\u{1b}[31m".into()),
+        };
+        assert!(!lease.to_string().contains(['\n', '\u{1b}']));
+    }
+}

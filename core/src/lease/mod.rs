@@ -1,0 +1,13 @@
+//! Leases: which container holds a device that only so many may have at once.
+//!
+//! A lease is a file in `/run/onload-ctk/@leases`, which root alone can enter. It is claimed when a
+//! container starts and released when it ends, or when the next container that wants the device finds
+//! that its holder has ended. No daemon keeps anything, so a killed engine loses nothing.
+
+mod choice;
+mod file;
+mod store;
+
+pub use choice::Refusal;
+pub use file::{Device, Holder, Lease, NotDevice, NotToken, Token};
+pub use store::{Claim, LeaseError, Leases, Listed};

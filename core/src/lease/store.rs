@@ -1,0 +1,869 @@
+//! The lease files: claimed, released and listed under one lock.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{Dir, Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::choice::{Applicant, Choice, Refusal, Slot, State, choose};
+use super::file::{Device, Holder, Lease, Token};
+use crate::container_id::ContainerId;
+use crate::fs::atomic::{self, TempFile, WriteError, is_temporary_name};
+use crate::fs::lock::{Lock, LockError, LockMode};
+use crate::processes::{Processes, ProcessesError};
+use crate::run_dir::{LEASES, RunDir, open_private};
+use crate::text::Chain;
+
+/// The lock of all leases.
+const LOCK: &str = ".lock";
+/// Bytes of a lease file that are read.
+const MAX_BYTES: u64 = 64 * 1024;
+/// How long a reservation holds: from the wrapper or precreate to the container's createRuntime hook.
+const RESERVED: Duration = Duration::from_secs(60);
+
+/// Why a device is not leased, or a lease not ended.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// The directory cannot be used.
+    #[error("{action} {path:?}")]
+    Directory {
+        /// What was being done.
+        action: &'static str,
+        /// The directory or file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The lock is not to be had.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The lease cannot be written.
+    #[error("writing the lease of {device} in {dir:?}")]
+    Write {
+        /// The device.
+        device: String,
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        source: WriteError,
+    },
+    /// This boot cannot be told from another.
+    #[error(transparent)]
+    Processes(#[from] ProcessesError),
+    /// The container does not get the device.
+    #[error("{device}")]
+    Refused {
+        /// The device.
+        device: String,
+        /// Why.
+        source: Refusal,
+    },
+    /// Somebody without a lease uses it.
+    #[error("{device} is in use by {user}; stop that first")]
+    Taken {
+        /// The device.
+        device: String,
+        /// Who uses it, for people.
+        user: String,
+    },
+    /// The holder lives.
+    #[error("{device} is in use by {holder}; stop that container first")]
+    InUse {
+        /// The device.
+        device: String,
+        /// The container.
+        holder: String,
+    },
+}
+
+/// What a container claims.
+#[derive(Clone, Debug)]
+pub struct Claim<'a> {
+    /// The device.
+    pub device: &'a Device,
+    /// How many containers may have it at once.
+    pub most: u32,
+    /// The container's name.
+    pub container: &'a ContainerId,
+    /// Its bundle, without symbolic links.
+    pub bundle: &'a Path,
+    /// What is to hold it.
+    pub holder: Holder,
+    /// The token of an earlier reservation that becomes a lease now.
+    pub token: Option<&'a Token>,
+    /// The program and stage.
+    pub entry_point: &'a str,
+    /// What discovery knows of the device.
+    pub facts: BTreeMap<String, String>,
+}
+
+/// A lease, as it is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The device.
+    pub device: Device,
+    /// Its holder's slot, from 0.
+    pub slot: u32,
+    /// The lease, or why it is not understood.
+    pub lease: Result<Lease, String>,
+    /// Whether the holder has ended.
+    pub is_over: bool,
+}
+
+/// The directory of the leases.
+#[derive(Debug)]
+pub struct Leases {
+    dir: OwnedFd,
+    path: PathBuf,
+    processes: Processes,
+}
+
+impl Holder {
+    /// A new reservation, from now on.
+    ///
+    /// # Errors
+    /// Those of getrandom(2).
+    pub fn reserve() -> io::Result<Holder> {
+        let mut bytes = [0; 16];
+        let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+        if filled != bytes.len() {
+            return Err(io::Error::other("the kernel gave too few random bytes"));
+        }
+        let patience = u64::try_from(RESERVED.as_millis()).unwrap_or(u64::MAX);
+        Ok(Holder::Reservation {
+            token: bytes.into(),
+            expires_ms: since_boot_ms().saturating_add(patience),
+        })
+    }
+}
+
+impl Leases {
+    /// Opens the directory in [`crate::run_dir::RUN_DIR`], and makes it where it is not there.
+    ///
+    /// # Errors
+    /// [`LeaseError::Directory`].
+    pub fn open(run: &RunDir, processes: Processes) -> Result<Self, LeaseError> {
+        let path = run.path().join(LEASES);
+        match open_private(run, LEASES) {
+            Ok(dir) => Ok(Leases {
+                dir,
+                path,
+                processes,
+            }),
+            Err(error) => Err(LeaseError::Directory {
+                action: "opening",
+                path,
+                source: error.into(),
+            }),
+        }
+    }
+
+    /// Opens the directory where it is there, to read it.
+    ///
+    /// # Errors
+    /// [`LeaseError::Directory`].
+    pub fn find(run: &RunDir, processes: Processes) -> Result<Option<Self>, LeaseError> {
+        let path = run.path().join(LEASES);
+        match run.open(LEASES) {
+            Ok(dir) => Ok(Some(Leases {
+                dir,
+                path,
+                processes,
+            })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(LeaseError::Directory {
+                action: "opening",
+                path,
+                source: error.into(),
+            }),
+        }
+    }
+
+    /// Gives a container a device, or says who has it. What it holds already it keeps. `user` tells who
+    /// uses the device without a lease, and is asked under the lock.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn claim(
+        &self,
+        claim: Claim<'_>,
+        user: &dyn Fn(&Device) -> Option<String>,
+        patience: Duration,
+    ) -> Result<(), LeaseError> {
+        let lease = Lease {
+            boot: self.processes.boot_id()?,
+            container: claim.container.clone(),
+            bundle: claim.bundle.to_owned(),
+            holder: claim.holder,
+            entry_point: claim.entry_point.to_owned(),
+            since: seconds_since_1970(),
+            facts: claim.facts,
+        };
+        let applicant = Applicant {
+            container: claim.container,
+            bundle: claim.bundle,
+            holder: &lease.holder,
+            token: claim.token,
+        };
+        let _lock = self.lock(patience)?;
+        let found = self.slots(claim.device)?;
+        let choice =
+            choose(&found, applicant, claim.most).map_err(|source| LeaseError::Refused {
+                device: claim.device.to_string(),
+                source,
+            })?;
+        if !matches!(choice, Choice::Kept(_))
+            && let Some(user) = user(claim.device)
+        {
+            let device = claim.device.to_string();
+            return Err(LeaseError::Taken { device, user });
+        }
+        self.publish(claim.device, choice, &lease)
+    }
+
+    /// Ends what a container that is gone holds of a device; whether it held it. A lease whose process
+    /// lives is another start's of the same name, and stays. Another engine may have a container of
+    /// that name: its lease, of another bundle, goes only if its holder has ended.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn release(
+        &self,
+        device: &Device,
+        container: &ContainerId,
+        bundle: &Path,
+        patience: Duration,
+    ) -> Result<bool, LeaseError> {
+        let _lock = self.lock(patience)?;
+        let mut was_held = false;
+        for slot in self.slots(device)? {
+            let is_its = match &slot.state {
+                State::Over(lease) => lease.container == *container,
+                State::Held(lease) => {
+                    lease.container == *container && lease.bundle == bundle && !self.has_init(lease)
+                }
+                State::Unreadable(_) => false,
+            };
+            if is_its {
+                was_held |= self.remove(device, slot.number)?;
+            }
+        }
+        Ok(was_held)
+    }
+
+    /// Ends every lease of a device at the operator's word; how many there were.
+    ///
+    /// # Errors
+    /// [`LeaseError::InUse`] names a container that still runs; nothing is ended then.
+    pub fn release_all(&self, device: &Device, patience: Duration) -> Result<usize, LeaseError> {
+        let _lock = self.lock(patience)?;
+        let slots = self.slots(device)?;
+        let held = slots.iter().find_map(|slot| match &slot.state {
+            State::Held(lease) if matches!(lease.holder, Holder::Init { .. }) => Some(lease),
+            _ => None,
+        });
+        if let Some(lease) = held {
+            return Err(LeaseError::InUse {
+                device: device.to_string(),
+                holder: lease.to_string(),
+            });
+        }
+        for slot in &slots {
+            self.remove(device, slot.number)?;
+        }
+        Ok(slots.len())
+    }
+
+    /// Every lease, by device. What changes meanwhile may be seen as it was or as it is.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn list(&self) -> Result<Vec<Listed>, LeaseError> {
+        let boot = self.processes.boot_id()?;
+        let mut listed = Vec::new();
+        for name in self.names()? {
+            let Some((device, slot)) = Device::of_file_name(&name) else {
+                continue;
+            };
+            let Some(state) = self.state(&name, &boot) else {
+                continue;
+            };
+            let is_over = matches!(state, State::Over(_));
+            let lease = match state {
+                State::Over(lease) | State::Held(lease) => Ok(lease),
+                State::Unreadable(why) => Err(why),
+            };
+            listed.push(Listed {
+                device,
+                slot,
+                lease,
+                is_over,
+            });
+        }
+        listed.sort_by(|a, b| (&a.device, a.slot).cmp(&(&b.device, b.slot)));
+        Ok(listed)
+    }
+
+    fn lock(&self, patience: Duration) -> Result<Lock, LeaseError> {
+        Ok(Lock::take(
+            &self.dir,
+            &self.path,
+            LOCK,
+            LockMode::Exclusive,
+            patience,
+        )?)
+    }
+
+    fn failed(&self, action: &'static str, error: Errno) -> LeaseError {
+        LeaseError::Directory {
+            action,
+            path: self.path.clone(),
+            source: error.into(),
+        }
+    }
+
+    /// The names of all files.
+    fn names(&self) -> Result<Vec<String>, LeaseError> {
+        let read = || -> Result<Vec<String>, Errno> {
+            let mut names = Vec::new();
+            for entry in Dir::read_from(&self.dir)? {
+                // A name that is no text is no lease.
+                if let Ok(name) = entry?.file_name().to_str() {
+                    names.push(name.to_owned());
+                }
+            }
+            Ok(names)
+        };
+        read().map_err(|error| self.failed("listing", error))
+    }
+
+    /// What stands in the slots of one device; the lock is held. What a killed process left half
+    /// written is removed on the way.
+    fn slots(&self, device: &Device) -> Result<Vec<Slot>, LeaseError> {
+        let boot = self.processes.boot_id()?;
+        let mut slots = Vec::new();
+        for name in self.names()? {
+            if is_temporary_name(OsStr::new(&name)) {
+                // It is in nobody's way.
+                let _ = atomic::remove(&self.dir, OsStr::new(&name));
+                continue;
+            }
+            match Device::of_file_name(&name) {
+                Some((of, number)) if of == *device => {
+                    let state = self.state(&name, &boot);
+                    slots.extend(state.map(|state| Slot { number, state }));
+                }
+                _ => {}
+            }
+        }
+        slots.sort_by_key(|slot| slot.number);
+        Ok(slots)
+    }
+
+    /// What stands in a file; none where it is gone.
+    fn state(&self, name: &str, boot: &str) -> Option<State> {
+        let bytes = match self.read(name) {
+            Ok(bytes) => bytes?,
+            Err(error) => return Some(State::Unreadable(format!("reading {name}: {error}"))),
+        };
+        Some(match Lease::parse(&bytes) {
+            Ok(lease) if self.is_over(&lease, boot) => State::Over(lease),
+            Ok(lease) => State::Held(lease),
+            Err(error) => State::Unreadable(format!("{name}: {}", Chain(&error))),
+        })
+    }
+
+    fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match openat(&self.dir, name, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    /// Whether the holder has ended. What cannot be looked at may live.
+    fn is_over(&self, lease: &Lease, boot: &str) -> bool {
+        if lease.boot != boot {
+            return true;
+        }
+        match &lease.holder {
+            Holder::Reservation { expires_ms, .. } => since_boot_ms() >= *expires_ms,
+            Holder::Init { process, cgroup } => {
+                let is_populated =
+                    |cgroup: &PathBuf| self.processes.is_populated(cgroup).unwrap_or(true);
+                self.processes.shows_all().unwrap_or(false)
+                    && !self.processes.lives(*process).unwrap_or(true)
+                    && !cgroup.as_ref().is_some_and(is_populated)
+            }
+        }
+    }
+
+    /// Whether the first process of the holder lives.
+    fn has_init(&self, lease: &Lease) -> bool {
+        match &lease.holder {
+            Holder::Reservation { .. } => false,
+            Holder::Init { process, .. } => {
+                // Where numbers mean other processes, the runtime that calls poststop is believed.
+                self.processes.shows_all().unwrap_or(false)
+                    && self.processes.lives(*process).unwrap_or(false)
+            }
+        }
+    }
+
+    fn publish(&self, device: &Device, choice: Choice, lease: &Lease) -> Result<(), LeaseError> {
+        let (Choice::New(slot) | Choice::Over(slot) | Choice::Kept(slot)) = choice;
+        let name = device.file_name(slot);
+        let write = || -> Result<(), WriteError> {
+            let bytes = lease.to_bytes(device, slot).map_err(|error| WriteError {
+                action: "writing",
+                name: name.clone().into(),
+                source: error.into(),
+            })?;
+            let mut file = TempFile::create(self.dir.as_fd(), OsStr::new(&name), 0o600)?;
+            file.write(&bytes)?;
+            match choice {
+                Choice::New(_) => file.commit_new(),
+                Choice::Over(_) | Choice::Kept(_) => file.commit_over(),
+            }
+        };
+        write().map_err(|source| self.not_written(device, source))
+    }
+
+    fn remove(&self, device: &Device, number: u32) -> Result<bool, LeaseError> {
+        let name = device.file_name(number);
+        atomic::remove(&self.dir, OsStr::new(&name))
+            .map_err(|source| self.not_written(device, source))
+    }
+
+    fn not_written(&self, device: &Device, source: WriteError) -> LeaseError {
+        LeaseError::Write {
+            device: device.to_string(),
+            dir: self.path.clone(),
+            source,
+        }
+    }
+}
+
+/// Time since boot, that asleep included: a clock that nobody sets back.
+fn since_boot_ms() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    let milliseconds = u64::try_from(now.tv_nsec).unwrap_or_default() / 1_000_000;
+    seconds.saturating_mul(1000).saturating_add(milliseconds)
+}
+
+fn seconds_since_1970() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// A host with files of /proc and /sys/fs/cgroup, and its leases.
+    struct Host {
+        dir: tempfile::TempDir,
+        leases: Leases,
+    }
+
+    impl Host {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let write = |path: &str, text: &str| {
+                let path = dir.path().join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            };
+            write("proc/sys/kernel/random/boot_id", "this boot\n");
+            write("proc/self/ns/pid", "");
+            fs::create_dir_all(dir.path().join("run")).unwrap();
+            let run = RunDir::find(&dir.path().join("run")).unwrap().unwrap();
+            let namespace = fs::metadata(dir.path().join("proc/self/ns/pid")).unwrap();
+            let processes = Processes::at(dir.path()).with_initial(namespace.ino());
+            let leases = Leases::open(&run, processes).unwrap();
+            Host { dir, leases }
+        }
+
+        fn path(&self, path: &str) -> PathBuf {
+            self.dir.path().join(path)
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.path(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        /// A process with this number and start time, in a cgroup of its own.
+        fn start(&self, pid: u32, start_time: u64) -> Holder {
+            let stat = format!("{pid} (a) S 1 1 1 0 -1 0 1 2 3 4 5 6 7 8 20 0 1 0 {start_time} 9");
+            self.write(&format!("proc/{pid}/stat"), &stat);
+            self.write(
+                &format!("sys/fs/cgroup/{pid}/cgroup.events"),
+                "populated 1\n",
+            );
+            let process = self.leases.processes.find(pid).unwrap().unwrap();
+            let cgroup = Some(self.path(&format!("sys/fs/cgroup/{pid}")));
+            Holder::Init { process, cgroup }
+        }
+
+        fn end_process(&self, pid: u32) {
+            fs::remove_dir_all(self.path(&format!("proc/{pid}"))).unwrap();
+        }
+
+        fn end(&self, pid: u32) {
+            self.end_process(pid);
+            fs::remove_dir_all(self.path(&format!("sys/fs/cgroup/{pid}"))).unwrap();
+        }
+
+        fn claim_by(&self, id: &str, holder: Holder, token: Option<&Token>) -> Result<(), String> {
+            let claim = Claim {
+                device: &vfio(),
+                most: 1,
+                container: &id.parse().unwrap(),
+                bundle: &bundle(id),
+                holder,
+                token,
+                entry_point: "createRuntime",
+                facts: BTreeMap::new(),
+            };
+            let claimed = self.leases.claim(claim, &|_| None, PATIENCE);
+            claimed.map_err(|error| Chain(&error).to_string())
+        }
+
+        fn claim(&self, id: &str, holder: &Holder) -> Result<(), String> {
+            self.claim_by(id, holder.clone(), None)
+        }
+
+        fn release(&self, id: &str) -> bool {
+            let container = id.parse().unwrap();
+            let released = self
+                .leases
+                .release(&vfio(), &container, &bundle(id), PATIENCE);
+            released.unwrap()
+        }
+
+        /// The holder by the file alone.
+        fn holder(&self) -> Option<String> {
+            let listed = self.leases.list().unwrap();
+            let lease = listed.first()?.lease.as_ref().unwrap();
+            Some(lease.container.to_string())
+        }
+
+        fn files(&self) -> Vec<String> {
+            let entries = fs::read_dir(self.path("run/@leases")).unwrap();
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let mut names: Vec<String> = names.filter(|name| name != LOCK).collect();
+            names.sort();
+            names
+        }
+    }
+
+    fn vfio() -> Device {
+        "vfio:0000:81:10.0".parse().unwrap()
+    }
+
+    fn bundle(id: &str) -> PathBuf {
+        Path::new("/bundles").join(id)
+    }
+
+    #[test]
+    fn a_device_has_one_holder_until_that_releases_it() {
+        let host = Host::new();
+        let (one, two) = (host.start(1, 10), host.start(2, 20));
+        host.claim("one", &one).unwrap();
+        let line = host.claim("two", &two).unwrap_err();
+        assert!(
+            line.starts_with("vfio:0000:81:10.0: it is held by container one (process 1, cgroup "),
+            "{line}"
+        );
+        host.end(1);
+        assert!(host.release("one"));
+        assert_eq!(host.files(), [""; 0]);
+        host.claim("two", &two).unwrap();
+        assert_eq!(host.holder().unwrap(), "two");
+    }
+
+    #[test]
+    fn a_holder_that_was_killed_loses_it_to_the_next() {
+        let host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        host.end(1);
+        host.claim("two", &host.start(2, 20)).unwrap();
+        assert_eq!(host.holder().unwrap(), "two");
+        assert_eq!(host.files(), ["vfio=0000:81:10.0#0"]);
+    }
+
+    #[test]
+    fn a_holder_whose_number_is_another_s_loses_it() {
+        let host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        host.end(1);
+        host.start(1, 11);
+        fs::remove_dir_all(host.path("sys/fs/cgroup/1")).unwrap();
+        host.claim("two", &host.start(2, 20)).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_outlives_the_first_one_keeps_it() {
+        let host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        host.end_process(1);
+        assert!(host.claim("two", &host.start(2, 20)).is_err());
+        host.write("sys/fs/cgroup/1/cgroup.events", "populated 0\n");
+        host.claim("two", &host.start(2, 20)).unwrap();
+    }
+
+    #[test]
+    fn another_boot_ends_every_lease() {
+        let host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        host.write("proc/sys/kernel/random/boot_id", "the next\n");
+        host.claim("two", &host.start(2, 20)).unwrap();
+    }
+
+    #[test]
+    fn where_not_every_process_is_seen_no_holder_is_called_dead() {
+        let mut host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        host.end(1);
+        host.leases.processes = host.leases.processes.clone().with_initial(0);
+        assert!(host.claim("two", &host.start(2, 20)).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_may_live() {
+        let host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        fs::remove_file(host.path("proc/1/stat")).unwrap();
+        fs::create_dir(host.path("proc/1/stat")).unwrap();
+        fs::remove_dir_all(host.path("sys/fs/cgroup/1")).unwrap();
+        assert!(host.claim("two", &host.start(2, 20)).is_err());
+    }
+
+    #[test]
+    fn a_reservation_holds_until_its_token_turns_it_into_a_lease() {
+        let host = Host::new();
+        let reservation = Holder::reserve().unwrap();
+        let Holder::Reservation { token, .. } = reservation.clone() else {
+            unreachable!()
+        };
+        host.claim_by("one", reservation, None).unwrap();
+        assert!(
+            host.claim("two", &host.start(2, 20))
+                .unwrap_err()
+                .contains("being made")
+        );
+        let other = [7; 16].into();
+        assert!(
+            host.claim_by("one", host.start(1, 10), Some(&other))
+                .is_err()
+        );
+        host.claim_by("one", host.start(1, 10), Some(&token))
+            .unwrap();
+        assert_eq!(host.files().len(), 1);
+        assert!(
+            host.claim("two", &host.start(2, 20))
+                .unwrap_err()
+                .contains("process 1")
+        );
+    }
+
+    #[test]
+    fn a_reservation_that_expired_goes_to_the_next_and_its_container_is_refused() {
+        let host = Host::new();
+        let token: Token = [7; 16].into();
+        let expired = Holder::Reservation {
+            token: token.clone(),
+            expires_ms: since_boot_ms(),
+        };
+        host.claim_by("one", expired, None).unwrap();
+        host.claim("two", &host.start(2, 20)).unwrap();
+        let line = host
+            .claim_by("one", host.start(1, 10), Some(&token))
+            .unwrap_err();
+        assert!(line.contains("its reservation has expired"), "{line}");
+    }
+
+    #[test]
+    fn the_end_of_another_container_releases_nothing() {
+        let host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        host.end_process(1);
+        assert!(!host.release("two"));
+        let one = "one".parse().unwrap();
+        let elsewhere = Path::new("/elsewhere/one");
+        let released = host.leases.release(&vfio(), &one, elsewhere, PATIENCE);
+        assert!(
+            !released.unwrap(),
+            "another engine's container of that name"
+        );
+        assert_eq!(host.holder().unwrap(), "one");
+        assert!(host.release("one"));
+    }
+
+    #[test]
+    fn who_uses_a_device_without_a_lease_is_named() {
+        let host = Host::new();
+        let claim = |user: &dyn Fn(&Device) -> Option<String>| {
+            let claim = Claim {
+                device: &vfio(),
+                most: 1,
+                container: &"one".parse().unwrap(),
+                bundle: &bundle("one"),
+                holder: host.start(1, 10),
+                token: None,
+                entry_point: "createRuntime",
+                facts: BTreeMap::new(),
+            };
+            let claimed = host.leases.claim(claim, user, PATIENCE);
+            claimed.map_err(|error| Chain(&error).to_string())
+        };
+        let busy = |_: &Device| Some("process 7 (\"qemu\")".to_owned());
+        assert_eq!(
+            claim(&busy).unwrap_err(),
+            "vfio:0000:81:10.0 is in use by process 7 (\"qemu\"); stop that first"
+        );
+        assert_eq!(host.files(), [""; 0]);
+        claim(&|_| None).unwrap();
+        // It is its own user now.
+        claim(&busy).unwrap();
+    }
+
+    #[test]
+    fn a_late_end_of_an_earlier_start_releases_nothing_of_a_later_one() {
+        let host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        assert!(!host.release("one"), "its process lives");
+        assert_eq!(host.holder().unwrap(), "one");
+    }
+
+    #[test]
+    fn a_file_that_is_not_understood_holds_the_device_until_the_operator_says_otherwise() {
+        for text in ["", "{\"version\":1", "{\"version\":9}"] {
+            let host = Host::new();
+            host.write("run/@leases/vfio=0000:81:10.0#0", text);
+            let line = host.claim("one", &host.start(1, 10)).unwrap_err();
+            assert!(line.contains("an unknown container"), "{line}");
+            assert!(host.leases.list().unwrap()[0].lease.is_err());
+            assert_eq!(host.leases.release_all(&vfio(), PATIENCE).unwrap(), 1);
+            host.claim("one", &host.start(1, 10)).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_operator_cannot_take_a_device_from_a_container_that_runs() {
+        let host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        let error = host.leases.release_all(&vfio(), PATIENCE).unwrap_err();
+        let line = error.to_string();
+        assert!(line.contains("in use by container one"), "{line}");
+        assert!(line.ends_with("stop that container first"), "{line}");
+        host.end(1);
+        assert_eq!(host.leases.release_all(&vfio(), PATIENCE).unwrap(), 1);
+        assert_eq!(host.leases.release_all(&vfio(), PATIENCE).unwrap(), 0);
+    }
+
+    #[test]
+    fn what_a_killed_process_left_half_written_is_removed() {
+        let host = Host::new();
+        host.write("run/@leases/.onload-ctk-0123456789abcdef.tmp", "{");
+        host.claim("one", &host.start(1, 10)).unwrap();
+        assert_eq!(host.files(), ["vfio=0000:81:10.0#0"]);
+    }
+
+    #[test]
+    fn nobody_else_can_see_the_leases() {
+        let host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        let mode = |path: &str| {
+            let found = fs::metadata(host.path(path)).unwrap();
+            found.permissions().mode() & 0o7777
+        };
+        assert_eq!(mode("run/@leases"), 0o700);
+        assert_eq!(mode("run/@leases/.lock"), 0o600);
+        assert_eq!(mode("run/@leases/vfio=0000:81:10.0#0"), 0o600);
+    }
+
+    #[test]
+    fn leases_are_listed_by_device_with_what_has_ended() {
+        let host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        host.write("run/@leases/rdma=mlx5_0#1", "x");
+        host.write("run/@leases/README", "x");
+        host.end(1);
+        let listed = host.leases.list().unwrap();
+        let found: Vec<_> = listed
+            .iter()
+            .map(|each| (each.device.to_string(), each.slot, each.is_over))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("rdma:mlx5_0".to_owned(), 1, false),
+                ("vfio:0000:81:10.0".to_owned(), 0, true)
+            ]
+        );
+    }
+
+    #[test]
+    fn of_many_that_claim_at_once_as_many_get_it_as_may() {
+        let host = Host::new();
+        let device: Device = "rdma:mlx5_0".parse().unwrap();
+        let holders: Vec<Holder> = (1..=40).map(|pid| host.start(pid, 10)).collect();
+        let given = std::thread::scope(|scope| {
+            let claims = holders.iter().enumerate().map(|(index, holder)| {
+                let (leases, device) = (&host.leases, &device);
+                scope.spawn(move || {
+                    let id = format!("c{index}");
+                    let claim = Claim {
+                        device,
+                        most: 16,
+                        container: &id.parse().unwrap(),
+                        bundle: &bundle(&id),
+                        holder: holder.clone(),
+                        token: None,
+                        entry_point: "createRuntime",
+                        facts: BTreeMap::new(),
+                    };
+                    match leases.claim(claim, &|_| None, PATIENCE) {
+                        Ok(()) => 1,
+                        Err(LeaseError::Refused { .. }) => 0,
+                        Err(error) => panic!("{}", Chain(&error)),
+                    }
+                })
+            });
+            let claims: Vec<_> = claims.collect();
+            claims
+                .into_iter()
+                .map(|claim| claim.join().unwrap())
+                .sum::<usize>()
+        });
+        assert_eq!(given, 16);
+        assert_eq!(host.files().len(), 16);
+        let slots: Vec<u32> = host
+            .leases
+            .list()
+            .unwrap()
+            .iter()
+            .map(|each| each.slot)
+            .collect();
+        assert_eq!(slots, (0..16).collect::<Vec<_>>());
+    }
+}

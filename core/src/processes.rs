@@ -1,0 +1,460 @@
+//! Processes and their cgroups as the kernel shows them. A process is named by its number and its
+//! start time: the number alone goes to another process once the first has ended.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+/// Bytes of a small file of /proc or cgroupfs that are read: `cgroup` has a path of up to 4096 bytes
+/// for each hierarchy.
+const MAX_BYTES: u64 = 1024 * 1024;
+/// cgroup v1 directories that are looked into below one; more, and the cgroup counts as populated.
+const MAX_DIRECTORIES: usize = 4096;
+/// The inode of the initial PID namespace (include/uapi/linux/nsfs.h, `PROC_PID_INIT_INO`).
+const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+/// Why a process or a cgroup cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+#[error("reading {path:?}")]
+pub struct ProcessesError {
+    /// The file.
+    pub path: PathBuf,
+    /// Why.
+    pub source: io::Error,
+}
+
+/// A process of one boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Process {
+    /// Its number in the initial PID namespace.
+    pub pid: u32,
+    /// When it started, in clock ticks after boot (proc_pid_stat(5), field 22).
+    pub start_time: u64,
+}
+
+/// Where the kernel shows processes and cgroups.
+#[derive(Clone, Debug)]
+pub struct Processes {
+    proc: PathBuf,
+    cgroups: PathBuf,
+    /// The inode of the PID namespace that counts every process.
+    initial: u64,
+}
+
+impl Default for Processes {
+    fn default() -> Self {
+        Processes::at(Path::new("/"))
+    }
+}
+
+impl Processes {
+    /// Those below another root than `/`.
+    #[must_use]
+    pub fn at(root: &Path) -> Self {
+        Processes {
+            proc: root.join("proc"),
+            cgroups: root.join("sys/fs/cgroup"),
+            initial: INITIAL_PID_NAMESPACE,
+        }
+    }
+
+    /// As if the namespace of this inode counted every process.
+    #[cfg(test)]
+    pub(crate) fn with_initial(self, initial: u64) -> Self {
+        Processes { initial, ..self }
+    }
+
+    /// What names this boot.
+    ///
+    /// # Errors
+    /// [`ProcessesError`].
+    pub fn boot_id(&self) -> Result<String, ProcessesError> {
+        let bytes = read(&self.proc.join("sys/kernel/random/boot_id"))?;
+        Ok(String::from_utf8_lossy(bytes.trim_ascii()).into_owned())
+    }
+
+    /// Whether every process of the host has a number here. In another PID namespace a number means
+    /// another process, or none.
+    ///
+    /// # Errors
+    /// [`ProcessesError`].
+    pub fn shows_all(&self) -> Result<bool, ProcessesError> {
+        let path = self.proc.join("self/ns/pid");
+        match rustix::fs::stat(&path) {
+            Ok(stat) => Ok(stat.st_ino == self.initial),
+            Err(error) => Err(failed(&path, error.into())),
+        }
+    }
+
+    /// The process that has a number now; none where nobody has it.
+    ///
+    /// # Errors
+    /// [`ProcessesError`].
+    pub fn find(&self, pid: u32) -> Result<Option<Process>, ProcessesError> {
+        let path = self.of(pid, "stat");
+        let Some(stat) = read_if_there(&path)? else {
+            return Ok(None);
+        };
+        let start_time = start_time(&stat)
+            .ok_or_else(|| failed(&path, io::Error::other("no start time in it")))?;
+        Ok(Some(Process { pid, start_time }))
+    }
+
+    /// Whether a process has not ended. A zombie has, unless other threads of it go on: a program may
+    /// end its first thread alone (pthread_exit(3)).
+    ///
+    /// # Errors
+    /// [`ProcessesError`].
+    pub fn lives(&self, process: Process) -> Result<bool, ProcessesError> {
+        let Some(stat) = read_if_there(&self.of(process.pid, "stat"))? else {
+            return Ok(false);
+        };
+        let is_same = start_time(&stat).is_none_or(|now| now == process.start_time);
+        Ok(is_same && !is_zombie(&stat))
+    }
+
+    /// The directory of a process's cgroup, where it has one that `other` is not in: that of the
+    /// hierarchy that judges devices.
+    ///
+    /// # Errors
+    /// [`ProcessesError`].
+    pub fn own_cgroup(&self, pid: u32, other: u32) -> Result<Option<PathBuf>, ProcessesError> {
+        let directory = |pid: u32| {
+            let lines = read_if_there(&self.of(pid, "cgroup"))?;
+            Ok(lines.and_then(|lines| cgroup(&lines).map(|path| self.cgroups.join(path))))
+        };
+        let (own, other) = (directory(pid)?, directory(other)?);
+        Ok(own.filter(|own| other.as_ref() != Some(own)))
+    }
+
+    /// Whether a process is in a cgroup or below it. A cgroup that is gone has none.
+    ///
+    /// # Errors
+    /// [`ProcessesError`].
+    pub fn is_populated(&self, cgroup: &Path) -> Result<bool, ProcessesError> {
+        if let Some(events) = read_if_there(&cgroup.join("cgroup.events"))? {
+            let mut lines = events.split(|byte| *byte == b'\n');
+            return Ok(lines.any(|line| line == b"populated 1"));
+        }
+        let mut budget = MAX_DIRECTORIES;
+        has_process_below(cgroup, &mut budget)
+    }
+
+    /// The processes that have a character device open, each with the name of its program, as far as
+    /// this process may look.
+    #[must_use]
+    pub fn openers(&self, node: &Path) -> Vec<(u32, String)> {
+        let Ok(wanted) = rustix::fs::stat(node) else {
+            return Vec::new();
+        };
+        let is_it = |link: &Path| {
+            // Only what is called so is looked at: another file may be on a server that is gone.
+            let named = std::fs::read_link(link).is_ok_and(|to| to.file_name() == node.file_name());
+            named && rustix::fs::stat(link).is_ok_and(|found| found.st_rdev == wanted.st_rdev)
+        };
+        let paths = |dir: &Path| {
+            let entries = std::fs::read_dir(dir).into_iter().flatten();
+            entries.filter_map(|entry| Some(entry.ok()?.path()))
+        };
+        let mut found = Vec::new();
+        for process in paths(&self.proc) {
+            let name = process.file_name().and_then(|name| name.to_str());
+            let Some(pid) = name.and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            if paths(&process.join("fd")).any(|link| is_it(&link)) {
+                let program = read(&self.of(pid, "comm")).unwrap_or_default();
+                let program = String::from_utf8_lossy(program.trim_ascii_end()).into_owned();
+                found.push((pid, program));
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
+    fn of(&self, pid: u32, name: &str) -> PathBuf {
+        self.proc.join(pid.to_string()).join(name)
+    }
+}
+
+fn failed(path: &Path, source: io::Error) -> ProcessesError {
+    ProcessesError {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ProcessesError> {
+    let read = |path| {
+        let mut bytes = Vec::with_capacity(4096);
+        let read = File::open(path)?
+            .take(MAX_BYTES + 1)
+            .read_to_end(&mut bytes)?;
+        if u64::try_from(read).unwrap_or(u64::MAX) > MAX_BYTES {
+            return Err(io::Error::other(format!("longer than {MAX_BYTES} bytes")));
+        }
+        Ok(bytes)
+    };
+    read(path).map_err(|error| failed(path, error))
+}
+
+/// A file of a process or a cgroup that may have ended: ESRCH and ENODEV come from an open file whose
+/// process or cgroup went away.
+fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, ProcessesError> {
+    match read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if is_gone(&error.source) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    let gone = [Errno::NOENT, Errno::SRCH, Errno::NODEV].map(Errno::raw_os_error);
+    error
+        .raw_os_error()
+        .is_some_and(|code| gone.contains(&code))
+}
+
+/// The fields of proc_pid_stat(5) from the third on. The second is the program's name in brackets and
+/// may hold anything, so the count begins behind the last bracket.
+fn fields(stat: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let behind = stat.iter().rposition(|byte| *byte == b')');
+    let rest = behind.map_or(&[][..], |at| &stat[at + 1..]);
+    let fields = rest.split(|byte| byte.is_ascii_whitespace());
+    fields.filter(|field| !field.is_empty())
+}
+
+/// Field 22 of proc_pid_stat(5).
+fn start_time(stat: &[u8]) -> Option<u64> {
+    std::str::from_utf8(fields(stat).nth(19)?)
+        .ok()?
+        .parse()
+        .ok()
+}
+
+/// Whether the state, field 3, is that of a process that has ended, and field 20 counts no thread but
+/// the first.
+fn is_zombie(stat: &[u8]) -> bool {
+    let has_ended = matches!(fields(stat).next(), Some(b"Z" | b"X"));
+    has_ended && matches!(fields(stat).nth(17), Some(b"0" | b"1"))
+}
+
+/// The path of the cgroup that judges devices, below /sys/fs/cgroup, from lines
+/// `NUMBER:CONTROLLERS:PATH` (cgroups(7)); none for a root cgroup, which is everybody's, and for one
+/// outside the reader's cgroup namespace.
+fn cgroup(lines: &[u8]) -> Option<PathBuf> {
+    let line = |wanted: &[u8]| {
+        lines.split(|byte| *byte == b'\n').find_map(|line| {
+            let mut parts = line.splitn(3, |byte| *byte == b':');
+            let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+            let mut controllers = controllers.split(|byte| *byte == b',');
+            let path = std::str::from_utf8(path).ok()?;
+            controllers.any(|each| each == wanted).then_some(path)
+        })
+    };
+    let (mount, path) = match line(b"devices") {
+        Some(path) => ("devices", path),
+        None => ("", line(b"")?),
+    };
+    let path = Path::new(path.strip_prefix('/')?);
+    let is_plain = path
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)));
+    let is_own = is_plain && path != Path::new("");
+    is_own.then(|| Path::new(mount).join(path))
+}
+
+fn has_process_below(cgroup: &Path, budget: &mut usize) -> Result<bool, ProcessesError> {
+    let Some(left) = budget.checked_sub(1) else {
+        return Ok(true);
+    };
+    *budget = left;
+    match read_if_there(&cgroup.join("cgroup.procs"))? {
+        None => return Ok(false),
+        Some(bytes) if !bytes.is_empty() => return Ok(true),
+        Some(_) => {}
+    }
+    let entries = match std::fs::read_dir(cgroup) {
+        Ok(entries) => entries,
+        Err(error) if is_gone(&error) => return Ok(false),
+        Err(error) => return Err(failed(cgroup, error)),
+    };
+    for entry in entries {
+        let entry = entry.map_err(|error| failed(cgroup, error))?;
+        let is_dir = match entry.file_type() {
+            Ok(kind) => kind.is_dir(),
+            Err(error) if error.kind() == ErrorKind::NotFound => false,
+            Err(error) => return Err(failed(&entry.path(), error)),
+        };
+        if is_dir && has_process_below(&entry.path(), budget)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const STAT: &str = "S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 10";
+
+    /// A host with files of /proc and /sys/fs/cgroup by their paths.
+    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Processes) {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let processes = Processes::at(dir.path());
+        (dir, processes)
+    }
+
+    #[test]
+    fn a_process_is_told_by_its_number_and_its_start_time() {
+        let stat = format!("12 (a) Z) {STAT}");
+        let (_dir, processes) = host(&[("proc/12/stat", &stat)]);
+        let found = processes.find(12).unwrap().unwrap();
+        assert_eq!(found.start_time, 4711);
+        assert!(processes.lives(found).unwrap());
+        let earlier = Process {
+            start_time: 4710,
+            ..found
+        };
+        assert!(
+            !processes.lives(earlier).unwrap(),
+            "its number is another's"
+        );
+        assert_eq!(processes.find(13).unwrap(), None);
+        assert!(!processes.lives(Process { pid: 13, ..found }).unwrap());
+    }
+
+    #[test]
+    fn a_zombie_has_ended() {
+        let stat = format!("12 (a) {}", STAT.replacen('S', "Z", 1));
+        let (_dir, processes) = host(&[("proc/12/stat", &stat)]);
+        let process = processes.find(12).unwrap().unwrap();
+        assert!(!processes.lives(process).unwrap());
+    }
+
+    #[test]
+    fn a_process_lives_while_a_thread_of_it_does() {
+        let stat = format!(
+            "12 (a) {}",
+            STAT.replacen('S', "Z", 1).replace(" 1 0 4711", " 2 0 4711")
+        );
+        let (_dir, processes) = host(&[("proc/12/stat", &stat)]);
+        let process = processes.find(12).unwrap().unwrap();
+        assert!(processes.lives(process).unwrap());
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_read_is_neither_dead_nor_alive() {
+        let (_dir, processes) = host(&[("proc/12/stat/x", ""), ("proc/14/stat", "14 (a")]);
+        let process = Process {
+            pid: 12,
+            start_time: 1,
+        };
+        assert!(processes.lives(process).is_err(), "a directory is no file");
+        assert!(processes.find(14).is_err());
+    }
+
+    #[test]
+    fn this_process_lives_in_this_boot() {
+        let processes = Processes::default();
+        let own = processes.find(std::process::id()).unwrap().unwrap();
+        assert!(processes.lives(own).unwrap());
+        assert_eq!(processes.boot_id().unwrap().len(), 36);
+    }
+
+    #[test]
+    fn who_has_a_device_open_is_found() {
+        use std::os::unix::fs::symlink;
+        let (dir, processes) = host(&[
+            ("proc/7/comm", "qemu\n"),
+            ("proc/7/fd/3", ""),
+            ("proc/8/comm", "other\n"),
+            ("proc/8/fd/3", ""),
+            ("proc/self/fd/3", ""),
+        ]);
+        for (pid, to) in [(7, "/dev/null"), (8, "/dev/zero")] {
+            let link = dir.path().join(format!("proc/{pid}/fd/3"));
+            fs::remove_file(&link).unwrap();
+            symlink(to, link).unwrap();
+        }
+        let found = processes.openers(Path::new("/dev/null"));
+        assert_eq!(found, [(7, "qemu".to_owned())]);
+        assert_eq!(processes.openers(&dir.path().join("none")), []);
+    }
+
+    #[test]
+    fn the_cgroup_is_that_of_the_hierarchy_that_judges_devices() {
+        let found = |lines: &str| cgroup(lines.as_bytes()).map(|path| path.display().to_string());
+        let both = "5:cpu,devices:/docker/1\n1:name=systemd:/x\n0::/y\n";
+        assert_eq!(found(both).unwrap(), "devices/docker/1");
+        assert_eq!(
+            found("0::/system.slice/a:b.scope\n").unwrap(),
+            "system.slice/a:b.scope"
+        );
+        for none in ["0::/\n", "0::/../x\n", "0::x\n", "1:cpu:/x\n", ""] {
+            assert_eq!(found(none), None, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn a_cgroup_that_is_shared_with_another_process_is_not_its_own() {
+        let (dir, processes) = host(&[
+            ("proc/1/cgroup", "0::/a/one\n"),
+            ("proc/2/cgroup", "0::/a/two\n"),
+            ("proc/3/cgroup", "0::/a/two\n"),
+        ]);
+        let one = dir.path().join("sys/fs/cgroup/a/one");
+        assert_eq!(processes.own_cgroup(1, 2).unwrap(), Some(one));
+        assert_eq!(processes.own_cgroup(2, 3).unwrap(), None);
+        assert_eq!(processes.own_cgroup(9, 3).unwrap(), None, "it has ended");
+    }
+
+    #[test]
+    fn a_cgroup_of_version_2_says_whether_it_is_populated() {
+        let (dir, processes) = host(&[
+            ("sys/fs/cgroup/a/cgroup.events", "populated 1\nfrozen 0\n"),
+            ("sys/fs/cgroup/b/cgroup.events", "populated 0\nfrozen 0\n"),
+        ]);
+        let is_populated =
+            |name: &str| processes.is_populated(&dir.path().join("sys/fs/cgroup").join(name));
+        assert!(is_populated("a").unwrap());
+        assert!(!is_populated("b").unwrap());
+        assert!(!is_populated("gone").unwrap());
+    }
+
+    #[test]
+    fn a_cgroup_of_version_1_is_populated_by_a_process_anywhere_below() {
+        let (dir, processes) = host(&[
+            ("sys/fs/cgroup/devices/a/cgroup.procs", ""),
+            ("sys/fs/cgroup/devices/a/b/cgroup.procs", ""),
+            ("sys/fs/cgroup/devices/a/b/c/cgroup.procs", "17\n"),
+            ("sys/fs/cgroup/devices/d/cgroup.procs", ""),
+            ("sys/fs/cgroup/devices/d/e/cgroup.procs", ""),
+        ]);
+        let below = dir.path().join("sys/fs/cgroup/devices");
+        assert!(processes.is_populated(&below.join("a")).unwrap());
+        assert!(!processes.is_populated(&below.join("d")).unwrap());
+    }
+
+    #[test]
+    fn a_cgroup_with_more_directories_than_are_looked_at_counts_as_populated() {
+        let (dir, _) = host(&[
+            ("d/cgroup.procs", ""),
+            ("d/e/cgroup.procs", ""),
+            ("d/f/cgroup.procs", ""),
+        ]);
+        assert!(!has_process_below(&dir.path().join("d"), &mut 3).unwrap());
+        assert!(has_process_below(&dir.path().join("d"), &mut 2).unwrap());
+    }
+}

@@ -1,0 +1,206 @@
+//! The leases of a container, claimed when its init exists and released when it is gone.
+
+use std::collections::BTreeMap;
+use std::fs::canonicalize;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use onload_core::class::Class;
+use onload_core::container_id::ContainerId;
+use onload_core::expect::{Expect, Expected};
+use onload_core::fs::lock::START_PATIENCE;
+use onload_core::lease::{Claim, Device, Holder, LeaseError, Leases, Token};
+use onload_core::processes::{Processes, ProcessesError};
+use onload_core::run_dir::{RUN_DIR, RunDir};
+use onload_core::text::{Chain, Quoted};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::own_dir::{OwnDirError, open_run};
+use crate::host::ThisHost;
+use crate::process::init::InitError;
+
+/// Where vfio's nodes of groups are (drivers/vfio/group.c, `vfio_devnode`).
+const GROUPS: &str = "/dev/vfio";
+
+/// Why a container does not get what it has to have for itself.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClaimError {
+    /// The directory of the leases cannot be made.
+    #[error(transparent)]
+    Run(#[from] OwnDirError),
+    /// Somebody has it, or it cannot be written down.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// The container's init cannot be looked at.
+    #[error(transparent)]
+    Init(#[from] InitError),
+    /// Nor its cgroup.
+    #[error(transparent)]
+    Processes(#[from] ProcessesError),
+    /// The container's bundle cannot be looked at.
+    #[error("looking at the bundle {path:?}")]
+    Bundle {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl ClaimError {
+    /// Whether it is only that this user may keep no leases.
+    fn is_for_root_alone(&self) -> bool {
+        let refused = |error: &io::Error| {
+            let code = error.raw_os_error();
+            let refused = [Errno::ACCESS, Errno::PERM, Errno::ROFS].map(Errno::raw_os_error);
+            code.is_some_and(|code| refused.contains(&code))
+        };
+        match self {
+            ClaimError::Run(OwnDirError::HostFile { source, .. })
+            | ClaimError::Lease(LeaseError::Directory { source, .. }) => refused(source),
+            ClaimError::Run(OwnDirError::Trust(_)) => true,
+            _ => false,
+        }
+    }
+}
+
+/// What a container has to have for itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    /// The devices.
+    pub(crate) devices: &'a [Device],
+    /// The nodes that the container gets, and what is behind them.
+    pub(crate) expect: &'a [Expect],
+    /// What tells the reservation that they were chosen with.
+    pub(crate) token: Option<&'a Token>,
+    /// The program and stage, for people.
+    pub(crate) entry_point: &'a str,
+}
+
+/// A container whose first process exists.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Container<'a> {
+    /// Its name.
+    pub(crate) id: &'a ContainerId,
+    /// Its bundle.
+    pub(crate) bundle: &'a Path,
+    /// The number of its first process.
+    pub(crate) init: u32,
+}
+
+/// Leases devices to the init of a container. A user without root keeps no leases, and goes without
+/// them: that gives a warning.
+///
+/// # Errors
+/// [`ClaimError`]: the container must not start.
+pub(crate) fn claim(
+    wanted: Wanted<'_>,
+    container: Container<'_>,
+    host: &ThisHost,
+) -> Result<Option<String>, ClaimError> {
+    match claim_all(wanted, container, host) {
+        Ok(()) => Ok(None),
+        Err(error) if !host.is_initial_namespace() && error.is_for_root_alone() => {
+            let devices: Vec<String> = wanted.devices.iter().map(ToString::to_string).collect();
+            Ok(Some(format!(
+                "{} may be given to another container too: only root keeps leases ({})",
+                devices.join(", "),
+                Chain(&error)
+            )))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn claim_all(
+    wanted: Wanted<'_>,
+    container: Container<'_>,
+    host: &ThisHost,
+) -> Result<(), ClaimError> {
+    let run = open_run(host)?;
+    let processes = Processes::default();
+    let leases = Leases::open(&run, processes.clone())?;
+    let init = container.init;
+    let process = processes.find(init)?.ok_or(InitError::Ended(init))?;
+    let cgroup = processes.own_cgroup(init, std::process::id())?;
+    let holder = Holder::Init { process, cgroup };
+    let bundle = canonicalize(container.bundle).map_err(|source| ClaimError::Bundle {
+        path: container.bundle.to_owned(),
+        source,
+    })?;
+    for device in wanted.devices {
+        let claim = Claim {
+            device,
+            most: 1,
+            container: container.id,
+            bundle: &bundle,
+            holder: holder.clone(),
+            token: wanted.token,
+            entry_point: wanted.entry_point,
+            facts: BTreeMap::new(),
+        };
+        let user = |device: &Device| user(device, wanted.expect, Path::new(GROUPS), &processes);
+        leases.claim(claim, &user, START_PATIENCE)?;
+    }
+    Ok(())
+}
+
+/// Releases what a container that is gone had for itself. A user without root has released nothing.
+///
+/// # Errors
+/// [`ClaimError`].
+pub(crate) fn release(
+    devices: &[Device],
+    container: &ContainerId,
+    bundle: &Path,
+) -> Result<(), ClaimError> {
+    let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR)) else {
+        return Ok(());
+    };
+    let leases = match Leases::open(&run, Processes::default()).map_err(ClaimError::from) {
+        Err(error) if error.is_for_root_alone() => return Ok(()),
+        opened => opened?,
+    };
+    // The bundle may be gone already; then its path is what it was.
+    let bundle = canonicalize(bundle).unwrap_or_else(|_| bundle.to_owned());
+    for device in devices {
+        leases.release(device, container, &bundle, START_PATIENCE)?;
+    }
+    Ok(())
+}
+
+/// Who uses a device without a lease: a virtual machine, a container that was given the node by
+/// itself, one that is older than leases. The kernel lets one open a group at a time (vfio_group_fops_open),
+/// so whoever cannot open it knows.
+fn user(
+    device: &Device,
+    expect: &[Expect],
+    groups: &Path,
+    processes: &Processes,
+) -> Option<String> {
+    let is_its = |expect: &&Expect| match &expect.device {
+        Expected::Vfio { pci } => pci.to_string() == device.name.as_str(),
+        _ => false,
+    };
+    if device.class != Class::Vfio {
+        return None;
+    }
+    let mut nodes = expect
+        .iter()
+        .filter(is_its)
+        .map(|expect| groups.join(expect.node_name()));
+    let busy = nodes.find(|node| is_busy(node))?;
+    Some(match processes.openers(&busy).first() {
+        Some((pid, program)) => format!("process {pid} ({})", Quoted(program)),
+        None => "a process that /proc does not show".to_owned(),
+    })
+}
+
+fn is_busy(node: &Path) -> bool {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    matches!(
+        rustix::fs::open(node, flags, Mode::empty()),
+        Err(Errno::BUSY)
+    )
+}

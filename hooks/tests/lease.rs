@@ -1,0 +1,223 @@
+//! Devices that one container has at a time: claimed by the hook of a specification, by annotation, and
+//! given back however a container ends.
+
+mod common;
+
+use common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, skipped, stderr, stdout};
+use serde_json::{Value, json};
+
+const LEASE: &str = "/run/onload-ctk/@leases/rdma=rxe1#0";
+
+fn unique(name: &str) -> String {
+    format!("onload-ctk-{name}-{}", std::process::id())
+}
+
+/// Whether ends of processes can be seen here: in another PID namespace than the first nobody may call
+/// a holder dead.
+fn sees_ends() -> bool {
+    let own = std::fs::read_link("/proc/self/ns/pid").unwrap();
+    let sees = own.to_str() == Some("pid:[4026531836]");
+    if !sees {
+        skipped("telling that a holder has ended needs the initial PID namespace");
+    }
+    sees && has_runc()
+}
+
+/// A container as an engine makes it of a CDI device that is leased; it waits until it is told to end.
+fn leasing() -> Value {
+    let hook = |stage: &str| {
+        json!([{"path": HOOK_THERE, "args": ["onload-hook", stage, "--lease", "rdma:rxe1"],
+            "env": ["PATH=/usr/bin"], "timeout": 10}])
+    };
+    let mut config = config(&json!({}), "while :; do read -r x < /proc/loadavg; done");
+    config["hooks"] = json!({"createRuntime": hook("createRuntime"), "poststop": hook("poststop")});
+    config
+}
+
+/// A sandbox with bundles `/one` and `/two` of the same configuration.
+fn two_bundles(config: &Value) -> Sandbox {
+    let sandbox = Sandbox::new();
+    for bundle in ["/one", "/two"] {
+        sandbox.root_file_system(&format!("{bundle}/rootfs"));
+        sandbox.file(
+            &format!("{bundle}/config.json"),
+            serde_json::to_vec(config).unwrap(),
+        );
+    }
+    sandbox
+}
+
+/// Two containers want a device, the first ends, and the second tries again; `runtime` makes them.
+fn one_after_the_other(sandbox: &Sandbox, runtime: &str, name: &str) {
+    let (one, two) = (unique(&format!("{name}-1")), unique(&format!("{name}-2")));
+    let script = format!(
+        "r='{runtime} --root /run/runc'
+         $r create -b /one {one} </dev/null >/dev/null 2>/tmp/err || {{ cat /tmp/err >&2; exit 10; }}
+         $r create -b /two {two} </dev/null >/dev/null 2>/tmp/err && exit 11
+         cat /tmp/err; $r delete --force {two} 2>/dev/null
+         grep -q '\"container\":\"{one}\"' '{LEASE}' || exit 12
+         $r delete --force {one} || exit 13
+         test -e '{LEASE}' && exit 14
+         $r create -b /two {two} </dev/null >/dev/null 2>/tmp/err || {{ cat /tmp/err >&2; exit 15; }}
+         grep -q '\"container\":\"{two}\"' '{LEASE}' || exit 16
+         $r delete --force {two} || exit 17
+         ls -A /run/onload-ctk/@leases"
+    );
+    let output = sandbox.script(&script, b"");
+    let (out, err) = (stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(0), "{out} {err}");
+    assert!(
+        out.contains(&format!(
+            "rdma:rxe1: it is held by container {one} (process "
+        )),
+        "{out}"
+    );
+    assert!(out.ends_with("\n.lock\n"), "{out}");
+}
+
+#[test]
+fn a_device_of_one_s_own_is_refused_to_a_second_container_until_the_first_ends() {
+    if has_runc() {
+        one_after_the_other(&two_bundles(&leasing()), "runc", "cdi");
+    }
+}
+
+/// The wrapper puts the hooks of the specification into config.json.
+#[test]
+fn a_device_of_one_s_own_by_annotation_is_leased_too() {
+    if !has_runc() {
+        return;
+    }
+    let annotated = config(
+        &json!({"onload.dev/rdma": "rxe1"}),
+        "while :; do read -r x < /proc/loadavg; done",
+    );
+    let sandbox = two_bundles(&annotated);
+    let hook = |stage: &str| {
+        json!({"hookName": stage, "path": HOOK_THERE, "args": ["onload-hook", stage, "--lease", "rdma:rxe1"],
+            "env": ["PATH=/usr/bin"], "timeout": 10})
+    };
+    let spec = json!({"cdiVersion": "0.3.0", "kind": "onload.dev/rdma", "devices": [{"name": "rxe1",
+        "containerEdits": {"deviceNodes": [{"path": "/dev/infiniband/uverbs1", "permissions": "rw"}],
+            "hooks": [hook("createRuntime"), hook("poststop")]}}]});
+    sandbox.file("/run/cdi/onload.dev-rdma.json", spec.to_string());
+    one_after_the_other(&sandbox, WRAPPER_THERE, "wrapper");
+}
+
+#[test]
+fn a_holder_that_was_killed_with_everything_of_its_engine_is_found_out_by_the_next() {
+    if !sees_ends() {
+        return;
+    }
+    let sandbox = two_bundles(&leasing());
+    let (one, two) = (unique("killed-1"), unique("killed-2"));
+    let script = format!(
+        "r='runc --root /run/runc'
+         $r create --pid-file /tmp/pid -b /one {one} </dev/null >/dev/null 2>&1 || exit 10
+         kill -9 $(cat /tmp/pid)
+         i=0; while $r state {one} | grep -q '\"created\"' && test $i -lt 100; do sleep 0.1; i=$((i+1)); done
+         $r create -b /two {two} </dev/null >/dev/null 2>/tmp/err || {{ cat /tmp/err >&2; exit 11; }}
+         $r delete --force {one} || exit 12
+         grep -q '\"container\":\"{two}\"' '{LEASE}' || exit 13
+         $r delete --force {two} || exit 14
+         ls -A /run/onload-ctk/@leases"
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{} {}",
+        stdout(&output),
+        stderr(&output)
+    );
+    assert_eq!(stdout(&output), ".lock\n");
+}
+
+#[test]
+fn of_containers_that_start_at_once_one_gets_the_device() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = two_bundles(&leasing());
+    let id = unique("race");
+    let script = format!(
+        "r='runc --root /run/runc'
+         for n in 1 2 3 4 5 6 7 8; do
+             mkdir /b$n; cp /one/config.json /b$n; mkdir /b$n/rootfs; cp -a /one/rootfs/. /b$n/rootfs
+         done
+         for n in 1 2 3 4 5 6 7 8; do
+             ( $r create -b /b$n {id}-$n </dev/null >/dev/null 2>/tmp/err$n && echo started ) &
+         done
+         wait
+         cat /tmp/err? | grep -c 'rdma:rxe1: it is held by container {id}-'
+         for n in 1 2 3 4 5 6 7 8; do $r delete --force {id}-$n 2>/dev/null; done
+         ls -A /run/onload-ctk/@leases"
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(
+        stdout(&output),
+        "started\n7\n.lock\n",
+        "{}",
+        stderr(&output)
+    );
+}
+
+/// After a kill at any of its system calls the hook has lost nothing: the next one claims the device.
+#[test]
+fn a_hook_that_is_killed_at_any_system_call_leaves_the_device_to_the_next() {
+    if !sees_ends() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.mkdir("/bundle");
+    // `holder` is a process that stands for a container's init; the shell waits for it, so that it is
+    // gone and no zombie when the next claims.
+    let script = format!(
+        r#"state() {{ printf '{{"ociVersion":"1.0.2","id":"%s","status":"creating","pid":%s,"bundle":"/bundle"}}' "$1" "$2"; }}
+         hook="{HOOK_THERE} createRuntime --lease rdma:rxe1"
+         n=1
+         while :; do
+             sleep 1000 & first=$!
+             state one $first | strace -f -qq -o /dev/null -e inject=all:signal=KILL:when=$n $hook
+             status=$?
+             kill -9 $first; wait $first 2>/dev/null
+             sleep 1000 & second=$!
+             state two $second | $hook || {{ echo "lost at $n"; exit 1; }}
+             grep -q '"container":"two"' '{LEASE}' || {{ echo "not given at $n"; exit 1; }}
+             kill -9 $second; wait $second 2>/dev/null
+             test "$(ls -A /run/onload-ctk/@leases)" = "$(printf '.lock\nrdma=rxe1#0')" || {{ ls -A /run/onload-ctk/@leases; exit 1; }}
+             test $status = 0 && break
+             n=$((n+1))
+         done
+         echo "killed at $((n-1)) system calls""#
+    );
+    let output = sandbox.script(&script, b"");
+    let told = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{told} {}", stderr(&output));
+    println!("{told}");
+    let calls = told
+        .split_whitespace()
+        .find_map(|word| word.parse::<u32>().ok());
+    assert!(calls.is_some_and(|calls| calls >= 20), "{told}");
+}
+
+#[test]
+fn a_container_that_has_no_init_is_refused_a_lease() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.mkdir("/bundle");
+    let hook = |state: &Value| {
+        let script = format!("exec {HOOK_THERE} createRuntime --lease rdma:rxe1");
+        let output = sandbox.script(&script, state.to_string().as_bytes());
+        assert_eq!(output.status.code(), Some(1));
+        stderr(&output)
+    };
+    let state =
+        json!({"ociVersion": "1.0.2", "id": "c", "status": "creating", "bundle": "/bundle"});
+    assert!(hook(&state).contains("the container's state has no pid"));
+    let mut gone = state.clone();
+    gone["pid"] = json!(4_194_304);
+    assert!(hook(&gone).contains("process 4194304, the container's init, has ended"));
+}

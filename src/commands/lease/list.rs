@@ -1,0 +1,129 @@
+//! `lease list`: who holds what.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use onload_core::lease::{Holder, Lease, Listed};
+use serde_json::{Value, json};
+
+use super::{open, shown};
+use crate::cli::{Global, LeaseList, Listing};
+use crate::commands::open_host;
+use crate::exit::Answer;
+use crate::layout::table;
+use crate::printer::Printer;
+
+/// Runs `lease list`.
+///
+/// # Errors
+/// The leases cannot be read.
+pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (host, _) = open_host(global)?;
+    let listed = match open(&host)? {
+        Some(leases) => leases.list().context("listing leases")?,
+        None => Vec::new(),
+    };
+    match args.format {
+        Listing::Table if listed.is_empty() => printer.note("no device is leased"),
+        Listing::Table => {
+            let header = ["DEVICE", "STATE", "CONTAINER", "SINCE", "PROCESS", "CGROUP"];
+            let columns = printer.columns();
+            printer.print(table(header, listed.iter().map(row), columns))?;
+        }
+        Listing::Json => {
+            let leases: Vec<Value> = listed.iter().map(object).collect();
+            let object = json!({ "leases": leases });
+            printer.print(format_args!("{object:#}\n"))?;
+        }
+    }
+    for (device, why) in unreadable(&listed) {
+        printer.warning(format_args!(
+            "{device} counts as held, since its lease cannot be understood ({why}); \"onload-ctk lease release {device} --force\" ends it"
+        ));
+    }
+    Ok(Answer::Yes)
+}
+
+fn unreadable(listed: &[Listed]) -> impl Iterator<Item = (String, &str)> {
+    listed.iter().filter_map(|each| match &each.lease {
+        Ok(_) => None,
+        Err(why) => Some((shown(&each.device), why.as_str())),
+    })
+}
+
+fn state(listed: &Listed) -> &'static str {
+    match &listed.lease {
+        _ if listed.is_over => "ended",
+        Ok(Lease {
+            holder: Holder::Reservation { .. },
+            ..
+        }) => "reserved",
+        Ok(_) => "held",
+        Err(_) => "unknown",
+    }
+}
+
+fn row(listed: &Listed) -> [String; 6] {
+    let device = shown(&listed.device);
+    let state = state(listed).to_owned();
+    let Ok(lease) = &listed.lease else {
+        return [
+            device,
+            state,
+            "-".into(),
+            "-".into(),
+            "-".into(),
+            "-".into(),
+        ];
+    };
+    let (process, cgroup) = match &lease.holder {
+        Holder::Init { process, cgroup } => (Some(process.pid), cgroup.as_ref()),
+        Holder::Reservation { .. } => (None, None),
+    };
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    [
+        device,
+        state,
+        lease.container.to_string(),
+        age(lease.since),
+        or_none(process.map(|pid| pid.to_string())),
+        or_none(cgroup.map(|path| path.display().to_string())),
+    ]
+}
+
+/// How long ago that was, in the largest unit that counts it.
+fn age(since: u64) -> String {
+    let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(since));
+    let passed = since.and_then(|since| SystemTime::now().duration_since(since).ok());
+    let seconds = passed.map_or(0, |passed| passed.as_secs());
+    let units = [(86_400, "d"), (3_600, "h"), (60, "min")];
+    let unit = units.into_iter().find(|(size, _)| seconds >= *size);
+    let (size, unit) = unit.unwrap_or((1, "s"));
+    format!("{} {unit} ago", seconds / size)
+}
+
+fn object(listed: &Listed) -> Value {
+    let mut object = json!({
+        "device": shown(&listed.device),
+        "class": listed.device.class.as_str(),
+        "name": listed.device.name.as_str(),
+        "slot": listed.slot,
+        "state": state(listed),
+    });
+    match &listed.lease {
+        Ok(lease) => {
+            let (process, cgroup) = match &lease.holder {
+                Holder::Init { process, cgroup } => (Some(process), cgroup.as_ref()),
+                Holder::Reservation { .. } => (None, None),
+            };
+            object["container"] = json!(lease.container.as_str());
+            object["bundle"] = json!(lease.bundle);
+            object["pid"] = json!(process.map(|process| process.pid));
+            object["cgroup"] = json!(cgroup);
+            object["entry_point"] = json!(lease.entry_point);
+            object["since"] = json!(lease.since);
+        }
+        Err(why) => object["error"] = json!(why),
+    }
+    object
+}

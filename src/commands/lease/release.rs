@@ -1,0 +1,44 @@
+//! `lease release`: ends a lease at the operator's word.
+
+use anyhow::{Context, anyhow, bail};
+use onload_core::fs::lock::COMMAND_PATIENCE;
+use onload_core::lease::{Device, LeaseError};
+
+use super::open;
+use crate::cli::{Global, LeaseRelease};
+use crate::commands::open_host;
+use crate::exit::Answer;
+use crate::printer::Printer;
+
+/// Runs `lease release`.
+///
+/// # Errors
+/// The holder lives, or the lease cannot be removed.
+pub fn run(global: &Global, args: &LeaseRelease, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let name = &args.device;
+    let device: Device = name
+        .replacen('=', ":", 1)
+        .parse()
+        .map_err(|_| anyhow!("reading device {name:?}: want CLASS=NAME, as in \"lease list\""))?;
+    if !args.force {
+        bail!(
+            "releasing {name}: its container releases it when it ends, and the next one that wants it finds out where it did not; say --force to do it now"
+        );
+    }
+    let (host, _) = open_host(global)?;
+    let released = match open(&host)? {
+        Some(leases) => match leases.release_all(&device, COMMAND_PATIENCE) {
+            Err(error @ LeaseError::InUse { .. }) => {
+                printer.error(error);
+                return Ok(Answer::No);
+            }
+            released => released.with_context(|| format!("releasing {name}"))?,
+        },
+        None => 0,
+    };
+    match released {
+        0 => printer.note(format_args!("{name} was not leased")),
+        _ => printer.note(format_args!("{name} is free")),
+    }
+    Ok(Answer::Yes)
+}

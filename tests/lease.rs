@@ -1,0 +1,148 @@
+//! `lease list` and `lease release`, on hosts of which only leases and processes are there.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const LEASES: &str = "run/onload-ctk/@leases";
+
+/// A host with a boot and the leases of these texts, by file name.
+fn host(leases: &[(&str, &str)]) -> tempfile::TempDir {
+    let host = tempfile::tempdir().unwrap();
+    let file = |path: &str, text: &str| {
+        let path = host.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    file("proc/sys/kernel/random/boot_id", "this boot\n");
+    for (name, text) in leases {
+        file(&format!("{LEASES}/{name}"), text);
+    }
+    host
+}
+
+fn lease(boot: &str) -> String {
+    format!(
+        r#"{{"version":1,"class":"vfio","name":"0000:81:10.0","slot":0,"boot":"{boot}","container":"web","bundle":"/b/web",
+            "holder":{{"init":{{"process":{{"pid":42,"startTime":7}},"cgroup":"/sys/fs/cgroup/web"}}}},
+            "entryPoint":"createRuntime","since":1700000000,"facts":{{}}}}"#
+    )
+}
+
+fn run(host: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_onload-ctk"))
+        .arg("--host-root")
+        .arg(host)
+        .arg("lease")
+        .args(args)
+        .env_clear()
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn a_host_without_leases_says_so() {
+    for host in [host(&[]), {
+        let host = host(&[]);
+        fs::create_dir_all(host.path().join(LEASES)).unwrap();
+        host
+    }] {
+        let output = run(host.path(), &["list"]);
+        assert_eq!(output.status.code(), Some(0));
+        assert_eq!(text(&output.stdout), "");
+        assert_eq!(text(&output.stderr), "no device is leased\n");
+    }
+}
+
+#[test]
+fn each_lease_is_listed_with_its_holder() {
+    let host = host(&[
+        ("vfio=0000:81:10.0#0", &lease("this boot")),
+        ("vfio=0000:81:10.1#0", &lease("another boot")),
+        ("vfio=0000:81:10.2#0", "{"),
+    ]);
+    let output = run(host.path(), &["list", "--format", "json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let states: Vec<_> = listed["leases"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|lease| {
+            (
+                lease["device"].as_str().unwrap(),
+                lease["state"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        states,
+        [
+            ("vfio=0000:81:10.0", "held"),
+            ("vfio=0000:81:10.1", "ended"),
+            ("vfio=0000:81:10.2", "unknown")
+        ]
+    );
+    assert_eq!(listed["leases"][0]["container"], "web");
+    assert_eq!(listed["leases"][0]["pid"], 42);
+    let told = text(&output.stderr);
+    assert!(told.contains("vfio=0000:81:10.2 counts as held"), "{told}");
+
+    let table = run(host.path(), &["list"]);
+    let table = text(&table.stdout);
+    let row = table.lines().find(|line| line.contains("10.0")).unwrap();
+    for word in [
+        "vfio=0000:81:10.0",
+        "held",
+        "web",
+        " d ago",
+        "42",
+        "/sys/fs/cgroup/web",
+    ] {
+        assert!(row.contains(word), "{word}: {row}");
+    }
+}
+
+#[test]
+fn the_lease_of_a_container_that_may_run_is_not_released() {
+    let host = host(&[("vfio=0000:81:10.0#0", &lease("this boot"))]);
+    let output = run(host.path(), &["release", "vfio=0000:81:10.0", "--force"]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(told.contains("in use by container web"), "{told}");
+    assert!(
+        host.path()
+            .join(LEASES)
+            .join("vfio=0000:81:10.0#0")
+            .exists()
+    );
+}
+
+#[test]
+fn a_lease_that_is_over_or_not_understood_is_released_at_the_operator_s_word() {
+    for lease in [lease("another boot"), "{".to_owned()] {
+        let host = host(&[("vfio=0000:81:10.0#0", &lease)]);
+        let without = run(host.path(), &["release", "vfio=0000:81:10.0"]);
+        assert_eq!(without.status.code(), Some(2));
+        assert!(text(&without.stderr).contains("say --force"));
+        let output = run(host.path(), &["release", "vfio=0000:81:10.0", "--force"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stderr), "vfio=0000:81:10.0 is free\n");
+        let again = run(host.path(), &["release", "vfio=0000:81:10.0", "--force"]);
+        assert_eq!(text(&again.stderr), "vfio=0000:81:10.0 was not leased\n");
+    }
+}
+
+#[test]
+fn what_is_no_device_is_refused() {
+    let host = host(&[]);
+    for name in ["vfio", "vfio=", "disk=a", "vfio=../x"] {
+        let output = run(host.path(), &["release", name, "--force"]);
+        assert_eq!(output.status.code(), Some(2), "{name}");
+        assert!(text(&output.stderr).contains("want CLASS=NAME"), "{name}");
+    }
+}
