@@ -1,9 +1,14 @@
 //! The arguments of the createRuntime hook that a specification carries, as the generator writes them and
-//! the hook reads them: `--memlock unlimited|BYTES` and `--token HEX` at most once, `--expect …` and
-//! `--lease CLASS:NAME` any number of times.
+//! the hook reads them: `--memlock unlimited|BYTES` and `--token HEX` at most once, `--expect …`,
+//! `--lease CLASS:NAME` and `--take CLASS:POOL[*N]` any number of times.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::str::FromStr;
 
+use onload_cdi::DeviceName;
+
+use crate::class::Class;
 use crate::config::{Memlock, NotMemlock};
 use crate::expect::{Expect, ExpectError};
 use crate::lease::{Device, NotDevice, NotToken, Token};
@@ -21,6 +26,64 @@ const LEASE: &str = "--lease";
 /// What tells the reservation that the leases were made with.
 const TOKEN: &str = "--token";
 
+/// Members of a pool, one of which the hook chooses for the container.
+const TAKE: &str = "--take";
+/// The most members of one pool that a container is given: as many as an annotation may name.
+pub const MAX_TAKE: u32 = 128;
+
+/// Members of a pool that a container is to have, as `CLASS:POOL` or `CLASS:POOL*N`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Take {
+    /// The class.
+    pub class: Class,
+    /// The pool's name in that class.
+    pub pool: DeviceName,
+    /// How many members, from 1 to [`MAX_TAKE`].
+    pub count: u32,
+}
+
+/// A text that is not `CLASS:POOL` or `CLASS:POOL*N`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is not CLASS:POOL, nor CLASS:POOL*N with N from 1 to {MAX_TAKE}")]
+pub struct NotTake(String);
+
+impl FromStr for Take {
+    type Err = NotTake;
+
+    /// CLASS reaches up to the first `:`; neither `*` nor a sign stands in a pool's name or a number.
+    fn from_str(text: &str) -> Result<Self, NotTake> {
+        let parsed = text.split_once(':').and_then(|(class, rest)| {
+            let (pool, count) = match rest.split_once('*') {
+                None => (rest, 1),
+                Some((pool, count)) => (pool, parse_count(count)?),
+            };
+            Some(Take {
+                class: class.parse().ok()?,
+                pool: DeviceName::try_from(pool).ok()?,
+                count,
+            })
+        });
+        parsed.ok_or_else(|| NotTake(Quoted(text).to_string()))
+    }
+}
+
+/// A number of members as it is written, without sign or leading zeros.
+fn parse_count(text: &str) -> Option<u32> {
+    let count: u32 = text.parse().ok()?;
+    let is_count = (1..=MAX_TAKE).contains(&count) && count.to_string() == text;
+    is_count.then_some(count)
+}
+
+impl fmt::Display for Take {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.class, self.pool)?;
+        match self.count {
+            1 => Ok(()),
+            count => write!(f, "*{count}"),
+        }
+    }
+}
+
 /// What a specification asks the hook to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HookArguments {
@@ -32,6 +95,8 @@ pub struct HookArguments {
     pub lease: Vec<Device>,
     /// What tells the reservation that they were chosen with.
     pub token: Option<Token>,
+    /// Members of pools that the container has while it lives, which the hook chooses.
+    pub take: Vec<Take>,
 }
 
 /// Why an argument list is rejected.
@@ -39,7 +104,7 @@ pub struct HookArguments {
 pub enum HookArgumentsError {
     /// An option that this version does not know; a newer one might have meant a check.
     #[error(
-        "unknown option {0}; known options are --memlock, --expect, --lease and --token; is this onload-hook older than the specification?"
+        "unknown option {0}; known options are --memlock, --expect, --lease, --token and --take; is this onload-hook older than the specification?"
     )]
     Unknown(String),
     /// An option without its value.
@@ -60,6 +125,9 @@ pub enum HookArgumentsError {
     /// Not a token.
     #[error("--token")]
     Token(#[from] NotToken),
+    /// Not members of a pool.
+    #[error("--take")]
+    Take(#[from] NotTake),
 }
 
 impl HookArguments {
@@ -98,6 +166,10 @@ impl HookArguments {
                     let text = value(args.next(), EXPECT)?;
                     parsed.expect.push(text.parse()?);
                 }
+                Some(TAKE) => {
+                    let text = value(args.next(), TAKE)?;
+                    parsed.take.push(text.parse()?);
+                }
                 _ => {
                     let arg = Quoted(&arg.to_string_lossy()).to_string();
                     return Err(HookArgumentsError::Unknown(arg));
@@ -131,7 +203,10 @@ impl HookArguments {
         let lease = lease.flat_map(|device| [LEASE.to_owned(), device.to_string()]);
         let token = self.token.iter();
         let token = token.flat_map(|token| [TOKEN.to_owned(), token.as_str().to_owned()]);
-        memlock.chain(expect).chain(lease).chain(token).collect()
+        let take = self.take.iter();
+        let take = take.flat_map(|take| [TAKE.to_owned(), take.to_string()]);
+        let leases = lease.chain(token).chain(take);
+        memlock.chain(expect).chain(leases).collect()
     }
 }
 
@@ -167,6 +242,10 @@ mod tests {
             "vfio:0000:81:10.0",
             "--token",
             "0123456789abcdef0123456789abcdef",
+            "--take",
+            "vfio:fast",
+            "--take",
+            "rdma:roce*2",
         ];
         let parsed = HookArguments::parse(&args(&words)).unwrap();
         assert_eq!(parsed.memlock, Some(Memlock::Unlimited));
@@ -201,6 +280,50 @@ mod tests {
     }
 
     #[test]
+    fn members_of_a_pool_are_read_with_their_number() {
+        let read = |text: &str| text.parse::<Take>();
+        let take = |pool: &str, count| Take {
+            class: Class::Vfio,
+            pool: pool.parse().unwrap(),
+            count,
+        };
+        assert_eq!(read("vfio:any"), Ok(take("any", 1)));
+        assert_eq!(read("vfio:any*1"), Ok(take("any", 1)));
+        assert_eq!(read("vfio:a:b*128"), Ok(take("a:b", 128)));
+        assert_eq!(take("fast", 1).to_string(), "vfio:fast");
+        assert_eq!(take("fast", 2).to_string(), "vfio:fast*2");
+    }
+
+    #[test]
+    fn what_names_no_members_of_a_pool_is_refused() {
+        for text in [
+            "",
+            "vfio",
+            "vfio:",
+            ":fast",
+            "disk:fast",
+            "vfio:*2",
+            "vfio:fast*",
+            "vfio:fast*0",
+            "vfio:fast*129",
+            "vfio:fast*02",
+            "vfio:fast*+2",
+            "vfio:fast*-1",
+            "vfio:fast*2*2",
+            "vfio:fast*x",
+            "vfio:fast *2",
+            "vfio=fast",
+            "vfio:a/b",
+            "vfio:a\nb",
+        ] {
+            let error = text.parse::<Take>().unwrap_err().to_string();
+            let said = Quoted(text).to_string()
+                + " is not CLASS:POOL, nor CLASS:POOL*N with N from 1 to 128";
+            assert_eq!(error, said);
+        }
+    }
+
+    #[test]
     fn what_is_not_understood_is_refused() {
         assert!(refusal(&["--numa", "1"]).contains("unknown option \"--numa\""));
         assert!(refusal(&["--memlock=1"]).contains("unknown option"));
@@ -210,6 +333,8 @@ mod tests {
         assert!(refusal(&["--memlock", "-1"]).contains("--memlock: memlock is"));
         assert!(refusal(&["--expect", "x"]).contains("--expect: \"x\" is not"));
         assert!(refusal(&["--lease", "x"]).contains("--lease: \"x\" is not CLASS:NAME"));
+        assert!(refusal(&["--take", "x"]).contains("--take: \"x\" is not CLASS:POOL"));
+        assert!(refusal(&["--take"]).contains("--take needs a value"));
         assert!(refusal(&["--token", "x"]).contains("--token: a token has 32"));
         let token = "0123456789abcdef0123456789abcdef";
         assert!(refusal(&["--token", token, "--token", token]).contains("--token is given twice"));

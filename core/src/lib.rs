@@ -19,6 +19,7 @@ pub mod mountinfo;
 pub mod onload;
 pub mod pci;
 pub mod policy;
+pub mod pool;
 pub mod processes;
 pub mod request;
 pub mod run_dir;

@@ -5,9 +5,11 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::class::{self, Class, UnknownClass};
 use crate::config::Preload;
+use crate::lease::Numa;
 use crate::text::Quoted;
 
 /// The prefix of every onload.dev annotation.
@@ -19,8 +21,8 @@ pub const DOMAIN: &str = class::VENDOR;
 pub(crate) const MAX_KEYS: usize = 64;
 /// Bytes of one value.
 pub(crate) const MAX_VALUE_BYTES: usize = 4096;
-/// Names that one container may request.
-pub const MAX_NAMES: usize = 128;
+/// Devices that one container may request.
+pub const MAX_NAMES: u32 = 128;
 
 /// Characters of a word that are examined; every class and setting is shorter.
 const MAX_WORD: usize = 32;
@@ -85,13 +87,31 @@ impl AnnotationSource for onload_cdi::oci::OciConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// The devices by class, each name once and in the order requested.
-    pub devices: BTreeMap<Class, Requested<Vec<String>>>,
+    pub devices: BTreeMap<Class, Requested<Vec<Wanted>>>,
     /// How libonload.so gets into its processes.
     pub preload: Option<Requested<Preload>>,
     /// CAP_IPC_LOCK.
     pub ipc_lock: Option<Requested<()>>,
     /// Limits on huge pages.
     pub hugepages_limit: Option<Requested<Vec<HugepagesLimit>>>,
+    /// The NUMA node of what pools give.
+    pub numa: Option<Requested<Numa>>,
+}
+
+/// A device, or members of a pool, as an annotation names them: `NAME`, `POOL` or `POOL*N`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The name of the device or pool.
+    pub name: String,
+    /// How many members of the pool, if that is said; from 1 to [`MAX_NAMES`].
+    pub count: Option<u32>,
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        self.count.map_or(Ok(()), |count| write!(f, "*{count}"))
+    }
 }
 
 /// Something requested, and the annotation that requests it.
@@ -160,7 +180,7 @@ pub enum RequestError {
         key: String,
     },
     /// No class and no setting.
-    #[error("annotation {key}: {error}; settings are preload, ipc-lock, hugepages-limit")]
+    #[error("annotation {key}: {error}; settings are preload, ipc-lock, hugepages-limit, numa")]
     UnknownClass {
         /// The key, quoted.
         key: String,
@@ -183,8 +203,18 @@ pub enum RequestError {
         /// The key, quoted.
         key: String,
     },
+    /// One pool with two numbers of members.
+    #[error("annotation {key} names the pool of {name} twice, with different numbers of members")]
+    TwoCounts {
+        /// The key, quoted.
+        key: String,
+        /// The second of them, quoted.
+        name: String,
+    },
     /// Not a valid name.
-    #[error("annotation {key}: {name} cannot be the name of a device")]
+    #[error(
+        "annotation {key}: {name} cannot be the name of a device or pool, nor POOL*N with N from 1 to {MAX_NAMES}"
+    )]
     BadName {
         /// The key, quoted.
         key: String,
@@ -276,6 +306,16 @@ impl Request {
                     value,
                 });
             }
+            "numa" => {
+                let numa = match value.trim_matches(' ') {
+                    "same" => Some(Numa::Same),
+                    node => number(node).map(Numa::Node),
+                };
+                self.numa = Some(Requested {
+                    key: key.to_owned(),
+                    value: numa.ok_or_else(|| bad("same, or the number of a NUMA node"))?,
+                });
+            }
             word => {
                 // Only the start of the key can be a class; the rest would fill the message.
                 let word: String = word.chars().take(MAX_WORD).collect();
@@ -299,7 +339,9 @@ impl Request {
     fn count_names(&self) -> Result<(), RequestError> {
         let mut total = 0;
         for asked in self.devices.values() {
-            total += asked.value.len();
+            let counts = asked.value.iter().map(|wanted| wanted.count.unwrap_or(1));
+            // Each is at most MAX_NAMES, and an annotation has at most MAX_VALUE_BYTES.
+            total += counts.sum::<u32>();
             if total > MAX_NAMES {
                 return Err(RequestError::TooManyNames {
                     key: Quoted(&asked.key).to_string(),
@@ -355,26 +397,51 @@ fn choose<'a>(
         .collect())
 }
 
-fn names(key: &str, value: &str) -> Result<Vec<String>, RequestError> {
-    let mut names: Vec<String> = Vec::new();
-    for name in value.split(',') {
-        let name = name.trim_matches(' ');
-        if name.is_empty() {
-            return Err(RequestError::EmptyName {
-                key: Quoted(key).to_string(),
-            });
+fn names(key: &str, value: &str) -> Result<Vec<Wanted>, RequestError> {
+    let mut names: Vec<Wanted> = Vec::new();
+    for text in value.split(',') {
+        let text = text.trim_matches(' ');
+        let quoted = || (Quoted(key).to_string(), Quoted(text).to_string());
+        if text.is_empty() {
+            let (key, _) = quoted();
+            return Err(RequestError::EmptyName { key });
         }
-        if onload_cdi::DeviceName::try_from(name).is_err() {
-            return Err(RequestError::BadName {
-                key: Quoted(key).to_string(),
-                name: Quoted(name).to_string(),
-            });
-        }
-        if !names.iter().any(|known| known == name) {
-            names.push(name.to_owned());
+        let wanted = wanted(text).ok_or_else(|| {
+            let (key, name) = quoted();
+            RequestError::BadName { key, name }
+        })?;
+        match names.iter().find(|known| known.name == wanted.name) {
+            Some(known) if *known == wanted => {}
+            Some(_) => {
+                let (key, name) = quoted();
+                return Err(RequestError::TwoCounts { key, name });
+            }
+            None => names.push(wanted),
         }
     }
     Ok(names)
+}
+
+/// A name, with a number of members behind a `*` if it is a pool's.
+fn wanted(text: &str) -> Option<Wanted> {
+    let (name, count) = match text.split_once('*') {
+        None => (text, None),
+        Some((name, count)) => {
+            let count = number(count).filter(|count| (1..=MAX_NAMES).contains(count));
+            (name, Some(count?))
+        }
+    };
+    onload_cdi::DeviceName::try_from(name).ok()?;
+    Some(Wanted {
+        name: name.to_owned(),
+        count,
+    })
+}
+
+/// A number as it is written, without a sign or leading zeros.
+fn number(text: &str) -> Option<u32> {
+    let number: u32 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
 }
 
 fn hugepages_limits(value: &str) -> Option<Vec<HugepagesLimit>> {
@@ -413,6 +480,12 @@ fn size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is wanted of a class, as it is written.
+    fn texts(request: &Request, class: Class) -> Vec<String> {
+        let asked = &request.devices[&class].value;
+        asked.iter().map(ToString::to_string).collect()
+    }
 
     fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs
@@ -476,7 +549,7 @@ mod tests {
     #[test]
     fn names_are_trimmed_and_count_once() {
         let request = parse(&[("onload.dev/rdma", " mlx5_1 ,mlx5_0,mlx5_1")]);
-        assert_eq!(request.devices[&Class::Rdma].value, ["mlx5_1", "mlx5_0"]);
+        assert_eq!(texts(&request, Class::Rdma), ["mlx5_1", "mlx5_0"]);
         assert_eq!(request.devices[&Class::Rdma].key, "onload.dev/rdma");
     }
 
@@ -531,6 +604,37 @@ mod tests {
                 .limit_bytes,
             0
         );
+    }
+
+    #[test]
+    fn members_of_a_pool_are_asked_for_by_its_name_and_a_number() {
+        let request = parse(&[("onload.dev/vfio", "fast*2, any,fast*2,slow*120")]);
+        assert_eq!(texts(&request, Class::Vfio), ["fast*2", "any", "slow*120"]);
+        for bad in [
+            "fast*0", "fast*", "*2", "fast*02", "fast*+2", "fast*129", "fast*2*2",
+        ] {
+            assert!(
+                refusal(&[("onload.dev/vfio", bad)]).contains("nor POOL*N with N from 1 to 128"),
+                "{bad}"
+            );
+        }
+        let two = refusal(&[("onload.dev/vfio", "fast*2,fast")]);
+        assert!(two.contains("names the pool of \"fast\" twice"), "{two}");
+        let many = refusal(&[("onload.dev/vfio", "fast*100"), ("onload.dev/rdma", "a*29")]);
+        assert!(many.contains("more than 128 names"), "{many}");
+    }
+
+    #[test]
+    fn the_node_of_members_is_a_number_or_the_same_for_all() {
+        let numa = |value| parse(&[("onload.dev/vfio", "any"), ("onload.dev/numa", value)]).numa;
+        assert_eq!(numa("same").unwrap().value, Numa::Same);
+        assert_eq!(numa(" 1 ").unwrap().value, Numa::Node(1));
+        for bad in ["", "-1", "01", "any", "0,1", "4294967296"] {
+            assert!(
+                refusal(&[("onload.dev/numa", bad)]).contains("want same, or the number of"),
+                "{bad}"
+            );
+        }
     }
 
     #[test]
@@ -601,9 +705,9 @@ mod tests {
             all.push((NAME, name));
             parse(&all)
         };
-        assert_eq!(with("redis").devices[&Class::Nic].value, ["ens1"]);
+        assert_eq!(texts(&with("redis"), Class::Nic), ["ens1"]);
         assert_eq!(with("redis").devices.len(), 1);
-        assert_eq!(with("web").devices[&Class::Nic].value, ["all"]);
+        assert_eq!(texts(&with("web"), Class::Nic), ["all"]);
         assert_eq!(with("a.b").preload.unwrap().value, Preload::Off);
     }
 
@@ -613,7 +717,7 @@ mod tests {
             ("onload.dev/nic.web", "all"),
             ("io.kubernetes.container.name", "web"),
         ]);
-        assert_eq!(request.devices[&Class::Nic].value, ["all"]);
+        assert_eq!(texts(&request, Class::Nic), ["all"]);
     }
 
     #[test]
@@ -656,18 +760,14 @@ mod tests {
         assert_eq!(Request::parse(&many(10_000, "example.com/")), Ok(None));
         let long = "x".repeat(MAX_VALUE_BYTES + 1);
         assert!(refusal(&[("onload.dev/nic", &long)]).contains("more than 4096 bytes"));
-        let names = |count: usize| {
+        let names = |count: u32| {
             (0..count)
                 .map(|n| format!("n{n}"))
                 .collect::<Vec<_>>()
                 .join(",")
         };
-        assert_eq!(
-            parse(&[("onload.dev/nic", &names(MAX_NAMES))]).devices[&Class::Nic]
-                .value
-                .len(),
-            MAX_NAMES
-        );
+        let most = parse(&[("onload.dev/nic", &names(MAX_NAMES))]);
+        assert_eq!(texts(&most, Class::Nic).len(), 128);
         assert!(
             refusal(&[("onload.dev/nic", &names(MAX_NAMES + 1))]).contains("more than 128 names")
         );

@@ -19,10 +19,10 @@ fuzz_target!(|text: &str| {
         Ok(None) => {}
         Ok(Some(request)) => {
             assert!(scan::mentions_domain(&json), "what asks is seen in the bytes");
-            let names: Vec<&String> =
-                request.devices.values().flat_map(|asked| &asked.value).collect();
-            assert!(names.len() <= MAX_NAMES);
-            for name in names {
+            let wanted = request.devices.values().flat_map(|asked| &asked.value);
+            let counts = wanted.clone().map(|wanted| wanted.count.unwrap_or(1));
+            assert!(counts.sum::<u32>() <= MAX_NAMES);
+            for name in wanted.map(|wanted| &wanted.name) {
                 assert!(!name.is_empty() && !name.contains(['/', '\0', '\n', '=', ',']));
             }
             for limit in request.hugepages_limit.into_iter().flat_map(|asked| asked.value) {

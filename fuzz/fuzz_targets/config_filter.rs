@@ -14,6 +14,8 @@ use onload_core::class::Class;
 use onload_core::config::HookConfig;
 use onload_core::elf::Summary;
 use onload_core::text::one_line;
+use onload_core::lease::take_unleased;
+use onload_hooks::decision::pools::{PoolRequest, Pools, PoolsError, Reserved};
 use onload_hooks::filter::{Container, apply};
 use onload_hooks::host::{HostView, HostFilesError, Privilege, Settings};
 use onload_hooks::host::specs::{Specs, SpecsError};
@@ -32,6 +34,18 @@ impl NodeInfo for FakeHost {
     fn node(&self, _: &str) -> io::Result<Node> {
         Ok(Node { kind: NodeKind::Char, major: 243, minor: 0, mode: 0o666 })
     }
+}
+
+impl Pools for FakeHost {
+    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved, PoolsError> {
+        let devices = take_unleased(wanted.wishes, wanted.numa, &|_| None);
+        Ok(Reserved {
+            token: [7; 16].into(),
+            devices: devices.map_err(|error| PoolsError::Lease(Box::new(error)))?,
+        })
+    }
+
+    fn give_back(&self, _: &Reserved) {}
 }
 
 impl HostView for FakeHost {
@@ -87,10 +101,10 @@ fn bundle() -> &'static Path {
 fuzz_target!(|bytes: &[u8]| {
     let host = FakeHost(bundle().to_owned());
     let container = Container { bundle: bundle(), id: None, sees_exec: true };
-    match apply(bytes, container, &host) {
+    match apply(bytes, container, &host, &host) {
         Ok(outcome) => {
             if let Some(config) = outcome.config {
-                let again = apply(&config, container, &host).expect("what we wrote is taken");
+                let again = apply(&config, container, &host, &host).expect("what we wrote is taken");
                 assert_eq!(again.config, None, "{}", String::from_utf8_lossy(&config));
             }
         }

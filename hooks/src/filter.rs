@@ -25,8 +25,9 @@ use crate::config_json::scan::{self, Scanned};
 use crate::decision::error::DecisionError;
 use crate::decision::host_root::{self, CAP_SETUID};
 use crate::decision::input::DecisionInput;
+use crate::decision::pools::{Identity, Pools, Reserved};
 use crate::decision::preload_choice::PreloadChoice;
-use crate::decision::{self, Decision, report};
+use crate::decision::{self, Decision, Subject};
 use crate::device::Device;
 use crate::host::{HostView, Privilege, Settings};
 use crate::preload::{self, HostFile, PreloadContext, PreloadError};
@@ -98,6 +99,8 @@ pub struct Outcome {
     pub reasons: Vec<String>,
     /// What was given, on one line; empty: nothing.
     pub given: String,
+    /// Members of pools that are kept for the container; if it is not created, they are given back.
+    pub reserved: Option<Reserved>,
     /// The container was judged by what its process may do, so CAP_SETUID must not come with a process
     /// that is started in it later either.
     pub guards_exec: bool,
@@ -124,13 +127,14 @@ pub fn apply(
     json: &[u8],
     container: Container<'_>,
     host: &dyn HostView,
+    pools: &dyn Pools,
 ) -> Result<Outcome, FilterError> {
     let scanned = Scanned {
         kept: json.to_vec(),
         more: false,
         mentions_domain: scan::mentions_domain(json),
     };
-    apply_scanned(scanned, container, host)
+    apply_scanned(scanned, container, host, pools)
 }
 
 /// As [`apply`], for a configuration that was already scanned.
@@ -141,9 +145,10 @@ pub(crate) fn apply_scanned(
     scanned: Scanned,
     container: Container<'_>,
     host: &dyn HostView,
+    pools: &dyn Pools,
 ) -> Result<Outcome, FilterError> {
     match DecisionInput::read(scanned)? {
-        Some(input) => give(input, container, host),
+        Some(input) => give(input, container, host, pools),
         None => Ok(Outcome::default()),
     }
 }
@@ -156,21 +161,28 @@ pub(crate) fn give(
     input: DecisionInput,
     container: Container<'_>,
     host: &dyn HostView,
+    pools: &dyn Pools,
 ) -> Result<Outcome, FilterError> {
-    let filter = Filter {
+    let mut filter = Filter {
         container,
         host,
+        pools,
         settings: host.settings().map_err(DecisionError::from)?,
         privilege: host.privilege(),
         request: input.request,
         outcome: Outcome::default(),
     };
-    filter.run(input.config, input.text.as_bytes())
+    let result = filter.run(input.config, input.text.as_bytes());
+    if let (Err(_), Some(reserved)) = (&result, &filter.outcome.reserved) {
+        pools.give_back(reserved);
+    }
+    result.map(|()| filter.outcome)
 }
 
 struct Filter<'a> {
     container: Container<'a>,
     host: &'a dyn HostView,
+    pools: &'a dyn Pools,
     settings: Settings,
     privilege: Privilege,
     request: Request,
@@ -178,15 +190,25 @@ struct Filter<'a> {
 }
 
 impl Filter<'_> {
-    fn run(mut self, mut config: OciConfig, json: &[u8]) -> Result<Outcome, FilterError> {
+    fn run(&mut self, mut config: OciConfig, json: &[u8]) -> Result<(), FilterError> {
         let has_process = config.process().is_some();
         self.guard_exec(&mut config)?;
         let gives_devices = !self.request.devices.is_empty();
         let root = gives_devices.then(|| self.open_root(&config));
         let lacks = |dir: &Path| matches!(&root, Some(Ok(root)) if root.lacks(dir));
-        let mut decision =
-            decision::decide(&config, &self.request, &self.settings, self.host, &lacks)?;
+        let subject = Subject {
+            config: &config,
+            request: &self.request,
+            identity: Identity {
+                id: self.container.id,
+                bundle: self.container.bundle,
+            },
+            lacks: &lacks,
+        };
+        let mut decision = decision::decide(subject, &self.settings, self.host, self.pools)?;
+        self.outcome.reserved = decision.reserved.take();
         self.outcome.warnings.append(&mut decision.warnings);
+        let given = std::mem::take(&mut decision.given);
         let memlock = decision.memlock;
         if let Some(root) = root {
             self.devices(&mut config, decision, &root?)?;
@@ -203,9 +225,9 @@ impl Filter<'_> {
         // Parsing drops only the white space around the document.
         self.outcome.config = (bytes != json.trim_ascii()).then_some(bytes);
         if self.outcome.config.is_some() {
-            self.outcome.given = report::asked(&self.request);
+            self.outcome.given = given;
         }
-        Ok(self.outcome)
+        Ok(())
     }
 
     /// Removes CAP_SETUID if that is what makes the container the host's user 0.
@@ -352,7 +374,8 @@ impl Filter<'_> {
 
     fn explain(&mut self, edits: &ContainerEdits) {
         let asked = self.request.devices.iter().map(|(class, asked)| {
-            let names = asked.value.join(", ");
+            let names: Vec<String> = asked.value.iter().map(ToString::to_string).collect();
+            let names = names.join(", ");
             format!("{}: class {class} is allowed and gives {names}", asked.key)
         });
         self.outcome.reasons.splice(0..0, asked);

@@ -8,7 +8,7 @@
 //! small and static, and takes no instructions from an environment.
 
 pub mod config_json;
-pub(crate) mod decision;
+pub mod decision;
 pub mod device;
 pub mod entry;
 pub mod filter;

@@ -14,7 +14,9 @@ use onload_core::class::Class;
 use onload_core::config::{HookConfig, Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::elf::Summary;
+use onload_core::lease::take_unleased;
 use onload_core::text::Chain;
+use onload_hooks::decision::pools::{PoolRequest, Pools, PoolsError, Reserved};
 use onload_hooks::filter::{Container, FilterError, Outcome, apply};
 use onload_hooks::host::specs::{Specs, SpecsError};
 use onload_hooks::host::sysfs::Sysfs;
@@ -140,6 +142,7 @@ impl FakeHost {
                 sees_exec: true,
             },
             self,
+            self,
         )
     }
 
@@ -165,6 +168,18 @@ impl NodeInfo for FakeHost {
             .copied()
             .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
+}
+
+impl Pools for FakeHost {
+    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved, PoolsError> {
+        let devices = take_unleased(wanted.wishes, wanted.numa, &|_| None);
+        Ok(Reserved {
+            token: [7; 16].into(),
+            devices: devices.map_err(|error| PoolsError::Lease(Box::new(error)))?,
+        })
+    }
+
+    fn give_back(&self, _: &Reserved) {}
 }
 
 impl HostView for FakeHost {
@@ -431,7 +446,7 @@ fn an_image_s_list_is_merged_into_a_file_that_poststop_removes() {
         id: Some(&id),
         sees_exec: true,
     };
-    let outcome = apply(&json, container, &host).unwrap();
+    let outcome = apply(&json, container, &host, &host).unwrap();
     let file = outcome.file.unwrap();
     assert_eq!(
         String::from_utf8(file.bytes.clone()).unwrap(),
@@ -453,7 +468,7 @@ fn an_image_s_list_is_merged_into_a_file_that_poststop_removes() {
         json!(["onload-hook", "poststop"])
     );
     // The bundle may be started again after poststop has removed the file.
-    let again = apply(&config, container, &host).unwrap();
+    let again = apply(&config, container, &host, &host).unwrap();
     assert_eq!((again.config, again.file), (None, Some(file)));
 }
 
@@ -1063,7 +1078,7 @@ fn whoever_does_not_see_later_processes_refuses_the_capability_to_change_the_use
         sees_exec: false,
     };
     let json = serde_json::to_vec(&config).unwrap();
-    let message = Chain(&apply(&json, container, &host).unwrap_err()).to_string();
+    let message = Chain(&apply(&json, container, &host, &host).unwrap_err()).to_string();
     assert!(message.contains("drop CAP_SETUID"), "{message}");
 }
 

@@ -13,6 +13,7 @@ use onload_hooks::entry::explain;
 use onload_hooks::host::specs::{Specs, SpecsError};
 use onload_hooks::host::sysfs::Sysfs;
 use onload_hooks::host::{HostFilesError, HostView, Privilege, Settings, ThisHost};
+use onload_hooks::run::lease::Viewer;
 use onload_host::host::Host;
 
 use super::inject::Nodes;
@@ -28,7 +29,7 @@ use crate::printer::Printer;
 pub fn run(global: &Global, args: &Explain, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, config) = open_host(global)?;
     let seen = Seen::new(&host, global, &config)?;
-    let explanation = explain::explain(&args.bundle, &seen);
+    let explanation = explain::explain(&args.bundle, &seen, &Viewer::below(&global.host_root));
     let explanation = explanation.map_err(|error| with_advice(error.into()))?;
     for warning in &explanation.warnings {
         printer.warning(warning);

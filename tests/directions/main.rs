@@ -79,6 +79,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "fs",
             "run_dir",
             "processes",
+            "pool",
             "lease",
             "config",
             "expect",

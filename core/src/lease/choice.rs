@@ -65,6 +65,25 @@ pub(crate) enum Choice {
     Kept(u32),
 }
 
+impl Choice {
+    /// The number of the slot.
+    pub(crate) fn slot(self) -> u32 {
+        let (Choice::New(slot) | Choice::Over(slot) | Choice::Kept(slot)) = self;
+        slot
+    }
+}
+
+impl Slot {
+    /// Who has it, for people; none where nobody has.
+    pub(crate) fn holder(&self) -> Option<String> {
+        match &self.state {
+            State::Over(_) => None,
+            State::Held(lease) => Some(lease.to_string()),
+            State::Unreadable(why) => Some(format!("an unknown container ({why})")),
+        }
+    }
+}
+
 /// Why a container does not get a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -94,7 +113,7 @@ pub(crate) fn choose(
     if applicant.token.is_some() {
         return Err(Refusal::Expired);
     }
-    let holders: Vec<String> = found.iter().filter_map(holder).collect();
+    let holders: Vec<String> = found.iter().filter_map(Slot::holder).collect();
     // Slots above the last may be left from when more containers were allowed.
     if holders.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
         return Err(Refusal::Held(holders));
@@ -108,15 +127,6 @@ pub(crate) fn choose(
         .find(is_new)
         .map(Choice::New)
         .ok_or(Refusal::Held(holders))
-}
-
-/// Who has a slot, for people; none where nobody has.
-fn holder(slot: &Slot) -> Option<String> {
-    match &slot.state {
-        State::Over(_) => None,
-        State::Held(lease) => Some(lease.to_string()),
-        State::Unreadable(why) => Some(format!("an unknown container ({why})")),
-    }
 }
 
 #[cfg(test)]
@@ -135,8 +145,11 @@ mod tests {
     }
 
     fn reserved(digit: &str) -> Holder {
-        let (token, expires_ms) = (token(digit), 1);
-        Holder::Reservation { token, expires_ms }
+        Holder::Reservation {
+            token: token(digit),
+            expires_ms: 1,
+            maker: None,
+        }
     }
 
     fn lease(container: &str, holder: Holder) -> Lease {

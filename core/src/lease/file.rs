@@ -153,6 +153,10 @@ pub enum Holder {
         token: Token,
         /// Until when it holds, in milliseconds after boot (CLOCK_BOOTTIME).
         expires_ms: u64,
+        /// The process that becomes the runtime which creates the container, where it is one: when it
+        /// has ended, nobody else will name the token.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        maker: Option<Process>,
     },
 }
 
@@ -311,6 +315,7 @@ mod tests {
         reserved.holder = Holder::Reservation {
             token: [0xab; 16].into(),
             expires_ms: 5,
+            maker: None,
         };
         for lease in [lease(), reserved] {
             let bytes = lease.to_bytes(&device("vfio:a"), 2).unwrap();

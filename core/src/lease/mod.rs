@@ -6,8 +6,14 @@
 
 mod choice;
 mod file;
+mod pick;
 mod store;
+mod take;
+#[cfg(test)]
+mod test_host;
 
 pub use choice::Refusal;
 pub use file::{Device, Holder, Lease, NotDevice, NotToken, Token};
+pub use pick::{Numa, Wish};
 pub use store::{Claim, LeaseError, Leases, Listed};
+pub use take::{NoneFree, Taking, take_unleased};

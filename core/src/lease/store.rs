@@ -14,10 +14,11 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::choice::{Applicant, Choice, Refusal, Slot, State, choose};
 use super::file::{Device, Holder, Lease, Token};
+use super::take::NoneFree;
 use crate::container_id::ContainerId;
 use crate::fs::atomic::{self, TempFile, WriteError, is_temporary_name};
 use crate::fs::lock::{Lock, LockError, LockMode};
-use crate::processes::{Processes, ProcessesError};
+use crate::processes::{Process, Processes, ProcessesError};
 use crate::run_dir::{LEASES, RunDir, open_private};
 use crate::text::Chain;
 
@@ -65,6 +66,9 @@ pub enum LeaseError {
         /// Why.
         source: Refusal,
     },
+    /// Too few members of a pool are free.
+    #[error(transparent)]
+    NoneFree(#[from] NoneFree),
     /// Somebody without a lease uses it.
     #[error("{device} is in use by {user}; stop that first")]
     Taken {
@@ -122,25 +126,34 @@ pub struct Listed {
 pub struct Leases {
     dir: OwnedFd,
     path: PathBuf,
-    processes: Processes,
+    pub(super) processes: Processes,
 }
 
-impl Holder {
-    /// A new reservation, from now on.
+impl Token {
+    /// A new one, that nobody can guess.
     ///
     /// # Errors
     /// Those of getrandom(2).
-    pub fn reserve() -> io::Result<Holder> {
+    pub fn new() -> io::Result<Token> {
         let mut bytes = [0; 16];
         let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
         if filled != bytes.len() {
             return Err(io::Error::other("the kernel gave too few random bytes"));
         }
+        Ok(bytes.into())
+    }
+}
+
+impl Holder {
+    /// A reservation that holds from now on, until it expires or `maker` has ended.
+    #[must_use]
+    pub fn reserved_by(token: Token, maker: Option<Process>) -> Holder {
         let patience = u64::try_from(RESERVED.as_millis()).unwrap_or(u64::MAX);
-        Ok(Holder::Reservation {
-            token: bytes.into(),
+        Holder::Reservation {
+            token,
             expires_ms: since_boot_ms().saturating_add(patience),
-        })
+            maker,
+        }
     }
 }
 
@@ -258,6 +271,30 @@ impl Leases {
         Ok(was_held)
     }
 
+    /// Ends the reservations of a token: the container that they were made for is not created.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn give_back(
+        &self,
+        devices: &[Device],
+        token: &Token,
+        patience: Duration,
+    ) -> Result<(), LeaseError> {
+        let _lock = self.lock(patience)?;
+        for device in devices {
+            for slot in self.slots(device)? {
+                let (State::Over(lease) | State::Held(lease)) = &slot.state else {
+                    continue;
+                };
+                if matches!(&lease.holder, Holder::Reservation { token: own, .. } if own == token) {
+                    self.remove(device, slot.number)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Ends every lease of a device at the operator's word; how many there were.
     ///
     /// # Errors
@@ -311,7 +348,7 @@ impl Leases {
         Ok(listed)
     }
 
-    fn lock(&self, patience: Duration) -> Result<Lock, LeaseError> {
+    pub(super) fn lock(&self, patience: Duration) -> Result<Lock, LeaseError> {
         Ok(Lock::take(
             &self.dir,
             &self.path,
@@ -330,7 +367,7 @@ impl Leases {
     }
 
     /// The names of all files.
-    fn names(&self) -> Result<Vec<String>, LeaseError> {
+    pub(super) fn names(&self) -> Result<Vec<String>, LeaseError> {
         let read = || -> Result<Vec<String>, Errno> {
             let mut names = Vec::new();
             for entry in Dir::read_from(&self.dir)? {
@@ -368,7 +405,7 @@ impl Leases {
     }
 
     /// What stands in a file; none where it is gone.
-    fn state(&self, name: &str, boot: &str) -> Option<State> {
+    pub(super) fn state(&self, name: &str, boot: &str) -> Option<State> {
         let bytes = match self.read(name) {
             Ok(bytes) => bytes?,
             Err(error) => return Some(State::Unreadable(format!("reading {name}: {error}"))),
@@ -398,15 +435,21 @@ impl Leases {
             return true;
         }
         match &lease.holder {
-            Holder::Reservation { expires_ms, .. } => since_boot_ms() >= *expires_ms,
+            Holder::Reservation {
+                expires_ms, maker, ..
+            } => since_boot_ms() >= *expires_ms || maker.is_some_and(|maker| self.is_gone(maker)),
             Holder::Init { process, cgroup } => {
                 let is_populated =
                     |cgroup: &PathBuf| self.processes.is_populated(cgroup).unwrap_or(true);
-                self.processes.shows_all().unwrap_or(false)
-                    && !self.processes.lives(*process).unwrap_or(true)
-                    && !cgroup.as_ref().is_some_and(is_populated)
+                self.is_gone(*process) && !cgroup.as_ref().is_some_and(is_populated)
             }
         }
+    }
+
+    /// Whether a process has ended, as far as that can be told here.
+    fn is_gone(&self, process: Process) -> bool {
+        self.processes.shows_all().unwrap_or(false)
+            && !self.processes.lives(process).unwrap_or(true)
     }
 
     /// Whether the first process of the holder lives.
@@ -421,8 +464,13 @@ impl Leases {
         }
     }
 
-    fn publish(&self, device: &Device, choice: Choice, lease: &Lease) -> Result<(), LeaseError> {
-        let (Choice::New(slot) | Choice::Over(slot) | Choice::Kept(slot)) = choice;
+    pub(super) fn publish(
+        &self,
+        device: &Device,
+        choice: Choice,
+        lease: &Lease,
+    ) -> Result<(), LeaseError> {
+        let slot = choice.slot();
         let name = device.file_name(slot);
         let write = || -> Result<(), WriteError> {
             let bytes = lease.to_bytes(device, slot).map_err(|error| WriteError {
@@ -440,7 +488,7 @@ impl Leases {
         write().map_err(|source| self.not_written(device, source))
     }
 
-    fn remove(&self, device: &Device, number: u32) -> Result<bool, LeaseError> {
+    pub(super) fn remove(&self, device: &Device, number: u32) -> Result<bool, LeaseError> {
         let name = device.file_name(number);
         atomic::remove(&self.dir, OsStr::new(&name))
             .map_err(|source| self.not_written(device, source))
@@ -463,7 +511,7 @@ fn since_boot_ms() -> u64 {
     seconds.saturating_mul(1000).saturating_add(milliseconds)
 }
 
-fn seconds_since_1970() -> u64 {
+pub(super) fn seconds_since_1970() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.map_or(0, |now| now.as_secs())
 }
@@ -471,117 +519,9 @@ fn seconds_since_1970() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::test_host::{Host, PATIENCE, bundle, vfio};
     use std::fs;
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
-
-    const PATIENCE: Duration = Duration::from_secs(10);
-
-    /// A host with files of /proc and /sys/fs/cgroup, and its leases.
-    struct Host {
-        dir: tempfile::TempDir,
-        leases: Leases,
-    }
-
-    impl Host {
-        fn new() -> Self {
-            let dir = tempfile::tempdir().unwrap();
-            let write = |path: &str, text: &str| {
-                let path = dir.path().join(path);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, text).unwrap();
-            };
-            write("proc/sys/kernel/random/boot_id", "this boot\n");
-            write("proc/self/ns/pid", "");
-            fs::create_dir_all(dir.path().join("run")).unwrap();
-            let run = RunDir::find(&dir.path().join("run")).unwrap().unwrap();
-            let namespace = fs::metadata(dir.path().join("proc/self/ns/pid")).unwrap();
-            let processes = Processes::at(dir.path()).with_initial(namespace.ino());
-            let leases = Leases::open(&run, processes).unwrap();
-            Host { dir, leases }
-        }
-
-        fn path(&self, path: &str) -> PathBuf {
-            self.dir.path().join(path)
-        }
-
-        fn write(&self, path: &str, text: &str) {
-            let path = self.path(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-
-        /// A process with this number and start time, in a cgroup of its own.
-        fn start(&self, pid: u32, start_time: u64) -> Holder {
-            let stat = format!("{pid} (a) S 1 1 1 0 -1 0 1 2 3 4 5 6 7 8 20 0 1 0 {start_time} 9");
-            self.write(&format!("proc/{pid}/stat"), &stat);
-            self.write(
-                &format!("sys/fs/cgroup/{pid}/cgroup.events"),
-                "populated 1\n",
-            );
-            let process = self.leases.processes.find(pid).unwrap().unwrap();
-            let cgroup = Some(self.path(&format!("sys/fs/cgroup/{pid}")));
-            Holder::Init { process, cgroup }
-        }
-
-        fn end_process(&self, pid: u32) {
-            fs::remove_dir_all(self.path(&format!("proc/{pid}"))).unwrap();
-        }
-
-        fn end(&self, pid: u32) {
-            self.end_process(pid);
-            fs::remove_dir_all(self.path(&format!("sys/fs/cgroup/{pid}"))).unwrap();
-        }
-
-        fn claim_by(&self, id: &str, holder: Holder, token: Option<&Token>) -> Result<(), String> {
-            let claim = Claim {
-                device: &vfio(),
-                most: 1,
-                container: &id.parse().unwrap(),
-                bundle: &bundle(id),
-                holder,
-                token,
-                entry_point: "createRuntime",
-                facts: BTreeMap::new(),
-            };
-            let claimed = self.leases.claim(claim, &|_| None, PATIENCE);
-            claimed.map_err(|error| Chain(&error).to_string())
-        }
-
-        fn claim(&self, id: &str, holder: &Holder) -> Result<(), String> {
-            self.claim_by(id, holder.clone(), None)
-        }
-
-        fn release(&self, id: &str) -> bool {
-            let container = id.parse().unwrap();
-            let released = self
-                .leases
-                .release(&vfio(), &container, &bundle(id), PATIENCE);
-            released.unwrap()
-        }
-
-        /// The holder by the file alone.
-        fn holder(&self) -> Option<String> {
-            let listed = self.leases.list().unwrap();
-            let lease = listed.first()?.lease.as_ref().unwrap();
-            Some(lease.container.to_string())
-        }
-
-        fn files(&self) -> Vec<String> {
-            let entries = fs::read_dir(self.path("run/@leases")).unwrap();
-            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-            let mut names: Vec<String> = names.filter(|name| name != LOCK).collect();
-            names.sort();
-            names
-        }
-    }
-
-    fn vfio() -> Device {
-        "vfio:0000:81:10.0".parse().unwrap()
-    }
-
-    fn bundle(id: &str) -> PathBuf {
-        Path::new("/bundles").join(id)
-    }
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_device_has_one_holder_until_that_releases_it() {
@@ -660,10 +600,8 @@ mod tests {
     #[test]
     fn a_reservation_holds_until_its_token_turns_it_into_a_lease() {
         let host = Host::new();
-        let reservation = Holder::reserve().unwrap();
-        let Holder::Reservation { token, .. } = reservation.clone() else {
-            unreachable!()
-        };
+        let token = Token::new().unwrap();
+        let reservation = Holder::reserved_by(token.clone(), None);
         host.claim_by("one", reservation, None).unwrap();
         assert!(
             host.claim("two", &host.start(2, 20))
@@ -686,12 +624,42 @@ mod tests {
     }
 
     #[test]
+    fn a_reservation_ends_with_the_process_that_was_to_create_the_container() {
+        let host = Host::new();
+        let Holder::Init { process, .. } = host.start(7, 70) else {
+            unreachable!()
+        };
+        let reservation = Holder::reserved_by(Token::new().unwrap(), Some(process));
+        host.claim_by("one", reservation, None).unwrap();
+        assert!(host.claim("two", &host.start(2, 20)).is_err());
+        host.end_process(7);
+        host.claim("two", &host.start(2, 20)).unwrap();
+    }
+
+    #[test]
+    fn a_reservation_is_given_back_by_its_token_alone() {
+        let host = Host::new();
+        let token = Token::new().unwrap();
+        let reservation = Holder::reserved_by(token.clone(), None);
+        host.claim_by("one", reservation, None).unwrap();
+        let give_back = |token: &Token| host.leases.give_back(&[vfio()], token, PATIENCE);
+        give_back(&[7; 16].into()).unwrap();
+        assert_eq!(host.files().len(), 1);
+        give_back(&token).unwrap();
+        assert_eq!(host.files().len(), 0);
+        host.claim("one", &host.start(1, 10)).unwrap();
+        give_back(&token).unwrap();
+        assert_eq!(host.files().len(), 1, "a lease is no reservation");
+    }
+
+    #[test]
     fn a_reservation_that_expired_goes_to_the_next_and_its_container_is_refused() {
         let host = Host::new();
         let token: Token = [7; 16].into();
         let expired = Holder::Reservation {
             token: token.clone(),
             expires_ms: since_boot_ms(),
+            maker: None,
         };
         host.claim_by("one", expired, None).unwrap();
         host.claim("two", &host.start(2, 20)).unwrap();

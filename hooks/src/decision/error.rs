@@ -5,6 +5,7 @@ use onload_core::policy::PolicyViolation;
 use onload_core::request::RequestError;
 
 use super::nodes::NodeError;
+use super::pools::PoolsError;
 use crate::config_json::scan;
 use crate::host::HostFilesError;
 use crate::host::specs::SpecsError;
@@ -33,6 +34,14 @@ pub enum DecisionError {
     /// The specifications cannot be used, or do not offer a requested name.
     #[error(transparent)]
     Specs(#[from] SpecsError),
+    /// A pool gives nothing.
+    #[error("annotation {key}")]
+    Pools {
+        /// The annotation, quoted.
+        key: String,
+        /// Why.
+        source: PoolsError,
+    },
     /// A device node is not what it should be.
     #[error(transparent)]
     Node(#[from] NodeError),

@@ -6,6 +6,7 @@ pub(crate) mod host_root;
 pub(crate) mod input;
 mod library_dirs;
 pub(crate) mod nodes;
+pub mod pools;
 pub(crate) mod preload_choice;
 pub(crate) mod present;
 pub(crate) mod report;
@@ -21,8 +22,10 @@ use onload_core::request::Request;
 use onload_core::text::Quoted;
 
 use crate::device::Device;
+use crate::host::specs::Specs;
 use crate::host::{HostView, Settings};
 use error::DecisionError;
+use pools::{Chosen, Identity, Pools, Reserved};
 use preload_choice::PreloadChoice;
 
 /// What one container gets.
@@ -36,35 +39,100 @@ pub(crate) struct Decision {
     pub by_class: Vec<(Class, ContainerEdits)>,
     /// The devices that the configuration does not contain yet.
     pub devices: Vec<Device>,
+    /// What is given, on one line.
+    pub given: String,
     /// The preload.
     pub preload: PreloadChoice,
     /// The minimum RLIMIT_MEMLOCK, for classes that lock memory.
     pub memlock: Option<Memlock>,
+    /// What was reserved just now; whoever does not carry the decision out gives it back.
+    pub reserved: Option<Reserved>,
     /// Messages for the user.
     pub warnings: Vec<String>,
 }
 
-/// Decides for one container. `lacks` says whether its image is known not to have a directory.
+/// A container, and what may be decided of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    /// Its configuration.
+    pub config: &'a OciConfig,
+    /// What it requests.
+    pub request: &'a Request,
+    /// Which one it is.
+    pub identity: Identity<'a>,
+    /// Whether its image is known not to have a directory.
+    pub lacks: &'a dyn Fn(&Path) -> bool,
+}
+
+/// Decides for one container by the operator's policy.
 ///
 /// # Errors
-/// [`DecisionError`] names the annotation, the cause and the remedy.
+/// [`DecisionError`] names the annotation, the cause and the remedy. Nothing is reserved then.
 pub(crate) fn decide(
-    config: &OciConfig,
-    request: &Request,
+    subject: Subject<'_>,
     settings: &Settings,
     host: &dyn HostView,
-    lacks: &dyn Fn(&Path) -> bool,
+    pools: &dyn Pools,
 ) -> Result<Decision, DecisionError> {
-    let root = host_root::look(config, host)?;
+    let root = host_root::look(subject.config, host)?;
     let annotations = &settings.config.annotations;
-    let warnings = policy::check(request, annotations, &settings.file, &root)?;
-    let found = look_up(request, host)?;
+    let warnings = policy::check(subject.request, annotations, &settings.file, &root)?;
+    let decision = provide(subject, settings, host, pools)?;
+    Ok(Decision {
+        warnings,
+        ..decision
+    })
+}
+
+/// Decides what one container gets, whoever allowed it.
+///
+/// # Errors
+/// As for [`decide`].
+pub(crate) fn provide(
+    subject: Subject<'_>,
+    settings: &Settings,
+    host: &dyn HostView,
+    pools: &dyn Pools,
+) -> Result<Decision, DecisionError> {
+    let wanted: Vec<Class> = subject.request.devices.keys().copied().collect();
+    let specs = match wanted.is_empty() {
+        true => Specs::default(),
+        false => host.specs(&wanted)?,
+    };
+    let chosen = pools::choose(
+        subject.request,
+        subject.config,
+        &specs,
+        subject.identity,
+        pools,
+    )?;
+    let result = assemble(subject, &chosen, &specs, settings, host);
+    if let (Err(_), Some(reserved)) = (&result, &chosen.reserved) {
+        pools.give_back(reserved);
+    }
+    result.map(|decision| Decision {
+        reserved: chosen.reserved,
+        ..decision
+    })
+}
+
+/// Puts the decision together, once it is known which devices the container gets.
+fn assemble(
+    subject: Subject<'_>,
+    chosen: &Chosen,
+    specs: &Specs,
+    settings: &Settings,
+    host: &dyn HostView,
+) -> Result<Decision, DecisionError> {
+    let request = chosen.request.as_ref().unwrap_or(subject.request);
+    let found = look_up(request, specs, host)?;
     let keys = keys(request);
     let mut edits = found.edits;
     let mut devices = found.devices;
-    library_dirs::leave_absent(&mut edits.mounts, lacks);
+    chosen.name_tokens(&mut edits);
+    library_dirs::leave_absent(&mut edits.mounts, subject.lacks);
     let preload = PreloadChoice::take(&mut edits, request, &keys);
-    present::drop_held(&mut edits, &mut devices, config)?;
+    present::drop_held(&mut edits, &mut devices, subject.config)?;
     let memlock = request.wants(&MEMLOCK);
     Ok(Decision {
         keys,
@@ -73,7 +141,9 @@ pub(crate) fn decide(
         devices,
         preload,
         memlock: memlock.then_some(settings.config.cdi.memlock),
-        warnings,
+        given: report::asked(request),
+        reserved: None,
+        warnings: Vec::new(),
     })
 }
 
@@ -93,14 +163,16 @@ struct LookedUp {
 }
 
 /// Looks a request up in the specifications, and checks its device nodes.
-fn look_up(request: &Request, host: &dyn HostView) -> Result<LookedUp, DecisionError> {
-    let wanted: Vec<Class> = request.devices.keys().copied().collect();
-    if wanted.is_empty() {
+fn look_up(
+    request: &Request,
+    specs: &Specs,
+    host: &dyn HostView,
+) -> Result<LookedUp, DecisionError> {
+    if request.devices.is_empty() {
         return Ok(LookedUp::default());
     }
-    let specs = host.specs(&wanted)?;
     let entries = specs.resolve(request)?;
-    let nodes = nodes::check(&entries, &specs, host, &host.sysfs())?;
+    let nodes = nodes::check(&entries, specs, host, &host.sysfs())?;
     let mut edits = specs.edits(&entries);
     // `nodes` has an entry for every node: all of them were checked.
     let device = |node: onload_cdi::DeviceNode| {

@@ -33,7 +33,10 @@ impl Report {
 #[must_use]
 pub(crate) fn asked(request: &Request) -> String {
     let devices = request.devices.iter();
-    let devices = devices.map(|(class, asked)| format!("{class}={}", asked.value.join(",")));
+    let devices = devices.map(|(class, asked)| {
+        let names: Vec<String> = asked.value.iter().map(ToString::to_string).collect();
+        format!("{class}={}", names.join(","))
+    });
     let mut words: Vec<String> = devices.collect();
     words.extend(request.ipc_lock.iter().map(|_| "ipc-lock".to_owned()));
     words.join(" ")

@@ -18,6 +18,8 @@ use rustix::fs::{FileType, Mode, OFlags};
 use crate::config_json::devices::{ListedNodes, NodeSource};
 use crate::host::sysfs::{Sysfs, SysfsError};
 use crate::host::{HostFilesError, ThisHost};
+use crate::live;
+use crate::live::error::LiveError;
 use crate::process::init::InitError;
 use crate::process::limits::{self, LimitError};
 use crate::run::lease::{self, ClaimError, Container, Wanted};
@@ -71,6 +73,9 @@ pub(crate) enum CreateRuntimeError {
     /// Another container has a device that this one has to have for itself.
     #[error(transparent)]
     Claim(#[from] ClaimError),
+    /// What a pool gives cannot be put into the container.
+    #[error(transparent)]
+    Live(#[from] LiveError),
 }
 
 impl From<SysfsError> for CreateRuntimeError {
@@ -135,6 +140,9 @@ pub(crate) fn run(
             container,
             &ThisHost::with_config(config)?,
         )?);
+    }
+    if !asked.take.is_empty() {
+        warnings.extend(live::take(state, &asked.take, config)?.warnings);
     }
     Ok(warnings)
 }

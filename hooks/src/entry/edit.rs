@@ -14,10 +14,12 @@ use crate::config_json::scan;
 use crate::decision::error::DecisionError;
 use crate::decision::host_root;
 use crate::decision::input::{self, DecisionInput};
+use crate::decision::pools::Reserved;
 use crate::decision::report::Report;
 use crate::filter::{self, Container, FilterError, Outcome};
 use crate::host::{HostFilesError, ThisHost};
 use crate::preload::HostFile;
+use crate::run::lease::{self, Keeper};
 use crate::run::maker::EntryPoint;
 use crate::run::own_dir::{OwnDir, OwnDirError};
 use crate::run::sweep;
@@ -58,15 +60,20 @@ pub(crate) struct Edited {
     pub report: Report,
     /// The container that a file was written for, under [`RUN_DIR`].
     pub own: Option<ContainerId>,
+    /// Members of pools that are kept for the container.
+    pub reserved: Option<Reserved>,
     /// As [`Outcome::guards_exec`].
     pub guards_exec: bool,
 }
 
 impl Edited {
-    /// Removes that file: nobody will start the container, and no poststop follows. It reports
-    /// nothing, since the original error matters more. Files that a hook made for a living
-    /// container with the same id stay.
+    /// Removes that file, and gives back what was reserved: nobody will start the container, and no
+    /// poststop follows. It reports nothing, since the original error matters more. Files that a hook
+    /// made for a living container with the same id stay.
     pub(crate) fn undo(&self) {
+        if let Some(reserved) = &self.reserved {
+            lease::give_back(reserved);
+        }
         if let Some(id) = &self.own {
             let _ = sweep::forget_list(Path::new(RUN_DIR), id);
         }
@@ -86,7 +93,8 @@ pub(crate) fn edit(
     let Some(input) = DecisionInput::read(file.scan()?).map_err(FilterError::from)? else {
         return Ok(Edited::default());
     };
-    let outcome = filter::give(input, container, host)?;
+    let keeper = Keeper::creating(host, "onload-container-runtime");
+    let outcome = filter::give(input, container, host, &keeper)?;
     sweep::sweep(Path::new(RUN_DIR), container.id);
     let (edited, config) = written(outcome, entry_point, host)?;
     if let Some(config) = config {
@@ -103,7 +111,13 @@ fn written(
 ) -> Result<(Edited, Option<Vec<u8>>), EntryError> {
     let mut warnings = outcome.warnings;
     if let Some(own) = &outcome.file {
-        warnings.extend(write_host_file(own, entry_point, host)?);
+        let result = write_host_file(own, entry_point, host);
+        let warning = result.inspect_err(|_| {
+            if let Some(reserved) = &outcome.reserved {
+                lease::give_back(reserved);
+            }
+        });
+        warnings.extend(warning?);
     }
     let report = Report {
         warnings,
@@ -114,6 +128,7 @@ fn written(
     let edited = Edited {
         report,
         own: outcome.file.map(|own| own.id),
+        reserved: outcome.reserved,
         guards_exec: outcome.guards_exec,
     };
     Ok((edited, outcome.config))
@@ -192,7 +207,10 @@ pub(crate) fn stream(
     let text = input::text(scanned.kept).map_err(FilterError::from)?;
     let input = DecisionInput::parse(Arc::clone(&text)).map_err(FilterError::from)?;
     let outcome = match input {
-        Some(input) => filter::give(input, container, &host)?,
+        Some(input) => {
+            let keeper = Keeper::before(&host, "onload-hook precreate");
+            filter::give(input, container, &host, &keeper)?
+        }
         None => Outcome::default(),
     };
     sweep::sweep(Path::new(RUN_DIR), container.id);

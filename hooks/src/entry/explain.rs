@@ -8,6 +8,7 @@ use onload_core::text::{Chain, one_line};
 use super::edit::EntryError;
 use crate::config_json::bundle::{ConfigFile, podman_id};
 use crate::decision::error::DecisionError;
+use crate::decision::pools::Pools;
 use crate::filter::{self, Container, FilterError, Outcome};
 use crate::host::HostView;
 
@@ -16,7 +17,11 @@ use crate::host::HostView;
 /// # Errors
 /// [`EntryError::Bundle`] and [`EntryError::Host`] if that cannot be determined. A refusal is part
 /// of the answer.
-pub fn explain(bundle: &Path, host: &dyn HostView) -> Result<Explanation, EntryError> {
+pub fn explain(
+    bundle: &Path,
+    host: &dyn HostView,
+    pools: &dyn Pools,
+) -> Result<Explanation, EntryError> {
     let file = ConfigFile::open(bundle, None)?;
     let scanned = file.scan()?;
     let before = shown(&scanned.kept);
@@ -27,7 +32,7 @@ pub fn explain(bundle: &Path, host: &dyn HostView) -> Result<Explanation, EntryE
         id: id.as_ref(),
         sees_exec: true,
     };
-    let (outcome, refusal) = match filter::apply_scanned(scanned, container, host) {
+    let (outcome, refusal) = match filter::apply_scanned(scanned, container, host, pools) {
         Ok(outcome) => (outcome, None),
         Err(FilterError::Decision(DecisionError::Host(error))) => return Err(error.into()),
         Err(error) => (Outcome::default(), Some(Chain(&error).to_string())),

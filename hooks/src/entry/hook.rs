@@ -222,7 +222,11 @@ fn create_runtime(stage: &'static str, args: &[OsString], config: &Path) -> Resu
     let mut state = State::read(BufReader::new(io::stdin().lock()), true)
         .map_err(|error| Failure::new(stage, "", error))?;
     // Raising a limit does not need the bundle.
-    if !arguments.expect.is_empty() || !arguments.lease.is_empty() {
+    let only_memlock = HookArguments {
+        memlock: arguments.memlock,
+        ..HookArguments::default()
+    };
+    if arguments != only_memlock {
         caller::mend_bundle(&mut state)
             .map_err(|error| Failure::new(stage, &subject(&state), error))?;
     }
@@ -313,7 +317,7 @@ fn poststop(args: &[OsString], config: &Path) -> Result<(), Failure> {
     let asked = HookArguments::parse(args).map_err(|error| Failure::new(stage, "", error))?;
     let state = State::read(BufReader::new(io::stdin().lock()), false)
         .map_err(|error| Failure::new(stage, "", error))?;
-    if asked.is_empty() {
+    if asked.is_empty() || !asked.take.is_empty() {
         return clean_up(&state, config);
     }
     lease::release(&asked.lease, &state.id, &state.bundle)

@@ -12,7 +12,7 @@ use onload_core::class::Class;
 use onload_core::expect::{Expect, Expected};
 use onload_core::fs::trust::{TrustError, Trusted};
 use onload_core::hook_arguments::HookArguments;
-use onload_core::request::Request;
+use onload_core::request::{Request, Wanted};
 use onload_core::text::{Chain, Listed, Quoted};
 use serde::Deserialize;
 
@@ -115,7 +115,7 @@ impl Specs {
     pub fn resolve(&self, request: &Request) -> Result<Vec<Entry<'_>>, SpecsError> {
         let mut entries = Vec::new();
         for (class, asked) in &request.devices {
-            for name in &asked.value {
+            for Wanted { name, .. } in &asked.value {
                 let qualified = qualified(*class, name).map_err(|error| SpecsError::Name {
                     key: Quoted(&asked.key).to_string(),
                     source: error,
@@ -131,6 +131,12 @@ impl Specs {
             }
         }
         Ok(entries)
+    }
+
+    /// The entry of a name; `None` if no specification offers it.
+    #[must_use]
+    pub(crate) fn find(&self, class: Class, name: &str) -> Option<Resolved<'_>> {
+        self.registry.device(&qualified(class, name).ok()?)
     }
 
     /// The combined edits of all entries.

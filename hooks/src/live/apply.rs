@@ -10,7 +10,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::error::LiveError;
 use super::identity::FileSystemUser;
 use super::inspect::Inspection;
-use super::plan::Bind;
+use super::plan::{Asker, Bind, VARIABLES};
 use super::target::{TargetError, Targets};
 use super::undo::Done;
 use super::{devices, mount_api};
@@ -26,7 +26,7 @@ use crate::run::record::{self, Created, Live};
 
 impl Inspection<'_> {
     /// Applies all of it, or nothing.
-    pub(super) fn go(mut self, host: &ThisHost) -> Result<Vec<String>, LiveError> {
+    pub(super) fn go(mut self, asker: &Asker, host: &ThisHost) -> Result<Vec<String>, LiveError> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let home = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty());
         let home = home.map_err(LiveError::Home)?;
@@ -41,7 +41,7 @@ impl Inspection<'_> {
         let mut own = OwnDir::open(self.id, entry_point, host)?;
         self.warnings.extend(own.warning.take());
         let mut done = Done::default();
-        let result = self.all(&own, &mut done, host);
+        let result = self.all(&own, &mut done, asker, host);
         // A hook that succeeds exits in the container's mount namespace, so only an undo needs the
         // way back.
         match result {
@@ -56,47 +56,61 @@ impl Inspection<'_> {
         }
     }
 
-    fn all(&mut self, own: &OwnDir, done: &mut Done, host: &ThisHost) -> Result<(), LiveError> {
+    fn all(
+        &mut self,
+        own: &OwnDir,
+        done: &mut Done,
+        asker: &Asker,
+        host: &ThisHost,
+    ) -> Result<(), LiveError> {
+        let before: Option<Live> = record::read_known(&own.dir, record::STATE, &mut self.warnings)?;
+        let live = self.live(asker).after(before);
         self.claim(host)?;
         let mut created = self.record_plan(own)?;
-        let trees = self.prepare(own)?;
+        let trees = self.prepare(own, &live)?;
         self.limits()?;
         if let Some(device_cgroup) = &self.device_cgroup {
-            done.changes = devices::allow(device_cgroup, self.id, &self.plan.rules)?;
+            done.changes = devices::allow(device_cgroup, self.id, &live.rules)?;
         }
         self.enter(&trees, done)?;
         created.made.retain(|made| made.inode.is_some());
         let fresh = done.made.iter().map(|fresh| fresh.made.clone());
         created.made.extend(fresh);
         record::write(&own.dir, record::CREATED, &created)?;
-        let live = Live {
+        Ok(record::write(&own.dir, record::STATE, &live)?)
+    }
+
+    /// The record of what is done now.
+    fn live(&self, asker: &Asker) -> Live {
+        Live {
             pid: self.init.pid(),
             start_time: self.start_time,
             rules: self.plan.rules.clone(),
             nodes: self.plan.rule_nodes(),
-            leases: self.plan.leases.clone(),
-        };
-        Ok(record::write(&own.dir, record::STATE, &live)?)
+            leases: self.plan.leases(),
+            takes: asker.takes(),
+            variables: self.plan.variables.clone().unwrap_or_default(),
+            by_annotation: *asker == Asker::Annotations,
+        }
     }
 
     /// Takes for the container what only one may have. Where something fails behind it the container
     /// ends, and the lease with it.
     fn claim(&mut self, host: &ThisHost) -> Result<(), LiveError> {
-        if self.plan.leases.is_empty() {
-            return Ok(());
-        }
-        let wanted = Wanted {
-            devices: &self.plan.leases,
-            expect: &self.plan.expect,
-            token: None,
-            entry_point: "createRuntime by annotation",
-        };
         let container = lease::Container {
             id: self.id,
             bundle: self.bundle,
             init: self.init.pid(),
         };
-        self.warnings.extend(lease::claim(wanted, container, host)?);
+        for claim in &self.plan.claims {
+            let wanted = Wanted {
+                devices: &claim.lease,
+                expect: &claim.expect,
+                token: claim.token.as_ref(),
+                entry_point: "onload-hook",
+            };
+            self.warnings.extend(lease::claim(wanted, container, host)?);
+        }
         Ok(())
     }
 
@@ -117,7 +131,7 @@ impl Inspection<'_> {
     }
 
     /// The mounts as copies that are not attached anywhere yet, in the order of the targets.
-    fn prepare(&self, own: &OwnDir) -> Result<Vec<OwnedFd>, LiveError> {
+    fn prepare(&self, own: &OwnDir, live: &Live) -> Result<Vec<OwnedFd>, LiveError> {
         let mut trees = Vec::new();
         for bind in &self.plan.binds {
             let tree = self.copy(CWD, bind)?;
@@ -127,20 +141,34 @@ impl Inspection<'_> {
             trees.push(tree);
         }
         if let Some(list) = &self.list {
-            own.write("ld.so.preload", list.as_bytes())?;
-            let bind = Bind {
-                source: "ld.so.preload".into(),
-                target: LD_SO_PRELOAD.into(),
-                attributes: mount_api::attr::RDONLY
-                    | mount_api::attr::NOSUID
-                    | mount_api::attr::NODEV
-                    | mount_api::attr::NOEXEC,
-                is_recursive: false,
-                numbers: None,
-            };
-            trees.push(self.copy(own.dir.as_fd(), &bind)?);
+            trees.push(self.own_file(own, "ld.so.preload", LD_SO_PRELOAD, list)?);
+        }
+        if self.plan.variables.is_some() {
+            trees.push(self.own_file(own, record::VARIABLES, VARIABLES, &live.variables)?);
         }
         Ok(trees)
+    }
+
+    /// A file of the container's directory on the host, to be mounted read-only.
+    fn own_file(
+        &self,
+        own: &OwnDir,
+        name: &str,
+        target: &str,
+        text: &str,
+    ) -> Result<OwnedFd, LiveError> {
+        own.write(name, text.as_bytes())?;
+        let bind = Bind {
+            source: name.into(),
+            target: target.into(),
+            attributes: mount_api::attr::RDONLY
+                | mount_api::attr::NOSUID
+                | mount_api::attr::NODEV
+                | mount_api::attr::NOEXEC,
+            is_recursive: false,
+            numbers: None,
+        };
+        self.copy(own.dir.as_fd(), &bind)
     }
 
     fn copy(&self, dir: impl AsFd, bind: &Bind) -> Result<OwnedFd, LiveError> {

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::cgroup::{self, DeviceCgroup};
 use super::error::{CgroupError, LiveError};
-use super::plan::{Bind, InjectionPlan, PlanError, PreloadPlan};
+use super::plan::{Bind, InjectionPlan, PlanError, PreloadPlan, VARIABLES};
 use super::target::{Target, TargetError, Targets};
 use crate::decision::preload_choice::LD_SO_PRELOAD;
 use crate::host::{HostView, ThisHost};
@@ -167,11 +167,12 @@ impl<'a> Inspection<'a> {
         let looked = Targets::new(root, &self.mounts).map_err(misplaced)?;
         let mut targets = Vec::new();
         let mut missing = Vec::new();
-        let list = self.plan.preload.as_ref();
-        let list = list.map(|_| Path::new(LD_SO_PRELOAD));
+        let list = self.plan.preload.as_ref().map(|_| LD_SO_PRELOAD);
+        let variables = self.plan.variables.as_ref().map(|_| VARIABLES);
+        let own = [list, variables].into_iter().flatten();
         let binds = self.plan.binds.iter();
         let paths = binds.map(|bind| (bind.target.as_path(), Some(bind)));
-        for (path, bind) in paths.chain(list.map(|path| (path, None))) {
+        for (path, bind) in paths.chain(own.map(|path| (Path::new(path), None))) {
             let kind = match bind {
                 Some(bind) => self.kind_of(bind)?,
                 None => TargetType::File,

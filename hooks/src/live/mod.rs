@@ -22,24 +22,29 @@ mod undo;
 
 use std::path::Path;
 
-use onload_core::container_id::ContainerId;
+use onload_cdi::oci::OciConfig;
+use onload_core::hook_arguments::Take;
+use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::config_json::bundle::ConfigFile;
-use crate::decision::input::DecisionInput;
-use crate::decision::report::{self, Report};
+use crate::decision::Subject;
+use crate::decision::input::{self, DecisionInput};
+use crate::decision::pools::Identity;
+use crate::decision::report::Report;
 use crate::host::{HostFilesError, ThisHost};
 use crate::process::init::Init;
 use crate::rootfs::container_root::ContainerRoot;
+use crate::run::lease::{self, Keeper};
 use crate::run::own_dir::OwnDirError;
 use crate::run::record::{self, Live};
 use crate::run::sweep;
 use crate::state::State;
 use error::LiveError;
 use inspect::Inspection;
-use plan::PlanError;
+use plan::{Asker, InjectionPlan, PlanError};
 
 /// Gives a container what its annotations request and its configuration does not contain. Returns
 /// what to report.
@@ -56,36 +61,87 @@ pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Report, LiveEr
         return Ok(Report::default());
     };
     let host = ThisHost::with_config(config_path)?;
+    give(state, &config, &request, &Asker::Annotations, &host)
+}
+
+/// Gives a container members of pools that the device of a specification stands for. Returns what to
+/// report.
+///
+/// # Errors
+/// [`LiveError`]; everything done so far is undone.
+pub(crate) fn take(state: &State, takes: &[Take], config_path: &Path) -> Result<Report, LiveError> {
+    let file = ConfigFile::open(&state.bundle, None)?;
+    let config = input::text(file.scan()?.kept).and_then(|text| Ok(OciConfig::parse_text(text)?));
+    let config = config.map_err(PlanError::from)?;
+    let host = ThisHost::with_config(config_path)?;
+    let asker = Asker::Takes(takes.to_vec());
+    give(state, &config, &Asker::request(takes), &asker, &host)
+}
+
+fn give(
+    state: &State,
+    config: &OciConfig,
+    request: &Request,
+    asker: &Asker,
+    host: &ThisHost,
+) -> Result<Report, LiveError> {
     // As this process sees it: without the mounts of the container's configuration.
     // What cannot be opened here is refused later, with its reason.
     let path = config.root_path().ok().flatten();
     let root = path.and_then(|path| ContainerRoot::open(&state.bundle.join(path)).ok());
-    let lacks = |dir: &Path| root.as_ref().is_some_and(|root| root.lacks(dir));
-    let mut plan = plan::decide(&config, &request, &state.id, &host, &lacks)?;
-    let mut report = Report::of_warnings(std::mem::take(&mut plan.warnings), host.log());
+    let subject = Subject {
+        config,
+        request,
+        identity: Identity {
+            id: Some(&state.id),
+            bundle: &state.bundle,
+        },
+        lacks: &|dir: &Path| root.as_ref().is_some_and(|root| root.lacks(dir)),
+    };
+    // A second call for the same process must not choose once more.
+    let mut warnings = Vec::new();
+    if state.pid.is_some() && is_done(state, asker, host, &mut warnings)? {
+        return Ok(Report::of_warnings(warnings, host.log()));
+    }
+    let keeper = Keeper::creating(host, "onload-hook");
+    let mut plan = plan::decide(subject, asker, &state.id, host, &keeper)?;
+    warnings.append(&mut plan.warnings);
+    let mut report = Report::of_warnings(warnings, host.log());
     if plan.is_empty() {
         return Ok(report);
     }
-    let init = Init::open(state.pid)?;
-    if is_done(&state.id, &init, &host, &mut report.warnings)? {
-        return Ok(report);
-    }
-    sweep::sweep(Path::new(RUN_DIR), Some(&state.id));
-    report.given = report::asked(&request);
+    let reserved = plan.reserved.take();
+    report.given = std::mem::take(&mut plan.given);
     report.reasons = plan.reasons();
-    let inspection = Inspection::new(state, init, &config, &host, plan)?;
-    report.warnings.extend(inspection.go(&host)?);
+    let result = inject_plan(state, config, plan, asker, host);
+    if let (Err(_), Some(reserved)) = (&result, &reserved) {
+        lease::give_back(reserved);
+    }
+    report.warnings.extend(result?);
     Ok(report)
+}
+
+fn inject_plan(
+    state: &State,
+    config: &OciConfig,
+    plan: InjectionPlan,
+    asker: &Asker,
+    host: &ThisHost,
+) -> Result<Vec<String>, LiveError> {
+    let init = Init::open(state.pid)?;
+    sweep::sweep(Path::new(RUN_DIR), Some(&state.id));
+    Inspection::new(state, init, config, host, plan)?.go(asker, host)
 }
 
 /// Whether an earlier run for the same process did all of this: engines may call the hook both as
 /// prestart and as createRuntime.
 fn is_done(
-    id: &ContainerId,
-    init: &Init,
+    state: &State,
+    asker: &Asker,
     host: &ThisHost,
     warnings: &mut Vec<String>,
 ) -> Result<bool, LiveError> {
+    let id = &state.id;
     let run = match host.trusted().open_dir(Path::new(RUN_DIR)) {
         Ok(run) => run,
         Err(error) if error.is_absent() => return Ok(false),
@@ -105,7 +161,13 @@ fn is_done(
             .into());
         }
     };
-    let state: Option<Live> = record::read_known(&own, record::STATE, warnings)?;
-    let now = (init.pid(), init.start_time()?);
-    Ok(state.is_some_and(|live| (live.pid, live.start_time) == now))
+    let Some(live) = record::read_known::<Live>(&own, record::STATE, warnings)? else {
+        return Ok(false);
+    };
+    let init = Init::open(state.pid)?;
+    Ok(live.is_of(init.pid(), init.start_time()?)
+        && match asker {
+            Asker::Annotations => live.by_annotation,
+            Asker::Takes(_) => asker.takes().iter().all(|take| live.takes.contains(take)),
+        })
 }

@@ -1,29 +1,68 @@
 //! What a living container is to be given, and what can no longer be given. The decision uses the
 //! container's configuration and the host's specifications. Nothing is changed here.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use onload_cdi::oci::{CapabilitySet, HugepageLimit, OciConfig, OciConfigError, OciHook};
 use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
 use onload_core::container_id::ContainerId;
-use onload_core::expect::Expect;
-use onload_core::hook_arguments::HookArguments;
+use onload_core::hook_arguments::{HookArguments, Take};
 use onload_core::lease::Device as LeasedDevice;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
-use onload_core::request::Request;
+use onload_core::request::{Request, Requested, Wanted};
 use onload_core::run_dir::RUN_DIR;
 use onload_core::text::Quoted;
 
 use super::mount_api::attr;
 use crate::decision::error::DecisionError;
+use crate::decision::pools::{Pools, Reserved};
 use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
-use crate::decision::{self, Decision};
+use crate::decision::{self, Decision, Subject};
 use crate::device::{Device, NotAccess, Rule};
 use crate::host::sysfs::Numbers;
-use crate::host::{HostView, Settings};
+use crate::host::{HostView, Privilege, Settings};
 use crate::preload::PreloadError;
+
+/// The file that tells a container's programs which members of pools it got: a hook cannot change an
+/// environment.
+pub(crate) const VARIABLES: &str = "/dev/onload-ctk.env";
+
+/// Who asks for what a living container is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// The container, by annotations: the operator's policy holds.
+    Annotations,
+    /// The engine, by devices of a specification: whoever may name those may have them.
+    Takes(Vec<Take>),
+}
+
+impl Asker {
+    /// The devices of a specification that ask.
+    pub(crate) fn takes(&self) -> Vec<String> {
+        match self {
+            Asker::Annotations => Vec::new(),
+            Asker::Takes(takes) => takes.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// The request of devices of a specification.
+    pub(crate) fn request(takes: &[Take]) -> Request {
+        let mut request = Request::default();
+        for take in takes {
+            let key = format!("{}={}", take.class.kind(), take.pool);
+            let value = Vec::new();
+            let asked = request.devices.entry(take.class);
+            let asked = asked.or_insert(Requested { key, value });
+            asked.value.push(Wanted {
+                name: take.pool.to_string(),
+                count: Some(take.count),
+            });
+        }
+        request
+    }
+}
 
 /// Why a request of a living container is refused.
 #[derive(Debug, thiserror::Error)]
@@ -152,10 +191,14 @@ pub(crate) struct InjectionPlan {
     pub preload: Option<PreloadPlan>,
     /// The minimum RLIMIT_MEMLOCK.
     pub memlock: Option<Memlock>,
-    /// What the container has to have for itself.
-    pub leases: Vec<LeasedDevice>,
-    /// What is behind the nodes of those.
-    pub expect: Vec<Expect>,
+    /// What the container has to have for itself, as its hooks would claim it.
+    pub claims: Vec<HookArguments>,
+    /// What was reserved for it just now.
+    pub reserved: Option<Reserved>,
+    /// The content of [`VARIABLES`]: what would be in the environment, were it not too late.
+    pub variables: Option<String>,
+    /// What is given, on one line.
+    pub given: String,
     /// Messages for the user.
     pub warnings: Vec<String>,
 }
@@ -211,47 +254,58 @@ impl InjectionPlan {
             && self.rules.is_empty()
             && self.preload.is_none()
             && self.memlock.is_none()
-            && self.leases.is_empty()
+            && self.claims.is_empty()
+    }
+
+    /// The devices that the container has to have for itself.
+    #[must_use]
+    pub(crate) fn leases(&self) -> Vec<LeasedDevice> {
+        let claims = self.claims.iter();
+        claims.flat_map(|claim| claim.lease.clone()).collect()
     }
 }
 
-/// Decides for one container. `lacks` says whether its image is known not to have a
-/// directory.
+/// Decides for one container.
 ///
 /// # Errors
-/// [`PlanError`] names the annotation, the cause and the remedy.
+/// [`PlanError`] names the annotation, the cause and the remedy. Nothing is reserved then.
 pub(crate) fn decide(
-    config: &OciConfig,
-    request: &Request,
+    subject: Subject<'_>,
+    asker: &Asker,
     id: &ContainerId,
     host: &dyn HostView,
-    lacks: &dyn Fn(&Path) -> bool,
+    pools: &dyn Pools,
 ) -> Result<InjectionPlan, PlanError> {
     let settings = host.settings().map_err(DecisionError::from)?;
-    let privilege = host.privilege();
-    let mut decision = decision::decide(config, request, &settings, host, lacks)?;
+    let mut decision = match asker {
+        Asker::Annotations => decision::decide(subject, &settings, host, pools)?,
+        Asker::Takes(_) => decision::provide(subject, &settings, host, pools)?,
+    };
+    let reserved = decision.reserved.take();
     let mut warnings = std::mem::take(&mut decision.warnings);
     let planner = Planner {
-        config,
-        request,
+        config: subject.config,
+        request: subject.request,
         id,
         settings: &settings,
         decision: &decision,
     };
-    planner.refuse_requests()?;
-    for (class, edits) in &decision.by_class {
-        planner.refuse_edits(*class, edits)?;
+    match planner.whole(asker, host.privilege()) {
+        Ok(mut plan) => {
+            warnings.append(&mut plan.warnings);
+            Ok(InjectionPlan {
+                warnings,
+                reserved,
+                ..plan
+            })
+        }
+        Err(error) => {
+            if let Some(reserved) = &reserved {
+                pools.give_back(reserved);
+            }
+            Err(error)
+        }
     }
-    let mut plan = planner.plan()?;
-    if !plan.is_empty() && !privilege.is_initial_namespace {
-        return Err(PlanError::Rootless {
-            key: decision.keys.clone(),
-            alternatives: planner.alternatives(None),
-        });
-    }
-    warnings.append(&mut plan.warnings);
-    plan.warnings = warnings;
-    Ok(plan)
 }
 
 struct Planner<'a> {
@@ -263,6 +317,26 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
+    /// The whole plan, or why there is none.
+    fn whole(&self, asker: &Asker, privilege: Privilege) -> Result<InjectionPlan, PlanError> {
+        self.refuse_requests()?;
+        for (class, edits) in &self.decision.by_class {
+            self.refuse_edits(*class, edits)?;
+        }
+        let mut plan = self.plan()?;
+        if !plan.is_empty() && !privilege.is_initial_namespace {
+            return Err(PlanError::Rootless {
+                key: self.decision.keys.clone(),
+                alternatives: self.alternatives(None),
+            });
+        }
+        if matches!(asker, Asker::Takes(_)) {
+            let edits = &self.decision.edits;
+            plan.variables = Some(edits.env.iter().map(|entry| format!("{entry}\n")).collect());
+        }
+        Ok(plan)
+    }
+
     /// Refuses what annotations other than those for devices request, unless the configuration has
     /// it.
     fn refuse_requests(&self) -> Result<(), PlanError> {
@@ -300,7 +374,8 @@ impl Planner<'_> {
         };
         let asked = self.request.devices.get(&class);
         let key = asked.map_or_else(|| class.kind(), |asked| asked.key.clone());
-        let name = asked.and_then(|asked| asked.value.first().cloned());
+        let name = asked.and_then(|asked| asked.value.first());
+        let name = name.map(ToString::to_string);
         Err(self.cannot(&key, what, name.map(|name| (class, name))))
     }
 
@@ -378,6 +453,7 @@ impl Planner<'_> {
                 ("createRuntime" | "prestart", asked) => Some(asked),
                 _ => None,
             })
+            .filter(|asked| !asked.lease.is_empty())
             .collect();
         Ok(InjectionPlan {
             keys: self.decision.keys.clone(),
@@ -385,8 +461,10 @@ impl Planner<'_> {
             rules,
             preload,
             memlock,
-            leases: asked.iter().flat_map(|asked| asked.lease.clone()).collect(),
-            expect: asked.into_iter().flat_map(|asked| asked.expect).collect(),
+            claims: asked,
+            reserved: None,
+            variables: None,
+            given: self.decision.given.clone(),
             warnings,
         })
     }
@@ -438,7 +516,8 @@ impl Planner<'_> {
             Preload::Env if by_env => return Ok(None),
             Preload::Env => {
                 let name = self.request.devices.get(&Class::Nic);
-                let name = name.and_then(|asked| asked.value.first().cloned());
+                let name = name.and_then(|asked| asked.value.first());
+                let name = name.map(ToString::to_string);
                 let what = "LD_PRELOAD in its environment".to_owned();
                 let mut alternatives = self.alternatives(name.map(|name| (Class::Nic, name)));
                 alternatives.push_str(", or set onload.dev/preload: file");
@@ -572,7 +651,9 @@ fn is_ours(hook: &Hook) -> bool {
     match HookArguments::of_command(&hook.args) {
         Some(("createRuntime" | "prestart", _)) => true,
         // Without arguments it cleans up, with those of a lease it releases that.
-        Some(("poststop", asked)) => asked.is_empty() || !asked.lease.is_empty(),
+        Some(("poststop", asked)) => {
+            asked.is_empty() || !asked.lease.is_empty() || !asked.take.is_empty()
+        }
         _ => false,
     }
 }

@@ -9,7 +9,7 @@ use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
 use onload_core::expect::{Expect, Expected};
 use onload_core::fs::lock::START_PATIENCE;
-use onload_core::lease::{Claim, Device, Holder, LeaseError, Leases, Token};
+use onload_core::lease::{Claim, Device, Holder, LeaseError, Leases, Taking, Token, take_unleased};
 use onload_core::processes::{Processes, ProcessesError};
 use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_core::text::{Chain, Quoted};
@@ -17,11 +17,134 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::own_dir::{OwnDirError, open_run};
+use crate::decision::pools::{PoolRequest, Pools, PoolsError, Reserved};
 use crate::host::ThisHost;
 use crate::process::init::InitError;
 
 /// Where vfio's nodes of groups are (drivers/vfio/group.c, `vfio_devnode`).
 const GROUPS: &str = "/dev/vfio";
+
+/// Keeps members of pools for containers that are about to be created.
+#[derive(Debug)]
+pub(crate) struct Keeper<'a> {
+    host: &'a ThisHost,
+    entry_point: &'static str,
+    /// Whether this process is still there when the container's hooks run.
+    stays: bool,
+}
+
+impl<'a> Keeper<'a> {
+    /// For a process that creates the container itself, or becomes the runtime that does.
+    pub(crate) fn creating(host: &'a ThisHost, entry_point: &'static str) -> Self {
+        Keeper {
+            host,
+            entry_point,
+            stays: true,
+        }
+    }
+
+    /// For a process that has ended when the runtime starts.
+    pub(crate) fn before(host: &'a ThisHost, entry_point: &'static str) -> Self {
+        Keeper {
+            host,
+            entry_point,
+            stays: false,
+        }
+    }
+
+    fn take(&self, wanted: PoolRequest<'_>, token: &Token) -> Result<Vec<Device>, ClaimError> {
+        let run = open_run(self.host)?;
+        let processes = Processes::default();
+        let leases = Leases::open(&run, processes.clone())?;
+        let maker = match self.stays {
+            true => processes.find(std::process::id())?,
+            false => None,
+        };
+        let taking = Taking {
+            wishes: wanted.wishes,
+            numa: wanted.numa,
+            container: wanted.id,
+            bundle: &canonical(wanted.bundle)?,
+            holder: Holder::reserved_by(token.clone(), maker),
+            entry_point: self.entry_point,
+        };
+        let user = |device: &Device| user(device, &(wanted.expect)(device), &processes);
+        Ok(leases.take(&taking, &user, START_PATIENCE)?)
+    }
+}
+
+impl Pools for Keeper<'_> {
+    /// A user without root, who keeps no leases, gets the first members that nobody uses.
+    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved, PoolsError> {
+        let failed = |error: ClaimError| PoolsError::Lease(Box::new(error));
+        let token = Token::new().map_err(|error| PoolsError::Lease(Box::new(error)))?;
+        let devices = match self.take(wanted, &token) {
+            Err(error) if !self.host.is_initial_namespace() && error.is_for_root_alone() => {
+                let user =
+                    |device: &Device| user(device, &(wanted.expect)(device), &Processes::default());
+                take_unleased(wanted.wishes, wanted.numa, &user)
+                    .map_err(|error| PoolsError::Lease(Box::new(error)))?
+            }
+            taken => taken.map_err(failed)?,
+        };
+        Ok(Reserved { token, devices })
+    }
+
+    fn give_back(&self, reserved: &Reserved) {
+        give_back(reserved);
+    }
+}
+
+/// Gives back what was reserved for a container that is not created. What this does not reach expires.
+pub(crate) fn give_back(reserved: &Reserved) {
+    if let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR))
+        && let Ok(Some(leases)) = Leases::find(&run, Processes::default())
+    {
+        let _ = leases.give_back(&reserved.devices, &reserved.token, START_PATIENCE);
+    }
+}
+
+/// Says which members of pools a container would get now, and keeps none.
+#[derive(Debug)]
+pub struct Viewer {
+    leases: Option<Leases>,
+    processes: Processes,
+}
+
+impl Viewer {
+    /// On the host whose root is `root`.
+    #[must_use]
+    pub fn below(root: &Path) -> Self {
+        let processes = Processes::at(root);
+        let run = RUN_DIR.trim_start_matches('/');
+        let run = RunDir::find(&root.join(run)).ok().flatten();
+        let leases = run.and_then(|run| Leases::find(&run, processes.clone()).ok().flatten());
+        Viewer { leases, processes }
+    }
+}
+
+impl Pools for Viewer {
+    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved, PoolsError> {
+        let token = Token::from([0; 16]);
+        let user = |device: &Device| user(device, &(wanted.expect)(device), &self.processes);
+        let taking = Taking {
+            wishes: wanted.wishes,
+            numa: wanted.numa,
+            container: wanted.id,
+            bundle: wanted.bundle,
+            holder: Holder::reserved_by(token.clone(), None),
+            entry_point: "container explain",
+        };
+        let devices = match &self.leases {
+            Some(leases) => leases.would_take(&taking, &user),
+            None => take_unleased(wanted.wishes, wanted.numa, &user).map_err(LeaseError::from),
+        };
+        let devices = devices.map_err(|error| PoolsError::Lease(Box::new(error)))?;
+        Ok(Reserved { token, devices })
+    }
+
+    fn give_back(&self, _: &Reserved) {}
+}
 
 /// Why a container does not get what it has to have for itself.
 #[derive(Debug, thiserror::Error)]
@@ -125,10 +248,7 @@ fn claim_all(
     let process = processes.find(init)?.ok_or(InitError::Ended(init))?;
     let cgroup = processes.own_cgroup(init, std::process::id())?;
     let holder = Holder::Init { process, cgroup };
-    let bundle = canonicalize(container.bundle).map_err(|source| ClaimError::Bundle {
-        path: container.bundle.to_owned(),
-        source,
-    })?;
+    let bundle = canonical(container.bundle)?;
     for device in wanted.devices {
         let claim = Claim {
             device,
@@ -140,10 +260,17 @@ fn claim_all(
             entry_point: wanted.entry_point,
             facts: BTreeMap::new(),
         };
-        let user = |device: &Device| user(device, wanted.expect, Path::new(GROUPS), &processes);
+        let user = |device: &Device| user(device, wanted.expect, &processes);
         leases.claim(claim, &user, START_PATIENCE)?;
     }
     Ok(())
+}
+
+fn canonical(bundle: &Path) -> Result<PathBuf, ClaimError> {
+    canonicalize(bundle).map_err(|source| ClaimError::Bundle {
+        path: bundle.to_owned(),
+        source,
+    })
 }
 
 /// Releases what a container that is gone had for itself. A user without root has released nothing.
@@ -173,12 +300,7 @@ pub(crate) fn release(
 /// Who uses a device without a lease: a virtual machine, a container that was given the node by
 /// itself, one that is older than leases. The kernel lets one open a group at a time (vfio_group_fops_open),
 /// so whoever cannot open it knows.
-fn user(
-    device: &Device,
-    expect: &[Expect],
-    groups: &Path,
-    processes: &Processes,
-) -> Option<String> {
+fn user(device: &Device, expect: &[Expect], processes: &Processes) -> Option<String> {
     let is_its = |expect: &&Expect| match &expect.device {
         Expected::Vfio { pci } => pci.to_string() == device.name.as_str(),
         _ => false,
@@ -189,7 +311,7 @@ fn user(
     let mut nodes = expect
         .iter()
         .filter(is_its)
-        .map(|expect| groups.join(expect.node_name()));
+        .map(|expect| Path::new(GROUPS).join(expect.node_name()));
     let busy = nodes.find(|node| is_busy(node))?;
     Some(match processes.openers(&busy).first() {
         Some((pid, program)) => format!("process {pid} ({})", Quoted(program)),

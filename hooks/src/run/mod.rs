@@ -1,7 +1,7 @@
 //! The files under /run/onload-ctk while containers live: a directory for each container, the
 //! records in it, and their removal.
 
-pub(crate) mod lease;
+pub mod lease;
 pub mod made_by;
 pub(crate) mod maker;
 pub(crate) mod own_dir;

@@ -24,6 +24,8 @@ use crate::device::Rule;
 pub(crate) const CREATED: &str = "created";
 /// What `reapply` needs.
 pub(crate) const STATE: &str = "state.json";
+/// The variables of the members of pools, as a file for the container's programs.
+pub(crate) const VARIABLES: &str = "variables";
 /// The newest version of either record that this code understands.
 pub(crate) const VERSION: u32 = 1;
 /// Bytes of a record that are read.
@@ -138,6 +140,45 @@ pub(crate) struct Live {
     /// What the container has for itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<LeasedDevice>,
+    /// The hooks of specifications that did part of it. One that comes by annotation has no entry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub takes: Vec<String>,
+    /// What the file of variables says.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub variables: String,
+    /// Whether a hook did part of it by annotation; earlier versions knew no other way.
+    #[serde(default = "always")]
+    pub by_annotation: bool,
+}
+
+fn always() -> bool {
+    true
+}
+
+impl Live {
+    /// What another hook did for the same process before comes first.
+    pub(crate) fn after(self, before: Option<Live>) -> Live {
+        let Some(before) = before.filter(|before| before.is_of(self.pid, self.start_time)) else {
+            return self;
+        };
+        let nodes = before.rules.into_iter().zip(before.nodes);
+        let more = self.rules.into_iter().zip(self.nodes);
+        let (rules, nodes) = nodes.chain(more).unzip();
+        Live {
+            rules,
+            nodes,
+            leases: [before.leases, self.leases].concat(),
+            takes: [before.takes, self.takes].concat(),
+            variables: before.variables + &self.variables,
+            by_annotation: before.by_annotation || self.by_annotation,
+            ..self
+        }
+    }
+
+    /// Whether the record is of this process.
+    pub(crate) fn is_of(&self, pid: u32, start_time: u64) -> bool {
+        (self.pid, self.start_time) == (pid, start_time)
+    }
 }
 
 /// Writes a record.

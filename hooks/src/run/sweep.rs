@@ -22,7 +22,12 @@ use crate::run::record::{self, Created, Live};
 use crate::run::targets;
 
 /// The files that are created for a container.
-pub(crate) const FILES: [&str; 3] = ["ld.so.preload", "created", "state.json"];
+pub(crate) const FILES: [&str; 4] = [
+    "ld.so.preload",
+    record::VARIABLES,
+    record::CREATED,
+    record::STATE,
+];
 
 /// Containers that one sweep examines, however many there are. The choice is random, so that each
 /// has its turn.

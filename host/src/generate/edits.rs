@@ -144,7 +144,7 @@ impl<'c> Writer<'c> {
             memlock: Some(self.config.memlock),
             expect: expect.collect(),
             lease: vec![device],
-            token: None,
+            ..HookArguments::default()
         })
     }
 

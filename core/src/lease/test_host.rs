@@ -1,0 +1,127 @@
+//! A host for the tests of leases: some processes, their cgroups, and the leases.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::file::{Device, Holder, Token};
+use super::store::{Claim, Leases};
+use crate::processes::Processes;
+use crate::run_dir::RunDir;
+use crate::text::Chain;
+
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A host with files of /proc and /sys/fs/cgroup, and its leases.
+pub(super) struct Host {
+    dir: tempfile::TempDir,
+    pub(super) leases: Leases,
+}
+
+impl Host {
+    pub(super) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("proc/sys/kernel/random/boot_id", "this boot\n");
+        write("proc/self/ns/pid", "");
+        fs::create_dir_all(dir.path().join("run")).unwrap();
+        let run = RunDir::find(&dir.path().join("run")).unwrap().unwrap();
+        let namespace = fs::metadata(dir.path().join("proc/self/ns/pid")).unwrap();
+        let processes = Processes::at(dir.path()).with_initial(namespace.ino());
+        let leases = Leases::open(&run, processes).unwrap();
+        Host { dir, leases }
+    }
+
+    pub(super) fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
+    pub(super) fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// A process with this number and start time, in a cgroup of its own.
+    pub(super) fn start(&self, pid: u32, start_time: u64) -> Holder {
+        let stat = format!("{pid} (a) S 1 1 1 0 -1 0 1 2 3 4 5 6 7 8 20 0 1 0 {start_time} 9");
+        self.write(&format!("proc/{pid}/stat"), &stat);
+        self.write(
+            &format!("sys/fs/cgroup/{pid}/cgroup.events"),
+            "populated 1\n",
+        );
+        let process = self.leases.processes.find(pid).unwrap().unwrap();
+        let cgroup = Some(self.path(&format!("sys/fs/cgroup/{pid}")));
+        Holder::Init { process, cgroup }
+    }
+
+    pub(super) fn end_process(&self, pid: u32) {
+        fs::remove_dir_all(self.path(&format!("proc/{pid}"))).unwrap();
+    }
+
+    pub(super) fn end(&self, pid: u32) {
+        self.end_process(pid);
+        fs::remove_dir_all(self.path(&format!("sys/fs/cgroup/{pid}"))).unwrap();
+    }
+
+    pub(super) fn claim_by(
+        &self,
+        id: &str,
+        holder: Holder,
+        token: Option<&Token>,
+    ) -> Result<(), String> {
+        let claim = Claim {
+            device: &vfio(),
+            most: 1,
+            container: &id.parse().unwrap(),
+            bundle: &bundle(id),
+            holder,
+            token,
+            entry_point: "createRuntime",
+            facts: BTreeMap::new(),
+        };
+        let claimed = self.leases.claim(claim, &|_| None, PATIENCE);
+        claimed.map_err(|error| Chain(&error).to_string())
+    }
+
+    pub(super) fn claim(&self, id: &str, holder: &Holder) -> Result<(), String> {
+        self.claim_by(id, holder.clone(), None)
+    }
+
+    pub(super) fn release(&self, id: &str) -> bool {
+        let container = id.parse().unwrap();
+        let released = self
+            .leases
+            .release(&vfio(), &container, &bundle(id), PATIENCE);
+        released.unwrap()
+    }
+
+    /// The holder by the file alone.
+    pub(super) fn holder(&self) -> Option<String> {
+        let listed = self.leases.list().unwrap();
+        let lease = listed.first()?.lease.as_ref().unwrap();
+        Some(lease.container.to_string())
+    }
+
+    pub(super) fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path("run/@leases")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.filter(|name| name != ".lock").collect();
+        names.sort();
+        names
+    }
+}
+
+pub(super) fn vfio() -> Device {
+    "vfio:0000:81:10.0".parse().unwrap()
+}
+
+pub(super) fn bundle(id: &str) -> PathBuf {
+    Path::new("/bundles").join(id)
+}

@@ -1,0 +1,279 @@
+//! The members of a pool, as its device in a specification lists them in two annotations. The generator
+//! writes them; hook and wrapper read them and choose a member that is free.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use onload_cdi::{DeviceName, NameError};
+
+use crate::text::Quoted;
+
+/// The pool of all devices of a class.
+pub const ANY: &str = "any";
+/// The annotation that lists the members: `NAME` or `NAME@NODE`, with one space between two of them.
+pub const MEMBERS: &str = "onload.dev/pool-members";
+/// The annotation that says how many containers may hold one member at once.
+pub const SHARE: &str = "onload.dev/pool-share";
+/// The most members of a pool.
+pub const MAX_MEMBERS: usize = 65_536;
+/// Bytes of all annotations of one device, keys and values (schema of CDI 1.1.0, and `TotalAnnotationSizeLimitB`
+/// of Kubernetes).
+pub const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
+
+/// A pool: devices of one class, any of which will do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// The devices, in the order in which they are listed; at least one, each once.
+    pub members: Vec<Member>,
+    /// How many containers may hold one member at once, from 1.
+    pub share: u32,
+}
+
+/// A member of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The name of the device in the pool's class.
+    pub name: DeviceName,
+    /// Its NUMA node, where it has one.
+    pub numa_node: Option<u32>,
+}
+
+/// Why annotations are no pool's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    /// One of the two is missing.
+    #[error("annotation {0} is missing")]
+    Missing(&'static str),
+    /// The list is empty.
+    #[error("{MEMBERS} lists no device")]
+    Empty,
+    /// More members than are read.
+    #[error("{MEMBERS} lists more than {MAX_MEMBERS} devices")]
+    TooMany,
+    /// A word that does not name a device.
+    #[error("word {at} of {MEMBERS} is {word}")]
+    Name {
+        /// Where it stands; the first is 1.
+        at: usize,
+        /// The word, quoted.
+        word: String,
+        /// What is wrong with the name.
+        source: NameError,
+    },
+    /// A word whose node is no number.
+    #[error(
+        "word {at} of {MEMBERS} is {word}, with no number behind the \"@\"; want NAME or NAME@NODE"
+    )]
+    Node {
+        /// Where it stands; the first is 1.
+        at: usize,
+        /// The word, quoted.
+        word: String,
+    },
+    /// A device that is listed twice.
+    #[error("{MEMBERS} lists {0} twice")]
+    Twice(String),
+    /// Not a number of containers.
+    #[error("{SHARE} is a number of containers from 1, not {0}")]
+    Share(String),
+}
+
+impl Pool {
+    /// Reads the annotations of a device; `None` if it has neither, as a device that is no pool.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub fn of_annotations(
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<Option<Pool>, PoolError> {
+        match (annotations.get(MEMBERS), annotations.get(SHARE)) {
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err(PoolError::Missing(MEMBERS)),
+            (Some(_), None) => Err(PoolError::Missing(SHARE)),
+            (Some(members), Some(share)) => Ok(Some(Pool {
+                members: parse_members(members)?,
+                share: parse_share(share)?,
+            })),
+        }
+    }
+
+    /// The annotations that [`Pool::of_annotations`] reads.
+    #[must_use]
+    pub fn to_annotations(&self) -> BTreeMap<String, String> {
+        let members: Vec<String> = self.members.iter().map(ToString::to_string).collect();
+        BTreeMap::from([
+            (MEMBERS.to_owned(), members.join(" ")),
+            (SHARE.to_owned(), self.share.to_string()),
+        ])
+    }
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name.as_str())?;
+        self.numa_node.map_or(Ok(()), |node| write!(f, "@{node}"))
+    }
+}
+
+fn parse_members(text: &str) -> Result<Vec<Member>, PoolError> {
+    if text.is_empty() {
+        return Err(PoolError::Empty);
+    }
+    let mut members = Vec::new();
+    for (index, word) in text.split(' ').enumerate() {
+        if index == MAX_MEMBERS {
+            return Err(PoolError::TooMany);
+        }
+        members.push(parse_member(word, index + 1)?);
+    }
+    let mut names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(PoolError::Twice(Quoted(pair[0]).to_string())),
+        None => Ok(members),
+    }
+}
+
+fn parse_member(word: &str, at: usize) -> Result<Member, PoolError> {
+    let quoted = || Quoted(word).to_string();
+    let (name, numa_node) = match word.split_once('@') {
+        None => (word, None),
+        Some((name, node)) => {
+            let node = decimal(node).ok_or_else(|| PoolError::Node { at, word: quoted() })?;
+            (name, Some(node))
+        }
+    };
+    let name = DeviceName::try_from(name).map_err(|source| PoolError::Name {
+        at,
+        word: quoted(),
+        source,
+    })?;
+    Ok(Member { name, numa_node })
+}
+
+fn parse_share(text: &str) -> Result<u32, PoolError> {
+    let share = decimal(text).filter(|share| *share > 0);
+    share.ok_or_else(|| PoolError::Share(Quoted(text).to_string()))
+}
+
+/// A number as it is written, without sign or leading zeros.
+fn decimal(text: &str) -> Option<u32> {
+    let number: u32 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::Chain;
+
+    fn annotations(members: &str, share: &str) -> BTreeMap<String, String> {
+        let entries = [(MEMBERS, members), (SHARE, share)];
+        let entries = entries.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        BTreeMap::from(entries)
+    }
+
+    fn refusal(members: &str, share: &str) -> String {
+        let read = Pool::of_annotations(&annotations(members, share));
+        Chain(&read.unwrap_err()).to_string()
+    }
+
+    fn member(name: &str, numa_node: Option<u32>) -> Member {
+        let name = name.parse().unwrap();
+        Member { name, numa_node }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_in_order() {
+        let pool = Pool {
+            members: vec![
+                member("0000:81:10.2", Some(1)),
+                member("0000:81:10.0", Some(0)),
+                member("mlx5_0", None),
+            ],
+            share: 500,
+        };
+        let written = pool.to_annotations();
+        let wanted = annotations("0000:81:10.2@1 0000:81:10.0@0 mlx5_0", "500");
+        assert_eq!(written, wanted);
+        assert_eq!(Pool::of_annotations(&written), Ok(Some(pool)));
+    }
+
+    #[test]
+    fn a_device_with_other_annotations_is_no_pool() {
+        let other = BTreeMap::from([("vendor.com/x".to_owned(), "y".to_owned())]);
+        assert_eq!(Pool::of_annotations(&other), Ok(None));
+        assert_eq!(Pool::of_annotations(&BTreeMap::new()), Ok(None));
+    }
+
+    #[test]
+    fn one_annotation_without_the_other_is_refused_by_name() {
+        for (left_out, says) in [
+            (MEMBERS, "annotation onload.dev/pool-members is missing"),
+            (SHARE, "annotation onload.dev/pool-share is missing"),
+        ] {
+            let mut one = annotations("a", "1");
+            one.remove(left_out);
+            let error = Pool::of_annotations(&one).unwrap_err();
+            assert_eq!(error.to_string(), says);
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_no_member_is_refused_with_its_place() {
+        let no_number = "no number behind the \"@\"";
+        for (members, says) in [
+            ("", "onload.dev/pool-members lists no device"),
+            (
+                "a b/c",
+                "word 2 of onload.dev/pool-members is \"b/c\": invalid device name \"b/c\"",
+            ),
+            ("a  b", "word 2 of onload.dev/pool-members is \"\": "),
+            (" a", "word 1 of onload.dev/pool-members is \"\": "),
+            ("a ", "word 2 of onload.dev/pool-members is \"\": "),
+            ("a\tb", "word 1 of onload.dev/pool-members is \"a\\tb\": "),
+            ("@1", "word 1 of onload.dev/pool-members is \"@1\": "),
+            (
+                "a b@x",
+                "word 2 of onload.dev/pool-members is \"b@x\", with no number behind the \"@\"",
+            ),
+            ("a@", no_number),
+            ("a@-1", no_number),
+            ("a@01", no_number),
+            ("a@+1", no_number),
+            ("a@4294967296", no_number),
+            ("a@1@2", no_number),
+            ("a b@1 a@1", "onload.dev/pool-members lists \"a\" twice"),
+        ] {
+            let said = refusal(members, "1");
+            assert!(said.contains(says), "{members:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_share_is_a_number_of_containers() {
+        let read =
+            |share| Pool::of_annotations(&annotations("a", share)).map(|pool| pool.unwrap().share);
+        assert_eq!(read("1"), Ok(1));
+        assert_eq!(read("4294967295"), Ok(u32::MAX));
+        for bad in ["", "0", "-1", "+1", "01", "4294967296", "1 ", "many"] {
+            let said = refusal("a", bad);
+            let wanted =
+                format!("onload.dev/pool-share is a number of containers from 1, not {bad:?}");
+            assert_eq!(said, wanted);
+        }
+    }
+
+    #[test]
+    fn a_list_is_read_up_to_its_bound() {
+        let names: Vec<String> = (0..=MAX_MEMBERS).map(|n| format!("d{n}")).collect();
+        let most = annotations(&names[..MAX_MEMBERS].join(" "), "1");
+        let pool = Pool::of_annotations(&most).unwrap().unwrap();
+        assert_eq!(pool.members.len(), MAX_MEMBERS);
+        let said = refusal(&names.join(" "), "1");
+        assert_eq!(
+            said,
+            "onload.dev/pool-members lists more than 65536 devices"
+        );
+    }
+}

@@ -1,0 +1,348 @@
+//! Pools: a name that stands for several devices, of which the container gets some that are free.
+//!
+//! Choosing is the one decision that depends on other containers, so it claims what it chooses: a
+//! reservation keeps the members for this container until its createRuntime hook turns it into a lease.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::fmt;
+use std::path::Path;
+
+use onload_cdi::oci::{OciConfig, OciConfigError};
+use onload_cdi::{ContainerEdits, Hook, HookName};
+use onload_core::container_id::ContainerId;
+use onload_core::expect::Expect;
+use onload_core::hook_arguments::HookArguments;
+use onload_core::lease::{Device as LeasedDevice, Numa, Token, Wish};
+use onload_core::pool::Pool;
+use onload_core::request::{Request, Requested, Wanted};
+use onload_core::text::Quoted;
+
+use super::error::DecisionError;
+use crate::host::specs::{Specs, expectations};
+
+/// Why a pool gives nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolsError {
+    /// Its device in the specification is damaged.
+    #[error("pool {pool}; run `onload-ctk cdi generate`")]
+    Pool {
+        /// The pool, as `CLASS=NAME`.
+        pool: String,
+        /// What is wrong.
+        source: onload_core::pool::PoolError,
+    },
+    /// A number of members, of a device.
+    #[error("{name} is one device and no pool; remove {count}")]
+    NoPool {
+        /// The device.
+        name: String,
+        /// The star and what follows it.
+        count: String,
+    },
+    /// Nothing would turn the reservation into a lease.
+    #[error(
+        "pool {0} has no hook in its specification; install onload-hook, and run `onload-ctk cdi generate`"
+    )]
+    NoHook(String),
+    /// Nothing to choose.
+    #[error("it has no effect without a pool, such as onload.dev/vfio: any; remove it")]
+    NumaAlone,
+    /// Nobody could tell whose the members are.
+    #[error(
+        "the container's id is not known here, so nothing can be kept for it; use the runtime onload"
+    )]
+    NoId,
+    /// Too few are free, or the reservation cannot be written.
+    #[error(transparent)]
+    Lease(Box<dyn Error + Send + Sync>),
+}
+
+/// The container that something is decided for.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    /// Its id, if the entry point knows it.
+    pub id: Option<&'a ContainerId>,
+    /// Its bundle.
+    pub bundle: &'a Path,
+}
+
+/// What a container wants of pools.
+#[derive(Clone, Copy)]
+pub struct PoolRequest<'a> {
+    /// The pools.
+    pub wishes: &'a [Wish],
+    /// The NUMA node that all come from.
+    pub numa: Numa,
+    /// The container's id.
+    pub id: &'a ContainerId,
+    /// Its bundle.
+    pub bundle: &'a Path,
+    /// What the nodes of a member are expected to be.
+    pub expect: &'a dyn Fn(&LeasedDevice) -> Vec<Expect>,
+}
+
+/// Members of pools that are kept for a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// What the container's hook has to name.
+    pub token: Token,
+    /// The members, in the order of the wishes.
+    pub devices: Vec<LeasedDevice>,
+}
+
+/// Where members of pools are kept for a container.
+pub trait Pools: fmt::Debug {
+    /// Chooses free members and keeps them, all or none.
+    ///
+    /// # Errors
+    /// [`PoolsError::Lease`].
+    fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved, PoolsError>;
+
+    /// Gives them back: the container is not created.
+    fn give_back(&self, reserved: &Reserved);
+}
+
+/// A request whose pools are replaced by members.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Chosen {
+    /// The request; `None` if it names no pool.
+    pub(super) request: Option<Request>,
+    /// What was reserved for it just now.
+    pub(super) reserved: Option<Reserved>,
+    /// The members, with the token of their reservation.
+    members: Vec<(LeasedDevice, Token)>,
+    /// A hook of a pool, for members whose own edits have none that leases.
+    hook: Option<Hook>,
+}
+
+/// Chooses members for the pools that a request names. A configuration that was edited before has its
+/// members already, and keeps them.
+pub(super) fn choose(
+    request: &Request,
+    config: &OciConfig,
+    specs: &Specs,
+    container: Identity<'_>,
+    pools: &dyn Pools,
+) -> Result<Chosen, DecisionError> {
+    let (wishes, hook) = wishes(request, specs)?;
+    let key = |of: &Requested<Vec<Wanted>>| Quoted(&of.key).to_string();
+    let Some(first) = wishes
+        .first()
+        .and_then(|wish| request.devices.get(&wish.class))
+    else {
+        return match &request.numa {
+            Some(numa) => Err(pools_error(
+                Quoted(&numa.key).to_string(),
+                PoolsError::NumaAlone,
+            )),
+            None => Ok(Chosen::default()),
+        };
+    };
+    if let Some(members) = held(config, &wishes)? {
+        return Ok(Chosen {
+            request: Some(resolved(
+                request,
+                &wishes,
+                members.iter().map(|(device, _)| device),
+            )),
+            reserved: None,
+            members,
+            hook,
+        });
+    }
+    let failed = |error| pools_error(key(first), error);
+    let wanted = PoolRequest {
+        wishes: &wishes,
+        numa: request
+            .numa
+            .as_ref()
+            .map(|numa| numa.value)
+            .unwrap_or_default(),
+        id: container.id.ok_or(PoolsError::NoId).map_err(failed)?,
+        bundle: container.bundle,
+        expect: &|device| {
+            specs
+                .find(device.class, device.name.as_str())
+                .map_or_else(Vec::new, |found| expectations(&found))
+        },
+    };
+    let reserved = pools.reserve(wanted).map_err(failed)?;
+    let token = &reserved.token;
+    Ok(Chosen {
+        request: Some(resolved(request, &wishes, reserved.devices.iter())),
+        members: reserved
+            .devices
+            .iter()
+            .map(|device| (device.clone(), token.clone()))
+            .collect(),
+        reserved: Some(reserved),
+        hook,
+    })
+}
+
+fn pools_error(key: String, source: PoolsError) -> DecisionError {
+    DecisionError::Pools { key, source }
+}
+
+/// What is wanted of each pool that a request names, and a hook of one of them. A name that no
+/// specification offers is refused later.
+fn wishes(request: &Request, specs: &Specs) -> Result<(Vec<Wish>, Option<Hook>), DecisionError> {
+    let mut wishes = Vec::new();
+    let mut hook = None;
+    for (class, asked) in &request.devices {
+        let failed = |error| pools_error(Quoted(&asked.key).to_string(), error);
+        for wanted in &asked.value {
+            let Some(found) = specs.find(*class, &wanted.name) else {
+                continue;
+            };
+            let pool = Pool::of_annotations(&found.device.annotations);
+            let pool = pool.map_err(|source| {
+                let pool = format!("{class}={}", wanted.name);
+                failed(PoolsError::Pool { pool, source })
+            })?;
+            match (pool, wanted.count) {
+                (Some(mut pool), count) => {
+                    // What is asked for by name is not what the pool gives.
+                    pool.members.retain(|member| {
+                        let is_it = |named: &Wanted| named.name == member.name.as_str();
+                        !asked.value.iter().any(is_it)
+                    });
+                    let of_pool = found.device.container_edits.hooks.first();
+                    let of_pool = of_pool.ok_or_else(|| {
+                        failed(PoolsError::NoHook(format!("{class}={}", wanted.name)))
+                    })?;
+                    hook = hook.or_else(|| Some(of_pool.clone()));
+                    wishes.push(Wish {
+                        class: *class,
+                        name: found.name.device().clone(),
+                        count: count.unwrap_or(1),
+                        pool,
+                    });
+                }
+                (None, Some(count)) => {
+                    return Err(failed(PoolsError::NoPool {
+                        name: wanted.name.clone(),
+                        count: Quoted(&format!("*{count}")).to_string(),
+                    }));
+                }
+                (None, None) => {}
+            }
+        }
+    }
+    Ok((wishes, hook))
+}
+
+/// The members that a configuration holds already, with the tokens in its hooks; `None` if it does not
+/// hold all that is wanted. Only engines and the operator's specifications write hooks.
+fn held(
+    config: &OciConfig,
+    wishes: &[Wish],
+) -> Result<Option<Vec<(LeasedDevice, Token)>>, OciConfigError> {
+    let mut given: Vec<(LeasedDevice, Token)> = Vec::new();
+    config.each_hook(HookName::CreateRuntime, |hook| {
+        let args = hook.args.unwrap_or_default();
+        let asked = HookArguments::of_command(&args).map(|(_, asked)| asked);
+        if let Some(HookArguments {
+            lease,
+            token: Some(token),
+            ..
+        }) = asked
+        {
+            given.extend(lease.into_iter().map(|device| (device, token.clone())));
+        }
+    })?;
+    let mut held = Vec::new();
+    for wish in wishes {
+        for _ in 0..wish.count {
+            let is_member = |(device, _): &(LeasedDevice, Token)| {
+                let mut members = wish.pool.members.iter();
+                device.class == wish.class && members.any(|member| member.name == device.name)
+            };
+            let Some(at) = given.iter().position(is_member) else {
+                return Ok(None);
+            };
+            held.push(given.swap_remove(at));
+        }
+    }
+    Ok(Some(held))
+}
+
+/// The request with members in place of pools; they are in the order of the wishes.
+fn resolved<'a>(
+    request: &Request,
+    wishes: &[Wish],
+    members: impl Iterator<Item = &'a LeasedDevice>,
+) -> Request {
+    let mut members = members;
+    let mut request = request.clone();
+    for (class, asked) in &mut request.devices {
+        let mut names: Vec<Wanted> = Vec::new();
+        for wanted in std::mem::take(&mut asked.value) {
+            let is_it = |wish: &&Wish| wish.class == *class && wish.name.as_str() == wanted.name;
+            let add = match wishes.iter().find(is_it) {
+                Some(wish) => members
+                    .by_ref()
+                    .take(usize::try_from(wish.count).unwrap_or(usize::MAX))
+                    .map(|device| Wanted {
+                        name: device.name.to_string(),
+                        count: None,
+                    })
+                    .collect(),
+                None => vec![wanted],
+            };
+            for name in add {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        asked.value = names;
+    }
+    request
+}
+
+impl Chosen {
+    /// Makes the hooks of the members name their reservation: those of their own edits where these
+    /// lease, else hooks that do only that.
+    pub(super) fn name_tokens(&self, edits: &mut ContainerEdits) {
+        let mut named = BTreeSet::new();
+        for hook in &mut edits.hooks {
+            let Some((stage, mut asked)) = HookArguments::of_command(&hook.args) else {
+                continue;
+            };
+            let is_leased = |(device, _): &&(LeasedDevice, Token)| asked.lease.contains(device);
+            if let Some((device, token)) = self.members.iter().find(is_leased) {
+                named.insert(device.clone());
+                asked.token = Some(token.clone());
+                let stage = stage.to_owned();
+                set_args(hook, &stage, &asked);
+            }
+        }
+        for (device, token) in &self.members {
+            if named.contains(device) {
+                continue;
+            }
+            let asked = HookArguments {
+                lease: vec![device.clone()],
+                token: Some(token.clone()),
+                ..HookArguments::default()
+            };
+            for stage in [HookName::CreateRuntime, HookName::Poststop] {
+                // Where there are members, there is the hook of their pool.
+                let Some(mut hook) = self.hook.clone() else {
+                    continue;
+                };
+                hook.hook_name = stage.into();
+                set_args(&mut hook, stage.as_str(), &asked);
+                edits.hooks.push(hook);
+            }
+        }
+    }
+}
+
+fn set_args(hook: &mut Hook, stage: &str, asked: &HookArguments) {
+    hook.args.truncate(1);
+    hook.args.push(stage.to_owned());
+    hook.args.extend(asked.to_args());
+}
