@@ -15,6 +15,7 @@ use onload_core::config::Config;
 use onload_host::discover::discover;
 use onload_host::generate::{Surroundings, generate};
 use onload_host::host::Host;
+use onload_host::pools::resolve;
 
 fn hosts(criterion: &mut Criterion) {
     let config = Config::default();
@@ -37,7 +38,8 @@ fn hosts(criterion: &mut Criterion) {
         assert!(inventory.vfio.len() >= vfs / 2, "{}", inventory.vfio.len());
         group.bench_function(BenchmarkId::new("generate", vfs), |bencher| {
             bencher.iter(|| {
-                let specs = generate(&inventory, &config.cdi, surroundings).unwrap();
+                let pools = resolve(&inventory, &config).offered;
+                let specs = generate(&inventory, &pools, &config, surroundings).unwrap();
                 specs
                     .values()
                     .map(|spec| to_json(spec).len())

@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Tree, hosts, names_in, on, package, program, run, run_with_stdin, specs_in};
-use onload_cdi::{Spec, from_json};
+use onload_cdi::{Spec, Version, from_json};
 use serde_json::Value;
 use walkdir::WalkDir;
 
@@ -228,8 +228,15 @@ fn no_golden_files_are_left_of_a_host_that_is_gone() {
 
 /// A run's specifications, in a directory of their own.
 fn generated(root: &Path) -> tempfile::TempDir {
+    generated_for(root, Version::CURRENT)
+}
+
+/// The same, for readers of that version.
+fn generated_for(root: &Path, newest: Version) -> tempfile::TempDir {
     let specs = tempfile::tempdir().unwrap();
-    run(on(root, &["cdi", "generate", "--output-dir"]).arg(specs.path())).done();
+    let mut generate = on(root, &["cdi", "generate", "--max-cdi-version"]);
+    generate.arg(newest.as_str()).arg("--output-dir");
+    run(generate.arg(specs.path())).done();
     specs
 }
 
@@ -264,9 +271,10 @@ const CONFIG: &str = r#"{"ociVersion": "1.0.2",
 
 /// Every device of every host by itself, then all of a host together.
 fn ask(tool: &oracle::Tool) {
+    let newest: Version = tool.version().parse().unwrap();
     let mut asked = 0;
     for (host, root, _tree) in all() {
-        let specs = generated(&root);
+        let specs = generated_for(&root, newest);
         let names = listed(specs.path());
         let theirs = tool.list(&[specs.path().to_owned()]);
         let known: Vec<&String> = theirs.devices.keys().collect();

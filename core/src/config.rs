@@ -2,6 +2,7 @@
 //!
 //! Parsing only; who opens the file decides how far it is to be trusted.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,6 +13,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::class::Class;
+use crate::select::{self, Select};
 
 /// Where the configuration is looked for.
 pub const CONFIG_PATH: &str = "/etc/onload-ctk/config.toml";
@@ -26,10 +28,14 @@ pub struct Config {
     pub cdi: Cdi,
     /// What an annotation may ask for.
     pub annotations: Annotations,
+    /// How many containers may have a device.
+    pub leases: Leases,
     /// The OCI runtime behind the wrapper.
     pub runtime: Runtime,
     /// What hook and wrapper write down.
     pub log: Log,
+    /// Named sets of devices, of which a container gets one that is free.
+    pub pools: BTreeMap<String, PoolConfig>,
 }
 
 /// Section `[discover]`.
@@ -137,6 +143,69 @@ impl Default for Annotations {
     }
 }
 
+/// Section `[leases]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Leases {
+    /// How many containers may have one device of a class at once.
+    pub share: BTreeMap<Class, Share>,
+}
+
+impl Leases {
+    /// How many containers may have one device of that class at once; `None` where nobody counts them.
+    #[must_use]
+    pub fn share(&self, class: Class) -> Option<u32> {
+        // The kernel gives an IOMMU group to one process.
+        let usual = (class == Class::Vfio).then_some(1);
+        self.share.get(&class).map(|share| share.get()).or(usual)
+    }
+}
+
+/// A number of containers, from 1 to [`Share::MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct Share(u32);
+
+impl Share {
+    /// More than a host runs.
+    pub const MAX: u32 = 65_536;
+
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// A number that is no [`Share`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a number of containers from 1 to {max}, found {0}", max = Share::MAX)]
+pub struct NotShare(i64);
+
+impl TryFrom<i64> for Share {
+    type Error = NotShare;
+
+    fn try_from(number: i64) -> Result<Self, NotShare> {
+        let share = u32::try_from(number).ok();
+        let share = share.filter(|share| (1..=Share::MAX).contains(share));
+        share.map(Share).ok_or(NotShare(number))
+    }
+}
+
+/// A section `[pools.NAME]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolConfig {
+    /// The class of its devices.
+    pub class: Class,
+    /// Which devices of the class they are.
+    #[serde(default)]
+    pub select: Select,
+    /// How many containers may have one of them at once; without it, what holds for the class.
+    #[serde(default)]
+    pub share: Option<Share>,
+}
+
 /// Section `[runtime]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -227,6 +296,8 @@ pub struct HookConfig {
     pub cdi: HookCdi,
     /// What an annotation may ask for.
     pub annotations: Annotations,
+    /// How many containers may have a device.
+    pub leases: Leases,
     /// What they write down.
     pub log: Log,
 }
@@ -264,6 +335,7 @@ impl From<&Config> for HookConfig {
         HookConfig {
             cdi: HookCdi::from(&config.cdi),
             annotations: config.annotations.clone(),
+            leases: config.leases.clone(),
             log: config.log.clone(),
         }
     }
@@ -274,7 +346,44 @@ impl From<&Config> for HookConfig {
 struct HookSections {
     cdi: HookCdi,
     annotations: HookAnnotations,
+    leases: HookLeases,
     log: HookLog,
+}
+
+/// As [`Leases`], with classes of any version.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct HookLeases {
+    share: BTreeMap<String, HookShare>,
+}
+
+/// As [`Share`], of a class of any version.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum HookShare {
+    Number(i64),
+    Unknown(IgnoredAny),
+}
+
+impl TryFrom<HookLeases> for Leases {
+    type Error = ConfigError;
+
+    fn try_from(read: HookLeases) -> Result<Self, ConfigError> {
+        let mut leases = Leases::default();
+        for (word, share) in read.share {
+            // Devices of a class that this version does not know are not given here either.
+            let Ok(class) = word.parse::<Class>() else {
+                continue;
+            };
+            let share = match share {
+                HookShare::Number(number) => Share::try_from(number).ok(),
+                HookShare::Unknown(IgnoredAny) => None,
+            };
+            let share = share.ok_or(ConfigError::Share(class))?;
+            leases.share.insert(class, share);
+        }
+        Ok(leases)
+    }
 }
 
 /// As [`Annotations`], with classes of any version.
@@ -333,6 +442,7 @@ impl HookConfig {
         Ok(HookConfig {
             cdi,
             annotations: read.annotations.into(),
+            leases: read.leases.try_into()?,
             log: read.log.into(),
         })
     }
@@ -576,6 +686,9 @@ pub enum ConfigError {
         "cdi.fdtable-size must be from 1 to 16777216, not {0}; a larger table cannot be allocated by every process"
     )]
     FdtableSize(u32),
+    /// A share that is none.
+    #[error("leases.share.{0} must be a number of containers from 1 to {max}", max = Share::MAX)]
+    Share(Class),
 }
 
 fn suggestion(nearest: Option<&str>) -> String {
@@ -586,7 +699,7 @@ fn of_key(key: Option<&str>) -> String {
     key.map_or_else(String::new, |key| format!("{key}: "))
 }
 
-const SECTIONS: [(&str, &[&str]); 5] = [
+const SECTIONS: [(&str, &[&str]); 6] = [
     (
         "discover",
         &[
@@ -628,9 +741,16 @@ const SECTIONS: [(&str, &[&str]); 5] = [
             "live-devices",
         ],
     ),
+    ("leases", &["share"]),
     ("runtime", &["path"]),
     ("log", &["level", "file"]),
 ];
+
+/// The section with a table for each pool, and the keys of such a table.
+const POOLS: &str = "pools";
+const POOL_KEYS: &[&str] = &["class", "select", "share"];
+/// The key of a pool whose value is a table with [`select::KEYS`].
+const SELECT: &str = "select";
 
 impl Config {
     /// Reads the text of a configuration file.
@@ -742,7 +862,9 @@ fn in_toml(message: &str) -> String {
     let expected = match expected {
         "a sequence" => "an array",
         "path string" => "a string",
-        "u32" => "a whole number",
+        "u32" | "i64" => "a whole number",
+        // Of the classes that `leases.share` counts and of the pools.
+        "a map" => "a table",
         section if section.starts_with("struct ") => "a table",
         other => other,
     };
@@ -772,44 +894,92 @@ fn absolute(key: &'static str, path: &std::path::Path) -> Result<(), ConfigError
 }
 
 fn check_keys(text: &str, table: &DeTable<'_>) -> Result<(), ConfigError> {
-    let sections: Vec<&str> = SECTIONS.iter().map(|(name, _)| *name).collect();
+    let sections: Vec<&str> = SECTIONS
+        .iter()
+        .map(|(name, _)| *name)
+        .chain([POOLS])
+        .collect();
     for (section, value) in table {
-        let Some((name, keys)) = SECTIONS.iter().find(|(name, _)| *name == section.get_ref())
-        else {
-            return Err(unknown(
-                text,
-                "",
-                section.span().start,
-                section.get_ref(),
-                &sections,
-            ));
+        let (name, at) = (section.get_ref().as_ref(), section.span().start);
+        if name == POOLS {
+            check_pools(text, at, value)?;
+            continue;
+        }
+        let Some((name, keys)) = SECTIONS.iter().find(|(known, _)| *known == name) else {
+            return Err(unknown(text, "", at, name, &sections));
         };
-        match Spanned::get_ref(value) {
-            DeValue::Table(table) => {
-                let mut of_table = table.keys();
-                let stray = of_table.find(|key| !keys.contains(&key.get_ref().as_ref()));
-                if let Some(key) = stray {
-                    return Err(unknown(text, name, key.span().start, key.get_ref(), keys));
-                }
-            }
-            // serde takes one for a table whose keys are left out.
-            DeValue::Array(_) => {
-                return Err(ConfigError::Parse {
-                    line: line_of(text, section.span().start),
-                    key: Some((*name).to_owned()),
-                    message: "expected a table, found an array".to_owned(),
-                });
-            }
-            _ => {}
+        check_table(text, name, at, value, keys)?;
+    }
+    Ok(())
+}
+
+/// Checks each table `[pools.NAME]`, and the table `select` in it.
+fn check_pools(text: &str, at: usize, pools: &Spanned<DeValue<'_>>) -> Result<(), ConfigError> {
+    let Some(pools) = table_at(text, POOLS, at, pools)? else {
+        return Ok(());
+    };
+    for (name, pool) in pools {
+        let (section, at) = (format!("{POOLS}.{}", name.get_ref()), name.span().start);
+        check_table(text, &section, at, pool, POOL_KEYS)?;
+        let DeValue::Table(pool) = Spanned::get_ref(pool) else {
+            continue;
+        };
+        let select = pool.iter().find(|(key, _)| key.get_ref() == SELECT);
+        if let Some((key, select)) = select {
+            let section = format!("{section}.{SELECT}");
+            check_table(text, &section, key.span().start, select, &select::KEYS)?;
         }
     }
     Ok(())
 }
 
+/// Checks the keys of a section, which starts at that place of the text.
+fn check_table(
+    text: &str,
+    section: &str,
+    at: usize,
+    value: &Spanned<DeValue<'_>>,
+    keys: &[&str],
+) -> Result<(), ConfigError> {
+    let Some(table) = table_at(text, section, at, value)? else {
+        return Ok(());
+    };
+    let mut of_table = table.keys();
+    match of_table.find(|key| !keys.contains(&key.get_ref().as_ref())) {
+        Some(key) => Err(unknown(
+            text,
+            section,
+            key.span().start,
+            key.get_ref(),
+            keys,
+        )),
+        None => Ok(()),
+    }
+}
+
+/// A section's table; `None` where serde says what is wrong with it.
+fn table_at<'t, 'i>(
+    text: &str,
+    section: &str,
+    at: usize,
+    value: &'t Spanned<DeValue<'i>>,
+) -> Result<Option<&'t DeTable<'i>>, ConfigError> {
+    match Spanned::get_ref(value) {
+        DeValue::Table(table) => Ok(Some(table)),
+        // serde takes one for a table whose keys are left out.
+        DeValue::Array(_) => Err(ConfigError::Parse {
+            line: line_of(text, at),
+            key: Some(section.to_owned()),
+            message: "expected a table, found an array".to_owned(),
+        }),
+        _ => Ok(None),
+    }
+}
+
 /// A key that is one of the hook's but for capitals, `_` and a final `s` belongs to no other version: to
 /// pass over it would leave a default in force where the operator wrote a policy.
 fn check_misspelled(text: &str, table: &DeTable<'_>) -> Result<(), ConfigError> {
-    const USED: [&str; 2] = ["annotations", "cdi"];
+    const USED: [&str; 3] = ["annotations", "cdi", "leases"];
     let folded = |key: &str| {
         let key = key.to_ascii_lowercase().replace('_', "-");
         key.trim_end_matches('s').to_owned()
@@ -919,6 +1089,8 @@ mod tests {
             root-with-onload = "refuse"
             on-incompatible = "skip"
             live-devices = false
+            [leases]
+            share = { rdma = 500, vfio = 2 }
             [runtime]
             path = "/usr/bin/crun"
             [log]
@@ -938,7 +1110,235 @@ mod tests {
         assert_eq!((&config.log, &HookConfig::from(&config).log), (&log, &log));
         assert_eq!(HookConfig::parse(text).unwrap().log, log);
         let known: usize = SECTIONS.iter().map(|(_, keys)| keys.len()).sum();
-        assert_eq!(text.matches(" = ").count(), known);
+        // Each class of a share has one too.
+        assert_eq!(text.matches(" = ").count(), known + 2);
+    }
+
+    #[test]
+    fn a_share_is_counted_by_class_and_vfio_has_one_holder_without() {
+        let text = "[leases]\nshare = { rdma = 500, nic = 1 }\n";
+        let config = Config::parse(text).unwrap();
+        let hook = HookConfig::parse(text).unwrap();
+        assert_eq!(HookConfig::from(&config), hook);
+        for (class, share) in [
+            (Class::Rdma, Some(500)),
+            (Class::Nic, Some(1)),
+            (Class::Vfio, Some(1)),
+            (Class::Ptp, None),
+        ] {
+            assert_eq!(hook.leases.share(class), share, "{class}");
+        }
+        let two = Config::parse("[leases]\nshare.vfio = 2\n").unwrap();
+        assert_eq!(two.leases.share(Class::Vfio), Some(2));
+    }
+
+    #[test]
+    fn what_is_no_share_is_refused_with_its_line_and_key() {
+        for (value, says) in [
+            (
+                "{ rdma = 0 }",
+                "leases.share.rdma: expected a number of containers from 1 to 65536, found 0",
+            ),
+            (
+                "{ rdma = 65537 }",
+                "leases.share.rdma: expected a number of containers from 1 to 65536, found 65537",
+            ),
+            (
+                "{ rdma = -1 }",
+                "leases.share.rdma: expected a number of containers from 1 to 65536, found -1",
+            ),
+            (
+                "{ rdma = \"2\" }",
+                "leases.share.rdma: expected a whole number, found string \"2\"",
+            ),
+            (
+                "{ rdma = [2] }",
+                "leases.share.rdma: expected a whole number, found an array",
+            ),
+            (
+                "{ disk = 2 }",
+                "leases.share.disk: unknown class \"disk\"; known are ",
+            ),
+            ("5", "leases.share: expected a table, found integer `5`"),
+            ("[]", "leases.share: expected a table, found an array"),
+        ] {
+            let said = refusal(&format!("[leases]\nshare = {value}\n"));
+            assert!(
+                said.starts_with(&format!("line 2: {says}")),
+                "{value}: {said}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_pool_is_read_with_every_selector() {
+        let text = r#"
+            [pools.fast]
+            class = "vfio"
+            share = 2
+            [pools.fast.select]
+            vendor = "15b3"
+            device = ["101e", "0x1018"]
+            driver = "vfio-pci"
+            pf = ["ens1f0np0", "0000:3b:00.1"]
+            vf = "0,2-7"
+            numa = [0, 1]
+            interfaces = ["ens1*"]
+            link-layer = "ethernet"
+            addresses = ["0000:3b:02.0"]
+            [pools.slow]
+            class = "rdma"
+        "#;
+        let config = Config::parse(text).unwrap();
+        let names: Vec<&String> = config.pools.keys().collect();
+        assert_eq!(names, ["fast", "slow"]);
+        let fast = &config.pools["fast"];
+        assert_eq!(
+            (fast.class, fast.share.map(Share::get)),
+            (Class::Vfio, Some(2))
+        );
+        let select = &fast.select;
+        assert_eq!(select.vendor, [select::HexId(0x15b3)]);
+        assert_eq!(
+            select.device,
+            [select::HexId(0x101e), select::HexId(0x1018)]
+        );
+        assert_eq!(select.numa, [0, 1]);
+        let words = |list: &[&dyn fmt::Display]| -> Vec<String> {
+            list.iter().map(ToString::to_string).collect()
+        };
+        let [pf, other] = &select.pf[..] else {
+            panic!("{:?}", select.pf);
+        };
+        let found = words(&[
+            pf,
+            other,
+            &select.driver[0],
+            &select.vf.as_slice()[1],
+            &select.interfaces[0],
+            &select.link_layer[0],
+            &select.addresses[0],
+        ]);
+        let wanted = [
+            "ens1f0np0",
+            "0000:3b:00.1",
+            "vfio-pci",
+            "2-7",
+            "ens1*",
+            "ethernet",
+            "0000:3b:02.0",
+        ];
+        assert_eq!(found, wanted);
+        let slow = PoolConfig {
+            class: Class::Rdma,
+            select: Select::default(),
+            share: None,
+        };
+        assert_eq!(config.pools["slow"], slow);
+        // Neither hook nor wrapper reads them.
+        assert_eq!(HookConfig::parse(text).unwrap(), HookConfig::default());
+    }
+
+    #[test]
+    fn a_pool_that_is_not_understood_is_refused_with_its_line_and_key() {
+        for (pool, says) in [
+            (
+                "class = \"disk\"",
+                "line 2: pools.fast.class: unknown class \"disk\"; known are ",
+            ),
+            ("share = 1", "line 1: pools.fast: missing field `class`"),
+            (
+                "class = \"vfio\"\nshare = 0",
+                "line 3: pools.fast.share: expected a number of containers from 1 to 65536, found 0",
+            ),
+            (
+                "class = \"vfio\"\nshares = 1",
+                "line 3: unknown key \"pools.fast.shares\"; did you mean \"pools.fast.share\"?",
+            ),
+            (
+                "class = \"vfio\"\nselect = 5",
+                "line 3: pools.fast.select: expected a table, found integer `5`",
+            ),
+            (
+                "class = \"vfio\"\nselect = []",
+                "line 3: pools.fast.select: expected a table, found an array",
+            ),
+            (
+                "class = \"vfio\"\nselect.vfs = \"1\"",
+                "line 3: unknown key \"pools.fast.select.vfs\"; did you mean \"pools.fast.select.vf\"?",
+            ),
+            (
+                "class = \"vfio\"\nselect.vendor = \"mellanox\"",
+                "line 3: pools.fast.select.vendor: expected four hexadecimal digits such as \"15b3\", found \"mellanox\"",
+            ),
+            (
+                "class = \"vfio\"\nselect.vendor = 5555",
+                "line 3: pools.fast.select.vendor: expected a string, found integer `5555`",
+            ),
+            (
+                "class = \"vfio\"\nselect.pf = [\"ens1\",\n\"3b:00.0\"]",
+                "line 3: pools.fast.select.pf: expected the name of an interface, or a PCI address such as \"0000:3b:00.0\", found \"3b:00.0\"",
+            ),
+            (
+                "class = \"vfio\"\nselect.vf = \"7-2\"",
+                "line 3: pools.fast.select.vf: expected indexes of virtual functions such as \"0,2-7\", found \"7-2\"",
+            ),
+            (
+                "class = \"vfio\"\nselect.vf = 7",
+                "line 3: pools.fast.select.vf: expected a string, found integer `7`",
+            ),
+            (
+                "class = \"vfio\"\nselect.numa = -1",
+                "line 3: pools.fast.select.numa: expected a whole number, found integer `-1`",
+            ),
+            (
+                "class = \"vfio\"\nselect.numa = []",
+                "line 3: pools.fast.select.numa: the list is empty, so that no device would match; leave the key out",
+            ),
+            (
+                "class = \"vfio\"\nselect.numa = true",
+                "line 3: pools.fast.select.numa: expected one value or an array of them, found boolean `true`",
+            ),
+            (
+                "class = \"vfio\"\nselect.interfaces = \"ens?\"",
+                "line 3: pools.fast.select.interfaces: expected a name of an interface, in which only \"*\" stands for other characters, found \"ens?\"",
+            ),
+            (
+                "class = \"vfio\"\nselect.link-layer = \"roce\"",
+                "line 3: pools.fast.select.link-layer: expected \"ethernet\" or \"infiniband\", found \"roce\"",
+            ),
+            (
+                "class = \"vfio\"\nselect.addresses = \"3b:00.0\"",
+                "line 3: pools.fast.select.addresses: \"3b:00.0\" is not a PCI address; want one like 0000:3b:00.0",
+            ),
+        ] {
+            let said = refusal(&format!("[pools.fast]\n{pool}\n"));
+            assert!(said.starts_with(says), "{pool}: {said}");
+        }
+        for (text, says) in [
+            (
+                "[pools]\nclass = \"vfio\"\n",
+                "line 2: pools.class: expected a table, found string \"vfio\"",
+            ),
+            (
+                "[[pools]]\nclass = \"vfio\"\n",
+                "line 1: pools: expected a table, found an array",
+            ),
+            (
+                "[[pools.fast]]\nclass = \"vfio\"\n",
+                "line 1: pools.fast: expected a table, found an array",
+            ),
+            (
+                "pools = 5\n",
+                "line 1: pools: expected a table, found integer `5`",
+            ),
+            (
+                "[pool.fast]\nclass = \"vfio\"\n",
+                "line 1: unknown key \"pool\"; did you mean \"pools\"?",
+            ),
+        ] {
+            assert_eq!(refusal(text), says, "{text}");
+        }
     }
 
     #[test]
@@ -1161,7 +1561,8 @@ mod tests {
             [environment]
             allow = ["nic"]
             [leases]
-            share = { rdma = 500 }
+            share = { rdma = 500, netdev = "each" }
+            grace = 60
             [log]
             level = "debug"
             file = "/var/log/x"
@@ -1177,6 +1578,7 @@ mod tests {
         assert_eq!(config.annotations.root_with_onload, RootWithOnload::Refuse);
         assert_eq!(config.cdi.memlock, Memlock::Bytes(65_536));
         assert_eq!(config.log.file, PathBuf::from("/var/log/x"));
+        assert_eq!(config.leases.share(Class::Rdma), Some(500));
         assert!(refusal(newer).contains("unknown key"));
     }
 
@@ -1227,6 +1629,21 @@ mod tests {
                 "[annotations]\nroot_with_onload = \"refuse\"\n",
                 "line 2: unknown key \"annotations.root_with_onload\"; did you mean \"annotations.root-with-onload\"?",
             ),
+            (
+                "[leases]\nshare = 5\n",
+                "line 2: leases.share: expected a table",
+            ),
+            ("leases = 5\n", "line 1: leases: expected a table"),
+            (
+                "[leases]\nshare = { rdma = 0 }\n",
+                "leases.share.rdma must be a number of containers from 1 to 65536",
+            ),
+            (
+                "[leases]\nshare = { rdma = \"two\" }\n",
+                "leases.share.rdma must be a number",
+            ),
+            ("[lease]\n", "did you mean \"leases\"?"),
+            ("[leases]\nShare = {}\n", "line 2: unknown key"),
             ("[annotation]\n", "did you mean \"annotations\"?"),
             ("[Annotations]\n", "line 1: unknown key"),
             ("[cdi]\nMemLock = 1\n", "line 2: unknown key"),
@@ -1307,6 +1724,9 @@ mod tests {
     fn the_manual_page_has_every_key_with_its_default_and_no_other() {
         let shipped = settings_of_file(include_str!("../../packaging/config.toml"));
         let page = settings_of_page(include_str!("../../packaging/man/onload-ctk.toml.5"));
+        let is_pool = |setting: &String| setting.starts_with("[pools.");
+        let pools = page.iter().position(is_pool).unwrap();
+        let page = &page[..pools];
         assert_eq!(page, shipped);
         // The shipped file has them all, and so has the page.
         let known = SECTIONS.iter().map(|(section, keys)| {
@@ -1320,5 +1740,45 @@ mod tests {
         known.sort();
         found.sort();
         assert_eq!(found, known);
+    }
+
+    #[test]
+    fn the_manual_page_has_every_key_of_a_pool_with_a_value_that_is_read() {
+        let page = settings_of_page(include_str!("../../packaging/man/onload-ctk.toml.5"));
+        let is_pool = |setting: &&String| !setting.starts_with("[pools.");
+        let page: Vec<&String> = page.iter().skip_while(is_pool).collect();
+        let keys = page
+            .iter()
+            .filter_map(|setting| Some(setting.split_once(" = ")?.0));
+        let known: Vec<&str> = ["class", "share", "select"]
+            .into_iter()
+            .chain(select::KEYS)
+            .collect();
+        assert_eq!(keys.collect::<Vec<_>>(), known);
+        // `select` is the table with the rest.
+        let text: Vec<&str> = page.iter().map(|setting| setting.as_str()).collect();
+        let text = text.join("\n").replace("select = {}\n", "");
+        let config = Config::parse(&text).unwrap();
+        let pool = &config.pools["NAME"];
+        assert!(
+            pool.share.is_some() && !pool.select.addresses.is_empty(),
+            "{pool:?}"
+        );
+    }
+
+    #[test]
+    fn the_pools_that_the_shipped_file_shows_are_read() {
+        let shipped = include_str!("../../packaging/config.toml");
+        let examples = shipped
+            .lines()
+            .skip_while(|line| !line.starts_with("# [pools."));
+        let examples: Vec<&str> = examples.map(|line| line.trim_start_matches("# ")).collect();
+        let config = Config::parse(&examples.join("\n")).unwrap();
+        let pools: Vec<_> = config
+            .pools
+            .iter()
+            .map(|(name, pool)| (name.as_str(), pool.class))
+            .collect();
+        assert_eq!(pools, [("fast", Class::Vfio), ("roce", Class::Rdma)]);
     }
 }

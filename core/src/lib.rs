@@ -2,9 +2,9 @@
 //!
 //! Three kinds of things stand here. Words: the classes of devices ([`class`]), PCI addresses ([`pci`]),
 //! container ids ([`container_id`]). Contracts between two programs of ours: the operator's
-//! configuration ([`config`]), what a container asks for ([`request`]) and may have ([`policy`]), and
-//! the arguments that the generator writes and the hook reads ([`hook_arguments`], [`expect`]), and who has
-//! the devices that only one container may have ([`lease`]). And careful access to files and processes
+//! configuration ([`config`], [`select`]), what a container asks for ([`request`]) and may have ([`policy`]), and
+//! the arguments that the generator writes and the hook reads ([`hook_arguments`], [`expect`]), and which
+//! devices stand for each other ([`pool`]), and who has those that only so many may have ([`lease`]). And careful access to files and processes
 //! ([`fs`], [`run_dir`], [`processes`], [`mountinfo`], [`elf`]).
 
 pub mod class;
@@ -23,4 +23,5 @@ pub mod pool;
 pub mod processes;
 pub mod request;
 pub mod run_dir;
+pub mod select;
 pub mod text;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::text::Quoted;
 
@@ -11,7 +11,8 @@ use crate::text::Quoted;
 ///
 /// The domain has four or more hexadecimal digits: Intel VMD creates domains from 10000 up, Hyper-V
 /// its own (Linux, `drivers/pci/controller/vmd.c`, `pci-hyperv.c`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
 pub struct PciAddress {
     domain: u32,
     bus: u8,
@@ -29,6 +30,14 @@ impl FromStr for PciAddress {
 
     fn from_str(text: &str) -> Result<Self, NotPciAddress> {
         parse(text).ok_or_else(|| NotPciAddress(Quoted(text).to_string()))
+    }
+}
+
+impl TryFrom<String> for PciAddress {
+    type Error = NotPciAddress;
+
+    fn try_from(text: String) -> Result<Self, NotPciAddress> {
+        text.parse()
     }
 }
 

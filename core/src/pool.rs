@@ -20,6 +20,9 @@ pub const MAX_MEMBERS: usize = 65_536;
 /// of Kubernetes).
 pub const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
+/// The share of a pool of which nobody counts how many containers hold a member.
+pub const UNCOUNTED: u32 = u32::MAX;
+
 /// A pool: devices of one class, any of which will do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {

@@ -28,6 +28,7 @@ const NIC: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic","containerEdi
     "hooks":[{"hookName":"poststop","path":"/h","args":["h"],"env":["A=b"]}]},
   "devices":[{"name":"all","containerEdits":{"env":["X=y"],"additionalGids":[7]}}]}"#;
 
+#[derive(Debug)]
 struct FakeHost(PathBuf);
 
 impl NodeInfo for FakeHost {

@@ -62,6 +62,7 @@ const CLOCKS: [&str; 2] = [
 ];
 
 /// A host with these specifications, and a directory for the container's root and for sysfs.
+#[derive(Debug)]
 struct FakeHost {
     dir: tempfile::TempDir,
     config: HookConfig,

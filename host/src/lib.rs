@@ -2,11 +2,12 @@
 //!
 //! [`host::Host`] is read through one root directory, so that a captured tree is a host like the
 //! running one. [`discover`] produces an [`discover::inventory::Inventory`]; [`generate`] turns
-//! that into specifications without reading the host again; [`specdir`] puts them where engines
+//! that, with the [`pools`] of its devices, into specifications without reading the host again; [`specdir`] puts them where engines
 //! read them.
 
 pub mod discover;
 pub mod generate;
 pub mod host;
+pub mod pools;
 pub mod settings;
 pub mod specdir;

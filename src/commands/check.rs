@@ -11,7 +11,7 @@ use onload_host::generate::generate;
 use onload_host::specdir::{Action, Format, Manifest, Plan, Renumbered, Wanted, plan, renumbered};
 
 use super::generate::{directory_path, find_directory, render, tell_existing};
-use super::{AS_ROOT, look, open_host, surroundings, unread_reasons};
+use super::{AS_ROOT, look, open_host, surroundings, unread_reasons, written_pools};
 use crate::cli::{Check, Global};
 use crate::exit::Answer;
 use crate::layout::paragraph;
@@ -31,12 +31,16 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
     let shown = directory_path(&host, args.output_dir.as_deref());
     tell_existing(&shown, directory.is_some(), &existing, printer);
     let manifest = manifest.map_err(anyhow::Error::msg)?;
-    let inventory = look(&host, &config, printer);
-    let specs = generate(&inventory, &config.cdi, surroundings(&host, &config)?)?;
+    let (inventory, pools) = look(&host, &config, printer);
     let asked = manifest.clone().unwrap_or_else(|| Manifest {
         kinds: config.cdi.kinds.classes().to_vec(),
         ..Manifest::default()
     });
+    let newest = asked.max_cdi_version.as_deref();
+    let newest = newest.and_then(|version| version.parse().ok());
+    let pools = written_pools(pools, &asked.kinds, newest, printer);
+    let surroundings = surroundings(&host, &config)?;
+    let specs = generate(&inventory, &pools, &config, surroundings)?;
     let specs = specs
         .iter()
         .filter(|(class, _)| asked.kinds.contains(class));

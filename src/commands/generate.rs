@@ -15,7 +15,7 @@ use onload_host::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted
 
 use super::{
     AS_ROOT, OUTPUT_DIR, look, make_directory, nothing_to_change, open_host, require_nic,
-    surroundings, unread_reasons,
+    surroundings, unread_reasons, written_pools,
 };
 use crate::cli::{Generate, Global, SpecFormat};
 use crate::exit::Answer;
@@ -41,12 +41,13 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
         .transpose()
         .context("reading --max-cdi-version")?;
     let scope = scope(args, &config)?;
-    let inventory = look(&host, &config, printer);
+    let (inventory, pools) = look(&host, &config, printer);
     require_nic(&inventory, &config)?;
     let surroundings = surroundings(&host, &config)?;
-    let mut specs = generate(&inventory, &config.cdi, surroundings)?;
+    let pools = written_pools(pools, &scope.written, newest, printer);
+    let mut specs = generate(&inventory, &pools, &config, surroundings)?;
     specs.retain(|class, _| scope.written.contains(class));
-    for warning in warnings(&specs, &config.cdi, surroundings) {
+    for warning in warnings(&specs, &pools, &config.cdi, surroundings) {
         printer.warning(warning);
     }
     if let Some(newest) = newest {

@@ -22,7 +22,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use onload_cdi::{ContainerEdits, DEFAULT_DIRS, QualifiedName, Registry};
+use onload_cdi::{ContainerEdits, DEFAULT_DIRS, QualifiedName, Registry, Version};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::onload::PRELOAD_FILE;
@@ -32,6 +32,7 @@ use onload_host::discover::inventory::Inventory;
 use onload_host::discover::unread::AS_ROOT;
 use onload_host::generate::{ONLOAD_SOCKET_DIR, Surroundings};
 use onload_host::host::{Access, EntryKind, Host, HostError};
+use onload_host::pools::{NamedPool, Pools, resolve};
 use onload_host::settings;
 
 use crate::cli::Global;
@@ -94,14 +95,42 @@ fn advise(inventory: &Inventory, printer: &mut Printer) {
     }
 }
 
-/// What a host has; what was found on the way is printed.
-fn look(host: &Host, config: &Config, printer: &mut Printer) -> Inventory {
-    let inventory = discover(host, config);
+/// What a host has, and its pools. What is not offered of them stands in the inventory, and so do the
+/// warnings about them.
+fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
+    let mut inventory = discover(host, config);
+    let mut pools = resolve(&inventory, config);
+    inventory.not_offered.append(&mut pools.not_offered);
+    inventory.not_offered.sort();
+    inventory.warnings.append(&mut pools.warnings);
+    (inventory, pools)
+}
+
+/// What a host has, and its pools; what was found on the way is printed.
+fn look(host: &Host, config: &Config, printer: &mut Printer) -> (Inventory, Pools) {
+    let (inventory, pools) = survey(host, config);
     for warning in &inventory.warnings {
         printer.warning(warning);
     }
     advise(&inventory, printer);
-    inventory
+    (inventory, pools)
+}
+
+/// The pools of the classes that are written, for readers of CDI up to that version.
+fn written_pools(
+    mut pools: Pools,
+    written: &[Class],
+    newest: Option<Version>,
+    printer: &mut Printer,
+) -> Vec<NamedPool> {
+    pools.offered.retain(|pool| written.contains(&pool.class));
+    if let Some(newest) = newest {
+        pools.keep_to(newest);
+    }
+    for warning in &pools.warnings {
+        printer.warning(warning);
+    }
+    pools.offered
 }
 
 fn surroundings(host: &Host, config: &Config) -> Result<Surroundings, HostError> {

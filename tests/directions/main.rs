@@ -81,6 +81,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "processes",
             "pool",
             "lease",
+            "select",
             "config",
             "expect",
             "hook_arguments",
@@ -90,7 +91,9 @@ const ORDERS: &[(&str, &[&str])] = &[
     ),
     (
         "host/src/lib.rs",
-        &["host", "settings", "discover", "generate", "specdir"],
+        &[
+            "host", "settings", "discover", "pools", "generate", "specdir",
+        ],
     ),
     (
         "hooks/src/lib.rs",

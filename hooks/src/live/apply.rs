@@ -63,8 +63,7 @@ impl Inspection<'_> {
         asker: &Asker,
         host: &ThisHost,
     ) -> Result<(), LiveError> {
-        let before: Option<Live> = record::read_known(&own.dir, record::STATE, &mut self.warnings)?;
-        let live = self.live(asker).after(before);
+        let live = self.live(asker).after(self.before.clone());
         self.claim(host)?;
         let mut created = self.record_plan(own)?;
         let trees = self.prepare(own, &live)?;
@@ -143,8 +142,10 @@ impl Inspection<'_> {
         if let Some(list) = &self.list {
             trees.push(self.own_file(own, "ld.so.preload", LD_SO_PRELOAD, list)?);
         }
-        if self.plan.variables.is_some() {
+        if self.mounts_variables() {
             trees.push(self.own_file(own, record::VARIABLES, VARIABLES, &live.variables)?);
+        } else if let Some(more) = &self.plan.variables {
+            own.append(record::VARIABLES, more.as_bytes())?;
         }
         Ok(trees)
     }

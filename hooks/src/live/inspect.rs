@@ -22,7 +22,7 @@ use crate::preload::{self, PreloadContext, PreloadError};
 use crate::process::init::{Init, RootUser, read_whole};
 use crate::rootfs::container_root::ContainerRoot;
 use crate::rootfs::overmount::{Overmount, OvermountError, Overmounts};
-use crate::run::record::{Made, TargetType};
+use crate::run::record::{Live, Made, TargetType};
 use crate::state::State;
 
 /// The container's device cgroup; `None` if nothing controls devices.
@@ -60,6 +60,8 @@ pub(super) struct Inspection<'a> {
     pub(super) user: Option<RootUser>,
     /// The future content of /etc/ld.so.preload.
     pub(super) list: Option<String>,
+    /// What an earlier hook did for the same process.
+    pub(super) before: Option<Live>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -70,6 +72,7 @@ impl<'a> Inspection<'a> {
         config: &OciConfig,
         host: &ThisHost,
         plan: InjectionPlan,
+        before: Option<Live>,
     ) -> Result<Self, LiveError> {
         let namespace = init.mount_namespace()?;
         let root_path = config.root_path().map_err(PlanError::from)?;
@@ -86,6 +89,7 @@ impl<'a> Inspection<'a> {
             targets: Vec::new(),
             missing: Vec::new(),
             list: None,
+            before,
             warnings: Vec::new(),
             init,
             plan,
@@ -168,7 +172,7 @@ impl<'a> Inspection<'a> {
         let mut targets = Vec::new();
         let mut missing = Vec::new();
         let list = self.plan.preload.as_ref().map(|_| LD_SO_PRELOAD);
-        let variables = self.plan.variables.as_ref().map(|_| VARIABLES);
+        let variables = self.mounts_variables().then_some(VARIABLES);
         let own = [list, variables].into_iter().flatten();
         let binds = self.plan.binds.iter();
         let paths = binds.map(|bind| (bind.target.as_path(), Some(bind)));
@@ -193,6 +197,13 @@ impl<'a> Inspection<'a> {
         self.targets = targets;
         self.missing = missing;
         Ok(())
+    }
+
+    /// Whether the file of variables is new to the container.
+    pub(super) fn mounts_variables(&self) -> bool {
+        let before = self.before.as_ref();
+        let is_there = before.is_some_and(|before| !before.variables.is_empty());
+        self.plan.variables.is_some() && !is_there
     }
 
     fn kind_of(&self, bind: &Bind) -> Result<TargetType, LiveError> {

@@ -100,7 +100,14 @@ fn give(
     };
     // A second call for the same process must not choose once more.
     let mut warnings = Vec::new();
-    if state.pid.is_some() && is_done(state, asker, host, &mut warnings)? {
+    let before = match state.pid {
+        Some(_) => done_before(state, host, &mut warnings)?,
+        None => None,
+    };
+    if before
+        .as_ref()
+        .is_some_and(|before| asker.is_served(before))
+    {
         return Ok(Report::of_warnings(warnings, host.log()));
     }
     let keeper = Keeper::creating(host, "onload-hook");
@@ -113,7 +120,7 @@ fn give(
     let reserved = plan.reserved.take();
     report.given = std::mem::take(&mut plan.given);
     report.reasons = plan.reasons();
-    let result = inject_plan(state, config, plan, asker, host);
+    let result = inject_plan(state, config, plan, before, asker, host);
     if let (Err(_), Some(reserved)) = (&result, &reserved) {
         lease::give_back(reserved);
     }
@@ -125,32 +132,32 @@ fn inject_plan(
     state: &State,
     config: &OciConfig,
     plan: InjectionPlan,
+    before: Option<Live>,
     asker: &Asker,
     host: &ThisHost,
 ) -> Result<Vec<String>, LiveError> {
     let init = Init::open(state.pid)?;
     sweep::sweep(Path::new(RUN_DIR), Some(&state.id));
-    Inspection::new(state, init, config, host, plan)?.go(asker, host)
+    Inspection::new(state, init, config, host, plan, before)?.go(asker, host)
 }
 
-/// Whether an earlier run for the same process did all of this: engines may call the hook both as
-/// prestart and as createRuntime.
-fn is_done(
+/// What earlier runs did for the same process: engines may call the hook both as prestart and as
+/// createRuntime, and each device that is a pool has a hook of its own.
+fn done_before(
     state: &State,
-    asker: &Asker,
     host: &ThisHost,
     warnings: &mut Vec<String>,
-) -> Result<bool, LiveError> {
+) -> Result<Option<Live>, LiveError> {
     let id = &state.id;
     let run = match host.trusted().open_dir(Path::new(RUN_DIR)) {
         Ok(run) => run,
-        Err(error) if error.is_absent() => return Ok(false),
+        Err(error) if error.is_absent() => return Ok(None),
         Err(error) => return Err(HostFilesError::from(error).into()),
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let own = match rustix::fs::openat(&run, id.as_str(), flags, Mode::empty()) {
         Ok(own) => own,
-        Err(Errno::NOENT) => return Ok(false),
+        Err(Errno::NOENT) => return Ok(None),
         Err(error) => {
             let path = Path::new(RUN_DIR).join(id.as_str());
             let error = error.into();
@@ -162,12 +169,9 @@ fn is_done(
         }
     };
     let Some(live) = record::read_known::<Live>(&own, record::STATE, warnings)? else {
-        return Ok(false);
+        return Ok(None);
     };
     let init = Init::open(state.pid)?;
-    Ok(live.is_of(init.pid(), init.start_time()?)
-        && match asker {
-            Asker::Annotations => live.by_annotation,
-            Asker::Takes(_) => asker.takes().iter().all(|take| live.takes.contains(take)),
-        })
+    let start_time = init.start_time()?;
+    Ok(Some(live).filter(|live| live.is_of(init.pid(), start_time)))
 }

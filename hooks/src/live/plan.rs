@@ -24,6 +24,7 @@ use crate::device::{Device, NotAccess, Rule};
 use crate::host::sysfs::Numbers;
 use crate::host::{HostView, Privilege, Settings};
 use crate::preload::PreloadError;
+use crate::run::record::Live;
 
 /// The file that tells a container's programs which members of pools it got: a hook cannot change an
 /// environment.
@@ -44,6 +45,14 @@ impl Asker {
         match self {
             Asker::Annotations => Vec::new(),
             Asker::Takes(takes) => takes.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// Whether what it asks for was given before.
+    pub(crate) fn is_served(&self, before: &Live) -> bool {
+        match self {
+            Asker::Annotations => before.by_annotation,
+            Asker::Takes(_) => self.takes().iter().all(|take| before.takes.contains(take)),
         }
     }
 

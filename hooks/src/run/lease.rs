@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::own_dir::{OwnDirError, open_run};
 use crate::decision::pools::{PoolRequest, Pools, PoolsError, Reserved};
-use crate::host::ThisHost;
+use crate::host::{HostFilesError, HostView, ThisHost};
 use crate::process::init::InitError;
 
 /// Where vfio's nodes of groups are (drivers/vfio/group.c, `vfio_devnode`).
@@ -158,6 +158,9 @@ pub(crate) enum ClaimError {
     /// The container's init cannot be looked at.
     #[error(transparent)]
     Init(#[from] InitError),
+    /// The operator's configuration cannot be used.
+    #[error(transparent)]
+    Host(#[from] HostFilesError),
     /// Nor its cgroup.
     #[error(transparent)]
     Processes(#[from] ProcessesError),
@@ -249,10 +252,12 @@ fn claim_all(
     let cgroup = processes.own_cgroup(init, std::process::id())?;
     let holder = Holder::Init { process, cgroup };
     let bundle = canonical(container.bundle)?;
+    let shares = host.settings()?.config.leases;
     for device in wanted.devices {
         let claim = Claim {
             device,
-            most: 1,
+            // The specification may be older than the configuration.
+            most: shares.share(device.class).unwrap_or(u32::MAX),
             container: container.id,
             bundle: &bundle,
             holder: holder.clone(),

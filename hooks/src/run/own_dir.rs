@@ -2,7 +2,8 @@
 //! something.
 
 use std::ffi::OsStr;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -122,6 +123,21 @@ impl OwnDir {
                 path: self.path.join(name),
                 source: error.source,
             }
+        })
+    }
+
+    /// Appends to a file in it, which may be mounted in the container.
+    ///
+    /// # Errors
+    /// [`OwnDirError::HostFile`].
+    pub(crate) fn append(&self, name: &str, bytes: &[u8]) -> Result<(), OwnDirError> {
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(&self.dir, name, flags, Mode::empty()).map(File::from);
+        let written = file.map_err(io::Error::from);
+        let written = written.and_then(|mut file| file.write_all(bytes));
+        written.map_err(|source| OwnDirError::HostFile {
+            path: self.path.join(name),
+            source,
         })
     }
 

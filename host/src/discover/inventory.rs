@@ -7,9 +7,11 @@ use serde::Serialize;
 
 use crate::discover::clock::Clock;
 use crate::discover::hugepages::Hugepages;
+use crate::discover::netdev::NetDevice;
 use crate::discover::nic::Nic;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::onload::Onload;
+use crate::discover::pci::PciFunctions;
 use crate::discover::rdma::{NetnsMode, RdmaDevice};
 use crate::discover::tcpdirect::TcpDirect;
 use crate::discover::unread::Unread;
@@ -47,6 +49,12 @@ pub struct Inventory {
     /// Warnings for the user, sorted. They go to stderr and not into the object.
     #[serde(skip)]
     pub warnings: Vec<String>,
+    /// The PCI functions, by which pools select.
+    #[serde(skip)]
+    pub(crate) functions: PciFunctions,
+    /// The network interfaces, by which they do too.
+    #[serde(skip)]
+    pub(crate) interfaces: Vec<NetDevice>,
 }
 
 impl Inventory {

@@ -155,5 +155,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         not_offered,
         unread: Vec::new(),
         warnings: Vec::new(),
+        functions,
+        interfaces,
     }
 }

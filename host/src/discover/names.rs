@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use onload_cdi::DeviceName;
 use onload_core::pci::PciAddress;
+use onload_core::pool::ANY;
 
 /// Reserved words with a meaning of their own in place of a device name.
-const RESERVED: [&str; 3] = ["all", "loopback", "none"];
+const RESERVED: [&str; 4] = ["all", ANY, "loopback", "none"];
 
 /// Gives every device of a class a name that is legal in CDI and not in use.
 #[derive(Debug, Default)]
@@ -42,7 +43,7 @@ impl Names {
 }
 
 /// Why a name cannot be that of a CDI device; `None` if it can.
-pub(super) fn problem_with(name: &str) -> Option<String> {
+pub(crate) fn problem_with(name: &str) -> Option<String> {
     if RESERVED.contains(&name) {
         return Some(format!("{name:?} is a word with a meaning of its own"));
     }
@@ -84,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_not_legal_or_means_something_goes_by_its_pci_address() {
-        for name in ["a+", "b_", "-x", "all", "loopback", "none", "é"] {
+        for name in ["a+", "b_", "-x", "all", "any", "loopback", "none", "é"] {
             let mut names = Names::default();
             assert_eq!(
                 names.choose(name, pci("0000:41:00.0")).unwrap(),

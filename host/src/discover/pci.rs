@@ -79,7 +79,7 @@ impl PciFunction {
 }
 
 /// The PCI functions of a host.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PciFunctions {
     functions: BTreeMap<PciAddress, PciFunction>,
 }

@@ -25,8 +25,9 @@ fn entry(class: Class, clock: &Clock, writer: &Writer<'_>) -> Entry {
     let node = writer.node(&clock.node.path, permissions);
     let expected = Expected::clock(class.as_str(), &clock.name, clock.pci_address);
     let expectation = expected.map(|expected| writer.expectation(&clock.node, expected));
+    let lease = writer.leased(class, [clock.name.as_str()].into_iter());
     let edits = ContainerEdits {
-        hooks: writer.checking_hook(expectation.into_iter()),
+        hooks: writer.checking_hook(expectation.into_iter(), lease),
         ..nodes_only(vec![node])
     };
     (clock.name.clone(), edits)

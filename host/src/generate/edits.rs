@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName, Mount};
-use onload_core::config::Cdi;
+use onload_cdi::{ContainerEdits, DeviceName, DeviceNode, Hook, HookName, Mount};
+use onload_core::class::Class;
+use onload_core::config::{Cdi, Config, Leases};
 use onload_core::expect::{Expect, Expected, Numbers};
-use onload_core::hook_arguments::{HookArguments, PROGRAM};
+use onload_core::hook_arguments::{HookArguments, PROGRAM, Take};
 use onload_core::lease::Device;
 use onload_core::onload::{TOOL_DIR, TOOL_STARTER};
 
@@ -30,13 +31,15 @@ const HOOK_TIMEOUT: i64 = 10;
 /// Builds container edits according to the operator's configuration.
 pub(super) struct Writer<'c> {
     pub(super) config: &'c Cdi,
+    leases: &'c Leases,
     pub(super) surroundings: Surroundings,
 }
 
 impl<'c> Writer<'c> {
-    pub(super) fn new(config: &'c Cdi, surroundings: Surroundings) -> Self {
+    pub(super) fn new(config: &'c Config, surroundings: Surroundings) -> Self {
         Writer {
-            config,
+            config: &config.cdi,
+            leases: &config.leases,
             surroundings,
         }
     }
@@ -125,35 +128,66 @@ impl<'c> Writer<'c> {
         mounts
     }
 
-    /// The hook that raises RLIMIT_MEMLOCK and checks nodes.
-    pub(super) fn memlock_hook(&self, expect: impl Iterator<Item = Expect>) -> Vec<Hook> {
-        self.hooks(&HookArguments {
-            memlock: Some(self.config.memlock),
-            expect: expect.collect(),
-            ..HookArguments::default()
-        })
-    }
-
-    /// The same for a device that one container has at a time, and the hook that ends its lease.
-    pub(super) fn leasing_hooks(
+    /// The hook that raises RLIMIT_MEMLOCK, checks nodes and takes leases of devices; it also ends them.
+    pub(super) fn memlock_hook(
         &self,
-        device: Device,
         expect: impl Iterator<Item = Expect>,
+        lease: Vec<Device>,
     ) -> Vec<Hook> {
         self.hooks(&HookArguments {
             memlock: Some(self.config.memlock),
             expect: expect.collect(),
-            lease: vec![device],
+            lease,
             ..HookArguments::default()
         })
     }
 
-    /// The hook that only checks that nodes belong to the devices for which they were written.
-    pub(super) fn checking_hook(&self, expect: impl Iterator<Item = Expect>) -> Vec<Hook> {
+    /// The hook that only checks that nodes belong to the devices for which they were written, and takes
+    /// leases.
+    pub(super) fn checking_hook(
+        &self,
+        expect: impl Iterator<Item = Expect>,
+        lease: Vec<Device>,
+    ) -> Vec<Hook> {
         self.hooks(&HookArguments {
             expect: expect.collect(),
+            lease,
             ..HookArguments::default()
         })
+    }
+
+    /// Edits of devices that share all but their leases.
+    pub(super) fn leasing_edits<'n>(
+        &self,
+        class: Class,
+        names: impl Iterator<Item = &'n str>,
+    ) -> ContainerEdits {
+        ContainerEdits {
+            hooks: self.checking_hook(std::iter::empty(), self.leased(class, names)),
+            ..ContainerEdits::default()
+        }
+    }
+
+    /// The hook that chooses a member of a pool, and gives it back.
+    pub(super) fn taking_hooks(&self, class: Class, pool: DeviceName) -> Vec<Hook> {
+        let count = 1;
+        self.hooks(&HookArguments {
+            take: vec![Take { class, pool, count }],
+            ..HookArguments::default()
+        })
+    }
+
+    /// What a container of these devices leases: nothing where any number of containers have one.
+    pub(super) fn leased<'n>(
+        &self,
+        class: Class,
+        names: impl Iterator<Item = &'n str>,
+    ) -> Vec<Device> {
+        if self.leases.share(class).is_none() {
+            return Vec::new();
+        }
+        let names = names.filter_map(|name| DeviceName::try_from(name).ok());
+        names.map(|name| Device { class, name }).collect()
     }
 
     /// None if its binary is missing, since an engine would then refuse every container.
@@ -176,7 +210,7 @@ impl<'c> Writer<'c> {
             }
         };
         let mut hooks = vec![hook(HookName::CreateRuntime)];
-        if !arguments.lease.is_empty() {
+        if !arguments.lease.is_empty() || !arguments.take.is_empty() {
             hooks.push(hook(HookName::Poststop));
         }
         hooks

@@ -1,6 +1,7 @@
 //! The class hugepages: a fresh hugetlbfs of one page size.
 
 use onload_cdi::{ContainerEdits, Mount};
+use onload_core::class::Class;
 
 use super::edits::{Writer, text};
 use super::offer::{Entry, Offer};
@@ -34,7 +35,7 @@ fn entry(size: &Hugepages, writer: &Writer<'_>) -> Entry {
     };
     let edits = ContainerEdits {
         mounts: vec![mount],
-        ..ContainerEdits::default()
+        ..writer.leasing_edits(Class::Hugepages, [size.name.as_str()].into_iter())
     };
     (size.name.clone(), edits)
 }

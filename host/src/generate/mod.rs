@@ -19,10 +19,11 @@ use onload_cdi::{
     ContainerEdits, Device, DeviceName, NameError, Problem, Spec, minimum_version, validate,
 };
 use onload_core::class::Class;
-use onload_core::config::{Cdi, Preload};
+use onload_core::config::{Cdi, Config, Preload};
 use onload_core::onload::PRELOAD_FILE;
 
 use crate::discover::inventory::Inventory;
+use crate::pools::NamedPool;
 use edits::Writer;
 use offer::Offer;
 use variable::Variables;
@@ -51,16 +52,17 @@ pub enum GenerateError {
     },
 }
 
-/// Builds the specifications of everything that is offered.
+/// Builds the specifications of everything that is offered, with these pools.
 ///
 /// # Errors
 /// [`GenerateError`].
 pub fn generate(
     inventory: &Inventory,
-    config: &Cdi,
+    pools: &[NamedPool],
+    config: &Config,
     surroundings: Surroundings,
 ) -> Result<Specs, GenerateError> {
-    let wants_file = config.preload == Preload::File && onload::is_offered(inventory);
+    let wants_file = config.cdi.preload == Preload::File && onload::is_offered(inventory);
     if wants_file && !surroundings.preload_file {
         return Err(GenerateError::NoPreloadFile(PathBuf::from(PRELOAD_FILE)));
     }
@@ -76,7 +78,12 @@ pub fn generate(
     let variables = Variables::of(names);
     offers
         .into_iter()
-        .map(|(class, offer)| Ok((class, specification(class, offer, &variables)?)))
+        .map(|(class, offer)| {
+            let of_class = pools.iter().filter(|pool| pool.class == class);
+            let pools = of_class.filter_map(|pool| pool_device(pool, &writer));
+            let spec = specification(class, offer, &variables, pools)?;
+            Ok((class, spec))
+        })
         .collect()
 }
 
@@ -84,7 +91,7 @@ fn offer(class: Class, inventory: &Inventory, writer: &Writer<'_>) -> Option<Off
     let offer = match class {
         Class::Nic | Class::NicPlain | Class::NicNodes => onload::offer(class, inventory, writer),
         Class::Zf => zf::offer(inventory, writer),
-        Class::Profile => profile::offer(inventory),
+        Class::Profile => profile::offer(inventory, writer),
         Class::Rdma => rdma::offer(inventory, writer),
         Class::Vfio => vfio::offer(inventory, writer),
         Class::Hugepages => hugepages::offer(inventory, writer),
@@ -94,8 +101,39 @@ fn offer(class: Class, inventory: &Inventory, writer: &Writer<'_>) -> Option<Off
     (!offer.devices.is_empty()).then_some(offer)
 }
 
-fn specification(class: Class, offer: Offer, variables: &Variables) -> Result<Spec, GenerateError> {
-    let mut devices = BTreeMap::new();
+/// A device with that name.
+fn device(name: &str, container_edits: ContainerEdits) -> Result<(DeviceName, Device), NameError> {
+    let name = DeviceName::try_from(name)?;
+    let device = Device {
+        name: name.clone().into(),
+        container_edits,
+        ..Device::default()
+    };
+    Ok((name, device))
+}
+
+/// A pool as a device. None without the hook, which gives the member.
+fn pool_device(named: &NamedPool, writer: &Writer<'_>) -> Option<(DeviceName, Device)> {
+    let name = named.name.clone();
+    let hooks = writer.taking_hooks(named.class, name.clone());
+    let device = Device {
+        name: name.clone().into(),
+        annotations: named.pool.to_annotations(),
+        container_edits: ContainerEdits {
+            hooks,
+            ..ContainerEdits::default()
+        },
+    };
+    (!device.container_edits.hooks.is_empty()).then_some((name, device))
+}
+
+fn specification(
+    class: Class,
+    offer: Offer,
+    variables: &Variables,
+    pools: impl Iterator<Item = (DeviceName, Device)>,
+) -> Result<Spec, GenerateError> {
+    let mut devices: BTreeMap<DeviceName, Device> = pools.collect();
     let mut members = Vec::new();
     for (name, mut edits) in offer.devices {
         let variable = variables.assignment(class, &name);
@@ -103,22 +141,17 @@ fn specification(class: Class, offer: Offer, variables: &Variables) -> Result<Sp
             members.push(variable.clone());
         }
         edits.env.insert(0, variable);
-        devices.insert(DeviceName::try_from(name.as_str())?, edits);
+        devices.extend([device(&name, edits)?]);
     }
     members.sort();
     if let Some(mut all) = offer.all.filter(|_| !members.is_empty()) {
         all.env.splice(0..0, members);
-        devices.insert(DeviceName::try_from("all")?, all);
+        devices.extend([device("all", all)?]);
     }
-    let device = |(name, container_edits): (DeviceName, ContainerEdits)| Device {
-        name: name.into(),
-        container_edits,
-        ..Device::default()
-    };
     let mut spec = Spec {
         kind: class.kind().as_str().into(),
         container_edits: offer.common,
-        devices: devices.into_iter().map(device).collect(),
+        devices: devices.into_values().collect(),
         ..Spec::default()
     };
     spec.cdi_version = minimum_version(&spec).version.to_string();
@@ -131,7 +164,12 @@ fn specification(class: Class, offer: Offer, variables: &Variables) -> Result<Sp
 
 /// What the operator should know about these specifications.
 #[must_use]
-pub fn warnings(specs: &Specs, config: &Cdi, surroundings: Surroundings) -> Vec<String> {
+pub fn warnings(
+    specs: &Specs,
+    pools: &[NamedPool],
+    config: &Cdi,
+    surroundings: Surroundings,
+) -> Vec<String> {
     let mut warnings = Vec::new();
     let has_nodes = |spec: &Spec| {
         let edits = spec.devices.iter().map(|device| &device.container_edits);
@@ -140,14 +178,17 @@ pub fn warnings(specs: &Specs, config: &Cdi, surroundings: Surroundings) -> Vec<
     };
     if !surroundings.hook && specs.values().any(has_nodes) {
         let locks = specs.contains_key(&Class::Rdma) || specs.contains_key(&Class::Vfio);
+        let memlock = match locks {
+            true => ", and containers with RDMA and vfio devices keep their RLIMIT_MEMLOCK",
+            false => "",
+        };
+        let pools = match pools {
+            [] => "",
+            _ => "; pools are left out",
+        };
         warnings.push(format!(
-            "the hook {} is not there, so device nodes are not checked when a container starts: an engine that keeps old numbers gives it another driver's device{}",
+            "the hook {} is not there, so device nodes are not checked when a container starts: an engine that keeps old numbers gives it another driver's device{memlock}{pools}",
             config.hook_path.display(),
-            if locks {
-                ", and containers with RDMA and vfio devices keep their RLIMIT_MEMLOCK"
-            } else {
-                ""
-            }
         ));
     }
     if specs.contains_key(&Class::Nic) && config.preload == Preload::File {

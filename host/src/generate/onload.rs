@@ -8,9 +8,10 @@ use onload_core::config::Preload;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 
 use super::edits::{READ_WRITE, Writer, nodes_only, read_only, text};
-use super::offer::Offer;
+use super::offer::{Entry, Offer};
 use super::surroundings::ONLOAD_SOCKET_DIR;
 use crate::discover::inventory::Inventory;
+use crate::discover::nic::Nic;
 use crate::discover::node::Node;
 use crate::discover::onload::Onload;
 
@@ -35,12 +36,28 @@ pub(super) fn offer(class: Class, inventory: &Inventory, writer: &Writer<'_>) ->
     };
     let mut devices = vec![(LOOPBACK.to_owned(), ContainerEdits::default())];
     let nics = inventory.nics.iter();
-    devices.extend(nics.map(|nic| (nic.device.clone(), ContainerEdits::default())));
+    devices.extend(nics.clone().map(|nic| entry(class, nic, writer)));
     Offer {
         common: common(class, onload, writer),
         devices,
-        all: Some(ContainerEdits::default()),
+        all: Some(whole(class, nics, writer)),
     }
+}
+
+/// An interface: all of what is offered stands in the common edits, but its lease.
+pub(super) fn entry(class: Class, nic: &Nic, writer: &Writer<'_>) -> Entry {
+    let name = nic.device.clone();
+    let edits = writer.leasing_edits(class, [name.as_str()].into_iter());
+    (name, edits)
+}
+
+/// All interfaces of a class.
+pub(super) fn whole<'n>(
+    class: Class,
+    nics: impl Iterator<Item = &'n Nic>,
+    writer: &Writer<'_>,
+) -> ContainerEdits {
+    writer.leasing_edits(class, nics.map(|nic| nic.device.as_str()))
 }
 
 /// The nodes of Onload's drivers, which all devices of a class share, and the hook that checks them.
@@ -50,7 +67,7 @@ pub(super) fn driver_nodes(nodes: &[Node], writer: &Writer<'_>) -> ContainerEdit
         .filter_map(|node| writer.driver_expectation(node));
     let given = nodes.iter().map(|node| writer.node(&node.path, READ_WRITE));
     ContainerEdits {
-        hooks: writer.checking_hook(expectations),
+        hooks: writer.checking_hook(expectations, Vec::new()),
         ..nodes_only(given.collect())
     }
 }

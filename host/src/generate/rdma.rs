@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use onload_cdi::{ContainerEdits, DeviceNode};
+use onload_core::class::Class;
 use onload_core::expect::{Expect, Expected};
 
 use super::edits::{READ_WRITE, Writer, nodes_only};
@@ -54,8 +55,9 @@ fn edits(devices: &[RdmaDevice], writer: &Writer<'_>) -> ContainerEdits {
         .filter(|(_, node, _)| expected.insert(&node.path))
         .map(|(name, node, device)| expectation(name, node, device, writer))
         .chain(manager.and_then(|node| writer.driver_expectation(node)));
+    let names = devices.iter().map(|device| device.device.as_str());
     ContainerEdits {
-        hooks: writer.memlock_hook(expectations),
+        hooks: writer.memlock_hook(expectations, writer.leased(Class::Rdma, names)),
         ..nodes_only(nodes)
     }
 }

@@ -1,9 +1,8 @@
 //! The class vfio: the PCI functions of a viable IOMMU group, and the right to lock memory.
 
-use onload_cdi::{ContainerEdits, DeviceName, DeviceNode};
+use onload_cdi::{ContainerEdits, DeviceNode};
 use onload_core::class::Class;
 use onload_core::expect::{Expect, Expected};
-use onload_core::lease::Device;
 
 use super::edits::{READ_WRITE, Writer, nodes_only};
 use super::offer::{Entry, Offer};
@@ -50,16 +49,8 @@ fn entry(device: &VfioDevice, shared: &[&str], writer: &Writer<'_>) -> Entry {
     let name = device.pci_address.to_string();
     let expect = expectations(device, writer);
     // One container has a group at a time: the kernel lets one process open it.
-    let hooks = match DeviceName::try_from(name.as_str()) {
-        Ok(name) => writer.leasing_hooks(
-            Device {
-                class: Class::Vfio,
-                name,
-            },
-            expect,
-        ),
-        Err(_) => writer.memlock_hook(expect),
-    };
+    let lease = writer.leased(Class::Vfio, [name.as_str()].into_iter());
+    let hooks = writer.memlock_hook(expect, lease);
     let edits = ContainerEdits {
         hooks,
         ..nodes_only(nodes)

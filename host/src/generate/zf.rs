@@ -1,6 +1,6 @@
 //! The class zf: TCPDirect for each interface that it works on.
 
-use onload_cdi::ContainerEdits;
+use onload_core::class::Class;
 
 use super::edits::Writer;
 use super::offer::Offer;
@@ -21,8 +21,12 @@ pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
     Offer {
         common,
         devices: tcpdirect::interfaces(&inventory.nics)
-            .map(|nic| (nic.device.clone(), ContainerEdits::default()))
+            .map(|nic| onload::entry(Class::Zf, nic, writer))
             .collect(),
-        all: Some(ContainerEdits::default()),
+        all: Some(onload::whole(
+            Class::Zf,
+            tcpdirect::interfaces(&inventory.nics),
+            writer,
+        )),
     }
 }

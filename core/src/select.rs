@@ -1,0 +1,500 @@
+//! `select` of a pool in the configuration: what a device must be to belong to it.
+//!
+//! A key holds one word, or a list of words any of which will do. A device belongs to the pool where it
+//! matches every key that is there.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use serde::de::{Error, IntoDeserializer, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::pci::PciAddress;
+use crate::text::Quoted;
+
+/// What a device must be to belong to a pool; without keys every device of the class does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Select {
+    /// The vendor of its PCI function.
+    #[serde(deserialize_with = "one_or_more")]
+    pub vendor: Vec<HexId>,
+    /// The device number of its PCI function.
+    #[serde(deserialize_with = "one_or_more")]
+    pub device: Vec<HexId>,
+    /// The driver of its PCI function.
+    #[serde(deserialize_with = "one_or_more")]
+    pub driver: Vec<String>,
+    /// The physical function that it is a virtual function of.
+    #[serde(deserialize_with = "one_or_more")]
+    pub pf: Vec<PhysicalFunction>,
+    /// Its index among the virtual functions of its physical function.
+    pub vf: VfRanges,
+    /// Its NUMA node.
+    #[serde(deserialize_with = "one_or_more")]
+    pub numa: Vec<u32>,
+    /// One of its network interfaces.
+    #[serde(deserialize_with = "one_or_more")]
+    pub interfaces: Vec<Glob>,
+    /// The link layer of one of its ports.
+    #[serde(deserialize_with = "one_or_more")]
+    pub link_layer: Vec<LinkLayer>,
+    /// The address of its PCI function.
+    #[serde(deserialize_with = "one_or_more")]
+    pub addresses: Vec<PciAddress>,
+}
+
+/// The keys of [`Select`], as they are written.
+pub const KEYS: [&str; 9] = [
+    "vendor",
+    "device",
+    "driver",
+    "pf",
+    "vf",
+    "numa",
+    "interfaces",
+    "link-layer",
+    "addresses",
+];
+
+/// Text that is no word of a selector, and what would be one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {wanted}, found {found}")]
+pub struct NotWord {
+    wanted: &'static str,
+    /// The text, quoted.
+    found: String,
+}
+
+impl NotWord {
+    fn new(wanted: &'static str, found: &str) -> NotWord {
+        let found = Quoted(found).to_string();
+        NotWord { wanted, found }
+    }
+}
+
+/// The number of a PCI vendor or device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct HexId(pub u16);
+
+impl FromStr for HexId {
+    type Err = NotWord;
+
+    fn from_str(text: &str) -> Result<Self, NotWord> {
+        let digits = text.strip_prefix("0x").unwrap_or(text);
+        let is_id = digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = is_id.then(|| u16::from_str_radix(digits, 16).ok());
+        let wanted = "four hexadecimal digits such as \"15b3\"";
+        id.flatten()
+            .map(HexId)
+            .ok_or_else(|| NotWord::new(wanted, text))
+    }
+}
+
+impl fmt::Display for HexId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}", self.0)
+    }
+}
+
+/// A physical function, by its address or its network interface.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum PhysicalFunction {
+    /// Its PCI address.
+    Address(PciAddress),
+    /// The name of its network interface.
+    Interface(String),
+}
+
+impl FromStr for PhysicalFunction {
+    type Err = NotWord;
+
+    fn from_str(text: &str) -> Result<Self, NotWord> {
+        if let Ok(address) = text.parse() {
+            return Ok(PhysicalFunction::Address(address));
+        }
+        if is_interface(text) {
+            return Ok(PhysicalFunction::Interface(text.to_owned()));
+        }
+        let wanted = "the name of an interface, or a PCI address such as \"0000:3b:00.0\"";
+        Err(NotWord::new(wanted, text))
+    }
+}
+
+impl fmt::Display for PhysicalFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PhysicalFunction::Address(address) => address.fmt(f),
+            PhysicalFunction::Interface(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Whether the kernel takes it for the name of an interface (`dev_valid_name` in `net/core/dev.c`).
+fn is_interface(text: &str) -> bool {
+    let is_odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    let is_short = (1..16).contains(&text.len());
+    is_short && !text.contains(is_odd) && text != "." && text != ".."
+}
+
+/// Indexes of virtual functions, such as `0,2-7`; without any, every index.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct VfRanges(Vec<VfRange>);
+
+/// Indexes of virtual functions that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VfRange {
+    first: u16,
+    last: u16,
+}
+
+impl VfRange {
+    /// Whether the index is one of them.
+    #[must_use]
+    pub fn contains(self, index: u32) -> bool {
+        (u32::from(self.first)..=u32::from(self.last)).contains(&index)
+    }
+}
+
+impl VfRanges {
+    /// The ranges, as they are written.
+    #[must_use]
+    pub fn as_slice(&self) -> &[VfRange] {
+        &self.0
+    }
+}
+
+impl FromStr for VfRanges {
+    type Err = NotWord;
+
+    fn from_str(text: &str) -> Result<Self, NotWord> {
+        let ranges: Option<Vec<VfRange>> = text.split(',').map(|word| range(word.trim())).collect();
+        let wanted = "indexes of virtual functions such as \"0,2-7\"";
+        ranges
+            .map(VfRanges)
+            .ok_or_else(|| NotWord::new(wanted, text))
+    }
+}
+
+/// `N` or `N-M`. A physical function has at most 65535 virtual ones (`TotalVFs` has 16 bits).
+fn range(word: &str) -> Option<VfRange> {
+    let (first, last) = word.split_once('-').unwrap_or((word, word));
+    let index = |digits: &str| {
+        let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse().ok().filter(|_| is_number)
+    };
+    let (first, last) = (index(first)?, index(last)?);
+    (first <= last).then_some(VfRange { first, last })
+}
+
+impl fmt::Display for VfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last {
+            return write!(f, "{}", self.first);
+        }
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+/// Names of interfaces; `*` stands for any characters.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Glob(String);
+
+impl FromStr for Glob {
+    type Err = NotWord;
+
+    fn from_str(text: &str) -> Result<Self, NotWord> {
+        let is_odd = |c: char| "/?[]{}".contains(c) || c.is_whitespace() || c.is_control();
+        if text.is_empty() || text.contains(is_odd) {
+            let wanted = "a name of an interface, in which only \"*\" stands for other characters";
+            return Err(NotWord::new(wanted, text));
+        }
+        Ok(Glob(text.to_owned()))
+    }
+}
+
+impl Glob {
+    /// Whether it stands for that name.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        let Some((start, rest)) = self.0.split_once('*') else {
+            return self.0 == name;
+        };
+        let Some(mut name) = name.strip_prefix(start) else {
+            return false;
+        };
+        let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+        // Each part where it first fits leaves most to those behind it.
+        for part in middle.split('*') {
+            let Some(at) = name.find(part) else {
+                return false;
+            };
+            name = &name[at + part.len()..];
+        }
+        name.ends_with(end)
+    }
+}
+
+impl fmt::Display for Glob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What frames of a port are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub enum LinkLayer {
+    /// Ethernet, RoCE on it too.
+    Ethernet,
+    /// InfiniBand, and IP over it.
+    InfiniBand,
+}
+
+impl FromStr for LinkLayer {
+    type Err = NotWord;
+
+    /// In capitals or not: the kernel writes `InfiniBand`, and people `infiniband`.
+    fn from_str(text: &str) -> Result<Self, NotWord> {
+        match text.to_ascii_lowercase().as_str() {
+            "ethernet" => Ok(LinkLayer::Ethernet),
+            "infiniband" => Ok(LinkLayer::InfiniBand),
+            _ => Err(NotWord::new("\"ethernet\" or \"infiniband\"", text)),
+        }
+    }
+}
+
+impl fmt::Display for LinkLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LinkLayer::Ethernet => "ethernet",
+            LinkLayer::InfiniBand => "infiniband",
+        })
+    }
+}
+
+macro_rules! of_string {
+    ($($name:ident)*) => {$(
+        impl TryFrom<String> for $name {
+            type Error = NotWord;
+
+            fn try_from(text: String) -> Result<Self, NotWord> {
+                text.parse()
+            }
+        }
+    )*};
+}
+of_string!(HexId PhysicalFunction VfRanges Glob LinkLayer);
+
+/// One value, or a list of them with at least one.
+fn one_or_more<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Words<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Words<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("one value or an array of them")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Vec<T>, E> {
+            T::deserialize(text.into_deserializer()).map(|one| vec![one])
+        }
+
+        fn visit_i64<E: Error>(self, number: i64) -> Result<Vec<T>, E> {
+            T::deserialize(number.into_deserializer()).map(|one| vec![one])
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut words = Vec::new();
+            while let Some(word) = list.next_element()? {
+                words.push(word);
+            }
+            if words.is_empty() {
+                let empty = "the list is empty, so that no device would match; leave the key out";
+                return Err(A::Error::custom(empty));
+            }
+            Ok(words)
+        }
+    }
+    from.deserialize_any(Words(PhantomData))
+}
+
+/// Properties that hold for every text: what is read is read again from what is written of it, and a
+/// pattern matches what it says.
+///
+/// # Panics
+/// One does not hold.
+#[cfg(fuzzing)]
+pub fn fuzz(text: &str) {
+    fn again<T: FromStr + fmt::Display + PartialEq + fmt::Debug>(text: &str) {
+        if let Ok(word) = text.parse::<T>() {
+            assert_eq!(word.to_string().parse::<T>().ok(), Some(word), "{text:?}");
+        }
+    }
+    again::<HexId>(text);
+    again::<PhysicalFunction>(text);
+    again::<LinkLayer>(text);
+    again::<Glob>(text);
+    if let Ok(ranges) = text.parse::<VfRanges>() {
+        let written: Vec<String> = ranges.0.iter().map(ToString::to_string).collect();
+        assert_eq!(written.join(",").parse().ok(), Some(ranges));
+    }
+    let (pattern, name) = text.split_once('\n').unwrap_or((text, text));
+    if let Ok(glob) = pattern.parse::<Glob>() {
+        assert_eq!(
+            glob.matches(name),
+            slow_match(pattern.as_bytes(), name.as_bytes())
+        );
+    }
+}
+
+/// The meaning of a pattern, without regard to time.
+#[cfg(any(test, fuzzing))]
+fn slow_match(pattern: &[u8], name: &[u8]) -> bool {
+    // Which starts of the name each start of the pattern matches.
+    let mut matched: Vec<bool> = (0..=name.len()).map(|length| length == 0).collect();
+    for symbol in pattern {
+        let mut next = vec![false; matched.len()];
+        for length in 0..matched.len() {
+            next[length] = match symbol {
+                b'*' => matched[..=length].contains(&true),
+                byte => length > 0 && matched[length - 1] && name[length - 1] == *byte,
+            };
+        }
+        matched = next;
+    }
+    matched.last() == Some(&true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_matches_whole_names() {
+        let matches = |glob: &str, name: &str| glob.parse::<Glob>().unwrap().matches(name);
+        for (glob, name) in [
+            ("ens1", "ens1"),
+            ("ens1*", "ens1"),
+            ("ens1*", "ens1f0np0"),
+            ("*", "x"),
+            ("*np0", "ens1f0np0"),
+            ("ens*f0*", "ens1f0v3"),
+            ("e*s*v*", "ens1f0v3"),
+            ("a*a", "aa"),
+            ("a**a", "aba"),
+            ("*a*", "banana"),
+            ("é*", "éa"),
+        ] {
+            assert!(matches(glob, name), "{glob} {name}");
+        }
+        for (glob, name) in [
+            ("ens1", "ens10"),
+            ("ens1", "xens1"),
+            ("ens1*", "ens2"),
+            ("ens1*", "en"),
+            ("*np0", "np01"),
+            ("a*a", "a"),
+            ("ab*ba", "aba"),
+            ("*x*", "banana"),
+            ("a*b*c", "acb"),
+        ] {
+            assert!(!matches(glob, name), "{glob} {name}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_means_the_same_to_a_slow_reader() {
+        let words = |letters: &[char]| {
+            let mut words = vec![String::new()];
+            let mut last = words.clone();
+            for _ in 0..4 {
+                let longer = last.iter();
+                let longer =
+                    longer.flat_map(|word| letters.iter().map(move |c| format!("{word}{c}")));
+                last = longer.collect();
+                words.extend(last.clone());
+            }
+            words
+        };
+        let names = words(&['a', 'b']);
+        let globs = words(&['a', 'b', '*']);
+        let globs = globs.iter().filter_map(|glob| glob.parse::<Glob>().ok());
+        let mut compared = 0;
+        for glob in globs {
+            for name in &names {
+                let wanted = slow_match(glob.0.as_bytes(), name.as_bytes());
+                assert_eq!(glob.matches(name), wanted, "{glob} {name}");
+                compared += 1;
+            }
+        }
+        assert_eq!(compared, 120 * 31);
+    }
+
+    #[test]
+    fn indexes_of_virtual_functions_are_numbers_and_ranges() {
+        let ranges: VfRanges = "0,2-7, 65535".parse().unwrap();
+        let contained = |index| ranges.as_slice().iter().any(|range| range.contains(index));
+        for index in [0, 2, 5, 7, 65_535] {
+            assert!(contained(index), "{index}");
+        }
+        for index in [1, 8, 65_534, 65_536, u32::MAX] {
+            assert!(!contained(index), "{index}");
+        }
+        let written: Vec<String> = ranges.as_slice().iter().map(ToString::to_string).collect();
+        assert_eq!(written, ["0", "2-7", "65535"]);
+    }
+
+    #[test]
+    fn words_are_written_as_they_are_read() {
+        for (text, written) in [("15b3", "15b3"), ("0x1924", "1924"), ("10EE", "10ee")] {
+            assert_eq!(text.parse::<HexId>().unwrap().to_string(), written);
+        }
+        let pf = |text: &str| text.parse::<PhysicalFunction>().unwrap();
+        assert!(matches!(pf("0000:3b:00.0"), PhysicalFunction::Address(_)));
+        assert!(matches!(pf("enp59s0f0np0"), PhysicalFunction::Interface(_)));
+        for text in ["Ethernet", "ethernet"] {
+            assert_eq!(text.parse(), Ok(LinkLayer::Ethernet));
+        }
+        assert_eq!("InfiniBand".parse(), Ok(LinkLayer::InfiniBand));
+    }
+
+    fn refused<T: FromStr<Err = NotWord> + fmt::Debug>(texts: &[&str], wanted: &str) {
+        for text in texts {
+            let said = text.parse::<T>().unwrap_err().to_string();
+            assert_eq!(said, format!("expected {wanted}, found {}", Quoted(text)));
+        }
+    }
+
+    #[test]
+    fn what_is_no_word_is_refused_with_one_that_would_be() {
+        refused::<HexId>(
+            &["", "0x", "15b", "015b3", "15bg", "+5b3", "0X15b3", "5555 "],
+            "four hexadecimal digits such as \"15b3\"",
+        );
+        refused::<PhysicalFunction>(
+            &["", "3b:00.0", "a/b", "..", "a b", "a-name-of-16-chr", "a\n"],
+            "the name of an interface, or a PCI address such as \"0000:3b:00.0\"",
+        );
+        refused::<VfRanges>(
+            &[
+                "", "x", "1-", "-1", "7-2", "0,,1", "0,", "1-2-3", "+1", "65536", "0 2", "0x1",
+            ],
+            "indexes of virtual functions such as \"0,2-7\"",
+        );
+        refused::<Glob>(
+            &["", "ens?", "ens[12]", "a b", "a/b", "{a}", "a\n"],
+            "a name of an interface, in which only \"*\" stands for other characters",
+        );
+        refused::<LinkLayer>(&["", "roce", "ib"], "\"ethernet\" or \"infiniband\"");
+    }
+}

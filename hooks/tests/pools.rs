@@ -1,0 +1,334 @@
+//! Members of pools: chosen by the wrapper, by precreate, by annotation in a living container, and by the
+//! hook of a CDI device; kept from other containers until the container ends.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::fs;
+
+use common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, print_file, stderr, stdout};
+use onload_test_needs as needs;
+use serde_json::{Value, json};
+
+const WAITS: &str = "while :; do read -r x < /proc/loadavg; done";
+const LEASES: &str = "/run/onload-ctk/@leases";
+
+fn unique(name: &str) -> String {
+    format!("onload-ctk-{name}-{}", std::process::id())
+}
+
+/// A hook of a specification.
+fn hook(stage: &str, args: &[&str]) -> Value {
+    let args = [&["onload-hook", stage], args].concat();
+    json!({"hookName": stage, "path": HOOK_THERE, "args": args, "env": ["PATH=/usr/bin"], "timeout": 10})
+}
+
+/// The same as config.json has it.
+fn oci_hook(stage: &str, args: &[&str]) -> Value {
+    let mut hook = hook(stage, args);
+    hook.as_object_mut().unwrap().remove("hookName");
+    json!([hook])
+}
+
+/// A host with HCAs `m0`, `m1`, … in the pool `any`, and the even ones in `even`. Their nodes are the
+/// kernel's log, which runc gives no container by itself.
+fn host(count: usize) -> Sandbox {
+    let sandbox = Sandbox::new();
+    let names: Vec<String> = (0..count).map(|number| format!("m{number}")).collect();
+    let mut devices = Vec::new();
+    for (number, name) in names.iter().enumerate() {
+        let node = format!("uverbs{}", number + 10);
+        sandbox.node(&format!("/dev/infiniband/{node}"), 1, 11);
+        sandbox.sysfs(&node, name, "1:11");
+        let path = format!("/dev/infiniband/{node}");
+        let expect = format!("{path}=rdma:{name}");
+        devices.push(json!({"name": name, "containerEdits": {
+            "deviceNodes": [{"path": path, "permissions": "rw"}],
+            "hooks": [hook("createRuntime", &["--expect", &expect])],
+            "env": [format!("ONLOAD_CTK_RDMA_{}={name}", name.to_uppercase())]}}));
+    }
+    let mut pool = |name: &str, members: Vec<&str>| {
+        let take = format!("rdma:{name}");
+        devices.push(json!({"name": name,
+            "annotations": {"onload.dev/pool-members": members.join(" "), "onload.dev/pool-share": "1"},
+            "containerEdits": {"hooks": [hook("createRuntime", &["--take", &take]), hook("poststop", &["--take", &take])]}}));
+    };
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    pool("any", names.clone());
+    pool("even", names.into_iter().step_by(2).collect());
+    let spec = json!({"cdiVersion": "0.6.0", "kind": "onload.dev/rdma", "devices": devices});
+    sandbox.file("/run/cdi/onload.dev-rdma.json", spec.to_string());
+    sandbox
+}
+
+/// Makes `/b1`, `/b2`, … with the same configuration.
+fn bundles(sandbox: &Sandbox, count: usize, config: &Value) {
+    for number in 1..=count {
+        sandbox.root_file_system(&format!("/b{number}/rootfs"));
+        let path = format!("/b{number}/config.json");
+        sandbox.file(&path, serde_json::to_vec(config).unwrap());
+    }
+}
+
+fn asking(value: &str, command: &str) -> Value {
+    config(&json!({"onload.dev/rdma": value}), command)
+}
+
+/// A configuration that an engine made of `--device onload.dev/rdma=POOL`.
+fn taking(pool: &str, command: &str) -> Value {
+    let take = format!("rdma:{pool}");
+    let mut config = config(&json!({}), command);
+    config["hooks"] = json!({
+        "createRuntime": oci_hook("createRuntime", &["--take", &take]),
+        "poststop": oci_hook("poststop", &["--take", &take]),
+    });
+    config
+}
+
+/// Three containers want a member each of two, in turn; then the first ends, and its member is given on.
+fn in_turn(sandbox: &Sandbox, runtime: &str, name: &str) {
+    let id = unique(name);
+    let script = format!(
+        "r='{runtime} --root /run/runc'
+         for n in 1 2; do
+             $r create -b /b$n {id}-$n </dev/null >/dev/null 2>/tmp/err || {{ cat /tmp/err; exit 1$n; }}
+         done
+         ls {LEASES}
+         $r create -b /b3 {id}-3 </dev/null >/dev/null 2>/tmp/err && exit 13
+         cat /tmp/err; $r delete --force {id}-3 2>/dev/null
+         $r delete --force {id}-1 || exit 14
+         ls {LEASES}
+         $r create -b /b3 {id}-3 </dev/null >/dev/null 2>/tmp/err || {{ cat /tmp/err; exit 15; }}
+         grep -l '\"container\":\"{id}-3\"' {LEASES}/*
+         for n in 2 3; do $r delete --force {id}-$n || exit 16; done
+         ls {LEASES}; echo end"
+    );
+    let output = sandbox.script(&script, b"");
+    let told = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{told} {}", stderr(&output));
+    assert!(told.starts_with("rdma=m0#0\nrdma=m1#0\n"), "{told}");
+    let refused = format!(
+        "1 wanted of pool rdma=any, which has 0 free of 2; m0 is held by container {id}-1 ("
+    );
+    assert!(told.contains(&refused), "{told}");
+    let end = format!("rdma=m1#0\n{LEASES}/rdma=m0#0\nend\n");
+    assert!(told.ends_with(&end), "{told}");
+}
+
+#[test]
+fn the_wrapper_gives_each_container_another_member() {
+    if has_runc() {
+        let sandbox = host(2);
+        bundles(&sandbox, 3, &asking("any", WAITS));
+        in_turn(&sandbox, WRAPPER_THERE, "wrapper");
+    }
+}
+
+#[test]
+fn a_device_that_is_a_pool_gives_each_container_another_member() {
+    if has_runc() {
+        let sandbox = host(2);
+        bundles(&sandbox, 3, &taking("any", WAITS));
+        in_turn(&sandbox, "runc", "device");
+    }
+}
+
+#[test]
+fn an_annotation_on_a_living_container_gives_each_another_member() {
+    if has_runc() {
+        let sandbox = host(2);
+        let mut config = asking("any", WAITS);
+        config["hooks"] = json!({
+            "createRuntime": oci_hook("createRuntime", &[]),
+            "poststop": oci_hook("poststop", &[]),
+        });
+        bundles(&sandbox, 3, &config);
+        in_turn(&sandbox, "runc", "live");
+    }
+}
+
+#[test]
+fn precreate_keeps_a_member_for_the_container_that_is_made_of_its_configuration() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host(2);
+    bundles(&sandbox, 2, &asking("any", WAITS));
+    let id = unique("precreate");
+    // podman names the directory of a container after it, and runs the hook there.
+    let script = format!(
+        "for n in 1 2; do
+             d=/var/{id}-$n/userdata; mkdir -p $d; cp -a /b$n/rootfs $d/rootfs
+             (cd $d && {HOOK_THERE} precreate < /b$n/config.json > config.json) || exit 1$n
+             grep -o '\"--token\",\"[0-9a-f]*\"' $d/config.json | sort -u | wc -l
+         done
+         grep -l reservation {LEASES}/*
+         runc --root /run/runc create -b /var/{id}-1/userdata {id}-1 </dev/null >/dev/null || exit 13
+         grep -l init {LEASES}/*
+         runc --root /run/runc delete --force {id}-1
+         ls {LEASES}"
+    );
+    let output = sandbox.script(&script, b"");
+    let expected =
+        format!("1\n1\n{LEASES}/rdma=m0#0\n{LEASES}/rdma=m1#0\n{LEASES}/rdma=m0#0\nrdma=m1#0\n");
+    assert_eq!(stdout(&output), expected, "{}", stderr(&output));
+}
+
+#[test]
+fn a_container_sees_the_members_it_got_and_no_others() {
+    if !has_runc() {
+        return;
+    }
+    let look = "for node in /dev/infiniband/*; do echo $node; done; echo $ONLOAD_CTK_RDMA_M0 $ONLOAD_CTK_RDMA_M2";
+    let sandbox = host(4);
+    bundles(&sandbox, 1, &asking("even*2", look));
+    let id = unique("sees");
+    let run = |runtime: &str| {
+        let script = format!("exec timeout 60 {runtime} --root /run/runc run -b /b1 {id}");
+        let output = sandbox.script(&script, b"");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let nodes = "/dev/infiniband/uverbs10\n/dev/infiniband/uverbs12\n";
+    assert_eq!(run(WRAPPER_THERE), format!("{nodes}m0 m2\n"));
+
+    // A hook cannot change the environment, so a file has the variables.
+    let more = format!("{look}; {}", print_file("/dev/onload-ctk.env"));
+    bundles(&sandbox, 1, &taking("even*2", &more));
+    let variables = "ONLOAD_CTK_RDMA_M0=m0\nONLOAD_CTK_RDMA_M2=m2\n";
+    assert_eq!(run("runc"), format!("{nodes}\n{variables}"));
+    let left = fs::read_dir(sandbox.path(LEASES)).unwrap();
+    assert_eq!(left.count(), 1, "the lock alone");
+}
+
+#[test]
+fn two_devices_that_are_pools_give_one_container_both() {
+    if !has_runc() {
+        return;
+    }
+    let look = format!(
+        "for node in /dev/infiniband/*; do echo $node; done; {}",
+        print_file("/dev/onload-ctk.env")
+    );
+    let sandbox = host(3);
+    let mut config = taking("even", &look);
+    for stage in ["createRuntime", "poststop"] {
+        let more = oci_hook(stage, &["--take", "rdma:any"])[0].clone();
+        config["hooks"][stage].as_array_mut().unwrap().push(more);
+    }
+    bundles(&sandbox, 1, &config);
+    let id = unique("both");
+    let script = format!("exec timeout 60 runc --root /run/runc run -b /b1 {id}");
+    let output = sandbox.script(&script, b"");
+    assert_eq!(
+        stdout(&output),
+        "/dev/infiniband/uverbs10\n/dev/infiniband/uverbs11\nONLOAD_CTK_RDMA_M0=m0\nONLOAD_CTK_RDMA_M1=m1\n",
+        "{}",
+        stderr(&output)
+    );
+    let left = fs::read_dir(sandbox.path(LEASES)).unwrap();
+    assert_eq!(left.count(), 1, "the lock alone");
+}
+
+#[test]
+fn a_container_that_is_refused_something_else_keeps_no_member() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host(2);
+    fs::remove_file(sandbox.path("/dev/infiniband/uverbs10")).unwrap();
+    bundles(&sandbox, 1, &asking("any", WAITS));
+    let id = unique("refused");
+    for runtime in [WRAPPER_THERE, "runc"] {
+        let script =
+            format!("{runtime} --root /run/runc create -b /b1 {id} </dev/null; ls {LEASES}");
+        let output = sandbox.script(&script, b"");
+        let said = stderr(&output);
+        assert!(
+            said.contains("/dev/infiniband/uverbs10: No such file"),
+            "{said}"
+        );
+        assert_eq!(stdout(&output), "");
+        let mut config = taking("any", WAITS);
+        config["process"]["args"] = json!(["/bin/sh"]);
+        bundles(&sandbox, 1, &config);
+    }
+}
+
+#[test]
+fn what_is_no_request_of_a_pool_is_refused_with_a_line() {
+    if !needs::root("entering a sandbox") {
+        return;
+    }
+    let sandbox = host(2);
+    let damaged = sandbox.read("/run/cdi/onload.dev-rdma.json");
+    let refusal = |annotations: Value| {
+        sandbox.mkdir("/bundle");
+        let config = config(&annotations, WAITS);
+        let output = sandbox.precreate(&serde_json::to_vec(&config).unwrap());
+        assert_eq!(output.status.code(), Some(1));
+        stderr(&output)
+    };
+    let device = refusal(json!({"onload.dev/rdma": "m0*2"}));
+    assert!(
+        device.contains("m0 is one device and no pool; remove \"*2\""),
+        "{device}"
+    );
+    let numa = refusal(json!({"onload.dev/rdma": "m0", "onload.dev/numa": "same"}));
+    assert!(
+        numa.contains("\"onload.dev/numa\": it has no effect without a pool"),
+        "{numa}"
+    );
+    let id = refusal(json!({"onload.dev/rdma": "any"}));
+    assert!(id.contains("the container's id is not known here"), "{id}");
+    let class = refusal(json!({"onload.dev/vfio": "any"}));
+    assert!(
+        class.contains("class vfio, which the operator does not allow"),
+        "{class}"
+    );
+    let damaged = damaged.replace("\"m0 m1\"", "\"m0 m/1\"");
+    sandbox.file("/run/cdi/onload.dev-rdma.json", damaged);
+    let pool = refusal(json!({"onload.dev/rdma": "any"}));
+    assert!(
+        pool.contains("pool rdma=any; run `onload-ctk cdi generate`: word 2 of"),
+        "{pool}"
+    );
+}
+
+#[test]
+fn of_many_containers_of_two_engines_as_many_start_as_there_are_members() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host(16);
+    bundles(&sandbox, 1, &asking("any", WAITS));
+    let id = unique("many");
+    // /run is a tmpfs on a host, where nobody waits for a disk under the lock.
+    let script = format!(
+        "mkdir -p /run/onload-ctk /many; mount -t tmpfs -o mode=711 none /run/onload-ctk; cd /many
+         for n in $(seq 100); do for e in a b; do
+             mkdir $e$n; cp /b1/config.json $e$n; cp -al /b1/rootfs $e$n/rootfs
+             ( {WRAPPER_THERE} --root /run/$e create -b /many/$e$n {id}-$e$n </dev/null >/dev/null 2>$e$n/err && : > $e$n/made ) &
+         done; done
+         wait
+         ls */made | wc -l
+         cat */err | grep -c 'which has 0 free of 16'
+         cat */err | grep -v 'which has 0 free of 16' >&2
+         ls {LEASES} | wc -l
+         # Whose node is in which configuration, without anything of ours.
+         grep -l uverbs */config.json | wc -l
+         grep -ho 'infiniband/uverbs[0-9]*' */config.json | sort -u | wc -l
+         for e in a b; do for n in $(seq 100); do
+             test -e $e$n/made && runc --root /run/$e delete --force {id}-$e$n
+         done; done
+         ls {LEASES} | wc -l"
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(
+        stdout(&output),
+        "16\n184\n16\n16\n16\n0\n",
+        "{}",
+        stderr(&output)
+    );
+}

@@ -1,0 +1,257 @@
+//! Pools: sets of devices of one class, of which a container gets one that is free. They are those of the
+//! configuration, and `any` of each class whose devices only so many containers have at once.
+
+mod candidate;
+mod selection;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onload_cdi::{DeviceName, Version};
+use onload_core::class::Class;
+use onload_core::config::{CONFIG_PATH, Config, PoolConfig, Share};
+use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Member, Pool, UNCOUNTED};
+use onload_core::text::Listed;
+
+use crate::discover::inventory::Inventory;
+use crate::discover::names::problem_with;
+use crate::discover::not_offered::NotOffered;
+use candidate::{Candidate, Places};
+use selection::{Selection, select};
+
+/// The first version of CDI in which a device has annotations, which list the members.
+const ANNOTATIONS: Version = Version::V0_6_0;
+
+/// A pool that is offered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedPool {
+    /// The class.
+    pub class: Class,
+    /// Its name in that class.
+    pub name: DeviceName,
+    /// Its members.
+    pub pool: Pool,
+}
+
+/// The pools of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pools {
+    /// Those that are offered, by class and name.
+    pub offered: Vec<NamedPool>,
+    /// Those that are not, with the reason.
+    pub not_offered: Vec<NotOffered>,
+    /// What is odd with them, for the operator.
+    pub warnings: Vec<String>,
+}
+
+/// The pools of a host with that configuration.
+#[must_use]
+pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
+    let places = Places::of(inventory);
+    let pooled = config.pools.values().map(|pool| pool.class);
+    let leased = Class::ALL.into_iter();
+    let leased = leased.filter(|class| config.leases.share(*class).is_some());
+    let classes: BTreeSet<Class> = pooled.chain(leased).collect();
+    let mut pools = Pools::default();
+    for class in classes {
+        let devices = ClassDevices {
+            class,
+            candidates: places.candidates(class),
+            places: &places,
+            inventory,
+            config,
+        };
+        devices.add_pools(&mut pools);
+    }
+    pools
+}
+
+impl Pools {
+    /// Leaves out what readers of CDI up to that version do not understand.
+    pub fn keep_to(&mut self, newest: Version) {
+        if newest >= ANNOTATIONS {
+            return;
+        }
+        let left_out = std::mem::take(&mut self.offered);
+        if left_out.is_empty() {
+            return;
+        }
+        let names: Vec<String> = left_out
+            .iter()
+            .map(|pool| format!("{}={}", pool.class, pool.name))
+            .collect();
+        let reason = format!(
+            "readers of CDI {newest} know no annotations of a device, which list the members of a pool; raise --max-cdi-version to {ANNOTATIONS}"
+        );
+        self.warnings
+            .push(format!("pools are left out ({}): {reason}", Listed(&names)));
+        let refusals = left_out.iter();
+        let refusals =
+            refusals.map(|pool| NotOffered::new(pool.class, pool.name.as_str(), reason.as_str()));
+        self.not_offered.extend(refusals);
+    }
+}
+
+/// The devices of a class, from which its pools are made.
+struct ClassDevices<'i> {
+    class: Class,
+    candidates: Vec<Candidate<'i>>,
+    places: &'i Places<'i>,
+    inventory: &'i Inventory,
+    config: &'i Config,
+}
+
+impl ClassDevices<'_> {
+    fn add_pools(&self, pools: &mut Pools) {
+        let (class, any) = (self.class, DeviceName::try_from(ANY));
+        let mut found = Vec::new();
+        let share = self.config.leases.share(class);
+        if let (Some(share), Ok(name)) = (share, any)
+            && !self.candidates.is_empty()
+        {
+            let members = self.candidates.iter().map(|each| each.member.clone());
+            let members: Vec<Member> = members.collect();
+            match self.checked(name, Pool { members, share }) {
+                Ok(pool) => found.push(pool),
+                Err(reason) => self.refuse(ANY, reason, pools),
+            }
+        }
+        let taken = self.names();
+        let ours = self.config.pools.iter();
+        for (name, pool) in ours.filter(|(_, pool)| pool.class == class) {
+            let named = self.name(name, &taken);
+            let made = named.and_then(|name| self.make(name, pool, &mut pools.warnings));
+            match made {
+                Ok(pool) => found.push(pool),
+                Err(reason) => {
+                    pools
+                        .warnings
+                        .push(format!("pool {class}={name} is not offered: {reason}"));
+                    self.refuse(name, reason, pools);
+                }
+            }
+        }
+        pools.warnings.extend(overlaps(&found));
+        found.sort_by(|one, other| one.name.cmp(&other.name));
+        pools.offered.append(&mut found);
+    }
+
+    fn refuse(&self, name: &str, reason: String, pools: &mut Pools) {
+        let entry = NotOffered::new(self.class, name, reason);
+        pools.not_offered.push(entry);
+    }
+
+    /// The names of the devices of the class, offered or not.
+    fn names(&self) -> BTreeSet<&str> {
+        let offered = self.candidates.iter();
+        let offered = offered.map(|candidate| candidate.member.name.as_str());
+        let others = self.inventory.not_offered.iter();
+        let others = others.filter(|entry| entry.kind == self.class.into());
+        offered
+            .chain(others.map(|entry| entry.name.as_str()))
+            .collect()
+    }
+
+    /// The name of a pool as that of a CDI device.
+    fn name(&self, name: &str, taken: &BTreeSet<&str>) -> Result<DeviceName, String> {
+        let otherwise = "name the pool otherwise";
+        if let Some(problem) = problem_with(name) {
+            return Err(format!("{problem}; {otherwise}"));
+        }
+        if taken.contains(name) {
+            return Err(format!(
+                "a {} device has that name; {otherwise}",
+                self.class
+            ));
+        }
+        DeviceName::try_from(name).map_err(|error| format!("{error}; {otherwise}"))
+    }
+
+    fn make(
+        &self,
+        name: DeviceName,
+        pool: &PoolConfig,
+        warnings: &mut Vec<String>,
+    ) -> Result<NamedPool, String> {
+        let class = self.class;
+        let Selection { chosen, unmatched } = select(&self.candidates, &pool.select, self.places);
+        let candidates = self.candidates.iter().zip(chosen);
+        let chosen = candidates.filter(|(_, chosen)| *chosen);
+        let members: Vec<Member> = chosen.map(|(each, _)| each.member.clone()).collect();
+        if members.is_empty() {
+            return Err(self.why_empty(&name, &unmatched));
+        }
+        let share = pool.share.map(Share::get);
+        let share = share.or_else(|| self.config.leases.share(class));
+        let share = share.unwrap_or(UNCOUNTED);
+        let unmatched = unmatched.iter();
+        warnings.extend(unmatched.map(|word| {
+            format!("pool {class}={name}: no {class} device matches {word} in [pools.{name}]")
+        }));
+        self.checked(name, Pool { members, share })
+    }
+
+    fn why_empty(&self, name: &DeviceName, unmatched: &[String]) -> String {
+        let class = self.class;
+        let change = format!("change [pools.{name}] in {CONFIG_PATH}");
+        if self.candidates.is_empty() {
+            return format!(
+                "this host offers no {class} device; \"onload-ctk discover --explain\" says why"
+            );
+        }
+        match unmatched {
+            [] => format!("no {class} device matches all of its selectors; {change}"),
+            words => format!("no {class} device matches {}; {change}", Listed(words)),
+        }
+    }
+
+    /// A pool that a specification can list.
+    fn checked(&self, name: DeviceName, pool: Pool) -> Result<NamedPool, String> {
+        let count = pool.members.len();
+        let annotations = pool.to_annotations();
+        let entries = annotations.iter();
+        let bytes: usize = entries.map(|(key, value)| key.len() + value.len()).sum();
+        if count > MAX_MEMBERS || bytes > MAX_ANNOTATION_BYTES {
+            return Err(format!(
+                "its {count} members take {bytes} bytes in a specification, and a device has at most {MAX_ANNOTATION_BYTES} for {MAX_MEMBERS}; make pools of fewer devices"
+            ));
+        }
+        Ok(NamedPool {
+            class: self.class,
+            name,
+            pool,
+        })
+    }
+}
+
+/// Two pools whose members one container has at a time, and that have members in common. Leases keep them
+/// apart, and yet neither has as many as it seems to.
+fn overlaps(pools: &[NamedPool]) -> Vec<String> {
+    let exclusive: Vec<&NamedPool> = pools
+        .iter()
+        .filter(|pool| pool.pool.share == 1 && pool.name.as_str() != ANY)
+        .collect();
+    let mut holders: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (index, pool) in exclusive.iter().enumerate() {
+        for member in &pool.pool.members {
+            holders.entry(member.name.as_str()).or_default().push(index);
+        }
+    }
+    let mut common: BTreeMap<(usize, usize), Vec<String>> = BTreeMap::new();
+    for (member, pools) in &holders {
+        for (at, one) in pools.iter().enumerate() {
+            for other in &pools[at + 1..] {
+                let list = common.entry((*one, *other)).or_default();
+                list.push((*member).to_owned());
+            }
+        }
+    }
+    let said = common.into_iter().filter_map(|((one, other), members)| {
+        let (one, other) = (exclusive.get(one)?, exclusive.get(other)?);
+        let (class, members) = (one.class, Listed(&members));
+        Some(format!(
+            "pools {class}={} and {class}={} have {members} in common: a container of one takes it from the other",
+            one.name, other.name
+        ))
+    });
+    said.collect()
+}

@@ -1,0 +1,177 @@
+//! Which devices a selector chooses, and which of its words choose none.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use onload_core::pci::PciAddress;
+use onload_core::select::{PhysicalFunction, Select};
+
+use super::candidate::{Candidate, Part, Places};
+
+/// What a selector chose among some devices.
+pub(super) struct Selection {
+    /// Whether each device belongs to the pool, in their order.
+    pub(super) chosen: Vec<bool>,
+    /// The words that no device matches, as `select.KEY = WORD`.
+    pub(super) unmatched: Vec<String>,
+}
+
+/// Looks at each device once, whatever the selector names.
+pub(super) fn select(
+    candidates: &[Candidate<'_>],
+    select: &Select,
+    places: &Places<'_>,
+) -> Selection {
+    let keys = keys(select, places);
+    let mut matched: Vec<Vec<bool>> = keys
+        .iter()
+        .map(|key| vec![false; key.words.len()])
+        .collect();
+    let mut belongs = |part: &Part<'_>, numa_node: Option<u32>| {
+        let mut all = true;
+        for (key, matched) in keys.iter().zip(&mut matched) {
+            let found = (key.find)(part, numa_node);
+            all &= !found.is_empty();
+            for index in found {
+                matched[index] = true;
+            }
+        }
+        all
+    };
+    let chosen = candidates
+        .iter()
+        .map(|candidate| {
+            let node = candidate.member.numa_node;
+            let parts = candidate.parts.iter().map(|part| belongs(part, node));
+            // Each is looked at, since one may match what the others do not.
+            parts.fold(false, |any, this| any | this)
+        })
+        .collect();
+    let words = keys.iter().zip(&matched).flat_map(|(key, matched)| {
+        let words = key.words.iter().zip(matched);
+        let unmatched = words.filter(|(_, matched)| !**matched);
+        unmatched.map(|(word, _)| format!("select.{} = {word}", key.name))
+    });
+    Selection {
+        chosen,
+        unmatched: words.collect(),
+    }
+}
+
+/// Which words of a key a part of a device on that NUMA node matches, by index.
+type Find<'s> = Box<dyn Fn(&Part<'_>, Option<u32>) -> Vec<usize> + 's>;
+
+/// A key of a selector.
+struct Key<'s> {
+    name: &'static str,
+    /// Its words, as a configuration has them.
+    words: Vec<String>,
+    find: Find<'s>,
+}
+
+/// The keys that a selector has.
+fn keys<'s>(select: &'s Select, places: &'s Places<'_>) -> Vec<Key<'s>> {
+    let Select {
+        vendor,
+        device,
+        driver,
+        pf,
+        vf,
+        numa,
+        interfaces,
+        link_layer,
+        addresses,
+    } = select;
+    let parents: Vec<Option<PciAddress>> = pf.iter().map(|pf| address(pf, places)).collect();
+    let keys = [
+        key("vendor", vendor, quoted, |id, part, _| {
+            part.function
+                .is_some_and(|function| function.id.vendor == id.0)
+        }),
+        key("device", device, quoted, |id, part, _| {
+            part.function
+                .is_some_and(|function| function.id.device == id.0)
+        }),
+        key("driver", driver, quoted, |name, part, _| {
+            let driver = part.function.and_then(|function| function.driver.as_ref());
+            driver == Some(name)
+        }),
+        parent_key(pf, parents),
+        key("vf", vf.as_slice(), quoted, |range, part, _| {
+            part.index.is_some_and(|index| range.contains(index))
+        }),
+        key("numa", numa, plain, |wanted, _, node| node == Some(*wanted)),
+        key("interfaces", interfaces, quoted, |glob, part, _| {
+            part.interfaces.iter().any(|name| glob.matches(name))
+        }),
+        key("link-layer", link_layer, quoted, |layer, part, _| {
+            part.link_layers.contains(layer)
+        }),
+        address_key(addresses),
+    ];
+    keys.into_iter().flatten().collect()
+}
+
+/// A key whose words are tried one after the other; `None` if it has none.
+fn key<'s, T>(
+    name: &'static str,
+    words: &'s [T],
+    write: fn(&T) -> String,
+    test: impl Fn(&T, &Part<'_>, Option<u32>) -> bool + 's,
+) -> Option<Key<'s>> {
+    (!words.is_empty()).then(|| Key {
+        name,
+        words: words.iter().map(write).collect(),
+        find: Box::new(move |part, node| {
+            let matching = words.iter().enumerate();
+            let matching = matching.filter(|(_, word)| test(word, part, node));
+            matching.map(|(index, _)| index).collect()
+        }),
+    })
+}
+
+/// The key `pf`, whose words are names of interfaces too.
+fn parent_key<'s>(words: &[PhysicalFunction], parents: Vec<Option<PciAddress>>) -> Option<Key<'s>> {
+    (!words.is_empty()).then(|| Key {
+        name: "pf",
+        words: words.iter().map(quoted).collect(),
+        find: Box::new(move |part, _| {
+            let own = part.physical_function;
+            let matching = parents.iter().enumerate();
+            let matching = matching.filter(|(_, parent)| own.is_some() && **parent == own);
+            matching.map(|(index, _)| index).collect()
+        }),
+    })
+}
+
+/// The key `addresses`, which may name every device of a host.
+fn address_key<'s>(words: &[PciAddress]) -> Option<Key<'s>> {
+    let mut indexes: BTreeMap<PciAddress, Vec<usize>> = BTreeMap::new();
+    for (index, address) in words.iter().enumerate() {
+        indexes.entry(*address).or_default().push(index);
+    }
+    (!words.is_empty()).then(|| Key {
+        name: "addresses",
+        words: words.iter().map(quoted).collect(),
+        find: Box::new(move |part, _| {
+            let own = part.function.map(|function| function.address);
+            let found = own.and_then(|own| indexes.get(&own));
+            found.cloned().unwrap_or_default()
+        }),
+    })
+}
+
+fn address(pf: &PhysicalFunction, places: &Places<'_>) -> Option<PciAddress> {
+    match pf {
+        PhysicalFunction::Address(address) => Some(*address),
+        PhysicalFunction::Interface(name) => places.below(name),
+    }
+}
+
+fn quoted<T: fmt::Display>(word: &T) -> String {
+    format!("{:?}", word.to_string())
+}
+
+fn plain<T: fmt::Display>(word: &T) -> String {
+    word.to_string()
+}
