@@ -34,9 +34,16 @@ fn leasing() -> Value {
     config
 }
 
+/// A host where one container may have an HCA.
+fn host() -> Sandbox {
+    let sandbox = Sandbox::new();
+    sandbox.allow(&["rdma"], "[leases]\nshare = { rdma = 1 }");
+    sandbox
+}
+
 /// A sandbox with bundles `/one` and `/two` of the same configuration.
 fn two_bundles(config: &Value) -> Sandbox {
-    let sandbox = Sandbox::new();
+    let sandbox = host();
     for bundle in ["/one", "/two"] {
         sandbox.root_file_system(&format!("{bundle}/rootfs"));
         sandbox.file(
@@ -168,7 +175,7 @@ fn a_hook_that_is_killed_at_any_system_call_leaves_the_device_to_the_next() {
     if !sees_ends() {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = host();
     sandbox.mkdir("/bundle");
     // strace counts the calls of each name apart, so every name is killed at its first call, its second,
     // until a run has no further one. A `sleep` stands for a container's init; the shell waits for it, so
@@ -177,11 +184,11 @@ fn a_hook_that_is_killed_at_any_system_call_leaves_the_device_to_the_next() {
         r#"state() {{ printf '{{"ociVersion":"1.0.2","id":"%s","status":"creating","pid":%s,"bundle":"/bundle"}}' "$1" "$2"; }}
          hook="{HOOK_THERE} createRuntime --lease rdma:rxe1"
          once() {{
-             sleep 1000 & first=$!
+             sleep 1000 >/dev/null 2>&1 & first=$!
              state one $first | strace -f -qq -o /tmp/trace $1 $hook
              status=$?
              kill -9 $first; wait $first 2>/dev/null
-             sleep 1000 & second=$!
+             sleep 1000 >/dev/null 2>&1 & second=$!
              state two $second | $hook || {{ echo "lost at $1"; exit 1; }}
              grep -q '"container":"two"' '{LEASE}' || {{ echo "not given at $1"; exit 1; }}
              kill -9 $second; wait $second 2>/dev/null
@@ -217,7 +224,7 @@ fn a_container_that_has_no_init_is_refused_a_lease() {
     if !has_runc() {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = host();
     sandbox.mkdir("/bundle");
     let hook = |state: &Value| {
         let script = format!("exec {HOOK_THERE} createRuntime --lease rdma:rxe1");
@@ -231,4 +238,69 @@ fn a_container_that_has_no_init_is_refused_a_lease() {
     let mut gone = state.clone();
     gone["pid"] = json!(4_194_304);
     assert!(hook(&gone).contains("process 4194304, the container's init, has ended"));
+}
+
+/// The judge knows nothing of leases: it looks at the node in /proc of the processes that should hold it.
+#[test]
+fn a_thousand_starts_and_ends_leave_no_lease_and_give_none_twice() {
+    if !sees_ends() {
+        return;
+    }
+    let sandbox = host();
+    sandbox.mkdir("/bundle");
+    let script = format!(
+        r#"mkdir -p /run/onload-ctk; mount -t tmpfs -o mode=711 none /run/onload-ctk
+         state() {{ printf '{{"ociVersion":"1.0.2","id":"c%s","status":"%s","pid":%s,"bundle":"/bundle"}}' "$1" "$2" "$3"; }}
+         hook={HOOK_THERE}
+         n=0
+         while test $n -lt 1000; do
+             n=$((n+1))
+             sleep 1000 >/dev/null 2>&1 & one=$!
+             state $n creating $one | $hook createRuntime --lease rdma:rxe1 || {{ echo "not given in round $n"; exit 1; }}
+             state x$n creating $$ | $hook createRuntime --lease rdma:rxe1 2>/dev/null && {{ echo "given twice in round $n"; exit 1; }}
+             kill -9 $one; wait $one 2>/dev/null
+             # Every second container is never told of its end.
+             test $((n%2)) = 0 && continue
+             state $n stopped 0 | $hook poststop --lease rdma:rxe1 || exit 1
+             test -e '{LEASE}' && {{ echo "left in round $n"; exit 1; }}
+         done
+         state $n stopped 0 | $hook poststop --lease rdma:rxe1
+         ls -A /run/onload-ctk/@leases"#
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(stdout(&output), ".lock\n", "{}", stderr(&output));
+}
+
+#[test]
+fn a_container_whose_lease_cannot_be_written_does_not_start() {
+    if !sees_ends() {
+        return;
+    }
+    let sandbox = host();
+    sandbox.mkdir("/bundle");
+    // The directories and the lock are there; then the file system is full.
+    let script = format!(
+        r#"mkdir -p /run/onload-ctk; mount -t tmpfs -o mode=711,nr_inodes=8 none /run/onload-ctk
+         state() {{ printf '{{"ociVersion":"1.0.2","id":"%s","status":"creating","pid":%s,"bundle":"/bundle"}}' "$1" "$2"; }}
+         hook="{HOOK_THERE} createRuntime"
+         sleep 1000 >/dev/null 2>&1 & pid=$!
+         state one $pid | $hook --lease rdma:rxe0 || exit 10
+         n=0; while touch /run/onload-ctk/$n 2>/dev/null; do n=$((n+1)); done
+         state two $pid | $hook --lease rdma:rxe1 && exit 11
+         ls -A /run/onload-ctk/@leases
+         rm /run/onload-ctk/?
+         state two $pid | $hook --lease rdma:rxe1 || exit 12
+         kill -9 $pid; ls -A /run/onload-ctk/@leases"#
+    );
+    let output = sandbox.script(&script, b"");
+    let (told, said) = (stdout(&output), stderr(&output));
+    assert_eq!(
+        told, ".lock\nrdma=rxe0#0\n.lock\nrdma=rxe0#0\nrdma=rxe1#0\n",
+        "{said}"
+    );
+    assert!(
+        said.contains("writing the lease of rdma:rxe1 in \"/run/onload-ctk/@leases\"")
+            && said.contains("No space left on device"),
+        "{said}"
+    );
 }

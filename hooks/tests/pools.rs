@@ -14,6 +14,9 @@ use serde_json::{Value, json};
 const WAITS: &str = "while :; do read -r x < /proc/loadavg; done";
 const LEASES: &str = "/run/onload-ctk/@leases";
 
+/// One container may have an HCA.
+const ONE_EACH: &str = "[leases]\nshare = { rdma = 1 }";
+
 fn unique(name: &str) -> String {
     format!("onload-ctk-{name}-{}", std::process::id())
 }
@@ -59,6 +62,7 @@ fn host(count: usize) -> Sandbox {
     pool("even", names.into_iter().step_by(2).collect());
     let spec = json!({"cdiVersion": "0.6.0", "kind": "onload.dev/rdma", "devices": devices});
     sandbox.file("/run/cdi/onload.dev-rdma.json", spec.to_string());
+    sandbox.allow(&["nic", "rdma"], ONE_EACH);
     sandbox
 }
 
@@ -173,6 +177,118 @@ fn precreate_keeps_a_member_for_the_container_that_is_made_of_its_configuration(
     let expected =
         format!("1\n1\n{LEASES}/rdma=m0#0\n{LEASES}/rdma=m1#0\n{LEASES}/rdma=m0#0\nrdma=m1#0\n");
     assert_eq!(stdout(&output), expected, "{}", stderr(&output));
+}
+
+#[test]
+fn a_configuration_that_was_edited_before_keeps_its_members() {
+    if !needs::root("entering a sandbox") {
+        return;
+    }
+    let sandbox = host(3);
+    let config = asking("any*2", WAITS);
+    sandbox.file("/in.json", serde_json::to_vec(&config).unwrap());
+    let id = unique("again");
+    let script = format!(
+        "mkdir -p /var/{id}/userdata/rootfs && cd /var/{id}/userdata
+         {HOOK_THERE} precreate < /in.json > once.json && {HOOK_THERE} precreate < once.json > twice.json
+         cmp once.json twice.json && ls {LEASES}"
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(
+        stdout(&output),
+        "rdma=m0#0\nrdma=m1#0\n",
+        "{}",
+        stderr(&output)
+    );
+}
+
+/// A shell function that gives every member to a process that waits, and fails where one is not free.
+/// It looks as somebody does a minute later, when what was reserved for nobody has expired.
+const ALL_FREE: &str = r#"all_free() {
+    sleep 1000 >/dev/null 2>&1 & pid=$!
+    printf '{"ociVersion":"1.0.2","id":"all","status":"creating","pid":%s,"bundle":"/b1"}' $pid |
+        unshare --time --boottime 61 $hook createRuntime --lease rdma:m0 --lease rdma:m1
+    free=$?
+    kill -9 $pid; wait $pid 2>/dev/null
+    return $free
+}"#;
+
+/// Kills a command at each of its system calls. strace counts the calls of each name apart.
+fn killed_everywhere(sandbox: &Sandbox, prepare: &str, command: &str) -> u32 {
+    let script = format!(
+        r#"hook={HOOK_THERE}
+         {ALL_FREE}
+         {prepare}
+         once() {{
+             {{ {command}; }} >/dev/null 2>/tmp/err
+             status=$?
+             all_free || {{ echo "lost at $1"; ls {LEASES}; exit 1; }}
+             return $status
+         }}
+         once || {{ cat /tmp/err; exit 1; }}
+         calls=$(sed -n 's/^[0-9]* *\([a-z_0-9]*\)(.*/\1/p' /tmp/trace | sort -u)
+         killed=0
+         for call in $calls; do
+             n=1
+             until once "-e inject=$call:signal=KILL:when=$n"; do
+                 n=$((n+1)) killed=$((killed+1))
+             done
+         done
+         echo "killed at $killed system calls""#
+    );
+    let output = sandbox.script(&script, b"");
+    let told = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{told} {}", stderr(&output));
+    println!("{told}");
+    let mut words = told.split_whitespace();
+    words.find_map(|word| word.parse().ok()).unwrap()
+}
+
+/// Whether ends of processes can be seen here, and a process be killed at a system call.
+fn can_kill() -> bool {
+    let own = fs::read_link("/proc/self/ns/pid").unwrap();
+    needs::that(
+        own.to_str() == Some("pid:[4026531836]"),
+        "telling that a holder has ended needs the initial PID namespace",
+    ) && has_runc()
+        && needs::programs(&["strace", "unshare"])
+}
+
+#[test]
+fn a_wrapper_that_is_killed_at_any_system_call_loses_no_member() {
+    if !can_kill() {
+        return;
+    }
+    let sandbox = host(2);
+    bundles(&sandbox, 1, &asking("any", WAITS));
+    // In place of a runtime stands a program that creates nothing.
+    let runtime = format!("{ONE_EACH}\n[runtime]\npath = \"/usr/bin/true\"");
+    sandbox.allow(&["rdma"], &runtime);
+    let command = format!(
+        "cp /b1/config.json /tmp/config.json
+         strace -f -qq -o /tmp/trace $1 {WRAPPER_THERE} --root /run/runc create -b /b1 c
+         status=$?; mv /tmp/config.json /b1/config.json; (exit $status)"
+    );
+    let killed = killed_everywhere(&sandbox, ":", &command);
+    assert!(killed >= 20, "{killed}");
+}
+
+#[test]
+fn a_precreate_that_is_killed_at_any_system_call_loses_no_member() {
+    if !can_kill() {
+        return;
+    }
+    let sandbox = host(2);
+    bundles(&sandbox, 1, &asking("any", WAITS));
+    let id = unique("killed");
+    let prepare = format!("mkdir -p /var/{id}/userdata/rootfs");
+    // Each starts when what the one before it kept has expired.
+    let command = format!(
+        "cd /var/{id}/userdata && rm -rf {LEASES}/rdma* &&
+         strace -f -qq -o /tmp/trace $1 $hook precreate < /b1/config.json"
+    );
+    let killed = killed_everywhere(&sandbox, &prepare, &command);
+    assert!(killed >= 20, "{killed}");
 }
 
 #[test]
