@@ -206,7 +206,7 @@ pub struct Explain {
 /// Commands on leases.
 #[derive(Debug, Subcommand)]
 pub enum Lease {
-    /// Show which container has each device that only one may have
+    /// Show which container has each device that only so many may have, and what of pools is free
     List(LeaseList),
     /// End the lease of a device whose container is gone
     Release(LeaseRelease),
@@ -310,7 +310,8 @@ pub struct Generate {
         env = "ONLOAD_CTK_CDI_GENERATE_FORMAT"
     )]
     pub format: SpecFormat,
-    /// Refuse to write what a reader of this CDI version cannot read, for instance 0.5.0
+    /// Refuse to write what a reader of this CDI version cannot read, for instance 0.5.0; pools, which
+    /// need 0.6.0, are left out instead
     #[arg(
         long,
         value_name = "VERSION",

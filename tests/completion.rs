@@ -114,6 +114,9 @@ fn bash_completes_the_names_of_devices() {
     let typed = [
         "onload.dev/vfio=0000:81:04.0",
         "onload.dev/vfio=0000:81:04",
+        "onload.dev/vfio=0",
+        // A pool is a device like others.
+        "onload.dev/vfio=a",
         "onload.dev/vf",
     ];
     let lines = typed.map(wanted);
@@ -122,6 +125,8 @@ fn bash_completes_the_names_of_devices() {
     assert_eq!(done[0], wanted(address));
     assert_eq!(done[1], wanted(address));
     assert_eq!(done[2], wanted("onload.dev/vfio=0000:81:0"));
+    assert_eq!(done[3], wanted("onload.dev/vfio=any"));
+    assert_eq!(done[4], wanted("onload.dev/vfio="));
     for command in ["show", "inject"] {
         let mut all = offered(tree.root(), &format!("onload-ctk cdi {command} "));
         all.sort();

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use onload_core::mountinfo::parse_mounts_line;
-use toml_edit::{DocumentMut, Item, TableLike, Value};
+use toml_edit::{DocumentMut, Item, Key, Table, TableLike, Value};
 
 /// The content of a file in a capture.
 #[must_use]
@@ -101,25 +101,50 @@ fn documented(word: &str) -> &str {
 pub(crate) fn config(text: &str) -> Option<String> {
     let document: DocumentMut = text.parse().ok()?;
     let mut result = String::new();
-    for name in ["discover", "cdi"] {
-        let Some(table) = document.get(name).and_then(Item::as_table_like) else {
-            continue;
-        };
-        result.push_str(&format!("[{name}]\n"));
-        result.push_str(&settings(table));
+    for name in ["discover", "cdi", "leases", "pools"] {
+        if let Some(table) = document.get(name).and_then(Item::as_table_like) {
+            section(name, table, &mut result);
+        }
     }
     (!result.is_empty()).then_some(result)
 }
 
-fn settings(table: &dyn TableLike) -> String {
-    let values = table.iter().filter_map(|(key, item)| {
-        let mut value = item.as_value()?.clone();
-        if let Value::Array(array) = &mut value {
+/// Writes a section: its own values, then the sections below it.
+fn section(name: &str, table: &dyn TableLike, result: &mut String) {
+    let mut values = String::new();
+    for (key, item) in table.iter() {
+        if let Some(value) = item.as_value() {
+            let mut value = value.clone();
+            strip(&mut value);
+            let value = value.decorated("", "");
+            values.push_str(&format!("{} = {value}\n", Key::new(key)));
+        }
+    }
+    let below = table
+        .iter()
+        .filter_map(|(key, item)| Some((key, item.as_table()?)));
+    let below: Vec<(&str, &Table)> = below.collect();
+    if below.is_empty() || !values.is_empty() {
+        result.push_str(&format!("[{name}]\n{values}"));
+    }
+    for (key, table) in below {
+        section(&format!("{name}.{}", Key::new(key)), table, result);
+    }
+}
+
+/// Takes the remarks out of a value.
+fn strip(value: &mut Value) {
+    match value {
+        Value::Array(array) => {
+            array.iter_mut().for_each(strip);
             array.fmt();
         }
-        Some(format!("{key} = {}\n", value.decorated("", "")))
-    });
-    values.collect()
+        Value::InlineTable(table) => {
+            table.iter_mut().for_each(|(_, value)| strip(value));
+            table.fmt();
+        }
+        _ => {}
+    }
 }
 
 #[cfg(test)]
@@ -179,6 +204,12 @@ mod tests {
                     memlock = 4096\n";
         assert_eq!(config(text).as_deref(), Some(kept));
         assert_eq!(config("[annotations]\nallow = []\n"), None);
+        let text = "# ours\n[leases]\nshare = { rdma = 500, vfio = 2 } # why\n[pools.a]\nclass = \"vfio\" # x\n\
+                    [pools.a.select]\npf = [ # Ann's\n \"ens1\" ]\n# ours\n[pools.\"b c\"]\nclass = \"rdma\"\n\
+                    select = { interfaces = [ # Ann's\n\"ib*\" ], numa = 0 }\n";
+        let kept = "[leases]\nshare = { rdma = 500, vfio = 2 }\n[pools.a]\nclass = \"vfio\"\n[pools.a.select]\n\
+                    pf = [\"ens1\"]\n[pools.\"b c\"]\nclass = \"rdma\"\nselect = { interfaces = [\"ib*\"], numa = 0 }\n";
+        assert_eq!(config(text).as_deref(), Some(kept));
         assert_eq!(config(""), None);
     }
 }

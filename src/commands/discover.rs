@@ -5,7 +5,6 @@ use std::path::Path;
 
 use anyhow::Context;
 use onload_host::discover::clock::Clock;
-use onload_host::discover::discover;
 use onload_host::discover::hugepages::{Hugepages, NodePages};
 use onload_host::discover::inventory::Inventory;
 use onload_host::discover::nic::Nic;
@@ -13,10 +12,13 @@ use onload_host::discover::onload::Onload;
 use onload_host::discover::rdma::{RdmaDevice, RdmaPort};
 use onload_host::discover::vfio::VfioDevice;
 use onload_host::settings;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::generate::write_file;
+use super::pools::{Holders, Shown, print_pools};
 use super::reasons::groups;
-use super::{advise, open_host, require_nic, surroundings};
+use super::{advise, open_host, require_nic, surroundings, survey};
 use crate::capture::tree::{Sources, collect};
 use crate::capture::{CapturedTree, pack};
 use crate::cli::{Discover, Global, Listing};
@@ -33,13 +35,16 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     if args.capture.is_some() {
         host.start_recording();
     }
-    let inventory = discover(&host, &config);
+    let (inventory, pools) = survey(&host, &config);
+    let holders = match pools.offered.is_empty() {
+        true => Holders::of(&[]),
+        false => Holders::read(&host, printer),
+    };
+    let shown = pools.offered.iter();
+    let shown: Vec<Shown<'_>> = shown.map(|pool| Shown::new(pool, &holders)).collect();
     match args.format {
-        Listing::Json => {
-            let object = serde_json::to_string_pretty(&inventory)?;
-            printer.print(format_args!("{object}\n"))?;
-        }
-        Listing::Table => print_tables(&inventory, args.explain, printer)?,
+        Listing::Json => print_json(&inventory, &shown, printer)?,
+        Listing::Table => print_tables(&inventory, &shown, args.explain, printer)?,
     }
     for warning in &inventory.warnings {
         printer.warning(warning);
@@ -61,6 +66,23 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     }
     require_nic(&inventory, &config)?;
     Ok(Answer::Yes)
+}
+
+fn print_json(
+    inventory: &Inventory,
+    pools: &[Shown<'_>],
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    #[derive(Serialize)]
+    struct Whole<'a> {
+        #[serde(flatten)]
+        inventory: &'a Inventory,
+        pools: Vec<Value>,
+    }
+    let pools = pools.iter().map(Shown::object).collect();
+    let object = serde_json::to_string_pretty(&Whole { inventory, pools })?;
+    printer.print(format_args!("{object}\n"))?;
+    Ok(())
 }
 
 fn write_capture(
@@ -98,7 +120,12 @@ const LABEL: usize = 11;
 /// A line of the table: class, name, PCI address, what else there is to know.
 type Row = [String; 4];
 
-fn print_tables(inventory: &Inventory, explain: bool, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_tables(
+    inventory: &Inventory,
+    pools: &[Shown<'_>],
+    explain: bool,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
     let columns = printer.columns();
     print_products(inventory, printer)?;
     for (node, rows) in by_node(inventory) {
@@ -110,6 +137,7 @@ fn print_tables(inventory: &Inventory, explain: bool, printer: &mut Printer) -> 
         let header = ["CLASS", "NAME", "PCI ADDRESS", "DETAILS"];
         printer.print(table(header, rows, columns))?;
     }
+    print_pools("\n", pools, printer)?;
     if !inventory.nics.is_empty() {
         let text = format!("{DIM}{NETWORK}{DIM:#}");
         printer.print(format_args!("\n{}", paragraph("", "", &text, columns)))?;

@@ -1,11 +1,13 @@
 //! `cdi list`: every device that an engine would see, by file, with conflicts and shadowing.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::Registry;
 use onload_core::text::Chain;
 use serde_json::json;
 
+use super::pools::{Holders, Shown, of_specs};
 use super::{joined, open_host, scan, spec_dirs, warn_of_files};
 use crate::cli::{Global, List, Listing};
 use crate::exit::Answer;
@@ -20,15 +22,30 @@ pub fn run(global: &Global, args: &List, printer: &mut Printer) -> anyhow::Resul
     let (host, _) = open_host(global)?;
     let dirs = spec_dirs(&host, &args.spec_dir)?;
     let registry = scan(&dirs, printer);
+    let pools = of_specs(&registry, printer);
+    let holders = match pools.is_empty() {
+        true => Holders::of(&[]),
+        false => Holders::read(&host, printer),
+    };
+    let shown = pools.iter().map(|pool| {
+        let name = format!("{}={}", pool.class.kind(), pool.name);
+        (name, Shown::new(pool, &holders))
+    });
+    let pools: BTreeMap<String, Shown<'_>> = shown.collect();
     match args.format {
-        Listing::Table => print_table(&registry, &dirs, printer)?,
-        Listing::Json => print_json(&registry, printer)?,
+        Listing::Table => print_table(&registry, &pools, &dirs, printer)?,
+        Listing::Json => print_json(&registry, &pools, printer)?,
     }
     warn_of_files(&registry, printer);
     Ok(Answer::Yes)
 }
 
-fn print_table(registry: &Registry, dirs: &[PathBuf], printer: &mut Printer) -> anyhow::Result<()> {
+fn print_table(
+    registry: &Registry,
+    pools: &BTreeMap<String, Shown<'_>>,
+    dirs: &[PathBuf],
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
     let mut devices: Vec<_> = registry.devices().collect();
     devices.sort_by_key(|device| (device.path, device.name));
     let mut file: Option<&Path> = None;
@@ -39,7 +56,14 @@ fn print_table(registry: &Registry, dirs: &[PathBuf], printer: &mut Printer) -> 
             printer.print(format_args!("{gap}{HEADING}{path}{HEADING:#}\n"))?;
             file = Some(device.path);
         }
-        printer.print(format_args!("  {}\n", device.name))?;
+        let name = device.name.to_string();
+        match pools.get(&name) {
+            Some(pool) => {
+                let text = format!("{name}  {DIM}{}{DIM:#}", pool.text());
+                printer.print(paragraph("  ", "    ", &text, printer.columns()))?;
+            }
+            None => printer.print(format_args!("  {name}\n"))?,
+        }
     }
     for shadowed in registry.shadowed() {
         let (name, path, by) = (
@@ -71,9 +95,15 @@ fn print_table(registry: &Registry, dirs: &[PathBuf], printer: &mut Printer) -> 
     Ok(())
 }
 
-fn print_json(registry: &Registry, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_json(
+    registry: &Registry,
+    pools: &BTreeMap<String, Shown<'_>>,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
     let devices = registry.devices().map(|device| {
-        json!({ "name": device.name.to_string(), "file": device.path, "cdi_version": device.spec.cdi_version })
+        let name = device.name.to_string();
+        let pool = pools.get(&name).map(Shown::object);
+        json!({ "name": name, "file": device.path, "cdi_version": device.spec.cdi_version, "pool": pool })
     });
     let shadowed = registry.shadowed().iter().map(|shadowed| {
         json!({ "name": shadowed.name.to_string(), "file": shadowed.path, "by": shadowed.by })

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use onload_cdi::{DeviceName, Version};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, PoolConfig, Share};
+use onload_core::pci::PciAddress;
 use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Member, Pool, UNCOUNTED};
 use onload_core::text::Listed;
 
@@ -110,7 +111,7 @@ impl ClassDevices<'_> {
         {
             let members = self.candidates.iter().map(|each| each.member.clone());
             let members: Vec<Member> = members.collect();
-            match self.checked(name, Pool { members, share }) {
+            match checked(class, name, Pool { members, share }) {
                 Ok(pool) => found.push(pool),
                 Err(reason) => self.refuse(ANY, reason, pools),
             }
@@ -140,14 +141,13 @@ impl ClassDevices<'_> {
         pools.not_offered.push(entry);
     }
 
-    /// The names of the devices of the class, offered or not.
+    /// The names of the devices of the class, and of the interfaces, which may be offered tomorrow.
     fn names(&self) -> BTreeSet<&str> {
         let offered = self.candidates.iter();
         let offered = offered.map(|candidate| candidate.member.name.as_str());
-        let others = self.inventory.not_offered.iter();
-        let others = others.filter(|entry| entry.kind == self.class.into());
+        let interfaces = self.inventory.interfaces.iter();
         offered
-            .chain(others.map(|entry| entry.name.as_str()))
+            .chain(interfaces.map(|interface| interface.name.as_str()))
             .collect()
     }
 
@@ -157,11 +157,8 @@ impl ClassDevices<'_> {
         if let Some(problem) = problem_with(name) {
             return Err(format!("{problem}; {otherwise}"));
         }
-        if taken.contains(name) {
-            return Err(format!(
-                "a {} device has that name; {otherwise}",
-                self.class
-            ));
+        if taken.contains(name) || name.parse::<PciAddress>().is_ok() {
+            return Err(format!("{name:?} is the name of a device; {otherwise}"));
         }
         DeviceName::try_from(name).map_err(|error| format!("{error}; {otherwise}"))
     }
@@ -187,7 +184,7 @@ impl ClassDevices<'_> {
         warnings.extend(unmatched.map(|word| {
             format!("pool {class}={name}: no {class} device matches {word} in [pools.{name}]")
         }));
-        self.checked(name, Pool { members, share })
+        checked(class, name, Pool { members, share })
     }
 
     fn why_empty(&self, name: &DeviceName, unmatched: &[String]) -> String {
@@ -203,24 +200,20 @@ impl ClassDevices<'_> {
             words => format!("no {class} device matches {}; {change}", Listed(words)),
         }
     }
+}
 
-    /// A pool that a specification can list.
-    fn checked(&self, name: DeviceName, pool: Pool) -> Result<NamedPool, String> {
-        let count = pool.members.len();
-        let annotations = pool.to_annotations();
-        let entries = annotations.iter();
-        let bytes: usize = entries.map(|(key, value)| key.len() + value.len()).sum();
-        if count > MAX_MEMBERS || bytes > MAX_ANNOTATION_BYTES {
-            return Err(format!(
-                "its {count} members take {bytes} bytes in a specification, and a device has at most {MAX_ANNOTATION_BYTES} for {MAX_MEMBERS}; make pools of fewer devices"
-            ));
-        }
-        Ok(NamedPool {
-            class: self.class,
-            name,
-            pool,
-        })
+/// A pool that a specification can list.
+fn checked(class: Class, name: DeviceName, pool: Pool) -> Result<NamedPool, String> {
+    let count = pool.members.len();
+    let annotations = pool.to_annotations();
+    let entries = annotations.iter();
+    let bytes: usize = entries.map(|(key, value)| key.len() + value.len()).sum();
+    if count > MAX_MEMBERS || bytes > MAX_ANNOTATION_BYTES {
+        return Err(format!(
+            "its {count} members take {bytes} bytes of a specification, where a device has at most {MAX_ANNOTATION_BYTES} bytes and {MAX_MEMBERS} members; make pools of fewer devices"
+        ));
     }
+    Ok(NamedPool { class, name, pool })
 }
 
 /// Two pools whose members one container has at a time, and that have members in common. Leases keep them
@@ -254,4 +247,70 @@ fn overlaps(pools: &[NamedPool]) -> Vec<String> {
         ))
     });
     said.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(name: &str, count: usize, length: usize) -> Pool {
+        let member = |number: usize| Member {
+            name: format!("{name}{number:0length$}").parse().unwrap(),
+            numa_node: Some(0),
+        };
+        Pool {
+            members: (0..count).map(member).collect(),
+            share: 1,
+        }
+    }
+
+    fn offered(name: &str, pool: Pool) -> NamedPool {
+        let name = name.parse().unwrap();
+        checked(Class::Vfio, name, pool).unwrap()
+    }
+
+    fn refusal(pool: Pool) -> String {
+        checked(Class::Vfio, "p".parse().unwrap(), pool).unwrap_err()
+    }
+
+    #[test]
+    fn a_pool_is_offered_where_a_specification_can_list_it() {
+        // With "@0" and a space 16 bytes each, less the space behind the last; 45 for the rest.
+        let most = pool("d", (MAX_ANNOTATION_BYTES - 45 + 1) / 16, 12);
+        let annotations = offered("p", most).pool.to_annotations();
+        let bytes: usize = annotations
+            .iter()
+            .map(|(key, value)| key.len() + value.len())
+            .sum();
+        assert!(
+            (MAX_ANNOTATION_BYTES - 16..=MAX_ANNOTATION_BYTES).contains(&bytes),
+            "{bytes}"
+        );
+        assert_eq!(
+            refusal(pool("d", 20_000, 12)),
+            "its 20000 members take 320049 bytes of a specification, where a device has at most 262144 bytes and 65536 members; make pools of fewer devices"
+        );
+        assert!(refusal(pool("", MAX_MEMBERS + 1, 1)).starts_with("its 65537 members take "));
+    }
+
+    #[test]
+    fn members_of_two_exclusive_pools_are_named_and_any_is_no_rival() {
+        let of = |name: &str, share| {
+            let mut pool = pool("d", 20, 1);
+            pool.share = share;
+            offered(name, pool)
+        };
+        let pools = [of("any", 1), of("a", 1), of("b", 1), of("c", 2)];
+        let said = overlaps(&pools);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(
+            said[0].starts_with("pools vfio=a and vfio=b have d0, d1, d10, "),
+            "{said:?}"
+        );
+        assert!(
+            said[0].ends_with(" and 4 more in common: a container of one takes it from the other"),
+            "{said:?}"
+        );
+        assert_eq!(overlaps(&pools[..2]), [""; 0]);
+    }
 }

@@ -6,9 +6,10 @@ use anyhow::Context;
 use onload_core::lease::{Holder, Lease, Listed};
 use serde_json::{Value, json};
 
-use super::{open, shown};
+use super::shown;
 use crate::cli::{Global, LeaseList, Listing};
-use crate::commands::open_host;
+use crate::commands::pools::{Holders, Shown, of_specs, print_pools};
+use crate::commands::{leases, open_host, scan, spec_dirs};
 use crate::exit::Answer;
 use crate::layout::table;
 use crate::printer::Printer;
@@ -19,10 +20,14 @@ use crate::printer::Printer;
 /// The leases cannot be read.
 pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, _) = open_host(global)?;
-    let listed = match open(&host)? {
+    let listed = match leases::open(&host)? {
         Some(leases) => leases.list().context("listing leases")?,
         None => Vec::new(),
     };
+    let registry = scan(&spec_dirs(&host, &[])?, printer);
+    let (pools, holders) = (of_specs(&registry, printer), Holders::of(&listed));
+    let pools = pools.iter().map(|pool| Shown::new(pool, &holders));
+    let pools: Vec<Shown<'_>> = pools.collect();
     match args.format {
         Listing::Table if listed.is_empty() => printer.note("no device is leased"),
         Listing::Table => {
@@ -32,9 +37,14 @@ pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::
         }
         Listing::Json => {
             let leases: Vec<Value> = listed.iter().map(object).collect();
-            let object = json!({ "leases": leases });
+            let pools: Vec<Value> = pools.iter().map(Shown::object).collect();
+            let object = json!({ "leases": leases, "pools": pools });
             printer.print(format_args!("{object:#}\n"))?;
         }
+    }
+    if args.format == Listing::Table {
+        let gap = if listed.is_empty() { "" } else { "\n" };
+        print_pools(gap, &pools, printer)?;
     }
     for (device, why) in unreadable(&listed) {
         printer.warning(format_args!(

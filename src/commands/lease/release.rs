@@ -4,9 +4,8 @@ use anyhow::{Context, anyhow, bail};
 use onload_core::fs::lock::COMMAND_PATIENCE;
 use onload_core::lease::{Device, LeaseError};
 
-use super::open;
 use crate::cli::{Global, LeaseRelease};
-use crate::commands::open_host;
+use crate::commands::{leases, open_host};
 use crate::exit::Answer;
 use crate::printer::Printer;
 
@@ -26,7 +25,7 @@ pub fn run(global: &Global, args: &LeaseRelease, printer: &mut Printer) -> anyho
         );
     }
     let (host, _) = open_host(global)?;
-    let released = match open(&host)? {
+    let released = match leases::open(&host)? {
         Some(leases) => match leases.release_all(&device, COMMAND_PATIENCE) {
             Err(error @ LeaseError::InUse { .. }) => {
                 printer.error(error);

@@ -1,0 +1,41 @@
+//! Untrusted annotations of a pool, as a specification has them, and untrusted arguments that take members
+//! of one: each is refused in one line, or has members with legal names, each once, and is written as it
+//! was read. The text up to the first line break is the share and the argument, the rest the members.
+
+#![no_main]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+
+use libfuzzer_sys::fuzz_target;
+use onload_core::hook_arguments::{MAX_TAKE, Take};
+use onload_core::pool::{MAX_MEMBERS, MEMBERS, Pool, SHARE};
+use onload_core::text::Chain;
+
+fuzz_target!(|text: &str| {
+    let (first, members) = text.split_once('\n').unwrap_or((text, text));
+    let entries = [(SHARE, first), (MEMBERS, members)];
+    let entries = entries.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let annotations = BTreeMap::from(entries);
+    match Pool::of_annotations(&annotations) {
+        Ok(pool) => {
+            let pool = pool.expect("both annotations are there");
+            let names: BTreeSet<&str> = pool.members.iter().map(|m| m.name.as_str()).collect();
+            assert_eq!(names.len(), pool.members.len());
+            assert!((1..=MAX_MEMBERS).contains(&names.len()) && pool.share > 0);
+            assert_eq!(pool.to_annotations(), annotations);
+        }
+        Err(error) => one_line(&error),
+    }
+    match first.parse::<Take>() {
+        Ok(take) => {
+            assert!((1..=MAX_TAKE).contains(&take.count));
+            assert_eq!(take.to_string().parse::<Take>(), Ok(take));
+        }
+        Err(error) => one_line(&error),
+    }
+});
+
+fn one_line(error: &dyn Error) {
+    assert!(!Chain(error).to_string().contains('\n'), "{error}");
+}

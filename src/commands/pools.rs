@@ -1,0 +1,216 @@
+//! Pools as commands show them: which members are free, and which containers have the rest.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use onload_cdi::{DeviceName, Registry, Resolved};
+use onload_core::class::Class;
+use onload_core::lease::{Device, Listed as ListedLease};
+use onload_core::pool::{Member, Pool, PoolError, UNCOUNTED};
+use onload_core::text::{Chain, Listed};
+use onload_host::host::Host;
+use onload_host::pools::NamedPool;
+use serde_json::{Value, json};
+
+use super::leases;
+use crate::layout::table;
+use crate::printer::{HEADING, Printer};
+
+/// Holders of one member that are named; of more only their number is shown.
+const NAMED: usize = 3;
+
+/// Which containers have which devices, where that is known.
+#[derive(Debug)]
+pub(super) struct Holders(Option<BTreeMap<Device, Vec<String>>>);
+
+impl Holders {
+    /// The holders by the leases of a host. Where they cannot be read, the reason is printed.
+    pub(super) fn read(host: &Host, printer: &mut Printer) -> Holders {
+        let listed = leases::open(host).and_then(|leases| match leases {
+            Some(leases) => leases.list().context("listing leases"),
+            None => Ok(Vec::new()),
+        });
+        match listed {
+            Ok(listed) => Holders::of(&listed),
+            Err(error) => {
+                printer.warning(format_args!(
+                    "which members of pools are free is not known: {error:#}"
+                ));
+                Holders(None)
+            }
+        }
+    }
+
+    /// The holders by these leases.
+    pub(super) fn of(listed: &[ListedLease]) -> Holders {
+        let mut holders: BTreeMap<Device, Vec<String>> = BTreeMap::new();
+        for each in listed.iter().filter(|each| !each.is_over) {
+            let container = match &each.lease {
+                Ok(lease) => lease.container.to_string(),
+                Err(_) => "unknown".to_owned(),
+            };
+            let of_device = holders.entry(each.device.clone()).or_default();
+            of_device.push(container);
+        }
+        Holders(Some(holders))
+    }
+
+    /// The containers that have a device; `None` where that is not known.
+    fn of_device(&self, class: Class, name: &DeviceName) -> Option<&[String]> {
+        let name = name.clone();
+        let found = self.0.as_ref()?.get(&Device { class, name });
+        Some(found.map_or(&[], Vec::as_slice))
+    }
+}
+
+/// A pool that is shown.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shown<'a> {
+    pub(super) class: Class,
+    pub(super) name: &'a str,
+    pub(super) pool: &'a Pool,
+    pub(super) holders: &'a Holders,
+}
+
+impl<'a> Shown<'a> {
+    pub(super) fn new(named: &'a NamedPool, holders: &'a Holders) -> Shown<'a> {
+        Shown {
+            class: named.class,
+            name: named.name.as_str(),
+            pool: &named.pool,
+            holders,
+        }
+    }
+
+    fn holders(&self, member: &Member) -> Option<&'a [String]> {
+        self.holders.of_device(self.class, &member.name)
+    }
+
+    /// How many members another container can have; `None` where that is not known.
+    fn free(&self) -> Option<usize> {
+        let most = usize::try_from(self.pool.share).unwrap_or(usize::MAX);
+        let members = self.pool.members.iter();
+        let held = members.map(|member| Some(self.holders(member)?.len()));
+        let is_free = held.map(|held| held.map(|held| usize::from(held < most)));
+        is_free.sum()
+    }
+
+    /// The pool for a table.
+    pub(super) fn row(&self) -> [String; 4] {
+        [
+            self.class.to_string(),
+            self.name.to_owned(),
+            self.free_text(),
+            self.members_text(),
+        ]
+    }
+
+    /// The pool in a line behind its name.
+    pub(super) fn text(&self) -> String {
+        format!("pool, {} free: {}", self.free_text(), self.members_text())
+    }
+
+    fn free_text(&self) -> String {
+        let free = self.free().map(|free| free.to_string());
+        let free = free.unwrap_or_else(|| "?".to_owned());
+        format!("{free} of {}", self.pool.members.len())
+    }
+
+    /// The members, each with who has it.
+    fn members_text(&self) -> String {
+        let members = self.pool.members.iter();
+        let members: Vec<String> = members.map(|member| self.member_text(member)).collect();
+        let share = match self.pool.share {
+            1 => String::new(),
+            UNCOUNTED => "; each for any number of containers".to_owned(),
+            share => format!("; each for {share} containers"),
+        };
+        format!("{}{share}", Listed(&members))
+    }
+
+    fn member_text(&self, member: &Member) -> String {
+        match self.holders(member) {
+            None | Some([]) => member.name.to_string(),
+            Some(holders) if holders.len() > NAMED => {
+                format!("{} ({} containers)", member.name, holders.len())
+            }
+            Some(holders) => format!("{} ({})", member.name, holders.join(", ")),
+        }
+    }
+
+    /// The pool for programs.
+    pub(super) fn object(&self) -> Value {
+        let members = self.pool.members.iter().map(|member| {
+            let holders = self.holders(member).filter(|holders| !holders.is_empty());
+            json!({
+                "name": member.name.as_str(),
+                "numa_node": member.numa_node,
+                "holder": holders.map(|holders| holders.join(", ")),
+            })
+        });
+        let share = Some(self.pool.share).filter(|share| *share != UNCOUNTED);
+        json!({
+            "class": self.class.as_str(),
+            "name": self.name,
+            "share": share,
+            "free": self.free(),
+            "members": members.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// A table of pools, where there are any; `gap` is what stands between it and what was printed before.
+pub(super) fn print_pools(
+    gap: &str,
+    pools: &[Shown<'_>],
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    if pools.is_empty() {
+        return Ok(());
+    }
+    let columns = printer.columns();
+    printer.print(format_args!("{gap}{HEADING}Pools{HEADING:#}\n"))?;
+    let header = ["CLASS", "NAME", "FREE", "MEMBERS"];
+    printer.print(table(header, pools.iter().map(Shown::row), columns))?;
+    Ok(())
+}
+
+/// The pool that a device of a specification is; `None` if it is none of ours.
+///
+/// # Errors
+/// Its annotations are no pool's.
+pub(super) fn of_device(device: &Resolved<'_>) -> Result<Option<(Class, Pool)>, PoolError> {
+    let kind = device.name.kind();
+    let class = Class::ALL
+        .into_iter()
+        .find(|class| class.kind() == kind.as_str());
+    let pool = class.map(|class| {
+        let pool = Pool::of_annotations(&device.device.annotations)?;
+        Ok(pool.map(|pool| (class, pool)))
+    });
+    pool.transpose().map(Option::flatten)
+}
+
+/// The pools of some specifications, by class and name; what is no pool although it should be one is
+/// printed.
+pub(super) fn of_specs(registry: &Registry, printer: &mut Printer) -> Vec<NamedPool> {
+    let mut pools = Vec::new();
+    for device in registry.devices() {
+        match of_device(&device) {
+            Ok(Some((class, pool))) => pools.push(NamedPool {
+                class,
+                name: device.name.device().clone(),
+                pool,
+            }),
+            Ok(None) => {}
+            Err(error) => printer.warning(format_args!(
+                "{}: {} is no pool: {}",
+                device.path.display(),
+                device.name,
+                Chain(&error)
+            )),
+        }
+    }
+    pools.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
+    pools
+}
