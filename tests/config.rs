@@ -7,8 +7,8 @@ mod common;
 use std::collections::BTreeSet;
 use std::fs;
 
-use common::hosts::{hugepages, opt_onload, rdma, vfio, x2, x3};
-use common::{Tree, device, device_names, each, on, package, reason, run, specs_in, texts};
+use common::hosts::{hugepages, odd_names, opt_onload, rdma, vfio, vfio_cdev, x2, x3, x4};
+use common::{Pci, Tree, device, device_names, each, on, package, reason, run, specs_in, texts};
 use serde_json::{Value, json};
 
 /// A host with a configuration.
@@ -49,7 +49,7 @@ fn the_default_file_sets_nothing_and_its_examples_are_the_defaults() {
         active.push_str(example.unwrap_or(line));
         active.push('\n');
     }
-    assert_eq!(keys.len(), 5 + 17 + 4 + 1 + 1 + 2, "{keys:?}");
+    assert_eq!(keys.len(), 5 + 19 + 4 + 1 + 1 + 2, "{keys:?}");
     tree.config(&active);
     assert_eq!(
         tree.run(&["cdi", "generate", "--output", "-"])
@@ -260,6 +260,144 @@ fn clocks_may_be_written_when_the_operator_says_so() {
         let node = &spec["devices"][0]["containerEdits"]["deviceNodes"][0];
         assert_eq!(node["permissions"], "rw", "{class}");
     }
+}
+
+/// The variables of each device but its ONLOAD_CTK_ ones, as `device VARIABLE=value`.
+fn settings(spec: &Value) -> Vec<String> {
+    let mut settings = Vec::new();
+    for name in device_names(spec) {
+        let env = texts(&device(spec, &name)["containerEdits"]["env"]);
+        let own = env.iter().filter(|entry| !entry.starts_with("ONLOAD_CTK_"));
+        settings.extend(own.map(|entry| format!("{name} {entry}")));
+    }
+    settings
+}
+
+#[test]
+fn one_interface_by_name_is_the_one_that_programs_use_when_the_operator_says_so() {
+    let tree = x4();
+    for class in ["nic", "nic-plain", "nic-nodes", "zf"] {
+        assert_eq!(settings(&tree.spec(class)), [""; 0], "{class}");
+    }
+    tree.config("[cdi]\nselect-interface = true\n");
+    for class in ["nic", "nic-plain"] {
+        let wanted = [
+            "ens4f0 EF_INTERFACE_WHITELIST=ens4f0",
+            "ens4f1 EF_INTERFACE_WHITELIST=ens4f1",
+        ];
+        assert_eq!(settings(&tree.spec(class)), wanted, "{class}");
+    }
+    assert_eq!(settings(&tree.spec("nic-nodes")), [""; 0]);
+    let wanted = [
+        "ens4f0 ZF_ATTR=interface=ens4f0",
+        "ens4f1 ZF_ATTR=interface=ens4f1",
+    ];
+    assert_eq!(settings(&tree.spec("zf")), wanted);
+    assert_eq!(tree.generate().warnings(), [""; 0]);
+    tree.config("[cdi]\nselect-interface = \"ens4f0\"\n");
+    let refusal = tree.run(&["cdi", "generate"]).refused();
+    let place = "config.toml: line 2: cdi.select-interface: expected a boolean";
+    assert!(refusal.contains(place), "{refusal}");
+}
+
+#[test]
+fn an_interface_that_goes_by_its_address_is_used_by_its_name() {
+    let tree = with(odd_names(), "[cdi]\nselect-interface = true\n");
+    let nic = settings(&tree.spec("nic"));
+    for wanted in [
+        "10000:e1:00.0 EF_INTERFACE_WHITELIST=all",
+        "10000:e1:02.0 EF_INTERFACE_WHITELIST=a+",
+        "Eth-1.a_b EF_INTERFACE_WHITELIST=Eth-1.a_b",
+    ] {
+        assert!(nic.contains(&wanted.to_owned()), "{nic:?}");
+    }
+    let zf = settings(&tree.spec("zf"));
+    assert!(zf.contains(&"10000:e1:02.0 ZF_ATTR=interface=a+".to_owned()));
+}
+
+#[test]
+fn an_interface_whose_name_would_end_an_attribute_is_not_selected_with_a_warning() {
+    let tree = x3();
+    let function = tree.pci(Pci::network("0000:5e:00.0", "1924:0b03", "sfc"));
+    tree.interface(&function, "a;b");
+    tree.auxiliary(&function, "sfc.onload.7", "sfc_resource.ef10", Some("1"));
+    tree.config("[cdi]\nselect-interface = true\n");
+    assert_eq!(settings(&tree.spec("zf")), ["ens3 ZF_ATTR=interface=ens3"]);
+    let wanted = [
+        "0000:5e:00.0 EF_INTERFACE_WHITELIST=a;b",
+        "ens3 EF_INTERFACE_WHITELIST=ens3",
+    ];
+    assert_eq!(settings(&tree.spec("nic")), wanted);
+    let run = tree.generate();
+    assert!(
+        run.warnings()[0].contains("zf 0000:5e:00.0 comes without ZF_ATTR"),
+        "{}",
+        run.stderr
+    );
+    assert_eq!(run.warnings().len(), 1, "{}", run.stderr);
+}
+
+#[test]
+fn vfio_devices_come_with_vhost_and_tun_when_the_operator_says_so() {
+    let paths = |spec: &Value| each(&spec["containerEdits"]["deviceNodes"], "path");
+    for (tree, shared) in [
+        (vfio(), vec!["/dev/vfio/vfio"]),
+        (vfio_cdev(), vec!["/dev/vfio/vfio", "/dev/iommu"]),
+    ] {
+        tree.node("/dev/vhost-net", 10, 238)
+            .node("/dev/net/tun", 10, 200);
+        let before = tree.spec("vfio");
+        assert_eq!(paths(&before), shared);
+        tree.config("[cdi]\nvhost-net = true\n");
+        let spec = tree.spec("vfio");
+        let mut wanted = shared.clone();
+        wanted.extend(["/dev/vhost-net", "/dev/net/tun"]);
+        assert_eq!(paths(&spec), wanted);
+        let nodes = spec["containerEdits"]["deviceNodes"].as_array().unwrap();
+        assert!(nodes.iter().all(|node| node["permissions"] == "rw"));
+        for name in device_names(&spec) {
+            let hooks = &device(&spec, &name)["containerEdits"]["hooks"];
+            for hook in hooks.as_array().unwrap() {
+                let args = texts(&hook["args"]);
+                for expect in [
+                    "/dev/vhost-net=misc:vhost-net#10:238",
+                    "/dev/net/tun=misc:tun#10:200",
+                ] {
+                    assert!(args.contains(&expect.to_owned()), "{name}: {args:?}");
+                }
+            }
+        }
+        assert_eq!(tree.generate().warnings(), [""; 0]);
+    }
+}
+
+#[test]
+fn what_a_host_lacks_of_vhost_and_tun_is_left_out_with_a_warning() {
+    let tree = with(vfio(), "[cdi]\nvhost-net = true\n");
+    tree.node("/dev/net/tun", 10, 200);
+    let warned = |reason: &str| {
+        for arguments in [&["discover"][..], &["cdi", "generate"]] {
+            let said = tree.run(arguments).done().stderr;
+            let wanted = format!("vfio devices come without /dev/vhost-net: {reason}");
+            assert!(said.contains(&wanted), "{said}");
+        }
+        let spec = tree.written("vfio");
+        let wanted = ["/dev/vfio/vfio", "/dev/net/tun"];
+        assert_eq!(each(&spec["containerEdits"]["deviceNodes"], "path"), wanted);
+        assert!(!spec.to_string().contains("vhost"));
+    };
+    warned("/dev/vhost-net does not exist; load its driver");
+    tree.node("/dev/vhost-net", 10, 241);
+    warned("/dev/vhost-net is 10:241, but the device is 10:238; remove the stale node");
+    tree.without_node("/dev/vhost-net")
+        .file("/dev/vhost-net", "");
+    warned("/dev/vhost-net is no device node; remove it and load its driver anew");
+}
+
+#[test]
+fn a_host_without_vfio_devices_is_not_asked_for_vhost() {
+    let tree = with(x2(), "[cdi]\nvhost-net = true\n");
+    assert_eq!(tree.generate().warnings(), [""; 0]);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::hosts::{hugepages, rdma, vfio, x2, x3};
+use common::hosts::{hugepages, rdma, vfio, x2, x3, x4};
 use common::{Run, Tree, captured, each, on, program, run_with_stdin, texts};
 use serde_json::{Value, json};
 
@@ -81,6 +81,27 @@ fn a_profile_replaces_what_the_image_set() {
         env.contains(&"LD_PRELOAD=libimage.so".to_owned()),
         "{env:?}"
     );
+}
+
+#[test]
+fn of_several_interfaces_by_cdi_the_last_is_the_one_that_programs_use() {
+    let tree = x4();
+    tree.config("[cdi]\nselect-interface = true\n");
+    let tree = generated(tree);
+    let chosen = |devices: &[&str]| {
+        let config = inject(&tree, devices).done().json();
+        let mut env = texts(&config["process"]["env"]);
+        env.retain(|entry| entry.starts_with("EF_INTERFACE_WHITELIST="));
+        env
+    };
+    let (first, second) = ("onload.dev/nic=ens4f0", "onload.dev/nic=ens4f1");
+    let whitelist = |name: &str| vec![format!("EF_INTERFACE_WHITELIST={name}")];
+    assert_eq!(chosen(&[first]), whitelist("ens4f0"));
+    assert_eq!(chosen(&[first, second]), whitelist("ens4f1"));
+    assert_eq!(chosen(&[second, first]), whitelist("ens4f0"));
+    assert_eq!(chosen(&["onload.dev/nic=all"]), [""; 0]);
+    // CDI cannot know that the other one is every interface.
+    assert_eq!(chosen(&[first, "onload.dev/nic=all"]), whitelist("ens4f0"));
 }
 
 #[test]

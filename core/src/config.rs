@@ -68,10 +68,14 @@ pub struct Cdi {
     pub fdtable_size: u32,
     /// RLIMIT_MEMLOCK of containers with RDMA or vfio devices.
     pub memlock: Memlock,
+    /// A container that is given one interface by name uses this one alone, unless it says otherwise.
+    pub select_interface: bool,
     /// Mount `/run/onload`, the socket of the shared queue controller.
     pub onload_socket: bool,
     /// Give PTP clocks writable: the holder can step the host's clock.
     pub ptp_write: bool,
+    /// Give `/dev/vhost-net` and `/dev/net/tun` with a vfio device.
+    pub vhost_net: bool,
     /// Directory under which hugetlbfs mounts appear in a container.
     pub hugepages_dir: PathBuf,
     /// Directories of the host searched for libraries; empty: the usual ones.
@@ -102,8 +106,10 @@ impl Default for Cdi {
             preload: Preload::Env,
             fdtable_size: 1_048_576,
             memlock: Memlock::Unlimited,
+            select_interface: false,
             onload_socket: false,
             ptp_write: false,
+            vhost_net: false,
             hugepages_dir: PathBuf::from("/dev"),
             host_library_dirs: Vec::new(),
             container_library_dirs: Vec::new(),
@@ -718,8 +724,10 @@ const SECTIONS: [(&str, &[&str]); 6] = [
             "preload",
             "fdtable-size",
             "memlock",
+            "select-interface",
             "onload-socket",
             "ptp-write",
+            "vhost-net",
             "hugepages-dir",
             "host-library-dirs",
             "container-library-dirs",
@@ -1072,8 +1080,10 @@ mod tests {
             preload = "file"
             fdtable-size = 4096
             memlock = 65536
+            select-interface = true
             onload-socket = true
             ptp-write = true
+            vhost-net = true
             hugepages-dir = "/mnt"
             host-library-dirs = ["/opt/lib"]
             container-library-dirs = ["/usr/lib"]
@@ -1101,6 +1111,7 @@ mod tests {
         assert_eq!(config.cdi.kinds.classes(), [Class::Nic, Class::Rdma]);
         assert_eq!(config.cdi.memlock, Memlock::Bytes(65_536));
         assert_eq!(config.cdi.preload, Preload::File);
+        assert!(config.cdi.select_interface && config.cdi.vhost_net);
         assert_eq!(config.annotations.allow, [Class::Nic, Class::NicPlain]);
         assert_eq!(config.runtime.path, PathBuf::from("/usr/bin/crun"));
         let log = Log {

@@ -65,20 +65,28 @@ pub struct DriverNode {
     pub name: &'static str,
     /// Its class below /sys/class.
     pub sysfs_class: &'static str,
+    /// The numbers that the kernel reserves for it. Its node is there and right before its module is
+    /// loaded, which opening it does; sysfs has it only afterwards.
+    pub reserved: Option<Numbers>,
 }
 
 /// The nodes that exist once per host. Onload's three have a class named after each of them
 /// (Onload, `src/include/ci/driver/chrdev.h`). The others are misc devices, two of which get their
 /// minor number when the module is loaded (`drivers/infiniband/core/ucma.c`,
-/// `drivers/iommu/iommufd/main.c`).
-static DRIVER_NODES: [DriverNode; 6] = [
+/// `drivers/iommu/iommufd/main.c`), and two of which have a reserved one (`include/linux/miscdevice.h`).
+static DRIVER_NODES: [DriverNode; 8] = [
     driver_node("nic", "onload", "onload"),
     driver_node("nic", "onload_epoll", "onload_epoll"),
     driver_node("zf", "sfc_char", "sfc_char"),
     driver_node("misc", "rdma_cm", "misc"),
     driver_node("misc", "vfio", "misc"),
     driver_node("misc", "iommu", "misc"),
+    reserved_node("vhost-net", 238),
+    reserved_node("tun", 200),
 ];
+
+/// The major number of misc devices (`include/uapi/linux/major.h`).
+const MISC_MAJOR: u32 = 10;
 
 const fn driver_node(
     class: &'static str,
@@ -89,6 +97,17 @@ const fn driver_node(
         class,
         name,
         sysfs_class,
+        reserved: None,
+    }
+}
+
+const fn reserved_node(name: &'static str, minor: u32) -> DriverNode {
+    DriverNode {
+        reserved: Some(Numbers {
+            major: MISC_MAJOR,
+            minor,
+        }),
+        ..driver_node("misc", name, "misc")
     }
 }
 
@@ -318,6 +337,8 @@ mod tests {
             "/dev/infiniband/rdma_cm=misc:rdma_cm#10:260",
             "/dev/vfio/vfio=misc:vfio#10:196",
             "/dev/iommu=misc:iommu#10:120",
+            "/dev/vhost-net=misc:vhost-net#10:238",
+            "/dev/net/tun=misc:tun#10:200",
             "/dev/ptp0=ptp:ptp0@0000:41:00.0#247:0",
             "/dev/ptp12=ptp:ptp12#247:12",
             "/dev/pps0=pps:pps0#248:0",
@@ -408,6 +429,8 @@ mod tests {
             "zf:onload",
             "misc:kvm",
             "misc:vfio/vfio",
+            "misc:net/tun",
+            "misc:vhost-vsock",
             "ptp:pps0",
             "ptp:ptp",
             "ptp:ptp0/..",

@@ -13,3 +13,10 @@ pub const TOOL_STARTER: &str = "/usr/share/onload-ctk/start-tool";
 /// The directory of a container below which such tools, their loader and their libraries appear, one
 /// directory a product.
 pub const TOOL_DIR: &str = "/usr/lib/onload-ctk";
+
+/// The interfaces that Onload accelerates in a process, separated by white space; unset or empty: all of
+/// them (Onload, `src/include/ci/internal/opts_netif_def.h`).
+pub const ONLOAD_INTERFACES: &str = "EF_INTERFACE_WHITELIST";
+/// The attributes of TCPDirect's stacks, `NAME=VALUE` separated by `;`, where the program sets none
+/// (TCPDirect, `src/lib/zf/attr.c`).
+pub const TCPDIRECT_ATTRIBUTES: &str = "ZF_ATTR";

@@ -313,7 +313,8 @@ impl Filter<'_> {
         Ok(())
     }
 
-    /// Onload settings that the container brings take precedence over those of a profile.
+    /// Settings of Onload and TCPDirect that the container brings take precedence over those of a
+    /// specification.
     fn leave_own_settings(
         &mut self,
         edits: &mut ContainerEdits,
@@ -324,7 +325,7 @@ impl Filter<'_> {
         }
         let settings = edits.env.iter().map(|entry| name(entry));
         let settings: BTreeSet<String> = settings
-            .filter(|name| name.starts_with("EF_"))
+            .filter(|name| decision::is_setting(name))
             .map(str::to_owned)
             .collect();
         let mut held = BTreeSet::new();

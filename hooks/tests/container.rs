@@ -40,6 +40,55 @@ fn a_container_that_asks_can_open_the_nodes_and_has_the_preload() {
 }
 
 #[test]
+fn one_interface_by_name_is_chosen_and_two_are_not_by_wrapper_and_precreate() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    for (class, variable) in [
+        ("nic-plain", "EF_INTERFACE_WHITELIST="),
+        ("zf", "ZF_ATTR=interface="),
+    ] {
+        let device = |name: &str| json!({"name": name, "containerEdits": {"env": [format!("{variable}{name}")]}});
+        let spec = json!({"cdiVersion": "0.3.0", "kind": format!("onload.dev/{class}"),
+            "devices": [device("ens1"), device("ens2")]});
+        sandbox.file(
+            &format!("/etc/cdi/onload.dev-{class}.json"),
+            spec.to_string(),
+        );
+    }
+    sandbox.allow(&["nic-plain", "zf"], "");
+    let print = "echo ${EF_INTERFACE_WHITELIST-none} ${ZF_ATTR-none}";
+    for (plain, zf, own, printed) in [
+        ("ens1", "ens2", None, "ens1 interface=ens2\n"),
+        ("ens1,ens2", "ens2", None, "none interface=ens2\n"),
+        ("ens2", "ens1,ens2", None, "ens2 none\n"),
+        (
+            "ens1",
+            "ens2",
+            Some("ZF_ATTR=interface=eth0"),
+            "ens1 interface=eth0\n",
+        ),
+    ] {
+        let asked = json!({"onload.dev/nic-plain": plain, "onload.dev/zf": zf});
+        let mut config = config(&asked, print);
+        let env = config["process"]["env"].as_array_mut().unwrap();
+        env.extend(own.map(|entry| json!(entry)));
+        sandbox.bundle(&config);
+        let output = run(&sandbox, &unique("choice"));
+        assert_eq!(stdout(&output), printed, "{}", stderr(&output));
+
+        let filtered = sandbox.precreate(config.to_string().as_bytes());
+        assert!(filtered.status.success(), "{}", stderr(&filtered));
+        let env: serde_json::Value = serde_json::from_slice(&filtered.stdout).unwrap();
+        let env = env["process"]["env"].to_string();
+        let has = |entry: &str| env.contains(entry);
+        assert_eq!(has("EF_INTERFACE_WHITELIST="), !printed.starts_with("none"));
+        assert_eq!(has("ZF_ATTR="), !printed.ends_with("none\n"));
+    }
+}
+
+#[test]
 fn a_container_that_asks_for_nothing_gets_nothing() {
     if !has_runc() {
         return;

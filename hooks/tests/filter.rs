@@ -46,6 +46,9 @@ const RDMA: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/rdma",
     {"name":"checked","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}],"hooks":[{"hookName":"createRuntime","path":"/usr/bin/onload-hook",
       "args":["onload-hook","createRuntime","--memlock","unlimited","--expect","/dev/infiniband/uverbs0=rdma:rxe0#231:192"],"env":["PATH=/usr/bin"]}]}},
     {"name":"fabric","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}]}}]}"#;
+const VFIO: &str = r#"{"cdiVersion":"0.5.0","kind":"onload.dev/vfio",
+  "containerEdits":{"deviceNodes":[{"path":"/dev/vfio/vfio","permissions":"rw"},{"path":"/dev/vhost-net","permissions":"rw"},{"path":"/dev/net/tun","permissions":"rw"}]},
+  "devices":[{"name":"0000:81:10.0","containerEdits":{"deviceNodes":[{"path":"/dev/vfio/15","permissions":"rw"}]}}]}"#;
 const HUGE: &str = r#"{"cdiVersion":"0.5.0","kind":"onload.dev/hugepages",
   "devices":[{"name":"2Mi","containerEdits":{"mounts":[{"hostPath":"hugetlbfs","containerPath":"/dev/hugepages-2Mi","type":"hugetlbfs","options":["nosuid","nodev","pagesize=2M","mode=1777"]}]}}]}"#;
 
@@ -54,6 +57,21 @@ const ZF: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/zf",
     "hooks":[{"hookName":"createRuntime","path":"/usr/bin/onload-hook","args":["onload-hook","createRuntime",
       "--expect","/dev/onload=nic:onload#243:0","--expect","/dev/sfc_char=zf:sfc_char#244:0"],"env":["PATH=/usr/bin"],"timeout":10}]},
   "devices":[{"name":"ens1","containerEdits":{"env":["ONLOAD_CTK_ZF_ENS1=ens1"]}}]}"#;
+/// What `select-interface` adds: a choice for each device, and one file of an operator's own.
+const CHOICES: [&str; 4] = [
+    r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic","devices":[
+        {"name":"ens2","containerEdits":{"env":["EF_INTERFACE_WHITELIST=ens2"]}},
+        {"name":"ens3","containerEdits":{"env":["EF_INTERFACE_WHITELIST=ens3"]}},
+        {"name":"loopback","containerEdits":{"env":["ONLOAD_CTK_NIC_LOOPBACK=loopback"]}}]}"#,
+    r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic-plain","devices":[
+        {"name":"ens2","containerEdits":{"env":["EF_INTERFACE_WHITELIST=ens2"]}},
+        {"name":"ens3","containerEdits":{"env":["EF_INTERFACE_WHITELIST=ens3"]}}]}"#,
+    r#"{"cdiVersion":"0.3.0","kind":"onload.dev/zf","devices":[
+        {"name":"ens2","containerEdits":{"env":["ZF_ATTR=interface=ens2"]}},
+        {"name":"ens3","containerEdits":{"env":["ZF_ATTR=interface=ens3"]}}]}"#,
+    r#"{"cdiVersion":"0.3.0","kind":"onload.dev/profile","devices":[
+        {"name":"wide","containerEdits":{"env":["EF_INTERFACE_WHITELIST=ens2 ens3"]}}]}"#,
+];
 const CLOCKS: [&str; 2] = [
     r#"{"cdiVersion":"0.3.0","kind":"onload.dev/ptp",
   "devices":[{"name":"ptp0","containerEdits":{"deviceNodes":[{"path":"/dev/ptp0","permissions":"r"}]}}]}"#,
@@ -195,6 +213,8 @@ impl HostView for FakeHost {
         let sources = [NIC, NODES, PROFILE, RDMA, HUGE, ZF]
             .iter()
             .chain(&CLOCKS)
+            .chain(&CHOICES)
+            .chain([&VFIO])
             .enumerate()
             .map(|(at, text)| SpecSource {
                 path: PathBuf::from(format!("/etc/cdi/{at}.json")),
@@ -349,6 +369,139 @@ fn settings_that_the_container_brings_win_over_a_profile_s() {
         env(&FakeHost::new().after(&config)),
         ["EF_SPIN=0", "EF_POLL_USEC=100000"]
     );
+}
+
+/// The settings that choose an interface, after a request.
+fn chosen(annotations: &Value, own: &[&str]) -> Vec<String> {
+    let host = FakeHost::new();
+    let mut config = config(annotations);
+    let held = config["process"]["env"].as_array_mut().unwrap();
+    held.extend(own.iter().map(|entry| json!(entry)));
+    // A request for devices without nodes may change nothing.
+    let outcome = host.apply(&config).unwrap();
+    let after = outcome.config.map_or(config, |config| written(&config));
+    let is_choice =
+        |entry: &String| entry.starts_with("EF_INTERFACE") || entry.starts_with("ZF_ATTR");
+    let chosen: Vec<String> = env(&after).into_iter().filter(is_choice).collect();
+    assert_eq!(host.apply(&after).unwrap().config, None, "applied twice");
+    chosen
+}
+
+const ENS2: &str = "EF_INTERFACE_WHITELIST=ens2";
+const ZF_ENS3: &str = "ZF_ATTR=interface=ens3";
+
+#[test]
+fn one_interface_by_name_is_the_one_that_programs_use() {
+    for (annotations, wanted) in [
+        (json!({"onload.dev/nic": "ens2"}), &[ENS2][..]),
+        (json!({"onload.dev/nic": "ens2,loopback"}), &[ENS2]),
+        (json!({"onload.dev/nic-plain": "ens2"}), &[ENS2]),
+        (
+            json!({"onload.dev/nic": "ens2", "onload.dev/nic-plain": "ens2"}),
+            &[ENS2],
+        ),
+        (json!({"onload.dev/zf": "ens3"}), &[ZF_ENS3]),
+        (
+            json!({"onload.dev/nic": "ens2", "onload.dev/zf": "ens3"}),
+            &[ENS2, ZF_ENS3],
+        ),
+    ] {
+        assert_eq!(chosen(&annotations, &[]), wanted, "{annotations}");
+    }
+}
+
+#[test]
+fn more_than_one_interface_chooses_none() {
+    for annotations in [
+        json!({"onload.dev/nic": "ens2,ens3"}),
+        json!({"onload.dev/nic": "ens3,ens2"}),
+        json!({"onload.dev/nic": "ens2,all"}),
+        json!({"onload.dev/nic": "all"}),
+        json!({"onload.dev/nic": "loopback"}),
+        json!({"onload.dev/nic": "ens2", "onload.dev/nic-plain": "ens3"}),
+        json!({"onload.dev/nic": "ens2", "onload.dev/nic-nodes": "all"}),
+        json!({"onload.dev/zf": "ens2,ens3"}),
+    ] {
+        assert_eq!(chosen(&annotations, &[]), [""; 0], "{annotations}");
+    }
+    // Each of the two products counts its own.
+    let both = json!({"onload.dev/nic": "ens2,ens3", "onload.dev/zf": "ens3"});
+    assert_eq!(chosen(&both, &[]), [ZF_ENS3]);
+}
+
+#[test]
+fn the_interface_that_the_container_itself_or_a_profile_names_wins() {
+    let nic = json!({"onload.dev/nic": "ens2"});
+    for own in [
+        "EF_INTERFACE_WHITELIST=eth0",
+        "EF_INTERFACE_WHITELIST=",
+        "EF_INTERFACE_WHITELIST=ens2 ens3",
+    ] {
+        assert_eq!(chosen(&nic, &[own]), [own]);
+    }
+    let zf = json!({"onload.dev/zf": "ens3"});
+    let own = "ZF_ATTR=log_level=0x1;interface=eth0";
+    assert_eq!(chosen(&zf, &[own]), [own]);
+    // Another variable of that beginning is another variable.
+    let own = "ZF_ATTRIBUTES=none";
+    assert_eq!(chosen(&zf, &[own]), [own, ZF_ENS3]);
+    for names in ["ens2", "ens2,ens3"] {
+        let wide = json!({"onload.dev/nic": names, "onload.dev/profile": "wide"});
+        assert_eq!(chosen(&wide, &[]), ["EF_INTERFACE_WHITELIST=ens2 ens3"]);
+    }
+}
+
+#[test]
+fn vhost_and_tun_are_given_before_their_modules_are_loaded_and_only_as_themselves() {
+    let mut host = FakeHost::new();
+    let node = |major, minor| Node {
+        kind: NodeKind::Char,
+        major,
+        minor,
+        mode: 0o600,
+    };
+    for (path, major, minor) in [
+        ("/dev/vfio/vfio", 10, 196),
+        ("/dev/vfio/15", 241, 15),
+        ("/dev/vhost-net", 10, 238),
+        ("/dev/net/tun", 10, 200),
+    ] {
+        host.nodes.insert(path.to_owned(), node(major, minor));
+    }
+    host.sysfs_file("misc/vfio/dev", "10:196\n");
+    host.sysfs_file("vfio/15/dev", "241:15\n");
+    let function = host.dir.path().join("sys/bus/pci/devices/0000:81:10.0");
+    let group = host.dir.path().join("sys/kernel/iommu_groups/15");
+    std::fs::create_dir_all(&function).unwrap();
+    std::fs::create_dir_all(&group).unwrap();
+    symlink(&group, function.join("iommu_group")).unwrap();
+    let asked = ask("vfio", "0000:81:10.0");
+    let devices = host.after(&asked)["linux"]["devices"].clone();
+    let paths: Vec<&str> = devices
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|device| device["path"].as_str().unwrap())
+        .collect();
+    for path in ["/dev/vhost-net", "/dev/net/tun"] {
+        assert!(paths.contains(&path), "{paths:?}");
+    }
+    host.sysfs_file("misc/vhost-net/dev", "10:238\n");
+    host.apply(&asked).unwrap();
+    // Fuse's number, under vhost's name.
+    host.nodes
+        .insert("/dev/vhost-net".to_owned(), node(10, 229));
+    for loaded in [true, false] {
+        if !loaded {
+            std::fs::remove_dir_all(host.dir.path().join("sys/class/misc/vhost-net")).unwrap();
+        }
+        let refusal = host.refusal(&asked);
+        let says = "the node is 10:229 but the kernel's vhost-net is 10:238";
+        assert!(refusal.contains(says), "{refusal}");
+    }
+    host.nodes.remove("/dev/vhost-net");
+    let refusal = host.refusal(&asked);
+    assert!(refusal.contains("device node /dev/vhost-net"), "{refusal}");
 }
 
 #[test]

@@ -360,6 +360,69 @@ fn what_comes_too_late_names_the_door_that_gives_it() {
     }
 }
 
+/// What `vhost-net` adds to the specification of vfio devices; the modules need not be loaded.
+const VHOST: &str = r#"{"cdiVersion":"0.5.0","kind":"onload.dev/vfio",
+    "containerEdits":{"deviceNodes":[{"path":"/dev/vhost-net","permissions":"rw"},{"path":"/dev/net/tun","permissions":"rw"}]},
+    "devices":[{"name":"0000:81:10.0","containerEdits":{"hooks":[{"hookName":"createRuntime","path":"/opt/onload/onload-hook",
+      "args":["onload-hook","createRuntime","--expect","/dev/vhost-net=misc:vhost-net#10:238","--expect","/dev/net/tun=misc:tun#10:200"],
+      "env":["PATH=/usr/bin"],"timeout":10}]}}]}"#;
+
+#[test]
+fn vhost_and_tun_come_with_a_vfio_device_and_only_as_themselves() {
+    let Some(sandbox) = host() else { return };
+    sandbox.file("/etc/cdi/onload.dev-vfio.json", VHOST);
+    sandbox.allow(&["vfio"], "");
+    sandbox.mkdir("/dev/net");
+    sandbox.node("/dev/net/tun", 10, 200);
+    sandbox.node("/dev/vhost-net", 10, 238);
+    let print = "test -c /dev/vhost-net && test -c /dev/net/tun && echo both";
+    let asked = live(&json!({"onload.dev/vfio": "0000:81:10.0"}), print);
+    assert_eq!(succeeds(&sandbox, &asked), "both\n");
+    fs::remove_file(sandbox.path("/dev/vhost-net")).unwrap();
+    sandbox.node("/dev/vhost-net", 10, 229);
+    let message = refused(&sandbox, &asked);
+    let says = "the node is 10:229 but the kernel's vhost-net is 10:238";
+    assert!(message.contains(says), "{message}");
+    fs::remove_file(sandbox.path("/dev/vhost-net")).unwrap();
+    let message = refused(&sandbox, &asked);
+    assert!(message.contains("device node /dev/vhost-net"), "{message}");
+}
+
+/// A specification of `select-interface`.
+const CHOOSING: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic-plain","devices":[
+    {"name":"all","containerEdits":{"env":["ONLOAD_CTK_NIC_PLAIN_ENS1=ens1","ONLOAD_CTK_NIC_PLAIN_ENS2=ens2"]}},
+    {"name":"ens1","containerEdits":{"env":["EF_INTERFACE_WHITELIST=ens1"]}},
+    {"name":"ens2","containerEdits":{"env":["EF_INTERFACE_WHITELIST=ens2"]}}]}"#;
+
+#[test]
+fn a_choice_of_an_interface_comes_too_late_unless_the_container_makes_it_or_there_are_two() {
+    let Some(sandbox) = host() else { return };
+    sandbox.file("/etc/cdi/onload.dev-nic-plain.json", CHOOSING);
+    sandbox.allow(&["nic-plain"], "");
+    let print = "echo started ${EF_INTERFACE_WHITELIST-with none}";
+    let one = json!({"onload.dev/nic-plain": "ens1"});
+    let message = refused(&sandbox, &live(&one, print));
+    for said in [
+        "onload.dev/nic-plain",
+        "cannot be given the environment variable EF_INTERFACE_WHITELIST",
+        "--device onload.dev/nic-plain=ens1",
+    ] {
+        assert!(message.contains(said), "{message}");
+    }
+    for own in ["ens1", "eth0", ""] {
+        let mut config = live(&one, print);
+        let own = format!("EF_INTERFACE_WHITELIST={own}");
+        config["process"]["env"] = json!(["PATH=/bin", own]);
+        let value = own.split_once('=').unwrap().1;
+        let started = format!("started {value}");
+        assert_eq!(succeeds(&sandbox, &config).trim(), started.trim());
+    }
+    for names in ["ens1,ens2", "ens2,all", "all"] {
+        let several = live(&json!({"onload.dev/nic-plain": names}), print);
+        assert_eq!(succeeds(&sandbox, &several), "started with none\n");
+    }
+}
+
 #[test]
 fn what_the_configuration_holds_already_is_not_refused() {
     let Some(sandbox) = host() else { return };

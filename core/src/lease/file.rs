@@ -247,6 +247,24 @@ impl fmt::Display for Lease {
     }
 }
 
+/// Properties that hold for every name and content of a file.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(name: &str, content: &[u8]) {
+    if let Some((device, slot)) = Device::of_file_name(name) {
+        assert_eq!(device.file_name(slot), name);
+        assert_eq!(device.to_string().parse(), Ok(device));
+    }
+    if let Ok(token) = name.parse::<Token>() {
+        assert_eq!(token.as_str(), name);
+    }
+    if let Ok(lease) = Lease::parse(content) {
+        assert!(!lease.to_string().contains(char::is_control));
+        let device = "vfio:0000:81:10.0".parse().expect("the name of a device");
+        let bytes = lease.to_bytes(&device, 0).expect("a lease is written");
+        assert_eq!(Lease::parse(&bytes).expect("our own is read"), lease);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,3 +17,13 @@ pub use file::{Device, Holder, Lease, NotDevice, NotToken, Token};
 pub use pick::{Numa, Wish};
 pub use store::{Claim, LeaseError, Leases, Listed};
 pub use take::{NoneFree, Taking, take_unleased};
+
+/// Gives the parsers of a lease file's name and content something foreign. They are private, so only a
+/// fuzzer sees them.
+///
+/// # Panics
+/// A parser panics, or returns what it must not.
+#[cfg(fuzzing)]
+pub fn fuzz(name: &str, content: &[u8]) {
+    file::fuzz(name, content);
+}

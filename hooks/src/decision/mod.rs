@@ -4,6 +4,7 @@
 pub(crate) mod error;
 pub(crate) mod host_root;
 pub(crate) mod input;
+mod interface;
 mod library_dirs;
 pub(crate) mod nodes;
 pub mod pools;
@@ -17,6 +18,7 @@ use onload_cdi::ContainerEdits;
 use onload_cdi::oci::OciConfig;
 use onload_core::class::Class;
 use onload_core::config::Memlock;
+use onload_core::onload::TCPDIRECT_ATTRIBUTES;
 use onload_core::policy::{self, MEMLOCK};
 use onload_core::request::Request;
 use onload_core::text::Quoted;
@@ -147,6 +149,11 @@ fn assemble(
     })
 }
 
+/// Whether a variable is a setting of Onload or TCPDirect. The container's own take precedence.
+pub(crate) fn is_setting(name: &str) -> bool {
+    name.starts_with("EF_") || name == TCPDIRECT_ATTRIBUTES
+}
+
 /// The annotations that request devices, quoted.
 pub(crate) fn keys(request: &Request) -> String {
     let keys = request.devices.values();
@@ -173,20 +180,26 @@ fn look_up(
     }
     let entries = specs.resolve(request)?;
     let nodes = nodes::check(&entries, specs, host, &host.sysfs())?;
-    let mut edits = specs.edits(&entries);
+    // The entries are ordered by class, as the request is, and each file is of one class.
+    let by_class = entries.chunk_by(|one, other| one.class == other.class);
+    let by_class: Vec<(Class, ContainerEdits)> = by_class
+        .map(|entries| {
+            let mut edits = specs.edits(entries);
+            interface::drop_ambiguous(&mut edits, entries, request);
+            (entries[0].class, edits)
+        })
+        .collect();
+    let mut edits = ContainerEdits::default();
+    by_class.iter().for_each(|(_, own)| edits.append(own));
     // `nodes` has an entry for every node: all of them were checked.
     let device = |node: onload_cdi::DeviceNode| {
         let found = *nodes.get(node.source())?;
         Some(Device { node, found })
     };
     let own = present::unique(std::mem::take(&mut edits.device_nodes));
-    // The entries are ordered by class, as the request is.
-    let by_class = entries.chunk_by(|one, other| one.class == other.class);
     Ok(LookedUp {
         edits,
-        by_class: by_class
-            .map(|entries| (entries[0].class, specs.edits(entries)))
-            .collect(),
+        by_class,
         devices: own.into_iter().filter_map(device).collect(),
     })
 }

@@ -196,7 +196,7 @@ impl NodeCheck<'_> {
                 let pci = self.sysfs.function_of(&ibdev);
                 Expected::Rdma { ibdev, pci }
             }
-            Class::Vfio if name != "vfio" && name != "iommu" => {
+            Class::Vfio if Expected::driver("misc", name).is_none() => {
                 let address = self.entry.found.name.device().as_str();
                 Expected::Vfio {
                     pci: address.parse().map_err(|_| unowned())?,

@@ -239,7 +239,11 @@ impl SysfsCheck<'_> {
 
     fn driver(&self, node: &DriverNode) -> Result<(), SysfsError> {
         let device = self.class(node.sysfs_class).join(node.name);
-        self.numbers(node.name, &device.join("dev"))
+        let attribute = device.join("dev");
+        match (self.numbers(node.name, &attribute), node.reserved) {
+            (Err(SysfsError::Gone { .. }), Some(reserved)) => self.compare(node.name, reserved),
+            (checked, _) => checked,
+        }
     }
 
     fn clock(&self, class: &str, name: &str, pci: Option<&PciAddress>) -> Result<(), SysfsError> {
@@ -273,6 +277,10 @@ impl SysfsCheck<'_> {
             let error = io::Error::new(io::ErrorKind::InvalidData, error);
             self.read(path.to_owned(), error)
         })?;
+        self.compare(name, now)
+    }
+
+    fn compare(&self, name: &str, now: Numbers) -> Result<(), SysfsError> {
         if now == self.found {
             return Ok(());
         }
@@ -464,6 +472,27 @@ mod tests {
             ("/dev/pps3=pps:pps3", 248, 3),
         ] {
             tree.check(expect, major, minor).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_reserved_number_counts_until_the_module_is_loaded() {
+        let tree = SysfsTree::new();
+        for (expect, name, minor) in [
+            ("/dev/vhost-net=misc:vhost-net", "vhost-net", 238),
+            ("/dev/net/tun=misc:tun", "tun", 200),
+        ] {
+            let other = format!("the node is 10:1 but the kernel's {name} is 10:{minor}");
+            for _ in ["before it is loaded", "afterwards"] {
+                tree.check(expect, 10, minor).unwrap();
+                assert!(tree.refusal(expect, 10, 1).contains(&other));
+                let numbers = format!("10:{minor}\n");
+                tree.file(&format!("class/misc/{name}/dev"), &numbers);
+            }
+            // What the kernel says counts more.
+            tree.file(&format!("class/misc/{name}/dev"), "10:1\n");
+            tree.check(expect, 10, 1).unwrap();
+            assert!(tree.check(expect, 10, minor).is_err());
         }
     }
 

@@ -649,10 +649,10 @@ fn is_needed(entry: &str) -> bool {
     !matches!(name, "LD_PRELOAD" | "EF_FDTABLE_SIZE") && !name.starts_with("ONLOAD_CTK_")
 }
 
-/// Whether a variable of the container makes a wanted one unnecessary. The container's own Onload
-/// settings take precedence.
+/// Whether a variable of the container makes a wanted one unnecessary. The container's own settings of
+/// Onload and TCPDirect take precedence.
 fn stands_for(held: &str, wanted: &str) -> bool {
-    held == wanted || wanted.starts_with("EF_") && name_of(held) == name_of(wanted)
+    held == wanted || decision::is_setting(name_of(wanted)) && name_of(held) == name_of(wanted)
 }
 
 /// This entry point itself does what the hooks of onload-ctk's own specifications check and raise.

@@ -9,6 +9,7 @@ use crate::discover::clock::Clock;
 use crate::discover::hugepages::Hugepages;
 use crate::discover::netdev::NetDevice;
 use crate::discover::nic::Nic;
+use crate::discover::node::Node;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::onload::Onload;
 use crate::discover::pci::PciFunctions;
@@ -33,6 +34,9 @@ pub struct Inventory {
     pub rdma: Vec<RdmaDevice>,
     /// PCI functions bound to vfio.
     pub vfio: Vec<VfioDevice>,
+    /// The nodes of a virtual interface that come with each of them.
+    #[serde(skip)]
+    pub vhost_net: Vec<Node>,
     /// Huge page sizes.
     pub hugepages: Vec<Hugepages>,
     /// PTP hardware clocks.

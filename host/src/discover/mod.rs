@@ -20,6 +20,7 @@ pub mod tcpdirect;
 mod test_tree;
 pub mod unread;
 pub mod vfio;
+pub(crate) mod vhost_net;
 
 use onload_core::class::Class;
 use onload_core::config::Config;
@@ -141,11 +142,17 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     let vfio = probe.deciding(&[Class::Vfio], || {
         vfio::read(probe, &functions, settings, &mut not_offered)
     });
+    let vhost_net = probe.deciding(&[Class::Vfio], || {
+        let is_offered = vfio.iter().any(|device| device.viable);
+        let nodes = is_offered.then(|| vhost_net::read(probe, &config.cdi));
+        nodes.unwrap_or_default()
+    });
     Inventory {
         version: env!("CARGO_PKG_VERSION"),
         rdma_netns_mode: rdma::netns_mode(probe),
         rdma,
         vfio,
+        vhost_net,
         ptp: clocks.ptp,
         pps: clocks.pps,
         onload,

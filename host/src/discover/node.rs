@@ -5,6 +5,8 @@
 
 use std::path::Path;
 
+use onload_core::expect::{DriverNode, Numbers};
+
 use crate::discover::probe::Probe;
 use crate::host::DeviceKind;
 
@@ -32,7 +34,34 @@ impl Node {
         path: impl Into<String>,
         device: &Path,
     ) -> Result<Node, String> {
-        let path = path.into();
+        Node::find_numbered(probe, path.into(), device, None)
+    }
+
+    /// The same for a misc device whose number the kernel reserves: its node is right before its driver
+    /// is there, which opening it loads.
+    ///
+    /// # Errors
+    /// As for [`Node::find`].
+    pub(crate) fn find_reserved(
+        probe: &Probe<'_>,
+        path: &str,
+        driver: &DriverNode,
+    ) -> Result<Node, String> {
+        let class = Path::new("/sys/class").join(driver.sysfs_class);
+        Node::find_numbered(
+            probe,
+            path.to_owned(),
+            &class.join(driver.name),
+            driver.reserved,
+        )
+    }
+
+    fn find_numbered(
+        probe: &Probe<'_>,
+        path: String,
+        device: &Path,
+        reserved: Option<Numbers>,
+    ) -> Result<Node, String> {
         let attribute = device.join("dev");
         let number = probe.parsed(&attribute, parse_number, "a device number such as 10:196");
         let Some(node) = probe.device_node(&path) else {
@@ -51,7 +80,7 @@ impl Node {
         if node.kind != DeviceKind::Character {
             return Err(format!("{path} is no character device; {ANEW}"));
         }
-        match number {
+        match number.or(reserved.map(|numbers| (numbers.major, numbers.minor))) {
             Some((major, minor)) if (major, minor) == (node.major, node.minor) => {
                 Ok(Node { path, major, minor })
             }

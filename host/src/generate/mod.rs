@@ -20,7 +20,7 @@ use onload_cdi::{
 };
 use onload_core::class::Class;
 use onload_core::config::{Cdi, Config, Preload};
-use onload_core::onload::PRELOAD_FILE;
+use onload_core::onload::{PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
 use crate::discover::inventory::Inventory;
 use crate::pools::NamedPool;
@@ -201,5 +201,25 @@ pub fn warnings(
             "[cdi] onload-socket is on, but {ONLOAD_SOCKET_DIR} is not there: it is not mounted"
         ));
     }
+    warnings.extend(not_selectable(specs, config));
     warnings
+}
+
+/// The interfaces that ZF_ATTR cannot name although it should.
+fn not_selectable(specs: &Specs, config: &Cdi) -> Vec<String> {
+    let zf = specs.get(&Class::Zf).filter(|_| config.select_interface);
+    let devices = zf.into_iter().flat_map(|spec| &spec.devices);
+    let names = devices.filter_map(|device| {
+        let name = device.name.valid().filter(|name| name.as_str() != "all")?;
+        let mut env = device.container_edits.env.iter();
+        let is_selected = env.any(|entry| entry.starts_with(TCPDIRECT_ATTRIBUTES));
+        (!is_selected).then_some(name)
+    });
+    names
+        .map(|name| {
+            format!(
+                "[cdi] select-interface is on, but zf {name} comes without {TCPDIRECT_ATTRIBUTES}: the name of its interface has a \";\", which ends an attribute there; rename it"
+            )
+        })
+        .collect()
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use onload_cdi::{ContainerEdits, Mount};
 use onload_core::class::Class;
 use onload_core::config::Preload;
-use onload_core::onload::{LIBRARY, PRELOAD_FILE};
+use onload_core::onload::{LIBRARY, ONLOAD_INTERFACES, PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
 use super::edits::{READ_WRITE, Writer, nodes_only, read_only, text};
 use super::offer::{Entry, Offer};
@@ -44,10 +44,11 @@ pub(super) fn offer(class: Class, inventory: &Inventory, writer: &Writer<'_>) ->
     }
 }
 
-/// An interface: all of what is offered stands in the common edits, but its lease.
+/// An interface: all of what is offered stands in the common edits, but its lease and what selects it.
 pub(super) fn entry(class: Class, nic: &Nic, writer: &Writer<'_>) -> Entry {
     let name = nic.device.clone();
-    let edits = writer.leasing_edits(class, [name.as_str()].into_iter());
+    let mut edits = writer.leasing_edits(class, [name.as_str()].into_iter());
+    edits.env.extend(selection(class, nic, writer));
     (name, edits)
 }
 
@@ -58,6 +59,23 @@ pub(super) fn whole<'n>(
     writer: &Writer<'_>,
 ) -> ContainerEdits {
     writer.leasing_edits(class, nics.map(|nic| nic.device.as_str()))
+}
+
+/// The variable by which programs use one interface alone, if the operator wants that. An image of
+/// nic-nodes brings its own Onload, and its own settings.
+fn selection(class: Class, nic: &Nic, writer: &Writer<'_>) -> Option<String> {
+    if !writer.config.select_interface {
+        return None;
+    }
+    match class {
+        // The kernel allows no white space in the name (net/core/dev.c, `dev_valid_name`).
+        Class::Nic | Class::NicPlain => Some(format!("{ONLOAD_INTERFACES}={}", nic.name)),
+        // It allows a `;`, which ends an attribute.
+        Class::Zf if !nic.name.contains(';') => {
+            Some(format!("{TCPDIRECT_ATTRIBUTES}=interface={}", nic.name))
+        }
+        _ => None,
+    }
 }
 
 /// The nodes of Onload's drivers, which all devices of a class share, and the hook that checks them.

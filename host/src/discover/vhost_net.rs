@@ -1,0 +1,105 @@
+//! The nodes of a virtual interface beside a vfio device: vhost in the kernel, and tun. DPDK's virtio-user
+//! needs both, its tap driver the second.
+
+use onload_core::config::Cdi;
+use onload_core::expect::Expected;
+
+use crate::discover::node::Node;
+use crate::discover::probe::Probe;
+
+const NODES: [&str; 2] = ["/dev/vhost-net", "/dev/net/tun"];
+
+/// The nodes, if the operator wants them. What is missing becomes a warning.
+pub(crate) fn read(probe: &Probe<'_>, cdi: &Cdi) -> Vec<Node> {
+    let wanted = NODES.iter().filter(|_| cdi.vhost_net);
+    let found = wanted.filter_map(|path| {
+        let name = path.rsplit('/').next()?;
+        let Some(Expected::Driver(driver)) = Expected::driver_node(name) else {
+            return None;
+        };
+        let node = Node::find_reserved(probe, path, driver);
+        node.map_err(|reason| {
+            probe.warn(format!(
+                "[cdi] vhost-net is on, but vfio devices come without {path}: {reason}"
+            ));
+        })
+        .ok()
+    });
+    found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discover::test_tree::TestTree;
+
+    fn read_on(tree: &TestTree) -> (Vec<String>, Vec<String>) {
+        let host = tree.host();
+        let probe = Probe::new(&host);
+        let cdi = Cdi {
+            vhost_net: true,
+            ..Cdi::default()
+        };
+        let nodes = read(&probe, &cdi);
+        let nodes = nodes.into_iter().map(|node| node.path).collect();
+        (nodes, probe.warnings())
+    }
+
+    #[test]
+    fn the_nodes_are_right_before_their_modules_are_loaded_and_afterwards() {
+        let tree = TestTree::new();
+        tree.node("/dev/vhost-net", 10, 238)
+            .node("/dev/net/tun", 10, 200);
+        let wanted = (NODES.map(str::to_owned).to_vec(), Vec::new());
+        assert_eq!(read_on(&tree), wanted);
+        tree.file("/sys/class/misc/vhost-net/dev", "10:238\n");
+        tree.file("/sys/class/misc/tun/dev", "10:200\n");
+        assert_eq!(read_on(&tree), wanted);
+    }
+
+    #[test]
+    fn nobody_looks_for_them_unless_the_operator_wants_them() {
+        let tree = TestTree::new();
+        let host = tree.host();
+        let probe = Probe::new(&host);
+        assert_eq!(read(&probe, &Cdi::default()), []);
+        assert_eq!(probe.warnings(), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_missing_or_is_another_device_is_left_out_with_the_reason() {
+        let refused = |tree: &TestTree, reason: &str| {
+            let (nodes, warnings) = read_on(tree);
+            assert_eq!(nodes, ["/dev/net/tun"]);
+            let start = "[cdi] vhost-net is on, but vfio devices come without /dev/vhost-net: ";
+            assert_eq!(warnings, [format!("{start}{reason}")]);
+        };
+        let with_tun = || {
+            let tree = TestTree::new();
+            tree.node("/dev/net/tun", 10, 200);
+            tree
+        };
+        refused(
+            &with_tun(),
+            "/dev/vhost-net does not exist; load its driver",
+        );
+        let tree = with_tun();
+        tree.node("/dev/vhost-net", 10, 241);
+        refused(
+            &tree,
+            "/dev/vhost-net is 10:241, but the device is 10:238; remove the stale node",
+        );
+        let tree = with_tun();
+        tree.block_node("/dev/vhost-net", 10, 238);
+        refused(
+            &tree,
+            "/dev/vhost-net is no character device; remove it and load its driver anew",
+        );
+        let tree = with_tun();
+        tree.file("/dev/vhost-net", "");
+        refused(
+            &tree,
+            "/dev/vhost-net is no device node; remove it and load its driver anew",
+        );
+    }
+}
