@@ -24,7 +24,7 @@ fn host(leases: &[(&str, &str)]) -> tempfile::TempDir {
 fn lease(boot: &str) -> String {
     format!(
         r#"{{"version":1,"class":"vfio","name":"0000:81:10.0","slot":0,"boot":"{boot}","container":"web","bundle":"/b/web",
-            "holder":{{"init":{{"process":{{"pid":42,"startTime":7}},"cgroup":"/sys/fs/cgroup/web"}}}},
+            "holder":{{"init":{{"process":{{"pid":42,"startTime":7,"pidNamespace":1}},"cgroup":{{"path":"/sys/fs/cgroup/web","inode":3}}}}}},
             "entryPoint":"createRuntime","since":1700000000,"facts":{{}}}}"#
     )
 }

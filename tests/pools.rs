@@ -311,6 +311,10 @@ fn a_word_that_matches_nothing_draws_a_warning_where_others_do() {
         ("vf = \"0-1,6-7\"", "select.vf = \"6-7\""),
         ("numa = [0, 1]", "select.numa = 0"),
         (
+            "numa = [0, 1, 2], vf = \"0-1,9\"",
+            "select.vf = \"9\", select.numa = 0, select.numa = 2",
+        ),
+        (
             "addresses = [\"0000:65:00.3\", \"0000:65:00.4\"]",
             "select.addresses = \"0000:65:00.4\"",
         ),
@@ -636,7 +640,7 @@ fn leased() -> Tree {
         let lease = json!({
             "version": 1, "class": "vfio", "name": "x", "slot": 0, "boot": boot, "container": "web",
             "bundle": "/b/web", "entryPoint": "createRuntime", "since": 1_700_000_000, "facts": {},
-            "holder": {"init": {"process": {"pid": 42, "startTime": 7}, "cgroup": "/sys/fs/cgroup/web"}},
+            "holder": {"init": {"process": {"pid": 42, "startTime": 7, "pidNamespace": 1}, "cgroup": {"path": "/sys/fs/cgroup/web", "inode": 3}}},
         });
         tree.file(&format!("{LEASES}/{name}"), lease.to_string());
     }

@@ -25,3 +25,4 @@ pub mod request;
 pub mod run_dir;
 pub mod select;
 pub mod text;
+pub mod timestamp;

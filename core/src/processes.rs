@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +14,6 @@ use serde::{Deserialize, Serialize};
 const MAX_BYTES: u64 = 1024 * 1024;
 /// cgroup v1 directories that are looked into below one; more, and the cgroup counts as populated.
 const MAX_DIRECTORIES: usize = 4096;
-/// The inode of the initial PID namespace (include/uapi/linux/nsfs.h, `PROC_PID_INIT_INO`).
-const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// Why a process or a cgroup cannot be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -30,10 +29,21 @@ pub struct ProcessesError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Process {
-    /// Its number in the initial PID namespace.
+    /// Its number.
     pub pid: u32,
     /// When it started, in clock ticks after boot (proc_pid_stat(5), field 22).
     pub start_time: u64,
+    /// The inode of the PID namespace in which it has that number.
+    pub pid_namespace: u64,
+}
+
+/// A cgroup of one boot. A cgroup that is made again at the same path has another inode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cgroup {
+    /// Its directory.
+    pub path: PathBuf,
+    /// The inode of that directory.
+    pub inode: u64,
 }
 
 /// Where the kernel shows processes and cgroups.
@@ -41,8 +51,6 @@ pub struct Process {
 pub struct Processes {
     proc: PathBuf,
     cgroups: PathBuf,
-    /// The inode of the PID namespace that counts every process.
-    initial: u64,
 }
 
 impl Default for Processes {
@@ -58,14 +66,7 @@ impl Processes {
         Processes {
             proc: root.join("proc"),
             cgroups: root.join("sys/fs/cgroup"),
-            initial: INITIAL_PID_NAMESPACE,
         }
-    }
-
-    /// As if the namespace of this inode counted every process.
-    #[cfg(test)]
-    pub(crate) fn with_initial(self, initial: u64) -> Self {
-        Processes { initial, ..self }
     }
 
     /// What names this boot.
@@ -77,15 +78,11 @@ impl Processes {
         Ok(String::from_utf8_lossy(bytes.trim_ascii()).into_owned())
     }
 
-    /// Whether every process of the host has a number here. In another PID namespace a number means
-    /// another process, or none.
-    ///
-    /// # Errors
-    /// [`ProcessesError`].
-    pub fn shows_all(&self) -> Result<bool, ProcessesError> {
+    /// The PID namespace that this process and its /proc number processes in.
+    fn own_namespace(&self) -> Result<u64, ProcessesError> {
         let path = self.proc.join("self/ns/pid");
         match rustix::fs::stat(&path) {
-            Ok(stat) => Ok(stat.st_ino == self.initial),
+            Ok(stat) => Ok(stat.st_ino),
             Err(error) => Err(failed(&path, error.into())),
         }
     }
@@ -101,20 +98,28 @@ impl Processes {
         };
         let start_time = start_time(&stat)
             .ok_or_else(|| failed(&path, io::Error::other("no start time in it")))?;
-        Ok(Some(Process { pid, start_time }))
+        Ok(Some(Process {
+            pid,
+            start_time,
+            pid_namespace: self.own_namespace()?,
+        }))
     }
 
-    /// Whether a process has not ended. A zombie has, unless other threads of it go on: a program may
-    /// end its first thread alone (pthread_exit(3)).
+    /// Whether a process has ended. A zombie has, unless other threads of it go on: a program may end
+    /// its first thread alone (pthread_exit(3)). None for a process of another PID namespace, where the
+    /// number means another process, or none.
     ///
     /// # Errors
     /// [`ProcessesError`].
-    pub fn lives(&self, process: Process) -> Result<bool, ProcessesError> {
+    pub fn has_ended(&self, process: Process) -> Result<Option<bool>, ProcessesError> {
+        if self.own_namespace()? != process.pid_namespace {
+            return Ok(None);
+        }
         let Some(stat) = read_if_there(&self.of(process.pid, "stat"))? else {
-            return Ok(false);
+            return Ok(Some(true));
         };
         let is_same = start_time(&stat).is_none_or(|now| now == process.start_time);
-        Ok(is_same && !is_zombie(&stat))
+        Ok(Some(!is_same || is_zombie(&stat)))
     }
 
     /// The directory of a process's cgroup, where it has one that `other` is not in: that of the
@@ -122,39 +127,50 @@ impl Processes {
     ///
     /// # Errors
     /// [`ProcessesError`].
-    pub fn own_cgroup(&self, pid: u32, other: u32) -> Result<Option<PathBuf>, ProcessesError> {
+    pub fn own_cgroup(&self, pid: u32, other: u32) -> Result<Option<Cgroup>, ProcessesError> {
         let directory = |pid: u32| {
             let lines = read_if_there(&self.of(pid, "cgroup"))?;
             Ok(lines.and_then(|lines| cgroup(&lines).map(|path| self.cgroups.join(path))))
         };
         let (own, other) = (directory(pid)?, directory(other)?);
-        Ok(own.filter(|own| other.as_ref() != Some(own)))
+        let own = own.filter(|own| other.as_ref() != Some(own));
+        // A path that is not there is one of another cgroup namespace, or of another mount.
+        Ok(own.and_then(|path| {
+            let inode = rustix::fs::stat(&path).ok()?.st_ino;
+            Some(Cgroup { path, inode })
+        }))
     }
 
     /// Whether a process is in a cgroup or below it. A cgroup that is gone has none.
     ///
     /// # Errors
     /// [`ProcessesError`].
-    pub fn is_populated(&self, cgroup: &Path) -> Result<bool, ProcessesError> {
-        if let Some(events) = read_if_there(&cgroup.join("cgroup.events"))? {
+    pub fn is_populated(&self, cgroup: &Cgroup) -> Result<bool, ProcessesError> {
+        let path = &cgroup.path;
+        match rustix::fs::stat(path).map_err(io::Error::from) {
+            Ok(stat) if stat.st_ino == cgroup.inode => {}
+            Ok(_) => return Ok(false),
+            Err(error) if is_gone(&error) => return Ok(false),
+            Err(error) => return Err(failed(path, error)),
+        }
+        if let Some(events) = read_if_there(&path.join("cgroup.events"))? {
             let mut lines = events.split(|byte| *byte == b'\n');
             return Ok(lines.any(|line| line == b"populated 1"));
         }
         let mut budget = MAX_DIRECTORIES;
-        has_process_below(cgroup, &mut budget)
+        has_process_below(path, &mut budget)
     }
 
     /// The processes that have a character device open, each with the name of its program, as far as
     /// this process may look.
     #[must_use]
     pub fn openers(&self, node: &Path) -> Vec<(u32, String)> {
-        let Ok(wanted) = rustix::fs::stat(node) else {
+        let Some(wanted) = device(node) else {
             return Vec::new();
         };
         let is_it = |link: &Path| {
-            // Only what is called so is looked at: another file may be on a server that is gone.
             let named = std::fs::read_link(link).is_ok_and(|to| to.file_name() == node.file_name());
-            named && rustix::fs::stat(link).is_ok_and(|found| found.st_rdev == wanted.st_rdev)
+            named && device(link) == Some(wanted)
         };
         let paths = |dir: &Path| {
             let entries = std::fs::read_dir(dir).into_iter().flatten();
@@ -179,6 +195,14 @@ impl Processes {
     fn of(&self, pid: u32, name: &str) -> PathBuf {
         self.proc.join(pid.to_string()).join(name)
     }
+}
+
+/// The numbers of a character device. A file that is none may be on a server that never answers, so
+/// nobody is asked for what the kernel does not know (statx(2), AT_STATX_DONT_SYNC).
+fn device(path: &Path) -> Option<(u32, u32)> {
+    let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
+    let is_character = FileType::from_raw_mode(found.stx_mode.into()) == FileType::CharacterDevice;
+    is_character.then_some((found.stx_rdev_major, found.stx_rdev_minor))
 }
 
 fn failed(path: &Path, source: io::Error) -> ProcessesError {
@@ -312,8 +336,16 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
+        let own = dir.path().join("proc/self/ns");
+        fs::create_dir_all(&own).unwrap();
+        fs::write(own.join("pid"), "").unwrap();
         let processes = Processes::at(dir.path());
         (dir, processes)
+    }
+
+    fn cgroup_at(path: PathBuf) -> Cgroup {
+        let inode = rustix::fs::stat(&path).unwrap().st_ino;
+        Cgroup { path, inode }
     }
 
     #[test]
@@ -322,17 +354,21 @@ mod tests {
         let (_dir, processes) = host(&[("proc/12/stat", &stat)]);
         let found = processes.find(12).unwrap().unwrap();
         assert_eq!(found.start_time, 4711);
-        assert!(processes.lives(found).unwrap());
+        assert_eq!(processes.has_ended(found).unwrap(), Some(false));
         let earlier = Process {
             start_time: 4710,
             ..found
         };
-        assert!(
-            !processes.lives(earlier).unwrap(),
-            "its number is another's"
-        );
+        let ended = processes.has_ended(earlier).unwrap();
+        assert_eq!(ended, Some(true), "its number is another's");
         assert_eq!(processes.find(13).unwrap(), None);
-        assert!(!processes.lives(Process { pid: 13, ..found }).unwrap());
+        let absent = Process { pid: 13, ..found };
+        assert_eq!(processes.has_ended(absent).unwrap(), Some(true));
+        let elsewhere = Process {
+            pid_namespace: found.pid_namespace + 1,
+            ..absent
+        };
+        assert_eq!(processes.has_ended(elsewhere).unwrap(), None);
     }
 
     #[test]
@@ -340,7 +376,7 @@ mod tests {
         let stat = format!("12 (a) {}", STAT.replacen('S', "Z", 1));
         let (_dir, processes) = host(&[("proc/12/stat", &stat)]);
         let process = processes.find(12).unwrap().unwrap();
-        assert!(!processes.lives(process).unwrap());
+        assert_eq!(processes.has_ended(process).unwrap(), Some(true));
     }
 
     #[test]
@@ -351,7 +387,7 @@ mod tests {
         );
         let (_dir, processes) = host(&[("proc/12/stat", &stat)]);
         let process = processes.find(12).unwrap().unwrap();
-        assert!(processes.lives(process).unwrap());
+        assert_eq!(processes.has_ended(process).unwrap(), Some(false));
     }
 
     #[test]
@@ -360,8 +396,10 @@ mod tests {
         let process = Process {
             pid: 12,
             start_time: 1,
+            pid_namespace: processes.own_namespace().unwrap(),
         };
-        assert!(processes.lives(process).is_err(), "a directory is no file");
+        let looked = processes.has_ended(process);
+        assert!(looked.is_err(), "a directory is no file");
         assert!(processes.find(14).is_err());
     }
 
@@ -369,7 +407,7 @@ mod tests {
     fn this_process_lives_in_this_boot() {
         let processes = Processes::default();
         let own = processes.find(std::process::id()).unwrap().unwrap();
-        assert!(processes.lives(own).unwrap());
+        assert_eq!(processes.has_ended(own).unwrap(), Some(false));
         assert_eq!(processes.boot_id().unwrap().len(), 36);
     }
 
@@ -415,7 +453,9 @@ mod tests {
             ("proc/3/cgroup", "0::/a/two\n"),
         ]);
         let one = dir.path().join("sys/fs/cgroup/a/one");
-        assert_eq!(processes.own_cgroup(1, 2).unwrap(), Some(one));
+        assert_eq!(processes.own_cgroup(1, 2).unwrap(), None, "it is not there");
+        fs::create_dir_all(&one).unwrap();
+        assert_eq!(processes.own_cgroup(1, 2).unwrap(), Some(cgroup_at(one)));
         assert_eq!(processes.own_cgroup(2, 3).unwrap(), None);
         assert_eq!(processes.own_cgroup(9, 3).unwrap(), None, "it has ended");
     }
@@ -426,11 +466,20 @@ mod tests {
             ("sys/fs/cgroup/a/cgroup.events", "populated 1\nfrozen 0\n"),
             ("sys/fs/cgroup/b/cgroup.events", "populated 0\nfrozen 0\n"),
         ]);
-        let is_populated =
-            |name: &str| processes.is_populated(&dir.path().join("sys/fs/cgroup").join(name));
-        assert!(is_populated("a").unwrap());
-        assert!(!is_populated("b").unwrap());
-        assert!(!is_populated("gone").unwrap());
+        let at = |name: &str| cgroup_at(dir.path().join("sys/fs/cgroup").join(name));
+        let is_populated = |cgroup: &Cgroup| processes.is_populated(cgroup).unwrap();
+        assert!(is_populated(&at("a")));
+        assert!(!is_populated(&at("b")));
+        let again = Cgroup {
+            inode: at("b").inode,
+            ..at("a")
+        };
+        assert!(!is_populated(&again), "another one at its path");
+        let gone = Cgroup {
+            path: dir.path().join("gone"),
+            ..at("a")
+        };
+        assert!(!is_populated(&gone));
     }
 
     #[test]
@@ -443,8 +492,9 @@ mod tests {
             ("sys/fs/cgroup/devices/d/e/cgroup.procs", ""),
         ]);
         let below = dir.path().join("sys/fs/cgroup/devices");
-        assert!(processes.is_populated(&below.join("a")).unwrap());
-        assert!(!processes.is_populated(&below.join("d")).unwrap());
+        let is_populated = |name: &str| processes.is_populated(&cgroup_at(below.join(name)));
+        assert!(is_populated("a").unwrap());
+        assert!(!is_populated("d").unwrap());
     }
 
     #[test]

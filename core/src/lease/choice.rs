@@ -10,10 +10,18 @@ use crate::container_id::ContainerId;
 pub(crate) enum State {
     /// A lease whose holder has ended.
     Over(Lease),
+    /// A lease whose holder's first process has ended, while others of its cgroup live. It counts as
+    /// held, but not for the same container when that starts again.
+    Remains(Lease),
     /// A lease whose holder lives, or may live.
     Held(Lease),
-    /// A file that is not understood, and why; it counts as held.
-    Unreadable(String),
+    /// A file that is not understood; it counts as held.
+    Unreadable {
+        /// Why.
+        why: String,
+        /// Whether as much of it is understood as to tell that its holder may live.
+        may_live: bool,
+    },
 }
 
 /// A slot of a device that has a file; a device that has one holder has slot 0 alone.
@@ -39,11 +47,15 @@ pub(crate) struct Applicant<'a> {
 }
 
 impl Applicant<'_> {
+    /// Whether a lease is of the same container, be it of an earlier start.
+    pub(crate) fn is_same_container(&self, lease: &Lease) -> bool {
+        lease.container == *self.container && lease.bundle == self.bundle
+    }
+
     /// Whether a lease is this one's already: no annotation says so, only what the runtime and the
     /// kernel know.
     fn holds(&self, lease: &Lease) -> bool {
-        let is_same_container = lease.container == *self.container && lease.bundle == self.bundle;
-        is_same_container
+        self.is_same_container(lease)
             && match (&lease.holder, self.holder, self.token) {
                 (Holder::Reservation { token, .. }, _, Some(named)) => token == named,
                 (Holder::Init { process, .. }, Holder::Init { process: own, .. }, _) => {
@@ -78,8 +90,16 @@ impl Slot {
     pub(crate) fn holder(&self) -> Option<String> {
         match &self.state {
             State::Over(_) => None,
-            State::Held(lease) => Some(lease.to_string()),
-            State::Unreadable(why) => Some(format!("an unknown container ({why})")),
+            State::Remains(lease) | State::Held(lease) => Some(lease.to_string()),
+            State::Unreadable { why, .. } => Some(format!("an unknown container ({why})")),
+        }
+    }
+
+    /// The lease in it, if it is understood.
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        match &self.state {
+            State::Over(lease) | State::Remains(lease) | State::Held(lease) => Some(lease),
+            State::Unreadable { .. } => None,
         }
     }
 }
@@ -105,7 +125,9 @@ pub(crate) fn choose(
 ) -> Result<Choice, Refusal> {
     let is_own = |slot: &&Slot| match &slot.state {
         State::Over(lease) | State::Held(lease) => applicant.holds(lease),
-        State::Unreadable(_) => false,
+        // A runtime has one container of an id and a bundle at a time: what is left is its earlier start's.
+        State::Remains(lease) => applicant.is_same_container(lease),
+        State::Unreadable { .. } => false,
     };
     if let Some(own) = found.iter().find(is_own) {
         return Ok(Choice::Kept(own.number));
@@ -135,7 +157,11 @@ mod tests {
     use crate::processes::Process;
 
     fn init(pid: u32) -> Holder {
-        let process = Process { pid, start_time: 7 };
+        let process = Process {
+            pid,
+            start_time: 7,
+            pid_namespace: 1,
+        };
         let cgroup = None;
         Holder::Init { process, cgroup }
     }
@@ -199,7 +225,7 @@ mod tests {
             .to_string();
         assert_eq!(
             line,
-            "it is held by container b (process 2); \"onload-ctk lease list\" shows all"
+            "it is held by container b (process 2) since 1970-01-01T00:00:00Z; \"onload-ctk lease list\" shows all"
         );
     }
 
@@ -211,7 +237,13 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_counts_as_held() {
-        let found = [slot(0, State::Unreadable("it is of version 9".to_owned()))];
+        let found = [slot(
+            0,
+            State::Unreadable {
+                why: "it is of version 9".to_owned(),
+                may_live: false,
+            },
+        )];
         let line = chosen(&found, "a", &init(1), None, 1)
             .unwrap_err()
             .to_string();
@@ -225,6 +257,13 @@ mod tests {
     fn the_same_container_with_the_same_init_keeps_it() {
         let found = [slot(0, State::Held(lease("a", init(1))))];
         assert_eq!(chosen(&found, "a", &init(1), None, 1), Ok(Choice::Kept(0)));
+    }
+
+    #[test]
+    fn what_is_left_of_its_earlier_start_does_not_keep_a_container_from_its_device() {
+        let found = [slot(0, State::Remains(lease("a", init(2))))];
+        assert_eq!(chosen(&found, "a", &init(1), None, 1), Ok(Choice::Kept(0)));
+        assert!(chosen(&found, "b", &init(1), None, 1).is_err());
     }
 
     #[test]

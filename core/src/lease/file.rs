@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::class::Class;
 use crate::container_id::ContainerId;
-use crate::processes::Process;
+use crate::processes::{Cgroup, Process};
 use crate::text::Quoted;
+use crate::timestamp::rfc3339;
 
 /// The newest version of the file that is understood.
 pub(crate) const VERSION: u32 = 1;
@@ -144,7 +145,7 @@ pub enum Holder {
         process: Process,
         /// The directory of its cgroup; none where that is not its own.
         #[serde(default)]
-        cgroup: Option<PathBuf>,
+        cgroup: Option<Cgroup>,
     },
     /// A container that is being made.
     #[serde(rename_all = "camelCase")]
@@ -206,6 +207,17 @@ impl Lease {
         Ok(serde_json::from_slice(bytes)?)
     }
 
+    /// The boot and the holder, of a file that is not understood as a whole.
+    pub(crate) fn parse_holder(bytes: &[u8]) -> Option<(String, Holder)> {
+        #[derive(Deserialize)]
+        struct Part {
+            boot: String,
+            holder: Holder,
+        }
+        let part: Part = serde_json::from_slice(bytes).ok()?;
+        Some((part.boot, part.holder))
+    }
+
     /// The text of the file for one slot of a device. It says again what the file's name says, for
     /// people; the name decides.
     pub(crate) fn to_bytes(&self, device: &Device, slot: u32) -> serde_json::Result<Vec<u8>> {
@@ -238,12 +250,13 @@ impl fmt::Display for Lease {
             Holder::Init { process, cgroup } => {
                 write!(f, " (process {}", process.pid)?;
                 if let Some(cgroup) = cgroup {
-                    write!(f, ", cgroup {}", Quoted(&cgroup.to_string_lossy()))?;
+                    write!(f, ", cgroup {}", Quoted(&cgroup.path.to_string_lossy()))?;
                 }
                 f.write_str(")")
             }
             Holder::Reservation { .. } => f.write_str(" (being made)"),
-        }
+        }?;
+        write!(f, " since {}", rfc3339(self.since))
     }
 }
 
@@ -278,6 +291,7 @@ mod tests {
         let process = Process {
             pid: 42,
             start_time: 7,
+            pid_namespace: 9,
         };
         Lease {
             boot: "b".to_owned(),
@@ -285,7 +299,10 @@ mod tests {
             bundle: "/bundles/web".into(),
             holder: Holder::Init {
                 process,
-                cgroup: Some("/sys/fs/cgroup/web.scope".into()),
+                cgroup: Some(Cgroup {
+                    path: "/sys/fs/cgroup/web.scope".into(),
+                    inode: 3,
+                }),
             },
             entry_point: "createRuntime".to_owned(),
             since: 1_700_000_000,
@@ -347,8 +364,8 @@ mod tests {
         assert_eq!(
             text,
             "{\"version\":1,\"class\":\"vfio\",\"name\":\"a\",\"slot\":2,\"boot\":\"b\",\"container\":\"web\",\
-             \"bundle\":\"/bundles/web\",\"holder\":{\"init\":{\"process\":{\"pid\":42,\"startTime\":7},\
-             \"cgroup\":\"/sys/fs/cgroup/web.scope\"}},\"entryPoint\":\"createRuntime\",\"since\":1700000000,\
+             \"bundle\":\"/bundles/web\",\"holder\":{\"init\":{\"process\":{\"pid\":42,\"startTime\":7,\"pidNamespace\":9},\
+             \"cgroup\":{\"path\":\"/sys/fs/cgroup/web.scope\",\"inode\":3}}},\"entryPoint\":\"createRuntime\",\"since\":1700000000,\
              \"facts\":{\"iommu-group\":\"15\"}}\n"
         );
     }
@@ -403,14 +420,18 @@ mod tests {
         let mut lease = lease();
         assert_eq!(
             lease.to_string(),
-            "container web (process 42, cgroup \"/sys/fs/cgroup/web.scope\")"
+            "container web (process 42, cgroup \"/sys/fs/cgroup/web.scope\") since 2023-11-14T22:13:20Z"
         );
         lease.holder = Holder::Init {
             process: Process {
                 pid: 1,
                 start_time: 2,
+                pid_namespace: 9,
             },
-            cgroup: Some("/a\n\u{1b}[31m".into()),
+            cgroup: Some(Cgroup {
+                path: "/a\n\u{1b}[31m".into(),
+                inode: 3,
+            }),
         };
         assert!(!lease.to_string().contains(['\n', '\u{1b}']));
     }

@@ -5,6 +5,7 @@
 //! that its holder has ended. No daemon keeps anything, so a killed engine loses nothing.
 
 mod choice;
+mod claim;
 mod file;
 mod pick;
 mod store;
@@ -13,9 +14,10 @@ mod take;
 mod test_host;
 
 pub use choice::Refusal;
+pub use claim::{Claim, Claimed};
 pub use file::{Device, Holder, Lease, NotDevice, NotToken, Token};
 pub use pick::{Numa, Wish};
-pub use store::{Claim, LeaseError, Leases, Listed};
+pub use store::{LeaseError, Leases, Listed};
 pub use take::{NoneFree, Taking, take_unleased};
 
 /// Gives the parsers of a lease file's name and content something foreign. They are private, so only a

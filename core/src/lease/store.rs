@@ -1,6 +1,5 @@
 //! The lease files: claimed, released and listed under one lock.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,13 +11,13 @@ use rustix::fs::{Dir, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::choice::{Applicant, Choice, Refusal, Slot, State, choose};
+use super::choice::{Choice, Refusal, Slot, State};
 use super::file::{Device, Holder, Lease, Token};
 use super::take::NoneFree;
 use crate::container_id::ContainerId;
 use crate::fs::atomic::{self, TempFile, WriteError, is_temporary_name};
 use crate::fs::lock::{Lock, LockError, LockMode};
-use crate::processes::{Process, Processes, ProcessesError};
+use crate::processes::{Cgroup, Process, Processes, ProcessesError};
 use crate::run_dir::{LEASES, RunDir, open_private};
 use crate::text::Chain;
 
@@ -85,27 +84,6 @@ pub enum LeaseError {
         /// The container.
         holder: String,
     },
-}
-
-/// What a container claims.
-#[derive(Clone, Debug)]
-pub struct Claim<'a> {
-    /// The device.
-    pub device: &'a Device,
-    /// How many containers may have it at once.
-    pub most: u32,
-    /// The container's name.
-    pub container: &'a ContainerId,
-    /// Its bundle, without symbolic links.
-    pub bundle: &'a Path,
-    /// What is to hold it.
-    pub holder: Holder,
-    /// The token of an earlier reservation that becomes a lease now.
-    pub token: Option<&'a Token>,
-    /// The program and stage.
-    pub entry_point: &'a str,
-    /// What discovery knows of the device.
-    pub facts: BTreeMap<String, String>,
 }
 
 /// A lease, as it is found.
@@ -199,51 +177,10 @@ impl Leases {
         }
     }
 
-    /// Gives a container a device, or says who has it. What it holds already it keeps. `user` tells who
-    /// uses the device without a lease, and is asked under the lock.
-    ///
-    /// # Errors
-    /// [`LeaseError`].
-    pub fn claim(
-        &self,
-        claim: Claim<'_>,
-        user: &dyn Fn(&Device) -> Option<String>,
-        patience: Duration,
-    ) -> Result<(), LeaseError> {
-        let lease = Lease {
-            boot: self.processes.boot_id()?,
-            container: claim.container.clone(),
-            bundle: claim.bundle.to_owned(),
-            holder: claim.holder,
-            entry_point: claim.entry_point.to_owned(),
-            since: seconds_since_1970(),
-            facts: claim.facts,
-        };
-        let applicant = Applicant {
-            container: claim.container,
-            bundle: claim.bundle,
-            holder: &lease.holder,
-            token: claim.token,
-        };
-        let _lock = self.lock(patience)?;
-        let found = self.slots(claim.device)?;
-        let choice =
-            choose(&found, applicant, claim.most).map_err(|source| LeaseError::Refused {
-                device: claim.device.to_string(),
-                source,
-            })?;
-        if !matches!(choice, Choice::Kept(_))
-            && let Some(user) = user(claim.device)
-        {
-            let device = claim.device.to_string();
-            return Err(LeaseError::Taken { device, user });
-        }
-        self.publish(claim.device, choice, &lease)
-    }
-
     /// Ends what a container that is gone holds of a device; whether it held it. A lease whose process
-    /// lives is another start's of the same name, and stays. Another engine may have a container of
-    /// that name: its lease, of another bundle, goes only if its holder has ended.
+    /// lives is another start's of the same name, and stays, as does a reservation with another token.
+    /// Another engine may have a container of that name: its lease, of another bundle, goes only if its
+    /// holder has ended.
     ///
     /// # Errors
     /// [`LeaseError`].
@@ -252,6 +189,7 @@ impl Leases {
         device: &Device,
         container: &ContainerId,
         bundle: &Path,
+        token: Option<&Token>,
         patience: Duration,
     ) -> Result<bool, LeaseError> {
         let _lock = self.lock(patience)?;
@@ -259,10 +197,16 @@ impl Leases {
         for slot in self.slots(device)? {
             let is_its = match &slot.state {
                 State::Over(lease) => lease.container == *container,
-                State::Held(lease) => {
-                    lease.container == *container && lease.bundle == bundle && !self.has_init(lease)
+                State::Remains(lease) | State::Held(lease) => {
+                    let is_its_start = match &lease.holder {
+                        Holder::Reservation { token: own, .. } => Some(own) == token,
+                        // Where the number means another process, the runtime that calls poststop is
+                        // believed.
+                        Holder::Init { process, .. } => !self.lives(*process),
+                    };
+                    lease.container == *container && lease.bundle == bundle && is_its_start
                 }
-                State::Unreadable(_) => false,
+                State::Unreadable { .. } => false,
             };
             if is_its {
                 was_held |= self.remove(device, slot.number)?;
@@ -284,7 +228,7 @@ impl Leases {
         let _lock = self.lock(patience)?;
         for device in devices {
             for slot in self.slots(device)? {
-                let (State::Over(lease) | State::Held(lease)) = &slot.state else {
+                let Some(lease) = slot.lease() else {
                     continue;
                 };
                 if matches!(&lease.holder, Holder::Reservation { token: own, .. } if own == token) {
@@ -302,20 +246,30 @@ impl Leases {
     pub fn release_all(&self, device: &Device, patience: Duration) -> Result<usize, LeaseError> {
         let _lock = self.lock(patience)?;
         let slots = self.slots(device)?;
-        let held = slots.iter().find_map(|slot| match &slot.state {
-            State::Held(lease) if matches!(lease.holder, Holder::Init { .. }) => Some(lease),
-            _ => None,
-        });
-        if let Some(lease) = held {
+        if let Some(holder) = slots.iter().find_map(|slot| self.running(slot)) {
             return Err(LeaseError::InUse {
                 device: device.to_string(),
-                holder: lease.to_string(),
+                holder,
             });
         }
         for slot in &slots {
             self.remove(device, slot.number)?;
         }
         Ok(slots.len())
+    }
+
+    /// The container that has a slot, if it may still run, for people.
+    fn running(&self, slot: &Slot) -> Option<String> {
+        match &slot.state {
+            State::Over(_) => None,
+            State::Remains(lease) | State::Held(lease) => match lease.holder {
+                Holder::Init { .. } => Some(lease.to_string()),
+                Holder::Reservation { .. } => None,
+            },
+            State::Unreadable { why, may_live } => {
+                may_live.then(|| format!("a container of another version ({why})"))
+            }
+        }
     }
 
     /// Every lease, by device. What changes meanwhile may be seen as it was or as it is.
@@ -334,8 +288,8 @@ impl Leases {
             };
             let is_over = matches!(state, State::Over(_));
             let lease = match state {
-                State::Over(lease) | State::Held(lease) => Ok(lease),
-                State::Unreadable(why) => Err(why),
+                State::Over(lease) | State::Remains(lease) | State::Held(lease) => Ok(lease),
+                State::Unreadable { why, .. } => Err(why),
             };
             listed.push(Listed {
                 device,
@@ -383,7 +337,7 @@ impl Leases {
 
     /// What stands in the slots of one device; the lock is held. What a killed process left half
     /// written is removed on the way.
-    fn slots(&self, device: &Device) -> Result<Vec<Slot>, LeaseError> {
+    pub(super) fn slots(&self, device: &Device) -> Result<Vec<Slot>, LeaseError> {
         let boot = self.processes.boot_id()?;
         let mut slots = Vec::new();
         for name in self.names()? {
@@ -408,12 +362,23 @@ impl Leases {
     pub(super) fn state(&self, name: &str, boot: &str) -> Option<State> {
         let bytes = match self.read(name) {
             Ok(bytes) => bytes?,
-            Err(error) => return Some(State::Unreadable(format!("reading {name}: {error}"))),
+            Err(error) => {
+                let why = format!("reading {name}: {error}");
+                let may_live = true;
+                return Some(State::Unreadable { why, may_live });
+            }
         };
         Some(match Lease::parse(&bytes) {
-            Ok(lease) if self.is_over(&lease, boot) => State::Over(lease),
-            Ok(lease) => State::Held(lease),
-            Err(error) => State::Unreadable(format!("{name}: {}", Chain(&error))),
+            Ok(lease) if self.is_over(&lease.boot, &lease.holder, boot) => State::Over(lease),
+            Ok(lease) => match lease.holder {
+                Holder::Init { process, .. } if self.has_ended(process) => State::Remains(lease),
+                _ => State::Held(lease),
+            },
+            Err(error) => State::Unreadable {
+                why: format!("{name}: {}", Chain(&error)),
+                may_live: Lease::parse_holder(&bytes)
+                    .is_some_and(|(of, holder)| !self.is_over(&of, &holder, boot)),
+            },
         })
     }
 
@@ -429,39 +394,31 @@ impl Leases {
         Ok(Some(bytes))
     }
 
-    /// Whether the holder has ended. What cannot be looked at may live.
-    fn is_over(&self, lease: &Lease, boot: &str) -> bool {
-        if lease.boot != boot {
+    /// Whether a holder has ended. What cannot be looked at may live.
+    fn is_over(&self, of: &str, holder: &Holder, boot: &str) -> bool {
+        if of != boot {
             return true;
         }
-        match &lease.holder {
+        match holder {
             Holder::Reservation {
                 expires_ms, maker, ..
-            } => since_boot_ms() >= *expires_ms || maker.is_some_and(|maker| self.is_gone(maker)),
+            } => since_boot_ms() >= *expires_ms || maker.is_some_and(|maker| self.has_ended(maker)),
             Holder::Init { process, cgroup } => {
                 let is_populated =
-                    |cgroup: &PathBuf| self.processes.is_populated(cgroup).unwrap_or(true);
-                self.is_gone(*process) && !cgroup.as_ref().is_some_and(is_populated)
+                    |cgroup: &Cgroup| self.processes.is_populated(cgroup).unwrap_or(true);
+                self.has_ended(*process) && !cgroup.as_ref().is_some_and(is_populated)
             }
         }
     }
 
-    /// Whether a process has ended, as far as that can be told here.
-    fn is_gone(&self, process: Process) -> bool {
-        self.processes.shows_all().unwrap_or(false)
-            && !self.processes.lives(process).unwrap_or(true)
+    /// Whether a process is known to have ended.
+    fn has_ended(&self, process: Process) -> bool {
+        self.processes.has_ended(process).ok().flatten() == Some(true)
     }
 
-    /// Whether the first process of the holder lives.
-    fn has_init(&self, lease: &Lease) -> bool {
-        match &lease.holder {
-            Holder::Reservation { .. } => false,
-            Holder::Init { process, .. } => {
-                // Where numbers mean other processes, the runtime that calls poststop is believed.
-                self.processes.shows_all().unwrap_or(false)
-                    && self.processes.lives(*process).unwrap_or(false)
-            }
-        }
+    /// Whether a process is known to live.
+    fn lives(&self, process: Process) -> bool {
+        self.processes.has_ended(process).ok().flatten() == Some(false)
     }
 
     pub(super) fn publish(
@@ -519,7 +476,8 @@ pub(super) fn seconds_since_1970() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::test_host::{Host, PATIENCE, bundle, vfio};
+    use crate::lease::test_host::{Host, PATIENCE, bundle, claimed, vfio};
+    use crate::lease::{Claim, Claimed};
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
@@ -579,12 +537,131 @@ mod tests {
     }
 
     #[test]
-    fn where_not_every_process_is_seen_no_holder_is_called_dead() {
-        let mut host = Host::new();
+    fn a_holder_of_another_pid_namespace_is_not_called_dead() {
+        let host = Host::new();
         host.claim("one", &host.start(1, 10)).unwrap();
         host.end(1);
-        host.leases.processes = host.leases.processes.clone().with_initial(0);
+        host.enter_another_namespace();
         assert!(host.claim("two", &host.start(2, 20)).is_err());
+        // An engine there judges its own containers.
+        assert!(host.release("one"));
+        host.claim("two", &host.start(2, 20)).unwrap();
+        host.end(2);
+        host.claim("three", &host.start(3, 30)).unwrap();
+    }
+
+    #[test]
+    fn a_cgroup_that_was_made_again_is_not_the_holder_s() {
+        let host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        // Another container's, at the same path.
+        host.write("sys/fs/cgroup/other/cgroup.events", "populated 1\n");
+        host.end(1);
+        fs::rename(
+            host.path("sys/fs/cgroup/other"),
+            host.path("sys/fs/cgroup/1"),
+        )
+        .unwrap();
+        host.claim("two", &host.start(2, 20)).unwrap();
+    }
+
+    #[test]
+    fn what_is_left_of_an_earlier_start_does_not_lock_a_container_out() {
+        let host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        host.end_process(1);
+        assert!(
+            host.claim("two", &host.start(2, 20)).is_err(),
+            "its cgroup is populated"
+        );
+        host.claim("one", &host.start(3, 30)).unwrap();
+        assert_eq!(host.files().len(), 1);
+    }
+
+    #[test]
+    fn the_late_end_of_an_earlier_start_keeps_its_hands_off_a_reservation() {
+        let host = Host::new();
+        let token = Token::new().unwrap();
+        host.claim_by("one", Holder::reserved_by(token.clone(), None), None)
+            .unwrap();
+        assert!(!host.release("one"));
+        assert!(!host.release_by("one", Some(&[7; 16].into())));
+        assert!(host.release_by("one", Some(&token)));
+    }
+
+    #[test]
+    fn a_container_gets_all_its_devices_or_none() {
+        let host = Host::new();
+        let device = |name: &str| claimed(format!("vfio:{name}").parse().unwrap());
+        let (one, two) = (host.start(1, 10), host.start(2, 20));
+        host.claim_all("one", one, None, &[device("b")]).unwrap();
+        let refused = host.claim_all("two", two.clone(), None, &[device("a"), device("b")]);
+        assert!(
+            refused
+                .unwrap_err()
+                .starts_with("vfio:b: it is held by container one")
+        );
+        assert_eq!(host.files(), ["vfio=b#0"]);
+        host.claim_all("two", two, None, &[device("a"), device("c")])
+            .unwrap();
+    }
+
+    #[test]
+    fn a_device_that_is_held_under_another_name_is_refused() {
+        let host = Host::new();
+        let device = |name: &str| format!("vfio:{name}").parse::<Device>().unwrap();
+        host.claim_all("one", host.start(1, 10), None, &[claimed(device("10.1"))])
+            .unwrap();
+        let group = Claimed {
+            aliases: vec![device("10.0"), device("10.1")],
+            ..claimed(device("10.0"))
+        };
+        let line = host.claim_all("two", host.start(2, 20), None, std::slice::from_ref(&group));
+        let line = line.unwrap_err();
+        assert!(
+            line.contains("vfio:10.0: it is held by container one (process 1"),
+            "{line}"
+        );
+        assert!(line.contains(" as vfio:10.1;"), "{line}");
+        host.end(1);
+        host.claim_all("two", host.start(2, 20), None, &[group])
+            .unwrap();
+    }
+
+    #[test]
+    fn a_lease_that_stands_is_not_written_again() {
+        let host = Host::new();
+        let one = host.start(1, 10);
+        host.claim("one", &one).unwrap();
+        let inode = || {
+            use std::os::unix::fs::MetadataExt;
+            fs::metadata(host.path("run/@leases/vfio=0000:81:10.0#0"))
+                .unwrap()
+                .ino()
+        };
+        let before = inode();
+        host.claim("one", &one).unwrap();
+        assert_eq!(inode(), before);
+    }
+
+    #[test]
+    fn the_operator_cannot_take_a_device_by_a_version_that_does_not_understand_its_lease() {
+        let host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        let path = host.path("run/@leases/vfio=0000:81:10.0#0");
+        let newer =
+            fs::read_to_string(&path)
+                .unwrap()
+                .replacen("\"version\":1", "\"version\":9", 1);
+        fs::write(&path, newer).unwrap();
+        let error = host
+            .leases
+            .release_all(&vfio(), PATIENCE)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("a container of another version"), "{error}");
+        host.end(1);
+        assert_eq!(host.leases.release_all(&vfio(), PATIENCE).unwrap(), 1);
     }
 
     #[test]
@@ -677,7 +754,9 @@ mod tests {
         assert!(!host.release("two"));
         let one = "one".parse().unwrap();
         let elsewhere = Path::new("/elsewhere/one");
-        let released = host.leases.release(&vfio(), &one, elsewhere, PATIENCE);
+        let released = host
+            .leases
+            .release(&vfio(), &one, elsewhere, None, PATIENCE);
         assert!(
             !released.unwrap(),
             "another engine's container of that name"
@@ -691,16 +770,14 @@ mod tests {
         let host = Host::new();
         let claim = |user: &dyn Fn(&Device) -> Option<String>| {
             let claim = Claim {
-                device: &vfio(),
-                most: 1,
+                devices: &[claimed(vfio())],
                 container: &"one".parse().unwrap(),
                 bundle: &bundle("one"),
                 holder: host.start(1, 10),
                 token: None,
                 entry_point: "createRuntime",
-                facts: BTreeMap::new(),
             };
-            let claimed = host.leases.claim(claim, user, PATIENCE);
+            let claimed = host.leases.claim(&claim, user, PATIENCE);
             claimed.map_err(|error| Chain(&error).to_string())
         };
         let busy = |_: &Device| Some("process 7 (\"qemu\")".to_owned());
@@ -800,17 +877,19 @@ mod tests {
                 let (leases, device) = (&host.leases, &device);
                 scope.spawn(move || {
                     let id = format!("c{index}");
-                    let claim = Claim {
-                        device,
+                    let shared = Claimed {
                         most: 16,
+                        ..claimed(device.clone())
+                    };
+                    let claim = Claim {
+                        devices: &[shared],
                         container: &id.parse().unwrap(),
                         bundle: &bundle(&id),
                         holder: holder.clone(),
                         token: None,
                         entry_point: "createRuntime",
-                        facts: BTreeMap::new(),
                     };
-                    match leases.claim(claim, &|_| None, PATIENCE) {
+                    match leases.claim(&claim, &|_| None, PATIENCE) {
                         Ok(()) => 1,
                         Err(LeaseError::Refused { .. }) => 0,
                         Err(error) => panic!("{}", Chain(&error)),

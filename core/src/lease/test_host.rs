@@ -6,9 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::claim::{Claim, Claimed};
 use super::file::{Device, Holder, Token};
-use super::store::{Claim, Leases};
-use crate::processes::Processes;
+use super::store::Leases;
+use crate::processes::{Cgroup, Processes};
 use crate::run_dir::RunDir;
 use crate::text::Chain;
 
@@ -32,9 +33,7 @@ impl Host {
         write("proc/self/ns/pid", "");
         fs::create_dir_all(dir.path().join("run")).unwrap();
         let run = RunDir::find(&dir.path().join("run")).unwrap().unwrap();
-        let namespace = fs::metadata(dir.path().join("proc/self/ns/pid")).unwrap();
-        let processes = Processes::at(dir.path()).with_initial(namespace.ino());
-        let leases = Leases::open(&run, processes).unwrap();
+        let leases = Leases::open(&run, Processes::at(dir.path())).unwrap();
         Host { dir, leases }
     }
 
@@ -57,8 +56,20 @@ impl Host {
             "populated 1\n",
         );
         let process = self.leases.processes.find(pid).unwrap().unwrap();
-        let cgroup = Some(self.path(&format!("sys/fs/cgroup/{pid}")));
+        let path = self.path(&format!("sys/fs/cgroup/{pid}"));
+        let inode = fs::metadata(&path).unwrap().ino();
+        let cgroup = Some(Cgroup { path, inode });
         Holder::Init { process, cgroup }
+    }
+
+    /// As if the process that looks were in another PID namespace.
+    pub(super) fn enter_another_namespace(&self) {
+        self.write("proc/self/ns/another", "");
+        fs::rename(
+            self.path("proc/self/ns/another"),
+            self.path("proc/self/ns/pid"),
+        )
+        .unwrap();
     }
 
     pub(super) fn end_process(&self, pid: u32) {
@@ -76,17 +87,25 @@ impl Host {
         holder: Holder,
         token: Option<&Token>,
     ) -> Result<(), String> {
+        self.claim_all(id, holder, token, &[claimed(vfio())])
+    }
+
+    pub(super) fn claim_all(
+        &self,
+        id: &str,
+        holder: Holder,
+        token: Option<&Token>,
+        devices: &[Claimed],
+    ) -> Result<(), String> {
         let claim = Claim {
-            device: &vfio(),
-            most: 1,
+            devices,
             container: &id.parse().unwrap(),
             bundle: &bundle(id),
             holder,
             token,
             entry_point: "createRuntime",
-            facts: BTreeMap::new(),
         };
-        let claimed = self.leases.claim(claim, &|_| None, PATIENCE);
+        let claimed = self.leases.claim(&claim, &|_| None, PATIENCE);
         claimed.map_err(|error| Chain(&error).to_string())
     }
 
@@ -95,10 +114,15 @@ impl Host {
     }
 
     pub(super) fn release(&self, id: &str) -> bool {
+        self.release_by(id, None)
+    }
+
+    pub(super) fn release_by(&self, id: &str, token: Option<&Token>) -> bool {
         let container = id.parse().unwrap();
+        let bundle = bundle(id);
         let released = self
             .leases
-            .release(&vfio(), &container, &bundle(id), PATIENCE);
+            .release(&vfio(), &container, &bundle, token, PATIENCE);
         released.unwrap()
     }
 
@@ -124,4 +148,14 @@ pub(super) fn vfio() -> Device {
 
 pub(super) fn bundle(id: &str) -> PathBuf {
     Path::new("/bundles").join(id)
+}
+
+/// A device that one container may have.
+pub(super) fn claimed(device: Device) -> Claimed {
+    Claimed {
+        device,
+        most: 1,
+        aliases: Vec::new(),
+        facts: BTreeMap::new(),
+    }
 }

@@ -320,7 +320,7 @@ fn poststop(args: &[OsString], config: &Path) -> Result<(), Failure> {
     if asked.is_empty() || !asked.take.is_empty() {
         return clean_up(&state, config);
     }
-    lease::release(&asked.lease, &state.id, &state.bundle)
+    lease::release(&asked.lease, asked.token.as_ref(), &state.id, &state.bundle)
         .map_err(|error| Failure::new(stage, &subject(&state), error))
 }
 

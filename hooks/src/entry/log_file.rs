@@ -15,8 +15,8 @@ use onload_core::text::one_line;
 use rustix::process::{Resource, getrlimit};
 
 use crate::decision::report::Report;
-use crate::entry::timestamp::{now, rfc3339};
 use crate::host::{ThisHost, is_root};
+use onload_core::timestamp::{now, rfc3339};
 
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]

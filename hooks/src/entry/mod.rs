@@ -8,5 +8,4 @@ pub mod hook;
 pub(crate) mod log_file;
 pub mod program;
 pub(crate) mod system_log;
-pub(crate) mod timestamp;
 pub mod wrapper;

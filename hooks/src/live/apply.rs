@@ -87,6 +87,7 @@ impl Inspection<'_> {
             rules: self.plan.rules.clone(),
             nodes: self.plan.rule_nodes(),
             leases: self.plan.leases(),
+            bundle: self.bundle.to_owned(),
             takes: asker.takes(),
             variables: self.plan.variables.clone().unwrap_or_default(),
             by_annotation: *asker == Asker::Annotations,

@@ -5,14 +5,17 @@ use std::fs::canonicalize;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
 use onload_core::expect::{Expect, Expected};
 use onload_core::fs::lock::START_PATIENCE;
-use onload_core::lease::{Claim, Device, Holder, LeaseError, Leases, Taking, Token, take_unleased};
+use onload_core::lease::{
+    Claim, Claimed, Device, Holder, LeaseError, Leases, Taking, Token, take_unleased,
+};
 use onload_core::processes::{Processes, ProcessesError};
 use onload_core::run_dir::{RUN_DIR, RunDir};
-use onload_core::text::{Chain, Quoted};
+use onload_core::text::Quoted;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -23,6 +26,10 @@ use crate::process::init::InitError;
 
 /// Where vfio's nodes of groups are (drivers/vfio/group.c, `vfio_devnode`).
 const GROUPS: &str = "/dev/vfio";
+/// And those of single functions (drivers/vfio/device_cdev.c).
+const FUNCTIONS: &str = "/dev/vfio/devices";
+/// Where the kernel shows PCI functions.
+const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
 
 /// Keeps members of pools for containers that are about to be created.
 #[derive(Debug)]
@@ -76,16 +83,15 @@ impl<'a> Keeper<'a> {
 impl Pools for Keeper<'_> {
     /// A user without root, who keeps no leases, gets the first members that nobody uses.
     fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved, PoolsError> {
-        let failed = |error: ClaimError| PoolsError::Lease(Box::new(error));
         let token = Token::new().map_err(|error| PoolsError::Lease(Box::new(error)))?;
-        let devices = match self.take(wanted, &token) {
-            Err(error) if !self.host.is_initial_namespace() && error.is_for_root_alone() => {
-                let user =
-                    |device: &Device| user(device, &(wanted.expect)(device), &Processes::default());
-                take_unleased(wanted.wishes, wanted.numa, &user)
-                    .map_err(|error| PoolsError::Lease(Box::new(error)))?
-            }
-            taken => taken.map_err(failed)?,
+        let devices = if self.host.is_initial_namespace() {
+            self.take(wanted, &token)
+                .map_err(|error| PoolsError::Lease(Box::new(error)))?
+        } else {
+            let user =
+                |device: &Device| user(device, &(wanted.expect)(device), &Processes::default());
+            take_unleased(wanted.wishes, wanted.numa, &user)
+                .map_err(|error| PoolsError::Lease(Box::new(error)))?
         };
         Ok(Reserved { token, devices })
     }
@@ -174,23 +180,6 @@ pub(crate) enum ClaimError {
     },
 }
 
-impl ClaimError {
-    /// Whether it is only that this user may keep no leases.
-    fn is_for_root_alone(&self) -> bool {
-        let refused = |error: &io::Error| {
-            let code = error.raw_os_error();
-            let refused = [Errno::ACCESS, Errno::PERM, Errno::ROFS].map(Errno::raw_os_error);
-            code.is_some_and(|code| refused.contains(&code))
-        };
-        match self {
-            ClaimError::Run(OwnDirError::HostFile { source, .. })
-            | ClaimError::Lease(LeaseError::Directory { source, .. }) => refused(source),
-            ClaimError::Run(OwnDirError::Trust(_)) => true,
-            _ => false,
-        }
-    }
-}
-
 /// What a container has to have for itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
@@ -215,8 +204,8 @@ pub(crate) struct Container<'a> {
     pub(crate) init: u32,
 }
 
-/// Leases devices to the init of a container. A user without root keeps no leases, and goes without
-/// them: that gives a warning.
+/// Leases devices to the init of a container. Without root of the initial user namespace nobody keeps
+/// leases that other engines would see, and the container goes without: that gives a warning.
 ///
 /// # Errors
 /// [`ClaimError`]: the container must not start.
@@ -225,50 +214,67 @@ pub(crate) fn claim(
     container: Container<'_>,
     host: &ThisHost,
 ) -> Result<Option<String>, ClaimError> {
-    match claim_all(wanted, container, host) {
-        Ok(()) => Ok(None),
-        Err(error) if !host.is_initial_namespace() && error.is_for_root_alone() => {
-            let devices: Vec<String> = wanted.devices.iter().map(ToString::to_string).collect();
-            Ok(Some(format!(
-                "{} may be given to another container too: only root keeps leases ({})",
-                devices.join(", "),
-                Chain(&error)
-            )))
-        }
-        Err(error) => Err(error),
+    if !host.is_initial_namespace() {
+        let devices: Vec<String> = wanted.devices.iter().map(ToString::to_string).collect();
+        return Ok(Some(format!(
+            "{} may be given to another container too: only root keeps leases",
+            devices.join(", ")
+        )));
     }
-}
-
-fn claim_all(
-    wanted: Wanted<'_>,
-    container: Container<'_>,
-    host: &ThisHost,
-) -> Result<(), ClaimError> {
     let run = open_run(host)?;
     let processes = Processes::default();
     let leases = Leases::open(&run, processes.clone())?;
     let init = container.init;
     let process = processes.find(init)?.ok_or(InitError::Ended(init))?;
     let cgroup = processes.own_cgroup(init, std::process::id())?;
-    let holder = Holder::Init { process, cgroup };
-    let bundle = canonical(container.bundle)?;
     let shares = host.settings()?.config.leases;
-    for device in wanted.devices {
-        let claim = Claim {
-            device,
-            // The specification may be older than the configuration.
-            most: shares.share(device.class).unwrap_or(u32::MAX),
-            container: container.id,
-            bundle: &bundle,
-            holder: holder.clone(),
-            token: wanted.token,
-            entry_point: wanted.entry_point,
-            facts: BTreeMap::new(),
-        };
-        let user = |device: &Device| user(device, wanted.expect, &processes);
-        leases.claim(claim, &user, START_PATIENCE)?;
-    }
-    Ok(())
+    let devices = wanted.devices.iter().map(|device| Claimed {
+        // The specification may be older than the configuration.
+        most: shares.share(device.class).unwrap_or(u32::MAX),
+        aliases: group_members(device),
+        facts: facts(device),
+        device: device.clone(),
+    });
+    let claim = Claim {
+        devices: &devices.collect::<Vec<_>>(),
+        container: container.id,
+        bundle: &canonical(container.bundle)?,
+        holder: Holder::Init { process, cgroup },
+        token: wanted.token,
+        entry_point: wanted.entry_point,
+    };
+    let user = |device: &Device| user(device, wanted.expect, &processes);
+    leases.claim(&claim, &user, START_PATIENCE)?;
+    Ok(None)
+}
+
+/// The IOMMU group of a PCI function.
+fn group(device: &Device) -> Option<PathBuf> {
+    let function = Path::new(PCI_FUNCTIONS).join(device.name.as_str());
+    (device.class == Class::Vfio).then(|| function.join("iommu_group"))
+}
+
+/// The devices that a lease of the same group may have been made for: a group goes by the lowest of its
+/// functions that is bound to vfio, and that may change while a container has it.
+fn group_members(device: &Device) -> Vec<Device> {
+    let members = group(device).map(|group| std::fs::read_dir(group.join("devices")));
+    let members = members.and_then(Result::ok).into_iter().flatten();
+    let names = members.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let device = |name: String| {
+        Some(Device {
+            class: device.class,
+            name: DeviceName::try_from(name.as_str()).ok()?,
+        })
+    };
+    names.filter_map(device).collect()
+}
+
+/// What the lease says of a device, for those who look when it is gone.
+fn facts(device: &Device) -> BTreeMap<String, String> {
+    let link = group(device).and_then(|group| std::fs::read_link(group).ok());
+    let group = link.and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
+    let group = group.map(|group| ("iommu-group".to_owned(), group));
+    group.into_iter().collect()
 }
 
 fn canonical(bundle: &Path) -> Result<PathBuf, ClaimError> {
@@ -284,44 +290,68 @@ fn canonical(bundle: &Path) -> Result<PathBuf, ClaimError> {
 /// [`ClaimError`].
 pub(crate) fn release(
     devices: &[Device],
+    token: Option<&Token>,
     container: &ContainerId,
     bundle: &Path,
 ) -> Result<(), ClaimError> {
     let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR)) else {
         return Ok(());
     };
-    let leases = match Leases::open(&run, Processes::default()).map_err(ClaimError::from) {
-        Err(error) if error.is_for_root_alone() => return Ok(()),
-        opened => opened?,
+    let leases = match Leases::find(&run, Processes::default()) {
+        Ok(Some(leases)) => leases,
+        Ok(None) => return Ok(()),
+        Err(LeaseError::Directory { source, .. })
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            return Ok(());
+        }
+        Err(error) => return Err(error.into()),
     };
     // The bundle may be gone already; then its path is what it was.
     let bundle = canonicalize(bundle).unwrap_or_else(|_| bundle.to_owned());
     for device in devices {
-        leases.release(device, container, &bundle, START_PATIENCE)?;
+        leases.release(device, container, &bundle, token, START_PATIENCE)?;
     }
     Ok(())
 }
 
 /// Who uses a device without a lease: a virtual machine, a container that was given the node by
-/// itself, one that is older than leases. The kernel lets one open a group at a time (vfio_group_fops_open),
-/// so whoever cannot open it knows.
+/// itself, one that is older than leases. The kernel lets one open a group at a time
+/// (vfio_group_fops_open), so whoever cannot open it knows. A node of a single function can be opened more
+/// than once, so where there are no groups /proc alone tells.
 fn user(device: &Device, expect: &[Expect], processes: &Processes) -> Option<String> {
+    if device.class != Class::Vfio {
+        return None;
+    }
     let is_its = |expect: &&Expect| match &expect.device {
         Expected::Vfio { pci } => pci.to_string() == device.name.as_str(),
         _ => false,
     };
-    if device.class != Class::Vfio {
-        return None;
-    }
-    let mut nodes = expect
+    let (functions, groups): (Vec<PathBuf>, Vec<PathBuf>) = expect
         .iter()
         .filter(is_its)
-        .map(|expect| Path::new(GROUPS).join(expect.node_name()));
-    let busy = nodes.find(|node| is_busy(node))?;
-    Some(match processes.openers(&busy).first() {
-        Some((pid, program)) => format!("process {pid} ({})", Quoted(program)),
-        None => "a process that /proc does not show".to_owned(),
-    })
+        .map(node)
+        .partition(|node| node.starts_with(FUNCTIONS));
+    let shown = |node: &Path| {
+        let opener = processes.openers(node).into_iter().next();
+        opener.map(|(pid, program)| format!("process {pid} ({})", Quoted(&program)))
+    };
+    if groups.is_empty() {
+        return functions.iter().find_map(|node| shown(node));
+    }
+    let busy = groups.iter().find(|node| is_busy(node))?;
+    Some(shown(busy).unwrap_or_else(|| "a process that /proc does not show".to_owned()))
+}
+
+/// The node on the host: the specification may give it another place in the container.
+fn node(expect: &Expect) -> PathBuf {
+    let place = Path::new(&expect.node).parent();
+    let of_function = place.is_some_and(|place| place.ends_with("vfio/devices"));
+    let dir = match of_function {
+        true => FUNCTIONS,
+        false => GROUPS,
+    };
+    Path::new(dir).join(expect.node_name())
 }
 
 fn is_busy(node: &Path) -> bool {

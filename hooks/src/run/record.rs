@@ -140,6 +140,9 @@ pub(crate) struct Live {
     /// What the container has for itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<LeasedDevice>,
+    /// The bundle that the leases name.
+    #[serde(default)]
+    pub bundle: PathBuf,
     /// The hooks of specifications that did part of it. One that comes by annotation has no entry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub takes: Vec<String>,

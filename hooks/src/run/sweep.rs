@@ -204,7 +204,7 @@ fn release(own: &OwnedFd, id: &ContainerId) {
     if let Ok(Some(live)) = record::read::<Live>(own, record::STATE)
         && !live.leases.is_empty()
     {
-        let _ = lease::release(&live.leases, id, Path::new(""));
+        let _ = lease::release(&live.leases, None, id, &live.bundle);
     }
 }
 

@@ -180,10 +180,12 @@ impl ClassDevices<'_> {
         let share = pool.share.map(Share::get);
         let share = share.or_else(|| self.config.leases.share(class));
         let share = share.unwrap_or(UNCOUNTED);
-        let unmatched = unmatched.iter();
-        warnings.extend(unmatched.map(|word| {
-            format!("pool {class}={name}: no {class} device matches {word} in [pools.{name}]")
-        }));
+        if !unmatched.is_empty() {
+            warnings.push(format!(
+                "pool {class}={name}: no {class} device matches {} in [pools.{name}]",
+                Listed(&unmatched)
+            ));
+        }
         checked(class, name, Pool { members, share })
     }
 
@@ -288,7 +290,7 @@ mod tests {
         );
         assert_eq!(
             refusal(pool("d", 20_000, 12)),
-            "its 20000 members take 320049 bytes of a specification, where a device has at most 262144 bytes and 65536 members; make pools of fewer devices"
+            "its 20000 members take 320044 bytes of a specification, where a device has at most 262144 bytes and 65536 members; make pools of fewer devices"
         );
         assert!(refusal(pool("", MAX_MEMBERS + 1, 1)).starts_with("its 65537 members take "));
     }

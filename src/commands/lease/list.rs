@@ -12,7 +12,7 @@ use crate::commands::pools::{Holders, Shown, of_specs, print_pools};
 use crate::commands::{leases, open_host, scan, spec_dirs};
 use crate::exit::Answer;
 use crate::layout::table;
-use crate::printer::Printer;
+use crate::printer::{Printer, harmless};
 
 /// Runs `lease list`.
 ///
@@ -97,7 +97,7 @@ fn row(listed: &Listed) -> [String; 6] {
         lease.container.to_string(),
         age(lease.since),
         or_none(process.map(|pid| pid.to_string())),
-        or_none(cgroup.map(|path| path.display().to_string())),
+        or_none(cgroup.map(|cgroup| harmless(&cgroup.path.to_string_lossy()))),
     ]
 }
 
@@ -129,7 +129,7 @@ fn object(listed: &Listed) -> Value {
             object["container"] = json!(lease.container.as_str());
             object["bundle"] = json!(lease.bundle);
             object["pid"] = json!(process.map(|process| process.pid));
-            object["cgroup"] = json!(cgroup);
+            object["cgroup"] = json!(cgroup.map(|cgroup| &cgroup.path));
             object["entry_point"] = json!(lease.entry_point);
             object["since"] = json!(lease.since);
         }

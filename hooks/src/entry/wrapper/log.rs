@@ -9,8 +9,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use onload_core::text::one_line;
 
 use crate::entry::program::say;
-use crate::entry::timestamp::{now, rfc3339};
 use crate::entry::wrapper::args::{LogFormat, LogTarget};
+use onload_core::timestamp::{now, rfc3339};
 
 /// The severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,10 @@
-//! The time of a line in a log.
+//! Times, for people.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Seconds since 1970.
 #[must_use]
-pub(crate) fn now() -> u64 {
+pub fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
@@ -14,7 +14,7 @@ pub(crate) fn now() -> u64 {
 /// March, so that the leap day is the last (Howard Hinnant, "chrono-Compatible Low-Level Date
 /// Algorithms").
 #[must_use]
-pub(crate) fn rfc3339(seconds: u64) -> String {
+pub fn rfc3339(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
