@@ -160,6 +160,9 @@ pub enum Command {
     /// Show and end what containers have for themselves
     #[command(subcommand)]
     Lease(Lease),
+    /// Make the host what containers need of it: virtual functions, huge pages
+    #[command(subcommand)]
+    Host(Host),
     /// Set container engines up
     #[command(subcommand)]
     Runtime(Runtime),
@@ -237,6 +240,42 @@ pub struct LeaseRelease {
     #[arg(long, env = "ONLOAD_CTK_LEASE_RELEASE_FORCE", value_parser = BoolishValueParser::new())]
     pub force: bool,
 }
+
+/// Commands on the host itself.
+#[derive(Debug, Subcommand)]
+pub enum Host {
+    /// Show what "host apply" would change
+    ///
+    /// Compares this host with the sections [[sriov]] and [host] of config.toml: virtual functions, huge
+    /// pages, interfaces registered with Onload, the mode of RDMA. Nothing is changed.
+    Plan(HostPlan),
+    /// Make this host what config.toml says
+    ///
+    /// Makes virtual functions and binds them, sets huge pages aside, registers interfaces with Onload and
+    /// sets the mode of RDMA, as the sections [[sriov]] and [host] of config.toml say. What is so already is
+    /// left alone, nothing that is leased or in use is taken away, and a run that was ended is completed by
+    /// the next one. onload-host.service runs it at boot.
+    Apply(HostApply),
+}
+
+/// Show what would change.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk host plan")]
+pub struct HostPlan {
+    /// How to show it; json is an object with the lists steps, refused and warnings
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "table",
+        env = "ONLOAD_CTK_HOST_PLAN_FORMAT"
+    )]
+    pub format: Listing,
+}
+
+/// Change it.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk host apply")]
+pub struct HostApply {}
 
 /// Commands on container engines.
 #[derive(Debug, Subcommand)]

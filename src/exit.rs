@@ -40,13 +40,17 @@ pub const STATUSES: [(u8, &str); 3] = [
 ];
 
 /// The commands that can answer no, by their words, and when they do.
-const NO: [(&str, &str); 5] = [
+const NO: [(&str, &str); 6] = [
     (
         "cdi check",
         "a file of specifications is missing, is to be removed, or differs from what would be written now",
     ),
     ("cdi validate", "a file is not a valid specification"),
     ("container explain", "the container would not start"),
+    (
+        "host plan",
+        "this host is not as it is configured, and \"host apply\" can make it so",
+    ),
     (
         "lease release",
         "a container that still runs holds the device; stop it first",

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use onload_ctk::cli::{Cdi, Cli, Command, Container, Lease, Runtime};
+use onload_ctk::cli::{Cdi, Cli, Command, Container, Host, Lease, Runtime};
 use onload_ctk::commands;
 use onload_ctk::exit::{Answer, FAILURE};
 use onload_ctk::printer::{Printer, is_broken_pipe};
@@ -50,6 +50,8 @@ fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<Answer> {
         Command::Lease(Lease::Release(args)) => {
             commands::lease::release::run(global, args, printer)
         }
+        Command::Host(Host::Plan(args)) => commands::host::plan::run(global, args, printer),
+        Command::Host(Host::Apply(args)) => commands::host::apply::run(global, args, printer),
         Command::Runtime(Runtime::Configure(args)) => {
             commands::configure::run(global, args, printer)
         }

@@ -164,6 +164,25 @@ fn what_a_captured_host_is_enough_for_works_as_written() {
     assert!(run > 10, "{run}");
 }
 
+#[test]
+fn every_piece_of_configuration_is_one() {
+    let mut found = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for block in text.split("```toml\n").skip(1) {
+            let (block, _) = block.split_once("```").unwrap();
+            // Engines have files of TOML too.
+            if !block.contains("[[sriov]]") {
+                continue;
+            }
+            let read = onload_core::config::Config::parse(block);
+            assert!(read.is_ok(), "{}: {}", page.display(), read.unwrap_err());
+            found += 1;
+        }
+    }
+    assert!(found >= 2, "{found}");
+}
+
 /// A quadlet NAME.container makes the unit NAME.service, which goes before a distribution's own.
 #[test]
 fn a_unit_that_a_page_makes_is_no_distributions() {

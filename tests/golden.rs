@@ -96,6 +96,10 @@ fn each_host_gives_what_its_golden_files_say() {
             compare(&golden.join(&file), &shown);
             written.push(file);
         }
+        for (file, shown) in plans(name, &root) {
+            compare(&golden.join(&file), &shown);
+            written.push(file);
+        }
         written.extend(["discover.json", "discover.txt", "generate.txt"].map(str::to_owned));
         nothing_else(&golden, &written);
     }
@@ -141,6 +145,109 @@ fn on_terminals(name: &str, root: &Path, specs: &Path) -> Vec<(String, String)> 
         }
     }
     shown
+}
+
+/// What is wanted of some hosts at boot: what they are already, what they can become, and what they
+/// cannot.
+const WANTED: [(&str, &str); 5] = [
+    (
+        common::CAPTURED,
+        r#"
+[host]
+af-xdp = ["ens1", "ens2"]
+rdma-netns = "exclusive"
+hugepages = { "2Mi" = { 0 = 32, 1 = 512 }, "1Gi" = { 0 = 2, 1 = 2 } }
+[[sriov]]
+pf = "ens1"
+vfs = 3
+driver = "vfio-pci"
+[[sriov]]
+pf = "0000:81:00.0"
+vfs = 3
+driver = "vfio-pci"
+"#,
+    ),
+    (
+        "x2-2port-sriov",
+        r#"
+[[sriov]]
+pf = "enp101s0f0np0"
+vfs = 4
+driver = "vfio-pci"
+vlan = 100
+mac = "02:00:00:00:10:00"
+spoof-check = false
+[[sriov]]
+pf = "enp101s0f1np1"
+vfs = 2
+driver = "kernel"
+trust = true
+[[sriov]]
+pf = "eno1"
+vfs = 1
+driver = "kernel"
+"#,
+    ),
+    (
+        "iommu-groups",
+        r#"
+[[sriov]]
+pf = "0000:84:00.0"
+vfs = 64
+driver = "vfio-pci"
+spoof-check = true
+[[sriov]]
+pf = "0000:81:00.0"
+vfs = 9
+driver = "vfio-pci"
+"#,
+    ),
+    (
+        "vmd-numa-gaps",
+        r#"
+[host]
+rdma-netns = "shared"
+hugepages = { "64Ki" = { 8 = 1 }, "16Gi" = { 252 = 1 }, "1Gi" = { 1 = 4 } }
+"#,
+    ),
+    (
+        "debian13-no-hardware",
+        r#"
+[host]
+af-xdp = ["enp0s3"]
+rdma-netns = "exclusive"
+hugepages = { "2Mi" = { 0 = 16 } }
+[[sriov]]
+pf = "ens1f0"
+vfs = 4
+driver = "vfio-pci"
+"#,
+    ),
+];
+
+/// What `host plan` says of a host, by the name of the golden file.
+fn plans(name: &str, root: &Path) -> Vec<(String, String)> {
+    let Some((_, config)) = WANTED.iter().find(|(host, _)| *host == name) else {
+        return Vec::new();
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    fs::write(&file, config).unwrap();
+    let mut plan = on(root, &["host", "plan", "--config"]);
+    let table = run(plan.arg(&file));
+    let said = table.stderr.replace(&*root.to_string_lossy(), "ROOT");
+    let shown = format!(
+        "{}{said}exit status {}\n",
+        table.stdout,
+        table.code.unwrap()
+    );
+    let mut plan = on(root, &["host", "plan", "--format", "json", "--config"]);
+    let json = run(plan.arg(&file));
+    assert_eq!(json.code, table.code);
+    vec![
+        ("host-plan.txt".to_owned(), shown),
+        ("host-plan.json".to_owned(), json.stdout),
+    ]
 }
 
 #[test]

@@ -11,7 +11,10 @@ use std::process::Command;
 
 use common::{names_in, needs};
 
+/// Those that the package enables.
 const UNITS: [&str; 3] = ["onload-cdi.service", "onload-cdi.path", "onload-cdi.timer"];
+/// That which the operator enables.
+const HOST_UNIT: &str = "onload-host.service";
 
 fn packaging(path: &str) -> PathBuf {
     common::package().join("packaging").join(path)
@@ -83,7 +86,8 @@ fn units_are_what_systemd_takes() {
     }
     // As installed, but for the programs and pages that are not.
     let directory = tempfile::tempdir().unwrap();
-    for unit in UNITS {
+    let units = UNITS.into_iter().chain([HOST_UNIT]);
+    for unit in units.clone() {
         let text = read(&format!("systemd/{unit}"));
         let text = text.replace("/usr/bin/onload-ctk", "/bin/true");
         let lines = text
@@ -94,7 +98,7 @@ fn units_are_what_systemd_takes() {
     }
     let mut verify = Command::new("systemd-analyze");
     verify.arg("verify");
-    verify.args(UNITS.map(|unit| directory.path().join(unit)));
+    verify.args(units.map(|unit| directory.path().join(unit)));
     let output = verify.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     let ours: Vec<&str> = stderr
@@ -257,10 +261,10 @@ fn the_last_step_of_the_rpm_takes_the_directories_that_are_ours_and_empty() {
 fn a_preset_enables_every_unit_where_the_host_s_last_one_disables_all() {
     let text = read("rpm/90-onload-ctk.preset");
     let lines = text.lines().filter(|line| !line.starts_with('#'));
-    let enabled: Vec<_> = lines
-        .map(|line| line.strip_prefix("enable ").unwrap())
-        .collect();
-    assert_eq!(enabled, UNITS);
+    let lines: Vec<_> = lines.map(|line| line.split_once(' ').unwrap()).collect();
+    let wanted = UNITS.map(|unit| ("enable", unit)).into_iter();
+    let wanted: Vec<_> = wanted.chain([("disable", HOST_UNIT)]).collect();
+    assert_eq!(lines, wanted);
     if !common::has("systemctl") {
         common::skipped("systemctl is not installed");
         return;
@@ -293,6 +297,19 @@ fn a_preset_enables_every_unit_where_the_host_s_last_one_disables_all() {
         states.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(states(), ["enabled"; 3]);
+    // Where the host's last preset enables what no other names.
+    fs::write(units.join(HOST_UNIT), read(&format!("systemd/{HOST_UNIT}"))).unwrap();
+    fs::write(presets.join("99-default-disable.preset"), "enable *\n").unwrap();
+    let systemctl = |verb: &str| {
+        let mut systemctl = Command::new("systemctl");
+        let systemctl = systemctl
+            .arg("--root")
+            .arg(root.path())
+            .args([verb, HOST_UNIT]);
+        String::from_utf8(systemctl.output().unwrap().stdout).unwrap()
+    };
+    systemctl("preset");
+    assert_eq!(systemctl("is-enabled"), "disabled\n");
     fs::write(own.join("50-site.preset"), "disable onload-cdi.*\n").unwrap();
     assert_eq!(states(), ["disabled"; 3]);
 }

@@ -13,6 +13,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::class::Class;
+use crate::host_settings::{HostSettings, MacAddress, PhysicalFunction, Sriov};
 use crate::select::{self, Select};
 
 /// Where the configuration is looked for.
@@ -36,6 +37,10 @@ pub struct Config {
     pub log: Log,
     /// Named sets of devices, of which a container gets one that is free.
     pub pools: BTreeMap<String, PoolConfig>,
+    /// The virtual functions that the host has from its boot on.
+    pub sriov: Vec<Sriov>,
+    /// What else the host is from its boot on.
+    pub host: HostSettings,
 }
 
 /// Section `[discover]`.
@@ -695,6 +700,21 @@ pub enum ConfigError {
     /// A share that is none.
     #[error("leases.share.{0} must be a number of containers from 1 to {max}", max = Share::MAX)]
     Share(Class),
+    /// Two sections about one physical function.
+    #[error("two sections [[sriov]] have the pf {0}; make one of them")]
+    SamePf(PhysicalFunction),
+    /// Addresses that would leave the range of the first one's vendor.
+    #[error(
+        "sriov.mac {mac} of {pf}: counting up to {vfs} virtual functions changes its first three bytes; begin lower"
+    )]
+    MacRange {
+        /// The physical function.
+        pf: PhysicalFunction,
+        /// The first address.
+        mac: MacAddress,
+        /// How many addresses are wanted.
+        vfs: u16,
+    },
 }
 
 fn suggestion(nearest: Option<&str>) -> String {
@@ -705,7 +725,14 @@ fn of_key(key: Option<&str>) -> String {
     key.map_or_else(String::new, |key| format!("{key}: "))
 }
 
-const SECTIONS: [(&str, &[&str]); 6] = [
+/// The sections of which there may be several, `[[NAME]]`. Their keys have no defaults that a file could
+/// show.
+const LISTS: [(&str, &[&str]); 1] = [(
+    "sriov",
+    &["pf", "vfs", "driver", "vlan", "mac", "spoof-check", "trust"],
+)];
+
+const SECTIONS: [(&str, &[&str]); 7] = [
     (
         "discover",
         &[
@@ -752,6 +779,7 @@ const SECTIONS: [(&str, &[&str]); 6] = [
     ("leases", &["share"]),
     ("runtime", &["path"]),
     ("log", &["level", "file"]),
+    ("host", &["af-xdp", "rdma-netns", "hugepages"]),
 ];
 
 /// The section with a table for each pool, and the keys of such a table.
@@ -822,8 +850,27 @@ impl Config {
                 absolute(key, path)?;
             }
         }
-        check_fdtable_size(cdi.fdtable_size)
+        check_fdtable_size(cdi.fdtable_size)?;
+        check_sriov(&self.sriov)
     }
+}
+
+fn check_sriov(sections: &[Sriov]) -> Result<(), ConfigError> {
+    for (index, section) in sections.iter().enumerate() {
+        let pf = &section.pf;
+        if sections.iter().skip(index + 1).any(|other| other.pf == *pf) {
+            return Err(ConfigError::SamePf(pf.clone()));
+        }
+        let last = section.vfs.saturating_sub(1);
+        if let Some(mac) = section.mac.filter(|mac| mac.plus(last).is_none()) {
+            return Err(ConfigError::MacRange {
+                pf: pf.clone(),
+                mac,
+                vfs: section.vfs,
+            });
+        }
+    }
+    Ok(())
 }
 
 impl ConfigError {
@@ -847,6 +894,14 @@ fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
         // What is known of a section is where its head stands.
         let below = match Spanned::get_ref(value) {
             DeValue::Table(table) => key_at(table, at),
+            DeValue::Array(entries) => {
+                entries
+                    .iter()
+                    .find_map(|entry| match Spanned::get_ref(entry) {
+                        DeValue::Table(table) => key_at(table, at),
+                        _ => None,
+                    })
+            }
             _ => None,
         };
         let is_here = || value.span().contains(&at) || key.span().contains(&at);
@@ -870,7 +925,7 @@ fn in_toml(message: &str) -> String {
     let expected = match expected {
         "a sequence" => "an array",
         "path string" => "a string",
-        "u32" | "i64" => "a whole number",
+        "u16" | "u32" | "u64" | "i64" => "a whole number",
         // Of the classes that `leases.share` counts and of the pools.
         "a map" => "a table",
         section if section.starts_with("struct ") => "a table",
@@ -902,15 +957,16 @@ fn absolute(key: &'static str, path: &std::path::Path) -> Result<(), ConfigError
 }
 
 fn check_keys(text: &str, table: &DeTable<'_>) -> Result<(), ConfigError> {
-    let sections: Vec<&str> = SECTIONS
-        .iter()
-        .map(|(name, _)| *name)
-        .chain([POOLS])
-        .collect();
+    let known = SECTIONS.iter().chain(&LISTS);
+    let sections: Vec<&str> = known.map(|(name, _)| *name).chain([POOLS]).collect();
     for (section, value) in table {
         let (name, at) = (section.get_ref().as_ref(), section.span().start);
         if name == POOLS {
             check_pools(text, at, value)?;
+            continue;
+        }
+        if let Some((name, keys)) = LISTS.iter().find(|(known, _)| *known == name) {
+            check_list(text, name, at, value, keys)?;
             continue;
         }
         let Some((name, keys)) = SECTIONS.iter().find(|(known, _)| *known == name) else {
@@ -919,6 +975,31 @@ fn check_keys(text: &str, table: &DeTable<'_>) -> Result<(), ConfigError> {
         check_table(text, name, at, value, keys)?;
     }
     Ok(())
+}
+
+/// Checks each table of a section of which there may be several, `[[NAME]]`.
+fn check_list(
+    text: &str,
+    section: &str,
+    at: usize,
+    value: &Spanned<DeValue<'_>>,
+    keys: &[&str],
+) -> Result<(), ConfigError> {
+    match Spanned::get_ref(value) {
+        DeValue::Array(entries) => {
+            let mut tables = entries.iter();
+            tables.try_for_each(|entry| match Spanned::get_ref(entry) {
+                DeValue::Table(_) => check_table(text, section, at, entry, keys),
+                _ => Ok(()),
+            })
+        }
+        DeValue::Table(_) => Err(ConfigError::Parse {
+            line: line_of(text, at),
+            key: Some(section.to_owned()),
+            message: format!("expected an array of tables; write [[{section}]]"),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Checks each table `[pools.NAME]`, and the table `select` in it.
@@ -1017,7 +1098,7 @@ fn unknown(text: &str, section: &str, at: usize, key: &str, known: &[&str]) -> C
         section => format!("{section}.{key}"),
     };
     let mut everywhere: Vec<String> = known.iter().map(|key| qualified(key)).collect();
-    for (name, keys) in SECTIONS {
+    for (name, keys) in SECTIONS.iter().chain(&LISTS) {
         everywhere.extend(keys.iter().map(|key| format!("{name}.{key}")));
     }
     // A key of another section, or one under no section at all, is found by its own name.
@@ -1051,6 +1132,7 @@ fn first_line(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host_settings::{VfDriver, Vlan};
 
     fn refusal(text: &str) -> String {
         Config::parse(text).unwrap_err().to_string()
@@ -1106,6 +1188,10 @@ mod tests {
             [log]
             level = "debug"
             file = "/var/log/onload-ctk.log"
+            [host]
+            af-xdp = ["ens1"]
+            rdma-netns = "exclusive"
+            hugepages = {"1Gi"={0=4,"1"=2}}
         "#;
         let config = Config::parse(text).unwrap();
         assert_eq!(config.cdi.kinds.classes(), [Class::Nic, Class::Rdma]);
@@ -1349,6 +1435,186 @@ mod tests {
             ),
         ] {
             assert_eq!(refusal(text), says, "{text}");
+        }
+    }
+
+    const SRIOV: &str = r#"
+        [[sriov]]
+        pf = "ens1f0"
+        vfs = 4
+        driver = "vfio-pci"
+        vlan = 100
+        mac = "02:00:00:00:10:00"
+        spoof-check = true
+        trust = false
+        [[sriov]]
+        pf = "0000:81:00.0"
+        vfs = 0
+        driver = "kernel"
+    "#;
+
+    #[test]
+    fn the_host_s_own_settings_can_be_set() {
+        let config = Config::parse(SRIOV).unwrap();
+        let [first, second] = &config.sriov[..] else {
+            panic!("{config:?}")
+        };
+        assert_eq!((first.pf.to_string(), first.vfs), ("ens1f0".to_owned(), 4));
+        assert_eq!(first.driver, VfDriver::VfioPci);
+        assert_eq!(first.vlan.map(Vlan::number), Some(100));
+        assert_eq!(first.mac.unwrap().to_string(), "02:00:00:00:10:00");
+        assert_eq!((first.spoof_check, first.trust), (Some(true), Some(false)));
+        assert_eq!((second.vfs, second.driver), (0, VfDriver::Kernel));
+        assert_eq!((second.vlan, second.mac), (None, None));
+        let text = "[host]\naf-xdp = [\"ens1\"]\nhugepages = { 1Gi = { 0 = 4, 8 = 1 }, \"2Mi\" = { 0 = 512 } }\n";
+        let host = Config::parse(text).unwrap().host;
+        let pages: Vec<String> = host
+            .hugepages
+            .iter()
+            .flat_map(|(size, nodes)| {
+                nodes
+                    .iter()
+                    .map(move |(node, count)| format!("{size} {node} {count}"))
+            })
+            .collect();
+        assert_eq!(pages, ["2Mi 0 512", "1Gi 0 4", "1Gi 8 1"]);
+        assert_eq!(host.af_xdp[0].as_str(), "ens1");
+        assert_eq!(host.rdma_netns, None);
+    }
+
+    #[test]
+    fn a_wrong_setting_of_the_host_is_refused_with_its_line_and_key() {
+        let of = |line: &str| {
+            let text = format!("[[sriov]]\npf = \"ens1\"\nvfs = 4\ndriver = \"kernel\"\n{line}\n");
+            refusal(&text)
+        };
+        for (line, refused) in [
+            (
+                "vlan = 4095",
+                "line 5: sriov.vlan: expected a VLAN from 1 to 4094",
+            ),
+            (
+                "vlan = -1",
+                "line 5: sriov.vlan: expected a whole number, found integer `-1`",
+            ),
+            (
+                "mac = \"01:00:5e:00:00:01\"",
+                "line 5: sriov.mac: expected the hardware address of one",
+            ),
+            (
+                "trust = \"yes\"",
+                "line 5: sriov.trust: expected a boolean, found string \"yes\"",
+            ),
+            (
+                "spoofcheck = true",
+                "line 5: unknown key \"sriov.spoofcheck\"; did you mean \"sriov.spoof-check\"?",
+            ),
+            (
+                "mac = \"02:00:00:ff:ff:fd\"",
+                "sriov.mac 02:00:00:ff:ff:fd of ens1: counting up to 4 virtual",
+            ),
+            (
+                "[[sriov]]\npf = \"ens1\"\nvfs = 1\ndriver = \"kernel\"",
+                "two sections [[sriov]] have the pf ens1",
+            ),
+            (
+                "[[sriov]]\npf = \"ens2\"\nvfs = 1",
+                "line 5: missing field `driver`",
+            ),
+        ] {
+            assert!(of(line).starts_with(refused), "{line}: {}", of(line));
+        }
+        for (text, refused) in [
+            (
+                "[sriov]\npf = \"ens1\"\n",
+                "line 1: sriov: expected an array of tables; write [[sriov]]",
+            ),
+            (
+                "[[host]]\n",
+                "line 1: host: expected a table, found an array",
+            ),
+            (
+                "[[sriov]]\npf = \"a/b\"\n",
+                "line 2: sriov.pf: expected the name of an interface or a PCI address",
+            ),
+            (
+                "[[sriov]]\npf = \"a\"\nvfs = 65536\n",
+                "line 3: sriov.vfs: expected a whole number, found integer `65536`",
+            ),
+            (
+                "[[sriov]]\npf = \"a\"\nvfs = 1\ndriver = \"uio\"\n",
+                "line 4: sriov.driver: unknown variant `uio`",
+            ),
+            (
+                "[host]\nhugepages = { \"3Mi\" = { 0 = 1 } }\n",
+                "line 2: host.hugepages",
+            ),
+            (
+                "[host]\nhugepages = { \"2Mi\" = { node0 = 1 } }\n",
+                "line 2: host.hugepages",
+            ),
+            (
+                "[host]\nhugepages = { \"2Mi\" = 4 }\n",
+                "line 2: host.hugepages",
+            ),
+            (
+                "[host]\nrdma-netns = \"none\"\n",
+                "line 2: host.rdma-netns: unknown variant `none`",
+            ),
+            (
+                "[host]\naf-xdp = [\"a b\"]\n",
+                "line 2: host.af-xdp: expected the name of an interface",
+            ),
+        ] {
+            assert!(
+                refusal(text).starts_with(refused),
+                "{text}: {}",
+                refusal(text)
+            );
+        }
+    }
+
+    #[test]
+    fn hook_and_wrapper_pass_over_the_settings_of_the_host_right_or_wrong() {
+        for text in [
+            SRIOV,
+            "sriov = 5\nhost = []\n",
+            "[[sriov]]\nvfs = -1\n[host]\nmoods = 1\n",
+        ] {
+            assert_eq!(HookConfig::parse(text).unwrap(), HookConfig::default());
+        }
+    }
+
+    /// The sections that a text shows as an example: of the shipped file, behind `#   `, or of the page.
+    fn example(lines: impl Iterator<Item = String>) -> String {
+        let lines: Vec<String> = lines.collect();
+        let start = lines.iter().position(|line| line == "[[sriov]]").unwrap();
+        let rest = lines[start..].iter();
+        let rest: Vec<&str> = rest
+            .map(String::as_str)
+            .take_while(|line| !line.is_empty())
+            .collect();
+        rest.join("\n")
+    }
+
+    #[test]
+    fn the_example_of_virtual_functions_holds_every_key_in_file_and_page() {
+        let shipped = include_str!("../../packaging/config.toml");
+        let shipped = shipped
+            .lines()
+            .filter_map(|line| Some(line.strip_prefix('#')?.trim().to_owned()));
+        let page = include_str!("../../packaging/man/onload-ctk.toml.5");
+        let page = page
+            .lines()
+            .map(|line| line.replace("\\-", "-").replace("\\(dq", "\""));
+        for text in [example(shipped), example(page)] {
+            let config = Config::parse(&text).unwrap();
+            assert_eq!(config.sriov.len(), 1, "{text}");
+            let [(_, keys)] = LISTS;
+            for key in keys {
+                assert!(text.contains(&format!("\n{key} = ")), "{key}: {text}");
+            }
+            assert_eq!(text.matches(" = ").count(), keys.len(), "{text}");
         }
     }
 
@@ -1693,8 +1959,13 @@ mod tests {
     #[test]
     fn the_defaults_that_the_shipped_file_shows_are_the_real_ones() {
         let shipped = include_str!("../../packaging/config.toml");
-        // Where a key is left out, the value depends on where Onload is installed.
-        let dependent = ["-tool-dir = ", "-profile-dir = ", "-device-dir = "];
+        // Where a key is left out, the value depends on where Onload is installed, or the host stays as it is.
+        let dependent = [
+            "-tool-dir = ",
+            "-profile-dir = ",
+            "-device-dir = ",
+            "rdma-netns = ",
+        ];
         let uncommented: Vec<&str> = shipped
             .lines()
             .filter(|line| !dependent.iter().any(|key| line.contains(key)))

@@ -4,4 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| onload_host::discover::fuzz(text));
+fuzz_target!(|text: &str| {
+    onload_host::discover::fuzz(text);
+    onload_host::boot::fuzz(text);
+});

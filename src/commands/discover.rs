@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
+use onload_host::boot;
 use onload_host::discover::clock::Clock;
 use onload_host::discover::hugepages::{Hugepages, NodePages};
 use onload_host::discover::inventory::Inventory;
@@ -53,6 +54,8 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     if let Some(path) = &args.capture {
         // What `cdi generate` asks beside, so that a capture gives the same specifications too.
         surroundings(&host, &config)?;
+        // And what "host plan" asks, so that it can be tried elsewhere.
+        let _ = boot::plan(&host, &boot::Absent, &config);
         let seen = host.stop_recording();
         let config = settings::read(&host, global.config.as_deref())?;
         let tree = collect(Sources {

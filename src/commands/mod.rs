@@ -9,6 +9,7 @@ mod engine_file;
 pub mod explain;
 pub mod generate;
 mod holders;
+pub mod host;
 pub mod inject;
 pub mod lease;
 mod leases;

@@ -70,6 +70,7 @@ const ORDERS: &[(&str, &[&str])] = &[
         "core/src/lib.rs",
         &[
             "text",
+            "timestamp",
             "onload",
             "elf",
             "mountinfo",
@@ -82,6 +83,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "pool",
             "lease",
             "select",
+            "host_settings",
             "config",
             "expect",
             "hook_arguments",
@@ -92,7 +94,7 @@ const ORDERS: &[(&str, &[&str])] = &[
     (
         "host/src/lib.rs",
         &[
-            "host", "settings", "discover", "pools", "generate", "specdir",
+            "host", "settings", "discover", "pools", "generate", "specdir", "boot",
         ],
     ),
     (

@@ -5,7 +5,7 @@ use onload_core::policy::PolicyViolation;
 use onload_core::request::RequestError;
 
 use super::nodes::NodeError;
-use super::pools::PoolsError;
+use super::pools::PoolRefusal;
 use crate::config_json::scan;
 use crate::host::HostFilesError;
 use crate::host::specs::SpecsError;
@@ -35,13 +35,8 @@ pub enum DecisionError {
     #[error(transparent)]
     Specs(#[from] SpecsError),
     /// A pool gives nothing.
-    #[error("annotation {key}")]
-    Pools {
-        /// The annotation, quoted.
-        key: String,
-        /// Why.
-        source: PoolsError,
-    },
+    #[error(transparent)]
+    Pools(#[from] PoolRefusal),
     /// A device node is not what it should be.
     #[error(transparent)]
     Node(#[from] NodeError),

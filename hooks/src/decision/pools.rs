@@ -18,7 +18,6 @@ use onload_core::pool::Pool;
 use onload_core::request::{Request, Requested, Wanted};
 use onload_core::text::Quoted;
 
-use super::error::DecisionError;
 use crate::host::specs::{Specs, expectations};
 
 /// Why a pool gives nothing.
@@ -45,6 +44,9 @@ pub enum PoolsError {
         "pool {0} has no hook in its specification; install onload-hook, and run `onload-ctk cdi generate`"
     )]
     NoHook(String),
+    /// The hooks of the configuration cannot be read.
+    #[error("config.json")]
+    Config(#[from] OciConfigError),
     /// Nothing to choose.
     #[error("it has no effect without a pool, such as onload.dev/vfio: any; remove it")]
     NumaAlone,
@@ -56,6 +58,16 @@ pub enum PoolsError {
     /// Too few are free, or the reservation cannot be written.
     #[error(transparent)]
     Lease(Box<dyn Error + Send + Sync>),
+}
+
+/// Why a request of a pool is refused.
+#[derive(Debug, thiserror::Error)]
+#[error("annotation {key}")]
+pub struct PoolRefusal {
+    /// The annotation, quoted.
+    pub key: String,
+    /// Why.
+    pub source: PoolsError,
 }
 
 /// The container that something is decided for.
@@ -124,7 +136,7 @@ pub(super) fn choose(
     specs: &Specs,
     container: Identity<'_>,
     pools: &dyn Pools,
-) -> Result<Chosen, DecisionError> {
+) -> Result<Chosen, PoolRefusal> {
     let (wishes, hook) = wishes(request, specs)?;
     let key = |of: &Requested<Vec<Wanted>>| Quoted(&of.key).to_string();
     let Some(first) = wishes
@@ -132,14 +144,15 @@ pub(super) fn choose(
         .and_then(|wish| request.devices.get(&wish.class))
     else {
         return match &request.numa {
-            Some(numa) => Err(pools_error(
+            Some(numa) => Err(refusal(
                 Quoted(&numa.key).to_string(),
                 PoolsError::NumaAlone,
             )),
             None => Ok(Chosen::default()),
         };
     };
-    if let Some(members) = held(config, &wishes)? {
+    let failed = |error| refusal(key(first), error);
+    if let Some(members) = held(config, &wishes).map_err(|error| failed(error.into()))? {
         return Ok(Chosen {
             request: Some(resolved(
                 request,
@@ -151,7 +164,6 @@ pub(super) fn choose(
             hook,
         });
     }
-    let failed = |error| pools_error(key(first), error);
     let wanted = PoolRequest {
         wishes: &wishes,
         numa: request
@@ -181,17 +193,17 @@ pub(super) fn choose(
     })
 }
 
-fn pools_error(key: String, source: PoolsError) -> DecisionError {
-    DecisionError::Pools { key, source }
+fn refusal(key: String, source: PoolsError) -> PoolRefusal {
+    PoolRefusal { key, source }
 }
 
 /// What is wanted of each pool that a request names, and a hook of one of them. A name that no
 /// specification offers is refused later.
-fn wishes(request: &Request, specs: &Specs) -> Result<(Vec<Wish>, Option<Hook>), DecisionError> {
+fn wishes(request: &Request, specs: &Specs) -> Result<(Vec<Wish>, Option<Hook>), PoolRefusal> {
     let mut wishes = Vec::new();
     let mut hook = None;
     for (class, asked) in &request.devices {
-        let failed = |error| pools_error(Quoted(&asked.key).to_string(), error);
+        let failed = |error| refusal(Quoted(&asked.key).to_string(), error);
         for wanted in &asked.value {
             let Some(found) = specs.find(*class, &wanted.name) else {
                 continue;

@@ -141,7 +141,7 @@ pub(crate) struct Live {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<LeasedDevice>,
     /// The bundle that the leases name.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "no_path")]
     pub bundle: PathBuf,
     /// The hooks of specifications that did part of it. One that comes by annotation has no entry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -150,12 +150,21 @@ pub(crate) struct Live {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub variables: String,
     /// Whether a hook did part of it by annotation; earlier versions knew no other way.
-    #[serde(default = "always")]
+    #[serde(default = "always", skip_serializing_if = "is_true")]
     pub by_annotation: bool,
 }
 
 fn always() -> bool {
     true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
+fn no_path(path: &Path) -> bool {
+    path.as_os_str().is_empty()
 }
 
 impl Live {

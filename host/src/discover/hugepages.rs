@@ -14,9 +14,9 @@ use crate::discover::not_offered::NotOffered;
 use crate::discover::probe::Probe;
 
 /// Where the kernel lists the sizes, and the pages of all nodes together.
-const SIZES: &str = "/sys/kernel/mm/hugepages";
+pub(crate) const SIZES: &str = "/sys/kernel/mm/hugepages";
 /// Where it lists the NUMA nodes.
-const NODES: &str = "/sys/devices/system/node";
+pub(crate) const NODES: &str = "/sys/devices/system/node";
 const MOUNTS: &str = "/proc/mounts";
 const MEMINFO: &str = "/proc/meminfo";
 const HUGETLBFS: &[u8] = b"hugetlbfs";
@@ -245,13 +245,13 @@ fn parse_default_size(meminfo: &str) -> Option<u64> {
 }
 
 /// The size in KiB of a directory such as `hugepages-2048kB`.
-fn parse_size(name: &str) -> Option<u64> {
+pub(crate) fn parse_size(name: &str) -> Option<u64> {
     let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
     size.parse().ok().filter(|size| *size > 0)
 }
 
 /// The number of a directory such as `node1`.
-fn parse_node(name: &str) -> Option<u32> {
+pub(crate) fn parse_node(name: &str) -> Option<u32> {
     let number = name.strip_prefix("node")?;
     let digits = number.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| number.parse().ok()).flatten()

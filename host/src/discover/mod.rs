@@ -17,7 +17,7 @@ pub mod program;
 pub mod rdma;
 pub mod tcpdirect;
 #[cfg(test)]
-mod test_tree;
+pub(crate) mod test_tree;
 pub mod unread;
 pub mod vfio;
 pub(crate) mod vhost_net;

@@ -20,9 +20,9 @@ use crate::discover::probe::Probe;
 use crate::discover::unread::INTERFACES;
 
 const AUXILIARY_DEVICES: &str = "/sys/bus/auxiliary/devices";
-const AF_XDP_REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
-const RESOURCE_MODULE: &str = "/sys/module/sfc_resource";
-const DEBUGFS_NICS: &str = "/sys/kernel/debug/sfc_resource/nics";
+pub(crate) const AF_XDP_REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
+pub(crate) const RESOURCE_MODULE: &str = "/sys/module/sfc_resource";
+pub(crate) const DEBUGFS_NICS: &str = "/sys/kernel/debug/sfc_resource/nics";
 
 /// Why `lo`, `docker0` and their like are not accelerated.
 const NOTHING_BELOW: &str = "virtual interface with none below it: Onload has nothing to attach \
@@ -474,7 +474,7 @@ fn read_debugfs(probe: &Probe<'_>) -> BTreeMap<String, Option<Datapath>> {
         .collect()
 }
 
-fn interface_of(entry: &str) -> Option<&str> {
+pub(crate) fn interface_of(entry: &str) -> Option<&str> {
     let (number, interface) = entry.split_once('_')?;
     let numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     (numbered && !interface.is_empty()).then_some(interface)

@@ -23,6 +23,7 @@ fn files(words: &str) -> Vec<File> {
     match words {
         "completion" => scripts(),
         "discover" => vec![configuration(), kernel()],
+        "host" | "host plan" | "host apply" => vec![configuration(), kernel(), leases(), unit()],
         "cdi generate" | "cdi check" => {
             let mut files = vec![configuration(), kernel()];
             files.extend(written());
@@ -106,6 +107,13 @@ fn leases() -> File {
     file(
         &format!("{RUN_DIR}/{LEASES}"),
         "The leases, a file each. Only root can enter.",
+    )
+}
+
+fn unit() -> File {
+    file(
+        "/usr/lib/systemd/system/onload-host.service",
+        "The unit that runs host apply at boot. The package does not enable it.",
     )
 }
 

@@ -27,6 +27,9 @@ def main():
         elif mode == "package":
             import package
             package.package()
+        elif mode == "boot_host":
+            import host_boot
+            host_boot.host_boot()
         elif mode == "rpm":
             import rpm_package
             rpm_package.rpm_package()

@@ -154,6 +154,8 @@ def installed(before, manager):
         check(f"{unit} is active after the installation", state.out.strip() == "active", state)
     enabled = run("systemctl", "is-enabled", SERVICE, "onload-cdi.path", "onload-cdi.timer")
     check("the units are enabled", enabled.out.split() == ["enabled"] * 3, enabled)
+    state = run("systemctl", "is-enabled", "onload-host.service")
+    check("the unit that changes the host is not", state.out.strip() == "disabled", state)
     check("the installation writes the specifications", {"onload.dev-nic.json", "onload.dev-rdma.json", "onload.dev-vfio.json"} <= set(specs()),
           f"{specs().keys()}\n{run('journalctl', '-b', '-u', SERVICE, '--no-pager').out}")
     verified = run("systemd-analyze", "verify", "/usr/lib/systemd/system/onload-cdi.service", "/usr/lib/systemd/system/onload-cdi.path",

@@ -1,0 +1,428 @@
+//! What the sections `[[sriov]]` and `[host]` say of the host itself, rather than of containers.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::pci::PciAddress;
+use crate::text::Quoted;
+
+/// A section `[[sriov]]`: the virtual functions of one physical function.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Sriov {
+    /// The physical function.
+    pub pf: PhysicalFunction,
+    /// How many virtual functions it has; the kernel counts them in 16 bits (`pci_sriov`).
+    pub vfs: u16,
+    /// What they are bound to.
+    pub driver: VfDriver,
+    /// The VLAN that each is put into; 0: none; unset: left as it is.
+    pub vlan: Option<Vlan>,
+    /// The hardware address of the first; those after it count up; unset: left as they are.
+    pub mac: Option<MacAddress>,
+    /// Whether frames with another source address are dropped; unset: left as it is.
+    pub spoof_check: Option<bool>,
+    /// Whether the driver of a virtual function may change what only the physical function's may
+    /// otherwise, such as promiscuous mode; unset: left as it is.
+    pub trust: Option<bool>,
+}
+
+/// Section `[host]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct HostSettings {
+    /// Interfaces that are registered with Onload for AF_XDP.
+    pub af_xdp: Vec<Interface>,
+    /// In which network namespaces RDMA devices are seen; unset: left as it is.
+    pub rdma_netns: Option<RdmaNetns>,
+    /// Pages by size and NUMA node, at least.
+    pub hugepages: BTreeMap<PageSize, BTreeMap<NumaNode, u64>>,
+}
+
+/// A text that is no value of a setting.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {expected}, found {found}")]
+pub struct NotSetting {
+    expected: &'static str,
+    found: String,
+}
+
+impl NotSetting {
+    fn new(expected: &'static str, found: &str) -> Self {
+        NotSetting {
+            expected,
+            found: Quoted(found).to_string(),
+        }
+    }
+}
+
+/// The name of a network interface.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Interface(String);
+
+impl Interface {
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for Interface {
+    type Error = NotSetting;
+
+    /// What the kernel takes (`dev_valid_name` in net/core/dev.c).
+    fn try_from(name: String) -> Result<Self, NotSetting> {
+        let legal = |c: char| !c.is_whitespace() && !c.is_control() && !['/', ':'].contains(&c);
+        let is_name = (1..16).contains(&name.len()) && name.chars().all(legal);
+        if is_name && name != "." && name != ".." {
+            return Ok(Interface(name));
+        }
+        Err(NotSetting::new("the name of an interface", &name))
+    }
+}
+
+/// A physical function, by its interface or its PCI address.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub enum PhysicalFunction {
+    /// By its PCI address.
+    Address(PciAddress),
+    /// By the name of its interface.
+    Interface(Interface),
+}
+
+impl TryFrom<String> for PhysicalFunction {
+    type Error = NotSetting;
+
+    fn try_from(text: String) -> Result<Self, NotSetting> {
+        if let Ok(address) = text.parse() {
+            return Ok(PhysicalFunction::Address(address));
+        }
+        let not = |_| NotSetting::new("the name of an interface or a PCI address", &text);
+        let interface = Interface::try_from(text.clone()).map_err(not)?;
+        Ok(PhysicalFunction::Interface(interface))
+    }
+}
+
+impl fmt::Display for PhysicalFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PhysicalFunction::Address(address) => write!(f, "{address}"),
+            PhysicalFunction::Interface(interface) => write!(f, "{interface}"),
+        }
+    }
+}
+
+/// What virtual functions are bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VfDriver {
+    /// vfio-pci, for programs in user space.
+    VfioPci,
+    /// The kernel's own driver for them.
+    Kernel,
+}
+
+/// The number of a VLAN; 0 is none (IEEE 802.1Q).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u16")]
+pub struct Vlan(u16);
+
+impl Vlan {
+    /// The number.
+    #[must_use]
+    pub fn number(self) -> u16 {
+        self.0
+    }
+}
+
+impl TryFrom<u16> for Vlan {
+    type Error = NotSetting;
+
+    fn try_from(number: u16) -> Result<Self, NotSetting> {
+        let is_one = number <= 4094;
+        let not = || NotSetting::new("a VLAN from 1 to 4094, or 0 for none", &number.to_string());
+        is_one.then_some(Vlan(number)).ok_or_else(not)
+    }
+}
+
+/// The hardware address of an Ethernet interface that one interface alone may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct MacAddress([u8; 6]);
+
+impl MacAddress {
+    /// The address that the kernel tells; it may be of any kind, all zeros among them.
+    #[must_use]
+    pub fn told(bytes: [u8; 6]) -> Self {
+        MacAddress(bytes)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(self) -> [u8; 6] {
+        self.0
+    }
+
+    /// The address that many after this one; none where that would be of another vendor's range (the
+    /// first three bytes).
+    #[must_use]
+    pub fn plus(self, count: u16) -> Option<MacAddress> {
+        let [a, b, c, d, e, f] = self.0;
+        let sum = u32::from_be_bytes([0, d, e, f]) + u32::from(count);
+        let [over, d, e, f] = sum.to_be_bytes();
+        (over == 0).then_some(MacAddress([a, b, c, d, e, f]))
+    }
+}
+
+impl TryFrom<String> for MacAddress {
+    type Error = NotSetting;
+
+    fn try_from(text: String) -> Result<Self, NotSetting> {
+        const EXPECTED: &str =
+            "the hardware address of one interface, as \"02:00:00:00:10:00\" is one";
+        let byte = |part: &str| {
+            let digits = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+            digits.then(|| u8::from_str_radix(part, 16).ok()).flatten()
+        };
+        let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
+        let bytes = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
+        // The lowest bit of the first byte is set in addresses of groups.
+        let usable = |bytes: &[u8; 6]| bytes[0] & 1 == 0 && *bytes != [0; 6];
+        let bytes = bytes.filter(usable);
+        bytes
+            .map(MacAddress)
+            .ok_or_else(|| NotSetting::new(EXPECTED, &text))
+    }
+}
+
+impl fmt::Display for MacAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// In which network namespaces RDMA devices are seen (rdma-system(8)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RdmaNetns {
+    /// All see all devices.
+    Shared,
+    /// Each device is in one.
+    Exclusive,
+}
+
+impl fmt::Display for RdmaNetns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RdmaNetns::Shared => "shared",
+            RdmaNetns::Exclusive => "exclusive",
+        })
+    }
+}
+
+/// The size of a huge page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct PageSize {
+    kib: u64,
+}
+
+impl PageSize {
+    /// A size in KiB.
+    #[must_use]
+    pub fn of_kib(kib: u64) -> Self {
+        PageSize { kib }
+    }
+
+    /// The size in KiB.
+    #[must_use]
+    pub fn kib(self) -> u64 {
+        self.kib
+    }
+}
+
+impl FromStr for PageSize {
+    type Err = NotSetting;
+
+    fn from_str(text: &str) -> Result<Self, NotSetting> {
+        let units = [("Ki", 0), ("Mi", 10), ("Gi", 20)].into_iter();
+        let mut read = units.filter_map(|(unit, shift)| {
+            let number = text.strip_suffix(unit)?;
+            let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+            let number: u64 = is_number.then(|| number.parse().ok()).flatten()?;
+            number
+                .checked_mul(1 << shift)
+                .filter(|kib| kib.is_power_of_two())
+        });
+        let kib = read.next();
+        kib.map(PageSize::of_kib).ok_or_else(|| {
+            NotSetting::new("the size of a huge page, such as \"2Mi\" or \"1Gi\"", text)
+        })
+    }
+}
+
+impl TryFrom<String> for PageSize {
+    type Error = NotSetting;
+
+    fn try_from(text: String) -> Result<Self, NotSetting> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for PageSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(1 << 20, "Gi"), (1 << 10, "Mi")];
+        let whole = units
+            .into_iter()
+            .find(|(unit, _)| self.kib.is_multiple_of(*unit));
+        let (unit, suffix) = whole.unwrap_or((1, "Ki"));
+        write!(f, "{}{suffix}", self.kib / unit)
+    }
+}
+
+/// The number of a NUMA node, which is a key of TOML and so a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct NumaNode(pub u32);
+
+impl TryFrom<String> for NumaNode {
+    type Error = NotSetting;
+
+    fn try_from(text: String) -> Result<Self, NotSetting> {
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = digits.then(|| text.parse().ok()).flatten();
+        number
+            .map(NumaNode)
+            .ok_or_else(|| NotSetting::new("the number of a NUMA node", &text))
+    }
+}
+
+impl fmt::Display for NumaNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl Serialize for PhysicalFunction {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mac(text: &str) -> MacAddress {
+        text.to_owned().try_into().unwrap()
+    }
+
+    #[test]
+    fn a_physical_function_is_an_address_or_an_interface() {
+        let read = |text: &str| PhysicalFunction::try_from(text.to_owned());
+        assert_eq!(
+            read("0000:81:00.0"),
+            Ok(PhysicalFunction::Address("0000:81:00.0".parse().unwrap()))
+        );
+        let ens1 = Interface::try_from("ens1f0".to_owned()).unwrap();
+        assert_eq!(read("ens1f0"), Ok(PhysicalFunction::Interface(ens1)));
+        for bad in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "a b",
+            "a\n",
+            "81:00.0",
+            "abcdefghijklmnop",
+        ] {
+            let error = read(bad).unwrap_err().to_string();
+            assert!(
+                error.starts_with("expected the name of an interface or a PCI address, found "),
+                "{bad}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_hardware_address_is_of_one_interface() {
+        assert_eq!(mac("02:00:AB:00:10:0f").to_string(), "02:00:ab:00:10:0f");
+        for bad in [
+            "",
+            "02:00:00:00:10",
+            "02:00:00:00:10:00:00",
+            "2:0:0:0:10:0",
+            "00:00:00:00:00:00",
+            "01:00:5e:00:00:01",
+            "ff:ff:ff:ff:ff:ff",
+            "02-00-00-00-10-00",
+            "+2:00:00:00:10:00",
+        ] {
+            assert!(MacAddress::try_from(bad.to_owned()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn hardware_addresses_count_up_within_their_range() {
+        let first = mac("02:00:00:00:ff:fe");
+        assert_eq!(first.plus(0), Some(first));
+        assert_eq!(first.plus(2), Some(mac("02:00:00:01:00:00")));
+        let last = mac("02:00:00:ff:ff:fe");
+        assert_eq!(last.plus(1), Some(mac("02:00:00:ff:ff:ff")));
+        assert_eq!(last.plus(2), None);
+    }
+
+    #[test]
+    fn a_page_size_is_named_in_its_largest_unit() {
+        for (text, kib) in [
+            ("64Ki", 64),
+            ("2Mi", 2048),
+            ("1Gi", 1 << 20),
+            ("16Gi", 16 << 20),
+        ] {
+            let size: PageSize = text.parse().unwrap();
+            assert_eq!((size.kib(), size.to_string().as_str()), (kib, text));
+        }
+        assert_eq!("2048Ki".parse::<PageSize>().unwrap().to_string(), "2Mi");
+        for bad in [
+            "",
+            "2",
+            "2M",
+            "Mi",
+            "+2Mi",
+            "3Mi",
+            "0Mi",
+            "2mi",
+            "99999999999999999999Ki",
+        ] {
+            assert!(bad.parse::<PageSize>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_vlan_is_a_number_that_frames_can_carry() {
+        assert!(Vlan::try_from(0).is_ok() && Vlan::try_from(4094).is_ok());
+        assert!(Vlan::try_from(4095).is_err());
+    }
+
+    #[test]
+    fn a_numa_node_is_a_number() {
+        assert_eq!("252".to_owned().try_into(), Ok(NumaNode(252)));
+        for bad in ["", "-1", "+1", "node0", "4294967296"] {
+            assert!(NumaNode::try_from(bad.to_owned()).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Does what is planned, and looks after each step whether it is so.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use onload_core::config::Config;
+use onload_core::text::Chain;
+
+use super::kernel::Kernel;
+use super::plan::plan;
+use super::sriov::same_of;
+use super::step::{Action, Effect, Plan, Step, Subject};
+use super::users::{Function, Users};
+use crate::discover::pci::DEVICES;
+use crate::host::{Host, HostError};
+
+/// How often is looked at what takes its time, such as a module that is loading.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// How many steps were done.
+    pub done: usize,
+    /// What was not, with the reason.
+    pub failed: Vec<String>,
+    /// What people should know.
+    pub warnings: Vec<String>,
+}
+
+/// Does what has to be done, step by step, and tells of each that is done. What follows from a step, such
+/// as the virtual functions that it made, is planned again after it. A step that fails ends those about
+/// the same subject; the others go on.
+///
+/// `patience` is how long an effect may take that does not come at once.
+pub fn apply(
+    host: &Host,
+    kernel: &dyn Kernel,
+    config: &Config,
+    patience: Duration,
+    told: &mut dyn FnMut(&Step),
+) -> Outcome {
+    let mut run = Run {
+        host,
+        kernel,
+        patience,
+        done: BTreeSet::new(),
+        given_up: BTreeSet::new(),
+        failed: Vec::new(),
+    };
+    let last = loop {
+        let plan = plan(host, kernel, config);
+        if !run.round(&plan, told) {
+            break plan;
+        }
+    };
+    let refused = last.refused.iter().map(ToString::to_string);
+    Outcome {
+        done: run.done.len(),
+        failed: run.failed.into_iter().chain(refused).collect(),
+        warnings: last.warnings,
+    }
+}
+
+/// What tells a step from every other.
+type Key = (Subject, String, String);
+
+struct Run<'r> {
+    host: &'r Host,
+    kernel: &'r dyn Kernel,
+    patience: Duration,
+    done: BTreeSet<Key>,
+    given_up: BTreeSet<Subject>,
+    failed: Vec<String>,
+}
+
+impl Run<'_> {
+    /// Does the steps of a plan; whether any was done, so that there may be more.
+    fn round(&mut self, plan: &Plan, told: &mut dyn FnMut(&Step)) -> bool {
+        let mut has_done = false;
+        for step in &plan.steps {
+            if self.given_up.contains(&step.subject) {
+                continue;
+            }
+            let (subject, setting) = (step.subject.clone(), step.setting.clone());
+            let key = (subject, setting, step.wanted.clone());
+            let failure = if step.actions.is_empty() {
+                // Known when what it is about is there: after the steps before it.
+                match has_done {
+                    true => continue,
+                    false => Some("it is not there after the steps before".to_owned()),
+                }
+            } else if self.done.contains(&key) {
+                Some(format!("it was set, and is {} again", step.now))
+            } else {
+                self.perform(step).err()
+            };
+            match failure {
+                Some(why) => {
+                    self.failed
+                        .push(format!("{}: {}: {why}", step.subject, step.setting));
+                    self.given_up.insert(step.subject.clone());
+                }
+                None => {
+                    self.done.insert(key);
+                    has_done = true;
+                    told(step);
+                }
+            }
+        }
+        has_done
+    }
+
+    fn perform(&self, step: &Step) -> Result<(), String> {
+        self.check_unused(step)?;
+        for action in &step.actions {
+            self.act(action)?;
+        }
+        let deadline = Instant::now() + self.patience;
+        loop {
+            match self.is_so(&step.effect) {
+                Ok(()) => return Ok(()),
+                Err(Missing::NotYet(_)) if Instant::now() < deadline => {
+                    std::thread::sleep(INTERVAL);
+                }
+                Err(Missing::NotYet(why) | Missing::Never(why)) => return Err(why),
+            }
+        }
+    }
+
+    /// A container may have started since the step was planned.
+    fn check_unused(&self, step: &Step) -> Result<(), String> {
+        if step.frees.is_empty() {
+            return Ok(());
+        }
+        let used = || -> Result<Option<String>, HostError> {
+            let users = Users::read(self.host, self.kernel)?;
+            for address in &step.frees {
+                let link = Path::new(DEVICES).join(address.to_string()).join("driver");
+                let driver = self.host.link_name(&link)?;
+                let function = Function {
+                    address: *address,
+                    driver: driver.as_deref(),
+                };
+                if let Some(user) = users.of(function)? {
+                    return Ok(Some(format!(
+                        "{address} is used by {user} by now; stop that first"
+                    )));
+                }
+            }
+            Ok(None)
+        };
+        match used() {
+            Ok(None) => Ok(()),
+            Ok(Some(why)) => Err(why),
+            Err(error) => Err(Chain(&error).to_string()),
+        }
+    }
+
+    fn act(&self, action: &Action) -> Result<(), String> {
+        let done = match action {
+            Action::Write { path, text } => self.kernel.write(path, text),
+            Action::Load { module } => self.kernel.load(module),
+            Action::LoadIfThere { module } => {
+                // The effect tells.
+                let _ = self.kernel.load(module);
+                Ok(())
+            }
+            Action::SetVf {
+                interface,
+                vf,
+                change,
+            } => self.kernel.set_vf(interface, *vf, *change),
+            Action::SetRdmaNetns(mode) => self.kernel.set_rdma_netns(*mode),
+        };
+        done.map_err(|error| Chain(&error).to_string())
+    }
+
+    fn is_so(&self, effect: &Effect) -> Result<(), Missing> {
+        let host = self.host;
+        let (is_so, why) = match effect {
+            Effect::Is { path, text } => {
+                let found = host.attribute(path)?;
+                let now = found.as_deref().unwrap_or("not there");
+                let path = path.display();
+                (
+                    now == text,
+                    Missing::Never(format!("{path} is still {now}, not {text}")),
+                )
+            }
+            Effect::AtLeast {
+                path,
+                number,
+                advice,
+            } => {
+                let found = host.attribute(path)?;
+                let found: u64 = found.and_then(|text| text.parse().ok()).unwrap_or(0);
+                (
+                    found >= *number,
+                    Missing::Never(format!("the kernel gave {found} of {number}; {advice}")),
+                )
+            }
+            Effect::Exists(path) => {
+                let why = format!("{} is not there", path.display());
+                (host.entry(path)?.is_some(), Missing::NotYet(why))
+            }
+            Effect::Listed { directory, ending } => {
+                let names = host.list(directory)?.names;
+                let why = format!("{} does not list it", directory.display());
+                let mut names = names.iter();
+                (
+                    names.any(|name| name.ends_with(ending)),
+                    Missing::NotYet(why),
+                )
+            }
+            Effect::Bound {
+                function,
+                driver,
+                advice,
+            } => {
+                let found = host.link_name(&function.join("driver"))?;
+                let now = found.as_deref().unwrap_or("none");
+                let is_it = match (driver, &found) {
+                    (Some(driver), Some(found)) => found == driver,
+                    (None, Some(found)) => !found.contains("vfio"),
+                    (_, None) => false,
+                };
+                let why = format!("the driver is {now}; {advice}");
+                (is_it, Missing::NotYet(why))
+            }
+            Effect::Vf {
+                interface,
+                vf,
+                change,
+            } => {
+                let settings = self.kernel.vf_settings(interface);
+                let settings = settings.map_err(|error| Chain(&error).to_string());
+                let settings = settings.map_err(Missing::Never)?.unwrap_or_default();
+                let now = settings.get(vf).and_then(|found| same_of(found, *change));
+                let why = "the driver did not take it".to_owned();
+                (now == Some(*change), Missing::Never(why))
+            }
+            Effect::Unknown => (true, Missing::Never(String::new())),
+        };
+        is_so.then_some(()).ok_or(why)
+    }
+}
+
+/// Why an effect is not there.
+enum Missing {
+    /// It may come.
+    NotYet(String),
+    /// It would be there by now.
+    Never(String),
+}
+
+impl From<HostError> for Missing {
+    fn from(error: HostError) -> Self {
+        Missing::Never(Chain(&error).to_string())
+    }
+}

@@ -1,0 +1,74 @@
+//! What has to be done: reads each resource that is configured, and decides.
+
+use std::collections::BTreeSet;
+
+use onload_core::config::Config;
+use onload_core::text::Chain;
+
+use super::kernel::Kernel;
+use super::step::{Plan, Subject};
+use super::users::Users;
+use super::{af_xdp, hugepages, rdma_netns, sriov};
+use crate::host::{Host, HostError};
+
+/// What has to be done for a host to be as the sections `[[sriov]]` and `[host]` say. Nothing is looked at
+/// that they do not name.
+#[must_use]
+pub fn plan(host: &Host, kernel: &dyn Kernel, config: &Config) -> Plan {
+    let mut plan = Plan::default();
+    let settings = &config.host;
+    // The mode can change only while there is one network namespace: before anything makes another.
+    if settings.rdma_netns.is_some() {
+        let subject = Subject::new("rdma-netns", "");
+        if let Some(state) = read(rdma_netns::read(host), &subject, &mut plan) {
+            rdma_netns::decide(state, settings.rdma_netns, &mut plan);
+        }
+    }
+    // Memory comes in large pieces only while little of it is in use.
+    if !settings.hugepages.is_empty() {
+        let subject = Subject::new("hugepages", "");
+        if let Some(state) = read(hugepages::read(host), &subject, &mut plan) {
+            hugepages::decide(&state, &settings.hugepages, &mut plan);
+        }
+    }
+    plan_sriov(host, kernel, config, &mut plan);
+    if !settings.af_xdp.is_empty() {
+        let subject = Subject::new("af-xdp", "");
+        if let Some(state) = read(af_xdp::read(host), &subject, &mut plan) {
+            af_xdp::decide(&state, &settings.af_xdp, &mut plan);
+        }
+    }
+    plan
+}
+
+fn plan_sriov(host: &Host, kernel: &dyn Kernel, config: &Config, plan: &mut Plan) {
+    if config.sriov.is_empty() {
+        return;
+    }
+    let subject = Subject::new("sriov", "");
+    let Some(users) = read(Users::read(host, kernel), &subject, plan) else {
+        return;
+    };
+    let mut seen = BTreeSet::new();
+    for wanted in &config.sriov {
+        let subject = Subject::new("sriov", &wanted.pf);
+        match sriov::read(host, kernel, &users, &wanted.pf) {
+            Ok(pf) if !seen.insert(pf.address()) => {
+                let address = pf.address();
+                plan.refuse(
+                    &subject,
+                    format!("another section is about {address} too; make one of them"),
+                );
+            }
+            Ok(pf) => sriov::decide(&pf, wanted, plan),
+            Err(why) => plan.refuse(&subject, why),
+        }
+    }
+}
+
+/// What was read; what could not be is refused.
+fn read<T>(result: Result<T, HostError>, subject: &Subject, plan: &mut Plan) -> Option<T> {
+    result
+        .map_err(|error| plan.refuse(subject, Chain(&error).to_string()))
+        .ok()
+}

@@ -1,0 +1,250 @@
+//! The kernels that there are: the running one, and that of a captured tree, which answers nothing.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use onload_core::host_settings::RdmaNetns;
+use onload_core::text::{Quoted, one_line};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::kernel::{Kernel, KernelError, VfChange, VfSettings};
+use super::netlink::Netlink;
+
+/// Where distributions have the program that loads modules.
+const MODPROBE: [&str; 2] = ["/usr/sbin/modprobe", "/sbin/modprobe"];
+
+const PROC: &str = "/proc";
+/// Where the nodes of vfio are.
+const VFIO: &str = "/dev/vfio";
+/// Where those of RDMA are.
+const INFINIBAND: &str = "/dev/infiniband";
+
+/// The running kernel.
+#[derive(Debug, Default)]
+pub struct Running {
+    /// Who has which node of vfio or RDMA open, by the number of the node: read once for all functions.
+    open: RefCell<Option<BTreeMap<u64, String>>>,
+}
+
+/// The holders of the nodes below some directories, as far as this process may look.
+fn open_nodes(proc: &Path, directories: &[&str]) -> BTreeMap<u64, String> {
+    let entries = |dir: &Path| {
+        let entries = std::fs::read_dir(dir).into_iter().flatten();
+        entries.filter_map(|entry| Some(entry.ok()?.path()))
+    };
+    let mut open = BTreeMap::new();
+    for process in entries(proc) {
+        let name = process.file_name().and_then(|name| name.to_str());
+        let Some(pid) = name.and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        for descriptor in entries(&process.join("fd")) {
+            // Only what is called so is looked at: another file may be on a server that is gone.
+            let is_in = |to: PathBuf| directories.iter().any(|dir| to.starts_with(dir));
+            let is_one = std::fs::read_link(&descriptor).is_ok_and(is_in);
+            let number = is_one
+                .then(|| std::fs::metadata(&descriptor).ok())
+                .flatten();
+            if let Some(number) = number.map(|metadata| metadata.rdev()) {
+                let program = std::fs::read(process.join("comm")).unwrap_or_default();
+                let program = String::from_utf8_lossy(program.trim_ascii_end()).into_owned();
+                open.entry(number)
+                    .or_insert_with(|| format!("process {pid} ({})", Quoted(&program)));
+            }
+        }
+    }
+    open
+}
+
+fn failed(action: String) -> impl FnOnce(io::Error) -> KernelError {
+    move |source| KernelError::Message { action, source }
+}
+
+impl Kernel for Running {
+    fn vf_settings(
+        &self,
+        interface: &str,
+    ) -> Result<Option<BTreeMap<u32, VfSettings>>, KernelError> {
+        let read = || Netlink::route()?.vf_settings(interface);
+        read()
+            .map(Some)
+            .map_err(failed(format!("reading virtual functions of {interface}")))
+    }
+
+    fn look_again(&self) {
+        self.open.take();
+    }
+
+    fn holder(&self, node: &Path) -> Option<String> {
+        let found = std::fs::metadata(node).ok()?.rdev();
+        let mut open = self.open.borrow_mut();
+        let open = open.get_or_insert_with(|| open_nodes(Path::new(PROC), &[VFIO, INFINIBAND]));
+        if let Some(holder) = open.get(&found) {
+            return Some(holder.clone());
+        }
+        // One at a time may have a group open (vfio_group_fops_open). Other nodes are not opened: some may be
+        // opened many times, and opening could do something.
+        let is_group = node.parent() == Some(Path::new(VFIO));
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let is_busy = || rustix::fs::open(node, flags, Mode::empty()).err() == Some(Errno::BUSY);
+        (is_group && is_busy()).then(|| "a process that /proc does not show".to_owned())
+    }
+
+    fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> Result<(), KernelError> {
+        let set = || Netlink::route()?.set_vf(interface, vf, change);
+        set().map_err(failed(format!("telling the driver of {interface}")))
+    }
+
+    fn set_rdma_netns(&self, mode: RdmaNetns) -> Result<(), KernelError> {
+        let set = || Netlink::rdma()?.set_rdma_netns(mode);
+        set().map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::BUSY) => KernelError::NetnsBusy { mode },
+            _ => failed("setting RDMA's network namespaces".to_owned())(error),
+        })
+    }
+
+    fn write(&self, path: &Path, text: &str) -> Result<(), KernelError> {
+        // The kernel takes one write as one value, and an empty line as none.
+        let write = || {
+            let mut file = OpenOptions::new().write(true).open(path)?;
+            file.write_all(format!("{text}\n").as_bytes())
+        };
+        write().map_err(|source| KernelError::Write {
+            path: path.to_owned(),
+            text: text.to_owned(),
+            source,
+        })
+    }
+
+    fn load(&self, module: &str) -> Result<(), KernelError> {
+        let failed = |why: String| KernelError::Load {
+            module: module.to_owned(),
+            why,
+        };
+        let program = MODPROBE.into_iter().find(|path| Path::new(path).exists());
+        let program = program.ok_or_else(|| failed(format!("there is no {}", MODPROBE[0])))?;
+        let output = Command::new(program)
+            .args(["--", module])
+            .env_clear()
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| failed(format!("starting {program}: {error}")))?;
+        match output.status.success() {
+            true => Ok(()),
+            false => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                let said = said.trim();
+                let said = said.strip_prefix("modprobe: FATAL: ").unwrap_or(said);
+                Err(failed(one_line(said)))
+            }
+        }
+    }
+}
+
+/// The kernel of a host that is not this one: it tells nothing, and nothing can be told to it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Absent;
+
+impl Absent {
+    fn refused<T>() -> Result<T, KernelError> {
+        Err(KernelError::Message {
+            action: "changing a host that does not run".to_owned(),
+            source: io::ErrorKind::Unsupported.into(),
+        })
+    }
+}
+
+impl Kernel for Absent {
+    fn vf_settings(&self, _: &str) -> Result<Option<BTreeMap<u32, VfSettings>>, KernelError> {
+        Ok(None)
+    }
+
+    fn holder(&self, _: &Path) -> Option<String> {
+        None
+    }
+
+    fn set_vf(&self, _: &str, _: u32, _: VfChange) -> Result<(), KernelError> {
+        Self::refused()
+    }
+
+    fn set_rdma_netns(&self, _: RdmaNetns) -> Result<(), KernelError> {
+        Self::refused()
+    }
+
+    fn write(&self, _: &Path, _: &str) -> Result<(), KernelError> {
+        Self::refused()
+    }
+
+    fn load(&self, _: &str) -> Result<(), KernelError> {
+        Self::refused()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn who_has_a_node_open_is_found_by_its_number() {
+        let proc = tempfile::tempdir().unwrap();
+        let process = |pid: &str, comm: &str, link: &str| {
+            let dir = proc.path().join(pid);
+            fs::create_dir_all(dir.join("fd")).unwrap();
+            fs::write(dir.join("comm"), format!("{comm}\n")).unwrap();
+            symlink(link, dir.join("fd/3")).unwrap();
+        };
+        process("7", "qemu", "/dev/null");
+        process("8", "cat", "/proc/self/comm");
+        process("9", "gone", "/dev/no-such-node");
+        process("self", "x", "/dev/zero");
+        let found = open_nodes(proc.path(), &["/nowhere", "/dev"]);
+        let null = fs::metadata("/dev/null").unwrap().rdev();
+        let wanted = BTreeMap::from([(null, "process 7 (\"qemu\")".to_owned())]);
+        assert_eq!(found, wanted);
+        assert!(open_nodes(proc.path(), &[VFIO]).is_empty());
+    }
+
+    #[test]
+    fn an_attribute_is_written_as_a_line_and_a_file_that_is_not_there_is_not_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let (there, missing) = (dir.path().join("there"), dir.path().join("missing"));
+        fs::write(&there, "").unwrap();
+        let kernel = Running::default();
+        kernel.write(&there, "vfio-pci").unwrap();
+        assert_eq!(fs::read_to_string(&there).unwrap(), "vfio-pci\n");
+        let error = kernel.write(&missing, "4").unwrap_err().to_string();
+        assert_eq!(error, format!("writing \"4\" to {}", missing.display()));
+        assert!(!missing.exists());
+    }
+
+    #[test]
+    fn a_module_that_there_is_not_is_an_error_in_one_line() {
+        let error = Running::default()
+            .load("no-such-module-of-ours")
+            .unwrap_err();
+        let line = error.to_string();
+        assert!(
+            line.starts_with("loading module no-such-module-of-ours: "),
+            "{line}"
+        );
+        assert!(!line.contains('\n'), "{line}");
+    }
+
+    #[test]
+    fn nothing_can_be_told_to_a_kernel_that_is_not_there() {
+        let kernel = Absent;
+        assert!(kernel.write(Path::new("/sys/x"), "1").is_err());
+        assert!(kernel.load("vfio-pci").is_err());
+        assert!(kernel.set_rdma_netns(RdmaNetns::Shared).is_err());
+        assert!(kernel.set_vf("ens1", 0, VfChange::Trust(true)).is_err());
+        assert_eq!(kernel.vf_settings("ens1").unwrap(), None);
+    }
+}

@@ -1,0 +1,562 @@
+//! Virtual functions of SR-IOV: how many, what they are bound to, and what their physical function's
+//! driver lets them do (`Documentation/PCI/pci-iov-howto.rst`, `Documentation/ABI/testing/sysfs-bus-pci`).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use onload_core::host_settings::{PhysicalFunction, Sriov, VfDriver};
+use onload_core::pci::PciAddress;
+use onload_core::text::Chain;
+
+use super::kernel::{Kernel, VfChange, VfSettings};
+use super::step::{Action, Effect, Plan, Step, Subject};
+use super::users::{Function, Users};
+use crate::discover::netdev::CLASS;
+use crate::discover::pci::DEVICES;
+use crate::host::{Host, HostError};
+
+const VFIO_PCI: &str = "vfio-pci";
+const VFIO_PCI_DRIVER: &str = "/sys/bus/pci/drivers/vfio-pci";
+const DRIVERS_PROBE: &str = "/sys/bus/pci/drivers_probe";
+const AUTOPROBE: &str = "sriov_drivers_autoprobe";
+const COUNT: &str = "sriov_numvfs";
+/// `driver_override` of a function that any driver may take.
+const NO_OVERRIDE: &str = "(null)";
+
+/// A physical function and its virtual ones.
+#[derive(Debug)]
+pub(super) struct Pf {
+    address: PciAddress,
+    interface: Option<String>,
+    /// `sriov_totalvfs`; none where the function has no SR-IOV.
+    total: Option<u16>,
+    /// `sriov_numvfs`.
+    count: u16,
+    /// Whether the kernel's drivers take new virtual functions; none before Linux 4.12.
+    autoprobe: Option<bool>,
+    /// The interface of it that carries the host's default route.
+    default_route: Option<String>,
+    has_vfio_pci: bool,
+    vfs: BTreeMap<u32, Vf>,
+    /// None where no kernel is there to be asked.
+    settings: Result<Option<BTreeMap<u32, VfSettings>>, String>,
+}
+
+/// A virtual function.
+#[derive(Debug)]
+struct Vf {
+    address: PciAddress,
+    driver: Option<String>,
+    driver_override: Option<String>,
+    modalias: Option<String>,
+    user: Option<String>,
+}
+
+/// Reads a physical function; the error says why there is none.
+pub(super) fn read(
+    host: &Host,
+    kernel: &dyn Kernel,
+    users: &Users<'_>,
+    pf: &PhysicalFunction,
+) -> Result<Pf, String> {
+    let failed = |error: HostError| Chain(&error).to_string();
+    let address = find(host, pf).map_err(failed)??;
+    let interface = match pf {
+        PhysicalFunction::Interface(name) => Some(name.to_string()),
+        PhysicalFunction::Address(address) => uplink(host, *address).map_err(failed)?,
+    };
+    let settings = interface
+        .as_deref()
+        .map_or(Ok(Some(BTreeMap::new())), |name| {
+            let settings = kernel.vf_settings(name);
+            settings.map_err(|error| Chain(&error).to_string())
+        });
+    read_found(host, users, address, interface, settings).map_err(failed)
+}
+
+fn read_found(
+    host: &Host,
+    users: &Users<'_>,
+    address: PciAddress,
+    interface: Option<String>,
+    settings: Result<Option<BTreeMap<u32, VfSettings>>, String>,
+) -> Result<Pf, HostError> {
+    let directory = directory(address);
+    let number = |name: &str| {
+        let text = host.attribute(&directory.join(name))?;
+        Ok(text.and_then(|text| text.parse::<u16>().ok()))
+    };
+    let interfaces = host.list(&directory.join("net"))?.names;
+    let mut vfs = BTreeMap::new();
+    for name in host.list(&directory)?.names {
+        let Some(index) = name.strip_prefix("virtfn") else {
+            continue;
+        };
+        let target = host.link_name(&directory.join(&name))?;
+        let address = target.and_then(|target| target.parse().ok());
+        if let (Ok(index), Some(address)) = (index.parse(), address) {
+            vfs.insert(index, read_vf(host, users, address)?);
+        }
+    }
+    Ok(Pf {
+        total: number("sriov_totalvfs")?,
+        count: number(COUNT)?.unwrap_or(0),
+        autoprobe: number(AUTOPROBE)?.map(|number| number != 0),
+        default_route: interfaces
+            .into_iter()
+            .find(|name| users.is_on_default_route(name)),
+        has_vfio_pci: host.entry(Path::new(VFIO_PCI_DRIVER))?.is_some(),
+        address,
+        interface,
+        vfs,
+        settings,
+    })
+}
+
+fn read_vf(host: &Host, users: &Users<'_>, address: PciAddress) -> Result<Vf, HostError> {
+    let directory = directory(address);
+    let driver = host.link_name(&directory.join("driver"))?;
+    let driver_override = host.attribute(&directory.join("driver_override"))?;
+    let function = Function {
+        address,
+        driver: driver.as_deref(),
+    };
+    Ok(Vf {
+        user: users.of(function)?,
+        driver_override: driver_override.filter(|name| !name.is_empty() && name != NO_OVERRIDE),
+        modalias: host.attribute(&directory.join("modalias"))?,
+        address,
+        driver,
+    })
+}
+
+fn directory(address: PciAddress) -> PathBuf {
+    Path::new(DEVICES).join(address.to_string())
+}
+
+/// The address of a physical function, or why there is none.
+fn find(host: &Host, pf: &PhysicalFunction) -> Result<Result<PciAddress, String>, HostError> {
+    match pf {
+        PhysicalFunction::Address(address) => {
+            let found = host.entry(&directory(*address))?;
+            let missing = || "this host has no PCI function of that address".to_owned();
+            Ok(found.map(|_| *address).ok_or_else(missing))
+        }
+        PhysicalFunction::Interface(name) => {
+            let Some(place) = host.resolve(&Path::new(CLASS).join(name.as_str()))? else {
+                return Ok(Err("this host has no interface of that name".to_owned()));
+            };
+            // Interfaces of subfunctions stand deeper, and are no physical function's.
+            let device = place.ancestors().nth(2).and_then(Path::file_name);
+            let address = device.and_then(|name| name.to_str()?.parse().ok());
+            let not_its = || "it is not the interface of a PCI function itself".to_owned();
+            Ok(address.ok_or_else(not_its))
+        }
+    }
+}
+
+/// The interface of a physical function; those that stand for virtual functions on a switch in the card
+/// are below it too, and have the letters in the names of their ports (`devlink_port_flavour`).
+fn uplink(host: &Host, address: PciAddress) -> Result<Option<String>, HostError> {
+    let names = host.list(&directory(address).join("net"))?.names;
+    for name in &names {
+        let port = host.attribute(&Path::new(CLASS).join(name).join("phys_port_name"))?;
+        if port.is_none_or(|port| !port.contains("vf")) {
+            return Ok(Some(name.clone()));
+        }
+    }
+    Ok(None)
+}
+
+impl Pf {
+    /// Its address, by which two sections about one function are told.
+    pub(super) fn address(&self) -> PciAddress {
+        self.address
+    }
+}
+
+/// Decides for one section.
+pub(super) fn decide(pf: &Pf, wanted: &Sriov, plan: &mut Plan) {
+    let decision = Decision {
+        pf,
+        wanted,
+        subject: Subject::new("sriov", &wanted.pf),
+    };
+    if pf.count != wanted.vfs {
+        match decision.may_recount() {
+            Ok(()) => return decision.recount(plan),
+            Err(reason) => plan.refuse(&decision.subject, reason),
+        }
+    }
+    decision.keep(plan);
+    decision.warn_of_spoofing(plan);
+}
+
+struct Decision<'d> {
+    pf: &'d Pf,
+    wanted: &'d Sriov,
+    subject: Subject,
+}
+
+impl Decision<'_> {
+    /// Why the number of virtual functions must not change.
+    fn may_recount(&self) -> Result<(), String> {
+        let (pf, vfs) = (self.pf, self.wanted.vfs);
+        let Some(total) = pf.total else {
+            return Err(format!(
+                "{} has no SR-IOV; turn it on in the firmware of card and host",
+                pf.address
+            ));
+        };
+        if vfs > total {
+            return Err(format!(
+                "{} can have {total} virtual functions, not {vfs}; correct vfs, or raise the number in the card's firmware",
+                pf.address
+            ));
+        }
+        if pf.count == 0 {
+            return Ok(());
+        }
+        let used = pf.vfs.iter().find_map(|(index, vf)| {
+            let user = vf.user.as_ref()?;
+            Some(format!("vf {index} ({}) is used by {user}", vf.address))
+        });
+        let changing = format!(
+            "there are {} virtual functions, not {vfs}, and the kernel changes that only by removing all of them",
+            pf.count
+        );
+        match (used, &pf.default_route) {
+            (Some(used), _) => Err(format!("{changing}; {used}; stop that first")),
+            (None, Some(interface)) => Err(format!(
+                "{changing}; {interface} carries the default route, which that may cut; do it by hand"
+            )),
+            (None, None) => Ok(()),
+        }
+    }
+
+    fn step(&self, setting: impl Into<String>, now: &str, wanted: &str) -> Step {
+        Step {
+            subject: self.subject.clone(),
+            setting: setting.into(),
+            now: now.to_owned(),
+            wanted: wanted.to_owned(),
+            actions: Vec::new(),
+            frees: Vec::new(),
+            effect: Effect::Unknown,
+        }
+    }
+
+    /// Whether new virtual functions stay without a driver at first: the kernel's own would take those
+    /// that are for vfio, and reads a hardware address only once.
+    fn holds_drivers(&self) -> bool {
+        let wanted = self.wanted;
+        let is_set = wanted.mac.is_some()
+            || wanted.vlan.is_some()
+            || wanted.spoof_check.is_some()
+            || wanted.trust.is_some();
+        wanted.driver == VfDriver::VfioPci || is_set
+    }
+
+    fn autoprobe(&self, wanted: bool, plan: &mut Plan) {
+        let Some(now) = self.pf.autoprobe.filter(|now| *now != wanted) else {
+            return;
+        };
+        let digit = |on: bool| if on { "1" } else { "0" };
+        let path = directory(self.pf.address).join(AUTOPROBE);
+        plan.steps.push(Step {
+            actions: vec![Action::write(&path, digit(wanted))],
+            effect: Effect::Is {
+                path,
+                text: digit(wanted).to_owned(),
+            },
+            ..self.step(AUTOPROBE, digit(now), digit(wanted))
+        });
+    }
+
+    /// All virtual functions are made anew; what they are is decided when they are there.
+    fn recount(&self, plan: &mut Plan) {
+        let (count, vfs) = (self.pf.count, self.wanted.vfs);
+        let holds = self.holds_drivers();
+        match self.wanted.driver {
+            _ if vfs == 0 => {}
+            VfDriver::VfioPci => self.autoprobe(false, plan),
+            VfDriver::Kernel if !holds => self.autoprobe(true, plan),
+            VfDriver::Kernel => {}
+        }
+        // It is on again when their settings are there.
+        let hold =
+            holds && self.pf.autoprobe == Some(true) && self.wanted.driver == VfDriver::Kernel;
+        let hold = (hold && vfs > 0)
+            .then(|| Action::write(directory(self.pf.address).join(AUTOPROBE), "0"));
+        let path = directory(self.pf.address).join(COUNT);
+        let remove = (count > 0).then(|| Action::write(&path, &0));
+        let make = (vfs > 0).then(|| Action::write(&path, &vfs));
+        plan.steps.push(Step {
+            actions: hold.into_iter().chain(remove).chain(make).collect(),
+            frees: self.pf.vfs.values().map(|vf| vf.address).collect(),
+            effect: Effect::Is {
+                path,
+                text: vfs.to_string(),
+            },
+            ..self.step("virtual functions", &count.to_string(), &vfs.to_string())
+        });
+        if vfs == 0 {
+            return;
+        }
+        let which = match vfs {
+            1 => "vf 0".to_owned(),
+            _ => format!("vf 0-{}", vfs - 1),
+        };
+        let settings = self.changes(0).map(|change| {
+            let (name, value) = words(change);
+            match change {
+                VfChange::Mac(_) if vfs > 1 => (name, format!("{value} and up")),
+                _ => (name, value),
+            }
+        });
+        let driver = ("driver", driver_words(self.wanted.driver).to_owned());
+        for (name, value) in settings.chain([driver]) {
+            plan.steps
+                .push(self.step(format!("{which} {name}"), "-", &value));
+        }
+        if self.wanted.spoof_check == Some(false) {
+            plan.warnings.push(self.spoofing(&which));
+        }
+    }
+
+    /// The virtual functions that are there become what they are to be.
+    fn keep(&self, plan: &mut Plan) {
+        let (count, found) = (usize::from(self.pf.count), self.pf.vfs.len());
+        if found < count {
+            let reason =
+                format!("{found} of its {count} virtual functions are there; dmesg says more");
+            plan.refuse(&self.subject, reason);
+        }
+        let vfs = self.pf.vfs.iter();
+        let vfs: Vec<_> = vfs
+            .filter(|(index, _)| **index < u32::from(self.wanted.vfs))
+            .collect();
+        for (index, vf) in &vfs {
+            self.settings(**index, vf, plan);
+        }
+        let unbound = vfs.iter().filter(|(_, vf)| !self.is_bound(vf));
+        let unbound: Vec<_> = unbound.collect();
+        let (used, free): (Vec<_>, Vec<_>) =
+            unbound.into_iter().partition(|(_, vf)| vf.user.is_some());
+        for (index, vf) in used {
+            self.refuse_used(*index, vf, "driver", plan);
+        }
+        if free.is_empty() {
+            return;
+        }
+        match self.wanted.driver {
+            VfDriver::VfioPci => self.load_vfio_pci(plan),
+            VfDriver::Kernel => self.autoprobe(true, plan),
+        }
+        for (index, vf) in free {
+            plan.steps.push(self.bind(*index, vf));
+        }
+    }
+
+    fn refuse_used(&self, index: u32, vf: &Vf, what: &str, plan: &mut Plan) {
+        let user = vf.user.as_deref().unwrap_or_default();
+        let reason = format!(
+            "the {what} of vf {index} ({}) stays, since it is used by {user}; stop that first",
+            vf.address
+        );
+        plan.refuse(&self.subject, reason);
+    }
+
+    /// What is configured of one virtual function.
+    fn changes(&self, index: u32) -> impl Iterator<Item = VfChange> {
+        let wanted = self.wanted;
+        let mac = wanted.mac.zip(u16::try_from(index).ok());
+        let mac = mac.and_then(|(first, index)| first.plus(index));
+        [
+            mac.map(VfChange::Mac),
+            wanted.vlan.map(VfChange::Vlan),
+            wanted.spoof_check.map(VfChange::SpoofCheck),
+            wanted.trust.map(VfChange::Trust),
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    fn settings(&self, index: u32, vf: &Vf, plan: &mut Plan) {
+        for change in self.changes(index) {
+            let (name, wanted) = words(change);
+            let now = match self.now(index, change) {
+                Ok(now) if now == wanted => continue,
+                Ok(now) => now,
+                Err(why) => {
+                    let reason = format!("the {name} of vf {index} ({}): {why}", vf.address);
+                    plan.refuse(&self.subject, reason);
+                    continue;
+                }
+            };
+            if vf.user.is_some() {
+                self.refuse_used(index, vf, name, plan);
+                continue;
+            }
+            let Some(interface) = self.pf.interface.clone() else {
+                continue;
+            };
+            plan.steps.push(Step {
+                actions: vec![Action::SetVf {
+                    interface: interface.clone(),
+                    vf: index,
+                    change,
+                }],
+                effect: Effect::Vf {
+                    interface,
+                    vf: index,
+                    change,
+                },
+                ..self.step(format!("vf {index} ({}) {name}", vf.address), &now, &wanted)
+            });
+        }
+    }
+
+    /// What a setting is now, as [`words`] has it, or why that is not known.
+    fn now(&self, index: u32, change: VfChange) -> Result<String, String> {
+        if self.pf.interface.is_none() {
+            return Err(format!(
+                "{} has no interface, and its driver is told by one; bind it to the kernel's driver",
+                self.pf.address
+            ));
+        }
+        let settings = match &self.pf.settings {
+            Ok(Some(settings)) => settings,
+            Ok(None) => return Err("its value is known to the running kernel alone".to_owned()),
+            Err(why) => return Err(why.clone()),
+        };
+        let found = settings
+            .get(&index)
+            .and_then(|found| same_of(found, change));
+        found.map(|now| words(now).1).ok_or_else(|| {
+            "the driver of the physical function has no such setting; leave it out".to_owned()
+        })
+    }
+
+    /// Whether a virtual function has the driver that it is to have.
+    fn is_bound(&self, vf: &Vf) -> bool {
+        let is_vfios = |driver: &str| driver.contains("vfio");
+        vf.driver
+            .as_deref()
+            .is_some_and(|driver| match self.wanted.driver {
+                VfDriver::VfioPci => is_vfios(driver),
+                VfDriver::Kernel => !is_vfios(driver),
+            })
+    }
+
+    fn load_vfio_pci(&self, plan: &mut Plan) {
+        if !self.pf.has_vfio_pci {
+            plan.steps.push(Step {
+                actions: vec![Action::Load {
+                    module: VFIO_PCI.to_owned(),
+                }],
+                effect: Effect::Exists(VFIO_PCI_DRIVER.into()),
+                ..self.step("module vfio-pci", "not loaded", "loaded")
+            });
+        }
+    }
+
+    /// `driver_override` comes first, so that no other driver takes the function in between.
+    fn bind(&self, index: u32, vf: &Vf) -> Step {
+        let function = directory(vf.address);
+        let (name, driver, advice) = match self.wanted.driver {
+            VfDriver::VfioPci => (
+                VFIO_PCI,
+                Some(VFIO_PCI),
+                "is the IOMMU on, in the firmware and with intel_iommu=on where the kernel wants that? dmesg says more",
+            ),
+            VfDriver::Kernel => (
+                "",
+                None,
+                "is the module of its driver installed? dmesg says more",
+            ),
+        };
+        let mut actions = Vec::new();
+        if vf.driver_override.as_deref().unwrap_or_default() != name {
+            // An empty line takes an override back.
+            actions.push(Action::write(function.join("driver_override"), name));
+        }
+        if vf.driver.is_some() {
+            actions.push(Action::write(function.join("driver/unbind"), &vf.address));
+        }
+        if let (None, Some(alias)) = (driver, &vf.modalias) {
+            actions.push(Action::LoadIfThere {
+                module: alias.clone(),
+            });
+        }
+        actions.push(Action::write(DRIVERS_PROBE, &vf.address));
+        let now = vf.driver.as_deref().unwrap_or("none");
+        let wanted = driver_words(self.wanted.driver);
+        Step {
+            actions,
+            frees: vec![vf.address],
+            effect: Effect::Bound {
+                function,
+                driver,
+                advice: advice.to_owned(),
+            },
+            ..self.step(format!("vf {index} ({}) driver", vf.address), now, wanted)
+        }
+    }
+
+    fn warn_of_spoofing(&self, plan: &mut Plan) {
+        let settings = match (&self.pf.settings, self.wanted.spoof_check) {
+            (_, Some(true)) => return,
+            (Ok(Some(settings)), _) => settings,
+            _ => return,
+        };
+        let will_be_off = |now: &VfSettings| {
+            let wanted = self.wanted.spoof_check;
+            wanted.or(now.spoof_check) == Some(false)
+        };
+        let off = settings.iter().filter(|(_, now)| will_be_off(now));
+        let off: Vec<String> = off.map(|(index, _)| index.to_string()).collect();
+        if !off.is_empty() {
+            let which = format!("vf {}", off.join(", "));
+            plan.warnings.push(self.spoofing(&which));
+        }
+    }
+
+    fn spoofing(&self, which: &str) -> String {
+        format!(
+            "{}: spoof checking of {which} is off: who holds one can send as any other machine; set spoof-check = true unless that is meant",
+            self.subject
+        )
+    }
+}
+
+fn driver_words(driver: VfDriver) -> &'static str {
+    match driver {
+        VfDriver::VfioPci => VFIO_PCI,
+        VfDriver::Kernel => "the kernel's",
+    }
+}
+
+/// The name and the value of a setting.
+fn words(change: VfChange) -> (&'static str, String) {
+    let switch = |on: bool| if on { "on" } else { "off" }.to_owned();
+    match change {
+        VfChange::Mac(mac) => ("mac", mac.to_string()),
+        VfChange::Vlan(vlan) => ("vlan", vlan.number().to_string()),
+        VfChange::SpoofCheck(on) => ("spoof-check", switch(on)),
+        VfChange::Trust(on) => ("trust", switch(on)),
+    }
+}
+
+/// What is the case of the setting that a change is of; none where the driver does not say.
+pub(super) fn same_of(found: &VfSettings, change: VfChange) -> Option<VfChange> {
+    match change {
+        VfChange::Mac(_) => found.mac.map(VfChange::Mac),
+        VfChange::Vlan(_) => {
+            let vlan = found.vlan?.try_into().ok()?;
+            Some(VfChange::Vlan(vlan))
+        }
+        VfChange::SpoofCheck(_) => found.spoof_check.map(VfChange::SpoofCheck),
+        VfChange::Trust(_) => found.trust.map(VfChange::Trust),
+    }
+}

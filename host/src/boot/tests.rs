@@ -1,0 +1,1038 @@
+//! Hosts whose kernel reacts to what is written, as far as these tests need.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use onload_core::config::Config;
+use onload_core::host_settings::{MacAddress, RdmaNetns};
+
+use super::kernel::{Kernel, KernelError, VfChange, VfSettings};
+use super::{Absent, Outcome, Plan, Step, apply, plan};
+use crate::discover::test_tree::TestTree;
+use crate::host::Host;
+
+const PF: &str = "/sys/devices/pci0000:81/0000:81:00.0";
+const NODES: &str = "/sys/devices/system/node";
+const REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
+const NICS: &str = "/sys/kernel/debug/sfc_resource/nics";
+
+/// A host with an adapter that can have eight virtual functions, and a kernel that makes them.
+struct Machine {
+    tree: TestTree,
+    root: PathBuf,
+    settings: RefCell<BTreeMap<u32, VfSettings>>,
+    holders: RefCell<BTreeMap<PathBuf, String>>,
+    /// What the kernel was told, in order.
+    told: RefCell<Vec<String>>,
+    /// After how many words the machine fails; none: never.
+    fails_after: Cell<Option<usize>>,
+    /// Words that change nothing.
+    ignored: RefCell<Vec<&'static str>>,
+    /// The most pages that a node has memory for.
+    memory: Cell<u64>,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let tree = TestTree::new();
+        tree.pci("0000:81:00.0", "0x020000", 0);
+        tree.files(
+            PF,
+            &[
+                ("sriov_totalvfs", "8"),
+                ("sriov_numvfs", "0"),
+                ("sriov_drivers_autoprobe", "1"),
+            ],
+        );
+        tree.file(&format!("{PF}/net/ens2/address"), "52:54:00:12:34:56\n");
+        tree.link("/sys/class/net/ens2", &format!("{PF}/net/ens2"));
+        tree.directory("/sys/bus/pci/drivers/igbvf");
+        for (node, pages) in [(0, "2"), (1, "0")] {
+            let file = format!("{NODES}/node{node}/hugepages/hugepages-1048576kB/nr_hugepages");
+            tree.file(&file, format!("{pages}\n"));
+        }
+        tree.file("/sys/module/ib_core/parameters/netns_mode", "Y\n");
+        let root = tree.host().outside_path(Path::new("/"));
+        Machine {
+            root,
+            tree,
+            settings: RefCell::default(),
+            holders: RefCell::default(),
+            told: RefCell::default(),
+            fails_after: Cell::new(None),
+            ignored: RefCell::default(),
+            memory: Cell::new(u64::MAX),
+        }
+    }
+
+    /// A machine whose adapter has two functions of vfio-pci, in groups 15 and 16.
+    fn with_two_vfs() -> Self {
+        let machine = Machine::new();
+        assert_eq!(machine.apply(&vfio(2)).failed, [""; 0]);
+        machine.told.take();
+        machine
+    }
+
+    fn host(&self) -> Host {
+        Host::open(&self.root).unwrap()
+    }
+
+    fn outside(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    fn plan(&self, config: &str) -> Plan {
+        plan(&self.host(), self, &Config::parse(config).unwrap())
+    }
+
+    fn apply(&self, config: &str) -> Outcome {
+        let config = Config::parse(config).unwrap();
+        apply(&self.host(), self, &config, Duration::ZERO, &mut |_| {})
+    }
+
+    fn steps(&self, config: &str) -> Vec<String> {
+        shown(&self.plan(config).steps)
+    }
+
+    #[track_caller]
+    fn refusal(&self, config: &str) -> String {
+        let plan = self.plan(config);
+        assert_eq!(plan.refused.len(), 1, "{plan:?}");
+        plan.refused[0].to_string()
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.outside(path))
+            .unwrap()
+            .trim()
+            .to_owned()
+    }
+
+    fn driver(&self, address: &str) -> Option<String> {
+        let link = self.outside(&format!("/sys/bus/pci/devices/{address}/driver"));
+        let target = fs::read_link(self.resolved(&link)).ok()?;
+        Some(target.file_name()?.to_str()?.to_owned())
+    }
+
+    /// A path whose directory is behind the link of the bus.
+    fn resolved(&self, path: &Path) -> PathBuf {
+        let below = path.strip_prefix(self.outside("/sys/bus/pci/devices"));
+        match below {
+            Ok(below) => self.outside("/sys/devices/pci0000:81").join(below),
+            Err(_) => path.to_owned(),
+        }
+    }
+
+    /// Notes a word, and tells whether the kernel does it.
+    fn hears(&self, word: String) -> Result<bool, KernelError> {
+        if self.fails_after.get() == Some(self.told.borrow().len()) {
+            return Err(KernelError::Message {
+                action: word,
+                source: io::Error::other("killed"),
+            });
+        }
+        let is_ignored = self.ignored.borrow().iter().any(|part| word.contains(part));
+        self.told.borrow_mut().push(word);
+        Ok(!is_ignored)
+    }
+
+    fn set_count(&self, count: u32) {
+        for index in 0..8 {
+            let address = format!("0000:81:10.{index}");
+            let _ = fs::remove_file(self.outside(&format!("{PF}/virtfn{index}")));
+            let _ = fs::remove_file(self.outside(&format!("/sys/bus/pci/devices/{address}")));
+            let function = format!("/sys/devices/pci0000:81/{address}");
+            let _ = fs::remove_dir_all(self.outside(&function));
+            self.settings.borrow_mut().remove(&index);
+            if index >= count {
+                continue;
+            }
+            self.tree.pci(&address, "0x020000", 0);
+            self.tree
+                .file(&format!("{function}/driver_override"), "(null)\n");
+            self.tree
+                .file(&format!("{function}/modalias"), "pci:igbvf\n");
+            self.tree.link(&format!("{PF}/virtfn{index}"), &function);
+            self.tree.link(&format!("{function}/physfn"), PF);
+            let group = format!("/sys/kernel/iommu_groups/{}", 15 + index);
+            self.tree.link(&format!("{function}/iommu_group"), &group);
+            let settings = VfSettings {
+                mac: Some(MacAddress::told([0; 6])),
+                vlan: Some(0),
+                spoof_check: Some(true),
+                trust: Some(false),
+            };
+            self.settings.borrow_mut().insert(index, settings);
+            self.probe(&address);
+        }
+    }
+
+    fn probe(&self, address: &str) {
+        let function = format!("/sys/devices/pci0000:81/{address}");
+        let wanted = self.read(&format!("{function}/driver_override"));
+        let takes_any = self.read(&format!("{PF}/sriov_drivers_autoprobe")) == "1";
+        let driver = match wanted.as_str() {
+            "(null)" if takes_any => "igbvf",
+            "(null)" => return,
+            wanted => wanted,
+        };
+        let driver = format!("/sys/bus/pci/drivers/{driver}");
+        if self.outside(&driver).is_dir() && self.driver(address).is_none() {
+            self.tree.link(&format!("{function}/driver"), &driver);
+        }
+    }
+
+    fn react(&self, path: &Path, text: &str) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap();
+        let outside = self.outside(path.to_str().unwrap());
+        let place = self.resolved(&outside);
+        match name {
+            "sriov_numvfs" => {
+                self.set_count(text.parse().unwrap());
+                fs::write(place, format!("{text}\n")).unwrap();
+            }
+            "driver_override" => {
+                let text = if text.is_empty() { "(null)" } else { text };
+                fs::write(place, format!("{text}\n")).unwrap();
+            }
+            "unbind" => fs::remove_file(place.parent().unwrap()).unwrap(),
+            "drivers_probe" => self.probe(text),
+            "nr_hugepages" => {
+                let pages = text.parse::<u64>().unwrap().min(self.memory.get());
+                fs::write(place, format!("{pages}\n")).unwrap();
+            }
+            "register" => {
+                self.tree.directory(&format!("{NICS}/000_{text}"));
+            }
+            _ => fs::write(place, format!("{text}\n")).unwrap(),
+        }
+    }
+}
+
+impl Kernel for Machine {
+    fn vf_settings(
+        &self,
+        interface: &str,
+    ) -> Result<Option<BTreeMap<u32, VfSettings>>, KernelError> {
+        assert_eq!(interface, "ens2");
+        Ok(Some(self.settings.borrow().clone()))
+    }
+
+    fn holder(&self, node: &Path) -> Option<String> {
+        self.holders.borrow().get(node).cloned()
+    }
+
+    fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> Result<(), KernelError> {
+        if self.hears(format!("{interface} vf {vf} {change:?}"))? {
+            let mut settings = self.settings.borrow_mut();
+            let settings = settings.get_mut(&vf).unwrap();
+            match change {
+                VfChange::Mac(mac) => settings.mac = Some(mac),
+                VfChange::Vlan(vlan) => settings.vlan = Some(vlan.number()),
+                VfChange::SpoofCheck(on) => settings.spoof_check = Some(on),
+                VfChange::Trust(on) => settings.trust = Some(on),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_rdma_netns(&self, mode: RdmaNetns) -> Result<(), KernelError> {
+        if self.hears(format!("rdma {mode}"))? {
+            let letter = if mode == RdmaNetns::Shared { "Y" } else { "N" };
+            self.tree
+                .file("/sys/module/ib_core/parameters/netns_mode", letter);
+        }
+        Ok(())
+    }
+
+    fn write(&self, path: &Path, text: &str) -> Result<(), KernelError> {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap();
+        if self.hears(format!("{name} {text}"))? {
+            self.react(path, text);
+        }
+        Ok(())
+    }
+
+    fn load(&self, module: &str) -> Result<(), KernelError> {
+        if self.hears(format!("load {module}"))? {
+            match module {
+                "vfio-pci" => drop(self.tree.directory("/sys/bus/pci/drivers/vfio-pci")),
+                "onload" => drop(self.tree.file(REGISTER, "").directory(NICS)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn shown(steps: &[Step]) -> Vec<String> {
+    let shown = |step: &Step| {
+        let Step {
+            subject,
+            setting,
+            now,
+            wanted,
+            ..
+        } = step;
+        format!("{subject}: {setting}: {now} -> {wanted}")
+    };
+    steps.iter().map(shown).collect()
+}
+
+fn vfio(count: u32) -> String {
+    format!("[[sriov]]\npf = \"ens2\"\nvfs = {count}\ndriver = \"vfio-pci\"\n")
+}
+
+fn kernels(count: u32) -> String {
+    vfio(count).replace("vfio-pci", "kernel")
+}
+
+/// Everything that there is to configure.
+fn everything() -> String {
+    format!(
+        "{}vlan = 7\nmac = \"02:00:00:00:10:00\"\nspoof-check = true\ntrust = true\n\
+         [host]\naf-xdp = [\"ens2\"]\nrdma-netns = \"exclusive\"\nhugepages = {{ 1Gi = {{ 0 = 4, 1 = 4 }} }}\n",
+        vfio(2)
+    )
+}
+
+#[test]
+fn without_the_sections_nothing_is_looked_at_and_nothing_is_done() {
+    let machine = Machine::new();
+    let mut host = machine.host();
+    host.start_recording();
+    let config = Config::default();
+    assert_eq!(plan(&host, &machine, &config), Plan::default());
+    let outcome = apply(&host, &machine, &config, Duration::ZERO, &mut |_| {});
+    assert_eq!((outcome.done, outcome.failed.len()), (0, 0));
+    assert!(host.stop_recording().is_empty());
+}
+
+#[test]
+fn a_plan_shows_what_is_and_what_is_to_be_and_tells_the_kernel_nothing() {
+    let machine = Machine::new();
+    assert_eq!(
+        machine.steps(&everything()),
+        [
+            "rdma-netns: mode: shared -> exclusive",
+            "hugepages 1Gi on node 0: pages: 2 -> 4",
+            "hugepages 1Gi on node 1: pages: 0 -> 4",
+            "sriov ens2: sriov_drivers_autoprobe: 1 -> 0",
+            "sriov ens2: virtual functions: 0 -> 2",
+            "sriov ens2: vf 0-1 mac: - -> 02:00:00:00:10:00 and up",
+            "sriov ens2: vf 0-1 vlan: - -> 7",
+            "sriov ens2: vf 0-1 spoof-check: - -> on",
+            "sriov ens2: vf 0-1 trust: - -> on",
+            "sriov ens2: vf 0-1 driver: - -> vfio-pci",
+            "af-xdp ens2: registered with Onload: no, module not loaded -> yes",
+        ]
+    );
+    assert!(machine.told.borrow().is_empty());
+}
+
+#[test]
+fn what_is_configured_becomes_so_and_a_second_run_changes_nothing() {
+    let machine = Machine::new();
+    let outcome = machine.apply(&everything());
+    assert_eq!(outcome.failed, [""; 0]);
+    assert_eq!(machine.steps(&everything()), [""; 0]);
+    for (index, address) in ["0000:81:10.0", "0000:81:10.1"].iter().enumerate() {
+        assert_eq!(machine.driver(address).as_deref(), Some("vfio-pci"));
+        let settings = machine.settings.borrow()[&u32::try_from(index).unwrap()];
+        let mac = settings.mac.unwrap().to_string();
+        assert_eq!(mac, format!("02:00:00:00:10:0{index}"));
+        assert_eq!((settings.vlan, settings.trust), (Some(7), Some(true)));
+    }
+    assert_eq!(
+        machine.read("/sys/module/ib_core/parameters/netns_mode"),
+        "N"
+    );
+    let heard = machine.told.borrow().len();
+    let outcome = machine.apply(&everything());
+    assert_eq!((outcome.done, outcome.failed.len()), (0, 0));
+    assert_eq!(machine.told.borrow().len(), heard);
+}
+
+#[test]
+fn no_driver_of_the_kernel_can_take_a_function_that_is_for_vfio() {
+    let machine = Machine::new();
+    machine.apply(&vfio(1));
+    assert_eq!(
+        *machine.told.borrow(),
+        [
+            "sriov_drivers_autoprobe 0",
+            "sriov_numvfs 1",
+            "load vfio-pci",
+            "driver_override vfio-pci",
+            "drivers_probe 0000:81:10.0",
+        ]
+    );
+}
+
+#[test]
+fn a_function_of_the_kernel_has_its_address_before_its_driver_looks() {
+    let machine = Machine::new();
+    let config = format!("{}mac = \"02:00:00:00:10:00\"\n", kernels(1));
+    assert_eq!(machine.apply(&config).failed, [""; 0]);
+    let told = machine.told.take();
+    assert_eq!(told[..2], ["sriov_drivers_autoprobe 0", "sriov_numvfs 1"]);
+    assert!(told[2].starts_with("ens2 vf 0 Mac"), "{told:?}");
+    assert_eq!(
+        told[3..],
+        [
+            "sriov_drivers_autoprobe 1",
+            "load pci:igbvf",
+            "drivers_probe 0000:81:10.0"
+        ]
+    );
+    assert_eq!(machine.driver("0000:81:10.0").as_deref(), Some("igbvf"));
+    assert_eq!(machine.apply(&config).done, 0);
+}
+
+#[test]
+fn functions_go_from_the_kernel_to_vfio_and_back() {
+    let machine = Machine::new();
+    assert_eq!(machine.apply(&kernels(2)).failed, [""; 0]);
+    assert_eq!(*machine.told.borrow(), ["sriov_numvfs 2"]);
+    assert_eq!(
+        machine.steps(&vfio(2)),
+        [
+            "sriov ens2: module vfio-pci: not loaded -> loaded",
+            "sriov ens2: vf 0 (0000:81:10.0) driver: igbvf -> vfio-pci",
+            "sriov ens2: vf 1 (0000:81:10.1) driver: igbvf -> vfio-pci",
+        ]
+    );
+    assert_eq!(machine.apply(&vfio(2)).failed, [""; 0]);
+    assert_eq!(machine.driver("0000:81:10.1").as_deref(), Some("vfio-pci"));
+    machine.told.take();
+    assert_eq!(machine.apply(&kernels(2)).failed, [""; 0]);
+    assert_eq!(machine.driver("0000:81:10.1").as_deref(), Some("igbvf"));
+    assert_eq!(
+        machine.told.borrow()[..4],
+        [
+            "driver_override ",
+            "unbind 0000:81:10.0",
+            "load pci:igbvf",
+            "drivers_probe 0000:81:10.0"
+        ]
+    );
+}
+
+/// Whatever was done when a run ended, the next one does the rest.
+#[test]
+fn a_run_that_is_ended_at_any_word_is_completed_by_the_next() {
+    for config in [everything(), everything().replace("vfio-pci", "kernel")] {
+        let whole = Machine::new();
+        assert_eq!(whole.apply(&config).failed, [""; 0]);
+        let words = whole.told.borrow().len();
+        assert!(words > 15, "{words}");
+        for number in 0..words {
+            let machine = Machine::new();
+            machine.fails_after.set(Some(number));
+            let first = machine.apply(&config);
+            assert!(!first.failed.is_empty(), "{number}");
+            machine.fails_after.set(None);
+            let next = machine.apply(&config);
+            assert_eq!(next.failed, [""; 0], "after {number}: {:?}", first.failed);
+            assert_eq!(machine.plan(&config), Plan::default(), "after {number}");
+        }
+    }
+}
+
+#[test]
+fn a_kernel_that_does_not_do_what_it_is_told_is_reported_and_nothing_goes_round() {
+    for (word, says) in [
+        (
+            "sriov_numvfs",
+            "sriov ens2: virtual functions: /sys/bus/pci/devices/0000:81:00.0/sriov_numvfs is still 0, not 2",
+        ),
+        (
+            "sriov_drivers_autoprobe",
+            "sriov_drivers_autoprobe is still 1, not 0",
+        ),
+        (
+            "load vfio-pci",
+            "sriov ens2: module vfio-pci: /sys/bus/pci/drivers/vfio-pci is not there",
+        ),
+        (
+            "drivers_probe",
+            "sriov ens2: vf 0 (0000:81:10.0) driver: the driver is none; is the IOMMU on",
+        ),
+        (
+            "Vlan",
+            "sriov ens2: vf 0 (0000:81:10.0) vlan: the driver did not take it",
+        ),
+        (
+            "rdma",
+            "rdma-netns: mode: /sys/module/ib_core/parameters/netns_mode is still Y, not N",
+        ),
+        (
+            "register",
+            "af-xdp ens2: registered with Onload: /sys/kernel/debug/sfc_resource/nics does not list it",
+        ),
+        (
+            "nr_hugepages",
+            "hugepages 1Gi on node 0: pages: the kernel gave 2 of 4; the node has no more free memory",
+        ),
+    ] {
+        let machine = Machine::new();
+        machine.ignored.borrow_mut().push(word);
+        let outcome = machine.apply(&everything());
+        // The pages of one node do not depend on those of another.
+        let failures = if word == "nr_hugepages" { 2 } else { 1 };
+        assert_eq!(
+            outcome.failed.len(),
+            failures,
+            "{word}: {:?}",
+            outcome.failed
+        );
+        assert!(
+            outcome.failed[0].contains(says),
+            "{word}: {:?}",
+            outcome.failed
+        );
+        // The rest is done all the same.
+        assert!(outcome.done >= 2, "{word}: {}", outcome.done);
+    }
+}
+
+#[test]
+fn a_kernel_that_takes_a_step_back_is_reported() {
+    let machine = Machine::new();
+    // It gives what it was told last to the file that is read back, and forgets the functions.
+    machine.apply(&vfio(2));
+    fs::remove_file(machine.outside(&format!("{PF}/virtfn1"))).unwrap();
+    assert_eq!(
+        machine.refusal(&vfio(2)),
+        "sriov ens2: 1 of its 2 virtual functions are there; dmesg says more"
+    );
+}
+
+#[test]
+fn pages_that_the_kernel_has_no_memory_for_are_counted_and_what_it_gave_stays() {
+    let machine = Machine::new();
+    machine.memory.set(3);
+    let config = "[host]\nhugepages = { 1Gi = { 0 = 4 } }\n";
+    let outcome = machine.apply(config);
+    assert_eq!(outcome.failed.len(), 1);
+    let line = &outcome.failed[0];
+    assert!(
+        line.starts_with("hugepages 1Gi on node 0: pages: the kernel gave 3 of 4; the node has no"),
+        "{line}"
+    );
+    assert!(line.contains("hugepagesz= and hugepages= on the kernel's command line"));
+    assert_eq!(
+        machine.steps(config),
+        ["hugepages 1Gi on node 0: pages: 3 -> 4"]
+    );
+}
+
+#[test]
+fn pages_are_never_given_back() {
+    let machine = Machine::new();
+    let config = "[host]\nhugepages = { 1Gi = { 0 = 1, 1 = 0 } }\n";
+    assert_eq!(machine.plan(config), Plan::default());
+}
+
+#[test]
+fn pages_of_a_size_or_on_a_node_that_there_is_not_are_refused() {
+    let machine = Machine::new();
+    assert_eq!(
+        machine.refusal("[host]\nhugepages = { 2Mi = { 0 = 1 } }\n"),
+        "hugepages 2Mi on node 0: there are no pages of that size; this kernel has 1Gi"
+    );
+    assert_eq!(
+        machine.refusal("[host]\nhugepages = { 1Gi = { 7 = 1 } }\n"),
+        "hugepages 1Gi on node 7: there is no such NUMA node; this host has 0, 1"
+    );
+}
+
+#[test]
+fn a_kernel_without_numa_has_node_0() {
+    let machine = Machine::new();
+    fs::remove_dir_all(machine.outside(NODES)).unwrap();
+    machine.tree.file(
+        "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
+        "0\n",
+    );
+    let config = "[host]\nhugepages = { 2Mi = { 0 = 8 } }\n";
+    assert_eq!(machine.apply(config).failed, [""; 0]);
+    assert_eq!(
+        machine.read("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"),
+        "8"
+    );
+}
+
+#[test]
+fn a_physical_function_that_there_is_not_is_refused() {
+    let machine = Machine::new();
+    let at = |pf: &str| machine.refusal(&vfio(1).replace("ens2", pf));
+    assert_eq!(
+        at("ens9"),
+        "sriov ens9: this host has no interface of that name"
+    );
+    assert_eq!(
+        at("0000:99:00.0"),
+        "sriov 0000:99:00.0: this host has no PCI function of that address"
+    );
+    machine
+        .tree
+        .file("/sys/devices/virtual/net/br0/address", "");
+    machine
+        .tree
+        .link("/sys/class/net/br0", "/sys/devices/virtual/net/br0");
+    assert_eq!(
+        at("br0"),
+        "sriov br0: it is not the interface of a PCI function itself"
+    );
+    machine.tree.pci("0000:82:00.0", "0x020000", 0);
+    assert_eq!(
+        at("0000:82:00.0"),
+        "sriov 0000:82:00.0: 0000:82:00.0 has no SR-IOV; turn it on in the firmware of card and host"
+    );
+}
+
+#[test]
+fn an_interface_of_a_subfunction_is_no_physical_function() {
+    let machine = Machine::new();
+    let place = format!("{PF}/mlx5_core.sf.4/net/en3f0s4");
+    machine.tree.file(&format!("{place}/address"), "");
+    machine.tree.link("/sys/class/net/en3f0s4", &place);
+    assert_eq!(
+        machine.refusal(&vfio(1).replace("ens2", "en3f0s4")),
+        "sriov en3f0s4: it is not the interface of a PCI function itself"
+    );
+}
+
+#[test]
+fn a_function_whose_rdma_device_a_program_has_open_is_in_use() {
+    let machine = with_interface(Some("ens2v0"));
+    let function = "/sys/devices/pci0000:81/0000:81:10.0";
+    let verbs = format!("{function}/infiniband_verbs/uverbs3/dev");
+    machine.tree.file(&verbs, "231:195\n");
+    assert_eq!(machine.plan(&vfio(1)).refused, []);
+    let holder = (
+        PathBuf::from("/dev/infiniband/uverbs3"),
+        "process 9 (\"dpdk\")".to_owned(),
+    );
+    machine.holders.borrow_mut().extend([holder]);
+    let refusal = machine.refusal(&vfio(1));
+    assert!(
+        refusal.contains("used by process 9 (\"dpdk\"); stop that first"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn more_functions_than_the_card_can_have_are_refused() {
+    assert_eq!(
+        Machine::new().refusal(&vfio(9)),
+        "sriov ens2: 0000:81:00.0 can have 8 virtual functions, not 9; correct vfs, or raise the number in the card's firmware"
+    );
+}
+
+#[test]
+fn two_sections_about_one_function_are_refused_whatever_they_call_it() {
+    let machine = Machine::new();
+    let config = vfio(1) + &vfio(2).replace("ens2", "0000:81:00.0");
+    assert_eq!(
+        machine.refusal(&config),
+        "sriov 0000:81:00.0: another section is about 0000:81:00.0 too; make one of them"
+    );
+}
+
+#[test]
+fn functions_that_nobody_uses_are_made_anew_in_another_number() {
+    let machine = Machine::with_two_vfs();
+    assert_eq!(machine.apply(&vfio(3)).failed, [""; 0]);
+    assert_eq!(
+        machine.told.borrow()[..2],
+        ["sriov_numvfs 0", "sriov_numvfs 3"]
+    );
+    assert_eq!(machine.apply(&vfio(0)).failed, [""; 0]);
+    assert_eq!(machine.read(&format!("{PF}/sriov_numvfs")), "0");
+    assert_eq!(machine.plan(&vfio(0)), Plan::default());
+}
+
+fn lease(machine: &Machine, name: &str, boot: &str) {
+    machine
+        .tree
+        .file("/proc/sys/kernel/random/boot_id", "this boot\n");
+    let text = format!(
+        r#"{{"version":1,"class":"vfio","name":"x","slot":0,"boot":"{boot}","container":"web","bundle":"/b/web",
+            "holder":{{"init":{{"process":{{"pid":42,"startTime":7}}}}}},"entryPoint":"createRuntime","since":1,"facts":{{}}}}"#
+    );
+    machine
+        .tree
+        .file(&format!("/run/onload-ctk/@leases/{name}#0"), text);
+}
+
+#[test]
+fn a_leased_function_keeps_all_of_its_card_s_functions_where_they_are() {
+    for count in [0, 1, 3] {
+        let machine = Machine::with_two_vfs();
+        lease(&machine, "vfio=0000:81:10.1", "this boot");
+        let plan = machine.plan(&vfio(count));
+        assert_eq!(shown(&plan.steps), [""; 0]);
+        assert_eq!(
+            plan.refused[0].to_string(),
+            format!(
+                "sriov ens2: there are 2 virtual functions, not {count}, and the kernel changes that only by removing all of them; vf 1 (0000:81:10.1) is used by container web (process 42); stop that first"
+            )
+        );
+        let outcome = machine.apply(&vfio(count));
+        assert_eq!((outcome.done, outcome.failed.len()), (0, 1));
+        assert!(machine.told.borrow().is_empty());
+    }
+}
+
+#[test]
+fn a_container_that_starts_during_a_run_keeps_its_function() {
+    let machine = Machine::new();
+    machine.apply(&kernels(2));
+    let config = Config::parse(&vfio(2)).unwrap();
+    let mut started = |step: &Step| {
+        if step.setting == "module vfio-pci" {
+            lease(&machine, "vfio=0000:81:10.1", "this boot");
+        }
+    };
+    let outcome = apply(
+        &machine.host(),
+        &machine,
+        &config,
+        Duration::ZERO,
+        &mut started,
+    );
+    assert_eq!(machine.driver("0000:81:10.0").as_deref(), Some("vfio-pci"));
+    assert_eq!(machine.driver("0000:81:10.1").as_deref(), Some("igbvf"));
+    assert_eq!(
+        outcome.failed[0],
+        "sriov ens2: vf 1 (0000:81:10.1) driver: 0000:81:10.1 is used by container web (process 42) by now; stop that first"
+    );
+}
+
+#[test]
+fn a_lease_that_is_over_keeps_nothing_and_one_that_is_not_understood_does() {
+    let machine = Machine::with_two_vfs();
+    lease(&machine, "vfio=0000:81:10.1", "another boot");
+    assert_eq!(machine.plan(&vfio(3)).refused, []);
+    machine
+        .tree
+        .file("/run/onload-ctk/@leases/vfio=0000:81:10.1#0", "{");
+    let refusal = machine.refusal(&vfio(3));
+    assert!(
+        refusal.contains("is used by an unknown container, since its lease"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn leases_that_cannot_be_read_keep_everything() {
+    let machine = Machine::with_two_vfs();
+    machine.tree.file("/run/onload-ctk/@leases", "no directory");
+    let refusal = machine.refusal(&vfio(3));
+    assert!(
+        refusal.contains("is used by a container, perhaps (reading leases: "),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_lease_of_one_function_of_a_group_is_one_of_all() {
+    let machine = Machine::with_two_vfs();
+    let other = machine.outside("/sys/devices/pci0000:81/0000:81:10.1/iommu_group");
+    fs::remove_file(other).unwrap();
+    machine.tree.link(
+        "/sys/devices/pci0000:81/0000:81:10.1/iommu_group",
+        "/sys/kernel/iommu_groups/15",
+    );
+    lease(&machine, "vfio=0000:81:10.0", "this boot");
+    let plan = machine.plan(&kernels(2));
+    let reasons: Vec<String> = plan.refused.iter().map(ToString::to_string).collect();
+    assert_eq!(reasons.len(), 2, "{reasons:?}");
+    assert!(
+        reasons[1].contains("the driver of vf 1 (0000:81:10.1) stays"),
+        "{reasons:?}"
+    );
+}
+
+#[test]
+fn a_lease_that_names_an_interface_or_the_address_as_a_fact_is_found() {
+    for (name, facts) in [
+        ("netdev=ens2v0", ""),
+        ("rdma=mlx5_9", r#""pci":"0000:81:10.0""#),
+    ] {
+        let machine = Machine::new();
+        machine.apply(&kernels(1));
+        let function = "/sys/devices/pci0000:81/0000:81:10.0";
+        machine
+            .tree
+            .file(&format!("{function}/net/ens2v0/address"), "");
+        lease(&machine, name, "this boot");
+        let file = format!("/run/onload-ctk/@leases/{name}#0");
+        let text = machine.read(&file);
+        machine.tree.file(
+            &file,
+            text.replace(r#""facts":{}"#, &format!(r#""facts":{{{facts}}}"#)),
+        );
+        let plan = machine.plan(&vfio(1));
+        // Until the class is one that can be leased its files are no leases.
+        let is_class = name
+            .split('=')
+            .next()
+            .unwrap()
+            .parse::<onload_core::class::Class>()
+            .is_ok();
+        assert_eq!(
+            plan.refused.len(),
+            usize::from(is_class),
+            "{name}: {plan:?}"
+        );
+    }
+}
+
+#[test]
+fn a_group_that_somebody_has_open_is_in_use() {
+    let machine = Machine::with_two_vfs();
+    machine
+        .holders
+        .borrow_mut()
+        .insert("/dev/vfio/15".into(), "process 7 (\"qemu\")".to_owned());
+    let refusal = machine.refusal(&vfio(1));
+    assert!(
+        refusal.contains("vf 0 (0000:81:10.0) is used by process 7 (\"qemu\")"),
+        "{refusal}"
+    );
+    let refusal = machine.plan(&kernels(2)).refused;
+    assert_eq!(
+        refusal[0].to_string(),
+        "sriov ens2: the driver of vf 0 (0000:81:10.0) stays, since it is used by process 7 (\"qemu\"); stop that first"
+    );
+    assert_eq!(refusal.len(), 1);
+}
+
+#[test]
+fn a_function_in_use_keeps_its_settings_and_the_others_get_theirs() {
+    let machine = Machine::with_two_vfs();
+    let holder = ("/dev/vfio/15".into(), "process 7 (\"qemu\")".to_owned());
+    machine.holders.borrow_mut().extend([holder]);
+    let config = format!("{}vlan = 5\n", vfio(2));
+    let outcome = machine.apply(&config);
+    assert_eq!(outcome.done, 1);
+    assert_eq!(outcome.failed.len(), 1);
+    assert!(
+        outcome.failed[0].contains("the vlan of vf 0 (0000:81:10.0) stays, since it is used by"),
+        "{:?}",
+        outcome.failed
+    );
+    let vlans: Vec<_> = machine.settings.borrow().values().map(|s| s.vlan).collect();
+    assert_eq!(vlans, [Some(0), Some(5)]);
+}
+
+/// Of the kernel's own driver, with an interface as given; the kernel shows a moved one nowhere.
+fn with_interface(name: Option<&str>) -> Machine {
+    let machine = Machine::new();
+    machine.apply(&kernels(1));
+    let net = "/sys/devices/pci0000:81/0000:81:10.0/net";
+    machine.tree.directory(net);
+    if let Some(name) = name {
+        machine.tree.file(&format!("{net}/{name}/address"), "");
+        machine
+            .tree
+            .link(&format!("/sys/class/net/{name}"), &format!("{net}/{name}"));
+    }
+    machine
+}
+
+#[test]
+fn an_interface_in_another_network_namespace_is_in_use() {
+    let refusal = with_interface(None).refusal(&vfio(1));
+    assert!(
+        refusal
+            .contains("used by another network namespace, which has its interface (driver igbvf)"),
+        "{refusal}"
+    );
+    let machine = with_interface(Some("ens2v0"));
+    assert_eq!(machine.apply(&vfio(1)).failed, [""; 0]);
+}
+
+#[test]
+fn an_interface_that_the_host_uses_is_in_use() {
+    let route = |destination: &str, mask: &str| {
+        format!("Iface x\nens2v0\t{destination}\t00000000\t0003\t0\t0\t0\t{mask}\t0\t0\t0\n")
+    };
+    for (path, text, says) in [
+        (
+            "/proc/net/route",
+            route("00000000", "00000000"),
+            "carries the default route",
+        ),
+        (
+            "/proc/net/route",
+            route("000200C0", "00FFFFFF"),
+            "has routes",
+        ),
+        (
+            "/sys/devices/pci0000:81/0000:81:10.0/net/ens2v0/upper_br0/x",
+            String::new(),
+            "is below br0",
+        ),
+    ] {
+        let machine = with_interface(Some("ens2v0"));
+        machine.tree.file(path, text);
+        let refusal = machine.refusal(&vfio(1));
+        let wanted = format!("used by the host, whose interface ens2v0 {says}; stop that first");
+        assert!(refusal.contains(&wanted), "{refusal}");
+    }
+}
+
+#[test]
+fn functions_of_the_card_that_carries_the_default_route_are_not_removed() {
+    let machine = Machine::with_two_vfs();
+    machine.tree.file(
+        "/proc/net/route",
+        "Iface x\nens2.5\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n",
+    );
+    machine.tree.file("/sys/class/net/ens2.5/lower_ens2/x", "");
+    assert_eq!(
+        machine.refusal(&vfio(3)),
+        "sriov ens2: there are 2 virtual functions, not 3, and the kernel changes that only by removing all of them; ens2 carries the default route, which that may cut; do it by hand"
+    );
+    assert_eq!(machine.plan(&vfio(2)), Plan::default());
+}
+
+#[test]
+fn functions_without_spoof_checking_draw_a_warning() {
+    let machine = Machine::new();
+    let off = format!("{}spoof-check = false\n", vfio(2));
+    let warning = "sriov ens2: spoof checking of vf 0-1 is off: who holds one can send as any other machine; set spoof-check = true unless that is meant";
+    assert_eq!(machine.plan(&off).warnings, [warning]);
+    let outcome = machine.apply(&off);
+    assert_eq!(outcome.failed, [""; 0]);
+    assert_eq!(outcome.warnings, [warning.replace("0-1", "0, 1")]);
+    // Nobody asked for it, and it is so.
+    assert_eq!(machine.plan(&vfio(2)).warnings, outcome.warnings);
+    let on = format!("{}spoof-check = true\n", vfio(2));
+    assert_eq!(machine.plan(&on).warnings, [""; 0]);
+    assert_eq!(machine.apply(&on).warnings, [""; 0]);
+    assert_eq!(machine.plan(&vfio(2)).warnings, [""; 0]);
+}
+
+#[test]
+fn a_setting_that_the_driver_does_not_have_is_refused() {
+    let machine = Machine::with_two_vfs();
+    for settings in machine.settings.borrow_mut().values_mut() {
+        settings.trust = None;
+    }
+    let plan = machine.plan(&format!("{}trust = false\n", vfio(2)));
+    assert_eq!(
+        plan.refused[1].to_string(),
+        "sriov ens2: the trust of vf 1 (0000:81:10.1): the driver of the physical function has no such setting; leave it out"
+    );
+    assert_eq!(plan.refused.len(), 2);
+}
+
+#[test]
+fn settings_need_the_interface_of_the_physical_function() {
+    let machine = Machine::with_two_vfs();
+    fs::remove_dir_all(machine.outside(&format!("{PF}/net"))).unwrap();
+    let config = vfio(2).replace("ens2", "0000:81:00.0");
+    assert_eq!(machine.plan(&config), Plan::default());
+    let plan = machine.plan(&format!("{config}vlan = 1\n"));
+    assert!(
+        plan.refused[0]
+            .to_string()
+            .contains("0000:81:00.0 has no interface, and its driver is told by one"),
+        "{plan:?}"
+    );
+}
+
+#[test]
+fn a_host_that_does_not_run_does_not_tell_what_its_kernel_alone_knows() {
+    let machine = Machine::with_two_vfs();
+    let config = Config::parse(&format!("{}vlan = 1\n", vfio(2))).unwrap();
+    let found = plan(&machine.host(), &Absent, &config);
+    assert_eq!(found.refused.len(), 2);
+    assert!(
+        found.refused[0]
+            .to_string()
+            .ends_with("its value is known to the running kernel alone"),
+        "{found:?}"
+    );
+    let other = Config::parse(&vfio(2)).unwrap();
+    assert_eq!(plan(&machine.host(), &Absent, &other), Plan::default());
+}
+
+#[test]
+fn an_interface_of_a_function_is_not_one_that_stands_for_another() {
+    let machine = Machine::with_two_vfs();
+    for (name, port) in [("eth0", "pf0vf0"), ("ens1", "pf0vf1"), ("ens2", "p0")] {
+        machine
+            .tree
+            .file(&format!("{PF}/net/{name}/phys_port_name"), port);
+        let _ = fs::remove_file(machine.outside(&format!("/sys/class/net/{name}")));
+        machine.tree.link(
+            &format!("/sys/class/net/{name}"),
+            &format!("{PF}/net/{name}"),
+        );
+    }
+    // Another interface would be asked otherwise, and the machine has none.
+    let config = vfio(2).replace("ens2", "0000:81:00.0");
+    assert_eq!(machine.apply(&format!("{config}vlan = 3\n")).done, 2);
+}
+
+#[test]
+fn an_interface_is_registered_once() {
+    let machine = Machine::new();
+    machine.tree.file(REGISTER, "").directory(NICS);
+    let config = "[host]\naf-xdp = [\"ens2\", \"ens2\"]\n";
+    assert_eq!(
+        machine.steps(config),
+        ["af-xdp ens2: registered with Onload: no -> yes"]
+    );
+    assert_eq!(machine.apply(config).failed, [""; 0]);
+    assert_eq!(*machine.told.borrow(), ["register ens2"]);
+    assert_eq!(machine.plan(config), Plan::default());
+}
+
+#[test]
+fn an_interface_that_onload_cannot_take_is_refused() {
+    let machine = Machine::new();
+    let config = |name: &str| format!("[host]\naf-xdp = [\"{name}\"]\n");
+    assert_eq!(
+        machine.refusal(&config("ens9")),
+        "af-xdp ens9: this host has no interface of that name"
+    );
+    machine.tree.directory("/sys/module/sfc_resource");
+    assert_eq!(
+        machine.refusal(&config("ens2")),
+        "af-xdp ens2: the loaded sfc_resource has no AF_XDP; install an Onload that has it"
+    );
+}
+
+#[test]
+fn the_mode_of_rdma_is_set_where_it_is_another() {
+    let machine = Machine::new();
+    let config = |mode: &str| format!("[host]\nrdma-netns = \"{mode}\"\n");
+    assert_eq!(machine.plan(&config("shared")), Plan::default());
+    assert_eq!(machine.apply(&config("exclusive")).failed, [""; 0]);
+    assert_eq!(machine.plan(&config("exclusive")), Plan::default());
+    fs::remove_dir_all(machine.outside("/sys/module/ib_core")).unwrap();
+    assert_eq!(
+        machine.steps(&config("shared")),
+        ["rdma-netns: mode: module not loaded -> shared"]
+    );
+    assert_eq!(machine.apply(&config("shared")).failed, [""; 0]);
+}
+
+#[test]
+fn where_the_mode_cannot_change_the_line_says_what_can() {
+    let error = |mode| KernelError::NetnsBusy { mode }.to_string();
+    let line = error(RdmaNetns::Exclusive);
+    assert!(line.contains("options ib_core netns_mode=0"), "{line}");
+    assert!(error(RdmaNetns::Shared).contains("netns_mode=1"));
+}

@@ -1,0 +1,47 @@
+//! `host apply`: makes the host what the configuration wants it to be.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use onload_host::boot::{self, Running};
+use rustix::process::geteuid;
+
+use super::{NOTHING, all_or_error, line, wants_nothing};
+use crate::cli::{Global, HostApply};
+use crate::commands::open_host;
+use crate::exit::Answer;
+use crate::printer::Printer;
+
+/// How long a driver may take to appear, or a device to be listed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs `host apply`.
+///
+/// # Errors
+/// Something that is configured is not so afterwards; what else is configured is.
+pub fn run(global: &Global, _args: &HostApply, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (host, config) = open_host(global)?;
+    if !host.is_running() {
+        bail!(
+            "changing the host below {}: it has no kernel that could; leave --host-root out to change the running host, or see what would change with \"onload-ctk host plan\"",
+            global.host_root.display()
+        );
+    }
+    if wants_nothing(&config) {
+        return Ok(Answer::Yes);
+    }
+    if !geteuid().is_root() {
+        bail!("changing this host: only root may; run as root");
+    }
+    let kernel = Running::default();
+    let mut told = |step: &boot::Step| printer.note(line(step));
+    let outcome = boot::apply(&host, &kernel, &config, PATIENCE, &mut told);
+    for warning in &outcome.warnings {
+        printer.warning(warning);
+    }
+    if outcome.done == 0 && outcome.failed.is_empty() {
+        printer.note(NOTHING);
+    }
+    all_or_error(outcome.failed, printer)?;
+    Ok(Answer::Yes)
+}

@@ -1,0 +1,51 @@
+//! `host plan` and `host apply`: the host itself, as the sections `[[sriov]]` and `[host]` want it.
+
+pub mod apply;
+pub mod plan;
+
+use anyhow::{Result, anyhow};
+use onload_core::config::Config;
+use onload_core::host_settings::HostSettings;
+use onload_host::boot::{Absent, Kernel, Running, Step};
+use onload_host::host::Host;
+
+use crate::printer::Printer;
+
+const NOTHING: &str = "nothing to change on this host";
+
+/// Whether the configuration wants anything of the host.
+fn wants_nothing(config: &Config) -> bool {
+    config.sriov.is_empty() && config.host == HostSettings::default()
+}
+
+/// The kernel that can be asked about a host.
+fn kernel(host: &Host) -> Box<dyn Kernel> {
+    match host.is_running() {
+        true => Box::new(Running::default()),
+        false => Box::new(Absent),
+    }
+}
+
+/// A step in one line.
+fn line(step: &Step) -> String {
+    let Step {
+        subject,
+        setting,
+        now,
+        wanted,
+        ..
+    } = step;
+    format!("{subject}: {setting}: {now} -> {wanted}")
+}
+
+/// Reports each line of what was not done, the last as the error that ends the program.
+fn all_or_error(lines: Vec<String>, printer: &mut Printer) -> Result<()> {
+    let mut lines = lines.into_iter().peekable();
+    while let Some(line) = lines.next() {
+        if lines.peek().is_none() {
+            return Err(anyhow!(line));
+        }
+        printer.error(line);
+    }
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! `host plan`: what `host apply` would change.
+
+use onload_host::boot;
+
+use super::{NOTHING, all_or_error, kernel, wants_nothing};
+use crate::cli::{Global, HostPlan, Listing};
+use crate::commands::open_host;
+use crate::exit::Answer;
+use crate::layout::table;
+use crate::printer::Printer;
+
+/// Runs `host plan`.
+///
+/// # Errors
+/// Something that is configured cannot be, or it cannot be told whether it is so.
+pub fn run(global: &Global, args: &HostPlan, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (host, config) = open_host(global)?;
+    let plan = boot::plan(&host, kernel(&host).as_ref(), &config);
+    match args.format {
+        Listing::Table if !plan.steps.is_empty() => {
+            let rows = plan.steps.iter().map(|step| {
+                [
+                    step.subject.to_string(),
+                    step.setting.clone(),
+                    step.now.clone(),
+                    step.wanted.clone(),
+                ]
+            });
+            let header = ["OF", "SETTING", "NOW", "WANTED"];
+            let columns = printer.columns();
+            printer.print(table(header, rows, columns))?;
+        }
+        Listing::Table if plan.refused.is_empty() && !wants_nothing(&config) => {
+            printer.note(NOTHING);
+        }
+        Listing::Table => {}
+        Listing::Json => {
+            let object = serde_json::to_value(&plan)?;
+            printer.print(format_args!("{object:#}\n"))?;
+        }
+    }
+    for warning in &plan.warnings {
+        printer.warning(warning);
+    }
+    let refused = plan.refused.iter().map(ToString::to_string);
+    all_or_error(refused.collect(), printer)?;
+    Ok(match plan.steps.is_empty() {
+        true => Answer::Yes,
+        false => Answer::No,
+    })
+}
