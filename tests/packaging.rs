@@ -670,6 +670,25 @@ fn an_rpm_starts_the_units_that_are_enabled_and_no_other() {
 }
 
 #[test]
+fn no_removal_takes_the_lease_of_a_container_that_may_run() {
+    const LEASE: &str = "run/onload-ctk/@leases/vfio=0000:81:10.0#0";
+    for (script, argument) in [
+        ("deb/postrm", "purge"),
+        ("rpm/postun.sh", "0"),
+        ("tarball/install", "--remove"),
+    ] {
+        let scripts = Scripts::new();
+        for program in ["systemctl", "deb-systemd-helper", "onload-ctk"] {
+            scripts.program(&format!("stand-ins/{program}"), "");
+        }
+        scripts.write(LEASE, "{}");
+        fs::create_dir_all(scripts.path("root")).unwrap();
+        scripts.done(&read(script), &[argument]);
+        assert!(scripts.path(LEASE).exists(), "{script} {argument}");
+    }
+}
+
+#[test]
 fn the_last_step_of_each_removal_takes_records_and_locks() {
     for (script, argument, goes) in [
         ("deb/postrm", "purge", true),
@@ -684,13 +703,17 @@ fn the_last_step_of_each_removal_takes_records_and_locks() {
             scripts.program(&format!("stand-ins/{program}"), "");
         }
         fs::create_dir_all(scripts.path("run/onload-ctk/@locks")).unwrap();
+        scripts.write("run/onload-ctk/@leases/.lock", "");
         let record = scripts.path("run/onload-ctk/@runtimes/c1@1");
         std::os::unix::fs::symlink("1:/usr/bin/runc", record).unwrap();
         // Where the tarball was unpacked.
         fs::create_dir_all(scripts.path("root")).unwrap();
         scripts.done(&read(script), &[argument]);
         let left = names_in(&scripts.path("run/onload-ctk"));
-        let kept: &[&str] = if goes { &[] } else { &["@locks", "@runtimes"] };
+        let kept: &[&str] = match goes {
+            true => &[],
+            false => &["@leases", "@locks", "@runtimes"],
+        };
         assert_eq!(left, kept, "{script} {argument}");
         assert_eq!(
             scripts.path("run/onload-ctk").exists(),

@@ -110,6 +110,10 @@ class Cri:
         answer = self.call("ExecSync", message((1, container), (2, argv), (3, 30)))
         return answer.get(3, 0), answer.get(1, b"").decode(errors="replace"), answer.get(2, b"").decode(errors="replace")
 
+    def stop(self, container):
+        """At once: 1 container_id, 2 timeout in seconds."""
+        self.call("StopContainer", message((1, container), (2, 0)))
+
     def remove(self, pod):
         self.call("StopPodSandbox", message((1, pod)))
         self.call("RemovePodSandbox", message((1, pod)))

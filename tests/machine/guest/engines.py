@@ -34,6 +34,7 @@ class CommandLine:
 
     binary = []
     low = ""  # the OCI runtime below, as onload-ctk's [runtime] path
+    daemon = ""  # the unit of its daemon, where it has one
 
     def command(self, request):
         raise NotImplementedError
@@ -65,6 +66,13 @@ class CommandLine:
     def stop_option(self):
         return []
 
+    def stop(self, name):
+        return run(*self.binary, "stop", "-t", "0", name)
+
+    def again(self, name):
+        """Starts a container that has ended once more."""
+        return run(*self.binary, "start", name)
+
     def restart(self, name, door=""):
         return run(*self.command(Request(door, [])), "restart", "-t", "0", name)
 
@@ -78,10 +86,14 @@ class Docker(CommandLine):
     name = "docker-runc"
     binary = ["docker"]
     low = "/usr/bin/runc"
+    daemon = "docker.service"
     doors = ["cdi", "wrapper", "live"]
 
     def command(self, request):
         return self.binary
+
+    def wait_until_ready(self):
+        """The unit counts as started when the daemon answers."""
 
     def runtime_option(self, request):
         if request.door == "live":  # docker's own limit on descriptors is too high for the preload
@@ -172,6 +184,7 @@ class CriClient:
 
     name = "cri"
     low = "/usr/bin/runc"
+    daemon = "containerd.service"
     doors = ["cdi", "wrapper"]
 
     def __init__(self):
@@ -203,6 +216,26 @@ class CriClient:
         except grpc.RpcError as error:
             return Done(1, "", error.details() or str(error), 0.0)
         return Done(status, out, err, 0.0)
+
+    def stop(self, name):
+        import grpc
+        try:
+            self.connected().stop(self.live[name][1])
+        except grpc.RpcError as error:
+            return Done(1, "", error.details() or str(error), 0.0)
+        return Done(0, "", "", 0.0)
+
+    def wait_until_ready(self):
+        """containerd tells systemd that it is up before its CRI answers."""
+        import grpc
+        deadline = time.monotonic() + 90
+        while True:
+            try:
+                return self.connected().call("Version", b"")
+            except grpc.RpcError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
 
     def output(self, name):
         """A CRI log has a time, a stream and a tag before each line."""

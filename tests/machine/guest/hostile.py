@@ -91,8 +91,8 @@ def host():
         find = f"find {root} -xdev \\( {prune} \\) -prune -o -type d -printf '%p %y %m %U:%G\\n' -o -printf '%p %y %m %U:%G %s %T@ %l\\n'"
         lines += must("sh", "-c", find, timeout=300).out.splitlines()
     mounts = matrix.mounts("TARGET,SOURCE,FSTYPE,VFS-OPTIONS,PROPAGATION")
-    # The directory of our notes stays when the notes have gone, with its lock and that of the containers' runtimes.
-    ours = ("/run/onload-ctk d ", "/run/onload-ctk/@locks", "/run/onload-ctk/@runtimes")
+    # The directory of our notes stays when the notes have gone, with its lock, that of the containers' runtimes and that of the leases.
+    ours = ("/run/onload-ctk d ", "/run/onload-ctk/@leases", "/run/onload-ctk/@locks", "/run/onload-ctk/@runtimes")
     return {line for line in lines if "__pycache__" not in line and not line.startswith(ours)} | {f"mount {line}" for line in mounts}
 
 

@@ -18,6 +18,8 @@ import report
 from report import Part, check, must, run
 
 PHASE = Path("/var/lib/machine/package")
+LEASES = Path("/run/onload-ctk/@leases")
+LEASES_BEFORE = Path("/var/lib/machine/leases")
 COPY = Path("/var/lib/machine/devices")
 SPECS = Path("/var/run/cdi")
 NAME = "survivor"
@@ -328,6 +330,29 @@ def pages(found):
         path.unlink()
 
 
+def leased_before(function):
+    """A container that has a function for itself when the host goes down, and a copy of its lease."""
+    started = docker("run", "-d", "--name", "leased", "--network=host", f"--device=onload.dev/vfio={function}", "localhost/debian13:1", "sleep", "100000")
+    leases = sorted(LEASES.glob(f"vfio={function}#*"))
+    check("before the reboot a container holds a lease", started.status == 0 and len(leases) == 1, f"{started}\n{leases}")
+    LEASES_BEFORE.mkdir(parents=True)
+    for lease in leases:
+        shutil.copy(lease, LEASES_BEFORE)
+
+
+def leased_after():
+    """/run is empty after a reboot. Put back there, the lease still names a process number, which by now may be anybody's."""
+    docker("rm", "-f", "leased")
+    LEASES.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for lease in sorted(LEASES_BEFORE.iterdir()):
+        shutil.copy(lease, LEASES)
+        function = lease.name.removeprefix("vfio=").partition("#")[0]
+        told = run("onload-ctk", "lease", "list", "--format", "json")
+        states = [each["state"] for each in json.loads(told.out)["leases"]]
+        started = docker("run", "--rm", "--network=host", f"--device=onload.dev/vfio={function}", "localhost/debian13:1", "true")
+        check("after a reboot a lease of the boot before does not hold", states == ["ended"] and started.status == 0, f"{told}\n{started}")
+
+
 def first_boot():
     with Part("devices"):
         found = devices.bring_up()
@@ -350,6 +375,7 @@ def first_boot():
         failing()
     with Part("the pages"):
         pages(found)
+    leased_before(found["vfio"][0][0])
     COPY.mkdir(parents=True, exist_ok=True)
     for name in ("devices.py", "report.py"):
         shutil.copy(f"/run/machine/guest/{name}", COPY)
@@ -400,6 +426,7 @@ def second_boot():
         check("after a reboot the first podman container has its nodes", "node=/dev/onload open" in first, first)
         order = run("systemctl", "show", "-p", "After", "--value", "docker.service").out
         check("docker starts after the specifications are written", SERVICE in order.split(), order)
+        leased_after()
     with Part("upgrade"):
         pid = docker("inspect", "-f", "{{.State.Pid}}", NAME).out.strip()
         docker("run", "-d", "--name", "kept", "--network=host", "--runtime=onload", "--annotation=onload.dev/nic=all",

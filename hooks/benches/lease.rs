@@ -1,0 +1,152 @@
+//! The cost of a member of a pool: choosing it and writing its lease, beside a listing of the same
+//! directory, since only the ratio means the same on two machines.
+//!
+//! `cargo bench -p onload-hooks --bench lease`; the figures are in docs/performance.md.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement")]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use onload_core::class::Class;
+use onload_core::lease::{Device, Holder, LeaseError, Leases, Numa, Taking, Token, Wish};
+use onload_core::pool::{Member, Pool};
+use onload_core::processes::Processes;
+use onload_core::run_dir::{LEASES, RunDir};
+
+const ROUNDS: usize = 300;
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A pool of as many members as a host with many virtual functions has.
+const MEMBERS: u32 = 4096;
+
+fn main() {
+    println!("a member of a pool of {MEMBERS}");
+    let mut first = None;
+    for leases in [250, 500, 1000, 2000] {
+        let (own, floor) = one_is_free(leases);
+        let per_lease = own.as_secs_f64() / f64::from(leases);
+        let growth = per_lease / *first.get_or_insert(per_lease);
+        report(&format!("{leases} leases"), own, floor);
+        println!("    a lease costs {growth:.2} times what it costs with 250 leases");
+    }
+    println!("a pool of 1000 that living containers hold whole");
+    let (own, floor) = none_is_free(1000);
+    report("refused", own, floor);
+}
+
+fn report(what: &str, own: Duration, floor: Duration) {
+    let ratio = own.as_secs_f64() / floor.as_secs_f64();
+    println!("  {what}: {own:?}; the directory is listed in {floor:?}, ratio {ratio:.1}");
+}
+
+/// A directory of leases on tmpfs, as /run is.
+struct Bench {
+    dir: tempfile::TempDir,
+    leases: Leases,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let run = RunDir::find(dir.path()).unwrap().unwrap();
+        let leases = Leases::open(&run, Processes::default()).unwrap();
+        Bench { dir, leases }
+    }
+
+    fn take(&self, holder: Holder, wish: &Wish) -> Result<Vec<Device>, LeaseError> {
+        let taking = Taking {
+            wishes: std::slice::from_ref(wish),
+            numa: Numa::Any,
+            container: &"0123456789abcdef".repeat(4).parse().unwrap(),
+            bundle: Path::new("/run/containerd/io.containerd.runtime.v2.task/moby/0123456789ab"),
+            holder,
+            entry_point: "onload-container-runtime",
+        };
+        self.leases.take(&taking, &|_| None, PATIENCE)
+    }
+
+    /// The first members of a pool are held by a process that lives: this one.
+    fn hold(&self, count: u32, members: u32) {
+        let processes = Processes::default();
+        let process = processes.find(std::process::id()).unwrap().unwrap();
+        let cgroup = processes.own_cgroup(process.pid, 1).unwrap();
+        let holder = Holder::Init { process, cgroup };
+        let held = self.take(holder, &wish(count, members)).unwrap();
+        assert_eq!(u32::try_from(held.len()), Ok(count));
+    }
+
+    /// A listing, with nothing read.
+    fn listing(&self) -> Duration {
+        time(|| {
+            std::fs::read_dir(self.dir.path().join(LEASES))
+                .unwrap()
+                .count()
+        })
+        .0
+    }
+}
+
+/// `count` members of the pool `any`.
+fn wish(count: u32, members: u32) -> Wish {
+    let member = |number: u32| {
+        let (bus, device, function) = (number >> 8, number >> 3 & 31, number & 7);
+        let name = format!("0000:{bus:02x}:{device:02x}.{function}");
+        let name = name.as_str().try_into().unwrap();
+        let numa_node = Some(number % 2);
+        Member { name, numa_node }
+    };
+    Wish {
+        class: Class::Vfio,
+        name: "any".try_into().unwrap(),
+        count,
+        pool: Pool {
+            members: (0..members).map(member).collect(),
+            share: 1,
+        },
+    }
+}
+
+/// Choosing and claiming one, and the listing.
+fn one_is_free(leases: u32) -> (Duration, Duration) {
+    let bench = Bench::new();
+    bench.hold(leases, MEMBERS);
+    let one = wish(1, MEMBERS);
+    rounds(&bench, || {
+        let token = Token::new().unwrap();
+        let holder = Holder::reserved_by(token.clone(), None);
+        let (took, taken) = time(|| bench.take(holder, &one));
+        let taken = taken.unwrap();
+        bench.leases.give_back(&taken, &token, PATIENCE).unwrap();
+        took
+    })
+}
+
+/// Finding that none is free: every lease is judged.
+fn none_is_free(members: u32) -> (Duration, Duration) {
+    let bench = Bench::new();
+    bench.hold(members, members);
+    let one = wish(1, members);
+    rounds(&bench, || {
+        let holder = Holder::reserved_by(Token::new().unwrap(), None);
+        let (took, taken) = time(|| bench.take(holder, &one));
+        assert!(matches!(taken, Err(LeaseError::NoneFree(_))));
+        took
+    })
+}
+
+/// The medians of an action and of a listing of the directory, in turn.
+fn rounds(bench: &Bench, mut action: impl FnMut() -> Duration) -> (Duration, Duration) {
+    let (own, floor): (Vec<_>, Vec<_>) = (0..ROUNDS).map(|_| (action(), bench.listing())).unzip();
+    (median(own), median(floor))
+}
+
+fn time<T>(action: impl FnOnce() -> T) -> (Duration, T) {
+    let begin = Instant::now();
+    let result = action();
+    (begin.elapsed(), result)
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
