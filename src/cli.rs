@@ -246,13 +246,13 @@ pub struct LeaseRelease {
 pub enum Host {
     /// Show what "host apply" would change
     ///
-    /// Compares this host with the sections [[sriov]] and [host] of config.toml: virtual functions, huge
+    /// Compares this host with the sections sriov and host of config.toml: virtual functions, huge
     /// pages, interfaces registered with Onload, the mode of RDMA. Nothing is changed.
     Plan(HostPlan),
     /// Make this host what config.toml says
     ///
     /// Makes virtual functions and binds them, sets huge pages aside, registers interfaces with Onload and
-    /// sets the mode of RDMA, as the sections [[sriov]] and [host] of config.toml say. What is so already is
+    /// sets the mode of RDMA, as the sections sriov and host of config.toml say. What is so already is
     /// left alone, nothing that is leased or in use is taken away, and a run that was ended is completed by
     /// the next one. onload-host.service runs it at boot.
     Apply(HostApply),
@@ -326,10 +326,11 @@ pub enum Listing {
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk cdi generate --kind nic,rdma --diff")]
 pub struct Generate {
-    /// Directory for the specifications, one file a kind [default: var/run/cdi of the host]
+    /// Directory for the specifications, one file a kind and one for its pools [default: var/run/cdi of the host]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT_DIR")]
     pub output_dir: Option<PathBuf>,
-    /// Write the specification of one kind to this file, or all to stdout where it is "-"
+    /// Write the specification of one kind to this file, without its pools, or all to stdout where it is
+    /// "-"
     #[arg(long, value_name = "FILE", env = "ONLOAD_CTK_CDI_GENERATE_OUTPUT")]
     pub output: Option<PathBuf>,
     /// Touch only these kinds, for instance nic,rdma [default: those of config.toml]
@@ -349,8 +350,8 @@ pub struct Generate {
         env = "ONLOAD_CTK_CDI_GENERATE_FORMAT"
     )]
     pub format: SpecFormat,
-    /// Refuse to write what a reader of this CDI version cannot read, for instance 0.5.0; pools, which
-    /// need 0.6.0, are left out instead
+    /// Refuse to write what a reader of this CDI version cannot read, for instance 0.5.0; files of
+    /// pools, which need 0.6.0, are left out instead
     #[arg(
         long,
         value_name = "VERSION",

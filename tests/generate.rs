@@ -137,7 +137,7 @@ fn all_is_there_only_beside_another_name() {
         let class = text(&spec["kind"]).replace("onload.dev/", "");
         let others = names
             .iter()
-            .filter(|name| !["all", "loopback"].contains(&name.as_str()));
+            .filter(|name| !["all", "loopback", "any"].contains(&name.as_str()));
         let wanted = ["nic", "nic-plain", "nic-nodes", "zf", "rdma"].contains(&class.as_str());
         let has_all = names.contains(&"all".to_owned());
         assert_eq!(has_all, wanted && others.count() > 0, "{class}: {names:?}");
@@ -370,7 +370,7 @@ fn umad_of_a_companion_is_expected_under_the_companions_own_name() {
 #[test]
 fn the_hook_of_vfio_expects_every_function_that_comes_with_the_group() {
     let spec = vfio().spec("vfio");
-    assert_eq!(device_names(&spec), ["0000:81:02.0", "0000:81:04.0", "any"]);
+    assert_eq!(device_names(&spec), ["0000:81:02.0", "0000:81:04.0"]);
     let expected = [
         "/dev/vfio/20=vfio:0000:81:02.0#241:20",
         "/dev/vfio/20=vfio:0000:81:02.1#241:20",
@@ -405,7 +405,7 @@ fn the_hook_of_vfio_expects_every_function_that_comes_with_the_group() {
 #[test]
 fn without_group_nodes_each_function_goes_by_its_own_node() {
     let spec = vfio_without_groups().spec("vfio");
-    assert_eq!(device_names(&spec), ["0000:81:02.0", "0000:81:02.1", "any"]);
+    assert_eq!(device_names(&spec), ["0000:81:02.0", "0000:81:02.1"]);
     let second = device(&spec, "0000:81:02.1");
     let own = "/dev/vfio/devices/vfio1";
     assert_eq!(
@@ -1038,6 +1038,30 @@ fn one_kind_can_be_written_to_a_file_and_all_to_stdout() {
         .run(&["cdi", "generate", "--kind", "nic", "--output", path])
         .refused();
     assert!(missing.contains(path), "{missing}");
+}
+
+#[test]
+fn pools_are_a_document_of_their_own_on_stdout_and_not_in_a_file_of_one_kind() {
+    let tree = vfio();
+    let base = ["cdi", "generate", "--kind", "vfio", "--output"];
+    let run = tree.run(&[&base[..], &["-"]].concat()).done();
+    assert!(!run.stderr.contains("pools"), "{}", run.stderr);
+    let documents = serde_json::Deserializer::from_str(&run.stdout).into_iter::<Value>();
+    let documents: Vec<Value> = documents.map(|spec| spec.unwrap()).collect();
+    let names: Vec<Vec<String>> = documents.iter().map(device_names).collect();
+    assert_eq!(names, [vec!["0000:81:02.0", "0000:81:04.0"], vec!["any"]]);
+    let yaml = tree.run(&[&base[..], &["-", "--format", "yaml"]].concat());
+    assert_eq!(yaml.done().stdout.matches("\n---\n").count(), 1);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mine.json");
+    let path = path.to_str().unwrap();
+    let run = tree.run(&[&base[..], &[path]].concat()).done();
+    let said = format!(
+        "pools are not in {path} (vfio=any): they have a file of their own, which --output-dir writes beside it"
+    );
+    assert_eq!(run.warnings(), [said]);
+    assert_eq!(json_file(path), documents[0]);
+    assert_eq!(names_in(dir.path()), ["mine.json"]);
 }
 
 #[test]

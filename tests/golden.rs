@@ -432,6 +432,51 @@ fn the_engines_library_reads_every_specification_and_injects_the_same() {
     }
 }
 
+/// Podman 4.3 has this library, which knows CDI up to 0.5.0.
+#[test]
+fn an_old_library_loses_only_the_pools_of_a_host() {
+    let Some(go) = oracle::go() else {
+        return;
+    };
+    assert_eq!(go.version(), "0.5.0");
+    let mut hosts_with_pools = 0;
+    for (host, root, _tree) in all() {
+        let specs = generated(&root);
+        let theirs = go.list(&[specs.path().to_owned()]);
+        let refused: Vec<PathBuf> = theirs
+            .errors
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(PathBuf::from)
+            .collect();
+        let mut pools = specs_in(specs.path());
+        pools.retain(|name| name.ends_with("-pools.json"));
+        let pools: Vec<PathBuf> = pools.iter().map(|name| specs.path().join(name)).collect();
+        assert_eq!(refused, pools, "{host}: {:?}", theirs.errors);
+        let known: Vec<&String> = theirs.devices.keys().collect();
+        let old = generated_for(&root, go.version().parse().unwrap());
+        assert_eq!(
+            known,
+            listed(old.path()).iter().collect::<Vec<_>>(),
+            "{host}"
+        );
+        // It injects them beside the file that it refuses.
+        let staged = oracle::stage(&specifications(old.path()));
+        for path in &pools {
+            fs::copy(path, staged.path().join(path.file_name().unwrap())).unwrap();
+        }
+        let (dirs, names) = ([staged.path().to_owned()], listed(old.path()));
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        if !names.is_empty() {
+            let ours = inject(&dirs, &names);
+            go.assert_same_as(&dirs, &names, CONFIG.as_bytes(), Ok(ours));
+        }
+        hosts_with_pools += usize::from(!pools.is_empty());
+    }
+    assert!(hosts_with_pools > 4, "{hosts_with_pools}");
+}
+
 #[test]
 fn the_second_crate_reads_every_specification_and_injects_the_same() {
     if let Some(second) = oracle::second_crate() {

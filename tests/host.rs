@@ -141,7 +141,7 @@ fn a_captured_host_is_planned_for_and_never_changed() {
 fn a_leased_function_keeps_the_number_of_functions() {
     let tree = x2();
     let lease = r#"{"version":1,"class":"vfio","name":"0000:3b:02.1","slot":0,"boot":"b","container":"web","bundle":"/b/web",
-        "holder":{"init":{"process":{"pid":42,"startTime":7}}},"entryPoint":"createRuntime","since":1,"facts":{}}"#;
+        "holder":{"init":{"process":{"pid":42,"startTime":7,"pidNamespace":1}}},"entryPoint":"createRuntime","since":1,"facts":{}}"#;
     bound(&tree, "vfio-pci");
     tree.file("/proc/sys/kernel/random/boot_id", "b\n");
     tree.file("/run/onload-ctk/@leases/vfio=0000:3b:02.1#0", lease);
@@ -149,7 +149,7 @@ fn a_leased_function_keeps_the_number_of_functions() {
     let line = tree.run(&["host", "plan"]).refused();
     assert!(
         line.ends_with(
-            "vf 1 (0000:3b:02.1) is used by container web (process 42); stop that first"
+            "vf 1 (0000:3b:02.1) is used by container web (process 42) since 1970-01-01T00:00:01Z; stop that first"
         ),
         "{line}"
     );

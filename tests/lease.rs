@@ -1,5 +1,7 @@
 //! `lease list` and `lease release`, on hosts of which only leases and processes are there.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};

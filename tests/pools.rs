@@ -9,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{
-    Run, Tree, device, device_names, each, hosts, on, package, reason, run, run_unprivileged, text,
-    texts,
+    Run, Tree, device, device_names, each, hosts, on, package, reason, run, run_unprivileged,
+    specs_in, text, texts,
 };
 use serde_json::{Value, json};
 
@@ -452,15 +452,20 @@ fn every_class_with_a_number_of_holders_has_the_pool_any() {
 
 const EVERY_CLASS: &str = "[leases]\nshare = { nic = 1, nic-plain = 1, nic-nodes = 1, zf = 1, profile = 1, rdma = 1, vfio = 1, hugepages = 1, ptp = 1, pps = 1 }\n";
 
-/// A pool with a member that no specification has would give a container nothing.
-#[test]
-fn the_members_of_any_are_the_devices_of_the_specification() {
+/// The hosts by their root directories, which live as long as the trees.
+fn all_hosts() -> Vec<(PathBuf, Option<Tree>)> {
     let committed = common::COMMITTED.into_iter().map(|name| (host(name), None));
     let made = hosts::all()
         .into_iter()
         .map(|(_, tree)| (tree.root().to_owned(), Some(tree)));
+    committed.chain(made).collect()
+}
+
+/// A pool with a member that no specification has would give a container nothing.
+#[test]
+fn the_members_of_any_are_the_devices_of_the_specification() {
     let mut compared = 0;
-    for (root, _tree) in committed.chain(made) {
+    for (root, _tree) in all_hosts() {
         let specs = tempfile::tempdir().unwrap();
         let to = specs.path().to_str().unwrap();
         with_config(&root, EVERY_CLASS, &["cdi", "generate", "--output-dir", to]).done();
@@ -510,8 +515,14 @@ fn a_pool_is_written_as_a_device_with_its_members_and_two_hooks() {
     let tree = hosts::vfio();
     tree.config("[pools.fast]\nclass = \"vfio\"\nshare = 2\nselect = { numa = 0 }\n");
     let spec = tree.spec("vfio");
-    assert_eq!(spec["cdiVersion"], "0.6.0");
-    let fast = device(&spec, "fast");
+    assert_eq!(spec["cdiVersion"], "0.5.0");
+    let pools = tree.written_pools("vfio");
+    assert_eq!(pools["cdiVersion"], "0.6.0");
+    assert_eq!(pools["kind"], "onload.dev/vfio");
+    assert_eq!(device_names(&pools), ["any", "fast"]);
+    // What every device of the class has comes with a pool too.
+    assert_eq!(pools["containerEdits"], spec["containerEdits"]);
+    let fast = device(&pools, "fast");
     let annotations = json!({
         "onload.dev/pool-members": "0000:81:02.0@0 0000:81:04.0@0",
         "onload.dev/pool-share": "2",
@@ -533,6 +544,89 @@ fn a_pool_is_written_as_a_device_with_its_members_and_two_hooks() {
     tree.run(&["cdi", "validate"]).done();
 }
 
+/// An old engine refuses a whole file, and must not lose devices by a pool.
+#[test]
+fn the_specification_of_a_class_is_the_same_with_pools_and_without() {
+    let mut compared = 0;
+    for (root, _tree) in all_hosts() {
+        let generated = |args: &[&str]| {
+            let specs = tempfile::tempdir().unwrap();
+            let to = specs.path().to_str().unwrap();
+            let args = [&["cdi", "generate", "--output-dir", to], args].concat();
+            with_config(&root, EVERY_CLASS, &args).done();
+            specs
+        };
+        let (with, without) = (generated(&[]), generated(&["--max-cdi-version", "0.5.0"]));
+        let read = |dir: &Path, name: &str| fs::read_to_string(dir.join(name)).unwrap();
+        let names = specs_in(without.path());
+        for name in &names {
+            assert!(!name.contains("-pools"), "{name}");
+            let file = read(with.path(), name);
+            assert_eq!(file, read(without.path(), name), "{}", root.display());
+            compared += 1;
+        }
+        let mut pools = specs_in(with.path());
+        pools.retain(|name| !names.contains(name));
+        for name in pools {
+            let spec: Value = serde_json::from_str(&read(with.path(), &name)).unwrap();
+            assert_eq!(
+                name,
+                format!("{}-pools.json", text(&spec["kind"]).replace('/', "-"))
+            );
+            assert_eq!(spec["cdiVersion"], "0.6.0");
+            let devices = spec["devices"].as_array().unwrap();
+            let is_pool = |device: &Value| device["annotations"]["onload.dev/pool-share"] == "1";
+            assert!(!devices.is_empty() && devices.iter().all(is_pool), "{spec}");
+        }
+    }
+    assert!(compared > 60, "{compared}");
+}
+
+#[test]
+fn the_file_of_pools_goes_with_the_last_pool() {
+    const POOLS: &str = "onload.dev-rdma-pools.json";
+    const ONE: &str = "[pools.fast]\nclass = \"rdma\"\n";
+    let tree = hosts::rdma();
+    let files = || {
+        let mut files = specs_in(&tree.specs());
+        files.retain(|name| name.contains("rdma"));
+        files
+    };
+    tree.config(ONE).generate();
+    assert_eq!(files(), [POOLS, "onload.dev-rdma.json"]);
+    let class = fs::read(tree.specs().join("onload.dev-rdma.json")).unwrap();
+    tree.config("");
+    let check = tree.run(&["cdi", "check"]);
+    assert_eq!(check.code, Some(1));
+    let path = tree.specs().join(POOLS);
+    assert_eq!(check.stdout, format!("{}: to be removed\n", path.display()));
+    tree.run(&["cdi", "generate", "--kind", "nic,vfio"]).done();
+    assert_eq!(files(), [POOLS, "onload.dev-rdma.json"]);
+    let run = tree.run(&["cdi", "generate", "--kind", "rdma"]).done();
+    assert!(run.stderr.contains(&format!("removed {}", path.display())));
+    assert_eq!(files(), ["onload.dev-rdma.json"]);
+    assert_eq!(
+        fs::read(tree.specs().join("onload.dev-rdma.json")).unwrap(),
+        class
+    );
+    let manifest = fs::read_to_string(tree.specs().join(".onload-ctk-manifest")).unwrap();
+    assert!(!manifest.contains(POOLS), "{manifest}");
+    tree.run(&["cdi", "check"]).done();
+    // They come back with the pool, in the format of the others.
+    tree.config(ONE);
+    tree.run(&["cdi", "generate", "--format", "yaml"]).done();
+    assert_eq!(
+        files(),
+        ["onload.dev-rdma-pools.yaml", "onload.dev-rdma.yaml"]
+    );
+    tree.generate();
+    assert_eq!(files(), [POOLS, "onload.dev-rdma.json"]);
+    // A class that is not wanted any more loses both of its files.
+    tree.config(&format!("[cdi]\nkinds = [\"vfio\"]\n{ONE}"))
+        .generate();
+    assert_eq!(files(), [""; 0]);
+}
+
 #[test]
 fn a_class_with_a_number_of_holders_is_leased_by_name_too() {
     let tree = hosts::rdma();
@@ -552,7 +646,7 @@ fn a_class_with_a_number_of_holders_is_leased_by_name_too() {
     let spec = tree.written("rdma");
     assert_eq!(hook(device(&spec, "rxe0"), "poststop")[1], "poststop");
     assert_eq!(
-        hook(device(&spec, "any"), "poststop"),
+        hook(device(&tree.written_pools("rdma"), "any"), "poststop"),
         ["onload-hook", "poststop", "--take", "rdma:any"]
     );
     let x2 = hosts::x2();
@@ -584,19 +678,14 @@ fn readers_of_old_versions_get_the_devices_without_pools_and_the_operator_is_tol
         .done();
     let said = "pools are left out (vfio=any, vfio=fast): readers of CDI 0.5.0 know no annotations of a device, which list the members of a pool; raise --max-cdi-version to 0.6.0";
     assert!(run.warnings().contains(&said), "{}", run.stderr);
-    let spec = tree.written("vfio");
-    assert_eq!(spec["cdiVersion"], "0.5.0");
-    assert_eq!(device_names(&spec), ["0000:81:02.0", "0000:81:04.0"]);
+    assert_eq!(specs_in(&tree.specs()), ["onload.dev-vfio.json"]);
     // The check compares with what such readers get.
     tree.run(&["cdi", "check"]).done();
     let run = tree
         .run(&["cdi", "generate", "--max-cdi-version", "0.6.0"])
         .done();
     assert!(!run.stderr.contains("left out"), "{}", run.stderr);
-    assert_eq!(
-        device_names(&tree.written("vfio")),
-        ["0000:81:02.0", "0000:81:04.0", "any", "fast"]
-    );
+    assert_eq!(device_names(&tree.written_pools("vfio")), ["any", "fast"]);
     // Nothing is said of pools of a kind that is not written.
     let run = tree
         .run(&[
@@ -621,10 +710,7 @@ fn without_the_hook_a_host_has_no_pools_and_says_so() {
         "{}",
         run.stderr
     );
-    assert_eq!(
-        device_names(&tree.written("vfio")),
-        ["0000:81:02.0", "0000:81:04.0"]
-    );
+    assert_eq!(specs_in(&tree.specs()), ["onload.dev-vfio.json"]);
 }
 
 const LEASES: &str = "/run/onload-ctk/@leases";

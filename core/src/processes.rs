@@ -248,7 +248,7 @@ fn is_gone(error: &io::Error) -> bool {
 fn fields(stat: &[u8]) -> impl Iterator<Item = &[u8]> {
     let behind = stat.iter().rposition(|byte| *byte == b')');
     let rest = behind.map_or(&[][..], |at| &stat[at + 1..]);
-    let fields = rest.split(|byte| byte.is_ascii_whitespace());
+    let fields = rest.split(u8::is_ascii_whitespace);
     fields.filter(|field| !field.is_empty())
 }
 

@@ -781,10 +781,14 @@ fn stages_that_are_not_served_warn_and_words_that_are_none_fail() {
         assert!(stderr(&output).contains(&format!("stage {stage} is not handled")));
         assert_eq!(stdout(&output), "");
     }
-    for words in ["", "create", "CreateRuntime", "poststop extra"] {
+    for words in ["", "create", "CreateRuntime", "precreate extra"] {
         let output = sandbox.script(&format!("exec {HOOK_THERE} {words}"), b"");
         assert_eq!(output.status.code(), Some(2), "{words}");
     }
+    // A specification's hook has arguments, and one that is not known might have meant something.
+    let output = sandbox.script(&format!("exec {HOOK_THERE} poststop extra"), b"");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("unknown option \"extra\""));
 }
 
 #[test]

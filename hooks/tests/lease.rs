@@ -1,6 +1,8 @@
 //! Devices that one container has at a time: claimed by the hook of a specification, by annotation, and
 //! given back however a container ends.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+
 mod common;
 
 use common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, skipped, stderr, stdout};

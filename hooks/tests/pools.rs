@@ -1,7 +1,7 @@
 //! Members of pools: chosen by the wrapper, by precreate, by annotation in a living container, and by the
 //! hook of a CDI device; kept from other containers until the container ends.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 mod common;
 
@@ -51,17 +51,25 @@ fn host(count: usize) -> Sandbox {
             "hooks": [hook("createRuntime", &["--expect", &expect])],
             "env": [format!("ONLOAD_CTK_RDMA_{}={name}", name.to_uppercase())]}}));
     }
+    let mut pools = Vec::new();
     let mut pool = |name: &str, members: Vec<&str>| {
         let take = format!("rdma:{name}");
-        devices.push(json!({"name": name,
+        pools.push(json!({"name": name,
             "annotations": {"onload.dev/pool-members": members.join(" "), "onload.dev/pool-share": "1"},
             "containerEdits": {"hooks": [hook("createRuntime", &["--take", &take]), hook("poststop", &["--take", &take])]}}));
     };
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     pool("any", names.clone());
     pool("even", names.into_iter().step_by(2).collect());
-    let spec = json!({"cdiVersion": "0.6.0", "kind": "onload.dev/rdma", "devices": devices});
-    sandbox.file("/run/cdi/onload.dev-rdma.json", spec.to_string());
+    let write = |part: &str, version: &str, devices: Vec<Value>| {
+        let spec = json!({"cdiVersion": version, "kind": "onload.dev/rdma", "devices": devices});
+        sandbox.file(
+            &format!("/run/cdi/onload.dev-rdma{part}.json"),
+            spec.to_string(),
+        );
+    };
+    write("", "0.3.0", devices);
+    write("-pools", "0.6.0", pools);
     sandbox.allow(&["nic", "rdma"], ONE_EACH);
     sandbox
 }
@@ -378,7 +386,8 @@ fn what_is_no_request_of_a_pool_is_refused_with_a_line() {
         return;
     }
     let sandbox = host(2);
-    let damaged = sandbox.read("/run/cdi/onload.dev-rdma.json");
+    const POOLS: &str = "/run/cdi/onload.dev-rdma-pools.json";
+    let damaged = sandbox.read(POOLS);
     let refusal = |annotations: Value| {
         sandbox.mkdir("/bundle");
         let config = config(&annotations, WAITS);
@@ -404,12 +413,56 @@ fn what_is_no_request_of_a_pool_is_refused_with_a_line() {
         "{class}"
     );
     let damaged = damaged.replace("\"m0 m1\"", "\"m0 m/1\"");
-    sandbox.file("/run/cdi/onload.dev-rdma.json", damaged);
+    sandbox.file(POOLS, damaged);
     let pool = refusal(json!({"onload.dev/rdma": "any"}));
     assert!(
         pool.contains("pool rdma=any; run `onload-ctk cdi generate`: word 2 of"),
         "{pool}"
     );
+}
+
+/// Its file is written at another moment than that of the devices.
+#[test]
+fn a_member_that_is_no_device_any_more_is_not_chosen() {
+    const DEVICES: &str = "/run/cdi/onload.dev-rdma.json";
+    if !has_runc() {
+        return;
+    }
+    for (name, runtime, config) in [
+        ("asked", WRAPPER_THERE, asking("any", WAITS)),
+        ("taken", "runc", taking("any", WAITS)),
+    ] {
+        let sandbox = host(2);
+        bundles(&sandbox, 1, &config);
+        let mut spec: Value = serde_json::from_str(&sandbox.read(DEVICES)).unwrap();
+        spec["devices"].as_array_mut().unwrap().remove(0);
+        sandbox.file(DEVICES, spec.to_string());
+        let id = unique(name);
+        let create = format!(
+            "{runtime} --root /run/runc create -b /b1 {id} </dev/null >/dev/null; ls {LEASES}; \
+             runc --root /run/runc delete --force {id}"
+        );
+        let output = sandbox.script(&create, b"");
+        assert_eq!(stdout(&output), "rdma=m1#0\n", "{}", stderr(&output));
+        for (devices, says) in [
+            (
+                Some("{\"kind\":"),
+                "; /var/run/cdi/onload.dev-rdma.json: EOF",
+            ),
+            (None, ""),
+        ] {
+            sandbox.script(&format!("rm -f {DEVICES} {LEASES}/*"), b"");
+            if let Some(devices) = devices {
+                sandbox.file(DEVICES, devices);
+            }
+            let output = sandbox.script(&create, b"");
+            let said =
+                "no specification offers a member of pool rdma=any; run `onload-ctk cdi generate`";
+            let told = stderr(&output);
+            assert!(told.contains(&format!("{said}{says}")), "{told}");
+            assert_eq!(stdout(&output), "");
+        }
+    }
 }
 
 #[test]

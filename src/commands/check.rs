@@ -43,12 +43,12 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
     let specs = generate(&inventory, &pools, &config, surroundings)?;
     let specs = specs
         .iter()
-        .filter(|(class, _)| asked.kinds.contains(class));
+        .filter(|(name, _)| asked.kinds.contains(&name.class));
     let (asked_format, kinds) = (asked.format, asked.kinds.clone());
     let wanted = Wanted {
         scope: Class::ALL.to_vec(),
         files: specs
-            .map(|(class, spec)| (*class, render(spec, asked.format).into_bytes()))
+            .map(|(name, spec)| (*name, render(spec, asked.format).into_bytes()))
             .collect(),
         format: asked.format,
         undecided: inventory.undecided(),

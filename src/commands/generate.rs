@@ -8,9 +8,11 @@ use onload_cdi::{Spec, Version, minimum_version, to_json, to_yaml};
 use onload_core::class::Class;
 use onload_core::config::{Config, Kinds};
 use onload_core::fs::{atomic, regular};
+use onload_core::text::Listed;
 use onload_host::discover::inventory::Inventory;
 use onload_host::generate::{Specs, generate, warnings};
 use onload_host::host::Host;
+use onload_host::spec_name::{Part, SpecName};
 use onload_host::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted, plan};
 
 use super::{
@@ -46,7 +48,7 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     let surroundings = surroundings(&host, &config)?;
     let pools = written_pools(pools, &scope.written, newest, printer);
     let mut specs = generate(&inventory, &pools, &config, surroundings)?;
-    specs.retain(|class, _| scope.written.contains(class));
+    specs.retain(|name, _| scope.written.contains(&name.class));
     for warning in warnings(&specs, &pools, &config.cdi, surroundings) {
         printer.warning(warning);
     }
@@ -103,10 +105,10 @@ fn scope(args: &Generate, config: &Config) -> anyhow::Result<Scope> {
 }
 
 fn refuse_newer(specs: &Specs, newest: Version) -> anyhow::Result<()> {
-    for (class, spec) in specs {
+    for (name, spec) in specs {
         let needed = minimum_version(spec);
         if needed.version > newest {
-            let kind = class.kind();
+            let kind = name.class.kind();
             let fields = shortened(&needed.fields);
             bail!(
                 "writing {kind} for readers of CDI {newest}: it needs {}, because of {fields}; leave the kind out with --kind, or raise --max-cdi-version",
@@ -164,13 +166,17 @@ fn to_file(
             path.display()
         );
     }
-    let Some((class, spec)) = specs.first_key_value() else {
+    let of_part = |part| specs.iter().find(|(name, _)| name.part == part);
+    let Some((SpecName { class, .. }, spec)) = of_part(Part::Devices) else {
         bail!(
             "writing {}: this host offers no {}; \"onload-ctk discover --explain\" says why",
             path.display(),
             args.kind.concat()
         );
     };
+    if let Some((_, pools)) = of_part(Part::Pools) {
+        printer.warning(pools_left_out(path, *class, pools));
+    }
     let content = render(spec, args.format.into());
     let reading = || format!("reading {}", path.display());
     let old = match path.exists() {
@@ -202,6 +208,17 @@ fn to_file(
     write_file(path, content.as_bytes())?;
     printer.note(format_args!("wrote {} {}", class.kind(), path.display()));
     Ok(Answer::Yes)
+}
+
+/// A file holds one specification, and old engines would refuse it whole if pools stood in it.
+fn pools_left_out(path: &Path, class: Class, pools: &Spec) -> String {
+    let names = pools.devices.iter();
+    let names: Vec<String> = names.map(|pool| format!("{class}={}", pool.name)).collect();
+    format!(
+        "pools are not in {} ({}): they have a file of their own, which --output-dir writes beside it",
+        path.display(),
+        Listed(&names)
+    )
 }
 
 pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
@@ -307,7 +324,7 @@ fn make_plan(
     let wanted = Wanted {
         scope: scope.touched,
         files: files
-            .map(|(class, spec)| (*class, render(spec, args.format.into()).into_bytes()))
+            .map(|(name, spec)| (*name, render(spec, args.format.into()).into_bytes()))
             .collect(),
         format: args.format.into(),
         undecided: inventory.undecided(),

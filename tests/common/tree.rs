@@ -471,4 +471,10 @@ impl Tree {
     pub(crate) fn written(&self, class: &str) -> Value {
         json_file(self.specs().join(format!("onload.dev-{class}.json")))
     }
+
+    /// The specification of a class's pools as it stands there.
+    #[track_caller]
+    pub(crate) fn written_pools(&self, class: &str) -> Value {
+        self.written(&format!("{class}-pools"))
+    }
 }

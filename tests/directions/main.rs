@@ -94,7 +94,14 @@ const ORDERS: &[(&str, &[&str])] = &[
     (
         "host/src/lib.rs",
         &[
-            "host", "settings", "discover", "pools", "generate", "specdir", "boot",
+            "host",
+            "settings",
+            "discover",
+            "pools",
+            "spec_name",
+            "generate",
+            "specdir",
+            "boot",
         ],
     ),
     (

@@ -16,9 +16,9 @@ mod test_host;
 pub use choice::Refusal;
 pub use claim::{Claim, Claimed};
 pub use file::{Device, Holder, Lease, NotDevice, NotToken, Token};
-pub use pick::{Numa, Wish};
+pub use pick::{NoneFree, Numa, Wish};
 pub use store::{LeaseError, Leases, Listed};
-pub use take::{NoneFree, Taking, take_unleased};
+pub use take::{Taking, take_unleased};
 
 /// Gives the parsers of a lease file's name and content something foreign. They are private, so only a
 /// fuzzer sees them.

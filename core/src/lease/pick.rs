@@ -33,6 +33,46 @@ pub enum Numa {
     Node(u32),
 }
 
+/// Too few members of pools are free.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{}{}; \"onload-ctk lease list\" shows all", .wanted.join(" and "), numa_of(*.numa), held(.holders))]
+pub struct NoneFree {
+    /// For each pool, what is wanted of it and what is free.
+    pub(super) wanted: Vec<String>,
+    /// The NUMA node that was asked for.
+    pub(super) numa: Numa,
+    /// Who holds members, one text each.
+    pub(super) holders: Vec<String>,
+}
+
+fn numa_of(numa: Numa) -> String {
+    match numa {
+        Numa::Any => String::new(),
+        Numa::Same => ", all on one NUMA node".to_owned(),
+        Numa::Node(node) => format!(", all on NUMA node {node}"),
+    }
+}
+
+/// A few of them: with many, "lease list" is easier to read.
+fn held(holders: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let shown = holders
+        .iter()
+        .take(SHOWN)
+        .map(|holder| format!("; {holder}"));
+    let more = holders.len().saturating_sub(SHOWN);
+    let more = (more > 0).then(|| format!("; {more} more are held"));
+    shown.chain(more).collect()
+}
+
+impl Wish {
+    /// What is wanted, beside what there is.
+    pub(super) fn about(&self, there_is: &str) -> String {
+        let (count, class, name) = (self.count, self.class, &self.name);
+        format!("{count} wanted of pool {class}={name}, which has {there_is}")
+    }
+}
+
 /// A member of a pool that may be chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate<'a> {

@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::choice::{Choice, Refusal, Slot, State};
 use super::file::{Device, Holder, Lease, Token};
-use super::take::NoneFree;
+use super::pick::NoneFree;
 use crate::container_id::ContainerId;
 use crate::fs::atomic::{self, TempFile, WriteError, is_temporary_name};
 use crate::fs::lock::{Lock, LockError, LockMode};

@@ -9,7 +9,7 @@ use onload_cdi::DeviceName;
 
 use super::choice::{Choice, Slot, State};
 use super::file::{Device, Holder, Lease};
-use super::pick::{Candidate, Numa, Wish, pick};
+use super::pick::{Candidate, NoneFree, Numa, Wish, pick};
 use super::store::{LeaseError, Leases, seconds_since_1970};
 use crate::class::Class;
 use crate::container_id::ContainerId;
@@ -29,38 +29,6 @@ pub struct Taking<'a> {
     pub holder: Holder,
     /// The program and stage.
     pub entry_point: &'a str,
-}
-
-/// Too few members of pools are free.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}{}{}; \"onload-ctk lease list\" shows all", .wanted.join(" and "), numa_of(*.numa), held(.holders))]
-pub struct NoneFree {
-    /// For each pool, what is wanted of it and what is free.
-    wanted: Vec<String>,
-    /// The NUMA node that was asked for.
-    numa: Numa,
-    /// Who holds members, one text each.
-    holders: Vec<String>,
-}
-
-fn numa_of(numa: Numa) -> String {
-    match numa {
-        Numa::Any => String::new(),
-        Numa::Same => ", all on one NUMA node".to_owned(),
-        Numa::Node(node) => format!(", all on NUMA node {node}"),
-    }
-}
-
-/// A few of them: with many, "lease list" is easier to read.
-fn held(holders: &[String]) -> String {
-    const SHOWN: usize = 3;
-    let shown = holders
-        .iter()
-        .take(SHOWN)
-        .map(|holder| format!("; {holder}"));
-    let more = holders.len().saturating_sub(SHOWN);
-    let more = (more > 0).then(|| format!("; {more} more are held"));
-    shown.chain(more).collect()
 }
 
 /// Who uses which members without a lease.
@@ -173,14 +141,6 @@ pub fn take_unleased(
             numa,
             holders: Vec::new(),
         }),
-    }
-}
-
-impl Wish {
-    /// What is wanted, beside what there is.
-    fn about(&self, there_is: &str) -> String {
-        let (count, class, name) = (self.count, self.class, &self.name);
-        format!("{count} wanted of pool {class}={name}, which has {there_is}")
     }
 }
 

@@ -44,6 +44,16 @@ pub enum PoolsError {
         "pool {0} has no hook in its specification; install onload-hook, and run `onload-ctk cdi generate`"
     )]
     NoHook(String),
+    /// Its file and that of the devices do not belong together.
+    #[error(
+        "no specification offers a member of pool {pool}; run `onload-ctk cdi generate`{problems}"
+    )]
+    NoMember {
+        /// The pool, as `CLASS=NAME`.
+        pool: String,
+        /// Files of the class that could not be read.
+        problems: String,
+    },
     /// The hooks of the configuration cannot be read.
     #[error("config.json")]
     Config(#[from] OciConfigError),
@@ -67,7 +77,7 @@ pub struct PoolRefusal {
     /// The annotation, quoted.
     pub key: String,
     /// Why.
-    pub source: PoolsError,
+    pub source: Box<PoolsError>,
 }
 
 /// The container that something is decided for.
@@ -194,6 +204,7 @@ pub(super) fn choose(
 }
 
 fn refusal(key: String, source: PoolsError) -> PoolRefusal {
+    let source = Box::new(source);
     PoolRefusal { key, source }
 }
 
@@ -215,6 +226,15 @@ fn wishes(request: &Request, specs: &Specs) -> Result<(Vec<Wish>, Option<Hook>),
             })?;
             match (pool, wanted.count) {
                 (Some(mut pool), count) => {
+                    // Its file may be newer or older than that of the devices.
+                    pool.members
+                        .retain(|member| specs.find(*class, member.name.as_str()).is_some());
+                    if pool.members.is_empty() {
+                        return Err(failed(PoolsError::NoMember {
+                            pool: format!("{class}={}", wanted.name),
+                            problems: specs.problems(),
+                        }));
+                    }
                     // What is asked for by name is not what the pool gives.
                     pool.members.retain(|member| {
                         let is_it = |named: &Wanted| named.name == member.name.as_str();

@@ -16,7 +16,7 @@ use onload_core::request::{Request, Wanted};
 use onload_core::text::{Chain, Listed, Quoted};
 use serde::Deserialize;
 
-/// Files named `onload.dev-*` in one directory; there is one per class.
+/// Files named `onload.dev-*` in one directory; there are two per class: its devices and its pools.
 const MAX_FILES: usize = 256;
 
 /// Why the specifications cannot be used.
@@ -198,7 +198,8 @@ impl Specs {
         }
     }
 
-    fn problems(&self) -> String {
+    /// What of the files could not be read, each behind a semicolon.
+    pub(crate) fn problems(&self) -> String {
         let problem = |(path, errors): (&PathBuf, &Vec<RegistryError>)| {
             let errors: Vec<String> = errors.iter().map(|e| Chain(e).to_string()).collect();
             format!("; {}: {}", path.display(), errors.join("; "))
@@ -391,6 +392,33 @@ mod tests {
             .read(&[Class::Rdma])
             .unwrap();
         assert!(specs.resolve(&request("rdma", "mlx5_0")).is_ok());
+    }
+
+    #[test]
+    fn a_second_file_of_a_kind_adds_its_devices_and_a_broken_one_takes_none() {
+        const POOLS: &str = r#"{"cdiVersion":"0.6.0","kind":"onload.dev/rdma","devices":[{"name":"any",
+            "annotations":{"onload.dev/pool-members":"mlx5_0","onload.dev/pool-share":"1"},
+            "containerEdits":{"env":["A=b"]}}]}"#;
+        let read = |pools: &str| {
+            let files = [
+                ("var/run/cdi/onload.dev-rdma.json", RDMA),
+                ("var/run/cdi/onload.dev-rdma-pools.json", pools),
+            ];
+            SpecTree::new(&files).read(&[Class::Rdma]).unwrap()
+        };
+        let both = read(POOLS);
+        assert!(both.resolve(&request("rdma", "mlx5_0,all,any")).is_ok());
+        assert_eq!(
+            both.owners_of(Class::Rdma, "/dev/infiniband/uverbs0"),
+            ["mlx5_0"]
+        );
+        let broken = read("{");
+        assert!(broken.resolve(&request("rdma", "mlx5_0,all")).is_ok());
+        let message = refusal(&broken, "rdma", "any");
+        assert!(
+            message.contains("offered: all, mlx5_0; /var/run/cdi/onload.dev-rdma-pools.json: EOF"),
+            "{message}"
+        );
     }
 
     #[test]

@@ -81,13 +81,17 @@ impl Inspection<'_> {
 
     /// The record of what is done now.
     fn live(&self, asker: &Asker) -> Live {
+        let leases = self.plan.leases();
+        let has_leases = !leases.is_empty();
         Live {
             pid: self.init.pid(),
             start_time: self.start_time,
             rules: self.plan.rules.clone(),
             nodes: self.plan.rule_nodes(),
-            leases: self.plan.leases(),
-            bundle: self.bundle.to_owned(),
+            leases,
+            bundle: has_leases
+                .then(|| self.bundle.to_owned())
+                .unwrap_or_default(),
             takes: asker.takes(),
             variables: self.plan.variables.clone().unwrap_or_default(),
             by_annotation: *asker == Asker::Annotations,

@@ -160,7 +160,7 @@ pub(crate) enum ClaimError {
     Run(#[from] OwnDirError),
     /// Somebody has it, or it cannot be written down.
     #[error(transparent)]
-    Lease(#[from] LeaseError),
+    Lease(Box<LeaseError>),
     /// The container's init cannot be looked at.
     #[error(transparent)]
     Init(#[from] InitError),
@@ -178,6 +178,12 @@ pub(crate) enum ClaimError {
         /// Why.
         source: io::Error,
     },
+}
+
+impl From<LeaseError> for ClaimError {
+    fn from(error: LeaseError) -> Self {
+        ClaimError::Lease(Box::new(error))
+    }
 }
 
 /// What a container has to have for itself.

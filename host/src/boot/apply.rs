@@ -189,7 +189,7 @@ impl Run<'_> {
                     Missing::Never(format!("{path} is still {now}, not {text}")),
                 )
             }
-            Effect::AtLeast {
+            Effect::Minimum {
                 path,
                 number,
                 advice,

@@ -75,7 +75,7 @@ fn step(subject: Subject, size: PageSize, count: u64, pages: &Pages) -> Step {
         wanted: count.to_string(),
         actions: vec![Action::write(&pages.path, &count)],
         frees: Vec::new(),
-        effect: Effect::AtLeast {
+        effect: Effect::Minimum {
             path: pages.path.clone(),
             number: count,
             advice,

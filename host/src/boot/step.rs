@@ -147,7 +147,7 @@ pub enum Effect {
         text: String,
     },
     /// An attribute has a number, or a larger one.
-    AtLeast {
+    Minimum {
         /// The attribute.
         path: PathBuf,
         /// The number.

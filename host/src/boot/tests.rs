@@ -664,7 +664,7 @@ fn lease(machine: &Machine, name: &str, boot: &str) {
         .file("/proc/sys/kernel/random/boot_id", "this boot\n");
     let text = format!(
         r#"{{"version":1,"class":"vfio","name":"x","slot":0,"boot":"{boot}","container":"web","bundle":"/b/web",
-            "holder":{{"init":{{"process":{{"pid":42,"startTime":7}}}}}},"entryPoint":"createRuntime","since":1,"facts":{{}}}}"#
+            "holder":{{"init":{{"process":{{"pid":42,"startTime":7,"pidNamespace":1}}}}}},"entryPoint":"createRuntime","since":1,"facts":{{}}}}"#
     );
     machine
         .tree
@@ -681,7 +681,7 @@ fn a_leased_function_keeps_all_of_its_card_s_functions_where_they_are() {
         assert_eq!(
             plan.refused[0].to_string(),
             format!(
-                "sriov ens2: there are 2 virtual functions, not {count}, and the kernel changes that only by removing all of them; vf 1 (0000:81:10.1) is used by container web (process 42); stop that first"
+                "sriov ens2: there are 2 virtual functions, not {count}, and the kernel changes that only by removing all of them; vf 1 (0000:81:10.1) is used by container web (process 42) since 1970-01-01T00:00:01Z; stop that first"
             )
         );
         let outcome = machine.apply(&vfio(count));
@@ -711,7 +711,7 @@ fn a_container_that_starts_during_a_run_keeps_its_function() {
     assert_eq!(machine.driver("0000:81:10.1").as_deref(), Some("igbvf"));
     assert_eq!(
         outcome.failed[0],
-        "sriov ens2: vf 1 (0000:81:10.1) driver: 0000:81:10.1 is used by container web (process 42) by now; stop that first"
+        "sriov ens2: vf 1 (0000:81:10.1) driver: 0000:81:10.1 is used by container web (process 42) since 1970-01-01T00:00:01Z by now; stop that first"
     );
 }
 

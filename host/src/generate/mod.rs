@@ -1,4 +1,5 @@
-//! Generation: pure functions turn what was discovered into CDI specifications, one per class.
+//! Generation: pure functions turn what was discovered into CDI specifications: one per class, and one per class
+//! with pools.
 
 mod clock;
 mod edits;
@@ -24,14 +25,15 @@ use onload_core::onload::{PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
 use crate::discover::inventory::Inventory;
 use crate::pools::NamedPool;
+use crate::spec_name::SpecName;
 use edits::Writer;
 use offer::Offer;
 use variable::Variables;
 
 pub use surroundings::{ONLOAD_SOCKET_DIR, Surroundings};
 
-/// The specifications of a host by class. A class without devices has none.
-pub type Specs = BTreeMap<Class, Spec>;
+/// The specifications of a host. A class without devices has none, and one without pools has none for these.
+pub type Specs = BTreeMap<SpecName, Spec>;
 
 /// Why there are no specifications.
 #[derive(Debug, thiserror::Error)]
@@ -76,15 +78,20 @@ pub fn generate(
         devices.map(|(name, _)| (*class, name.as_str()))
     });
     let variables = Variables::of(names);
-    offers
-        .into_iter()
-        .map(|(class, offer)| {
-            let of_class = pools.iter().filter(|pool| pool.class == class);
-            let pools = of_class.filter_map(|pool| pool_device(pool, &writer));
-            let spec = specification(class, offer, &variables, pools)?;
-            Ok((class, spec))
-        })
-        .collect()
+    let mut specs = Specs::new();
+    for (class, offer) in offers {
+        let of_class = pools.iter().filter(|pool| pool.class == class);
+        let of_class = of_class.filter_map(|pool| pool_device(pool, &writer));
+        let pools: BTreeMap<DeviceName, Device> = of_class.collect();
+        if !pools.is_empty() {
+            let spec = specification(class, offer.common.clone(), pools)?;
+            specs.insert(SpecName::pools(class), spec);
+        }
+        let common = offer.common.clone();
+        let spec = specification(class, common, devices(class, offer, &variables)?)?;
+        specs.insert(SpecName::devices(class), spec);
+    }
+    Ok(specs)
 }
 
 fn offer(class: Class, inventory: &Inventory, writer: &Writer<'_>) -> Option<Offer> {
@@ -127,13 +134,13 @@ fn pool_device(named: &NamedPool, writer: &Writer<'_>) -> Option<(DeviceName, De
     (!device.container_edits.hooks.is_empty()).then_some((name, device))
 }
 
-fn specification(
+/// The devices of a class, with its device `all`.
+fn devices(
     class: Class,
     offer: Offer,
     variables: &Variables,
-    pools: impl Iterator<Item = (DeviceName, Device)>,
-) -> Result<Spec, GenerateError> {
-    let mut devices: BTreeMap<DeviceName, Device> = pools.collect();
+) -> Result<BTreeMap<DeviceName, Device>, NameError> {
+    let mut devices = BTreeMap::new();
     let mut members = Vec::new();
     for (name, mut edits) in offer.devices {
         let variable = variables.assignment(class, &name);
@@ -148,9 +155,19 @@ fn specification(
         all.env.splice(0..0, members);
         devices.extend([device("all", all)?]);
     }
+    Ok(devices)
+}
+
+/// A specification of these devices, with what all devices of the class share. A pool shares it too: what a
+/// member's hook can no longer give, such as variables, comes from there.
+fn specification(
+    class: Class,
+    common: ContainerEdits,
+    devices: BTreeMap<DeviceName, Device>,
+) -> Result<Spec, GenerateError> {
     let mut spec = Spec {
         kind: class.kind().as_str().into(),
-        container_edits: offer.common,
+        container_edits: common,
         devices: devices.into_values().collect(),
         ..Spec::default()
     };
@@ -176,8 +193,9 @@ pub fn warnings(
         let mut edits = edits.chain([&spec.container_edits]);
         edits.any(|edits| !edits.device_nodes.is_empty())
     };
+    let has = |class| specs.contains_key(&SpecName::devices(class));
     if !surroundings.hook && specs.values().any(has_nodes) {
-        let locks = specs.contains_key(&Class::Rdma) || specs.contains_key(&Class::Vfio);
+        let locks = has(Class::Rdma) || has(Class::Vfio);
         let memlock = match locks {
             true => ", and containers with RDMA and vfio devices keep their RLIMIT_MEMLOCK",
             false => "",
@@ -191,12 +209,12 @@ pub fn warnings(
             config.hook_path.display(),
         ));
     }
-    if specs.contains_key(&Class::Nic) && config.preload == Preload::File {
+    if has(Class::Nic) && config.preload == Preload::File {
         warnings.push(
             "with preload = \"file\" every process of a container sizes its descriptor table by its hard limit, and under docker's own limit of 1073741816 it dies: set \"default-ulimits\": {\"nofile\": {\"Name\": \"nofile\", \"Soft\": 1048576, \"Hard\": 1048576}} in /etc/docker/daemon.json".to_owned(),
         );
     }
-    if config.onload_socket && !surroundings.onload_socket && specs.contains_key(&Class::Nic) {
+    if config.onload_socket && !surroundings.onload_socket && has(Class::Nic) {
         warnings.push(format!(
             "[cdi] onload-socket is on, but {ONLOAD_SOCKET_DIR} is not there: it is not mounted"
         ));
@@ -207,7 +225,8 @@ pub fn warnings(
 
 /// The interfaces that ZF_ATTR cannot name although it should.
 fn not_selectable(specs: &Specs, config: &Cdi) -> Vec<String> {
-    let zf = specs.get(&Class::Zf).filter(|_| config.select_interface);
+    let zf = specs.get(&SpecName::devices(Class::Zf));
+    let zf = zf.filter(|_| config.select_interface);
     let devices = zf.into_iter().flat_map(|spec| &spec.devices);
     let names = devices.filter_map(|device| {
         let name = device.name.valid().filter(|name| name.as_str() != "all")?;

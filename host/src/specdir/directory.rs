@@ -128,9 +128,7 @@ impl SpecDir {
     /// # Errors
     /// A file exists but cannot be read.
     pub fn existing(&self) -> Result<BTreeMap<String, Option<Vec<u8>>>, SpecDirError> {
-        let names = Class::ALL
-            .into_iter()
-            .flat_map(|class| Format::ALL.map(|f| f.file_name(class)));
+        let names = Class::ALL.into_iter().flat_map(Format::file_names);
         let mut files = BTreeMap::new();
         for name in names {
             if let Some(content) = self.read(&name)? {

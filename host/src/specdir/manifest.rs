@@ -10,6 +10,8 @@ use onload_core::class::Class;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::spec_name::SpecName;
+
 /// Its name; CDI readers use only names that end in .json or .yaml.
 pub const MANIFEST_NAME: &str = ".onload-ctk-manifest";
 
@@ -53,10 +55,16 @@ impl Format {
         }
     }
 
-    /// The name of the file of a class.
+    /// The name of the file of a specification.
     #[must_use]
-    pub(crate) fn file_name(self, class: Class) -> String {
-        format!("onload.dev-{class}.{}", self.extension())
+    pub(crate) fn file_name(self, spec: SpecName) -> String {
+        format!("onload.dev-{spec}.{}", self.extension())
+    }
+
+    /// The names of all files that a class may have, in either format.
+    pub(crate) fn file_names(class: Class) -> impl Iterator<Item = String> {
+        let specs = SpecName::of_class(class).into_iter();
+        specs.flat_map(|spec| Format::ALL.map(|format| format.file_name(spec)))
     }
 }
 

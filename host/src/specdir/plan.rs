@@ -6,14 +6,15 @@ use onload_core::class::Class;
 
 use super::manifest::{Format, Manifest, Written, sha256};
 use super::read::loses_devices;
+use crate::spec_name::SpecName;
 
 /// The wanted content of the directory.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// The classes that this run may touch.
     pub scope: Vec<Class>,
-    /// The content of the file for each class with devices.
-    pub files: BTreeMap<Class, Vec<u8>>,
+    /// The content of the file of each specification.
+    pub files: BTreeMap<SpecName, Vec<u8>>,
     /// The format of the files.
     pub format: Format,
     /// The classes for which not everything could be read: a device that is missing from their new
@@ -41,7 +42,7 @@ pub struct Step {
 pub enum Action {
     /// It is written.
     Write(Vec<u8>),
-    /// It is removed: its class has no devices any more, or it is in the other format.
+    /// It is removed: its class has no devices or pools any more, or it is in the other format.
     Remove,
     /// It is up to date.
     Keep,
@@ -104,16 +105,13 @@ pub fn plan(
     };
     let mut before = known.clone();
     let held = held(wanted, existing, &known);
-    for (class, format) in wanted
-        .scope
-        .iter()
-        .flat_map(|c| Format::ALL.map(|f| (*c, f)))
-    {
-        let name = format.file_name(class);
-        let content = wanted.files.get(&class).filter(|_| format == wanted.format);
+    let specs = wanted.scope.iter().copied().flat_map(SpecName::of_class);
+    for (spec, format) in specs.flat_map(|spec| Format::ALL.map(|format| (spec, format))) {
+        let name = format.file_name(spec);
+        let content = wanted.files.get(&spec).filter(|_| format == wanted.format);
         let decided = decide(&name, content, existing.get(&name), &known, wanted.force);
         let there = existing.contains_key(&name);
-        let Some(action) = hold(decided, held.contains(&class), there) else {
+        let Some(action) = hold(decided, held.contains(&spec.class), there) else {
             continue;
         };
         record(&name, content, &action, &known, &mut before, &mut after);
@@ -129,22 +127,24 @@ pub fn plan(
 }
 
 /// The classes whose files stay unchanged: onload-ctk's own file has devices that the new one would
-/// lack only because something could not be read.
+/// lack only because something could not be read. The pools of a class list its devices, so that both files
+/// stay.
 fn held(
     wanted: &Wanted,
     existing: &BTreeMap<String, Option<Vec<u8>>>,
     known: &Manifest,
 ) -> BTreeSet<Class> {
-    let loses = |class: &Class| {
-        let new = wanted.files.get(class).map(|new| (wanted.format, &**new));
+    let loses = |spec: SpecName| {
+        let new = wanted.files.get(&spec).map(|new| (wanted.format, &**new));
         Format::ALL.into_iter().any(|format| {
-            let name = format.file_name(*class);
+            let name = format.file_name(spec);
             let old = existing.get(&name).and_then(Option::as_deref);
             old.is_some_and(|old| known.owns(&name, old) && loses_devices((format, old), new))
         })
     };
     let undecided = wanted.undecided.iter().filter(|_| !wanted.force);
-    undecided.filter(|class| loses(class)).copied().collect()
+    let loses = |class: &&Class| SpecName::of_class(**class).into_iter().any(loses);
+    undecided.filter(loses).copied().collect()
 }
 
 /// What happens to a file of a class whose files stay unchanged: none is added.
@@ -157,9 +157,7 @@ fn hold(decided: Option<Action>, held: bool, there: bool) -> Option<Action> {
 
 fn out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, Written> {
     let touched = |name: &String| {
-        let mut names = scope
-            .iter()
-            .flat_map(|class| Format::ALL.map(|f| f.file_name(*class)));
+        let mut names = scope.iter().copied().flat_map(Format::file_names);
         names.any(|other| other == *name)
     };
     let kept = known.files.iter().filter(|(name, _)| !touched(name));
@@ -233,9 +231,15 @@ mod tests {
     const NIC: &str = "onload.dev-nic.json";
 
     fn wanted(files: &[(Class, &str)]) -> Wanted {
+        let files = files.iter();
+        let files = files.map(|(class, text)| (SpecName::devices(*class), *text));
+        wanting(&files.collect::<Vec<_>>())
+    }
+
+    fn wanting(files: &[(SpecName, &str)]) -> Wanted {
         let files = files
             .iter()
-            .map(|(class, text)| (*class, text.as_bytes().to_vec()));
+            .map(|(spec, text)| (*spec, text.as_bytes().to_vec()));
         Wanted {
             scope: Class::ALL.to_vec(),
             files: files.collect(),
@@ -386,6 +390,56 @@ mod tests {
             Some(&manifest),
         );
         assert_eq!(actions(&plan), [(yaml, &Action::Undecided)]);
+    }
+
+    const POOLS: &str = "onload.dev-nic-pools.json";
+
+    /// A pool may be one of fewer members, where a device is not known.
+    #[test]
+    fn the_devices_of_a_class_and_its_pools_stay_together() {
+        let (both, one, any) = (spec(&["ens1", "ens3"]), spec(&["ens3"]), spec(&["any"]));
+        let other = any.replace("A=b", "A=c");
+        let (devices, pools) = (SpecName::devices(Class::Nic), SpecName::pools(Class::Nic));
+        for (old, new) in [
+            ([&both, &any], vec![(devices, &*one), (pools, &*other)]),
+            ([&both, &any], vec![(devices, &*one)]),
+            ([&one, &any], vec![(devices, &*both)]),
+        ] {
+            let files = [(NIC, old[0].as_str()), (POOLS, old[1].as_str())];
+            let (files, manifest) = (existing(&files), owning(&files));
+            let mut wanted = Wanted {
+                undecided: BTreeSet::from([Class::Nic]),
+                ..wanting(&new)
+            };
+            let held = plan(&wanted, &files, Some(&manifest));
+            assert_eq!(held.undecided().collect::<Vec<_>>(), [POOLS, NIC]);
+            assert_eq!(held.after.files, manifest.files);
+            wanted.undecided.clear();
+            let known = plan(&wanted, &files, Some(&manifest));
+            assert!(known.changes_files() && known.undecided().next().is_none());
+        }
+    }
+
+    #[test]
+    fn pools_that_are_gone_have_their_file_removed_and_the_devices_stay() {
+        let files = [(NIC, "nic"), (POOLS, "pools")];
+        let (files, manifest) = (existing(&files), owning(&files));
+        let gone = plan(&wanted(&[(Class::Nic, "nic")]), &files, Some(&manifest));
+        assert_eq!(
+            actions(&gone),
+            [(POOLS, &Action::Remove), (NIC, &Action::Keep)]
+        );
+        assert!(gone.after.owns(NIC, b"nic") && !gone.after.files.contains_key(POOLS));
+        // A run for another class touches neither, and one without a manifest removes nothing.
+        let rdma = Wanted {
+            scope: vec![Class::Rdma],
+            ..wanted(&[])
+        };
+        let rdma = plan(&rdma, &files, Some(&manifest));
+        assert_eq!(actions(&rdma), []);
+        assert_eq!(rdma.after.files, manifest.files);
+        let foreign = plan(&wanted(&[(Class::Nic, "nic")]), &files, None);
+        assert_eq!(foreign.left().collect::<Vec<_>>(), [POOLS]);
     }
 
     #[test]

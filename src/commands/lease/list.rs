@@ -97,7 +97,7 @@ fn row(listed: &Listed) -> [String; 6] {
         lease.container.to_string(),
         age(lease.since),
         or_none(process.map(|pid| pid.to_string())),
-        or_none(cgroup.map(|cgroup| harmless(&cgroup.path.to_string_lossy()))),
+        or_none(cgroup.map(|cgroup| harmless(cgroup.path.to_string_lossy()))),
     ]
 }
 

@@ -78,11 +78,16 @@ fn specifications() -> File {
     )
 }
 
-fn written() -> [File; 2] {
+fn written() -> [File; 3] {
     let written = format!("{OUTPUT_DIR}/onload.dev-CLASS.json");
+    let pools = format!("{OUTPUT_DIR}/onload.dev-CLASS-pools.json");
     let manifest = format!("{OUTPUT_DIR}/.onload-ctk-manifest");
     [
         (written, "The specification of a class.".to_owned()),
+        (
+            pools,
+            "The specification of the pools of a class.".to_owned(),
+        ),
         (
             manifest,
             "Which of the files there were written by onload-ctk, and for which options."

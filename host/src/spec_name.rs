@@ -1,0 +1,70 @@
+//! Which specification of ours it is. The devices of a class and its pools stand in a file each: an engine
+//! that does not know the annotations of a pool refuses a file with them whole.
+
+use std::fmt;
+
+use onload_core::class::Class;
+
+/// A part of what a class offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Its devices, and `all`.
+    Devices,
+    /// Its pools.
+    Pools,
+}
+
+/// A specification of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SpecName {
+    /// The class, whose kind it has.
+    pub class: Class,
+    /// What of the class it has.
+    pub part: Part,
+}
+
+impl SpecName {
+    /// That of the devices of a class.
+    #[must_use]
+    pub const fn devices(class: Class) -> SpecName {
+        let part = Part::Devices;
+        SpecName { class, part }
+    }
+
+    /// That of the pools of a class.
+    #[must_use]
+    pub const fn pools(class: Class) -> SpecName {
+        let part = Part::Pools;
+        SpecName { class, part }
+    }
+
+    /// All that a class may have.
+    #[must_use]
+    pub const fn of_class(class: Class) -> [SpecName; 2] {
+        [SpecName::devices(class), SpecName::pools(class)]
+    }
+}
+
+impl fmt::Display for SpecName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.part {
+            Part::Devices => write!(f, "{}", self.class),
+            Part::Pools => write!(f, "{}-pools", self.class),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_specifications_have_one_name() {
+        let names = Class::ALL.into_iter().flat_map(SpecName::of_class);
+        let names: BTreeSet<String> = names.map(|name| name.to_string()).collect();
+        assert_eq!(names.len(), 2 * Class::ALL.len());
+        assert!(names.contains("vfio") && names.contains("vfio-pools"));
+    }
+}
