@@ -364,7 +364,8 @@ pub struct Generate {
     /// Show what would change as a unified diff, and do nothing
     #[arg(long, env = "ONLOAD_CTK_CDI_GENERATE_DIFF", value_parser = BoolishValueParser::new())]
     pub diff: bool,
-    /// Replace files of our names that somebody else wrote or changed
+    /// Replace files of our names that somebody else wrote or changed, or whose part of the host
+    /// could not be read
     #[arg(long, env = "ONLOAD_CTK_CDI_GENERATE_FORCE", value_parser = BoolishValueParser::new())]
     pub force: bool,
 }
@@ -502,7 +503,8 @@ pub struct Configure {
     #[arg(long, conflicts_with = "remove", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_SET_DEFAULT", value_parser = BoolishValueParser::new())]
     pub set_default: bool,
     /// Classes that annotations may ask for, beside those that config.toml allows already; for
-    /// instance nic,rdma
+    /// instance nic,rdma. A container that is given rdma, vfio, zf or hugepages may also ask for
+    /// CAP_IPC_LOCK
     #[arg(
         long,
         value_name = "CLASS",

@@ -48,7 +48,11 @@ fn a_host_with_something_to_offer_and_no_specifications_has_drifted() {
 
 #[test]
 fn a_host_with_nothing_to_offer_and_no_specifications_has_not() {
-    Tree::new().run(&["cdi", "check"]).done();
+    let tree = Tree::new();
+    let answer = tree.run(&["cdi", "check"]).done();
+    let wanted = "nothing is offered, and there are no files: ";
+    assert!(answer.stderr.contains(wanted), "{}", answer.stderr);
+    assert!(!answer.stderr.contains("describes"), "{}", answer.stderr);
 }
 
 #[test]

@@ -77,6 +77,21 @@ fn the_help_names_the_variables_the_exit_statuses_and_an_example() {
     }
 }
 
+#[test]
+fn the_help_says_all_that_a_flag_allows() {
+    let help = |args: &[&str]| {
+        let text = run(program().args(args).arg("--help")).done().stdout;
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let configure = help(&["runtime", "configure"]);
+    let wanted =
+        "A container that is given rdma, vfio, zf or hugepages may also ask for CAP_IPC_LOCK";
+    assert!(configure.contains(wanted), "{configure}");
+    let generate = help(&["cdi", "generate"]);
+    let wanted = "that somebody else wrote or changed, or whose part of the host could not be read";
+    assert!(generate.contains(wanted), "{generate}");
+}
+
 /// Calls `look` with the path of every command and the command.
 fn each_command(
     command: &clap::Command,

@@ -66,6 +66,9 @@ fn ignored_interfaces_are_not_offered() {
     assert_eq!(found["nics"], json!([]));
     assert!(reason(&found, "nic", "ens3").starts_with("ignored: "));
     assert_eq!(device_names(&tree.spec("nic")), ["loopback"]);
+    assert_eq!(found["tcpdirect"], json!(null));
+    assert!(reason(&found, "zf", "tcpdirect").starts_with("no interface is offered"));
+    assert!(!specs_in(&tree.specs()).contains(&"onload.dev-zf.json".to_owned()));
 }
 
 #[test]

@@ -331,7 +331,7 @@ fn a_function_that_dpdk_uses_with_its_own_driver_is_told_so() {
     assert_eq!(
         reason(&found, "vfio", "0000:81:00.2"),
         "bound to mlx5_core, and DPDK uses it so, as an rdma device; run \"driverctl set-override \
-         0000:81:00.2 vfio-pci\" for other programs"
+         0000:81:00.2 vfio-pci\" for other programs (the host then loses its interface)"
     );
 }
 

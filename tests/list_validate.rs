@@ -107,6 +107,9 @@ fn what_a_container_gets_is_shown_with_the_file_that_it_comes_from() {
         .find(|line| line.contains("/usr/lib64/libonload.so "));
     let library = library.unwrap_or_default();
     assert!(library.contains("ro,nosuid,nodev,bind"), "{library:?}");
+    let mut hooks = shown.stdout.lines().skip_while(|line| *line != "hooks");
+    let hook = hooks.nth(1).unwrap_or_default();
+    assert!(hook.ends_with("  stage createRuntime"), "{hook:?}");
 }
 
 #[test]
@@ -147,9 +150,17 @@ fn a_name_that_is_misspelled_is_answered_with_the_nearest_one_and_where_it_was_l
         );
         assert!(message.contains("/var/run/cdi)"), "{message}");
         let message = tree
-            .run(&[command[0], command[1], "vendor.com/gpu=0"])
+            .run(&[command[0], command[1], "onload.dev/nik=all"])
             .refused();
-        assert!(!message.contains("did you mean"), "{message}");
+        assert!(
+            message.contains("did you mean onload.dev/nic=all?"),
+            "{message}"
+        );
+        // Another kind is another product, not another spelling.
+        for name in ["vendor.com/gpu=0", "onload.dev/vfio=all"] {
+            let message = tree.run(&[command[0], command[1], name]).refused();
+            assert!(!message.contains("did you mean"), "{message}");
+        }
     }
 }
 

@@ -125,7 +125,8 @@ fn what_is_bound_to_the_kernels_driver_is_told_the_command_that_binds_it_to_vfio
     let shown = at("80", &captured(), &EXPLAIN);
     let wanted = "  vfio  0000:41:10.0, 0000:41:10.2, 0000:41:10.4, 0000:81:10.4\n      \
                   bound to igbvf, not to a vfio driver; run\n      \
-                  \"driverctl set-override ADDRESS vfio-pci\"\n";
+                  \"driverctl set-override ADDRESS vfio-pci\" (the host then loses its\n      \
+                  interface)\n";
     assert!(shown.contains(wanted), "{shown}");
     let found = vfio().discover();
     let reason = common::reason(&found, "vfio", "0000:81:04.1");

@@ -428,11 +428,12 @@ impl Filter<'_> {
         };
         if held.as_ref() != Some(&limit) {
             config.rlimit_set(&limit)?;
-            self.outcome.reasons.push(format!(
-                "{}: {NAME} is at least {}",
-                self.key(&MEMLOCK),
-                memlock
-            ));
+            let set = match limit.soft {
+                u64::MAX => "unlimited".to_owned(),
+                bytes => format!("{bytes} bytes"),
+            };
+            let reason = format!("{}: {NAME} is {set}", self.key(&MEMLOCK));
+            self.outcome.reasons.push(reason);
         }
         Ok(())
     }

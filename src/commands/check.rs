@@ -71,7 +71,13 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
     }
     if answer == Answer::Yes {
         refuse_undecided(&inventory, &plan, &kinds, &shown)?;
-        printer.note(format_args!("{} describes this host", shown.display()));
+        let shown = shown.display();
+        match directory {
+            Some(_) => printer.note(format_args!("{shown} describes this host")),
+            None => printer.note(format_args!(
+                "nothing is offered, and there are no files: {shown} does not exist"
+            )),
+        }
     }
     Ok(answer)
 }

@@ -228,10 +228,19 @@ fn known_devices(
     })
 }
 
-/// The device that is spelled most like a name, if any is.
+/// The device that is spelled most like a name, if any is. A kind that there is was not misspelled: a
+/// device of another one is another product.
 fn nearest(registry: &Registry, name: &QualifiedName) -> Option<String> {
     let wanted = name.to_string();
-    let offered = registry.devices().map(|device| device.name.to_string());
+    let kind = name.kind().to_string();
+    let is_ours = Class::ALL.iter().any(|class| class.kind() == kind);
+    let is_kind = is_ours
+        || registry
+            .devices()
+            .any(|device| device.name.kind() == name.kind());
+    let offered = registry.devices().map(|device| device.name);
+    let offered = offered.filter(|offered| !is_kind || offered.kind() == name.kind());
+    let offered = offered.map(|offered| offered.to_string());
     let near = offered.map(|offered| (strsim::damerau_levenshtein(&wanted, &offered), offered));
     near.filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS)
         .min()

@@ -127,7 +127,8 @@ fn mount(mount: &Mount) -> Line {
 
 fn hook(hook: &Hook) -> Line {
     let words = hook.args.get(1..).unwrap_or_default().join(" ");
-    (format!("{} {words}", hook.path), hook.hook_name.to_string())
+    let stage = format!("stage {}", hook.hook_name);
+    (format!("{} {words}", hook.path), stage)
 }
 
 fn rdt(class: &IntelRdt) -> Line {

@@ -39,7 +39,7 @@ pub(crate) enum EngineError {
     },
     /// containerd's CRI plugin is off, as in the file that Docker packages.
     #[error(
-        "disabled_plugins turns the CRI plugin off, so no runtime of it can be used; take {0:?} out of it if Kubernetes is to use this containerd"
+        "disabled_plugins turns the CRI plugin off, so no runtime of it can be used; take {0:?} out of it for Kubernetes; for ctr alone only write allow = [\"CLASS\"] under [annotations] in /etc/onload-ctk/config.toml"
     )]
     Disabled(String),
     /// The file is of containerd's first format.

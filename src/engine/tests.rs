@@ -664,7 +664,7 @@ fn an_unusual_file_is_left_alone() {
         (
             Engine::Containerd,
             "disabled_plugins = [\"cri\"]\n",
-            "turns the CRI plugin off",
+            "for ctr alone only write allow = [\"CLASS\"] under [annotations]",
         ),
         (
             Engine::Containerd,

@@ -17,11 +17,22 @@ use crate::host::sysfs::{Numbers, Sysfs, SysfsError, rdma_class};
 /// Why a node is not given to the container.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
+    /// It does not exist. podman takes a runtime that says "No such file or directory" for one that is
+    /// missing.
+    #[error(
+        "annotation {key}: device node {path} does not exist; is the driver loaded? run `onload-ctk cdi generate`"
+    )]
+    Absent {
+        /// The annotation's key, quoted.
+        key: String,
+        /// The node on the host.
+        path: String,
+    },
     /// It cannot be examined.
     #[error(
         "annotation {key}: device node {path}: {error}; is the driver loaded? run `onload-ctk cdi generate`"
     )]
-    Absent {
+    Unexamined {
         /// The annotation's key, quoted.
         key: String,
         /// The node on the host.
@@ -147,8 +158,14 @@ impl NodeCheck<'_> {
         let path = node.source().to_owned();
         let found = match self.host.node(&path) {
             Ok(found) => found,
-            Err(error) => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(NodeError::Absent {
+                    key: self.key(),
+                    path,
+                });
+            }
+            Err(error) => {
+                return Err(NodeError::Unexamined {
                     key: self.key(),
                     path,
                     error,

@@ -30,7 +30,7 @@ use crate::run::maker::{EntryPoint, Stage};
 use crate::run::sweep::{self, PoststopError};
 use crate::state::{State, StateError};
 
-const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI][#MAJOR:MINOR]]… [--lease CLASS:NAME]… [--token HEX], onload-hook [--config FILE] reapply ID, or onload-hook --version";
+const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI][#MAJOR:MINOR]]… [--lease CLASS:NAME]… [--token HEX], onload-hook [--config FILE] reapply ID, or onload-hook --version|--help";
 
 /// Stages of runtime-spec's config.md ("POSIX-platform Hooks") that this version does not handle. A
 /// specification or a configuration from another version may call for them.
@@ -54,6 +54,8 @@ enum Command {
     OtherStage(&'static str),
     /// `--version`.
     Version,
+    /// `--help`.
+    Help,
 }
 
 /// An invalid command line.
@@ -175,6 +177,7 @@ fn command(word: &OsStr, args: &[OsString]) -> Result<Command, UsageError> {
             _ => Err(UsageError::Reapply),
         },
         "--version" => plain(Command::Version, "--version"),
+        "--help" => plain(Command::Help, "--help"),
         other => Err(UsageError::NoStage(Quoted(other).to_string())),
     }
 }
@@ -211,6 +214,8 @@ fn dispatch(command: &Command, config: &Path) -> Result<(), Failure> {
         }
         Command::Version => writeln!(io::stdout(), "onload-hook {}", env!("CARGO_PKG_VERSION"))
             .map_err(|error| Failure::new("--version", "", HookError::Output(error))),
+        Command::Help => writeln!(io::stdout(), "{USAGE_TEXT}")
+            .map_err(|error| Failure::new("--help", "", HookError::Output(error))),
     }
 }
 
@@ -398,6 +403,7 @@ mod tests {
             ("poststop", Command::Poststop { args: Vec::new() }),
             ("precreate", Command::Precreate),
             ("--version", Command::Version),
+            ("--help", Command::Help),
             ("createContainer", Command::OtherStage("createContainer")),
             ("startContainer", Command::OtherStage("startContainer")),
             ("poststart", Command::OtherStage("poststart")),

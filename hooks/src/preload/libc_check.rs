@@ -169,7 +169,7 @@ impl LibcCheck<'_> {
                 Err(error) => return Err(Unseen(Chain(&error).to_string())),
             }
         }
-        Err(Unseen("args[0] is in no directory of PATH".to_owned()))
+        Err(Unseen(format!("{name:?} is in no directory of PATH")))
     }
 
     fn open(&self, path: &Path) -> Result<ProgramFormat, Unseen> {
@@ -430,6 +430,15 @@ mod tests {
 
     const MUSL: &str = "/lib/ld-musl-x86_64.so.1";
     const GLIBC: &str = "/lib64/ld-linux-x86-64.so.2";
+
+    #[test]
+    fn a_program_that_is_nowhere_is_named() {
+        let reason = Image::new().reason("redis-server");
+        assert!(
+            reason.contains("\"redis-server\" is in no directory of PATH"),
+            "{reason}"
+        );
+    }
 
     #[test]
     fn a_libc_with_the_needed_versions_loads() {

@@ -19,6 +19,9 @@ pub const CONTROL_PLANE: &str = "libefcp.so.1";
 /// Why an AF_XDP interface has no `zf`.
 const NO_AF_XDP: &str =
     "Onload reaches it by AF_XDP, where TCPDirect programs die of signal 11; use nic on it";
+/// Why a host whose interfaces are all refused or ignored has no `zf`.
+const NO_INTERFACE: &str =
+    "no interface is offered, and it works on one only; look at the reasons of nic";
 const TOOLS: [&str; 2] = ["zf_debug", "zf_stackdump"];
 
 /// TCPDirect, if it is offered.
@@ -134,13 +137,17 @@ pub(crate) fn interfaces(nics: &[Nic]) -> impl Iterator<Item = &Nic> {
     nics.iter().filter(|nic| nic.datapath.has_tcpdirect())
 }
 
-/// The interfaces that TCPDirect does not work on, with the reason.
+/// The interfaces that TCPDirect does not work on, with the reason; TCPDirect itself if there is none
+/// at all.
 pub(crate) fn without(nics: &[Nic]) -> impl Iterator<Item = NotOffered> {
     let others = nics.iter().filter(|nic| !nic.datapath.has_tcpdirect());
-    others.map(|nic| NotOffered::new(Class::Zf, nic.name.as_str(), NO_AF_XDP))
+    let others = others.map(|nic| NotOffered::new(Class::Zf, nic.name.as_str(), NO_AF_XDP));
+    let none = nics.is_empty();
+    let none = none.then(|| NotOffered::new(Class::Zf, "tcpdirect", NO_INTERFACE));
+    others.chain(none)
 }
 
-/// Whether TCPDirect works on some interface, or no interface was found.
+/// Whether TCPDirect works on some interface.
 pub(crate) fn has_place(nics: &[Nic]) -> bool {
-    nics.is_empty() || interfaces(nics).next().is_some()
+    interfaces(nics).next().is_some()
 }

@@ -146,13 +146,17 @@ fn leaves_group_viable(driver: &str) -> bool {
 fn not_held(function: &PciFunction) -> Option<String> {
     let is_virtual = function.physical_function.is_some();
     let command = format!("driverctl set-override {} vfio-pci", function.address);
+    let cost = match function.has("net") {
+        true => " (the host then loses its interface)",
+        false => "",
+    };
     match function.driver.as_deref() {
         Some(driver) if is_virtual && is_nvidias(driver) => Some(format!(
             "bound to {driver}, and DPDK uses it so, as an rdma device; run \"{command}\" for \
-             other programs"
+             other programs{cost}"
         )),
         Some(driver) if is_virtual => Some(format!(
-            "bound to {driver}, not to a vfio driver; run \"{command}\""
+            "bound to {driver}, not to a vfio driver; run \"{command}\"{cost}"
         )),
         None if is_virtual || function.is_network() => {
             Some(format!("bound to no driver; run \"{command}\""))
@@ -548,7 +552,10 @@ mod tests {
             ]
             .map(|address| {
                 let command = format!("driverctl set-override {address} vfio-pci");
-                format!("{address}: bound to igbvf, not to a vfio driver; run \"{command}\"")
+                format!(
+                    "{address}: bound to igbvf, not to a vfio driver; run \"{command}\" (the host \
+                     then loses its interface)"
+                )
             })
         );
     }
