@@ -240,7 +240,7 @@ fn nearest(registry: &Registry, name: &QualifiedName) -> Option<String> {
             .any(|device| device.name.kind() == name.kind());
     let offered = registry.devices().map(|device| device.name);
     let offered = offered.filter(|offered| !is_kind || offered.kind() == name.kind());
-    let offered = offered.map(|offered| offered.to_string());
+    let offered = offered.map(ToString::to_string);
     let near = offered.map(|offered| (strsim::damerau_levenshtein(&wanted, &offered), offered));
     near.filter(|(distance, _)| *distance <= MOST_TYPING_ERRORS)
         .min()

@@ -2,6 +2,7 @@
 //! cgroup, and moves the mounts into its mount namespace.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, major, minor};
 use rustix::process::umask;
@@ -82,16 +83,17 @@ impl Inspection<'_> {
     /// The record of what is done now.
     fn live(&self, asker: &Asker) -> Live {
         let leases = self.plan.leases();
-        let has_leases = !leases.is_empty();
+        let bundle = match leases.is_empty() {
+            true => PathBuf::new(),
+            false => self.bundle.to_owned(),
+        };
         Live {
             pid: self.init.pid(),
             start_time: self.start_time,
             rules: self.plan.rules.clone(),
             nodes: self.plan.rule_nodes(),
             leases,
-            bundle: has_leases
-                .then(|| self.bundle.to_owned())
-                .unwrap_or_default(),
+            bundle,
             takes: asker.takes(),
             variables: self.plan.variables.clone().unwrap_or_default(),
             by_annotation: *asker == Asker::Annotations,
