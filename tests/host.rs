@@ -6,6 +6,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use common::hosts::x2;
@@ -156,6 +157,28 @@ fn a_leased_function_keeps_the_number_of_functions() {
 }
 
 #[test]
+fn functions_stay_where_leases_are_hidden_from_the_user() {
+    let tree = x2();
+    bound(&tree, "vfio-pci");
+    tree.config(&wanted(4, "vfio-pci"));
+    fs::create_dir_all(tree.outside("/run/onload-ctk/@leases")).unwrap();
+    for (closed, mode) in [
+        ("/run/onload-ctk/@leases", 0o700),
+        ("/run/onload-ctk", 0o711),
+    ] {
+        let path = tree.outside(closed);
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let line = common::run_unprivileged(&tree, &["host", "plan"]).refused();
+        let why = format!("{closed}\" is for root alone; try as root");
+        assert!(
+            line.contains("is used by a container, perhaps (reading leases: ")
+                && line.contains(&why),
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn a_table_fits_the_terminal() {
     let tree = x2();
     tree.config(&wanted(4, "vfio-pci"));
@@ -191,7 +214,7 @@ fn only_root_changes_a_host() {
     tree.config("[host]\nhugepages = { 2Mi = { 0 = 0 } }\n");
     fs::set_permissions(
         tree.root(),
-        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+        PermissionsExt::from_mode(0o755),
     )
     .unwrap();
     let copy = tree.outside("/onload-ctk-under-test");

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use rustix::io::Errno;
@@ -51,6 +52,8 @@ pub struct Cgroup {
 pub struct Processes {
     proc: PathBuf,
     cgroups: PathBuf,
+    /// Asked for once: a thousand processes may be looked at, and a process's own never changes.
+    own_namespace: OnceLock<u64>,
 }
 
 impl Default for Processes {
@@ -66,6 +69,7 @@ impl Processes {
         Processes {
             proc: root.join("proc"),
             cgroups: root.join("sys/fs/cgroup"),
+            own_namespace: OnceLock::new(),
         }
     }
 
@@ -80,9 +84,12 @@ impl Processes {
 
     /// The PID namespace that this process and its /proc number processes in.
     fn own_namespace(&self) -> Result<u64, ProcessesError> {
+        if let Some(known) = self.own_namespace.get() {
+            return Ok(*known);
+        }
         let path = self.proc.join("self/ns/pid");
         match rustix::fs::stat(&path) {
-            Ok(stat) => Ok(stat.st_ino),
+            Ok(stat) => Ok(*self.own_namespace.get_or_init(|| stat.st_ino)),
             Err(error) => Err(failed(&path, error.into())),
         }
     }

@@ -3,13 +3,14 @@
 //! [`host::Host`] is read through one root directory, so that a captured tree is a host like the
 //! running one. [`discover`] produces an [`discover::inventory::Inventory`]; [`generate`] turns
 //! that, with the [`pools`] of its devices, into specifications without reading the host again, each with its
-//! [`spec_name`]; [`specdir`] puts them where engines read them. [`boot`] makes the host itself what the
+//! [`spec_name`]; [`specdir`] puts them where engines read them. [`leases`] tells who has a device now. [`boot`] makes the host itself what the
 //! operator wants it to be.
 
 pub mod boot;
 pub mod discover;
 pub mod generate;
 pub mod host;
+pub mod leases;
 pub mod pools;
 pub mod settings;
 pub mod spec_name;

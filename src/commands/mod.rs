@@ -12,7 +12,6 @@ mod holders;
 pub mod host;
 pub mod inject;
 pub mod lease;
-mod leases;
 pub mod list;
 pub mod man;
 mod pools;

@@ -9,10 +9,10 @@ use onload_core::lease::{Device, Listed as ListedLease};
 use onload_core::pool::{Member, Pool, PoolError, UNCOUNTED};
 use onload_core::text::{Chain, Listed};
 use onload_host::host::Host;
+use onload_host::leases;
 use onload_host::pools::NamedPool;
 use serde_json::{Value, json};
 
-use super::leases;
 use crate::layout::table;
 use crate::printer::{HEADING, Printer};
 
@@ -26,7 +26,8 @@ pub(super) struct Holders(Option<BTreeMap<Device, Vec<String>>>);
 impl Holders {
     /// The holders by the leases of a host. Where they cannot be read, the reason is printed.
     pub(super) fn read(host: &Host, printer: &mut Printer) -> Holders {
-        let listed = leases::open(host).and_then(|leases| match leases {
+        let leases = leases::open(host).map_err(anyhow::Error::from);
+        let listed = leases.and_then(|leases| match leases {
             Some(leases) => leases.list().context("listing leases"),
             None => Ok(Vec::new()),
         });

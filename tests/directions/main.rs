@@ -101,6 +101,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "spec_name",
             "generate",
             "specdir",
+            "leases",
             "boot",
         ],
     ),

@@ -25,6 +25,8 @@ use crate::text::Chain;
 const LOCK: &str = ".lock";
 /// Bytes of a lease file that are read.
 const MAX_BYTES: u64 = 64 * 1024;
+/// Bytes that hold a usual one, so that it takes one read.
+const USUAL_BYTES: usize = 2048;
 /// How long a reservation holds: from the wrapper or precreate to the container's createRuntime hook.
 const RESERVED: Duration = Duration::from_secs(60);
 
@@ -389,7 +391,7 @@ impl Leases {
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(USUAL_BYTES);
         file.take(MAX_BYTES).read_to_end(&mut bytes)?;
         Ok(Some(bytes))
     }
@@ -538,7 +540,7 @@ mod tests {
 
     #[test]
     fn a_holder_of_another_pid_namespace_is_not_called_dead() {
-        let host = Host::new();
+        let mut host = Host::new();
         host.claim("one", &host.start(1, 10)).unwrap();
         host.end(1);
         host.enter_another_namespace();

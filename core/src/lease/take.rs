@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use onload_cdi::DeviceName;
@@ -150,7 +151,7 @@ struct Members<'a> {
     boot: String,
     slots: Slots,
     /// What stands in the slots of those that had to be looked at.
-    judged: RefCell<BTreeMap<Device, Vec<Slot>>>,
+    judged: RefCell<BTreeMap<Device, Rc<[Slot]>>>,
     used: &'a Used,
 }
 
@@ -220,10 +221,10 @@ impl<'a> Members<'a> {
         judged.len() - judged.iter().filter(is_over).count()
     }
 
-    fn judge(&self, candidate: Candidate<'_>) -> Vec<Slot> {
+    fn judge(&self, candidate: Candidate<'_>) -> Rc<[Slot]> {
         let device = candidate.device();
         if let Some(judged) = self.judged.borrow().get(&device) {
-            return judged.clone();
+            return Rc::clone(judged);
         }
         let numbers = self.slots(candidate).iter();
         let state = |number: &u32| {
@@ -233,8 +234,9 @@ impl<'a> Members<'a> {
                 state,
             })
         };
-        let judged: Vec<Slot> = numbers.filter_map(state).collect();
-        self.judged.borrow_mut().insert(device, judged.clone());
+        let judged: Rc<[Slot]> = numbers.filter_map(state).collect();
+        let kept = Rc::clone(&judged);
+        self.judged.borrow_mut().insert(device, kept);
         judged
     }
 

@@ -63,13 +63,14 @@ impl Host {
     }
 
     /// As if the process that looks were in another PID namespace.
-    pub(super) fn enter_another_namespace(&self) {
+    pub(super) fn enter_another_namespace(&mut self) {
         self.write("proc/self/ns/another", "");
         fs::rename(
             self.path("proc/self/ns/another"),
             self.path("proc/self/ns/pid"),
         )
         .unwrap();
+        self.leases.processes = Processes::at(self.dir.path());
     }
 
     pub(super) fn end_process(&self, pid: u32) {

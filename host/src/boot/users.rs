@@ -2,10 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::{Lease, Leases, Listed};
+use onload_core::lease::{Lease, Listed};
 use onload_core::pci::PciAddress;
-use onload_core::processes::Processes;
-use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_core::text::Chain;
 
 use super::kernel::Kernel;
@@ -13,6 +11,7 @@ use super::routes::{self, Routes};
 use crate::discover::netdev::CLASS;
 use crate::discover::pci::DEVICES;
 use crate::host::{EntryKind, Host, HostError};
+use crate::leases;
 
 /// What tells of users.
 pub(super) struct Users<'h> {
@@ -200,16 +199,11 @@ fn leased(host: &Host, listed: Listed) -> Result<Leased, HostError> {
 }
 
 fn read_leases(host: &Host) -> Result<Vec<Listed>, String> {
-    let path = host.outside_path(Path::new(RUN_DIR));
-    let failed = |error: &dyn std::error::Error| format!("reading leases: {}", Chain(error));
-    let processes = match host.is_running() {
-        true => Processes::default(),
-        false => Processes::at(&host.outside_path(Path::new("/"))),
-    };
-    let run = RunDir::find(&path).map_err(|error| failed(&error))?;
-    let leases = run.map(|run| Leases::find(&run, processes)).transpose();
-    match leases.map_err(|error| failed(&error))?.flatten() {
-        Some(leases) => leases.list().map_err(|error| failed(&error)),
+    let failed = |error: &dyn std::error::Error| Chain(error).to_string();
+    match leases::open(host).map_err(|error| failed(&error))? {
+        Some(leases) => leases
+            .list()
+            .map_err(|error| format!("reading leases: {}", failed(&error))),
         None => Ok(Vec::new()),
     }
 }

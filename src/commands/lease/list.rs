@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use super::shown;
 use crate::cli::{Global, LeaseList, Listing};
 use crate::commands::pools::{Holders, Shown, of_specs, print_pools};
-use crate::commands::{leases, open_host, scan, spec_dirs};
+use onload_host::leases;
+
+use crate::commands::{open_host, scan, spec_dirs};
 use crate::exit::Answer;
 use crate::layout::table;
 use crate::printer::{Printer, harmless};

@@ -5,7 +5,9 @@ use onload_core::fs::lock::COMMAND_PATIENCE;
 use onload_core::lease::{Device, LeaseError};
 
 use crate::cli::{Global, LeaseRelease};
-use crate::commands::{leases, open_host};
+use onload_host::leases;
+
+use crate::commands::open_host;
 use crate::exit::Answer;
 use crate::printer::Printer;
 

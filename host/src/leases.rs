@@ -1,0 +1,58 @@
+//! The leases of a host: who has which of its devices.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use onload_core::lease::{LeaseError, Leases};
+use onload_core::processes::Processes;
+use onload_core::run_dir::{RUN_DIR, RunDir};
+
+use crate::discover::unread::AS_ROOT;
+use crate::host::Host;
+
+/// Why leases are not known.
+#[derive(Debug, thiserror::Error)]
+pub enum UnknownLeases {
+    /// The directory above them cannot be opened.
+    #[error("reading leases in {path:?}")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Only root may see them.
+    #[error("reading leases: {0:?} is for root alone; {AS_ROOT}")]
+    ForRoot(PathBuf),
+    /// Their own directory cannot be opened.
+    #[error("reading leases")]
+    Leases(#[source] LeaseError),
+}
+
+/// Opens the leases of a host; none where it has had no container of ours since its boot.
+///
+/// # Errors
+/// [`UnknownLeases`], as for everybody but root.
+pub fn open(host: &Host) -> Result<Option<Leases>, UnknownLeases> {
+    let path = host.outside_path(Path::new(RUN_DIR));
+    let processes = match host.is_running() {
+        true => Processes::default(),
+        false => Processes::at(&host.outside_path(Path::new("/"))),
+    };
+    let run = RunDir::find(&path).map_err(|error| UnknownLeases::Directory {
+        path: path.clone(),
+        source: error.into(),
+    })?;
+    match run {
+        Some(run) => Leases::find(&run, processes).map_err(|error| match error {
+            LeaseError::Directory { path, source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                UnknownLeases::ForRoot(path)
+            }
+            error => UnknownLeases::Leases(error),
+        }),
+        None if path.exists() => Err(UnknownLeases::ForRoot(path)),
+        None => Ok(None),
+    }
+}
