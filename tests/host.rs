@@ -212,11 +212,7 @@ fn only_root_changes_a_host() {
     use std::os::unix::process::CommandExt;
     let tree = Tree::new();
     tree.config("[host]\nhugepages = { 2Mi = { 0 = 0 } }\n");
-    fs::set_permissions(
-        tree.root(),
-        PermissionsExt::from_mode(0o755),
-    )
-    .unwrap();
+    fs::set_permissions(tree.root(), PermissionsExt::from_mode(0o755)).unwrap();
     let copy = tree.outside("/onload-ctk-under-test");
     let mut cp = std::process::Command::new("cp");
     let done = cp.arg(env!("CARGO_BIN_EXE_onload-ctk")).arg(&copy).status();

@@ -133,6 +133,10 @@ def given_to_a_container(function):
     node = f"/dev/vfio/{group}"
     done = docker_run("--device", f"onload.dev/vfio={function}", "localhost/debian13:1", "probe", f"node={node}")
     check("after a reboot docker run --device onload.dev/vfio opens the group, with nothing done by hand", f"node={node} open" in done.out, done)
+    script = 'cat /dev/onload-ctk.env; for node in /dev/vfio/[0-9]*; do exec 3<>"$node" && echo "$node opens"; done'
+    done = docker_run("--device", "onload.dev/vfio=any", "localhost/debian13:1", "sh", "-c", script)
+    opens = [line for line in done.out.splitlines() if line.endswith(" opens")]
+    check("docker run --device onload.dev/vfio=any too", done.status == 0 and len(opens) == 1 and "ONLOAD_CTK_VFIO_" in done.out, done)
     done = docker_run("--device", "onload.dev/hugepages=2Mi", "localhost/debian13:1", "probe", "huge=/dev/hugepages-2Mi")
     check("and one with hugepages has them", "huge=/dev/hugepages-2Mi yes" in done.out, done)
 
