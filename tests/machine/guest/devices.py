@@ -87,6 +87,8 @@ def bring_up():
         must("mount", "-t", "hugetlbfs", "-o", "pagesize=1G", "none", "/dev/hugepages1G")
     load_stand_ins()
     must("modprobe", "-a", "vfio-pci", "rdma_ucm", "ib_uverbs", "ib_umad", "rdma_rxe", "igb", "igbvf")
+    # Without it runc 1.1 begins with a warning, and conmon may hand on that line alone in the place of a refusal.
+    must("modprobe", "tun")
 
     took("modules")
 
