@@ -1,5 +1,5 @@
-//! Discovery and generation on hosts with 64, 512 and 4096 virtual functions: the time of each
-//! should grow by a factor of at most 64 from the first to the last.
+//! Discovery, generation and the list of offers on hosts with 64, 512 and 4096 virtual functions: the time of
+//! each should grow by a factor of at most 64 from the first to the last.
 
 // Criterion's macros create functions without documentation.
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -10,11 +10,12 @@ mod synthetic;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use onload_cdi::to_json;
+use onload_cdi::{Registry, SpecSource, to_json};
 use onload_core::config::Config;
 use onload_host::discover::discover;
 use onload_host::generate::{Surroundings, generate};
 use onload_host::host::Host;
+use onload_host::offers::offers;
 use onload_host::pools::resolve;
 
 fn hosts(criterion: &mut Criterion) {
@@ -45,6 +46,19 @@ fn hosts(criterion: &mut Criterion) {
                     .map(|spec| to_json(spec).len())
                     .sum::<usize>()
             });
+        });
+        let pools = resolve(&inventory, &config);
+        let specs = generate(&inventory, &pools.offered, &config, surroundings).unwrap();
+        let specs = specs.into_iter().map(|(name, spec)| SpecSource {
+            path: format!("onload.dev-{name}.json").into(),
+            priority: 0,
+            content: Ok(spec),
+        });
+        let specs = Registry::from_sources(specs.collect());
+        let count = offers(&inventory, &specs, &pools, &[]).len();
+        assert!(count >= vfs / 2, "{count}");
+        group.bench_function(BenchmarkId::new("offers", vfs), |bencher| {
+            bencher.iter(|| offers(&inventory, &specs, &pools, &[]).len());
         });
         group.finish();
     }

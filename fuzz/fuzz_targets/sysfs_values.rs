@@ -1,4 +1,4 @@
-//! Untrusted attributes, names and kernel tables, given to each of their parsers.
+//! Untrusted attributes, names, messages and tables of the kernel, given to each of their parsers.
 
 #![no_main]
 
@@ -7,4 +7,5 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|text: &str| {
     onload_host::discover::fuzz(text);
     onload_host::boot::fuzz(text);
+    onload_host::watch::fuzz(text.as_bytes());
 });

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::{LeaseError, Leases};
+use onload_core::lease::{LeaseError, Leases, Listed};
 use onload_core::processes::Processes;
 use onload_core::run_dir::{RUN_DIR, RunDir};
 
@@ -54,5 +54,16 @@ pub fn open(host: &Host) -> Result<Option<Leases>, UnknownLeases> {
         }),
         None if path.exists() => Err(UnknownLeases::ForRoot(path)),
         None => Ok(None),
+    }
+}
+
+/// All leases of a host, those that are over too.
+///
+/// # Errors
+/// As for [`open`].
+pub fn list(host: &Host) -> Result<Vec<Listed>, UnknownLeases> {
+    match open(host)? {
+        Some(leases) => leases.list().map_err(UnknownLeases::Leases),
+        None => Ok(Vec::new()),
     }
 }

@@ -3,15 +3,19 @@
 //! [`host::Host`] is read through one root directory, so that a captured tree is a host like the
 //! running one. [`discover`] produces an [`discover::inventory::Inventory`]; [`generate`] turns
 //! that, with the [`pools`] of its devices, into specifications without reading the host again, each with its
-//! [`spec_name`]; [`specdir`] puts them where engines read them. [`leases`] tells who has a device now. [`boot`] makes the host itself what the
-//! operator wants it to be.
+//! [`spec_name`]; [`specdir`] puts them where engines read them. [`leases`] tells who has a device now.
+//! [`boot`] makes the host itself what the operator wants it to be. [`offers`] says what cluster engines may
+//! give out of all that, and [`watch`] when it may have changed.
 
 pub mod boot;
 pub mod discover;
 pub mod generate;
 pub mod host;
 pub mod leases;
+pub(crate) mod netlink;
+pub mod offers;
 pub mod pools;
 pub mod settings;
 pub mod spec_name;
 pub mod specdir;
+pub mod watch;

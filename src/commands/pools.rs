@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Context;
 use onload_cdi::{DeviceName, Registry, Resolved};
 use onload_core::class::Class;
 use onload_core::lease::{Device, Listed as ListedLease};
@@ -26,16 +25,12 @@ pub(super) struct Holders(Option<BTreeMap<Device, Vec<String>>>);
 impl Holders {
     /// The holders by the leases of a host. Where they cannot be read, the reason is printed.
     pub(super) fn read(host: &Host, printer: &mut Printer) -> Holders {
-        let leases = leases::open(host).map_err(anyhow::Error::from);
-        let listed = leases.and_then(|leases| match leases {
-            Some(leases) => leases.list().context("listing leases"),
-            None => Ok(Vec::new()),
-        });
-        match listed {
+        match leases::list(host) {
             Ok(listed) => Holders::of(&listed),
             Err(error) => {
+                let error = Chain(&error);
                 printer.warning(format_args!(
-                    "which members of pools are free is not known: {error:#}"
+                    "which members of pools are free is not known: {error}"
                 ));
                 Holders(None)
             }

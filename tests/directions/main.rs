@@ -94,6 +94,7 @@ const ORDERS: &[(&str, &[&str])] = &[
     (
         "host/src/lib.rs",
         &[
+            "netlink",
             "host",
             "settings",
             "discover",
@@ -103,6 +104,8 @@ const ORDERS: &[(&str, &[&str])] = &[
             "specdir",
             "leases",
             "boot",
+            "offers",
+            "watch",
         ],
     ),
     (

@@ -16,14 +16,13 @@ use rustix::net::{
 };
 
 use super::kernel::{VfChange, VfSettings};
+use crate::netlink::{attributes, padded, u16_at, u32_at};
 
 // include/uapi/linux/netlink.h
 const HEADER: usize = 16;
 const ERROR: u16 = 2;
 const REQUEST: u16 = 0x1;
 const ACKNOWLEDGE: u16 = 0x4;
-/// The upper two bits of an attribute's type are flags.
-const TYPE_MASK: u16 = 0x3fff;
 // include/uapi/linux/rtnetlink.h and if_link.h
 const GET_LINK: u16 = 18;
 const SET_LINK: u16 = 19;
@@ -118,10 +117,6 @@ impl Netlink {
     }
 }
 
-fn padded(length: usize) -> usize {
-    length.next_multiple_of(4)
-}
-
 /// A message with its header (`struct nlmsghdr`).
 fn message(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(HEADER + payload.len()).unwrap_or(u32::MAX);
@@ -173,14 +168,6 @@ fn vf_list(vf: u32, change: VfChange) -> Vec<u8> {
     attribute(VF_INFO_LIST, &attribute(VF_INFO, &attribute(kind, &value)))
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
 /// The payload of an answer, or the error in it; none where it is no answer.
 fn parse_answer(bytes: &[u8]) -> Option<Result<&[u8], Errno>> {
     let length = usize::try_from(u32_at(bytes, 0)?).ok()?;
@@ -193,17 +180,6 @@ fn parse_answer(bytes: &[u8]) -> Option<Result<&[u8], Errno>> {
     Some(match error.checked_neg()? {
         0 => Ok(&[]),
         number => Err(Errno::from_raw_os_error(number)),
-    })
-}
-
-/// The attributes in a payload; those behind one that is cut short are left out.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = usize::from(u16_at(bytes, 0)?);
-        let kind = u16_at(bytes, 2)? & TYPE_MASK;
-        let value = bytes.get(4..length)?;
-        bytes = bytes.get(padded(length)..).unwrap_or_default();
-        Some((kind, value))
     })
 }
 

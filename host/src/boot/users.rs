@@ -42,14 +42,14 @@ impl<'h> Users<'h> {
     /// Reads leases and routes.
     pub(super) fn read(host: &'h Host, kernel: &'h dyn Kernel) -> Result<Self, HostError> {
         kernel.look_again();
-        let leases = match read_leases(host) {
+        let leases = match leases::list(host) {
             Ok(listed) => {
                 let held = listed.into_iter().filter(|lease| !lease.is_over);
                 Ok(held
                     .map(|lease| leased(host, lease))
                     .collect::<Result<_, HostError>>()?)
             }
-            Err(why) => Err(why),
+            Err(error) => Err(Chain(&error).to_string()),
         };
         Ok(Users {
             host,
@@ -196,14 +196,4 @@ fn leased(host: &Host, listed: Listed) -> Result<Leased, HostError> {
         address,
         group,
     })
-}
-
-fn read_leases(host: &Host) -> Result<Vec<Listed>, String> {
-    let failed = |error: &dyn std::error::Error| Chain(error).to_string();
-    match leases::open(host).map_err(|error| failed(&error))? {
-        Some(leases) => leases
-            .list()
-            .map_err(|error| format!("reading leases: {}", failed(&error))),
-        None => Ok(Vec::new()),
-    }
 }

@@ -82,6 +82,8 @@ impl PciFunction {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PciFunctions {
     functions: BTreeMap<PciAddress, PciFunction>,
+    /// The root of each bus, by the bus: a bus has one bridge above it.
+    roots: BTreeMap<String, Option<String>>,
 }
 
 impl PciFunctions {
@@ -100,9 +102,19 @@ impl PciFunctions {
             });
         let functions =
             addresses.filter_map(|address| Some((address, read_function(probe, address)?)));
-        PciFunctions {
-            functions: functions.collect(),
+        let functions: BTreeMap<PciAddress, PciFunction> = functions.collect();
+        let mut roots = BTreeMap::new();
+        for function in functions.values() {
+            let root = || probe.deciding(&[], || root(&probe.resolve(function.directory())?));
+            roots.entry(bus(function.address)).or_insert_with(root);
         }
+        PciFunctions { functions, roots }
+    }
+
+    /// The root of the tree that a function is in, for instance `pci0000:80`.
+    #[must_use]
+    pub(crate) fn root(&self, address: PciAddress) -> Option<&str> {
+        self.roots.get(&bus(address))?.as_deref()
     }
 
     /// The function at an address.
@@ -173,6 +185,22 @@ fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> 
     })
 }
 
+/// Domain and bus of a function.
+fn bus(address: PciAddress) -> String {
+    let address = address.to_string();
+    let bus = address.rsplit_once(':').map(|(bus, _)| bus.to_owned());
+    bus.unwrap_or(address)
+}
+
+/// The first directory below /sys/devices in the path of a function, as other drivers of Kubernetes name it
+/// (`k8s.io/dynamic-resource-allocation/deviceattribute`, `resource.kubernetes.io/pcieRoot`); none below a
+/// platform device, where these have none.
+fn root(directory: &Path) -> Option<String> {
+    let below = directory.strip_prefix("/sys/devices").ok()?;
+    let first = below.iter().next()?.to_str()?;
+    first.starts_with("pci").then(|| first.to_owned())
+}
+
 fn numa_node(probe: &Probe<'_>, directory: &Path) -> Option<u32> {
     let node: i64 = probe.deciding(&[], || probe.number(directory.join("numa_node")))?;
     u32::try_from(node).ok()
@@ -238,6 +266,35 @@ mod tests {
     fn a_device_without_a_function_belongs_to_none() {
         assert_eq!(above("/sys/devices/virtual/infiniband/rxe0"), None);
         assert_eq!(above("/sys/devices/platform/0000:xx"), None);
+    }
+
+    #[test]
+    fn the_root_of_a_function_is_the_first_directory_of_its_path() {
+        let root = |path: &str| root(Path::new(path));
+        for (path, expected) in [
+            (
+                "/sys/devices/pci0000:80/0000:80:01.0/0000:81:10.0",
+                "pci0000:80",
+            ),
+            (
+                "/sys/devices/pci10000:e0/10000:e0:01.0/10000:e1:00.0",
+                "pci10000:e0",
+            ),
+            (
+                "/sys/devices/pci0000:64/0000:64:00.5/pci10000:e0/10000:e0:01.0",
+                "pci0000:64",
+            ),
+        ] {
+            assert_eq!(root(path).as_deref(), Some(expected), "{path}");
+        }
+        for path in [
+            "/sys/devices/platform/40000000.pcie/pci0000:00/0000:00:01.0",
+            "/sys/bus/pci/devices/0000:81:10.0",
+            "/sys/devices",
+            "/",
+        ] {
+            assert_eq!(root(path), None, "{path}");
+        }
     }
 
     #[test]

@@ -30,6 +30,7 @@ use edits::Writer;
 use offer::Offer;
 use variable::Variables;
 
+pub(crate) use onload::LOOPBACK;
 pub use surroundings::{ONLOAD_SOCKET_DIR, Surroundings};
 
 /// The specifications of a host. A class without devices has none, and one without pools has none for these.
@@ -144,7 +145,7 @@ fn devices(
     let mut members = Vec::new();
     for (name, mut edits) in offer.devices {
         let variable = variables.assignment(class, &name);
-        if name != onload::LOOPBACK {
+        if name != LOOPBACK {
             members.push(variable.clone());
         }
         edits.env.insert(0, variable);

@@ -16,7 +16,7 @@ use crate::discover::node::Node;
 use crate::discover::onload::Onload;
 
 /// Onload without an interface: it still accelerates loopback, pipes and epoll.
-pub(super) const LOOPBACK: &str = "loopback";
+pub(crate) const LOOPBACK: &str = "loopback";
 
 /// Whether the host offers Onload.
 pub(super) fn is_offered(inventory: &Inventory) -> bool {

@@ -27,6 +27,8 @@ pub(crate) const TEXT_LIMIT: u64 = 4 * 1024 * 1024;
 
 /// Name of the file that lists a captured host's device nodes, which archives do not contain.
 pub const DEVICE_TABLE: &str = "dev.table";
+/// What statfs(2) says of a sysfs (include/uapi/linux/magic.h).
+const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
 
 /// A host, seen from its root directory.
 ///
@@ -198,6 +200,16 @@ impl Host {
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running
+    }
+
+    /// Whether its devices are those of the running kernel: it is the running host, or its root is mounted
+    /// somewhere in a container, with the kernel's sysfs in it.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        let sysfs = self.open_at(Path::new("/sys"), OFlags::PATH | OFlags::CLOEXEC);
+        let kind = |fd: OwnedFd| rustix::fs::fstatfs(fd).ok().map(|stat| stat.f_type);
+        let kind = sysfs.ok().flatten().and_then(kind);
+        self.running || kind == Some(SYSFS_MAGIC)
     }
 
     /// The path below the root directory, for messages and for writing.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use onload_cdi::{DeviceName, Version};
 use onload_core::class::Class;
-use onload_core::config::{CONFIG_PATH, Config, PoolConfig, Share};
+use onload_core::config::{CONFIG_PATH, Config, Leases, PoolConfig, Share};
 use onload_core::pci::PciAddress;
 use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Member, Pool, UNCOUNTED};
 use onload_core::text::Listed;
@@ -42,6 +42,8 @@ pub struct Pools {
     pub not_offered: Vec<NotOffered>,
     /// What is odd with them, for the operator.
     pub warnings: Vec<String>,
+    /// How many containers may have one device of a class at once, whichever pool it is in.
+    pub shares: Leases,
 }
 
 /// The pools of a host with that configuration.
@@ -52,7 +54,10 @@ pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
     let leased = Class::ALL.into_iter();
     let leased = leased.filter(|class| config.leases.share(*class).is_some());
     let classes: BTreeSet<Class> = pooled.chain(leased).collect();
-    let mut pools = Pools::default();
+    let mut pools = Pools {
+        shares: config.leases.clone(),
+        ..Pools::default()
+    };
     for class in classes {
         let devices = ClassDevices {
             class,

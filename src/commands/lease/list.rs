@@ -2,15 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
-use anyhow::Context;
 use onload_core::lease::{Holder, Lease, Listed};
+use onload_host::leases;
 use serde_json::{Value, json};
 
 use super::shown;
 use crate::cli::{Global, LeaseList, Listing};
 use crate::commands::pools::{Holders, Shown, of_specs, print_pools};
-use onload_host::leases;
-
 use crate::commands::{open_host, scan, spec_dirs};
 use crate::exit::Answer;
 use crate::layout::table;
@@ -22,10 +20,7 @@ use crate::printer::{Printer, harmless};
 /// The leases cannot be read.
 pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::Result<Answer> {
     let (host, _) = open_host(global)?;
-    let listed = match leases::open(&host)? {
-        Some(leases) => leases.list().context("listing leases")?,
-        None => Vec::new(),
-    };
+    let listed = leases::list(&host)?;
     let registry = scan(&spec_dirs(&host, &[])?, printer);
     let (pools, holders) = (of_specs(&registry, printer), Holders::of(&listed));
     let pools = pools.iter().map(|pool| Shown::new(pool, &holders));

@@ -3,10 +3,9 @@
 use anyhow::{Context, anyhow, bail};
 use onload_core::fs::lock::COMMAND_PATIENCE;
 use onload_core::lease::{Device, LeaseError};
-
-use crate::cli::{Global, LeaseRelease};
 use onload_host::leases;
 
+use crate::cli::{Global, LeaseRelease};
 use crate::commands::open_host;
 use crate::exit::Answer;
 use crate::printer::Printer;

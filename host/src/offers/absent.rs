@@ -1,0 +1,104 @@
+//! Why a device that a specification has is not offered, in the words of `discover`.
+
+use std::collections::BTreeMap;
+
+use onload_core::class::Class;
+use onload_core::pci::PciAddress;
+
+use super::published::GENERATE;
+use crate::discover::inventory::Inventory;
+use crate::discover::not_offered::Subject;
+use crate::discover::unread::AS_ROOT;
+use crate::generate::LOOPBACK;
+
+/// The names under which `discover` says why nothing of a product is offered.
+const ONLOAD: &str = "onload";
+const TCPDIRECT: &str = "tcpdirect";
+
+/// The reasons of a host.
+pub(super) struct Absence<'i> {
+    inventory: &'i Inventory,
+    reasons: BTreeMap<(Class, &'i str), Vec<&'i str>>,
+    /// The function that each function of a group is offered with.
+    groups: BTreeMap<PciAddress, PciAddress>,
+}
+
+impl<'i> Absence<'i> {
+    pub(super) fn of(inventory: &'i Inventory) -> Absence<'i> {
+        let mut reasons: BTreeMap<(Class, &str), Vec<&str>> = BTreeMap::new();
+        for entry in &inventory.not_offered {
+            if let Subject::Device(class) = entry.kind {
+                let key = (class, entry.name.as_str());
+                reasons.entry(key).or_default().push(&entry.reason);
+            }
+        }
+        let devices = inventory.vfio.iter().filter(|device| device.viable);
+        let groups = devices.flat_map(|device| {
+            let aliases = device.aliases.iter();
+            aliases.map(|alias| (*alias, device.pci_address))
+        });
+        Absence {
+            inventory,
+            reasons,
+            groups: groups.collect(),
+        }
+    }
+
+    /// The reason, and what would change it; none if discovery sees nothing of the device.
+    pub(super) fn why(&self, class: Class, name: &str) -> Option<String> {
+        let reason = match class {
+            Class::Nic | Class::NicPlain | Class::NicNodes if name == LOOPBACK => self.of_onload(),
+            Class::Nic | Class::NicPlain | Class::NicNodes => self
+                .of_interface(Class::Nic, name)
+                .or_else(|| self.of_onload()),
+            Class::Zf => self
+                .of_interface(Class::Zf, name)
+                .or_else(|| self.of_interface(Class::Nic, name))
+                .or_else(|| self.named(Class::Zf, TCPDIRECT)),
+            Class::Profile => self.named(class, name).or_else(|| self.of_onload()),
+            Class::Vfio => self.named(class, name).or_else(|| self.of_group(name)),
+            Class::Rdma | Class::Hugepages | Class::Ptp | Class::Pps => self.named(class, name),
+        };
+        reason.or_else(|| self.unread(class))
+    }
+
+    fn named(&self, class: Class, name: &str) -> Option<String> {
+        Some(self.reasons.get(&(class, name))?.join(", and "))
+    }
+
+    /// That of an interface, which may be offered by its PCI address.
+    fn of_interface(&self, class: Class, name: &str) -> Option<String> {
+        let address: Option<PciAddress> = name.parse().ok();
+        let by_address = || {
+            let interfaces = self.inventory.interfaces.iter();
+            let mut interfaces = interfaces.filter(|one| address.is_some() && one.pci == address);
+            interfaces.find_map(|interface| self.named(class, &interface.name))
+        };
+        self.named(class, name).or_else(by_address)
+    }
+
+    /// That of all that Onload offers.
+    fn of_onload(&self) -> Option<String> {
+        let onload = self.inventory.onload.as_ref();
+        let obstacle = onload.and_then(|onload| onload.obstacle.clone());
+        let reason = obstacle.or_else(|| self.named(Class::Nic, ONLOAD))?;
+        Some(format!("Onload is not offered: {reason}"))
+    }
+
+    fn of_group(&self, name: &str) -> Option<String> {
+        let by = self.groups.get(&name.parse().ok()?)?;
+        Some(format!(
+            "it is in the IOMMU group of {by}, and offered with it; {GENERATE}"
+        ))
+    }
+
+    /// What could not be read and decides whether it is there.
+    fn unread(&self, class: Class) -> Option<String> {
+        let mut unread = self.inventory.unread.iter();
+        let unread = unread.find(|unread| unread.kinds.contains(&class))?;
+        Some(format!(
+            "whether it is there is not known: {}; {AS_ROOT}",
+            unread.reason
+        ))
+    }
+}

@@ -1,0 +1,31 @@
+//! What a host offers to cluster engines.
+//!
+//! Kubernetes and Nomad schedule devices. [`offers`] says which there are, in words that belong to neither:
+//! each engine's agent maps an [`Offer`] to its own protocol. Only devices that stand in a CDI
+//! specification on disk are healthy, since a container gets what the specification says. Pools, `any` and
+//! `all` are no offers: they stand for devices that are offered one by one.
+
+mod absent;
+mod attributes;
+mod clock;
+mod found;
+mod holders;
+mod nic;
+mod offer;
+mod offering;
+mod places;
+mod plain;
+mod published;
+mod rdma;
+mod stale;
+mod survey;
+#[cfg(test)]
+mod tests;
+mod vfio;
+
+pub use offer::{Attribute, Attributes, Health, Held, Offer, Sharing};
+pub use offering::offers;
+pub use survey::Survey;
+
+/// The name of the offer of Onload without an interface: it still accelerates loopback, pipes and epoll.
+pub const LOOPBACK: &str = crate::generate::LOOPBACK;

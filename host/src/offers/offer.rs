@@ -1,0 +1,116 @@
+//! What a cluster engine may give out: one device, with all that an engine asks of it.
+
+use std::collections::BTreeMap;
+
+use onload_cdi::DeviceName;
+use onload_core::class::Class;
+use onload_core::lease::{Lease, Refusal};
+use onload_core::pci::PciAddress;
+use onload_core::text::Listed;
+
+/// The attributes of an offer. All offers of one class have the same keys: what is not known is an empty
+/// text, 0, or version 0.0.0. In a selector of Kubernetes a key that one device lacks is an error for all
+/// of them.
+pub type Attributes = BTreeMap<&'static str, Attribute>;
+
+/// A device that a cluster engine may give to a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Its class.
+    pub class: Class,
+    /// Its name in that class, as in the CDI specification.
+    pub name: DeviceName,
+    /// The CDI devices that a container of it gets, such as `onload.dev/nic=ens1`. Empty if no
+    /// specification has it; then it is not healthy.
+    pub cdi: Vec<String>,
+    /// The pools of the configuration that have it as a member, sorted.
+    pub pools: Vec<String>,
+    /// Its PCI function.
+    pub pci: Option<PciAddress>,
+    /// The root of the PCIe tree that the function is in, such as `pci0000:80`.
+    pub pcie_root: Option<String>,
+    /// The NUMA node of the function.
+    pub numa_node: Option<u32>,
+    /// What users select by.
+    pub attributes: Attributes,
+    /// Whether one container has it at a time.
+    pub sharing: Sharing,
+    /// How many containers may have it at once, if the operator said so; otherwise the engine's
+    /// configuration says it.
+    pub slots: Option<u32>,
+    /// Whether a container can use it. Leases do not change it: an engine's own containers have them too.
+    pub health: Health,
+    /// Who holds it by lease, for people.
+    pub holder: Option<String>,
+    /// The leases of it, by slot.
+    pub leases: Vec<Held>,
+}
+
+/// What users select a device by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attribute {
+    /// A text.
+    Text(String),
+    /// A number.
+    Int(i64),
+    /// Yes or no.
+    Bool(bool),
+    /// A version of three numbers (`MAJOR.MINOR.PATCH` of Semantic Versioning 2.0.0).
+    Version(String),
+}
+
+/// Whether one container has a device at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sharing {
+    /// One.
+    Exclusive,
+    /// Several; [`Offer::slots`] says how many.
+    Shared,
+}
+
+/// Whether a container can use a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It can.
+    Healthy,
+    /// It cannot, and why; if `discover` gives a reason, it is that one.
+    Unhealthy(String),
+}
+
+/// A lease whose holder lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The slot, from 0.
+    pub slot: u32,
+    /// The lease; `None` if its file is not understood. It counts all the same.
+    pub lease: Option<Lease>,
+    /// Who holds it and since when, for people.
+    pub text: String,
+}
+
+impl Offer {
+    /// How many containers may have it at once; `None` if nobody counts them on this host.
+    #[must_use]
+    pub fn most(&self) -> Option<u32> {
+        match self.sharing {
+            Sharing::Exclusive => Some(1),
+            Sharing::Shared => self.slots,
+        }
+    }
+
+    /// Its health to an engine that knows the leases of its own containers: not healthy either if
+    /// containers of others have all of it.
+    pub fn health_beside(&self, is_own: impl Fn(&Lease) -> bool) -> Health {
+        let others = self.leases.iter();
+        let others = others.filter(|held| !held.lease.as_ref().is_some_and(&is_own));
+        let others: Vec<String> = others.map(|held| held.text.clone()).collect();
+        let most = self.most().and_then(|most| usize::try_from(most).ok());
+        match &self.health {
+            Health::Healthy if most.is_some_and(|most| others.len() >= most) => {
+                let others = Listed(&others).to_string();
+                Health::Unhealthy(Refusal::Held(vec![others]).to_string())
+            }
+            health => health.clone(),
+        }
+    }
+}

@@ -1,0 +1,827 @@
+//! Offers of captured hosts, with leases, pools and specifications made for each test.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use onload_cdi::{DeviceName, LoadError, Registry, Spec, SpecSource, from_json, to_json};
+use onload_core::class::Class;
+use onload_core::config::Config;
+use onload_core::lease::{Holder, Lease, Listed};
+use onload_core::processes::{Cgroup, Process};
+use onload_core::text::Chain;
+
+use super::offer::{Attribute, Health, Offer, Sharing};
+use super::{LOOPBACK, Survey, offers};
+use crate::discover::discover;
+use crate::discover::inventory::Inventory;
+use crate::discover::not_offered::NotOffered;
+use crate::discover::rdma::NetnsMode;
+use crate::discover::test_tree::{TestTree, sample};
+use crate::discover::unread::Unread;
+use crate::generate::{Surroundings, generate};
+use crate::host::Host;
+use crate::pools::resolve;
+
+const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
+const HOSTS: [&str; 5] = [
+    CAPTURED,
+    "x2-2port-sriov",
+    "rdma-hcas",
+    "iommu-groups",
+    "vmd-numa-gaps",
+];
+
+/// A host, and the files of its specification directory.
+struct Given {
+    inventory: Inventory,
+    config: Config,
+    files: BTreeMap<PathBuf, Result<Spec, LoadError>>,
+    leases: Vec<Listed>,
+}
+
+impl Given {
+    fn sample(name: &str, config: &str) -> Given {
+        Given::of(&sample(name), config)
+    }
+
+    /// A host whose specifications are up to date.
+    fn of(host: &Host, config: &str) -> Given {
+        let config = Config::parse(config).unwrap();
+        let mut given = Given {
+            inventory: discover(host, &config),
+            config,
+            files: BTreeMap::new(),
+            leases: Vec::new(),
+        };
+        given.generate();
+        given
+    }
+
+    fn generate(&mut self) {
+        let surroundings = Surroundings {
+            hook: true,
+            ..Surroundings::default()
+        };
+        let pools = resolve(&self.inventory, &self.config).offered;
+        let specs = generate(&self.inventory, &pools, &self.config, surroundings).unwrap();
+        let files = specs.into_iter();
+        let files = files.map(|(name, spec)| (path(&name.to_string()), Ok(spec)));
+        self.files = files.collect();
+    }
+
+    fn registry(&mut self) -> Registry {
+        let files = std::mem::take(&mut self.files);
+        let sources = files.into_iter().map(|(path, content)| SpecSource {
+            path,
+            priority: 0,
+            content,
+        });
+        Registry::from_sources(sources.collect())
+    }
+
+    fn offers(&mut self) -> Vec<Offer> {
+        let pools = resolve(&self.inventory, &self.config);
+        let registry = self.registry();
+        offers(&self.inventory, &registry, &pools, &self.leases)
+    }
+
+    fn offer(&mut self, name: &str) -> Offer {
+        let offers = self.offers();
+        let mut offers = offers.into_iter();
+        let found = offers.find(|offer| format!("{}={}", offer.class, offer.name) == name);
+        found.unwrap_or_else(|| panic!("no offer {name}"))
+    }
+
+    fn health(&mut self, name: &str) -> Health {
+        self.offer(name).health
+    }
+
+    fn lease(&mut self, device: &str, slot: u32, container: &str) -> &mut Listed {
+        let process = Process {
+            pid: 42,
+            start_time: 7,
+            pid_namespace: 9,
+        };
+        let lease = Lease {
+            boot: "b".to_owned(),
+            container: container.parse().unwrap(),
+            bundle: Path::new("/bundles").join(container),
+            holder: Holder::Init {
+                process,
+                cgroup: Some(Cgroup {
+                    path: format!("/sys/fs/cgroup/{container}.scope").into(),
+                    inode: 3,
+                }),
+            },
+            entry_point: "createRuntime".to_owned(),
+            since: 1_700_000_000,
+            facts: BTreeMap::new(),
+        };
+        self.leases.push(Listed {
+            device: device.parse().unwrap(),
+            slot,
+            lease: Ok(lease),
+            is_over: false,
+        });
+        self.leases.last_mut().unwrap()
+    }
+}
+
+fn path(spec: &str) -> PathBuf {
+    Path::new("/var/run/cdi").join(format!("onload.dev-{spec}.json"))
+}
+
+fn unhealthy(reason: &str) -> Health {
+    Health::Unhealthy(reason.to_owned())
+}
+
+fn text(offer: &Offer, key: &str) -> String {
+    match offer.attributes.get(key) {
+        Some(Attribute::Text(text)) => text.clone(),
+        other => panic!("{key} of {}: {other:?}", offer.name),
+    }
+}
+
+fn row(offer: &Offer) -> String {
+    let numa_node = offer
+        .numa_node
+        .map_or("-".to_owned(), |node| node.to_string());
+    let pci = offer.pci.map_or("-".to_owned(), |pci| pci.to_string());
+    let root = offer.pcie_root.as_deref().unwrap_or("-");
+    assert_eq!(offer.health, Health::Healthy, "{}", offer.name);
+    let sharing = match offer.sharing {
+        Sharing::Exclusive => "one",
+        Sharing::Shared => "shared",
+    };
+    format!("{} {pci} {root} {numa_node} {sharing}", offer.cdi.join(" "))
+}
+
+#[test]
+fn every_device_of_a_host_is_offered_one_by_one() {
+    let pool = "[pools.fast]\nclass = \"vfio\"\n[pools.empty]\nclass = \"rdma\"\nselect = { driver = \"x\" }\n";
+    let offers = Given::sample(CAPTURED, pool).offers();
+    let rows: Vec<String> = offers.iter().map(row).collect();
+    let ens1 = "0000:41:00.0 pci0000:40 0 shared";
+    let expected = [
+        format!("onload.dev/nic=ens1 {ens1}"),
+        "onload.dev/nic=loopback - - - shared".to_owned(),
+        format!("onload.dev/nic-plain=ens1 {ens1}"),
+        "onload.dev/nic-plain=loopback - - - shared".to_owned(),
+        format!("onload.dev/nic-nodes=ens1 {ens1}"),
+        "onload.dev/nic-nodes=loopback - - - shared".to_owned(),
+        "onload.dev/profile=cloud - - - shared".to_owned(),
+        "onload.dev/profile=latency - - - shared".to_owned(),
+        "onload.dev/profile=redis-balanced - - - shared".to_owned(),
+        "onload.dev/rdma=rxe0 - - - shared".to_owned(),
+        "onload.dev/rdma=rxe1 - - - shared".to_owned(),
+        "onload.dev/vfio=0000:81:10.0 0000:81:10.0 pci0000:80 1 one".to_owned(),
+        "onload.dev/vfio=0000:81:10.2 0000:81:10.2 pci0000:80 1 one".to_owned(),
+        "onload.dev/hugepages=1Gi - - - shared".to_owned(),
+        "onload.dev/hugepages=2Mi - - - shared".to_owned(),
+        "onload.dev/ptp=ptp0 0000:00:06.0 pci0000:00 - shared".to_owned(),
+        "onload.dev/ptp=ptp1 0000:81:00.0 pci0000:80 1 shared".to_owned(),
+        format!("onload.dev/ptp=ptp2 {ens1}"),
+    ];
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn all_devices_of_a_class_have_the_same_attributes() {
+    let mut keys: BTreeMap<Class, BTreeSet<Vec<(&str, u8)>>> = BTreeMap::new();
+    let mut add = |offers: Vec<Offer>| {
+        for offer in offers {
+            let shape = offer.attributes.iter().map(|(key, value)| match value {
+                Attribute::Text(_) => (*key, 0),
+                Attribute::Int(_) => (*key, 1),
+                Attribute::Bool(_) => (*key, 2),
+                Attribute::Version(_) => (*key, 3),
+            });
+            keys.entry(offer.class).or_default().insert(shape.collect());
+        }
+    };
+    for name in HOSTS {
+        let mut given = Given::sample(name, "");
+        let files: Vec<(PathBuf, String)> = given
+            .files
+            .iter()
+            .map(|(path, spec)| (path.clone(), to_json(spec.as_ref().unwrap())))
+            .collect();
+        add(given.offers());
+        // The same specifications on a host that has none of these devices any more.
+        let mut gone = Given::of(&TestTree::new().host(), "");
+        let specs = files.into_iter();
+        gone.files = specs
+            .map(|(path, text)| (path, Ok(from_json(text.as_bytes()).unwrap())))
+            .collect();
+        let offers = gone.offers();
+        assert!(offers.iter().all(|offer| offer.health != Health::Healthy));
+        add(offers);
+    }
+    let classes: Vec<Class> = keys.keys().copied().collect();
+    assert_eq!(classes, Class::ALL);
+    for (class, shapes) in keys {
+        assert_eq!(shapes.len(), 1, "{class}: {shapes:?}");
+        for (key, _) in shapes.into_iter().flatten() {
+            let is_identifier = key.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            assert!(is_identifier && key.len() <= 32, "{key}");
+        }
+    }
+}
+
+#[test]
+fn attributes_say_what_a_virtual_function_is_of() {
+    let mut given = Given::sample("x2-2port-sriov", "");
+    let vfio = given.offer("vfio=0000:65:00.6");
+    for (key, value) in [
+        ("kind", "vfio"),
+        ("name", "0000:65:00.6"),
+        ("vendor", "1924"),
+        ("driver", "vfio-pci"),
+        ("pf", "0000:65:00.1"),
+        ("pfInterface", "enp101s0f1np1"),
+    ] {
+        assert_eq!(text(&vfio, key), value, "{key}");
+    }
+    assert_eq!(vfio.attributes["virtualFunction"], Attribute::Bool(true));
+    assert_eq!(vfio.attributes["vfIndex"], Attribute::Int(0));
+    assert_eq!(vfio.attributes["iommuGroup"], Attribute::Int(65));
+    given.generate();
+    let nic = given.offer("zf=enp101s0f0np0");
+    assert_eq!(nic.attributes["linkMbps"], Attribute::Int(25_000));
+    assert_eq!(nic.attributes["accelerated"], Attribute::Bool(true));
+    assert_eq!(nic.attributes["virtualFunctions"], Attribute::Int(2));
+    let version = Attribute::Version("9.0.2".to_owned());
+    assert_eq!(nic.attributes["onloadVersion"], version);
+    let texts = ["kind", "interface", "datapath", "linkLayer", "onload", "pf"];
+    let texts = texts.map(|key| text(&nic, key));
+    let expected = ["zf", "enp101s0f0np0", "ef10", "Ethernet", "9.0.2.140", ""];
+    assert_eq!(texts, expected);
+}
+
+#[test]
+fn attributes_of_an_rdma_device_are_those_of_its_active_port() {
+    let mut given = Given::sample("rdma-hcas", "");
+    let devices = given.offers();
+    let devices = devices.iter().filter(|offer| offer.class == Class::Rdma);
+    let rows: Vec<String> = devices
+        .map(|offer| {
+            let keys = [
+                "name",
+                "linkLayer",
+                "linkState",
+                "transport",
+                "netdevs",
+                "firmware",
+            ];
+            let texts = keys.map(|key| text(offer, key));
+            let number = |key: &str| match &offer.attributes[key] {
+                Attribute::Int(number) => number.to_string(),
+                Attribute::Version(version) => version.clone(),
+                other => panic!("{key}: {other:?}"),
+            };
+            let (speed, version) = (number("linkMbps"), number("firmwareVersion"));
+            format!("{} {speed} {version}", texts.join("|"))
+        })
+        .collect();
+    let expected = [
+        "mlx4_0|InfiniBand|ACTIVE|infiniband|ens4d1,ib0|2.42.5000 56000 2.42.5000",
+        "mlx5_0|InfiniBand|ACTIVE|infiniband|ibp177s0|40.44.1036 800000 40.44.1036",
+        "qib0|InfiniBand|ACTIVE|infiniband|| 40000 0.0.0",
+        "rocep193s0f0|Ethernet|ACTIVE|infiniband|enp193s0f0np0,vlan100|228.0.128.0 100000 228.0.128",
+        "siw_lo|Ethernet|ACTIVE|iwarp|lo| 2500 0.0.0",
+    ];
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn domains_of_more_than_four_digits_have_their_root() {
+    let vfio = Given::sample("vmd-numa-gaps", "").offer("vfio=10000:e1:00.0");
+    assert_eq!(vfio.pcie_root.as_deref(), Some("pci10000:e1"));
+    assert_eq!(vfio.numa_node, Some(8));
+    assert_eq!(vfio.pci.unwrap().to_string(), "10000:e1:00.0");
+}
+
+#[test]
+fn a_device_that_no_specification_has_is_not_healthy_and_has_no_cdi_name() {
+    let mut given = Given::sample(CAPTURED, "");
+    given.files.remove(&path("vfio"));
+    let offer = given.offer("vfio=0000:81:10.0");
+    assert!(offer.cdi.is_empty());
+    assert_eq!(
+        offer.health,
+        unhealthy(
+            "there is no specification of onload.dev/vfio; run \"onload-ctk cdi generate\", with vfio in [cdi] kinds of /etc/onload-ctk/config.toml"
+        )
+    );
+    given.generate();
+    let vfio = given
+        .files
+        .get_mut(&path("vfio"))
+        .unwrap()
+        .as_mut()
+        .unwrap();
+    vfio.devices
+        .retain(|device| device.name.as_str() != "0000:81:10.0");
+    assert_eq!(
+        given.health("vfio=0000:81:10.0"),
+        unhealthy(
+            "no specification has onload.dev/vfio=0000:81:10.0; run \"onload-ctk cdi generate\""
+        )
+    );
+}
+
+#[test]
+fn a_device_that_two_files_claim_or_whose_file_is_broken_says_so() {
+    let mut given = Given::sample(CAPTURED, "");
+    let copy = given.files[&path("vfio")].as_ref().unwrap().clone();
+    given
+        .files
+        .insert("/var/run/cdi/other.json".into(), Ok(copy));
+    assert_eq!(
+        given.health("vfio=0000:81:10.0"),
+        unhealthy(
+            "/var/run/cdi/onload.dev-vfio.json, /var/run/cdi/other.json have it, so that engines give it to nobody; remove it from all but one"
+        )
+    );
+    given.generate();
+    let error = std::io::Error::other("not a regular file");
+    given
+        .files
+        .insert(path("vfio"), Err(LoadError::Read(error)));
+    assert_eq!(
+        given.health("vfio=0000:81:10.0"),
+        unhealthy(
+            "/var/run/cdi/onload.dev-vfio.json cannot be used: reading the file: not a regular file; run \"onload-ctk cdi generate\""
+        )
+    );
+}
+
+#[test]
+fn a_device_that_is_offered_no_longer_says_why_as_discover_does() {
+    let reason = "acceleration is switched off; write 1 to /x";
+    for class in ["nic", "nic-plain", "nic-nodes", "zf"] {
+        let name = format!("{class}=enp101s0f0np0");
+        let mut given = Given::sample("x2-2port-sriov", "");
+        let offered = given.offer(&name);
+        assert_eq!(offered.health, Health::Healthy);
+        given.generate();
+        let nic = given.inventory.nics.remove(0);
+        let entry = NotOffered::new(Class::Nic, nic.name, reason);
+        given.inventory.not_offered.push(entry);
+        let gone = given.offer(&name);
+        assert_eq!(gone.health, unhealthy(reason), "{class}");
+        assert_eq!(gone.cdi, [format!("onload.dev/{name}")]);
+        let place = (offered.pci, offered.pcie_root, offered.numa_node);
+        assert_eq!((gone.pci, gone.pcie_root, gone.numa_node), place);
+    }
+    // Each class by its own name, and reasons that discovery gives by itself.
+    for (host, class, name, other) in [
+        (CAPTURED, Class::Vfio, "0000:81:10.0", "0000:81:10.4"),
+        (CAPTURED, Class::Zf, "ens1", "ens1"),
+        (CAPTURED, Class::Profile, "latency", "latency-best"),
+        ("x2-2port-sriov", Class::Hugepages, "2Mi", "1Gi"),
+    ] {
+        let mut given = Given::sample(host, "");
+        let from = match class {
+            Class::Zf => Class::Nic,
+            class => class,
+        };
+        let mut spec = given.files.remove(&path(from.as_str())).unwrap().unwrap();
+        spec.kind = class.kind().as_str().into();
+        spec.devices.retain(|device| device.name.as_str() == name);
+        spec.devices[0].name = other.parse::<DeviceName>().unwrap().into();
+        given.files.insert(path(class.as_str()), Ok(spec));
+        let mut reasons = given.inventory.not_offered.iter();
+        let entry = reasons.find(|entry| entry.kind == class.into() && entry.name == other);
+        let reason = entry.unwrap().reason.clone();
+        let health = given.health(&format!("{class}={other}"));
+        assert_eq!(health, unhealthy(&reason), "{class}");
+    }
+}
+
+#[test]
+fn onload_that_is_offered_no_longer_takes_all_of_its_devices_along() {
+    let mut given = Given::sample(CAPTURED, "");
+    let onload = given.inventory.onload.as_mut().unwrap();
+    onload.obstacle = Some("/dev/onload does not exist; load its driver".to_owned());
+    let offers = given.offers();
+    let of_onload = offers.iter().filter(|offer| {
+        let classes = [Class::Nic, Class::NicPlain, Class::NicNodes, Class::Profile];
+        classes.contains(&offer.class)
+    });
+    let of_onload: Vec<&Offer> = of_onload.collect();
+    assert_eq!(of_onload.len(), 9);
+    let why = "Onload is not offered: /dev/onload does not exist; load its driver";
+    for offer in of_onload {
+        assert_eq!(offer.health, unhealthy(why), "{}", offer.name);
+    }
+}
+
+#[test]
+fn a_device_that_is_gone_or_cannot_be_looked_at_says_which_of_both() {
+    let mut given = Given::sample(CAPTURED, "");
+    given.inventory.rdma.remove(0);
+    assert_eq!(
+        given.health("rdma=rxe0"),
+        unhealthy(
+            "this host has no such device any more; bring it back, or run \"onload-ctk cdi generate\""
+        )
+    );
+    let mut given = Given::sample(CAPTURED, "");
+    given.inventory.rdma.remove(0);
+    given.inventory.unread.push(Unread {
+        path: "/sys/class/infiniband".into(),
+        kinds: vec![Class::Rdma],
+        reason: "reading /sys/class/infiniband: permission denied".to_owned(),
+    });
+    assert_eq!(
+        given.health("rdma=rxe0"),
+        unhealthy(
+            "whether it is there is not known: reading /sys/class/infiniband: permission denied; try as root"
+        )
+    );
+}
+
+#[test]
+fn a_link_that_is_down_makes_a_device_unhealthy() {
+    let mut given = Given::sample(CAPTURED, "");
+    given.inventory.nics[0].state = Some("down".to_owned());
+    let port = &mut given.inventory.rdma[0].ports[0];
+    port.state = Some("DOWN".to_owned());
+    let files: Vec<PathBuf> = given.files.keys().cloned().collect();
+    assert!(files.contains(&path("nic")));
+    let offers = given.offers();
+    let reason = |name: &str| {
+        let mut offers = offers.iter();
+        offers
+            .find(|offer| offer.name.as_str() == name)
+            .unwrap()
+            .health
+            .clone()
+    };
+    assert_eq!(
+        reason("ens1"),
+        unhealthy(
+            "its link is down (operstate down); set the interface up, or look at its cable and the port at the other end"
+        )
+    );
+    assert_eq!(
+        reason("rxe0"),
+        unhealthy(
+            "none of its ports is active: port 1 is DOWN; bring its link up, on InfiniBand with a subnet manager"
+        )
+    );
+    assert_eq!(reason("rxe1"), Health::Healthy);
+    assert_eq!(reason(LOOPBACK), Health::Healthy);
+}
+
+#[test]
+fn nodes_that_were_renumbered_make_a_device_unhealthy() {
+    let why = |node: &str| {
+        unhealthy(&format!(
+            "its specification was written for another {node}: devices have been renumbered since; run \"onload-ctk cdi generate\""
+        ))
+    };
+    // The same name with another number, another name, and the name with another device behind it.
+    let mut given = Given::sample(CAPTURED, "");
+    given.inventory.rdma[0].verbs[0].minor += 1;
+    assert_eq!(given.health("rdma=rxe0"), why("/dev/infiniband/uverbs0"));
+    let mut given = Given::sample(CAPTURED, "");
+    given.inventory.vfio[0].group_node.as_mut().unwrap().path = "/dev/vfio/99".to_owned();
+    assert_eq!(given.health("vfio=0000:81:10.0"), why("/dev/vfio/15"));
+    let mut given = Given::sample("rdma-hcas", "");
+    let index = given
+        .inventory
+        .rdma
+        .iter()
+        .position(|one| one.pci_address.is_some());
+    let device = &mut given.inventory.rdma[index.unwrap()];
+    let name = format!("rdma={}", device.device);
+    device.pci_address = Some("0000:ff:00.0".parse().unwrap());
+    assert!(matches!(given.health(&name), Health::Unhealthy(_)));
+    // What all devices of a class share.
+    let mut given = Given::sample(CAPTURED, "");
+    given.inventory.onload.as_mut().unwrap().nodes[0].major += 1;
+    assert_eq!(given.health("nic=loopback"), why("/dev/onload"));
+    // A node that is no longer offered is no renumbered one.
+    let umad = "[discover]\noffer-umad = true\n";
+    let mut given = Given::sample("rdma-hcas", umad);
+    let device = &mut given.inventory.rdma[0];
+    assert!(!device.umad.is_empty());
+    device.umad.clear();
+    let name = format!("rdma={}", device.device);
+    assert_eq!(given.health(&name), Health::Healthy);
+}
+
+#[test]
+fn a_lease_names_its_holder_and_leaves_the_device_healthy_to_its_own_engine() {
+    let mut given = Given::sample(CAPTURED, "");
+    given.lease("vfio:0000:81:10.0", 0, "web");
+    let offer = given.offer("vfio=0000:81:10.0");
+    let holder = "container web (process 42, cgroup \"/sys/fs/cgroup/web.scope\") since 2023-11-14T22:13:20Z";
+    assert_eq!(offer.holder.as_deref(), Some(holder));
+    assert_eq!(offer.health, Health::Healthy);
+    let is_web = |lease: &Lease| lease.container.as_str() == "web";
+    assert_eq!(offer.health_beside(is_web), Health::Healthy);
+    assert_eq!(
+        offer.health_beside(|lease| !is_web(lease)),
+        unhealthy(&format!(
+            "it is held by {holder}; \"onload-ctk lease list\" shows all"
+        ))
+    );
+    assert_eq!(given.leases.len(), 1);
+    given.generate();
+    assert_eq!(given.offer("vfio=0000:81:10.2").holder, None);
+}
+
+#[test]
+fn a_lease_that_is_over_holds_nothing_and_one_that_is_not_understood_does() {
+    let mut given = Given::sample(CAPTURED, "");
+    given.lease("vfio:0000:81:10.0", 0, "web").is_over = true;
+    given.lease("vfio:0000:81:10.2", 0, "web").lease = Err("it is no lease".to_owned());
+    let offers = given.offers();
+    let offers = offers.iter().filter(|offer| offer.class == Class::Vfio);
+    let offers: Vec<&Offer> = offers.collect();
+    assert_eq!(offers[0].holder, None);
+    assert!(offers[0].leases.is_empty());
+    assert_eq!(
+        offers[1].holder.as_deref(),
+        Some("an unknown container (it is no lease)")
+    );
+    assert_eq!(
+        offers[1].health_beside(|_| true),
+        unhealthy(
+            "it is held by an unknown container (it is no lease); \"onload-ctk lease list\" shows all"
+        )
+    );
+}
+
+#[test]
+fn a_shared_device_is_full_when_others_have_all_that_the_operator_allows() {
+    let mut given = Given::sample(CAPTURED, "[leases]\nshare = { vfio = 2 }\n");
+    given.lease("vfio:0000:81:10.0", 1, "b");
+    given.lease("vfio:0000:81:10.0", 0, "a");
+    let offer = given.offer("vfio=0000:81:10.0");
+    assert_eq!((offer.sharing, offer.slots), (Sharing::Shared, Some(2)));
+    let slots: Vec<u32> = offer.leases.iter().map(|held| held.slot).collect();
+    assert_eq!(slots, [0, 1]);
+    assert!(offer.holder.clone().unwrap().contains("container a "));
+    let is_a = |lease: &Lease| lease.container.as_str() == "a";
+    assert_eq!(offer.health_beside(is_a), Health::Healthy);
+    assert!(matches!(
+        offer.health_beside(|_| false),
+        Health::Unhealthy(_)
+    ));
+    // Nobody counts the containers of an interface.
+    given.generate();
+    given.lease("nic:ens1", 0, "a");
+    let nic = given.offer("nic=ens1");
+    assert_eq!(
+        (nic.sharing, nic.slots, nic.most()),
+        (Sharing::Shared, None, None)
+    );
+    assert_eq!(nic.health_beside(|_| false), Health::Healthy);
+}
+
+#[test]
+fn the_strictest_of_class_and_pools_says_how_many_have_a_device() {
+    let most = |config: &str, name: &str| {
+        let offer = Given::sample(CAPTURED, config).offer(name);
+        (offer.pools.join(" "), offer.sharing, offer.slots)
+    };
+    let pool = |name: &str, class: &str, share: &str| {
+        format!("[pools.{name}]\nclass = \"{class}\"\n{share}\n")
+    };
+    let roce = pool("roce", "rdma", "share = 500");
+    let (exclusive, shared) = (Sharing::Exclusive, Sharing::Shared);
+    assert_eq!(
+        most(&roce, "rdma=rxe0"),
+        ("roce".to_owned(), shared, Some(500))
+    );
+    let two = roce.clone() + &pool("a", "rdma", "share = 3") + &pool("b", "rdma", "");
+    assert_eq!(
+        most(&two, "rdma=rxe1"),
+        ("a b roce".to_owned(), shared, Some(3))
+    );
+    let class = format!("[leases]\nshare = {{ rdma = 2 }}\n{roce}");
+    assert_eq!(
+        most(&class, "rdma=rxe0"),
+        ("roce".to_owned(), shared, Some(2))
+    );
+    // The hook gives a group to one container, whatever a pool of it says.
+    let fast = pool(
+        "fast",
+        "vfio",
+        "share = 2\nselect = { addresses = \"0000:81:10.0\" }",
+    );
+    assert_eq!(
+        most(&fast, "vfio=0000:81:10.0"),
+        ("fast".to_owned(), exclusive, None)
+    );
+    assert_eq!(
+        most(&fast, "vfio=0000:81:10.2"),
+        (String::new(), exclusive, None)
+    );
+    assert_eq!(most("", "rdma=rxe0"), (String::new(), shared, None));
+}
+
+#[test]
+fn rdma_devices_of_one_network_namespace_each_are_exclusive() {
+    let mut given = Given::sample(CAPTURED, "[leases]\nshare = { rdma = 5 }\n");
+    given.inventory.rdma_netns_mode = Some(NetnsMode::Exclusive);
+    let offer = given.offer("rdma=rxe0");
+    assert_eq!((offer.sharing, offer.slots), (Sharing::Exclusive, None));
+    given.generate();
+    assert_eq!(given.offer("nic=ens1").sharing, Sharing::Shared);
+}
+
+#[test]
+fn a_device_that_its_holder_has_taken_along_stays_an_offer() {
+    let mut given = Given::sample(CAPTURED, "[leases]\nshare = { rdma = 1 }\n");
+    given.inventory.rdma.remove(0);
+    given.lease("rdma:rxe0", 0, "web");
+    // Where all namespaces see all devices, it is gone.
+    assert!(matches!(given.health("rdma=rxe0"), Health::Unhealthy(_)));
+    let mut taken = Given::sample(CAPTURED, "[leases]\nshare = { rdma = 1 }\n");
+    taken.inventory.rdma.clear();
+    taken.inventory.rdma_netns_mode = Some(NetnsMode::Exclusive);
+    taken.lease("rdma:rxe0", 0, "web");
+    let offers = taken.offers();
+    let rdma: Vec<&Offer> = offers
+        .iter()
+        .filter(|offer| offer.class == Class::Rdma)
+        .collect();
+    assert_eq!(rdma[0].health, Health::Healthy);
+    assert!(matches!(
+        rdma[0].health_beside(|_| false),
+        Health::Unhealthy(_)
+    ));
+    // Nobody holds the other.
+    assert!(matches!(rdma[1].health, Health::Unhealthy(_)));
+}
+
+#[test]
+fn functions_of_one_iommu_group_are_one_offer() {
+    let mut given = Given::sample("iommu-groups", "");
+    given.lease("vfio:0000:05:00.1", 0, "earlier");
+    let offers = given.offers();
+    let names: Vec<&str> = offers.iter().map(|offer| offer.name.as_str()).collect();
+    assert_eq!(names, ["0000:05:00.0", "0000:81:00.1", "0000:83:00.0"]);
+    // A container of a time when the group went by another name.
+    let holder = offers[0].holder.as_deref();
+    assert!(
+        holder.unwrap().starts_with("container earlier "),
+        "{holder:?}"
+    );
+    assert_eq!(offers[0].attributes["functions"], Attribute::Int(2));
+    assert_eq!(offers[2].attributes["noIommu"], Attribute::Bool(true));
+    // A specification that still has the group by that name.
+    given.generate();
+    let vfio = given
+        .files
+        .get_mut(&path("vfio"))
+        .unwrap()
+        .as_mut()
+        .unwrap();
+    vfio.devices[0].name = "0000:05:00.1".parse::<DeviceName>().unwrap().into();
+    let health = given.health("vfio=0000:05:00.1");
+    assert_eq!(
+        health,
+        unhealthy(
+            "it is in the IOMMU group of 0000:05:00.0, and offered with it; run \"onload-ctk cdi generate\""
+        )
+    );
+}
+
+#[test]
+fn functions_with_nodes_of_their_own_come_with_their_whole_group() {
+    let mut given = Given::sample("iommu-groups", "");
+    // As on a kernel without group nodes, where each function of a group is a device.
+    let first = given
+        .inventory
+        .vfio
+        .iter()
+        .position(|device| !device.aliases.is_empty() && device.viable);
+    let mut first = given.inventory.vfio.remove(first.unwrap());
+    first.group_node = None;
+    let mut second = first.clone();
+    second.functions = vec![first.functions.remove(1)];
+    second.pci_address = second.functions[0].0;
+    first.aliases.clear();
+    second.aliases.clear();
+    given.inventory.vfio = vec![first, second];
+    given.generate();
+    let offers = given.offers();
+    assert_eq!(offers.len(), 1);
+    let names = [
+        "onload.dev/vfio=0000:05:00.0",
+        "onload.dev/vfio=0000:05:00.1",
+    ];
+    assert_eq!(offers[0].cdi, names);
+    assert_eq!(offers[0].health, Health::Healthy);
+    given.generate();
+    let vfio = given
+        .files
+        .get_mut(&path("vfio"))
+        .unwrap()
+        .as_mut()
+        .unwrap();
+    vfio.devices.pop();
+    let half = given.offer("vfio=0000:05:00.0");
+    assert_eq!(half.cdi, names[..1]);
+    assert!(matches!(half.health, Health::Unhealthy(_)));
+}
+
+#[test]
+fn thousands_of_virtual_functions_are_an_offer_each() {
+    let mut given = Given::sample(CAPTURED, "[pools.fast]\nclass = \"vfio\"\n");
+    let sample = given.inventory.vfio[0].clone();
+    let functions = (0..4096_u32).map(|n| {
+        let address = format!(
+            "{:04x}:{:02x}:{:02x}.{}",
+            n / 2048,
+            n / 256 % 8,
+            n / 8 % 32,
+            n % 8
+        );
+        let mut device = sample.clone();
+        device.pci_address = address.parse().unwrap();
+        device.iommu_group = 1000 + n;
+        device.functions = vec![(device.pci_address, None)];
+        let node = device.group_node.as_mut().unwrap();
+        node.path = format!("/dev/vfio/{}", 1000 + n);
+        device.nodes[1].clone_from(&node.path);
+        device
+    });
+    given.inventory.vfio = functions.collect();
+    given.generate();
+    given.lease("vfio:0001:07:1f.7", 0, "last");
+    let offers = given.offers();
+    let vfio = offers.iter().filter(|offer| offer.class == Class::Vfio);
+    let vfio: Vec<&Offer> = vfio.collect();
+    assert_eq!(vfio.len(), 4096);
+    assert!(vfio.iter().all(|offer| offer.health == Health::Healthy));
+    assert!(
+        vfio.iter()
+            .all(|offer| offer.pools == ["fast"] && offer.cdi.len() == 1)
+    );
+    let held: Vec<&str> = vfio
+        .iter()
+        .filter(|offer| offer.holder.is_some())
+        .map(|offer| offer.name.as_str())
+        .collect();
+    assert_eq!(held, ["0001:07:1f.7"]);
+}
+
+/// A host whose leases can be read, without any.
+fn surveyed() -> (TestTree, PathBuf) {
+    let tree = TestTree::new();
+    tree.files("/sys/devices/system/node/node0", &[]);
+    tree.file("/proc/sys/kernel/random/boot_id", "this boot\n");
+    tree.file("/proc/self/ns/pid", "");
+    tree.file(
+        "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
+        "8\n",
+    );
+    let root = tree.host().outside_path(Path::new("/"));
+    (tree, root)
+}
+
+#[test]
+fn a_survey_reads_specifications_and_leases() {
+    let (tree, root) = surveyed();
+    let cdi = root.join("var/run/cdi");
+    fs::create_dir_all(&cdi).unwrap();
+    let mut given = Given::of(&tree.host(), "");
+    let (path, spec) = given.files.pop_first().unwrap();
+    let file = cdi.join(path.file_name().unwrap());
+    fs::write(file, to_json(&spec.unwrap())).unwrap();
+    let lease = r#"{"version":1,"boot":"this boot","container":"web","bundle":"/b","entryPoint":"createRuntime","since":1,
+        "holder":{"reservation":{"token":"0123456789abcdef0123456789abcdef","expiresMs":9000000000000000000}}}"#;
+    tree.file("/run/onload-ctk/@leases/hugepages=2Mi#0", lease);
+    let survey = Survey::read(&tree.host(), &given.config, &[cdi]).unwrap();
+    let offers = survey.offers();
+    assert_eq!(offers.len(), 1);
+    assert_eq!(offers[0].cdi, ["onload.dev/hugepages=2Mi"]);
+    assert_eq!(offers[0].health, Health::Healthy);
+    let holder = offers[0].holder.as_deref();
+    assert_eq!(
+        holder,
+        Some("container web (being made) since 1970-01-01T00:00:01Z")
+    );
+}
+
+#[test]
+fn a_host_without_leases_is_surveyed_and_one_whose_leases_cannot_be_read_is_not() {
+    let (tree, _) = surveyed();
+    let read = || Survey::read(&tree.host(), &Config::default(), &[]);
+    let survey = read().unwrap();
+    assert!(survey.leases.is_empty());
+    assert!(matches!(survey.offers()[0].health, Health::Unhealthy(_)));
+    tree.file("/run/onload-ctk/@leases", "no directory");
+    let error = read().unwrap_err();
+    let said = Chain(&error).to_string();
+    assert!(said.starts_with("reading leases: opening "), "{said}");
+    assert!(said.contains("/run/onload-ctk/@leases"), "{said}");
+}

@@ -1,0 +1,59 @@
+//! Events that come together: a driver that is loaded makes thousands.
+
+use std::time::{Duration, Instant};
+
+/// How long events of one change are waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damping {
+    /// Until nothing has come for that long.
+    pub quiet: Duration,
+    /// But no longer than that after the first.
+    pub longest: Duration,
+}
+
+/// Events that have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Burst {
+    first: Instant,
+    last: Instant,
+}
+
+impl Burst {
+    pub(super) fn begin(now: Instant) -> Burst {
+        Burst {
+            first: now,
+            last: now,
+        }
+    }
+
+    pub(super) fn go_on(&mut self, now: Instant) {
+        self.last = now;
+    }
+
+    /// When it is told.
+    pub(super) fn end(&self, damping: Damping) -> Instant {
+        let quiet = self.last + damping.quiet;
+        quiet.min(self.first + damping.longest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_ends_when_it_is_quiet_or_has_lasted_too_long() {
+        let ms = Duration::from_millis;
+        let damping = Damping {
+            quiet: ms(200),
+            longest: ms(2000),
+        };
+        let start = Instant::now();
+        let mut burst = Burst::begin(start);
+        assert_eq!(burst.end(damping), start + ms(200));
+        burst.go_on(start + ms(150));
+        assert_eq!(burst.end(damping), start + ms(350));
+        burst.go_on(start + ms(1900));
+        assert_eq!(burst.end(damping), start + ms(2000));
+    }
+}

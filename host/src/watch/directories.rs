@@ -1,0 +1,359 @@
+//! Directories whose entries are watched by inotify(7), also those that do not exist yet or are replaced.
+//!
+//! Each directory on the way to a wanted one is watched too, for the next name on that way. Whoever is
+//! nearer to the root is watched first, so that nothing is missed that is made meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+
+use super::changes::Changes;
+
+/// Bytes of events that are read at once; one has up to 272.
+const BUFFER: usize = 16 * 1024;
+/// What is told of a directory on the way.
+const ON_THE_WAY: WatchFlags = WatchFlags::CREATE
+    .union(WatchFlags::MOVED_FROM)
+    .union(WatchFlags::MOVED_TO)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::DELETE_SELF)
+    .union(WatchFlags::MOVE_SELF);
+/// What is told of a wanted directory. Rights decide whether a file is trusted.
+const WANTED: WatchFlags = ON_THE_WAY
+    .union(WatchFlags::CLOSE_WRITE)
+    .union(WatchFlags::ATTRIB);
+/// The directory itself is gone from its place.
+const GONE: ReadFlags = ReadFlags::DELETE_SELF
+    .union(ReadFlags::MOVE_SELF)
+    .union(ReadFlags::IGNORED)
+    .union(ReadFlags::UNMOUNT);
+/// Files of ours that say nothing: locks and temporary files.
+const OWN_PREFIX: &[u8] = b".onload-ctk-";
+const OWN_LOCK: &[u8] = b".lock";
+
+/// Directories that are watched.
+#[derive(Debug)]
+pub(super) struct Directories {
+    inotify: OwnedFd,
+    wanted: Vec<PathBuf>,
+    watches: BTreeMap<i32, Watch>,
+    /// The watch of each wanted directory that exists, by its place in `wanted`.
+    found: BTreeMap<usize, i32>,
+    /// Why a directory cannot be watched.
+    without: BTreeSet<String>,
+}
+
+/// Why a directory is watched.
+#[derive(Debug, Default)]
+struct Watch {
+    /// It is wanted, by these paths.
+    wanted: Vec<PathBuf>,
+    /// It is on the way to one, by these names.
+    next: BTreeSet<OsString>,
+}
+
+impl Directories {
+    /// Starts to watch some absolute paths.
+    pub(super) fn watch(wanted: Vec<PathBuf>) -> io::Result<Self> {
+        let mut directories = Directories {
+            inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
+            wanted,
+            watches: BTreeMap::new(),
+            found: BTreeMap::new(),
+            without: BTreeSet::new(),
+        };
+        directories.arm();
+        Ok(directories)
+    }
+
+    /// What is not watched, and why.
+    pub(super) fn without(&self) -> impl Iterator<Item = &str> {
+        self.without.iter().map(String::as_str)
+    }
+
+    /// Watches what exists now, and nothing else.
+    fn arm(&mut self) {
+        let mut watches: BTreeMap<i32, Watch> = BTreeMap::new();
+        self.found.clear();
+        for (index, wanted) in self.wanted.iter().enumerate() {
+            let mut path = PathBuf::new();
+            let mut names = wanted.components().peekable();
+            while let Some(name) = names.next() {
+                path.push(name);
+                let next = names.peek().map(|next| next.as_os_str());
+                let watch = match add(&self.inotify, &path, next.is_none()) {
+                    Ok(watch) => watch,
+                    Err(Errno::NOENT | Errno::NOTDIR) => break,
+                    Err(error) => {
+                        let error = io::Error::from(error);
+                        let without = format!("watching {}: {error}", path.display());
+                        self.without.insert(without);
+                        break;
+                    }
+                };
+                let entry = watches.entry(watch).or_default();
+                match next {
+                    Some(next) => drop(entry.next.insert(next.to_owned())),
+                    None => {
+                        entry.wanted.push(wanted.clone());
+                        self.found.insert(index, watch);
+                    }
+                }
+            }
+        }
+        for old in self.watches.keys().filter(|old| !watches.contains_key(old)) {
+            // The kernel has removed those of directories that are gone.
+            let _ = inotify::remove_watch(&self.inotify, *old);
+        }
+        self.watches = watches;
+    }
+
+    /// Reads what has come.
+    pub(super) fn read(&mut self, changes: &mut Changes) -> io::Result<()> {
+        if self.read_events(changes)? {
+            let before = self.found.clone();
+            self.arm();
+            for (index, wanted) in self.wanted.iter().enumerate() {
+                if before.get(&index) != self.found.get(&index) {
+                    changes.add_file(wanted.clone());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a directory has come, gone or been replaced.
+    fn read_events(&self, changes: &mut Changes) -> io::Result<bool> {
+        let mut buffer = [MaybeUninit::uninit(); BUFFER];
+        let mut reader = Reader::new(&self.inotify, &mut buffer);
+        let mut is_other = false;
+        loop {
+            let event = match reader.next() {
+                Ok(event) => event,
+                Err(Errno::AGAIN) => return Ok(is_other),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
+                changes.lost = true;
+                is_other = true;
+            }
+            let Some(watch) = self.watches.get(&event.wd()) else {
+                continue;
+            };
+            is_other |= event.events().intersects(GONE);
+            let Some(name) = event.file_name() else {
+                continue;
+            };
+            let name = OsStr::from_bytes(name.to_bytes());
+            is_other |= watch.next.contains(name);
+            if !is_silent(name) {
+                let directories = watch.wanted.iter();
+                directories.for_each(|directory| changes.add_file(directory.join(name)));
+            }
+        }
+    }
+}
+
+impl AsFd for Directories {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+}
+
+fn add(inotify: &OwnedFd, path: &Path, is_wanted: bool) -> Result<i32, Errno> {
+    let flags = if is_wanted { WANTED } else { ON_THE_WAY };
+    // One directory may be wanted and on the way to another.
+    let flags = flags | WatchFlags::MASK_ADD | WatchFlags::ONLYDIR;
+    inotify::add_watch(inotify, path, flags)
+}
+
+fn is_silent(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    name.starts_with(OWN_PREFIX) || name == OWN_LOCK
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    /// A directory with directories that are watched, and what was told of them.
+    struct Watched {
+        root: tempfile::TempDir,
+        directories: Directories,
+    }
+
+    impl Watched {
+        fn new(make: &[&str], wanted: &[&str]) -> Watched {
+            let root = tempfile::tempdir().unwrap();
+            for path in make {
+                fs::create_dir_all(root.path().join(path)).unwrap();
+            }
+            let wanted = wanted.iter().map(|path| root.path().join(path));
+            let directories = Directories::watch(wanted.collect()).unwrap();
+            assert_eq!(directories.without().next(), None);
+            Watched { root, directories }
+        }
+
+        fn path(&self, path: &str) -> PathBuf {
+            self.root.path().join(path)
+        }
+
+        /// What was told, relative to the root.
+        fn told(&mut self) -> Vec<String> {
+            let mut changes = Changes::default();
+            self.directories.read(&mut changes).unwrap();
+            assert!(!changes.lost);
+            let files = changes.files.iter().map(|file| {
+                let file = file.strip_prefix(self.root.path()).unwrap();
+                file.display().to_string()
+            });
+            files.collect()
+        }
+    }
+
+    #[test]
+    fn entries_that_come_change_and_go_are_told() {
+        let mut watched = Watched::new(&["cdi"], &["cdi"]);
+        assert_eq!(watched.told(), [""; 0]);
+        let (one, two) = (watched.path("cdi/one"), watched.path("cdi/two"));
+        fs::write(&one, "a").unwrap();
+        assert_eq!(watched.told(), ["cdi/one"]);
+        fs::rename(&one, &two).unwrap();
+        assert_eq!(watched.told(), ["cdi/one", "cdi/two"]);
+        fs::set_permissions(&two, fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(watched.told(), ["cdi/two"]);
+        fs::write(&two, "b").unwrap();
+        assert_eq!(watched.told(), ["cdi/two"]);
+        fs::remove_file(&two).unwrap();
+        assert_eq!(watched.told(), ["cdi/two"]);
+        symlink("/nowhere", &one).unwrap();
+        assert_eq!(watched.told(), ["cdi/one"]);
+    }
+
+    #[test]
+    fn reading_a_file_and_what_stands_beside_the_directory_are_not_told() {
+        let mut watched = Watched::new(&["run/cdi"], &["run/cdi"]);
+        let file = watched.path("run/cdi/one");
+        fs::write(&file, "a").unwrap();
+        assert_eq!(watched.told(), ["run/cdi/one"]);
+        fs::read(&file).unwrap();
+        fs::write(watched.path("run/other"), "").unwrap();
+        fs::create_dir(watched.path("run/cdi-other")).unwrap();
+        assert_eq!(watched.told(), [""; 0]);
+    }
+
+    #[test]
+    fn locks_and_temporary_files_of_ours_are_not_told() {
+        let mut watched = Watched::new(&["cdi"], &["cdi"]);
+        let temporary = watched.path("cdi/.onload-ctk-0123456789abcdef.tmp");
+        fs::write(watched.path("cdi/.onload-ctk-lock"), "").unwrap();
+        fs::write(watched.path("cdi/.lock"), "").unwrap();
+        fs::write(&temporary, "").unwrap();
+        assert_eq!(watched.told(), [""; 0]);
+        fs::rename(temporary, watched.path("cdi/one.json")).unwrap();
+        fs::write(watched.path("cdi/..data"), "").unwrap();
+        assert_eq!(watched.told(), ["cdi/..data", "cdi/one.json"]);
+    }
+
+    #[test]
+    fn a_directory_that_does_not_exist_yet_is_told_when_it_comes() {
+        let mut watched = Watched::new(&[], &["run/ctk/leases"]);
+        fs::create_dir(watched.path("run")).unwrap();
+        assert_eq!(watched.told(), [""; 0]);
+        // All at once: what is made before the directory is watched is in it when it is told.
+        fs::create_dir_all(watched.path("run/ctk/leases")).unwrap();
+        fs::write(watched.path("run/ctk/leases/a"), "").unwrap();
+        assert_eq!(watched.told(), ["run/ctk/leases"]);
+        fs::write(watched.path("run/ctk/leases/b"), "").unwrap();
+        assert_eq!(watched.told(), ["run/ctk/leases/b"]);
+    }
+
+    #[test]
+    fn a_directory_that_is_replaced_is_told_and_the_new_one_is_watched() {
+        let mut watched = Watched::new(&["run/cdi", "new"], &["run/cdi"]);
+        fs::rename(watched.path("run/cdi"), watched.path("old")).unwrap();
+        fs::rename(watched.path("new"), watched.path("run/cdi")).unwrap();
+        assert_eq!(watched.told(), ["run/cdi"]);
+        fs::write(watched.path("old/a"), "").unwrap();
+        assert_eq!(watched.told(), [""; 0]);
+        fs::write(watched.path("run/cdi/b"), "").unwrap();
+        assert_eq!(watched.told(), ["run/cdi/b"]);
+        // A directory above it.
+        fs::rename(watched.path("run"), watched.path("away")).unwrap();
+        assert_eq!(watched.told(), ["run/cdi"]);
+        fs::create_dir_all(watched.path("run/cdi")).unwrap();
+        assert_eq!(watched.told(), ["run/cdi"]);
+        fs::remove_dir_all(watched.path("run")).unwrap();
+        assert_eq!(watched.told(), ["run/cdi"]);
+    }
+
+    #[test]
+    fn a_link_on_the_way_is_followed_and_watched() {
+        let root = tempfile::tempdir().unwrap();
+        for path in ["one/cdi", "two/cdi"] {
+            fs::create_dir_all(root.path().join(path)).unwrap();
+        }
+        symlink("one", root.path().join("run")).unwrap();
+        let wanted = vec![root.path().join("run/cdi")];
+        let directories = Directories::watch(wanted).unwrap();
+        let mut watched = Watched { root, directories };
+        fs::write(watched.path("one/cdi/a"), "").unwrap();
+        assert_eq!(watched.told(), ["run/cdi/a"]);
+        fs::remove_file(watched.path("run")).unwrap();
+        symlink("two", watched.path("run")).unwrap();
+        assert_eq!(watched.told(), ["run/cdi"]);
+        fs::write(watched.path("two/cdi/b"), "").unwrap();
+        assert_eq!(watched.told(), ["run/cdi/b"]);
+    }
+
+    #[test]
+    fn a_directory_may_be_wanted_twice_and_be_on_the_way_to_another() {
+        let mut watched = Watched::new(&["run"], &["run", "run/leases", "run"]);
+        fs::write(watched.path("run/a"), "").unwrap();
+        assert_eq!(watched.told(), ["run/a"]);
+        fs::create_dir(watched.path("run/leases")).unwrap();
+        assert_eq!(watched.told(), ["run/leases"]);
+        fs::write(watched.path("run/leases/b"), "").unwrap();
+        assert_eq!(watched.told(), ["run/leases/b"]);
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_a_directory_is_none() {
+        let mut watched = Watched::new(&["run/cdi"], &["run/cdi"]);
+        fs::remove_dir(watched.path("run/cdi")).unwrap();
+        fs::write(watched.path("run/cdi"), "").unwrap();
+        assert_eq!(watched.told(), ["run/cdi"]);
+        fs::remove_file(watched.path("run/cdi")).unwrap();
+        fs::create_dir(watched.path("run/cdi")).unwrap();
+        assert_eq!(watched.told(), ["run/cdi"]);
+    }
+
+    #[test]
+    fn more_events_than_the_kernel_keeps_mean_everything() {
+        let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+        let limit: usize = limit.trim().parse().unwrap();
+        let mut watched = Watched::new(&["cdi"], &["cdi"]);
+        let files = [watched.path("cdi/a"), watched.path("cdi/b")];
+        files.iter().for_each(|file| fs::write(file, "").unwrap());
+        // Of two equal events in a row the kernel keeps one.
+        for file in files.iter().cycle().take(limit + 2) {
+            fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        let mut changes = Changes::default();
+        watched.directories.read(&mut changes).unwrap();
+        assert!(changes.lost && changes.is_everything());
+        fs::write(watched.path("cdi/c"), "").unwrap();
+        assert_eq!(watched.told(), ["cdi/c"]);
+    }
+}

@@ -1,0 +1,85 @@
+//! Whether the kernel's events about devices reach this process.
+
+use std::fs;
+use std::path::Path;
+
+/// The inodes of the first user namespace and of the first PID namespace, which never change
+/// (`PROC_USER_INIT_INO` and `PROC_PID_INIT_INO`, include/linux/proc_ns.h).
+const FIRST_USER: &str = "user:[4026531837]";
+const FIRST_PID: &str = "pid:[4026531836]";
+
+/// Why some events do not come; none where all do, or where nothing tells.
+pub(super) fn why_not_all() -> Option<String> {
+    let of = |process: &str, kind: &str| {
+        let link = Path::new("/proc").join(process).join("ns").join(kind);
+        let target = fs::read_link(link).ok()?;
+        Some(target.to_string_lossy().into_owned())
+    };
+    let own = Namespaces {
+        user: of("self", "user"),
+        pid: of("self", "pid"),
+        network: of("self", "net"),
+        first_network: of("1", "net"),
+    };
+    own.why_not_all().map(str::to_owned)
+}
+
+/// Namespaces by their links in /proc.
+struct Namespaces {
+    user: Option<String>,
+    pid: Option<String>,
+    network: Option<String>,
+    /// That of the first process that is seen.
+    first_network: Option<String>,
+}
+
+impl Namespaces {
+    /// The kernel sends uevents to network namespaces of the first user namespace alone, and those about
+    /// network interfaces to the one that they are in (`uevent_net_broadcast_untagged` and
+    /// `uevent_net_broadcast_tagged` in lib/kobject_uevent.c).
+    fn why_not_all(&self) -> Option<&'static str> {
+        if self.user.as_deref().is_some_and(|user| user != FIRST_USER) {
+            return Some("the kernel tells programs in a user namespace nothing of devices");
+        }
+        let sees_the_host = self.pid.as_deref() == Some(FIRST_PID);
+        let is_other = self.first_network.is_some() && self.first_network != self.network;
+        (sees_the_host && is_other).then_some(
+            "the kernel tells programs in a network namespace of their own nothing of the host's interfaces",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn why_not_all(user: &str, pid: &str, own: &str, first: Option<&str>) -> Option<&'static str> {
+        let namespaces = Namespaces {
+            user: Some(user.to_owned()),
+            pid: Some(pid.to_owned()),
+            network: Some(own.to_owned()),
+            first_network: first.map(str::to_owned),
+        };
+        namespaces.why_not_all()
+    }
+
+    #[test]
+    fn a_program_of_the_host_is_told_all() {
+        let all = why_not_all(FIRST_USER, FIRST_PID, "net:[1]", Some("net:[1]"));
+        assert_eq!(all, None);
+        // Whether it is the host's first process, or may not look at it, nobody tells.
+        assert_eq!(
+            why_not_all(FIRST_USER, "pid:[7]", "net:[2]", Some("net:[1]")),
+            None
+        );
+        assert_eq!(why_not_all(FIRST_USER, FIRST_PID, "net:[2]", None), None);
+    }
+
+    #[test]
+    fn a_program_in_namespaces_of_its_own_is_told_less() {
+        let user = why_not_all("user:[7]", FIRST_PID, "net:[1]", Some("net:[1]"));
+        assert!(user.unwrap().contains("user namespace"));
+        let network = why_not_all(FIRST_USER, FIRST_PID, "net:[2]", Some("net:[1]"));
+        assert!(network.unwrap().contains("network namespace"));
+    }
+}

@@ -1,0 +1,166 @@
+//! A uevent of the kernel, and whether it is about a device that discovery looks at
+//! (`kobject_uevent_env` in lib/kobject_uevent.c).
+
+/// The group of the messages of the kernel; udev sends to another (libudev-monitor.c).
+pub(super) const GROUP: u32 = 1;
+/// The kernel's word for virtual devices in a path of sysfs.
+const VIRTUAL: &str = "/devices/virtual/";
+/// Subsystems whose devices discovery looks at: PCI functions and what drivers make on them. The last three
+/// are classes of Onload, each with one device.
+const SUBSYSTEMS: [&str; 16] = [
+    "auxiliary",
+    "infiniband",
+    "infiniband_mad",
+    "infiniband_verbs",
+    "iommu",
+    "misc",
+    "module",
+    "net",
+    "pci",
+    "pps",
+    "ptp",
+    "vfio",
+    "vfio-dev",
+    "onload",
+    "onload_epoll",
+    "sfc_char",
+];
+
+/// What the kernel says of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Uevent<'a> {
+    /// `add`, `remove`, `change`, `move`, `bind`, `unbind`, `online` or `offline`.
+    pub(super) action: &'a str,
+    /// The path of the device below /sys.
+    pub(super) path: &'a str,
+    /// Its class or bus.
+    pub(super) subsystem: &'a str,
+}
+
+/// Parses a message: `ACTION@PATH`, then `KEY=VALUE` any number of times, each with a zero byte behind it.
+/// None for anything else, such as what udev sends.
+pub(super) fn parse(bytes: &[u8]) -> Option<Uevent<'_>> {
+    let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\0')?;
+    let mut parts = text.split('\0');
+    let (action, path) = parts.next()?.split_once('@')?;
+    let (mut said_action, mut said_path, mut subsystem) = (None, None, None);
+    for part in parts {
+        let (key, value) = part.split_once('=')?;
+        match key {
+            "ACTION" => said_action = Some(value),
+            "DEVPATH" => said_path = Some(value),
+            "SUBSYSTEM" => subsystem = Some(value),
+            _ => {}
+        }
+    }
+    let is_right = said_action == Some(action) && said_path == Some(path);
+    let subsystem = subsystem.filter(|_| is_right && path.starts_with('/'))?;
+    Some(Uevent {
+        action,
+        path,
+        subsystem,
+    })
+}
+
+impl Uevent<'_> {
+    /// Whether discovery may find something else now. Each container that starts makes virtual interfaces,
+    /// and none of them is ever offered.
+    pub(super) fn is_of_interest(&self) -> bool {
+        let is_virtual = self.path.starts_with(VIRTUAL) && self.subsystem == "net";
+        SUBSYSTEMS.contains(&self.subsystem) && !is_virtual
+    }
+}
+
+/// Properties that hold for all bytes.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(bytes: &[u8]) {
+    if let Some(uevent) = parse(bytes) {
+        let begins = format!("{}@{}\0", uevent.action, uevent.path);
+        assert!(bytes.starts_with(begins.as_bytes()));
+        let _ = uevent.is_of_interest();
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    const VF: &str = "/devices/pci0000:80/0000:80:01.0/0000:81:10.0";
+
+    pub(in super::super) fn message(action: &str, path: &str, subsystem: &str) -> Vec<u8> {
+        let text = format!(
+            "{action}@{path}\0ACTION={action}\0DEVPATH={path}\0SUBSYSTEM={subsystem}\0SEQNUM=4711\0"
+        );
+        text.into_bytes()
+    }
+
+    fn is_of_interest(path: &str, subsystem: &str) -> bool {
+        parse(&message("add", path, subsystem))
+            .unwrap()
+            .is_of_interest()
+    }
+
+    #[test]
+    fn a_message_of_the_kernel_is_read() {
+        let bytes = message("bind", VF, "pci");
+        let expected = Uevent {
+            action: "bind",
+            path: VF,
+            subsystem: "pci",
+        };
+        assert_eq!(parse(&bytes), Some(expected));
+        // As the kernel sends it, with keys that we do not use and values with "=" in them.
+        let whole = b"change@/module/onload\0ACTION=change\0DEVPATH=/module/onload\0SUBSYSTEM=module\0SYNTH_UUID=0\0X=a=b\0SEQNUM=1\0";
+        assert_eq!(parse(whole).map(|uevent| uevent.subsystem), Some("module"));
+    }
+
+    #[test]
+    fn anything_else_is_no_message_of_the_kernel() {
+        let right = message("add", VF, "pci");
+        for end in 0..right.len() - 1 {
+            // Cut at the end of a line that is not needed it is whole.
+            let is_whole = right[..end].ends_with(b"SUBSYSTEM=pci\0");
+            assert_eq!(parse(&right[..end]).is_some(), is_whole, "{end}");
+        }
+        for wrong in [
+            &b""[..],
+            b"\0",
+            b"@\0",
+            b"add@/x\0",
+            b"add@/x\0ACTION=add\0DEVPATH=/x\0",
+            b"add@/x\0ACTION=remove\0DEVPATH=/x\0SUBSYSTEM=pci\0",
+            b"add@/x\0ACTION=add\0DEVPATH=/y\0SUBSYSTEM=pci\0",
+            b"add@x\0ACTION=add\0DEVPATH=x\0SUBSYSTEM=pci\0",
+            b"add@/x\0ACTION=add\0DEVPATH=/x\0SUBSYSTEM=pci\0line\0",
+            b"add@/\xff\0ACTION=add\0DEVPATH=/\xff\0SUBSYSTEM=pci\0",
+            b"libudev\0\xfe\xed\xca\xfe(\0\0\0(\0\0\0",
+        ] {
+            assert_eq!(parse(wrong), None, "{}", wrong.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn devices_that_discovery_looks_at_are_of_interest() {
+        assert!(is_of_interest(VF, "pci"));
+        assert!(is_of_interest(&format!("{VF}/net/ens1v0"), "net"));
+        assert!(is_of_interest(
+            "/devices/virtual/infiniband/rxe0",
+            "infiniband"
+        ));
+        assert!(is_of_interest("/devices/virtual/misc/vfio", "misc"));
+        assert!(is_of_interest("/module/sfc_resource", "module"));
+        assert!(is_of_interest("/devices/virtual/onload/onload", "onload"));
+    }
+
+    #[test]
+    fn interfaces_of_containers_and_other_devices_are_not() {
+        assert!(!is_of_interest("/devices/virtual/net/veth1a2b", "net"));
+        assert!(!is_of_interest(
+            "/devices/virtual/net/veth1a2b/queues/rx-0",
+            "queues"
+        ));
+        assert!(!is_of_interest("/devices/virtual/bdi/0:50", "bdi"));
+        assert!(!is_of_interest("/kernel/slab/a", "slab"));
+        assert!(!is_of_interest("/devices/platform/x", "pci "));
+    }
+}

@@ -1,0 +1,375 @@
+//! Puts all that tells of changes together, in one thread.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use onload_core::config::CONFIG_PATH;
+use onload_core::run_dir::{LEASES, RUN_DIR};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::netlink;
+
+use super::burst::{Burst, Damping};
+use super::changes::Changes;
+use super::directories::Directories;
+use super::socket::Socket;
+use super::{link, namespaces, uevent};
+use crate::host::Host;
+
+/// What is watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sources {
+    /// Directories, by absolute paths; they need not exist yet.
+    pub directories: Vec<PathBuf>,
+    /// Whether the kernel is asked to tell of devices and interfaces.
+    pub kernel: bool,
+    /// After how long everything is looked at again, since not all changes are told.
+    pub interval: Duration,
+    /// How long events of one change are waited for.
+    pub damping: Damping,
+}
+
+impl Sources {
+    /// All that the offers of a host depend on: its devices, its leases, its configuration, and the
+    /// directories of specifications. The kernel tells nothing of the devices of a captured host.
+    #[must_use]
+    pub fn of_host(host: &Host, spec_dirs: &[PathBuf]) -> Sources {
+        let mut directories = spec_dirs.to_vec();
+        let own = [Path::new(CONFIG_PATH).parent(), Some(Path::new(RUN_DIR))];
+        let [configuration, run] =
+            own.map(|path| host.outside_path(path.unwrap_or(Path::new("/"))));
+        directories.extend([configuration, run.join(LEASES)]);
+        Sources {
+            directories,
+            kernel: host.is_live(),
+            interval: Duration::from_secs(60),
+            damping: Damping {
+                quiet: Duration::from_millis(200),
+                longest: Duration::from_secs(2),
+            },
+        }
+    }
+}
+
+/// Waits for changes.
+pub struct Watcher {
+    directories: Option<Directories>,
+    uevents: Option<Socket>,
+    links: Option<Socket>,
+    waker: Waker,
+    interval: Duration,
+    damping: Damping,
+    /// When everything is looked at again.
+    next: Instant,
+    without: Vec<String>,
+}
+
+/// Lets another thread end [`Watcher::wait`], for instance to stop.
+#[derive(Clone, Debug)]
+pub struct Waker {
+    descriptor: Arc<OwnedFd>,
+}
+
+impl Waker {
+    fn new() -> io::Result<Waker> {
+        let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Waker {
+            descriptor: Arc::new(descriptor),
+        })
+    }
+
+    /// Ends the wait, or the next one if there is none.
+    ///
+    /// # Errors
+    /// Those of write(2).
+    pub fn wake(&self) -> io::Result<()> {
+        match rustix::io::write(&self.descriptor, &1u64.to_ne_bytes()) {
+            // It is as high as it can be, and nobody has looked since.
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether it was called since the last time.
+    fn take(&self) -> bool {
+        rustix::io::read(&self.descriptor, &mut [0; 8]).is_ok()
+    }
+}
+
+impl Watcher {
+    /// Starts to watch. What cannot be watched is in [`Watcher::without`]: such changes are found when
+    /// everything is looked at again.
+    ///
+    /// # Errors
+    /// Those of eventfd(2).
+    pub fn new(sources: Sources) -> io::Result<Watcher> {
+        let mut watcher = Watcher {
+            directories: None,
+            uevents: None,
+            links: None,
+            waker: Waker::new()?,
+            interval: sources.interval,
+            damping: sources.damping,
+            next: after(Instant::now(), sources.interval),
+            without: Vec::new(),
+        };
+        let directories = Directories::watch(sources.directories);
+        watcher.directories = watcher.or_without("watching directories", directories);
+        if sources.kernel {
+            let uevents = Socket::open(Some(netlink::KOBJECT_UEVENT), uevent::GROUP);
+            watcher.uevents = watcher.or_without("hearing of devices", uevents);
+            let links = Socket::open(None, link::GROUP);
+            watcher.links = watcher.or_without("hearing of interfaces", links);
+            watcher.without.extend(namespaces::why_not_all());
+        }
+        Ok(watcher)
+    }
+
+    fn or_without<T>(&mut self, doing: &str, result: io::Result<T>) -> Option<T> {
+        result
+            .map_err(|error| self.without.push(format!("{doing}: {error}")))
+            .ok()
+    }
+
+    /// What is not watched and why, for the operator.
+    #[must_use]
+    pub fn without(&self) -> Vec<String> {
+        let directories = self.directories.iter().flat_map(Directories::without);
+        let mut without = self.without.clone();
+        without.extend(directories.map(str::to_owned));
+        without
+    }
+
+    /// What ends a wait from another thread.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Waits until something may have changed and it has been quiet since for a while. Without a change
+    /// within that time the answer is empty.
+    ///
+    /// # Errors
+    /// Those of poll(2), and of read(2) on what it waits for.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Changes> {
+        let mut changes = Changes::default();
+        let timeout = timeout.map(|timeout| after(Instant::now(), timeout));
+        let until = timeout.map_or(self.next, |timeout| timeout.min(self.next));
+        let mut burst: Option<Burst> = None;
+        loop {
+            let end = burst.map_or(until, |burst| burst.end(self.damping));
+            self.poll(end.saturating_duration_since(Instant::now()))?;
+            let is_more = self.read(&mut changes)?;
+            let now = Instant::now();
+            if is_more {
+                burst.get_or_insert(Burst::begin(now)).go_on(now);
+            }
+            changes.timer = burst.is_none() && now >= self.next;
+            let end = burst.map_or(until, |burst| burst.end(self.damping));
+            if changes.woken || now >= end {
+                break;
+            }
+        }
+        if !changes.is_empty() {
+            self.next = after(Instant::now(), self.interval);
+        }
+        Ok(changes)
+    }
+
+    fn poll(&self, patience: Duration) -> io::Result<()> {
+        let directories = self.directories.iter().map(AsFd::as_fd);
+        let sockets = self.uevents.iter().chain(&self.links);
+        let descriptors = directories.chain(sockets.map(AsFd::as_fd));
+        let descriptors = descriptors.chain([self.waker.descriptor.as_fd()]);
+        let mut polled: Vec<PollFd<'_>> = descriptors
+            .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
+            .collect();
+        let patience = Timespec::try_from(patience).ok();
+        match poll(&mut polled, patience.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads what has come; whether it adds to the changes.
+    fn read(&mut self, changes: &mut Changes) -> io::Result<bool> {
+        let mut read = Changes::default();
+        if let Some(directories) = &mut self.directories {
+            directories.read(&mut read)?;
+        }
+        if let Some(uevents) = &mut self.uevents {
+            let is_lost = uevents.read(|bytes| {
+                let uevent = uevent::parse(bytes);
+                read.devices |= uevent.is_some_and(|uevent| uevent.is_of_interest());
+            })?;
+            read.lost |= is_lost;
+        }
+        if let Some(links) = &mut self.links {
+            let is_lost = links.read(|bytes| read.links |= link::is_of_interest(bytes))?;
+            read.lost |= is_lost;
+        }
+        read.woken = self.waker.take();
+        let is_more = !read.is_empty();
+        changes.add(read);
+        Ok(is_more)
+    }
+}
+
+/// Far in the future for a time that no clock shows.
+fn after(now: Instant, time: Duration) -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    now.checked_add(time).unwrap_or_else(|| now + YEAR)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, thread};
+
+    use super::super::socket::tests::{fed, feed};
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn sources(directories: Vec<PathBuf>) -> Sources {
+        Sources {
+            directories,
+            kernel: false,
+            interval: LONG,
+            damping: Damping {
+                quiet: Duration::from_millis(1),
+                longest: LONG,
+            },
+        }
+    }
+
+    fn watcher() -> Watcher {
+        Watcher::new(sources(Vec::new())).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_told_where_nothing_changes() {
+        let mut watcher = watcher();
+        assert_eq!(watcher.without(), [""; 0]);
+        let changes = watcher.wait(Some(Duration::ZERO)).unwrap();
+        assert!(changes.is_empty());
+    }
+
+    #[test]
+    fn files_that_change_together_are_told_together() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("cdi");
+        let mut watcher = Watcher::new(sources(vec![directory.clone()])).unwrap();
+        fs::create_dir(&directory).unwrap();
+        let changes = watcher.wait(Some(LONG)).unwrap();
+        assert!(changes.files.iter().eq([&directory]));
+        let files = [directory.join("a"), directory.join("b")];
+        files.iter().for_each(|file| fs::write(file, "").unwrap());
+        let changes = watcher.wait(None).unwrap();
+        assert!(changes.files.iter().eq(&files));
+        assert!(watcher.wait(Some(Duration::ZERO)).unwrap().is_empty());
+    }
+
+    #[test]
+    fn devices_and_links_are_told_and_what_is_of_no_interest_is_not() {
+        let (mut watcher, (uevents, devices), (links, interfaces)) = (watcher(), fed(), fed());
+        (watcher.uevents, watcher.links) = (Some(uevents), Some(links));
+        let veth = uevent::tests::message("add", "/devices/virtual/net/veth0", "net");
+        feed(&devices, &veth);
+        feed(&devices, b"hostile");
+        feed(&interfaces, b"hostile");
+        assert!(watcher.wait(Some(Duration::ZERO)).unwrap().is_empty());
+        let path = "/devices/pci0000:80/0000:81:10.0";
+        feed(&devices, &uevent::tests::message("bind", path, "pci"));
+        let changes = watcher.wait(None).unwrap();
+        let of_devices = Changes {
+            devices: true,
+            ..Changes::default()
+        };
+        assert_eq!(changes, of_devices);
+        feed(&interfaces, &link::tests::of_device());
+        let changes = watcher.wait(None).unwrap();
+        assert!(changes.links && !changes.devices && !changes.is_everything());
+    }
+
+    #[test]
+    fn lost_events_mean_everything() {
+        let (mut watcher, (uevents, devices)) = (watcher(), fed());
+        watcher.uevents = Some(uevents);
+        feed(&devices, &[b'a'; 100_000]);
+        assert!(watcher.wait(None).unwrap().is_everything());
+    }
+
+    #[test]
+    fn a_wait_is_ended_from_another_thread() {
+        let mut watcher = watcher();
+        let waker = watcher.waker();
+        let thread = thread::spawn(move || waker.wake());
+        let changes = watcher.wait(None).unwrap();
+        assert!(changes.woken && !changes.is_everything());
+        thread.join().unwrap().unwrap();
+        // Before there is a wait, and however often.
+        watcher.waker().wake().unwrap();
+        watcher.waker().wake().unwrap();
+        assert!(watcher.wait(None).unwrap().woken);
+        assert!(watcher.wait(Some(Duration::ZERO)).unwrap().is_empty());
+    }
+
+    #[test]
+    fn everything_is_looked_at_again_after_a_while() {
+        let mut often = Watcher::new(Sources {
+            interval: Duration::from_millis(1),
+            ..sources(Vec::new())
+        });
+        let often = often.as_mut().unwrap();
+        for _ in 0..2 {
+            let changes = often.wait(None).unwrap();
+            assert!(changes.timer && changes.is_everything());
+        }
+        let never = Sources {
+            interval: Duration::MAX,
+            ..sources(Vec::new())
+        };
+        let mut never = Watcher::new(never).unwrap();
+        assert!(never.wait(Some(Duration::ZERO)).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_watched_is_said() {
+        let long = PathBuf::from(format!("/{}", "a".repeat(300)));
+        let without = Watcher::new(sources(vec![long])).unwrap().without();
+        assert_eq!(without.len(), 1);
+        let said = &without[0];
+        assert!(
+            said.starts_with("watching /aaa") && said.contains("too long"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn a_host_is_watched_where_its_offers_come_from() {
+        let root = tempfile::tempdir().unwrap();
+        let host = Host::open(root.path()).unwrap();
+        let specs = [root.path().join("var/run/cdi")];
+        let sources = Sources::of_host(&host, &specs);
+        let inside = sources.directories.iter();
+        let inside: Vec<&Path> = inside
+            .map(|path| path.strip_prefix(root.path()).unwrap())
+            .collect();
+        let expected = ["var/run/cdi", "etc/onload-ctk", "run/onload-ctk/@leases"];
+        assert_eq!(inside, expected.map(Path::new));
+        assert!(!sources.kernel);
+        let running = Sources::of_host(&Host::open(Path::new("/")).unwrap(), &[]);
+        assert!(running.kernel);
+        // As a container sees it that has the host's root at a path of its own.
+        let mounted = Host::open(Path::new("/proc/self/root")).unwrap();
+        assert!(!mounted.is_running() && Sources::of_host(&mounted, &[]).kernel);
+        assert!(
+            running
+                .directories
+                .contains(&PathBuf::from("/run/onload-ctk/@leases"))
+        );
+    }
+}
