@@ -14,6 +14,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::class::Class;
 use crate::host_settings::{HostSettings, MacAddress, PhysicalFunction, Sriov};
+use crate::kubernetes_settings::{KubernetesSettings, RESOURCE_KEYS, ResourceError};
 use crate::select::{self, Select};
 
 /// Where the configuration is looked for.
@@ -41,6 +42,8 @@ pub struct Config {
     pub sriov: Vec<Sriov>,
     /// What else the host is from its boot on.
     pub host: HostSettings,
+    /// What a node of Kubernetes offers.
+    pub kubernetes: KubernetesSettings,
 }
 
 /// Section `[discover]`.
@@ -703,6 +706,9 @@ pub enum ConfigError {
     /// Two sections about one physical function.
     #[error("two sections [[sriov]] have the pf {0}; make one of them")]
     SamePf(PhysicalFunction),
+    /// A resource of Kubernetes that cannot be offered.
+    #[error(transparent)]
+    Resource(#[from] ResourceError),
     /// Addresses that would leave the range of the first one's vendor.
     #[error(
         "sriov.mac {mac} of {pf}: counting up to {vfs} virtual functions changes its first three bytes; begin lower"
@@ -732,7 +738,7 @@ const LISTS: [(&str, &[&str]); 1] = [(
     &["pf", "vfs", "driver", "vlan", "mac", "spoof-check", "trust"],
 )];
 
-const SECTIONS: [(&str, &[&str]); 7] = [
+const SECTIONS: [(&str, &[&str]); 8] = [
     (
         "discover",
         &[
@@ -780,7 +786,15 @@ const SECTIONS: [(&str, &[&str]); 7] = [
     ("runtime", &["path"]),
     ("log", &["level", "file"]),
     ("host", &["af-xdp", "rdma-netns", "hugepages"]),
+    (
+        KUBERNETES,
+        &["offer", "classes", "slots", "resources", "listen"],
+    ),
 ];
+
+const KUBERNETES: &str = "kubernetes";
+/// The key of that section with a table for each resource.
+const RESOURCES: &str = "resources";
 
 /// The section with a table for each pool, and the keys of such a table.
 const POOLS: &str = "pools";
@@ -851,7 +865,13 @@ impl Config {
             }
         }
         check_fdtable_size(cdi.fdtable_size)?;
-        check_sriov(&self.sriov)
+        check_sriov(&self.sriov)?;
+        let pool = |name: &str| {
+            let pool = self.pools.get(name)?;
+            Some((pool.class, pool.share.map(Share::get)))
+        };
+        let share = |class| self.leases.share(class);
+        Ok(self.kubernetes.check(pool, share)?)
     }
 }
 
@@ -973,6 +993,26 @@ fn check_keys(text: &str, table: &DeTable<'_>) -> Result<(), ConfigError> {
             return Err(unknown(text, "", at, name, &sections));
         };
         check_table(text, name, at, value, keys)?;
+        if let (&KUBERNETES, DeValue::Table(section)) = (name, Spanned::get_ref(value)) {
+            check_resources(text, section)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks each table `[kubernetes.resources."NAME"]`.
+fn check_resources(text: &str, section: &DeTable<'_>) -> Result<(), ConfigError> {
+    let mut resources = section.iter();
+    let resources = resources.find(|(key, _)| key.get_ref() == RESOURCES);
+    let Some((_, resources)) = resources else {
+        return Ok(());
+    };
+    let DeValue::Table(resources) = Spanned::get_ref(resources) else {
+        return Ok(());
+    };
+    for (name, resource) in resources {
+        let section = format!("{KUBERNETES}.{RESOURCES}.{:?}", name.get_ref());
+        check_table(text, &section, name.span().start, resource, RESOURCE_KEYS)?;
     }
     Ok(())
 }
@@ -1139,6 +1179,7 @@ fn first_line(message: &str) -> String {
 mod tests {
     use super::*;
     use crate::host_settings::{VfDriver, Vlan};
+    use crate::kubernetes_settings::{Interface, Listen};
 
     fn refusal(text: &str) -> String {
         Config::parse(text).unwrap_err().to_string()
@@ -1198,6 +1239,12 @@ mod tests {
             af-xdp = ["ens1"]
             rdma-netns = "exclusive"
             hugepages = {"1Gi"={0=4,"1"=2}}
+            [kubernetes]
+            offer = "device-plugin"
+            classes = ["nic", "rdma"]
+            slots = 20
+            resources = {"amd.com/onload"={class="nic",slots=5}}
+            listen = ""
         "#;
         let config = Config::parse(text).unwrap();
         assert_eq!(config.cdi.kinds.classes(), [Class::Nic, Class::Rdma]);
@@ -1206,6 +1253,13 @@ mod tests {
         assert!(config.cdi.select_interface && config.cdi.vhost_net);
         assert_eq!(config.annotations.allow, [Class::Nic, Class::NicPlain]);
         assert_eq!(config.runtime.path, PathBuf::from("/usr/bin/crun"));
+        let kubernetes = &config.kubernetes;
+        assert_eq!(kubernetes.classes.as_slice(), [Class::Nic, Class::Rdma]);
+        assert_eq!(
+            (kubernetes.slots.get(), kubernetes.resources.len()),
+            (20, 1)
+        );
+        assert_eq!(kubernetes.listen, Listen::Nowhere);
         let log = Log {
             level: LogLevel::Debug,
             file: "/var/log/onload-ctk.log".into(),
@@ -1825,6 +1879,92 @@ mod tests {
     }
 
     #[test]
+    fn classes_are_offered_to_kubernetes_by_one_interface_or_by_one_each() {
+        let offer = |value: &str| {
+            let config = Config::parse(&format!("[kubernetes]\noffer = {value}\n")).unwrap();
+            let of = |class| config.kubernetes.offer.interface(class);
+            (of(Class::Vfio), of(Class::Nic))
+        };
+        assert_eq!(offer("\"dra\""), (Interface::Dra, Interface::Dra));
+        assert_eq!(
+            offer("{ vfio = \"device-plugin\" }"),
+            (Interface::DevicePlugin, Interface::Auto)
+        );
+    }
+
+    #[test]
+    fn a_resource_that_kubernetes_cannot_be_offered_is_refused() {
+        for (text, says) in [
+            (
+                "[kubernetes]\noffer = \"csi\"\n",
+                "line 2: kubernetes.offer: unknown variant",
+            ),
+            (
+                "[kubernetes]\noffer = { gpu = \"dra\" }\n",
+                "unknown class \"gpu\"",
+            ),
+            ("[kubernetes]\noffer = 1\n", "line 2: kubernetes.offer: "),
+            (
+                "[kubernetes]\nclasses = [\"hugepages\"]\n",
+                "kubelet offers hugepages-2Mi",
+            ),
+            (
+                "[kubernetes]\nslots = 0\n",
+                "line 2: kubernetes.slots: expected a number of slots from 1 to 32768, found 0",
+            ),
+            ("[kubernetes]\nslots = 40000\n", "from 1 to 32768"),
+            (
+                "[kubernetes]\nlisten = \"9478\"\n",
+                "line 2: kubernetes.listen: expected ADDRESS:PORT",
+            ),
+            (
+                "[kubernetes]\nclass = []\n",
+                "unknown key \"kubernetes.class\"; did you mean \"kubernetes.classes\"?",
+            ),
+            (
+                "[kubernetes.resources]\nnic = { class = \"nic\" }\n",
+                "\"nic\" is no name of an extended resource",
+            ),
+            (
+                "[kubernetes.resources]\n\"a.io/x\" = { class = \"nic\", slot = 1 }\n",
+                "line 2: unknown key \"kubernetes.resources.\\\"a.io/x\\\".slot\"",
+            ),
+            (
+                "[kubernetes.resources]\n\"a.io/x\" = {}\n",
+                "kubernetes.resources.\"a.io/x\" needs a class or a pool, and not both",
+            ),
+            (
+                "[kubernetes.resources]\n\"a.io/x\" = { class = \"nic\", pool = \"p\" }\n",
+                "not both",
+            ),
+            (
+                "[kubernetes.resources]\n\"a.io/x\" = { pool = \"p\" }\n",
+                "there is no section [pools.p]",
+            ),
+            (
+                "[kubernetes.resources]\n\"a.io/x\" = { class = \"profile\" }\n",
+                "profile is no resource",
+            ),
+            (
+                "[kubernetes.resources]\n\"a.io/x\" = { class = \"vfio\", slots = 2 }\n",
+                "a vfio device is for one",
+            ),
+            (
+                "[pools.p]\nclass = \"rdma\"\nshare = 1\n[kubernetes.resources]\n\"a.io/x\" = { pool = \"p\", slots = 2 }\n",
+                "a rdma device is for one",
+            ),
+        ] {
+            assert!(refusal(text).contains(says), "{text}: {}", refusal(text));
+        }
+        for text in [
+            "[leases]\nshare = { vfio = 4 }\n[kubernetes.resources]\n\"a.io/x\" = { class = \"vfio\", slots = 2 }\n",
+            "[pools.p]\nclass = \"rdma\"\n[kubernetes.resources]\n\"rdma/hca\" = { pool = \"p\", slots = 500 }\n",
+        ] {
+            assert!(Config::parse(text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
     fn the_hook_passes_over_what_it_does_not_use() {
         let newer = r#"
             top-level = 1
@@ -1852,6 +1992,8 @@ mod tests {
             [pools.fast]
             class = "vfio"
             select = { vf = "0,2-7" }
+            [kubernetes]
+            offer = "later"
             [[sriov]]
             pf = "ens1"
         "#;

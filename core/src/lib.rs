@@ -2,7 +2,7 @@
 //!
 //! Three kinds of things stand here. Words: the classes of devices ([`class`]), PCI addresses ([`pci`]),
 //! container ids ([`container_id`]). Contracts between two programs of ours: the operator's
-//! configuration ([`config`], [`select`], [`host_settings`]), what a container asks for ([`request`]) and may have
+//! configuration ([`config`], [`select`], [`host_settings`], [`kubernetes_settings`]), what a container asks for ([`request`]) and may have
 //! ([`policy`]), the arguments that the generator writes and the hook reads ([`hook_arguments`], [`expect`]), which
 //! devices stand for each other ([`pool`]), and who has those that only so many may have ([`lease`]). And careful access to files and processes
 //! ([`fs`], [`run_dir`], [`processes`], [`mountinfo`], [`elf`]).
@@ -15,6 +15,7 @@ pub mod expect;
 pub mod fs;
 pub mod hook_arguments;
 pub mod host_settings;
+pub mod kubernetes_settings;
 pub mod lease;
 pub mod mountinfo;
 pub mod onload;

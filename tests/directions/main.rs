@@ -42,6 +42,7 @@ const FOR_TESTS: &[(&str, &str, &str)] = &[
     ("onload-core", "onload-test-needs", NEEDS),
     ("onload-hooks", "onload-test-needs", NEEDS),
     ("onload-ctk", "onload-test-needs", NEEDS),
+    ("onload-kubernetes", "onload-test-needs", NEEDS),
 ];
 const NEEDS: &str = "what a test needs of the machine, and what happens where it is missing";
 /// The crates that stay synchronous and know no command line.
@@ -84,6 +85,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "lease",
             "select",
             "host_settings",
+            "kubernetes_settings",
             "config",
             "expect",
             "hook_arguments",
@@ -123,6 +125,21 @@ const ORDERS: &[(&str, &[&str])] = &[
             "state",
             "live",
             "entry",
+        ],
+    ),
+    (
+        "cluster/kubernetes/src/lib.rs",
+        &[
+            "wire",
+            "socket",
+            "resources",
+            "host_state",
+            "observe",
+            "surveyor",
+            "plugin",
+            "changes",
+            "cli",
+            "run",
         ],
     ),
     (

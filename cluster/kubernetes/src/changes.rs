@@ -1,0 +1,103 @@
+//! What of the resources differs from one look at the host to the next, for the log.
+
+use std::collections::BTreeMap;
+
+use onload_host::offers::Health;
+
+use crate::resources::Resource;
+
+/// The most devices that are told one by one.
+const TOLD: usize = 32;
+
+/// Logs what has changed of a resource.
+pub(crate) fn log(before: Option<&Resource>, now: &Resource) {
+    let name = &now.name;
+    let (healthy, unhealthy) = now.count();
+    if before.is_none_or(|before| before.ids != now.ids || before.count() != now.count()) {
+        tracing::info!(resource = %name, devices = now.devices.len(), healthy, unhealthy, "resource");
+    }
+    let lines = lines(before, now);
+    for line in lines.iter().take(TOLD) {
+        match &line.reason {
+            Some(reason) => {
+                tracing::warn!(resource = %name, device = line.device, %reason, "device unhealthy");
+            }
+            None => tracing::info!(resource = %name, device = line.device, "device healthy"),
+        }
+    }
+    if let Some(more) = lines.len().checked_sub(TOLD + 1) {
+        tracing::info!(resource = %name, more = more + 1, "and more devices");
+    }
+}
+
+/// A device whose health is another.
+#[derive(Debug, PartialEq, Eq)]
+struct Line<'a> {
+    device: &'a str,
+    reason: Option<&'a str>,
+}
+
+/// The devices that became healthy or unhealthy, or are so for another reason. A new one is healthy unless it
+/// is told.
+fn lines<'a>(before: Option<&'a Resource>, now: &'a Resource) -> Vec<Line<'a>> {
+    let before = before.into_iter().flat_map(|before| &before.devices);
+    let before: BTreeMap<_, &Health> = before
+        .map(|device| ((device.class, &device.name), &device.health))
+        .collect();
+    let changed = now.devices.iter().filter(|device| {
+        let before = before.get(&(device.class, &device.name));
+        *before.unwrap_or(&&Health::Healthy) != &device.health
+    });
+    let lines = changed.map(|device| Line {
+        device: &device.name,
+        reason: match &device.health {
+            Health::Healthy => None,
+            Health::Unhealthy(reason) => Some(reason),
+        },
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use onload_core::class::Class;
+    use onload_core::kubernetes_settings::ResourceName;
+
+    use super::*;
+    use crate::resources::Device;
+
+    fn with(devices: &[(&str, Option<&str>)]) -> Resource {
+        let device = |(name, reason): &(&str, Option<&str>)| Device {
+            class: Class::Vfio,
+            name: (*name).to_owned(),
+            cdi: Vec::new(),
+            pci: None,
+            pcie_root: None,
+            numa_node: None,
+            nodes: Vec::new(),
+            slots: None,
+            health: reason.map_or(Health::Healthy, |reason| {
+                Health::Unhealthy(reason.to_owned())
+            }),
+        };
+        let mut resource = Resource::empty(ResourceName::own("vfio").unwrap());
+        resource.devices = devices.iter().map(device).collect();
+        resource
+    }
+
+    #[test]
+    fn a_device_is_told_when_its_health_or_its_reason_changes() {
+        let first = with(&[("a", None), ("b", Some("held"))]);
+        let line = |device, reason| Line { device, reason };
+        assert_eq!(lines(None, &first), [line("b", Some("held"))]);
+        assert_eq!(lines(Some(&first), &first), []);
+        let second = with(&[("a", Some("gone")), ("b", None), ("c", None)]);
+        let told = [line("a", Some("gone")), line("b", None)];
+        assert_eq!(lines(Some(&first), &second), told);
+        let third = with(&[("a", Some("no specification"))]);
+        assert_eq!(
+            lines(Some(&second), &third),
+            [line("a", Some("no specification"))]
+        );
+    }
+}

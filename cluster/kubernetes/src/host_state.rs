@@ -1,0 +1,184 @@
+//! What of the host answers are made of: the resources, and the specifications on disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use onload_cdi::Registry;
+use onload_core::class::Class;
+use onload_core::config::Config;
+use onload_host::discover::not_offered::Subject;
+use onload_host::offers::Survey;
+
+use crate::resources::{Plan, Resource, plan};
+
+/// What a look at the host gave.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The resources.
+    pub plan: Plan,
+    /// What is not offered, by name: the class and the reason.
+    pub not_offered: BTreeMap<String, Vec<(Class, String)>>,
+    /// How many leases live, by class.
+    pub leases: BTreeMap<Class, i64>,
+    /// When it was taken.
+    pub taken: Instant,
+}
+
+impl Snapshot {
+    /// What follows from a survey, which is given back as soon as it is not needed.
+    #[must_use]
+    pub fn of(survey: Survey, config: &Config) -> Self {
+        let mut not_offered: BTreeMap<String, Vec<(Class, String)>> = BTreeMap::new();
+        for refused in &survey.inventory.not_offered {
+            if let Subject::Device(class) = refused.kind {
+                let of_name = not_offered.entry(refused.name.clone()).or_default();
+                of_name.push((class, refused.reason.clone()));
+            }
+        }
+        let mut leases: BTreeMap<Class, i64> = BTreeMap::new();
+        for lease in survey.leases.iter().filter(|lease| !lease.is_over) {
+            *leases.entry(lease.device.class).or_default() += 1;
+        }
+        let offers = survey.offers();
+        let Survey {
+            specs,
+            inventory,
+            pools,
+            leases: listed,
+        } = survey;
+        drop((inventory, pools, listed));
+        Snapshot {
+            plan: plan(&offers, &specs, config),
+            not_offered,
+            leases,
+            taken: Instant::now(),
+        }
+    }
+
+    /// Why a resource has no device with that id, where discovery knows.
+    #[must_use]
+    pub fn why_not_offered(&self, resource: &Resource, id: &str) -> Option<String> {
+        let of_slot = id.rsplit_once('-').map(|(name, _)| name);
+        let found = self.not_offered.get(id);
+        let found = found.or_else(|| self.not_offered.get(of_slot?))?;
+        let devices = &resource.devices;
+        let is_of =
+            |class: Class| devices.is_empty() || devices.iter().any(|device| device.class == class);
+        let (_, reason) = found.iter().find(|(class, _)| is_of(*class))?;
+        Some(reason.clone())
+    }
+}
+
+/// The names of all CDI devices in the specifications on disk. They are read again only when a file has
+/// changed, so that asking for a name costs a few calls of stat(2).
+#[derive(Debug)]
+pub struct SpecNames {
+    dirs: Vec<PathBuf>,
+    read: Mutex<(Stamp, Arc<BTreeSet<String>>)>,
+}
+
+/// The files with what tells one content from another: device, inode, change time in seconds and
+/// nanoseconds, and bytes.
+type Stamp = Option<Vec<(PathBuf, u64, u64, i64, i64, u64)>>;
+
+impl SpecNames {
+    /// Those of some directories.
+    #[must_use]
+    pub fn new(dirs: Vec<PathBuf>) -> Self {
+        SpecNames {
+            dirs,
+            read: Mutex::new((None, Arc::default())),
+        }
+    }
+
+    /// The directories.
+    #[must_use]
+    pub fn dirs(&self) -> &[PathBuf] {
+        &self.dirs
+    }
+
+    /// The names that there are now.
+    #[must_use]
+    pub fn now(&self) -> Arc<BTreeSet<String>> {
+        let stamp = self.stamp();
+        let lock = || self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = lock();
+        if read.0.is_some() && read.0 == stamp {
+            return Arc::clone(&read.1);
+        }
+        drop(read);
+        // Nobody waits for the lock meanwhile. Who reads last may have the older files: then the stamp tells.
+        let registry = Registry::scan(&self.dirs);
+        let names = registry.devices().map(|device| device.name.to_string());
+        let names = Arc::new(names.collect());
+        *lock() = (stamp, Arc::clone(&names));
+        names
+    }
+
+    fn stamp(&self) -> Stamp {
+        let mut stamp = Vec::new();
+        for dir in &self.dirs {
+            let Ok(entries) = fs::read_dir(dir) else {
+                continue;
+            };
+            for entry in entries {
+                // What cannot be looked at may have changed.
+                let entry = entry.ok()?;
+                let metadata = fs::metadata(entry.path()).ok()?;
+                let (dev, inode, bytes) = (metadata.dev(), metadata.ino(), metadata.size());
+                let (seconds, nanos) = (metadata.ctime(), metadata.ctime_nsec());
+                stamp.push((entry.path(), dev, inode, seconds, nanos, bytes));
+            }
+        }
+        stamp.sort();
+        Some(stamp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPEC: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/nic","devices":[{"name":"NAME","containerEdits":{"env":["A=1"]}}]}"#;
+
+    fn names(specs: &SpecNames) -> Vec<String> {
+        specs.now().iter().cloned().collect()
+    }
+
+    #[test]
+    fn the_names_are_those_that_stand_on_disk_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = SpecNames::new(vec![dir.path().to_owned()]);
+        assert!(names(&specs).is_empty());
+        let file = dir.path().join("onload.dev-nic.json");
+        fs::write(&file, SPEC.replace("NAME", "ens1")).unwrap();
+        assert_eq!(names(&specs), ["onload.dev/nic=ens1"]);
+        // A file of the same length and name takes its place, as the generator does it.
+        let other = dir.path().join("new");
+        fs::write(&other, SPEC.replace("NAME", "ens2")).unwrap();
+        fs::rename(&other, &file).unwrap();
+        assert_eq!(names(&specs), ["onload.dev/nic=ens2"]);
+        fs::remove_file(&file).unwrap();
+        assert!(names(&specs).is_empty());
+    }
+
+    #[test]
+    fn a_specification_that_is_broken_has_no_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = SpecNames::new(vec![dir.path().to_owned()]);
+        fs::write(dir.path().join("onload.dev-nic.json"), "{").unwrap();
+        assert!(names(&specs).is_empty());
+    }
+
+    #[test]
+    fn what_did_not_change_is_not_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = SpecNames::new(vec![dir.path().to_owned(), dir.path().join("absent")]);
+        fs::write(dir.path().join("a.json"), SPEC).unwrap();
+        assert!(Arc::ptr_eq(&specs.now(), &specs.now()));
+    }
+}

@@ -1,0 +1,16 @@
+//! `onload-kubernetes`: offers what a node has to Kubernetes.
+//!
+//! [`cli`] is the command line, and [`run`] the daemon. Its [`surveyor`] looks at the host; [`resources`] says
+//! which resources that makes, and what containers get of them; [`plugin`] serves each at a socket in
+//! kubelet's directory, in the words of [`wire`].
+
+mod changes;
+pub mod cli;
+pub mod host_state;
+pub mod observe;
+pub mod plugin;
+pub mod resources;
+pub mod run;
+pub mod socket;
+pub mod surveyor;
+pub mod wire;

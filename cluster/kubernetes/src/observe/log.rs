@@ -1,0 +1,27 @@
+//! The log: JSON on standard error, a line for each decision.
+
+use std::io::stderr;
+
+use onload_core::config::LogLevel;
+use tracing::level_filters::LevelFilter;
+
+/// Begins to log. Lines that cannot be written are lost: a full disk stops no container.
+pub fn init(level: LogLevel) {
+    let level = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warning => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+    };
+    let subscriber = tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_current_span(false)
+        .with_span_list(false)
+        .with_max_level(level)
+        .with_writer(stderr)
+        // It would print what it could not write to standard error again, and panic.
+        .log_internal_errors(false);
+    // A second daemon in one process, as in tests, logs with the first one's.
+    let _ = tracing::subscriber::set_global_default(subscriber.finish());
+}

@@ -1,0 +1,215 @@
+//! Metrics, in the text format of OpenMetrics 1.0.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use onload_core::class::Class;
+use onload_core::kubernetes_settings::ResourceName;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::resources::Resource;
+
+/// Seconds: answers take microseconds, and 10 s is when kubelet gives up.
+const BUCKETS: [f64; 9] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 1.0, 10.0];
+
+type Labels = Vec<(&'static str, String)>;
+type Gauges = Family<Labels, Gauge>;
+
+/// What is measured.
+pub struct Metrics {
+    registry: Registry,
+    devices: Gauges,
+    allocated: Gauges,
+    registered: Gauges,
+    leases: Gauges,
+    requests: Family<Labels, Counter>,
+    seconds: Family<Labels, Histogram, fn() -> Histogram>,
+    registrations: Family<Labels, Counter>,
+    surveys: Family<Labels, Counter>,
+    /// The ids of each resource that were given since the start.
+    given: Mutex<BTreeMap<ResourceName, BTreeSet<String>>>,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+fn of(resource: &ResourceName) -> (&'static str, String) {
+    ("resource", resource.to_string())
+}
+
+fn outcome(is_good: bool) -> (&'static str, String) {
+    ("outcome", if is_good { "ok" } else { "error" }.to_owned())
+}
+
+fn number(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("onload_kubernetes");
+        let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
+        let metrics = Metrics {
+            devices: Gauges::default(),
+            allocated: Gauges::default(),
+            registered: Gauges::default(),
+            leases: Gauges::default(),
+            requests: Family::default(),
+            seconds: Family::new_with_constructor(histogram),
+            registrations: Family::default(),
+            surveys: Family::default(),
+            given: Mutex::default(),
+            registry: Registry::default(),
+        };
+        registry.register(
+            "devices",
+            "Devices and slots that kubelet is told of",
+            metrics.devices.clone(),
+        );
+        registry.register(
+            "allocated_since_start",
+            "Different devices and slots that Allocate has given since this program started, returned or not: kubelet does not say when a container ends",
+            metrics.allocated.clone(),
+        );
+        registry.register(
+            "registered",
+            "Whether kubelet has taken the resource",
+            metrics.registered.clone(),
+        );
+        registry.register(
+            "leases",
+            "Leases of containers that live, of any engine",
+            metrics.leases.clone(),
+        );
+        registry.register("requests", "Requests of kubelet", metrics.requests.clone());
+        registry.register_with_unit(
+            "request_duration",
+            "Time that a request took",
+            Unit::Seconds,
+            metrics.seconds.clone(),
+        );
+        registry.register(
+            "registrations",
+            "Attempts to register with kubelet",
+            metrics.registrations.clone(),
+        );
+        registry.register("surveys", "Looks at the host", metrics.surveys.clone());
+        Metrics {
+            registry,
+            ..metrics
+        }
+    }
+}
+
+impl Metrics {
+    /// The text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+
+    /// A resource is now so.
+    pub fn resource(&self, resource: &Resource) {
+        let (healthy, unhealthy) = resource.count();
+        for (health, count) in [("healthy", healthy), ("unhealthy", unhealthy)] {
+            let labels = vec![of(&resource.name), ("health", health.to_owned())];
+            self.devices.get_or_create(&labels).set(number(count));
+        }
+    }
+
+    /// Some ids were given.
+    pub fn given<'i>(&self, name: &ResourceName, ids: impl Iterator<Item = &'i String>) {
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_resource = given.entry(name.clone()).or_default();
+        of_resource.extend(ids.cloned());
+        let labels = vec![of(name)];
+        self.allocated
+            .get_or_create(&labels)
+            .set(number(of_resource.len()));
+    }
+
+    /// Kubelet has taken a resource, or no longer has it.
+    pub fn registered(&self, name: &ResourceName, is_registered: bool) {
+        let labels = vec![of(name)];
+        self.registered
+            .get_or_create(&labels)
+            .set(i64::from(is_registered));
+    }
+
+    /// An attempt to register ended.
+    pub fn registration(&self, name: &ResourceName, is_good: bool) {
+        let labels = vec![of(name), outcome(is_good)];
+        self.registrations.get_or_create(&labels).inc();
+    }
+
+    /// A look at the host ended.
+    pub fn survey(&self, is_good: bool) {
+        self.surveys.get_or_create(&vec![outcome(is_good)]).inc();
+    }
+
+    /// So many leases live, by class.
+    pub fn leases(&self, leases: &BTreeMap<Class, i64>) {
+        for class in Class::ALL {
+            let count = leases.get(&class).copied().unwrap_or(0);
+            let labels = vec![("class", class.to_string())];
+            self.leases.get_or_create(&labels).set(count);
+        }
+    }
+
+    /// A request was answered.
+    pub fn request(&self, method: &'static str, is_good: bool, took: Duration) {
+        let method = ("method", method.to_owned());
+        let labels = vec![method.clone(), outcome(is_good)];
+        self.requests.get_or_create(&labels).inc();
+        self.seconds
+            .get_or_create(&vec![method])
+            .observe(took.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happened_is_counted_by_resource_method_and_outcome() {
+        let metrics = Metrics::default();
+        let name = ResourceName::own("nic").unwrap();
+        metrics.resource(&Resource::empty(name.clone()));
+        let ids = ["ens1-0".to_owned(), "ens1-1".to_owned()];
+        metrics.given(&name, ids.iter());
+        metrics.given(&name, ids.iter().take(1));
+        metrics.registered(&name, true);
+        metrics.registration(&name, false);
+        metrics.request("Allocate", true, Duration::from_micros(300));
+        metrics.leases(&BTreeMap::from([(Class::Vfio, 3)]));
+        metrics.survey(true);
+        let text = metrics.text();
+        for line in [
+            r#"onload_kubernetes_devices{resource="onload.dev/nic",health="healthy"} 0"#,
+            r#"onload_kubernetes_allocated_since_start{resource="onload.dev/nic"} 2"#,
+            r#"onload_kubernetes_registered{resource="onload.dev/nic"} 1"#,
+            r#"onload_kubernetes_registrations_total{resource="onload.dev/nic",outcome="error"} 1"#,
+            r#"onload_kubernetes_requests_total{method="Allocate",outcome="ok"} 1"#,
+            r#"onload_kubernetes_request_duration_seconds_bucket{le="0.0005",method="Allocate"} 1"#,
+            r#"onload_kubernetes_leases{class="vfio"} 3"#,
+            r#"onload_kubernetes_surveys_total{outcome="ok"} 1"#,
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}:\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

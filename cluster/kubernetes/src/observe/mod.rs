@@ -1,0 +1,5 @@
+//! What the operator sees of the daemon: metrics, health, logs.
+
+pub mod http;
+pub mod log;
+pub mod metrics;

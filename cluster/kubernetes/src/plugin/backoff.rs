@@ -1,0 +1,61 @@
+//! How long to wait before something is tried again.
+
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_millis(500);
+const MOST: Duration = Duration::from_secs(60);
+
+/// Waits that double, with a random part, so that the plugins of a node do not all come at once.
+#[derive(Debug)]
+pub(crate) struct Backoff(Duration);
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Backoff(FIRST)
+    }
+}
+
+impl Backoff {
+    /// The next wait: from half of it to all of it.
+    pub(crate) fn next(&mut self) -> Duration {
+        let wait = self.0;
+        self.0 = MOST.min(wait * 2);
+        jittered(wait, random())
+    }
+}
+
+fn jittered(wait: Duration, random: u8) -> Duration {
+    wait / 2 + wait * u32::from(random) / (2 * u32::from(u8::MAX))
+}
+
+fn random() -> u8 {
+    let mut byte = [0];
+    // Without randomness the wait is the longest.
+    match rustix::rand::getrandom(&mut byte, rustix::rand::GetRandomFlags::NONBLOCK) {
+        Ok(1) => byte[0],
+        _ => u8::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_a_minute() {
+        let mut backoff = Backoff::default();
+        for _ in 0..20 {
+            let longest = backoff.0;
+            let wait = backoff.next();
+            assert!(wait >= longest / 2 && wait <= longest, "{wait:?}");
+        }
+        assert_eq!(backoff.0, MOST);
+    }
+
+    #[test]
+    fn the_random_part_is_at_most_half() {
+        let second = Duration::from_secs(1);
+        assert_eq!(jittered(second, 0), second / 2);
+        assert_eq!(jittered(second, u8::MAX), second);
+    }
+}

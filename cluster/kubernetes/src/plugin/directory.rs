@@ -1,0 +1,277 @@
+//! The directory where kubelet and device plugins meet. Kubelet empties it when it starts, and then makes its
+//! own socket.
+
+use std::convert::Infallible;
+use std::ffi::CStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch::Sender;
+use tokio::time::{sleep, timeout};
+
+use crate::socket::Identity;
+use crate::wire::KUBELET_SOCKET;
+
+/// How soon a directory that was not there is looked for again.
+const ABSENT: Duration = Duration::from_secs(1);
+/// How often the directory is looked at although nothing was told of it, while kubelet's socket is there.
+const CHECK: Duration = Duration::from_secs(10);
+
+/// Kubelet, as the directory shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kubelet {
+    /// Its socket.
+    pub socket: Option<Identity>,
+    /// How many sockets of its were seen; a new one may have the numbers of the old.
+    pub starts: u64,
+    /// How often the directory changed. A socket of ours may be gone.
+    pub changes: u64,
+}
+
+/// Why a directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// Another daemon uses it.
+    #[error("another onload-kubernetes offers devices in {}; stop it first", .0.display())]
+    Second(PathBuf),
+    /// It cannot be opened, locked or watched.
+    #[error("watching {}", .path.display())]
+    Watch {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A directory that is watched, and that no other daemon of ours uses meanwhile.
+#[derive(Debug)]
+struct Watched {
+    events: AsyncFd<OwnedFd>,
+    /// Kubelet removes whatever it finds in the directory, so the lock is on the directory itself.
+    lock: OwnedFd,
+}
+
+/// What inotify(7) told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    new_kubelet: bool,
+}
+
+/// Tells of kubelet's coming and going, for ever.
+///
+/// # Errors
+/// [`DirectoryError`]. A directory that is not there is waited for.
+pub async fn watch(path: PathBuf, kubelet: Sender<Kubelet>) -> Result<Infallible, DirectoryError> {
+    let mut is_told = false;
+    loop {
+        if let Some(watched) = Watched::open(&path)? {
+            is_told = false;
+            follow(&path, &watched, &kubelet).await?;
+        } else if !is_told {
+            tracing::info!(path = %path.display(), "waiting for the directory of the device plugins");
+            is_told = true;
+        }
+        sleep(ABSENT).await;
+    }
+}
+
+/// Until the directory is gone.
+async fn follow(
+    path: &Path,
+    watched: &Watched,
+    kubelet: &Sender<Kubelet>,
+) -> Result<(), DirectoryError> {
+    let mut told = Told::default();
+    let mut changed = None;
+    loop {
+        let (socket, time) = Identity::with_time(&path.join(KUBELET_SOCKET)).unzip();
+        kubelet.send_modify(|kubelet| {
+            // Its making may be told of after it was seen.
+            let is_made = told.new_kubelet && changed != time;
+            if socket.is_some() && (is_made || kubelet.socket != socket) {
+                kubelet.starts += 1;
+            }
+            kubelet.socket = socket;
+            kubelet.changes += 1;
+        });
+        changed = time;
+        // inotify tells of the end of a directory when nobody has it open any more, and we have.
+        let patience = if socket.is_some() { CHECK } else { ABSENT };
+        told = match timeout(patience, watched.next()).await {
+            Ok(told) => told.map_err(|source| DirectoryError::Watch {
+                path: path.to_owned(),
+                source,
+            })?,
+            Err(_) => Told::default(),
+        };
+        if !watched.is_at(path) {
+            kubelet.send_modify(|kubelet| {
+                kubelet.socket = None;
+                kubelet.changes += 1;
+            });
+            return Ok(());
+        }
+    }
+}
+
+impl Watched {
+    /// Whether the path still leads to this directory.
+    fn is_at(&self, path: &Path) -> bool {
+        let at = rustix::fs::stat(path).map(|stat| (stat.st_dev, stat.st_ino));
+        let own = rustix::fs::fstat(&self.lock).map(|stat| (stat.st_dev, stat.st_ino));
+        at.is_ok() && at == own
+    }
+
+    fn open(path: &Path) -> Result<Option<Self>, DirectoryError> {
+        let failed = |source: io::Error| DirectoryError::Watch {
+            path: path.to_owned(),
+            source,
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let lock = match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(lock) => lock,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(failed(error.into())),
+        };
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(DirectoryError::Second(path.to_owned())),
+            Err(error) => return Err(failed(error.into())),
+        }
+        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
+        let events = events.map_err(|error| failed(error.into()))?;
+        let wanted = WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::MOVED_TO
+            | WatchFlags::MOVE_SELF
+            | WatchFlags::ONLYDIR;
+        inotify::add_watch(&events, path, wanted).map_err(|error| failed(error.into()))?;
+        Ok(Some(Watched {
+            events: registered(events).map_err(failed)?,
+            lock,
+        }))
+    }
+
+    /// All that is told at once.
+    async fn next(&self) -> io::Result<Told> {
+        loop {
+            let mut ready = self.events.readable().await?;
+            match read(self.events.get_ref()) {
+                Ok(told) => return Ok(told),
+                Err(Errno::WOULDBLOCK) => ready.clear_ready(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// tokio's safe constructor is deprecated for types whose descriptor may change while it is registered. That
+/// of an [`OwnedFd`] cannot.
+#[allow(deprecated)]
+fn registered(events: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::new(events)
+}
+
+/// Reads what there is.
+fn read(events: &OwnedFd) -> Result<Told, Errno> {
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(events, &mut buffer);
+    let mut told = Told::default();
+    let mut is_first = true;
+    loop {
+        let event = match reader.next() {
+            Ok(event) => event,
+            Err(Errno::WOULDBLOCK) if !is_first => return Ok(told),
+            Err(error) => return Err(error),
+        };
+        is_first = false;
+        let flags = event.events();
+        let name = event.file_name().map(CStr::to_bytes);
+        let is_kubelet = name == Some(KUBELET_SOCKET.as_bytes());
+        let appeared = flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO);
+        told.new_kubelet |= is_kubelet && appeared;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tokio::sync::watch::{Receiver, channel};
+
+    use super::*;
+
+    async fn until(kubelet: &mut Receiver<Kubelet>, is: impl Fn(&Kubelet) -> bool) -> Kubelet {
+        *kubelet.wait_for(is).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn each_new_socket_of_kubelet_is_a_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let (sender, mut kubelet) = channel(Kubelet::default());
+        tokio::spawn(watch(dir.path().to_owned(), sender));
+        until(&mut kubelet, |kubelet| kubelet.changes == 1).await;
+        let path = dir.path().join(KUBELET_SOCKET);
+        for start in 1..=3 {
+            fs::write(&path, "").unwrap();
+            let now = until(&mut kubelet, |kubelet| kubelet.starts == start).await;
+            assert!(now.socket.is_some());
+            fs::remove_file(&path).unwrap();
+            until(&mut kubelet, |kubelet| kubelet.socket.is_none()).await;
+        }
+        // One that takes the place of another in a rename.
+        fs::write(&path, "").unwrap();
+        until(&mut kubelet, |kubelet| kubelet.starts == 4).await;
+        fs::write(dir.path().join("other"), "").unwrap();
+        fs::rename(dir.path().join("other"), &path).unwrap();
+        until(&mut kubelet, |kubelet| kubelet.starts == 5).await;
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_comes_later_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("device-plugins");
+        let (sender, mut kubelet) = channel(Kubelet::default());
+        tokio::spawn(watch(path.clone(), sender));
+        for start in 1..=2 {
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join(KUBELET_SOCKET), "").unwrap();
+            until(&mut kubelet, |kubelet| kubelet.starts == start).await;
+            fs::remove_dir_all(&path).unwrap();
+            until(&mut kubelet, |kubelet| kubelet.socket.is_none()).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_second_daemon_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Watched::open(dir.path()).unwrap();
+        let (sender, _kubelet) = channel(Kubelet::default());
+        let Err(error) = watch(dir.path().to_owned(), sender).await;
+        assert!(
+            error
+                .to_string()
+                .starts_with("another onload-kubernetes offers"),
+            "{error}"
+        );
+        drop(first);
+        assert!(Watched::open(dir.path()).unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_directory_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (sender, _kubelet) = channel(Kubelet::default());
+        let Err(error) = watch(file.path().to_owned(), sender).await;
+        assert!(matches!(error, DirectoryError::Watch { .. }), "{error}");
+    }
+}

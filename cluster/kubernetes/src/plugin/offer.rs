@@ -1,0 +1,313 @@
+//! A resource from its first device on: served and registered with whatever kubelet there is.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onload_core::kubernetes_settings::ResourceName;
+use onload_core::text::Chain;
+use sha2::{Digest, Sha256};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tonic::transport::Server;
+
+use super::accept::Accept;
+use super::backoff::Backoff;
+use super::directory::Kubelet;
+use super::register::register;
+use super::service::{Node, Service};
+use crate::host_state::{Snapshot, SpecNames};
+use crate::observe::metrics::Metrics;
+use crate::resources::Resource;
+use crate::socket::{self, Place, SocketError};
+use crate::wire::services::device_plugin_server::DevicePluginServer;
+
+/// Begins the names of our sockets, so that no other plugin has them.
+const PREFIX: &str = "onload-kubernetes.";
+/// Bytes of the path of a Unix socket (`UNIX_PATH_MAX`, without the final 0).
+const MOST_PATH: usize = 107;
+/// Calls that have begun are completed within this time after the end was asked for.
+const GRACE: Duration = Duration::from_secs(5);
+/// Bytes of a request: all ids that a resource can have, and as many again.
+const MOST_REQUEST: usize = 8 * 1024 * 1024;
+
+/// What the resources of a node are offered with.
+#[derive(Clone, Debug)]
+pub struct Offering {
+    directory: PathBuf,
+    node: Arc<Node>,
+    kubelet: watch::Receiver<Kubelet>,
+    stop: watch::Receiver<bool>,
+}
+
+impl Offering {
+    /// Offers in a directory, until `stop` holds true.
+    #[must_use]
+    pub fn new(
+        directory: PathBuf,
+        kubelet: watch::Receiver<Kubelet>,
+        (host, specs, metrics): (watch::Receiver<Arc<Snapshot>>, Arc<SpecNames>, Arc<Metrics>),
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        let node = Arc::new(Node {
+            host,
+            specs,
+            metrics,
+        });
+        Offering {
+            directory,
+            node,
+            kubelet,
+            stop,
+        }
+    }
+
+    async fn stopped(&self) {
+        // A sender that is gone has stopped everything.
+        let _ = self.stop.clone().wait_for(|stop| *stop).await;
+    }
+
+    fn is_stopped(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// The file name of a resource's socket. A `_` stands for the slash: none is before it in a name.
+    fn socket_name(&self, name: &ResourceName) -> String {
+        let readable = format!("{PREFIX}{}.sock", name.as_str().replacen('/', "_", 1));
+        let directory = self.directory.as_os_str().len();
+        if directory + 1 + readable.len() <= MOST_PATH {
+            return readable;
+        }
+        let digest = Sha256::digest(name.as_str());
+        let digest: String = digest
+            .iter()
+            .take(8)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        format!("{PREFIX}{digest}.sock")
+    }
+}
+
+/// Why a resource has to be registered again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    /// Another kubelet runs, or none.
+    Restart,
+    /// Our socket was removed.
+    Socket,
+    /// Kubelet closed the stream of devices.
+    Stream,
+}
+
+impl Lost {
+    fn text(self) -> &'static str {
+        match self {
+            Lost::Restart => "kubelet started again",
+            Lost::Socket => "its socket was removed",
+            Lost::Stream => "kubelet no longer reads its devices",
+        }
+    }
+}
+
+/// Offers a resource to each kubelet that comes, until the end.
+pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>) {
+    let name = resource.borrow().name.clone();
+    let mut kubelet = offering.kubelet.clone();
+    let mut backoff = Backoff::default();
+    let mut said = String::new();
+    while !offering.is_stopped() {
+        let start = tokio::select! {
+            found = kubelet.wait_for(|kubelet| kubelet.socket.is_some()) => match found {
+                Ok(found) => found.starts,
+                Err(_) => return,
+            },
+            () = offering.stopped() => return,
+        };
+        let served = serve_and_register(&offering, &name, &resource, start).await;
+        offering.node.metrics.registered(&name, false);
+        let wait = match served {
+            Ok(Some(lost)) => {
+                tracing::info!(resource = %name, reason = lost.text(), "registering again");
+                said.clear();
+                // A new kubelet is ready when its socket is there.
+                if lost == Lost::Restart {
+                    backoff = Backoff::default();
+                    continue;
+                }
+                backoff.next()
+            }
+            Ok(None) => continue,
+            Err(reason) => {
+                // Once, however often it is tried.
+                if reason != said {
+                    tracing::error!(resource = %name, %reason, "not offered; trying again");
+                }
+                said = reason;
+                backoff.next()
+            }
+        };
+        tokio::select! {
+            () = sleep(wait) => {}
+            changed = restarted(&mut kubelet, start) => if !changed { return },
+            () = offering.stopped() => return,
+        }
+    }
+}
+
+/// Waits for another kubelet; `false` if nobody will tell of one.
+async fn restarted(kubelet: &mut watch::Receiver<Kubelet>, start: u64) -> bool {
+    kubelet
+        .wait_for(|kubelet| kubelet.starts != start)
+        .await
+        .is_ok()
+}
+
+/// Serves and registers a resource, and stays until kubelet no longer has it. `None` if another kubelet came
+/// first, or at the end.
+async fn serve_and_register(
+    offering: &Offering,
+    name: &ResourceName,
+    resource: &watch::Receiver<Arc<Resource>>,
+    start: u64,
+) -> Result<Option<Lost>, String> {
+    let metrics = &offering.node.metrics;
+    let socket = offering.socket_name(name);
+    let mut server = Running::start(offering, &socket, resource);
+    let server = server.as_mut().map_err(|error| Chain(error).to_string())?;
+    let mut kubelet = offering.kubelet.clone();
+    let registered = tokio::select! {
+        registered = register(&offering.directory, &socket, name) => registered,
+        _ = restarted(&mut kubelet, start) => return Ok(None),
+        () = offering.stopped() => return Ok(None),
+    };
+    metrics.registration(name, registered.is_ok());
+    if let Err(error) = registered {
+        server.end().await;
+        return Err(Chain(&error).to_string());
+    }
+    metrics.registered(name, true);
+    let (healthy, unhealthy) = resource.borrow().count();
+    tracing::info!(resource = %name, healthy, unhealthy, "registered with kubelet");
+    let lost = server.until_lost(offering, start).await;
+    server.end().await;
+    Ok(lost)
+}
+
+/// A resource that is served.
+struct Running {
+    place: Option<Place>,
+    stop: watch::Sender<bool>,
+    streams: watch::Receiver<usize>,
+    server: JoinHandle<()>,
+}
+
+impl Running {
+    fn start(
+        offering: &Offering,
+        socket: &str,
+        resource: &watch::Receiver<Arc<Resource>>,
+    ) -> Result<Self, SocketError> {
+        let bound = socket::bind(&offering.directory.join(socket))?;
+        let (listener, place) = bound.into_parts();
+        let (stop, mut stopped) = watch::channel(false);
+        let (streams_sender, streams) = watch::channel(0);
+        let service = Service {
+            node: Arc::clone(&offering.node),
+            resource: resource.clone(),
+            stop: stopped.clone(),
+            streams: streams_sender,
+        };
+        let service = DevicePluginServer::new(service).max_decoding_message_size(MOST_REQUEST);
+        let server = tokio::spawn(async move {
+            let end = async move {
+                let _ = stopped.wait_for(|stop| *stop).await;
+            };
+            let mut server = Server::builder();
+            let server = server.add_service(service);
+            let served = server.serve_with_incoming_shutdown(Accept::new(listener), end);
+            if let Err(error) = served.await {
+                tracing::error!(error = %Chain(&error), "serving ended");
+            }
+        });
+        Ok(Running {
+            place: Some(place),
+            stop,
+            streams,
+            server,
+        })
+    }
+
+    /// Waits until kubelet no longer has the resource; `None` at the end.
+    async fn until_lost(&mut self, offering: &Offering, start: u64) -> Option<Lost> {
+        let mut kubelet = offering.kubelet.clone();
+        let mut was_read = false;
+        loop {
+            let now = *kubelet.borrow_and_update();
+            if now.starts != start {
+                return Some(Lost::Restart);
+            }
+            // Without kubelet's socket it has ended or is about to start, and empties the directory.
+            let is_there = self.place.as_ref().is_some_and(Place::is_there);
+            if !is_there && now.socket.is_some() {
+                return Some(Lost::Socket);
+            }
+            let streams = *self.streams.borrow_and_update();
+            if was_read && streams == 0 && now.socket.is_some() {
+                return Some(Lost::Stream);
+            }
+            was_read |= streams > 0;
+            tokio::select! {
+                changed = kubelet.changed() => if changed.is_err() { return None },
+                changed = self.streams.changed() => if changed.is_err() { return None },
+                () = offering.stopped() => return None,
+            }
+        }
+    }
+
+    /// Removes the socket and completes what was begun.
+    async fn end(&mut self) {
+        self.place = None;
+        self.stop.send_replace(true);
+        if timeout(GRACE, &mut self.server).await.is_err() {
+            self.server.abort();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offering(directory: &str) -> Offering {
+        let snapshot = Snapshot {
+            plan: crate::resources::Plan::default(),
+            not_offered: std::collections::BTreeMap::new(),
+            leases: std::collections::BTreeMap::new(),
+            taken: std::time::Instant::now(),
+        };
+        let (_, host) = watch::channel(Arc::new(snapshot));
+        let node = (host, Arc::new(SpecNames::new(Vec::new())), Arc::default());
+        let (_, kubelet) = watch::channel(Kubelet::default());
+        let (_, stop) = watch::channel(false);
+        Offering::new(PathBuf::from(directory), kubelet, node, stop)
+    }
+
+    #[test]
+    fn sockets_of_two_resources_have_two_names_that_fit_into_a_path() {
+        let offering = offering("/var/lib/kubelet/device-plugins");
+        let socket = |name: String| offering.socket_name(&name.try_into().unwrap());
+        let nic = socket("onload.dev/nic".to_owned());
+        assert_eq!(nic, "onload-kubernetes.onload.dev_nic.sock");
+        let long = |end: &str| format!("{}/{}{end}", ["a"; 100].join("."), "b".repeat(60));
+        let (one, two) = (socket(long("1")), socket(long("2")));
+        assert_ne!(one, two);
+        assert!(one.len() < 60 && one.starts_with(PREFIX), "{one}");
+    }
+}

@@ -1,0 +1,257 @@
+//! What kubelet asks of a resource.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use super::register::OPTIONS;
+use crate::host_state::{Snapshot, SpecNames};
+use crate::observe::metrics::Metrics;
+use crate::resources::{
+    Given, NotPreferred, Refusal, Resource, Surroundings, Wish, allocate, preferred,
+};
+use crate::wire::messages::{
+    AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse,
+    ContainerPreferredAllocationResponse, Device, DevicePluginOptions, Empty, ListAndWatchResponse,
+    NumaNode, PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
+    PreferredAllocationResponse, TopologyInfo,
+};
+use crate::wire::services::device_plugin_server::DevicePlugin;
+use crate::wire::{HEALTHY, UNHEALTHY};
+use onload_host::offers::Health;
+
+/// What all resources of a node share.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) host: watch::Receiver<Arc<Snapshot>>,
+    pub(crate) specs: Arc<SpecNames>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// The service of a resource, until it is told to stop.
+#[derive(Clone, Debug)]
+pub(crate) struct Service {
+    pub(crate) node: Arc<Node>,
+    pub(crate) resource: watch::Receiver<Arc<Resource>>,
+    pub(crate) stop: watch::Receiver<bool>,
+    /// How many streams of devices kubelet reads.
+    pub(crate) streams: watch::Sender<usize>,
+}
+
+/// What stands on disk when a request comes.
+struct Disk {
+    names: Arc<BTreeSet<String>>,
+    snapshot: Arc<Snapshot>,
+}
+
+impl Surroundings for Disk {
+    fn has_spec(&self, cdi: &str) -> bool {
+        self.names.contains(cdi)
+    }
+
+    fn why_not_offered(&self, resource: &Resource, id: &str) -> Option<String> {
+        self.snapshot.why_not_offered(resource, id)
+    }
+}
+
+/// All devices of a resource, as kubelet wants them.
+fn listing(resource: &Resource) -> ListAndWatchResponse {
+    let devices = resource.ids.iter().filter_map(|(id, at)| {
+        let device = resource.devices.get(*at)?;
+        let health = match device.health {
+            Health::Healthy => HEALTHY,
+            Health::Unhealthy(_) => UNHEALTHY,
+        };
+        let topology = device.numa_node.map(|node| TopologyInfo {
+            nodes: vec![NumaNode {
+                id: i64::from(node),
+            }],
+        });
+        Some(Device {
+            id: id.clone(),
+            health: health.to_owned(),
+            topology,
+        })
+    });
+    ListAndWatchResponse {
+        devices: devices.collect(),
+    }
+}
+
+fn of_refusal(resource: &Resource, refusal: &Refusal) -> Status {
+    let text = format!("{}: {refusal}", resource.name);
+    match refusal {
+        Refusal::Nothing | Refusal::Twice(_) => Status::invalid_argument(text),
+        Refusal::Unknown { .. } => Status::not_found(text),
+        Refusal::NotOffered { .. } | Refusal::Unhealthy { .. } | Refusal::NoSpec { .. } => {
+            Status::failed_precondition(text)
+        }
+    }
+}
+
+fn of_not_preferred(resource: &Resource, error: &NotPreferred) -> Status {
+    Status::invalid_argument(format!("{}: {error}", resource.name))
+}
+
+fn response(given: Given) -> ContainerAllocateResponse {
+    let devices = given.cdi.into_iter().map(|name| CdiDevice { name });
+    ContainerAllocateResponse {
+        envs: given.variables,
+        cdi_devices: devices.collect(),
+        ..ContainerAllocateResponse::default()
+    }
+}
+
+impl Service {
+    fn now(&self) -> Arc<Resource> {
+        Arc::clone(&self.resource.borrow())
+    }
+
+    fn allocated(&self, request: &AllocateRequest) -> Result<AllocateResponse, Status> {
+        let resource = self.now();
+        let disk = Disk {
+            names: self.node.specs.now(),
+            snapshot: Arc::clone(&self.node.host.borrow()),
+        };
+        let ids = request.container_requests.iter();
+        let ids: Vec<Vec<String>> = ids.map(|container| container.devices_ids.clone()).collect();
+        match allocate(&resource, &ids, &disk) {
+            Ok(given) => {
+                self.node
+                    .metrics
+                    .given(&resource.name, ids.iter().flatten());
+                for (ids, given) in ids.iter().zip(&given) {
+                    tracing::info!(
+                        resource = %resource.name,
+                        ids = %ids.join(","),
+                        cdi = %given.cdi.join(","),
+                        "allocated"
+                    );
+                }
+                let container_responses = given.into_iter().map(response).collect();
+                Ok(AllocateResponse {
+                    container_responses,
+                })
+            }
+            Err(refusal) => {
+                tracing::warn!(resource = %resource.name, reason = %refusal, "not allocated");
+                Err(of_refusal(&resource, &refusal))
+            }
+        }
+    }
+
+    fn preferred(
+        &self,
+        request: &PreferredAllocationRequest,
+    ) -> Result<PreferredAllocationResponse, Status> {
+        let resource = self.now();
+        let containers = request.container_requests.iter();
+        let answers = containers.map(|container| {
+            let wish = Wish {
+                available: &container.available_device_ids,
+                must: &container.must_include_device_ids,
+                // A negative number of devices is none.
+                size: usize::try_from(container.allocation_size).unwrap_or(0),
+            };
+            let device_ids = preferred(&resource, &wish);
+            let device_ids = device_ids.map_err(|error| of_not_preferred(&resource, &error))?;
+            tracing::debug!(resource = %resource.name, ids = %device_ids.join(","), "preferred");
+            Ok(ContainerPreferredAllocationResponse { device_ids })
+        });
+        let container_responses = answers.collect::<Result<_, Status>>()?;
+        Ok(PreferredAllocationResponse {
+            container_responses,
+        })
+    }
+
+    /// Sends the devices whenever they differ from those that were sent last.
+    async fn send(mut self, to: mpsc::Sender<Result<ListAndWatchResponse, Status>>) {
+        let mut sent = None;
+        loop {
+            let resource = Arc::clone(&self.resource.borrow_and_update());
+            let now = listing(&resource);
+            if sent.as_ref() != Some(&now) {
+                let (all, name) = (now.devices.len(), resource.name.clone());
+                if to.send(Ok(now.clone())).await.is_err() {
+                    return;
+                }
+                tracing::debug!(resource = %name, ids = all, "devices sent");
+                sent = Some(now);
+            }
+            drop(resource);
+            tokio::select! {
+                changed = self.resource.changed() => if changed.is_err() { return },
+                _ = self.stop.wait_for(|stop| *stop) => return,
+                () = to.closed() => return,
+            }
+        }
+    }
+
+    fn timed<T>(
+        &self,
+        method: &'static str,
+        answer: impl FnOnce() -> Result<T, Status>,
+    ) -> Result<Response<T>, Status> {
+        let begin = Instant::now();
+        let answer = answer();
+        let metrics = &self.node.metrics;
+        metrics.request(method, answer.is_ok(), begin.elapsed());
+        answer.map(Response::new)
+    }
+}
+
+#[tonic::async_trait]
+impl DevicePlugin for Service {
+    async fn get_device_plugin_options(
+        &self,
+        _request: Request<Empty>,
+    ) -> Result<Response<DevicePluginOptions>, Status> {
+        self.timed("GetDevicePluginOptions", || Ok(OPTIONS))
+    }
+
+    type ListAndWatchStream = ReceiverStream<Result<ListAndWatchResponse, Status>>;
+
+    async fn list_and_watch(
+        &self,
+        _request: Request<Empty>,
+    ) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        self.timed("ListAndWatch", || {
+            let (sender, receiver) = mpsc::channel(1);
+            let service = self.clone();
+            tokio::spawn(async move {
+                let streams = service.streams.clone();
+                streams.send_modify(|streams| *streams += 1);
+                service.send(sender).await;
+                streams.send_modify(|streams| *streams -= 1);
+            });
+            Ok(ReceiverStream::new(receiver))
+        })
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<PreferredAllocationRequest>,
+    ) -> Result<Response<PreferredAllocationResponse>, Status> {
+        self.timed("GetPreferredAllocation", || {
+            self.preferred(request.get_ref())
+        })
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<AllocateRequest>,
+    ) -> Result<Response<AllocateResponse>, Status> {
+        self.timed("Allocate", || self.allocated(request.get_ref()))
+    }
+
+    async fn pre_start_container(
+        &self,
+        _request: Request<PreStartContainerRequest>,
+    ) -> Result<Response<PreStartContainerResponse>, Status> {
+        self.timed("PreStartContainer", || Ok(PreStartContainerResponse {}))
+    }
+}

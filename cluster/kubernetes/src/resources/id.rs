@@ -1,0 +1,97 @@
+//! The ids of devices. Kubelet keeps them over restarts of ours and its own, so they depend on the device
+//! alone: not on how many others there are, nor on their order.
+
+use std::collections::BTreeMap;
+
+use super::resource::Device;
+
+/// Gives each device its ids: a device that containers have one at a time its PCI address, since SR-IOV CNI
+/// takes an id for one, or its name; a shared one `NAME-0`, `NAME-1` and so on.
+///
+/// The number behind the last `-` ends the name, so that two shared devices never have one id. An exclusive
+/// device without an address of its own could be called as a slot of another: that one has none, and is
+/// returned.
+pub(crate) fn ids(devices: &[Device]) -> (BTreeMap<String, usize>, Vec<usize>) {
+    let mut ids = BTreeMap::new();
+    let mut without = Vec::new();
+    for (at, device) in devices.iter().enumerate() {
+        let own = match device.slots {
+            Some(slots) => (0..slots)
+                .map(|slot| format!("{}-{slot}", device.name))
+                .collect(),
+            None => vec![exclusive(device, devices)],
+        };
+        if own.iter().any(|id| ids.contains_key(id)) {
+            without.push(at);
+        } else {
+            ids.extend(own.into_iter().map(|id| (id, at)));
+        }
+    }
+    (ids, without)
+}
+
+/// Several RDMA devices may be of one function; then none of them is called by its address.
+fn exclusive(device: &Device, devices: &[Device]) -> String {
+    let of_function = |address| {
+        let exclusive = devices.iter().filter(|device| device.slots.is_none());
+        let same = exclusive.filter(|other| other.pci == Some(address));
+        same.take(2).count()
+    };
+    // A vfio device is called by its address anyway.
+    let name = device.name.clone();
+    match device.pci {
+        Some(address) if address.to_string() == name => name,
+        Some(address) if of_function(address) == 1 => address.to_string(),
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_devices::{exclusive, shared};
+    use super::*;
+
+    fn names(devices: &[Device]) -> Vec<String> {
+        let (ids, without) = ids(devices);
+        assert!(without.is_empty(), "{without:?}");
+        ids.into_keys().collect()
+    }
+
+    #[test]
+    fn the_id_of_an_exclusive_pci_device_is_its_address() {
+        let devices = [exclusive("mlx5_0", Some("0000:3b:00.0"))];
+        assert_eq!(names(&devices), ["0000:3b:00.0"]);
+        let devices = [exclusive("0000:81:10.0", Some("0000:81:10.0"))];
+        assert_eq!(names(&devices), ["0000:81:10.0"]);
+        assert_eq!(names(&[exclusive("rxe0", None)]), ["rxe0"]);
+    }
+
+    #[test]
+    fn two_exclusive_devices_of_one_function_go_by_their_names() {
+        let function = Some("0000:3b:00.0");
+        let devices = [exclusive("mlx4_0", function), exclusive("mlx4_1", function)];
+        assert_eq!(names(&devices), ["mlx4_0", "mlx4_1"]);
+    }
+
+    #[test]
+    fn a_shared_device_has_an_id_for_each_slot() {
+        let devices = [shared("ens1", 2), shared("ens1-1", 2), shared("a.b:c", 1)];
+        let ids = ["a.b:c-0", "ens1-0", "ens1-1", "ens1-1-0", "ens1-1-1"];
+        assert_eq!(names(&devices), ids);
+    }
+
+    #[test]
+    fn the_ids_of_a_device_do_not_depend_on_the_others() {
+        let alone = names(&[shared("ens2", 3)]);
+        let among = names(&[shared("ens1", 3), shared("ens2", 3), shared("ens3", 1)]);
+        assert!(alone.iter().all(|id| among.contains(id)));
+    }
+
+    #[test]
+    fn a_device_whose_id_another_has_gets_none() {
+        let devices = [shared("rxe", 2), exclusive("rxe-1", None)];
+        let (ids, without) = ids(&devices);
+        assert_eq!(ids.into_keys().collect::<Vec<_>>(), ["rxe-0", "rxe-1"]);
+        assert_eq!(without, [1]);
+    }
+}

@@ -1,0 +1,16 @@
+//! Which resources a node has, and what containers get of them: pure functions of what the host offers and
+//! of what kubelet asks.
+
+mod allocate;
+mod id;
+mod pcidevice;
+mod plan;
+mod preferred;
+mod resource;
+#[cfg(test)]
+mod test_devices;
+
+pub use allocate::{Given, Refusal, Surroundings, allocate};
+pub use plan::{Plan, plan};
+pub use preferred::{NotPreferred, Wish, preferred};
+pub use resource::{Device, Resource};

@@ -1,0 +1,152 @@
+//! The variables by which the SR-IOV network device plugin tells a container which functions it got. Programs
+//! on DPDK read `PCIDEVICE_<RESOURCE>`, and others the JSON of `PCIDEVICE_<RESOURCE>_INFO`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onload_core::class::Class;
+use onload_core::kubernetes_settings::ResourceName;
+use onload_core::pci::PciAddress;
+
+use super::resource::Device;
+
+/// What is said of a function: by kind, then by key.
+type Info = BTreeMap<&'static str, BTreeMap<&'static str, String>>;
+
+/// The variables for these devices of a resource; none without a PCI function.
+pub(crate) fn variables(name: &ResourceName, devices: &[&Device]) -> BTreeMap<String, String> {
+    let mut functions: BTreeMap<PciAddress, Info> = BTreeMap::new();
+    for device in devices {
+        let Some(address) = device.pci else { continue };
+        functions
+            .entry(address)
+            .or_default()
+            .extend(info(device, address));
+    }
+    if functions.is_empty() {
+        return BTreeMap::new();
+    }
+    let addresses: BTreeSet<String> = functions.keys().map(ToString::to_string).collect();
+    let addresses: Vec<String> = addresses.into_iter().collect();
+    let info: BTreeMap<String, Info> = functions
+        .into_iter()
+        .map(|(address, info)| (address.to_string(), info))
+        .collect();
+    let variable = variable(name);
+    // A map of maps of texts is JSON in any case.
+    let json = serde_json::to_string(&info).unwrap_or_default();
+    BTreeMap::from([
+        (format!("{variable}_INFO"), json),
+        (variable, addresses.join(",")),
+    ])
+}
+
+/// The name of the variable: a shell can read no other characters.
+fn variable(name: &ResourceName) -> String {
+    let upper = name.as_str().to_ascii_uppercase();
+    let legal = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    format!("PCIDEVICE_{}", upper.chars().map(legal).collect::<String>())
+}
+
+fn info(device: &Device, address: PciAddress) -> Info {
+    let mut info = Info::from([(
+        "generic",
+        BTreeMap::from([("deviceID", address.to_string())]),
+    )]);
+    let node = |prefix: &str, keys: &mut BTreeMap<&'static str, String>, key| {
+        let node = device.nodes.iter().find(|node| {
+            let name = node.rsplit('/').next().unwrap_or_default();
+            let number = name.strip_prefix(prefix);
+            number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+        });
+        keys.extend(node.map(|node| (key, node.clone())));
+    };
+    let mut keys = BTreeMap::new();
+    match device.class {
+        Class::Vfio => {
+            let container = device
+                .nodes
+                .iter()
+                .find(|node| node.ends_with("/vfio/vfio"));
+            keys.extend(container.map(|node| ("mount", node.clone())));
+            node("noiommu-", &mut keys, "dev-mount");
+            // The group's node has a number for its name.
+            let of_group = device.nodes.iter().find(|node| {
+                let name = node.rsplit('/').next().unwrap_or_default();
+                node.contains("/vfio/") && name.bytes().all(|byte| byte.is_ascii_digit())
+            });
+            keys.extend(of_group.map(|node| ("dev-mount", node.clone())));
+            info.insert("vfio", keys);
+        }
+        Class::Rdma => {
+            node("uverbs", &mut keys, "uverbs");
+            node("umad", &mut keys, "umad");
+            node("issm", &mut keys, "issm");
+            node("rdma_cm", &mut keys, "rdma_cm");
+            keys.insert("rdma_dev", device.name.clone());
+            info.insert("rdma", keys);
+        }
+        _ => {}
+    }
+    info
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_devices::{exclusive, shared};
+    use super::*;
+
+    fn name(text: &str) -> ResourceName {
+        text.to_owned().try_into().unwrap()
+    }
+
+    #[test]
+    fn a_vfio_function_is_told_as_the_sriov_plugin_tells_it() {
+        let device = exclusive("0000:81:10.0", Some("0000:81:10.0"));
+        let told = variables(&name("onload.dev/vfio"), &[&device]);
+        let info = r#"{"0000:81:10.0":{"generic":{"deviceID":"0000:81:10.0"},"vfio":{"dev-mount":"/dev/vfio/15","mount":"/dev/vfio/vfio"}}}"#;
+        let wanted = [
+            ("PCIDEVICE_ONLOAD_DEV_VFIO", "0000:81:10.0"),
+            ("PCIDEVICE_ONLOAD_DEV_VFIO_INFO", info),
+        ];
+        let wanted = wanted.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(told, BTreeMap::from(wanted));
+    }
+
+    #[test]
+    fn an_rdma_device_is_told_with_its_nodes_and_name() {
+        let device = Device {
+            class: Class::Rdma,
+            nodes: ["rdma_cm", "uverbs3", "umad3"]
+                .map(|node| format!("/dev/infiniband/{node}"))
+                .to_vec(),
+            ..exclusive("mlx5_0", Some("0000:3b:00.0"))
+        };
+        let told = variables(&name("rdma/hca_shared-devices"), &[&device]);
+        assert_eq!(told["PCIDEVICE_RDMA_HCA_SHARED_DEVICES"], "0000:3b:00.0");
+        assert_eq!(
+            told["PCIDEVICE_RDMA_HCA_SHARED_DEVICES_INFO"],
+            r#"{"0000:3b:00.0":{"generic":{"deviceID":"0000:3b:00.0"},"rdma":{"rdma_cm":"/dev/infiniband/rdma_cm","rdma_dev":"mlx5_0","umad":"/dev/infiniband/umad3","uverbs":"/dev/infiniband/uverbs3"}}}"#
+        );
+    }
+
+    #[test]
+    fn several_functions_stand_in_one_list_each_once() {
+        let (a, b) = ("0000:81:10.2", "0000:81:02.0");
+        let devices = [
+            exclusive(a, Some(a)),
+            exclusive(b, Some(b)),
+            exclusive(a, Some(a)),
+        ];
+        let devices: Vec<&Device> = devices.iter().collect();
+        let told = variables(&name("intel.com/sriov_dpdk"), &devices);
+        assert_eq!(
+            told["PCIDEVICE_INTEL_COM_SRIOV_DPDK"],
+            "0000:81:02.0,0000:81:10.2"
+        );
+    }
+
+    #[test]
+    fn a_device_without_a_function_is_not_told() {
+        assert!(variables(&name("onload.dev/nic"), &[&shared("ens1", 2)]).is_empty());
+    }
+}

@@ -1,0 +1,533 @@
+//! Which resources there are: those that the operator named, one for each pool, and one for each class.
+//!
+//! A device whose holders are counted is in one resource only, so that no two containers are promised it: in
+//! that of the operator's, else in that of its first pool, else in that of its class. Onload's interfaces and
+//! RDMA devices that nobody counts the holders of can be in several.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use onload_cdi::{QualifiedName, Registry};
+use onload_core::class::Class;
+use onload_core::config::Config;
+use onload_core::kubernetes_settings::{Interface, MAX_IDS, ResourceName, Slots, Source};
+use onload_core::lease::{Holder, Lease};
+use onload_host::offers::{LOOPBACK, Offer};
+
+use super::id::ids;
+use super::resource::{Device, Resource};
+
+/// The resources of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// They, by name.
+    pub resources: BTreeMap<ResourceName, Arc<Resource>>,
+    /// What is left out, and why: lines for the operator.
+    pub left_out: BTreeSet<String>,
+}
+
+/// A resource before its devices are known.
+#[derive(Debug)]
+struct Draft<'c> {
+    name: ResourceName,
+    source: Source<'c>,
+    slots: Option<u32>,
+}
+
+/// The resources of a host with these offers and specifications, as the configuration wants them.
+#[must_use]
+pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> Plan {
+    let mut plan = Plan::default();
+    let drafts = drafts(config, &mut plan.left_out);
+    let mut given: BTreeMap<(Class, &str), ResourceName> = BTreeMap::new();
+    for draft in drafts {
+        let mut devices = Vec::new();
+        for offer in offers.iter().filter(|offer| is_of(offer, draft.source)) {
+            if config.kubernetes.offer.interface(offer.class) == Interface::Dra {
+                continue;
+            }
+            let key = (offer.class, offer.name.as_str());
+            if offer.most().is_some() {
+                if let Some(other) = given.get(&key) {
+                    let line = overlap(offer, &draft, other);
+                    plan.left_out.extend(line);
+                    continue;
+                }
+                given.insert(key, draft.name.clone());
+            }
+            devices.push(device(offer, &draft, specs, config));
+        }
+        let name = draft.name;
+        let resource = resource(name.clone(), devices, &mut plan.left_out);
+        plan.resources.insert(name, Arc::new(resource));
+    }
+    plan.resources
+        .retain(|_, resource| !resource.devices.is_empty());
+    for class in config.kubernetes.classes.as_slice() {
+        if config.kubernetes.offer.interface(*class) == Interface::Dra {
+            plan.left_out.insert(format!(
+                "class {class} is not offered: [kubernetes] offer says \"dra\", and this version has no DRA driver; say \"auto\""
+            ));
+        }
+    }
+    plan
+}
+
+/// The operator's resources, those of pools, and those of classes, in the order in which they choose.
+fn drafts<'c>(config: &'c Config, left_out: &mut BTreeSet<String>) -> Vec<Draft<'c>> {
+    let settings = &config.kubernetes;
+    let named = settings.resources.iter().filter_map(|(name, resource)| {
+        Some(Draft {
+            name: name.clone(),
+            source: resource.source()?,
+            slots: resource.slots.map(Slots::get),
+        })
+    });
+    let mut drafts: Vec<Draft<'c>> = named.collect();
+    for pool in config.pools.keys() {
+        let is_named = |draft: &Draft<'_>| draft.source == Source::Pool(pool);
+        if drafts.iter().any(is_named) {
+            continue;
+        }
+        let problem = match ResourceName::own(pool) {
+            Err(error) => error.to_string(),
+            Ok(name) if pool.parse::<Class>().is_ok() => {
+                format!("{name} is the resource of a class")
+            }
+            Ok(name) if drafts.iter().any(|draft| draft.name == name) => {
+                format!("[kubernetes.resources] has another {name}")
+            }
+            Ok(name) => {
+                let source = Source::Pool(pool);
+                drafts.push(Draft {
+                    name,
+                    source,
+                    slots: None,
+                });
+                continue;
+            }
+        };
+        left_out.insert(format!(
+            "pool {pool} is no resource: {problem}; give it another name in [kubernetes.resources], as \"onload.dev/x\" = {{ pool = {pool:?} }}"
+        ));
+    }
+    for class in settings.classes.as_slice() {
+        let Ok(name) = ResourceName::own(class.as_str()) else {
+            continue;
+        };
+        if drafts.iter().all(|draft| draft.name != name) {
+            let source = Source::Class(*class);
+            drafts.push(Draft {
+                name,
+                source,
+                slots: None,
+            });
+        }
+    }
+    drafts
+}
+
+/// Onload without an interface is no device of which a node has a number.
+fn is_of(offer: &Offer, source: Source<'_>) -> bool {
+    let is_loopback = offer.name.as_str() == LOOPBACK && offer.pci.is_none();
+    match source {
+        Source::Class(class) => offer.class == class && !is_loopback,
+        Source::Pool(pool) => offer.pools.iter().any(|other| other == pool),
+    }
+}
+
+/// What is said of a device that another resource has. That the pools' devices are not in the resource of
+/// their class is as it should be.
+fn overlap(offer: &Offer, draft: &Draft<'_>, other: &ResourceName) -> Option<String> {
+    let is_named = draft.name.as_str() != format!("onload.dev/{}", offer.class);
+    is_named.then(|| {
+        format!(
+            "{} {} is not in {}: containers have it one at a time or are counted, and {other} has it",
+            offer.class, offer.name, draft.name
+        )
+    })
+}
+
+fn device(offer: &Offer, draft: &Draft<'_>, specs: &Registry, config: &Config) -> Device {
+    let slots = match offer.most() {
+        Some(1) => None,
+        Some(most) => Some(draft.slots.map_or(most, |slots| slots.min(most))),
+        None => Some(draft.slots.unwrap_or(config.kubernetes.slots.get())),
+    };
+    Device {
+        class: offer.class,
+        name: offer.name.to_string(),
+        cdi: offer.cdi.clone(),
+        pci: offer.pci,
+        pcie_root: offer.pcie_root.clone(),
+        numa_node: offer.numa_node,
+        nodes: nodes(offer, specs),
+        slots,
+        health: offer.health_beside(is_of_a_pod),
+    }
+}
+
+/// The device nodes that a container gets, by their paths there.
+fn nodes(offer: &Offer, specs: &Registry) -> Vec<String> {
+    // Of the others nothing is told.
+    if !matches!(offer.class, Class::Vfio | Class::Rdma) {
+        return Vec::new();
+    }
+    let mut nodes = BTreeSet::new();
+    for name in &offer.cdi {
+        let found = name.parse::<QualifiedName>();
+        let edits = found.ok().and_then(|name| specs.edits_for(&[name]).ok());
+        let of_device = edits.into_iter().flat_map(|edits| edits.device_nodes);
+        nodes.extend(of_device.map(|node| node.path));
+    }
+    nodes.into_iter().collect()
+}
+
+/// Whether the holder is a container of a pod: kubelet puts all of them below a cgroup of its own
+/// (`defaultNodeAllocatableCgroupName` in pkg/kubelet/cm: `kubepods`, or `kubepods.slice` with systemd; below
+/// another one where kubelet has a root of its own, as in kind).
+fn is_of_a_pod(lease: &Lease) -> bool {
+    let Holder::Init {
+        cgroup: Some(cgroup),
+        ..
+    } = &lease.holder
+    else {
+        return false;
+    };
+    let names = cgroup.path.iter().filter_map(|name| name.to_str());
+    names.into_iter().any(|name| {
+        let name = name.strip_suffix(".slice").unwrap_or(name);
+        name == "kubepods" || name.ends_with("-kubepods")
+    })
+}
+
+/// A resource of these devices. Where kubelet could not receive them all in a message, each has fewer slots.
+fn resource(
+    name: ResourceName,
+    mut devices: Vec<Device>,
+    left_out: &mut BTreeSet<String>,
+) -> Resource {
+    let all: u64 = devices
+        .iter()
+        .map(|device| u64::from(device.slots.unwrap_or(1)))
+        .sum();
+    if all > u64::from(MAX_IDS) {
+        let number = u32::try_from(devices.len()).unwrap_or(u32::MAX);
+        let most = (MAX_IDS / number.max(1)).max(1);
+        left_out.insert(format!(
+            "{name} would have {all} slots, and kubelet takes {MAX_IDS}: each of its {number} devices has at most {most}"
+        ));
+        for slots in devices
+            .iter_mut()
+            .filter_map(|device| device.slots.as_mut())
+        {
+            *slots = most.min(*slots);
+        }
+        devices.truncate(usize::try_from(MAX_IDS).unwrap_or(usize::MAX));
+    }
+    let (ids, without) = ids(&devices);
+    for device in without.into_iter().filter_map(|at| devices.get(at)) {
+        left_out.insert(format!(
+            "{} {} is not in {name}: its id is that of another device; name one of the two in a pool of its own",
+            device.class, device.name
+        ));
+    }
+    Resource { name, devices, ids }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use onload_core::lease::{Device as Leased, Listed};
+    use onload_core::processes::{Cgroup, Process};
+    use onload_host::host::Host;
+    use onload_host::offers::{Health, Survey};
+
+    use super::*;
+
+    const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
+    const X2: &str = "x2-2port-sriov";
+
+    fn sources() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
+    /// A captured host with the specifications that it gets.
+    fn survey(host: &str, config: &Config) -> Survey {
+        let root = Host::open(&sources().join("tests/hosts").join(host)).unwrap();
+        let specs = sources().join("tests/golden").join(host);
+        Survey::read(&root, config, &[specs]).unwrap()
+    }
+
+    fn planned(host: &str, config: &str) -> Plan {
+        let config = Config::parse(config).unwrap();
+        let survey = survey(host, &config);
+        plan(&survey.offers(), &survey.specs, &config)
+    }
+
+    fn names(plan: &Plan) -> Vec<&str> {
+        plan.resources.keys().map(ResourceName::as_str).collect()
+    }
+
+    fn resource<'p>(plan: &'p Plan, name: &str) -> &'p Resource {
+        &plan.resources[&ResourceName::try_from(name.to_owned()).unwrap()]
+    }
+
+    fn devices<'p>(plan: &'p Plan, name: &str) -> Vec<&'p str> {
+        let devices = resource(plan, name).devices.iter();
+        devices.map(|device| device.name.as_str()).collect()
+    }
+
+    #[test]
+    fn each_class_with_devices_is_a_resource_and_nothing_else_is() {
+        let plan = planned(CAPTURED, "");
+        let all = ["nic", "nic-nodes", "nic-plain", "ptp", "rdma", "vfio"];
+        let all: Vec<String> = all
+            .iter()
+            .map(|class| format!("onload.dev/{class}"))
+            .collect();
+        assert_eq!(names(&plan), all);
+        assert!(plan.left_out.is_empty(), "{:?}", plan.left_out);
+        // Onload without an interface is none of them.
+        assert_eq!(devices(&plan, "onload.dev/nic"), ["ens1"]);
+        let every = plan
+            .resources
+            .values()
+            .flat_map(|resource| &resource.devices);
+        for device in every {
+            assert_eq!(device.health, Health::Healthy, "{device:?}");
+        }
+        assert_eq!(
+            names(&planned(CAPTURED, "[kubernetes]\nclasses = [\"vfio\"]\n")),
+            ["onload.dev/vfio"]
+        );
+        assert!(planned("debian13-no-hardware", "").resources.is_empty());
+    }
+
+    #[test]
+    fn a_device_is_where_the_host_has_it() {
+        let plan = planned(CAPTURED, "");
+        let vfio = resource(&plan, "onload.dev/vfio")
+            .device("0000:81:10.0")
+            .unwrap();
+        assert_eq!((vfio.numa_node, vfio.slots), (Some(1), None));
+        assert_eq!(vfio.cdi, ["onload.dev/vfio=0000:81:10.0"]);
+        assert!(
+            vfio.nodes.contains(&"/dev/vfio/15".to_owned()),
+            "{:?}",
+            vfio.nodes
+        );
+        let nic = resource(&plan, "onload.dev/nic").device("ens1-9").unwrap();
+        assert_eq!((nic.numa_node, nic.slots), (Some(0), Some(10)));
+        assert_eq!(resource(&plan, "onload.dev/nic").count(), (10, 0));
+    }
+
+    #[test]
+    fn a_pool_has_its_devices_and_the_class_the_rest() {
+        let plan = planned(
+            X2,
+            "[pools.fast]\nclass = \"vfio\"\nselect = { addresses = [\"0000:65:00.6\"] }\n",
+        );
+        assert_eq!(devices(&plan, "onload.dev/fast"), ["0000:65:00.6"]);
+        assert_eq!(devices(&plan, "onload.dev/vfio"), ["0000:65:00.3"]);
+        assert!(plan.left_out.is_empty(), "{:?}", plan.left_out);
+    }
+
+    #[test]
+    fn a_shared_device_is_in_each_resource_that_it_matches() {
+        let plan = planned(
+            X2,
+            "[pools.front]\nclass = \"nic\"\nselect = { interfaces = [\"enp101s0f0np0\"] }\n[kubernetes.resources]\n\"amd.com/onload\" = { class = \"nic\", slots = 3 }\n",
+        );
+        assert_eq!(devices(&plan, "onload.dev/nic").len(), 2);
+        assert_eq!(devices(&plan, "onload.dev/front"), ["enp101s0f0np0"]);
+        assert_eq!(resource(&plan, "amd.com/onload").count(), (6, 0));
+        assert_eq!(resource(&plan, "onload.dev/front").count(), (10, 0));
+    }
+
+    #[test]
+    fn the_number_that_leases_count_is_the_number_of_slots_and_bounds_it() {
+        let slots = |config: &str, name: &str| {
+            let plan = planned("rdma-hcas", config);
+            let device = resource(&plan, name).devices[0].clone();
+            (device.slots, devices(&plan, name).len())
+        };
+        let shared = "[leases]\nshare = { rdma = 500 }\n";
+        assert_eq!(slots(shared, "onload.dev/rdma").0, Some(500));
+        let fewer = format!(
+            "{shared}[kubernetes.resources]\n\"rdma/a\" = {{ class = \"rdma\", slots = 20 }}\n"
+        );
+        assert_eq!(slots(&fewer, "rdma/a").0, Some(20));
+        let more = fewer.replace("20", "900");
+        assert_eq!(slots(&more, "rdma/a").0, Some(500));
+        // As the shared device plugin for RDMA with rdmaHcaMax 1000 and one device of a vendor.
+        let pool = "[pools.hca]\nclass = \"rdma\"\nselect = { interfaces = \"ibp177s0\" }\n[kubernetes.resources]\n\"rdma/hca_shared_devices_a\" = { pool = \"hca\", slots = 1000 }\n";
+        assert_eq!(slots(pool, "rdma/hca_shared_devices_a"), (Some(1000), 1));
+        // The pool has this name and no other.
+        assert!(!names(&planned("rdma-hcas", pool)).contains(&"onload.dev/hca"));
+    }
+
+    #[test]
+    fn an_exclusive_device_that_two_of_the_operators_resources_want_is_in_the_first() {
+        let plan = planned(
+            X2,
+            "[kubernetes.resources]\n\"a.io/one\" = { class = \"vfio\" }\n\"a.io/two\" = { class = \"vfio\" }\n",
+        );
+        assert_eq!(devices(&plan, "a.io/one").len(), 2);
+        let others = names(&plan);
+        assert!(
+            !others.contains(&"a.io/two") && !others.contains(&"onload.dev/vfio"),
+            "{others:?}"
+        );
+        let said: Vec<&String> = plan.left_out.iter().collect();
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(
+            said[0].starts_with("vfio 0000:65:00.3 is not in a.io/two: "),
+            "{said:?}"
+        );
+        assert!(said[0].ends_with("a.io/one has it"), "{said:?}");
+    }
+
+    #[test]
+    fn a_pool_that_cannot_be_a_resource_is_left_out_with_the_remedy() {
+        let pool = |name: &str| format!("[pools.\"{name}\"]\nclass = \"vfio\"\n");
+        for (name, why) in [
+            ("nic", "onload.dev/nic is the resource of a class"),
+            ("a:b", "no name of an extended resource"),
+        ] {
+            let plan = planned(X2, &pool(name));
+            let said: Vec<&String> = plan.left_out.iter().collect();
+            assert!(
+                said[0].contains(why) && said[0].contains("[kubernetes.resources]"),
+                "{said:?}"
+            );
+            assert_eq!(devices(&plan, "onload.dev/vfio").len(), 2);
+        }
+        let taken = format!(
+            "{}[kubernetes.resources]\n\"onload.dev/fast\" = {{ class = \"nic\" }}\n",
+            pool("fast")
+        );
+        let plan = planned(X2, &taken);
+        assert!(
+            plan.left_out
+                .iter()
+                .any(|said| said.contains("has another onload.dev/fast"))
+        );
+        let named = format!(
+            "{}[kubernetes.resources]\n\"a.io/b\" = {{ pool = \"nic\" }}\n",
+            pool("nic")
+        );
+        assert_eq!(devices(&planned(X2, &named), "a.io/b").len(), 2);
+    }
+
+    #[test]
+    fn what_is_set_to_dra_is_not_offered_and_said() {
+        let plan = planned(X2, "[kubernetes]\noffer = { vfio = \"dra\" }\n");
+        assert!(!names(&plan).contains(&"onload.dev/vfio"));
+        assert!(names(&plan).contains(&"onload.dev/nic"));
+        assert!(
+            plan.left_out
+                .iter()
+                .any(|said| said.contains("class vfio is not offered"))
+        );
+        assert!(
+            planned(X2, "[kubernetes]\noffer = \"dra\"\n")
+                .resources
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_resource_has_no_more_ids_than_kubelet_receives() {
+        let plan = planned(X2, "[kubernetes]\nslots = 32768\n");
+        assert_eq!(resource(&plan, "onload.dev/nic").count(), (32_768, 0));
+        assert!(
+            plan.left_out
+                .iter()
+                .any(|said| said.contains("onload.dev/nic would have 65536 slots"))
+        );
+    }
+
+    fn held(cgroup: Option<&str>) -> Listed {
+        let process = Process {
+            pid: 7,
+            start_time: 1,
+            pid_namespace: 1,
+        };
+        let cgroup = cgroup.map(|path| Cgroup {
+            path: path.into(),
+            inode: 1,
+        });
+        Listed {
+            device: Leased {
+                class: Class::Vfio,
+                name: "0000:65:00.3".try_into().unwrap(),
+            },
+            slot: 0,
+            lease: Ok(Lease {
+                boot: "this".to_owned(),
+                container: "3f2a".parse().unwrap(),
+                bundle: "/run/bundle".into(),
+                holder: Holder::Init { process, cgroup },
+                entry_point: "onload-hook createRuntime".to_owned(),
+                since: 0,
+                facts: BTreeMap::new(),
+            }),
+            is_over: false,
+        }
+    }
+
+    fn health_with(lease: Listed) -> Health {
+        let config = Config::default();
+        let mut survey = survey(X2, &config);
+        survey.leases = vec![lease];
+        let plan = plan(&survey.offers(), &survey.specs, &config);
+        let vfio = resource(&plan, "onload.dev/vfio");
+        assert_eq!(vfio.device("0000:65:00.6").unwrap().health, Health::Healthy);
+        vfio.device("0000:65:00.3").unwrap().health.clone()
+    }
+
+    #[test]
+    fn a_device_of_a_pod_stays_healthy() {
+        for cgroup in [
+            "/sys/fs/cgroup/kubepods.slice/kubepods-pod1.slice/cri-containerd-3f2a.scope",
+            "/sys/fs/cgroup/memory/kubepods/besteffort/pod1/3f2a",
+            "/sys/fs/cgroup/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod1.slice/x.scope",
+        ] {
+            assert_eq!(health_with(held(Some(cgroup))), Health::Healthy, "{cgroup}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_another_engines_container_holds_is_unhealthy_with_the_holder() {
+        for cgroup in [
+            Some("/sys/fs/cgroup/system.slice/docker-3f2a.scope"),
+            Some("/sys/fs/cgroup/machine.slice/libpod-3f2a.scope"),
+            Some("/sys/fs/cgroup/user.slice/not-kubepods-at-all"),
+            None,
+        ] {
+            let Health::Unhealthy(reason) = health_with(held(cgroup)) else {
+                panic!("{cgroup:?}");
+            };
+            assert!(
+                reason.contains("held by") && reason.contains("3f2a"),
+                "{reason}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_lease_that_is_not_understood_is_somebody_elses() {
+        let mut lease = held(Some("/sys/fs/cgroup/kubepods/pod1/3f2a"));
+        lease.lease = Err("it is of version 9".to_owned());
+        assert!(matches!(health_with(lease), Health::Unhealthy(_)));
+    }
+
+    #[test]
+    fn a_lease_that_is_over_holds_nothing() {
+        let mut lease = held(None);
+        lease.is_over = true;
+        assert_eq!(health_with(lease), Health::Healthy);
+    }
+}

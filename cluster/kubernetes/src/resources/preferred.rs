@@ -1,0 +1,393 @@
+//! Which of the free devices a container should get: those that it has to have, then all from one NUMA node
+//! and, there, from one PCIe root.
+//!
+//! Of shared devices a container that asks for several gets different ones before it gets two slots of one;
+//! and among equals the device with the most free slots comes first, which spreads containers over the
+//! devices. What is free is known from the request: kubelet lists it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use onload_core::text::Quoted;
+
+use super::resource::Resource;
+
+/// What is asked for a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish<'a> {
+    /// The free ids.
+    pub available: &'a [String],
+    /// Those that it gets in any case.
+    pub must: &'a [String],
+    /// How many it gets.
+    pub size: usize,
+}
+
+/// Why no answer can be given.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotPreferred {
+    /// Too few are free.
+    #[error("{size} devices are asked for, and {free} of those that are free are known")]
+    TooFew {
+        /// How many are asked for.
+        size: usize,
+        /// How many there are.
+        free: usize,
+    },
+    /// More have to be included than are asked for.
+    #[error("{size} devices are asked for, and {must} have to be among them")]
+    TooMany {
+        /// How many are asked for.
+        size: usize,
+        /// How many have to be among them.
+        must: usize,
+    },
+    /// One that has to be included is not free, or not known.
+    #[error("device {} has to be included and is not among the free ones", Quoted(.0))]
+    NotFree(String),
+}
+
+/// A device with its free ids.
+#[derive(Debug)]
+struct Free<'a> {
+    device: usize,
+    ids: VecDeque<&'a str>,
+    /// How many of its ids the container has already.
+    taken: usize,
+    /// Its PCIe root on its node, among all that there are.
+    root: usize,
+}
+
+/// A set of devices that are near each other, by their indices.
+type Scope = BTreeSet<usize>;
+
+/// The ids that the container should get.
+///
+/// # Errors
+/// [`NotPreferred`].
+pub fn preferred(resource: &Resource, wish: &Wish<'_>) -> Result<Vec<String>, NotPreferred> {
+    let (size, available) = (wish.size, wish.available.iter());
+    let must: BTreeSet<&str> = wish.must.iter().map(String::as_str).collect();
+    // One that we no longer have cannot be preferred.
+    let available: BTreeSet<&str> = available
+        .map(String::as_str)
+        .filter(|id| resource.ids.contains_key(*id))
+        .collect();
+    if let Some(id) = must.iter().find(|id| !available.contains(*id)) {
+        return Err(NotPreferred::NotFree((*id).to_owned()));
+    }
+    if must.len() > size {
+        let must = must.len();
+        return Err(NotPreferred::TooMany { size, must });
+    }
+    if available.len() < size {
+        let free = available.len();
+        return Err(NotPreferred::TooFew { size, free });
+    }
+    let mut free = free(resource, &available, &must);
+    let mut chosen: Vec<String> = must.iter().map(|id| (*id).to_owned()).collect();
+    for scope in scopes(resource, &free, size - must.len()) {
+        take(&mut free, &scope, size, &mut chosen);
+    }
+    Ok(chosen)
+}
+
+fn free<'a>(
+    resource: &Resource,
+    available: &BTreeSet<&'a str>,
+    must: &BTreeSet<&str>,
+) -> Vec<Free<'a>> {
+    let mut by_device: BTreeMap<usize, Free<'a>> = BTreeMap::new();
+    let mut roots = BTreeMap::new();
+    for id in available {
+        let Some(device) = resource.ids.get(*id) else {
+            continue;
+        };
+        let place = resource.devices.get(*device);
+        let place = place.map(|device| (device.numa_node, &device.pcie_root));
+        let (next, device) = (roots.len(), *device);
+        let root = *roots.entry(place).or_insert(next);
+        let free = by_device.entry(device).or_insert_with(|| Free {
+            device,
+            ids: VecDeque::new(),
+            taken: 0,
+            root,
+        });
+        match must.contains(id) {
+            true => free.taken += 1,
+            false => free.ids.push_back(id),
+        }
+    }
+    by_device.into_values().collect()
+}
+
+/// Where to take that many from, the best place first. Later ones complete what an earlier one lacks.
+fn scopes(resource: &Resource, free: &[Free<'_>], wanted: usize) -> Vec<Scope> {
+    let (mut roots, mut nodes) = (BTreeMap::new(), BTreeMap::new());
+    let all: Scope = free.iter().map(|free| free.device).collect();
+    for at in &all {
+        let Some(device) = resource.devices.get(*at) else {
+            continue;
+        };
+        if let Some(root) = &device.pcie_root {
+            let root: &mut Scope = roots.entry((device.numa_node, root)).or_default();
+            root.insert(*at);
+        }
+        if let Some(node) = device.numa_node {
+            let node: &mut Scope = nodes.entry(node).or_default();
+            node.insert(*at);
+        }
+    }
+    let ranked = |scopes: &mut dyn Iterator<Item = &Scope>| {
+        let mut scopes: Vec<Scope> = scopes.cloned().collect();
+        // The sort is stable: equals stay in the order of their numbers and names.
+        scopes.sort_by_cached_key(|scope| rank(free, scope, wanted));
+        scopes
+    };
+    let (roots, nodes) = (ranked(&mut roots.values()), ranked(&mut nodes.values()));
+    let holds_must = |scope: &Scope| {
+        let outside = free.iter().filter(|free| !scope.contains(&free.device));
+        outside.clone().all(|free| free.taken == 0)
+    };
+    let fits =
+        |scope: &&Scope, level: Level| holds_must(scope) && room(free, scope, level) >= wanted;
+    let by_level = |level| {
+        let root = roots.iter().find(|scope| fits(scope, level));
+        root.or_else(|| nodes.iter().find(|scope| fits(scope, level)))
+    };
+    let best = by_level(Level::Devices).or_else(|| by_level(Level::Slots));
+    best.into_iter()
+        .chain(&nodes)
+        .cloned()
+        .chain([all])
+        .collect()
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug)]
+enum Level {
+    /// Devices of which the container has none yet.
+    Devices,
+    /// Their slots.
+    Slots,
+}
+
+fn room(free: &[Free<'_>], scope: &Scope, level: Level) -> usize {
+    let inside = free.iter().filter(|free| scope.contains(&free.device));
+    inside
+        .map(|free| match level {
+            Level::Slots => free.ids.len(),
+            Level::Devices => usize::from(free.taken == 0 && !free.ids.is_empty()),
+        })
+        .sum()
+}
+
+/// Better scopes have a lower rank: those with devices that the container has to have, then those that
+/// suffice, then the one with the most slots free of a device, then the smallest that suffices, so that larger
+/// ones stay whole for those who ask for more. Of those that do not suffice the largest comes first.
+fn rank(free: &[Free<'_>], scope: &Scope, wanted: usize) -> impl Ord + use<> {
+    let inside = free.iter().filter(|free| scope.contains(&free.device));
+    let has: usize = inside.clone().map(|free| free.taken).sum();
+    let most = inside.map(|free| free.ids.len()).max().unwrap_or(0);
+    let slots = room(free, scope, Level::Slots);
+    let (fits, gap) = (slots >= wanted, slots.abs_diff(wanted));
+    (Reverse(has), !fits, Reverse(most), gap)
+}
+
+/// Takes from the devices of a scope in turns, one id each; those beside devices that the container has come
+/// first.
+fn take(free: &mut [Free<'_>], scope: &Scope, size: usize, chosen: &mut Vec<String>) {
+    let inside = free.iter_mut().filter(|free| scope.contains(&free.device));
+    let mut inside: Vec<&mut Free<'_>> = inside.collect();
+    let mut near: BTreeMap<usize, usize> = BTreeMap::new();
+    for free in &inside {
+        *near.entry(free.root).or_default() += free.taken;
+    }
+    while chosen.len() < size {
+        let next = inside.iter_mut().filter(|free| !free.ids.is_empty());
+        let next = next.min_by_key(|free| {
+            let (near, ids) = (near.get(&free.root), free.ids.len());
+            (free.taken, Reverse(near), Reverse(ids), free.device)
+        });
+        let Some(next) = next else { return };
+        next.taken += 1;
+        *near.entry(next.root).or_default() += 1;
+        chosen.extend(next.ids.pop_front().map(str::to_owned));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::resource::Device;
+    use super::super::test_devices::{at, exclusive, resource, shared};
+    use super::*;
+
+    fn vf(number: u32, node: u32, root: &str) -> Device {
+        let address = format!("0000:81:10.{number}");
+        at(exclusive(&address, Some(&address)), node, root)
+    }
+
+    /// Two on each of two roots of node 0, three on one root of node 1.
+    fn functions() -> Resource {
+        let devices = [(0, 0, "a"), (1, 0, "a"), (2, 0, "b"), (3, 0, "b")];
+        let others = [(4, 1, "c"), (5, 1, "c"), (6, 1, "c")];
+        let devices = devices.into_iter().chain(others);
+        let devices = devices.map(|(number, node, root)| vf(number, node, root));
+        resource("vfio", devices.collect())
+    }
+
+    fn ids(resource: &Resource) -> Vec<String> {
+        resource.ids.keys().cloned().collect()
+    }
+
+    fn chosen(resource: &Resource, must: &[&str], size: usize) -> Vec<String> {
+        let must: Vec<String> = must.iter().map(|id| (*id).to_owned()).collect();
+        let available = ids(resource);
+        let wish = Wish {
+            available: &available,
+            must: &must,
+            size,
+        };
+        let mut chosen = preferred(resource, &wish).unwrap();
+        assert_eq!(chosen.len(), size);
+        chosen.sort();
+        let mut once = chosen.clone();
+        once.dedup();
+        assert_eq!(once, chosen);
+        chosen
+    }
+
+    fn endings(ids: &[String]) -> String {
+        ids.iter().filter_map(|id| id.chars().last()).collect()
+    }
+
+    #[test]
+    fn all_come_from_one_pcie_root_where_one_has_enough() {
+        assert_eq!(endings(&chosen(&functions(), &[], 2)), "01");
+        assert_eq!(endings(&chosen(&functions(), &[], 3)), "456");
+    }
+
+    #[test]
+    fn all_come_from_one_numa_node_where_no_root_has_enough() {
+        assert_eq!(endings(&chosen(&functions(), &[], 4)), "0123");
+    }
+
+    #[test]
+    fn where_no_node_has_enough_the_fewest_nodes_give_all() {
+        let five = endings(&chosen(&functions(), &[], 5));
+        assert_eq!(five, "01234");
+        assert_eq!(endings(&chosen(&functions(), &[], 7)), "0123456");
+    }
+
+    #[test]
+    fn the_rest_comes_from_beside_what_must_be_included() {
+        let functions = functions();
+        let two = |must: &str| endings(&chosen(&functions, &[must], 2));
+        assert_eq!(two("0000:81:10.3"), "23");
+        assert_eq!(two("0000:81:10.5"), "45");
+        let across = ["0000:81:10.0", "0000:81:10.4"];
+        assert_eq!(endings(&chosen(&functions, &across, 2)), "04");
+        assert_eq!(endings(&chosen(&functions, &across, 3)), "045");
+        assert_eq!(endings(&chosen(&functions, &["0000:81:10.3"], 3)), "023");
+    }
+
+    #[test]
+    fn a_device_on_no_known_node_is_taken_last() {
+        let unknown = exclusive("0000:01:00.0", Some("0000:01:00.0"));
+        let functions = resource("vfio", vec![unknown, vf(0, 1, "a"), vf(1, 1, "a")]);
+        assert_eq!(endings(&chosen(&functions, &[], 2)), "01");
+        assert!(
+            chosen(&functions, &[], 2)
+                .iter()
+                .all(|id| id.starts_with("0000:81"))
+        );
+        assert_eq!(chosen(&functions, &[], 3).len(), 3);
+    }
+
+    #[test]
+    fn different_devices_are_given_before_two_slots_of_one() {
+        let nics = vec![at(shared("ens1", 3), 0, "a"), at(shared("ens2", 3), 0, "b")];
+        let nics = resource("nic", nics);
+        assert_eq!(chosen(&nics, &[], 2), ["ens1-0", "ens2-0"]);
+        assert_eq!(chosen(&nics, &[], 3).len(), 3);
+        assert_eq!(chosen(&nics, &["ens2-2"], 2), ["ens1-0", "ens2-2"]);
+    }
+
+    #[test]
+    fn slots_stay_on_one_node_although_the_other_has_different_devices() {
+        let nics = vec![at(shared("ens1", 3), 0, "a"), at(shared("ens2", 3), 1, "b")];
+        let nics = resource("nic", nics);
+        assert_eq!(chosen(&nics, &[], 2), ["ens1-0", "ens1-1"]);
+    }
+
+    #[test]
+    fn the_device_with_the_most_free_slots_comes_first() {
+        let nics = vec![at(shared("ens1", 4), 0, "a"), at(shared("ens2", 4), 1, "b")];
+        let nics = resource("nic", nics);
+        let available: Vec<String> = ["ens1-1", "ens2-0", "ens2-3"].map(str::to_owned).to_vec();
+        let wish = Wish {
+            available: &available,
+            must: &[],
+            size: 1,
+        };
+        assert_eq!(preferred(&nics, &wish).unwrap(), ["ens2-0"]);
+    }
+
+    #[test]
+    fn ids_that_are_no_longer_there_are_passed_over() {
+        let nics = resource("nic", vec![shared("ens1", 2)]);
+        let available: Vec<String> = ["gone-0", "ens1-1"].map(str::to_owned).to_vec();
+        let wish = |size| Wish {
+            available: &available,
+            must: &[],
+            size,
+        };
+        assert_eq!(preferred(&nics, &wish(1)).unwrap(), ["ens1-1"]);
+        let too_few = NotPreferred::TooFew { size: 2, free: 1 };
+        assert_eq!(preferred(&nics, &wish(2)), Err(too_few));
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_met_is_refused() {
+        let nics = resource("nic", vec![shared("ens1", 3)]);
+        let ids = ids(&nics);
+        let (free, must) = ids.split_at(1);
+        let wish = Wish {
+            available: free,
+            must,
+            size: 3,
+        };
+        let error = preferred(&nics, &wish).unwrap_err();
+        assert_eq!(error, NotPreferred::NotFree("ens1-1".to_owned()));
+        let wish = Wish {
+            available: &ids,
+            must,
+            size: 1,
+        };
+        let error = preferred(&nics, &wish).unwrap_err();
+        assert_eq!(error, NotPreferred::TooMany { size: 1, must: 2 });
+        let wish = Wish {
+            available: &ids,
+            must: &[],
+            size: 0,
+        };
+        assert_eq!(preferred(&nics, &wish), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_node_of_thousands_of_devices_is_answered() {
+        let vf = |number: u32| {
+            let address = format!(
+                "{:04x}:{:02x}:{:02x}.0",
+                number >> 13,
+                (number >> 5) & 0xff,
+                number & 0x1f
+            );
+            at(exclusive(&address, Some(&address)), number % 2, "a")
+        };
+        let many = resource("vfio", (0..4096).map(vf).collect());
+        let chosen = chosen(&many, &[], 1024);
+        let nodes = chosen.iter().map(|id| many.device(id).unwrap().numa_node);
+        assert!(nodes.into_iter().all(|node| node == Some(0)));
+    }
+}

@@ -1,0 +1,50 @@
+//! Devices for the tests of this directory.
+
+use onload_core::class::Class;
+use onload_core::kubernetes_settings::ResourceName;
+use onload_host::offers::Health;
+
+use super::id::ids;
+use super::resource::{Device, Resource};
+
+pub(crate) fn exclusive(name: &str, pci: Option<&str>) -> Device {
+    Device {
+        class: Class::Vfio,
+        name: name.to_owned(),
+        cdi: vec![format!("onload.dev/vfio={name}")],
+        pci: pci.map(|address| address.parse().unwrap()),
+        pcie_root: None,
+        numa_node: None,
+        nodes: vec!["/dev/vfio/vfio".to_owned(), "/dev/vfio/15".to_owned()],
+        slots: None,
+        health: Health::Healthy,
+    }
+}
+
+pub(crate) fn shared(name: &str, slots: u32) -> Device {
+    Device {
+        class: Class::Nic,
+        cdi: vec![format!("onload.dev/nic={name}")],
+        nodes: vec!["/dev/onload".to_owned()],
+        slots: Some(slots),
+        ..exclusive(name, None)
+    }
+}
+
+pub(crate) fn at(device: Device, numa_node: u32, pcie_root: &str) -> Device {
+    Device {
+        numa_node: Some(numa_node),
+        pcie_root: Some(pcie_root.to_owned()),
+        ..device
+    }
+}
+
+pub(crate) fn resource(name: &str, devices: Vec<Device>) -> Resource {
+    let (ids, without) = ids(&devices);
+    assert!(without.is_empty());
+    Resource {
+        name: ResourceName::own(name).unwrap(),
+        devices,
+        ids,
+    }
+}

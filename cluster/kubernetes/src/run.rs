@@ -1,0 +1,194 @@
+//! `run`: the daemon.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use onload_cdi::DEFAULT_DIRS;
+use onload_core::kubernetes_settings::{Listen, ResourceName};
+use onload_host::host::{Host, HostError};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::changes;
+use crate::cli::{Global, Run};
+use crate::host_state::{Snapshot, SpecNames};
+use crate::observe::metrics::Metrics;
+use crate::observe::{http, log};
+use crate::plugin::{DirectoryError, Kubelet, Offering, offer, watch as watch_directory};
+use crate::resources::Resource;
+use crate::surveyor::{LookError, Surveyor};
+
+/// How long the resources may take to be withdrawn at the end.
+const END: Duration = Duration::from_secs(10);
+
+/// Why the daemon ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The host cannot be opened.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The host cannot be looked at, or is configured wrongly.
+    #[error(transparent)]
+    Look(#[from] LookError),
+    /// The async runtime does not start, or signals cannot be received.
+    #[error("starting the daemon")]
+    Start(#[source] io::Error),
+    /// The directory of the device plugins cannot be used.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+}
+
+/// Offers devices until SIGTERM or SIGINT.
+///
+/// # Errors
+/// [`RunError`].
+pub fn run(global: &Global, args: &Run) -> Result<(), RunError> {
+    let host = Host::open(&global.host_root)?;
+    let spec_dirs = spec_dirs(&host, &args.spec_dir)?;
+    let metrics = Arc::new(Metrics::default());
+    let specs = Arc::new(SpecNames::new(spec_dirs));
+    let mut surveyor = Surveyor::new(host, global.config.clone(), &specs, &metrics)?;
+    log::init(surveyor.config().log.level);
+    let listen = args.listen.clone();
+    let listen = listen.unwrap_or_else(|| surveyor.config().kubernetes.listen.clone());
+    let (sender, snapshots) = watch::channel(Arc::new(surveyor.first_look()?));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let daemon = Daemon {
+        directory: args.device_plugin_dir.clone(),
+        listen,
+        snapshots,
+        specs,
+        metrics,
+    };
+    runtime.map_err(RunError::Start)?.block_on(async {
+        surveyor.start(sender)?;
+        daemon.run().await
+    })
+}
+
+/// The directories of specifications as given, else those that engines read, links in them followed inside
+/// the host.
+fn spec_dirs(host: &Host, given: &[PathBuf]) -> Result<Vec<PathBuf>, HostError> {
+    if !given.is_empty() {
+        return Ok(given.to_vec());
+    }
+    let dirs = DEFAULT_DIRS.into_iter().map(|dir| {
+        let dir = Path::new(dir);
+        Ok(match host.resolve(dir)? {
+            Some(place) if !host.is_running() => host.outside_path(&place),
+            _ => host.outside_path(dir),
+        })
+    });
+    dirs.collect()
+}
+
+struct Daemon {
+    directory: PathBuf,
+    listen: Listen,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    specs: Arc<SpecNames>,
+    metrics: Arc<Metrics>,
+}
+
+impl Daemon {
+    async fn run(self) -> Result<(), RunError> {
+        let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Start)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Start)?;
+        let (kubelet_sender, kubelet) = watch::channel(Kubelet::default());
+        let (stop, stopped) = watch::channel(false);
+        let mut snapshots = self.snapshots.clone();
+        let served = http::serve(
+            self.listen,
+            Arc::clone(&self.metrics),
+            self.snapshots.clone(),
+        );
+        tokio::spawn(served);
+        let shared = (self.snapshots, self.specs, Arc::clone(&self.metrics));
+        let mut resources = Resources {
+            offering: Offering::new(self.directory.clone(), kubelet, shared, stopped),
+            metrics: self.metrics,
+            senders: BTreeMap::new(),
+            left_out: BTreeSet::new(),
+            tasks: JoinSet::new(),
+        };
+        let mut directory = tokio::spawn(watch_directory(self.directory, kubelet_sender));
+        let ended = loop {
+            let snapshot = Arc::clone(&snapshots.borrow_and_update());
+            resources.update(&snapshot);
+            drop(snapshot);
+            tokio::select! {
+                changed = snapshots.changed() => if changed.is_err() { break Ok(()) },
+                ended = &mut directory => break match ended {
+                    Ok(Err(error)) => Err(error.into()),
+                    Ok(Ok(never)) => match never {},
+                    Err(error) => Err(RunError::Start(io::Error::other(error))),
+                },
+                _ = terminate.recv() => break Ok(()),
+                _ = interrupt.recv() => break Ok(()),
+            }
+        };
+        tracing::info!("ending");
+        stop.send_replace(true);
+        // Kubelet learns of it by the end of the connections.
+        let _ = timeout(END, resources.tasks.join_all()).await;
+        ended
+    }
+}
+
+/// The resources that were offered since the start. One that lost its devices stays, without any: kubelet
+/// would otherwise count those that it knows for minutes.
+struct Resources {
+    offering: Offering,
+    metrics: Arc<Metrics>,
+    senders: BTreeMap<ResourceName, watch::Sender<Arc<Resource>>>,
+    left_out: BTreeSet<String>,
+    tasks: JoinSet<()>,
+}
+
+impl Resources {
+    fn update(&mut self, snapshot: &Snapshot) {
+        let plan = &snapshot.plan;
+        for reason in plan.left_out.difference(&self.left_out) {
+            tracing::warn!(%reason, "left out");
+        }
+        self.left_out.clone_from(&plan.left_out);
+        let gone = self
+            .senders
+            .keys()
+            .filter(|name| !plan.resources.contains_key(*name));
+        let gone: Vec<Arc<Resource>> = gone.cloned().map(Resource::empty).map(Arc::new).collect();
+        for resource in gone.iter().chain(plan.resources.values()) {
+            self.metrics.resource(resource);
+            match self.senders.get(&resource.name) {
+                Some(sender) => {
+                    sender.send_if_modified(|before| change(before, resource));
+                }
+                None => self.begin(resource),
+            }
+        }
+    }
+
+    fn begin(&mut self, resource: &Arc<Resource>) {
+        changes::log(None, resource);
+        let (sender, receiver) = watch::channel(Arc::clone(resource));
+        self.senders.insert(resource.name.clone(), sender);
+        self.tasks.spawn(offer(self.offering.clone(), receiver));
+    }
+}
+
+/// Whether it differs. An equal one is taken too, so that the old one's memory is given back.
+fn change(before: &mut Arc<Resource>, now: &Arc<Resource>) -> bool {
+    let differs = before != now;
+    if differs {
+        changes::log(Some(before), now);
+    }
+    *before = Arc::clone(now);
+    differs
+}

@@ -1,0 +1,234 @@
+//! Unix sockets that this program listens at, in directories that others use too.
+
+use std::fs::{self, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+use tokio::net::UnixListener;
+
+/// What tells a file from others that exist with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+/// When the attributes of a file changed last, in seconds and nanoseconds.
+pub type ChangeTime = (i64, i64);
+
+impl Identity {
+    /// What stands at a path now.
+    #[must_use]
+    pub fn of(path: &Path) -> Option<Identity> {
+        Some(Identity::with_time(path)?.0)
+    }
+
+    /// The same, with the time of its last change. A file that took the place of a removed one may have its
+    /// numbers, but not its time.
+    #[must_use]
+    pub fn with_time(path: &Path) -> Option<(Identity, ChangeTime)> {
+        let metadata = fs::symlink_metadata(path).ok()?;
+        let time = (metadata.ctime(), metadata.ctime_nsec());
+        Some((Identity::from(&metadata), time))
+    }
+}
+
+impl From<&Metadata> for Identity {
+    fn from(metadata: &Metadata) -> Self {
+        Identity {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }
+    }
+}
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The name is in use.
+    #[error("making socket {}: {what} has this name; move it away", .path.display())]
+    Taken {
+        /// The path.
+        path: PathBuf,
+        /// What is there.
+        what: &'static str,
+    },
+    /// It cannot be made.
+    #[error("making socket {}", .path.display())]
+    Bind {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub struct Bound {
+    listener: UnixListener,
+    place: Place,
+}
+
+/// Where a socket was made. It is removed when this goes, if it is still that one.
+#[derive(Debug)]
+pub struct Place {
+    path: PathBuf,
+    identity: Option<Identity>,
+}
+
+impl Place {
+    /// Whether it is still there: kubelet removes all sockets when it starts.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.identity.is_some() && Identity::of(&self.path) == self.identity
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.is_there() {
+            // The next start takes away what stays.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Bound {
+    /// The listener and its place.
+    #[must_use]
+    pub fn into_parts(self) -> (UnixListener, Place) {
+        (self.listener, self.place)
+    }
+
+    /// The listener, whose socket stays when the program ends.
+    #[must_use]
+    pub fn into_listener(self) -> UnixListener {
+        let Bound {
+            listener,
+            mut place,
+        } = self;
+        place.identity = None;
+        listener
+    }
+}
+
+/// Makes a socket that its owner alone can connect to. One of this user's own that a killed process left is
+/// replaced; whatever else has the name stays.
+///
+/// # Errors
+/// [`SocketError`].
+pub fn bind(path: &Path) -> Result<Bound, SocketError> {
+    let failed = |source| SocketError::Bind {
+        path: path.to_owned(),
+        source,
+    };
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => {
+            if let Some(what) = foreign(&metadata) {
+                let path = path.to_owned();
+                return Err(SocketError::Taken { path, what });
+            }
+            fs::remove_file(path).map_err(failed)?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
+    let place = Place {
+        path: path.to_owned(),
+        identity: Identity::of(path),
+    };
+    Ok(Bound { listener, place })
+}
+
+/// What is not ours to remove.
+fn foreign(metadata: &Metadata) -> Option<&'static str> {
+    let kind = metadata.file_type();
+    match () {
+        () if kind.is_symlink() => Some("a symbolic link"),
+        () if kind.is_dir() => Some("a directory"),
+        () if !kind.is_socket() => Some("a file that is no socket"),
+        () if metadata.uid() != geteuid().as_raw() => Some("another user's socket"),
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_for_its_owner_and_goes_with_its_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.sock");
+        let (_listener, place) = bind(&path).unwrap().into_parts();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert!(place.is_there());
+        drop(place);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_process_left_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        bind(&path).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("file"), "x").unwrap();
+        fs::create_dir(path("dir")).unwrap();
+        symlink(path("elsewhere"), path("link")).unwrap();
+        for (name, what) in [
+            ("file", "no socket"),
+            ("dir", "a directory"),
+            ("link", "link"),
+        ] {
+            let error = bind(&path(name)).unwrap_err().to_string();
+            assert!(error.contains(what) && error.contains(name), "{error}");
+            assert!(fs::symlink_metadata(path(name)).is_ok());
+        }
+        let error = bind(&path("absent/a.sock")).unwrap_err();
+        assert!(matches!(error, SocketError::Bind { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn another_users_socket_stays() {
+        if !onload_test_needs::root("giving a file to another user") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+        let error = bind(&path).unwrap_err().to_string();
+        assert!(
+            error.ends_with("another user's socket has this name; move it away"),
+            "{error}"
+        );
+        assert!(path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_took_the_place_of_ours_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.sock");
+        let (_listener, place) = bind(&path).unwrap().into_parts();
+        fs::remove_file(&path).unwrap();
+        let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(!place.is_there());
+        drop(place);
+        assert!(path.exists());
+    }
+}

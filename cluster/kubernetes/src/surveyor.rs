@@ -1,0 +1,182 @@
+//! Looks at the host, again and again, in a thread of its own: reading thousands of files would hold up the
+//! answers to kubelet.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use onload_core::config::Config;
+use onload_core::text::Chain;
+use onload_host::host::Host;
+use onload_host::leases::UnknownLeases;
+use onload_host::offers::Survey;
+use onload_host::settings::{self, SettingsError};
+use onload_host::watch::{Sources, Watcher};
+use tokio::sync::watch;
+
+use crate::host_state::{Snapshot, SpecNames};
+use crate::observe::metrics::Metrics;
+
+/// The time between two looks at the host where changes cannot be waited for.
+const UNTOLD: Duration = Duration::from_secs(10);
+
+/// Why nothing is known of the host.
+#[derive(Debug, thiserror::Error)]
+pub enum LookError {
+    /// The configuration is not taken.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The leases cannot be read.
+    #[error(transparent)]
+    Survey(#[from] UnknownLeases),
+    /// No thread can be made.
+    #[error("starting the thread that looks at the host")]
+    Thread(#[source] io::Error),
+}
+
+/// Where the host is, and what is configured.
+#[derive(Debug)]
+pub struct Surveyor {
+    host: Host,
+    /// The configuration file, if it is not the host's own.
+    named: Option<PathBuf>,
+    specs: Arc<SpecNames>,
+    config: Config,
+    metrics: Arc<Metrics>,
+    /// What was said last of the configuration, the host and its changes, so that it is not said twice.
+    said: [String; 3],
+}
+
+impl Surveyor {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// [`LookError::Settings`].
+    pub fn new(
+        host: Host,
+        named: Option<PathBuf>,
+        specs: &Arc<SpecNames>,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Self, LookError> {
+        let config = settings::load(&host, named.as_deref())?;
+        Ok(Surveyor {
+            host,
+            named,
+            specs: Arc::clone(specs),
+            config,
+            metrics: Arc::clone(metrics),
+            said: Default::default(),
+        })
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What the host has now.
+    ///
+    /// # Errors
+    /// [`LookError::Survey`].
+    pub fn look(&self) -> Result<Snapshot, LookError> {
+        // No request has to wait for them to be read.
+        let _ = self.specs.now();
+        let survey = Survey::read(&self.host, &self.config, self.specs.dirs());
+        self.metrics.survey(survey.is_ok());
+        let snapshot = Snapshot::of(survey?, &self.config);
+        self.metrics.leases(&snapshot.leases);
+        Ok(snapshot)
+    }
+
+    /// What the host has now, looked at in another thread: malloc(3) gives each thread memory of its own, and
+    /// keeps what a look has needed for the next thread.
+    ///
+    /// # Errors
+    /// [`LookError`].
+    pub fn first_look(&mut self) -> Result<Snapshot, LookError> {
+        let ended = || LookError::Thread(io::Error::other("it ended early"));
+        thread::scope(|scope| {
+            let look = scope.spawn(move || self.look());
+            look.join().map_err(|_| ended())?
+        })
+    }
+
+    /// Looks at the host in another thread whenever something may have changed, and sends what it gives.
+    ///
+    /// # Errors
+    /// [`LookError::Thread`].
+    pub fn start(mut self, to: watch::Sender<Arc<Snapshot>>) -> Result<(), LookError> {
+        let mut sources = Sources::of_host(&self.host, self.specs.dirs());
+        let named = self.named.as_deref().and_then(Path::parent);
+        sources.directories.extend(named.map(Path::to_owned));
+        let mut watcher = Watcher::new(sources).map_err(LookError::Thread)?;
+        for reason in watcher.without() {
+            tracing::warn!(%reason, "changes are found later, within a minute");
+        }
+        let run = move || {
+            // What changed between the first look and the watch.
+            while self.look_again(&to) {
+                if let Err(error) = watcher.wait(None) {
+                    self.say(
+                        2,
+                        &error,
+                        "changes are not told; looking at the host every few seconds",
+                    );
+                    thread::sleep(UNTOLD);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("surveyor".to_owned());
+        thread.spawn(run).map(|_| ()).map_err(LookError::Thread)
+    }
+
+    /// Whether anybody wants to know more.
+    fn look_again(&mut self, to: &watch::Sender<Arc<Snapshot>>) -> bool {
+        self.reload();
+        match self.look() {
+            Ok(snapshot) => {
+                self.said[1].clear();
+                to.send(Arc::new(snapshot)).is_ok()
+            }
+            Err(error) => {
+                let message = "the host cannot be looked at; what was found before stays offered";
+                self.say(1, &error, message);
+                !to.is_closed()
+            }
+        }
+    }
+
+    /// Takes a changed configuration. One that is wrong changes nothing.
+    fn reload(&mut self) {
+        match settings::load(&self.host, self.named.as_deref()) {
+            Ok(config) => {
+                self.said[0].clear();
+                if config == self.config {
+                    return;
+                }
+                let listen = &config.kubernetes.listen;
+                if *listen != self.config.kubernetes.listen {
+                    tracing::warn!(%listen, "[kubernetes] listen has changed; restart this daemon to serve there");
+                }
+                tracing::info!("the configuration has changed");
+                self.config = config;
+            }
+            Err(error) => self.say(
+                0,
+                &error,
+                "the configuration is not taken; the one before stays in force",
+            ),
+        }
+    }
+
+    fn say(&mut self, of: usize, error: &dyn std::error::Error, message: &'static str) {
+        let text = Chain(error).to_string();
+        if self.said[of] != text {
+            tracing::error!(error = %text, message);
+            self.said[of] = text;
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! The daemon as kubelet sees it: registration, lists, allocation, restarts. The kubelet is a mock
+//! (`support/kubelet.rs`); messages go over real sockets.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
+
+use support::{Daemon, MockKubelet, TestHost, get};
+
+const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
+const X2: &str = "x2-2port-sriov";
+const VFIO: &str = "onload.dev/vfio";
+const NIC: &str = "onload.dev/nic";
+
+fn socket_of(host: &TestHost, resource: &str) -> PathBuf {
+    let name = resource.replacen('/', "_", 1);
+    host.plugin_dir()
+        .join(format!("onload-kubernetes.{name}.sock"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_class_of_a_host_is_a_resource_with_its_devices() {
+    let host = TestHost::captured(CAPTURED);
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let mut daemon = Daemon::start(&host);
+    let vfio = kubelet.registered(VFIO).await;
+    assert_eq!(vfio.ids(), ["0000:81:10.0", "0000:81:10.2"]);
+    assert!(vfio.unhealthy().is_empty(), "{:?}", vfio.devices);
+    let nodes = vfio.devices.0.iter().map(|device| {
+        let topology = device.topology.as_ref().unwrap();
+        topology.nodes.iter().map(|node| node.id).collect()
+    });
+    assert_eq!(nodes.collect::<Vec<Vec<i64>>>(), [[1], [1]]);
+    assert_eq!(vfio.request.version, "v1beta1");
+    assert!(vfio.options.get_preferred_allocation_available);
+    assert!(!vfio.options.pre_start_required);
+    let nic = kubelet.registered(NIC).await;
+    let slots: Vec<String> = (0..10).map(|slot| format!("ens1-{slot}")).collect();
+    assert_eq!(nic.ids(), slots);
+    // Nobody knows on which node a soft-RoCE device is.
+    let rdma = kubelet.registered("onload.dev/rdma").await;
+    assert!(
+        rdma.devices
+            .0
+            .iter()
+            .all(|device| device.topology.is_none())
+    );
+    for resource in ["nic-plain", "nic-nodes", "ptp"] {
+        kubelet.registered(&format!("onload.dev/{resource}")).await;
+    }
+    let mut resources = kubelet.resources();
+    resources.retain(|name| name.contains("hugepages") || name.contains("profile"));
+    assert!(resources.is_empty(), "{resources:?}");
+    assert!(daemon.terminate().success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_gets_cdi_devices_and_the_variables_of_its_functions() {
+    let host = TestHost::captured(CAPTURED);
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let _daemon = Daemon::start(&host);
+    let vfio = kubelet.registered(VFIO).await;
+    let answer = vfio
+        .allocate(&["0000:81:10.2", "0000:81:10.0"])
+        .await
+        .unwrap();
+    let [container] = &answer.container_responses[..] else {
+        panic!("{answer:?}");
+    };
+    let cdi: Vec<&str> = container
+        .cdi_devices
+        .iter()
+        .map(|device| device.name.as_str())
+        .collect();
+    assert_eq!(
+        cdi,
+        [
+            "onload.dev/vfio=0000:81:10.0",
+            "onload.dev/vfio=0000:81:10.2"
+        ]
+    );
+    let variable = |name: &str| container.envs[name].as_str();
+    assert_eq!(
+        variable("PCIDEVICE_ONLOAD_DEV_VFIO"),
+        "0000:81:10.0,0000:81:10.2"
+    );
+    let info: serde_json::Value =
+        serde_json::from_str(variable("PCIDEVICE_ONLOAD_DEV_VFIO_INFO")).unwrap();
+    let function = &info["0000:81:10.0"];
+    assert_eq!(function["generic"]["deviceID"], "0000:81:10.0");
+    assert_eq!(function["vfio"]["dev-mount"], "/dev/vfio/15");
+    assert_eq!(function["vfio"]["mount"], "/dev/vfio/vfio");
+    let nic = kubelet.registered(NIC).await;
+    assert_eq!(
+        nic.cdi(&["ens1-3", "ens1-1"]).await,
+        ["onload.dev/nic=ens1"]
+    );
+    assert_eq!(
+        vfio.preferred(&["0000:81:10.0", "0000:81:10.2"], 2)
+            .await
+            .len(),
+        2
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_kubelet_should_not_ask_for_is_refused_with_words_of_discovery() {
+    let host = TestHost::captured(X2);
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let mut daemon = Daemon::start(&host);
+    let vfio = kubelet.registered(VFIO).await;
+    for (ids, says) in [
+        (
+            &["0000:65:00.7"][..],
+            "onload.dev/vfio: device \"0000:65:00.7\" is not offered: bound to no driver; run \"driverctl",
+        ),
+        (
+            &["ens1-0"],
+            "onload.dev/vfio: unknown device \"ens1-0\"; the resource has 0000:65:00.3, 0000:65:00.6",
+        ),
+        (&["0000:65:00.3", "0000:65:00.3"], "is asked for twice"),
+        (&[], "no device is asked for"),
+        (&["../../etc"], "unknown device"),
+    ] {
+        let error = vfio.allocate(ids).await.unwrap_err();
+        assert!(error.message().contains(says), "{ids:?}: {error}");
+    }
+    daemon.logged(&["not allocated", "bound to no driver"]);
+    // It goes on as before.
+    assert_eq!(
+        vfio.cdi(&["0000:65:00.3"]).await,
+        ["onload.dev/vfio=0000:65:00.3"]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operators_names_and_pools_are_resources_and_share_no_exclusive_device() {
+    let host = TestHost::captured(X2);
+    host.config(
+        r#"
+        [pools.fast]
+        class = "vfio"
+        select = { addresses = ["0000:65:00.3"] }
+        [kubernetes]
+        classes = ["nic", "vfio"]
+        slots = 2
+        [kubernetes.resources]
+        "amd.com/onload" = { class = "nic", slots = 3 }
+        "#,
+    );
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let _daemon = Daemon::start(&host);
+    assert_eq!(
+        kubelet.registered("onload.dev/fast").await.ids(),
+        ["0000:65:00.3"]
+    );
+    assert_eq!(kubelet.registered(VFIO).await.ids(), ["0000:65:00.6"]);
+    assert_eq!(kubelet.registered("amd.com/onload").await.ids().len(), 6);
+    assert_eq!(kubelet.registered(NIC).await.ids().len(), 4);
+    assert_eq!(kubelet.resources().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_leaves_its_specification_turns_unhealthy_and_comes_back() {
+    let host = TestHost::captured(CAPTURED);
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let mut daemon = Daemon::start(&host);
+    let first = kubelet.registered(VFIO).await;
+    assert!(first.unhealthy().is_empty());
+    let file = host.spec_dir().join("onload.dev-vfio.json");
+    let whole = fs::read(&file).unwrap();
+    host.remove_from_spec("vfio", "0000:81:10.2");
+    // Before the list says it, the request is refused: the specification on disk decides.
+    let error = first.allocate(&["0000:81:10.2"]).await.unwrap_err();
+    assert!(error.message().contains("0000:81:10.2"), "{error}");
+    let second = kubelet
+        .until(VFIO, |plugin| !plugin.unhealthy().is_empty())
+        .await;
+    assert_eq!(second.unhealthy(), ["0000:81:10.2"]);
+    assert_eq!(second.ids(), first.ids());
+    daemon.logged(&["device unhealthy", "0000:81:10.2"]);
+    assert_eq!(
+        second.cdi(&["0000:81:10.0"]).await,
+        ["onload.dev/vfio=0000:81:10.0"]
+    );
+    fs::write(&file, whole).unwrap();
+    kubelet
+        .until(VFIO, |plugin| plugin.unhealthy().is_empty())
+        .await;
+    daemon.logged(&["device healthy", "0000:81:10.2"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_is_sent_again_only_if_it_differs() {
+    let host = TestHost::captured(CAPTURED);
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let _daemon = Daemon::start(&host);
+    kubelet.registered(NIC).await;
+    host.remove_from_spec("vfio", "0000:81:10.2");
+    kubelet
+        .until(VFIO, |plugin| !plugin.unhealthy().is_empty())
+        .await;
+    // The look at the host that changed the one list left the other as it was.
+    assert_eq!(kubelet.registered(NIC).await.devices.1, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_kubelet_is_registered_with_at_a_new_socket() {
+    let host = TestHost::captured(CAPTURED);
+    let mut kubelet = MockKubelet::start(&host.plugin_dir());
+    let mut daemon = Daemon::start(&host);
+    for _ in 0..3 {
+        let vfio = kubelet.registered(VFIO).await;
+        assert_eq!(vfio.cdi(&["0000:81:10.0"]).await.len(), 1);
+        kubelet.kill().await;
+        // It removes every socket before it makes its own.
+        kubelet = MockKubelet::start(&host.plugin_dir());
+    }
+    kubelet.registered(VFIO).await;
+    kubelet.registered(NIC).await;
+    assert!(daemon.is_running());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_that_comes_later_is_waited_for() {
+    let host = TestHost::captured(CAPTURED);
+    let mut daemon = Daemon::start(&host);
+    daemon.logged(&["waiting for the directory of the device plugins"]);
+    fs::create_dir(host.plugin_dir()).unwrap();
+    daemon.logged(&["serving /metrics"]);
+    assert_eq!(get(&daemon.http, "/healthz").1, "ok\n");
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    kubelet.registered(VFIO).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_registration_is_tried_again_and_said_once() {
+    let host = TestHost::captured(CAPTURED);
+    host.config("[kubernetes]\nclasses = [\"vfio\"]\n");
+    let texts = ["the ResourceName is invalid"; 3];
+    let kubelet = MockKubelet::refusing(&host.plugin_dir(), &texts);
+    let mut daemon = Daemon::start(&host);
+    kubelet.attempts(4).await;
+    kubelet.registered(VFIO).await;
+    daemon.logged(&["registered with kubelet"]);
+    assert_eq!(
+        daemon.count(&["kubelet refused it: the ResourceName is invalid"]),
+        1
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_that_is_removed_and_a_stream_that_ends_are_noticed() {
+    let host = TestHost::captured(CAPTURED);
+    host.config("[kubernetes]\nclasses = [\"vfio\"]\n");
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let mut daemon = Daemon::start(&host);
+    kubelet.registered(VFIO).await;
+    fs::remove_file(socket_of(&host, VFIO)).unwrap();
+    daemon.logged(&["registering again", "its socket was removed"]);
+    kubelet.registered_again(VFIO, 2).await;
+    kubelet.forget(VFIO);
+    daemon.logged(&["registering again", "kubelet no longer reads its devices"]);
+    kubelet.registered_again(VFIO, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_takes_the_sockets_away_and_a_killed_daemon_is_followed() {
+    let host = TestHost::captured(CAPTURED);
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let mut first = Daemon::start(&host);
+    kubelet.registered(VFIO).await;
+    let socket = socket_of(&host, VFIO);
+    assert!(fs::metadata(&socket).unwrap().file_type().is_socket());
+    assert!(first.terminate().success());
+    let left: Vec<_> = fs::read_dir(host.plugin_dir())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(left, ["kubelet.sock"]);
+    kubelet.forget(VFIO);
+    drop(first);
+    let second = Daemon::start(&host);
+    kubelet.registered(VFIO).await;
+    // SIGKILL leaves them.
+    drop(second);
+    assert!(socket.exists());
+    kubelet.forget(VFIO);
+    let _third = Daemon::start(&host);
+    kubelet.registered(VFIO).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_daemon_is_refused_and_the_first_goes_on() {
+    let host = TestHost::captured(CAPTURED);
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let mut first = Daemon::start(&host);
+    let vfio = kubelet.registered(VFIO).await;
+    let (status, said) = Daemon::start(&host).ended();
+    assert_eq!(status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("another onload-kubernetes offers devices in "),
+        "{said}"
+    );
+    assert!(said.contains("stop it first"), "{said}");
+    assert_eq!(vfio.cdi(&["0000:81:10.0"]).await.len(), 1);
+    assert!(first.is_running());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_something_else_has_is_left_and_the_other_resources_are_offered() {
+    let host = TestHost::captured(CAPTURED);
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let taken = socket_of(&host, VFIO);
+    fs::write(&taken, "precious").unwrap();
+    let mut daemon = Daemon::start(&host);
+    kubelet.registered(NIC).await;
+    let line = daemon.logged(&["not offered; trying again", "a file that is no socket"]);
+    assert_eq!(line["resource"], VFIO);
+    assert_eq!(fs::read_to_string(&taken).unwrap(), "precious");
+    fs::remove_file(&taken).unwrap();
+    kubelet.registered(VFIO).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_configuration_is_taken_and_a_broken_one_changes_nothing() {
+    let host = TestHost::captured(CAPTURED);
+    host.config("[kubernetes]\nclasses = [\"vfio\"]\n");
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let mut daemon = Daemon::start(&host);
+    kubelet.registered(VFIO).await;
+    host.config("[kubernetes]\nclasses = \n");
+    let line = daemon.logged(&["the configuration is not taken"]);
+    assert!(line["error"].as_str().unwrap().contains("line 2"), "{line}");
+    // A line for the same error would come with each look at the host.
+    host.remove_from_spec("vfio", "0000:81:10.2");
+    kubelet
+        .until(VFIO, |plugin| !plugin.unhealthy().is_empty())
+        .await;
+    assert_eq!(daemon.count(&["the configuration is not taken"]), 1);
+    host.config("[kubernetes]\nclasses = [\"nic\"]\nslots = 4\n");
+    let nic = kubelet.registered(NIC).await;
+    assert_eq!(nic.ids().len(), 4);
+    // What a pod has stays known, and nobody gets more of it.
+    let vfio = kubelet.until(VFIO, |plugin| plugin.ids().is_empty()).await;
+    let error = vfio.allocate(&["0000:81:10.0"]).await.unwrap_err();
+    assert!(
+        error.message().contains("the resource has nothing"),
+        "{error}"
+    );
+    host.config("[kubernetes]\nclasses = [\"vfio\", \"nic\"]\nslots = 4\n");
+    kubelet.until(VFIO, |plugin| plugin.ids().len() == 2).await;
+}
+
+#[test]
+fn a_configuration_that_is_broken_at_the_start_is_an_error() {
+    let host = TestHost::empty();
+    host.config("[kubernetes]\nslotz = 1\n");
+    let (status, said) = Daemon::start(&host).ended();
+    assert_eq!(status.code(), Some(2));
+    assert!(
+        said.contains("unknown key \"kubernetes.slotz\"; did you mean"),
+        "{said}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_devices_fit_into_the_messages() {
+    let host = TestHost::captured(CAPTURED);
+    host.config("[kubernetes]\nclasses = [\"nic\", \"rdma\"]\nslots = 4096\n[kubernetes.resources]\n\"a.io/most\" = { class = \"rdma\", slots = 32768 }\n");
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let mut daemon = Daemon::start(&host);
+    let nic = kubelet.registered(NIC).await;
+    assert_eq!(nic.ids().len(), 4096);
+    let ids = nic.ids();
+    assert_eq!(nic.preferred(&ids, 3).await.len(), 3);
+    assert_eq!(nic.cdi(&ids).await, ["onload.dev/nic=ens1"]);
+    // Two devices with 32768 slots each are more than kubelet receives.
+    let most = kubelet.registered("a.io/most").await;
+    assert_eq!(most.ids().len(), 32_768);
+    daemon.logged(&[
+        "left out",
+        "a.io/most would have 65536 slots, and kubelet takes 32768",
+    ]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_and_health_are_served() {
+    let host = TestHost::captured(CAPTURED);
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let daemon = Daemon::start(&host);
+    let vfio = kubelet.registered(VFIO).await;
+    vfio.cdi(&["0000:81:10.0"]).await;
+    vfio.allocate(&["none"]).await.unwrap_err();
+    let (head, body) = get(&daemon.http, "/metrics");
+    assert!(
+        head.contains("content-type: application/openmetrics-text; version=1.0.0"),
+        "{head}"
+    );
+    for line in [
+        r#"onload_kubernetes_devices{resource="onload.dev/vfio",health="healthy"} 2"#,
+        r#"onload_kubernetes_devices{resource="onload.dev/vfio",health="unhealthy"} 0"#,
+        r#"onload_kubernetes_allocated_since_start{resource="onload.dev/vfio"} 1"#,
+        r#"onload_kubernetes_requests_total{method="Allocate",outcome="ok"} 1"#,
+        r#"onload_kubernetes_requests_total{method="Allocate",outcome="error"} 1"#,
+        r#"onload_kubernetes_registrations_total{resource="onload.dev/vfio",outcome="ok"} 1"#,
+        r#"onload_kubernetes_leases{class="vfio"} 0"#,
+    ] {
+        assert!(body.lines().any(|other| other == line), "{line}:\n{body}");
+    }
+    assert!(body.ends_with("# EOF\n"));
+    assert!(get(&daemon.http, "/other").0.starts_with("HTTP/1.1 404"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_is_in_use_stops_no_device() {
+    let host = TestHost::captured(CAPTURED);
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap().to_string();
+    let mut daemon = Daemon::with(&host, |command| {
+        command.args(["--listen", &address]);
+    });
+    kubelet.registered(VFIO).await;
+    daemon.logged(&["metrics are not served", &address]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_cannot_be_written_stops_no_device() {
+    let full = std::path::Path::new("/dev/full");
+    if !onload_test_needs::that(full.exists(), "/dev/full") {
+        return;
+    }
+    let host = TestHost::captured(CAPTURED);
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let mut daemon = Daemon::with(&host, |command| {
+        command.stderr(fs::File::create(full).unwrap());
+    });
+    let vfio = kubelet.registered(VFIO).await;
+    assert_eq!(vfio.cdi(&["0000:81:10.0"]).await.len(), 1);
+    assert!(daemon.terminate().success());
+}
+
+/// Descriptors of a process beyond which it gets no more.
+fn limit_descriptors(daemon: &Daemon, most: u64) {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let pid = Pid::from_raw(i32::try_from(daemon.pid()).unwrap());
+    let limit = Rlimit {
+        current: Some(most),
+        ..getrlimit(Resource::Nofile)
+    };
+    prlimit(pid, Resource::Nofile, limit).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_without_descriptors_goes_on_when_it_has_some_again() {
+    let host = TestHost::captured(CAPTURED);
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let mut daemon = Daemon::start(&host);
+    kubelet.registered(VFIO).await;
+    limit_descriptors(&daemon, 1);
+    let socket = std::os::unix::net::UnixStream::connect(socket_of(&host, VFIO)).unwrap();
+    daemon.logged(&["taking a connection failed; trying on"]);
+    limit_descriptors(&daemon, 1024);
+    drop(socket);
+    assert!(daemon.is_running());
+    let (head, _) = get(&daemon.http, "/healthz");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    kubelet.kill().await;
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    kubelet.registered(VFIO).await;
+}

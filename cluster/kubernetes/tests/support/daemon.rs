@@ -1,0 +1,142 @@
+//! `onload-kubernetes run`, as a process.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::{PATIENCE, TestHost};
+
+pub(crate) struct Daemon {
+    child: Child,
+    lines: Receiver<String>,
+    seen: Vec<String>,
+    pub(crate) http: PathBuf,
+}
+
+impl Daemon {
+    pub(crate) fn start(host: &TestHost) -> Daemon {
+        Daemon::with(host, |_| {})
+    }
+
+    pub(crate) fn with(host: &TestHost, change: impl FnOnce(&mut Command)) -> Daemon {
+        if !host.config_path().exists() {
+            host.config("");
+        }
+        let http = host.plugin_dir().with_file_name("http.sock");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onload-kubernetes"));
+        command.env_clear();
+        command.arg("run").arg("--host-root").arg(host.root());
+        command.arg("--config").arg(host.config_path());
+        command.arg("--spec-dir").arg(host.spec_dir());
+        command.arg("--device-plugin-dir").arg(host.plugin_dir());
+        command.env(
+            "ONLOAD_KUBERNETES_LISTEN",
+            format!("unix:{}", http.display()),
+        );
+        command.stderr(Stdio::piped()).stdout(Stdio::null());
+        change(&mut command);
+        let mut child = command.spawn().unwrap();
+        let (sender, lines) = channel();
+        // A test may have put it elsewhere.
+        if let Some(stderr) = child.stderr.take() {
+            thread::spawn(move || {
+                for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                    if sender.send(line).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        Daemon {
+            child,
+            lines,
+            seen: Vec::new(),
+            http,
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for a line of the log with all of these words, and returns it.
+    #[track_caller]
+    pub(crate) fn logged(&mut self, words: &[&str]) -> Value {
+        let is = |line: &String| words.iter().all(|word| line.contains(word));
+        if let Some(line) = self.seen.iter().find(|line| is(line)) {
+            return serde_json::from_str(line).unwrap();
+        }
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                panic!("no line has {words:?}:\n{}", self.seen.join("\n"));
+            };
+            self.seen.push(line.clone());
+            if is(&line) {
+                return serde_json::from_str(&line).unwrap();
+            }
+        }
+    }
+
+    /// How many lines so far have these words.
+    pub(crate) fn count(&mut self, words: &[&str]) -> usize {
+        self.seen.extend(self.lines.try_iter());
+        let is = |line: &&String| words.iter().all(|word| line.contains(word));
+        self.seen.iter().filter(is).count()
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Ends it by SIGTERM.
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        self.child.wait().unwrap()
+    }
+
+    /// Waits for its end, and returns what it said.
+    pub(crate) fn ended(mut self) -> (ExitStatus, String) {
+        let status = self.child.wait().unwrap();
+        self.seen.extend(self.lines.iter());
+        (status, self.seen.join("\n"))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            self.seen.extend(self.lines.try_iter());
+            let _ = writeln!(std::io::stderr(), "{}", self.seen.join("\n"));
+        }
+    }
+}
+
+/// The body of a page that is served at a socket.
+pub(crate) fn get(socket: &Path, page: &str) -> (String, String) {
+    let end = Instant::now() + PATIENCE;
+    let mut stream = loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => break stream,
+            Err(error) => assert!(Instant::now() < end, "{}: {error}", socket.display()),
+        }
+        thread::yield_now();
+    };
+    let request = format!("GET {page} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}

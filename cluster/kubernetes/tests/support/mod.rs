@@ -1,0 +1,23 @@
+//! The daemon on a captured host, and a kubelet made for tests.
+
+// Each test file uses a part of it.
+#![allow(dead_code, unused_imports)]
+
+mod daemon;
+mod host;
+mod kubelet;
+
+pub(crate) use daemon::{Daemon, get};
+pub(crate) use host::TestHost;
+pub(crate) use kubelet::{MockKubelet, Plugin, allocation};
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long anything may take. Tests wait for what they expect; only a failing one waits that long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The root of the sources.
+pub(crate) fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}

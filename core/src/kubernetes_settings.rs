@@ -1,0 +1,538 @@
+//! What section `[kubernetes]` says of the resources that a node offers to Kubernetes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::class::{Class, UnknownClass};
+use crate::text::Quoted;
+
+/// The prefix of the resources that have no name of the operator's.
+pub const OWN_PREFIX: &str = "onload.dev";
+/// The most devices and slots that one resource lists. Each takes at most 128 bytes in a message, and
+/// kubelet takes messages of 4 MiB (`defaultClientMaxReceiveMessageSize` of grpc-go).
+pub const MAX_IDS: u32 = 32_768;
+
+/// Section `[kubernetes]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct KubernetesSettings {
+    /// By which of its interfaces Kubernetes is offered devices.
+    pub offer: OfferBy,
+    /// The classes that have a resource each.
+    pub classes: ResourceClasses,
+    /// How many containers may have one device that nobody counts the holders of.
+    pub slots: Slots,
+    /// Resources with names of the operator's.
+    pub resources: BTreeMap<ResourceName, ResourceSettings>,
+    /// Where metrics and health are served.
+    pub listen: Listen,
+}
+
+/// An interface of Kubernetes for devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Interface {
+    /// What the node's version and configuration are best served with.
+    #[default]
+    Auto,
+    /// The device plugin.
+    DevicePlugin,
+    /// Dynamic resource allocation.
+    Dra,
+}
+
+/// By which interface each class is offered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OfferBy {
+    usual: Interface,
+    by_class: BTreeMap<Class, Interface>,
+}
+
+impl OfferBy {
+    /// By which interface a class is offered.
+    #[must_use]
+    pub fn interface(&self, class: Class) -> Interface {
+        self.by_class.get(&class).copied().unwrap_or(self.usual)
+    }
+}
+
+impl<'de> Deserialize<'de> for OfferBy {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Setting;
+        impl<'de> Visitor<'de> for Setting {
+            type Value = OfferBy;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"auto\", \"device-plugin\", \"dra\", or a table of these by class")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<OfferBy, E> {
+                let word = serde::de::value::StrDeserializer::new(word);
+                Ok(OfferBy {
+                    usual: Interface::deserialize(word)?,
+                    by_class: BTreeMap::new(),
+                })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OfferBy, A::Error> {
+                let by_class = BTreeMap::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(OfferBy {
+                    usual: Interface::Auto,
+                    by_class,
+                })
+            }
+        }
+        from.deserialize_any(Setting)
+    }
+}
+
+/// The classes of which each has a resource: the word `all`, or a list of them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Vec<String>")]
+pub struct ResourceClasses(Vec<Class>);
+
+/// The classes whose devices can be a resource. The others describe no device of which a node has a number:
+/// a profile is settings, and huge pages are counted by kubelet itself.
+const COUNTABLE: [Class; 8] = [
+    Class::Nic,
+    Class::NicPlain,
+    Class::NicNodes,
+    Class::Zf,
+    Class::Rdma,
+    Class::Vfio,
+    Class::Ptp,
+    Class::Pps,
+];
+
+impl ResourceClasses {
+    /// The classes, sorted, each once.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Class] {
+        &self.0
+    }
+}
+
+impl Default for ResourceClasses {
+    fn default() -> Self {
+        ResourceClasses(COUNTABLE.to_vec())
+    }
+}
+
+/// A class that cannot be a resource.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotCountable {
+    /// A word is no class.
+    #[error(transparent)]
+    Unknown(#[from] UnknownClass),
+    /// kubelet counts them.
+    #[error(
+        "hugepages is no resource of ours; kubelet offers hugepages-2Mi and hugepages-1Gi by itself"
+    )]
+    Hugepages,
+    /// It is no device.
+    #[error(
+        "profile is no resource, since it is no device; set the EF_ variables of a profile in the pod"
+    )]
+    Profile,
+}
+
+fn countable(class: Class) -> Result<Class, NotCountable> {
+    match class {
+        Class::Hugepages => Err(NotCountable::Hugepages),
+        Class::Profile => Err(NotCountable::Profile),
+        class => Ok(class),
+    }
+}
+
+impl TryFrom<Vec<String>> for ResourceClasses {
+    type Error = NotCountable;
+
+    fn try_from(words: Vec<String>) -> Result<Self, NotCountable> {
+        let mut classes = Vec::new();
+        for word in words {
+            match word.trim() {
+                "all" => classes.extend(COUNTABLE),
+                word => classes.push(countable(word.parse()?)?),
+            }
+        }
+        classes.sort();
+        classes.dedup();
+        Ok(ResourceClasses(classes))
+    }
+}
+
+/// A number of containers that may have one device, from 1 to [`MAX_IDS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct Slots(u32);
+
+impl Slots {
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for Slots {
+    fn default() -> Self {
+        Slots(10)
+    }
+}
+
+/// A number that is no [`Slots`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a number of slots from 1 to {MAX_IDS}, found {0}")]
+pub struct NotSlots(i64);
+
+impl TryFrom<i64> for Slots {
+    type Error = NotSlots;
+
+    fn try_from(number: i64) -> Result<Self, NotSlots> {
+        let slots = u32::try_from(number).ok();
+        let slots = slots.filter(|slots| (1..=MAX_IDS).contains(slots));
+        slots.map(Slots).ok_or(NotSlots(number))
+    }
+}
+
+/// The name of an extended resource, as `onload.dev/nic` (`IsExtendedResourceName` in
+/// pkg/apis/core/v1/helper of Kubernetes).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ResourceName(String);
+
+impl ResourceName {
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The resource of ours with that word behind the slash.
+    ///
+    /// # Errors
+    /// [`NotResourceName`]: a resource cannot be called so.
+    pub fn own(word: &str) -> Result<ResourceName, NotResourceName> {
+        format!("{OWN_PREFIX}/{word}").try_into()
+    }
+}
+
+impl fmt::Display for ResourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// Why a text is not the name of an extended resource.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} is no name of an extended resource: {why}", Quoted(.name))]
+pub struct NotResourceName {
+    name: String,
+    why: &'static str,
+}
+
+impl TryFrom<String> for ResourceName {
+    type Error = NotResourceName;
+
+    fn try_from(name: String) -> Result<Self, NotResourceName> {
+        match problem(&name) {
+            None => Ok(ResourceName(name)),
+            Some(why) => Err(NotResourceName { name, why }),
+        }
+    }
+}
+
+fn problem(name: &str) -> Option<&'static str> {
+    // A quota prefixes the name by this, and the whole has to be a name again.
+    const QUOTA: &str = "requests.";
+    const MOST_PREFIX: usize = 253 - QUOTA.len();
+    const MOST: usize = 63;
+    let Some((prefix, rest)) = name.split_once('/') else {
+        return Some("it has the form DOMAIN/NAME");
+    };
+    let outer = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let label = |label: &str| {
+        let (first, last) = (label.as_bytes().first(), label.as_bytes().last());
+        let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        label.len() <= MOST && outer(first) && outer(last) && label.bytes().all(legal)
+    };
+    if prefix.len() > MOST_PREFIX || !prefix.split('.').all(label) {
+        return Some("what stands before the slash is no domain name in lower case");
+    }
+    let (first, last) = (rest.as_bytes().first(), rest.as_bytes().last());
+    if rest.len() > MOST || !outer(first) || !outer(last) || !rest.bytes().all(inner) {
+        return Some(
+            "behind the slash stand at most 63 letters, digits, \"-\", \"_\" and \".\", a letter or digit first and last",
+        );
+    }
+    if prefix.ends_with("kubernetes.io") {
+        return Some("kubernetes.io is Kubernetes' own");
+    }
+    if prefix.starts_with(QUOTA) {
+        return Some("\"requests.\" begins the name of a quota");
+    }
+    None
+}
+
+/// A resource that the operator named.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ResourceSettings {
+    /// It has the devices of this class.
+    #[serde(default)]
+    pub class: Option<Class>,
+    /// It has the devices of this pool.
+    #[serde(default)]
+    pub pool: Option<String>,
+    /// How many containers may have one of its devices; unset: as for other resources.
+    #[serde(default)]
+    pub slots: Option<Slots>,
+}
+
+/// The keys of a [`ResourceSettings`].
+pub const RESOURCE_KEYS: &[&str] = &["class", "pool", "slots"];
+
+/// What the devices of a resource are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source<'a> {
+    /// Those of a class.
+    Class(Class),
+    /// Those of a pool.
+    Pool(&'a str),
+}
+
+impl ResourceSettings {
+    /// Where its devices come from; `None` where the configuration was not checked.
+    #[must_use]
+    pub fn source(&self) -> Option<Source<'_>> {
+        match (self.class, &self.pool) {
+            (Some(class), None) => Some(Source::Class(class)),
+            (None, Some(pool)) => Some(Source::Pool(pool)),
+            _ => None,
+        }
+    }
+}
+
+/// Where metrics and health are served.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Listen {
+    /// Nowhere.
+    Nowhere,
+    /// At a TCP address.
+    Tcp(SocketAddr),
+    /// At a Unix socket.
+    Unix(PathBuf),
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 9478)))
+    }
+}
+
+/// A text that is no [`Listen`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected ADDRESS:PORT as \"127.0.0.1:9478\", unix:/PATH, or nothing for none, found {}",
+    Quoted(.0)
+)]
+pub struct NotListen(String);
+
+impl std::str::FromStr for Listen {
+    type Err = NotListen;
+
+    fn from_str(text: &str) -> Result<Self, NotListen> {
+        if text.is_empty() {
+            return Ok(Listen::Nowhere);
+        }
+        let path = text.strip_prefix("unix:").map(PathBuf::from);
+        if let Some(path) = path.filter(|path| path.is_absolute()) {
+            return Ok(Listen::Unix(path));
+        }
+        let address = text.parse().map(Listen::Tcp);
+        address.map_err(|_| NotListen(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for Listen {
+    type Error = NotListen;
+
+    fn try_from(text: String) -> Result<Self, NotListen> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Nowhere => Ok(()),
+            Listen::Tcp(address) => write!(f, "{address}"),
+            Listen::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// What is wrong with a resource that the operator named.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResourceError {
+    /// Neither class nor pool, or both.
+    #[error("kubernetes.resources.\"{0}\" needs a class or a pool, and not both")]
+    Source(ResourceName),
+    /// The class is not one that can be counted.
+    #[error("kubernetes.resources.\"{name}\": {why}")]
+    Class {
+        /// The resource.
+        name: ResourceName,
+        /// Why.
+        why: NotCountable,
+    },
+    /// There is no such pool.
+    #[error("kubernetes.resources.\"{name}\": there is no section [pools.{pool}]")]
+    Pool {
+        /// The resource.
+        name: ResourceName,
+        /// The pool.
+        pool: String,
+    },
+    /// A number for a device of which there is one.
+    #[error(
+        "kubernetes.resources.\"{name}\": slots is for devices that several containers share, and a {class} device is for one; leave slots out, or set a number in [leases] share or the pool's share"
+    )]
+    Slots {
+        /// The resource.
+        name: ResourceName,
+        /// The class.
+        class: Class,
+    },
+}
+
+impl KubernetesSettings {
+    /// Checks the resources that the operator named.
+    ///
+    /// `pool` gives the class of a pool, and how many containers may have one of its devices; `share` gives
+    /// that number for a class.
+    ///
+    /// # Errors
+    /// [`ResourceError`].
+    pub(crate) fn check(
+        &self,
+        pool: impl Fn(&str) -> Option<(Class, Option<u32>)>,
+        share: impl Fn(Class) -> Option<u32>,
+    ) -> Result<(), ResourceError> {
+        for (name, resource) in &self.resources {
+            let name = || name.clone();
+            let (class, counted) = match resource.source() {
+                None => return Err(ResourceError::Source(name())),
+                Some(Source::Class(class)) => (class, share(class)),
+                Some(Source::Pool(of)) => {
+                    let (class, own) = pool(of).ok_or_else(|| ResourceError::Pool {
+                        name: name(),
+                        pool: of.to_owned(),
+                    })?;
+                    (class, own.or_else(|| share(class)))
+                }
+            };
+            countable(class).map_err(|why| ResourceError::Class { name: name(), why })?;
+            if resource.slots.is_some() && counted == Some(1) {
+                let name = name();
+                return Err(ResourceError::Slots { name, class });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Result<ResourceName, NotResourceName> {
+        text.to_owned().try_into()
+    }
+
+    #[test]
+    fn the_names_of_other_plugins_are_names_of_resources() {
+        for text in [
+            "onload.dev/nic",
+            "amd.com/onload",
+            "rdma/hca_shared_devices",
+            "intel.com/intel_sriov_netdevice",
+            "openshift.io/Mixed.Case-1",
+            "a.b-c.d/x",
+        ] {
+            assert_eq!(name(text).unwrap().as_str(), text);
+        }
+        let longest = format!("{}/{}", ["a"; 122].join("."), "b".repeat(63));
+        assert!(name(&longest).is_ok());
+    }
+
+    #[test]
+    fn what_kubelet_refuses_is_no_name_of_a_resource() {
+        let too_long = format!("{}/x", ["a"; 123].join("."));
+        let label = format!("{}.io/x", "a".repeat(64));
+        let rest = format!("a.io/{}", "x".repeat(64));
+        for (text, why) in [
+            ("nic", "DOMAIN/NAME"),
+            ("Onload.dev/nic", "lower case"),
+            ("onload..dev/nic", "domain name"),
+            ("-a.io/nic", "domain name"),
+            ("a_b.io/nic", "domain name"),
+            ("/nic", "domain name"),
+            (too_long.as_str(), "domain name"),
+            (label.as_str(), "domain name"),
+            ("onload.dev/", "behind the slash"),
+            ("onload.dev/a/b", "behind the slash"),
+            ("onload.dev/_a", "behind the slash"),
+            ("onload.dev/a-", "behind the slash"),
+            ("onload.dev/a:b", "behind the slash"),
+            (rest.as_str(), "behind the slash"),
+            ("kubernetes.io/nic", "Kubernetes' own"),
+            ("x.kubernetes.io/nic", "Kubernetes' own"),
+            ("requests.onload.dev/nic", "quota"),
+        ] {
+            let error = name(text).unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_address_to_listen_at_is_read_as_it_is_written() {
+        for text in ["127.0.0.1:9478", "[::]:80", "unix:/run/x.sock", ""] {
+            let listen: Listen = text.parse().unwrap();
+            assert_eq!(listen.to_string(), text);
+        }
+        for text in ["9478", "localhost:9478", "unix:x", "/run/x.sock", "1.2.3.4"] {
+            assert!(text.parse::<Listen>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn all_classes_that_can_be_counted_are_what_the_word_all_says() {
+        let classes = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            ResourceClasses::try_from(words)
+        };
+        assert_eq!(classes(&["all", "nic"]), Ok(ResourceClasses::default()));
+        assert_eq!(
+            classes(&["vfio", "nic", "vfio"]).unwrap().as_slice(),
+            [Class::Nic, Class::Vfio]
+        );
+        assert!(classes(&[]).unwrap().as_slice().is_empty());
+        for (word, why) in [
+            ("hugepages", "kubelet offers"),
+            ("profile", "no device"),
+            ("gpu", "unknown class"),
+        ] {
+            let error = classes(&[word]).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}
