@@ -98,7 +98,7 @@ package:
 deny:
     command -v cargo-deny >/dev/null || cargo install --locked --quiet cargo-deny
     cargo fetch --locked
-    cargo deny --offline check bans licenses sources
+    cargo deny --offline --workspace check bans licenses sources
 
 # What was copied from elsewhere is left out.
 

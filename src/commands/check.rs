@@ -7,11 +7,11 @@ use anyhow::bail;
 use onload_core::class::Class;
 use onload_core::expect::Numbers;
 use onload_host::discover::inventory::Inventory;
-use onload_host::generate::generate;
+use onload_host::generate::{Surroundings, generate};
 use onload_host::specdir::{Action, Format, Manifest, Plan, Renumbered, Wanted, plan, renumbered};
 
 use super::generate::{directory_path, find_directory, render, tell_existing};
-use super::{AS_ROOT, look, open_host, surroundings, unread_reasons, written_pools};
+use super::{AS_ROOT, look, open_host, unread_reasons, written_pools};
 use crate::cli::{Check, Global};
 use crate::exit::Answer;
 use crate::layout::paragraph;
@@ -39,7 +39,7 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
     let newest = asked.max_cdi_version.as_deref();
     let newest = newest.and_then(|version| version.parse().ok());
     let pools = written_pools(pools, &asked.kinds, newest, printer);
-    let surroundings = surroundings(&host, &config)?;
+    let surroundings = Surroundings::of(&host, &config)?;
     let specs = generate(&inventory, &pools, &config, surroundings)?;
     let specs = specs
         .iter()

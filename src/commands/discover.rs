@@ -12,6 +12,7 @@ use onload_host::discover::nic::Nic;
 use onload_host::discover::onload::Onload;
 use onload_host::discover::rdma::{RdmaDevice, RdmaPort};
 use onload_host::discover::vfio::VfioDevice;
+use onload_host::generate::Surroundings;
 use onload_host::settings;
 use serde::Serialize;
 use serde_json::Value;
@@ -19,7 +20,7 @@ use serde_json::Value;
 use super::generate::write_file;
 use super::pools::{Holders, Shown, print_pools};
 use super::reasons::groups;
-use super::{advise, open_host, require_nic, surroundings, survey};
+use super::{advise, open_host, require_nic, survey};
 use crate::capture::tree::{Sources, collect};
 use crate::capture::{CapturedTree, pack};
 use crate::cli::{Discover, Global, Listing};
@@ -53,7 +54,7 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     advise(&inventory, printer);
     if let Some(path) = &args.capture {
         // What `cdi generate` asks beside, so that a capture gives the same specifications too.
-        surroundings(&host, &config)?;
+        Surroundings::of(&host, &config)?;
         // And what "host plan" asks, so that it can be tried elsewhere.
         let _ = boot::plan(&host, &boot::Absent, &config);
         let seen = host.stop_recording();

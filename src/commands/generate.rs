@@ -10,14 +10,14 @@ use onload_core::config::{Config, Kinds};
 use onload_core::fs::{atomic, regular};
 use onload_core::text::Listed;
 use onload_host::discover::inventory::Inventory;
-use onload_host::generate::{Specs, generate, warnings};
+use onload_host::generate::{Specs, Surroundings, generate, warnings};
 use onload_host::host::Host;
 use onload_host::spec_name::{Part, SpecName};
 use onload_host::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted, plan};
 
 use super::{
     AS_ROOT, OUTPUT_DIR, look, make_directory, nothing_to_change, open_host, require_nic,
-    surroundings, unread_reasons, written_pools,
+    unread_reasons, written_pools,
 };
 use crate::cli::{Generate, Global, SpecFormat};
 use crate::exit::Answer;
@@ -45,7 +45,7 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     let scope = scope(args, &config)?;
     let (inventory, pools) = look(&host, &config, printer);
     require_nic(&inventory, &config)?;
-    let surroundings = surroundings(&host, &config)?;
+    let surroundings = Surroundings::of(&host, &config)?;
     let pools = written_pools(pools, &scope.written, newest, printer);
     let mut specs = generate(&inventory, &pools, &config, surroundings)?;
     specs.retain(|name, _| scope.written.contains(&name.class));

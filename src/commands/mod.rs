@@ -27,13 +27,11 @@ use anyhow::{Context, anyhow, bail};
 use onload_cdi::{ContainerEdits, DEFAULT_DIRS, QualifiedName, Registry, Version};
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::onload::PRELOAD_FILE;
 use onload_core::text::Chain;
 use onload_host::discover::discover;
 use onload_host::discover::inventory::Inventory;
 use onload_host::discover::unread::AS_ROOT;
-use onload_host::generate::{ONLOAD_SOCKET_DIR, Surroundings};
-use onload_host::host::{Access, EntryKind, Host, HostError};
+use onload_host::host::{Access, Host, HostError};
 use onload_host::pools::{NamedPool, Pools, resolve};
 use onload_host::settings;
 
@@ -133,16 +131,6 @@ fn written_pools(
         printer.warning(warning);
     }
     pools.offered
-}
-
-fn surroundings(host: &Host, config: &Config) -> Result<Surroundings, HostError> {
-    let is_file = |path: &Path| Ok(matches!(host.entry(path)?, Some(EntryKind::File { .. })));
-    let socket = host.entry(Path::new(ONLOAD_SOCKET_DIR))?;
-    Ok(Surroundings {
-        hook: is_file(&config.cdi.hook_path)?,
-        preload_file: is_file(Path::new(PRELOAD_FILE))?,
-        onload_socket: socket == Some(EntryKind::Directory),
-    })
 }
 
 /// An operator may want a boot to fail rather than to go on without its interface.

@@ -135,6 +135,8 @@ const ORDERS: &[(&str, &[&str])] = &[
             "resources",
             "host_state",
             "observe",
+            "spec_writer",
+            "install",
             "surveyor",
             "plugin",
             "changes",

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use onload_core::kubernetes_settings::Listen;
 
+use crate::spec_writer::HOOK_DIR;
+
 /// Offers the devices of this node to Kubernetes
 #[derive(Debug, Parser)]
 #[command(name = "onload-kubernetes", version, max_term_width = 100)]
@@ -40,6 +42,19 @@ pub struct Global {
         env = "ONLOAD_KUBERNETES_CONFIG"
     )]
     pub config: Option<PathBuf>,
+    /// Directory of the host for hooks, one directory a version
+    ///
+    /// The OCI runtime executes them there: it has to be on a file system that is mounted with exec, and it and
+    /// each directory above it has to belong to root.
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        default_value = HOOK_DIR,
+        value_hint = ValueHint::DirPath,
+        env = "ONLOAD_KUBERNETES_HOOK_DIR"
+    )]
+    pub hook_dir: PathBuf,
 }
 
 /// What to do.
@@ -47,6 +62,45 @@ pub struct Global {
 pub enum Command {
     /// Offer the devices of this node to its kubelet, until SIGTERM
     Run(Run),
+    /// Put the hook of this version on the host, and remove older ones that nothing names
+    Install(Install),
+    /// Remove hooks, specifications and configuration that this program put on the host
+    ///
+    /// What a container, a lease or a specification still names stays, and the exit status is 1 then.
+    Uninstall(Uninstall),
+}
+
+/// Install the hook.
+#[derive(Clone, Debug, Args)]
+pub struct Install {
+    /// The hook to install
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/usr/bin/onload-hook",
+        value_hint = ValueHint::FilePath,
+        env = "ONLOAD_KUBERNETES_INSTALL_FROM"
+    )]
+    pub from: PathBuf,
+    /// Configuration for a host that has no etc/onload-ctk/config.toml of its own
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_hint = ValueHint::FilePath,
+        env = "ONLOAD_KUBERNETES_INSTALL_DEFAULT_CONFIG"
+    )]
+    pub default_config: Option<PathBuf>,
+    /// Replace another file that has the name of this version's hook
+    #[arg(long, env = "ONLOAD_KUBERNETES_INSTALL_FORCE")]
+    pub force: bool,
+}
+
+/// Remove what was installed.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Uninstall {
+    /// Wait for SIGTERM when all is removed, as the only container of a pod has to
+    #[arg(long, env = "ONLOAD_KUBERNETES_UNINSTALL_STAY")]
+    pub stay: bool,
 }
 
 /// Run the daemon.

@@ -2,15 +2,18 @@
 //!
 //! [`cli`] is the command line, and [`run`] the daemon. Its [`surveyor`] looks at the host; [`resources`] says
 //! which resources that makes, and what containers get of them; [`plugin`] serves each at a socket in
-//! kubelet's directory, in the words of [`wire`].
+//! kubelet's directory, in the words of [`wire`]. [`install`] puts the hook on the host, and [`spec_writer`]
+//! the specifications, where the package does not.
 
 mod changes;
 pub mod cli;
 pub mod host_state;
+pub mod install;
 pub mod observe;
 pub mod plugin;
 pub mod resources;
 pub mod run;
 pub mod socket;
+pub mod spec_writer;
 pub mod surveyor;
 pub mod wire;

@@ -1,32 +1,87 @@
 //! `onload-kubernetes`: parse, dispatch, report errors.
 
 use std::error::Error;
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use onload_core::fs::trust::Owners;
 use onload_core::text::Chain;
-use onload_kubernetes::cli::{Cli, Command};
+use onload_host::host::Host;
+use onload_kubernetes::cli::{Cli, Command, Global, Install, Uninstall};
+use onload_kubernetes::install::{self, Place, Report, What};
 use onload_kubernetes::run;
+use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match dispatch(&cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             // Nobody is left to be told that this failed.
-            let _ = writeln!(
-                std::io::stderr(),
-                "onload-kubernetes: {}",
-                Chain(error.as_ref())
-            );
+            let _ = writeln!(io::stderr(), "onload-kubernetes: {}", Chain(error.as_ref()));
             ExitCode::from(2)
         }
     }
 }
 
-fn dispatch(cli: &Cli) -> Result<(), Box<dyn Error>> {
+fn dispatch(cli: &Cli) -> Result<ExitCode, Box<dyn Error>> {
     match &cli.command {
-        Command::Run(args) => Ok(run::run(&cli.global, args)?),
+        Command::Run(args) => run::run(&cli.global, args)?,
+        Command::Install(args) => install(&cli.global, args)?,
+        Command::Uninstall(args) => return uninstall(&cli.global, *args),
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn install(global: &Global, args: &Install) -> Result<(), Box<dyn Error>> {
+    install::refuse_user_namespace()?;
+    let host = Host::open(&global.host_root)?;
+    let what = What {
+        hook: &args.from,
+        config: args.default_config.as_deref(),
+        force: args.force,
+    };
+    print(&install::install(&place(global, &host), what)?)?;
+    Ok(())
+}
+
+fn uninstall(global: &Global, args: Uninstall) -> Result<ExitCode, Box<dyn Error>> {
+    install::refuse_user_namespace()?;
+    let host = Host::open(&global.host_root)?;
+    let report = install::uninstall(&place(global, &host))?;
+    print(&report)?;
+    if !report.in_use.is_empty() {
+        return Ok(ExitCode::FAILURE);
+    }
+    if args.stay {
+        wait_for_term()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn place<'p>(global: &'p Global, host: &'p Host) -> Place<'p> {
+    Place {
+        host,
+        directory: &global.hook_dir,
+        owners: Owners::root(),
+    }
+}
+
+fn print(report: &Report) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for line in report.done.iter().chain(&report.kept).chain(&report.in_use) {
+        writeln!(out, "{line}")?;
+    }
+    out.flush()
+}
+
+fn wait_for_term() -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        signal(SignalKind::terminate())?.recv().await;
+        Ok(())
+    })
 }

@@ -21,6 +21,7 @@ use crate::observe::metrics::Metrics;
 use crate::observe::{http, log};
 use crate::plugin::{DirectoryError, Kubelet, Offering, offer, watch as watch_directory};
 use crate::resources::Resource;
+use crate::spec_writer::Keeper;
 use crate::surveyor::{LookError, Surveyor};
 
 /// How long the resources may take to be withdrawn at the end.
@@ -52,7 +53,13 @@ pub fn run(global: &Global, args: &Run) -> Result<(), RunError> {
     let spec_dirs = spec_dirs(&host, &args.spec_dir)?;
     let metrics = Arc::new(Metrics::default());
     let specs = Arc::new(SpecNames::new(spec_dirs));
-    let mut surveyor = Surveyor::new(host, global.config.clone(), &specs, &metrics)?;
+    // Specifications in directories that somebody named are somebody's, too.
+    let keeper = args
+        .spec_dir
+        .is_empty()
+        .then(|| Keeper::new(global.hook_dir.clone()));
+    let named = global.config.clone();
+    let mut surveyor = Surveyor::new(host, named, &specs, keeper, &metrics)?;
     log::init(surveyor.config().log.level);
     let listen = args.listen.clone();
     let listen = listen.unwrap_or_else(|| surveyor.config().kubernetes.listen.clone());

@@ -18,9 +18,13 @@ use tokio::sync::watch;
 
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::metrics::Metrics;
+use crate::spec_writer::{Keeper, Kept};
 
 /// The time between two looks at the host where changes cannot be waited for.
 const UNTOLD: Duration = Duration::from_secs(10);
+
+/// Where what was said of the specifications stands.
+const SPECIFICATIONS: usize = 3;
 
 /// Why nothing is known of the host.
 #[derive(Debug, thiserror::Error)]
@@ -45,8 +49,11 @@ pub struct Surveyor {
     specs: Arc<SpecNames>,
     config: Config,
     metrics: Arc<Metrics>,
-    /// What was said last of the configuration, the host and its changes, so that it is not said twice.
-    said: [String; 3],
+    /// Who writes the specifications, if that is the daemon's work at all.
+    keeper: Option<Keeper>,
+    /// What was said last of the configuration, the host, its changes and its specifications, so that it is not
+    /// said twice.
+    said: [String; 4],
 }
 
 impl Surveyor {
@@ -58,6 +65,7 @@ impl Surveyor {
         host: Host,
         named: Option<PathBuf>,
         specs: &Arc<SpecNames>,
+        keeper: Option<Keeper>,
         metrics: &Arc<Metrics>,
     ) -> Result<Self, LookError> {
         let config = settings::load(&host, named.as_deref())?;
@@ -67,6 +75,7 @@ impl Surveyor {
             specs: Arc::clone(specs),
             config,
             metrics: Arc::clone(metrics),
+            keeper,
             said: Default::default(),
         })
     }
@@ -77,18 +86,72 @@ impl Surveyor {
         &self.config
     }
 
-    /// What the host has now.
+    /// What the host has now. Its specifications are written first, where that is the daemon's work.
     ///
     /// # Errors
     /// [`LookError::Survey`].
-    pub fn look(&self) -> Result<Snapshot, LookError> {
+    pub fn look(&mut self) -> Result<Snapshot, LookError> {
+        let mut survey = self.survey()?;
+        if self.keep_specs(&survey) {
+            // Two of them would take twice the memory.
+            drop(survey);
+            survey = self.survey()?;
+        }
         // No request has to wait for them to be read.
         let _ = self.specs.now();
-        let survey = Survey::read(&self.host, &self.config, self.specs.dirs());
-        self.metrics.survey(survey.is_ok());
-        let snapshot = Snapshot::of(survey?, &self.config);
+        let snapshot = Snapshot::of(survey, &self.config);
         self.metrics.leases(&snapshot.leases);
         Ok(snapshot)
+    }
+
+    fn survey(&self) -> Result<Survey, LookError> {
+        let survey = Survey::read(&self.host, &self.config, self.specs.dirs());
+        self.metrics.survey(survey.is_ok());
+        Ok(survey?)
+    }
+
+    /// Brings the specifications up to date; whether one has changed.
+    fn keep_specs(&mut self, survey: &Survey) -> bool {
+        let Some(keeper) = &mut self.keeper else {
+            return false;
+        };
+        let (host, config) = (&self.host, &self.config);
+        let kept = keeper.keep(host, config, &survey.inventory, &survey.pools);
+        let (said, changed) = match &kept {
+            Ok(Kept::Here(plan)) => {
+                let left: Vec<&str> = plan.left().collect();
+                let left = match left.is_empty() {
+                    true => String::new(),
+                    false => format!(
+                        ", but {}, which somebody else wrote or changed",
+                        left.join(", ")
+                    ),
+                };
+                let said = format!("this daemon writes the specifications{left}");
+                (said, plan.changes_files())
+            }
+            Ok(Kept::ByPackage(unit)) => {
+                let unit = unit.display();
+                (
+                    format!("the package writes the specifications: {unit} enables it"),
+                    false,
+                )
+            }
+            Ok(Kept::ByAnother) => {
+                let said = "another daemon of this node writes the specifications until it ends";
+                (said.to_owned(), false)
+            }
+            Err(error) => {
+                let message = "the specifications are not brought up to date; what is there stays";
+                self.say(SPECIFICATIONS, error, message);
+                return false;
+            }
+        };
+        if self.said[SPECIFICATIONS] != said {
+            tracing::info!("{said}");
+            self.said[SPECIFICATIONS] = said;
+        }
+        changed
     }
 
     /// What the host has now, looked at in another thread: malloc(3) gives each thread memory of its own, and

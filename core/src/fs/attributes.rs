@@ -42,7 +42,11 @@ fn copy_owner(stat: &Stat, new: &File) -> Result<(), Errno> {
     fchmod(new, Mode::from_raw_mode(stat.st_mode & 0o7777))
 }
 
-fn copy_label(old: impl AsFd, new: &File) -> Result<(), Errno> {
+/// Gives `new` the label of `old`, if the file system has labels.
+///
+/// # Errors
+/// Those of fgetxattr(2) and fsetxattr(2).
+pub fn copy_label(old: impl AsFd, new: &File) -> Result<(), Errno> {
     let mut label = vec![0; MAX_LABEL_BYTES];
     let length = match fgetxattr(old, LABEL, &mut label[..]) {
         Ok(length) => length,

@@ -115,11 +115,7 @@ impl Lock {
     ///
     /// # Errors
     /// [`LockError::File`] and [`LockError::Foreign`].
-    pub(crate) fn if_free(
-        dir: impl AsFd,
-        path: &Path,
-        name: &str,
-    ) -> Result<Option<Lock>, LockError> {
+    pub fn if_free(dir: impl AsFd, path: &Path, name: &str) -> Result<Option<Lock>, LockError> {
         let path = path.join(name);
         let file = open(dir.as_fd(), &path, name)?;
         let is_ours = lock_open(&file, &path, LockMode::Exclusive, &mut || false)?;

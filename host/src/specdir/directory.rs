@@ -21,7 +21,7 @@ use super::plan::{Action, Plan};
 const FILE_MODE: u32 = 0o644;
 /// The lock of the directory. It is inside it, since nothing is written anywhere else; CDI readers
 /// use only names that end in .json or .yaml.
-const LOCK_NAME: &str = ".onload-ctk-lock";
+pub const LOCK_NAME: &str = ".onload-ctk-lock";
 /// How the names of the lock, of the manifest and of temporary files begin.
 const OWN_PREFIX: &str = ".onload-ctk-";
 /// Bytes of a file of ours that are read back.

@@ -7,7 +7,7 @@ mod plan;
 mod read;
 mod renumbered;
 
-pub use directory::{SpecDir, SpecDirError};
+pub use directory::{LOCK_NAME, SpecDir, SpecDirError};
 pub use manifest::{Format, MANIFEST_NAME, Manifest};
 pub use plan::{Action, Plan, Step, Wanted, plan};
 pub use renumbered::{Renumbered, renumbered};

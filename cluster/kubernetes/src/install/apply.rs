@@ -1,0 +1,188 @@
+//! Carries a plan out: the record lists what will be there before it is, so that whatever ends this program
+//! leaves nothing that a later run would not know.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use onload_core::config::CONFIG_PATH;
+use onload_core::fs::attributes::copy_label;
+
+use super::error::InstallError;
+use super::place::{Directory, HOOK_MODE, Tree};
+use super::plan::{Plan, Step};
+use crate::spec_writer::{HOOK_NAME, VERSION};
+
+/// A program of the host that any runtime may execute: its label is right for the hook.
+const LIKE: &str = "/usr/bin/env";
+/// How often a program is executed that is open for writing.
+const ATTEMPTS: u32 = 100;
+/// How long it is waited in between.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What is put there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source<'s> {
+    /// The hook's content.
+    pub hook: &'s [u8],
+    /// The configuration's text.
+    pub config: &'s str,
+}
+
+/// Where it is put.
+#[derive(Debug)]
+pub(super) struct Target<'t> {
+    /// The directories of the host.
+    pub tree: &'t Tree,
+    /// The directory of the hooks, on the host.
+    pub path: &'t Path,
+    /// The same, open.
+    pub directory: &'t Directory,
+}
+
+impl Target<'_> {
+    /// Carries out a plan, and tells each thing that was done.
+    ///
+    /// # Errors
+    /// [`InstallError`]; the remaining steps are not done, and the record lists what may be there.
+    pub(super) fn carry_out(
+        &self,
+        plan: &Plan,
+        source: Source<'_>,
+    ) -> Result<Vec<String>, InstallError> {
+        self.directory.put_record(&plan.before)?;
+        let mut done = Vec::new();
+        for step in &plan.steps {
+            match step {
+                Step::PutHook => done.push(self.put_hook(source.hook)?),
+                Step::PutConfig => done.push(self.put_config(source.config)?),
+                Step::RemoveHook(version) => done.push(self.remove_hook(version)?),
+                Step::RemoveConfig => done.push(self.remove_config()?),
+            }
+        }
+        self.directory.put_record(&plan.after)?;
+        Ok(done)
+    }
+
+    fn put_hook(&self, content: &[u8]) -> Result<String, InstallError> {
+        let version = self.path.join(VERSION);
+        let directory = self.tree.make(&version)?;
+        directory.put(HOOK_NAME, content, HOOK_MODE, |file| {
+            self.label(file, &directory)
+        })?;
+        let path = version.join(HOOK_NAME);
+        let shown = self.tree.outside(&path);
+        let tried = self.tree.file(&path)?.map(|file| try_hook(&file, &shown));
+        if let Some(Err(error)) = tried {
+            directory.remove(HOOK_NAME)?;
+            return Err(error);
+        }
+        Ok(format!("put {}", path.display()))
+    }
+
+    /// Gives a file the security label of a program, where programs of the host have one.
+    fn label(&self, file: &File, directory: &Directory) -> Result<(), InstallError> {
+        let Some(like) = self.tree.file(Path::new(LIKE))? else {
+            return Ok(());
+        };
+        copy_label(&like, file).map_err(|source| InstallError::Label {
+            path: directory.path.join(HOOK_NAME),
+            like: LIKE,
+            source,
+        })
+    }
+
+    fn put_config(&self, text: &str) -> Result<String, InstallError> {
+        let (directory, name) = config_place();
+        self.tree.make(&directory)?.put_text(name, text)?;
+        Ok(format!("put {CONFIG_PATH}"))
+    }
+
+    fn remove_config(&self) -> Result<String, InstallError> {
+        let (path, name) = config_place();
+        if let Some(directory) = self.tree.open(&path)? {
+            directory.remove(name)?;
+        }
+        remove_directory(self.tree, &path)?;
+        Ok(format!("removed {CONFIG_PATH}"))
+    }
+
+    fn remove_hook(&self, version: &str) -> Result<String, InstallError> {
+        let path = self.path.join(version);
+        if let Some(directory) = self.tree.open(&path)? {
+            directory.remove(HOOK_NAME)?;
+        }
+        let is_gone = self.directory.remove_directory(OsStr::new(version))?;
+        let left = if is_gone {
+            ""
+        } else {
+            "; something else is left in its directory"
+        };
+        Ok(format!("removed {}{left}", path.join(HOOK_NAME).display()))
+    }
+}
+
+/// Removes a directory, if it exists and is empty.
+///
+/// # Errors
+/// [`InstallError`].
+pub(super) fn remove_directory(tree: &Tree, path: &Path) -> Result<(), InstallError> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(());
+    };
+    if let Some(parent) = tree.open(parent)? {
+        parent.remove_directory(name)?;
+    }
+    Ok(())
+}
+
+/// The directory of the configuration, and its name there.
+fn config_place() -> (PathBuf, &'static str) {
+    let path = Path::new(CONFIG_PATH);
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    (directory.to_owned(), "config.toml")
+}
+
+/// Tries again while a file is open for writing: a process that is just being made has a copy of every
+/// descriptor of its maker until it executes its own program (execve(2), ETXTBSY).
+fn once_closed<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..ATTEMPTS {
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => sleep(PAUSE),
+            done => return done,
+        }
+    }
+    attempt()
+}
+
+/// Executes a hook, and looks whether it is this version's.
+///
+/// # Errors
+/// It cannot be executed, or is another program.
+pub(super) fn try_hook(file: &File, path: &Path) -> Result<(), InstallError> {
+    let execute = |source| InstallError::Execute {
+        path: path.to_owned(),
+        source,
+    };
+    // What was looked at, wherever its path may lead by now. An interpreter would open it again, so it stays
+    // open in the new process.
+    rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty())
+        .map_err(|error| execute(error.into()))?;
+    let program = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let output = once_closed(|| Command::new(&program).arg("--version").env_clear().output());
+    let output = output.map_err(execute)?;
+    let says = String::from_utf8_lossy(&output.stdout);
+    if says.trim_end() == format!("{HOOK_NAME} {VERSION}") {
+        return Ok(());
+    }
+    Err(InstallError::NotHook {
+        path: path.to_owned(),
+        version: VERSION,
+        says: says.trim_end().to_owned(),
+    })
+}

@@ -1,0 +1,15 @@
+//! `install` and `uninstall`: the hook of this version on the host, at a path of its own.
+//!
+//! Specifications name the hook by its path, and so does the configuration of every container that was made by
+//! them. So each version has its own directory, and an old one stays until nothing names it.
+
+mod apply;
+mod commands;
+mod error;
+mod place;
+mod plan;
+mod record;
+mod users;
+
+pub use commands::{Place, Report, What, install, refuse_user_namespace, uninstall};
+pub use error::InstallError;

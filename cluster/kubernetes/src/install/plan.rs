@@ -1,0 +1,544 @@
+//! What has to change on a host so that a version is installed there, or none is: decided from what was found,
+//! without touching it.
+
+use std::time::Duration;
+
+use super::place::{Content, HOOK_MODE};
+use super::record::{Installed, Record};
+use super::users::Users;
+
+/// How long a version has to have been the current one before another may go: a container of the other may be
+/// made already and not yet started, which no file shows.
+pub(super) const GRACE: Duration = Duration::from_secs(600);
+
+/// What stands on the host.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found {
+    /// In the directory of the hooks.
+    pub content: Content,
+    /// The sha256 of the host's configuration, in hexadecimal, if it has one.
+    pub config: Option<String>,
+    /// Who names which version.
+    pub users: Users,
+    /// Seconds after 1970.
+    pub now: u64,
+}
+
+/// What is to be installed.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted<'w> {
+    /// The version.
+    pub version: &'w str,
+    /// The sha256 of its hook, in hexadecimal.
+    pub hook: &'w str,
+    /// The sha256 of the configuration for a host that has none, in hexadecimal; `None` if there is none, or
+    /// if it sets nothing.
+    pub config: Option<&'w str>,
+    /// Whether the configuration sets something.
+    pub sets_something: bool,
+    /// Whether another file with the hook's name is replaced.
+    pub force: bool,
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The hook of the wanted version is put in its place.
+    PutHook,
+    /// The configuration is put in its place.
+    PutConfig,
+    /// The hook of a version is removed, and its directory.
+    RemoveHook(String),
+    /// The configuration is removed.
+    RemoveConfig,
+}
+
+/// Something that stays as it is, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// The hook of a version, and why.
+    Hook(String, String),
+    /// A file of ours that somebody has changed.
+    ChangedHook(String),
+    /// The host's own configuration.
+    Config,
+}
+
+/// What has to change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// The changes, in their order.
+    pub steps: Vec<Step>,
+    /// What stays.
+    pub kept: Vec<Kept>,
+    /// The record before the first change: it lists both the old and the new content.
+    pub before: Record,
+    /// The record after the last change.
+    pub after: Record,
+}
+
+/// Another file than the wanted one has its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OtherHook;
+
+/// Decides what an install changes.
+///
+/// # Errors
+/// [`OtherHook`], without force.
+pub(super) fn install(found: &Found, wanted: &Wanted<'_>) -> Result<Plan, OtherHook> {
+    let record = &found.content.record;
+    let mut plan = Plan {
+        before: record.clone(),
+        after: record.clone(),
+        ..Plan::default()
+    };
+    put_hook(found, wanted, &mut plan)?;
+    put_config(found, wanted, &mut plan);
+    let installed = plan.after.hooks.get(wanted.version);
+    let since = installed.map_or(found.now, |installed| installed.since);
+    if found.now.saturating_sub(since) >= GRACE.as_secs() {
+        let others = record
+            .hooks
+            .keys()
+            .filter(|version| *version != wanted.version);
+        for version in others {
+            remove_hook(found, version, &mut plan);
+        }
+    }
+    Ok(plan)
+}
+
+fn put_hook(found: &Found, wanted: &Wanted<'_>, plan: &mut Plan) -> Result<(), OtherHook> {
+    let there = found
+        .content
+        .hooks
+        .get(wanted.version)
+        .and_then(Option::as_ref);
+    let is_same = there.is_some_and(|there| there.sha256 == wanted.hook);
+    if there.is_some() && !is_same && !wanted.force {
+        return Err(OtherHook);
+    }
+    if !there.is_some_and(|there| is_same && there.mode == HOOK_MODE) {
+        plan.steps.push(Step::PutHook);
+    }
+    let record = &found.content.record;
+    let known = record
+        .hooks
+        .get(wanted.version)
+        .cloned()
+        .unwrap_or_default();
+    let since = if record.current == wanted.version {
+        known.since
+    } else {
+        found.now
+    };
+    let with = |mut sha256: Vec<String>| {
+        if !sha256.iter().any(|known| known == wanted.hook) {
+            sha256.push(wanted.hook.to_owned());
+        }
+        Installed { sha256, since }
+    };
+    let version = wanted.version.to_owned();
+    plan.before
+        .hooks
+        .insert(version.clone(), with(known.sha256));
+    plan.after.hooks.insert(version.clone(), with(Vec::new()));
+    for record in [&mut plan.before, &mut plan.after] {
+        record.current.clone_from(&version);
+    }
+    Ok(())
+}
+
+/// A configuration of ours follows the one that is wanted. The host's own stays, and a host without one needs
+/// none that sets nothing.
+fn put_config(found: &Found, wanted: &Wanted<'_>, plan: &mut Plan) {
+    let record = &found.content.record;
+    let Some(new) = wanted.config else {
+        return;
+    };
+    match &found.config {
+        None if !wanted.sets_something => {
+            plan.after.config = Vec::new();
+            return;
+        }
+        Some(there) if !record.has_config(there) => {
+            if wanted.sets_something {
+                plan.kept.push(Kept::Config);
+            }
+            plan.after.config = Vec::new();
+            return;
+        }
+        Some(there) if there == new => {}
+        _ => plan.steps.push(Step::PutConfig),
+    }
+    if !record.has_config(new) {
+        plan.before.config.push(new.to_owned());
+    }
+    plan.after.config = vec![new.to_owned()];
+}
+
+fn remove_hook(found: &Found, version: &str, plan: &mut Plan) {
+    let there = found.content.hooks.get(version).and_then(Option::as_ref);
+    let is_ours = |sha256: &str| found.content.record.has_hook(version, sha256);
+    match (there, found.users.of(version)) {
+        (Some(there), _) if !is_ours(&there.sha256) => {
+            plan.kept.push(Kept::ChangedHook(version.to_owned()));
+        }
+        (Some(_), Some(why)) => {
+            plan.kept.push(Kept::Hook(version.to_owned(), why));
+            return;
+        }
+        _ => plan.steps.push(Step::RemoveHook(version.to_owned())),
+    }
+    plan.after.hooks.remove(version);
+}
+
+/// Decides what an uninstall changes.
+pub(super) fn uninstall(found: &Found) -> Plan {
+    let record = &found.content.record;
+    let mut plan = Plan {
+        before: record.clone(),
+        after: record.clone(),
+        ..Plan::default()
+    };
+    for version in record.hooks.keys() {
+        remove_hook(found, version, &mut plan);
+    }
+    if found
+        .config
+        .as_ref()
+        .is_some_and(|there| record.has_config(there))
+    {
+        plan.steps.push(Step::RemoveConfig);
+    }
+    plan.after.config = Vec::new();
+    plan
+}
+
+impl Plan {
+    /// Whether there is nothing to do.
+    pub(super) fn is_idle(&self, record: &Record) -> bool {
+        self.steps.is_empty() && self.after == *record
+    }
+
+    /// The versions whose hooks are removed.
+    #[cfg(test)]
+    fn removed(&self) -> impl Iterator<Item = &str> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::RemoveHook(version) => Some(version.as_str()),
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::install::place::HookFile;
+    use std::collections::BTreeMap;
+
+    const NOW: u64 = 1_000_000;
+
+    fn wanted() -> Wanted<'static> {
+        Wanted {
+            version: "0.2.0",
+            hook: "new",
+            config: None,
+            sets_something: true,
+            force: false,
+        }
+    }
+
+    fn hook(sha256: &str) -> Option<HookFile> {
+        let sha256 = sha256.to_owned();
+        Some(HookFile {
+            sha256,
+            mode: HOOK_MODE,
+        })
+    }
+
+    fn installed(sha256: &str, since: u64) -> Installed {
+        Installed {
+            sha256: vec![sha256.to_owned()],
+            since,
+        }
+    }
+
+    /// A host with an old version, installed long ago.
+    fn with_old() -> Found {
+        let mut found = Found {
+            now: NOW,
+            ..Found::default()
+        };
+        found.content.hooks.insert("0.1.0".to_owned(), hook("old"));
+        let record = &mut found.content.record;
+        record.hooks.insert("0.1.0".to_owned(), installed("old", 5));
+        record.current = "0.1.0".to_owned();
+        found
+    }
+
+    /// The same after an update, a while ago.
+    fn updated(seconds: u64) -> Found {
+        let mut found = with_old();
+        found.content.hooks.insert("0.2.0".to_owned(), hook("new"));
+        let record = &mut found.content.record;
+        record
+            .hooks
+            .insert("0.2.0".to_owned(), installed("new", NOW - seconds));
+        record.current = "0.2.0".to_owned();
+        found
+    }
+
+    #[test]
+    fn an_empty_host_gets_the_hook() {
+        let found = Found {
+            now: NOW,
+            ..Found::default()
+        };
+        let plan = install(&found, &wanted()).unwrap();
+        assert_eq!(plan.steps, [Step::PutHook]);
+        assert_eq!(plan.before, plan.after);
+        assert_eq!(plan.after.hooks["0.2.0"], installed("new", NOW));
+    }
+
+    #[test]
+    fn an_installed_version_stays_untouched() {
+        let mut found = updated(5);
+        let record = found.content.record.clone();
+        let plan = install(&found, &wanted()).unwrap();
+        assert!(plan.is_idle(&record), "{plan:?}");
+        // What somebody put there by hand is the same file, and is ours from now on.
+        found.content.record.hooks.remove("0.2.0");
+        found.content.record.current = "0.1.0".to_owned();
+        let plan = install(&found, &wanted()).unwrap();
+        assert_eq!(
+            (plan.steps.len(), plan.is_idle(&found.content.record)),
+            (0, false)
+        );
+    }
+
+    #[test]
+    fn a_hook_that_nobody_may_execute_is_put_anew() {
+        let mut found = updated(5);
+        found.content.hooks.insert(
+            "0.2.0".to_owned(),
+            Some(HookFile {
+                sha256: "new".to_owned(),
+                mode: 0o644,
+            }),
+        );
+        assert_eq!(install(&found, &wanted()).unwrap().steps, [Step::PutHook]);
+    }
+
+    #[test]
+    fn another_file_of_the_same_version_is_refused_and_replaced_by_force_alone() {
+        let mut found = updated(5);
+        found
+            .content
+            .hooks
+            .insert("0.2.0".to_owned(), hook("other"));
+        assert_eq!(install(&found, &wanted()), Err(OtherHook));
+        let force = Wanted {
+            force: true,
+            ..wanted()
+        };
+        let plan = install(&found, &force).unwrap();
+        assert_eq!(plan.steps, [Step::PutHook]);
+    }
+
+    #[test]
+    fn while_a_hook_is_replaced_both_are_on_record() {
+        let mut found = updated(5);
+        found
+            .content
+            .hooks
+            .insert("0.2.0".to_owned(), hook("other"));
+        found
+            .content
+            .record
+            .hooks
+            .insert("0.2.0".to_owned(), installed("other", 7));
+        let force = Wanted {
+            force: true,
+            ..wanted()
+        };
+        let plan = install(&found, &force).unwrap();
+        assert_eq!(plan.before.hooks["0.2.0"].sha256, ["other", "new"]);
+        assert_eq!(plan.after.hooks["0.2.0"], installed("new", 7));
+    }
+
+    #[test]
+    fn the_old_version_stays_at_an_update() {
+        let plan = install(&with_old(), &wanted()).unwrap();
+        assert_eq!(plan.steps, [Step::PutHook]);
+        assert!(plan.after.hooks.contains_key("0.1.0"));
+        let plan = install(&updated(GRACE.as_secs() - 1), &wanted()).unwrap();
+        assert_eq!(plan.steps, [], "a container of it may be about to start");
+    }
+
+    #[test]
+    fn the_old_version_goes_later_when_nothing_names_it() {
+        let plan = install(&updated(GRACE.as_secs()), &wanted()).unwrap();
+        assert_eq!(plan.steps, [Step::RemoveHook("0.1.0".to_owned())]);
+        assert_eq!(plan.after.hooks.keys().collect::<Vec<_>>(), ["0.2.0"]);
+        assert_eq!(plan.removed().collect::<Vec<_>>(), ["0.1.0"]);
+    }
+
+    #[test]
+    fn the_old_version_stays_as_long_as_something_names_it() {
+        let mut found = updated(GRACE.as_secs());
+        found.users = Users::naming("0.1.0", "/run/c1/config.json");
+        let plan = install(&found, &wanted()).unwrap();
+        assert_eq!(plan.steps, []);
+        let why = "/run/c1/config.json names it".to_owned();
+        assert_eq!(plan.kept, [Kept::Hook("0.1.0".to_owned(), why)]);
+        assert!(plan.is_idle(&found.content.record));
+    }
+
+    #[test]
+    fn after_a_downgrade_the_newer_version_has_its_time_too() {
+        let mut found = updated(GRACE.as_secs());
+        let old = Wanted {
+            version: "0.1.0",
+            hook: "old",
+            ..wanted()
+        };
+        let plan = install(&found, &old).unwrap();
+        assert_eq!((plan.steps, plan.after.hooks["0.1.0"].since), (vec![], NOW));
+        found.content.record = plan.after;
+        found.now += GRACE.as_secs();
+        let plan = install(&found, &old).unwrap();
+        assert_eq!(plan.steps, [Step::RemoveHook("0.2.0".to_owned())]);
+    }
+
+    #[test]
+    fn what_somebody_changed_or_put_there_is_not_removed() {
+        let mut found = updated(GRACE.as_secs());
+        found
+            .content
+            .hooks
+            .insert("0.1.0".to_owned(), hook("theirs"));
+        found
+            .content
+            .hooks
+            .insert("0.0.1".to_owned(), hook("unknown"));
+        let plan = install(&found, &wanted()).unwrap();
+        assert_eq!(plan.steps, []);
+        assert_eq!(plan.kept, [Kept::ChangedHook("0.1.0".to_owned())]);
+        assert_eq!(uninstall(&found).removed().collect::<Vec<_>>(), ["0.2.0"]);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_removes_nothing() {
+        let mut found = updated(0);
+        found.now = 10;
+        assert_eq!(install(&found, &wanted()).unwrap().steps, []);
+    }
+
+    fn with_config(there: Option<&str>, on_record: &[&str]) -> Found {
+        let mut found = updated(5);
+        found.config = there.map(str::to_owned);
+        found.content.record.config = on_record
+            .iter()
+            .map(|sha256| (*sha256).to_owned())
+            .collect();
+        found
+    }
+
+    fn wanting(config: &'static str) -> Wanted<'static> {
+        Wanted {
+            config: Some(config),
+            ..wanted()
+        }
+    }
+
+    #[test]
+    fn a_host_without_a_configuration_gets_ours() {
+        let plan = install(&with_config(None, &[]), &wanting("one")).unwrap();
+        assert_eq!(plan.steps, [Step::PutConfig]);
+        assert_eq!(
+            (plan.before.config, plan.after.config),
+            (vec!["one".to_owned()], vec!["one".to_owned()])
+        );
+    }
+
+    #[test]
+    fn a_configuration_that_sets_nothing_is_not_put_there() {
+        let nothing = Wanted {
+            sets_something: false,
+            ..wanting("one")
+        };
+        let plan = install(&with_config(None, &[]), &nothing).unwrap();
+        assert_eq!(
+            (plan.steps, plan.after.config),
+            (vec![], Vec::<String>::new())
+        );
+        let plan = install(&with_config(Some("two"), &["two"]), &nothing).unwrap();
+        assert_eq!(
+            plan.steps,
+            [Step::PutConfig],
+            "in place of ours that set something"
+        );
+    }
+
+    #[test]
+    fn our_configuration_follows_the_wanted_one() {
+        let found = with_config(Some("one"), &["one"]);
+        assert!(
+            install(&found, &wanting("one"))
+                .unwrap()
+                .is_idle(&found.content.record)
+        );
+        let plan = install(&found, &wanting("two")).unwrap();
+        assert_eq!(plan.steps, [Step::PutConfig]);
+        assert_eq!(plan.before.config, ["one", "two"]);
+        assert_eq!(plan.after.config, ["two"]);
+    }
+
+    #[test]
+    fn the_host_s_own_configuration_rules() {
+        for on_record in [&[][..], &["one"]] {
+            let plan = install(&with_config(Some("theirs"), on_record), &wanting("one")).unwrap();
+            assert_eq!(plan.steps, []);
+            assert_eq!(plan.kept, [Kept::Config]);
+            assert_eq!(plan.after.config, [""; 0]);
+            assert_eq!(uninstall(&with_config(Some("theirs"), on_record)).kept, []);
+        }
+    }
+
+    #[test]
+    fn an_uninstall_removes_all_of_ours_and_what_is_used_last() {
+        let found = with_config(Some("one"), &["one"]);
+        let plan = uninstall(&found);
+        let steps = [
+            Step::RemoveHook("0.1.0".to_owned()),
+            Step::RemoveHook("0.2.0".to_owned()),
+            Step::RemoveConfig,
+        ];
+        assert_eq!(plan.steps, steps);
+        assert!(plan.after.is_empty());
+        let mut used = found;
+        used.users = Users::naming("0.2.0", "/run/c1/config.json");
+        let plan = uninstall(&used);
+        assert_eq!(plan.removed().collect::<Vec<_>>(), ["0.1.0"]);
+        assert!(!plan.after.is_empty());
+    }
+
+    #[test]
+    fn an_uninstall_leaves_the_host_s_own_configuration() {
+        let plan = uninstall(&with_config(Some("theirs"), &["one"]));
+        assert!(!plan.steps.contains(&Step::RemoveConfig));
+        assert!(
+            !uninstall(&with_config(None, &["one"]))
+                .steps
+                .contains(&Step::RemoveConfig)
+        );
+    }
+
+    #[test]
+    fn a_record_without_files_is_cleared() {
+        let mut found = updated(5);
+        found.content.hooks = BTreeMap::new();
+        assert!(uninstall(&found).after.is_empty());
+    }
+}

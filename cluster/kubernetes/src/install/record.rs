@@ -1,0 +1,205 @@
+//! The record of what was installed on a host, by content. It stands beside the hooks, so that an uninstall, or
+//! an install of another version, tells its own files from others.
+//!
+//! Another version may have written it. Unknown fields are ignored, and a `version` above [`FORMAT`] means that
+//! this program cannot tell what is whose.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Its name.
+pub(super) const RECORD_NAME: &str = ".onload-kubernetes.json";
+/// The newest format that is understood.
+const FORMAT: u32 = 1;
+
+/// What was installed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// The format.
+    version: u32,
+    /// The version that was installed last.
+    #[serde(default)]
+    pub current: String,
+    /// The hooks, by version.
+    #[serde(default)]
+    pub hooks: BTreeMap<String, Installed>,
+    /// The sha256 of the configuration file, in hexadecimal; two while it is being replaced, none where it is
+    /// the host's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub config: Vec<String>,
+}
+
+/// A hook that was installed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Installed {
+    /// The sha256 of its content in hexadecimal; two while it is being replaced.
+    pub sha256: Vec<String>,
+    /// Since when it is the current one, or was, in seconds after 1970.
+    #[serde(default)]
+    pub since: u64,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Record {
+            version: FORMAT,
+            current: String::new(),
+            hooks: BTreeMap::new(),
+            config: Vec::new(),
+        }
+    }
+}
+
+/// Why a record is not understood.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotRecord {
+    /// It is damaged, or somebody else's.
+    #[error(
+        "it is no record of what was installed ({0}); remove it, and files that are there count as somebody else's"
+    )]
+    Form(#[from] serde_json::Error),
+    /// A newer version wrote it.
+    #[error("it is of format {0}, and this program understands {FORMAT}; run the newer version")]
+    Newer(u32),
+    /// It names a version that cannot be a directory.
+    #[error(
+        "it names the version {0:?}, which is none; remove it, and files that are there count as somebody else's"
+    )]
+    Version(String),
+}
+
+impl Record {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// [`NotRecord`].
+    pub(super) fn parse(bytes: &[u8]) -> Result<Record, NotRecord> {
+        #[derive(Deserialize)]
+        struct Format {
+            version: u32,
+        }
+        let Format { version } = serde_json::from_slice(bytes)?;
+        if version > FORMAT {
+            return Err(NotRecord::Newer(version));
+        }
+        let record: Record = serde_json::from_slice(bytes)?;
+        match record.hooks.keys().find(|version| !is_version(version)) {
+            Some(version) => Err(NotRecord::Version(version.clone())),
+            None => Ok(record),
+        }
+    }
+
+    /// Its text.
+    #[must_use]
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        // A map of texts and numbers has no value that JSON lacks.
+        let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
+        bytes.push(b'\n');
+        bytes
+    }
+
+    /// Whether a hook of a version is ours, by its content.
+    #[must_use]
+    pub(super) fn has_hook(&self, version: &str, sha256: &str) -> bool {
+        let installed = self.hooks.get(version);
+        installed.is_some_and(|installed| installed.sha256.iter().any(|known| known == sha256))
+    }
+
+    /// Whether the configuration file is ours, by its content.
+    #[must_use]
+    pub(super) fn has_config(&self, sha256: &str) -> bool {
+        self.config.iter().any(|known| known == sha256)
+    }
+
+    /// Whether it lists nothing.
+    #[must_use]
+    pub(super) fn is_empty(&self) -> bool {
+        self.hooks.is_empty() && self.config.is_empty()
+    }
+}
+
+/// Whether a text can be the name of a version's directory.
+#[must_use]
+pub(super) fn is_version(text: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b".+-".contains(&byte);
+    text.starts_with(|first: char| first.is_ascii_digit()) && text.bytes().all(legal)
+}
+
+/// The sha256 of a content in hexadecimal.
+#[must_use]
+pub(super) fn sha256(content: &[u8]) -> String {
+    Sha256::digest(content)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let installed = Installed {
+            sha256: vec!["00".to_owned()],
+            since: 7,
+        };
+        Record {
+            hooks: BTreeMap::from([("0.1.0".to_owned(), installed)]),
+            config: vec!["01".to_owned()],
+            ..Record::default()
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for record in [record(), Record::default()] {
+            assert_eq!(Record::parse(&record.to_bytes()).unwrap(), record);
+        }
+    }
+
+    #[test]
+    fn fields_that_are_not_known_are_passed_over() {
+        let text = String::from_utf8(record().to_bytes()).unwrap();
+        let more = text.replacen('{', "{\"later\":[{}],", 1);
+        assert_eq!(Record::parse(more.as_bytes()).unwrap(), record());
+    }
+
+    #[test]
+    fn a_record_that_is_newer_or_damaged_or_leads_elsewhere_is_refused() {
+        let text = String::from_utf8(record().to_bytes()).unwrap();
+        for (text, says) in [
+            (
+                text.replacen("\"version\": 1", "\"version\": 2", 1),
+                "it is of format 2",
+            ),
+            (text[..text.len() / 2].to_owned(), "it is no record"),
+            (String::new(), "it is no record"),
+            ("{}".to_owned(), "missing field `version`"),
+            (
+                text.replacen("0.1.0", "../../etc", 1),
+                "names the version \"../../etc\"",
+            ),
+            (
+                text.replacen("0.1.0", "0/..", 1),
+                "names the version \"0/..\"",
+            ),
+        ] {
+            let error = Record::parse(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_version_is_one_plain_name() {
+        for good in ["0.1.0", "1.0.0-rc.1", "1.2.3+git.4"] {
+            assert!(is_version(good), "{good}");
+        }
+        for bad in [
+            "", ".", "..", ".1", "a", "0/1", "0 1", "0\n", "-1", "0\u{e9}",
+        ] {
+            assert!(!is_version(bad), "{bad:?}");
+        }
+    }
+}

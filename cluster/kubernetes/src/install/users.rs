@@ -1,0 +1,322 @@
+//! What still names the hook of a version: specifications, bundles of containers, and the records of OCI
+//! runtimes. Each is searched for the path of that version's directory.
+//!
+//! A container of a user's own engine is not looked for. Its runtime has read its configuration, and at its end
+//! there is nothing that a hook of it could release: only root's containers have leases.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use memchr::memmem;
+use onload_core::lease::Leases;
+use onload_core::processes::Processes;
+use onload_core::run_dir::{RUN_DIR, RunDir};
+use onload_core::text::Chain;
+use onload_host::host::{Host, HostError};
+
+/// Bytes of a file that are searched: no configuration of a container is longer.
+const LIMIT: u64 = 16 * 1024 * 1024;
+/// The directories of specifications.
+const SPEC_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+/// Where containerd keeps its tasks (`state` in its config.toml): its own default, k3s and RKE2, MicroK8s, and
+/// dockerd where it starts one of its own.
+const CONTAINERD: [&str; 4] = [
+    "/run/containerd",
+    "/run/k3s/containerd",
+    "/var/snap/microk8s/common/run/containerd",
+    "/run/docker/containerd/daemon",
+];
+/// The directory of the bundles there, by namespace and id (containerd, `core/runtime/v2`).
+const TASKS: &str = "io.containerd.runtime.v2.task";
+/// Where podman and CRI-O keep bundles, by storage driver and id (containers-storage.conf(5)).
+const STORAGE: [&str; 2] = ["/var/lib/containers/storage", "/run/containers/storage"];
+/// Where runc and crun keep what they know of containers, by id.
+const RUNTIMES: [&str; 3] = ["/run/runc", "/run/crun", "/run/user/0/crun"];
+/// The same below the directories of engines, by namespace and id.
+const RUNTIMES_BY_NAMESPACE: [&str; 3] = [
+    "/run/containerd/runc",
+    "/run/k3s/containerd/runc",
+    "/run/docker/runtime-runc",
+];
+/// What runc writes there, and crun's copy of the bundle's file.
+const STATES: [&str; 2] = ["state.json", "config.json"];
+
+/// Who names which versions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Users {
+    /// The files that name a version, by version.
+    named: BTreeMap<String, BTreeSet<PathBuf>>,
+    /// What could not be read, and why: it may name any.
+    unread: BTreeSet<String>,
+}
+
+impl Users {
+    /// Who names a version, for a line; `None` if nobody does.
+    pub(super) fn of(&self, version: &str) -> Option<String> {
+        let Some(files) = self.named.get(version) else {
+            let unread = self.unread.first()?;
+            return Some(format!(
+                "it cannot be told whether a container names it: {unread}"
+            ));
+        };
+        let first = files.first()?;
+        let more = files.len() - 1;
+        let more = if more == 0 {
+            String::new()
+        } else {
+            format!(" and {more} more")
+        };
+        Some(format!("{}{more} names it", first.display()))
+    }
+
+    #[cfg(test)]
+    pub(super) fn naming(version: &str, file: &str) -> Self {
+        let files = BTreeSet::from([PathBuf::from(file)]);
+        Users {
+            named: BTreeMap::from([(version.to_owned(), files)]),
+            unread: BTreeSet::new(),
+        }
+    }
+}
+
+/// Looks for everything that names one of these versions' directories below `directory`.
+pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> Users {
+    let mut users = Users::default();
+    if versions.is_empty() {
+        return users;
+    }
+    let texts: Vec<(&str, String)> = versions
+        .iter()
+        .map(|version| (*version, format!("{}/{version}/", directory.display())))
+        .collect();
+    for file in files(host, &mut users) {
+        let bytes = match host.bytes(&file, LIMIT) {
+            Ok(bytes) => bytes.unwrap_or_default(),
+            // A directory beside files.
+            Err(error) if is_other(&error) => continue,
+            Err(error) => {
+                users.unread.insert(Chain(&error).to_string());
+                continue;
+            }
+        };
+        for (version, text) in &texts {
+            if memmem::find(&bytes, text.as_bytes()).is_some() {
+                let of_version = users.named.entry((*version).to_owned()).or_default();
+                of_version.insert(file.clone());
+            }
+        }
+    }
+    users
+}
+
+/// Whether something else is there than what was looked for.
+fn is_other(error: &HostError) -> bool {
+    matches!(error, HostError::Read { .. }) && error.unread().is_none()
+}
+
+/// The files that may name a hook.
+fn files(host: &Host, users: &mut Users) -> BTreeSet<PathBuf> {
+    let mut names = |path: &Path| -> Vec<PathBuf> {
+        match host.list(path) {
+            Ok(listing) => listing.names.iter().map(|name| path.join(name)).collect(),
+            // A file beside directories.
+            Err(error) if is_other(&error) => Vec::new(),
+            Err(error) => {
+                users.unread.insert(Chain(&error).to_string());
+                Vec::new()
+            }
+        }
+    };
+    let mut files = BTreeSet::new();
+    for dir in SPEC_DIRS {
+        files.extend(names(Path::new(dir)));
+    }
+    for state in CONTAINERD {
+        for namespace in names(&Path::new(state).join(TASKS)) {
+            files.extend(names(&namespace).iter().map(|id| id.join("config.json")));
+        }
+    }
+    for storage in STORAGE {
+        let drivers = names(Path::new(storage));
+        let is_driver = |path: &&PathBuf| path.to_string_lossy().ends_with("-containers");
+        for driver in drivers.iter().filter(is_driver) {
+            files.extend(
+                names(driver)
+                    .iter()
+                    .map(|id| id.join("userdata/config.json")),
+            );
+        }
+    }
+    let mut containers: Vec<PathBuf> = RUNTIMES
+        .iter()
+        .flat_map(|dir| names(Path::new(dir)))
+        .collect();
+    for dir in RUNTIMES_BY_NAMESPACE {
+        for namespace in names(Path::new(dir)) {
+            containers.extend(names(&namespace));
+        }
+    }
+    for container in containers {
+        files.extend(STATES.map(|name| container.join(name)));
+    }
+    files.extend(of_leases(host, users));
+    files
+}
+
+/// The configurations of the containers that hold a device.
+fn of_leases(host: &Host, users: &mut Users) -> Vec<PathBuf> {
+    let root = host.outside_path(Path::new("/"));
+    let path = host.outside_path(Path::new(RUN_DIR));
+    let mut failed = |what: String| {
+        users.unread.insert(what);
+    };
+    let run = match RunDir::find(&path) {
+        Ok(Some(run)) => run,
+        Ok(None) => return Vec::new(),
+        Err(error) => {
+            failed(format!("opening {}: {error}", path.display()));
+            return Vec::new();
+        }
+    };
+    let leases = Leases::find(&run, Processes::at(&root));
+    let listed =
+        match leases.and_then(|leases| leases.map_or(Ok(Vec::new()), |leases| leases.list())) {
+            Ok(listed) => listed,
+            Err(error) => {
+                failed(Chain(&error).to_string());
+                return Vec::new();
+            }
+        };
+    let mut files = Vec::new();
+    for one in listed {
+        match one.lease {
+            Ok(lease) => files.push(lease.bundle.join("config.json")),
+            Err(why) => failed(format!("the lease of {}: {why}", one.device)),
+        }
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    struct Tree(tempfile::TempDir);
+
+    impl Tree {
+        fn new() -> Self {
+            let tree = Tree(tempfile::tempdir().unwrap());
+            tree.file("proc/sys/kernel/random/boot_id", "b\n");
+            tree
+        }
+
+        fn file(&self, path: &str, text: &str) {
+            let path = self.0.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn find(&self, versions: &[&str]) -> Users {
+            let host = Host::open(self.0.path()).unwrap();
+            find(&host, Path::new("/opt/onload-ctk"), versions)
+        }
+    }
+
+    const NAMES_IT: &str =
+        r#"{"hooks":{"poststop":[{"path":"/opt/onload-ctk/0.1.0/onload-hook"}]}}"#;
+
+    #[test]
+    fn a_version_is_in_use_where_any_engine_keeps_its_containers() {
+        for path in [
+            "etc/cdi/site.yaml",
+            "var/run/cdi/onload.dev-rdma.json",
+            "run/containerd/io.containerd.runtime.v2.task/k8s.io/c1/config.json",
+            "run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io/c1/config.json",
+            "var/snap/microk8s/common/run/containerd/io.containerd.runtime.v2.task/k8s.io/c1/config.json",
+            "run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/c1/config.json",
+            "var/lib/containers/storage/overlay-containers/c1/userdata/config.json",
+            "run/containers/storage/overlay-containers/c1/userdata/config.json",
+            "run/runc/c1/state.json",
+            "run/containerd/runc/k8s.io/c1/state.json",
+            "run/docker/runtime-runc/moby/c1/state.json",
+            "run/crun/c1/config.json",
+        ] {
+            let tree = Tree::new();
+            tree.file(path, NAMES_IT);
+            let users = tree.find(&["0.1.0", "0.2.0"]);
+            assert_eq!(users, Users::naming("0.1.0", &format!("/{path}")), "{path}");
+            assert_eq!(users.of("0.1.0").unwrap(), format!("/{path} names it"));
+            assert_eq!(users.of("0.2.0"), None);
+        }
+    }
+
+    #[test]
+    fn a_version_is_in_use_by_the_bundle_of_a_lease_wherever_that_is() {
+        let tree = Tree::new();
+        tree.file("srv/bundles/c1/config.json", NAMES_IT);
+        assert_eq!(tree.find(&["0.1.0"]), Users::default());
+        let lease = r#"{"version":1,"class":"vfio","name":"a","slot":0,"boot":"b","container":"c1","bundle":"/srv/bundles/c1",
+            "holder":{"init":{"process":{"pid":1,"startTime":7,"pidNamespace":9}}},"entryPoint":"createRuntime","since":1}"#;
+        tree.file("run/onload-ctk/@leases/vfio=a#0", lease);
+        assert_eq!(
+            tree.find(&["0.1.0"]),
+            Users::naming("0.1.0", "/srv/bundles/c1/config.json")
+        );
+    }
+
+    #[test]
+    fn a_lease_that_is_not_understood_may_be_of_any_version() {
+        let tree = Tree::new();
+        tree.file("run/onload-ctk/@leases/vfio=a#0", "{\"version\":9}");
+        let users = tree.find(&["0.1.0"]).of("0.1.0").unwrap();
+        assert!(
+            users
+                .starts_with("it cannot be told whether a container names it: the lease of vfio:a"),
+            "{users}"
+        );
+    }
+
+    #[test]
+    fn a_configuration_that_cannot_be_read_may_name_any_version() {
+        let tree = Tree::new();
+        let path = "run/containerd/io.containerd.runtime.v2.task/k8s.io/c1/config.json";
+        tree.file(path, "");
+        fs::File::options()
+            .write(true)
+            .open(tree.0.path().join(path))
+            .unwrap()
+            .set_len(LIMIT + 1)
+            .unwrap();
+        let users = tree.find(&["0.1.0"]).of("0.1.0").unwrap();
+        assert!(users.contains("longer than 16777216 bytes"), "{users}");
+    }
+
+    #[test]
+    fn another_version_that_begins_alike_is_not_meant() {
+        let tree = Tree::new();
+        tree.file(
+            "var/run/cdi/a.json",
+            "/opt/onload-ctk/0.1.0-rc.1/onload-hook /srv/opt/onload-ctk/0.1.1",
+        );
+        let users = tree.find(&["0.1.0", "0.1.0-rc.1", "0.1.1"]);
+        assert_eq!((users.of("0.1.0"), users.of("0.1.1")), (None, None));
+        assert!(users.of("0.1.0-rc.1").is_some());
+    }
+
+    #[test]
+    fn a_link_out_of_the_host_is_not_followed() {
+        let (tree, outside) = (Tree::new(), Tree::new());
+        outside.file("c1/config.json", NAMES_IT);
+        fs::create_dir_all(tree.0.path().join("run/containerd")).unwrap();
+        let tasks = "run/containerd/io.containerd.runtime.v2.task";
+        symlink(outside.0.path(), tree.0.path().join(tasks)).unwrap();
+        assert_eq!(tree.find(&["0.1.0"]), Users::default());
+    }
+
+    #[test]
+    fn a_host_without_containers_has_no_users() {
+        assert_eq!(Tree::new().find(&["0.1.0"]).of("0.1.0"), None);
+    }
+}

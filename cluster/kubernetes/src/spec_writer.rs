@@ -1,0 +1,515 @@
+//! Who writes this node's specifications: the units of the package where they are enabled, else the daemon. Two
+//! writers of two versions would undo each other's work at every change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use onload_cdi::to_json;
+use onload_core::class::Class;
+use onload_core::config::{Cdi, Config};
+use onload_core::fs::atomic;
+use onload_core::fs::lock::{Lock, LockError};
+use onload_core::run_dir::{LOCKS, RUN_DIR, RUN_DIR_MODE, open_private, set_mode};
+use onload_host::discover::inventory::Inventory;
+use onload_host::generate::{GenerateError, Specs, Surroundings, generate};
+use onload_host::host::{Host, HostError};
+use onload_host::pools::Pools;
+use onload_host::specdir::{
+    Format, LOCK_NAME, MANIFEST_NAME, Manifest, Plan, SpecDir, SpecDirError, Wanted, plan,
+};
+use rustix::io::Errno;
+
+/// Where specifications are written.
+pub const SPEC_DIR: &str = "/var/run/cdi";
+/// Where the hook stands on a host that has no other place for it.
+pub const HOOK_DIR: &str = "/opt/onload-ctk";
+/// The name of the hook, in the image and on the host.
+pub const HOOK_NAME: &str = "onload-hook";
+/// The version of this program, and of the hook that comes with it.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The lock of the daemon that writes, as long as it runs.
+const WRITER_LOCK: &str = "spec-writer";
+/// The units of the package that write specifications: at boot, at changes, every minute.
+const UNITS: [&str; 3] = ["onload-cdi.service", "onload-cdi.path", "onload-cdi.timer"];
+/// Where systemd looks for units, the first that has one decides (systemd.unit(5)).
+const UNIT_DIRS: [&str; 4] = [
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+];
+/// How the directories end whose links enable a unit (systemd.unit(5)).
+const WANTING: [&str; 2] = [".wants", ".requires"];
+/// A link to it, in the place of a unit, masks that unit.
+const MASK: &str = "/dev/null";
+
+/// Who writes the specifications.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SpecWriter {
+    /// The package, of which this link enables a unit: the daemon reads what is there.
+    Package {
+        /// The link.
+        unit: PathBuf,
+    },
+    /// The daemon, and nobody else.
+    Daemon,
+}
+
+/// Why specifications cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum SpecWriterError {
+    /// The host cannot be read.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The directory of specifications cannot be used.
+    #[error(transparent)]
+    Directory(#[from] SpecDirError),
+    /// The directory of the lock cannot be used.
+    #[error("opening the directory of locks {}", .path.display())]
+    Locks {
+        /// The directory.
+        path: PathBuf,
+        /// The system's error.
+        source: Errno,
+    },
+    /// The lock cannot be used.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// A file of the directory cannot be removed.
+    #[error("removing {}", .path.display())]
+    Remove {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+}
+
+/// Who writes the specifications of a host. It changes when the package comes or goes, so ask before each
+/// time.
+///
+/// # Errors
+/// The directories of units cannot be read.
+pub fn spec_writer(host: &Host) -> Result<SpecWriter, HostError> {
+    for unit in UNITS {
+        if !can_start(host, unit)? {
+            continue;
+        }
+        if let Some(unit) = enabling_link(host, unit)? {
+            return Ok(SpecWriter::Package { unit });
+        }
+    }
+    Ok(SpecWriter::Daemon)
+}
+
+/// Whether systemd finds a unit: a link may outlive the package, and a mask may stand in a unit's place.
+fn can_start(host: &Host, unit: &str) -> Result<bool, HostError> {
+    for dir in UNIT_DIRS {
+        let path = Path::new(dir).join(unit);
+        if host.link(&path)?.is_some_and(|to| to == Path::new(MASK)) {
+            return Ok(false);
+        }
+        if host.entry(&path)?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn enabling_link(host: &Host, unit: &str) -> Result<Option<PathBuf>, HostError> {
+    for dir in UNIT_DIRS.map(Path::new) {
+        let names = host.list(dir)?.names;
+        let wanting = |name: &&String| WANTING.iter().any(|end| name.ends_with(end));
+        for name in names.iter().filter(wanting) {
+            let path = dir.join(name).join(unit);
+            if host.link(&path)?.is_some() {
+                return Ok(Some(path));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Takes the place of the daemon that writes, if it is free; it stays taken until the result is dropped.
+/// During an update two instances may run: the second one reads until the first has gone.
+///
+/// # Errors
+/// [`SpecWriterError::Locks`] and [`SpecWriterError::Lock`].
+pub fn claim(host: &Host) -> Result<Option<Lock>, SpecWriterError> {
+    let run = host.create_directory(Path::new(RUN_DIR))?;
+    let path = host.outside_path(Path::new(RUN_DIR));
+    let failed = |source| SpecWriterError::Locks {
+        path: path.join(LOCKS),
+        source,
+    };
+    // The hook's own directory: containers may enter it, and not list it.
+    set_mode(&run, RUN_DIR_MODE).map_err(failed)?;
+    let locks = open_private(&run, LOCKS).map_err(failed)?;
+    Ok(Lock::if_free(locks, &path.join(LOCKS), WRITER_LOCK)?)
+}
+
+/// The configuration with the hook that specifications name: the operator's, where one is set, else the one
+/// of this version in `directory`.
+#[must_use]
+pub fn with_hook(mut config: Config, directory: &Path) -> Config {
+    if config.cdi.hook_path == Cdi::default().hook_path {
+        config.cdi.hook_path = directory.join(VERSION).join(HOOK_NAME);
+    }
+    config
+}
+
+/// Who wrote the specifications, or would have.
+#[derive(Debug)]
+pub enum Kept {
+    /// This process, by that plan.
+    Here(Plan),
+    /// The package, of which this link enables a unit.
+    ByPackage(PathBuf),
+    /// Another instance of the daemon.
+    ByAnother,
+}
+
+/// Why specifications were not brought up to date.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// The host cannot be read.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// There are no specifications to write.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// They cannot be written.
+    #[error(transparent)]
+    Write(#[from] SpecWriterError),
+    /// The operator wants no specifications of a host without a NIC.
+    #[error(
+        "writing CDI specifications: there is no accelerated interface, and [discover] missing-nic-is-error is on"
+    )]
+    NoNic,
+}
+
+/// Keeps the specifications of a node up to date where that is nobody else's work.
+#[derive(Debug)]
+pub struct Keeper {
+    hook_dir: PathBuf,
+    claim: Option<Lock>,
+}
+
+impl Keeper {
+    /// One whose specifications name the hook in that directory of the host.
+    #[must_use]
+    pub fn new(hook_dir: PathBuf) -> Self {
+        Keeper {
+            hook_dir,
+            claim: None,
+        }
+    }
+
+    /// Makes the specifications those of what was found. Nothing is written where nothing changes.
+    ///
+    /// # Errors
+    /// [`KeepError`]; what is there stays.
+    pub fn keep(
+        &mut self,
+        host: &Host,
+        config: &Config,
+        inventory: &Inventory,
+        pools: &Pools,
+    ) -> Result<Kept, KeepError> {
+        if self.claim.is_none() {
+            self.claim = claim(host)?;
+        }
+        if self.claim.is_none() {
+            return Ok(Kept::ByAnother);
+        }
+        if let SpecWriter::Package { unit } = spec_writer(host)? {
+            return Ok(Kept::ByPackage(unit));
+        }
+        if config.discover.missing_nic_is_error && inventory.nics.is_empty() {
+            return Err(KeepError::NoNic);
+        }
+        let config = with_hook(config.clone(), &self.hook_dir);
+        let surroundings = Surroundings::of(host, &config)?;
+        let specs = generate(inventory, &pools.offered, &config, surroundings)?;
+        let kinds = config.cdi.kinds.classes();
+        let plan = write(host, &specs, kinds, inventory.undecided())?;
+        Ok(Kept::Here(plan))
+    }
+}
+
+/// Makes the directory of specifications hold these, and tells what was done. A class of `undecided` keeps its
+/// devices: not everything about it could be read.
+///
+/// # Errors
+/// [`SpecWriterError`]; each file is then the old one or the new one.
+pub fn write(
+    host: &Host,
+    specs: &Specs,
+    kinds: &[Class],
+    undecided: BTreeSet<Class>,
+) -> Result<Plan, SpecWriterError> {
+    let files = specs.iter().filter(|(name, _)| kinds.contains(&name.class));
+    let wanted = Wanted {
+        scope: Class::ALL.to_vec(),
+        files: files
+            .map(|(name, spec)| (*name, to_json(spec).into_bytes()))
+            .collect(),
+        format: Format::Json,
+        undecided,
+        asked: Manifest {
+            kinds: kinds.to_vec(),
+            ..Manifest::default()
+        },
+        force: false,
+    };
+    let path = host.outside_path(Path::new(SPEC_DIR));
+    let directory = SpecDir::new(path, host.create_directory(Path::new(SPEC_DIR))?);
+    carry_out(&directory, &wanted)
+}
+
+fn carry_out(directory: &SpecDir, wanted: &Wanted) -> Result<Plan, SpecWriterError> {
+    let _lock = directory.lock()?;
+    // A manifest that is not understood makes every file somebody else's, which stays.
+    let manifest = directory.manifest()?.unwrap_or_default();
+    let plan = plan(wanted, &directory.existing()?, manifest.as_ref());
+    directory.carry_out(&plan)?;
+    Ok(plan)
+}
+
+/// Removes every specification of ours, and what else of ours stands beside them; what somebody else wrote or
+/// changed stays, and is named by the plan. `None` if there is no such directory.
+///
+/// # Errors
+/// [`SpecWriterError`].
+pub fn remove(host: &Host) -> Result<Option<Plan>, SpecWriterError> {
+    let path = host.outside_path(Path::new(SPEC_DIR));
+    let Some(open) = host.directory(Path::new(SPEC_DIR))? else {
+        return Ok(None);
+    };
+    let directory = SpecDir::new(path.clone(), open);
+    let wanted = Wanted {
+        scope: Class::ALL.to_vec(),
+        files: BTreeMap::new(),
+        format: Format::Json,
+        undecided: BTreeSet::new(),
+        asked: Manifest::default(),
+        force: false,
+    };
+    let plan = carry_out(&directory, &wanted)?;
+    for name in [MANIFEST_NAME, LOCK_NAME] {
+        atomic::remove(directory.descriptor(), OsStr::new(name)).map_err(|failed| {
+            SpecWriterError::Remove {
+                path: path.join(name),
+                source: failed.source,
+            }
+        })?;
+    }
+    Ok(Some(plan))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onload_cdi::{ContainerEdits, Spec};
+    use onload_host::spec_name::SpecName;
+    use onload_host::specdir::Action;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    struct Node(tempfile::TempDir);
+
+    impl Node {
+        fn new() -> Self {
+            Node(tempfile::tempdir().unwrap())
+        }
+
+        fn path(&self, path: &str) -> PathBuf {
+            self.0.path().join(path)
+        }
+
+        fn file(&self, path: &str, text: &str) {
+            let path = self.path(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn link(&self, path: &str, target: &str) {
+            let path = self.path(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            symlink(target, path).unwrap();
+        }
+
+        fn host(&self) -> Host {
+            Host::open(self.0.path()).unwrap()
+        }
+
+        fn writer(&self) -> SpecWriter {
+            spec_writer(&self.host()).unwrap()
+        }
+    }
+
+    const UNIT: &str = "usr/lib/systemd/system/onload-cdi.service";
+    const WANTS: &str = "etc/systemd/system/multi-user.target.wants/onload-cdi.service";
+
+    #[test]
+    fn a_node_without_our_package_has_the_daemon_as_its_writer() {
+        let node = Node::new();
+        assert_eq!(node.writer(), SpecWriter::Daemon);
+        node.file(UNIT, "[Unit]");
+        assert_eq!(node.writer(), SpecWriter::Daemon, "it is not enabled");
+    }
+
+    #[test]
+    fn each_enabled_unit_of_the_package_makes_that_the_writer() {
+        for (unit, wants) in [
+            (UNIT, WANTS),
+            (
+                "lib/systemd/system/onload-cdi.path",
+                "etc/systemd/system/multi-user.target.wants/onload-cdi.path",
+            ),
+            (
+                "usr/lib/systemd/system/onload-cdi.timer",
+                "etc/systemd/system/timers.target.wants/onload-cdi.timer",
+            ),
+            (
+                UNIT,
+                "usr/lib/systemd/system/kubelet.service.requires/onload-cdi.service",
+            ),
+            (
+                "etc/systemd/system/onload-cdi.service",
+                "run/systemd/system/x.target.wants/onload-cdi.service",
+            ),
+        ] {
+            let node = Node::new();
+            node.file(unit, "[Unit]");
+            node.link(wants, &format!("/{unit}"));
+            let unit = PathBuf::from(format!("/{wants}"));
+            assert_eq!(node.writer(), SpecWriter::Package { unit }, "{wants}");
+        }
+    }
+
+    #[test]
+    fn a_link_that_a_removed_package_left_behind_writes_nothing() {
+        let node = Node::new();
+        node.link(WANTS, &format!("/{UNIT}"));
+        assert_eq!(node.writer(), SpecWriter::Daemon);
+    }
+
+    #[test]
+    fn a_masked_unit_writes_nothing() {
+        for mask in ["etc/systemd/system", "run/systemd/system"] {
+            let node = Node::new();
+            node.file(UNIT, "[Unit]");
+            node.link(WANTS, &format!("/{UNIT}"));
+            node.link(&format!("{mask}/onload-cdi.service"), "/dev/null");
+            assert_eq!(node.writer(), SpecWriter::Daemon, "{mask}");
+        }
+    }
+
+    #[test]
+    fn another_unit_is_not_ours() {
+        let node = Node::new();
+        node.file("usr/lib/systemd/system/onload-cdi-other.service", "[Unit]");
+        node.link(
+            "etc/systemd/system/multi-user.target.wants/onload-cdi-other.service",
+            "/x",
+        );
+        assert_eq!(node.writer(), SpecWriter::Daemon);
+    }
+
+    #[test]
+    fn one_daemon_at_a_time_writes() {
+        let node = Node::new();
+        let first = claim(&node.host()).unwrap();
+        assert!(first.is_some());
+        assert!(claim(&node.host()).unwrap().is_none());
+        drop(first);
+        assert!(claim(&node.host()).unwrap().is_some());
+    }
+
+    #[test]
+    fn the_place_of_the_writer_is_taken_where_only_root_can_enter() {
+        use std::os::unix::fs::PermissionsExt;
+        let node = Node::new();
+        let _claim = claim(&node.host()).unwrap();
+        let mode = |path| fs::metadata(node.path(path)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(
+            (mode("run/onload-ctk"), mode("run/onload-ctk/@locks")),
+            (0o711, 0o700)
+        );
+    }
+
+    #[test]
+    fn specifications_name_the_hook_of_this_version_unless_the_operator_names_one() {
+        let ours = with_hook(Config::default(), Path::new("/opt/onload-ctk"));
+        let expected = format!("/opt/onload-ctk/{VERSION}/onload-hook");
+        assert_eq!(ours.cdi.hook_path, Path::new(&expected));
+        let theirs = Config::parse("[cdi]\nhook-path = \"/usr/local/bin/onload-hook\"").unwrap();
+        assert_eq!(
+            with_hook(theirs.clone(), Path::new("/opt/onload-ctk")),
+            theirs
+        );
+    }
+
+    fn specs() -> Specs {
+        let kind = Class::Rdma.kind();
+        let device = onload_cdi::Device {
+            name: "mlx5_0".into(),
+            container_edits: ContainerEdits {
+                env: vec!["A=b".to_owned()],
+                ..ContainerEdits::default()
+            },
+            ..onload_cdi::Device::default()
+        };
+        let spec = Spec {
+            cdi_version: "0.5.0".to_owned(),
+            kind: kind.as_str().into(),
+            devices: vec![device],
+            ..Spec::default()
+        };
+        Specs::from([(SpecName::devices(Class::Rdma), spec)])
+    }
+
+    const FILE: &str = "var/run/cdi/onload.dev-rdma.json";
+
+    #[test]
+    fn what_is_written_is_removed_again() {
+        let node = Node::new();
+        let plan = write(&node.host(), &specs(), &Class::ALL, BTreeSet::new()).unwrap();
+        assert!(plan.changes_files() && node.path(FILE).exists());
+        let plan = write(&node.host(), &specs(), &Class::ALL, BTreeSet::new()).unwrap();
+        assert!(!plan.changes_files());
+        remove(&node.host()).unwrap().unwrap();
+        assert_eq!(fs::read_dir(node.path("var/run/cdi")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn kinds_that_the_operator_left_out_are_not_written() {
+        let node = Node::new();
+        write(&node.host(), &specs(), &[Class::Nic], BTreeSet::new()).unwrap();
+        assert!(!node.path(FILE).exists());
+    }
+
+    #[test]
+    fn what_somebody_else_wrote_stays() {
+        let node = Node::new();
+        node.file(FILE, "theirs");
+        node.file("var/run/cdi/other.json", "theirs");
+        let plan = write(&node.host(), &specs(), &Class::ALL, BTreeSet::new()).unwrap();
+        assert_eq!(plan.left().collect::<Vec<_>>(), ["onload.dev-rdma.json"]);
+        let plan = remove(&node.host()).unwrap().unwrap();
+        assert!(plan.steps.iter().any(|step| step.action == Action::Leave));
+        for path in [FILE, "var/run/cdi/other.json"] {
+            assert_eq!(fs::read_to_string(node.path(path)).unwrap(), "theirs");
+        }
+    }
+
+    #[test]
+    fn a_node_without_a_directory_of_specifications_has_nothing_to_remove() {
+        let node = Node::new();
+        assert!(remove(&node.host()).unwrap().is_none());
+        assert!(!node.path("var").exists());
+    }
+}
