@@ -35,10 +35,7 @@ pub enum UnknownLeases {
 /// [`UnknownLeases`], as for everybody but root.
 pub fn open(host: &Host) -> Result<Option<Leases>, UnknownLeases> {
     let path = host.outside_path(Path::new(RUN_DIR));
-    let processes = match host.is_running() {
-        true => Processes::default(),
-        false => Processes::at(&host.outside_path(Path::new("/"))),
-    };
+    let processes = Processes::at(&host.outside_path(Path::new("/")));
     let run = RunDir::find(&path).map_err(|error| UnknownLeases::Directory {
         path: path.clone(),
         source: error.into(),

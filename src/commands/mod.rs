@@ -24,16 +24,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use onload_cdi::{ContainerEdits, DEFAULT_DIRS, QualifiedName, Registry, Version};
+use onload_cdi::{ContainerEdits, QualifiedName, Registry, Version};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::text::Chain;
-use onload_host::discover::discover;
 use onload_host::discover::inventory::Inventory;
 use onload_host::discover::unread::AS_ROOT;
-use onload_host::host::{Access, Host, HostError};
-use onload_host::pools::{NamedPool, Pools, resolve};
-use onload_host::settings;
+use onload_host::host::{Access, Host};
+use onload_host::pools::{NamedPool, Pools, survey};
+use onload_host::{settings, specdir};
 
 use crate::cli::Global;
 use crate::printer::{Printer, looked_at};
@@ -95,17 +94,6 @@ fn advise(inventory: &Inventory, printer: &mut Printer) {
     }
 }
 
-/// What a host has, and its pools. What is not offered of them stands in the inventory, and so do the
-/// warnings about them.
-fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
-    let mut inventory = discover(host, config);
-    let mut pools = resolve(&inventory, config);
-    inventory.not_offered.append(&mut pools.not_offered);
-    inventory.not_offered.sort();
-    inventory.warnings.append(&mut pools.warnings);
-    (inventory, pools)
-}
-
 /// What a host has, and its pools; what was found on the way is printed.
 fn look(host: &Host, config: &Config, printer: &mut Printer) -> (Inventory, Pools) {
     let (inventory, pools) = survey(host, config);
@@ -155,14 +143,7 @@ fn spec_dirs(host: &Host, given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     if !given.is_empty() {
         return Ok(given.to_vec());
     }
-    let dirs = DEFAULT_DIRS.into_iter().map(|dir| {
-        let dir = Path::new(dir);
-        Ok(match host.resolve(dir)? {
-            Some(place) if !host.is_running() => host.outside_path(&place),
-            _ => host.outside_path(dir),
-        })
-    });
-    dirs.collect::<Result<_, HostError>>().map_err(Into::into)
+    Ok(specdir::engine_dirs(host)?)
 }
 
 /// Makes a directory that was named, and those above it.

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onload_cdi::DEFAULT_DIRS;
 use onload_core::kubernetes_settings::{Listen, ResourceName};
 use onload_host::host::{Host, HostError};
+use onload_host::specdir::engine_dirs;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -80,20 +80,12 @@ pub fn run(global: &Global, args: &Run) -> Result<(), RunError> {
     })
 }
 
-/// The directories of specifications as given, else those that engines read, links in them followed inside
-/// the host.
+/// The directories of specifications as given, else those that engines read.
 fn spec_dirs(host: &Host, given: &[PathBuf]) -> Result<Vec<PathBuf>, HostError> {
     if !given.is_empty() {
         return Ok(given.to_vec());
     }
-    let dirs = DEFAULT_DIRS.into_iter().map(|dir| {
-        let dir = Path::new(dir);
-        Ok(match host.resolve(dir)? {
-            Some(place) if !host.is_running() => host.outside_path(&place),
-            _ => host.outside_path(dir),
-        })
-    });
-    dirs.collect()
+    engine_dirs(host)
 }
 
 struct Daemon {

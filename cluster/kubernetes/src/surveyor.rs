@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use onload_cdi::Registry;
 use onload_core::config::Config;
 use onload_core::text::Chain;
 use onload_host::host::Host;
@@ -93,9 +94,7 @@ impl Surveyor {
     pub fn look(&mut self) -> Result<Snapshot, LookError> {
         let mut survey = self.survey()?;
         if self.keep_specs(&survey) {
-            // Two of them would take twice the memory.
-            drop(survey);
-            survey = self.survey()?;
+            survey.specs = Registry::scan(self.specs.dirs());
         }
         // No request has to wait for them to be read.
         let _ = self.specs.now();

@@ -8,11 +8,10 @@ use onload_core::lease::Listed;
 
 use super::offer::Offer;
 use super::offering;
-use crate::discover::discover;
 use crate::discover::inventory::Inventory;
 use crate::host::Host;
 use crate::leases::{self, UnknownLeases};
-use crate::pools::{Pools, resolve};
+use crate::pools::{self, Pools};
 
 /// A host at one moment.
 #[derive(Debug)]
@@ -32,17 +31,14 @@ impl Survey {
     /// which has a higher priority than the one before.
     ///
     /// # Errors
-    /// [`UnknownLeases`]: any device may be held then. What else cannot be read is in the inventory's `unread` and the registry's errors.
+    /// [`UnknownLeases`]: any device may be held then. What else cannot be read is in the inventory's `unread`
+    /// and the registry's errors.
     pub fn read(
         host: &Host,
         config: &Config,
         spec_dirs: &[PathBuf],
     ) -> Result<Self, UnknownLeases> {
-        let mut inventory = discover(host, config);
-        let mut pools = resolve(&inventory, config);
-        inventory.not_offered.append(&mut pools.not_offered);
-        inventory.not_offered.sort();
-        inventory.warnings.append(&mut pools.warnings);
+        let (inventory, pools) = pools::survey(host, config);
         // The leases are the last to be read: of all of this they change most often.
         Ok(Survey {
             inventory,

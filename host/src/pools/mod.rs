@@ -13,9 +13,11 @@ use onload_core::pci::PciAddress;
 use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Member, Pool, UNCOUNTED};
 use onload_core::text::Listed;
 
+use crate::discover::discover;
 use crate::discover::inventory::Inventory;
 use crate::discover::names::problem_with;
 use crate::discover::not_offered::NotOffered;
+use crate::host::Host;
 use candidate::{Candidate, Places};
 use selection::{Selection, select};
 
@@ -44,6 +46,18 @@ pub struct Pools {
     pub warnings: Vec<String>,
     /// How many containers may have one device of a class at once, whichever pool it is in.
     pub shares: Leases,
+}
+
+/// What a host has, and its pools. What is not offered of them stands in the inventory, and so do the
+/// warnings about them.
+#[must_use]
+pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
+    let mut inventory = discover(host, config);
+    let mut pools = resolve(&inventory, config);
+    inventory.not_offered.append(&mut pools.not_offered);
+    inventory.not_offered.sort();
+    inventory.warnings.append(&mut pools.warnings);
+    (inventory, pools)
 }
 
 /// The pools of a host with that configuration.

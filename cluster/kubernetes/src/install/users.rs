@@ -8,16 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use memchr::memmem;
-use onload_core::lease::Leases;
-use onload_core::processes::Processes;
-use onload_core::run_dir::{RUN_DIR, RunDir};
+use onload_cdi::DEFAULT_DIRS;
 use onload_core::text::Chain;
 use onload_host::host::{Host, HostError};
+use onload_host::leases;
 
 /// Bytes of a file that are searched: no configuration of a container is longer.
 const LIMIT: u64 = 16 * 1024 * 1024;
-/// The directories of specifications.
-const SPEC_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 /// Where containerd keeps its tasks (`state` in its config.toml): its own default, k3s and RKE2, MicroK8s, and
 /// dockerd where it starts one of its own.
 const CONTAINERD: [&str; 4] = [
@@ -128,7 +125,7 @@ fn files(host: &Host, users: &mut Users) -> BTreeSet<PathBuf> {
         }
     };
     let mut files = BTreeSet::new();
-    for dir in SPEC_DIRS {
+    for dir in DEFAULT_DIRS {
         files.extend(names(Path::new(dir)));
     }
     for state in CONTAINERD {
@@ -165,28 +162,16 @@ fn files(host: &Host, users: &mut Users) -> BTreeSet<PathBuf> {
 
 /// The configurations of the containers that hold a device.
 fn of_leases(host: &Host, users: &mut Users) -> Vec<PathBuf> {
-    let root = host.outside_path(Path::new("/"));
-    let path = host.outside_path(Path::new(RUN_DIR));
     let mut failed = |what: String| {
         users.unread.insert(what);
     };
-    let run = match RunDir::find(&path) {
-        Ok(Some(run)) => run,
-        Ok(None) => return Vec::new(),
+    let listed = match leases::list(host) {
+        Ok(listed) => listed,
         Err(error) => {
-            failed(format!("opening {}: {error}", path.display()));
+            failed(Chain(&error).to_string());
             return Vec::new();
         }
     };
-    let leases = Leases::find(&run, Processes::at(&root));
-    let listed =
-        match leases.and_then(|leases| leases.map_or(Ok(Vec::new()), |leases| leases.list())) {
-            Ok(listed) => listed,
-            Err(error) => {
-                failed(Chain(&error).to_string());
-                return Vec::new();
-            }
-        };
     let mut files = Vec::new();
     for one in listed {
         match one.lease {
