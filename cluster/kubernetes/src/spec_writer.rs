@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::to_json;
@@ -13,7 +14,7 @@ use onload_core::fs::lock::{Lock, LockError};
 use onload_core::run_dir::{LOCKS, RUN_DIR, RUN_DIR_MODE, open_private, set_mode};
 use onload_host::discover::inventory::Inventory;
 use onload_host::generate::{GenerateError, Specs, Surroundings, generate};
-use onload_host::host::{Host, HostError};
+use onload_host::host::{EntryKind, Host, HostError};
 use onload_host::pools::Pools;
 use onload_host::specdir::{
     Format, LOCK_NAME, MANIFEST_NAME, Manifest, Plan, SpecDir, SpecDirError, Wanted, plan,
@@ -150,21 +151,35 @@ pub fn claim(host: &Host) -> Result<Option<Lock>, SpecWriterError> {
     Ok(Lock::if_free(locks, &path.join(LOCKS), WRITER_LOCK)?)
 }
 
-/// The configuration with the hook that specifications name: the operator's, where one is set, else the one
-/// of this version in `directory`.
-#[must_use]
-pub fn with_hook(mut config: Config, directory: &Path) -> Config {
-    if config.cdi.hook_path == Cdi::default().hook_path {
-        config.cdi.hook_path = directory.join(VERSION).join(HOOK_NAME);
+/// The hook that specifications name: the operator's, where one is set; else the one of this version in
+/// `directory`; else the package's, whose units are not enabled.
+///
+/// # Errors
+/// [`KeepError::NoHook`], and [`KeepError::Host`] if one of the places cannot be looked at.
+pub fn hook(host: &Host, config: &Config, directory: &Path) -> Result<PathBuf, KeepError> {
+    let packaged = Cdi::default().hook_path;
+    let places = match config.cdi.hook_path == packaged {
+        true => vec![directory.join(VERSION).join(HOOK_NAME), packaged],
+        false => vec![config.cdi.hook_path.clone()],
+    };
+    for place in &places {
+        if matches!(host.entry(place)?, Some(EntryKind::File { .. })) {
+            return Ok(place.clone());
+        }
     }
-    config
+    Err(KeepError::NoHook(places))
 }
 
 /// Who wrote the specifications, or would have.
 #[derive(Debug)]
 pub enum Kept {
-    /// This process, by that plan.
-    Here(Plan),
+    /// This process.
+    Here {
+        /// What it did.
+        plan: Plan,
+        /// The hook that they name.
+        hook: PathBuf,
+    },
     /// The package, of which this link enables a unit.
     ByPackage(PathBuf),
     /// Another instance of the daemon.
@@ -183,11 +198,30 @@ pub enum KeepError {
     /// They cannot be written.
     #[error(transparent)]
     Write(#[from] SpecWriterError),
+    /// Without a hook containers would get devices, and neither a memory lock nor a lease of them.
+    #[error(
+        "writing CDI specifications: there is no hook at {}; run \"onload-kubernetes install\", or set [cdi] hook-path to where it is",
+        Places(.0)
+    )]
+    NoHook(Vec<PathBuf>),
     /// The operator wants no specifications of a host without a NIC.
     #[error(
         "writing CDI specifications: there is no accelerated interface, and [discover] missing-nic-is-error is on"
     )]
     NoNic,
+}
+
+/// Paths, as an error names them.
+struct Places<'a>(&'a [PathBuf]);
+
+impl fmt::Display for Places<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, path) in self.0.iter().enumerate() {
+            let between = if place == 0 { "" } else { " or " };
+            write!(f, "{between}{}", path.display())?;
+        }
+        Ok(())
+    }
 }
 
 /// Keeps the specifications of a node up to date where that is nobody else's work.
@@ -230,12 +264,14 @@ impl Keeper {
         if config.discover.missing_nic_is_error && inventory.nics.is_empty() {
             return Err(KeepError::NoNic);
         }
-        let config = with_hook(config.clone(), &self.hook_dir);
+        let hook = hook(host, config, &self.hook_dir)?;
+        let mut config = config.clone();
+        config.cdi.hook_path.clone_from(&hook);
         let surroundings = Surroundings::of(host, &config)?;
         let specs = generate(inventory, &pools.offered, &config, surroundings)?;
         let kinds = config.cdi.kinds.classes();
         let plan = write(host, &specs, kinds, inventory.undecided())?;
-        Ok(Kept::Here(plan))
+        Ok(Kept::Here { plan, hook })
     }
 }
 
@@ -441,16 +477,72 @@ mod tests {
         );
     }
 
+    const PACKAGED: &str = "usr/bin/onload-hook";
+    const HOOKS: &str = "/opt/onload-ctk";
+
+    fn of_this_version() -> String {
+        format!("{HOOKS}/{VERSION}/onload-hook")
+    }
+
+    fn operators() -> Config {
+        Config::parse("[cdi]\nhook-path = \"/usr/local/bin/onload-hook\"").unwrap()
+    }
+
     #[test]
-    fn specifications_name_the_hook_of_this_version_unless_the_operator_names_one() {
-        let ours = with_hook(Config::default(), Path::new("/opt/onload-ctk"));
-        let expected = format!("/opt/onload-ctk/{VERSION}/onload-hook");
-        assert_eq!(ours.cdi.hook_path, Path::new(&expected));
-        let theirs = Config::parse("[cdi]\nhook-path = \"/usr/local/bin/onload-hook\"").unwrap();
+    fn specifications_name_the_hook_of_this_version_before_the_packages() {
+        let node = Node::new();
+        let hook = |config: &Config| hook(&node.host(), config, Path::new(HOOKS)).unwrap();
+        node.file(PACKAGED, "hook");
         assert_eq!(
-            with_hook(theirs.clone(), Path::new("/opt/onload-ctk")),
-            theirs
+            hook(&Config::default()),
+            Path::new("/").join(PACKAGED),
+            "install never ran"
         );
+        node.file(&of_this_version()[1..], "hook");
+        assert_eq!(hook(&Config::default()), Path::new(&of_this_version()));
+        node.file("usr/local/bin/onload-hook", "hook");
+        let theirs = operators();
+        assert_eq!(hook(&theirs), theirs.cdi.hook_path);
+    }
+
+    #[test]
+    fn a_hook_that_is_missing_is_named_with_what_to_do() {
+        let node = Node::new();
+        let refusal = |config: &Config| {
+            let refused = hook(&node.host(), config, Path::new(HOOKS));
+            refused.unwrap_err().to_string()
+        };
+        let places = format!("no hook at {} or /{PACKAGED}; run", of_this_version());
+        assert!(refusal(&Config::default()).contains(&places));
+        // A hook of another version, and a directory in the place of one, are none.
+        node.file("opt/onload-ctk/0.0.9/onload-hook", "hook");
+        fs::create_dir_all(node.path(PACKAGED)).unwrap();
+        assert!(refusal(&Config::default()).contains(&places));
+        // What the operator set is not looked for elsewhere.
+        node.file(&of_this_version()[1..], "hook");
+        let text = refusal(&operators());
+        assert!(
+            text.contains("no hook at /usr/local/bin/onload-hook; run"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn without_a_hook_the_specifications_that_are_there_stay() {
+        let node = Node::new();
+        write(&node.host(), &specs(), &Class::ALL, BTreeSet::new()).unwrap();
+        let before = fs::read(node.path(FILE)).unwrap();
+        let mut keeper = Keeper::new(PathBuf::from(HOOKS));
+        let config = Config::default();
+        let mut keep = || {
+            let (inventory, pools) = onload_host::pools::survey(&node.host(), &config);
+            keeper.keep(&node.host(), &config, &inventory, &pools)
+        };
+        assert!(matches!(keep(), Err(KeepError::NoHook(_))));
+        assert_eq!(fs::read(node.path(FILE)).unwrap(), before);
+        node.file(PACKAGED, "hook");
+        assert!(matches!(keep(), Ok(Kept::Here { .. })));
+        assert!(!node.path(FILE).exists(), "this node has no such device");
     }
 
     fn specs() -> Specs {

@@ -117,7 +117,7 @@ impl Surveyor {
         let (host, config) = (&self.host, &self.config);
         let kept = keeper.keep(host, config, &survey.inventory, &survey.pools);
         let (said, changed) = match &kept {
-            Ok(Kept::Here(plan)) => {
+            Ok(Kept::Here { plan, hook }) => {
                 let left: Vec<&str> = plan.left().collect();
                 let left = match left.is_empty() {
                     true => String::new(),
@@ -126,7 +126,9 @@ impl Surveyor {
                         left.join(", ")
                     ),
                 };
-                let said = format!("this daemon writes the specifications{left}");
+                let hook = hook.display();
+                let said =
+                    format!("this daemon writes the specifications, with the hook {hook}{left}");
                 (said, plan.changes_files())
             }
             Ok(Kept::ByPackage(unit)) => {
