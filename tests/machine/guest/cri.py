@@ -35,9 +35,9 @@ def message(*fields):
     return out
 
 
-def parse(data):
-    """The last value of each field: an int, or bytes."""
-    fields, at = {}, 0
+def fields(data):
+    """Each field as it comes, with its number: an int, or bytes."""
+    at = 0
 
     def number():
         nonlocal at
@@ -53,21 +53,30 @@ def parse(data):
     while at < len(data):
         key = number()
         if key & 7 == 0:
-            fields[key >> 3] = number()
+            yield key >> 3, number()
         elif key & 7 == 2:
             size = number()
-            fields[key >> 3] = data[at:at + size]
+            yield key >> 3, data[at:at + size]
             at += size
         else:
-            raise ValueError(f"wire type {key & 7} is not one that the CRI uses")
-    return fields
+            raise ValueError(f"wire type {key & 7} is not one that the CRI or a device plugin uses")
+
+
+def parse(data):
+    """The last value of each field."""
+    return dict(fields(data))
+
+
+def every(data, wanted):
+    """All values of a repeated field."""
+    return [value for number, value in fields(data) if number == wanted]
 
 
 class Cri:
     """One pod of one container at a time, on the host's network."""
 
-    def __init__(self):
-        self.channel = grpc.insecure_channel(SOCKET)
+    def __init__(self, socket=SOCKET):
+        self.channel = grpc.insecure_channel(socket)
 
     def call(self, method, request, timeout=60):
         send = self.channel.unary_unary(f"/runtime.v1.RuntimeService/{method}")
@@ -94,12 +103,12 @@ class Cri:
             # LinuxSandboxSecurityContext: 1 namespace_options, 6 privileged.
             (8, message((1, "system.slice"), (2, message((1, message(*NAMESPACES)), (6, int(privileged)))))))
 
-    def add(self, pod, sandbox, name, image, argv, devices=(), read_only=False, privileged=False):
+    def add(self, pod, sandbox, name, image, argv, devices=(), read_only=False, privileged=False, environment=None):
         """A container in a pod that runs; its id."""
         # LinuxContainerSecurityContext: 2 privileged, 3 namespace_options, 7 readonly_rootfs.
         security = message((2, int(privileged)), (3, message(*NAMESPACES)), (7, int(read_only)))
         config = message(
-            (1, message((1, name))), (2, message((1, image))), (3, list(argv)), (11, f"{name}.log"),
+            (1, message((1, name))), (2, message((1, image))), (3, list(argv)), (6, environment or {}), (11, f"{name}.log"),
             (15, message((2, security))), (17, [message((1, device)) for device in devices]))
         container = self.call("CreateContainer", message((1, pod), (2, config), (3, sandbox)))[1].decode()
         self.call("StartContainer", message((1, container)))

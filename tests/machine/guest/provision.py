@@ -7,7 +7,8 @@ from report import Part, must, run, check
 
 IMAGES = "/var/lib/machine-images"
 # Images that not every store needs.
-ONLY_IN = {"pause": ["containerd"], "redis": ["podman", "docker"]}
+ONLY_IN = {"pause": ["containerd", "containerd2"], "redis": ["podman", "docker"]}
+NEWEST = "/opt/containerd2/bin"
 
 
 def has(program):
@@ -31,12 +32,15 @@ def provision():
     if has("ctr"):
         for space in ["default", "k8s.io"]:
             load("containerd", "ctr", "-n", space, "images", "import")
+    if os.path.exists(NEWEST):
+        must("systemctl", "start", "containerd2", timeout=120)
+        load("containerd2", f"{NEWEST}/ctr", "-a", "/run/containerd2/containerd.sock", "-n", "k8s.io", "images", "import")
     os.chmod(IMAGES, 0o755)
     must("systemctl", "start", "user@1000", timeout=60)
     load("rootless podman", *as_tester("podman", "load", "-i"))
     must("rm", "-r", IMAGES)
     with Part("shutdown of the engines"):
-        run("systemctl", "stop", "docker.socket", "docker", "containerd", timeout=120)
+        run("systemctl", "stop", "docker.socket", "docker", "containerd", "containerd2", timeout=120)
     check("every engine has its images", True)
 
 

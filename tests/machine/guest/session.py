@@ -12,7 +12,7 @@ import live
 import matrix
 from report import Part, check, emit, run
 
-BINARIES = ["onload-ctk", "onload-hook", "onload-container-runtime"]
+BINARIES = ["onload-ctk", "onload-hook", "onload-container-runtime", "onload-kubernetes"]
 ALLOW = ["nic", "nic-plain", "nic-nodes", "zf", "profile", "rdma", "vfio", "hugepages", "ptp", "pps"]
 
 
@@ -110,6 +110,9 @@ def session(settings):
     if not settings["fixture"]:
         import leases
         leases.parts(bench, table, wanted, settings["full"], settings["guest"])
+        if settings["guest"] == "debian13":
+            import kubernetes
+            kubernetes.parts(bench, wanted)
     if "live" in doors:
         live.parts(bench, table, wanted, settings["full"], settings["guest"])
     if settings["full"]:

@@ -21,6 +21,7 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 DISK_SIZE = "8G"
 # The guests: name, Debian's release.
 GUESTS = {"debian13": "trixie", "debian12": "bookworm"}
+NEWEST = "sid"
 
 
 class BuildError(Exception):
@@ -170,6 +171,15 @@ class Builder:
         tree.mkdir()
         self.container_image("pause", tree, {"pause": built / "pause"})
 
+    def newest_containerd(self):
+        """The programs of the newest suite's containerd, in self.work/containerd2: clusters have it before a stable release does."""
+        tree = self.container_tree("containerd2", NEWEST)
+        out = self.work / "containerd2"
+        out.mkdir()
+        for name in ["containerd", "containerd-shim-runc-v2", "ctr"]:
+            shutil.copy(tree / "usr/bin" / name, out / name)
+        shutil.rmtree(tree)
+
     def guest_tree(self):
         tree = self.work / "tree-guest"
         initramfs = "initramfs-tools"
@@ -183,6 +193,8 @@ class Builder:
         shutil.copytree(HERE / "recipe" / "rootfs", tree, symlinks=True, dirs_exist_ok=True)
         shutil.copytree(self.work / "built" / "guest" / "usr", tree / "usr", symlinks=True, dirs_exist_ok=True)
         shutil.copytree(self.work / "images", tree / "var/lib/machine-images")
+        if (self.work / "containerd2").exists():
+            shutil.copytree(self.work / "containerd2", tree / "opt/containerd2/bin")
         versions = [path.name for path in (tree / "usr/lib/modules").iterdir() if (path / "kernel").exists()]
         stand_ins = [path.parent.name for path in (tree / "usr/lib/modules").glob("*/extra")]
         if versions != stand_ins:
@@ -258,6 +270,8 @@ def ensure(say, guest="debian13"):
         tree = pool.submit(builder.timed, "guest's packages", builder.guest_tree)
         builder.timed("stand-ins and probe", builder.toolchain)
         builder.timed("container images", builder.images)
+        if guest == "debian13":
+            builder.timed("the newest containerd", builder.newest_containerd)
         builder.timed("file system", builder.finish_guest, tree.result())
     builder.timed("first boot", builder.provision)
     (work / "complete").touch()
