@@ -4,10 +4,12 @@
 #![allow(dead_code, unused_imports)]
 
 mod daemon;
+mod go_kubelet;
 mod host;
 mod kubelet;
 
 pub(crate) use daemon::{Daemon, get};
+pub(crate) use go_kubelet::GoKubelet;
 pub(crate) use host::TestHost;
 pub(crate) use kubelet::{MockKubelet, Plugin, allocation};
 
