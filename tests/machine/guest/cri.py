@@ -75,8 +75,9 @@ def every(data, wanted):
 class Cri:
     """One pod of one container at a time, on the host's network."""
 
-    def __init__(self, socket=SOCKET):
+    def __init__(self, socket=SOCKET, parent="system.slice"):
         self.channel = grpc.insecure_channel(socket)
+        self.parent = parent
 
     def call(self, method, request, timeout=60):
         send = self.channel.unary_unary(f"/runtime.v1.RuntimeService/{method}")
@@ -95,13 +96,12 @@ class Cri:
             self.remove(pod)
             raise
 
-    @staticmethod
-    def sandbox(name, annotations, log_dir, privileged=False):
+    def sandbox(self, name, annotations, log_dir, privileged=False):
         """The configuration of a pod, which a kubelet repeats for each of its containers."""
         return message(
             (1, message((1, name), (2, name), (3, "default"))), (3, log_dir), (7, annotations),
             # LinuxSandboxSecurityContext: 1 namespace_options, 6 privileged.
-            (8, message((1, "system.slice"), (2, message((1, message(*NAMESPACES)), (6, int(privileged)))))))
+            (8, message((1, self.parent), (2, message((1, message(*NAMESPACES)), (6, int(privileged)))))))
 
     def add(self, pod, sandbox, name, image, argv, devices=(), read_only=False, privileged=False, environment=None):
         """A container in a pod that runs; its id."""

@@ -7,7 +7,7 @@ from report import Part, must, run, check
 
 IMAGES = "/var/lib/machine-images"
 # Images that not every store needs.
-ONLY_IN = {"pause": ["containerd", "containerd2"], "redis": ["podman", "docker"]}
+ONLY_IN = {"pause": ["containerd", "containerd2"], "redis": ["podman", "docker", "containerd"], "dpdk": ["containerd"]}
 NEWEST = "/opt/containerd2/bin"
 
 

@@ -157,8 +157,8 @@ class Builder:
         (self.work / "images").mkdir()
         built = self.work / "built" / "bin"
         wanted = [("debian13", "trixie"), ("debian12", "bookworm"), ("musl", "trixie")]
-        # The guest with the package runs what the documentation says.
-        wanted += [("redis", "trixie")] if self.guest == "debian13" else []
+        # This guest runs what the documentation says, and the examples for Kubernetes.
+        wanted += [("redis", "trixie"), ("dpdk", "trixie")] if self.guest == "debian13" else []
         for name, suite in wanted:
             tree = self.container_tree(name, suite)
             add = {"usr/bin/probe": built / "probe"}
