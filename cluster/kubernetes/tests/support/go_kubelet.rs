@@ -64,17 +64,18 @@ pub(crate) struct GoKubelet {
 impl GoKubelet {
     /// A kubelet that does not listen yet; None, with the reason printed, where there is no newest Go.
     pub(crate) fn of(directory: &Path) -> Option<GoKubelet> {
-        let program = program();
-        let missing = "there is no newest Go: run .ci/install-newest-go";
-        if !onload_test_needs::that(program.is_some(), missing) {
+        let Some(program) = program() else {
+            let missing = "there is no newest Go: run .ci/install-newest-go";
+            let _ = onload_test_needs::that(false, missing);
             return None;
-        }
+        };
         fs::create_dir_all(directory).unwrap();
-        let mut command = Command::new(program?);
+        let mut command = Command::new(program);
         command.arg(directory);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let (commands, output) = (child.stdin.take()?, child.stdout.take()?);
+        let commands = child.stdin.take().unwrap();
+        let output = child.stdout.take().unwrap();
         let (sender, events) = channel();
         thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
