@@ -10,35 +10,24 @@ mod support;
 #[path = "../../../benches/support/synthetic.rs"]
 mod synthetic;
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
-use onload_core::config::Config;
-use onload_host::discover::discover;
-use onload_host::generate::{Surroundings, generate};
-use onload_host::host::Host;
 use support::{Daemon, MockKubelet, TestHost, get};
 
 const DEVICES: usize = 4096;
 const ANSWERS: usize = 500;
 const VFIO: &str = "onload.dev/vfio";
 
+/// A node without specifications, and with the hook that they name.
 fn host() -> TestHost {
     let host = TestHost::empty();
     synthetic::build(&host.root(), DEVICES).unwrap();
-    let seen = Host::open(&host.root()).unwrap();
-    let config = Config::default();
-    let inventory = discover(&seen, &config);
-    let surroundings = Surroundings {
-        hook: true,
-        preload_file: false,
-        onload_socket: false,
-    };
-    let specs = generate(&inventory, &[], &config, surroundings).unwrap();
-    for (name, spec) in specs {
-        let file = host.spec_dir().join(format!("onload.dev-{name}.json"));
-        fs::write(file, serde_json::to_vec(&spec).unwrap()).unwrap();
-    }
+    let hook = host.root().join("usr/bin/onload-hook");
+    fs::create_dir_all(hook.parent().unwrap()).unwrap();
+    fs::write(&hook, "").unwrap();
+    fs::set_permissions(hook, Permissions::from_mode(0o755)).unwrap();
     host
 }
 
@@ -65,7 +54,7 @@ async fn main() {
     let host = host();
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let begin = Instant::now();
-    let daemon = Daemon::start(&host);
+    let daemon = Daemon::that_writes(&host);
     let vfio = kubelet.registered(VFIO).await;
     let until = begin.elapsed();
     println!("{} devices of {VFIO} after {until:?}", vfio.ids().len());

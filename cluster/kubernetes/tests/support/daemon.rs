@@ -25,7 +25,20 @@ impl Daemon {
         Daemon::with(host, |_| {})
     }
 
+    /// One that reads the specifications of the test's own directory.
     pub(crate) fn with(host: &TestHost, change: impl FnOnce(&mut Command)) -> Daemon {
+        Daemon::of(host, |command| {
+            command.arg("--spec-dir").arg(host.spec_dir());
+            change(command);
+        })
+    }
+
+    /// One that writes the specifications itself, into the host.
+    pub(crate) fn that_writes(host: &TestHost) -> Daemon {
+        Daemon::of(host, |_| {})
+    }
+
+    fn of(host: &TestHost, change: impl FnOnce(&mut Command)) -> Daemon {
         if !host.config_path().exists() {
             host.config("");
         }
@@ -34,7 +47,6 @@ impl Daemon {
         command.env_clear();
         command.arg("run").arg("--host-root").arg(host.root());
         command.arg("--config").arg(host.config_path());
-        command.arg("--spec-dir").arg(host.spec_dir());
         command.arg("--device-plugin-dir").arg(host.plugin_dir());
         command.env(
             "ONLOAD_KUBERNETES_LISTEN",
