@@ -4,7 +4,8 @@
 //! container ids ([`container_id`]). Contracts between two programs of ours: the operator's
 //! configuration ([`config`], [`select`], [`host_settings`], [`kubernetes_settings`]), what a container asks for ([`request`]) and may have
 //! ([`policy`]), the arguments that the generator writes and the hook reads ([`hook_arguments`], [`expect`]), which
-//! devices stand for each other ([`pool`]), and who has those that only so many may have ([`lease`]). And careful access to files and processes
+//! devices stand for each other ([`pool`]), who has those that only so many may have ([`lease`]), and what cluster engines
+//! have reserved for their tasks ([`ticket`]). And careful access to files and processes
 //! ([`fs`], [`run_dir`], [`processes`], [`mountinfo`], [`elf`]).
 
 pub mod class;
@@ -27,4 +28,5 @@ pub mod request;
 pub mod run_dir;
 pub mod select;
 pub mod text;
+pub mod ticket;
 pub mod timestamp;

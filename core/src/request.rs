@@ -1,4 +1,5 @@
-//! What a container requests: the annotations `onload.dev/…` in its configuration.
+//! What a container requests: the annotations `onload.dev/…` in its configuration, or a variable of its
+//! environment.
 //!
 //! Whoever wrote them has no rights on this host. They are therefore bounded, parsed and looked up,
 //! and nothing in them ever becomes a path on the host.
@@ -16,6 +17,8 @@ use crate::text::Quoted;
 pub const PREFIX: &str = "onload.dev/";
 /// The same without a class. An annotation of that name asks for something, and does not say for what.
 pub const DOMAIN: &str = class::VENDOR;
+/// The variable of a container's environment that may hold a request.
+pub const VARIABLE: &str = "ONLOAD_CTK_REQUEST";
 
 /// Onload.dev keys that one container may have, including those for other containers of its pod.
 pub(crate) const MAX_KEYS: usize = 64;
@@ -26,6 +29,18 @@ pub const MAX_NAMES: u32 = 128;
 
 /// Characters of a word that are examined; every class and setting is shorter.
 const MAX_WORD: usize = 32;
+
+/// Settings that are refused in a text, and what does the same.
+const ANNOTATION_ONLY: [(&str, &str); 2] = [
+    (
+        "ipc-lock",
+        "give the container the capability IPC_LOCK with its engine (`cap_add` in a compose file)",
+    ),
+    (
+        "hugepages-limit",
+        "only the annotation onload.dev/hugepages-limit sets these limits",
+    ),
+];
 
 /// Where engines put a container's name in its pod: containerd, then CRI-O and cri-dockerd.
 const NAME_KEYS: [&str; 2] = [
@@ -114,6 +129,45 @@ impl fmt::Display for Wanted {
     }
 }
 
+/// Where something is requested.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// In the annotation of this key.
+    Annotation(String),
+    /// At this word of [`VARIABLE`].
+    Variable(String),
+    /// At this word of the ticket that [`VARIABLE`] names.
+    Ticket(String),
+}
+
+impl Origin {
+    /// The annotation's key, or the word of a text.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        let (Origin::Annotation(key) | Origin::Variable(key) | Origin::Ticket(key)) = self;
+        key
+    }
+
+    /// What stands behind the key in a message, if anything does.
+    fn place(&self) -> &'static str {
+        match self {
+            Origin::Annotation(_) => "",
+            Origin::Variable(_) => " of ONLOAD_CTK_REQUEST",
+            Origin::Ticket(_) => " of the ticket in ONLOAD_CTK_REQUEST",
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    /// For messages: what a user wrote is quoted.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Origin::Annotation(_) = self {
+            f.write_str("annotation ")?;
+        }
+        write!(f, "{}{}", Quoted(self.key()), self.place())
+    }
+}
+
 /// Something requested, and the annotation that requests it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requested<T> {
@@ -152,79 +206,102 @@ pub enum RequestError {
     /// Too many keys.
     #[error("more than {MAX_KEYS} annotations of onload.dev")]
     TooManyKeys,
+    /// Neither a class nor a setting, with a value.
+    #[error("{key} is not CLASS=NAME; want several separated by ';', such as nic=all;rdma=mlx5_0")]
+    NoValue {
+        /// Where, for people.
+        key: String,
+    },
+    /// The same word again.
+    #[error("{key} stands there twice; write the names of a class as one list, separated by ','")]
+    Twice {
+        /// Where, for people.
+        key: String,
+    },
+    /// A setting that only an annotation may hold.
+    #[error("{key} cannot be asked for there; {remedy}")]
+    AnnotationOnly {
+        /// Where, for people.
+        key: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// A text that is too long.
+    #[error("{VARIABLE} has more than {MAX_VALUE_BYTES} bytes")]
+    TextTooLong,
     /// A value that is too long.
-    #[error("annotation {key} has more than {MAX_VALUE_BYTES} bytes")]
+    #[error("{key} has more than {MAX_VALUE_BYTES} bytes")]
     TooLong {
-        /// The key, quoted.
+        /// Where, for people.
         key: String,
     },
     /// Too many names.
-    #[error("annotation {key}: more than {MAX_NAMES} names are requested")]
+    #[error("{key}: more than {MAX_NAMES} names are requested")]
     TooManyNames {
-        /// The key that exceeded the limit.
+        /// Where the limit was exceeded, for people.
         key: String,
     },
     /// Not a string.
-    #[error("annotation {key} has a value that is not a string")]
+    #[error("{key} has a value that is not a string")]
     NotText {
-        /// The key, quoted.
+        /// Where, for people.
         key: String,
     },
     /// Nothing behind the domain.
     #[error(
-        "annotation {key} names no class; write onload.dev/nic or another class of {}",
+        "{key} names no class; write onload.dev/nic or another class of {}",
         class::list(&Class::ALL)
     )]
     NoClass {
-        /// The key, quoted.
+        /// Where, for people.
         key: String,
     },
     /// No class and no setting.
-    #[error("annotation {key}: {error}; settings are preload, ipc-lock, hugepages-limit, numa")]
+    #[error("{key}: {error}; settings are preload, ipc-lock, hugepages-limit, numa")]
     UnknownClass {
-        /// The key, quoted.
+        /// Where, for people.
         key: String,
         /// The error about the word.
         error: UnknownClass,
     },
     /// A key for one container of a pod, outside a pod.
     #[error(
-        "annotation {key} is for one container of a pod, but this container has no name in a pod; remove {suffix}"
+        "{key} is for one container of a pod, but this container has no name in a pod; remove {suffix}"
     )]
     NoName {
-        /// The key, quoted.
+        /// Where, for people.
         key: String,
         /// The dot and what follows it.
         suffix: String,
     },
     /// An empty value, or nothing between two commas.
-    #[error("annotation {key} asks for an empty name; want names separated by ','")]
+    #[error("{key} asks for an empty name; want names separated by ','")]
     EmptyName {
-        /// The key, quoted.
+        /// Where, for people.
         key: String,
     },
     /// One pool with two numbers of members.
-    #[error("annotation {key} names the pool of {name} twice, with different numbers of members")]
+    #[error("{key} names the pool of {name} twice, with different numbers of members")]
     TwoCounts {
-        /// The key, quoted.
+        /// Where, for people.
         key: String,
         /// The second of them, quoted.
         name: String,
     },
     /// Not a valid name.
     #[error(
-        "annotation {key}: {name} cannot be the name of a device or pool, nor POOL*N with N from 1 to {MAX_NAMES}"
+        "{key}: {name} cannot be the name of a device or pool, nor POOL*N with N from 1 to {MAX_NAMES}"
     )]
     BadName {
-        /// The key, quoted.
+        /// Where, for people.
         key: String,
         /// The name, quoted.
         name: String,
     },
     /// A setting with a value that it cannot have.
-    #[error("annotation {key} is {value}; want {want}")]
+    #[error("{key} is {value}; want {want}")]
     BadValue {
-        /// The key, quoted.
+        /// Where, for people.
         key: String,
         /// The value, quoted.
         value: String,
@@ -246,7 +323,7 @@ impl Request {
         }
         if annotations.has(DOMAIN) {
             return Err(RequestError::NoClass {
-                key: Quoted(DOMAIN).to_string(),
+                key: Origin::Annotation(DOMAIN.to_owned()).to_string(),
             });
         }
         let ours = annotations.of(PREFIX, MAX_KEYS + 1);
@@ -255,17 +332,56 @@ impl Request {
         }
         let mut request = Request::default();
         for (word, (key, value)) in choose(&ours, annotations)? {
+            let origin = Origin::Annotation(key.clone());
             let value = value.as_ref().ok_or_else(|| RequestError::NotText {
-                key: Quoted(key).to_string(),
+                key: origin.to_string(),
             })?;
-            request.add(word, key, value)?;
+            request.add(word, &origin, value)?;
         }
         request.count_names()?;
         Ok((request != Request::default()).then_some(request))
     }
 
-    fn add(&mut self, word: &str, key: &str, value: &str) -> Result<(), RequestError> {
-        let quoted = || Quoted(key).to_string();
+    /// Parses the text that [`VARIABLE`] or a ticket holds: words as annotations have them behind
+    /// [`PREFIX`], separated by `;`. A capability and limits are no part of it: engines have flags for
+    /// these, and a ticket's holder is given them by its engine.
+    ///
+    /// # Errors
+    /// [`RequestError`] names the word.
+    pub fn of_text(text: &str, origin: fn(String) -> Origin) -> Result<Request, RequestError> {
+        if text.len() > MAX_VALUE_BYTES {
+            return Err(RequestError::TextTooLong);
+        }
+        let mut request = Request::default();
+        let mut known: Vec<&str> = Vec::new();
+        for part in text.split(';') {
+            let (word, value) = part.split_once('=').ok_or_else(|| RequestError::NoValue {
+                key: origin(part.trim_matches(' ').to_owned()).to_string(),
+            })?;
+            let word = word.trim_matches(' ');
+            let origin = origin(word.to_owned());
+            let key = || origin.to_string();
+            if word.is_empty() {
+                return Err(RequestError::NoValue { key: key() });
+            }
+            if known.contains(&word) {
+                return Err(RequestError::Twice { key: key() });
+            }
+            known.push(word);
+            match ANNOTATION_ONLY.iter().find(|(only, _)| *only == word) {
+                Some((_, remedy)) => {
+                    let (key, remedy) = (key(), *remedy);
+                    return Err(RequestError::AnnotationOnly { key, remedy });
+                }
+                None => request.add(word, &origin, value)?,
+            }
+        }
+        request.count_names()?;
+        Ok(request)
+    }
+
+    fn add(&mut self, word: &str, origin: &Origin, value: &str) -> Result<(), RequestError> {
+        let quoted = || origin.to_string();
         if value.len() > MAX_VALUE_BYTES {
             return Err(RequestError::TooLong { key: quoted() });
         }
@@ -284,14 +400,14 @@ impl Request {
                     _ => return Err(bad("env, file or off")),
                 };
                 self.preload = Some(Requested {
-                    key: key.to_owned(),
+                    key: origin.key().to_owned(),
                     value,
                 });
             }
             "ipc-lock" => match value.trim_matches(' ') {
                 "true" => {
                     self.ipc_lock = Some(Requested {
-                        key: key.to_owned(),
+                        key: origin.key().to_owned(),
                         value: (),
                     });
                 }
@@ -302,7 +418,7 @@ impl Request {
                 let value = hugepages_limits(value)
                     .ok_or_else(|| bad("one like 2Mi=128Mi, several separated by ','"))?;
                 self.hugepages_limit = Some(Requested {
-                    key: key.to_owned(),
+                    key: origin.key().to_owned(),
                     value,
                 });
             }
@@ -312,7 +428,7 @@ impl Request {
                     node => number(node).map(Numa::Node),
                 };
                 self.numa = Some(Requested {
-                    key: key.to_owned(),
+                    key: origin.key().to_owned(),
                     value: numa.ok_or_else(|| bad("same, or the number of a NUMA node"))?,
                 });
             }
@@ -323,11 +439,11 @@ impl Request {
                     key: quoted(),
                     error,
                 })?;
-                let value = names(key, value)?;
+                let value = names(origin, value)?;
                 self.devices.insert(
                     class,
                     Requested {
-                        key: key.to_owned(),
+                        key: origin.key().to_owned(),
                         value,
                     },
                 );
@@ -344,7 +460,7 @@ impl Request {
             total += counts.sum::<u32>();
             if total > MAX_NAMES {
                 return Err(RequestError::TooManyNames {
-                    key: Quoted(&asked.key).to_string(),
+                    key: Origin::Annotation(asked.key.clone()).to_string(),
                 });
             }
         }
@@ -381,7 +497,7 @@ fn choose<'a>(
             (Some(_), Some(_)) => continue,
             (Some((_, of)), None) => {
                 return Err(RequestError::NoName {
-                    key: Quoted(key).to_string(),
+                    key: Origin::Annotation(key.clone()).to_string(),
                     suffix: Quoted(&format!(".{of}")).to_string(),
                 });
             }
@@ -397,11 +513,11 @@ fn choose<'a>(
         .collect())
 }
 
-fn names(key: &str, value: &str) -> Result<Vec<Wanted>, RequestError> {
+fn names(origin: &Origin, value: &str) -> Result<Vec<Wanted>, RequestError> {
     let mut names: Vec<Wanted> = Vec::new();
     for text in value.split(',') {
         let text = text.trim_matches(' ');
-        let quoted = || (Quoted(key).to_string(), Quoted(text).to_string());
+        let quoted = || (origin.to_string(), Quoted(text).to_string());
         if text.is_empty() {
             let (key, _) = quoted();
             return Err(RequestError::EmptyName { key });
@@ -785,6 +901,85 @@ mod tests {
         assert_eq!(
             Request::parse(&annotations(&[("onload.dev/ipc-lock", "false")])),
             Ok(None)
+        );
+    }
+
+    fn of_text(text: &str) -> Result<Request, String> {
+        Request::of_text(text, Origin::Variable).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn one_text_asks_for_what_several_annotations_do() {
+        let request = of_text("nic=all; rdma = mlx5_0,mlx5_1 ;vfio=fast*2;preload=file;numa=same");
+        let request = request.unwrap();
+        assert_eq!(texts(&request, Class::Nic), ["all"]);
+        assert_eq!(texts(&request, Class::Rdma), ["mlx5_0", "mlx5_1"]);
+        assert_eq!(texts(&request, Class::Vfio), ["fast*2"]);
+        assert_eq!(request.preload.unwrap().value, Preload::File);
+        assert_eq!(request.numa.unwrap().value, Numa::Same);
+    }
+
+    #[test]
+    fn a_text_that_is_not_understood_is_refused_with_its_place() {
+        let of = "of ONLOAD_CTK_REQUEST";
+        for (text, refusal) in [
+            ("nic", format!("\"nic\" {of} is not CLASS=NAME")),
+            ("nic=a;", format!("\"\" {of} is not CLASS=NAME")),
+            ("=a", format!("\"\" {of} is not CLASS=NAME")),
+            ("nic=", format!("\"nic\" {of} asks for an empty name")),
+            ("nic=a,,b", format!("\"nic\" {of} asks for an empty name")),
+            ("nic=a;nic=b", format!("\"nic\" {of} stands there twice")),
+            (
+                "nic=../a",
+                format!("\"nic\" {of}: \"../a\" cannot be the name"),
+            ),
+            (
+                "nic=a\nb",
+                format!("\"nic\" {of}: \"a\\nb\" cannot be the name"),
+            ),
+            (
+                "vfio=a*0",
+                format!("\"vfio\" {of}: \"a*0\" cannot be the name"),
+            ),
+            ("gpu=a", format!("\"gpu\" {of}: unknown class \"gpu\"")),
+            ("nic.redis=a", format!("\"nic.redis\" {of}: unknown class")),
+            (
+                "onload.dev/nic=a",
+                format!("\"onload.dev/nic\" {of}: unknown class"),
+            ),
+            ("numa=x", format!("\"numa\" {of} is \"x\"; want same")),
+            (
+                "ipc-lock=true",
+                format!("\"ipc-lock\" {of} cannot be asked for there"),
+            ),
+            (
+                "hugepages-limit=0=0",
+                format!("\"hugepages-limit\" {of} cannot be asked"),
+            ),
+            ("ticket:0f", format!("\"ticket:0f\" {of} is not CLASS=NAME")),
+        ] {
+            let said = of_text(text).unwrap_err();
+            assert!(said.starts_with(&refusal), "{text:?}: {said}");
+            assert!(!said.contains('\n'));
+        }
+    }
+
+    #[test]
+    fn a_text_has_bounds() {
+        let long = format!("nic={}", "a".repeat(MAX_VALUE_BYTES));
+        assert_eq!(
+            of_text(&long).unwrap_err(),
+            "ONLOAD_CTK_REQUEST has more than 4096 bytes"
+        );
+        let said = of_text(&"nic=a;".repeat(600)).unwrap_err();
+        assert!(said.contains("twice"), "{said}");
+        let words: Vec<String> = Class::ALL
+            .iter()
+            .map(|class| format!("{class}=a"))
+            .collect();
+        assert_eq!(
+            of_text(&words.join(";")).unwrap().devices.len(),
+            Class::ALL.len()
         );
     }
 }

@@ -19,6 +19,8 @@ pub const RUN_DIR: &str = "/run/onload-ctk";
 pub const LOCKS: &str = "@locks";
 /// The directory of the leases in it, which root alone can enter ([`crate::lease`]).
 pub const LEASES: &str = "@leases";
+/// The directory of the tickets in it, which root alone can enter ([`crate::ticket`]).
+pub const REQUESTS: &str = "@requests";
 /// The lock that is shared while a container starts, and exclusive while one ends.
 const CONTAINERS: &str = "containers";
 /// Mode of [`RUN_DIR`]: a runtime in a user namespace finds its container's files there, and nobody

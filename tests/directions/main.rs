@@ -91,6 +91,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "hook_arguments",
             "request",
             "policy",
+            "ticket",
         ],
     ),
     (

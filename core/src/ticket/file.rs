@@ -1,0 +1,227 @@
+//! What the file of a ticket holds.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::container_id::ContainerId;
+use crate::lease::Device;
+use crate::processes::Process;
+use crate::request::{Origin, Request, RequestError};
+use crate::text::Quoted;
+use crate::timestamp::rfc3339;
+
+/// The newest version of the file that is understood.
+const VERSION: u32 = 1;
+
+/// A ticket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ticket {
+    /// The boot that it is of.
+    pub boot: String,
+    /// When it was made, in seconds after 1970.
+    pub since: u64,
+    /// What it is good for, as [`Request::of_text`] reads it: `nic=ens1;vfio=0000:81:10.0`.
+    pub request: String,
+    /// The devices of it that one task has for itself.
+    #[serde(default)]
+    pub exclusive: Vec<Device>,
+    /// The engine that made it, such as `nomad`.
+    pub engine: String,
+    /// What the engine says of it, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// The container that was started with it last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<User>,
+}
+
+/// A container that was started with a ticket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct User {
+    /// Its name.
+    pub container: ContainerId,
+    /// Its bundle, without symbolic links.
+    pub bundle: PathBuf,
+    /// The process that became the runtime which creates it.
+    pub maker: Process,
+    /// The directories one of which its runtime keeps for as long as there is the container.
+    pub state: Vec<PathBuf>,
+}
+
+/// Why the text of a ticket's file is not understood.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotTicket {
+    /// It is cut short, or damaged.
+    #[error("it is no ticket")]
+    Form(#[from] serde_json::Error),
+    /// A newer version of this program wrote it.
+    #[error("it is of version {0}, and this program understands {VERSION}")]
+    Newer(u32),
+    /// It asks for something that this version does not know.
+    #[error("what it asks for is not understood")]
+    Request(#[from] RequestError),
+}
+
+impl Ticket {
+    /// Reads a file's text; fields that this version does not know are passed over.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Ticket, NotTicket> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let Version { version } = serde_json::from_slice(bytes)?;
+        if version > VERSION {
+            return Err(NotTicket::Newer(version));
+        }
+        let ticket: Ticket = serde_json::from_slice(bytes)?;
+        ticket.asked()?;
+        Ok(ticket)
+    }
+
+    /// What it is good for.
+    ///
+    /// # Errors
+    /// [`RequestError`]. A ticket that [`super::Tickets`] gave out has none.
+    pub fn asked(&self) -> Result<Request, RequestError> {
+        Request::of_text(&self.request, Origin::Ticket)
+    }
+
+    pub(super) fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
+        #[derive(Serialize)]
+        struct Whole<'a> {
+            version: u32,
+            #[serde(flatten)]
+            ticket: &'a Ticket,
+        }
+        let (version, ticket) = (VERSION, self);
+        let mut bytes = serde_json::to_vec(&Whole { version, ticket })?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+}
+
+impl fmt::Display for Ticket {
+    /// Who made it and when, for a line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "made by {}", Quoted(&self.engine))?;
+        if let Some(description) = &self.description {
+            write!(f, " for {}", Quoted(description))?;
+        }
+        write!(f, " at {}", rfc3339(self.since))
+    }
+}
+
+/// Properties that hold for every content of a file.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(content: &[u8]) {
+    if let Ok(ticket) = Ticket::parse(content) {
+        assert!(!ticket.to_string().contains(char::is_control));
+        let bytes = ticket.to_bytes().expect("a ticket is written");
+        assert_eq!(Ticket::parse(&bytes).expect("our own is read"), ticket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::Chain;
+
+    fn ticket() -> Ticket {
+        Ticket {
+            boot: "b".to_owned(),
+            since: 1_700_000_000,
+            request: "vfio=0000:81:10.0;nic=ens1".to_owned(),
+            exclusive: vec!["vfio:0000:81:10.0".parse().unwrap()],
+            engine: "nomad".to_owned(),
+            description: Some("job redis".to_owned()),
+            user: None,
+        }
+    }
+
+    fn text(ticket: &Ticket) -> String {
+        String::from_utf8(ticket.to_bytes().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_file_of_a_ticket_is_one_line_that_is_read_back() {
+        assert_eq!(
+            text(&ticket()),
+            "{\"version\":1,\"boot\":\"b\",\"since\":1700000000,\"request\":\"vfio=0000:81:10.0;nic=ens1\",\
+             \"exclusive\":[\"vfio:0000:81:10.0\"],\"engine\":\"nomad\",\"description\":\"job redis\"}\n"
+        );
+        let mut used = ticket();
+        used.user = Some(User {
+            container: "web".parse().unwrap(),
+            bundle: "/bundles/web".into(),
+            maker: Process {
+                pid: 42,
+                start_time: 7,
+                pid_namespace: 9,
+            },
+            state: vec!["/run/runc/web".into()],
+        });
+        for ticket in [ticket(), used] {
+            assert_eq!(Ticket::parse(&ticket.to_bytes().unwrap()).unwrap(), ticket);
+        }
+    }
+
+    #[test]
+    fn fields_that_are_not_known_are_passed_over() {
+        let more = text(&ticket()).replacen('{', "{\"moods\":[1,{\"x\":null}],", 1);
+        assert_eq!(Ticket::parse(more.as_bytes()).unwrap(), ticket());
+    }
+
+    #[test]
+    fn what_is_newer_or_cut_short_or_asks_for_what_is_unknown_is_not_understood() {
+        let whole = text(&ticket());
+        let refusal = |text: &str| Chain(&Ticket::parse(text.as_bytes()).unwrap_err()).to_string();
+        assert_eq!(
+            refusal(&whole.replacen("\"version\":1", "\"version\":2", 1)),
+            "it is of version 2, and this program understands 1"
+        );
+        for damaged in [
+            &whole[..whole.len() / 2],
+            "",
+            "\0\0\0",
+            "{}",
+            "{\"version\":1}",
+            &whole.replacen("[\"vfio:", "[\"../", 1),
+            &whole.replacen("1700000000", "-1", 1),
+        ] {
+            let said = refusal(damaged);
+            assert!(said.starts_with("it is no ticket: "), "{damaged}: {said}");
+        }
+        for request in [
+            "",
+            "gpu=all",
+            "nic=../a",
+            "nic",
+            "ipc-lock=true",
+            "nic=a;nic=b",
+        ] {
+            let mut ticket = ticket();
+            request.clone_into(&mut ticket.request);
+            let said = refusal(&text(&ticket));
+            assert!(
+                said.starts_with("what it asks for is not understood: "),
+                "{request}: {said}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_line_about_a_ticket_has_no_control_characters() {
+        let mut ticket = ticket();
+        assert_eq!(
+            ticket.to_string(),
+            "made by \"nomad\" for \"job redis\" at 2023-11-14T22:13:20Z"
+        );
+        ticket.engine = "a\n\u{1b}[31m".to_owned();
+        ticket.description = Some("b\r".to_owned());
+        assert!(!ticket.to_string().contains(char::is_control));
+    }
+}

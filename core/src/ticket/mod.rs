@@ -1,0 +1,25 @@
+//! Tickets: what a cluster engine has reserved for a task, for the runtime wrapper that starts it.
+//!
+//! An engine that can pass a container nothing but variables names a ticket in one of them. What the
+//! ticket is good for stands in `/run/onload-ctk/@requests`, which root alone can enter, so that a variable
+//! gives nothing that the engine did not reserve. A ticket is good until the host starts again, or until a
+//! later one names a device that it has for itself; a task that starts again uses the same one. No daemon
+//! keeps anything.
+
+mod file;
+mod store;
+
+pub use file::{Ticket, User};
+pub use store::{Listed, MAX_TICKETS, NewTicket, TicketError, Tickets};
+
+/// How a variable begins that names a ticket; 32 lower-case hexadecimal digits follow.
+pub const WORD: &str = "ticket:";
+
+/// Gives the parser of a ticket's file something foreign. It is private, so only a fuzzer sees it.
+///
+/// # Panics
+/// The parser panics, or returns what it must not.
+#[cfg(fuzzing)]
+pub fn fuzz(content: &[u8]) {
+    file::fuzz(content);
+}

@@ -1,0 +1,896 @@
+//! The files of tickets: written, read, taken and removed under one lock.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, openat};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use super::file::{NotTicket, Ticket, User};
+use crate::fs::atomic::{self, WriteError, is_temporary_name};
+use crate::fs::lock::{Lock, LockError, LockMode};
+use crate::fs::open::is_there;
+use crate::lease::{Device, Token};
+use crate::processes::{Processes, ProcessesError};
+use crate::request::{Origin, Request, RequestError};
+use crate::run_dir::{REQUESTS, RunDir, open_private};
+use crate::text::Chain;
+use crate::timestamp;
+
+/// Tickets that are kept. Another one takes the place of the oldest that no container was started with,
+/// or whose container is gone: an engine never says that it is done with one.
+pub const MAX_TICKETS: usize = 1024;
+
+/// The lock of all tickets.
+const LOCK: &str = ".lock";
+/// Bytes of a file that are read.
+const MAX_BYTES: u64 = 64 * 1024;
+/// Digits of a ticket that a message shows: enough to find it, and no ticket.
+const SHOWN: usize = 8;
+
+/// Why a ticket is not written, or not good.
+#[derive(Debug, thiserror::Error)]
+pub enum TicketError {
+    /// The directory cannot be used.
+    #[error("{action} {path:?}")]
+    Directory {
+        /// What was being done.
+        action: &'static str,
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others could have changed what stands in the directory.
+    #[error("{0:?} is not root's alone; remove it, and let the engine place its tasks again")]
+    Open(PathBuf),
+    /// The lock is not to be had.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The file cannot be written or removed.
+    #[error("writing ticket {id} in {dir:?}")]
+    Write {
+        /// The beginning of the ticket.
+        id: String,
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        source: WriteError,
+    },
+    /// There are no random bytes.
+    #[error("making a ticket")]
+    Random(#[source] io::Error),
+    /// This boot cannot be told from another, or a process not be looked at.
+    #[error(transparent)]
+    Processes(#[from] ProcessesError),
+    /// A new one would ask for something that nobody understands.
+    #[error("making a ticket for {engine}")]
+    Request {
+        /// The engine.
+        engine: String,
+        /// Why.
+        source: RequestError,
+    },
+    /// A new one would have for itself what it does not ask for.
+    #[error(
+        "making a ticket for {engine}: it is to have {device} for itself, and does not ask for it"
+    )]
+    NotAsked {
+        /// The engine.
+        engine: String,
+        /// The device.
+        device: String,
+    },
+    /// There is none.
+    #[error(
+        "ticket {0} is not known: a later reservation has its devices, the host has started again since, or it was made up; let the engine place the task again"
+    )]
+    Unknown(String),
+    /// It is of another boot.
+    #[error(
+        "ticket {0} is from before this start of the host; let the engine place the task again"
+    )]
+    OtherBoot(String),
+    /// Its file is not one that a program of ours has left there.
+    #[error("ticket {id}: its file {what}; let the engine place the task again")]
+    Foreign {
+        /// The beginning of the ticket.
+        id: String,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Its file cannot be read.
+    #[error("reading ticket {id}")]
+    Read {
+        /// The beginning of the ticket.
+        id: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Its file is not understood.
+    #[error("ticket {id}: {why}; let the engine place the task again")]
+    NotUnderstood {
+        /// The beginning of the ticket.
+        id: String,
+        /// Why.
+        why: String,
+    },
+    /// Another container runs with it.
+    #[error(
+        "ticket {id} is in use by container {container}, and is good for one container at a time"
+    )]
+    InUse {
+        /// The beginning of the ticket.
+        id: String,
+        /// That container.
+        container: String,
+    },
+}
+
+/// What a new ticket is to be good for.
+#[derive(Clone, Copy, Debug)]
+pub struct NewTicket<'a> {
+    /// What is asked for, as [`Request::of_text`] reads it.
+    pub request: &'a str,
+    /// The devices of it that one task has for itself.
+    pub exclusive: &'a [Device],
+    /// The engine, such as `nomad`.
+    pub engine: &'a str,
+    /// What the engine says of it, for people.
+    pub description: Option<&'a str>,
+}
+
+/// A ticket, as it is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The ticket.
+    pub id: Token,
+    /// What it is good for, or why that is not understood.
+    pub ticket: Result<Ticket, String>,
+    /// Whether the container that was started with it last is there, or may be.
+    pub is_used: bool,
+    /// Whether it is of another boot.
+    pub is_over: bool,
+}
+
+/// The directory of the tickets.
+#[derive(Debug)]
+pub struct Tickets {
+    dir: OwnedFd,
+    path: PathBuf,
+    processes: Processes,
+}
+
+fn shown(id: &Token) -> String {
+    let digits = id.as_str().get(..SHOWN).unwrap_or_default();
+    format!("{digits}…")
+}
+
+impl Tickets {
+    /// Opens the directory in [`crate::run_dir::RUN_DIR`], and makes it where it is not there.
+    ///
+    /// # Errors
+    /// [`TicketError::Directory`] and [`TicketError::Open`].
+    pub fn open(run: &RunDir, processes: Processes) -> Result<Self, TicketError> {
+        let opened = open_private(run, REQUESTS);
+        Tickets::of(run, opened.map_err(|error| failed(run, error))?, processes)
+    }
+
+    /// Opens the directory where it is there.
+    ///
+    /// # Errors
+    /// [`TicketError::Directory`] and [`TicketError::Open`].
+    pub fn find(run: &RunDir, processes: Processes) -> Result<Option<Self>, TicketError> {
+        match run.open(REQUESTS) {
+            Ok(dir) => Tickets::of(run, dir, processes).map(Some),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(failed(run, error)),
+        }
+    }
+
+    fn of(run: &RunDir, dir: OwnedFd, processes: Processes) -> Result<Self, TicketError> {
+        let stat = fstat(&dir).map_err(|error| failed(run, error))?;
+        let path = run.path().join(REQUESTS);
+        if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
+            return Err(TicketError::Open(path));
+        }
+        Ok(Tickets {
+            dir,
+            path,
+            processes,
+        })
+    }
+
+    /// Writes a new ticket. Those that have one of its devices for themselves are good no longer, and
+    /// those of another boot go.
+    ///
+    /// # Errors
+    /// [`TicketError`]. The others may be gone then.
+    pub fn write(&self, new: NewTicket<'_>, patience: Duration) -> Result<Token, TicketError> {
+        check(new)?;
+        let ticket = Ticket {
+            boot: self.processes.boot_id()?,
+            since: timestamp::now(),
+            request: new.request.to_owned(),
+            exclusive: new.exclusive.to_vec(),
+            engine: new.engine.to_owned(),
+            description: new.description.map(str::to_owned),
+            user: None,
+        };
+        let id = Token::new().map_err(TicketError::Random)?;
+        let _lock = self.lock(patience)?;
+        let listed = self.listed()?;
+        let (gone, kept): (Vec<_>, Vec<_>) = listed
+            .into_iter()
+            .partition(|one| one.is_over || one.names_any(new.exclusive));
+        for one in gone.iter().chain(superfluous(&kept)) {
+            self.unlink(&one.id)?;
+        }
+        self.publish(&id, &ticket)?;
+        Ok(id)
+    }
+
+    /// Reads a ticket that is good now, whoever uses it.
+    ///
+    /// # Errors
+    /// [`TicketError`] says why it is not.
+    pub fn read(&self, id: &Token) -> Result<Ticket, TicketError> {
+        let shown = || shown(id);
+        let bytes = self.bytes(id)?;
+        let ticket = Ticket::parse(&bytes).map_err(|error| not_understood(id, &error))?;
+        if ticket.boot != self.processes.boot_id()? {
+            return Err(TicketError::OtherBoot(shown()));
+        }
+        Ok(ticket)
+    }
+
+    /// Reads a ticket for a container that is started with it now, and writes that down.
+    ///
+    /// # Errors
+    /// As for [`Tickets::read`]; [`TicketError::InUse`] where another container that was started with it
+    /// is there.
+    pub fn take(&self, id: &Token, user: User, patience: Duration) -> Result<Ticket, TicketError> {
+        let _lock = self.lock(patience)?;
+        let mut ticket = self.read(id)?;
+        if let Some(other) = self.other_user(&ticket, &user) {
+            return Err(in_use(id, other));
+        }
+        ticket.user = Some(user);
+        self.publish(id, &ticket)?;
+        Ok(ticket)
+    }
+
+    /// As [`Tickets::take`], where nothing is written.
+    ///
+    /// # Errors
+    /// As for [`Tickets::take`].
+    pub fn would_take(&self, id: &Token, user: &User) -> Result<Ticket, TicketError> {
+        let ticket = self.read(id)?;
+        match self.other_user(&ticket, user) {
+            Some(other) => Err(in_use(id, other)),
+            None => Ok(ticket),
+        }
+    }
+
+    /// Makes the tickets that have one of some devices for themselves good no longer; how many there
+    /// were.
+    ///
+    /// # Errors
+    /// [`TicketError`].
+    pub fn invalidate(&self, devices: &[Device], patience: Duration) -> Result<usize, TicketError> {
+        self.remove_where(patience, |one| one.names_any(devices))
+    }
+
+    /// Removes those of another boot, and what a killed process left half written; how many tickets
+    /// there were.
+    ///
+    /// # Errors
+    /// [`TicketError`].
+    pub fn sweep(&self, patience: Duration) -> Result<usize, TicketError> {
+        self.remove_where(patience, |one| one.is_over)
+    }
+
+    /// Removes one; whether it was there.
+    ///
+    /// # Errors
+    /// [`TicketError`].
+    pub fn remove(&self, id: &Token, patience: Duration) -> Result<bool, TicketError> {
+        let _lock = self.lock(patience)?;
+        self.unlink(id)
+    }
+
+    /// Every ticket, the oldest first; those that are not understood before all others. What changes
+    /// meanwhile may be seen as it was or as it is.
+    ///
+    /// # Errors
+    /// [`TicketError`].
+    pub fn list(&self) -> Result<Vec<Listed>, TicketError> {
+        let boot = self.processes.boot_id()?;
+        let mut listed = Vec::new();
+        for name in self.names()? {
+            let Ok(id) = name.parse::<Token>() else {
+                continue;
+            };
+            let read = self.bytes(&id).and_then(|bytes| {
+                Ticket::parse(&bytes).map_err(|error| not_understood(&id, &error))
+            });
+            if matches!(read, Err(TicketError::Unknown(_))) {
+                continue;
+            }
+            let user = |ticket: &Ticket| ticket.user.as_ref().is_some_and(|user| self.lives(user));
+            listed.push(Listed {
+                id,
+                is_used: read.as_ref().is_ok_and(user),
+                is_over: read.as_ref().is_ok_and(|ticket| ticket.boot != boot),
+                ticket: read.map_err(|error| Chain(&error).to_string()),
+            });
+        }
+        listed.sort_by(|a, b| (a.since(), &a.id.as_str()).cmp(&(b.since(), &b.id.as_str())));
+        Ok(listed)
+    }
+
+    fn remove_where(
+        &self,
+        patience: Duration,
+        goes: impl Fn(&Listed) -> bool,
+    ) -> Result<usize, TicketError> {
+        let _lock = self.lock(patience)?;
+        let mut removed = 0;
+        for one in self.listed()?.iter().filter(|one| goes(one)) {
+            removed += usize::from(self.unlink(&one.id)?);
+        }
+        Ok(removed)
+    }
+
+    /// As [`Tickets::list`], where the lock is held: what was left half written goes.
+    fn listed(&self) -> Result<Vec<Listed>, TicketError> {
+        for name in self.names()? {
+            if is_temporary_name(OsStr::new(&name)) {
+                // It is in nobody's way.
+                let _ = atomic::remove(&self.dir, OsStr::new(&name));
+            }
+        }
+        self.list()
+    }
+
+    /// Another container that was started with a ticket and is there, or may be.
+    fn other_user<'a>(&self, ticket: &'a Ticket, user: &User) -> Option<&'a User> {
+        let is_same = |other: &User| {
+            other.maker == user.maker
+                || other.container == user.container && other.bundle == user.bundle
+        };
+        let other = ticket.user.as_ref()?;
+        (!is_same(other) && self.lives(other)).then_some(other)
+    }
+
+    /// Whether a container is there, or may be: it is being created, or its runtime knows it.
+    fn lives(&self, user: &User) -> bool {
+        let is_made = self.processes.has_ended(user.maker).ok().flatten() != Some(true);
+        is_made || user.state.iter().any(|dir| is_there(dir))
+    }
+
+    fn lock(&self, patience: Duration) -> Result<Lock, TicketError> {
+        let exclusive = LockMode::Exclusive;
+        Ok(Lock::take(
+            &self.dir, &self.path, LOCK, exclusive, patience,
+        )?)
+    }
+
+    fn names(&self) -> Result<Vec<String>, TicketError> {
+        let read = || -> Result<Vec<String>, Errno> {
+            let mut names = Vec::new();
+            for entry in Dir::read_from(&self.dir)? {
+                // A name that is no text is no ticket's.
+                if let Ok(name) = entry?.file_name().to_str() {
+                    names.push(name.to_owned());
+                }
+            }
+            Ok(names)
+        };
+        read().map_err(|error| TicketError::Directory {
+            action: "listing",
+            path: self.path.clone(),
+            source: error.into(),
+        })
+    }
+
+    /// The content of a file that nobody but this user could have written.
+    fn bytes(&self, id: &Token) -> Result<Vec<u8>, TicketError> {
+        let foreign = |what| {
+            let id = shown(id);
+            Err(TicketError::Foreign { id, what })
+        };
+        let failed = |source: io::Error| TicketError::Read {
+            id: shown(id),
+            source,
+        };
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match openat(&self.dir, id.as_str(), flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return Err(TicketError::Unknown(shown(id))),
+            Err(Errno::LOOP) => return foreign("is a symbolic link"),
+            Err(error) => return Err(failed(error.into())),
+        };
+        let stat = fstat(&file).map_err(|error| failed(error.into()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return foreign("is no regular file");
+        }
+        if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o7777 != 0o600 {
+            return foreign("could have been read or written by others");
+        }
+        if stat.st_nlink != 1 {
+            return foreign("has more than one name");
+        }
+        let mut bytes = Vec::new();
+        let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
+        if read.map_err(failed)? as u64 > MAX_BYTES {
+            return foreign("is larger than that of any ticket");
+        }
+        Ok(bytes)
+    }
+
+    fn publish(&self, id: &Token, ticket: &Ticket) -> Result<(), TicketError> {
+        let name = OsStr::new(id.as_str());
+        let bytes = ticket.to_bytes().map_err(|error| WriteError {
+            action: "writing",
+            name: name.to_owned(),
+            source: error.into(),
+        });
+        bytes
+            .and_then(|bytes| atomic::write_atomic(&self.dir, name, &bytes, 0o600))
+            .map_err(|source| self.not_written(id, source))
+    }
+
+    fn unlink(&self, id: &Token) -> Result<bool, TicketError> {
+        atomic::remove(&self.dir, OsStr::new(id.as_str()))
+            .map_err(|source| self.not_written(id, source))
+    }
+
+    fn not_written(&self, id: &Token, source: WriteError) -> TicketError {
+        TicketError::Write {
+            id: shown(id),
+            dir: self.path.clone(),
+            source: WriteError {
+                // The file's name is the ticket.
+                name: shown(id).into(),
+                ..source
+            },
+        }
+    }
+}
+
+impl Listed {
+    fn since(&self) -> u64 {
+        self.ticket.as_ref().map_or(0, |ticket| ticket.since)
+    }
+
+    /// Whether it has one of some devices for itself.
+    fn names_any(&self, devices: &[Device]) -> bool {
+        let ticket = self.ticket.as_ref();
+        ticket.is_ok_and(|ticket| ticket.exclusive.iter().any(|own| devices.contains(own)))
+    }
+}
+
+/// The oldest tickets that make room for another one; those in use stay.
+fn superfluous(kept: &[Listed]) -> impl Iterator<Item = &Listed> {
+    let many = (kept.len() + 1).saturating_sub(MAX_TICKETS);
+    kept.iter().filter(|one| !one.is_used).take(many)
+}
+
+fn check(new: NewTicket<'_>) -> Result<(), TicketError> {
+    let engine = || new.engine.to_owned();
+    let asked = Request::of_text(new.request, Origin::Ticket);
+    let asked = asked.map_err(|source| TicketError::Request {
+        engine: engine(),
+        source,
+    })?;
+    let is_asked = |device: &Device| {
+        let of_class = asked.devices.get(&device.class);
+        of_class.is_some_and(|of| of.value.iter().any(|one| one.name == device.name.as_str()))
+    };
+    match new.exclusive.iter().find(|device| !is_asked(device)) {
+        Some(device) => Err(TicketError::NotAsked {
+            engine: engine(),
+            device: device.to_string(),
+        }),
+        None => Ok(()),
+    }
+}
+
+fn failed(run: &RunDir, error: Errno) -> TicketError {
+    TicketError::Directory {
+        action: "opening",
+        path: run.path().join(REQUESTS),
+        source: error.into(),
+    }
+}
+
+fn not_understood(id: &Token, error: &NotTicket) -> TicketError {
+    TicketError::NotUnderstood {
+        id: shown(id),
+        why: Chain(error).to_string(),
+    }
+}
+
+fn in_use(id: &Token, user: &User) -> TicketError {
+    TicketError::InUse {
+        id: shown(id),
+        container: user.container.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::path::Path;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// A host with a boot id and processes, and its tickets.
+    struct Host {
+        dir: tempfile::TempDir,
+        tickets: Tickets,
+    }
+
+    impl Host {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            for (path, text) in [
+                ("proc/sys/kernel/random/boot_id", "this boot\n"),
+                ("proc/self/ns/pid", ""),
+            ] {
+                let path = dir.path().join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            fs::create_dir(dir.path().join("run")).unwrap();
+            let run = RunDir::find(&dir.path().join("run")).unwrap().unwrap();
+            let tickets = Tickets::open(&run, Processes::at(dir.path())).unwrap();
+            Host { dir, tickets }
+        }
+
+        fn path(&self, path: &str) -> PathBuf {
+            self.dir.path().join(path)
+        }
+
+        fn file(&self, id: &Token) -> PathBuf {
+            self.path("run/@requests").join(id.as_str())
+        }
+
+        fn boot_again(&self) {
+            fs::write(self.path("proc/sys/kernel/random/boot_id"), "the next\n").unwrap();
+        }
+
+        /// A container whose runtime is process `pid`, and that keeps its state in `state/ID`.
+        fn user(&self, id: &str, pid: u32) -> User {
+            let stat = format!("{pid} (a) S 1 1 1 0 -1 0 1 2 3 4 5 6 7 8 20 0 1 0 10 9");
+            let path = self.path(&format!("proc/{pid}"));
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("stat"), stat).unwrap();
+            User {
+                container: id.parse().unwrap(),
+                bundle: Path::new("/bundles").join(id),
+                maker: self.tickets.processes.find(pid).unwrap().unwrap(),
+                state: vec![self.path(&format!("state/{id}"))],
+            }
+        }
+
+        /// The runtime has created it: its process ends, and its state is there.
+        fn created(&self, user: &User) {
+            self.ended(user);
+            fs::create_dir_all(&user.state[0]).unwrap();
+        }
+
+        fn ended(&self, user: &User) {
+            fs::remove_dir_all(self.path(&format!("proc/{}", user.maker.pid))).unwrap();
+        }
+
+        fn write(&self, request: &str, exclusive: &[&str]) -> Token {
+            let exclusive: Vec<Device> = exclusive
+                .iter()
+                .map(|device| device.parse().unwrap())
+                .collect();
+            let new = new(request, &exclusive);
+            self.tickets.write(new, PATIENCE).unwrap()
+        }
+
+        fn vfio(&self) -> Token {
+            self.write("vfio=0000:81:10.0;nic=ens1", &["vfio:0000:81:10.0"])
+        }
+
+        fn take(&self, id: &Token, user: &User) -> Result<Ticket, String> {
+            let text = |error: TicketError| Chain(&error).to_string();
+            let would = self.tickets.would_take(id, user).map_err(text);
+            let taken = self.tickets.take(id, user.clone(), PATIENCE).map_err(text);
+            assert_eq!(would.is_ok(), taken.is_ok());
+            taken
+        }
+
+        fn refusal(&self, id: &Token) -> String {
+            let read = Chain(&self.tickets.read(id).unwrap_err()).to_string();
+            let user = self.user("web", 7);
+            assert_eq!(self.take(id, &user).unwrap_err(), read);
+            assert!(!read.contains(id.as_str()), "{read}");
+            read
+        }
+    }
+
+    fn new<'a>(request: &'a str, exclusive: &'a [Device]) -> NewTicket<'a> {
+        NewTicket {
+            request,
+            exclusive,
+            engine: "nomad",
+            description: Some("job redis"),
+        }
+    }
+
+    #[test]
+    fn a_ticket_is_good_for_what_was_reserved() {
+        let host = Host::new();
+        let id = host.vfio();
+        let ticket = host.tickets.read(&id).unwrap();
+        assert_eq!(ticket.request, "vfio=0000:81:10.0;nic=ens1");
+        assert_eq!(ticket.exclusive, ["vfio:0000:81:10.0".parse().unwrap()]);
+        assert_eq!(ticket.boot, "this boot");
+        assert_eq!(ticket.asked().unwrap().devices.len(), 2);
+        assert_ne!(host.vfio(), id);
+    }
+
+    #[test]
+    fn nobody_else_can_read_a_ticket_nor_see_which_there_are() {
+        let host = Host::new();
+        let id = host.vfio();
+        let mode = |path: PathBuf| fs::metadata(path).unwrap().mode() & 0o7777;
+        assert_eq!(mode(host.path("run/@requests")), 0o700);
+        assert_eq!(mode(host.file(&id)), 0o600);
+    }
+
+    #[test]
+    fn a_guessed_ticket_is_refused_without_being_told() {
+        let host = Host::new();
+        host.vfio();
+        let said = host.refusal(&[0xab; 16].into());
+        assert!(
+            said.starts_with("ticket abababab… is not known: "),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn only_32_lower_case_digits_ever_become_a_file_s_name() {
+        for bad in ["", "../x", "..", "/etc/passwd", ".lock", "0F", "abababab"] {
+            assert!(bad.parse::<Token>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_ticket_is_good_until_a_later_one_has_its_device() {
+        let host = Host::new();
+        let (first, other) = (host.vfio(), host.write("vfio=b;rdma=a", &["vfio:b"]));
+        let shared = host.write("vfio=0000:81:10.0", &[]);
+        host.tickets.read(&first).unwrap();
+        let second = host.vfio();
+        assert!(
+            host.refusal(&first)
+                .contains("is not known: a later reservation")
+        );
+        for good in [other, shared, second] {
+            host.tickets.read(&good).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_ticket_of_another_boot_is_refused_and_goes_with_the_next() {
+        let host = Host::new();
+        let (old, older) = (host.vfio(), host.write("rdma=a", &[]));
+        host.boot_again();
+        assert!(
+            host.refusal(&old)
+                .contains("from before this start of the host")
+        );
+        assert_eq!(host.tickets.sweep(PATIENCE).unwrap(), 2);
+        assert!(host.refusal(&older).contains("is not known"));
+        let old = host.write("rdma=a", &[]);
+        fs::write(host.path("proc/sys/kernel/random/boot_id"), "third\n").unwrap();
+        host.write("rdma=b", &[]);
+        assert!(!host.file(&old).exists());
+    }
+
+    #[test]
+    fn a_copied_ticket_is_refused_while_its_container_is_there() {
+        let host = Host::new();
+        let id = host.write("nic=all", &[]);
+        let (own, other) = (host.user("own", 1), host.user("other", 2));
+        host.take(&id, &own).unwrap();
+        let refused = |by: &User| host.take(&id, by).unwrap_err();
+        assert!(
+            refused(&other)
+                .ends_with("is in use by container own, and is good for one container at a time")
+        );
+        host.created(&own);
+        assert!(refused(&other).contains("in use by container own"));
+        // The same name in another engine is another container.
+        let mut elsewhere = host.user("own", 3);
+        elsewhere.bundle = "/elsewhere/own".into();
+        assert!(refused(&elsewhere).contains("in use by container own"));
+        fs::remove_dir(&own.state[0]).unwrap();
+        host.take(&id, &other).unwrap();
+        assert!(refused(&own).contains("in use by container other"));
+    }
+
+    #[test]
+    fn a_task_that_starts_again_uses_the_same_ticket() {
+        let host = Host::new();
+        let id = host.vfio();
+        for pid in 1..4 {
+            let user = host.user(&format!("start{pid}"), pid);
+            assert_eq!(host.take(&id, &user).unwrap().user.unwrap(), user);
+            host.created(&user);
+            // Its engine may call the runtime again for the same container.
+            let again = host.user(&format!("start{pid}"), 10 + pid);
+            host.take(&id, &again).unwrap();
+            host.ended(&again);
+            fs::remove_dir(&user.state[0]).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_container_that_was_not_created_gives_the_ticket_back_by_ending() {
+        let host = Host::new();
+        let id = host.vfio();
+        let (own, other) = (host.user("own", 1), host.user("other", 2));
+        host.take(&id, &own).unwrap();
+        host.ended(&own);
+        host.take(&id, &other).unwrap();
+    }
+
+    #[test]
+    fn what_stands_in_the_place_of_a_ticket_is_refused() {
+        let host = Host::new();
+        let id = host.vfio();
+        let file = host.file(&id);
+        let elsewhere = host.path("elsewhere");
+        fs::rename(&file, &elsewhere).unwrap();
+        symlink(&elsewhere, &file).unwrap();
+        assert!(host.refusal(&id).contains("its file is a symbolic link"));
+        fs::remove_file(&file).unwrap();
+        fs::hard_link(&elsewhere, &file).unwrap();
+        assert!(host.refusal(&id).contains("has more than one name"));
+        fs::remove_file(&elsewhere).unwrap();
+        host.tickets.read(&id).unwrap();
+        for mode in [0o640, 0o604, 0o620, 0o700, 0o400] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            let said = host.refusal(&id);
+            assert!(
+                said.contains("read or written by others"),
+                "{mode:o}: {said}"
+            );
+        }
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        assert!(host.refusal(&id).contains("its file is no regular file"));
+    }
+
+    #[test]
+    fn the_file_of_another_user_is_no_ticket() {
+        if !geteuid().is_root() {
+            eprintln!("skipped: giving a file away needs root");
+            return;
+        }
+        let host = Host::new();
+        let id = host.vfio();
+        std::os::unix::fs::chown(host.file(&id), Some(1234), None).unwrap();
+        assert!(host.refusal(&id).contains("read or written by others"));
+    }
+
+    #[test]
+    fn a_directory_that_others_can_enter_holds_no_tickets() {
+        let host = Host::new();
+        let run = RunDir::find(&host.path("run")).unwrap().unwrap();
+        let find = || Tickets::find(&run, Processes::at(host.dir.path()));
+        assert!(find().unwrap().is_some());
+        let open = fs::Permissions::from_mode(0o711);
+        fs::set_permissions(host.path("run/@requests"), open).unwrap();
+        assert!(matches!(find(), Err(TicketError::Open(_))));
+        fs::remove_dir_all(host.path("run/@requests")).unwrap();
+        assert!(find().unwrap().is_none());
+        symlink(host.path("proc"), host.path("run/@requests")).unwrap();
+        assert!(matches!(find(), Err(TicketError::Directory { .. })));
+    }
+
+    #[test]
+    fn a_file_that_is_damaged_or_newer_is_refused_with_the_reason() {
+        let host = Host::new();
+        let id = host.vfio();
+        let whole = fs::read_to_string(host.file(&id)).unwrap();
+        for (text, why) in [
+            (whole[..whole.len() / 2].to_owned(), "it is no ticket: "),
+            (String::new(), "it is no ticket: "),
+            (
+                whole.replacen("\"version\":1", "\"version\":7", 1),
+                "it is of version 7, and this program understands 1; let the engine",
+            ),
+            (whole.replacen("nic=ens1", "gpu=a", 1), "not understood: "),
+            (
+                format!("{whole}{}", " ".repeat(70_000)),
+                "larger than that of any",
+            ),
+        ] {
+            fs::write(host.file(&id), text).unwrap();
+            let said = host.refusal(&id);
+            assert!(said.contains(why), "{said}");
+            let listed = host.tickets.list().unwrap();
+            assert!(listed[0].ticket.as_ref().unwrap_err().contains(why));
+        }
+    }
+
+    #[test]
+    fn a_ticket_for_what_nobody_understands_is_not_made() {
+        let host = Host::new();
+        let device: Device = "vfio:a".parse().unwrap();
+        let not_made = |request: &str, exclusive: &[Device]| {
+            let made = host.tickets.write(new(request, exclusive), PATIENCE);
+            Chain(&made.unwrap_err()).to_string()
+        };
+        assert_eq!(
+            not_made("gpu=a", &[]).split(';').next().unwrap(),
+            "making a ticket for nomad: \"gpu\" of the ticket in ONLOAD_CTK_REQUEST: unknown class \"gpu\"; \
+             known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, ptp, pps"
+                .split(';')
+                .next()
+                .unwrap()
+        );
+        assert!(not_made("nic=a", std::slice::from_ref(&device)).contains("does not ask for it"));
+        assert!(not_made("vfio=any", &[device]).contains("it is to have vfio:a for itself"));
+        assert!(host.tickets.list().unwrap().is_empty());
+    }
+
+    #[test]
+    fn tickets_are_listed_and_removed() {
+        let host = Host::new();
+        let (vfio, rdma) = (host.vfio(), host.write("rdma=a", &[]));
+        host.take(&rdma, &host.user("web", 1)).unwrap();
+        let listed = host.tickets.list().unwrap();
+        let used = |id: &Token| listed.iter().find(|one| one.id == *id).unwrap().is_used;
+        assert_eq!((listed.len(), used(&vfio), used(&rdma)), (2, false, true));
+        let devices = ["vfio:0000:81:10.0".parse().unwrap()];
+        assert_eq!(host.tickets.invalidate(&devices, PATIENCE).unwrap(), 1);
+        assert_eq!(host.tickets.invalidate(&devices, PATIENCE).unwrap(), 0);
+        assert!(host.tickets.remove(&rdma, PATIENCE).unwrap());
+        assert!(!host.tickets.remove(&rdma, PATIENCE).unwrap());
+        assert!(host.tickets.list().unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_was_left_half_written_goes() {
+        let host = Host::new();
+        let left = host.path("run/@requests/.onload-ctk-0000000000000000.tmp");
+        fs::write(&left, "{").unwrap();
+        host.vfio();
+        assert!(!left.exists());
+    }
+
+    #[test]
+    fn of_too_many_tickets_the_oldest_that_is_not_in_use_goes() {
+        let ticket = |number: usize, is_used: bool| Listed {
+            id: [u8::try_from(number % 256).unwrap(); 16].into(),
+            ticket: Err(number.to_string()),
+            is_used,
+            is_over: false,
+        };
+        let mut kept: Vec<Listed> = (0..MAX_TICKETS - 1).map(|n| ticket(n, n < 3)).collect();
+        let gone = |kept: &[Listed]| superfluous(kept).cloned().collect::<Vec<_>>();
+        assert_eq!(gone(&kept), []);
+        kept.push(ticket(MAX_TICKETS, false));
+        assert_eq!(gone(&kept), [ticket(3, false)]);
+        kept.iter_mut().for_each(|one| one.is_used = true);
+        assert_eq!(gone(&kept), []);
+    }
+}
