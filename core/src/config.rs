@@ -30,6 +30,8 @@ pub struct Config {
     pub cdi: Cdi,
     /// What an annotation may ask for.
     pub annotations: Annotations,
+    /// What a variable of a container may ask for.
+    pub environment: Environment,
     /// How many containers may have a device.
     pub leases: Leases,
     /// The OCI runtime behind the wrapper.
@@ -155,6 +157,14 @@ impl Default for Annotations {
             live_devices: true,
         }
     }
+}
+
+/// Section `[environment]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Environment {
+    /// The classes that [`crate::request::VARIABLE`] may ask for.
+    pub allow: Vec<Class>,
 }
 
 /// Section `[leases]`.
@@ -310,6 +320,8 @@ pub struct HookConfig {
     pub cdi: HookCdi,
     /// What an annotation may ask for.
     pub annotations: Annotations,
+    /// What a variable of a container may ask for.
+    pub environment: Environment,
     /// How many containers may have a device.
     pub leases: Leases,
     /// What they write down.
@@ -349,6 +361,7 @@ impl From<&Config> for HookConfig {
         HookConfig {
             cdi: HookCdi::from(&config.cdi),
             annotations: config.annotations.clone(),
+            environment: config.environment.clone(),
             leases: config.leases.clone(),
             log: config.log.clone(),
         }
@@ -360,6 +373,7 @@ impl From<&Config> for HookConfig {
 struct HookSections {
     cdi: HookCdi,
     annotations: HookAnnotations,
+    environment: HookEnvironment,
     leases: HookLeases,
     log: HookLog,
 }
@@ -400,6 +414,18 @@ impl TryFrom<HookLeases> for Leases {
     }
 }
 
+/// As [`Environment`], with classes of any version.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct HookEnvironment {
+    allow: Vec<String>,
+}
+
+/// The classes that this version knows: another cannot be asked for here either.
+fn known(words: &[String]) -> Vec<Class> {
+    words.iter().filter_map(|word| word.parse().ok()).collect()
+}
+
 /// As [`Annotations`], with classes of any version.
 #[derive(Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
@@ -425,12 +451,7 @@ impl Default for HookAnnotations {
 impl From<HookAnnotations> for Annotations {
     fn from(read: HookAnnotations) -> Self {
         Annotations {
-            // A class that this version does not know cannot be asked for here either.
-            allow: read
-                .allow
-                .iter()
-                .filter_map(|word| word.parse().ok())
-                .collect(),
+            allow: known(&read.allow),
             root_with_onload: read.root_with_onload,
             on_incompatible: read.on_incompatible,
             live_devices: read.live_devices,
@@ -456,6 +477,9 @@ impl HookConfig {
         Ok(HookConfig {
             cdi,
             annotations: read.annotations.into(),
+            environment: Environment {
+                allow: known(&read.environment.allow),
+            },
             leases: read.leases.try_into()?,
             log: read.log.into(),
         })
@@ -738,7 +762,7 @@ const LISTS: [(&str, &[&str]); 1] = [(
     &["pf", "vfs", "driver", "vlan", "mac", "spoof-check", "trust"],
 )];
 
-const SECTIONS: [(&str, &[&str]); 8] = [
+const SECTIONS: [(&str, &[&str]); 9] = [
     (
         "discover",
         &[
@@ -782,6 +806,7 @@ const SECTIONS: [(&str, &[&str]); 8] = [
             "live-devices",
         ],
     ),
+    ("environment", &["allow"]),
     ("leases", &["share"]),
     ("runtime", &["path"]),
     ("log", &["level", "file"]),
@@ -1108,7 +1133,7 @@ fn table_at<'t, 'i>(
 /// A key that is one of the hook's but for capitals, `_` and a final `s` belongs to no other version: to
 /// pass over it would leave a default in force where the operator wrote a policy.
 fn check_misspelled(text: &str, table: &DeTable<'_>) -> Result<(), ConfigError> {
-    const USED: [&str; 3] = ["annotations", "cdi", "leases"];
+    const USED: [&str; 4] = ["annotations", "cdi", "environment", "leases"];
     let folded = |key: &str| {
         let key = key.to_ascii_lowercase().replace('_', "-");
         key.trim_end_matches('s').to_owned()
@@ -1228,6 +1253,8 @@ mod tests {
             root-with-onload = "refuse"
             on-incompatible = "skip"
             live-devices = false
+            [environment]
+            allow = ["rdma"]
             [leases]
             share = { rdma = 500, vfio = 2 }
             [runtime]
@@ -1252,6 +1279,9 @@ mod tests {
         assert_eq!(config.cdi.preload, Preload::File);
         assert!(config.cdi.select_interface && config.cdi.vhost_net);
         assert_eq!(config.annotations.allow, [Class::Nic, Class::NicPlain]);
+        assert_eq!(config.environment.allow, [Class::Rdma]);
+        let hooks = HookConfig::parse(text).unwrap();
+        assert_eq!(hooks.environment, config.environment);
         assert_eq!(config.runtime.path, PathBuf::from("/usr/bin/crun"));
         let kubernetes = &config.kubernetes;
         assert_eq!(kubernetes.classes.as_slice(), [Class::Nic, Class::Rdma]);
@@ -2068,6 +2098,11 @@ mod tests {
             ),
             ("[lease]\n", "did you mean \"leases\"?"),
             ("[leases]\nShare = {}\n", "line 2: unknown key"),
+            ("[Environments]\n", "did you mean \"environment\"?"),
+            (
+                "[environment]\nallows = [\"nic\"]\n",
+                "unknown key \"environment.allows\"",
+            ),
             ("[annotation]\n", "did you mean \"annotations\"?"),
             ("[Annotations]\n", "line 1: unknown key"),
             ("[cdi]\nMemLock = 1\n", "line 2: unknown key"),

@@ -1,11 +1,12 @@
-//! What the operator lets annotations request. Nothing, unless the configuration names the class:
-//! the author of an image can set annotations too.
+//! What the operator lets containers request. Nothing, unless the configuration names the class: the
+//! author of an image can set annotations and variables too. What a cluster engine has reserved needs no
+//! word of the operator's here.
 
 use std::path::Path;
 
 use crate::class::Class;
-use crate::config::{Annotations, RootWithOnload};
-use crate::request::Request;
+use crate::config::{Annotations, Environment, RootWithOnload};
+use crate::request::{Origin, Request};
 use crate::text::Quoted;
 
 /// Classes whose nodes let the host's user 0 in a container access every Onload stack of the host
@@ -39,42 +40,44 @@ pub enum HostRoot {
 pub enum PolicyViolation {
     /// The operator does not allow the class.
     #[error(
-        "annotation {key} asks for class {class}, which the operator does not allow; {line} under [annotations] in {file} would allow it"
+        "{key} asks for class {class}, which the operator does not allow; {line} under [{section}] in {file} would allow it"
     )]
     NotAllowed {
-        /// The annotation's key, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// The class.
         class: Class,
         /// The configuration line that would allow it.
         line: String,
+        /// The section where that line belongs.
+        section: &'static str,
         /// The configuration file.
         file: String,
     },
     /// CAP_IPC_LOCK without a class that needs it.
     #[error(
-        "annotation {key} has no effect without rdma, vfio, zf or hugepages, since nothing else locks memory; remove it"
+        "{key} has no effect without rdma, vfio, zf or hugepages, since nothing else locks memory; remove it"
     )]
     IpcLockAlone {
-        /// The annotation's key, quoted.
+        /// Where it is requested, for people.
         key: String,
     },
     /// The preload without a class that has one.
     #[error(
-        "annotation {key} has no effect without onload.dev/nic, since there is nothing to preload; remove it"
+        "{key} has no effect without onload.dev/nic, since there is nothing to preload; remove it"
     )]
     PreloadAlone {
-        /// The annotation's key, quoted.
+        /// Where it is requested, for people.
         key: String,
     },
     /// The host's root with Onload.
     #[error(
-        "annotation {key}: {}, which root-with-onload = \"refuse\" in {file} forbids since the host's user 0 can map every Onload stack of the host; {}",
+        "{key}: {}, which root-with-onload = \"refuse\" in {file} forbids since the host's user 0 can map every Onload stack of the host; {}",
         .root.cause(),
         .root.remedy()
     )]
     RootWithOnload {
-        /// The annotation's key, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// How it is the host's user 0, or becomes it.
         root: HostRoot,
@@ -83,28 +86,59 @@ pub enum PolicyViolation {
     },
 }
 
+/// What the operator lets containers request.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy<'a> {
+    /// By annotation.
+    pub annotations: &'a Annotations,
+    /// By a variable of their environment.
+    pub environment: &'a Environment,
+    /// The configuration file.
+    pub file: &'a Path,
+}
+
+impl<'a> Policy<'a> {
+    /// The classes that may be requested somewhere, and the section that lists them; none where that needs no
+    /// word of the operator's.
+    fn list(&self, origin: &Origin) -> Option<(&'a [Class], &'static str)> {
+        match origin {
+            Origin::Annotation(_) => Some((&self.annotations.allow, "annotations")),
+            Origin::Variable(_) => Some((&self.environment.allow, "environment")),
+            Origin::Ticket(_) => None,
+        }
+    }
+}
+
+/// The line of a list of classes that allows some more.
+#[must_use]
+pub fn allow_line(allow: &[Class], more: &[Class]) -> String {
+    let mut classes: Vec<Class> = allow.to_vec();
+    classes.extend(more.iter().filter(|class| !allow.contains(class)));
+    let classes: Vec<String> = classes.iter().map(|class| format!("\"{class}\"")).collect();
+    format!("allow = [{}]", classes.join(", "))
+}
+
 /// Checks a request against the operator's policy, and returns warnings.
 ///
 /// # Errors
 /// [`PolicyViolation`] names the annotation, the file and the remedy.
 pub fn check(
     request: &Request,
-    policy: &Annotations,
-    file: &Path,
+    policy: Policy<'_>,
     root: &HostRoot,
 ) -> Result<Vec<String>, PolicyViolation> {
     for (class, asked) in &request.devices {
-        allowed(*class, &asked.key, policy, file)?;
+        allowed(*class, &asked.origin, policy)?;
     }
     // The container's own limit could be higher than the one that the engine set.
     if let Some(asked) = &request.hugepages_limit {
-        allowed(Class::Hugepages, &asked.key, policy, file)?;
+        allowed(Class::Hugepages, &asked.origin, policy)?;
     }
     if let Some(asked) = &request.ipc_lock
         && !request.wants(&IPC_LOCK)
     {
         return Err(PolicyViolation::IpcLockAlone {
-            key: Quoted(&asked.key).to_string(),
+            key: asked.origin.to_string(),
         });
     }
     if let Some(asked) = &request.preload
@@ -112,54 +146,43 @@ pub fn check(
         && !request.wants(&[Class::Nic])
     {
         return Err(PolicyViolation::PreloadAlone {
-            key: Quoted(&asked.key).to_string(),
+            key: asked.origin.to_string(),
         });
     }
-    root_with_onload(request, policy.root_with_onload, file, root)
+    root_with_onload(request, policy, root)
 }
 
-fn allowed(
-    class: Class,
-    key: &str,
-    policy: &Annotations,
-    file: &Path,
-) -> Result<(), PolicyViolation> {
-    if policy.allow.contains(&class) {
-        return Ok(());
+fn allowed(class: Class, origin: &Origin, policy: Policy<'_>) -> Result<(), PolicyViolation> {
+    match policy.list(origin) {
+        Some((allow, section)) if !allow.contains(&class) => Err(PolicyViolation::NotAllowed {
+            key: origin.to_string(),
+            class,
+            line: allow_line(allow, &[class]),
+            section,
+            file: policy.file.display().to_string(),
+        }),
+        _ => Ok(()),
     }
-    let classes: Vec<String> = policy
-        .allow
-        .iter()
-        .chain([&class])
-        .map(|class| format!("\"{class}\""))
-        .collect();
-    Err(PolicyViolation::NotAllowed {
-        key: Quoted(key).to_string(),
-        class,
-        line: format!("allow = [{}]", classes.join(", ")),
-        file: file.display().to_string(),
-    })
 }
 
 fn root_with_onload(
     request: &Request,
-    policy: RootWithOnload,
-    file: &Path,
+    policy: Policy<'_>,
     root: &HostRoot,
 ) -> Result<Vec<String>, PolicyViolation> {
     let Some(asked) = ONLOAD.iter().find_map(|class| request.devices.get(class)) else {
         return Ok(Vec::new());
     };
-    let key = Quoted(&asked.key).to_string();
-    match (policy, root) {
+    let key = asked.origin.to_string();
+    match (policy.annotations.root_with_onload, root) {
         (RootWithOnload::Warn, HostRoot::Is) => Ok(vec![format!(
-            "annotation {key}: this container's user 0 is the host's and can map every Onload stack of the host"
+            "{key}: this container's user 0 is the host's and can map every Onload stack of the host"
         )]),
         (RootWithOnload::Allow | RootWithOnload::Warn, _) | (_, HostRoot::No) => Ok(Vec::new()),
         (RootWithOnload::Refuse, root) => Err(PolicyViolation::RootWithOnload {
             key,
             root: root.clone(),
-            file: file.display().to_string(),
+            file: policy.file.display().to_string(),
         }),
     }
 }
@@ -227,8 +250,53 @@ mod tests {
         root: bool,
     ) -> Result<Vec<String>, String> {
         let root = if root { HostRoot::Is } else { HostRoot::No };
-        check(&request(pairs), policy, Path::new("/etc/c.toml"), &root)
-            .map_err(|error| error.to_string())
+        checked(&request(pairs), policy, &root).map_err(|error| error.to_string())
+    }
+
+    fn checked(
+        request: &Request,
+        annotations: &Annotations,
+        root: &HostRoot,
+    ) -> Result<Vec<String>, PolicyViolation> {
+        let policy = Policy {
+            annotations,
+            environment: &Environment {
+                allow: vec![Class::Vfio],
+            },
+            file: Path::new("/etc/c.toml"),
+        };
+        check(request, policy, root)
+    }
+
+    #[test]
+    fn each_place_has_a_list_of_its_own() {
+        let of_text = |text: &str, origin| {
+            let request = Request::of_text(text, origin).unwrap();
+            checked(&request, &policy(&[Class::Nic]), &HostRoot::No)
+        };
+        of_text("vfio=a", Origin::Variable).unwrap();
+        let refused = of_text("nic=a", Origin::Variable).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "\"nic\" of ONLOAD_CTK_REQUEST asks for class nic, which the operator does not allow; \
+             allow = [\"vfio\", \"nic\"] under [environment] in /etc/c.toml would allow it"
+        );
+        let refused = verdict(&[("vfio", "a")], &policy(&[Class::Nic]), false).unwrap_err();
+        assert!(refused.contains("allow = [\"nic\", \"vfio\"] under [annotations]"));
+        of_text("nic=a;rdma=b;vfio=c", Origin::Ticket).unwrap();
+    }
+
+    #[test]
+    fn a_ticket_does_not_lift_the_policy_for_the_host_s_root() {
+        let request = Request::of_text("nic=a", Origin::Ticket).unwrap();
+        let mut policy = policy(&[]);
+        policy.root_with_onload = RootWithOnload::Refuse;
+        let refused = checked(&request, &policy, &HostRoot::Is).unwrap_err();
+        assert!(
+            refused
+                .to_string()
+                .contains("root-with-onload = \"refuse\"")
+        );
     }
 
     #[test]
@@ -331,14 +399,13 @@ mod tests {
             ),
         ] {
             let ask = request(&[("nic", "all")]);
-            let file = Path::new("/etc/c.toml");
             policy.root_with_onload = RootWithOnload::Refuse;
-            let refused = check(&ask, &policy, file, &root).unwrap_err().to_string();
+            let refused = checked(&ask, &policy, &root).unwrap_err().to_string();
             for part in [cause, remedy, "root-with-onload", "/etc/c.toml"] {
                 assert!(refused.contains(part), "{refused}");
             }
             policy.root_with_onload = RootWithOnload::Warn;
-            let warned = check(&ask, &policy, file, &root).unwrap();
+            let warned = checked(&ask, &policy, &root).unwrap();
             assert_eq!(warned.is_empty(), root != HostRoot::Is);
         }
     }

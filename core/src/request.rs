@@ -168,11 +168,34 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Something requested, and the annotation that requests it.
+/// Several places, for a message: those of one kind share its words.
+pub struct Origins<'a>(pub &'a [&'a Origin]);
+
+impl fmt::Display for Origins<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_annotation = |origin: &Origin| matches!(origin, Origin::Annotation(_));
+        let groups = self.0.chunk_by(|one, other| one.place() == other.place());
+        for (at, group) in groups.enumerate() {
+            f.write_str(if at > 0 { ", " } else { "" })?;
+            let Some(first) = group.first() else { continue };
+            if is_annotation(first) {
+                f.write_str("annotation ")?;
+            }
+            let keys: Vec<String> = group
+                .iter()
+                .map(|of| Quoted(of.key()).to_string())
+                .collect();
+            write!(f, "{}{}", keys.join(", "), first.place())?;
+        }
+        Ok(())
+    }
+}
+
+/// Something requested, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requested<T> {
-    /// The annotation's key.
-    pub key: String,
+    /// The annotation, or the word of a text.
+    pub origin: Origin,
     /// What it requests.
     pub value: T,
 }
@@ -317,8 +340,7 @@ impl Request {
     /// # Errors
     /// [`RequestError`] names the annotation.
     pub fn parse(annotations: &dyn AnnotationSource) -> Result<Option<Request>, RequestError> {
-        let is_sandbox = |key: &&str| annotations.value(key).as_deref() == Some("sandbox");
-        if SANDBOX_KEYS.iter().any(is_sandbox) {
+        if is_sandbox(annotations) {
             return Ok(None);
         }
         if annotations.has(DOMAIN) {
@@ -400,14 +422,14 @@ impl Request {
                     _ => return Err(bad("env, file or off")),
                 };
                 self.preload = Some(Requested {
-                    key: origin.key().to_owned(),
+                    origin: origin.clone(),
                     value,
                 });
             }
             "ipc-lock" => match value.trim_matches(' ') {
                 "true" => {
                     self.ipc_lock = Some(Requested {
-                        key: origin.key().to_owned(),
+                        origin: origin.clone(),
                         value: (),
                     });
                 }
@@ -418,7 +440,7 @@ impl Request {
                 let value = hugepages_limits(value)
                     .ok_or_else(|| bad("one like 2Mi=128Mi, several separated by ','"))?;
                 self.hugepages_limit = Some(Requested {
-                    key: origin.key().to_owned(),
+                    origin: origin.clone(),
                     value,
                 });
             }
@@ -428,7 +450,7 @@ impl Request {
                     node => number(node).map(Numa::Node),
                 };
                 self.numa = Some(Requested {
-                    key: origin.key().to_owned(),
+                    origin: origin.clone(),
                     value: numa.ok_or_else(|| bad("same, or the number of a NUMA node"))?,
                 });
             }
@@ -443,7 +465,7 @@ impl Request {
                 self.devices.insert(
                     class,
                     Requested {
-                        key: origin.key().to_owned(),
+                        origin: origin.clone(),
                         value,
                     },
                 );
@@ -460,11 +482,26 @@ impl Request {
             total += counts.sum::<u32>();
             if total > MAX_NAMES {
                 return Err(RequestError::TooManyNames {
-                    key: Origin::Annotation(asked.key.clone()).to_string(),
+                    key: asked.origin.to_string(),
                 });
             }
         }
         Ok(())
+    }
+
+    /// Adds what another place requests. What this one requests of a class, or sets, stays.
+    ///
+    /// # Errors
+    /// [`RequestError::TooManyNames`].
+    pub fn add_missing(&mut self, other: Request) -> Result<(), RequestError> {
+        for (class, asked) in other.devices {
+            self.devices.entry(class).or_insert(asked);
+        }
+        self.preload = self.preload.take().or(other.preload);
+        self.ipc_lock = self.ipc_lock.take().or(other.ipc_lock);
+        self.hugepages_limit = self.hugepages_limit.take().or(other.hugepages_limit);
+        self.numa = self.numa.take().or(other.numa);
+        self.count_names()
     }
 
     /// Whether any of the classes is requested.
@@ -472,6 +509,12 @@ impl Request {
     pub fn wants(&self, classes: &[Class]) -> bool {
         classes.iter().any(|class| self.devices.contains_key(class))
     }
+}
+
+/// Whether a container only holds the namespaces of a pod.
+pub fn is_sandbox(annotations: &dyn AnnotationSource) -> bool {
+    let is_it = |key: &&str| annotations.value(key).as_deref() == Some("sandbox");
+    SANDBOX_KEYS.iter().any(is_it)
 }
 
 /// An onload.dev annotation: its key, and its value if that is a string.
@@ -666,7 +709,10 @@ mod tests {
     fn names_are_trimmed_and_count_once() {
         let request = parse(&[("onload.dev/rdma", " mlx5_1 ,mlx5_0,mlx5_1")]);
         assert_eq!(texts(&request, Class::Rdma), ["mlx5_1", "mlx5_0"]);
-        assert_eq!(request.devices[&Class::Rdma].key, "onload.dev/rdma");
+        assert_eq!(
+            request.devices[&Class::Rdma].origin.key(),
+            "onload.dev/rdma"
+        );
     }
 
     #[test]
@@ -956,12 +1002,60 @@ mod tests {
                 "hugepages-limit=0=0",
                 format!("\"hugepages-limit\" {of} cannot be asked"),
             ),
+            (
+                "vfio=a*100;rdma=b*29",
+                format!("\"vfio\" {of}: more than 128 names"),
+            ),
             ("ticket:0f", format!("\"ticket:0f\" {of} is not CLASS=NAME")),
         ] {
             let said = of_text(text).unwrap_err();
             assert!(said.starts_with(&refusal), "{text:?}: {said}");
             assert!(!said.contains('\n'));
         }
+    }
+
+    #[test]
+    fn what_an_annotation_says_of_a_class_stays_beside_a_text() {
+        let mut request = parse(&[("onload.dev/nic", "ens1"), ("onload.dev/preload", "off")]);
+        let text = of_text("nic=all;rdma=a;preload=file;numa=1").unwrap();
+        request.add_missing(text).unwrap();
+        assert_eq!(texts(&request, Class::Nic), ["ens1"]);
+        assert_eq!(texts(&request, Class::Rdma), ["a"]);
+        assert_eq!(request.preload.as_ref().unwrap().value, Preload::Off);
+        assert_eq!(request.numa.as_ref().unwrap().value, Numa::Node(1));
+        let origins: Vec<&Origin> = request
+            .devices
+            .values()
+            .map(|asked| &asked.origin)
+            .collect();
+        assert_eq!(
+            Origins(&origins).to_string(),
+            "annotation \"onload.dev/nic\", \"rdma\" of ONLOAD_CTK_REQUEST"
+        );
+    }
+
+    #[test]
+    fn several_places_of_one_kind_are_told_once() {
+        let request = parse(&[("onload.dev/nic", "a"), ("onload.dev/rdma", "b")]);
+        let origins: Vec<&Origin> = request
+            .devices
+            .values()
+            .map(|asked| &asked.origin)
+            .collect();
+        assert_eq!(
+            Origins(&origins).to_string(),
+            "annotation \"onload.dev/nic\", \"onload.dev/rdma\""
+        );
+        let request = Request::of_text("nic=a;rdma=b", Origin::Ticket).unwrap();
+        let origins: Vec<&Origin> = request
+            .devices
+            .values()
+            .map(|asked| &asked.origin)
+            .collect();
+        assert_eq!(
+            Origins(&origins).to_string(),
+            "\"nic\", \"rdma\" of the ticket in ONLOAD_CTK_REQUEST"
+        );
     }
 
     #[test]

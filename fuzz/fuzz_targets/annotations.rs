@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
 use onload_core::request::{MAX_NAMES, Request};
-use onload_hooks::config_json::scan;
+use onload_hooks::config_json::scan::{self, Places};
 
 fuzz_target!(|text: &str| {
     let annotations: BTreeMap<String, String> = text
@@ -18,7 +18,7 @@ fuzz_target!(|text: &str| {
     match Request::parse(&annotations) {
         Ok(None) => {}
         Ok(Some(request)) => {
-            assert!(scan::mentions_domain(&json), "what asks is seen in the bytes");
+            assert!(scan::may_ask(&json, Places::Annotations), "what asks is seen in the bytes");
             let wanted = request.devices.values().flat_map(|asked| &asked.value);
             let counts = wanted.clone().map(|wanted| wanted.count.unwrap_or(1));
             assert!(counts.sum::<u32>() <= MAX_NAMES);

@@ -14,7 +14,9 @@ use onload_core::class::Class;
 use onload_core::config::HookConfig;
 use onload_core::elf::Summary;
 use onload_core::text::one_line;
-use onload_core::lease::take_unleased;
+use onload_core::lease::{Token, take_unleased};
+use onload_core::ticket::{Ticket, TicketError};
+use onload_hooks::decision::subject::Identity;
 use onload_hooks::decision::pools::{PoolRequest, Pools, PoolsError, Reserved};
 use onload_hooks::filter::{Container, apply};
 use onload_hooks::host::{HostView, HostFilesError, Privilege, Settings};
@@ -47,12 +49,17 @@ impl Pools for FakeHost {
     }
 
     fn give_back(&self, _: &Reserved) {}
+
+    fn ticket(&self, id: &Token, _: Identity<'_>) -> Result<Ticket, PoolsError> {
+        Err(PoolsError::Ticket(Box::new(TicketError::unknown(id))))
+    }
 }
 
 impl HostView for FakeHost {
     fn settings(&self) -> Result<Settings, HostFilesError> {
         let mut config = HookConfig::default();
         config.annotations.allow = Class::ALL.to_vec();
+        config.environment.allow = Class::ALL.to_vec();
         Ok(Settings { config, file: PathBuf::from("/etc/onload-ctk/config.toml") })
     }
 

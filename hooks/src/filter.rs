@@ -17,17 +17,19 @@ use onload_cdi::oci::{
 use onload_core::class::Class;
 use onload_core::config::{Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
+use onload_core::lease::Token;
 use onload_core::policy::{HostRoot, MEMLOCK, ONLOAD};
-use onload_core::request::Request;
-use onload_core::text::Quoted;
+use onload_core::request::{Origin, Request};
 
-use crate::config_json::scan::{self, Scanned};
+use crate::config_json::scan::{self, Places, Scanned};
 use crate::decision::error::DecisionError;
 use crate::decision::host_root::{self, CAP_SETUID};
 use crate::decision::input::DecisionInput;
-use crate::decision::pools::{Identity, Pools, Reserved};
+use crate::decision::pools::{Pools, Reserved};
 use crate::decision::preload_choice::PreloadChoice;
-use crate::decision::{self, Decision, Subject};
+use crate::decision::subject::{Identity, Subject, TicketUse};
+use crate::decision::variable;
+use crate::decision::{self, Decision};
 use crate::device::Device;
 use crate::host::{HostView, Privilege, Settings};
 use crate::preload::{self, HostFile, PreloadContext, PreloadError};
@@ -47,17 +49,17 @@ pub enum FilterError {
     #[error(transparent)]
     Root(#[from] RootError),
     /// A mount target would be created on the host.
-    #[error("annotation {key}")]
+    #[error("{key}")]
     Overmount {
-        /// The annotations, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// Where, and why.
         source: OvermountError,
     },
     /// The preload is not possible.
-    #[error("annotation {key}")]
+    #[error("{key}")]
     Preload {
-        /// The annotation, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// The cause.
         source: PreloadError,
@@ -72,10 +74,10 @@ pub enum FilterError {
     NoProcess,
     /// Something that only root can provide.
     #[error(
-        "annotation {key}: a hugetlbfs cannot be mounted in a container with its own user namespace; run the container as root, or use anonymous huge pages"
+        "{key}: a hugetlbfs cannot be mounted in a container with its own user namespace; run the container as root, or use anonymous huge pages"
     )]
     Rootless {
-        /// The annotation, quoted.
+        /// Where it is requested, for people.
         key: String,
     },
 }
@@ -119,7 +121,7 @@ pub struct Container<'a> {
     pub sees_exec: bool,
 }
 
-/// Gives a container what its annotations request.
+/// Gives a container what its annotations request, and the variable of its environment.
 ///
 /// # Errors
 /// [`FilterError`] names the annotation, the cause and the remedy. Nothing is written in any case.
@@ -132,7 +134,8 @@ pub fn apply(
     let scanned = Scanned {
         kept: json.to_vec(),
         more: false,
-        mentions_domain: scan::mentions_domain(json),
+        may_ask: scan::may_ask(json, Places::VariableToo),
+        places: Places::VariableToo,
     };
     apply_scanned(scanned, container, host, pools)
 }
@@ -163,14 +166,33 @@ pub(crate) fn give(
     host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<Outcome, FilterError> {
+    let settings = host.settings().map_err(DecisionError::from)?;
+    let identity = Identity {
+        id: container.id,
+        bundle: container.bundle,
+    };
+    let take = |id: &Token| pools.ticket(id, identity);
+    let asked = variable::read(&input.variable, &settings, &take).map_err(DecisionError::from)?;
+    let mut request = input.request;
+    request
+        .add_missing(asked.request)
+        .map_err(DecisionError::from)?;
+    let outcome = Outcome {
+        warnings: asked.warning.into_iter().collect(),
+        ..Outcome::default()
+    };
+    if request == Request::default() {
+        return Ok(outcome);
+    }
     let mut filter = Filter {
         container,
         host,
         pools,
-        settings: host.settings().map_err(DecisionError::from)?,
+        settings,
         privilege: host.privilege(),
-        request: input.request,
-        outcome: Outcome::default(),
+        request,
+        ticket: asked.ticket,
+        outcome,
     };
     let result = filter.run(input.config, input.text.as_bytes());
     if let (Err(_), Some(reserved)) = (&result, &filter.outcome.reserved) {
@@ -186,6 +208,7 @@ struct Filter<'a> {
     settings: Settings,
     privilege: Privilege,
     request: Request,
+    ticket: Option<TicketUse>,
     outcome: Outcome,
 }
 
@@ -199,6 +222,7 @@ impl Filter<'_> {
         let subject = Subject {
             config: &config,
             request: &self.request,
+            ticket: self.ticket.as_ref(),
             identity: Identity {
                 id: self.container.id,
                 bundle: self.container.bundle,
@@ -245,7 +269,7 @@ impl Filter<'_> {
         let in_process = |error: RawError| OciConfigError::Change(error.at("process"));
         if host_root::take_setuid(config.process_mut()).map_err(in_process)? {
             self.outcome.warnings.push(format!(
-                "annotation {}: {CAP_SETUID} is removed from the container, since root-with-onload = \"refuse\" and a program of the image could use it to become the host's user 0",
+                "{}: {CAP_SETUID} is removed from the container, since root-with-onload = \"refuse\" and a program of the image could use it to become the host's user 0",
                 self.key(&ONLOAD)
             ));
         }
@@ -377,7 +401,10 @@ impl Filter<'_> {
         let asked = self.request.devices.iter().map(|(class, asked)| {
             let names: Vec<String> = asked.value.iter().map(ToString::to_string).collect();
             let names = names.join(", ");
-            format!("{}: class {class} is allowed and gives {names}", asked.key)
+            format!(
+                "{}: class {class} is allowed and gives {names}",
+                reason(&asked.origin)
+            )
         });
         self.outcome.reasons.splice(0..0, asked);
         let reasons = &mut self.outcome.reasons;
@@ -432,8 +459,14 @@ impl Filter<'_> {
                 u64::MAX => "unlimited".to_owned(),
                 bytes => format!("{bytes} bytes"),
             };
-            let reason = format!("{}: {NAME} is {set}", self.key(&MEMLOCK));
-            self.outcome.reasons.push(reason);
+            let mut asked = MEMLOCK
+                .iter()
+                .filter_map(|class| self.request.devices.get(class));
+            let of = asked
+                .next()
+                .map(|asked| format!("{}: ", reason(&asked.origin)));
+            let of = of.unwrap_or_default();
+            self.outcome.reasons.push(format!("{of}{NAME} is {set}"));
         }
         Ok(())
     }
@@ -453,7 +486,7 @@ impl Filter<'_> {
         config.capability_add(sets, CAP_IPC_LOCK)?;
         self.outcome
             .reasons
-            .push(format!("{}: {CAP_IPC_LOCK}", asked.key));
+            .push(format!("{}: {CAP_IPC_LOCK}", reason(&asked.origin)));
         Ok(())
     }
 
@@ -469,7 +502,9 @@ impl Filter<'_> {
         let reasons = limits.iter().map(|limit| {
             format!(
                 "{}: at most {} bytes in huge pages of {}",
-                asked.key, limit.limit, limit.page_size
+                reason(&asked.origin),
+                limit.limit,
+                limit.page_size
             )
         });
         self.outcome.reasons.extend(reasons);
@@ -480,15 +515,23 @@ impl Filter<'_> {
         Ok(())
     }
 
-    /// The annotation that requests the first of some classes, quoted.
+    /// Where the first of some classes is requested, for people.
     fn key(&self, classes: &[Class]) -> String {
         classes
             .iter()
             .find_map(|class| self.request.devices.get(class))
             .map_or_else(
                 || decision::keys(&self.request),
-                |asked| Quoted(&asked.key).to_string(),
+                |asked| asked.origin.to_string(),
             )
+    }
+}
+
+/// Where something is requested, at the beginning of a reason.
+fn reason(origin: &Origin) -> String {
+    match origin {
+        Origin::Annotation(key) => key.clone(),
+        Origin::Variable(_) | Origin::Ticket(_) => origin.to_string(),
     }
 }
 

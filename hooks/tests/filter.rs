@@ -14,9 +14,11 @@ use onload_core::class::Class;
 use onload_core::config::{HookConfig, Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::elf::Summary;
-use onload_core::lease::take_unleased;
+use onload_core::lease::{Token, take_unleased};
 use onload_core::text::Chain;
+use onload_core::ticket::{Ticket, TicketError};
 use onload_hooks::decision::pools::{PoolRequest, Pools, PoolsError, Reserved};
+use onload_hooks::decision::subject::Identity;
 use onload_hooks::filter::{Container, FilterError, Outcome, apply};
 use onload_hooks::host::specs::{Specs, SpecsError};
 use onload_hooks::host::sysfs::Sysfs;
@@ -199,6 +201,10 @@ impl Pools for FakeHost {
     }
 
     fn give_back(&self, _: &Reserved) {}
+
+    fn ticket(&self, id: &Token, _: Identity<'_>) -> Result<Ticket, PoolsError> {
+        Err(PoolsError::Ticket(Box::new(TicketError::unknown(id))))
+    }
 }
 
 impl HostView for FakeHost {
@@ -683,10 +689,7 @@ fn without_the_right_no_limit_above_one_s_own_is_written() {
     assert!(outcome.warnings[0].contains("CAP_SYS_RESOURCE is missing"));
     let reached = outcome.reasons.iter();
     let reached: Vec<&String> = reached.filter(|r| r.contains("RLIMIT_MEMLOCK")).collect();
-    assert_eq!(
-        reached,
-        ["\"onload.dev/rdma\": RLIMIT_MEMLOCK is 65536 bytes"]
-    );
+    assert_eq!(reached, ["onload.dev/rdma: RLIMIT_MEMLOCK is 65536 bytes"]);
     let after = written(&outcome.config.unwrap());
     assert_eq!(
         after["process"]["rlimits"][0],

@@ -187,6 +187,7 @@ mod tests {
             entry_point: "createRuntime".to_owned(),
             since: 0,
             facts: std::collections::BTreeMap::new(),
+            ticket: None,
         }
     }
 

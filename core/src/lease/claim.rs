@@ -24,6 +24,8 @@ pub struct Claim<'a> {
     pub token: Option<&'a Token>,
     /// The program and stage.
     pub entry_point: &'a str,
+    /// The ticket that the container is started with. What an earlier reservation says of it stays.
+    pub ticket: Option<&'a Token>,
 }
 
 /// One device of a claim.
@@ -45,6 +47,8 @@ struct Write<'a> {
     choice: Choice,
     /// What stands there is replaced, and was this container's.
     is_own: bool,
+    /// The ticket of what is replaced.
+    ticket: Option<Token>,
 }
 
 impl Leases {
@@ -69,7 +73,7 @@ impl Leases {
             writes.extend(self.choose_one(claim, claimed, user)?);
         }
         for (at, write) in writes.iter().enumerate() {
-            let lease = lease(claim, write.claimed, &boot);
+            let lease = lease(claim, write, &boot);
             if let Err(error) = self.publish(&write.claimed.device, write.choice, &lease) {
                 for undo in writes.iter().take(at).filter(|undo| !undo.is_own) {
                     // Where that fails too, the lease ends with its holder.
@@ -102,11 +106,8 @@ impl Leases {
         let choice = choose(&found, applicant, claimed.most).map_err(refused)?;
         let is_own = matches!(choice, Choice::Kept(_));
         let own = found.iter().find(|slot| slot.number == choice.slot());
-        if is_own
-            && own
-                .and_then(Slot::lease)
-                .is_some_and(|own| own.holder == claim.holder)
-        {
+        let own = own.and_then(Slot::lease).filter(|_| is_own);
+        if own.is_some_and(|own| own.holder == claim.holder) {
             return Ok(None);
         }
         for alias in claimed
@@ -136,11 +137,12 @@ impl Leases {
             claimed,
             choice,
             is_own,
+            ticket: own.and_then(|own| own.ticket.clone()),
         }))
     }
 }
 
-fn lease(claim: &Claim<'_>, claimed: &Claimed, boot: &str) -> Lease {
+fn lease(claim: &Claim<'_>, write: &Write<'_>, boot: &str) -> Lease {
     Lease {
         boot: boot.to_owned(),
         container: claim.container.clone(),
@@ -148,6 +150,7 @@ fn lease(claim: &Claim<'_>, claimed: &Claimed, boot: &str) -> Lease {
         holder: claim.holder.clone(),
         entry_point: claim.entry_point.to_owned(),
         since: seconds_since_1970(),
-        facts: claimed.facts.clone(),
+        facts: write.claimed.facts.clone(),
+        ticket: claim.ticket.or(write.ticket.as_ref()).cloned(),
     }
 }

@@ -180,6 +180,9 @@ pub struct Lease {
     /// What discovery knew of the device.
     #[serde(default)]
     pub facts: BTreeMap<String, String>,
+    /// The ticket that the container was started with ([`crate::ticket`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<Token>,
 }
 
 /// Why the text of a lease file is not understood; the device counts as held.
@@ -307,6 +310,7 @@ mod tests {
             entry_point: "createRuntime".to_owned(),
             since: 1_700_000_000,
             facts: BTreeMap::from([("iommu-group".to_owned(), "15".to_owned())]),
+            ticket: None,
         }
     }
 
@@ -352,7 +356,9 @@ mod tests {
             expires_ms: 5,
             maker: None,
         };
-        for lease in [lease(), reserved] {
+        let mut of_task = lease();
+        of_task.ticket = Some([0xcd; 16].into());
+        for lease in [lease(), reserved, of_task] {
             let bytes = lease.to_bytes(&device("vfio:a"), 2).unwrap();
             assert_eq!(Lease::parse(&bytes).unwrap(), lease);
         }

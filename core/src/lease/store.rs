@@ -703,6 +703,32 @@ mod tests {
     }
 
     #[test]
+    fn the_ticket_of_a_reservation_stays_with_the_lease() {
+        let host = Host::new();
+        let token: Token = [5; 16].into();
+        let ticket: Token = [6; 16].into();
+        let claim = Claim {
+            devices: &[claimed(vfio())],
+            container: &"one".parse().unwrap(),
+            bundle: &bundle("one"),
+            holder: Holder::reserved_by(token.clone(), None),
+            token: None,
+            entry_point: "onload-container-runtime",
+            ticket: Some(&ticket),
+        };
+        host.leases.claim(&claim, &|_| None, PATIENCE).unwrap();
+        let noted = || host.leases.list().unwrap()[0].lease.clone().unwrap().ticket;
+        assert_eq!(noted(), Some(ticket.clone()));
+        host.claim_by("one", host.start(1, 10), Some(&token))
+            .unwrap();
+        assert_eq!(noted(), Some(ticket.clone()));
+        host.end(1);
+        // The next holder's own start had none.
+        host.claim("two", &host.start(2, 20)).unwrap();
+        assert_eq!(noted(), None);
+    }
+
+    #[test]
     fn a_reservation_ends_with_the_process_that_was_to_create_the_container() {
         let host = Host::new();
         let Holder::Init { process, .. } = host.start(7, 70) else {
@@ -778,6 +804,7 @@ mod tests {
                 holder: host.start(1, 10),
                 token: None,
                 entry_point: "createRuntime",
+                ticket: None,
             };
             let claimed = host.leases.claim(&claim, user, PATIENCE);
             claimed.map_err(|error| Chain(&error).to_string())
@@ -890,6 +917,7 @@ mod tests {
                         holder: holder.clone(),
                         token: None,
                         entry_point: "createRuntime",
+                        ticket: None,
                     };
                     match leases.claim(&claim, &|_| None, PATIENCE) {
                         Ok(()) => 1,

@@ -105,6 +105,7 @@ impl Host {
             holder,
             token,
             entry_point: "createRuntime",
+            ticket: None,
         };
         let claimed = self.leases.claim(&claim, &|_| None, PATIENCE);
         claimed.map_err(|error| Chain(&error).to_string())

@@ -4,19 +4,22 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use serde::Deserialize;
 
 use super::file::{NotTicket, Ticket, User};
+use crate::container_id::ContainerId;
 use crate::fs::atomic::{self, WriteError, is_temporary_name};
 use crate::fs::lock::{Lock, LockError, LockMode};
 use crate::fs::open::is_there;
+use crate::fs::regular;
 use crate::lease::{Device, Token};
-use crate::processes::{Processes, ProcessesError};
+use crate::processes::{Process, Processes, ProcessesError};
 use crate::request::{Origin, Request, RequestError};
 use crate::run_dir::{REQUESTS, RunDir, open_private};
 use crate::text::Chain;
@@ -30,6 +33,11 @@ pub const MAX_TICKETS: usize = 1024;
 const LOCK: &str = ".lock";
 /// Bytes of a file that are read.
 const MAX_BYTES: u64 = 64 * 1024;
+/// Where runc (libcontainer/factory_linux.go) and crun (src/libcrun/status.c) say which process is a
+/// container's first.
+const STATE_FILES: [&str; 2] = ["state.json", "status"];
+/// Bytes of such a file that are read.
+const MAX_STATE_BYTES: u64 = 1024 * 1024;
 /// Digits of a ticket that a message shows: enough to find it, and no ticket.
 const SHOWN: usize = 8;
 
@@ -158,6 +166,16 @@ pub struct Listed {
     pub is_over: bool,
 }
 
+/// The first process of a container, as its runtime wrote it down.
+#[derive(Deserialize)]
+struct Init {
+    #[serde(rename = "init_process_pid", alias = "pid")]
+    pid: u32,
+    /// In clock ticks after boot.
+    #[serde(rename = "init_process_start", alias = "process-start-time")]
+    start_time: u64,
+}
+
 /// The directory of the tickets.
 #[derive(Debug)]
 pub struct Tickets {
@@ -169,6 +187,14 @@ pub struct Tickets {
 fn shown(id: &Token) -> String {
     let digits = id.as_str().get(..SHOWN).unwrap_or_default();
     format!("{digits}…")
+}
+
+impl TicketError {
+    /// That there is no such ticket.
+    #[must_use]
+    pub fn unknown(id: &Token) -> Self {
+        TicketError::Unknown(shown(id))
+    }
 }
 
 impl Tickets {
@@ -257,7 +283,9 @@ impl Tickets {
     pub fn take(&self, id: &Token, user: User, patience: Duration) -> Result<Ticket, TicketError> {
         let _lock = self.lock(patience)?;
         let mut ticket = self.read(id)?;
-        if let Some(other) = self.other_user(&ticket, &user) {
+        if let Some(other) =
+            self.other_user(&ticket, &user.container, &user.bundle, Some(user.maker))
+        {
             return Err(in_use(id, other));
         }
         ticket.user = Some(user);
@@ -265,13 +293,18 @@ impl Tickets {
         Ok(ticket)
     }
 
-    /// As [`Tickets::take`], where nothing is written.
+    /// As [`Tickets::take`], where nothing is written, for a container of this name and bundle.
     ///
     /// # Errors
     /// As for [`Tickets::take`].
-    pub fn would_take(&self, id: &Token, user: &User) -> Result<Ticket, TicketError> {
+    pub fn would_take(
+        &self,
+        id: &Token,
+        container: &ContainerId,
+        bundle: &Path,
+    ) -> Result<Ticket, TicketError> {
         let ticket = self.read(id)?;
-        match self.other_user(&ticket, user) {
+        match self.other_user(&ticket, container, bundle, None) {
             Some(other) => Err(in_use(id, other)),
             None => Ok(ticket),
         }
@@ -359,19 +392,43 @@ impl Tickets {
     }
 
     /// Another container that was started with a ticket and is there, or may be.
-    fn other_user<'a>(&self, ticket: &'a Ticket, user: &User) -> Option<&'a User> {
+    fn other_user<'a>(
+        &self,
+        ticket: &'a Ticket,
+        container: &ContainerId,
+        bundle: &Path,
+        maker: Option<Process>,
+    ) -> Option<&'a User> {
         let is_same = |other: &User| {
-            other.maker == user.maker
-                || other.container == user.container && other.bundle == user.bundle
+            maker == Some(other.maker) || other.container == *container && other.bundle == bundle
         };
         let other = ticket.user.as_ref()?;
         (!is_same(other) && self.lives(other)).then_some(other)
     }
 
-    /// Whether a container is there, or may be: it is being created, or its runtime knows it.
+    /// Whether a container is there, or may be: it is being created, or its runtime knows it and its first
+    /// process has not ended.
     fn lives(&self, user: &User) -> bool {
         let is_made = self.processes.has_ended(user.maker).ok().flatten() != Some(true);
-        is_made || user.state.iter().any(|dir| is_there(dir))
+        let mut states = user.state.iter().filter(|dir| is_there(dir));
+        is_made || states.any(|dir| !self.init_has_ended(dir, user.maker.pid_namespace))
+    }
+
+    /// Whether the first process is known to have ended of a container whose runtime keeps its state in a
+    /// directory, and numbers processes as in a PID namespace.
+    fn init_has_ended(&self, state: &Path, pid_namespace: u64) -> bool {
+        let read = |name: &&str| regular::read(&state.join(name), MAX_STATE_BYTES).ok();
+        let text = STATE_FILES.iter().find_map(read);
+        let init = text.and_then(|text| serde_json::from_slice::<Init>(&text).ok());
+        let ended = init.and_then(|Init { pid, start_time }| {
+            let process = Process {
+                pid,
+                start_time,
+                pid_namespace,
+            };
+            self.processes.has_ended(process).ok().flatten()
+        });
+        ended == Some(true)
     }
 
     fn lock(&self, patience: Duration) -> Result<Lock, TicketError> {
@@ -412,7 +469,7 @@ impl Tickets {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.dir, id.as_str(), flags, Mode::empty()) {
             Ok(file) => File::from(file),
-            Err(Errno::NOENT) => return Err(TicketError::Unknown(shown(id))),
+            Err(Errno::NOENT) => return Err(TicketError::unknown(id)),
             Err(Errno::LOOP) => return foreign("is a symbolic link"),
             Err(error) => return Err(failed(error.into())),
         };
@@ -529,7 +586,6 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-    use std::path::Path;
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -607,7 +663,7 @@ mod tests {
 
         fn take(&self, id: &Token, user: &User) -> Result<Ticket, String> {
             let text = |error: TicketError| Chain(&error).to_string();
-            let would = self.tickets.would_take(id, user).map_err(text);
+            let would = self.tickets.would_take(id, &user.container, &user.bundle);
             let taken = self.tickets.take(id, user.clone(), PATIENCE).map_err(text);
             assert_eq!(would.is_ok(), taken.is_ok());
             taken
@@ -738,6 +794,44 @@ mod tests {
             host.take(&id, &again).unwrap();
             host.ended(&again);
             fs::remove_dir(&user.state[0]).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_container_whose_first_process_was_killed_keeps_no_ticket() {
+        for (file, text) in [
+            (
+                "state.json",
+                r#"{"id":"own","init_process_pid":9,"init_process_start":10,"created":"x"}"#,
+            ),
+            (
+                "status",
+                r#"{"pid":9,"process-start-time":10,"rootfs":"/x"}"#,
+            ),
+        ] {
+            let host = Host::new();
+            let id = host.write("nic=all", &[]);
+            let (own, other) = (host.user("own", 1), host.user("other", 2));
+            host.take(&id, &own).unwrap();
+            host.created(&own);
+            let init = host.user("init", 9);
+            fs::write(own.state[0].join(file), text).unwrap();
+            assert!(host.take(&id, &other).is_err(), "{file}");
+            host.ended(&init);
+            host.take(&id, &other).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_state_that_is_not_understood_counts_as_a_container() {
+        let host = Host::new();
+        let id = host.write("nic=all", &[]);
+        let (own, other) = (host.user("own", 1), host.user("other", 2));
+        host.take(&id, &own).unwrap();
+        host.created(&own);
+        for text in ["", "{}", "{\"init_process_pid\":9}", "[1]"] {
+            fs::write(own.state[0].join("state.json"), text).unwrap();
+            assert!(host.take(&id, &other).is_err(), "{text}");
         }
     }
 

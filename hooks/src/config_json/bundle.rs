@@ -13,7 +13,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::config_json::scan::{self, Scanned};
+use crate::config_json::scan::{self, Places, Scanned};
 
 /// Why a configuration cannot be read or replaced.
 #[derive(Debug, thiserror::Error)]
@@ -117,15 +117,17 @@ impl ConfigFile {
         })
     }
 
-    /// Reads as much of it as is ever parsed, and searches all of it for annotations.
+    /// Reads as much of it as is ever parsed, and searches all of it for a request.
     ///
     /// # Errors
     /// [`BundleError::Read`].
-    pub(crate) fn scan(&self) -> Result<Scanned, BundleError> {
+    pub(crate) fn scan(&self, places: Places) -> Result<Scanned, BundleError> {
         let size = usize::try_from(self.stat.st_size).unwrap_or_default();
-        scan::read(&self.file, size, &mut |_, _| Ok(())).map_err(|error| BundleError::Read {
-            path: self.path.clone(),
-            source: error,
+        scan::read(&self.file, size, places, &mut |_, _| Ok(())).map_err(|error| {
+            BundleError::Read {
+                path: self.path.clone(),
+                source: error,
+            }
         })
     }
 
@@ -202,7 +204,7 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         let before = fs::metadata(&path).unwrap();
         let file = open(bundle.path()).unwrap();
-        assert_eq!(file.scan().unwrap().kept, b"{}");
+        assert_eq!(file.scan(Places::Annotations).unwrap().kept, b"{}");
         file.replace(b"{\"a\":1}").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"{\"a\":1}");
         let after = fs::metadata(&path).unwrap();
@@ -220,7 +222,7 @@ mod tests {
         fs::rename(&path, bundle.path().join("real.json")).unwrap();
         symlink("real.json", &path).unwrap();
         let file = open(bundle.path()).unwrap();
-        assert_eq!(file.scan().unwrap().kept, b"{}");
+        assert_eq!(file.scan(Places::Annotations).unwrap().kept, b"{}");
         assert!(
             file.replace(b"x")
                 .unwrap_err()
@@ -286,7 +288,7 @@ mod tests {
         let bundle = bundle();
         fs::write(bundle.path().join("x.json"), "[]").unwrap();
         let file = ConfigFile::open(bundle.path(), Some(Path::new("x.json"))).unwrap();
-        assert_eq!(file.scan().unwrap().kept, b"[]");
+        assert_eq!(file.scan(Places::Annotations).unwrap().kept, b"[]");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Does this JSON mention `onload.dev/` anywhere? The raw bytes answer that before anything is
+//! Does this JSON mention `onload.dev` anywhere, or the variable that may hold a request? The raw bytes answer that before anything is
 //! parsed, so a container that requests nothing costs nothing.
 //!
 //! JSON can spell one key in many ways (RFC 8259 §7: `\u006f`). Every spelling of `onload.dev` either
@@ -15,7 +15,7 @@ use std::io::{self, Read};
 #[cfg(target_arch = "x86_64")]
 use memchr::arch::x86_64::sse2;
 use memchr::{memchr_iter, memmem};
-use onload_core::request::DOMAIN;
+use onload_core::request::{DOMAIN, VARIABLE};
 
 /// The largest configuration or state that is parsed. A larger one with onload.dev annotations is
 /// refused.
@@ -27,27 +27,39 @@ const CHUNK: usize = 64 * 1024;
 /// The longest spelling of a letter of the domain, `\u006f`.
 const ESCAPE: usize = 6;
 
-/// Bytes at the end of a chunk that may be the beginning of the domain or of an escape.
-const OVERLAP: usize = 16;
+/// Bytes at the end of a chunk that may be the beginning of what is looked for, or of an escape.
+const OVERLAP: usize = 24;
 
-/// Whether the bytes may spell `onload.dev` somewhere.
-///
-/// Never false where a JSON string holds it; true for some texts that do not (an escaped letter
-/// elsewhere), which only costs a parse.
-#[must_use]
-pub fn mentions_domain(json: &[u8]) -> bool {
-    holds_domain(json) || spells_a_letter(json)
+/// Where a request is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Places {
+    /// In annotations.
+    Annotations,
+    /// In annotations and in the variable of the environment.
+    VariableToo,
 }
 
-fn holds_domain(json: &[u8]) -> bool {
-    let domain = DOMAIN.as_bytes();
+/// Whether the bytes may hold a request.
+///
+/// Never false where a JSON string spells `onload.dev`, or the variable if that is looked for; true for
+/// some texts that do not (an escaped letter elsewhere), which only costs a parse.
+#[must_use]
+pub fn may_ask(json: &[u8], places: Places) -> bool {
+    let with_variable = places == Places::VariableToo;
+    holds(json, DOMAIN)
+        || with_variable && holds(json, VARIABLE)
+        || spells_a_letter(json, with_variable)
+}
+
+fn holds(json: &[u8], text: &str) -> bool {
+    let text = text.as_bytes();
     #[cfg(target_arch = "x86_64")]
-    if let Some(finder) = sse2::packedpair::Finder::new(domain)
+    if let Some(finder) = sse2::packedpair::Finder::new(text)
         && json.len() >= finder.min_haystack_len()
     {
-        return finder.find(json, domain).is_some();
+        return finder.find(json, text).is_some();
     }
-    memmem::find(json, domain).is_some()
+    memmem::find(json, text).is_some()
 }
 
 fn any_backslash(json: &[u8], is_it: impl FnMut(usize) -> bool) -> bool {
@@ -58,14 +70,16 @@ fn any_backslash(json: &[u8], is_it: impl FnMut(usize) -> bool) -> bool {
     memchr_iter(b'\\', json).any(is_it)
 }
 
-fn spells_a_letter(json: &[u8]) -> bool {
+fn spells_a_letter(json: &[u8], with_variable: bool) -> bool {
+    let is_ours =
+        |letter: char| DOMAIN.contains(letter) || with_variable && VARIABLE.contains(letter);
     any_backslash(json, |at| match json.get(at + 1) {
         Some(b'u') => json
             .get(at + 2..at + ESCAPE)
             .and_then(|digits| std::str::from_utf8(digits).ok())
             .and_then(|digits| u32::from_str_radix(digits, 16).ok())
             .and_then(char::from_u32)
-            .is_some_and(|letter| DOMAIN.contains(letter)),
+            .is_some_and(is_ours),
         _ => false,
     })
 }
@@ -77,21 +91,24 @@ pub(crate) struct Scanned {
     pub kept: Vec<u8>,
     /// Whether there was more.
     pub more: bool,
-    /// Whether any of it may mention `onload.dev/`.
-    pub mentions_domain: bool,
+    /// Whether any of it may hold a request.
+    pub may_ask: bool,
+    /// Where that was looked for.
+    pub places: Places,
 }
 
 /// Receives what lies beyond the kept part: the kept part, and the next piece.
 pub(crate) type Beyond<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> io::Result<()>;
 
-/// Reads a stream to its end, keeps a bounded part of it, and says whether it may mention
-/// `onload.dev/`. What is read beyond the kept part goes to `beyond`, piece by piece.
+/// Reads a stream to its end, keeps a bounded part of it, and says whether it may hold a
+/// request. What is read beyond the kept part goes to `beyond`, piece by piece.
 ///
 /// # Errors
 /// The errors of the reader and of `beyond`.
 pub(crate) fn read(
     mut from: impl Read,
     size_hint: usize,
+    places: Places,
     beyond: Beyond<'_>,
 ) -> io::Result<Scanned> {
     let mut kept = Vec::with_capacity(size_hint.min(MAX_BYTES) + 1);
@@ -99,7 +116,8 @@ pub(crate) fn read(
         .take(u64::try_from(MAX_BYTES).unwrap_or(u64::MAX))
         .read_to_end(&mut kept)?;
     let mut scanned = Scanned {
-        mentions_domain: mentions_domain(&kept),
+        may_ask: may_ask(&kept, places),
+        places,
         more: false,
         kept,
     };
@@ -116,7 +134,7 @@ pub(crate) fn read(
         }
         window.truncate(tail + count);
         scanned.more = true;
-        scanned.mentions_domain |= mentions_domain(&window);
+        scanned.may_ask |= may_ask(&window, places);
         beyond(&scanned.kept, &window[tail..])?;
         window.drain(..window.len().saturating_sub(OVERLAP));
     }
@@ -125,6 +143,60 @@ pub(crate) fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn mentions_domain(json: &[u8]) -> bool {
+        may_ask(json, Places::Annotations)
+    }
+
+    fn mentions_variable(json: &[u8]) -> bool {
+        may_ask(json, Places::VariableToo)
+    }
+
+    #[test]
+    fn the_variable_is_found_where_it_is_looked_for() {
+        for json in [
+            &br#"{"process":{"env":["ONLOAD_CTK_REQUEST=nic=all"]}}"#[..],
+            br#"{"process":{"env":["\u004fNLOAD_CTK_REQUEST=nic=all"]}}"#,
+            br#"{"process":{"env":["ONLOAD\u005fCTK\u005FREQUEST=nic=all"]}}"#,
+            br#"{"process":{"env":["ONLOAD_CTK_REQUES\u0054=nic=all"]}}"#,
+        ] {
+            assert!(mentions_variable(json));
+            assert!(!mentions_domain(json));
+        }
+        for json in [
+            &br#"{"process":{"env":["ONLOAD_CTK_NOT_GIVEN=memlock","PATH=/bin"]}}"#[..],
+            br#"{"process":{"args":["a \u003e b \u0026\u0026 \"c\"\n"]}}"#,
+            b"",
+        ] {
+            assert!(!mentions_variable(json));
+        }
+        assert!(mentions_variable(
+            br#"{"annotations":{"onload.dev/nic":"all"}}"#
+        ));
+    }
+
+    #[test]
+    fn every_spelling_of_the_variable_is_found() {
+        for at in 0..VARIABLE.len() {
+            let letter = &VARIABLE[at..=at];
+            let escaped = format!("\\u{:04x}", u32::from(VARIABLE.as_bytes()[at]));
+            let text = format!("{}{escaped}{}", &VARIABLE[..at], &VARIABLE[at + 1..]);
+            assert!(mentions_variable(text.as_bytes()), "{letter} of {text}");
+        }
+    }
+
+    #[test]
+    fn the_variable_across_the_bound_or_a_chunk_is_found() {
+        for border in [MAX_BYTES, MAX_BYTES + CHUNK] {
+            for back in 0..=VARIABLE.len() {
+                let mut bytes = vec![b' '; border + CHUNK];
+                let at = border - back;
+                bytes[at..at + VARIABLE.len()].copy_from_slice(VARIABLE.as_bytes());
+                let found = read(&bytes[..], 0, Places::VariableToo, &mut |_, _| Ok(()));
+                assert!(found.unwrap().may_ask, "{border} {back}");
+            }
+        }
+    }
 
     #[test]
     fn a_plain_key_is_found_with_and_without_a_class() {
@@ -187,24 +259,24 @@ mod tests {
     }
 
     fn scan(bytes: &[u8]) -> Scanned {
-        read(bytes, 0, &mut |_, _| Ok(())).unwrap()
+        read(bytes, 0, Places::Annotations, &mut |_, _| Ok(())).unwrap()
     }
 
     #[test]
     fn a_stream_is_kept_to_the_bound_and_searched_to_its_end() {
         let small = scan(b"{}");
         assert_eq!(
-            (small.kept.len(), small.more, small.mentions_domain),
+            (small.kept.len(), small.more, small.may_ask),
             (2, false, false)
         );
         let mut large = vec![b' '; MAX_BYTES + 3 * CHUNK];
         let found = scan(&large);
         assert_eq!(
-            (found.kept.len(), found.more, found.mentions_domain),
+            (found.kept.len(), found.more, found.may_ask),
             (MAX_BYTES, true, false)
         );
         large.extend_from_slice(b"onload.dev/nic");
-        assert!(scan(&large).mentions_domain);
+        assert!(scan(&large).may_ask);
     }
 
     #[test]
@@ -214,7 +286,7 @@ mod tests {
                 let mut bytes = vec![b' '; border + CHUNK];
                 let at = border - back;
                 bytes[at..at + 11].copy_from_slice(b"onload.dev/");
-                assert!(scan(&bytes).mentions_domain, "{border} {back}");
+                assert!(scan(&bytes).may_ask, "{border} {back}");
             }
         }
     }
@@ -223,7 +295,7 @@ mod tests {
     fn what_lies_beyond_the_bound_is_handed_on() {
         let bytes = vec![b'x'; MAX_BYTES + CHUNK + 5];
         let mut beyond = 0;
-        read(&bytes[..], 0, &mut |_, piece| {
+        read(&bytes[..], 0, Places::Annotations, &mut |_, piece| {
             beyond += piece.len();
             Ok(())
         })

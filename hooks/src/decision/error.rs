@@ -6,6 +6,7 @@ use onload_core::request::RequestError;
 
 use super::nodes::NodeError;
 use super::pools::PoolRefusal;
+use super::variable::VariableError;
 use crate::config_json::scan;
 use crate::host::HostFilesError;
 use crate::host::specs::SpecsError;
@@ -16,15 +17,18 @@ pub enum DecisionError {
     /// config.json cannot be read or changed.
     #[error("config.json")]
     Config(#[from] OciConfigError),
-    /// config.json has onload.dev annotations and is larger than any real one.
+    /// config.json asks for something and is larger than any real one.
     #[error(
-        "config.json has onload.dev annotations and is larger than {} bytes",
+        "config.json has onload.dev annotations, or the variable ONLOAD_CTK_REQUEST, and is larger than {} bytes",
         scan::MAX_BYTES
     )]
     TooLarge,
     /// The annotations are invalid.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// The variable of the container's environment is invalid, or its ticket not good.
+    #[error(transparent)]
+    Variable(#[from] VariableError),
     /// The operator does not allow the request.
     #[error(transparent)]
     Policy(#[from] PolicyViolation),

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use onload_cdi::json::RawError;
 use onload_cdi::oci::{OciConfig, OciConfigError};
-use onload_core::request::Request;
+use onload_core::request::{Request, is_sandbox};
 
 use super::error::DecisionError;
-use crate::config_json::scan::Scanned;
+use super::variable;
+use crate::config_json::scan::{Places, Scanned};
 
 /// A configuration that holds a request for this container.
 #[derive(Debug)]
@@ -17,8 +18,10 @@ pub(crate) struct DecisionInput {
     pub text: Arc<String>,
     /// The configuration.
     pub config: OciConfig,
-    /// The request.
+    /// The request of its annotations, which may be empty if there is a variable.
     pub request: Request,
+    /// The values of the variable in its environment, each once.
+    pub variable: Vec<String>,
 }
 
 impl DecisionInput {
@@ -27,26 +30,37 @@ impl DecisionInput {
     /// # Errors
     /// [`DecisionError::TooLarge`], [`DecisionError::Config`] and [`DecisionError::Request`].
     pub(crate) fn read(scanned: Scanned) -> Result<Option<DecisionInput>, DecisionError> {
-        if !scanned.mentions_domain {
+        if !scanned.may_ask {
             return Ok(None);
         }
         if scanned.more {
             return Err(DecisionError::TooLarge);
         }
-        DecisionInput::parse(text(scanned.kept)?)
+        DecisionInput::parse(text(scanned.kept)?, scanned.places)
     }
 
     /// Parses a text; `None` if it requests nothing after all.
     ///
     /// # Errors
     /// [`DecisionError::Config`] and [`DecisionError::Request`].
-    pub(crate) fn parse(text: Arc<String>) -> Result<Option<DecisionInput>, DecisionError> {
+    pub(crate) fn parse(
+        text: Arc<String>,
+        places: Places,
+    ) -> Result<Option<DecisionInput>, DecisionError> {
         let config = OciConfig::parse_text(Arc::clone(&text))?;
         let request = Request::parse(&config)?;
-        Ok(request.map(|request| DecisionInput {
+        let variable = match places {
+            Places::VariableToo if !is_sandbox(&config) => variable::values(&config)?,
+            _ => Vec::new(),
+        };
+        if request.is_none() && variable.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(DecisionInput {
             text,
             config,
-            request,
+            request: request.unwrap_or_default(),
+            variable,
         }))
     }
 }

@@ -11,29 +11,28 @@ pub mod pools;
 pub(crate) mod preload_choice;
 pub(crate) mod present;
 pub(crate) mod report;
-
-use std::path::Path;
+pub mod subject;
+pub mod variable;
 
 use onload_cdi::ContainerEdits;
-use onload_cdi::oci::OciConfig;
 use onload_core::class::Class;
 use onload_core::config::Memlock;
 use onload_core::onload::TCPDIRECT_ATTRIBUTES;
-use onload_core::policy::{self, MEMLOCK};
-use onload_core::request::Request;
-use onload_core::text::Quoted;
+use onload_core::policy::{self, MEMLOCK, Policy};
+use onload_core::request::{Origin, Origins, Request};
 
 use crate::device::Device;
 use crate::host::specs::Specs;
 use crate::host::{HostView, Settings};
 use error::DecisionError;
-use pools::{Chosen, Identity, Pools, Reserved};
+use pools::{Chosen, Pools, Reserved};
 use preload_choice::PreloadChoice;
+use subject::Subject;
 
 /// What one container gets.
 #[derive(Clone, Debug)]
 pub(crate) struct Decision {
-    /// The annotations that request devices, quoted.
+    /// Where devices are requested, for people.
     pub keys: String,
     /// The edits that the configuration does not contain yet, except device nodes and the preload.
     pub edits: ContainerEdits,
@@ -53,19 +52,6 @@ pub(crate) struct Decision {
     pub warnings: Vec<String>,
 }
 
-/// A container, and what may be decided of it.
-#[derive(Clone, Copy)]
-pub(crate) struct Subject<'a> {
-    /// Its configuration.
-    pub config: &'a OciConfig,
-    /// What it requests.
-    pub request: &'a Request,
-    /// Which one it is.
-    pub identity: Identity<'a>,
-    /// Whether its image is known not to have a directory.
-    pub lacks: &'a dyn Fn(&Path) -> bool,
-}
-
 /// Decides for one container by the operator's policy.
 ///
 /// # Errors
@@ -77,8 +63,12 @@ pub(crate) fn decide(
     pools: &dyn Pools,
 ) -> Result<Decision, DecisionError> {
     let root = host_root::look(subject.config, host)?;
-    let annotations = &settings.config.annotations;
-    let warnings = policy::check(subject.request, annotations, &settings.file, &root)?;
+    let policy = Policy {
+        annotations: &settings.config.annotations,
+        environment: &settings.config.environment,
+        file: &settings.file,
+    };
+    let warnings = policy::check(subject.request, policy, &root)?;
     let decision = provide(subject, settings, host, pools)?;
     Ok(Decision {
         warnings,
@@ -101,13 +91,7 @@ pub(crate) fn provide(
         true => Specs::default(),
         false => host.specs(&wanted)?,
     };
-    let chosen = pools::choose(
-        subject.request,
-        subject.config,
-        &specs,
-        subject.identity,
-        pools,
-    )?;
+    let chosen = pools::choose(subject, &specs, settings, pools)?;
     let result = assemble(subject, &chosen, &specs, settings, host);
     if let (Err(_), Some(reserved)) = (&result, &chosen.reserved) {
         pools.give_back(reserved);
@@ -154,11 +138,11 @@ pub(crate) fn is_setting(name: &str) -> bool {
     name.starts_with("EF_") || name == TCPDIRECT_ATTRIBUTES
 }
 
-/// The annotations that request devices, quoted.
+/// Where a request asks for devices, for people.
 pub(crate) fn keys(request: &Request) -> String {
-    let keys = request.devices.values();
-    let keys: Vec<String> = keys.map(|asked| Quoted(&asked.key).to_string()).collect();
-    keys.join(", ")
+    let asked = request.devices.values();
+    let origins: Vec<&Origin> = asked.map(|asked| &asked.origin).collect();
+    Origins(&origins).to_string()
 }
 
 /// What the specifications provide for a request.

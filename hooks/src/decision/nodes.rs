@@ -9,7 +9,7 @@ use onload_cdi::DeviceNode;
 use onload_cdi::oci::{Node, NodeInfo, NodeKind};
 use onload_core::class::Class;
 use onload_core::expect::{Expect, Expected};
-use onload_core::text::{Chain, Quoted};
+use onload_core::text::Chain;
 
 use crate::host::specs::{Entry, Specs, expectations};
 use crate::host::sysfs::{Numbers, Sysfs, SysfsError, rdma_class};
@@ -20,20 +20,20 @@ pub enum NodeError {
     /// It does not exist. podman takes a runtime that says "No such file or directory" for one that is
     /// missing.
     #[error(
-        "annotation {key}: device node {path} does not exist; is the driver loaded? run `onload-ctk cdi generate`"
+        "{key}: device node {path} does not exist; is the driver loaded? run `onload-ctk cdi generate`"
     )]
     Absent {
-        /// The annotation's key, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// The node on the host.
         path: String,
     },
     /// It cannot be examined.
     #[error(
-        "annotation {key}: device node {path}: {error}; is the driver loaded? run `onload-ctk cdi generate`"
+        "{key}: device node {path}: {error}; is the driver loaded? run `onload-ctk cdi generate`"
     )]
     Unexamined {
-        /// The annotation's key, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// The node on the host.
         path: String,
@@ -41,19 +41,19 @@ pub enum NodeError {
         error: io::Error,
     },
     /// It is not a character device.
-    #[error("annotation {key}: {path} is not a character device")]
+    #[error("{key}: {path} is not a character device")]
     NotCharacter {
-        /// The annotation's key, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// The node on the host.
         path: String,
     },
     /// The specification states numbers other than the node's.
     #[error(
-        "annotation {key}: device node {path} is {found}, but its specification says {written}; remove type, major and minor from it"
+        "{key}: device node {path} is {found}, but its specification says {written}; remove type, major and minor from it"
     )]
     Written {
-        /// The annotation's key, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// The node on the host.
         path: String,
@@ -63,19 +63,19 @@ pub enum NodeError {
         written: String,
     },
     /// It belongs to another device, or to none.
-    #[error("annotation {key}: {}{}", Chain(.error), remedy(.error))]
+    #[error("{key}: {}{}", Chain(.error), remedy(.error))]
     Other {
-        /// The annotation's key, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// The device it belongs to.
         error: SysfsError,
     },
     /// The device it should belong to is unknown.
     #[error(
-        "annotation {key}: the device of node {path} is unknown: its specification has neither an --expect nor an entry named after the device"
+        "{key}: the device of node {path} is unknown: its specification has neither an --expect nor an entry named after the device"
     )]
     Unowned {
-        /// The annotation's key, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// The node in the container.
         path: String,
@@ -270,6 +270,6 @@ impl NodeCheck<'_> {
     }
 
     fn key(&self) -> String {
-        Quoted(&self.entry.key).to_string()
+        self.entry.origin.to_string()
     }
 }

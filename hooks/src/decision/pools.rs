@@ -12,12 +12,15 @@ use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_cdi::{ContainerEdits, Hook, HookName};
 use onload_core::container_id::ContainerId;
 use onload_core::expect::Expect;
-use onload_core::hook_arguments::HookArguments;
+use onload_core::hook_arguments::{HookArguments, PROGRAM};
 use onload_core::lease::{Device as LeasedDevice, Numa, Token, Wish};
 use onload_core::pool::Pool;
-use onload_core::request::{Request, Requested, Wanted};
+use onload_core::request::{Origin, Request, Wanted};
 use onload_core::text::Quoted;
+use onload_core::ticket::Ticket;
 
+use super::subject::{Identity, Subject};
+use crate::host::Settings;
 use crate::host::specs::{Specs, expectations};
 
 /// Why a pool gives nothing.
@@ -65,6 +68,9 @@ pub enum PoolsError {
         "the container's id is not known here, so nothing can be kept for it; use the runtime onload"
     )]
     NoId,
+    /// A ticket is not good.
+    #[error(transparent)]
+    Ticket(Box<dyn Error + Send + Sync>),
     /// Too few are free, or the reservation cannot be written.
     #[error(transparent)]
     Lease(Box<dyn Error + Send + Sync>),
@@ -72,21 +78,12 @@ pub enum PoolsError {
 
 /// Why a request of a pool is refused.
 #[derive(Debug, thiserror::Error)]
-#[error("annotation {key}")]
+#[error("{key}")]
 pub struct PoolRefusal {
-    /// The annotation, quoted.
+    /// Where it is requested, for people.
     pub key: String,
     /// Why.
     pub source: Box<PoolsError>,
-}
-
-/// The container that something is decided for.
-#[derive(Clone, Copy, Debug)]
-pub struct Identity<'a> {
-    /// Its id, if the entry point knows it.
-    pub id: Option<&'a ContainerId>,
-    /// Its bundle.
-    pub bundle: &'a Path,
 }
 
 /// What a container wants of pools.
@@ -96,6 +93,10 @@ pub struct PoolRequest<'a> {
     pub wishes: &'a [Wish],
     /// The NUMA node that all come from.
     pub numa: Numa,
+    /// Devices by their names, which a ticket gives the container for itself.
+    pub named: &'a [LeasedDevice],
+    /// That ticket.
+    pub ticket: Option<&'a Token>,
     /// The container's id.
     pub id: &'a ContainerId,
     /// Its bundle.
@@ -109,7 +110,7 @@ pub struct PoolRequest<'a> {
 pub struct Reserved {
     /// What the container's hook has to name.
     pub token: Token,
-    /// The members, in the order of the wishes.
+    /// The members, in the order of the wishes, and the devices by their names.
     pub devices: Vec<LeasedDevice>,
 }
 
@@ -123,6 +124,12 @@ pub trait Pools: fmt::Debug {
 
     /// Gives them back: the container is not created.
     fn give_back(&self, reserved: &Reserved);
+
+    /// Takes a ticket for a container.
+    ///
+    /// # Errors
+    /// [`PoolsError::Ticket`] and [`PoolsError::NoId`].
+    fn ticket(&self, id: &Token, container: Identity<'_>) -> Result<Ticket, PoolsError>;
 }
 
 /// A request whose pools are replaced by members.
@@ -134,35 +141,32 @@ pub(super) struct Chosen {
     pub(super) reserved: Option<Reserved>,
     /// The members, with the token of their reservation.
     members: Vec<(LeasedDevice, Token)>,
-    /// A hook of a pool, for members whose own edits have none that leases.
+    /// A hook of a pool or our own, for members whose own edits have none that leases.
     hook: Option<Hook>,
 }
 
-/// Chooses members for the pools that a request names. A configuration that was edited before has its
-/// members already, and keeps them.
+/// Chooses members for the pools that a request names, and keeps what a ticket names for the container. A
+/// configuration that was edited before has its members already, and keeps them.
 pub(super) fn choose(
-    request: &Request,
-    config: &OciConfig,
+    subject: Subject<'_>,
     specs: &Specs,
-    container: Identity<'_>,
+    settings: &Settings,
     pools: &dyn Pools,
 ) -> Result<Chosen, PoolRefusal> {
+    let request = subject.request;
     let (wishes, hook) = wishes(request, specs)?;
-    let key = |of: &Requested<Vec<Wanted>>| Quoted(&of.key).to_string();
-    let Some(first) = wishes
-        .first()
-        .and_then(|wish| request.devices.get(&wish.class))
-    else {
+    let named = named(subject, specs);
+    let first = wishes.first().map(|wish| wish.class);
+    let first = first.or_else(|| named.first().map(|device| device.class));
+    let Some(first) = first.and_then(|class| request.devices.get(&class)) else {
         return match &request.numa {
-            Some(numa) => Err(refusal(
-                Quoted(&numa.key).to_string(),
-                PoolsError::NumaAlone,
-            )),
+            Some(numa) => Err(refusal(numa.origin.to_string(), PoolsError::NumaAlone)),
             None => Ok(Chosen::default()),
         };
     };
-    let failed = |error| refusal(key(first), error);
-    if let Some(members) = held(config, &wishes).map_err(|error| failed(error.into()))? {
+    let failed = |error| refusal(first.origin.to_string(), error);
+    let hook = hook.or_else(|| (!named.is_empty()).then(|| own_hook(settings)));
+    if let Some(members) = held(subject.config, &wishes, &named).map_err(|e| failed(e.into()))? {
         return Ok(Chosen {
             request: Some(resolved(
                 request,
@@ -181,8 +185,12 @@ pub(super) fn choose(
             .as_ref()
             .map(|numa| numa.value)
             .unwrap_or_default(),
-        id: container.id.ok_or(PoolsError::NoId).map_err(failed)?,
-        bundle: container.bundle,
+        named: &named,
+        ticket: subject.ticket.map(|ticket| &ticket.id),
+        id: (subject.identity.id)
+            .ok_or(PoolsError::NoId)
+            .map_err(failed)?,
+        bundle: subject.identity.bundle,
         expect: &|device| {
             specs
                 .find(device.class, device.name.as_str())
@@ -203,6 +211,36 @@ pub(super) fn choose(
     })
 }
 
+/// The devices that the container's ticket gives it for itself, as far as its request names them still. One that
+/// no specification offers is refused later.
+fn named(subject: Subject<'_>, specs: &Specs) -> Vec<LeasedDevice> {
+    let is_asked = |device: &&LeasedDevice| {
+        let asked = subject.request.devices.get(&device.class);
+        asked.is_some_and(|asked| {
+            let mut names = asked.value.iter().map(|wanted| wanted.name.as_str());
+            matches!(asked.origin, Origin::Ticket(_))
+                && names.any(|name| name == device.name.as_str())
+        })
+    };
+    let exclusive = subject.ticket.map_or(&[][..], |ticket| &ticket.exclusive);
+    let is_offered = |device: &&LeasedDevice| {
+        let found = specs.find(device.class, device.name.as_str());
+        found.is_some()
+    };
+    let named = exclusive.iter().filter(is_asked).filter(is_offered);
+    named.cloned().collect()
+}
+
+/// The hook that turns a reservation into a lease, for a device whose specification has none.
+fn own_hook(settings: &Settings) -> Hook {
+    Hook {
+        hook_name: HookName::CreateRuntime.into(),
+        path: settings.config.cdi.hook_path.display().to_string(),
+        args: vec![PROGRAM.to_owned()],
+        ..Hook::default()
+    }
+}
+
 fn refusal(key: String, source: PoolsError) -> PoolRefusal {
     let source = Box::new(source);
     PoolRefusal { key, source }
@@ -214,7 +252,7 @@ fn wishes(request: &Request, specs: &Specs) -> Result<(Vec<Wish>, Option<Hook>),
     let mut wishes = Vec::new();
     let mut hook = None;
     for (class, asked) in &request.devices {
-        let failed = |error| refusal(Quoted(&asked.key).to_string(), error);
+        let failed = |error| refusal(asked.origin.to_string(), error);
         for wanted in &asked.value {
             let Some(found) = specs.find(*class, &wanted.name) else {
                 continue;
@@ -270,6 +308,7 @@ fn wishes(request: &Request, specs: &Specs) -> Result<(Vec<Wish>, Option<Hook>),
 fn held(
     config: &OciConfig,
     wishes: &[Wish],
+    named: &[LeasedDevice],
 ) -> Result<Option<Vec<(LeasedDevice, Token)>>, OciConfigError> {
     let mut given: Vec<(LeasedDevice, Token)> = Vec::new();
     config.each_hook(HookName::CreateRuntime, |hook| {
@@ -296,6 +335,12 @@ fn held(
             };
             held.push(given.swap_remove(at));
         }
+    }
+    for device in named {
+        let Some(at) = given.iter().position(|(held, _)| held == device) else {
+            return Ok(None);
+        };
+        held.push(given.swap_remove(at));
     }
     Ok(Some(held))
 }
@@ -361,7 +406,7 @@ impl Chosen {
                 ..HookArguments::default()
             };
             for stage in [HookName::CreateRuntime, HookName::Poststop] {
-                // Where there are members, there is the hook of their pool.
+                // Where there are members, there is a hook.
                 let Some(mut hook) = self.hook.clone() else {
                     continue;
                 };

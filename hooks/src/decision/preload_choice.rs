@@ -6,7 +6,6 @@ use onload_core::class::Class;
 use onload_core::config::Preload;
 use onload_core::onload::LIBRARY;
 use onload_core::request::Request;
-use onload_core::text::Quoted;
 
 /// The file that the dynamic loader reads (ld.so(8)).
 pub(crate) const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
@@ -18,7 +17,7 @@ pub(crate) struct PreloadChoice {
     pub mode: Preload,
     /// Whether an annotation chose it.
     pub is_asked: bool,
-    /// The annotation responsible, quoted; all of them if no single one is.
+    /// Where it is requested, for people; all places if no single one is responsible.
     pub key: String,
     /// The libraries that the specifications name in LD_PRELOAD, each once, in order.
     pub libraries: Vec<String>,
@@ -42,14 +41,14 @@ impl PreloadChoice {
             None if mount.is_some() => Preload::File,
             None => Preload::Off,
         };
-        let nic = || request.devices.get(&Class::Nic).map(|asked| &asked.key);
-        let key = asked.map(|asked| &asked.key).or_else(nic);
+        let nic = || request.devices.get(&Class::Nic).map(|asked| &asked.origin);
+        let origin = asked.map(|asked| &asked.origin).or_else(nic);
         let is_library = |mount: &&Mount| mount.container_path.ends_with(&format!("/{LIBRARY}"));
         let bringing = || edits.mounts.iter().filter(is_library);
         PreloadChoice {
             mode,
             is_asked: asked.is_some(),
-            key: key.map_or_else(|| keys.to_owned(), |key| Quoted(key).to_string()),
+            key: origin.map_or_else(|| keys.to_owned(), ToString::to_string),
             source: bringing().next().map(|mount| mount.host_path.clone()),
             target: bringing().map(|mount| mount.container_path.clone()).min(),
             libraries,

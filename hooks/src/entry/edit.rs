@@ -10,7 +10,7 @@ use onload_core::run_dir::RUN_DIR;
 use onload_core::text::Chain;
 
 use crate::config_json::bundle::{BundleError, ConfigFile};
-use crate::config_json::scan;
+use crate::config_json::scan::{self, Places};
 use crate::decision::error::DecisionError;
 use crate::decision::host_root;
 use crate::decision::input::{self, DecisionInput};
@@ -90,10 +90,12 @@ pub(crate) fn edit(
     entry_point: EntryPoint<'_>,
     host: &ThisHost,
 ) -> Result<Edited, EntryError> {
-    let Some(input) = DecisionInput::read(file.scan()?).map_err(FilterError::from)? else {
+    let Some(input) =
+        DecisionInput::read(file.scan(Places::VariableToo)?).map_err(FilterError::from)?
+    else {
         return Ok(Edited::default());
     };
-    let keeper = Keeper::creating(host, "onload-container-runtime");
+    let keeper = Keeper::creating(host, "onload-container-runtime").below(entry_point.root);
     let outcome = filter::give(input, container, host, &keeper)?;
     sweep::sweep(Path::new(RUN_DIR), container.id);
     let (edited, config) = written(outcome, entry_point, host)?;
@@ -141,7 +143,7 @@ fn written(
 /// [`EntryError`]; the process must then not start.
 pub(crate) fn take_setuid(process: &Path) -> Result<(), EntryError> {
     let file = ConfigFile::open(Path::new(""), Some(process))?;
-    let scanned = file.scan()?;
+    let scanned = file.scan(Places::Annotations)?;
     if scanned.more {
         return Err(EntryError::Process("it is too large".to_owned()));
     }
@@ -178,7 +180,7 @@ pub(crate) fn stream(
         source: error,
     };
     let mut began = false;
-    let scanned = scan::read(from, 0, &mut |kept, piece| {
+    let scanned = scan::read(from, 0, Places::Annotations, &mut |kept, piece| {
         if !std::mem::replace(&mut began, true) {
             to.write_all(kept)?;
         }
@@ -188,7 +190,7 @@ pub(crate) fn stream(
         action: "copying standard input",
         source: error,
     })?;
-    if !scanned.mentions_domain {
+    if !scanned.may_ask {
         if !began {
             to.write_all(&scanned.kept).map_err(output)?;
         }
@@ -205,7 +207,8 @@ pub(crate) fn stream(
     }
     let host = ThisHost::with_config(config)?;
     let text = input::text(scanned.kept).map_err(FilterError::from)?;
-    let input = DecisionInput::parse(Arc::clone(&text)).map_err(FilterError::from)?;
+    let input =
+        DecisionInput::parse(Arc::clone(&text), Places::Annotations).map_err(FilterError::from)?;
     let outcome = match input {
         Some(input) => {
             let keeper = Keeper::before(&host, "onload-hook precreate");

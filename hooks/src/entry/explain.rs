@@ -7,6 +7,7 @@ use onload_core::text::{Chain, one_line};
 
 use super::edit::EntryError;
 use crate::config_json::bundle::{ConfigFile, podman_id};
+use crate::config_json::scan::Places;
 use crate::decision::error::DecisionError;
 use crate::decision::pools::Pools;
 use crate::filter::{self, Container, FilterError, Outcome};
@@ -23,7 +24,7 @@ pub fn explain(
     pools: &dyn Pools,
 ) -> Result<Explanation, EntryError> {
     let file = ConfigFile::open(bundle, None)?;
-    let scanned = file.scan()?;
+    let scanned = file.scan(Places::VariableToo)?;
     let before = shown(&scanned.kept);
     let name = bundle.file_name().and_then(OsStr::to_str);
     let id = podman_id(bundle).or_else(|| name?.parse().ok());

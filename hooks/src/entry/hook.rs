@@ -11,7 +11,7 @@ use onload_core::run_dir::RUN_DIR;
 use onload_core::text::{Chain, Quoted};
 
 use crate::config_json::bundle::podman_id;
-use crate::config_json::scan;
+use crate::config_json::scan::{self, Places};
 use crate::decision::error::DecisionError;
 use crate::decision::report::Report;
 use crate::entry::caller::{self, NoBundle};
@@ -244,9 +244,11 @@ fn create_runtime(stage: &'static str, args: &[OsString], config: &Path) -> Resu
 /// The entry point for a container that is already running. The state contains its annotations too,
 /// so a state without onload.dev annotations means there is nothing to do.
 fn by_annotation(stage: &'static str, config: &Path) -> Result<(), Failure> {
-    let scanned = scan::read(io::stdin().lock(), 0, &mut |_, _| Ok(()))
-        .map_err(|error| Failure::new(stage, "", HookError::Input(error)))?;
-    if !scanned.mentions_domain {
+    let scanned = scan::read(io::stdin().lock(), 0, Places::Annotations, &mut |_, _| {
+        Ok(())
+    })
+    .map_err(|error| Failure::new(stage, "", HookError::Input(error)))?;
+    if !scanned.may_ask {
         return Ok(());
     }
     if scanned.more {

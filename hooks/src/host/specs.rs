@@ -12,7 +12,7 @@ use onload_core::class::Class;
 use onload_core::expect::{Expect, Expected};
 use onload_core::fs::trust::{TrustError, Trusted};
 use onload_core::hook_arguments::HookArguments;
-use onload_core::request::{Request, Wanted};
+use onload_core::request::{Origin, Request, Wanted};
 use onload_core::text::{Chain, Listed, Quoted};
 use serde::Deserialize;
 
@@ -26,9 +26,9 @@ pub enum SpecsError {
     #[error("specifications")]
     Trust(#[from] TrustError),
     /// A name that no specification offers.
-    #[error("annotation {key}: there is no {class} {name}; offered: {offered}{problems}")]
+    #[error("{key}: there is no {class} {name}; offered: {offered}{problems}")]
     Unknown {
-        /// The annotation's key, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// The class.
         class: Class,
@@ -40,9 +40,9 @@ pub enum SpecsError {
         problems: String,
     },
     /// A PCI function in a group that is offered under another function's name.
-    #[error("annotation {key}: {name} is in the group of {by}; ask for {by}")]
+    #[error("{key}: {name} is in the group of {by}; ask for {by}")]
     Alias {
-        /// The annotation's key, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// The name, quoted.
         name: String,
@@ -50,9 +50,9 @@ pub enum SpecsError {
         by: String,
     },
     /// An invalid name.
-    #[error("annotation {key}")]
+    #[error("{key}")]
     Name {
-        /// The annotation's key, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// The cause.
         source: NameError,
@@ -117,15 +117,15 @@ impl Specs {
         for (class, asked) in &request.devices {
             for Wanted { name, .. } in &asked.value {
                 let qualified = qualified(*class, name).map_err(|error| SpecsError::Name {
-                    key: Quoted(&asked.key).to_string(),
+                    key: asked.origin.to_string(),
                     source: error,
                 })?;
                 let Some(found) = self.registry.device(&qualified) else {
-                    return Err(self.unknown(*class, &asked.key, name));
+                    return Err(self.unknown(*class, &asked.origin, name));
                 };
                 entries.push(Entry {
                     class: *class,
-                    key: asked.key.clone(),
+                    origin: asked.origin.clone(),
                     found,
                 });
             }
@@ -168,7 +168,7 @@ impl Specs {
             .collect()
     }
 
-    fn unknown(&self, class: Class, key: &str, name: &str) -> SpecsError {
+    fn unknown(&self, class: Class, origin: &Origin, name: &str) -> SpecsError {
         let alias = self.of_class(class).find(|found| {
             class == Class::Vfio
                 && expectations(found)
@@ -177,7 +177,7 @@ impl Specs {
         });
         if let Some(found) = alias {
             return SpecsError::Alias {
-                key: Quoted(key).to_string(),
+                key: origin.to_string(),
                 name: Quoted(name).to_string(),
                 by: found.name.device().to_string(),
             };
@@ -187,7 +187,7 @@ impl Specs {
             .map(|found| found.name.device().to_string())
             .collect();
         SpecsError::Unknown {
-            key: Quoted(key).to_string(),
+            key: origin.to_string(),
             class,
             name: Quoted(name).to_string(),
             offered: match offered.is_empty() && self.registry.errors().is_empty() {
@@ -245,8 +245,8 @@ fn parse(bytes: &[u8], wanted: &[Class]) -> Option<Result<onload_cdi::Spec, Load
 pub struct Entry<'a> {
     /// Its class.
     pub class: Class,
-    /// The annotation that requests it.
-    pub key: String,
+    /// Where it is requested.
+    pub origin: Origin,
     /// The entry and its file.
     pub found: Resolved<'a>,
 }

@@ -39,25 +39,25 @@ pub(crate) enum LiveError {
     #[error(transparent)]
     Root(#[from] RootError),
     /// A mount target in it cannot be used.
-    #[error("annotation {keys}")]
+    #[error("{keys}")]
     Target {
-        /// The annotations, quoted.
+        /// Where it is requested, for people.
         keys: String,
         /// The cause.
         source: TargetError,
     },
     /// A mount target lies on a file system that is not the container's own.
-    #[error("annotation {keys}")]
+    #[error("{keys}")]
     Overmount {
-        /// The annotations, quoted.
+        /// Where it is requested, for people.
         keys: String,
         /// The cause.
         source: OvermountError,
     },
     /// A mount could not be made.
-    #[error("annotation {keys}: {action} {path:?} {where_}: {error}{hint}", where_ = .side, hint = hint(.error))]
+    #[error("{keys}: {action} {path:?} {where_}: {error}{hint}", where_ = .side, hint = hint(.error))]
     Mount {
-        /// The annotations, quoted.
+        /// Where it is requested, for people.
         keys: String,
         /// What was being done.
         action: &'static str,
@@ -69,9 +69,9 @@ pub(crate) enum LiveError {
         error: Errno,
     },
     /// A device node was replaced by another one.
-    #[error("annotation {keys}: device node {path:?} is no longer character device {wanted}")]
+    #[error("{keys}: device node {path:?} is no longer character device {wanted}")]
     Node {
-        /// The annotations, quoted.
+        /// Where it is requested, for people.
         keys: String,
         /// The node on the host.
         path: PathBuf,

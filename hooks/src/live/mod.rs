@@ -30,10 +30,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::config_json::bundle::ConfigFile;
-use crate::decision::Subject;
+use crate::config_json::scan::Places;
 use crate::decision::input::{self, DecisionInput};
-use crate::decision::pools::Identity;
 use crate::decision::report::Report;
+use crate::decision::subject::{Identity, Subject};
 use crate::host::{HostFilesError, ThisHost};
 use crate::process::init::Init;
 use crate::rootfs::container_root::ContainerRoot;
@@ -53,7 +53,7 @@ use plan::{Asker, InjectionPlan, PlanError};
 /// [`LiveError`]; everything done so far is undone.
 pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Report, LiveError> {
     let file = ConfigFile::open(&state.bundle, None)?;
-    let input = DecisionInput::read(file.scan()?).map_err(PlanError::from)?;
+    let input = DecisionInput::read(file.scan(Places::Annotations)?).map_err(PlanError::from)?;
     let Some(DecisionInput {
         config, request, ..
     }) = input
@@ -71,7 +71,8 @@ pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Report, LiveEr
 /// [`LiveError`]; everything done so far is undone.
 pub(crate) fn take(state: &State, takes: &[Take], config_path: &Path) -> Result<Report, LiveError> {
     let file = ConfigFile::open(&state.bundle, None)?;
-    let config = input::text(file.scan()?.kept).and_then(|text| Ok(OciConfig::parse_text(text)?));
+    let config = input::text(file.scan(Places::Annotations)?.kept)
+        .and_then(|text| Ok(OciConfig::parse_text(text)?));
     let config = config.map_err(PlanError::from)?;
     let host = ThisHost::with_config(config_path)?;
     let asker = Asker::Takes(takes.to_vec());
@@ -92,6 +93,7 @@ fn give(
     let subject = Subject {
         config,
         request,
+        ticket: None,
         identity: Identity {
             id: Some(&state.id),
             bundle: &state.bundle,

@@ -11,15 +11,15 @@ use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::{HookArguments, Take};
 use onload_core::lease::Device as LeasedDevice;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
-use onload_core::request::{Request, Requested, Wanted};
+use onload_core::request::{Origin, Request, Requested, Wanted};
 use onload_core::run_dir::RUN_DIR;
-use onload_core::text::Quoted;
 
 use super::mount_api::attr;
 use crate::decision::error::DecisionError;
 use crate::decision::pools::{Pools, Reserved};
 use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
-use crate::decision::{self, Decision, Subject};
+use crate::decision::subject::Subject;
+use crate::decision::{self, Decision};
 use crate::device::{Device, NotAccess, Rule};
 use crate::host::sysfs::Numbers;
 use crate::host::{HostView, Privilege, Settings};
@@ -60,10 +60,10 @@ impl Asker {
     pub(crate) fn request(takes: &[Take]) -> Request {
         let mut request = Request::default();
         for take in takes {
-            let key = format!("{}={}", take.class.kind(), take.pool);
+            let origin = Origin::Annotation(format!("{}={}", take.class.kind(), take.pool));
             let value = Vec::new();
             let asked = request.devices.entry(take.class);
-            let asked = asked.or_insert(Requested { key, value });
+            let asked = asked.or_insert(Requested { origin, value });
             asked.value.push(Wanted {
                 name: take.pool.to_string(),
                 count: Some(take.count),
@@ -81,10 +81,10 @@ pub(crate) enum PlanError {
     Decision(#[from] DecisionError),
     /// Something that only another entry point can give.
     #[error(
-        "annotation {key}: a container that its runtime has already created cannot be given {what}; use {alternatives}"
+        "{key}: a container that its runtime has already created cannot be given {what}; use {alternatives}"
     )]
     Cannot {
-        /// The annotation, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// What was requested.
         what: String,
@@ -93,10 +93,10 @@ pub(crate) enum PlanError {
     },
     /// The operator does not allow device nodes through this entry point.
     #[error(
-        "annotation {key}: live-devices = false in {file}, so no device node is given to a container that its runtime has already created; use {alternatives}"
+        "{key}: live-devices = false in {file}, so no device node is given to a container that its runtime has already created; use {alternatives}"
     )]
     Closed {
-        /// The annotations, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// The configuration file.
         file: String,
@@ -105,10 +105,10 @@ pub(crate) enum PlanError {
     },
     /// libonload.so would size its table by a limit that is too high.
     #[error(
-        "annotation {key}: the container has {held}, from which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size}, or set onload.dev/preload: off"
+        "{key}: the container has {held}, from which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size}, or set onload.dev/preload: off"
     )]
     Nofile {
-        /// The annotation, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// The limit it has.
         held: String,
@@ -116,28 +116,28 @@ pub(crate) enum PlanError {
         size: u64,
     },
     /// The preload is not possible.
-    #[error("annotation {key}")]
+    #[error("{key}")]
     Preload {
-        /// The annotation, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// The cause.
         source: PreloadError,
     },
     /// Something of the image or the user is at the path of the list, and this entry point cannot
     /// set the variable instead.
-    #[error("annotation {key}: {cause}; remove that, or set onload.dev/preload: off")]
+    #[error("{key}: {cause}; remove that, or set onload.dev/preload: off")]
     InTheWay {
-        /// The annotation, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// What is there.
         cause: String,
     },
     /// Changing a living container takes privileges.
     #[error(
-        "annotation {key}: changing a container that its runtime has already created needs root; use {alternatives}"
+        "{key}: changing a container that its runtime has already created needs root; use {alternatives}"
     )]
     Rootless {
-        /// The annotations, quoted.
+        /// Where it is requested, for people.
         key: String,
         /// Entry points that can do it.
         alternatives: String,
@@ -176,7 +176,7 @@ impl From<OciConfigError> for PlanError {
 /// How the library gets into the container's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PreloadPlan {
-    /// The annotation, quoted.
+    /// Where it is requested, for people.
     pub key: String,
     /// The library on the host, where the specifications bring it.
     pub source: Option<String>,
@@ -190,7 +190,7 @@ pub(crate) struct PreloadPlan {
 /// What is to be done to the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InjectionPlan {
-    /// The annotations, quoted.
+    /// Where it is requested, for people.
     pub keys: String,
     /// Mounts, outermost first.
     pub binds: Vec<Bind>,
@@ -352,7 +352,7 @@ impl Planner<'_> {
         if let Some(asked) = &self.request.ipc_lock
             && !self.has_ipc_lock()?
         {
-            return Err(self.cannot(&asked.key, "CAP_IPC_LOCK".to_owned(), None));
+            return Err(self.cannot(&asked.origin, "CAP_IPC_LOCK".to_owned(), None));
         }
         if let Some(asked) = &self.request.hugepages_limit {
             let held = self.config.hugepage_limits()?;
@@ -363,7 +363,7 @@ impl Planner<'_> {
                 })
             });
             if !is_held {
-                return Err(self.cannot(&asked.key, "limits on huge pages".to_owned(), None));
+                return Err(self.cannot(&asked.origin, "limits on huge pages".to_owned(), None));
             }
         }
         Ok(())
@@ -382,10 +382,11 @@ impl Planner<'_> {
             return Ok(());
         };
         let asked = self.request.devices.get(&class);
-        let key = asked.map_or_else(|| class.kind(), |asked| asked.key.clone());
+        let of_class = || Origin::Annotation(class.kind());
+        let origin = asked.map_or_else(of_class, |asked| asked.origin.clone());
         let name = asked.and_then(|asked| asked.value.first());
         let name = name.map(ToString::to_string);
-        Err(self.cannot(&key, what, name.map(|name| (class, name))))
+        Err(self.cannot(&origin, what, name.map(|name| (class, name))))
     }
 
     fn too_late(&self, class: Class, edits: &ContainerEdits) -> Result<Option<String>, PlanError> {
@@ -616,9 +617,9 @@ impl Planner<'_> {
         Ok((Some(wanted), warnings))
     }
 
-    fn cannot(&self, key: &str, what: String, device: Option<(Class, String)>) -> PlanError {
+    fn cannot(&self, origin: &Origin, what: String, device: Option<(Class, String)>) -> PlanError {
         PlanError::Cannot {
-            key: Quoted(key).to_string(),
+            key: origin.to_string(),
             what,
             alternatives: self.alternatives(device),
         }

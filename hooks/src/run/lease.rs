@@ -16,11 +16,14 @@ use onload_core::lease::{
 use onload_core::processes::{Processes, ProcessesError};
 use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_core::text::Quoted;
+use onload_core::ticket::{Ticket, TicketError, Tickets, User};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::made_by;
 use super::own_dir::{OwnDirError, open_run};
 use crate::decision::pools::{PoolRequest, Pools, PoolsError, Reserved};
+use crate::decision::subject::Identity;
 use crate::host::{HostFilesError, HostView, ThisHost};
 use crate::process::init::InitError;
 
@@ -38,6 +41,8 @@ pub(crate) struct Keeper<'a> {
     entry_point: &'static str,
     /// Whether this process is still there when the container's hooks run.
     stays: bool,
+    /// Where the runtime that this process becomes keeps its containers, if it was told.
+    root: Option<&'a Path>,
 }
 
 impl<'a> Keeper<'a> {
@@ -47,6 +52,7 @@ impl<'a> Keeper<'a> {
             host,
             entry_point,
             stays: true,
+            root: None,
         }
     }
 
@@ -56,7 +62,24 @@ impl<'a> Keeper<'a> {
             host,
             entry_point,
             stays: false,
+            root: None,
         }
+    }
+
+    /// The same for a runtime that keeps its containers in this directory.
+    pub(crate) fn below(self, root: Option<&'a Path>) -> Self {
+        Keeper { root, ..self }
+    }
+
+    fn take_ticket(&self, id: &Token, container: Identity<'_>) -> Result<Ticket, ClaimError> {
+        if !self.host.is_initial_namespace() {
+            return Err(ClaimError::OnlyRoot);
+        }
+        let run = open_run(self.host)?;
+        let processes = Processes::default();
+        let user = user_of(container, self.root, &processes)?;
+        let tickets = Tickets::open(&run, processes)?;
+        Ok(tickets.take(id, user, START_PATIENCE)?)
     }
 
     fn take(&self, wanted: PoolRequest<'_>, token: &Token) -> Result<Vec<Device>, ClaimError> {
@@ -74,10 +97,71 @@ impl<'a> Keeper<'a> {
             bundle: &canonical(wanted.bundle)?,
             holder: Holder::reserved_by(token.clone(), maker),
             entry_point: self.entry_point,
+            ticket: wanted.ticket,
         };
         let user = |device: &Device| user(device, &(wanted.expect)(device), &processes);
-        Ok(leases.take(&taking, &user, START_PATIENCE)?)
+        let mut devices = match wanted.wishes {
+            [] => Vec::new(),
+            _ => leases.take(&taking, &user, START_PATIENCE)?,
+        };
+        if !wanted.named.is_empty() {
+            let kept = self.keep_named(&leases, wanted, &taking, &user);
+            kept.inspect_err(|_| {
+                let _ = leases.give_back(&devices, token, START_PATIENCE);
+            })?;
+            devices.extend_from_slice(wanted.named);
+        }
+        Ok(devices)
     }
+
+    /// Reserves devices by their names, with what the members of pools are reserved.
+    fn keep_named(
+        &self,
+        leases: &Leases,
+        wanted: PoolRequest<'_>,
+        taking: &Taking<'_>,
+        user: &dyn Fn(&Device) -> Option<String>,
+    ) -> Result<(), ClaimError> {
+        let shares = self.host.settings()?.config.leases;
+        let claim = Claim {
+            devices: &claimed(wanted.named, &shares),
+            container: taking.container,
+            bundle: taking.bundle,
+            holder: taking.holder.clone(),
+            token: None,
+            entry_point: taking.entry_point,
+            ticket: taking.ticket,
+        };
+        Ok(leases.claim(&claim, user, START_PATIENCE)?)
+    }
+}
+
+/// The container that uses a ticket.
+fn user_of(
+    container: Identity<'_>,
+    root: Option<&Path>,
+    processes: &Processes,
+) -> Result<User, ClaimError> {
+    let id = container.id.ok_or(ClaimError::NoId)?;
+    let own = std::process::id();
+    Ok(User {
+        container: id.clone(),
+        bundle: canonical(container.bundle)?,
+        maker: processes.find(own)?.ok_or(InitError::Ended(own))?,
+        state: made_by::state_directories(root.map(Path::as_os_str), id.as_str()).collect(),
+    })
+}
+
+/// What is said of devices that are claimed.
+fn claimed(devices: &[Device], shares: &onload_core::config::Leases) -> Vec<Claimed> {
+    let claimed = devices.iter().map(|device| Claimed {
+        // The specification may be older than the configuration.
+        most: shares.share(device.class).unwrap_or(u32::MAX),
+        aliases: group_members(device),
+        facts: facts(device),
+        device: device.clone(),
+    });
+    claimed.collect()
 }
 
 impl Pools for Keeper<'_> {
@@ -88,6 +172,7 @@ impl Pools for Keeper<'_> {
             self.take(wanted, &token)
                 .map_err(|error| PoolsError::Lease(Box::new(error)))?
         } else {
+            // There is no ticket here, and so nothing by its name.
             let user =
                 |device: &Device| user(device, &(wanted.expect)(device), &Processes::default());
             take_unleased(wanted.wishes, wanted.numa, &user)
@@ -98,6 +183,11 @@ impl Pools for Keeper<'_> {
 
     fn give_back(&self, reserved: &Reserved) {
         give_back(reserved);
+    }
+
+    fn ticket(&self, id: &Token, container: Identity<'_>) -> Result<Ticket, PoolsError> {
+        let taken = self.take_ticket(id, container);
+        taken.map_err(|error| PoolsError::Ticket(Box::new(error)))
     }
 }
 
@@ -114,6 +204,7 @@ pub(crate) fn give_back(reserved: &Reserved) {
 #[derive(Debug)]
 pub struct Viewer {
     leases: Option<Leases>,
+    tickets: Option<Tickets>,
     processes: Processes,
 }
 
@@ -124,8 +215,15 @@ impl Viewer {
         let processes = Processes::at(root);
         let run = RUN_DIR.trim_start_matches('/');
         let run = RunDir::find(&root.join(run)).ok().flatten();
-        let leases = run.and_then(|run| Leases::find(&run, processes.clone()).ok().flatten());
-        Viewer { leases, processes }
+        let leases = run.as_ref();
+        let leases = leases.and_then(|run| Leases::find(run, processes.clone()).ok().flatten());
+        let tickets = run.as_ref();
+        let tickets = tickets.and_then(|run| Tickets::find(run, processes.clone()).ok().flatten());
+        Viewer {
+            leases,
+            tickets,
+            processes,
+        }
     }
 }
 
@@ -140,16 +238,28 @@ impl Pools for Viewer {
             bundle: wanted.bundle,
             holder: Holder::reserved_by(token.clone(), None),
             entry_point: "container explain",
+            ticket: None,
         };
         let devices = match &self.leases {
             Some(leases) => leases.would_take(&taking, &user),
             None => take_unleased(wanted.wishes, wanted.numa, &user).map_err(LeaseError::from),
         };
-        let devices = devices.map_err(|error| PoolsError::Lease(Box::new(error)))?;
+        let mut devices = devices.map_err(|error| PoolsError::Lease(Box::new(error)))?;
+        devices.extend_from_slice(wanted.named);
         Ok(Reserved { token, devices })
     }
 
     fn give_back(&self, _: &Reserved) {}
+
+    fn ticket(&self, id: &Token, container: Identity<'_>) -> Result<Ticket, PoolsError> {
+        let failed = |error: ClaimError| PoolsError::Ticket(Box::new(error));
+        let tickets = self.tickets.as_ref();
+        let tickets = tickets.ok_or_else(|| failed(TicketError::unknown(id).into()))?;
+        let container_id = container.id.ok_or_else(|| failed(ClaimError::NoId))?;
+        let bundle = canonical(container.bundle).map_err(failed)?;
+        let ticket = tickets.would_take(id, container_id, &bundle);
+        ticket.map_err(|error| failed(error.into()))
+    }
 }
 
 /// Why a container does not get what it has to have for itself.
@@ -161,6 +271,15 @@ pub(crate) enum ClaimError {
     /// Somebody has it, or it cannot be written down.
     #[error(transparent)]
     Lease(Box<LeaseError>),
+    /// A ticket is not good.
+    #[error(transparent)]
+    Ticket(Box<TicketError>),
+    /// Nobody else can read tickets.
+    #[error("only root can start a container with a ticket")]
+    OnlyRoot,
+    /// Nobody could tell who uses a ticket.
+    #[error("the container's id is not known here, so nobody could tell who uses the ticket")]
+    NoId,
     /// The container's init cannot be looked at.
     #[error(transparent)]
     Init(#[from] InitError),
@@ -178,6 +297,12 @@ pub(crate) enum ClaimError {
         /// Why.
         source: io::Error,
     },
+}
+
+impl From<TicketError> for ClaimError {
+    fn from(error: TicketError) -> Self {
+        ClaimError::Ticket(Box::new(error))
+    }
 }
 
 impl From<LeaseError> for ClaimError {
@@ -234,20 +359,14 @@ pub(crate) fn claim(
     let process = processes.find(init)?.ok_or(InitError::Ended(init))?;
     let cgroup = processes.own_cgroup(init, std::process::id())?;
     let shares = host.settings()?.config.leases;
-    let devices = wanted.devices.iter().map(|device| Claimed {
-        // The specification may be older than the configuration.
-        most: shares.share(device.class).unwrap_or(u32::MAX),
-        aliases: group_members(device),
-        facts: facts(device),
-        device: device.clone(),
-    });
     let claim = Claim {
-        devices: &devices.collect::<Vec<_>>(),
+        devices: &claimed(wanted.devices, &shares),
         container: container.id,
         bundle: &canonical(container.bundle)?,
         holder: Holder::Init { process, cgroup },
         token: wanted.token,
         entry_point: wanted.entry_point,
+        ticket: None,
     };
     let user = |device: &Device| user(device, wanted.expect, &processes);
     leases.claim(&claim, &user, START_PATIENCE)?;

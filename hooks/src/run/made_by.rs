@@ -134,7 +134,8 @@ impl ContainerKey<'_> {
     }
 }
 
-fn state_directories(root: Option<&OsStr>, id: &str) -> impl Iterator<Item = PathBuf> {
+/// The directories in which a runtime may keep a container.
+pub(crate) fn state_directories(root: Option<&OsStr>, id: &str) -> impl Iterator<Item = PathBuf> {
     let given = root.map(PathBuf::from);
     let usual = match given {
         Some(_) => &[][..],

@@ -117,6 +117,7 @@ impl Given {
             entry_point: "createRuntime".to_owned(),
             since: 1_700_000_000,
             facts: BTreeMap::new(),
+            ticket: None,
         };
         self.leases.push(Listed {
             device: device.parse().unwrap(),

@@ -473,6 +473,7 @@ mod tests {
                 entry_point: "onload-hook createRuntime".to_owned(),
                 since: 0,
                 facts: BTreeMap::new(),
+                ticket: None,
             }),
             is_over: false,
         }

@@ -1,0 +1,41 @@
+//! The container that something is decided for.
+
+use std::path::Path;
+
+use onload_cdi::oci::OciConfig;
+use onload_core::container_id::ContainerId;
+use onload_core::lease::{Device, Token};
+use onload_core::request::Request;
+
+/// Which container it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    /// Its id, if the entry point knows it.
+    pub id: Option<&'a ContainerId>,
+    /// Its bundle.
+    pub bundle: &'a Path,
+}
+
+/// A ticket that a container is started with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TicketUse {
+    /// The ticket.
+    pub id: Token,
+    /// What the container has for itself by it.
+    pub exclusive: Vec<Device>,
+}
+
+/// A container, and what may be decided of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    /// Its configuration.
+    pub config: &'a OciConfig,
+    /// What it requests.
+    pub request: &'a Request,
+    /// The ticket that it is started with.
+    pub ticket: Option<&'a TicketUse>,
+    /// Which one it is.
+    pub identity: Identity<'a>,
+    /// Whether its image is known not to have a directory.
+    pub lacks: &'a dyn Fn(&Path) -> bool,
+}

@@ -1,0 +1,504 @@
+//! Requests by a variable of the container's environment, and by a ticket that it names: containers of this
+//! machine's runc, created through the wrapper.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::process::Output;
+use std::time::Duration;
+
+use common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdout};
+use onload_core::lease::{Device, Token};
+use onload_core::processes::Processes;
+use onload_core::run_dir::RunDir;
+use onload_core::ticket::{NewTicket, Tickets};
+use serde_json::{Value, json};
+
+const VARIABLE: &str = "ONLOAD_CTK_REQUEST";
+const LEASES: &str = "/run/onload-ctk/@leases";
+const WAITS: &str = "while :; do read -r x < /proc/loadavg; done";
+/// Says whether the node of class nic can be opened, then whether that of rdma can, and the preload.
+const LOOK: &str = "for n in onload infiniband/uverbs0; do \
+    if [ -c /dev/$n ] && (exec 3<>/dev/$n) 2>/dev/null; then echo yes; else echo no; fi; done; echo ${LD_PRELOAD:-none}";
+const NOTHING: &str = "no\nno\nnone\n";
+
+fn unique(name: &str) -> String {
+    format!("onload-ctk-{name}-{}", std::process::id())
+}
+
+/// Lists the classes that a variable may ask for; annotations may ask for nic and rdma.
+fn allow(sandbox: &Sandbox, classes: &[&str]) {
+    sandbox.allow(
+        &["nic", "rdma"],
+        &format!("[environment]\nallow = {classes:?}"),
+    );
+}
+
+fn asking(value: &str, annotations: &Value, command: &str) -> Value {
+    let mut config = config(annotations, command);
+    let env = config["process"]["env"].as_array_mut().unwrap();
+    env.push(json!(format!("{VARIABLE}={value}")));
+    config
+}
+
+/// Runs a container with this configuration, from its bytes as they are.
+fn run_bytes(sandbox: &Sandbox, config: &[u8]) -> Output {
+    sandbox.root_file_system("/bundle/rootfs");
+    sandbox.file("/bundle/config.json", config);
+    let id = unique("request");
+    let script = format!("exec {WRAPPER_THERE} --root /run/runc run -b /bundle {id}");
+    sandbox.script(&script, b"")
+}
+
+fn run(sandbox: &Sandbox, config: &Value) -> Output {
+    run_bytes(sandbox, &serde_json::to_vec(config).unwrap())
+}
+
+/// What a container that asks in this way says of its devices.
+fn given(sandbox: &Sandbox, value: &str, annotations: &Value) -> String {
+    let output = run(sandbox, &asking(value, annotations, LOOK));
+    assert!(output.status.success(), "{}", stderr(&output));
+    stdout(&output)
+}
+
+/// Why a container that asks in this way does not start: one line.
+fn refusal(sandbox: &Sandbox, value: &str, annotations: &Value) -> String {
+    let output = run(sandbox, &asking(value, annotations, LOOK));
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    let said = stderr(&output);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.len() < 1024, "{} bytes", said.len());
+    said
+}
+
+/// A ticket for what is asked.
+fn ticket(sandbox: &Sandbox, request: &str, exclusive: &[&str]) -> Token {
+    sandbox.mkdir("/run/onload-ctk");
+    sandbox.chmod("/run/onload-ctk", 0o711);
+    let run = RunDir::find(&sandbox.path("/run/onload-ctk")).unwrap();
+    let tickets = Tickets::open(&run.unwrap(), Processes::default()).unwrap();
+    let exclusive: Vec<Device> = exclusive.iter().map(|one| one.parse().unwrap()).collect();
+    let new = NewTicket {
+        request,
+        exclusive: &exclusive,
+        engine: "nomad",
+        description: Some("a test"),
+    };
+    tickets.write(new, Duration::from_secs(10)).unwrap()
+}
+
+fn by_ticket(id: &Token) -> String {
+    format!("ticket:{}", id.as_str())
+}
+
+/// Makes `/b1`, `/b2`, … with the same configuration.
+fn bundles(sandbox: &Sandbox, count: usize, config: &Value) {
+    for number in 1..=count {
+        sandbox.root_file_system(&format!("/b{number}/rootfs"));
+        let path = format!("/b{number}/config.json");
+        sandbox.file(&path, serde_json::to_vec(config).unwrap());
+    }
+}
+
+/// A script in which `create N ID` makes container ID of bundle N and says why not, and `delete ID` ends it.
+fn script(sandbox: &Sandbox, steps: &str) -> String {
+    let script = format!(
+        "r='{WRAPPER_THERE} --root /run/runc'
+         create() {{ $r create -b /b$1 $2 </dev/null >/dev/null 2>/tmp/err || {{ cat /tmp/err; return 1; }}; }}
+         delete() {{ $r delete --force $1; }}
+         {steps}"
+    );
+    let output = sandbox.script(&script, b"");
+    let told = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{told} {}", stderr(&output));
+    told
+}
+
+#[test]
+fn a_class_that_the_operator_allows_is_given_by_variable() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    allow(&sandbox, &["nic", "rdma"]);
+    let none = json!({});
+    let nic = "yes\nno\nlibonload.so\n";
+    assert_eq!(given(&sandbox, "nic=all", &none), nic);
+    assert_eq!(given(&sandbox, " nic = ens1 ", &none), nic);
+    assert_eq!(
+        given(&sandbox, "nic=all;preload=off", &none),
+        "yes\nno\nnone\n"
+    );
+    let both = "yes\nyes\nlibonload.so\n";
+    assert_eq!(given(&sandbox, "nic=all;rdma=rxe0", &none), both);
+    assert_eq!(given(&sandbox, "", &none), NOTHING);
+}
+
+#[test]
+fn an_image_that_carries_the_variable_gets_nothing_and_a_warning() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let long = format!("nic={}", "x".repeat(64 * 1024));
+    for value in ["nic=all;rdma=rxe0", "gpu=\u{1b}[31m\n", ";;;", &long] {
+        let config = asking(value, &json!({}), LOOK);
+        let output = run(&sandbox, &config);
+        assert_eq!(stdout(&output), NOTHING, "{}", stderr(&output));
+        let said = stderr(&output);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        let line = "under [environment] in /etc/onload-ctk/config.toml would allow it";
+        assert!(
+            said.starts_with("warning: ") && said.contains(line),
+            "{said}"
+        );
+        // The configuration is as the engine wrote it.
+        assert_eq!(
+            sandbox.read("/bundle/config.json"),
+            serde_json::to_string(&config).unwrap()
+        );
+    }
+    let output = run(&sandbox, &asking("nic=all", &json!({}), LOOK));
+    assert!(
+        stderr(&output).contains("allow = [\"nic\"] under [environment]"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn where_one_class_is_allowed_another_is_refused_like_an_annotation() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    allow(&sandbox, &["rdma"]);
+    let none = json!({});
+    assert_eq!(given(&sandbox, "rdma=rxe0", &none), "no\nyes\nnone\n");
+    let said = refusal(&sandbox, "nic=all;rdma=rxe0", &none);
+    for part in [
+        "of ONLOAD_CTK_REQUEST asks for class nic, which the operator does not allow",
+        "under [environment] in /etc/onload-ctk/config.toml",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    let said = refusal(&sandbox, "rdma=rxe7", &none);
+    assert!(
+        said.contains("there is no rdma") && said.contains("offered: rxe0, rxe1"),
+        "{said}"
+    );
+}
+
+#[test]
+fn an_annotation_goes_before_the_variable_for_its_class() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    allow(&sandbox, &["nic", "rdma"]);
+    let annotation = json!({"onload.dev/rdma": "rxe0"});
+    // rxe7 is not there; it is not asked for either.
+    let both = given(&sandbox, "nic=all;rdma=rxe7", &annotation);
+    assert_eq!(both, "yes\nyes\nlibonload.so\n");
+    let off = json!({"onload.dev/preload": "off"});
+    assert_eq!(
+        given(&sandbox, "nic=all;preload=file", &off),
+        "yes\nno\nnone\n"
+    );
+    // The lists are two: what annotations may ask for is nothing for the variable.
+    allow(&sandbox, &["rdma"]);
+    assert!(refusal(&sandbox, "nic=all", &annotation).contains("under [environment]"));
+    allow(&sandbox, &[]);
+    assert_eq!(given(&sandbox, "nic=all", &annotation), "no\nyes\nnone\n");
+}
+
+#[test]
+fn a_hostile_value_is_one_line_where_a_class_is_allowed() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    allow(&sandbox, &["nic"]);
+    let long = format!("nic={}", "x".repeat(64 * 1024));
+    for (value, why) in [
+        (long.as_str(), "ONLOAD_CTK_REQUEST has more than 4096 bytes"),
+        ("nic=\u{1b}[31m\nall", "cannot be the name of a device"),
+        ("nic=../../etc/shadow", "cannot be the name of a device"),
+        ("nic=all;nic=ens1", "stands there twice"),
+        ("nic=all;ipc-lock=true", "cannot be asked for there"),
+        ("\n=all", "unknown class"),
+    ] {
+        let said = refusal(&sandbox, value, &json!({}));
+        assert!(said.contains(why), "{said}");
+        assert!(!said.contains('\u{1b}'));
+    }
+    let mut twice = asking("nic=all", &json!({}), LOOK);
+    let env = twice["process"]["env"].as_array_mut().unwrap();
+    env.push(json!(format!("{VARIABLE}=nic=ens1")));
+    let output = run(&sandbox, &twice);
+    assert!(stderr(&output).contains("more than once, with different values"));
+}
+
+#[test]
+fn the_variable_is_found_however_json_spells_it() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    allow(&sandbox, &["nic"]);
+    let config = serde_json::to_string(&asking("nic=all", &json!({}), LOOK)).unwrap();
+    for spelling in [
+        r"\u004fNLOAD_CTK_REQUEST",
+        r"ONLOAD\u005fCTK\u005FREQUEST",
+        r"\u004f\u004e\u004c\u004f\u0041\u0044\u005f\u0043\u0054\u004b\u005f\u0052\u0045\u0051\u0055\u0045\u0053\u0054",
+    ] {
+        let spelled = config.replacen(VARIABLE, spelling, 1);
+        let output = run_bytes(&sandbox, spelled.as_bytes());
+        assert_eq!(
+            stdout(&output),
+            "yes\nno\nlibonload.so\n",
+            "{}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn no_other_entry_point_reads_the_variable() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    allow(&sandbox, &["nic", "rdma"]);
+    let config = asking("nic=all", &json!({}), LOOK);
+    let bytes = serde_json::to_vec(&config).unwrap();
+    sandbox.bundle(&config);
+    let output = sandbox.precreate(&bytes);
+    assert_eq!(output.stdout, bytes, "{}", stderr(&output));
+    let mut config = config;
+    let hook =
+        json!([{"path": HOOK_THERE, "args": ["onload-hook", "createRuntime"], "env": ["A=b"]}]);
+    config["hooks"] = json!({"createRuntime": hook});
+    sandbox.bundle(&config);
+    let id = unique("hook");
+    let output = sandbox.script(
+        &format!("exec runc --root /run/runc run -b /bundle {id}"),
+        b"",
+    );
+    assert_eq!(stdout(&output), NOTHING, "{}", stderr(&output));
+}
+
+#[test]
+fn a_pod_s_sandbox_is_not_touched_whatever_its_environment_says() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    allow(&sandbox, &["nic"]);
+    let pod = json!({"io.kubernetes.cri.container-type": "sandbox"});
+    assert_eq!(given(&sandbox, "nic=all", &pod), NOTHING);
+}
+
+#[test]
+fn a_ticket_gives_what_was_reserved_and_the_lease_names_it() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.allow(&[], "[leases]\nshare = { rdma = 1 }");
+    let id = ticket(&sandbox, "rdma=rxe0;nic=all", &["rdma:rxe0"]);
+    let value = by_ticket(&id);
+    assert_eq!(
+        given(&sandbox, &value, &json!({})),
+        "yes\nyes\nlibonload.so\n"
+    );
+    bundles(&sandbox, 1, &asking(&value, &json!({}), WAITS));
+    let name = unique("ticket");
+    let (hex, steps) = (id.as_str(), |ends: &str| {
+        format!(
+            "create 1 {name} || exit 11
+             grep -l '\"ticket\":\"{}\"' {LEASES}/* | xargs grep -l '\"init\"' || exit 12
+             {ends}
+             ls {LEASES}; echo end",
+            id.as_str()
+        )
+    });
+    let lease = format!("{LEASES}/rdma=rxe0#0\n");
+    let told = script(&sandbox, &steps(&format!("delete {name}")));
+    assert_eq!(told, format!("{lease}end\n"), "{hex}");
+}
+
+#[test]
+fn a_task_that_starts_again_uses_the_same_ticket_however_it_ended() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.allow(&[], "[leases]\nshare = { rdma = 1 }");
+    let id = ticket(&sandbox, "rdma=rxe0", &["rdma:rxe0"]);
+    bundles(&sandbox, 4, &asking(&by_ticket(&id), &json!({}), WAITS));
+    let name = unique("again");
+    let told = script(
+        &sandbox,
+        &format!(
+            "holder() {{ grep -o '\"container\":\"[^\"]*\"' {LEASES}/*; }}
+             create 1 {name}-1 || exit 11
+             $r kill {name}-1 KILL; delete {name}-1; create 2 {name}-2 || exit 12
+             holder
+             # Its engine is gone too: nobody deletes the container.
+             $r start {name}-2
+             pid=$($r state {name}-2 | sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p')
+             kill -9 $pid; while grep -qs '[SR] ' /proc/$pid/stat && ! grep -qs ') Z' /proc/$pid/stat; do :; done
+             create 3 {name}-3 || exit 13
+             holder
+             delete {name}-2; delete {name}-3
+             # A container that its runtime does not create.
+             sed -i 's/\"rootfs\"/\"none\"/' /b4/config.json
+             create 4 {name}-4 && exit 14
+             sed -i 's/\"none\"/\"rootfs\"/' /b4/config.json
+             create 4 {name}-5 || exit 15
+             holder
+             delete {name}-5; ls {LEASES}; echo end"
+        ),
+    );
+    let holders: Vec<&str> = told.lines().filter(|line| line.starts_with('"')).collect();
+    let holder = |number: u32| format!("\"container\":\"{name}-{number}\"");
+    assert_eq!(holders, [holder(2), holder(3), holder(5)], "{told}");
+    assert!(
+        told.ends_with("\nend\n") && !told.contains("rdma=rxe0"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_copied_ticket_is_refused_while_its_container_is_there() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.allow(&[], "[leases]\nshare = { rdma = 1 }");
+    for (request, exclusive) in [("rdma=rxe0", &["rdma:rxe0"][..]), ("nic=all", &[])] {
+        let id = ticket(&sandbox, request, exclusive);
+        bundles(&sandbox, 2, &asking(&by_ticket(&id), &json!({}), WAITS));
+        let name = unique("copied");
+        let told = script(
+            &sandbox,
+            &format!(
+                "create 1 {name}-1 || exit 11
+                 create 2 {name}-2 && exit 12
+                 $r state {name}-1 | grep -o '\"status\": \"created\"'
+                 delete {name}-1
+                 create 2 {name}-2 || exit 13
+                 delete {name}-2; echo end"
+            ),
+        );
+        let refused = format!("is in use by container {name}-1, and is good for one container");
+        assert!(told.contains(&refused), "{told}");
+        assert!(told.ends_with("\"status\": \"created\"\nend\n"), "{told}");
+        assert!(!told.contains(id.as_str()), "{told}");
+    }
+}
+
+#[test]
+fn a_ticket_that_was_guessed_or_is_old_is_refused_and_gives_nothing() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    // What annotations and variables may ask for does not help a ticket that is not good.
+    allow(&sandbox, &["nic", "rdma"]);
+    let none = json!({});
+    let guessed = Token::from([0xab; 16]);
+    let said = refusal(&sandbox, &by_ticket(&guessed), &none);
+    assert!(said.contains("ticket abababab… is not known"), "{said}");
+    let old = ticket(&sandbox, "rdma=rxe0", &["rdma:rxe0"]);
+    let new = ticket(&sandbox, "rdma=rxe0;nic=all", &["rdma:rxe0"]);
+    let said = refusal(&sandbox, &by_ticket(&old), &none);
+    assert!(
+        said.contains("is not known: a later reservation has its devices"),
+        "{said}"
+    );
+    assert_eq!(
+        given(&sandbox, &by_ticket(&new), &none),
+        "yes\nyes\nlibonload.so\n"
+    );
+    let file = format!("/run/onload-ctk/@requests/{}", new.as_str());
+    let whole = sandbox.read(&file);
+    let boot = whole
+        .split("\"boot\":\"")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap();
+    for (text, why) in [
+        (
+            whole.replace(boot, "another"),
+            "from before this start of the host",
+        ),
+        (
+            whole.replacen("\"version\":1", "\"version\":2", 1),
+            "it is of version 2",
+        ),
+        (whole[..40].to_owned(), "it is no ticket"),
+    ] {
+        sandbox.file(&file, text);
+        sandbox.chmod(&file, 0o600);
+        let said = refusal(&sandbox, &by_ticket(&new), &none);
+        assert!(said.contains(why), "{said}");
+    }
+    sandbox.file(&file, &whole);
+    let said = refusal(&sandbox, &by_ticket(&new), &none);
+    assert!(
+        said.contains("could have been read or written by others"),
+        "{said}"
+    );
+    for bad in [
+        "",
+        "0f",
+        &"0F".repeat(16),
+        "../../../etc/passwd",
+        &"0".repeat(65_536),
+    ] {
+        let said = refusal(&sandbox, &format!("ticket:{bad}"), &none);
+        assert!(
+            said.contains("ONLOAD_CTK_REQUEST names no ticket"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_device_that_another_holds_is_not_given_by_a_ticket_either() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.allow(&["rdma"], "[leases]\nshare = { rdma = 1 }");
+    let hook = |stage: &str| json!([{"path": HOOK_THERE, "args": ["onload-hook", stage, "--lease", "rdma:rxe0"], "env": ["A=b"]}]);
+    // As an engine makes it of `--device`.
+    let mut holder = config(&json!({}), WAITS);
+    holder["hooks"] = json!({"createRuntime": hook("createRuntime"), "poststop": hook("poststop")});
+    bundles(&sandbox, 1, &holder);
+    let id = ticket(&sandbox, "rdma=rxe0", &["rdma:rxe0"]);
+    sandbox.root_file_system("/b2/rootfs");
+    let asking = asking(&by_ticket(&id), &json!({}), WAITS);
+    sandbox.file("/b2/config.json", serde_json::to_vec(&asking).unwrap());
+    let name = unique("held");
+    let told = script(
+        &sandbox,
+        &format!(
+            "create 1 {name}-1 || exit 11
+             create 2 {name}-2 && exit 12
+             delete {name}-1
+             create 2 {name}-2 || exit 13
+             delete {name}-2; echo end"
+        ),
+    );
+    let refused = format!("rdma:rxe0: it is held by container {name}-1 (");
+    assert!(
+        told.contains(&refused) && told.ends_with("\nend\n"),
+        "{told}"
+    );
+}
