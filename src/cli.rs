@@ -193,7 +193,7 @@ pub enum Cdi {
 /// Commands on containers.
 #[derive(Debug, Subcommand)]
 pub enum Container {
-    /// Show as a diff what the annotations of a bundle would change, and why
+    /// Show as a diff what the annotations of a bundle, or its variable ONLOAD_CTK_REQUEST, would change, and why
     Explain(Explain),
 }
 

@@ -133,7 +133,7 @@ onload_ctk_guarded() {
 # The last step: what is remembered of containers, and locks that were made since the first step. Leases
 # stay, if there are any: a later installation must not give the devices of running containers to others.
 onload_ctk_forget_containers() {
-    rm -rf /run/onload-ctk/@runtimes /run/onload-ctk/@locks
+    rm -rf /run/onload-ctk/@runtimes /run/onload-ctk/@locks /run/onload-ctk/@requests
     rm -f /run/onload-ctk/@leases/.lock
     rmdir /run/onload-ctk/@leases 2>/dev/null || true
     rmdir /run/onload-ctk 2>/dev/null || true

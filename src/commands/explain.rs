@@ -1,4 +1,4 @@
-//! `container explain`: shows what the annotations of a bundle would change, as a diff, and why. It
+//! `container explain`: shows what the request of a bundle would change, as a diff, and why. It
 //! runs the same function as the entry points.
 
 use std::io;

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use clap_mangen::roff::{Roff, italic};
 use onload_core::config::CONFIG_PATH;
-use onload_core::run_dir::{LEASES, RUN_DIR};
+use onload_core::run_dir::{LEASES, REQUESTS, RUN_DIR};
 
 use super::term;
 use crate::commands::OUTPUT_DIR;
@@ -37,6 +37,7 @@ fn files(words: &str) -> Vec<File> {
         }
         "runtime" => vec![configuration(), containers()],
         "lease" | "lease list" | "lease release" => vec![leases(), kernel()],
+        "container explain" => vec![configuration(), specifications(), tickets()],
         "" | "cdi" => {
             let mut files = vec![configuration(), variables(), kernel(), specifications()];
             files.extend(written());
@@ -112,6 +113,13 @@ fn leases() -> File {
     file(
         &format!("{RUN_DIR}/{LEASES}"),
         "The leases, a file each. Only root can enter.",
+    )
+}
+
+fn tickets() -> File {
+    file(
+        &format!("{RUN_DIR}/{REQUESTS}"),
+        "What cluster engines have reserved for their tasks, a file for each ticket. Only root can enter.",
     )
 }
 
