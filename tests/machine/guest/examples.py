@@ -84,7 +84,7 @@ def says(words, seconds):
 
 def check_pod(client, resources):
     with runs(client, "check.yaml", "debian13", resources):
-        wanted = ["== variables", "LD_PRELOAD=", "== nodes\n/dev/onload\n", "libonload", "== memory lock\nunlimited", "== interfaces\n", "== RDMA devices"]
+        wanted = ["== variables", "LD_PRELOAD=", "== nodes\n/dev/onload\n", "libonload", "== memory lock\n8192", "== interfaces\n", "== RDMA devices"]
         check("check.yaml prints nodes, preload, memory lock and interfaces", says(wanted, 60), output())
 
 

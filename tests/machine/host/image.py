@@ -76,6 +76,16 @@ def apt_options():
     return [line for line in dump.splitlines() if line.startswith(wanted)]
 
 
+def trim_dpdk(tree):
+    """testpmd comes with all that developers need; what it does not need itself goes."""
+    for waste in ["usr/include", "usr/lib/python3", "usr/lib/python3.13"]:
+        shutil.rmtree(tree / waste, ignore_errors=True)
+    for program in (tree / "usr/bin").glob("python*"):
+        program.unlink()
+    for archive in (tree / "usr/lib/x86_64-linux-gnu").glob("*.a"):
+        archive.unlink()
+
+
 class Builder:
     """One build: a working directory, a log beside it, steps that are timed."""
 
@@ -166,6 +176,8 @@ class Builder:
                 add["usr/bin/probe-musl"] = built / "probe-musl"
                 add["usr/bin/sh"] = tree / "usr/bin/busybox"
                 add["usr/bin/sleep"] = tree / "usr/bin/busybox"
+            if name == "dpdk":
+                trim_dpdk(tree)
             self.container_image(name, tree, add)
         tree = self.work / "tree-pause"
         tree.mkdir()
