@@ -289,14 +289,20 @@ fn a_configuration_of_50_megabytes_passes_if_it_asks_for_nothing_and_is_refused_
     sandbox.mkdir("/bundle/rootfs");
     sandbox.file("/bundle/config.json", serde_json::to_vec(&large).unwrap());
     assert_eq!(stdout(&wrap(&sandbox)), "reached create -b /bundle c1\n");
+    let mut by_variable = large.clone();
+    by_variable["process"]["env"] = json!(["ONLOAD_CTK_REQUEST=nic=all"]);
     large["annotations"] = json!({"onload.dev/nic": "all"});
-    sandbox.file("/bundle/config.json", serde_json::to_vec(&large).unwrap());
-    let before = sandbox.snapshot();
-    let message = refused(&sandbox, &before, &wrap(&sandbox));
-    assert!(
-        message.contains("container c1: config.json has onload.dev annotations and is larger"),
-        "{message}"
-    );
+    for config in [large, by_variable] {
+        sandbox.file("/bundle/config.json", serde_json::to_vec(&config).unwrap());
+        let before = sandbox.snapshot();
+        let message = refused(&sandbox, &before, &wrap(&sandbox));
+        assert!(
+            message.contains(
+                "container c1: config.json has onload.dev annotations, or the variable ONLOAD_CTK_REQUEST, and is larger"
+            ),
+            "{message}"
+        );
+    }
 }
 
 #[test]
