@@ -13,6 +13,7 @@ use onload_core::lease::{Device, Token};
 use onload_core::processes::Processes;
 use onload_core::run_dir::RunDir;
 use onload_core::ticket::{NewTicket, Tickets};
+use onload_test_needs as needs;
 use serde_json::{Value, json};
 
 const VARIABLE: &str = "ONLOAD_CTK_REQUEST";
@@ -501,4 +502,55 @@ fn a_device_that_another_holds_is_not_given_by_a_ticket_either() {
         told.contains(&refused) && told.ends_with("\nend\n"),
         "{told}"
     );
+}
+
+/// The runtime behind the wrapper is a program that does nothing, so that what is killed is the wrapper alone.
+#[test]
+fn a_wrapper_that_is_killed_at_any_system_call_leaves_a_ticket_that_is_good() {
+    if !(has_runc() && needs::programs(&["strace"])) {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let config = |runtime: &str| {
+        let share = "[leases]\nshare = { rdma = 1 }";
+        sandbox.allow(&[], &format!("{share}\n[runtime]\npath = \"{runtime}\""));
+        sandbox.read("/etc/onload-ctk/config.toml")
+    };
+    sandbox.file("/real.toml", config("/usr/bin/runc"));
+    config("/usr/bin/true");
+    let id = ticket(&sandbox, "rdma=rxe0", &["rdma:rxe0"]);
+    let bytes = serde_json::to_vec(&asking(&by_ticket(&id), &json!({}), WAITS)).unwrap();
+    bundles(&sandbox, 2, &asking(&by_ticket(&id), &json!({}), WAITS));
+    sandbox.file("/config.json", &bytes);
+    let name = unique("killed");
+    let told = script(
+        &sandbox,
+        &format!(
+            "once() {{
+                 cp /config.json /b1/config.json
+                 strace -qq -o /tmp/trace $1 $r create -b /b1 {name}-1 >/dev/null 2>&1
+                 status=$?
+                 # Another container of the task takes over at once.
+                 cp /etc/onload-ctk/config.toml /fake.toml; cat /real.toml > /etc/onload-ctk/config.toml
+                 cp /config.json /b2/config.json
+                 create 2 {name}-2 || {{ echo \"lost at $1\"; exit 11; }}
+                 delete {name}-2
+                 cat /fake.toml > /etc/onload-ctk/config.toml
+                 return $status
+             }}
+             once || exit 12
+             killed=0
+             for call in $(sed -n 's/^\\([a-z_0-9]*\\)(.*/\\1/p' /tmp/trace | grep -E '^(mkdirat|openat|rename|f?sync|unlink|write|fchmod|flock|symlink)' | sort -u); do
+                 n=1
+                 until once \"-e inject=$call:signal=KILL:when=$n\"; do n=$((n+1)) killed=$((killed+1)); done
+             done
+             echo killed at $killed; ls {LEASES}; echo end"
+        ),
+    );
+    let killed = told
+        .lines()
+        .find_map(|line| line.strip_prefix("killed at "));
+    let killed: u32 = killed.unwrap().parse().unwrap();
+    assert!(killed >= 20 && told.ends_with("\nend\n"), "{told}");
+    assert!(!told.contains("rdma=rxe0"), "{told}");
 }
