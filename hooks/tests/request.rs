@@ -372,32 +372,56 @@ fn a_task_that_starts_again_uses_the_same_ticket_however_it_ended() {
     );
 }
 
-#[test]
-fn a_copied_ticket_is_refused_while_its_container_is_there() {
-    if !has_runc() {
-        return;
-    }
-    let sandbox = Sandbox::new();
-    sandbox.allow(&[], "[leases]\nshare = { rdma = 1 }");
-    for (request, exclusive) in [("rdma=rxe0", &["rdma:rxe0"][..]), ("nic=all", &[])] {
-        let id = ticket(&sandbox, request, exclusive);
-        bundles(&sandbox, 2, &asking(&by_ticket(&id), &json!({}), WAITS));
+/// A copy is refused, `flags` being options of the runtime; and not once the first container is gone, or its
+/// first process.
+fn copied(sandbox: &Sandbox, setup: &str, flags: &str, requests: &[(&str, &[&str])]) {
+    for (request, exclusive) in requests {
+        let id = ticket(sandbox, request, exclusive);
+        bundles(sandbox, 3, &asking(&by_ticket(&id), &json!({}), WAITS));
         let name = unique("copied");
         let told = script(
-            &sandbox,
+            sandbox,
             &format!(
-                "create 1 {name}-1 || exit 11
+                "{setup}
+                 r=\"$r {flags}\"
+                 create 1 {name}-1 || exit 11
                  create 2 {name}-2 && exit 12
                  $r state {name}-1 | grep -o '\"status\": \"created\"'
                  delete {name}-1
                  create 2 {name}-2 || exit 13
-                 delete {name}-2; echo end"
+                 kill -9 $($r state {name}-2 | sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p')
+                 until create 3 {name}-3 >/dev/null; do n=$((n+1)); [ $n -lt 100 ] || exit 14; done
+                 delete {name}-2; delete {name}-3; echo end"
             ),
         );
         let refused = format!("is in use by container {name}-1, and is good for one container");
         assert!(told.contains(&refused), "{told}");
         assert!(told.ends_with("\"status\": \"created\"\nend\n"), "{told}");
         assert!(!told.contains(id.as_str()), "{told}");
+    }
+}
+
+#[test]
+fn a_copied_ticket_is_refused_while_its_container_is_there() {
+    if has_runc() {
+        let sandbox = Sandbox::new();
+        sandbox.allow(&[], "[leases]\nshare = { rdma = 1 }");
+        let requests = [("rdma=rxe0", &["rdma:rxe0"][..]), ("nic=all", &[])];
+        copied(&sandbox, "", "", &requests);
+    }
+}
+
+#[test]
+fn a_copied_ticket_is_refused_where_crun_keeps_the_container() {
+    if has_runc() && needs::programs(&["crun"]) {
+        let sandbox = Sandbox::new();
+        let crun = "[runtime]\npath = \"/usr/bin/crun\"";
+        sandbox.allow(&[], &format!("[leases]\nshare = {{ rdma = 1 }}\n{crun}"));
+        sandbox.mkdir("/run/mount");
+        // crun wants one kind of hierarchy.
+        let setup = "umount /sys/fs/cgroup/unified 2>/dev/null";
+        let requests = [("nic=all", &[][..])];
+        copied(&sandbox, setup, "--cgroup-manager=cgroupfs", &requests);
     }
 }
 
