@@ -43,6 +43,7 @@ const FOR_TESTS: &[(&str, &str, &str)] = &[
     ("onload-hooks", "onload-test-needs", NEEDS),
     ("onload-ctk", "onload-test-needs", NEEDS),
     ("onload-kubernetes", "onload-test-needs", NEEDS),
+    ("onload-nomad", "onload-test-needs", NEEDS),
 ];
 const NEEDS: &str = "what a test needs of the machine, and what happens where it is missing";
 /// The crates that stay synchronous and know no command line.
@@ -143,6 +144,21 @@ const ORDERS: &[(&str, &[&str])] = &[
             "changes",
             "cli",
             "run",
+        ],
+    ),
+    (
+        "cluster/nomad/src/lib.rs",
+        &[
+            "wire",
+            "log",
+            "settings",
+            "devices",
+            "tickets",
+            "host_state",
+            "surveyor",
+            "statistics",
+            "plugin",
+            "cli",
         ],
     ),
     (

@@ -77,11 +77,13 @@ impl<'c> Writer<'c> {
         mounts
     }
 
-    /// Debian's loader searches the multiarch directory, Red Hat's /usr/lib64.
+    /// Debian's loader searches the multiarch directory, Red Hat's /usr/lib64. As for tools, an empty path
+    /// stands for none.
     fn container_library_dirs(&self, from: &Installation, machine: Option<u16>) -> Vec<PathBuf> {
         let configured = &self.config.container_library_dirs;
         if !configured.is_empty() {
-            return configured.clone();
+            let named = configured.iter().filter(|dir| !dir.as_os_str().is_empty());
+            return named.cloned().collect();
         }
         let multiarch = match machine {
             Some(EM_X86_64) => PathBuf::from("/usr/lib/x86_64-linux-gnu"),

@@ -1,0 +1,46 @@
+//! The command line, for `args` of the plugin in the agent's configuration. Every flag has an environment
+//! variable.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueHint};
+
+use crate::surveyor::Options;
+
+/// Offers the devices of this host to Nomad, as a plugin that its agent starts
+#[derive(Clone, Debug, Parser)]
+#[command(name = "onload-nomad-device", version, max_term_width = 100)]
+pub struct Cli {
+    /// Look at the host below this directory instead of the running one
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/",
+        value_hint = ValueHint::DirPath,
+        env = "ONLOAD_NOMAD_HOST_ROOT"
+    )]
+    pub host_root: PathBuf,
+    /// Configuration file [default: etc/onload-ctk/config.toml of the host]
+    #[arg(long, value_name = "FILE", env = "ONLOAD_NOMAD_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Directories of specifications, each of a higher priority than the one before [default: those that engines
+    /// read]
+    #[arg(
+        long,
+        value_name = "DIR",
+        value_delimiter = ',',
+        value_hint = ValueHint::DirPath,
+        env = "ONLOAD_NOMAD_SPEC_DIR"
+    )]
+    pub spec_dir: Vec<PathBuf>,
+}
+
+impl From<Cli> for Options {
+    fn from(cli: Cli) -> Options {
+        Options {
+            host_root: cli.host_root,
+            config: cli.config,
+            spec_dirs: cli.spec_dir,
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! How Nomad knows a device: its type, its name and a slot. Two devices never share an id, and a device has the
+//! same one after each start.
+
+use std::fmt;
+
+/// The type of a device, as jobs ask for it. Those of nomad-onload have their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Type {
+    /// Onload.
+    Onload,
+    /// TCPDirect.
+    Zf,
+    /// Both.
+    OnloadZf,
+    /// A PTP clock.
+    Ptp,
+    /// A PPS source.
+    Pps,
+    /// An RDMA device.
+    Rdma,
+    /// A function bound to vfio.
+    Vfio,
+    /// Huge pages of one size.
+    Hugepages,
+    /// The settings of a profile of Onload.
+    Profile,
+}
+
+impl Type {
+    /// All of them, in the order in which they are published.
+    pub const ALL: [Type; 9] = [
+        Type::Onload,
+        Type::Zf,
+        Type::OnloadZf,
+        Type::Ptp,
+        Type::Pps,
+        Type::Rdma,
+        Type::Vfio,
+        Type::Hugepages,
+        Type::Profile,
+    ];
+
+    /// Its name. None has a `-`, which ends it in an id.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Type::Onload => "onload",
+            Type::Zf => "zf",
+            Type::OnloadZf => "onloadzf",
+            Type::Ptp => "ptp",
+            Type::Pps => "pps",
+            Type::Rdma => "rdma",
+            Type::Vfio => "vfio",
+            Type::Hugepages => "hugepages",
+            Type::Profile => "profile",
+        }
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The id of one slot of a device.
+#[must_use]
+pub fn id(r#type: Type, name: &str, slot: u32) -> String {
+    format!("{type}-{name}-{slot}")
+}
+
+/// The type, name and slot of an id; none for one that [`id`] does not write.
+#[must_use]
+pub fn parse(text: &str) -> Option<(Type, &str, u32)> {
+    let (word, rest) = text.split_once('-')?;
+    let (name, slot) = rest.rsplit_once('-')?;
+    let r#type = Type::ALL.into_iter().find(|known| known.as_str() == word)?;
+    let number: u32 = slot.parse().ok()?;
+    (number.to_string() == slot && !name.is_empty()).then_some((r#type, name, number))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_never_collide_whatever_devices_are_called() {
+        let names = ["ens1", "ens1-0", "0", "zf-ens1", "0000:81:10.0", "a-1-2"];
+        let mut seen = BTreeSet::new();
+        for r#type in Type::ALL {
+            for name in names {
+                for slot in [0, 1, 10] {
+                    let id = id(r#type, name, slot);
+                    assert_eq!(parse(&id), Some((r#type, name, slot)));
+                    assert!(seen.insert(id));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_id_is_not_read_as_one() {
+        for bad in [
+            "",
+            "onload",
+            "onload-ens1",
+            "ens1-0",
+            "onload--0",
+            "onload-ens1-01",
+            "onload-ens1-x",
+            "none-ens1-0",
+        ] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn no_type_has_what_ends_it_in_an_id() {
+        assert!(
+            Type::ALL
+                .iter()
+                .all(|r#type| !r#type.as_str().contains('-'))
+        );
+    }
+}

@@ -1,0 +1,11 @@
+//! Which devices Nomad is offered, and what a task of one gets: pure, but for reading specifications.
+
+pub mod attributes;
+pub mod books;
+pub mod group;
+pub mod id;
+pub mod layout;
+pub mod plan;
+pub mod reservation;
+#[cfg(test)]
+mod tests;

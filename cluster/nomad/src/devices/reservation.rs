@@ -1,0 +1,325 @@
+//! What a task gets, in the words of Nomad: variables, bind mounts and device nodes. It has no hooks, no other
+//! mounts and no interfaces.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use onload_cdi::{ContainerEdits, DeviceNode, Mount};
+use onload_core::hook_arguments::HookArguments;
+use onload_core::onload::LIBRARY;
+
+use crate::wire::device::{self, ContainerReservation, DeviceSpec};
+
+/// The variable of the dynamic loader.
+const PRELOAD: &str = "LD_PRELOAD";
+/// What a node allows that says nothing: all.
+const ALL_PERMISSIONS: &str = "rwm";
+
+/// Something that Nomad cannot carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Need {
+    /// A raised RLIMIT_MEMLOCK.
+    Memlock,
+    /// A lease, by which the rest of the host knows who has a device.
+    Lease,
+    /// A file system of its own.
+    FileSystem,
+    /// Something else: a hook of the operator's, an interface, a group.
+    Other,
+}
+
+impl Need {
+    /// A word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Need::Memlock => "memlock",
+            Need::Lease => "lease",
+            Need::FileSystem => "a file system of its own",
+            Need::Other => "a hook, an interface or a group",
+        }
+    }
+
+    /// Whether a task works without it.
+    #[must_use]
+    pub fn is_bearable(self) -> bool {
+        matches!(self, Need::Memlock | Need::Lease)
+    }
+}
+
+/// What some edits need beyond what Nomad carries.
+#[must_use]
+pub fn needs(edits: &ContainerEdits) -> BTreeSet<Need> {
+    let mut needs = BTreeSet::new();
+    for hook in &edits.hooks {
+        match HookArguments::of_command(&hook.args) {
+            // What it expects of nodes was looked at before the device was said to be healthy.
+            Some((_, arguments)) => {
+                needs.extend(arguments.memlock.map(|_| Need::Memlock));
+                let leases = !arguments.lease.is_empty() || !arguments.take.is_empty();
+                needs.extend(leases.then_some(Need::Lease));
+            }
+            None => drop(needs.insert(Need::Other)),
+        }
+    }
+    let is_mounted = edits.mounts.iter().any(|mount| !is_bind(mount));
+    needs.extend(is_mounted.then_some(Need::FileSystem));
+    let is_more = !edits.net_devices.is_empty()
+        || !edits.additional_gids.is_empty()
+        || edits.intel_rdt.is_some();
+    needs.extend(is_more.then_some(Need::Other));
+    needs
+}
+
+fn is_bind(mount: &Mount) -> bool {
+    let is_bind = |option: &String| option == "bind" || option == "rbind";
+    mount.options.iter().any(is_bind) || mount.type_.as_deref() == Some("bind")
+}
+
+/// How edits are given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// Where libonload.so is in the task, if not where a loader looks.
+    pub library_dir: Option<PathBuf>,
+    /// Whether device nodes are left out.
+    pub without_nodes: bool,
+    /// Whether nothing is preloaded, since the library is not there.
+    pub without_preload: bool,
+}
+
+/// A reservation in the making. What several devices share stands in it once: docker refuses a second mount at
+/// one place.
+#[derive(Debug, Default)]
+pub struct Reservation {
+    envs: BTreeMap<String, String>,
+    mounts: BTreeMap<String, device::Mount>,
+    devices: BTreeMap<String, DeviceSpec>,
+}
+
+impl Reservation {
+    /// Adds what edits say, but for what Nomad cannot carry.
+    pub fn add(&mut self, edits: &ContainerEdits, manner: &Manner) {
+        for assignment in &edits.env {
+            if let Some((name, value)) = assignment.split_once('=') {
+                self.add_variable(name, value, manner);
+            }
+        }
+        for mount in edits.mounts.iter().filter(|mount| is_bind(mount)) {
+            let key = mount.container_path.clone();
+            self.mounts.entry(key).or_insert_with(|| to_mount(mount));
+        }
+        for node in edits.device_nodes.iter().filter(|_| !manner.without_nodes) {
+            let key = node.path.clone();
+            self.devices.entry(key).or_insert_with(|| to_device(node));
+        }
+    }
+
+    fn add_variable(&mut self, name: &str, value: &str, manner: &Manner) {
+        let value = match &manner.library_dir {
+            _ if name == PRELOAD && manner.without_preload => return,
+            Some(dir) if name == PRELOAD && value == LIBRARY => {
+                dir.join(LIBRARY).display().to_string()
+            }
+            _ => value.to_owned(),
+        };
+        self.envs.insert(name.to_owned(), value);
+    }
+
+    /// Sets a variable.
+    pub fn set(&mut self, name: &str, value: String) {
+        self.envs.insert(name.to_owned(), value);
+    }
+
+    /// As Nomad reads it.
+    #[must_use]
+    pub fn into_wire(self) -> ContainerReservation {
+        ContainerReservation {
+            envs: self.envs,
+            mounts: self.mounts.into_values().collect(),
+            devices: self.devices.into_values().collect(),
+        }
+    }
+}
+
+fn to_mount(mount: &Mount) -> device::Mount {
+    device::Mount {
+        task_path: mount.container_path.clone(),
+        host_path: mount.host_path.clone(),
+        read_only: mount.options.iter().any(|option| option == "ro"),
+    }
+}
+
+fn to_device(node: &DeviceNode) -> DeviceSpec {
+    let permissions = node.permissions.as_deref();
+    DeviceSpec {
+        task_path: node.path.clone(),
+        host_path: node.source().to_owned(),
+        permissions: permissions.unwrap_or(ALL_PERMISSIONS).to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onload_cdi::{Hook, HookName};
+
+    use super::*;
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    fn hook(args: &[&str]) -> ContainerEdits {
+        let hook = Hook {
+            hook_name: HookName::CreateRuntime.into(),
+            path: format!("/usr/bin/{}", args[0]),
+            args: words(args),
+            ..Hook::default()
+        };
+        ContainerEdits {
+            hooks: vec![hook],
+            ..ContainerEdits::default()
+        }
+    }
+
+    fn mount(from: &str, to: &str, options: &[&str]) -> Mount {
+        Mount {
+            host_path: from.to_owned(),
+            container_path: to.to_owned(),
+            options: words(options),
+            ..Mount::default()
+        }
+    }
+
+    #[test]
+    fn what_nomad_cannot_carry_is_found_in_the_edits() {
+        let of = |args: &[&str]| needs(&hook(args)).into_iter().collect::<Vec<_>>();
+        assert_eq!(
+            of(&[
+                "onload-hook",
+                "createRuntime",
+                "--expect",
+                "/dev/onload=nic:onload"
+            ]),
+            []
+        );
+        assert_eq!(
+            of(&["onload-hook", "createRuntime", "--memlock", "unlimited"]),
+            [Need::Memlock]
+        );
+        assert_eq!(
+            of(&[
+                "onload-hook",
+                "createRuntime",
+                "--memlock",
+                "4096",
+                "--lease",
+                "vfio:0000:81:10.0"
+            ]),
+            [Need::Memlock, Need::Lease]
+        );
+        assert_eq!(
+            of(&["onload-hook", "createRuntime", "--take", "vfio:fast"]),
+            [Need::Lease]
+        );
+        assert_eq!(of(&["other-hook", "createRuntime"]), [Need::Other]);
+        let huge = ContainerEdits {
+            mounts: vec![Mount {
+                type_: Some("hugetlbfs".to_owned()),
+                ..mount(
+                    "hugetlbfs",
+                    "/dev/hugepages-2Mi",
+                    &["nosuid", "pagesize=2M"],
+                )
+            }],
+            additional_gids: vec![7],
+            ..ContainerEdits::default()
+        };
+        assert!(needs(&huge).into_iter().eq([Need::FileSystem, Need::Other]));
+        assert!(Need::Memlock.is_bearable() && !Need::FileSystem.is_bearable());
+    }
+
+    #[test]
+    fn what_several_devices_share_is_given_once() {
+        let node = |path: &str, host: Option<&str>, permissions: Option<&str>| DeviceNode {
+            path: path.to_owned(),
+            host_path: host.map(str::to_owned),
+            permissions: permissions.map(str::to_owned),
+            ..DeviceNode::default()
+        };
+        let edits = |name: &str| ContainerEdits {
+            env: words(&[&format!("ONLOAD_CTK_NIC_{name}={name}"), "A=1", "broken"]),
+            mounts: vec![
+                mount(
+                    "/usr/lib/libonload.so",
+                    "/usr/lib64/libonload.so",
+                    &["ro", "bind"],
+                ),
+                mount("/run/onload", "/run/onload", &["rw", "rbind"]),
+            ],
+            device_nodes: vec![
+                node("/dev/onload", None, Some("rw")),
+                node("/dev/a", Some("/opt/a"), None),
+            ],
+            ..ContainerEdits::default()
+        };
+        let mut reservation = Reservation::default();
+        reservation.add(&edits("X"), &Manner::default());
+        reservation.add(&edits("Y"), &Manner::default());
+        let wire = reservation.into_wire();
+        let names: Vec<&str> = wire.envs.keys().map(String::as_str).collect();
+        assert_eq!(names, ["A", "ONLOAD_CTK_NIC_X", "ONLOAD_CTK_NIC_Y"]);
+        let mounts: Vec<_> = wire
+            .mounts
+            .iter()
+            .map(|mount| (mount.task_path.as_str(), mount.read_only))
+            .collect();
+        assert_eq!(
+            mounts,
+            [("/run/onload", false), ("/usr/lib64/libonload.so", true)]
+        );
+        let devices = wire.devices.iter();
+        let devices: Vec<_> = devices
+            .map(|device| {
+                (
+                    device.task_path.as_str(),
+                    device.host_path.as_str(),
+                    device.permissions.as_str(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            devices,
+            [
+                ("/dev/a", "/opt/a", "rwm"),
+                ("/dev/onload", "/dev/onload", "rw")
+            ]
+        );
+    }
+
+    #[test]
+    fn the_preload_names_the_library_where_the_task_has_it() {
+        let edits = ContainerEdits {
+            env: words(&["LD_PRELOAD=libonload.so"]),
+            ..ContainerEdits::default()
+        };
+        let preload = |manner: &Manner| {
+            let mut reservation = Reservation::default();
+            reservation.add(&edits, manner);
+            reservation.into_wire().envs.remove("LD_PRELOAD")
+        };
+        assert_eq!(preload(&Manner::default()).as_deref(), Some("libonload.so"));
+        let elsewhere = Manner {
+            library_dir: Some("/opt/onload/usr/lib64".into()),
+            ..Manner::default()
+        };
+        assert_eq!(
+            preload(&elsewhere).as_deref(),
+            Some("/opt/onload/usr/lib64/libonload.so")
+        );
+        let nowhere = Manner {
+            without_preload: true,
+            ..Manner::default()
+        };
+        assert_eq!(preload(&nowhere), None);
+    }
+}

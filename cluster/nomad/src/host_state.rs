@@ -1,0 +1,271 @@
+//! What a look at the host gives: the devices that are published, and what a task of one gets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use onload_cdi::{ContainerEdits, QualifiedName};
+use onload_core::class::Class;
+use onload_core::config::Config;
+use onload_core::lease::Device;
+use onload_core::request::VARIABLE;
+use onload_core::text::{Chain, Listed};
+use onload_core::ticket::WORD;
+use onload_host::host::Host;
+use onload_host::offers::Health;
+
+use crate::devices::books::{self, Books, LookError};
+use crate::devices::group::{self, Group};
+use crate::devices::id;
+use crate::devices::plan::{Plan, plan};
+use crate::devices::reservation::{Manner, Need, Reservation, needs};
+use crate::settings::{Runtime, Settings};
+use crate::tickets::{self, OwnTasks, ReserveTicketError};
+use crate::wire::device::{ContainerReservation, DeviceGroup};
+
+/// The variable that says what a task was not given.
+const NOT_GIVEN: &str = "ONLOAD_CTK_NOT_GIVEN";
+
+/// Why a task is not given its devices.
+#[derive(Debug, thiserror::Error)]
+pub enum ReserveError {
+    /// There is no such device.
+    #[error("reserving {id}: {why}; let Nomad place the task again")]
+    Gone {
+        /// The id.
+        id: String,
+        /// What is known of it.
+        why: String,
+    },
+    /// A task cannot use it now.
+    #[error("reserving {id}: {why}")]
+    Unhealthy {
+        /// The id.
+        id: String,
+        /// Why.
+        why: String,
+    },
+    /// No specification has it any more.
+    #[error("reserving {id}: {why}")]
+    Edits {
+        /// The id.
+        id: String,
+        /// Why.
+        why: String,
+    },
+    /// Nomad cannot carry what a task needs of it.
+    #[error(
+        "reserving {id}: it needs {needs}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration"
+    )]
+    NotCarried {
+        /// The id.
+        id: String,
+        /// What.
+        needs: String,
+    },
+    /// There is no ticket for it.
+    #[error("reserving {0}")]
+    Ticket(String, #[source] ReserveTicketError),
+}
+
+/// A host at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// The devices that are published.
+    pub plan: Plan,
+    by_id: BTreeMap<String, usize>,
+    books: Books,
+    runtime: Option<Runtime>,
+    library_dir: Option<PathBuf>,
+    without_nodes: bool,
+    without_preload: bool,
+}
+
+impl Snapshot {
+    /// Looks at a host.
+    ///
+    /// # Errors
+    /// [`LookError`].
+    pub fn of(
+        host: &Host,
+        config: &Config,
+        settings: &Settings,
+        dirs: &[PathBuf],
+    ) -> Result<Snapshot, LookError> {
+        let look = books::look(host, config, settings, dirs)?;
+        let tasks = OwnTasks::of(host);
+        let plan = plan(&look.offers, settings, |lease| tasks.hold(lease));
+        let paths = &settings.paths;
+        Ok(Snapshot {
+            by_id: group::by_id(&plan.groups),
+            plan,
+            books: look.books,
+            runtime: Some(settings.runtime),
+            library_dir: paths.onload_lib.task.named().cloned(),
+            without_nodes: paths.device.is_closed(),
+            without_preload: paths.onload_lib.is_closed(),
+        })
+    }
+
+    /// As Nomad reads it.
+    #[must_use]
+    pub fn to_wire(&self) -> Vec<DeviceGroup> {
+        self.plan.groups.iter().map(Group::to_wire).collect()
+    }
+
+    /// What a task gets that is given some devices.
+    ///
+    /// # Errors
+    /// [`ReserveError`].
+    pub fn reserve(
+        &self,
+        host: &Host,
+        ids: &[String],
+    ) -> Result<ContainerReservation, ReserveError> {
+        let mut reservation = Reservation::default();
+        let mut by_ticket = ByTicket::default();
+        let mut not_given = BTreeSet::new();
+        for (id, group) in self.groups(ids)? {
+            for (class, names) in &group.members {
+                let edits = self.edits(*class, names, id)?;
+                let needs = needs(&edits);
+                let is_for_runtime = group.is_exclusive || !needs.is_empty();
+                if is_for_runtime
+                    && self.runtime == Some(Runtime::Onload)
+                    && !self.books.is_own(*class)
+                {
+                    by_ticket.add(*class, names);
+                    continue;
+                }
+                bear(&needs, id)?;
+                not_given.extend(needs);
+                reservation.add(&edits, &self.manner(*class));
+            }
+            by_ticket.note(group);
+        }
+        if !not_given.is_empty() {
+            let words: Vec<&str> = not_given.into_iter().map(Need::as_str).collect();
+            reservation.set(NOT_GIVEN, words.join(","));
+        }
+        if !by_ticket.devices.is_empty() {
+            let failed = |error| ReserveError::Ticket(ids.join(", "), error);
+            let (devices, exclusive) = (&by_ticket.devices, &by_ticket.exclusive);
+            let ticket =
+                tickets::write(host, devices, exclusive, &ids.join(", ")).map_err(failed)?;
+            reservation.set(VARIABLE, format!("{WORD}{}", ticket.as_str()));
+        }
+        Ok(reservation.into_wire())
+    }
+
+    /// The groups of some ids, each once, with the first of its ids.
+    fn groups<'s>(&'s self, ids: &'s [String]) -> Result<Vec<(&'s str, &'s Group)>, ReserveError> {
+        let mut seen = BTreeSet::new();
+        let mut groups = Vec::new();
+        for id in ids {
+            let index = self.by_id.get(id);
+            let group = index.and_then(|index| self.plan.groups.get(*index));
+            let group = group.ok_or_else(|| ReserveError::Gone {
+                id: id.clone(),
+                why: self.why_gone(id),
+            })?;
+            if let Health::Unhealthy(why) = &group.health {
+                let (id, why) = (id.clone(), why.clone());
+                return Err(ReserveError::Unhealthy { id, why });
+            }
+            if index.is_some_and(|index| seen.insert(*index)) {
+                groups.push((id.as_str(), group));
+            }
+        }
+        Ok(groups)
+    }
+
+    fn why_gone(&self, id: &str) -> String {
+        let Some((r#type, name, _)) = id::parse(id) else {
+            return "it is no device of this plugin".to_owned();
+        };
+        let left_out = format!("{type} {name} is not published: ");
+        let left_out = self
+            .plan
+            .left_out
+            .iter()
+            .find_map(|line| line.strip_prefix(&left_out));
+        match left_out {
+            Some(why) => format!("it is not published any more: {why}"),
+            None => "this host has no such device any more".to_owned(),
+        }
+    }
+
+    fn edits(
+        &self,
+        class: Class,
+        names: &[QualifiedName],
+        id: &str,
+    ) -> Result<ContainerEdits, ReserveError> {
+        let edits = self.books.edits(class, names);
+        edits.map_err(|error| ReserveError::Edits {
+            id: id.to_owned(),
+            why: books::why(&error),
+        })
+    }
+
+    fn manner(&self, class: Class) -> Manner {
+        // Of these classes the device directory of nomad-onload is.
+        let has_place = [
+            Class::Nic,
+            Class::NicPlain,
+            Class::Zf,
+            Class::Ptp,
+            Class::Pps,
+        ]
+        .contains(&class);
+        Manner {
+            library_dir: self.library_dir.clone(),
+            without_nodes: has_place && self.without_nodes,
+            without_preload: self.without_preload,
+        }
+    }
+}
+
+/// Refuses a device that is of no use without something that Nomad cannot carry.
+fn bear(needs: &BTreeSet<Need>, id: &str) -> Result<(), ReserveError> {
+    let unbearable = needs.iter().filter(|need| !need.is_bearable());
+    let unbearable: Vec<String> = unbearable.map(|need| need.as_str().to_owned()).collect();
+    match unbearable.is_empty() {
+        true => Ok(()),
+        false => Err(ReserveError::NotCarried {
+            id: id.to_owned(),
+            needs: Listed(&unbearable).to_string(),
+        }),
+    }
+}
+
+/// What is left to our runtime.
+#[derive(Debug, Default)]
+struct ByTicket {
+    devices: BTreeSet<(Class, QualifiedName)>,
+    exclusive: Vec<Device>,
+}
+
+impl ByTicket {
+    fn add(&mut self, class: Class, names: &[QualifiedName]) {
+        let names = names.iter().map(|name| (class, name.clone()));
+        self.devices.extend(names);
+    }
+
+    /// Notes which of a group's devices one task has for itself.
+    fn note(&mut self, group: &Group) {
+        let members = group.members.iter().filter(|_| group.is_exclusive);
+        let devices = members.flat_map(|(class, names)| names.iter().map(|name| (*class, name)));
+        for (class, name) in devices {
+            if self.devices.contains(&(class, name.clone())) {
+                let name = name.device().clone();
+                self.exclusive.push(Device { class, name });
+            }
+        }
+    }
+}
+
+/// An error in one line, for Nomad's task event.
+#[must_use]
+pub fn one_line(error: &ReserveError) -> String {
+    Chain(error).to_string()
+}

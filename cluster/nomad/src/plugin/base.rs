@@ -1,0 +1,71 @@
+//! The service that every plugin of Nomad has. Nomad starts a plugin for `PluginInfo` and `ConfigSchema` alone, ends
+//! it, starts it for `SetConfig`, ends it, and then starts the one that stays: nothing here looks at the host.
+
+use std::sync::Arc;
+
+use onload_core::text::Chain;
+use tonic::{Request, Response, Status};
+
+use crate::log;
+use crate::settings::{decode, schema};
+use crate::surveyor::Surveyor;
+use crate::wire::Empty;
+use crate::wire::base::{ConfigSchemaResponse, PluginInfoResponse, PluginType, SetConfigRequest};
+use crate::wire::services::base_plugin_server::BasePlugin;
+
+/// The version of the device plugins' protocol (plugins/device/versions.go).
+pub const API_VERSION: &str = "v0.1.0";
+/// The plugin's name, as nomad-onload has it.
+pub const NAME: &str = "onload";
+
+/// The service.
+#[derive(Debug)]
+pub struct Base {
+    /// Who looks at the host by these settings.
+    pub surveyor: Arc<Surveyor>,
+}
+
+#[tonic::async_trait]
+impl BasePlugin for Base {
+    async fn plugin_info(
+        &self,
+        _request: Request<Empty>,
+    ) -> Result<Response<PluginInfoResponse>, Status> {
+        Ok(Response::new(PluginInfoResponse {
+            r#type: PluginType::Device.into(),
+            plugin_api_versions: vec![API_VERSION.to_owned()],
+            plugin_version: format!("v{}", env!("CARGO_PKG_VERSION")),
+            name: NAME.to_owned(),
+        }))
+    }
+
+    async fn config_schema(
+        &self,
+        _request: Request<Empty>,
+    ) -> Result<Response<ConfigSchemaResponse>, Status> {
+        Ok(Response::new(ConfigSchemaResponse {
+            spec: Some(schema()),
+        }))
+    }
+
+    async fn set_config(
+        &self,
+        request: Request<SetConfigRequest>,
+    ) -> Result<Response<Empty>, Status> {
+        let request = request.into_inner();
+        let version = request.plugin_api_version;
+        if !version.is_empty() && version != API_VERSION {
+            let said = format!(
+                "this plugin speaks {API_VERSION} of the device plugins' protocol, not {version}"
+            );
+            return Err(Status::invalid_argument(said));
+        }
+        let settings = decode(&request.msgpack_config).map_err(|error| {
+            let said = Chain(&error).to_string();
+            log::error(&said);
+            Status::invalid_argument(said)
+        })?;
+        self.surveyor.set(settings);
+        Ok(Response::new(Empty {}))
+    }
+}

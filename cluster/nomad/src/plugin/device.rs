@@ -1,0 +1,177 @@
+//! The service of device plugins.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use onload_host::host::Host;
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use super::go_plugin::Messages;
+use crate::host_state::{Snapshot, one_line};
+use crate::log;
+use crate::statistics;
+use crate::surveyor::Surveyor;
+use crate::wire::Empty;
+use crate::wire::device::{
+    ContainerReservation, FingerprintResponse, ReserveRequest, ReserveResponse, StatsRequest,
+    StatsResponse,
+};
+use crate::wire::services::device_plugin_server::DevicePlugin;
+
+/// How often statistics are sent where the agent does not say.
+const USUAL_INTERVAL: Duration = Duration::from_secs(1);
+
+type Snapshots = watch::Receiver<Option<Arc<Snapshot>>>;
+
+/// The service.
+#[derive(Debug)]
+pub struct Devices {
+    /// Who looks at the host.
+    pub surveyor: Arc<Surveyor>,
+}
+
+#[tonic::async_trait]
+impl DevicePlugin for Devices {
+    type FingerprintStream = Messages<FingerprintResponse>;
+
+    async fn fingerprint(
+        &self,
+        _request: Request<Empty>,
+    ) -> Result<Response<Self::FingerprintStream>, Status> {
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(publish(self.surveyor.snapshots(), sender));
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn reserve(
+        &self,
+        request: Request<ReserveRequest>,
+    ) -> Result<Response<ReserveResponse>, Status> {
+        let ids = request.into_inner().device_ids;
+        let mut snapshots = self.surveyor.snapshots();
+        let snapshot = first(&mut snapshots).await?;
+        let root = self.surveyor.options().host_root.clone();
+        let words = ids.join(", ");
+        let reserved = spawn_blocking(move || reserve(&root, &snapshot, &ids)).await;
+        let reserved = reserved.map_err(|error| Status::internal(error.to_string()))?;
+        match &reserved {
+            Ok(given) => log::info(&format!(
+                "reserved {words}: {} variables, {} mounts, {} device nodes",
+                given.envs.len(),
+                given.mounts.len(),
+                given.devices.len()
+            )),
+            Err(status) => log::error(status.message()),
+        }
+        Ok(Response::new(ReserveResponse {
+            container_res: Some(reserved?),
+        }))
+    }
+
+    type StatsStream = Messages<StatsResponse>;
+
+    async fn stats(
+        &self,
+        request: Request<StatsRequest>,
+    ) -> Result<Response<Self::StatsStream>, Status> {
+        let every = request.into_inner().collection_interval;
+        let every = every.and_then(|every| {
+            let seconds = u64::try_from(every.seconds).ok()?;
+            Some(Duration::new(seconds, u32::try_from(every.nanos).ok()?))
+        });
+        let every = every
+            .filter(|every| !every.is_zero())
+            .unwrap_or(USUAL_INTERVAL);
+        let root = self.surveyor.options().host_root.clone();
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(count(self.surveyor.snapshots(), root, every, sender));
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+}
+
+/// The first snapshot that there is.
+async fn first(snapshots: &mut Snapshots) -> Result<Arc<Snapshot>, Status> {
+    let first = snapshots.wait_for(Option::is_some).await;
+    let first = first
+        .ok()
+        .and_then(|snapshot| snapshot.as_ref().map(Arc::clone));
+    first.ok_or_else(|| Status::internal("nobody looks at the host any more"))
+}
+
+fn reserve(
+    root: &Path,
+    snapshot: &Snapshot,
+    ids: &[String],
+) -> Result<ContainerReservation, Status> {
+    let host = Host::open(root).map_err(|error| Status::internal(error.to_string()))?;
+    let reserved = snapshot.reserve(&host, ids);
+    reserved.map_err(|error| Status::failed_precondition(one_line(&error)))
+}
+
+/// Sends the devices whenever they differ from those that were sent last. It never ends by itself: Nomad would
+/// forget the devices, and not ask again.
+async fn publish(mut snapshots: Snapshots, to: mpsc::Sender<Result<FingerprintResponse, Status>>) {
+    let mut sent = None;
+    loop {
+        let now = snapshots
+            .borrow_and_update()
+            .as_ref()
+            .map(|snapshot| snapshot.to_wire());
+        if now.is_some() && sent != now {
+            let groups = now.clone().unwrap_or_default();
+            log::debug(&format!("{} groups of devices are published", groups.len()));
+            let message = FingerprintResponse {
+                device_group: groups,
+            };
+            if to.send(Ok(message)).await.is_err() {
+                return;
+            }
+            sent = now;
+        }
+        tokio::select! {
+            changed = snapshots.changed() => if changed.is_err() { to.closed().await; return },
+            () = to.closed() => return,
+        }
+    }
+}
+
+/// Sends statistics until nobody reads them.
+async fn count(
+    mut snapshots: Snapshots,
+    root: PathBuf,
+    every: Duration,
+    to: mpsc::Sender<Result<StatsResponse, Status>>,
+) {
+    let mut ticks = interval(every);
+    // What nobody has read yet is not worth another one.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = to.closed() => return,
+        }
+        let Ok(snapshot) = first(&mut snapshots).await else {
+            return;
+        };
+        let root = root.clone();
+        let read = move || {
+            Some(statistics::read(
+                &Host::open(&root).ok()?,
+                &snapshot.plan.groups,
+            ))
+        };
+        // A host that cannot be opened has none.
+        let groups = spawn_blocking(read).await.ok().flatten();
+        let message = StatsResponse {
+            groups: groups.unwrap_or_default(),
+        };
+        if to.send(Ok(message)).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The services that go-plugin itself wants of every plugin.
+
+use std::pin::Pin;
+
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::wire::Empty;
+use crate::wire::go_plugin::{ConnInfo, StdioData};
+use crate::wire::services::g_r_p_c_broker_server::GRPCBroker;
+use crate::wire::services::g_r_p_c_controller_server::GRPCController;
+use crate::wire::services::g_r_p_c_stdio_server::GRPCStdio;
+
+/// A stream of messages.
+pub type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// Ends the plugin when the host says so.
+#[derive(Debug)]
+pub struct Controller {
+    /// Is told.
+    pub stop: mpsc::Sender<()>,
+}
+
+#[tonic::async_trait]
+impl GRPCController for Controller {
+    async fn shutdown(&self, _request: Request<Empty>) -> Result<Response<Empty>, Status> {
+        // Told already, if nobody takes it.
+        let _ = self.stop.try_send(());
+        Ok(Response::new(Empty {}))
+    }
+}
+
+/// Passes on what the plugin writes to its standard output: nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Stdio;
+
+#[tonic::async_trait]
+impl GRPCStdio for Stdio {
+    type StreamStdioStream = Messages<StdioData>;
+
+    async fn stream_stdio(
+        &self,
+        _request: Request<Empty>,
+    ) -> Result<Response<Self::StreamStdioStream>, Status> {
+        Ok(Response::new(open::<StdioData>()))
+    }
+}
+
+/// Makes connections from the plugin to the host: none.
+#[derive(Clone, Copy, Debug)]
+pub struct Broker;
+
+#[tonic::async_trait]
+impl GRPCBroker for Broker {
+    type StartStreamStream = Messages<ConnInfo>;
+
+    async fn start_stream(
+        &self,
+        request: Request<Streaming<ConnInfo>>,
+    ) -> Result<Response<Self::StartStreamStream>, Status> {
+        let mut offered = request.into_inner();
+        let (sender, receiver) = mpsc::channel(1);
+        // It is there for as long as the host's side is.
+        tokio::spawn(async move {
+            while let Ok(Some(_)) = offered.message().await {}
+            drop(sender);
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+}
+
+/// A stream that stays open without a message, until the host closes it.
+fn open<T: Send + 'static>() -> Messages<T> {
+    let (sender, receiver) = mpsc::channel::<Result<T, Status>>(1);
+    tokio::spawn(async move { sender.closed().await });
+    Box::pin(ReceiverStream::new(receiver))
+}

@@ -1,0 +1,172 @@
+//! What a host of go-plugin says in the environment of a plugin, and the line that it reads from the plugin's
+//! standard output.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// How Nomad tells a plugin from a program that somebody started by hand (plugins/base/plugin.go).
+const COOKIE: &str = "NOMAD_PLUGIN_MAGIC_COOKIE";
+/// What it has to hold.
+const COOKIE_VALUE: &str = "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255";
+/// The versions of Nomad's plugins that the host speaks, separated by commas.
+const VERSIONS: &str = "PLUGIN_PROTOCOL_VERSIONS";
+/// The version of Nomad's plugins that this is one of.
+const VERSION: &str = "2";
+/// A certificate of the host, if the connection is to be encrypted.
+const CLIENT_CERT: &str = "PLUGIN_CLIENT_CERT";
+/// The directory of sockets.
+const SOCKET_DIR: &str = "PLUGIN_UNIX_SOCKET_DIR";
+/// A group that may connect.
+const SOCKET_GROUP: &str = "PLUGIN_UNIX_SOCKET_GROUP";
+/// Whether the host knows multiplexing, which then is the seventh field.
+const MULTIPLEX: &str = "PLUGIN_MULTIPLEX_GRPC";
+
+/// Why this is not run as a plugin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeError {
+    /// It was started by hand.
+    #[error(
+        "this is a plugin of Nomad, which starts it; put it into the agent's plugin_dir, and write `plugin \"onload-nomad-device\" {{}}` in the agent's configuration"
+    )]
+    NotNomad,
+    /// It is of another version of Nomad's plugins.
+    #[error(
+        "Nomad speaks version {0} of its plugins' protocol, and this is a plugin of version {VERSION}; use a release of onload-ctk and one of Nomad that fit each other"
+    )]
+    Version(String),
+    /// The connection is to be encrypted.
+    #[error(
+        "the host wants an encrypted connection ({CLIENT_CERT}), which Nomad does not use and this plugin does not have; turn AutoMTLS off in the host"
+    )]
+    Encrypted,
+    /// Another group is to connect.
+    #[error(
+        "the host wants the socket for a group ({SOCKET_GROUP}), which Nomad does not use and this plugin does not have; run the host as the user of the plugin"
+    )]
+    Group,
+}
+
+/// What a host has said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handshake {
+    /// The directory of the socket.
+    pub socket_dir: PathBuf,
+    /// Whether the line has the field of multiplexing.
+    multiplex: bool,
+}
+
+impl Handshake {
+    /// Reads the variables.
+    ///
+    /// # Errors
+    /// [`HandshakeError`].
+    pub fn of(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, HandshakeError> {
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        if variable(COOKIE).is_none_or(|cookie| cookie != COOKIE_VALUE) {
+            return Err(HandshakeError::NotNomad);
+        }
+        if let Some(versions) = variable(VERSIONS) {
+            let versions = versions.to_string_lossy();
+            if !versions.split(',').any(|version| version == VERSION) {
+                return Err(HandshakeError::Version(versions.into_owned()));
+            }
+        }
+        if variable(CLIENT_CERT).is_some() {
+            return Err(HandshakeError::Encrypted);
+        }
+        if variable(SOCKET_GROUP).is_some() {
+            return Err(HandshakeError::Group);
+        }
+        let temporary = || variable("TMPDIR").unwrap_or_else(|| OsString::from("/tmp"));
+        Ok(Handshake {
+            socket_dir: variable(SOCKET_DIR).unwrap_or_else(temporary).into(),
+            multiplex: variable(MULTIPLEX).is_some(),
+        })
+    }
+
+    /// The one line that the host reads: version of go-plugin, version of Nomad's plugins, socket, protocol, an
+    /// empty certificate. Old hosts read no seventh field.
+    #[must_use]
+    pub fn line(&self, socket: &Path) -> String {
+        let multiplex = match self.multiplex {
+            true => "|false",
+            false => "",
+        };
+        format!("1|{VERSION}|unix|{}|grpc|{multiplex}\n", socket.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Handshake, HandshakeError> {
+        let all = [(COOKIE, COOKIE_VALUE)]
+            .into_iter()
+            .chain(variables.iter().copied());
+        let all: Vec<(&str, &str)> = all.collect();
+        Handshake::of(|name| {
+            let found = all.iter().rev().find(|(known, _)| *known == name);
+            found.map(|(_, value)| OsString::from(value))
+        })
+    }
+
+    #[test]
+    fn a_plugin_knows_its_host_by_the_cookie() {
+        assert!(read(&[]).is_ok());
+        assert_eq!(read(&[(COOKIE, "other")]), Err(HandshakeError::NotNomad));
+        assert_eq!(read(&[(COOKIE, "")]), Err(HandshakeError::NotNomad));
+    }
+
+    #[test]
+    fn the_line_has_as_many_fields_as_the_host_reads() {
+        let socket = Path::new("/tmp/a/plugin.sock");
+        let line = |variables| read(variables).unwrap().line(socket);
+        assert_eq!(
+            line(&[(VERSIONS, "2")]),
+            "1|2|unix|/tmp/a/plugin.sock|grpc|\n"
+        );
+        assert_eq!(
+            line(&[(MULTIPLEX, "true")]),
+            "1|2|unix|/tmp/a/plugin.sock|grpc||false\n"
+        );
+        assert_eq!(
+            line(&[(MULTIPLEX, "")]),
+            "1|2|unix|/tmp/a/plugin.sock|grpc|\n"
+        );
+    }
+
+    #[test]
+    fn another_version_is_refused() {
+        assert!(read(&[(VERSIONS, "1,2,3")]).is_ok());
+        assert_eq!(
+            read(&[(VERSIONS, "3,22")]),
+            Err(HandshakeError::Version("3,22".to_owned()))
+        );
+    }
+
+    #[test]
+    fn encryption_and_groups_are_refused_by_name() {
+        let encrypted = read(&[(CLIENT_CERT, "-----BEGIN")]).unwrap_err();
+        assert!(
+            encrypted.to_string().contains("(PLUGIN_CLIENT_CERT)"),
+            "{encrypted}"
+        );
+        let group = read(&[(SOCKET_GROUP, "nomad")]).unwrap_err();
+        assert!(
+            group.to_string().contains("(PLUGIN_UNIX_SOCKET_GROUP)"),
+            "{group}"
+        );
+    }
+
+    #[test]
+    fn the_socket_is_where_the_host_wants_it() {
+        let dir = |variables| read(variables).unwrap().socket_dir;
+        assert_eq!(
+            dir(&[(SOCKET_DIR, "/run/nomad"), ("TMPDIR", "/var/tmp")]),
+            Path::new("/run/nomad")
+        );
+        assert_eq!(dir(&[("TMPDIR", "/var/tmp")]), Path::new("/var/tmp"));
+        assert_eq!(dir(&[]), Path::new("/tmp"));
+    }
+}

@@ -1,0 +1,398 @@
+//! Reads what Nomad sends: a map in MessagePack, as go-cty writes it. Nomad has checked the types against the
+//! schema; what a type does not say is checked here.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use onload_core::text::Quoted;
+use serde::Deserialize;
+
+use super::duration;
+use super::values::{Paths, Place, Probe, Runtime, Settings, Slots, Way};
+
+/// The most tasks that may have one device: a host with a hundred devices lists them in one message of gRPC.
+const MAX_SLOTS: u32 = 1000;
+
+/// Why a configuration is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// It is not what Nomad sends.
+    #[error("reading the plugin's configuration")]
+    Encoding(#[source] rmp_serde::decode::Error),
+    /// A setting is of another type.
+    #[error("setting {name} of the plugin is {found}; give it {wanted}")]
+    Type {
+        /// The setting.
+        name: &'static str,
+        /// What it is.
+        found: String,
+        /// What it is to be.
+        wanted: &'static str,
+    },
+    /// A setting has a value that means nothing.
+    #[error("setting {name} of the plugin is {value}; {remedy}")]
+    Value {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What to write.
+        remedy: &'static str,
+    },
+}
+
+/// A value of MessagePack that go-cty writes for the types of the schema.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum Value {
+    Null(()),
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(String),
+    List(Vec<Value>),
+}
+
+/// The settings; without a configuration the defaults.
+///
+/// # Errors
+/// [`SettingsError`].
+pub fn decode(bytes: &[u8]) -> Result<Settings, SettingsError> {
+    if bytes.is_empty() {
+        return Ok(Settings::default());
+    }
+    let values: Option<BTreeMap<String, Value>> =
+        rmp_serde::from_slice(bytes).map_err(SettingsError::Encoding)?;
+    Values(values.unwrap_or_default()).settings()
+}
+
+struct Values(BTreeMap<String, Value>);
+
+impl Values {
+    fn settings(&self) -> Result<Settings, SettingsError> {
+        let usual = Settings::default();
+        Ok(Settings {
+            set_preload: self.bool("set_preload", usual.set_preload)?,
+            mount_onload: self.bool("mount_onload", usual.mount_onload)?,
+            need_nic: self.bool("need_nic", usual.need_nic)?,
+            probe: self.probe(usual.probe)?,
+            ignored_interfaces: self.texts("ignored_interfaces")?,
+            slots: self.slots(usual.slots)?,
+            paths: self.paths()?,
+            runtime: self.runtime()?,
+            fingerprint_period: match self.text("fingerprint_period")? {
+                Some(text) => period(text)?,
+                None => usual.fingerprint_period,
+            },
+        })
+    }
+
+    fn probe(&self, usual: Probe) -> Result<Probe, SettingsError> {
+        Ok(Probe {
+            nic: self.bool("probe_nic", usual.nic)?,
+            xdp: self.bool("probe_xdp", usual.xdp)?,
+            ptp: self.bool("probe_ptp", usual.ptp)?,
+            pps: self.bool("probe_pps", usual.pps)?,
+            rdma: self.bool("probe_rdma", usual.rdma)?,
+            vfio: self.bool("probe_vfio", usual.vfio)?,
+            hugepages: self.bool("probe_hugepages", usual.hugepages)?,
+            profile: self.bool("probe_profile", usual.profile)?,
+        })
+    }
+
+    fn slots(&self, usual: Slots) -> Result<Slots, SettingsError> {
+        Ok(Slots {
+            nic: self.number("num_nic", usual.nic)?,
+            ptp: self.number("num_ptp", usual.ptp)?,
+            pps: self.number("num_pps", usual.pps)?,
+            rdma: self.number("num_rdma", usual.rdma)?,
+            hugepages: self.number("num_hugepages", usual.hugepages)?,
+            profile: self.number("num_profile", usual.profile)?,
+        })
+    }
+
+    fn paths(&self) -> Result<Paths, SettingsError> {
+        let way = |host, task| {
+            Ok(Way {
+                host: self.place(host)?,
+                task: self.place(task)?,
+            })
+        };
+        Ok(Paths {
+            device: way("host_device_path", "task_device_path")?,
+            onload_lib: way("host_onload_lib_path", "task_onload_lib_path")?,
+            onload_bin: way("host_onload_bin_path", "task_onload_bin_path")?,
+            profile_dir: way("host_profile_dir_path", "task_profile_dir_path")?,
+            zf_lib: way("host_zf_lib_path", "task_zf_lib_path")?,
+            zf_bin: way("host_zf_bin_path", "task_zf_bin_path")?,
+        })
+    }
+
+    fn runtime(&self) -> Result<Runtime, SettingsError> {
+        let name = "runtime";
+        match self.text(name)? {
+            None | Some("") => Ok(Runtime::Unknown),
+            Some("onload") => Ok(Runtime::Onload),
+            Some(other) => Err(SettingsError::Value {
+                name,
+                value: Quoted(other).to_string(),
+                remedy: "write \"onload\" if the docker driver runs all tasks with that runtime, or leave it out",
+            }),
+        }
+    }
+
+    fn place(&self, name: &'static str) -> Result<Place, SettingsError> {
+        let Some(text) = self.text(name)? else {
+            return Ok(Place::Found);
+        };
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(Place::Nowhere);
+        }
+        let path = Path::new(text);
+        let is_clear = path.components().all(|part| part != Component::ParentDir);
+        if !path.is_absolute() || !is_clear {
+            return Err(SettingsError::Value {
+                name,
+                value: Quoted(text).to_string(),
+                remedy: "write an absolute path without \"..\", or \"\" to give tasks nothing of it",
+            });
+        }
+        // Without a slash at its end, and without empty parts.
+        Ok(Place::At(path.components().collect::<PathBuf>()))
+    }
+
+    /// None where the setting is left out or null.
+    fn get(&self, name: &str) -> Option<&Value> {
+        let value = self.0.get(name);
+        value.filter(|value| !matches!(value, Value::Null(())))
+    }
+
+    fn bool(&self, name: &'static str, usual: bool) -> Result<bool, SettingsError> {
+        match self.get(name) {
+            None => Ok(usual),
+            Some(Value::Bool(value)) => Ok(*value),
+            Some(other) => Err(other.refused(name, "true or false")),
+        }
+    }
+
+    fn text(&self, name: &'static str) -> Result<Option<&str>, SettingsError> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(other) => Err(other.refused(name, "a text")),
+        }
+    }
+
+    fn texts(&self, name: &'static str) -> Result<Vec<String>, SettingsError> {
+        let list = match self.get(name) {
+            None => return Ok(Vec::new()),
+            Some(Value::List(list)) => list,
+            Some(other) => return Err(other.refused(name, "a list of texts")),
+        };
+        let texts = list.iter().map(|value| match value {
+            Value::Text(text) => Ok(text.clone()),
+            other => Err(other.refused(name, "a list of texts")),
+        });
+        texts.collect()
+    }
+
+    /// A number of tasks. A negative one is none, as in nomad-onload.
+    fn number(&self, name: &'static str, usual: u32) -> Result<u32, SettingsError> {
+        let number = match self.get(name) {
+            None => return Ok(usual),
+            Some(Value::Int(number)) => (*number).max(0),
+            Some(other) => return Err(other.refused(name, "a whole number")),
+        };
+        let slots = u32::try_from(number).ok();
+        slots
+            .filter(|slots| *slots <= MAX_SLOTS)
+            .ok_or_else(|| SettingsError::Value {
+                name,
+                value: number.to_string(),
+                remedy: "write a number up to 1000",
+            })
+    }
+}
+
+impl Value {
+    fn refused(&self, name: &'static str, wanted: &'static str) -> SettingsError {
+        let found = match self {
+            Value::Null(()) => "null".to_owned(),
+            Value::Bool(value) => value.to_string(),
+            Value::Int(number) => number.to_string(),
+            Value::Float(number) => number.to_string(),
+            Value::Text(text) => Quoted(text).to_string(),
+            Value::List(_) => "a list".to_owned(),
+        };
+        SettingsError::Type {
+            name,
+            found,
+            wanted,
+        }
+    }
+}
+
+fn period(text: &str) -> Result<std::time::Duration, SettingsError> {
+    let period = duration::parse(text).filter(|period| !period.is_zero());
+    period.ok_or_else(|| SettingsError::Value {
+        name: "fingerprint_period",
+        value: Quoted(text).to_string(),
+        remedy: "write a time such as \"1m\" or \"30s\"",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+    use crate::settings::table::{Kind, TABLE};
+
+    fn packed(config: &Json) -> Vec<u8> {
+        rmp_serde::to_vec(config).unwrap()
+    }
+
+    fn read(config: &Json) -> Result<Settings, SettingsError> {
+        decode(&packed(config))
+    }
+
+    fn refusal(config: &Json) -> String {
+        read(config).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn no_configuration_and_an_empty_one_are_the_defaults() {
+        assert_eq!(decode(&[]).unwrap(), Settings::default());
+        assert_eq!(read(&json!({})).unwrap(), Settings::default());
+        assert_eq!(read(&Json::Null).unwrap(), Settings::default());
+        let null = TABLE
+            .iter()
+            .map(|setting| (setting.name.to_owned(), Json::Null));
+        assert_eq!(
+            read(&null.collect::<serde_json::Map<_, _>>().into()).unwrap(),
+            Settings::default()
+        );
+    }
+
+    #[test]
+    fn the_defaults_of_the_schema_are_those_without_a_configuration() {
+        let values = TABLE.iter().map(|setting| {
+            let value = setting
+                .default
+                .map_or(Json::Null, |literal| serde_json::from_str(literal).unwrap());
+            (setting.name.to_owned(), value)
+        });
+        let all = values.collect::<serde_json::Map<_, _>>();
+        assert_eq!(all.len(), TABLE.len());
+        assert_eq!(read(&all.into()).unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn every_setting_has_an_effect() {
+        for setting in TABLE {
+            let value = match (setting.kind, setting.name) {
+                (Kind::Bool, _) => json!(setting.default != Some("true")),
+                (Kind::Number, _) => json!(3),
+                (Kind::Texts, _) => json!(["ens1"]),
+                (Kind::Text, "fingerprint_period") => json!("1h30m"),
+                (Kind::Text, "runtime") => json!("onload"),
+                (Kind::Text, _) => json!("/opt/onload"),
+            };
+            let config = json!({ setting.name: value });
+            assert_ne!(
+                read(&config).unwrap(),
+                Settings::default(),
+                "{}",
+                setting.name
+            );
+        }
+    }
+
+    #[test]
+    fn a_setting_of_another_type_is_refused_by_name() {
+        for setting in TABLE {
+            let wrong = match setting.kind {
+                Kind::Text | Kind::Bool => json!(["a"]),
+                Kind::Number => json!(1.5),
+                Kind::Texts => json!("ens1"),
+            };
+            let said = refusal(&json!({ setting.name: wrong }));
+            let begins = format!("setting {} of the plugin is ", setting.name);
+            assert!(said.starts_with(&begins), "{said}");
+        }
+        assert_eq!(
+            refusal(&json!({"num_nic": "ten"})),
+            "setting num_nic of the plugin is \"ten\"; give it a whole number"
+        );
+        assert!(matches!(decode(b"\xc1"), Err(SettingsError::Encoding(_))));
+    }
+
+    #[test]
+    fn a_directory_is_named_left_out_or_nowhere() {
+        let of = |text: &str| {
+            read(&json!({"host_onload_lib_path": text}))
+                .unwrap()
+                .paths
+                .onload_lib
+                .host
+        };
+        // The stanza of nomad-onload's examples ends with a slash, a default of its README begins with a space.
+        assert_eq!(
+            of("/usr/lib/x86_64-linux-gnu/"),
+            Place::At("/usr/lib/x86_64-linux-gnu".into())
+        );
+        assert_eq!(
+            of(" /usr/libexec/onload/profiles"),
+            Place::At("/usr/libexec/onload/profiles".into())
+        );
+        assert_eq!(of(""), Place::Nowhere);
+        for bad in ["usr/lib64", "/usr/../etc", "~"] {
+            let said = refusal(&json!({"task_zf_bin_path": bad}));
+            assert!(said.contains("absolute path without"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_number_of_slots_has_bounds() {
+        let slots =
+            |number: i64| read(&json!({"num_ptp": number})).map(|settings| settings.slots.ptp);
+        assert_eq!(slots(1000).unwrap(), 1000);
+        assert_eq!(slots(-5).unwrap(), 0);
+        for bad in [1001, i64::MAX] {
+            let said = slots(bad).unwrap_err().to_string();
+            assert_eq!(
+                said,
+                format!("setting num_ptp of the plugin is {bad}; write a number up to 1000")
+            );
+        }
+    }
+
+    #[test]
+    fn a_period_that_is_no_time_is_refused() {
+        let settings = read(&json!({"fingerprint_period": "20ms"})).unwrap();
+        assert_eq!(settings.fingerprint_period, Duration::from_millis(20));
+        for bad in ["", "0s", "-1m", "often"] {
+            let said = refusal(&json!({"fingerprint_period": bad}));
+            assert!(
+                said.ends_with("write a time such as \"1m\" or \"30s\""),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_our_runtime_is_a_word_of_the_operator() {
+        assert_eq!(
+            read(&json!({"runtime": ""})).unwrap().runtime,
+            Runtime::Unknown
+        );
+        let said = refusal(&json!({"runtime": "runc"}));
+        assert!(
+            said.starts_with("setting runtime of the plugin is \"runc\"; write \"onload\""),
+            "{said}"
+        );
+    }
+}

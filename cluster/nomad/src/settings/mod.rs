@@ -1,0 +1,12 @@
+//! What stands in the `config` block of the plugin in the agent's configuration. [`table`] names every setting
+//! once: the schema that Nomad checks is made of it, and what Nomad sends is read by it.
+
+mod decode;
+mod duration;
+mod schema;
+pub mod table;
+mod values;
+
+pub use decode::{SettingsError, decode};
+pub use schema::schema;
+pub use values::{Paths, Place, Probe, Runtime, Settings, Slots, Way};

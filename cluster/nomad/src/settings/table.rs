@@ -1,0 +1,100 @@
+//! Every setting, with its type, its default and what it means.
+
+/// A setting.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: Kind,
+    /// What it is where it is left out, as an expression of HCL; none where it is null then.
+    pub default: Option<&'static str>,
+}
+
+/// The type of a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `true` or `false`.
+    Bool,
+    /// A whole number.
+    Number,
+    /// A text.
+    Text,
+    /// Texts.
+    Texts,
+}
+
+impl Kind {
+    /// The type as an expression of HCL.
+    #[must_use]
+    pub fn expression(self) -> &'static str {
+        match self {
+            Kind::Bool => "bool",
+            Kind::Number => "number",
+            Kind::Text => "string",
+            Kind::Texts => "list(string)",
+        }
+    }
+}
+
+const fn yes(name: &'static str) -> Setting {
+    with(name, Kind::Bool, "true")
+}
+
+const fn ten(name: &'static str) -> Setting {
+    with(name, Kind::Number, "10")
+}
+
+/// A directory. Left out, it is where the host's specifications have it, which differs between
+/// distributions.
+const fn place(name: &'static str) -> Setting {
+    Setting {
+        name,
+        kind: Kind::Text,
+        default: None,
+    }
+}
+
+const fn with(name: &'static str, kind: Kind, default: &'static str) -> Setting {
+    Setting {
+        name,
+        kind,
+        default: Some(default),
+    }
+}
+
+/// All of them. Those up to `fingerprint_period` are nomad-onload's.
+pub const TABLE: &[Setting] = &[
+    yes("set_preload"),
+    yes("mount_onload"),
+    yes("probe_nic"),
+    yes("probe_xdp"),
+    yes("probe_pps"),
+    yes("probe_ptp"),
+    with("ignored_interfaces", Kind::Texts, "[]"),
+    ten("num_nic"),
+    ten("num_pps"),
+    ten("num_ptp"),
+    place("task_device_path"),
+    place("host_device_path"),
+    place("task_onload_lib_path"),
+    place("host_onload_lib_path"),
+    place("task_onload_bin_path"),
+    place("host_onload_bin_path"),
+    place("task_profile_dir_path"),
+    place("host_profile_dir_path"),
+    place("task_zf_bin_path"),
+    place("host_zf_bin_path"),
+    place("task_zf_lib_path"),
+    place("host_zf_lib_path"),
+    with("fingerprint_period", Kind::Text, "\"1m\""),
+    with("need_nic", Kind::Bool, "false"),
+    yes("probe_rdma"),
+    yes("probe_vfio"),
+    yes("probe_hugepages"),
+    yes("probe_profile"),
+    ten("num_rdma"),
+    ten("num_hugepages"),
+    ten("num_profile"),
+    with("runtime", Kind::Text, "\"\""),
+];

@@ -1,0 +1,169 @@
+//! The settings as the rest of the program has them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Preload libonload.so.
+    pub set_preload: bool,
+    /// Give the tools and profiles of Onload and TCPDirect.
+    pub mount_onload: bool,
+    /// Publish Onload only on a host with an accelerated interface.
+    pub need_nic: bool,
+    /// What is published at all.
+    pub probe: Probe,
+    /// Interfaces and clocks that are not published; `none` is Onload without an interface.
+    pub ignored_interfaces: Vec<String>,
+    /// How many tasks may have one device.
+    pub slots: Slots,
+    /// Where things are on the host and in the task.
+    pub paths: Paths,
+    /// Whether tasks run with our OCI runtime.
+    pub runtime: Runtime,
+    /// After how long the host is looked at again in any case.
+    pub fingerprint_period: Duration,
+}
+
+/// What is published at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Interfaces of Onload's own drivers.
+    pub nic: bool,
+    /// Interfaces that Onload reaches by AF_XDP.
+    pub xdp: bool,
+    /// PTP clocks.
+    pub ptp: bool,
+    /// PPS sources.
+    pub pps: bool,
+    /// RDMA devices.
+    pub rdma: bool,
+    /// Functions bound to vfio.
+    pub vfio: bool,
+    /// Huge pages.
+    pub hugepages: bool,
+    /// Profiles of Onload.
+    pub profile: bool,
+}
+
+/// How many tasks may have one device, unless the host's configuration counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slots {
+    /// An interface.
+    pub nic: u32,
+    /// A PTP clock.
+    pub ptp: u32,
+    /// A PPS source.
+    pub pps: u32,
+    /// An RDMA device.
+    pub rdma: u32,
+    /// A size of huge pages.
+    pub hugepages: u32,
+    /// A profile.
+    pub profile: u32,
+}
+
+/// A directory of the host or of the task.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// Where the specifications have it.
+    #[default]
+    Found,
+    /// Nowhere: tasks do not get what would be there.
+    Nowhere,
+    /// This one.
+    At(PathBuf),
+}
+
+/// A directory of the host and the one of the task where its content appears.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// On the host.
+    pub host: Place,
+    /// In the task.
+    pub task: Place,
+}
+
+/// Where things are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Paths {
+    /// Device nodes.
+    pub device: Way,
+    /// Onload's libraries.
+    pub onload_lib: Way,
+    /// Onload's tools.
+    pub onload_bin: Way,
+    /// Onload's profiles.
+    pub profile_dir: Way,
+    /// TCPDirect's libraries.
+    pub zf_lib: Way,
+    /// TCPDirect's tools.
+    pub zf_bin: Way,
+}
+
+/// Whether tasks run with our OCI runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runtime {
+    /// Nobody says so: tasks get what Nomad itself can carry.
+    Unknown,
+    /// The operator says so: what Nomad cannot carry is left to the runtime.
+    Onload,
+}
+
+impl Place {
+    /// The directory, if one is named.
+    #[must_use]
+    pub fn named(&self) -> Option<&PathBuf> {
+        match self {
+            Place::At(path) => Some(path),
+            Place::Found | Place::Nowhere => None,
+        }
+    }
+}
+
+impl Way {
+    /// Whether tasks do not get this at all.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        [&self.host, &self.task].contains(&&Place::Nowhere)
+    }
+
+    /// Whether all is as the specifications have it.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Way::default()
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            set_preload: true,
+            mount_onload: true,
+            need_nic: false,
+            probe: Probe {
+                nic: true,
+                xdp: true,
+                ptp: true,
+                pps: true,
+                rdma: true,
+                vfio: true,
+                hugepages: true,
+                profile: true,
+            },
+            ignored_interfaces: Vec::new(),
+            slots: Slots {
+                nic: 10,
+                ptp: 10,
+                pps: 10,
+                rdma: 10,
+                hugepages: 10,
+                profile: 10,
+            },
+            paths: Paths::default(),
+            runtime: Runtime::Unknown,
+            fingerprint_period: Duration::from_secs(60),
+        }
+    }
+}

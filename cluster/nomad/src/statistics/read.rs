@@ -1,0 +1,313 @@
+//! Reads the counters of devices from sysfs and procfs. A counter that the host does not have is left out.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use onload_host::host::Host;
+
+use super::values::{count, part};
+use crate::devices::group::{Counted, Group};
+use crate::wire::device::{DeviceGroupStats, DeviceStats};
+use crate::wire::structs::{StatObject, StatValue, Timestamp};
+
+/// Directories of counters, each with a file for each.
+const NET: &str = "/sys/class/net";
+const RDMA: &str = "/sys/class/infiniband";
+const HUGEPAGES: &str = "/sys/kernel/mm/hugepages";
+/// A line for each of Onload's stacks: `ID: PID UID …` (Onload, src/driver/linux_onload/linux_stats.c).
+const STACKS: &str = "/proc/driver/onload/stacks";
+
+/// The statistics of all groups of which something can be counted. The slots of a device have the same ones.
+#[must_use]
+pub fn read(host: &Host, groups: &[Group]) -> Vec<DeviceGroupStats> {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let timestamp = Timestamp {
+        seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(now.subsec_nanos()).unwrap_or(0),
+    };
+    let groups = groups.iter().filter_map(|group| {
+        let (summary, stats) = of(host, &group.counted)?;
+        let stats = DeviceStats {
+            summary: Some(summary),
+            stats: Some(stats),
+            timestamp: Some(timestamp),
+        };
+        Some(DeviceGroupStats {
+            vendor: group.vendor.to_owned(),
+            r#type: group.r#type.to_string(),
+            name: group.name.clone(),
+            instance_stats: group.ids().map(|id| (id, stats.clone())).collect(),
+        })
+    });
+    groups.collect()
+}
+
+/// The statistics of a device, and the one of them that is shown first; none where nothing can be counted.
+fn of(host: &Host, counted: &Counted) -> Option<(StatValue, StatObject)> {
+    let mut stats = StatObject::default();
+    let mut summaries = Vec::new();
+    if let Some(kib) = counted.page_kib {
+        let pages = pages(host, kib);
+        summaries.extend(pages.clone());
+        stats
+            .attributes
+            .extend(pages.map(|value| ("free".to_owned(), value)));
+    }
+    if let Some(rdma) = &counted.rdma {
+        let (summary, ports) = rdma_ports(host, rdma);
+        summaries.extend(summary);
+        stats.nested.extend(ports);
+    }
+    if let Some(interface) = &counted.interface {
+        let values = counters(
+            host,
+            &Path::new(NET).join(interface).join("statistics"),
+            unit_of,
+        );
+        summaries.extend(traffic(
+            &values,
+            "rx_bytes",
+            "tx_bytes",
+            "received and sent",
+        ));
+        let object = StatObject {
+            attributes: values,
+            ..StatObject::default()
+        };
+        let is_known = !object.attributes.is_empty();
+        stats
+            .nested
+            .extend(is_known.then(|| ("interface".to_owned(), object)));
+    }
+    if counted.stacks {
+        let stacks = stacks(host);
+        summaries.extend(stacks.clone());
+        stats
+            .attributes
+            .extend(stacks.map(|value| ("onload_stacks".to_owned(), value)));
+    }
+    Some((summaries.into_iter().next()?, stats))
+}
+
+/// The counters of a directory by file name; what is no number is none.
+fn counters(
+    host: &Host,
+    dir: &Path,
+    unit: fn(&str) -> &'static str,
+) -> BTreeMap<String, StatValue> {
+    let Ok(listing) = host.list(dir) else {
+        return BTreeMap::new();
+    };
+    let names = listing.names.iter();
+    let values = names.filter_map(|name| {
+        let value = number(host, &dir.join(name))?;
+        Some((name.to_owned(), count(value, unit(name), name)))
+    });
+    values.collect()
+}
+
+fn number(host: &Host, path: &Path) -> Option<u64> {
+    host.text(path).ok()??.trim().parse().ok()
+}
+
+/// The unit of a counter of an interface (Documentation/ABI/testing/sysfs-class-net-statistics).
+fn unit_of(name: &str) -> &'static str {
+    match name {
+        _ if name.ends_with("_bytes") => "B",
+        _ if name.ends_with("_packets") => "packets",
+        _ => "",
+    }
+}
+
+/// Those of an RDMA port: data is counted in words of four bytes
+/// (Documentation/ABI/stable/sysfs-class-infiniband).
+fn unit_of_port(name: &str) -> &'static str {
+    match name {
+        _ if name.ends_with("_data") => "4 B",
+        _ if name.ends_with("_packets") => "packets",
+        _ => "",
+    }
+}
+
+/// The sum of two counters.
+fn traffic(
+    values: &BTreeMap<String, StatValue>,
+    received: &str,
+    sent: &str,
+    desc: &str,
+) -> Option<StatValue> {
+    let value = |name: &str| values.get(name)?.int_numerator_val;
+    let sum = value(received)?.saturating_add(value(sent)?);
+    let unit = values.get(received)?.unit.as_str();
+    Some(count(u64::try_from(sum).unwrap_or(0), unit, desc))
+}
+
+/// The counters of each port, and the traffic of the first.
+fn rdma_ports(host: &Host, device: &str) -> (Option<StatValue>, BTreeMap<String, StatObject>) {
+    let dir = Path::new(RDMA).join(device).join("ports");
+    let Ok(listing) = host.list(&dir) else {
+        return (None, BTreeMap::new());
+    };
+    let mut ports = BTreeMap::new();
+    for port in &listing.names {
+        let mut values = BTreeMap::new();
+        for kind in ["hw_counters", "counters"] {
+            values.extend(counters(host, &dir.join(port).join(kind), unit_of_port));
+        }
+        // A file beside the counters, which says how often they are read from the hardware.
+        values.remove("lifespan");
+        if !values.is_empty() {
+            let object = StatObject {
+                attributes: values,
+                ..StatObject::default()
+            };
+            ports.insert(format!("port_{port}"), object);
+        }
+    }
+    let first = ports.values().next();
+    let summary = first.and_then(|port| {
+        traffic(
+            &port.attributes,
+            "port_rcv_data",
+            "port_xmit_data",
+            "received and sent",
+        )
+    });
+    (summary, ports)
+}
+
+fn pages(host: &Host, kib: u64) -> Option<StatValue> {
+    let dir = Path::new(HUGEPAGES).join(format!("hugepages-{kib}kB"));
+    let free = number(host, &dir.join("free_hugepages"))?;
+    let all = number(host, &dir.join("nr_hugepages"))?;
+    Some(part(free, all, "pages", "free pages of this size"))
+}
+
+fn stacks(host: &Host) -> Option<StatValue> {
+    let text = host.text(Path::new(STACKS)).ok()??;
+    Some(count(count_stacks(&text), "", "Onload stacks on this host"))
+}
+
+fn count_stacks(text: &str) -> u64 {
+    let is_stack = |line: &&str| {
+        let id = line.split_once(':').map(|(id, _)| id.trim());
+        id.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    u64::try_from(text.lines().filter(is_stack).count()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let host = Host::open(root.path()).unwrap();
+        (root, host)
+    }
+
+    #[test]
+    fn an_interface_has_its_counters_and_the_stacks_of_onload() {
+        let (_root, host) = host(&[
+            ("sys/class/net/ens1/statistics/rx_bytes", "100\n"),
+            ("sys/class/net/ens1/statistics/tx_bytes", "20\n"),
+            ("sys/class/net/ens1/statistics/rx_errors", "3\n"),
+            ("sys/class/net/ens1/statistics/odd", "x\n"),
+            (
+                "proc/driver/onload/stacks",
+                "0: 17 0 1 2\n12: 18 999 1 2\nodd\n",
+            ),
+        ]);
+        let counted = Counted {
+            interface: Some("ens1".to_owned()),
+            stacks: true,
+            ..Counted::default()
+        };
+        let (summary, stats) = of(&host, &counted).unwrap();
+        assert_eq!(
+            (summary.int_numerator_val, summary.unit.as_str()),
+            (Some(120), "B")
+        );
+        let interface = &stats.nested["interface"].attributes;
+        let names: Vec<&str> = interface.keys().map(String::as_str).collect();
+        assert_eq!(names, ["rx_bytes", "rx_errors", "tx_bytes"]);
+        assert_eq!(stats.attributes["onload_stacks"].int_numerator_val, Some(2));
+    }
+
+    #[test]
+    fn an_rdma_device_has_the_counters_of_its_ports() {
+        let port = "sys/class/infiniband/mlx5_0/ports/1";
+        let files = [
+            (format!("{port}/counters/port_rcv_data"), "8"),
+            (format!("{port}/counters/port_xmit_data"), "2"),
+            (format!("{port}/hw_counters/out_of_buffer"), "7"),
+            (format!("{port}/hw_counters/lifespan"), "10"),
+        ];
+        let files: Vec<(&str, &str)> = files
+            .iter()
+            .map(|(path, text)| (path.as_str(), *text))
+            .collect();
+        let (_root, host) = host(&files);
+        let counted = Counted {
+            rdma: Some("mlx5_0".to_owned()),
+            ..Counted::default()
+        };
+        let (summary, stats) = of(&host, &counted).unwrap();
+        assert_eq!(
+            (summary.int_numerator_val, summary.unit.as_str()),
+            (Some(10), "4 B")
+        );
+        let names: Vec<&str> = stats.nested["port_1"]
+            .attributes
+            .keys()
+            .map(String::as_str)
+            .collect();
+        assert_eq!(names, ["out_of_buffer", "port_rcv_data", "port_xmit_data"]);
+    }
+
+    #[test]
+    fn huge_pages_are_free_ones_of_all() {
+        let dir = "sys/kernel/mm/hugepages/hugepages-2048kB";
+        let files = [
+            (format!("{dir}/free_hugepages"), "3\n"),
+            (format!("{dir}/nr_hugepages"), "64\n"),
+        ];
+        let files: Vec<(&str, &str)> = files
+            .iter()
+            .map(|(path, text)| (path.as_str(), *text))
+            .collect();
+        let (_root, host) = host(&files);
+        let counted = Counted {
+            page_kib: Some(2048),
+            ..Counted::default()
+        };
+        let (summary, _) = of(&host, &counted).unwrap();
+        assert_eq!(
+            (summary.int_numerator_val, summary.int_denominator_val),
+            (Some(3), Some(64))
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_counted_has_no_statistics() {
+        let (_root, host) = host(&[]);
+        let counted = Counted {
+            interface: Some("ens1".to_owned()),
+            rdma: Some("mlx5_0".to_owned()),
+            page_kib: Some(4),
+            stacks: true,
+        };
+        assert_eq!(of(&host, &counted), None);
+        assert_eq!(of(&host, &Counted::default()), None);
+    }
+}

@@ -1,0 +1,248 @@
+//! Looks at the host, again and again, in a thread of its own. It starts when Nomad first asks for devices: until
+//! then the plugin touches nothing.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use onload_core::run_dir::{REQUESTS, RUN_DIR};
+use onload_core::text::Chain;
+use onload_host::host::{Host, HostError};
+use onload_host::settings::{self, SettingsError};
+use onload_host::specdir::engine_dirs;
+use onload_host::watch::{Sources, Waker, Watcher};
+use tokio::sync::watch;
+
+use crate::devices::books::LookError;
+use crate::host_state::Snapshot;
+use crate::log;
+use crate::settings::Settings;
+
+/// The shortest time after which everything is looked at again: what changes is told anyway.
+const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
+
+/// Where the host is.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its root directory.
+    pub host_root: PathBuf,
+    /// The configuration file, if it is not the host's own.
+    pub config: Option<PathBuf>,
+    /// The directories of specifications, if they are not those that engines read.
+    pub spec_dirs: Vec<PathBuf>,
+}
+
+/// Why nothing is known of the host.
+#[derive(Debug, thiserror::Error)]
+enum SurveyError {
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error(transparent)]
+    Look(#[from] LookError),
+    #[error("waiting for changes of the host")]
+    Watch(#[source] std::io::Error),
+}
+
+/// Who looks at the host.
+#[derive(Debug)]
+pub struct Surveyor {
+    options: Options,
+    shared: Mutex<Shared>,
+    snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    settings: Settings,
+    is_started: bool,
+    waker: Option<Waker>,
+}
+
+impl Surveyor {
+    /// Of a host, by the defaults.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        Surveyor {
+            options,
+            shared: Mutex::default(),
+            snapshots: watch::channel(None).0,
+        }
+    }
+
+    /// The root directory of the host.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks by other settings from now on.
+    pub fn set(&self, settings: Settings) {
+        let mut shared = self.shared();
+        shared.settings = settings;
+        if let Some(waker) = &shared.waker {
+            // It looks again after a while in any case.
+            let _ = waker.wake();
+        }
+    }
+
+    /// What the host has. The first call begins to look at it; nothing is there before the first look.
+    pub fn snapshots(self: &Arc<Self>) -> watch::Receiver<Option<Arc<Snapshot>>> {
+        let receiver = self.snapshots.subscribe();
+        let is_first = !std::mem::replace(&mut self.shared().is_started, true);
+        if is_first {
+            let surveyor = Arc::clone(self);
+            let run = move || Loop::new(&surveyor).run();
+            let started = thread::Builder::new()
+                .name("surveyor".to_owned())
+                .spawn(run);
+            if let Err(error) = started {
+                log::error(&format!(
+                    "starting the thread that looks at the host: {error}; no devices are published"
+                ));
+                self.snapshots.send_replace(Some(Arc::default()));
+            }
+        }
+        receiver
+    }
+}
+
+/// The thread.
+struct Loop<'s> {
+    surveyor: &'s Surveyor,
+    /// What is watched with, and how often everything is looked at.
+    watcher: Option<(Watcher, Duration)>,
+    /// What was said last, so that it is not said twice.
+    said: String,
+    left_out: Vec<String>,
+}
+
+impl<'s> Loop<'s> {
+    fn new(surveyor: &'s Surveyor) -> Self {
+        Loop {
+            surveyor,
+            watcher: None,
+            said: String::new(),
+            left_out: Vec::new(),
+        }
+    }
+
+    fn run(mut self) {
+        loop {
+            let settings = self.surveyor.shared().settings.clone();
+            match self.look(&settings) {
+                Ok(snapshot) => {
+                    self.said.clear();
+                    self.explain(&snapshot);
+                    self.surveyor
+                        .snapshots
+                        .send_replace(Some(Arc::new(snapshot)));
+                }
+                Err(error) => self.failed(&error),
+            }
+            let period = settings.fingerprint_period.max(SHORTEST_PERIOD);
+            if let Err(error) = self.wait(period) {
+                self.failed(&error);
+                thread::sleep(period);
+            }
+        }
+    }
+
+    fn look(&mut self, settings: &Settings) -> Result<Snapshot, SurveyError> {
+        let options = &self.surveyor.options;
+        let host = Host::open(&options.host_root)?;
+        let dirs = spec_dirs(&host, options)?;
+        // Begins before the look, so that what changes meanwhile is not lost.
+        self.watch(
+            &host,
+            &dirs,
+            settings.fingerprint_period.max(SHORTEST_PERIOD),
+        )?;
+        let config = settings::load(&host, options.config.as_deref())?;
+        log::set_level(config.log.level);
+        Ok(Snapshot::of(&host, &config, settings, &dirs)?)
+    }
+
+    fn watch(
+        &mut self,
+        host: &Host,
+        dirs: &[PathBuf],
+        period: Duration,
+    ) -> Result<(), SurveyError> {
+        if self
+            .watcher
+            .as_ref()
+            .is_some_and(|(_, with)| *with == period)
+        {
+            return Ok(());
+        }
+        let mut sources = Sources::of_host(host, dirs);
+        sources.interval = period;
+        let run = host.outside_path(RUN_DIR.as_ref());
+        sources.directories.push(run.join(REQUESTS));
+        let named = self.surveyor.options.config.as_ref();
+        sources
+            .directories
+            .extend(named.and_then(|path| Some(path.parent()?.to_owned())));
+        let watcher = Watcher::new(sources).map_err(SurveyError::Watch)?;
+        for reason in watcher.without() {
+            log::warn(&format!(
+                "changes are found later, after fingerprint_period: {reason}"
+            ));
+        }
+        self.surveyor.shared().waker = Some(watcher.waker());
+        self.watcher = Some((watcher, period));
+        Ok(())
+    }
+
+    fn wait(&mut self, period: Duration) -> Result<(), SurveyError> {
+        match &mut self.watcher {
+            Some((watcher, _)) => watcher.wait(None).map(|_| ()).map_err(SurveyError::Watch),
+            None => {
+                thread::sleep(period);
+                Ok(())
+            }
+        }
+    }
+
+    /// What was found before stays. At the start that is nothing: Nomad waits for the first answer.
+    fn failed(&mut self, error: &dyn Error) {
+        let said = Chain(error).to_string();
+        if self.said != said {
+            log::error(&format!(
+                "looking at the host: {said}; what was found before stays published"
+            ));
+            self.said = said;
+        }
+        self.surveyor.snapshots.send_if_modified(|snapshot| {
+            let is_first = snapshot.is_none();
+            if is_first {
+                *snapshot = Some(Arc::default());
+            }
+            is_first
+        });
+    }
+
+    /// Says what is offered and not published, once.
+    fn explain(&mut self, snapshot: &Snapshot) {
+        let left_out: Vec<String> = snapshot.plan.left_out.iter().cloned().collect();
+        for line in left_out.iter().filter(|line| !self.left_out.contains(line)) {
+            log::info(line);
+        }
+        self.left_out = left_out;
+    }
+}
+
+fn spec_dirs(host: &Host, options: &Options) -> Result<Vec<PathBuf>, HostError> {
+    match options.spec_dirs.as_slice() {
+        [] => engine_dirs(host),
+        given => Ok(given.to_vec()),
+    }
+}

@@ -1,0 +1,176 @@
+//! Tickets of this plugin: what our OCI runtime gives a task that Nomad cannot.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use onload_cdi::QualifiedName;
+use onload_core::class::Class;
+use onload_core::container_id::ContainerId;
+use onload_core::lease::{Device, Lease, Token};
+use onload_core::processes::Processes;
+use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
+use onload_core::ticket::{NewTicket, TicketError, Tickets};
+use onload_host::host::{Host, HostError};
+
+/// The engine, as tickets name it.
+const ENGINE: &str = "nomad";
+/// How long another program may have the lock of the tickets.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why there is no ticket.
+#[derive(Debug, thiserror::Error)]
+pub enum ReserveTicketError {
+    /// The host cannot be opened, or the directory not be made.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The directory cannot be used.
+    #[error("opening {path:?}")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The ticket is not written.
+    #[error(transparent)]
+    Ticket(#[from] TicketError),
+}
+
+/// Writes a ticket for some devices; those of `exclusive` are good with no earlier one then.
+///
+/// # Errors
+/// [`ReserveTicketError`].
+pub fn write(
+    host: &Host,
+    devices: &BTreeSet<(Class, QualifiedName)>,
+    exclusive: &[Device],
+    description: &str,
+) -> Result<Token, ReserveTicketError> {
+    let path = host.outside_path(Path::new(RUN_DIR));
+    let opened = host.create_directory(Path::new(RUN_DIR))?;
+    set_mode(&opened, RUN_DIR_MODE).map_err(|error| ReserveTicketError::Directory {
+        path: path.clone(),
+        source: error.into(),
+    })?;
+    let run = RunDir::new(opened, &path);
+    let tickets = Tickets::open(&run, processes(host))?;
+    let new = NewTicket {
+        request: &request(devices),
+        exclusive,
+        engine: ENGINE,
+        description: Some(description),
+    };
+    Ok(tickets.write(new, PATIENCE)?)
+}
+
+fn processes(host: &Host) -> Processes {
+    Processes::at(&host.outside_path(Path::new("/")))
+}
+
+/// The devices as a request has them: `nic=ens1;vfio=0000:81:10.0,0000:81:10.2`.
+fn request(devices: &BTreeSet<(Class, QualifiedName)>) -> String {
+    let classes: BTreeSet<Class> = devices.iter().map(|(class, _)| *class).collect();
+    let words = classes.into_iter().map(|class| {
+        let names = devices.iter().filter(|(of, _)| *of == class);
+        let names: Vec<&str> = names.map(|(_, name)| name.device().as_str()).collect();
+        format!("{class}={}", names.join(","))
+    });
+    words.collect::<Vec<_>>().join(";")
+}
+
+/// The containers that were started with tickets of Nomad's tasks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnTasks {
+    containers: BTreeSet<(ContainerId, PathBuf)>,
+}
+
+impl OwnTasks {
+    /// Those of a host. What cannot be read is nobody's: the device of a task is then said to be held from
+    /// elsewhere, and no other task gets it.
+    #[must_use]
+    pub fn of(host: &Host) -> OwnTasks {
+        let path = host.outside_path(Path::new(RUN_DIR));
+        let run = RunDir::find(&path).ok().flatten();
+        let tickets = run.and_then(|run| Tickets::find(&run, processes(host)).ok().flatten());
+        let listed = tickets
+            .and_then(|tickets| tickets.list().ok())
+            .unwrap_or_default();
+        let tickets = listed.into_iter().filter_map(|listed| listed.ticket.ok());
+        let own = tickets.filter(|ticket| ticket.engine == ENGINE);
+        let users = own.filter_map(|ticket| ticket.user);
+        OwnTasks {
+            containers: users.map(|user| (user.container, user.bundle)).collect(),
+        }
+    }
+
+    /// Whether one of them holds a lease.
+    #[must_use]
+    pub fn hold(&self, lease: &Lease) -> bool {
+        self.containers
+            .contains(&(lease.container.clone(), lease.bundle.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn host() -> (tempfile::TempDir, Host) {
+        let root = tempfile::tempdir().unwrap();
+        let random = root.path().join("proc/sys/kernel/random");
+        fs::create_dir_all(&random).unwrap();
+        fs::write(random.join("boot_id"), "a\n").unwrap();
+        let host = Host::open(root.path()).unwrap();
+        (root, host)
+    }
+
+    fn names(names: &[&str]) -> BTreeSet<(Class, QualifiedName)> {
+        let names = names.iter().map(|name| {
+            let name: QualifiedName = name.parse().unwrap();
+            (name.kind().class().parse().unwrap(), name)
+        });
+        names.collect()
+    }
+
+    #[test]
+    fn a_ticket_asks_for_its_devices_class_by_class() {
+        let (_root, host) = host();
+        let devices = names(&[
+            "onload.dev/vfio=0000:81:10.2",
+            "onload.dev/rdma=mlx5_0",
+            "onload.dev/vfio=0000:81:10.0",
+        ]);
+        let exclusive = ["vfio:0000:81:10.0".parse().unwrap()];
+        let id = write(&host, &devices, &exclusive, "vfio").unwrap();
+        let run = RunDir::find(&host.outside_path(Path::new(RUN_DIR)))
+            .unwrap()
+            .unwrap();
+        let tickets = Tickets::find(&run, processes(&host)).unwrap().unwrap();
+        let ticket = tickets.read(&id).unwrap();
+        assert_eq!(ticket.request, "rdma=mlx5_0;vfio=0000:81:10.0,0000:81:10.2");
+        assert_eq!(
+            (ticket.engine.as_str(), ticket.exclusive.len()),
+            ("nomad", 1)
+        );
+        // A later reservation of the device has it.
+        let later = write(
+            &host,
+            &names(&["onload.dev/vfio=0000:81:10.0"]),
+            &exclusive,
+            "vfio",
+        )
+        .unwrap();
+        assert!(tickets.read(&id).is_err());
+        assert!(tickets.read(&later).is_ok());
+    }
+
+    #[test]
+    fn without_tickets_no_task_is_ours() {
+        let (_root, host) = host();
+        assert_eq!(OwnTasks::of(&host), OwnTasks::default());
+    }
+}

@@ -1,0 +1,522 @@
+//! The devices of captured hosts, and what tasks get of them, as an agent sees both.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test"
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use onload_nomad::wire::device::{ContainerReservation, DeviceGroup};
+use onload_nomad::wire::structs::{Attribute, Value};
+use serde_json::json;
+use support::{Agent, TestHost};
+
+const NIC: &str = "enp101s0f0np0";
+const VF: &str = "0000:65:00.3";
+
+type Groups = BTreeMap<String, DeviceGroup>;
+
+fn ids(group: &DeviceGroup) -> Vec<&str> {
+    group
+        .devices
+        .iter()
+        .map(|device| device.id.as_str())
+        .collect()
+}
+
+fn value<'g>(group: &'g DeviceGroup, attribute: &str) -> &'g Attribute {
+    group
+        .attributes
+        .get(attribute)
+        .unwrap_or_else(|| panic!("no {attribute}: {group:?}"))
+}
+
+fn text(group: &DeviceGroup, attribute: &str) -> String {
+    match &value(group, attribute).value {
+        Some(Value::Text(text)) => text.clone(),
+        other => panic!("{attribute}: {other:?}"),
+    }
+}
+
+fn health(group: &DeviceGroup) -> Option<&str> {
+    let device = &group.devices[0];
+    (!device.healthy).then_some(device.health_description.as_str())
+}
+
+fn nodes(given: &ContainerReservation) -> Vec<(&str, &str)> {
+    let nodes = given.devices.iter();
+    nodes
+        .map(|node| (node.task_path.as_str(), node.permissions.as_str()))
+        .collect()
+}
+
+fn names(groups: &Groups) -> Vec<&str> {
+    groups.keys().map(String::as_str).collect()
+}
+
+#[tokio::test]
+async fn a_host_is_published_interface_by_interface() {
+    let host = TestHost::x2();
+    let agent = Agent::configured(&host, &json!({})).await;
+    let groups = agent.published().await;
+    let wanted = [
+        "amd/onload/enp101s0f0np0",
+        "amd/onload/enp101s0f0v0",
+        "amd/onloadzf/enp101s0f0np0",
+        "amd/onloadzf/enp101s0f0v0",
+        "amd/zf/enp101s0f0np0",
+        "amd/zf/enp101s0f0v0",
+        "none/pps/pps0",
+        "none/ptp/ptp0",
+        "none/ptp/ptp1",
+    ];
+    let found: Vec<&str> = names(&groups)
+        .into_iter()
+        .filter(|name| !name.contains("/profile/"))
+        .collect();
+    assert_eq!(found, wanted);
+    assert!(names(&groups).contains(&"onload.dev/profile/latency"));
+    let group = &groups["amd/onload/enp101s0f0np0"];
+    assert_eq!(ids(group).len(), 10);
+    assert_eq!(
+        ids(group)[..2],
+        ["onload-enp101s0f0np0-0", "onload-enp101s0f0np0-1"]
+    );
+    for device in &group.devices {
+        assert!(device.healthy && device.health_description.is_empty());
+        assert_eq!(
+            device.hw_locality.as_ref().unwrap().pci_bus_id,
+            "0000:65:00.0"
+        );
+    }
+}
+
+#[tokio::test]
+async fn attributes_have_the_units_that_nomad_knows() {
+    let host = TestHost::x2();
+    let agent = Agent::configured(&host, &json!({})).await;
+    let groups = agent.published().await;
+    let group = &groups["amd/onload/enp101s0f0np0"];
+    let speed = value(group, "speed");
+    assert_eq!(
+        (speed.value.clone(), speed.unit.as_str()),
+        (Some(Value::Int(3125)), "MB/s")
+    );
+    assert_eq!(text(group, "driver"), "sfc");
+    assert_eq!(text(group, "datapath"), "ef10");
+    assert_eq!(text(group, "link_state"), "up");
+    assert_eq!(text(group, "pci_address"), "0000:65:00.0");
+    assert!(text(group, "onload_version").starts_with(|c: char| c.is_ascii_digit()));
+    assert!(matches!(
+        value(group, "numa_node").value,
+        Some(Value::Int(_))
+    ));
+    assert_eq!(
+        value(&groups["amd/onload/enp101s0f0v0"], "virtual_function").value,
+        Some(Value::Bool(true))
+    );
+    // Nomad ends a plugin for a unit that it does not know, a value that is none, or an empty name.
+    for (name, group) in &groups {
+        assert!(!name.split('/').any(str::is_empty), "{name}");
+        for (key, attribute) in &group.attributes {
+            assert!(attribute.value.is_some(), "{name} {key}");
+            assert!(
+                ["", "MB/s"].contains(&attribute.unit.as_str()),
+                "{name} {key}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_two_devices_have_one_id() {
+    let host = TestHost::x2();
+    let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
+    let groups = agent.published().await;
+    let all: Vec<&str> = groups.values().flat_map(ids).collect();
+    let once: std::collections::BTreeSet<&&str> = all.iter().collect();
+    assert_eq!(all.len(), once.len());
+}
+
+#[tokio::test]
+async fn each_type_gives_what_it_is() {
+    let host = TestHost::x2();
+    let agent = Agent::configured(&host, &json!({})).await;
+    let onload = agent.reserve(&["onload-enp101s0f0np0-0"]).await.unwrap();
+    assert_eq!(
+        nodes(&onload),
+        [("/dev/onload", "rw"), ("/dev/onload_epoll", "rw")]
+    );
+    assert_eq!(onload.envs["LD_PRELOAD"], "libonload.so");
+    assert_eq!(
+        onload.envs["ONLOAD_CTK_NIC_ENP101S0F0NP0"], NIC,
+        "a task learns which it got"
+    );
+    let zf = agent.reserve(&["zf-enp101s0f0np0-9"]).await.unwrap();
+    assert_eq!(nodes(&zf), [("/dev/onload", "rw"), ("/dev/sfc_char", "rw")]);
+    assert!(!zf.envs.contains_key("LD_PRELOAD"));
+    let both = agent.reserve(&["onloadzf-enp101s0f0np0-3"]).await.unwrap();
+    assert_eq!(
+        nodes(&both),
+        [
+            ("/dev/onload", "rw"),
+            ("/dev/onload_epoll", "rw"),
+            ("/dev/sfc_char", "rw")
+        ]
+    );
+    assert_eq!(both.envs["LD_PRELOAD"], "libonload.so");
+    let paths = |given: &ContainerReservation| -> Vec<String> {
+        given
+            .mounts
+            .iter()
+            .map(|mount| mount.task_path.clone())
+            .collect()
+    };
+    // Docker refuses a second mount at one place.
+    let mut each = paths(&both);
+    each.dedup();
+    assert_eq!(each.len(), both.mounts.len());
+    for path in paths(&onload).iter().chain(&paths(&zf)) {
+        assert!(each.contains(path), "{path}");
+    }
+    assert!(both.mounts.iter().all(|mount| mount.read_only));
+    let clock = agent.reserve(&["ptp-ptp1-0"]).await.unwrap();
+    assert_eq!(nodes(&clock), [("/dev/ptp1", "r")]);
+    assert_eq!(clock.envs["ONLOAD_CTK_PTP_PTP1"], "ptp1");
+    let profile = agent.reserve(&["profile-latency-0"]).await.unwrap();
+    assert_eq!(profile.envs["EF_POLL_USEC"], "100000");
+    assert!(profile.mounts.is_empty() && profile.devices.is_empty());
+    assert_eq!(
+        agent.reserve(&[]).await.unwrap(),
+        ContainerReservation::default()
+    );
+}
+
+#[tokio::test]
+async fn several_slots_of_a_device_are_the_device_once() {
+    let host = TestHost::x2();
+    let agent = Agent::configured(&host, &json!({})).await;
+    let one = agent.reserve(&["onload-enp101s0f0np0-0"]).await.unwrap();
+    let two = agent
+        .reserve(&["onload-enp101s0f0np0-0", "onload-enp101s0f0np0-7"])
+        .await
+        .unwrap();
+    assert_eq!(one, two);
+}
+
+#[tokio::test]
+async fn a_device_that_is_gone_is_refused_by_name() {
+    let host = TestHost::x2();
+    let mut agent = Agent::configured(&host, &json!({"num_nic": 1})).await;
+    for (id, said) in [
+        (
+            "onload-enp101s0f0np0-1",
+            "reserving onload-enp101s0f0np0-1: this host has no such device any more; let Nomad place the task again",
+        ),
+        (
+            "eth0-0",
+            "reserving eth0-0: it is no device of this plugin; let Nomad place the task again",
+        ),
+    ] {
+        let status = agent
+            .reserve(&["onload-enp101s0f0np0-0", id])
+            .await
+            .unwrap_err();
+        assert_eq!(status.message(), said);
+    }
+    let vfio = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap_err();
+    assert!(
+        vfio.message()
+            .contains("one task has it at a time, and a lease says which"),
+        "{vfio}"
+    );
+    assert_eq!(agent.logged(&["reserving eth0-0"])["@level"], "error");
+}
+
+#[tokio::test]
+async fn a_device_without_a_specification_is_unhealthy_with_the_remedy() {
+    let host = TestHost::x2();
+    let agent = Agent::configured(&host, &json!({})).await;
+    let mut devices = agent.fingerprint().await;
+    assert_eq!(health(&devices.next().await["amd/zf/enp101s0f0np0"]), None);
+    host.remove_from_spec("zf", NIC);
+    let is_told = |groups: &Groups| health(&groups["amd/zf/enp101s0f0np0"]).is_some();
+    let groups = devices.until(is_told).await;
+    let said = health(&groups["amd/zf/enp101s0f0np0"]).unwrap();
+    assert!(said.contains("run \"onload-ctk cdi generate\""), "{said}");
+    assert_eq!(
+        health(&groups["amd/onloadzf/enp101s0f0np0"]),
+        Some(said),
+        "it needs both"
+    );
+    assert_eq!(health(&groups["amd/onload/enp101s0f0np0"]), None);
+    let status = agent
+        .reserve(&["onloadzf-enp101s0f0np0-0"])
+        .await
+        .unwrap_err();
+    assert_eq!(
+        status.message(),
+        format!("reserving onloadzf-enp101s0f0np0-0: {said}")
+    );
+}
+
+#[tokio::test]
+async fn a_link_that_goes_down_is_told_with_its_remedy() {
+    let host = TestHost::x2();
+    let agent = Agent::configured(&host, &json!({"fingerprint_period": "1s"})).await;
+    let mut devices = agent.fingerprint().await;
+    let before = devices.next().await;
+    assert_eq!(health(&before["amd/onload/enp101s0f0np0"]), None);
+    let net = host.root().join("sys/class/net").join(NIC);
+    fs::write(fs::canonicalize(net).unwrap().join("operstate"), "down\n").unwrap();
+    let groups = devices.next().await;
+    let said = health(&groups["amd/onload/enp101s0f0np0"]).unwrap();
+    assert!(
+        said.starts_with("its link is down (operstate down); "),
+        "{said}"
+    );
+    assert_eq!(health(&groups["amd/onload/enp101s0f0v0"]), None);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_where_nothing_changes() {
+    let host = TestHost::x2();
+    let agent = Agent::configured(&host, &json!({"fingerprint_period": "1s"})).await;
+    let mut devices = agent.fingerprint().await;
+    let before = devices.next().await;
+    // A lease does not change what is published, but is looked at.
+    host.write("run/onload-ctk/@leases/.lock", "");
+    host.change_spec("zf", |spec| spec["containerEdits"]["env"] = json!(["A=1"]));
+    host.remove_from_spec("pps", "pps0");
+    let groups = devices.next().await;
+    let changed: Vec<&str> = groups
+        .keys()
+        .filter(|name| before.get(*name) != groups.get(*name))
+        .map(String::as_str)
+        .collect();
+    assert_eq!(
+        changed,
+        ["none/pps/pps0"],
+        "the first thing that is sent is what differs"
+    );
+}
+
+#[tokio::test]
+async fn what_nomad_cannot_carry_is_published_only_by_the_operators_word() {
+    let host = TestHost::x2();
+    let mut without = Agent::configured(&host, &json!({})).await;
+    let groups = without.published().await;
+    assert!(
+        !groups
+            .keys()
+            .any(|name| name.contains("/vfio/") || name.contains("/hugepages/"))
+    );
+    let said = without.logged(&["hugepages 2Mi is not published"]);
+    assert!(
+        said["@message"]
+            .as_str()
+            .unwrap()
+            .contains("set runtime = \"onload\""),
+        "{said}"
+    );
+    let with = Agent::configured(&host, &json!({"runtime": "onload"})).await;
+    let groups = with.published().await;
+    assert_eq!(
+        ids(&groups["onload.dev/vfio/0000:65:00.3"]),
+        ["vfio-0000:65:00.3-0"]
+    );
+    assert_eq!(groups["onload.dev/hugepages/2Mi"].devices.len(), 10);
+}
+
+#[tokio::test]
+async fn a_device_of_one_task_comes_by_a_ticket() {
+    let host = TestHost::x2();
+    lease_in_spec(&host);
+    let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
+    let first = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
+    assert!(
+        first.devices.is_empty() && first.mounts.is_empty(),
+        "the runtime gives all of it"
+    );
+    let names: Vec<&str> = first.envs.keys().map(String::as_str).collect();
+    assert_eq!(names, ["ONLOAD_CTK_REQUEST"]);
+    let ticket = ticket_of(&host, &first).expect("a ticket");
+    assert_eq!(ticket["request"], format!("vfio={VF}"));
+    assert_eq!(ticket["exclusive"], json!([format!("vfio:{VF}")]));
+    assert_eq!(ticket["engine"], "nomad");
+    assert_eq!(ticket["description"], "vfio-0000:65:00.3-0");
+    let second = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
+    assert_ne!(first.envs, second.envs);
+    assert_eq!(
+        ticket_of(&host, &first),
+        None,
+        "an earlier ticket is good no longer"
+    );
+    assert!(ticket_of(&host, &second).is_some());
+    let huge = agent.reserve(&["hugepages-2Mi-0"]).await.unwrap();
+    assert_eq!(ticket_of(&host, &huge).unwrap()["request"], "hugepages=2Mi");
+}
+
+fn ticket_of(host: &TestHost, given: &ContainerReservation) -> Option<serde_json::Value> {
+    let id = given.envs["ONLOAD_CTK_REQUEST"]
+        .strip_prefix("ticket:")
+        .unwrap();
+    let path = host.root().join("run/onload-ctk/@requests").join(id);
+    Some(serde_json::from_str(&fs::read_to_string(path).ok()?).unwrap())
+}
+
+/// Gives the functions of the host the hook that a host with the package has.
+fn lease_in_spec(host: &TestHost) {
+    host.change_spec("vfio", |spec| {
+        for device in spec["devices"].as_array_mut().unwrap() {
+            let name = device["name"].as_str().unwrap().to_owned();
+            let args = [
+                "onload-hook",
+                "createRuntime",
+                "--memlock",
+                "unlimited",
+                "--lease",
+                &format!("vfio:{name}"),
+            ]
+            .map(str::to_owned);
+            device["containerEdits"]["hooks"] = json!([
+                {"hookName": "createRuntime", "path": "/usr/bin/onload-hook", "args": args}
+            ]);
+        }
+    });
+}
+
+#[tokio::test]
+async fn what_a_task_can_bear_to_be_without_is_said_to_it() {
+    let host = TestHost::captured("debian12-stand-ins");
+    host.change_spec("rdma", |spec| {
+        let args = ["onload-hook", "createRuntime", "--memlock", "unlimited"];
+        spec["containerEdits"]["hooks"] = json!([
+            {"hookName": "createRuntime", "path": "/usr/bin/onload-hook", "args": args}
+        ]);
+    });
+    let without = Agent::configured(&host, &json!({})).await;
+    let groups = without.published().await;
+    assert_eq!(groups["onload.dev/rdma/rxe0"].devices.len(), 10);
+    let given = without.reserve(&["rdma-rxe0-0"]).await.unwrap();
+    assert_eq!(given.envs["ONLOAD_CTK_NOT_GIVEN"], "memlock");
+    assert!(
+        nodes(&given).contains(&("/dev/infiniband/rdma_cm", "rw")),
+        "{given:?}"
+    );
+    let with = Agent::configured(&host, &json!({"runtime": "onload", "num_rdma": 3})).await;
+    assert_eq!(
+        with.published().await["onload.dev/rdma/rxe0"].devices.len(),
+        3
+    );
+    let given = with.reserve(&["rdma-rxe0-0"]).await.unwrap();
+    let ticket = ticket_of(&host, &given).unwrap();
+    assert_eq!(
+        (&ticket["request"], &ticket["exclusive"]),
+        (&json!("rdma=rxe0"), &json!([]))
+    );
+    assert!(!given.envs.contains_key("ONLOAD_CTK_NOT_GIVEN"));
+}
+
+#[tokio::test]
+async fn a_device_that_another_container_holds_is_unhealthy_with_its_holder_and_a_task_of_ours_is_not_another()
+ {
+    let host = TestHost::x2();
+    let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
+    let mut devices = agent.fingerprint().await;
+    let name = format!("onload.dev/vfio/{VF}");
+    assert_eq!(health(&devices.next().await[&name]), None);
+    let given = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap();
+    // What cannot be understood counts as held: a lease of a newer version.
+    let leases = host.root().join("run/onload-ctk/@leases");
+    fs::create_dir_all(&leases).unwrap();
+    private(&leases);
+    host.write(
+        &format!("run/onload-ctk/@leases/vfio={VF}#0"),
+        "{\"version\":99}\n",
+    );
+    let held = devices
+        .until(|groups| health(&groups[&name]).is_some())
+        .await;
+    let said = health(&held[&name]).unwrap();
+    assert!(said.contains("held by"), "{said}");
+    let status = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap_err();
+    assert!(status.message().contains("held by"), "{status}");
+    // The container that was started with the ticket holds it: that is a task of ours.
+    let container = lease_of_task(&host, &given);
+    let ours = devices
+        .until(|groups| health(&groups[&name]).is_none())
+        .await;
+    assert_eq!(health(&ours[&name]), None, "{container}");
+}
+
+fn private(dir: &std::path::Path) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+/// Writes what the runtime writes: who was started with a ticket, and the lease of that container. Its first
+/// process is on no host with these numbers, in a namespace that nobody can look into.
+fn lease_of_task(host: &TestHost, given: &ContainerReservation) -> String {
+    let id = given.envs["ONLOAD_CTK_REQUEST"]
+        .strip_prefix("ticket:")
+        .unwrap();
+    let path = format!("run/onload-ctk/@requests/{id}");
+    let mut ticket = ticket_of(host, given).unwrap();
+    let process = json!({"pid": 1, "startTime": 1, "pidNamespace": 1});
+    let container = "redis-1";
+    ticket["user"] = json!({
+        "container": container, "bundle": "/bundles/redis", "maker": process, "state": [],
+    });
+    host.write_private(&path, &format!("{ticket}\n"));
+    let lease = json!({
+        "version": 1, "boot": "a-boot", "container": container, "bundle": "/bundles/redis",
+        "holder": {"init": {"process": process, "cgroup": null}},
+        "entryPoint": "createRuntime", "since": 1_700_000_000,
+    });
+    host.write_private(
+        &format!("run/onload-ctk/@leases/vfio={VF}#0"),
+        &format!("{lease}\n"),
+    );
+    container.to_owned()
+}
+
+#[tokio::test]
+async fn statistics_have_the_counters_of_the_interface_and_onloads_stacks() {
+    let host = TestHost::x2();
+    let counters = format!("sys/class/net/{NIC}");
+    let real = fs::canonicalize(host.root().join(counters)).unwrap();
+    fs::create_dir_all(real.join("statistics")).unwrap();
+    for (name, number) in [("rx_bytes", 1000), ("tx_bytes", 24), ("rx_dropped", 7)] {
+        fs::write(real.join("statistics").join(name), format!("{number}\n")).unwrap();
+    }
+    host.write("proc/driver/onload/stacks", "0: 17 0 1\n3: 21 0 1\n");
+    let agent = Agent::configured(&host, &json!({"num_nic": 2})).await;
+    agent.published().await;
+    let stats = agent.stats().await;
+    let group = stats
+        .iter()
+        .find(|group| group.name == NIC && group.r#type == "onload")
+        .unwrap();
+    assert_eq!(group.vendor, "amd");
+    let ids: Vec<&str> = group.instance_stats.keys().map(String::as_str).collect();
+    assert_eq!(ids, ["onload-enp101s0f0np0-0", "onload-enp101s0f0np0-1"]);
+    let of_slot = &group.instance_stats[ids[0]];
+    assert_eq!(
+        of_slot.summary.as_ref().unwrap().int_numerator_val,
+        Some(1024)
+    );
+    let stats = of_slot.stats.as_ref().unwrap();
+    assert_eq!(stats.attributes["onload_stacks"].int_numerator_val, Some(2));
+    assert_eq!(
+        stats.nested["interface"].attributes["rx_dropped"].int_numerator_val,
+        Some(7)
+    );
+    assert!(of_slot.timestamp.unwrap().seconds > 0);
+}

@@ -1,0 +1,297 @@
+//! The host's side of go-plugin, as Nomad's agent has it: it starts the program with its variables, reads one line
+//! of its standard output, and dials the socket.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Instant;
+
+use onload_nomad::wire::Empty;
+use onload_nomad::wire::base::{PluginInfoResponse, SetConfigRequest};
+use onload_nomad::wire::device::{
+    ContainerReservation, DeviceGroup, DeviceGroupStats, FingerprintResponse, ReserveRequest,
+    StatsRequest,
+};
+use onload_nomad::wire::hclspec::Spec;
+use onload_nomad::wire::services::base_plugin_client::BasePluginClient;
+use onload_nomad::wire::services::device_plugin_client::DevicePluginClient;
+use onload_nomad::wire::services::g_r_p_c_controller_client::GRPCControllerClient;
+use onload_nomad::wire::structs::Duration;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
+
+use super::{PATIENCE, TestHost};
+
+const COOKIE: &str = "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255";
+
+/// A plugin that runs, and a connection to it.
+pub(crate) struct Agent {
+    child: Child,
+    /// The line that it said, in fields.
+    pub(crate) line: Vec<String>,
+    stdout: Option<BufReader<std::process::ChildStdout>>,
+    lines: Receiver<String>,
+    seen: Vec<String>,
+    pub(crate) channel: Channel,
+}
+
+/// The program as the agent starts it.
+pub(crate) fn start(host: &TestHost) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onload-nomad-device"));
+    command.env_clear();
+    command.env("NOMAD_PLUGIN_MAGIC_COOKIE", COOKIE);
+    command.env("PLUGIN_PROTOCOL_VERSIONS", "2");
+    command
+        .env("PLUGIN_MIN_PORT", "10000")
+        .env("PLUGIN_MAX_PORT", "14000");
+    command.env("TMPDIR", host.sockets());
+    command.env("ONLOAD_NOMAD_HOST_ROOT", host.root());
+    command.arg("--spec-dir").arg(host.spec_dir());
+    if host.config_path().exists() {
+        command.arg("--config").arg(host.config_path());
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// A configuration as Nomad sends it.
+pub(crate) fn config(config: &Value) -> SetConfigRequest {
+    SetConfigRequest {
+        msgpack_config: rmp_serde::to_vec(config).unwrap(),
+        plugin_api_version: "v0.1.0".to_owned(),
+    }
+}
+
+impl Agent {
+    /// Starts the plugin for a host.
+    pub(crate) async fn start(host: &TestHost) -> Agent {
+        Agent::run(start(host)).await
+    }
+
+    /// Starts it and configures it, as often as Nomad does.
+    pub(crate) async fn configured(host: &TestHost, settings: &Value) -> Agent {
+        let agent = Agent::start(host).await;
+        agent.set(settings).await.unwrap();
+        agent
+    }
+
+    pub(crate) async fn run(mut command: Command) -> Agent {
+        let mut child = command.spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let line: Vec<String> = line
+            .trim_end_matches('\n')
+            .split('|')
+            .map(str::to_owned)
+            .collect();
+        assert!(line.len() >= 5, "{line:?}");
+        let (sender, lines) = channel();
+        let stderr = child.stderr.take().unwrap();
+        thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let channel = dial(Path::new(&line[3])).await;
+        Agent {
+            child,
+            line,
+            stdout: Some(stdout),
+            lines,
+            seen: Vec::new(),
+            channel,
+        }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        PathBuf::from(&self.line[3])
+    }
+
+    /// Another connection, as an agent makes that was started again.
+    pub(crate) async fn dial_again(&mut self) {
+        self.channel = dial(&self.socket()).await;
+    }
+
+    pub(crate) fn base(&self) -> BasePluginClient<Channel> {
+        BasePluginClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn devices(&self) -> DevicePluginClient<Channel> {
+        DevicePluginClient::new(self.channel.clone())
+    }
+
+    pub(crate) async fn info(&self) -> PluginInfoResponse {
+        self.base()
+            .plugin_info(Empty {})
+            .await
+            .unwrap()
+            .into_inner()
+    }
+
+    pub(crate) async fn schema(&self) -> Spec {
+        let answer = self.base().config_schema(Empty {}).await;
+        answer.unwrap().into_inner().spec.unwrap()
+    }
+
+    pub(crate) async fn set(&self, settings: &Value) -> Result<(), Status> {
+        self.base().set_config(config(settings)).await.map(|_| ())
+    }
+
+    pub(crate) async fn fingerprint(&self) -> Devices {
+        let stream = self.devices().fingerprint(Empty {}).await;
+        Devices {
+            stream: stream.unwrap().into_inner(),
+        }
+    }
+
+    /// The devices that are published first.
+    pub(crate) async fn published(&self) -> BTreeMap<String, DeviceGroup> {
+        self.fingerprint().await.next().await
+    }
+
+    pub(crate) async fn reserve(&self, ids: &[&str]) -> Result<ContainerReservation, Status> {
+        let device_ids = ids.iter().map(|id| (*id).to_owned()).collect();
+        let answer = self
+            .devices()
+            .reserve(ReserveRequest { device_ids })
+            .await?;
+        Ok(answer.into_inner().container_res.unwrap())
+    }
+
+    /// The first statistics.
+    pub(crate) async fn stats(&self) -> Vec<DeviceGroupStats> {
+        let request = StatsRequest {
+            collection_interval: Some(Duration {
+                seconds: 3600,
+                nanos: 0,
+            }),
+        };
+        let mut stream = self.devices().stats(request).await.unwrap().into_inner();
+        timeout(PATIENCE, stream.message())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap()
+            .groups
+    }
+
+    /// Asks it to end, as the agent does.
+    pub(crate) async fn shutdown(&self) {
+        let mut client = GRPCControllerClient::new(self.channel.clone());
+        client.shutdown(Empty {}).await.unwrap();
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for its end; what it wrote to its standard output beside the line, and what to its log.
+    pub(crate) fn ended(&mut self) -> (ExitStatus, String, String) {
+        let status = self.child.wait().unwrap();
+        let mut rest = String::new();
+        self.stdout
+            .take()
+            .unwrap()
+            .read_to_string(&mut rest)
+            .unwrap();
+        self.seen.extend(self.lines.iter());
+        (status, rest, self.seen.join("\n"))
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits for a line of the log with all of these words, and returns it.
+    #[track_caller]
+    pub(crate) fn logged(&mut self, words: &[&str]) -> Value {
+        let is = |line: &String| words.iter().all(|word| line.contains(word));
+        if let Some(line) = self.seen.iter().find(|line| is(line)) {
+            return serde_json::from_str(line).unwrap();
+        }
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                panic!("no line has {words:?}:\n{}", self.seen.join("\n"));
+            };
+            self.seen.push(line.clone());
+            if is(&line) {
+                return serde_json::from_str(&line).unwrap();
+            }
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            self.seen.extend(self.lines.try_iter());
+            let _ = writeln!(std::io::stderr(), "{}", self.seen.join("\n"));
+        }
+    }
+}
+
+async fn dial(path: &Path) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("unix:{}", path.display())).unwrap();
+    // What Go's library says of a socket that has no name.
+    let endpoint = endpoint.origin("http://unused".parse().unwrap());
+    endpoint.connect().await.unwrap()
+}
+
+/// The stream of devices.
+pub(crate) struct Devices {
+    stream: Streaming<FingerprintResponse>,
+}
+
+impl Devices {
+    /// The next set, by `VENDOR/TYPE/NAME`.
+    pub(crate) async fn next(&mut self) -> BTreeMap<String, DeviceGroup> {
+        let message = timeout(PATIENCE, self.stream.message()).await;
+        let message = message.unwrap().unwrap().expect("the stream has ended");
+        let groups = message.device_group.into_iter().map(|group| {
+            let (vendor, kind, name) = (&group.vendor, &group.device_type, &group.device_name);
+            (format!("{vendor}/{kind}/{name}"), group)
+        });
+        groups.collect()
+    }
+
+    /// Reads sets until one is as wanted.
+    pub(crate) async fn until(
+        &mut self,
+        is: impl Fn(&BTreeMap<String, DeviceGroup>) -> bool,
+    ) -> BTreeMap<String, DeviceGroup> {
+        loop {
+            let groups = self.next().await;
+            if is(&groups) {
+                return groups;
+            }
+        }
+    }
+
+    /// The error that ends the stream.
+    pub(crate) async fn broken(mut self) -> Option<Status> {
+        loop {
+            match timeout(PATIENCE, self.stream.message()).await.unwrap() {
+                Ok(Some(_)) => {}
+                Ok(None) => return None,
+                Err(status) => return Some(status),
+            }
+        }
+    }
+}
