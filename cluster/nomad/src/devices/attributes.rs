@@ -10,9 +10,16 @@ use crate::wire::structs::{Attribute, Value};
 /// Attributes by name.
 pub type Attributes = BTreeMap<String, Attribute>;
 
-/// Those that say what Nomad says anyway: the type and the name of the group. `onload` takes the place of the
-/// version of three numbers: Nomad compares longer ones too.
-const LEFT_OUT: [&str; 3] = ["kind", "name", "onloadVersion"];
+/// Those that say what Nomad says anyway: the type and the name of the group. `onload` and `firmware` take the place
+/// of versions of three numbers: Nomad compares longer ones too. Free pages change all the time, and each change
+/// would be an update of the client at the servers: they are in the statistics.
+const LEFT_OUT: [&str; 5] = [
+    "kind",
+    "name",
+    "onloadVersion",
+    "firmwareVersion",
+    "freePages",
+];
 /// Attributes of other names than the offer's. nomad-onload calls the version so.
 const RENAMED: [(&str, &str); 5] = [
     ("onload", "onload_version"),
