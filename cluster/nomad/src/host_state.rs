@@ -73,6 +73,7 @@ pub struct Snapshot {
     /// The devices that are published.
     pub plan: Plan,
     by_id: BTreeMap<String, usize>,
+    tasks: OwnTasks,
     books: Books,
     runtime: Option<Runtime>,
     library_dir: Option<PathBuf>,
@@ -81,7 +82,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Looks at a host.
+    /// Looks at a host, after an earlier look.
     ///
     /// # Errors
     /// [`LookError`].
@@ -90,14 +91,21 @@ impl Snapshot {
         config: &Config,
         settings: &Settings,
         dirs: &[PathBuf],
+        earlier: Option<&Snapshot>,
     ) -> Result<Snapshot, LookError> {
         let look = books::look(host, config, settings, dirs)?;
-        let tasks = OwnTasks::of(host);
+        let leases = look.offers.iter().flat_map(|offer| &offer.leases);
+        let leases = leases.filter_map(|held| held.lease.as_ref());
+        let tasks = match earlier {
+            Some(earlier) => OwnTasks::of(host).and_earlier(&earlier.tasks, leases),
+            None => OwnTasks::of(host),
+        };
         let plan = plan(&look.offers, settings, |lease| tasks.hold(lease));
         let paths = &settings.paths;
         Ok(Snapshot {
             by_id: group::by_id(&plan.groups),
             plan,
+            tasks,
             books: look.books,
             runtime: Some(settings.runtime),
             library_dir: paths.onload_lib.task.named().cloned(),

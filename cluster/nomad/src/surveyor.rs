@@ -167,7 +167,14 @@ impl<'s> Loop<'s> {
         )?;
         let config = settings::load(&host, options.config.as_deref())?;
         log::set_level(config.log.level);
-        Ok(Snapshot::of(&host, &config, settings, &dirs)?)
+        let earlier = self.surveyor.snapshots.borrow().clone();
+        Ok(Snapshot::of(
+            &host,
+            &config,
+            settings,
+            &dirs,
+            earlier.as_deref(),
+        )?)
     }
 
     fn watch(

@@ -105,6 +105,20 @@ impl OwnTasks {
         }
     }
 
+    /// Adds those of an earlier look that still hold something. A task that runs is ours although a later
+    /// reservation took its ticket: an agent that was started again reserves anew for the tasks that it finds.
+    #[must_use]
+    pub fn and_earlier<'l>(
+        mut self,
+        earlier: &OwnTasks,
+        leases: impl Iterator<Item = &'l Lease>,
+    ) -> OwnTasks {
+        let holders = leases.filter(|lease| earlier.hold(lease));
+        let holders = holders.map(|lease| (lease.container.clone(), lease.bundle.clone()));
+        self.containers.extend(holders);
+        self
+    }
+
     /// Whether one of them holds a lease.
     #[must_use]
     pub fn hold(&self, lease: &Lease) -> bool {

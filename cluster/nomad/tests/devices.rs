@@ -456,6 +456,38 @@ async fn a_device_that_another_container_holds_is_unhealthy_with_its_holder_and_
     assert_eq!(health(&ours[&name]), None, "{container}");
 }
 
+#[tokio::test]
+async fn an_interface_that_one_container_has_at_a_time_needs_our_runtime_too() {
+    let host = TestHost::x2();
+    host.config("[leases]\nshare = { nic = 1 }\n");
+    let mut without = Agent::configured(&host, &json!({})).await;
+    let groups = without.published().await;
+    let found: Vec<&str> = names(&groups)
+        .into_iter()
+        .filter(|name| name.ends_with("np0"))
+        .collect();
+    assert_eq!(found, ["amd/zf/enp101s0f0np0"]);
+    without.logged(&["onloadzf enp101s0f0np0 is not published"]);
+    let with = Agent::configured(&host, &json!({"runtime": "onload"})).await;
+    assert_eq!(
+        ids(&with.published().await["amd/onload/enp101s0f0np0"]).len(),
+        1
+    );
+    let given = with.reserve(&["onload-enp101s0f0np0-0"]).await.unwrap();
+    let ticket = ticket_of(&host, &given).unwrap();
+    assert_eq!(ticket["request"], "nic=enp101s0f0np0");
+    assert_eq!(ticket["exclusive"], json!(["nic:enp101s0f0np0"]));
+}
+
+#[tokio::test]
+async fn what_a_pool_shares_has_as_many_slots() {
+    let host = TestHost::x2();
+    host.config("[leases]\nshare = { ptp = 3 }\n");
+    let agent = Agent::configured(&host, &json!({"num_ptp": 7})).await;
+    let groups = agent.published().await;
+    assert_eq!(ids(&groups["none/ptp/ptp0"]).len(), 3);
+}
+
 fn private(dir: &std::path::Path) {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).unwrap();

@@ -7,5 +7,3 @@ pub mod id;
 pub mod layout;
 pub mod plan;
 pub mod reservation;
-#[cfg(test)]
-mod tests;

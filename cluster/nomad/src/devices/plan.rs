@@ -40,24 +40,28 @@ pub fn plan(offers: &[Offer], settings: &Settings, is_own: impl Fn(&Lease) -> bo
         is_own: &is_own,
     };
     let mut plan = Plan::default();
-    plan.groups.extend(planning.onload());
-    plan.groups.extend(planning.tcpdirect());
-    plan.groups.extend(planning.onload_and_tcpdirect());
-    for r#type in [
-        Type::Ptp,
-        Type::Pps,
-        Type::Rdma,
-        Type::Vfio,
-        Type::Hugepages,
-        Type::Profile,
-    ] {
-        plan.groups
-            .extend(planning.of_type(r#type, &mut plan.left_out));
+    for r#type in Type::ALL {
+        for offers in planning.candidates(r#type) {
+            match offers
+                .iter()
+                .find_map(|offer| planning.needs_runtime(offer))
+            {
+                Some(why) => drop(plan.left_out.insert(left_out(r#type, offers[0], why))),
+                None => plan.groups.push(planning.group(r#type, &offers)),
+            }
+        }
     }
     plan.groups.retain(|group| group.slots > 0);
     plan.groups
         .sort_by(|one, other| (one.r#type, &one.key).cmp(&(other.r#type, &other.key)));
     plan
+}
+
+fn left_out(r#type: Type, offer: &Offer, why: &str) -> String {
+    let name = published_key(offer);
+    format!(
+        "{type} {name} is not published: {why}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration"
+    )
 }
 
 struct Planning<'p> {
@@ -99,73 +103,63 @@ impl<'p> Planning<'p> {
         })
     }
 
-    fn onload(&self) -> Vec<Group> {
+    /// The offers that a task gets together as one device of a type. There is at least one in each.
+    fn candidates(&self, r#type: Type) -> Vec<Vec<&'p Offer>> {
+        match r#type {
+            Type::Onload => self.onload().map(|offer| vec![offer]).collect(),
+            Type::Zf => self
+                .interfaces(Class::Zf)
+                .map(|offer| vec![offer])
+                .collect(),
+            Type::OnloadZf => self.onload_and_tcpdirect(),
+            _ => self.others(r#type).map(|offer| vec![offer]).collect(),
+        }
+    }
+
+    fn onload(&self) -> impl Iterator<Item = &'p Offer> {
         let class = self.onload_class();
-        let interfaces = self.interfaces(class);
-        let mut groups: Vec<Group> = interfaces
-            .map(|offer| self.group(Type::Onload, &[offer]))
-            .collect();
         let has_interface = self.interfaces(class).any(is_accelerated);
         // A job that asks for Onload must not be placed without an interface where there is one.
         let is_wanted = !has_interface && !self.settings.need_nic && !self.is_ignored(NONE);
-        let loopback = self
-            .of_class(class)
-            .filter(|offer| is_wanted && is_loopback(offer));
-        groups.extend(loopback.map(|offer| self.group(Type::Onload, &[offer])));
-        groups
+        let loopback = self.of_class(class);
+        let loopback = loopback.filter(move |offer| is_wanted && is_loopback(offer));
+        self.interfaces(class).chain(loopback)
     }
 
-    fn tcpdirect(&self) -> Vec<Group> {
-        let interfaces = self.interfaces(Class::Zf);
-        interfaces
-            .map(|offer| self.group(Type::Zf, &[offer]))
-            .collect()
-    }
-
-    fn onload_and_tcpdirect(&self) -> Vec<Group> {
-        let tcpdirect: BTreeMap<&str, &Offer> = self
-            .interfaces(Class::Zf)
+    fn onload_and_tcpdirect(&self) -> Vec<Vec<&'p Offer>> {
+        let tcpdirect = self.interfaces(Class::Zf);
+        let tcpdirect: BTreeMap<&str, &Offer> = tcpdirect
             .map(|offer| (offer.name.as_str(), offer))
             .collect();
         let both = self.interfaces(self.onload_class()).filter_map(|onload| {
             let tcpdirect = tcpdirect.get(onload.name.as_str())?;
-            Some(self.group(Type::OnloadZf, &[onload, tcpdirect]))
+            Some(vec![onload, *tcpdirect])
         });
         both.collect()
     }
 
     /// The devices of the other types.
-    fn of_type(&self, r#type: Type, left_out: &mut BTreeSet<String>) -> Vec<Group> {
+    fn others(&self, r#type: Type) -> impl Iterator<Item = &'p Offer> {
         let probe = self.settings.probe;
-        let (class, is_wanted) = match r#type {
-            Type::Ptp => (Class::Ptp, probe.ptp),
-            Type::Pps => (Class::Pps, probe.pps),
-            Type::Rdma => (Class::Rdma, probe.rdma),
-            Type::Vfio => (Class::Vfio, probe.vfio),
-            Type::Hugepages => (Class::Hugepages, probe.hugepages),
-            Type::Profile => (Class::Profile, probe.profile),
-            Type::Onload | Type::Zf | Type::OnloadZf => return Vec::new(),
+        let class = match r#type {
+            Type::Ptp => Some(Class::Ptp).filter(|_| probe.ptp),
+            Type::Pps => Some(Class::Pps).filter(|_| probe.pps),
+            Type::Rdma => Some(Class::Rdma).filter(|_| probe.rdma),
+            Type::Vfio => Some(Class::Vfio).filter(|_| probe.vfio),
+            Type::Hugepages => Some(Class::Hugepages).filter(|_| probe.hugepages),
+            Type::Profile => Some(Class::Profile).filter(|_| probe.profile),
+            Type::Onload | Type::Zf | Type::OnloadZf => None,
         };
-        let mut groups = Vec::new();
-        for offer in self.of_class(class).filter(|_| is_wanted) {
-            let name = offer.name.as_str();
+        let offers = class.into_iter().flat_map(|class| self.of_class(class));
+        offers.filter(move |offer| {
             // The clock of an ignored interface is a device of its own.
             let interface = (r#type == Type::Rdma).then(|| interface_name(offer));
-            if self.is_ignored(name)
-                || interface.is_some_and(|interface| self.is_ignored(interface))
-            {
-                continue;
-            }
-            match self.needs_runtime(offer) {
-                Some(why) => {
-                    left_out.insert(format!(
-                        "{type} {name} is not published: {why}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration"
-                    ));
-                }
-                None => groups.push(self.group(r#type, &[offer])),
-            }
-        }
-        groups
+            let names = [Some(offer.name.as_str()), interface];
+            !names
+                .into_iter()
+                .flatten()
+                .any(|name| self.is_ignored(name))
+        })
     }
 
     /// What only our runtime can give, where nobody says that tasks run with it.

@@ -4,9 +4,11 @@
 #![allow(dead_code, unused_imports)]
 
 mod agent;
+mod go;
 mod host;
 
 pub(crate) use agent::{Agent, Devices, config, start};
+pub(crate) use go::{GoHost, program as go_program};
 pub(crate) use host::TestHost;
 
 use std::path::{Path, PathBuf};
