@@ -100,7 +100,8 @@ impl Snapshot {
             Some(earlier) => OwnTasks::of(host).and_earlier(&earlier.tasks, leases),
             None => OwnTasks::of(host),
         };
-        let plan = plan(&look.offers, settings, |lease| tasks.hold(lease));
+        let mut plan = plan(&look.offers, settings, |lease| tasks.hold(lease));
+        plan.left_out.extend(look.not_offered);
         let paths = &settings.paths;
         Ok(Snapshot {
             by_id: group::by_id(&plan.groups),

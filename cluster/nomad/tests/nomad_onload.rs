@@ -425,11 +425,14 @@ async fn the_paths_of_its_example_are_where_the_host_has_things() {
 }
 
 #[tokio::test]
-async fn a_directory_without_onload_is_a_device_without_health() {
+async fn a_directory_without_onload_is_named_in_the_log() {
     let host = TestHost::x2();
-    let groups = published(&host, json!({"host_onload_lib_path": "/opt/elsewhere"})).await;
+    let settings = json!({"host_onload_lib_path": "/opt/elsewhere"});
+    let mut agent = Agent::configured(&host, &settings).await;
+    let groups = agent.published().await;
     assert_eq!(of_types(&groups, &["onload", "onloadzf"]), [""; 0]);
     assert_eq!(of_types(&groups, &["zf"]).len(), 2);
+    agent.logged(&["Onload is not offered: ", "libonload.so"]);
 }
 
 #[tokio::test]

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use onload_cdi::{ContainerEdits, QualifiedName, Registry, SpecSource, UnresolvableError};
 use onload_core::class::Class;
 use onload_core::config::Config;
-use onload_core::lease::Listed;
 use onload_core::text::Chain;
 use onload_host::discover::inventory::Inventory;
+use onload_host::discover::not_offered::Subject;
 use onload_host::generate::{GenerateError, Specs, Surroundings, generate};
 use onload_host::host::{Host, HostError};
 use onload_host::leases::UnknownLeases;
@@ -79,6 +79,8 @@ pub struct Look {
     pub offers: Vec<Offer>,
     /// What the offers consist of.
     pub books: Books,
+    /// What is not offered for the plugin's own paths, with the reason: nobody else looks there.
+    pub not_offered: Vec<String>,
 }
 
 /// Looks at a host.
@@ -97,8 +99,12 @@ pub fn look(
         dirs: dirs.to_vec(),
         own: Vec::new(),
     };
+    let mut not_offered = Vec::new();
     for (classes, config) in layouts(settings, config) {
-        let (own, registry) = own_offers(host, &config, &survey.leases)?;
+        let (inventory, pools) = pools::survey(host, &config);
+        let registry = own_registry(host, &config, &inventory)?;
+        let own = offers(&inventory, &registry, &pools, &survey.leases);
+        not_offered.extend(why_not_offered(&inventory, classes));
         offered.retain(|offer| !classes.contains(&offer.class));
         offered.extend(
             own.into_iter()
@@ -109,24 +115,40 @@ pub fn look(
     Ok(Look {
         offers: offered,
         books,
+        not_offered,
     })
 }
 
-/// What a host offers with another configuration, whose specifications stand in no file.
-fn own_offers(
+/// The specifications of another configuration, which stand in no file.
+fn own_registry(
     host: &Host,
     config: &Config,
-    leases: &[Listed],
-) -> Result<(Vec<Offer>, Registry), LookError> {
-    let (inventory, pools) = pools::survey(host, config);
-    let specs = specifications(host, config, &inventory)?;
+    inventory: &Inventory,
+) -> Result<Registry, LookError> {
+    let specs = specifications(host, config, inventory)?;
     let sources = specs.into_values().map(|spec| SpecSource {
         path: Path::new(OWN_SOURCE).to_owned(),
         priority: 0,
         content: Ok(spec),
     });
-    let registry = Registry::from_sources(sources.collect());
-    Ok((offers(&inventory, &registry, &pools, leases), registry))
+    Ok(Registry::from_sources(sources.collect()))
+}
+
+/// Why classes have no devices, or fewer.
+fn why_not_offered(inventory: &Inventory, classes: &[Class]) -> Vec<String> {
+    let onload = inventory
+        .onload
+        .as_ref()
+        .filter(|_| classes.contains(&Class::Nic));
+    let obstacle = onload.and_then(|onload| onload.obstacle.as_ref());
+    let obstacle = obstacle.map(|reason| format!("Onload is not offered: {reason}"));
+    let entries = inventory.not_offered.iter();
+    let entries = entries.filter(|entry| match entry.kind {
+        Subject::Device(class) => classes.contains(&class),
+        _ => false,
+    });
+    let entries = entries.map(|entry| format!("{} is not offered: {}", entry.name, entry.reason));
+    obstacle.into_iter().chain(entries).collect()
 }
 
 fn specifications(host: &Host, config: &Config, inventory: &Inventory) -> Result<Specs, LookError> {
