@@ -78,7 +78,6 @@ pub struct Snapshot {
     runtime: Option<Runtime>,
     library_dir: Option<PathBuf>,
     without_nodes: bool,
-    without_preload: bool,
 }
 
 impl Snapshot {
@@ -111,7 +110,6 @@ impl Snapshot {
             runtime: Some(settings.runtime),
             library_dir: paths.onload_lib.task.named().cloned(),
             without_nodes: paths.device.is_closed(),
-            without_preload: paths.onload_lib.is_closed(),
         })
     }
 
@@ -229,7 +227,6 @@ impl Snapshot {
         Manner {
             library_dir: self.library_dir.clone(),
             without_nodes: has_place && self.without_nodes,
-            without_preload: self.without_preload,
         }
     }
 }

@@ -147,6 +147,10 @@ impl<'s> Loop<'s> {
                 }
                 Err(error) => self.failed(&error),
             }
+            // Others may have come before there was a waker.
+            if self.surveyor.shared().settings != settings {
+                continue;
+            }
             let period = settings.fingerprint_period.max(SHORTEST_PERIOD);
             if let Err(error) = self.wait(period) {
                 self.failed(&error);

@@ -204,6 +204,18 @@ async fn an_agent_that_was_started_again_finds_the_plugin_as_it_was() {
 }
 
 #[tokio::test]
+async fn settings_that_come_later_count_from_then_on() {
+    let host = TestHost::x2();
+    let agent = Agent::configured(&host, &json!({"fingerprint_period": "1h"})).await;
+    let mut devices = agent.fingerprint().await;
+    devices.next().await;
+    let later = json!({"fingerprint_period": "1h", "probe_nic": false});
+    agent.set(&later).await.unwrap();
+    let groups = devices.next().await;
+    assert!(!groups.contains_key("amd/onload/enp101s0f0np0"));
+}
+
+#[tokio::test]
 async fn settings_that_mean_nothing_are_refused_with_their_name() {
     let host = TestHost::empty();
     let agent = Agent::start(&host).await;

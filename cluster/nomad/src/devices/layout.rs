@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use onload_core::class::Class;
-use onload_core::config::Config;
+use onload_core::config::{Config, Preload};
 
 use crate::settings::{Paths, Settings, Way};
 
@@ -32,6 +32,7 @@ pub fn layouts(settings: &Settings, config: &Config) -> Vec<(&'static [Class], C
     if onload {
         let mut config = with_nodes(config, device);
         set_libraries(&mut config, onload_lib);
+        set_preload(&mut config, onload_lib);
         set_tools(&mut config, onload_bin, without_tools);
         set_profiles(&mut config, profile_dir, without_tools);
         layouts.push((&[Class::Nic, Class::NicPlain], config));
@@ -82,6 +83,16 @@ fn set_libraries(config: &mut Config, way: &Way) {
     }
 }
 
+/// What is not there is not preloaded, and a mounted list of libraries names one where a loader looks.
+fn set_preload(config: &mut Config, way: &Way) {
+    let preload = &mut config.cdi.preload;
+    match (&*preload, way.task.named()) {
+        _ if way.is_closed() => *preload = Preload::Off,
+        (Preload::File, Some(_)) => *preload = Preload::Env,
+        _ => {}
+    }
+}
+
 fn set_tools(config: &mut Config, way: &Way, without: bool) {
     let cdi = &mut config.cdi;
     if without || way.is_closed() {
@@ -100,4 +111,102 @@ fn set_profiles(config: &mut Config, way: &Way, without: bool) {
     }
     set(&mut cdi.host_profile_dir, way.host.named());
     set(&mut cdi.container_profile_dir, way.task.named());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Place;
+
+    fn layout(of: Class, settings: &Settings, config: &Config) -> Option<Config> {
+        let layouts = layouts(settings, config);
+        let found = layouts
+            .into_iter()
+            .find(|(classes, _)| classes.contains(&of));
+        found.map(|(_, config)| config)
+    }
+
+    fn at(path: &str) -> Place {
+        Place::At(PathBuf::from(path))
+    }
+
+    #[test]
+    fn without_paths_all_is_as_on_disk() {
+        assert!(layouts(&Settings::default(), &Config::default()).is_empty());
+    }
+
+    #[test]
+    fn a_path_is_for_its_own_product() {
+        let mut settings = Settings::default();
+        settings.paths.zf_lib.host = at("/opt/zf");
+        let config = Config::default();
+        assert_eq!(layout(Class::Nic, &settings, &config), None);
+        let zf = layout(Class::Zf, &settings, &config).unwrap();
+        assert_eq!(zf.cdi.host_library_dirs, [PathBuf::from("/opt/zf")]);
+        assert!(
+            zf.cdi.container_library_dirs.is_empty(),
+            "where a loader looks"
+        );
+        settings.paths.device.task = at("/devices");
+        for class in [
+            Class::Nic,
+            Class::NicPlain,
+            Class::Zf,
+            Class::Ptp,
+            Class::Pps,
+        ] {
+            let config = layout(class, &settings, &config).unwrap();
+            assert_eq!(
+                config.cdi.container_device_dir.as_deref(),
+                Some("/devices".as_ref())
+            );
+        }
+        for class in [Class::Rdma, Class::Vfio, Class::Hugepages, Class::Profile] {
+            assert_eq!(layout(class, &settings, &config), None);
+        }
+    }
+
+    #[test]
+    fn the_hosts_configuration_stays_where_no_path_is_set() {
+        let mut config = Config::default();
+        config.cdi.host_tool_dir = Some("/opt/tools".into());
+        config.cdi.fdtable_size = 4096;
+        let mut settings = Settings::default();
+        settings.paths.onload_lib.task = at("/opt/onload");
+        let cdi = layout(Class::Nic, &settings, &config).unwrap().cdi;
+        assert_eq!(
+            (cdi.host_tool_dir, cdi.fdtable_size),
+            (config.cdi.host_tool_dir, 4096)
+        );
+    }
+
+    #[test]
+    fn the_preload_is_one_that_finds_the_library() {
+        let mut config = Config::default();
+        config.cdi.preload = Preload::File;
+        let mut settings = Settings::default();
+        let preload =
+            |settings: &Settings| layout(Class::Nic, settings, &config).unwrap().cdi.preload;
+        settings.paths.onload_bin.host = at("/opt/bin");
+        assert_eq!(preload(&settings), Preload::File);
+        settings.paths.onload_lib.task = at("/opt/onload");
+        assert_eq!(preload(&settings), Preload::Env);
+        settings.paths.onload_lib.host = Place::Nowhere;
+        assert_eq!(preload(&settings), Preload::Off);
+    }
+
+    #[test]
+    fn without_tools_there_are_no_profiles_either() {
+        let settings = Settings {
+            mount_onload: false,
+            ..Settings::default()
+        };
+        let cdi = layout(Class::Nic, &settings, &Config::default())
+            .unwrap()
+            .cdi;
+        assert_eq!(
+            (cdi.container_tool_dir, cdi.container_profile_dir),
+            (Some(nowhere()), Some(nowhere()))
+        );
+    }
 }

@@ -83,8 +83,6 @@ pub struct Manner {
     pub library_dir: Option<PathBuf>,
     /// Whether device nodes are left out.
     pub without_nodes: bool,
-    /// Whether nothing is preloaded, since the library is not there.
-    pub without_preload: bool,
 }
 
 /// A reservation in the making. What several devices share stands in it once: docker refuses a second mount at
@@ -116,7 +114,6 @@ impl Reservation {
 
     fn add_variable(&mut self, name: &str, value: &str, manner: &Manner) {
         let value = match &manner.library_dir {
-            _ if name == PRELOAD && manner.without_preload => return,
             Some(dir) if name == PRELOAD && value == LIBRARY => {
                 dir.join(LIBRARY).display().to_string()
             }
@@ -316,10 +313,5 @@ mod tests {
             preload(&elsewhere).as_deref(),
             Some("/opt/onload/usr/lib64/libonload.so")
         );
-        let nowhere = Manner {
-            without_preload: true,
-            ..Manner::default()
-        };
-        assert_eq!(preload(&nowhere), None);
     }
 }
