@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use onload_cdi::QualifiedName;
 use onload_core::class::Class;
-use onload_core::container_id::ContainerId;
 use onload_core::lease::{Device, Lease, Token};
 use onload_core::processes::Processes;
 use onload_core::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
@@ -80,10 +79,10 @@ fn request(devices: &BTreeSet<(Class, QualifiedName)>) -> String {
     words.collect::<Vec<_>>().join(";")
 }
 
-/// The containers that were started with tickets of Nomad's tasks.
+/// The tickets of Nomad's tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnTasks {
-    containers: BTreeSet<(ContainerId, PathBuf)>,
+    tickets: BTreeSet<String>,
 }
 
 impl OwnTasks {
@@ -94,18 +93,17 @@ impl OwnTasks {
         let path = host.outside_path(Path::new(RUN_DIR));
         let run = RunDir::find(&path).ok().flatten();
         let tickets = run.and_then(|run| Tickets::find(&run, processes(host)).ok().flatten());
-        let listed = tickets
-            .and_then(|tickets| tickets.list().ok())
-            .unwrap_or_default();
-        let tickets = listed.into_iter().filter_map(|listed| listed.ticket.ok());
-        let own = tickets.filter(|ticket| ticket.engine == ENGINE);
-        let users = own.filter_map(|ticket| ticket.user);
+        let listed = tickets.and_then(|tickets| tickets.list().ok());
+        let own = listed.into_iter().flatten().filter(|listed| {
+            let ticket = listed.ticket.as_ref();
+            ticket.is_ok_and(|ticket| ticket.engine == ENGINE)
+        });
         OwnTasks {
-            containers: users.map(|user| (user.container, user.bundle)).collect(),
+            tickets: own.map(|listed| listed.id.into()).collect(),
         }
     }
 
-    /// Adds those of an earlier look that still hold something. A task that runs is ours although a later
+    /// Adds those of an earlier look that a lease still names. A task that runs is ours although a later
     /// reservation took its ticket: an agent that was started again reserves anew for the tasks that it finds.
     #[must_use]
     pub fn and_earlier<'l>(
@@ -113,23 +111,26 @@ impl OwnTasks {
         earlier: &OwnTasks,
         leases: impl Iterator<Item = &'l Lease>,
     ) -> OwnTasks {
-        let holders = leases.filter(|lease| earlier.hold(lease));
-        let holders = holders.map(|lease| (lease.container.clone(), lease.bundle.clone()));
-        self.containers.extend(holders);
+        let held = leases.filter(|lease| earlier.hold(lease));
+        let tickets = held.filter_map(|lease| lease.ticket.clone());
+        self.tickets.extend(tickets.map(String::from));
         self
     }
 
-    /// Whether one of them holds a lease.
+    /// Whether a container that was started with one of them holds a lease.
     #[must_use]
     pub fn hold(&self, lease: &Lease) -> bool {
-        self.containers
-            .contains(&(lease.container.clone(), lease.bundle.clone()))
+        let ticket = lease.ticket.as_ref();
+        ticket.is_some_and(|ticket| self.tickets.contains(ticket.as_str()))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::fs;
+
+    use onload_core::lease::Holder;
 
     use super::*;
 
@@ -186,5 +187,42 @@ mod tests {
     fn without_tickets_no_task_is_ours() {
         let (_root, host) = host();
         assert_eq!(OwnTasks::of(&host), OwnTasks::default());
+    }
+
+    #[test]
+    fn a_task_that_holds_a_device_is_ours_after_a_later_reservation_too() {
+        let (_root, host) = host();
+        let devices = names(&["onload.dev/vfio=0000:81:10.0"]);
+        let exclusive = ["vfio:0000:81:10.0".parse().unwrap()];
+        let id = write(&host, &devices, &exclusive, "vfio").unwrap();
+        let lease = |ticket: Option<Token>| Lease {
+            boot: "a".to_owned(),
+            container: "redis".parse().unwrap(),
+            bundle: "/bundles/redis".into(),
+            holder: Holder::Reservation {
+                token: [7; 16].into(),
+                expires_ms: 5,
+                maker: None,
+            },
+            entry_point: "create".to_owned(),
+            since: 0,
+            facts: BTreeMap::new(),
+            ticket,
+        };
+        let (of_task, of_another) = (lease(Some(id)), lease(None));
+        let before = OwnTasks::of(&host);
+        assert!(before.hold(&of_task) && !before.hold(&of_another));
+        assert!(
+            !before.hold(&lease(Some([9; 16].into()))),
+            "a ticket of nobody's"
+        );
+        write(&host, &devices, &exclusive, "vfio").unwrap();
+        assert!(!OwnTasks::of(&host).hold(&of_task));
+        let both = [&of_task, &of_another];
+        let after = OwnTasks::of(&host).and_earlier(&before, both.into_iter());
+        assert!(after.hold(&of_task) && !after.hold(&of_another));
+        // It is forgotten when it holds nothing any more.
+        let later = OwnTasks::of(&host).and_earlier(&after, [].into_iter());
+        assert!(!later.hold(&of_task));
     }
 }
