@@ -16,6 +16,13 @@ impl Default for Backoff {
 }
 
 impl Backoff {
+    /// What was tried has worked for so long: after a minute the waits begin anew.
+    pub(crate) fn held(&mut self, time: Duration) {
+        if time >= MOST {
+            *self = Backoff::default();
+        }
+    }
+
     /// The next wait: from half of it to all of it.
     pub(crate) fn next(&mut self) -> Duration {
         let wait = self.0;
@@ -40,6 +47,15 @@ fn random() -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waits_begin_anew_after_what_has_held_for_a_minute() {
+        let mut backoff = Backoff(MOST);
+        backoff.held(MOST / 2);
+        assert_eq!(backoff.0, MOST);
+        backoff.held(MOST);
+        assert_eq!(backoff.0, FIRST);
+    }
 
     #[test]
     fn waits_double_up_to_a_minute() {

@@ -9,14 +9,14 @@ use onload_core::text::Chain;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Server;
 
 use super::accept::Accept;
 use super::backoff::Backoff;
 use super::directory::Kubelet;
 use super::register::register;
-use super::service::{Node, Service};
+use super::service::{Node, Service, Streams};
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::metrics::Metrics;
 use crate::resources::Resource;
@@ -124,6 +124,7 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
             },
             () = offering.stopped() => return,
         };
+        let begin = Instant::now();
         let served = serve_and_register(&offering, &name, &resource, start).await;
         offering.node.metrics.registered(&name, false);
         let wait = match served {
@@ -135,6 +136,7 @@ pub async fn offer(offering: Offering, resource: watch::Receiver<Arc<Resource>>)
                     backoff = Backoff::default();
                     continue;
                 }
+                backoff.held(begin.elapsed());
                 backoff.next()
             }
             Ok(None) => continue,
@@ -198,7 +200,7 @@ async fn serve_and_register(
 struct Running {
     place: Option<Place>,
     stop: watch::Sender<bool>,
-    streams: watch::Receiver<usize>,
+    streams: watch::Receiver<Streams>,
     server: JoinHandle<()>,
 }
 
@@ -211,7 +213,7 @@ impl Running {
         let bound = socket::bind(&offering.directory.join(socket))?;
         let (listener, place) = bound.into_parts();
         let (stop, mut stopped) = watch::channel(false);
-        let (streams_sender, streams) = watch::channel(0);
+        let (streams_sender, streams) = watch::channel(Streams::default());
         let service = Service {
             node: Arc::clone(&offering.node),
             resource: resource.clone(),
@@ -241,7 +243,6 @@ impl Running {
     /// Waits until kubelet no longer has the resource; `None` at the end.
     async fn until_lost(&mut self, offering: &Offering, start: u64) -> Option<Lost> {
         let mut kubelet = offering.kubelet.clone();
-        let mut was_read = false;
         loop {
             let now = *kubelet.borrow_and_update();
             if now.starts != start {
@@ -253,10 +254,9 @@ impl Running {
                 return Some(Lost::Socket);
             }
             let streams = *self.streams.borrow_and_update();
-            if was_read && streams == 0 && now.socket.is_some() {
+            if streams.any && streams.open == 0 && now.socket.is_some() {
                 return Some(Lost::Stream);
             }
-            was_read |= streams > 0;
             tokio::select! {
                 changed = kubelet.changed() => if changed.is_err() { return None },
                 changed = self.streams.changed() => if changed.is_err() { return None },

@@ -38,8 +38,16 @@ pub(crate) struct Service {
     pub(crate) node: Arc<Node>,
     pub(crate) resource: watch::Receiver<Arc<Resource>>,
     pub(crate) stop: watch::Receiver<bool>,
-    /// How many streams of devices kubelet reads.
-    pub(crate) streams: watch::Sender<usize>,
+    pub(crate) streams: watch::Sender<Streams>,
+}
+
+/// The streams of devices that kubelet reads.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Streams {
+    /// Whether there was one: it may end before anybody looks.
+    pub(crate) any: bool,
+    /// How many there are now.
+    pub(crate) open: usize,
 }
 
 /// What stands on disk when a request comes.
@@ -224,9 +232,12 @@ impl DevicePlugin for Service {
             let service = self.clone();
             tokio::spawn(async move {
                 let streams = service.streams.clone();
-                streams.send_modify(|streams| *streams += 1);
+                streams.send_modify(|streams| {
+                    streams.any = true;
+                    streams.open += 1;
+                });
                 service.send(sender).await;
-                streams.send_modify(|streams| *streams -= 1);
+                streams.send_modify(|streams| streams.open -= 1);
             });
             Ok(ReceiverStream::new(receiver))
         })
