@@ -62,6 +62,10 @@ pub struct Global {
 pub enum Command {
     /// Offer the devices of this node to its kubelet, until SIGTERM
     Run(Run),
+    /// Ask the daemon whether it works, as the probes of its pod do
+    ///
+    /// The exit status is 1 where it does not, and 2 where it does not answer.
+    Health(Health),
     /// Put the hook of this version on the host, and remove older ones that nothing names
     Install(Install),
     /// Remove hooks, specifications and configuration that this program put on the host
@@ -127,8 +131,32 @@ pub struct Run {
         env = "ONLOAD_KUBERNETES_SPEC_DIR"
     )]
     pub spec_dir: Vec<PathBuf>,
-    /// Where /metrics and /healthz are served: ADDRESS:PORT, unix:/PATH, or nothing for nowhere
+    /// Where /metrics, /healthz and /readyz are served: ADDRESS:PORT, unix:/PATH, or nothing for nowhere
     /// [default: listen in section kubernetes of the configuration]
     #[arg(long, value_name = "ADDRESS", env = "ONLOAD_KUBERNETES_LISTEN")]
     pub listen: Option<Listen>,
+    /// Socket where "health" asks; it is for root alone
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_hint = ValueHint::FilePath,
+        env = "ONLOAD_KUBERNETES_HEALTH_SOCKET"
+    )]
+    pub health_socket: Option<PathBuf>,
+}
+
+/// Ask the daemon how it is.
+#[derive(Clone, Debug, Args)]
+pub struct Health {
+    /// Ask whether kubelet has taken all that the node offers, too
+    #[arg(long)]
+    pub ready: bool,
+    /// The daemon's --health-socket
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_hint = ValueHint::FilePath,
+        env = "ONLOAD_KUBERNETES_HEALTH_SOCKET"
+    )]
+    pub health_socket: PathBuf,
 }

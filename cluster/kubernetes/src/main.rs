@@ -8,8 +8,9 @@ use clap::Parser;
 use onload_core::fs::trust::Owners;
 use onload_core::text::Chain;
 use onload_host::host::Host;
-use onload_kubernetes::cli::{Cli, Command, Global, Install, Uninstall};
+use onload_kubernetes::cli::{Cli, Command, Global, Health, Install, Uninstall};
 use onload_kubernetes::install::{self, Place, Report, What};
+use onload_kubernetes::observe::health::ask;
 use onload_kubernetes::run;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
 fn dispatch(cli: &Cli) -> Result<ExitCode, Box<dyn Error>> {
     match &cli.command {
         Command::Run(args) => run::run(&cli.global, args)?,
+        Command::Health(args) => return health(args),
         Command::Install(args) => install(&cli.global, args)?,
         Command::Uninstall(args) => return uninstall(&cli.global, *args),
     }
@@ -44,6 +46,21 @@ fn install(global: &Global, args: &Install) -> Result<(), Box<dyn Error>> {
     };
     print(&install::install(&place(global, &host), what)?)?;
     Ok(())
+}
+
+fn health(args: &Health) -> Result<ExitCode, Box<dyn Error>> {
+    let state = ask(&args.health_socket)?;
+    let reason = if args.ready {
+        state.not_ready
+    } else {
+        state.stuck
+    };
+    let (line, status) = match reason {
+        None => ("ok".to_owned(), ExitCode::SUCCESS),
+        Some(reason) => (reason, ExitCode::FAILURE),
+    };
+    writeln!(io::stdout(), "{line}")?;
+    Ok(status)
 }
 
 fn uninstall(global: &Global, args: Uninstall) -> Result<ExitCode, Box<dyn Error>> {

@@ -17,8 +17,9 @@ use tokio::time::timeout;
 use crate::changes;
 use crate::cli::{Global, Run};
 use crate::host_state::{Snapshot, SpecNames};
+use crate::observe::http::SetBy;
 use crate::observe::metrics::Metrics;
-use crate::observe::{http, log};
+use crate::observe::{health, http, log};
 use crate::plugin::{DirectoryError, Kubelet, Offering, offer, watch as watch_directory};
 use crate::resources::Resource;
 use crate::spec_writer::Keeper;
@@ -61,8 +62,10 @@ pub fn run(global: &Global, args: &Run) -> Result<(), RunError> {
     let named = global.config.clone();
     let mut surveyor = Surveyor::new(host, named, &specs, keeper, &metrics)?;
     log::init(surveyor.config().log.level);
-    let listen = args.listen.clone();
-    let listen = listen.unwrap_or_else(|| surveyor.config().kubernetes.listen.clone());
+    let listen = match &args.listen {
+        Some(listen) => (listen.clone(), SetBy::Argument),
+        None => (surveyor.config().kubernetes.listen.clone(), SetBy::File),
+    };
     let (sender, snapshots) = watch::channel(Arc::new(surveyor.first_look()?));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -70,6 +73,7 @@ pub fn run(global: &Global, args: &Run) -> Result<(), RunError> {
     let daemon = Daemon {
         directory: args.device_plugin_dir.clone(),
         listen,
+        health_socket: args.health_socket.clone(),
         snapshots,
         specs,
         metrics,
@@ -90,7 +94,8 @@ fn spec_dirs(host: &Host, given: &[PathBuf]) -> Result<Vec<PathBuf>, HostError> 
 
 struct Daemon {
     directory: PathBuf,
-    listen: Listen,
+    listen: (Listen, SetBy),
+    health_socket: Option<PathBuf>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     specs: Arc<SpecNames>,
     metrics: Arc<Metrics>,
@@ -109,6 +114,10 @@ impl Daemon {
             self.snapshots.clone(),
         );
         tokio::spawn(served);
+        if let Some(path) = self.health_socket {
+            let (metrics, host) = (Arc::clone(&self.metrics), self.snapshots.clone());
+            tokio::spawn(health::serve(path, metrics, host));
+        }
         let shared = (self.snapshots, self.specs, Arc::clone(&self.metrics));
         let mut resources = Resources {
             offering: Offering::new(self.directory.clone(), kubelet, shared, stopped),

@@ -426,7 +426,74 @@ async fn an_address_that_is_in_use_stops_no_device() {
         command.args(["--listen", &address]);
     });
     kubelet.registered(VFIO).await;
-    daemon.logged(&["metrics are not served", &address]);
+    let setting = "set another --listen or ONLOAD_KUBERNETES_LISTEN";
+    daemon.logged(&["metrics are not served; trying again", &address, setting]);
+    // The probes ask elsewhere.
+    assert_eq!(daemon.health(&[]), (Some(0), "ok\n".to_owned()));
+    drop(other);
+    daemon.logged(&["serving /metrics", &address]);
+    assert_eq!(daemon.count(&["metrics are not served"]), 1);
+}
+
+#[test]
+fn an_address_of_the_configuration_that_is_in_use_is_named_with_its_key() {
+    let host = TestHost::captured(CAPTURED);
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap();
+    host.config(&format!("[kubernetes]\nlisten = \"{address}\"\n"));
+    let mut daemon = Daemon::with(&host, |command| {
+        command.env_remove("ONLOAD_KUBERNETES_LISTEN");
+    });
+    daemon.logged(&["metrics are not served", "set another [kubernetes] listen"]);
+}
+
+#[test]
+fn requests_that_never_end_take_few_descriptors_and_are_ended() {
+    use std::io::Write;
+    let host = TestHost::captured(CAPTURED);
+    let mut daemon = Daemon::start(&host);
+    daemon.logged(&["serving /metrics"]);
+    let half_sent = |_| {
+        let mut stream = std::os::unix::net::UnixStream::connect(&daemon.http).unwrap();
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: ")
+            .unwrap();
+        stream
+    };
+    let attackers: Vec<_> = (0..60).map(half_sent).collect();
+    // An answer comes when those before it have been ended.
+    assert!(get(&daemon.http, "/metrics").0.starts_with("HTTP/1.1 200"));
+    let fds = || fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
+    assert!(fds().count() < 60, "{}", fds().count());
+    assert_eq!(daemon.health(&[]), (Some(0), "ok\n".to_owned()));
+    drop(attackers);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_is_ready_when_kubelet_has_taken_its_resources() {
+    let host = TestHost::captured(CAPTURED);
+    host.config("[kubernetes]\nclasses = [\"vfio\"]\n");
+    fs::create_dir(host.plugin_dir()).unwrap();
+    let mut daemon = Daemon::start(&host);
+    daemon.logged(&["serving /metrics"]);
+    let waiting = "kubelet has not taken onload.dev/vfio\n".to_owned();
+    assert_eq!(daemon.health(&[]), (Some(0), "ok\n".to_owned()));
+    assert_eq!(daemon.health(&["--ready"]), (Some(1), waiting.clone()));
+    let (head, body) = get(&daemon.http, "/readyz");
+    assert!(head.starts_with("HTTP/1.1 503"), "{head}");
+    assert_eq!(body, waiting);
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    kubelet.registered(VFIO).await;
+    daemon.logged(&["registered with kubelet"]);
+    assert_eq!(daemon.health(&["--ready"]), (Some(0), "ok\n".to_owned()));
+    assert!(get(&daemon.http, "/readyz").0.starts_with("HTTP/1.1 200"));
+    assert!(daemon.terminate().success());
+    let (status, said) = daemon.health(&[]);
+    assert_eq!(status, Some(2));
+    assert!(
+        said.starts_with("onload-kubernetes: asking the daemon at "),
+        "{said}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

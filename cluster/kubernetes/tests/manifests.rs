@@ -302,8 +302,30 @@ fn our_own_pods_change_only_what_they_mount() {
     assert_eq!(writable(install), ["hooks", "settings"]);
     assert_eq!(
         writable(daemon),
-        ["specifications", "run", "device-plugins"]
+        ["specifications", "run", "device-plugins", "health"]
     );
+}
+
+#[test]
+fn the_next_node_is_updated_when_kubelet_has_taken_what_this_one_offers() {
+    let daemon_set = daemon_set("daemonset.yaml");
+    let ready = &pod_of(&daemon_set).containers[0].readiness_probe;
+    let exec = ready.as_ref().unwrap().exec.as_ref().unwrap();
+    let words: Vec<&str> = exec.command.iter().flatten().map(String::as_str).collect();
+    assert_eq!(words, ["/usr/bin/onload-kubernetes", "health", "--ready"]);
+    assert!(daemon_set.spec.unwrap().min_ready_seconds.unwrap() > 0);
+}
+
+#[test]
+fn no_probe_asks_at_a_port_that_others_reach() {
+    for (path, pod) in pods() {
+        for container in containers(&pod) {
+            for probe in [&container.liveness_probe, &container.readiness_probe] {
+                let Some(probe) = probe else { continue };
+                assert!(probe.exec.is_some(), "{path}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -318,6 +340,14 @@ fn each_command_and_variable_is_one_of_the_program() {
                 "{path}: {}",
                 container.name
             );
+            for probe in [&container.liveness_probe, &container.readiness_probe] {
+                let Some(probe) = probe else { continue };
+                let words = probe.exec.as_ref().unwrap().command.iter().flatten();
+                // In the container the variable says it.
+                let socket = ["--health-socket", "/x"].map(str::to_owned);
+                let words = words.cloned().chain(socket);
+                assert!(Cli::try_parse_from(words).is_ok(), "{path}");
+            }
             for variable in container.env.iter().flatten() {
                 assert!(known.contains(&variable.name), "{path}: {}", variable.name);
             }

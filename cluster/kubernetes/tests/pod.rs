@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Container, PodSpec, Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, PodSpec, Probe, Volume, VolumeMount};
 use onload_host::host::Host;
 use onload_test_needs as needs;
 use serde_json::{Value, json};
@@ -35,6 +35,8 @@ fn can_run() -> bool {
 struct Node {
     host: TestHost,
     image: tempfile::TempDir,
+    /// Where kubelet makes the directories that end with a pod.
+    empty: tempfile::TempDir,
     bundles: tempfile::TempDir,
 }
 
@@ -43,6 +45,7 @@ impl Node {
         let node = Node {
             host: TestHost::captured(HOST),
             image: tempfile::tempdir().unwrap(),
+            empty: tempfile::tempdir().unwrap(),
             bundles: tempfile::tempdir().unwrap(),
         };
         let root = node.host.root();
@@ -79,6 +82,11 @@ impl Node {
 
     /// What the kubelet of the node would mount for a volume.
     fn source(&self, volume: &Volume) -> PathBuf {
+        if volume.empty_dir.is_some() {
+            let path = self.empty.path().join(&volume.name);
+            fs::create_dir_all(&path).unwrap();
+            return path;
+        }
         let Some(path) = &volume.host_path else {
             return self.image.path().to_owned();
         };
@@ -281,6 +289,15 @@ struct Running {
 }
 
 impl Running {
+    /// Executes a probe in it.
+    fn probe(&self, probe: &Probe) -> Output {
+        let command = probe.exec.as_ref().unwrap().command.as_ref().unwrap();
+        let program = command[0].replacen("/usr/bin", "/image", 1);
+        let mut runc = Command::new("runc");
+        runc.arg("--root").arg(&self.state).args(["exec", &self.id]);
+        runc.arg(program).args(&command[1..]).output().unwrap()
+    }
+
     fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
@@ -429,6 +446,55 @@ async fn the_daemon_can_do_its_work_with_what_the_manifest_gives_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_probes_tell_a_daemon_that_works_from_one_that_offers_what_the_node_has() {
+    if !can_run() {
+        return;
+    }
+    let node = Node::new();
+    let made = Made::of(&node, "daemon");
+    let live = made.container.liveness_probe.clone().unwrap();
+    let ready = made.container.readiness_probe.clone().unwrap();
+    let running = made.start();
+    running.says("this daemon writes the specifications");
+    running.says("serving /metrics");
+    let health = node.empty.path().join("health/health.sock");
+    until(|| health.exists());
+    let said = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    let answer = running.probe(&live);
+    assert_eq!(
+        (answer.status.code(), said(&answer)),
+        (Some(0), "ok\n".to_owned())
+    );
+    let answer = running.probe(&ready);
+    assert_eq!(answer.status.code(), Some(1), "{answer:?}");
+    assert!(
+        said(&answer).starts_with("kubelet has not taken onload.dev/"),
+        "{answer:?}"
+    );
+    let _kubelet = MockKubelet::start(&node.at(PLUGINS));
+    until(|| running.probe(&ready).status.success());
+}
+
+#[track_caller]
+fn until(is: impl Fn() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < end);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_directory_of_its_own_the_daemon_cannot_be_asked() {
+    if !can_run() {
+        return;
+    }
+    let node = Node::new();
+    let running = Made::of(&node, "daemon").without("health").start();
+    running.says("health is not served; trying again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn specifications_name_the_hook_that_the_init_container_put_there() {
     if !can_run() {
         return;
@@ -541,6 +607,9 @@ async fn a_second_instance_reads_until_the_first_has_ended() {
     first.says("this daemon writes the specifications");
     let mut second = Made::of(&node, "daemon");
     second.env.push("ONLOAD_KUBERNETES_LISTEN=".to_owned());
+    second
+        .env
+        .push("ONLOAD_KUBERNETES_HEALTH_SOCKET=/run/onload-kubernetes/2.sock".to_owned());
     let second = second.start();
     second.says("another daemon of this node writes the specifications until it ends");
 }

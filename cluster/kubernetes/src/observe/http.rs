@@ -1,5 +1,8 @@
-//! `/metrics` and `/healthz`.
+//! `/metrics`, `/healthz` and `/readyz`, for whoever can reach the port: its connections are few and short, so that
+//! nobody takes the daemon's memory by them.
 
+use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,49 +10,94 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use onload_core::kubernetes_settings::Listen;
 use onload_core::text::Chain;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
 
+use super::health::State;
 use super::metrics::Metrics;
 use crate::host_state::Snapshot;
 use crate::socket::{self, SocketError};
 
-/// The host is looked at more often; a daemon that has not for so long is stuck.
-const STUCK: Duration = Duration::from_secs(300);
+/// Connections at a time; the kernel keeps some more waiting.
+const CONNECTIONS: usize = 32;
+/// How long a connection may last. It is one request, and an answer is made in milliseconds.
+const MOST: Duration = Duration::from_secs(5);
+/// How soon an address that cannot be bound is tried again.
+const AGAIN: Duration = Duration::from_secs(2);
 /// The media type of OpenMetrics 1.0.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What says where metrics are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetBy {
+    /// The command line or its variable, which go before the file.
+    Argument,
+    /// The configuration file.
+    File,
+}
+
+impl fmt::Display for SetBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SetBy::Argument => "--listen or ONLOAD_KUBERNETES_LISTEN",
+            SetBy::File => "[kubernetes] listen",
+        })
+    }
+}
 
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// The address cannot be bound.
-    #[error("listening at {address} for /metrics and /healthz; set another [kubernetes] listen")]
+    #[error("listening at {address} for /metrics ({source}); set another {by}")]
     Bind {
         /// The address.
         address: Listen,
-        /// Why.
-        source: std::io::Error,
+        /// What sets it.
+        by: SetBy,
+        /// Why; the remedy has to follow it.
+        source: io::Error,
     },
     /// The socket cannot be made.
     #[error(transparent)]
     Socket(#[from] SocketError),
 }
 
-/// Serves until the program ends. What goes wrong is logged: devices are offered without metrics too.
-pub async fn serve(listen: Listen, metrics: Arc<Metrics>, host: watch::Receiver<Arc<Snapshot>>) {
+/// Serves until the program ends. An address that cannot be bound is logged and tried again: devices are offered
+/// without metrics too.
+pub async fn serve(
+    listen: (Listen, SetBy),
+    metrics: Arc<Metrics>,
+    host: watch::Receiver<Arc<Snapshot>>,
+) {
+    let state = (Arc::clone(&metrics), host);
+    let ready = state.clone();
     let app = Router::new()
         .route("/metrics", get(move || metrics_text(Arc::clone(&metrics))))
-        .route("/healthz", get(move || health(host.clone())));
-    if let Err(error) = listen_at(&listen, app).await {
-        tracing::error!(error = %Chain(&error), "metrics are not served");
+        .route("/healthz", get(move || answer(now(&state).stuck)))
+        .route("/readyz", get(move || answer(now(&ready).not_ready)));
+    let mut said = String::new();
+    while let Err(error) = listen_at(&listen, &app).await {
+        let text = Chain(&error).to_string();
+        if text != said {
+            tracing::error!(error = %text, "metrics are not served; trying again");
+            said = text;
+        }
+        sleep(AGAIN).await;
     }
 }
 
-async fn listen_at(listen: &Listen, app: Router) -> Result<(), HttpError> {
+async fn listen_at((listen, by): &(Listen, SetBy), app: &Router) -> Result<(), HttpError> {
     let failed = |source| HttpError::Bind {
         address: listen.clone(),
+        by: *by,
         source,
     };
     match listen {
@@ -57,16 +105,35 @@ async fn listen_at(listen: &Listen, app: Router) -> Result<(), HttpError> {
         Listen::Tcp(address) => {
             let listener = TcpListener::bind(address).await.map_err(failed)?;
             let at = listener.local_addr().map_err(failed)?;
-            tracing::info!(address = %at, "serving /metrics and /healthz");
-            axum::serve(listener, app).await.map_err(failed)
+            tracing::info!(address = %at, "serving /metrics, /healthz and /readyz");
+            take(listener, app).await;
+            Ok(())
         }
         Listen::Unix(path) => {
             let socket = socket::bind(path)?;
-            tracing::info!(path = %path.display(), "serving /metrics and /healthz");
-            axum::serve(socket.into_listener(), app)
-                .await
-                .map_err(failed)
+            tracing::info!(path = %path.display(), "serving /metrics, /healthz and /readyz");
+            take(socket.into_listener(), app).await;
+            Ok(())
         }
+    }
+}
+
+/// Takes connections for ever.
+async fn take(mut listener: impl Listener, app: &Router) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    // The places are never closed.
+    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+        let (stream, _) = listener.accept().await;
+        let service = TowerToHyperService::new(app.clone());
+        let mut http = http1::Builder::new();
+        let connection = http
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(stream), service);
+        tokio::spawn(async move {
+            // Who goes away early or comes with something else is told nothing.
+            let _ = timeout(MOST, connection).await;
+            drop(place);
+        });
     }
 }
 
@@ -74,14 +141,13 @@ async fn metrics_text(metrics: Arc<Metrics>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.text())
 }
 
-async fn health(host: watch::Receiver<Arc<Snapshot>>) -> (StatusCode, String) {
-    let age = host.borrow().taken.elapsed();
-    match age < STUCK {
-        true => (StatusCode::OK, "ok\n".to_owned()),
-        false => {
-            let seconds = age.as_secs();
-            let text = format!("the host was last looked at {seconds} s ago\n");
-            (StatusCode::SERVICE_UNAVAILABLE, text)
-        }
+fn now((metrics, host): &(Arc<Metrics>, watch::Receiver<Arc<Snapshot>>)) -> State {
+    State::of(metrics, &host.borrow())
+}
+
+async fn answer(reason: Option<String>) -> (StatusCode, String) {
+    match reason {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
@@ -35,6 +35,10 @@ pub struct Metrics {
     surveys: Family<Labels, Counter>,
     /// The ids of each resource that were given since the start.
     given: Mutex<BTreeMap<ResourceName, BTreeSet<String>>>,
+    /// The resources that kubelet has.
+    taken: Mutex<BTreeSet<ResourceName>>,
+    /// When the host was looked at last, and whether it could be read.
+    looked: Mutex<(Instant, bool)>,
 }
 
 impl fmt::Debug for Metrics {
@@ -69,6 +73,8 @@ impl Default for Metrics {
             registrations: Family::default(),
             surveys: Family::default(),
             given: Mutex::default(),
+            taken: Mutex::default(),
+            looked: Mutex::new((Instant::now(), false)),
             registry: Registry::default(),
         };
         registry.register(
@@ -147,6 +153,30 @@ impl Metrics {
         self.registered
             .get_or_create(&labels)
             .set(i64::from(is_registered));
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        match is_registered {
+            true => taken.insert(name.clone()),
+            false => taken.remove(name),
+        };
+    }
+
+    /// Whether kubelet has a resource.
+    #[must_use]
+    pub fn is_registered(&self, name: &ResourceName) -> bool {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.contains(name)
+    }
+
+    /// When the host was looked at last, and whether it could be read.
+    #[must_use]
+    pub fn looked(&self) -> (Instant, bool) {
+        *self.looked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn look_back(&self, by: Duration) {
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        looked.0 = looked.0.checked_sub(by).unwrap();
     }
 
     /// An attempt to register ended.
@@ -158,6 +188,8 @@ impl Metrics {
     /// A look at the host ended.
     pub fn survey(&self, is_good: bool) {
         self.surveys.get_or_create(&vec![outcome(is_good)]).inc();
+        let now = (Instant::now(), is_good);
+        *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
     /// So many leases live, by class.

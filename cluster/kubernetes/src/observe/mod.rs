@@ -1,5 +1,6 @@
 //! What the operator sees of the daemon: metrics, health, logs.
 
+pub mod health;
 pub mod http;
 pub mod log;
 pub mod metrics;

@@ -18,6 +18,7 @@ pub(crate) struct Daemon {
     lines: Receiver<String>,
     seen: Vec<String>,
     pub(crate) http: PathBuf,
+    pub(crate) health: PathBuf,
 }
 
 impl Daemon {
@@ -43,11 +44,13 @@ impl Daemon {
             host.config("");
         }
         let http = host.plugin_dir().with_file_name("http.sock");
+        let health = host.plugin_dir().with_file_name("health.sock");
         let mut command = Command::new(env!("CARGO_BIN_EXE_onload-kubernetes"));
         command.env_clear();
         command.arg("run").arg("--host-root").arg(host.root());
         command.arg("--config").arg(host.config_path());
         command.arg("--device-plugin-dir").arg(host.plugin_dir());
+        command.arg("--health-socket").arg(&health);
         command.env(
             "ONLOAD_KUBERNETES_LISTEN",
             format!("unix:{}", http.display()),
@@ -71,7 +74,19 @@ impl Daemon {
             lines,
             seen: Vec::new(),
             http,
+            health,
         }
+    }
+
+    /// What the command of a probe says, and its status.
+    pub(crate) fn health(&self, more: &[&str]) -> (Option<i32>, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onload-kubernetes"));
+        command.env_clear().arg("health").args(more);
+        command.arg("--health-socket").arg(&self.health);
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        (output.status.code(), said)
     }
 
     pub(crate) fn pid(&self) -> u32 {

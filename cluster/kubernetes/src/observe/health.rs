@@ -1,0 +1,231 @@
+//! Whether the daemon works, and whether it offers what it should: for the probes of its pod. Answers are given at a
+//! socket that no other pod and no other user of the node can reach, so that nobody can have the daemon killed.
+
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use onload_core::text::Chain;
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::metrics::Metrics;
+use crate::host_state::Snapshot;
+use crate::socket;
+
+/// The host is looked at more often; a daemon that has not for so long is stuck.
+const STUCK: Duration = Duration::from_secs(300);
+/// How long an answer may take, to the daemon and to who asks.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How soon a socket that cannot be made is tried again.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Bytes of an answer.
+const LIMIT: u64 = 64 * 1024;
+
+/// How the daemon is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct State {
+    /// Why it should be started again.
+    pub stuck: Option<String>,
+    /// Why pods do not get what the node has.
+    pub not_ready: Option<String>,
+}
+
+/// Why it is not known how the daemon is.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// It does not answer.
+    #[error("asking the daemon at {}", .path.display())]
+    Ask {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It answers something else.
+    #[error("the answer of the daemon at {} is not understood", .path.display())]
+    Answer {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+impl State {
+    /// How a daemon is now.
+    #[must_use]
+    pub fn of(metrics: &Metrics, host: &Snapshot) -> State {
+        let (looked, was_read) = metrics.looked();
+        let age = looked.elapsed();
+        let stuck =
+            (age >= STUCK).then(|| format!("the host was last looked at {} s ago", age.as_secs()));
+        let unread =
+            (!was_read).then(|| "the host cannot be looked at; the log says why".to_owned());
+        let names = host.plan.resources.keys();
+        let missing = names.filter(|name| !metrics.is_registered(name));
+        let missing: Vec<&str> = missing.map(|name| name.as_str()).collect();
+        let unregistered =
+            (!missing.is_empty()).then(|| format!("kubelet has not taken {}", missing.join(", ")));
+        State {
+            not_ready: stuck.clone().or(unread).or(unregistered),
+            stuck,
+        }
+    }
+}
+
+/// Answers whoever connects to the socket, until the program ends. A socket that cannot be made is logged and tried
+/// again: devices are offered meanwhile.
+pub async fn serve(path: PathBuf, metrics: Arc<Metrics>, host: watch::Receiver<Arc<Snapshot>>) {
+    let mut said = String::new();
+    loop {
+        match socket::bind(&path) {
+            Ok(bound) => {
+                let (listener, _place) = bound.into_parts();
+                answer_all(&listener, &metrics, &host).await;
+            }
+            Err(error) => {
+                let text = Chain(&error).to_string();
+                if text != said {
+                    tracing::error!(error = %text, "health is not served; trying again");
+                    said = text;
+                }
+            }
+        }
+        sleep(AGAIN).await;
+    }
+}
+
+/// Until a connection cannot be taken.
+async fn answer_all(
+    listener: &UnixListener,
+    metrics: &Metrics,
+    host: &watch::Receiver<Arc<Snapshot>>,
+) {
+    while let Ok((mut stream, _)) = listener.accept().await {
+        let state = State::of(metrics, &host.borrow());
+        // Two texts are JSON in any case.
+        let text = serde_json::to_vec(&state).unwrap_or_default();
+        // Who does not read is not waited for long, and gets nothing.
+        let _ = timeout(PATIENCE, stream.write_all(&text)).await;
+    }
+}
+
+/// How the daemon is that serves at a socket.
+///
+/// # Errors
+/// [`AskError`].
+pub fn ask(path: &Path) -> Result<State, AskError> {
+    let text = read(path).map_err(|source| AskError::Ask {
+        path: path.to_owned(),
+        source,
+    })?;
+    serde_json::from_slice(&text).map_err(|source| AskError::Answer {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut text = Vec::new();
+    stream.take(LIMIT).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Instant;
+
+    use onload_core::kubernetes_settings::ResourceName;
+
+    use super::*;
+    use crate::resources::{Plan, Resource};
+
+    fn host(names: &[&str]) -> Snapshot {
+        let resource = |name: &&str| {
+            let name = ResourceName::own(name).unwrap();
+            (name.clone(), Arc::new(Resource::empty(name)))
+        };
+        Snapshot {
+            plan: Plan {
+                resources: names.iter().map(resource).collect(),
+                ..Plan::default()
+            },
+            not_offered: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            taken: Instant::now(),
+        }
+    }
+
+    #[test]
+    fn a_daemon_is_ready_when_kubelet_has_taken_all_that_the_node_has() {
+        let metrics = Metrics::default();
+        let host = host(&["nic", "vfio"]);
+        let unread = State::of(&metrics, &host).not_ready.unwrap();
+        assert_eq!(unread, "the host cannot be looked at; the log says why");
+        metrics.survey(true);
+        metrics.registered(&ResourceName::own("nic").unwrap(), true);
+        let missing = State::of(&metrics, &host);
+        assert_eq!(missing.stuck, None, "it works, and is not killed");
+        assert_eq!(
+            missing.not_ready.unwrap(),
+            "kubelet has not taken onload.dev/vfio"
+        );
+        metrics.registered(&ResourceName::own("vfio").unwrap(), true);
+        assert_eq!(State::of(&metrics, &host), State::default());
+        metrics.registered(&ResourceName::own("nic").unwrap(), false);
+        assert!(State::of(&metrics, &host).not_ready.is_some());
+    }
+
+    #[test]
+    fn a_node_without_devices_is_ready() {
+        let metrics = Metrics::default();
+        metrics.survey(true);
+        assert_eq!(State::of(&metrics, &host(&[])), State::default());
+    }
+
+    #[test]
+    fn a_host_that_cannot_be_looked_at_makes_no_daemon_stuck() {
+        let metrics = Metrics::default();
+        metrics.survey(true);
+        metrics.survey(false);
+        let state = State::of(&metrics, &host(&[]));
+        assert_eq!(state.stuck, None);
+        assert!(state.not_ready.is_some());
+    }
+
+    #[test]
+    fn a_daemon_that_has_not_looked_for_minutes_is_stuck() {
+        let metrics = Metrics::default();
+        metrics.survey(true);
+        metrics.look_back(STUCK);
+        let state = State::of(&metrics, &host(&[]));
+        assert!(
+            state
+                .stuck
+                .unwrap()
+                .starts_with("the host was last looked at 30")
+        );
+        assert!(state.not_ready.is_some());
+    }
+
+    #[test]
+    fn a_socket_that_nobody_serves_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("health.sock");
+        assert!(matches!(ask(&path), Err(AskError::Ask { .. })));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let other = std::thread::spawn(move || drop(listener.accept().unwrap()));
+        assert!(matches!(ask(&path), Err(AskError::Answer { .. })));
+        other.join().unwrap();
+    }
+}
