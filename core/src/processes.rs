@@ -15,6 +15,12 @@ use serde::{Deserialize, Serialize};
 const MAX_BYTES: u64 = 1024 * 1024;
 /// cgroup v1 directories that are looked into below one; more, and the cgroup counts as populated.
 const MAX_DIRECTORIES: usize = 4096;
+/// Where a host has its cgroups.
+const CGROUPS: &str = "/sys/fs/cgroup";
+/// The hierarchy of cgroup v1 that judges devices.
+const DEVICES: &str = "devices";
+/// What every cgroup has, the root of a hierarchy too (cgroups(7)).
+const PROCS: &str = "cgroup.procs";
 
 /// Why a process or a cgroup cannot be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +47,7 @@ pub struct Process {
 /// A cgroup of one boot. A cgroup that is made again at the same path has another inode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cgroup {
-    /// Its directory.
+    /// Its directory, as the host names it.
     pub path: PathBuf,
     /// The inode of that directory.
     pub inode: u64,
@@ -137,27 +143,32 @@ impl Processes {
     pub fn own_cgroup(&self, pid: u32, other: u32) -> Result<Option<Cgroup>, ProcessesError> {
         let directory = |pid: u32| {
             let lines = read_if_there(&self.of(pid, "cgroup"))?;
-            Ok(lines.and_then(|lines| cgroup(&lines).map(|path| self.cgroups.join(path))))
+            Ok(lines.and_then(|lines| cgroup(&lines)))
         };
         let (own, other) = (directory(pid)?, directory(other)?);
         let own = own.filter(|own| other.as_ref() != Some(own));
         // A path that is not there is one of another cgroup namespace, or of another mount.
         Ok(own.and_then(|path| {
-            let inode = rustix::fs::stat(&path).ok()?.st_ino;
+            let inode = rustix::fs::stat(self.cgroups.join(&path)).ok()?.st_ino;
+            let path = Path::new(CGROUPS).join(path);
             Some(Cgroup { path, inode })
         }))
     }
 
-    /// Whether a process is in a cgroup or below it. A cgroup that is gone has none.
+    /// Whether a process is in a cgroup or below it. A cgroup that is gone has none; where no cgroups can be seen, or
+    /// it is not one of theirs, there may be some.
     ///
     /// # Errors
     /// [`ProcessesError`].
     pub fn is_populated(&self, cgroup: &Cgroup) -> Result<bool, ProcessesError> {
-        let path = &cgroup.path;
+        let Some(below) = below_cgroups(&cgroup.path) else {
+            return Ok(true);
+        };
+        let path = &self.cgroups.join(below);
         match rustix::fs::stat(path).map_err(io::Error::from) {
             Ok(stat) if stat.st_ino == cgroup.inode => {}
             Ok(_) => return Ok(false),
-            Err(error) if is_gone(&error) => return Ok(false),
+            Err(error) if is_gone(&error) => return Ok(!self.sees_cgroups()),
             Err(error) => return Err(failed(path, error)),
         }
         if let Some(events) = read_if_there(&path.join("cgroup.events"))? {
@@ -166,6 +177,12 @@ impl Processes {
         }
         let mut budget = MAX_DIRECTORIES;
         has_process_below(path, &mut budget)
+    }
+
+    /// Whether the file system of the cgroups is there: a container may have an empty directory in its place.
+    fn sees_cgroups(&self) -> bool {
+        let roots = [self.cgroups.clone(), self.cgroups.join(DEVICES)];
+        roots.iter().any(|root| root.join(PROCS).exists())
     }
 
     /// The processes that have a character device open, each with the name of its program, as far as
@@ -287,16 +304,24 @@ fn cgroup(lines: &[u8]) -> Option<PathBuf> {
             controllers.any(|each| each == wanted).then_some(path)
         })
     };
-    let (mount, path) = match line(b"devices") {
-        Some(path) => ("devices", path),
+    let (mount, path) = match line(DEVICES.as_bytes()) {
+        Some(path) => (DEVICES, path),
         None => ("", line(b"")?),
     };
     let path = Path::new(path.strip_prefix('/')?);
-    let is_plain = path
-        .components()
-        .all(|part| matches!(part, Component::Normal(_)));
-    let is_own = is_plain && path != Path::new("");
-    is_own.then(|| Path::new(mount).join(path))
+    is_plain(path).then(|| Path::new(mount).join(path))
+}
+
+/// The path of a cgroup below that of all of them.
+fn below_cgroups(path: &Path) -> Option<&Path> {
+    let below = path.strip_prefix(CGROUPS).ok()?;
+    is_plain(below).then_some(below)
+}
+
+/// Whether a path leads down, and to nothing above or beside it.
+fn is_plain(path: &Path) -> bool {
+    let mut parts = path.components();
+    path != Path::new("") && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
 fn has_process_below(cgroup: &Path, budget: &mut usize) -> Result<bool, ProcessesError> {
@@ -304,7 +329,7 @@ fn has_process_below(cgroup: &Path, budget: &mut usize) -> Result<bool, Processe
         return Ok(true);
     };
     *budget = left;
-    match read_if_there(&cgroup.join("cgroup.procs"))? {
+    match read_if_there(&cgroup.join(PROCS))? {
         None => return Ok(false),
         Some(bytes) if !bytes.is_empty() => return Ok(true),
         Some(_) => {}
@@ -350,8 +375,10 @@ mod tests {
         (dir, processes)
     }
 
-    fn cgroup_at(path: PathBuf) -> Cgroup {
-        let inode = rustix::fs::stat(&path).unwrap().st_ino;
+    fn cgroup_at(dir: &tempfile::TempDir, below: &str) -> Cgroup {
+        let path = Path::new(CGROUPS).join(below);
+        let at = dir.path().join(path.strip_prefix("/").unwrap());
+        let inode = rustix::fs::stat(&at).unwrap().st_ino;
         Cgroup { path, inode }
     }
 
@@ -462,7 +489,10 @@ mod tests {
         let one = dir.path().join("sys/fs/cgroup/a/one");
         assert_eq!(processes.own_cgroup(1, 2).unwrap(), None, "it is not there");
         fs::create_dir_all(&one).unwrap();
-        assert_eq!(processes.own_cgroup(1, 2).unwrap(), Some(cgroup_at(one)));
+        assert_eq!(
+            processes.own_cgroup(1, 2).unwrap(),
+            Some(cgroup_at(&dir, "a/one"))
+        );
         assert_eq!(processes.own_cgroup(2, 3).unwrap(), None);
         assert_eq!(processes.own_cgroup(9, 3).unwrap(), None, "it has ended");
     }
@@ -472,8 +502,9 @@ mod tests {
         let (dir, processes) = host(&[
             ("sys/fs/cgroup/a/cgroup.events", "populated 1\nfrozen 0\n"),
             ("sys/fs/cgroup/b/cgroup.events", "populated 0\nfrozen 0\n"),
+            ("sys/fs/cgroup/cgroup.procs", ""),
         ]);
-        let at = |name: &str| cgroup_at(dir.path().join("sys/fs/cgroup").join(name));
+        let at = |name: &str| cgroup_at(&dir, name);
         let is_populated = |cgroup: &Cgroup| processes.is_populated(cgroup).unwrap();
         assert!(is_populated(&at("a")));
         assert!(!is_populated(&at("b")));
@@ -483,10 +514,32 @@ mod tests {
         };
         assert!(!is_populated(&again), "another one at its path");
         let gone = Cgroup {
-            path: dir.path().join("gone"),
+            path: "/sys/fs/cgroup/gone".into(),
             ..at("a")
         };
         assert!(!is_populated(&gone));
+    }
+
+    #[test]
+    fn a_cgroup_that_cannot_be_seen_counts_as_populated() {
+        let gone = |path: &str| Cgroup {
+            path: path.into(),
+            inode: 3,
+        };
+        let without = host(&[]);
+        let empty = host(&[("sys/fs/cgroup/other", "")]);
+        let v1 = host(&[("sys/fs/cgroup/devices/cgroup.procs", "")]);
+        let v2 = host(&[("sys/fs/cgroup/cgroup.procs", "")]);
+        let is_populated = |host: &(tempfile::TempDir, Processes), path: &str| {
+            host.1.is_populated(&gone(path)).unwrap()
+        };
+        let path = "/sys/fs/cgroup/devices/gone";
+        assert!(is_populated(&without, path) && is_populated(&empty, path));
+        assert!(!is_populated(&v1, path) && !is_populated(&v2, path));
+        // No cgroup of a host has such a path.
+        for path in ["/elsewhere", "/sys/fs/cgroup", "/sys/fs/cgroup/../x", "x"] {
+            assert!(is_populated(&v2, path), "{path}");
+        }
     }
 
     #[test]
@@ -498,8 +551,10 @@ mod tests {
             ("sys/fs/cgroup/devices/d/cgroup.procs", ""),
             ("sys/fs/cgroup/devices/d/e/cgroup.procs", ""),
         ]);
-        let below = dir.path().join("sys/fs/cgroup/devices");
-        let is_populated = |name: &str| processes.is_populated(&cgroup_at(below.join(name)));
+        let is_populated = |name: &str| {
+            let cgroup = cgroup_at(&dir, &format!("devices/{name}"));
+            processes.is_populated(&cgroup)
+        };
         assert!(is_populated("a").unwrap());
         assert!(!is_populated("d").unwrap());
     }

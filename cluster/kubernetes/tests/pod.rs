@@ -562,7 +562,7 @@ async fn without_the_host_no_device_is_found() {
 }
 
 /// A lease of a process that has ended, as the hook writes it.
-fn lease_of_ended_process(node: &Node) {
+fn lease_of_ended_process(node: &Node, cgroup: Option<Value>) {
     let mut child = Command::new("true").spawn().unwrap();
     let pid = child.id();
     child.wait().unwrap();
@@ -570,7 +570,7 @@ fn lease_of_ended_process(node: &Node) {
     let namespace = fs::metadata("/proc/self/ns/pid").unwrap().ino();
     let lease = json!({"version": 1, "class": "vfio", "name": "0000:41:10.0", "slot": 0, "boot": boot.trim(),
         "container": "gone", "bundle": "/bundles/gone", "entryPoint": "createRuntime", "since": 1,
-        "holder": {"init": {"process": {"pid": pid, "startTime": 1, "pidNamespace": namespace}}}});
+        "holder": {"init": {"process": {"pid": pid, "startTime": 1, "pidNamespace": namespace}, "cgroup": cgroup}}});
     let leases = node.at("/run").join("onload-ctk/@leases");
     fs::create_dir_all(&leases).unwrap();
     fs::write(leases.join("vfio=0000:41:10.0#0"), lease.to_string()).unwrap();
@@ -583,7 +583,7 @@ async fn only_in_the_host_s_pid_namespace_does_the_daemon_know_that_a_holder_has
     }
     for (host_pid, unhealthy) in [(true, vec![]), (false, vec!["0000:41:10.0"])] {
         let node = Node::new();
-        lease_of_ended_process(&node);
+        lease_of_ended_process(&node, None);
         let kubelet = MockKubelet::start(&node.at(PLUGINS));
         let mut made = Made::of(&node, "daemon");
         assert_eq!(made.pod.host_pid, Some(true));
@@ -593,6 +593,32 @@ async fn only_in_the_host_s_pid_namespace_does_the_daemon_know_that_a_holder_has
         let _running = made.start();
         let plugin = kubelet.registered(VFIO).await;
         assert_eq!(plugin.unhealthy(), unhealthy, "hostPID: {host_pid}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_stays_held_while_another_process_of_its_holder_s_cgroup_lives() {
+    if !can_run() {
+        return;
+    }
+    for (populated, unhealthy) in [
+        ("populated 1\n", vec!["0000:41:10.0"]),
+        ("populated 0\n", vec![]),
+    ] {
+        let node = Node::new();
+        let cgroups = node.at("/sys/fs/cgroup");
+        fs::create_dir_all(cgroups.join("web.scope")).unwrap();
+        fs::write(cgroups.join("cgroup.procs"), "").unwrap();
+        fs::write(cgroups.join("web.scope/cgroup.events"), populated).unwrap();
+        let inode = fs::metadata(cgroups.join("web.scope")).unwrap().ino();
+        let cgroup = json!({"path": "/sys/fs/cgroup/web.scope", "inode": inode});
+        lease_of_ended_process(&node, Some(cgroup));
+        let kubelet = MockKubelet::start(&node.at(PLUGINS));
+        let mut made = Made::of(&node, "daemon");
+        made.more.push(json!({"destination": "/host/proc", "type": "bind", "source": "/proc", "options": ["rbind", "ro"]}));
+        let _running = made.start();
+        let plugin = kubelet.registered(VFIO).await;
+        assert_eq!(plugin.unhealthy(), unhealthy, "{populated}");
     }
 }
 

@@ -667,6 +667,15 @@ mod tests {
     }
 
     #[test]
+    fn a_holder_whose_cgroup_cannot_be_seen_may_live() {
+        let host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        host.end(1);
+        fs::remove_dir_all(host.path("sys/fs/cgroup")).unwrap();
+        assert!(host.claim("two", &host.start(2, 20)).is_err());
+    }
+
+    #[test]
     fn what_cannot_be_looked_at_may_live() {
         let host = Host::new();
         host.claim("one", &host.start(1, 10)).unwrap();

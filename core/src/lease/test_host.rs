@@ -31,6 +31,7 @@ impl Host {
         };
         write("proc/sys/kernel/random/boot_id", "this boot\n");
         write("proc/self/ns/pid", "");
+        write("sys/fs/cgroup/cgroup.procs", "");
         fs::create_dir_all(dir.path().join("run")).unwrap();
         let run = RunDir::find(&dir.path().join("run")).unwrap().unwrap();
         let leases = Leases::open(&run, Processes::at(dir.path())).unwrap();
@@ -56,8 +57,9 @@ impl Host {
             "populated 1\n",
         );
         let process = self.leases.processes.find(pid).unwrap().unwrap();
-        let path = self.path(&format!("sys/fs/cgroup/{pid}"));
-        let inode = fs::metadata(&path).unwrap().ino();
+        let path = PathBuf::from(format!("/sys/fs/cgroup/{pid}"));
+        let inode = fs::metadata(self.path(&format!("sys/fs/cgroup/{pid}")));
+        let inode = inode.unwrap().ino();
         let cgroup = Some(Cgroup { path, inode });
         Holder::Init { process, cgroup }
     }
