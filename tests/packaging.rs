@@ -689,6 +689,34 @@ fn no_removal_takes_the_lease_of_a_container_that_may_run() {
 }
 
 #[test]
+fn no_removal_takes_the_lock_of_a_daemon_that_may_run() {
+    const LOCK: &str = "run/onload-ctk/@locks/spec-writer";
+    for (script, argument) in [
+        ("deb/prerm", "remove"),
+        ("deb/postrm", "purge"),
+        ("rpm/preun.sh", "0"),
+        ("rpm/postun.sh", "0"),
+        ("tarball/install", "--remove"),
+    ] {
+        let scripts = Scripts::new();
+        for program in [
+            "systemctl",
+            "deb-systemd-helper",
+            "deb-systemd-invoke",
+            "onload-ctk",
+        ] {
+            scripts.program(&format!("stand-ins/{program}"), "");
+        }
+        scripts.write(LOCK, "");
+        scripts.write("run/onload-ctk/@locks/containers", "");
+        fs::create_dir_all(scripts.path("root")).unwrap();
+        scripts.done(&read(script), &[argument]);
+        let left = names_in(&scripts.path("run/onload-ctk/@locks"));
+        assert_eq!(left, ["spec-writer"], "{script} {argument}");
+    }
+}
+
+#[test]
 fn the_last_step_of_each_removal_takes_records_and_locks() {
     for (script, argument, goes) in [
         ("deb/postrm", "purge", true),

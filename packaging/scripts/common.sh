@@ -22,7 +22,7 @@ onload_ctk_forget() {
     onload_ctk_named | while read -r file; do
         onload_ctk_forget_in containerd --file "$file"
     done
-    rm -rf /run/onload-ctk/@locks
+    onload_ctk_forget_locks
     rmdir /run/onload-ctk 2>/dev/null || true
     # A host with nothing in it offers nothing: every specification of ours goes, others stay.
     [ -d /var/run/cdi ] || return 0
@@ -31,6 +31,15 @@ onload_ctk_forget() {
     rmdir "$empty"
     rm -f /var/run/cdi/.onload-ctk-manifest /var/run/cdi/.onload-ctk-lock
     rmdir /var/run/cdi 2>/dev/null || true
+}
+
+# A daemon of Kubernetes that is not of this package holds one lock for as long as it runs. Without the file a
+# second daemon would write beside it.
+onload_ctk_forget_locks() {
+    for lock in /run/onload-ctk/@locks/*; do
+        [ "${lock##*/}" = spec-writer ] || rm -rf "$lock"
+    done
+    rmdir /run/onload-ctk/@locks 2>/dev/null || true
 }
 
 # Takes back what one file of an engine was told.
@@ -133,7 +142,8 @@ onload_ctk_guarded() {
 # The last step: what is remembered of containers, and locks that were made since the first step. Leases
 # stay, if there are any: a later installation must not give the devices of running containers to others.
 onload_ctk_forget_containers() {
-    rm -rf /run/onload-ctk/@runtimes /run/onload-ctk/@locks /run/onload-ctk/@requests
+    rm -rf /run/onload-ctk/@runtimes /run/onload-ctk/@requests
+    onload_ctk_forget_locks
     rm -f /run/onload-ctk/@leases/.lock
     rmdir /run/onload-ctk/@leases 2>/dev/null || true
     rmdir /run/onload-ctk 2>/dev/null || true

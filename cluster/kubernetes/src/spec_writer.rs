@@ -11,6 +11,7 @@ use onload_core::class::Class;
 use onload_core::config::{Cdi, Config};
 use onload_core::fs::atomic;
 use onload_core::fs::lock::{Lock, LockError};
+use onload_core::fs::trust::{Owners, TrustError, Trusted};
 use onload_core::run_dir::{LOCKS, RUN_DIR, RUN_DIR_MODE, open_private, set_mode};
 use onload_host::discover::inventory::Inventory;
 use onload_host::generate::{GenerateError, Specs, Surroundings, generate};
@@ -32,17 +33,30 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The lock of the daemon that writes, as long as it runs.
 const WRITER_LOCK: &str = "spec-writer";
-/// The units of the package that write specifications: at boot, at changes, every minute.
-const UNITS: [&str; 3] = ["onload-cdi.service", "onload-cdi.path", "onload-cdi.timer"];
+/// The unit of the package that writes specifications, at boot.
+const SERVICE: &str = "onload-cdi.service";
+/// That, and those that start it: at changes, every minute.
+const UNITS: [&str; 3] = [SERVICE, "onload-cdi.path", "onload-cdi.timer"];
 /// Where systemd looks for units, the first that has one decides (systemd.unit(5)).
-const UNIT_DIRS: [&str; 4] = [
+const UNIT_DIRS: [&str; 13] = [
+    "/etc/systemd/system.control",
+    "/run/systemd/system.control",
+    "/run/systemd/transient",
+    "/run/systemd/generator.early",
     "/etc/systemd/system",
+    "/etc/systemd/system.attached",
     "/run/systemd/system",
+    "/run/systemd/system.attached",
+    "/run/systemd/generator",
+    "/usr/local/lib/systemd/system",
     "/usr/lib/systemd/system",
     "/lib/systemd/system",
+    "/run/systemd/generator.late",
 ];
 /// How the directories end whose links enable a unit (systemd.unit(5)).
-const WANTING: [&str; 2] = [".wants", ".requires"];
+const WANTING: [&str; 3] = [".wants", ".requires", ".upholds"];
+/// Bytes of a unit.
+const UNIT_LIMIT: u64 = 1024 * 1024;
 /// A link to it, in the place of a unit, masks that unit.
 const MASK: &str = "/dev/null";
 
@@ -94,6 +108,10 @@ pub enum SpecWriterError {
 /// # Errors
 /// The directories of units cannot be read.
 pub fn spec_writer(host: &Host) -> Result<SpecWriter, HostError> {
+    // The other units write nothing themselves.
+    if !can_start(host, SERVICE)? {
+        return Ok(SpecWriter::Daemon);
+    }
     for unit in UNITS {
         if !can_start(host, unit)? {
             continue;
@@ -105,15 +123,21 @@ pub fn spec_writer(host: &Host) -> Result<SpecWriter, HostError> {
     Ok(SpecWriter::Daemon)
 }
 
-/// Whether systemd finds a unit: a link may outlive the package, and a mask may stand in a unit's place.
+/// Whether systemd finds a unit: a link may outlive the package, and a mask may stand in a unit's place, which is a
+/// link to /dev/null or an empty file.
 fn can_start(host: &Host, unit: &str) -> Result<bool, HostError> {
     for dir in UNIT_DIRS {
         let path = Path::new(dir).join(unit);
         if host.link(&path)?.is_some_and(|to| to == Path::new(MASK)) {
             return Ok(false);
         }
-        if host.entry(&path)?.is_some() {
-            return Ok(true);
+        match host.entry(&path)? {
+            None => {}
+            Some(EntryKind::File { .. }) => {
+                let text = host.bytes(&path, UNIT_LIMIT)?;
+                return Ok(text.is_some_and(|text| !text.is_empty()));
+            }
+            Some(_) => return Ok(false),
         }
     }
     Ok(false)
@@ -152,19 +176,35 @@ pub fn claim(host: &Host) -> Result<Option<Lock>, SpecWriterError> {
 }
 
 /// The hook that specifications name: the operator's, where one is set; else the one of this version in
-/// `directory`; else the package's, whose units are not enabled.
+/// `directory`; else the package's, whose units are not enabled. OCI runtimes execute it as root, so these users
+/// alone may be able to change it.
 ///
 /// # Errors
-/// [`KeepError::NoHook`], and [`KeepError::Host`] if one of the places cannot be looked at.
-pub fn hook(host: &Host, config: &Config, directory: &Path) -> Result<PathBuf, KeepError> {
+/// [`KeepError::NoHook`]; [`KeepError::Hook`] and [`KeepError::NotExecutable`] if what is at one of the places is
+/// none.
+pub fn hook(
+    host: &Host,
+    config: &Config,
+    directory: &Path,
+    owners: &Owners,
+) -> Result<PathBuf, KeepError> {
     let packaged = Cdi::default().hook_path;
     let places = match config.cdi.hook_path == packaged {
         true => vec![directory.join(VERSION).join(HOOK_NAME), packaged],
         false => vec![config.cdi.hook_path.clone()],
     };
+    let untrusted = |path: &Path| {
+        let path = path.to_owned();
+        move |source| KeepError::Hook { path, source }
+    };
+    let root = host.outside_path(Path::new("/"));
+    let trusted = Trusted::below(&root, owners.clone()).map_err(untrusted(&root))?;
     for place in &places {
-        if matches!(host.entry(place)?, Some(EntryKind::File { .. })) {
-            return Ok(place.clone());
+        match trusted.open(place) {
+            Ok(file) if file.is_executable() => return Ok(place.clone()),
+            Ok(_) => return Err(KeepError::NotExecutable(place.clone())),
+            Err(error) if error.is_absent() => {}
+            Err(error) => return Err(untrusted(place)(error)),
         }
     }
     Err(KeepError::NoHook(places))
@@ -204,6 +244,17 @@ pub enum KeepError {
         Places(.0)
     )]
     NoHook(Vec<PathBuf>),
+    /// What is there is no file, or somebody else could change it.
+    #[error("writing CDI specifications: the hook {} is not used", .path.display())]
+    Hook {
+        /// The hook.
+        path: PathBuf,
+        /// Why.
+        source: TrustError,
+    },
+    /// No runtime could execute it.
+    #[error("writing CDI specifications: the hook {} is not executable; run \"chmod 755\" on it", .0.display())]
+    NotExecutable(PathBuf),
     /// The operator wants no specifications of a host without a NIC.
     #[error(
         "writing CDI specifications: there is no accelerated interface, and [discover] missing-nic-is-error is on"
@@ -228,6 +279,8 @@ impl fmt::Display for Places<'_> {
 #[derive(Debug)]
 pub struct Keeper {
     hook_dir: PathBuf,
+    /// Who has to own the hook: root, but in tests.
+    owners: Owners,
     claim: Option<Lock>,
 }
 
@@ -237,6 +290,7 @@ impl Keeper {
     pub fn new(hook_dir: PathBuf) -> Self {
         Keeper {
             hook_dir,
+            owners: Owners::root(),
             claim: None,
         }
     }
@@ -252,7 +306,9 @@ impl Keeper {
         inventory: &Inventory,
         pools: &Pools,
     ) -> Result<Kept, KeepError> {
-        if self.claim.is_none() {
+        // Somebody who removed the lock's file let another daemon in.
+        if !self.claim.as_ref().is_some_and(Lock::has_a_name) {
+            self.claim = None;
             self.claim = claim(host)?;
         }
         if self.claim.is_none() {
@@ -264,7 +320,7 @@ impl Keeper {
         if config.discover.missing_nic_is_error && inventory.nics.is_empty() {
             return Err(KeepError::NoNic);
         }
-        let hook = hook(host, config, &self.hook_dir)?;
+        let hook = hook(host, config, &self.hook_dir, &self.owners)?;
         let mut config = config.clone();
         config.cdi.hook_path.clone_from(&hook);
         let surroundings = Surroundings::of(host, &config)?;
@@ -352,7 +408,7 @@ mod tests {
     use onload_host::spec_name::SpecName;
     use onload_host::specdir::Action;
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     struct Node(tempfile::TempDir);
 
@@ -377,8 +433,35 @@ mod tests {
             symlink(target, path).unwrap();
         }
 
+        /// A hook that can be executed.
+        fn program(&self, path: &str) {
+            self.file(path, "hook");
+            self.mode(path, 0o755);
+        }
+
+        fn mode(&self, path: &str, mode: u32) {
+            let mode = fs::Permissions::from_mode(mode);
+            fs::set_permissions(self.path(path), mode).unwrap();
+        }
+
         fn host(&self) -> Host {
             Host::open(self.0.path()).unwrap()
+        }
+
+        /// Who runs the test owns what it makes.
+        fn owners(&self) -> Owners {
+            Owners::of(&[fs::metadata(self.0.path()).unwrap().uid()])
+        }
+
+        fn keeper(&self) -> Keeper {
+            Keeper {
+                owners: self.owners(),
+                ..Keeper::new(PathBuf::from(HOOKS))
+            }
+        }
+
+        fn hook(&self, config: &Config) -> Result<PathBuf, KeepError> {
+            hook(&self.host(), config, Path::new(HOOKS), &self.owners())
         }
 
         fn writer(&self) -> SpecWriter {
@@ -419,6 +502,7 @@ mod tests {
             ),
         ] {
             let node = Node::new();
+            node.file(UNIT, "[Unit]");
             node.file(unit, "[Unit]");
             node.link(wants, &format!("/{unit}"));
             let unit = PathBuf::from(format!("/{wants}"));
@@ -445,6 +529,42 @@ mod tests {
     }
 
     #[test]
+    fn units_that_start_a_masked_service_write_nothing() {
+        let node = Node::new();
+        node.file(UNIT, "[Unit]");
+        node.file("usr/lib/systemd/system/onload-cdi.timer", "[Timer]");
+        let wants = "etc/systemd/system/timers.target.wants/onload-cdi.timer";
+        node.link(wants, "/usr/lib/systemd/system/onload-cdi.timer");
+        let timer = Path::new("/").join(wants);
+        assert_eq!(node.writer(), SpecWriter::Package { unit: timer });
+        node.link("etc/systemd/system/onload-cdi.service", "/dev/null");
+        assert_eq!(node.writer(), SpecWriter::Daemon);
+    }
+
+    #[test]
+    fn an_empty_file_masks_a_unit_wherever_systemd_looks_before_it() {
+        for mask in [
+            "etc/systemd/system.control/onload-cdi.service",
+            "run/systemd/transient/onload-cdi.service",
+            "etc/systemd/system/onload-cdi.service",
+            "run/systemd/generator/onload-cdi.service",
+            "usr/local/lib/systemd/system/onload-cdi.service",
+        ] {
+            let node = Node::new();
+            node.file(UNIT, "[Unit]");
+            node.link(WANTS, "/usr/lib/systemd/system/onload-cdi.service");
+            assert_ne!(node.writer(), SpecWriter::Daemon);
+            node.file(mask, "");
+            assert_eq!(node.writer(), SpecWriter::Daemon, "{mask}");
+        }
+        let node = Node::new();
+        node.file(UNIT, "[Unit]");
+        node.link(WANTS, "/usr/lib/systemd/system/onload-cdi.service");
+        node.file("run/systemd/generator.late/onload-cdi.service", "");
+        assert_ne!(node.writer(), SpecWriter::Daemon, "the package's is first");
+    }
+
+    #[test]
     fn another_unit_is_not_ours() {
         let node = Node::new();
         node.file("usr/lib/systemd/system/onload-cdi-other.service", "[Unit]");
@@ -467,7 +587,6 @@ mod tests {
 
     #[test]
     fn the_place_of_the_writer_is_taken_where_only_root_can_enter() {
-        use std::os::unix::fs::PermissionsExt;
         let node = Node::new();
         let _claim = claim(&node.host()).unwrap();
         let mode = |path| fs::metadata(node.path(path)).unwrap().permissions().mode() & 0o7777;
@@ -491,16 +610,16 @@ mod tests {
     #[test]
     fn specifications_name_the_hook_of_this_version_before_the_packages() {
         let node = Node::new();
-        let hook = |config: &Config| hook(&node.host(), config, Path::new(HOOKS)).unwrap();
-        node.file(PACKAGED, "hook");
+        let hook = |config: &Config| node.hook(config).unwrap();
+        node.program(PACKAGED);
         assert_eq!(
             hook(&Config::default()),
             Path::new("/").join(PACKAGED),
             "install never ran"
         );
-        node.file(&of_this_version()[1..], "hook");
+        node.program(&of_this_version()[1..]);
         assert_eq!(hook(&Config::default()), Path::new(&of_this_version()));
-        node.file("usr/local/bin/onload-hook", "hook");
+        node.program("usr/local/bin/onload-hook");
         let theirs = operators();
         assert_eq!(hook(&theirs), theirs.cdi.hook_path);
     }
@@ -508,18 +627,14 @@ mod tests {
     #[test]
     fn a_hook_that_is_missing_is_named_with_what_to_do() {
         let node = Node::new();
-        let refusal = |config: &Config| {
-            let refused = hook(&node.host(), config, Path::new(HOOKS));
-            refused.unwrap_err().to_string()
-        };
+        let refusal = |config: &Config| node.hook(config).unwrap_err().to_string();
         let places = format!("no hook at {} or /{PACKAGED}; run", of_this_version());
         assert!(refusal(&Config::default()).contains(&places));
-        // A hook of another version, and a directory in the place of one, are none.
-        node.file("opt/onload-ctk/0.0.9/onload-hook", "hook");
-        fs::create_dir_all(node.path(PACKAGED)).unwrap();
+        // A hook of another version is none.
+        node.program("opt/onload-ctk/0.0.9/onload-hook");
         assert!(refusal(&Config::default()).contains(&places));
         // What the operator set is not looked for elsewhere.
-        node.file(&of_this_version()[1..], "hook");
+        node.program(&of_this_version()[1..]);
         let text = refusal(&operators());
         assert!(
             text.contains("no hook at /usr/local/bin/onload-hook; run"),
@@ -528,11 +643,77 @@ mod tests {
     }
 
     #[test]
+    fn a_hook_that_others_can_change_or_nobody_can_execute_is_refused() {
+        let node = Node::new();
+        let own = of_this_version();
+        let refusal = || {
+            let error = node.hook(&Config::default()).unwrap_err();
+            onload_core::text::Chain(&error).to_string()
+        };
+        node.program(PACKAGED);
+        node.program(&own[1..]);
+        for (path, mode, says) in [
+            (
+                own[1..].to_owned(),
+                0o644,
+                "is not executable; run \"chmod 755\"",
+            ),
+            (own[1..].to_owned(), 0o777, "is not used: "),
+            (format!("opt/onload-ctk/{VERSION}"), 0o777, "is not used: "),
+        ] {
+            let before = fs::metadata(node.path(&path)).unwrap().mode();
+            node.mode(&path, mode);
+            let text = refusal();
+            assert!(text.contains(&format!("the hook {own} {says}")), "{text}");
+            node.mode(&path, before);
+        }
+        fs::remove_file(node.path(&own[1..])).unwrap();
+        fs::create_dir(node.path(&own[1..])).unwrap();
+        let text = refusal();
+        assert!(text.contains("is not a regular file"), "{text}");
+    }
+
+    #[test]
+    fn a_hook_of_another_user_is_refused() {
+        if !onload_test_needs::root("giving a file to another user") {
+            return;
+        }
+        let node = Node::new();
+        node.program(PACKAGED);
+        std::os::unix::fs::chown(node.path(PACKAGED), Some(65_534), None).unwrap();
+        let error = node.hook(&Config::default()).unwrap_err();
+        assert!(matches!(error, KeepError::Hook { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_writer_whose_lock_was_removed_takes_it_again_or_reads() {
+        let node = Node::new();
+        node.program(PACKAGED);
+        let mut first = node.keeper();
+        let keep = |keeper: &mut Keeper| {
+            let config = Config::default();
+            let (inventory, pools) = onload_host::pools::survey(&node.host(), &config);
+            keeper
+                .keep(&node.host(), &config, &inventory, &pools)
+                .unwrap()
+        };
+        assert!(matches!(keep(&mut first), Kept::Here { .. }));
+        let locks = node.path("run/onload-ctk/@locks");
+        fs::remove_dir_all(&locks).unwrap();
+        assert!(matches!(keep(&mut first), Kept::Here { .. }));
+        assert!(claim(&node.host()).unwrap().is_none(), "it is taken again");
+        fs::remove_dir_all(&locks).unwrap();
+        let mut second = node.keeper();
+        assert!(matches!(keep(&mut second), Kept::Here { .. }));
+        assert!(matches!(keep(&mut first), Kept::ByAnother));
+    }
+
+    #[test]
     fn without_a_hook_the_specifications_that_are_there_stay() {
         let node = Node::new();
         write(&node.host(), &specs(), &Class::ALL, BTreeSet::new()).unwrap();
         let before = fs::read(node.path(FILE)).unwrap();
-        let mut keeper = Keeper::new(PathBuf::from(HOOKS));
+        let mut keeper = node.keeper();
         let config = Config::default();
         let mut keep = || {
             let (inventory, pools) = onload_host::pools::survey(&node.host(), &config);
@@ -540,7 +721,7 @@ mod tests {
         };
         assert!(matches!(keep(), Err(KeepError::NoHook(_))));
         assert_eq!(fs::read(node.path(FILE)).unwrap(), before);
-        node.file(PACKAGED, "hook");
+        node.program(PACKAGED);
         assert!(matches!(keep(), Ok(Kept::Here { .. })));
         assert!(!node.path(FILE).exists(), "this node has no such device");
     }

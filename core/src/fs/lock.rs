@@ -124,6 +124,14 @@ impl Lock {
     }
 }
 
+impl Lock {
+    /// Whether its file still has a name. Who removed that did not take the lock away, but others no longer find it.
+    #[must_use]
+    pub fn has_a_name(&self) -> bool {
+        fstat(&self.file).is_ok_and(|stat| stat.st_nlink > 0)
+    }
+}
+
 /// Pauses between attempts, up to a deadline.
 struct Pauses {
     since: Instant,
@@ -433,6 +441,16 @@ mod tests {
         assert!(matches!(refused, Err(LockError::Held { .. })));
         drop(second);
         take(&dir, LockMode::Exclusive).unwrap();
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_removed_has_no_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = File::open(dir.path()).unwrap();
+        let lock = Lock::if_free(&open, dir.path(), "lock").unwrap().unwrap();
+        assert!(lock.has_a_name());
+        std::fs::remove_file(dir.path().join("lock")).unwrap();
+        assert!(!lock.has_a_name());
     }
 
     #[test]

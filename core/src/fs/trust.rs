@@ -145,6 +145,12 @@ impl TrustedFile {
         u64::try_from(self.stat.st_size).unwrap_or(u64::MAX)
     }
 
+    /// Whether anybody may execute it.
+    #[must_use]
+    pub fn is_executable(&self) -> bool {
+        self.stat.st_mode & 0o111 != 0
+    }
+
     /// Reads it, up to a size that no real one has.
     ///
     /// # Errors
