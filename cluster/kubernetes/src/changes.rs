@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use onload_host::offers::Health;
 
-use crate::resources::Resource;
+use crate::resources::{Device, Resource};
 
 /// The most devices that are told one by one.
 const TOLD: usize = 32;
@@ -25,9 +25,25 @@ pub(crate) fn log(before: Option<&Resource>, now: &Resource) {
             None => tracing::info!(resource = %name, device = line.device, "device healthy"),
         }
     }
+    for device in now.devices.iter().take(TOLD) {
+        let before =
+            before.and_then(|before| before.devices.iter().find(|other| is_same(device, other)));
+        let before = before.and_then(|before| before.left.as_ref());
+        if let Some((left, reason)) = device
+            .left
+            .as_ref()
+            .filter(|left| left.0 > 0 && Some(*left) != before)
+        {
+            tracing::info!(resource = %name, device = device.name, left, %reason, "others have slots");
+        }
+    }
     if let Some(more) = lines.len().checked_sub(TOLD + 1) {
         tracing::info!(resource = %name, more = more + 1, "and more devices");
     }
+}
+
+fn is_same(one: &Device, other: &Device) -> bool {
+    (one.class, &one.name) == (other.class, &other.name)
 }
 
 /// A device whose health is another.
@@ -64,7 +80,6 @@ mod tests {
     use onload_core::kubernetes_settings::ResourceName;
 
     use super::*;
-    use crate::resources::Device;
 
     fn with(devices: &[(&str, Option<&str>)]) -> Resource {
         let device = |(name, reason): &(&str, Option<&str>)| Device {
@@ -76,6 +91,7 @@ mod tests {
             numa_node: None,
             nodes: Vec::new(),
             slots: None,
+            left: None,
             health: reason.map_or(Health::Healthy, |reason| {
                 Health::Unhealthy(reason.to_owned())
             }),

@@ -101,16 +101,24 @@ impl Offer {
     /// Its health to an engine that knows the leases of its own containers: not healthy either if
     /// containers of others have all of it.
     pub fn health_beside(&self, is_own: impl Fn(&Lease) -> bool) -> Health {
+        match (&self.health, self.left_beside(is_own)) {
+            (Health::Healthy, Some((0, reason))) => Health::Unhealthy(reason),
+            (health, _) => health.clone(),
+        }
+    }
+
+    /// How many containers can have it at once beside those of others, and who those are; `None` if no other has it,
+    /// or nobody counts.
+    pub fn left_beside(&self, is_own: impl Fn(&Lease) -> bool) -> Option<(u32, String)> {
+        let most = self.most()?;
         let others = self.leases.iter();
         let others = others.filter(|held| !held.lease.as_ref().is_some_and(&is_own));
         let others: Vec<String> = others.map(|held| held.text.clone()).collect();
-        let most = self.most().and_then(|most| usize::try_from(most).ok());
-        match &self.health {
-            Health::Healthy if most.is_some_and(|most| others.len() >= most) => {
-                let others = Listed(&others).to_string();
-                Health::Unhealthy(Refusal::Held(vec![others]).to_string())
-            }
-            health => health.clone(),
+        if others.is_empty() {
+            return None;
         }
+        let number = u32::try_from(others.len()).unwrap_or(u32::MAX);
+        let reason = Refusal::Held(vec![Listed(&others).to_string()]).to_string();
+        Some((most.saturating_sub(number), reason))
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use onload_core::kubernetes_settings::ResourceName;
 use onload_core::text::Chain;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
@@ -70,7 +71,7 @@ impl State {
             (!was_read).then(|| "the host cannot be looked at; the log says why".to_owned());
         let names = host.plan.resources.keys();
         let missing = names.filter(|name| !metrics.is_registered(name));
-        let missing: Vec<&str> = missing.map(|name| name.as_str()).collect();
+        let missing: Vec<&str> = missing.map(ResourceName::as_str).collect();
         let unregistered =
             (!missing.is_empty()).then(|| format!("kubelet has not taken {}", missing.join(", ")));
         State {
@@ -144,8 +145,6 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 mod tests {
     use std::collections::BTreeMap;
     use std::time::Instant;
-
-    use onload_core::kubernetes_settings::ResourceName;
 
     use super::*;
     use crate::resources::{Plan, Resource};

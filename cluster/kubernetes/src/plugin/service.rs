@@ -22,7 +22,6 @@ use crate::wire::messages::{
 };
 use crate::wire::services::device_plugin_server::DevicePlugin;
 use crate::wire::{HEALTHY, UNHEALTHY};
-use onload_host::offers::Health;
 
 /// What all resources of a node share.
 #[derive(Debug)]
@@ -70,9 +69,9 @@ impl Surroundings for Disk {
 fn listing(resource: &Resource) -> ListAndWatchResponse {
     let devices = resource.ids.iter().filter_map(|(id, at)| {
         let device = resource.devices.get(*at)?;
-        let health = match device.health {
-            Health::Healthy => HEALTHY,
-            Health::Unhealthy(_) => UNHEALTHY,
+        let health = match resource.why_unhealthy(id) {
+            None => HEALTHY,
+            Some(_) => UNHEALTHY,
         };
         let topology = device.numa_node.map(|node| TopologyInfo {
             nodes: vec![NumaNode {

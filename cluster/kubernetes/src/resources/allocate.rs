@@ -3,11 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onload_core::text::{Listed, Quoted};
-use onload_host::offers::Health;
-
 use super::pcidevice::variables;
 use super::resource::{Device, Resource};
+use onload_core::text::{Listed, Quoted};
 
 /// What a container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,17 +135,19 @@ fn usable<'r>(
             },
         });
     };
-    match &device.health {
-        Health::Healthy => Ok(device),
-        Health::Unhealthy(reason) => Err(Refusal::Unhealthy {
+    match resource.why_unhealthy(id) {
+        None => Ok(device),
+        Some(reason) => Err(Refusal::Unhealthy {
             id: id.to_owned(),
-            reason: reason.clone(),
+            reason: reason.to_owned(),
         }),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use onload_host::offers::Health;
+
     use super::super::test_devices::{exclusive, resource, shared};
     use super::*;
 
@@ -242,6 +242,19 @@ mod tests {
         assert_eq!(
             refusal(&vfio, &[ids(&["0000:81:10.0"])]),
             "device \"0000:81:10.0\" is not healthy: it is held by container 3f2a"
+        );
+    }
+
+    #[test]
+    fn the_slots_that_others_have_are_the_last_and_refused() {
+        let mut device = shared("ens1", 4);
+        device.left = Some((1, "it is held by container web".to_owned()));
+        let nics = resource("nic", vec![device, shared("ens2", 4)]);
+        assert_eq!(nics.count(), (5, 3));
+        assert!(allocate(&nics, &[ids(&["ens1-0", "ens2-3"])], &DISK).is_ok());
+        assert_eq!(
+            refusal(&nics, &[ids(&["ens1-1"])]),
+            "device \"ens1-1\" is not healthy: it is held by container web"
         );
     }
 

@@ -1,8 +1,8 @@
 //! Which resources there are: those that the operator named, one for each pool, and one for each class.
 //!
-//! A device whose holders are counted is in one resource only, so that no two containers are promised it: in
-//! that of the operator's, else in that of its first pool, else in that of its class. Onload's interfaces and
-//! RDMA devices that nobody counts the holders of can be in several.
+//! A device whose holders are counted, or that one container has at a time, is in one resource only, so that no two
+//! containers are promised it: in that of the operator's, else in that of its first pool, else in that of its class.
+//! Onload's interfaces and RDMA devices that nobody counts the holders of can be in several.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,28 +34,42 @@ struct Draft<'c> {
     slots: Option<u32>,
 }
 
+/// The first resource that has a device.
+#[derive(Debug)]
+struct Given {
+    to: ResourceName,
+    /// Whether no other may have it.
+    is_counted: bool,
+}
+
 /// The resources of a host with these offers and specifications, as the configuration wants them.
 #[must_use]
 pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> Plan {
     let mut plan = Plan::default();
     let drafts = drafts(config, &mut plan.left_out);
-    let mut given: BTreeMap<(Class, &str), ResourceName> = BTreeMap::new();
+    let mut given: BTreeMap<(Class, &str), Given> = BTreeMap::new();
     for draft in drafts {
         let mut devices = Vec::new();
         for offer in offers.iter().filter(|offer| is_of(offer, draft.source)) {
             if config.kubernetes.offer.interface(offer.class) == Interface::Dra {
                 continue;
             }
+            let device = device(offer, &draft, specs, config);
+            let is_counted = offer.most().is_some() || device.slots.is_none();
             let key = (offer.class, offer.name.as_str());
-            if offer.most().is_some() {
-                if let Some(other) = given.get(&key) {
-                    let line = overlap(offer, &draft, other);
+            match given.get(&key) {
+                Some(other) if other.is_counted || is_counted => {
+                    let line = overlap(offer, &draft, &other.to);
                     plan.left_out.extend(line);
                     continue;
                 }
-                given.insert(key, draft.name.clone());
+                Some(_) => {}
+                None => {
+                    let to = draft.name.clone();
+                    given.insert(key, Given { to, is_counted });
+                }
             }
-            devices.push(device(offer, &draft, specs, config));
+            devices.push(device);
         }
         let name = draft.name;
         let resource = resource(name.clone(), devices, &mut plan.left_out);
@@ -150,9 +164,8 @@ fn overlap(offer: &Offer, draft: &Draft<'_>, other: &ResourceName) -> Option<Str
 
 fn device(offer: &Offer, draft: &Draft<'_>, specs: &Registry, config: &Config) -> Device {
     let slots = match offer.most() {
-        Some(1) => None,
-        Some(most) => Some(draft.slots.map_or(most, |slots| slots.min(most))),
-        None => Some(draft.slots.unwrap_or(config.kubernetes.slots.get())),
+        Some(most) => draft.slots.map_or(most, |slots| slots.min(most)),
+        None => draft.slots.unwrap_or(config.kubernetes.slots.get()),
     };
     Device {
         class: offer.class,
@@ -162,8 +175,9 @@ fn device(offer: &Offer, draft: &Draft<'_>, specs: &Registry, config: &Config) -
         pcie_root: offer.pcie_root.clone(),
         numa_node: offer.numa_node,
         nodes: nodes(offer, specs),
-        slots,
+        slots: (slots > 1).then_some(slots),
         health: offer.health_beside(is_of_a_pod),
+        left: offer.left_beside(is_of_a_pod),
     }
 }
 
@@ -369,6 +383,34 @@ mod tests {
     }
 
     #[test]
+    fn a_device_with_one_slot_is_one_container_s_and_goes_by_its_address() {
+        let config = "[pools.hca]\nclass = \"rdma\"\nselect = { interfaces = \"ibp177s0\" }\n[kubernetes.resources]\n\"a.io/hca\" = { pool = \"hca\", slots = 1 }\n";
+        let plan = planned("rdma-hcas", config);
+        let [device] = resource(&plan, "a.io/hca").devices.as_slice() else {
+            panic!("{:?}", resource(&plan, "a.io/hca").devices);
+        };
+        let address = device.pci.unwrap().to_string();
+        let ids: Vec<&String> = resource(&plan, "a.io/hca").ids.keys().collect();
+        assert_eq!(ids, [&address]);
+        let others = devices(&plan, "onload.dev/rdma");
+        assert!(!others.is_empty() && !others.contains(&device.name.as_str()));
+        // With another one that several may have, nobody could keep to one.
+        let both = format!("{config}\"a.io/before\" = {{ class = \"rdma\" }}\n");
+        let plan = planned("rdma-hcas", &both);
+        assert!(!names(&plan).contains(&"a.io/hca"));
+        let line = format!("rdma {} is not in a.io/hca: ", device.name);
+        let said = plan.left_out.iter().any(|said| said.starts_with(&line));
+        assert!(said, "{:?}", plan.left_out);
+        // And the same for the whole class.
+        let plan = planned("rdma-hcas", "[kubernetes]\nslots = 1\n");
+        assert!(
+            resource(&plan, "onload.dev/rdma")
+                .ids
+                .contains_key(&address)
+        );
+    }
+
+    #[test]
     fn an_exclusive_device_that_two_of_the_operators_resources_want_is_in_the_first() {
         let plan = planned(
             X2,
@@ -523,6 +565,37 @@ mod tests {
         let mut lease = held(Some("/sys/fs/cgroup/kubepods/pod1/3f2a"));
         lease.lease = Err("it is of version 9".to_owned());
         assert!(matches!(health_with(lease), Health::Unhealthy(_)));
+    }
+
+    #[test]
+    fn each_slot_that_another_engines_container_has_is_one_less() {
+        let config = "[leases]\nshare = { vfio = 4 }\n";
+        let healthy = |config: &str, others: u32, pods: u32| {
+            let config = Config::parse(config).unwrap();
+            let mut survey = survey(X2, &config);
+            let lease = |(slot, cgroup)| Listed {
+                slot,
+                ..held(Some(cgroup))
+            };
+            let others =
+                (0..others).map(|slot| (slot, "/sys/fs/cgroup/system.slice/docker-3f2a.scope"));
+            let pods = (0..pods).map(|slot| (3 - slot, "/sys/fs/cgroup/kubepods/pod1/3f2a"));
+            survey.leases = others.chain(pods).map(lease).collect();
+            let plan = plan(&survey.offers(), &survey.specs, &config);
+            let vfio = resource(&plan, "onload.dev/vfio");
+            let ids = vfio.ids.keys().filter(|id| id.starts_with("0000:65:00.3"));
+            let healthy = ids.filter(|id| vfio.why_unhealthy(id).is_none());
+            healthy.cloned().collect::<Vec<String>>()
+        };
+        assert_eq!(healthy(config, 3, 0), ["0000:65:00.3-0"]);
+        assert_eq!(healthy(config, 1, 2).len(), 3, "kubelet counts its own");
+        assert_eq!(healthy(config, 0, 4).len(), 4);
+        assert_eq!(healthy(config, 4, 0), [""; 0]);
+        let fewer = format!(
+            "{config}[kubernetes.resources]\n\"onload.dev/vfio\" = {{ class = \"vfio\", slots = 2 }}\n"
+        );
+        assert_eq!(healthy(&fewer, 2, 0).len(), 2, "two of four are left");
+        assert_eq!(healthy(&fewer, 3, 0), ["0000:65:00.3-0"]);
     }
 
     #[test]

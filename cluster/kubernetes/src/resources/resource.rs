@@ -40,6 +40,8 @@ pub struct Device {
     pub slots: Option<u32>,
     /// Whether one can have it now.
     pub health: Health,
+    /// How many of its slots containers of others leave, and who those are, where they have some.
+    pub left: Option<(u32, String)>,
 }
 
 impl Resource {
@@ -62,9 +64,29 @@ impl Resource {
     /// How many ids are healthy, and how many are not.
     #[must_use]
     pub fn count(&self) -> (usize, usize) {
-        let devices = self.ids.values().filter_map(|at| self.devices.get(*at));
-        let healthy = devices.filter(|device| device.health == Health::Healthy);
-        let healthy = healthy.count();
-        (healthy, self.ids.len() - healthy)
+        let ids = self.ids.iter();
+        let unhealthy = ids.filter(|(id, at)| self.unhealthy(id, **at).is_some());
+        let unhealthy = unhealthy.count();
+        (self.ids.len() - unhealthy, unhealthy)
+    }
+
+    /// Why no container can have that id now; `None` if one can, or there is no such id.
+    #[must_use]
+    pub fn why_unhealthy(&self, id: &str) -> Option<&str> {
+        self.unhealthy(id, *self.ids.get(id)?)
+    }
+
+    /// The last slots are those that others have: kubelet is told to give the first ones first, so pods have those.
+    fn unhealthy(&self, id: &str, at: usize) -> Option<&str> {
+        let device = self.devices.get(at)?;
+        if let Health::Unhealthy(reason) = &device.health {
+            return Some(reason);
+        }
+        let (left, reason) = device.left.as_ref()?;
+        let slot: u32 = match device.slots {
+            Some(_) => id.rsplit_once('-')?.1.parse().ok()?,
+            None => 0,
+        };
+        (slot >= *left).then_some(reason)
     }
 }
