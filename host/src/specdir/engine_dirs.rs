@@ -6,18 +6,79 @@ use onload_cdi::DEFAULT_DIRS;
 
 use crate::host::{Host, HostError};
 
+/// Links that are followed to a place where there is nothing yet.
+const MAX_LINKS: u32 = 40;
+
 /// The directories of specifications that the engines of a host read, links in them followed inside it, each
-/// of a higher priority than the one before.
+/// of a higher priority than the one before. They need not exist.
 ///
 /// # Errors
 /// A link cannot be followed.
 pub fn engine_dirs(host: &Host) -> Result<Vec<PathBuf>, HostError> {
     let dirs = DEFAULT_DIRS.into_iter().map(|dir| {
         let dir = Path::new(dir);
-        Ok(match host.resolve(dir)? {
-            Some(place) if !host.is_running() => host.outside_path(&place),
-            _ => host.outside_path(dir),
+        Ok(match host.is_running() {
+            true => host.outside_path(dir),
+            false => host.outside_path(&place(host, dir, MAX_LINKS)?),
         })
     });
     dirs.collect()
+}
+
+/// Where a path leads, or will when it exists: links of what exists are followed. `/var/run` is one to `/run`, and
+/// outside of the host that is another directory.
+fn place(host: &Host, path: &Path, links: u32) -> Result<PathBuf, HostError> {
+    if let Some(place) = host.resolve(path)? {
+        return Ok(place);
+    }
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(path.to_owned());
+    };
+    let above = place(host, above, links)?;
+    match host.link(&above.join(name))? {
+        Some(target) if links > 0 => place(host, &above.join(target), links - 1),
+        _ => Ok(above.join(name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn dirs(root: &Path) -> Vec<PathBuf> {
+        let dirs = engine_dirs(&Host::open(root).unwrap()).unwrap();
+        let inside = dirs.iter().map(|dir| dir.strip_prefix(root).unwrap());
+        inside.map(Path::to_owned).collect()
+    }
+
+    #[test]
+    fn links_are_followed_inside_the_host_whether_the_directory_exists_or_not() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        let plain = ["etc/cdi", "var/run/cdi"].map(PathBuf::from);
+        assert_eq!(dirs(root.path()), plain);
+        fs::create_dir(at("var")).unwrap();
+        symlink("/run", at("var/run")).unwrap();
+        let followed = ["etc/cdi", "run/cdi"].map(PathBuf::from);
+        assert_eq!(dirs(root.path()), followed, "there is no /run yet");
+        fs::create_dir(at("run")).unwrap();
+        assert_eq!(dirs(root.path()), followed, "there is no /run/cdi yet");
+        fs::create_dir(at("run/cdi")).unwrap();
+        assert_eq!(dirs(root.path()), followed);
+        fs::remove_dir(at("run/cdi")).unwrap();
+        symlink("../srv/cdi", at("run/cdi")).unwrap();
+        let elsewhere = ["etc/cdi", "srv/cdi"].map(PathBuf::from);
+        assert_eq!(dirs(root.path()), elsewhere);
+    }
+
+    #[test]
+    fn links_that_lead_in_a_circle_are_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("var")).unwrap();
+        symlink("run", root.path().join("var/run")).unwrap();
+        assert!(engine_dirs(&Host::open(root.path()).unwrap()).is_err());
+    }
 }

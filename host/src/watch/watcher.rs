@@ -19,6 +19,10 @@ use super::socket::Socket;
 use super::{link, namespaces, uevent};
 use crate::host::Host;
 
+/// The least time between two answers that tell of links alone. Whoever can change a link may change it all the time,
+/// and each answer is a look at the whole host.
+const LEAST: Duration = Duration::from_secs(1);
+
 /// What is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sources {
@@ -64,6 +68,8 @@ pub struct Watcher {
     damping: Damping,
     /// When everything is looked at again.
     next: Instant,
+    /// Before that links alone are not told.
+    links_after: Option<Instant>,
     without: Vec<String>,
 }
 
@@ -114,6 +120,7 @@ impl Watcher {
             interval: sources.interval,
             damping: sources.damping,
             next: after(Instant::now(), sources.interval),
+            links_after: None,
             without: Vec::new(),
         };
         let directories = Directories::watch(sources.directories);
@@ -160,7 +167,7 @@ impl Watcher {
         let until = timeout.map_or(self.next, |timeout| timeout.min(self.next));
         let mut burst: Option<Burst> = None;
         loop {
-            let end = burst.map_or(until, |burst| burst.end(self.damping));
+            let end = burst.map_or(until, |burst| self.end(burst, &changes));
             self.poll(end.saturating_duration_since(Instant::now()))?;
             let is_more = self.read(&mut changes)?;
             let now = Instant::now();
@@ -168,15 +175,31 @@ impl Watcher {
                 burst.get_or_insert(Burst::begin(now)).go_on(now);
             }
             changes.timer = burst.is_none() && now >= self.next;
-            let end = burst.map_or(until, |burst| burst.end(self.damping));
+            let end = burst.map_or(until, |burst| self.end(burst, &changes));
             if changes.woken || now >= end {
                 break;
             }
+        }
+        if changes.links {
+            self.links_after = Some(after(Instant::now(), LEAST));
         }
         if !changes.is_empty() {
             self.next = after(Instant::now(), self.interval);
         }
         Ok(changes)
+    }
+
+    /// When a burst of these changes is told.
+    fn end(&self, burst: Burst, changes: &Changes) -> Instant {
+        let end = burst.end(self.damping);
+        let of_links = Changes {
+            links: true,
+            ..Changes::default()
+        };
+        match self.links_after {
+            Some(least) if *changes == of_links => end.max(least),
+            _ => end,
+        }
     }
 
     fn poll(&self, patience: Duration) -> io::Result<()> {
@@ -292,6 +315,41 @@ mod tests {
         feed(&interfaces, &link::tests::of_device());
         let changes = watcher.wait(None).unwrap();
         assert!(changes.links && !changes.devices && !changes.is_everything());
+    }
+
+    #[test]
+    fn links_alone_are_told_at_most_once_a_second() {
+        let mut watcher = watcher();
+        let (now, minute) = (Instant::now(), Duration::from_secs(60));
+        let burst = Burst::begin(now);
+        let links = Changes {
+            links: true,
+            ..Changes::default()
+        };
+        let soon = now + watcher.damping.quiet;
+        assert_eq!(
+            watcher.end(burst, &links),
+            soon,
+            "the first are told at once"
+        );
+        watcher.links_after = Some(now + minute);
+        assert_eq!(watcher.end(burst, &links), now + minute);
+        let devices = Changes {
+            devices: true,
+            ..links.clone()
+        };
+        assert_eq!(
+            watcher.end(burst, &devices),
+            soon,
+            "what matters is not held up"
+        );
+        // Each answer with links begins the time anew.
+        let (socket, interfaces) = fed();
+        watcher.links = Some(socket);
+        watcher.links_after = None;
+        feed(&interfaces, &link::tests::of_device());
+        assert!(watcher.wait(None).unwrap().links);
+        assert!(watcher.links_after.unwrap() > now + LEAST);
     }
 
     #[test]
