@@ -690,7 +690,7 @@ fn no_removal_takes_the_lease_of_a_container_that_may_run() {
 
 #[test]
 fn no_removal_takes_the_lock_of_a_daemon_that_may_run() {
-    const LOCK: &str = "run/onload-ctk/@locks/spec-writer";
+    const LOCKS: [&str; 2] = ["device-plugin", "spec-writer"];
     for (script, argument) in [
         ("deb/prerm", "remove"),
         ("deb/postrm", "purge"),
@@ -707,12 +707,13 @@ fn no_removal_takes_the_lock_of_a_daemon_that_may_run() {
         ] {
             scripts.program(&format!("stand-ins/{program}"), "");
         }
-        scripts.write(LOCK, "");
-        scripts.write("run/onload-ctk/@locks/containers", "");
+        for lock in LOCKS.into_iter().chain(["containers"]) {
+            scripts.write(&format!("run/onload-ctk/@locks/{lock}"), "");
+        }
         fs::create_dir_all(scripts.path("root")).unwrap();
         scripts.done(&read(script), &[argument]);
         let left = names_in(&scripts.path("run/onload-ctk/@locks"));
-        assert_eq!(left, ["spec-writer"], "{script} {argument}");
+        assert_eq!(left, LOCKS, "{script} {argument}");
     }
 }
 

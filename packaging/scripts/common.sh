@@ -33,11 +33,14 @@ onload_ctk_forget() {
     rmdir /var/run/cdi 2>/dev/null || true
 }
 
-# A daemon of Kubernetes that is not of this package holds one lock for as long as it runs. Without the file a
-# second daemon would write beside it.
+# A daemon of Kubernetes that is not of this package holds two locks for as long as it runs. Without the files a
+# second daemon would work beside it.
 onload_ctk_forget_locks() {
     for lock in /run/onload-ctk/@locks/*; do
-        [ "${lock##*/}" = spec-writer ] || rm -rf "$lock"
+        case ${lock##*/} in
+        spec-writer | device-plugin) ;;
+        *) rm -rf "$lock" ;;
+        esac
     done
     rmdir /run/onload-ctk/@locks 2>/dev/null || true
 }

@@ -128,7 +128,9 @@ impl SpecNames {
             for entry in entries {
                 // What cannot be looked at may have changed.
                 let entry = entry.ok()?;
-                let metadata = fs::metadata(entry.path()).ok()?;
+                // A link that leads nowhere is its own content.
+                let metadata = fs::metadata(entry.path());
+                let metadata = metadata.or_else(|_| entry.metadata()).ok()?;
                 let (dev, inode, bytes) = (metadata.dev(), metadata.ino(), metadata.size());
                 let (seconds, nanos) = (metadata.ctime(), metadata.ctime_nsec());
                 stamp.push((entry.path(), dev, inode, seconds, nanos, bytes));
@@ -180,5 +182,18 @@ mod tests {
         let specs = SpecNames::new(vec![dir.path().to_owned(), dir.path().join("absent")]);
         fs::write(dir.path().join("a.json"), SPEC).unwrap();
         assert!(Arc::ptr_eq(&specs.now(), &specs.now()));
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_makes_nothing_be_read_again_until_it_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = SpecNames::new(vec![dir.path().to_owned()]);
+        let elsewhere = tempfile::tempdir().unwrap();
+        let target = elsewhere.path().join("a.json");
+        std::os::unix::fs::symlink(&target, dir.path().join("a.json")).unwrap();
+        let before = specs.now();
+        assert!(Arc::ptr_eq(&before, &specs.now()));
+        fs::write(target, SPEC).unwrap();
+        assert!(!Arc::ptr_eq(&before, &specs.now()));
     }
 }

@@ -22,7 +22,7 @@ use crate::observe::metrics::Metrics;
 use crate::observe::{health, http, log};
 use crate::plugin::{DirectoryError, Kubelet, Offering, offer, watch as watch_directory};
 use crate::resources::Resource;
-use crate::spec_writer::Keeper;
+use crate::spec_writer::{Keeper, SpecWriterError, claim_offering};
 use crate::surveyor::{LookError, Surveyor};
 
 /// How long the resources may take to be withdrawn at the end.
@@ -43,6 +43,12 @@ pub enum RunError {
     /// The directory of the device plugins cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
+    /// It cannot be told whether another daemon runs.
+    #[error(transparent)]
+    Claim(#[from] SpecWriterError),
+    /// Another daemon runs.
+    #[error("another onload-kubernetes offers the devices of this host; stop it first")]
+    Second,
 }
 
 /// Offers devices until SIGTERM or SIGINT.
@@ -67,6 +73,9 @@ pub fn run(global: &Global, args: &Run) -> Result<(), RunError> {
         None => (surveyor.config().kubernetes.listen.clone(), SetBy::File),
     };
     let (sender, snapshots) = watch::channel(Arc::new(surveyor.first_look()?));
+    let Some(_alone) = claim_offering(&Host::open(&global.host_root)?)? else {
+        return Err(RunError::Second);
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

@@ -33,6 +33,9 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The lock of the daemon that writes, as long as it runs.
 const WRITER_LOCK: &str = "spec-writer";
+/// The lock of the daemon that offers devices to kubelet, as long as it runs. It is not on kubelet's directory, which
+/// the pods of other device plugins can open, and so lock.
+const OFFER_LOCK: &str = "device-plugin";
 /// The unit of the package that writes specifications, at boot.
 const SERVICE: &str = "onload-cdi.service";
 /// That, and those that start it: at changes, every minute.
@@ -163,6 +166,18 @@ fn enabling_link(host: &Host, unit: &str) -> Result<Option<PathBuf>, HostError> 
 /// # Errors
 /// [`SpecWriterError::Locks`] and [`SpecWriterError::Lock`].
 pub fn claim(host: &Host) -> Result<Option<Lock>, SpecWriterError> {
+    lock_if_free(host, WRITER_LOCK)
+}
+
+/// Takes the place of the daemon that offers devices, as [`claim`] does that of the writer.
+///
+/// # Errors
+/// As [`claim`].
+pub fn claim_offering(host: &Host) -> Result<Option<Lock>, SpecWriterError> {
+    lock_if_free(host, OFFER_LOCK)
+}
+
+fn lock_if_free(host: &Host, name: &str) -> Result<Option<Lock>, SpecWriterError> {
     let run = host.create_directory(Path::new(RUN_DIR))?;
     let path = host.outside_path(Path::new(RUN_DIR));
     let failed = |source| SpecWriterError::Locks {
@@ -172,7 +187,7 @@ pub fn claim(host: &Host) -> Result<Option<Lock>, SpecWriterError> {
     // The hook's own directory: containers may enter it, and not list it.
     set_mode(&run, RUN_DIR_MODE).map_err(failed)?;
     let locks = open_private(&run, LOCKS).map_err(failed)?;
-    Ok(Lock::if_free(locks, &path.join(LOCKS), WRITER_LOCK)?)
+    Ok(Lock::if_free(locks, &path.join(LOCKS), name)?)
 }
 
 /// The hook that specifications name: the operator's, where one is set; else the one of this version in
@@ -583,6 +598,17 @@ mod tests {
         assert!(claim(&node.host()).unwrap().is_none());
         drop(first);
         assert!(claim(&node.host()).unwrap().is_some());
+    }
+
+    #[test]
+    fn one_daemon_at_a_time_offers_whoever_writes() {
+        let node = Node::new();
+        let first = claim_offering(&node.host()).unwrap();
+        assert!(first.is_some());
+        assert!(claim_offering(&node.host()).unwrap().is_none());
+        assert!(claim(&node.host()).unwrap().is_some());
+        drop(first);
+        assert!(claim_offering(&node.host()).unwrap().is_some());
     }
 
     #[test]

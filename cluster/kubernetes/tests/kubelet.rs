@@ -8,6 +8,7 @@ mod support;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use support::{Daemon, MockKubelet, TestHost, get};
 
@@ -303,12 +304,51 @@ async fn a_second_daemon_is_refused_and_the_first_goes_on() {
     let (status, said) = Daemon::start(&host).ended();
     assert_eq!(status.code(), Some(2), "{said}");
     assert!(
-        said.contains("another onload-kubernetes offers devices in "),
+        said.contains("another onload-kubernetes offers the devices of this host"),
         "{said}"
     );
     assert!(said.contains("stop it first"), "{said}");
     assert_eq!(vfio.cdi(&["0000:81:10.0"]).await.len(), 1);
     assert!(first.is_running());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_on_kubelet_s_directory_by_another_stops_nothing() {
+    let host = TestHost::captured(CAPTURED);
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let directory = fs::File::open(host.plugin_dir()).unwrap();
+    let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    rustix::fs::flock(&directory, exclusive).unwrap();
+    let mut daemon = Daemon::start(&host);
+    kubelet.registered(VFIO).await;
+    assert!(daemon.is_running());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_inotify_is_used_up_kubelet_s_restarts_are_found_all_the_same() {
+    // A user namespace has limits of its own.
+    let limit = "echo 0 >/proc/sys/user/max_inotify_instances";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--user", "--map-root-user", "sh", "-c", limit]);
+    let can = unshare.status().is_ok_and(|status| status.success());
+    if !onload_test_needs::that(can, "a user namespace") {
+        return;
+    }
+    let host = TestHost::captured(CAPTURED);
+    let mut kubelet = MockKubelet::start(&host.plugin_dir());
+    let mut daemon = Daemon::wrapped(&host, |program| {
+        let mut command = Command::new("unshare");
+        let script = format!("{limit} && exec \"$0\" \"$@\"");
+        command.args(["--user", "--map-root-user", "sh", "-c", &script]);
+        command.arg(program);
+        command
+    });
+    kubelet.registered(VFIO).await;
+    daemon.logged(&["looked at every second", "fs.inotify.max_user_instances"]);
+    kubelet.kill().await;
+    kubelet = MockKubelet::start(&host.plugin_dir());
+    kubelet.registered(VFIO).await;
+    assert!(daemon.is_running());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

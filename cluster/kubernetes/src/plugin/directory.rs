@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::ffi::CStr;
+use std::future::pending;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch::Sender;
@@ -38,10 +39,7 @@ pub struct Kubelet {
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// Another daemon uses it.
-    #[error("another onload-kubernetes offers devices in {}; stop it first", .0.display())]
-    Second(PathBuf),
-    /// It cannot be opened, locked or watched.
+    /// It cannot be opened or watched.
     #[error("watching {}", .path.display())]
     Watch {
         /// The directory.
@@ -51,12 +49,13 @@ pub enum DirectoryError {
     },
 }
 
-/// A directory that is watched, and that no other daemon of ours uses meanwhile.
+/// A directory that is watched.
 #[derive(Debug)]
 struct Watched {
-    events: AsyncFd<OwnedFd>,
-    /// Kubelet removes whatever it finds in the directory, so the lock is on the directory itself.
-    lock: OwnedFd,
+    /// What tells of changes; `None` where the kernel gives nothing that does, and the directory is looked at often.
+    events: Option<AsyncFd<OwnedFd>>,
+    /// The directory.
+    directory: OwnedFd,
 }
 
 /// What inotify(7) told.
@@ -89,6 +88,10 @@ async fn follow(
     watched: &Watched,
     kubelet: &Sender<Kubelet>,
 ) -> Result<(), DirectoryError> {
+    // Without events each change of the socket counts: a new one may have the numbers of the old.
+    let untold = Told {
+        new_kubelet: watched.events.is_none(),
+    };
     let mut told = Told::default();
     let mut changed = None;
     loop {
@@ -104,13 +107,14 @@ async fn follow(
         });
         changed = time;
         // inotify tells of the end of a directory when nobody has it open any more, and we have.
-        let patience = if socket.is_some() { CHECK } else { ABSENT };
+        let is_quiet = socket.is_some() && watched.events.is_some();
+        let patience = if is_quiet { CHECK } else { ABSENT };
         told = match timeout(patience, watched.next()).await {
             Ok(told) => told.map_err(|source| DirectoryError::Watch {
                 path: path.to_owned(),
                 source,
             })?,
-            Err(_) => Told::default(),
+            Err(_) => untold,
         };
         if !watched.is_at(path) {
             kubelet.send_modify(|kubelet| {
@@ -126,7 +130,7 @@ impl Watched {
     /// Whether the path still leads to this directory.
     fn is_at(&self, path: &Path) -> bool {
         let at = rustix::fs::stat(path).map(|stat| (stat.st_dev, stat.st_ino));
-        let own = rustix::fs::fstat(&self.lock).map(|stat| (stat.st_dev, stat.st_ino));
+        let own = rustix::fs::fstat(&self.directory).map(|stat| (stat.st_dev, stat.st_ino));
         at.is_ok() && at == own
     }
 
@@ -136,42 +140,50 @@ impl Watched {
             source,
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let lock = match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(lock) => lock,
+        let directory = match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(directory) => directory,
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(failed(error.into())),
         };
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(DirectoryError::Second(path.to_owned())),
-            Err(error) => return Err(failed(error.into())),
+        let events = events(path);
+        if let Err(error) = &events {
+            let path = path.display();
+            tracing::warn!(%path, %error, "kubelet's directory is looked at every second: the kernel does not tell of its changes; raise the sysctls fs.inotify.max_user_instances and fs.inotify.max_user_watches");
         }
-        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
-        let events = events.map_err(|error| failed(error.into()))?;
-        let wanted = WatchFlags::CREATE
-            | WatchFlags::DELETE
-            | WatchFlags::MOVED_FROM
-            | WatchFlags::MOVED_TO
-            | WatchFlags::MOVE_SELF
-            | WatchFlags::ONLYDIR;
-        inotify::add_watch(&events, path, wanted).map_err(|error| failed(error.into()))?;
         Ok(Some(Watched {
-            events: registered(events).map_err(failed)?,
-            lock,
+            events: events.ok(),
+            directory,
         }))
     }
 
     /// All that is told at once.
     async fn next(&self) -> io::Result<Told> {
+        let Some(events) = &self.events else {
+            return pending().await;
+        };
         loop {
-            let mut ready = self.events.readable().await?;
-            match read(self.events.get_ref()) {
+            let mut ready = events.readable().await?;
+            match read(events.get_ref()) {
                 Ok(told) => return Ok(told),
                 Err(Errno::WOULDBLOCK) => ready.clear_ready(),
                 Err(error) => return Err(error.into()),
             }
         }
     }
+}
+
+/// What tells of changes in a directory. A user has few instances of inotify(7), and all containers of root share
+/// them.
+fn events(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
+    let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    let wanted = WatchFlags::CREATE
+        | WatchFlags::DELETE
+        | WatchFlags::MOVED_FROM
+        | WatchFlags::MOVED_TO
+        | WatchFlags::MOVE_SELF
+        | WatchFlags::ONLYDIR;
+    inotify::add_watch(&events, path, wanted)?;
+    registered(events)
 }
 
 /// tokio's safe constructor is deprecated for types whose descriptor may change while it is registered. That
@@ -252,19 +264,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_second_daemon_is_refused() {
+    async fn without_events_each_new_socket_of_kubelet_is_found_too() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Watched::open(dir.path()).unwrap();
-        let (sender, _kubelet) = channel(Kubelet::default());
-        let Err(error) = watch(dir.path().to_owned(), sender).await;
-        assert!(
-            error
-                .to_string()
-                .starts_with("another onload-kubernetes offers"),
-            "{error}"
-        );
-        drop(first);
-        assert!(Watched::open(dir.path()).unwrap().is_some());
+        let (sender, mut kubelet) = channel(Kubelet::default());
+        let path = dir.path().join(KUBELET_SOCKET);
+        fs::write(&path, "").unwrap();
+        let mut watched = Watched::open(dir.path()).unwrap().unwrap();
+        watched.events = None;
+        let directory = dir.path().to_owned();
+        let followed = tokio::spawn(async move { follow(&directory, &watched, &sender).await });
+        until(&mut kubelet, |kubelet| kubelet.starts == 1).await;
+        // Nobody sees that it was away for a moment.
+        fs::write(dir.path().join("other"), "").unwrap();
+        fs::rename(dir.path().join("other"), &path).unwrap();
+        until(&mut kubelet, |kubelet| kubelet.starts == 2).await;
+        fs::remove_file(&path).unwrap();
+        until(&mut kubelet, |kubelet| kubelet.socket.is_none()).await;
+        drop(dir);
+        followed.await.unwrap().unwrap();
     }
 
     #[tokio::test]

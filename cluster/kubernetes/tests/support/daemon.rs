@@ -13,6 +13,8 @@ use serde_json::Value;
 
 use super::{PATIENCE, TestHost};
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_onload-kubernetes");
+
 pub(crate) struct Daemon {
     child: Child,
     lines: Receiver<String>,
@@ -28,24 +30,32 @@ impl Daemon {
 
     /// One that reads the specifications of the test's own directory.
     pub(crate) fn with(host: &TestHost, change: impl FnOnce(&mut Command)) -> Daemon {
-        Daemon::of(host, |command| {
-            command.arg("--spec-dir").arg(host.spec_dir());
+        let spec_dir = host.spec_dir();
+        Daemon::made(host, Command::new(PROGRAM), |command| {
+            command.arg("--spec-dir").arg(spec_dir);
             change(command);
         })
     }
 
     /// One that writes the specifications itself, into the host.
     pub(crate) fn that_writes(host: &TestHost) -> Daemon {
-        Daemon::of(host, |_| {})
+        Daemon::made(host, Command::new(PROGRAM), |_| {})
     }
 
-    fn of(host: &TestHost, change: impl FnOnce(&mut Command)) -> Daemon {
+    /// As the argument of another program, which executes it.
+    pub(crate) fn wrapped(host: &TestHost, wrap: impl FnOnce(&str) -> Command) -> Daemon {
+        let spec_dir = host.spec_dir();
+        Daemon::made(host, wrap(PROGRAM), |command| {
+            command.arg("--spec-dir").arg(spec_dir);
+        })
+    }
+
+    fn made(host: &TestHost, mut command: Command, change: impl FnOnce(&mut Command)) -> Daemon {
         if !host.config_path().exists() {
             host.config("");
         }
         let http = host.plugin_dir().with_file_name("http.sock");
         let health = host.plugin_dir().with_file_name("health.sock");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_onload-kubernetes"));
         command.env_clear();
         command.arg("run").arg("--host-root").arg(host.root());
         command.arg("--config").arg(host.config_path());
@@ -80,7 +90,7 @@ impl Daemon {
 
     /// What the command of a probe says, and its status.
     pub(crate) fn health(&self, more: &[&str]) -> (Option<i32>, String) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_onload-kubernetes"));
+        let mut command = Command::new(PROGRAM);
         command.env_clear().arg("health").args(more);
         command.arg("--health-socket").arg(&self.health);
         let output = command.output().unwrap();
