@@ -32,7 +32,7 @@ pub const HOOK_NAME: &str = "onload-hook";
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The lock of the daemon that writes, as long as it runs.
-const WRITER_LOCK: &str = "spec-writer";
+pub(crate) const WRITER_LOCK: &str = "spec-writer";
 /// The lock of the daemon that offers devices to kubelet, as long as it runs. It is not on kubelet's directory, which
 /// the pods of other device plugins can open, and so lock.
 const OFFER_LOCK: &str = "device-plugin";

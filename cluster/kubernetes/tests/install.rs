@@ -547,7 +547,74 @@ fn an_uninstall_removes_everything_that_was_installed() {
     for directory in ["opt/onload-ctk", "etc/onload-ctk", "run/onload-ctk"] {
         assert!(!node.path(directory).exists(), "{directory}");
     }
-    assert_eq!(node.uninstall(), Report::default());
+    let report = node.uninstall();
+    assert_eq!(report.kept, ["nothing is installed at /opt/onload-ctk"]);
+    assert_eq!((report.done, report.in_use), (vec![], vec![]));
+}
+
+#[test]
+fn an_uninstall_from_another_directory_says_that_nothing_is_there() {
+    let node = Node::new();
+    node.install();
+    let host = Host::open(node.root.path()).unwrap();
+    let report = node.with(|place| {
+        uninstall(&Place {
+            directory: Path::new("/srv/hooks"),
+            ..place.clone()
+        })
+    });
+    let kept = report.unwrap().kept;
+    assert_eq!(kept, ["nothing is installed at /srv/hooks"]);
+    assert!(node.installed().exists() && host.list(Path::new("/srv")).unwrap().names.is_empty());
+}
+
+#[test]
+fn an_uninstall_leaves_the_locks_that_somebody_holds() {
+    use onload_core::fs::lock::Lock;
+    for (directory, name) in [("@leases", ".lock"), ("@locks", "containers")] {
+        let node = Node::new();
+        node.install();
+        let path = node.path(&format!("run/onload-ctk/{directory}"));
+        fs::create_dir_all(&path).unwrap();
+        let open = fs::File::open(&path).unwrap();
+        let held = Lock::if_free(&open, &path, name).unwrap().unwrap();
+        node.uninstall();
+        assert!(path.join(name).exists(), "{directory}");
+        drop(held);
+        node.uninstall();
+        assert!(!node.path("run/onload-ctk").exists(), "{directory}");
+    }
+}
+
+#[test]
+fn a_hook_that_fails_where_it_is_put_leaves_the_one_before_it() {
+    let node = Node::new();
+    node.install();
+    let before = node.files();
+    // It can be executed once: in the image.
+    let flag = node.source("flag");
+    let once = format!("[ -e {0} ] && exit 3; : >{0}; ", flag.display());
+    let hook = script(VERSION, "").replacen("echo", &format!("{once}echo"), 1);
+    node.hook(&hook, 0o755);
+    let error = node.try_install(true).unwrap_err();
+    assert!(matches!(error, InstallError::NotHook { .. }), "{error}");
+    assert_eq!(
+        fs::read_to_string(node.installed()).unwrap(),
+        script(VERSION, "")
+    );
+    assert!(!node.installed().with_extension("new").exists());
+    let after = node.files();
+    let names = |files: &[(PathBuf, String)]| {
+        files
+            .iter()
+            .map(|(path, _)| path.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&before), names(&after));
+    node.hook(&script(VERSION, "# another build\n"), 0o755);
+    node.try_install(true).unwrap();
+    let now = fs::read_to_string(node.installed()).unwrap();
+    assert!(now.ends_with("# another build\n"), "{now}");
 }
 
 #[test]
@@ -716,7 +783,7 @@ fn a_full_disk_leaves_nothing_half_and_the_next_install_goes_on() {
     let output = in_namespace(&node, &script);
     let stderr = text(&output.stderr);
     assert!(
-        stderr.contains("onload-hook: No space left on device"),
+        stderr.contains("onload-hook.new: No space left on device"),
         "{stderr}"
     );
     let put = format!("put /opt/onload-ctk/{VERSION}/onload-hook");

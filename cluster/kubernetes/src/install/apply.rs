@@ -20,6 +20,8 @@ use crate::spec_writer::{HOOK_NAME, VERSION};
 
 /// A program of the host that any runtime may execute: its label is right for the hook.
 const LIKE: &str = "/usr/bin/env";
+/// The name of a hook that has not been executed yet.
+const NEW_NAME: &str = "onload-hook.new";
 /// How often a program is executed that is open for writing.
 const ATTEMPTS: u32 = 100;
 /// How long it is waited in between.
@@ -72,17 +74,19 @@ impl Target<'_> {
     fn put_hook(&self, content: &[u8]) -> Result<String, InstallError> {
         let version = self.path.join(VERSION);
         let directory = self.tree.make(&version)?;
-        directory.put(HOOK_NAME, content, HOOK_MODE, |file| {
+        // Containers that run may name what stands there, so it stays until the new one has been executed.
+        directory.put(NEW_NAME, content, HOOK_MODE, |file| {
             self.label(file, &directory)
         })?;
-        let path = version.join(HOOK_NAME);
-        let shown = self.tree.outside(&path);
-        let tried = self.tree.file(&path)?.map(|file| try_hook(&file, &shown));
+        let new = version.join(NEW_NAME);
+        let shown = self.tree.outside(&new);
+        let tried = self.tree.file(&new)?.map(|file| try_hook(&file, &shown));
         if let Some(Err(error)) = tried {
-            directory.remove(HOOK_NAME)?;
+            directory.remove(NEW_NAME)?;
             return Err(error);
         }
-        Ok(format!("put {}", path.display()))
+        directory.rename(NEW_NAME, HOOK_NAME)?;
+        Ok(format!("put {}", version.join(HOOK_NAME).display()))
     }
 
     /// Gives a file the security label of a program, where programs of the host have one.
@@ -116,6 +120,8 @@ impl Target<'_> {
         let path = self.path.join(version);
         if let Some(directory) = self.tree.open(&path)? {
             directory.remove(HOOK_NAME)?;
+            // Of an installation that was cut short.
+            directory.remove(NEW_NAME)?;
         }
         let is_gone = self.directory.remove_directory(OsStr::new(version))?;
         let left = if is_gone {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use onload_core::config::{CONFIG_PATH, Config};
+use onload_core::fs::lock::Lock;
 use onload_core::fs::regular;
 use onload_core::fs::trust::Owners;
 use onload_core::run_dir::{LEASES, LOCKS, RUN_DIR};
@@ -160,7 +161,10 @@ pub fn uninstall(place: &Place<'_>) -> Result<Report, InstallError> {
     if writer == SpecWriter::Daemon {
         remove_specs(place.host, &mut all)?;
     }
-    if let Some(directory) = tree.open(place.directory)? {
+    if tree.content(place.directory)?.record.is_empty() {
+        let line = format!("nothing is installed at {}", place.directory.display());
+        all.kept.push(line);
+    } else if let Some(directory) = tree.open(place.directory)? {
         let mine = remove_installed(place, &tree, &directory)?;
         all.done.extend(mine.done);
         all.kept.extend(mine.kept);
@@ -311,25 +315,36 @@ fn remove_specs(host: &Host, report: &mut Report) -> Result<(), InstallError> {
     Ok(())
 }
 
-/// Removes locks and empty directories in /run, where no container has anything there.
+/// Removes locks and empty directories in /run, where no container has anything there. A lock that somebody holds
+/// stays: a container may be starting.
 fn remove_run_dir(host: &Host, tree: &Tree) -> Result<(), InstallError> {
     let run = Path::new(RUN_DIR);
-    let leases = run.join(LEASES);
     let is_container = |name: &String| name != LEASES && name != LOCKS;
-    let is_lease = |name: &String| name != LEASES_LOCK;
-    if host.list(run)?.names.iter().any(is_container)
-        || host.list(&leases)?.names.iter().any(is_lease)
-    {
+    if host.list(run)?.names.iter().any(is_container) {
         return Ok(());
     }
-    for path in [leases, run.join(LOCKS)] {
-        let names = host.list(&path)?.names;
-        if let Some(directory) = tree.open(&path)? {
-            for name in names {
+    let leases = run.join(LEASES);
+    if let Some(directory) = tree.open(&leases)? {
+        let Some(_lock) = Lock::if_free(&directory, &directory.path, LEASES_LOCK)? else {
+            return Ok(());
+        };
+        // Nobody can add one now.
+        if host.list(&leases)?.names != [LEASES_LOCK] {
+            return Ok(());
+        }
+        directory.remove(LEASES_LOCK)?;
+        remove_directory(tree, &leases)?;
+    }
+    let locks = run.join(LOCKS);
+    if let Some(directory) = tree.open(&locks)? {
+        for name in host.list(&locks)?.names {
+            // This process holds that one itself.
+            let own = name == spec_writer::WRITER_LOCK;
+            if own || Lock::if_free(&directory, &directory.path, &name)?.is_some() {
                 directory.remove(&name)?;
             }
         }
-        remove_directory(tree, &path)?;
+        remove_directory(tree, &locks)?;
     }
     remove_directory(tree, run)
 }

@@ -13,7 +13,7 @@ use onload_core::fs::lock::{COMMAND_PATIENCE, Lock, LockMode};
 use onload_core::fs::trust::{Owners, Trusted, TrustedDir};
 use onload_core::run_dir::set_mode;
 use onload_host::host::Host;
-use rustix::fs::{AtFlags, Mode, StatVfsMountFlags, fstatvfs, mkdirat, unlinkat};
+use rustix::fs::{AtFlags, Mode, StatVfsMountFlags, fstatvfs, mkdirat, renameat, unlinkat};
 use rustix::io::Errno;
 
 use super::error::InstallError;
@@ -290,6 +290,16 @@ impl Directory {
     /// [`InstallError::Path`].
     pub(super) fn put_text(&self, name: &str, text: &str) -> Result<(), InstallError> {
         self.put(name, text.as_bytes(), FILE_MODE, |_| Ok(()))
+    }
+
+    /// Gives a file another name, which it takes from whatever has it.
+    ///
+    /// # Errors
+    /// [`InstallError::Path`].
+    pub(super) fn rename(&self, from: &str, to: &str) -> Result<(), InstallError> {
+        renameat(&self.fd, from, &self.fd, to)
+            .map_err(|error| InstallError::path("renaming", &self.path.join(from))(error.into()))?;
+        atomic::sync(&self.fd).map_err(InstallError::write(&self.path))
     }
 
     /// Removes a file, if it exists.

@@ -1,5 +1,6 @@
 //! What still names the hook of a version: specifications, bundles of containers, and the records of OCI
-//! runtimes. Each is searched for the path of that version's directory.
+//! runtimes. Specifications are searched for the path of that version's directory. In what belongs to a container only
+//! its hooks count, since a pod's owner chooses the rest; where that cannot be read, all of it is searched.
 //!
 //! A container of a user's own engine is not looked for. Its runtime has read its configuration, and at its end
 //! there is nothing that a hook of it could release: only root's containers have leases.
@@ -12,14 +13,16 @@ use onload_cdi::DEFAULT_DIRS;
 use onload_core::text::Chain;
 use onload_host::host::{Host, HostError};
 use onload_host::leases;
+use serde::Deserialize;
 
 /// Bytes of a file that are searched: no configuration of a container is longer.
 const LIMIT: u64 = 16 * 1024 * 1024;
-/// Where containerd keeps its tasks (`state` in its config.toml): its own default, k3s and RKE2, MicroK8s, and
+/// Where containerd keeps its tasks (`state` in its config.toml): its own default, k3s and RKE2, k0s, MicroK8s, and
 /// dockerd where it starts one of its own.
-const CONTAINERD: [&str; 4] = [
+const CONTAINERD: [&str; 5] = [
     "/run/containerd",
     "/run/k3s/containerd",
+    "/run/k0s/containerd",
     "/var/snap/microk8s/common/run/containerd",
     "/run/docker/containerd/daemon",
 ];
@@ -30,9 +33,11 @@ const STORAGE: [&str; 2] = ["/var/lib/containers/storage", "/run/containers/stor
 /// Where runc and crun keep what they know of containers, by id.
 const RUNTIMES: [&str; 3] = ["/run/runc", "/run/crun", "/run/user/0/crun"];
 /// The same below the directories of engines, by namespace and id.
-const RUNTIMES_BY_NAMESPACE: [&str; 3] = [
+const RUNTIMES_BY_NAMESPACE: [&str; 5] = [
     "/run/containerd/runc",
     "/run/k3s/containerd/runc",
+    "/run/k0s/containerd/runc",
+    "/var/snap/microk8s/common/run/containerd/runc",
     "/run/docker/runtime-runc",
 ];
 /// What runc writes there, and crun's copy of the bundle's file.
@@ -86,7 +91,7 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> Users {
         .iter()
         .map(|version| (*version, format!("{}/{version}/", directory.display())))
         .collect();
-    for file in files(host, &mut users) {
+    for (file, kind) in files(host, &mut users) {
         let bytes = match host.bytes(&file, LIMIT) {
             Ok(bytes) => bytes.unwrap_or_default(),
             // A directory beside files.
@@ -96,8 +101,16 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> Users {
                 continue;
             }
         };
+        let hooks = match kind {
+            Kind::Specification => None,
+            Kind::Container => hooks(&bytes),
+        };
+        let names = |text: &str| match &hooks {
+            Some(paths) => paths.iter().any(|path| path.starts_with(text)),
+            None => memmem::find(&bytes, text.as_bytes()).is_some(),
+        };
         for (version, text) in &texts {
-            if memmem::find(&bytes, text.as_bytes()).is_some() {
+            if names(text) {
                 let of_version = users.named.entry((*version).to_owned()).or_default();
                 of_version.insert(file.clone());
             }
@@ -106,13 +119,56 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> Users {
     users
 }
 
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// A specification, which only root writes.
+    Specification,
+    /// The configuration or the state of a container.
+    Container,
+}
+
+/// What is read of a container's configuration (runtime-spec, `config.json`), or of runc's state, which has the same
+/// under another name (libcontainer, `State` and `Config`).
+#[derive(Debug, Deserialize)]
+struct Container {
+    #[serde(default)]
+    hooks: Option<Hooks>,
+    #[serde(default)]
+    config: Option<State>,
+}
+
+#[derive(Debug, Deserialize)]
+struct State {
+    #[serde(default, rename = "Hooks", alias = "hooks")]
+    hooks: Option<Hooks>,
+}
+
+/// By stage.
+type Hooks = BTreeMap<String, Option<Vec<Hook>>>;
+
+#[derive(Debug, Deserialize)]
+struct Hook {
+    #[serde(default)]
+    path: String,
+}
+
+/// The paths of a container's hooks; `None` if it is not understood.
+fn hooks(bytes: &[u8]) -> Option<Vec<String>> {
+    let container: Container = serde_json::from_slice(bytes).ok()?;
+    let of_state = container.config.and_then(|state| state.hooks);
+    let stages = container.hooks.into_iter().chain(of_state);
+    let hooks = stages.flat_map(BTreeMap::into_values).flatten().flatten();
+    Some(hooks.map(|hook| hook.path).collect())
+}
+
 /// Whether something else is there than what was looked for.
 fn is_other(error: &HostError) -> bool {
     matches!(error, HostError::Read { .. }) && error.unread().is_none()
 }
 
 /// The files that may name a hook.
-fn files(host: &Host, users: &mut Users) -> BTreeSet<PathBuf> {
+fn files(host: &Host, users: &mut Users) -> BTreeMap<PathBuf, Kind> {
     let mut names = |path: &Path| -> Vec<PathBuf> {
         match host.list(path) {
             Ok(listing) => listing.names.iter().map(|name| path.join(name)).collect(),
@@ -124,10 +180,8 @@ fn files(host: &Host, users: &mut Users) -> BTreeSet<PathBuf> {
             }
         }
     };
-    let mut files = BTreeSet::new();
-    for dir in DEFAULT_DIRS {
-        files.extend(names(Path::new(dir)));
-    }
+    let specifications = DEFAULT_DIRS.map(|dir| names(Path::new(dir)));
+    let mut files: BTreeSet<PathBuf> = BTreeSet::new();
     for state in CONTAINERD {
         for namespace in names(&Path::new(state).join(TASKS)) {
             files.extend(names(&namespace).iter().map(|id| id.join("config.json")));
@@ -157,7 +211,10 @@ fn files(host: &Host, users: &mut Users) -> BTreeSet<PathBuf> {
         files.extend(STATES.map(|name| container.join(name)));
     }
     files.extend(of_leases(host, users));
-    files
+    let files = files.into_iter().map(|path| (path, Kind::Container));
+    let specifications = specifications.into_iter().flatten();
+    let specifications = specifications.map(|path| (path, Kind::Specification));
+    files.chain(specifications).collect()
 }
 
 /// The configurations of the containers that hold a device.
@@ -219,6 +276,7 @@ mod tests {
             "var/run/cdi/onload.dev-rdma.json",
             "run/containerd/io.containerd.runtime.v2.task/k8s.io/c1/config.json",
             "run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io/c1/config.json",
+            "run/k0s/containerd/io.containerd.runtime.v2.task/k8s.io/c1/config.json",
             "var/snap/microk8s/common/run/containerd/io.containerd.runtime.v2.task/k8s.io/c1/config.json",
             "run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/c1/config.json",
             "var/lib/containers/storage/overlay-containers/c1/userdata/config.json",
@@ -234,6 +292,47 @@ mod tests {
             assert_eq!(users, Users::naming("0.1.0", &format!("/{path}")), "{path}");
             assert_eq!(users.of("0.1.0").unwrap(), format!("/{path} names it"));
             assert_eq!(users.of("0.2.0"), None);
+        }
+    }
+
+    #[test]
+    fn a_container_that_names_a_version_anywhere_but_in_its_hooks_does_not_use_it() {
+        let bundle = "run/containerd/io.containerd.runtime.v2.task/k8s.io/c1/config.json";
+        let state = "run/containerd/runc/k8s.io/c1/state.json";
+        let path = "/opt/onload-ctk/0.1.0/onload-hook";
+        let stages = format!(r#"{{"createRuntime":null,"poststop":[{{"path":"{path}"}}]}}"#);
+        let elsewhere = format!(
+            r#"{{"poststop":[{{"path":"/bin/true","args":["{path}"],"env":["X={path}"]}}]}}"#
+        );
+        for (file, text, is_used) in [
+            (
+                bundle,
+                format!(
+                    r#"{{"process":{{"env":["X={path}"]}},"annotations":{{"hooks":"{path}"}}}}"#
+                ),
+                false,
+            ),
+            (bundle, format!(r#"{{"hooks":{elsewhere}}}"#), false),
+            (
+                bundle,
+                format!(r#"{{"hooks":null,"process":{{"hooks":{stages}}}}}"#),
+                false,
+            ),
+            (bundle, format!(r#"{{"hooks":{stages}}}"#), true),
+            (
+                state,
+                format!(r#"{{"config":{{"Hooks":{elsewhere},"labels":["{path}"]}}}}"#),
+                false,
+            ),
+            (state, format!(r#"{{"config":{{"Hooks":{stages}}}}}"#), true),
+            // What is not understood may name it.
+            (bundle, format!(r#"{{"hooks":["{path}"]}}"#), true),
+            (bundle, format!(r#"{{"process":{{"env":["X={path}"#), true),
+        ] {
+            let tree = Tree::new();
+            tree.file(file, &text);
+            let users = tree.find(&["0.1.0"]);
+            assert_eq!(users.of("0.1.0").is_some(), is_used, "{text}");
         }
     }
 
