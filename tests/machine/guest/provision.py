@@ -7,7 +7,7 @@ from report import Part, must, run, check
 
 IMAGES = "/var/lib/machine-images"
 # Images that not every store needs.
-ONLY_IN = {"pause": ["containerd", "containerd2"], "redis": ["podman", "docker", "containerd"], "dpdk": ["containerd"]}
+ONLY_IN = {"pause": ["containerd default", "containerd k8s.io", "containerd2"], "redis": ["podman", "docker", "containerd k8s.io"], "dpdk": ["containerd k8s.io"]}
 NEWEST = "/opt/containerd2/bin"
 
 
@@ -31,7 +31,7 @@ def provision():
         load("docker", "docker", "load", "-i")
     if has("ctr"):
         for space in ["default", "k8s.io"]:
-            load("containerd", "ctr", "-n", space, "images", "import")
+            load(f"containerd {space}", "ctr", "-n", space, "images", "import")
     if os.path.exists(NEWEST):
         must("systemctl", "start", "containerd2", timeout=120)
         load("containerd2", f"{NEWEST}/ctr", "-a", "/run/containerd2/containerd.sock", "-n", "k8s.io", "images", "import")
