@@ -114,6 +114,10 @@ struct Made<'n> {
     /// Mounts of the test's own.
     more: Vec<Value>,
     env: Vec<String>,
+    /// A script of sh in the place of our program.
+    script: Option<String>,
+    /// Executed by sh before runc, in a mount namespace of their own.
+    before: Option<String>,
 }
 
 impl<'n> Made<'n> {
@@ -129,6 +133,8 @@ impl<'n> Made<'n> {
             pod,
             container,
             more: Vec::new(),
+            script: None,
+            before: None,
             env: vec![
                 "ONLOAD_KUBERNETES_INSTALL_FROM=/image/onload-hook".to_owned(),
                 format!("ONLOAD_KUBERNETES_LISTEN=unix:{PLUGINS}/http.sock"),
@@ -224,11 +230,15 @@ impl<'n> Made<'n> {
             .map(|(name, value)| format!("{name}={value}"));
         let words = ["/image/onload-kubernetes".to_owned()].into_iter();
         let words = words.chain(self.container.args.iter().flatten().cloned());
+        let words: Vec<String> = match &self.script {
+            Some(script) => vec!["/usr/bin/sh".to_owned(), "-c".to_owned(), script.clone()],
+            None => words.collect(),
+        };
         let config = json!({
             "ociVersion": "1.0.2",
             "process": {
                 "user": {"uid": self.pod.security_context.as_ref().unwrap().run_as_user.unwrap(), "gid": 0},
-                "args": words.collect::<Vec<_>>(), "env": env.collect::<Vec<_>>(), "cwd": "/",
+                "args": words, "env": env.collect::<Vec<_>>(), "cwd": "/",
                 "noNewPrivileges": security.allow_privilege_escalation == Some(false),
                 "capabilities": {"bounding": added, "effective": added, "permitted": added},
             },
@@ -247,6 +257,11 @@ impl<'n> Made<'n> {
         let id = format!("onload-test-{}-{number}", std::process::id());
         let bundle = self.bundle(&id);
         let mut runc = Command::new("runc");
+        if let Some(before) = &self.before {
+            runc = Command::new("unshare");
+            runc.args(["-m", "--propagation", "private", "sh", "-c"]);
+            runc.arg(format!("{before} && exec runc \"$@\"")).arg("sh");
+        }
         runc.arg("--root")
             .arg(self.node.bundles.path().join("state"));
         runc.arg("run").arg("--bundle").arg(bundle).arg(&id);
@@ -549,6 +564,32 @@ async fn without_kubelet_s_directory_nothing_is_offered() {
     assert_eq!(kubelet.resources(), [""; 0]);
 }
 
+#[test]
+fn the_host_s_root_is_read_only_and_what_is_mounted_below_it_is_not() {
+    if !can_run() {
+        return;
+    }
+    let node = Node::new();
+    let mut made = Made::of(&node, "daemon");
+    let run = node.at("/run");
+    // Nodes have a file system of its own there.
+    made.before = Some(format!(
+        "mount -t tmpfs tmpfs '{0}' && mkdir -p '{0}/cdi' '{0}/onload-ctk'",
+        run.display()
+    ));
+    made.script = Some("touch /host/usr/x; touch /host/run/x && echo written".to_owned());
+    let (status, said) = made.run();
+    assert_eq!(status, Some(0), "{said}");
+    assert!(
+        said.contains("'/host/usr/x': Read-only file system"),
+        "{said}"
+    );
+    assert!(
+        said.starts_with("written\n"),
+        "docs/kubernetes.md says so, {said}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_host_no_device_is_found() {
     if !can_run() {
@@ -562,7 +603,7 @@ async fn without_the_host_no_device_is_found() {
 }
 
 /// A lease of a process that has ended, as the hook writes it.
-fn lease_of_ended_process(node: &Node, cgroup: Option<Value>) {
+fn lease_of_ended_process(node: &Node, cgroup: &Value) {
     let mut child = Command::new("true").spawn().unwrap();
     let pid = child.id();
     child.wait().unwrap();
@@ -583,7 +624,7 @@ async fn only_in_the_host_s_pid_namespace_does_the_daemon_know_that_a_holder_has
     }
     for (host_pid, unhealthy) in [(true, vec![]), (false, vec!["0000:41:10.0"])] {
         let node = Node::new();
-        lease_of_ended_process(&node, None);
+        lease_of_ended_process(&node, &Value::Null);
         let kubelet = MockKubelet::start(&node.at(PLUGINS));
         let mut made = Made::of(&node, "daemon");
         assert_eq!(made.pod.host_pid, Some(true));
@@ -612,7 +653,7 @@ async fn a_device_stays_held_while_another_process_of_its_holder_s_cgroup_lives(
         fs::write(cgroups.join("web.scope/cgroup.events"), populated).unwrap();
         let inode = fs::metadata(cgroups.join("web.scope")).unwrap().ino();
         let cgroup = json!({"path": "/sys/fs/cgroup/web.scope", "inode": inode});
-        lease_of_ended_process(&node, Some(cgroup));
+        lease_of_ended_process(&node, &cgroup);
         let kubelet = MockKubelet::start(&node.at(PLUGINS));
         let mut made = Made::of(&node, "daemon");
         made.more.push(json!({"destination": "/host/proc", "type": "bind", "source": "/proc", "options": ["rbind", "ro"]}));
