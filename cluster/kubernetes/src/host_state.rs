@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -13,7 +14,7 @@ use onload_core::config::Config;
 use onload_host::discover::not_offered::Subject;
 use onload_host::offers::Survey;
 
-use crate::resources::{Plan, Resource, plan};
+use crate::resources::{Plan, Resource, WrittenBy, plan};
 
 /// What a look at the host gave.
 #[derive(Debug)]
@@ -78,6 +79,7 @@ impl Snapshot {
 #[derive(Debug)]
 pub struct SpecNames {
     dirs: Vec<PathBuf>,
+    by_daemon: AtomicBool,
     read: Mutex<(Stamp, Arc<BTreeSet<String>>)>,
 }
 
@@ -91,6 +93,7 @@ impl SpecNames {
     pub fn new(dirs: Vec<PathBuf>) -> Self {
         SpecNames {
             dirs,
+            by_daemon: AtomicBool::new(false),
             read: Mutex::new((None, Arc::default())),
         }
     }
@@ -99,6 +102,21 @@ impl SpecNames {
     #[must_use]
     pub fn dirs(&self) -> &[PathBuf] {
         &self.dirs
+    }
+
+    /// Who writes them, as far as is known.
+    #[must_use]
+    pub fn written_by(&self) -> WrittenBy {
+        match self.by_daemon.load(Ordering::Relaxed) {
+            true => WrittenBy::Daemon,
+            false => WrittenBy::Operator,
+        }
+    }
+
+    /// Somebody else writes them now, or the daemon does.
+    pub fn set_written_by(&self, by: WrittenBy) {
+        self.by_daemon
+            .store(by == WrittenBy::Daemon, Ordering::Relaxed);
     }
 
     /// The names that there are now.

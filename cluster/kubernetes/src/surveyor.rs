@@ -19,6 +19,7 @@ use tokio::sync::watch;
 
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::metrics::Metrics;
+use crate::resources::WrittenBy;
 use crate::spec_writer::{Keeper, Kept};
 
 /// The time between two looks at the host where changes cannot be waited for.
@@ -116,6 +117,12 @@ impl Surveyor {
         };
         let (host, config) = (&self.host, &self.config);
         let kept = keeper.keep(host, config, &survey.inventory, &survey.pools);
+        let by = match &kept {
+            Ok(Kept::ByPackage(_)) => WrittenBy::Operator,
+            // Where it could not, its log says why.
+            Ok(Kept::Here { .. } | Kept::ByAnother) | Err(_) => WrittenBy::Daemon,
+        };
+        self.specs.set_written_by(by);
         let (said, changed) = match &kept {
             Ok(Kept::Here { plan, hook }) => {
                 let left: Vec<&str> = plan.left().collect();

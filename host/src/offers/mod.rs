@@ -25,6 +25,7 @@ mod vfio;
 
 pub use offer::{Attribute, Attributes, Health, Held, Offer, Sharing};
 pub use offering::offers;
+pub use published::GENERATE;
 pub use survey::Survey;
 
 /// The name of the offer of Onload without an interface: it still accelerates loopback, pipes and epoll.

@@ -11,8 +11,9 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::pool::{ANY, MEMBERS, SHARE};
 use onload_core::text::{Chain, Listed};
 
-/// What brings the specifications up to date.
-pub(super) const GENERATE: &str = "run \"onload-ctk cdi generate\"";
+/// What brings the specifications up to date, as a health's reason says it. An agent that writes them itself has another
+/// remedy.
+pub const GENERATE: &str = "run \"onload-ctk cdi generate\"";
 /// Names in a specification that stand for several devices.
 const SEVERAL: [&str; 2] = ["all", ANY];
 

@@ -12,7 +12,7 @@ use super::register::OPTIONS;
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::metrics::Metrics;
 use crate::resources::{
-    Given, NotPreferred, Refusal, Resource, Surroundings, Wish, allocate, preferred,
+    Given, NotPreferred, Refusal, Resource, Surroundings, Wish, WrittenBy, allocate, preferred,
 };
 use crate::wire::messages::{
     AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse,
@@ -52,12 +52,17 @@ pub(crate) struct Streams {
 /// What stands on disk when a request comes.
 struct Disk {
     names: Arc<BTreeSet<String>>,
+    written_by: WrittenBy,
     snapshot: Arc<Snapshot>,
 }
 
 impl Surroundings for Disk {
     fn has_spec(&self, cdi: &str) -> bool {
         self.names.contains(cdi)
+    }
+
+    fn written_by(&self) -> WrittenBy {
+        self.written_by
     }
 
     fn why_not_offered(&self, resource: &Resource, id: &str) -> Option<String> {
@@ -94,9 +99,10 @@ fn of_refusal(resource: &Resource, refusal: &Refusal) -> Status {
     match refusal {
         Refusal::Nothing | Refusal::Twice(_) => Status::invalid_argument(text),
         Refusal::Unknown { .. } => Status::not_found(text),
-        Refusal::NotOffered { .. } | Refusal::Unhealthy { .. } | Refusal::NoSpec { .. } => {
-            Status::failed_precondition(text)
-        }
+        Refusal::NotOffered { .. }
+        | Refusal::Unhealthy { .. }
+        | Refusal::NoSpec { .. }
+        | Refusal::Unwritten { .. } => Status::failed_precondition(text),
     }
 }
 
@@ -122,6 +128,7 @@ impl Service {
         let resource = self.now();
         let disk = Disk {
             names: self.node.specs.now(),
+            written_by: self.node.specs.written_by(),
             snapshot: Arc::clone(&self.node.host.borrow()),
         };
         let ids = request.container_requests.iter();

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::pcidevice::variables;
 use super::resource::{Device, Resource};
 use onload_core::text::{Listed, Quoted};
+use onload_host::offers::GENERATE;
 
 /// What a container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,12 +58,52 @@ pub enum Refusal {
         /// The CDI device.
         name: String,
     },
+    /// The same, where the daemon writes specifications.
+    #[error(
+        "no CDI specification has {name}; onload-kubernetes on the node writes it, and says in its log why it has not"
+    )]
+    Unwritten {
+        /// The CDI device.
+        name: String,
+    },
+}
+
+/// Who writes the node's specifications.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WrittenBy {
+    /// The units of the package, or the operator.
+    #[default]
+    Operator,
+    /// The daemon.
+    Daemon,
+}
+
+impl WrittenBy {
+    fn no_spec(self, name: String) -> Refusal {
+        match self {
+            WrittenBy::Operator => Refusal::NoSpec { name },
+            WrittenBy::Daemon => Refusal::Unwritten { name },
+        }
+    }
+
+    /// A reason of the host's, with what helps on this node.
+    fn reason(self, reason: &str) -> String {
+        match self {
+            WrittenBy::Operator => reason.to_owned(),
+            WrittenBy::Daemon => reason.replace(
+                GENERATE,
+                "see the log of onload-kubernetes on the node, which writes the specifications",
+            ),
+        }
+    }
 }
 
 /// What allocation looks at beside the resource.
 pub trait Surroundings {
     /// Whether a specification on disk has that CDI device now.
     fn has_spec(&self, cdi: &str) -> bool;
+    /// Who writes the specifications.
+    fn written_by(&self) -> WrittenBy;
     /// Why discovery does not offer a device with that name or address.
     fn why_not_offered(&self, resource: &Resource, id: &str) -> Option<String>;
 }
@@ -103,7 +144,7 @@ fn container(
     let mut cdi: Vec<String> = Vec::new();
     for name in devices.values().flat_map(|device| &device.cdi) {
         if !surroundings.has_spec(name) {
-            return Err(Refusal::NoSpec { name: name.clone() });
+            return Err(surroundings.written_by().no_spec(name.clone()));
         }
         if !cdi.contains(name) {
             cdi.push(name.clone());
@@ -139,7 +180,7 @@ fn usable<'r>(
         None => Ok(device),
         Some(reason) => Err(Refusal::Unhealthy {
             id: id.to_owned(),
-            reason: reason.to_owned(),
+            reason: surroundings.written_by().reason(reason),
         }),
     }
 }
@@ -151,11 +192,15 @@ mod tests {
     use super::super::test_devices::{exclusive, resource, shared};
     use super::*;
 
-    struct Disk(&'static [&'static str]);
+    struct Disk(&'static [&'static str], WrittenBy);
 
     impl Surroundings for Disk {
         fn has_spec(&self, cdi: &str) -> bool {
             self.0.contains(&cdi)
+        }
+
+        fn written_by(&self) -> WrittenBy {
+            self.1
         }
 
         fn why_not_offered(&self, _: &Resource, id: &str) -> Option<String> {
@@ -163,11 +208,12 @@ mod tests {
         }
     }
 
-    const DISK: Disk = Disk(&[
+    const NAMES: &[&str] = &[
         "onload.dev/nic=ens1",
         "onload.dev/nic=ens2",
         "onload.dev/vfio=0000:81:10.0",
-    ]);
+    ];
+    const DISK: Disk = Disk(NAMES, WrittenBy::Operator);
 
     fn ids(ids: &[&str]) -> Vec<String> {
         ids.iter().map(|id| (*id).to_owned()).collect()
@@ -267,6 +313,24 @@ mod tests {
             "{said}"
         );
         assert!(said.contains("onload-ctk cdi generate"), "{said}");
+    }
+
+    #[test]
+    fn where_the_daemon_writes_specifications_a_refusal_names_its_log() {
+        let disk = Disk(NAMES, WrittenBy::Daemon);
+        let mut stale = shared("ens2", 2);
+        stale.health = Health::Unhealthy(format!("devices have been renumbered; {GENERATE}"));
+        let nics = resource("nic", vec![shared("gone", 2), stale]);
+        let said = |id: &str| {
+            allocate(&nics, &[ids(&[id])], &disk)
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(
+            said("gone-0"),
+            "no CDI specification has onload.dev/nic=gone; onload-kubernetes on the node writes it, and says in its log why it has not"
+        );
+        assert!(said("ens2-0").ends_with("renumbered; see the log of onload-kubernetes on the node, which writes the specifications"));
     }
 
     #[test]

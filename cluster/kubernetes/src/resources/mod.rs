@@ -10,7 +10,7 @@ mod resource;
 #[cfg(test)]
 mod test_devices;
 
-pub use allocate::{Given, Refusal, Surroundings, allocate};
+pub use allocate::{Given, Refusal, Surroundings, WrittenBy, allocate};
 pub use plan::{Plan, plan};
 pub use preferred::{NotPreferred, Wish, preferred};
 pub use resource::{Device, Resource};
