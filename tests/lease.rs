@@ -91,6 +91,7 @@ fn each_lease_is_listed_with_its_holder() {
     );
     assert_eq!(listed["leases"][0]["container"], "web");
     assert_eq!(listed["leases"][0]["pid"], 42);
+    assert_eq!(listed["leases"][0]["claim"], serde_json::Value::Null);
     let told = text(&output.stderr);
     assert!(told.contains("vfio=0000:81:10.2 counts as held"), "{told}");
 
@@ -107,6 +108,17 @@ fn each_lease_is_listed_with_its_holder() {
     ] {
         assert!(row.contains(word), "{word}: {row}");
     }
+}
+
+#[test]
+fn a_lease_of_a_claim_names_it() {
+    let uid = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
+    let of_claim = lease("this boot").replacen('{', &format!("{{\"claim\":\"{uid}\","), 1);
+    let host = host(&[("vfio=0000:81:10.0#0", &of_claim)]);
+    let output = run(host.path(), &["list", "--format", "json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(listed["leases"][0]["claim"], uid);
+    assert_eq!(listed["leases"][0]["state"], "held");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! The arguments of the createRuntime hook that a specification carries, as the generator writes them and
-//! the hook reads them: `--memlock unlimited|BYTES` and `--token HEX` at most once, `--expect …`,
+//! the hook reads them: `--memlock unlimited|BYTES`, `--token HEX` and `--claim UID` at most once, `--expect …`,
 //! `--lease CLASS:NAME` and `--take CLASS:POOL[*N]` any number of times.
 
 use std::ffi::{OsStr, OsString};
@@ -11,7 +11,7 @@ use onload_cdi::DeviceName;
 use crate::class::Class;
 use crate::config::{Memlock, NotMemlock};
 use crate::expect::{Expect, ExpectError};
-use crate::lease::{Device, NotDevice, NotToken, Token};
+use crate::lease::{ClaimUid, Device, NotClaimUid, NotDevice, NotToken, Token};
 use crate::text::Quoted;
 
 /// The program, as the first word of its command line.
@@ -26,6 +26,8 @@ const LEASE: &str = "--lease";
 /// What tells the reservation that the leases were made with.
 const TOKEN: &str = "--token";
 
+/// The claim of a cluster engine that the leases are for.
+const CLAIM: &str = "--claim";
 /// Members of a pool, one of which the hook chooses for the container.
 const TAKE: &str = "--take";
 /// The most members of one pool that a container is given: as many as an annotation may name.
@@ -95,6 +97,8 @@ pub struct HookArguments {
     pub lease: Vec<Device>,
     /// What tells the reservation that they were chosen with.
     pub token: Option<Token>,
+    /// The claim of a cluster engine that the leases are for: its containers share them.
+    pub claim: Option<ClaimUid>,
     /// Members of pools that the container has while it lives, which the hook chooses.
     pub take: Vec<Take>,
 }
@@ -104,7 +108,7 @@ pub struct HookArguments {
 pub enum HookArgumentsError {
     /// An option that this version does not know; a newer one might have meant a check.
     #[error(
-        "unknown option {0}; known options are --memlock, --expect, --lease, --token and --take; is this onload-hook older than the specification?"
+        "unknown option {0}; known options are --memlock, --expect, --lease, --token, --claim and --take; is this onload-hook older than the specification?"
     )]
     Unknown(String),
     /// An option without its value.
@@ -125,6 +129,9 @@ pub enum HookArgumentsError {
     /// Not a token.
     #[error("--token")]
     Token(#[from] NotToken),
+    /// Not the uid of a claim.
+    #[error("--claim")]
+    Claim(#[from] NotClaimUid),
     /// Not members of a pool.
     #[error("--take")]
     Take(#[from] NotTake),
@@ -160,6 +167,12 @@ impl HookArguments {
                     let text = value(args.next(), TOKEN)?;
                     if parsed.token.replace(text.parse()?).is_some() {
                         return Err(HookArgumentsError::Twice(TOKEN));
+                    }
+                }
+                Some(CLAIM) => {
+                    let text = value(args.next(), CLAIM)?;
+                    if parsed.claim.replace(text.parse()?).is_some() {
+                        return Err(HookArgumentsError::Twice(CLAIM));
                     }
                 }
                 Some(EXPECT) => {
@@ -203,9 +216,11 @@ impl HookArguments {
         let lease = lease.flat_map(|device| [LEASE.to_owned(), device.to_string()]);
         let token = self.token.iter();
         let token = token.flat_map(|token| [TOKEN.to_owned(), token.as_str().to_owned()]);
+        let claim = self.claim.iter();
+        let claim = claim.flat_map(|claim| [CLAIM.to_owned(), claim.to_string()]);
         let take = self.take.iter();
         let take = take.flat_map(|take| [TAKE.to_owned(), take.to_string()]);
-        let leases = lease.chain(token).chain(take);
+        let leases = lease.chain(token).chain(claim).chain(take);
         memlock.chain(expect).chain(leases).collect()
     }
 }
@@ -242,6 +257,8 @@ mod tests {
             "vfio:0000:81:10.0",
             "--token",
             "0123456789abcdef0123456789abcdef",
+            "--claim",
+            "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11",
             "--take",
             "vfio:fast",
             "--take",
@@ -336,6 +353,8 @@ mod tests {
         assert!(refusal(&["--take", "x"]).contains("--take: \"x\" is not CLASS:POOL"));
         assert!(refusal(&["--take"]).contains("--take needs a value"));
         assert!(refusal(&["--token", "x"]).contains("--token: a token has 32"));
+        assert!(refusal(&["--claim", "../a"]).contains("--claim: \"../a\" is no uid"));
+        assert!(refusal(&["--claim", "a", "--claim", "a"]).contains("--claim is given twice"));
         let token = "0123456789abcdef0123456789abcdef";
         assert!(refusal(&["--token", token, "--token", token]).contains("--token is given twice"));
     }

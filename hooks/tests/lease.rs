@@ -91,6 +91,61 @@ fn a_device_of_one_s_own_is_refused_to_a_second_container_until_the_first_ends()
     }
 }
 
+/// A container as an engine makes it for a pod whose claim has the device: the hook of the claim, then the device's
+/// own.
+fn leasing_for(claim: &str) -> Value {
+    let hook = |stage: &str, more: &[&str]| {
+        let args = ["onload-hook", stage, "--lease", "rdma:rxe1"];
+        let args: Vec<&str> = args.iter().chain(more).copied().collect();
+        json!({"path": HOOK_THERE, "args": args, "env": ["PATH=/usr/bin"], "timeout": 10})
+    };
+    let hooks = |stage: &str| json!([hook(stage, &["--claim", claim]), hook(stage, &[])]);
+    let mut config = leasing();
+    config["hooks"] =
+        json!({"createRuntime": hooks("createRuntime"), "poststop": hooks("poststop")});
+    config
+}
+
+#[test]
+fn containers_of_one_claim_share_a_device_and_others_wait_for_the_last() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = two_bundles(&leasing_for("u1"));
+    sandbox.root_file_system("/three/rootfs");
+    let of_another = serde_json::to_vec(&leasing_for("u2")).unwrap();
+    sandbox.file("/three/config.json", of_another);
+    let [one, two, three] = [1, 2, 3].map(|at| unique(&format!("claim-{at}")));
+    let script = format!(
+        "r='runc --root /run/runc'
+         make() {{ $r create -b $1 $2 </dev/null >/dev/null 2>/tmp/err; }}
+         make /one {one} || {{ cat /tmp/err >&2; exit 10; }}
+         make /two {two} || {{ cat /tmp/err >&2; exit 11; }}
+         ls /run/onload-ctk/@leases
+         make /three {three} && exit 12
+         cat /tmp/err; $r delete --force {three} 2>/dev/null
+         $r delete --force {one} || exit 13
+         make /three {three} && exit 14
+         $r delete --force {three} 2>/dev/null
+         $r delete --force {two} || exit 15
+         make /three {three} || {{ cat /tmp/err >&2; exit 16; }}
+         $r delete --force {three} || exit 17
+         ls -A /run/onload-ctk/@leases"
+    );
+    let output = sandbox.script(&script, b"");
+    let (out, err) = (stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(0), "{out} {err}");
+    assert!(out.starts_with("rdma=rxe1#0\nrdma=rxe1#1\n"), "{out}");
+    assert!(
+        out.contains(&format!(
+            "rdma:rxe1: it is held by container {one} (process "
+        )),
+        "{out}"
+    );
+    assert!(out.contains(" of claim u1 since "), "{out}");
+    assert!(out.ends_with("\n.lock\n"), "{out}");
+}
+
 /// The wrapper puts the hooks of the specification into config.json.
 #[test]
 fn a_device_of_one_s_own_by_annotation_is_leased_too() {

@@ -133,6 +133,7 @@ const ORDERS: &[(&str, &[&str])] = &[
         "cluster/kubernetes/src/lib.rs",
         &[
             "wire",
+            "accept",
             "socket",
             "resources",
             "host_state",
@@ -141,6 +142,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "install",
             "surveyor",
             "plugin",
+            "dra",
             "changes",
             "cli",
             "run",

@@ -12,9 +12,12 @@ mod synthetic;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use support::{Daemon, MockKubelet, TestHost, get};
+use serde_json::json;
+use support::claims::{claim_of, result};
+use support::dra_kubelet::claim;
+use support::{ClaimServer, Daemon, KubeletDir, MockKubelet, TestHost, get};
 
 const DEVICES: usize = 4096;
 const ANSWERS: usize = 500;
@@ -49,12 +52,61 @@ fn microseconds(seconds: f64, answers: usize) -> f64 {
     seconds * 1e6 / f64::from(u32::try_from(answers).unwrap())
 }
 
+/// Claims of one function each, one after the other: what the API server takes is in the second number.
+async fn claims(host: &TestHost) {
+    let api = ClaimServer::start().await;
+    let kubelet = KubeletDir::make(&host.kubelet_dir());
+    let kubeconfig = api.kubeconfig(&host.kubelet_dir());
+    let daemon = Daemon::that_writes(host, |command| {
+        command.arg("--kubelet-dir").arg(&kubelet.0);
+        command.arg("--kubeconfig").arg(kubeconfig);
+        command.arg("--node-name").arg("n1");
+    });
+    let driver = kubelet.driver().await;
+    let functions = functions(host);
+    let mut round_trips = Duration::ZERO;
+    for (answer, function) in functions.iter().take(ANSWERS).enumerate() {
+        let (name, uid) = (format!("c{answer}"), format!("u{answer}"));
+        let device = function.replace([':', '.'], "-");
+        let results = json!([result("r", "n1/vfio", &device)]);
+        api.put(claim_of(&name, &uid, results, json!([])));
+        let begin = Instant::now();
+        assert_eq!(driver.cdi(claim(&name, &uid)).await.unwrap().len(), 2);
+        round_trips += begin.elapsed();
+    }
+    let (_, metrics) = get(&daemon.http, "/metrics");
+    let each = microseconds(sum(&metrics, "NodePrepareResources"), ANSWERS);
+    println!("Prepare: {each:.0} µs with the API server of this test, mean of {ANSWERS}");
+    let each = microseconds(round_trips.as_secs_f64(), ANSWERS);
+    println!("Prepare: {each:.0} µs with the messages");
+    for answer in 0..ANSWERS {
+        let (name, uid) = (format!("c{answer}"), format!("u{answer}"));
+        assert_eq!(driver.unprepare(claim(&name, &uid)).await, "");
+    }
+    println!("after {ANSWERS} claims:");
+    memory(&daemon);
+}
+
+/// The functions that stand in the specification, which the daemon has written.
+fn functions(host: &TestHost) -> Vec<String> {
+    let bytes = fs::read(host.root().join("var/run/cdi/onload.dev-vfio.json")).unwrap();
+    let spec: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+    let devices = spec["devices"].as_array().unwrap().iter();
+    let names = devices.map(|device| device["name"].as_str().unwrap().to_owned());
+    names.filter(|name| name.contains(':')).collect()
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let host = host();
+    plugin(&host).await;
+    claims(&host).await;
+}
+
+async fn plugin(host: &TestHost) {
     let kubelet = MockKubelet::start(&host.plugin_dir());
     let begin = Instant::now();
-    let daemon = Daemon::that_writes(&host);
+    let daemon = Daemon::that_writes(host, |_| {});
     let vfio = kubelet.registered(VFIO).await;
     let until = begin.elapsed();
     println!("{} devices of {VFIO} after {until:?}", vfio.ids().len());

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use onload_core::kubernetes_settings::Listen;
 
+use crate::dra::names::NodeName;
 use crate::spec_writer::HOOK_DIR;
 
 /// Offers the devices of this node to Kubernetes
@@ -121,6 +122,27 @@ pub struct Run {
         env = "ONLOAD_KUBERNETES_DEVICE_PLUGIN_DIR"
     )]
     pub device_plugin_dir: PathBuf,
+    /// The directory of kubelet, its --root-dir: the DRA driver registers in plugins_registry below it
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/lib/kubelet",
+        value_hint = ValueHint::DirPath,
+        env = "ONLOAD_KUBERNETES_KUBELET_DIR"
+    )]
+    pub kubelet_dir: PathBuf,
+    /// The name of this Node; without one there is no DRA driver
+    #[arg(long, value_name = "NAME", env = "ONLOAD_KUBERNETES_NODE_NAME")]
+    pub node_name: Option<NodeName>,
+    /// How to reach the API server
+    /// [default: as a pod does, by the token of its service account]
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_hint = ValueHint::FilePath,
+        env = "ONLOAD_KUBERNETES_KUBECONFIG"
+    )]
+    pub kubeconfig: Option<PathBuf>,
     /// Directories with CDI specifications, each of a higher priority than the one before
     /// [default: etc/cdi and var/run/cdi of the host]
     #[arg(

@@ -1,6 +1,7 @@
 //! What of the host answers are made of: the resources, and the specifications on disk.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -8,19 +9,38 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use onload_cdi::Registry;
+use onload_cdi::{Hook, Registry};
 use onload_core::class::Class;
 use onload_core::config::Config;
+use onload_core::hook_arguments::HookArguments;
+use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::discover::not_offered::Subject;
-use onload_host::offers::Survey;
+use onload_host::offers::{Offer, Survey};
 
 use crate::resources::{Plan, Resource, WrittenBy, plan};
+
+/// The kind of the devices that are of one claim of Kubernetes each.
+pub const CLAIM_KIND: &str = "onload.dev/claim";
+/// How the names of their files begin. Hook and wrapper read every file whose name begins with `onload.dev-`, and
+/// are to have no work with these.
+pub const CLAIM_FILES: &str = "claim.onload.dev-";
+
+fn is_of_claim(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(CLAIM_FILES.as_bytes())
+}
 
 /// What a look at the host gave.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The resources.
     pub plan: Plan,
+    /// What the host offers, sorted by class and name.
+    pub offers: Vec<Offer>,
+    /// What is configured of Kubernetes.
+    pub settings: KubernetesSettings,
+    /// The hooks that lease a device of a class to a container, as the specifications have them: what of their
+    /// arguments is for another device is to be replaced. A class that is not leased has none.
+    pub lease_hooks: BTreeMap<Class, Vec<Hook>>,
     /// What is not offered, by name: the class and the reason.
     pub not_offered: BTreeMap<String, Vec<(Class, String)>>,
     /// How many leases live, by class.
@@ -54,6 +74,9 @@ impl Snapshot {
         drop((inventory, pools, listed));
         Snapshot {
             plan: plan(&offers, &specs, config),
+            offers,
+            settings: config.kubernetes.clone(),
+            lease_hooks: lease_hooks(&specs),
             not_offered,
             leases,
             taken: Instant::now(),
@@ -74,6 +97,30 @@ impl Snapshot {
     }
 }
 
+/// The hooks of the first device of each class that is leased: all devices of a class have the same, but for
+/// their arguments.
+fn lease_hooks(specs: &Registry) -> BTreeMap<Class, Vec<Hook>> {
+    let leases = |hook: &&Hook| {
+        let asked = HookArguments::of_command(&hook.args);
+        asked.is_some_and(|(_, asked)| !asked.lease.is_empty())
+    };
+    let kinds = Class::ALL.map(|class| (class, class.kind()));
+    let mut hooks = BTreeMap::new();
+    for found in specs.devices() {
+        let kind = found.name.kind().as_str();
+        let class = kinds.iter().find(|(_, of_class)| of_class == kind);
+        let Some((class, _)) = class.filter(|(class, _)| !hooks.contains_key(class)) else {
+            continue;
+        };
+        let edits = &found.device.container_edits;
+        let leasing: Vec<Hook> = edits.hooks.iter().filter(leases).cloned().collect();
+        if !leasing.is_empty() {
+            hooks.insert(*class, leasing);
+        }
+    }
+    hooks
+}
+
 /// The names of all CDI devices in the specifications on disk. They are read again only when a file has
 /// changed, so that asking for a name costs a few calls of stat(2).
 #[derive(Debug)]
@@ -88,7 +135,8 @@ pub struct SpecNames {
 type Stamp = Option<Vec<(PathBuf, u64, u64, i64, i64, u64)>>;
 
 impl SpecNames {
-    /// Those of some directories.
+    /// Those of some directories. Specifications of claims are left out: one is written for every claim, and
+    /// nobody asks for another's.
     #[must_use]
     pub fn new(dirs: Vec<PathBuf>) -> Self {
         SpecNames {
@@ -132,7 +180,8 @@ impl SpecNames {
         // Nobody waits for the lock meanwhile. Who reads last may have the older files: then the stamp tells.
         let registry = Registry::scan(&self.dirs);
         let names = registry.devices().map(|device| device.name.to_string());
-        let names = Arc::new(names.collect());
+        let of_claim = format!("{CLAIM_KIND}=");
+        let names = Arc::new(names.filter(|name| !name.starts_with(&of_claim)).collect());
         *lock() = (stamp, Arc::clone(&names));
         names
     }
@@ -146,6 +195,9 @@ impl SpecNames {
             for entry in entries {
                 // What cannot be looked at may have changed.
                 let entry = entry.ok()?;
+                if is_of_claim(&entry.file_name()) {
+                    continue;
+                }
                 // A link that leads nowhere is its own content.
                 let metadata = fs::metadata(entry.path());
                 let metadata = metadata.or_else(|_| entry.metadata()).ok()?;
@@ -192,6 +244,36 @@ mod tests {
         let specs = SpecNames::new(vec![dir.path().to_owned()]);
         fs::write(dir.path().join("onload.dev-nic.json"), "{").unwrap();
         assert!(names(&specs).is_empty());
+    }
+
+    #[test]
+    fn specifications_of_claims_are_no_reason_to_read_again_and_have_no_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = SpecNames::new(vec![dir.path().to_owned()]);
+        fs::write(dir.path().join("a.json"), SPEC).unwrap();
+        let before = specs.now();
+        let of_claim = SPEC.replace("onload.dev/nic", CLAIM_KIND);
+        fs::write(dir.path().join("claim.onload.dev-1.json"), &of_claim).unwrap();
+        assert!(Arc::ptr_eq(&before, &specs.now()));
+        let again = SpecNames::new(vec![dir.path().to_owned()]);
+        assert_eq!(names(&again), ["onload.dev/nic=NAME"]);
+    }
+
+    #[test]
+    fn each_class_that_is_leased_has_the_hooks_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let golden = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../tests/golden/debian13-2numa-stand-ins"
+        );
+        for class in ["nic", "vfio"] {
+            let name = format!("onload.dev-{class}.json");
+            fs::copy(format!("{golden}/{name}"), dir.path().join(name)).unwrap();
+        }
+        let hooks = lease_hooks(&Registry::scan(&[dir.path().to_owned()]));
+        assert_eq!(hooks.keys().collect::<Vec<_>>(), [&Class::Vfio]);
+        let stages = hooks[&Class::Vfio].iter().map(|hook| hook.args[1].as_str());
+        assert_eq!(stages.collect::<Vec<_>>(), ["createRuntime", "poststop"]);
     }
 
     #[test]

@@ -1,22 +1,30 @@
 //! `run`: the daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use onload_core::class::Class;
+use onload_core::fs::lock::Lock;
 use onload_core::kubernetes_settings::{Listen, ResourceName};
 use onload_host::host::{Host, HostError};
 use onload_host::specdir::engine_dirs;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::changes;
 use crate::cli::{Global, Run};
+use crate::dra::api::Api;
+use crate::dra::driver::Driver;
+use crate::dra::node;
+use crate::dra::start::{StartError, start};
 use crate::host_state::{Snapshot, SpecNames};
+use crate::observe::health::Offered;
 use crate::observe::http::SetBy;
 use crate::observe::metrics::Metrics;
 use crate::observe::{health, http, log};
@@ -27,6 +35,8 @@ use crate::surveyor::{LookError, Surveyor};
 
 /// How long the resources may take to be withdrawn at the end.
 const END: Duration = Duration::from_secs(10);
+/// How often another instance is asked whether it has ended.
+const OTHER: Duration = Duration::from_secs(1);
 
 /// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +50,9 @@ pub enum RunError {
     /// The async runtime does not start, or signals cannot be received.
     #[error("starting the daemon")]
     Start(#[source] io::Error),
+    /// There is no DRA driver, and the configuration says that there is one.
+    #[error(transparent)]
+    Dra(#[from] StartError),
     /// The directory of the device plugins cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
@@ -73,14 +86,32 @@ pub fn run(global: &Global, args: &Run) -> Result<(), RunError> {
         None => (surveyor.config().kubernetes.listen.clone(), SetBy::File),
     };
     let (sender, snapshots) = watch::channel(Arc::new(surveyor.first_look()?));
-    let Some(_alone) = claim_offering(&Host::open(&global.host_root)?)? else {
+    let settings = &surveyor.config().kubernetes;
+    let (node, kubeconfig) = (args.node_name.as_ref(), args.kubeconfig.as_deref());
+    let dra = start(settings, node, kubeconfig, &metrics)?.map(|(node, api)| {
+        let driver = Driver {
+            node,
+            kubelet_dir: args.kubelet_dir.clone(),
+            host_root: global.host_root.clone(),
+            claims: Arc::new(api.clone()),
+            host: snapshots.clone(),
+            specs: Arc::clone(&specs),
+            metrics: Arc::clone(&metrics),
+        };
+        (driver, api)
+    });
+    let host = Host::open(&global.host_root)?;
+    let alone = claim_offering(&host)?;
+    if alone.is_none() && dra.is_none() {
         return Err(RunError::Second);
-    };
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let daemon = Daemon {
         directory: args.device_plugin_dir.clone(),
+        alone: (host, alone),
+        dra,
         listen,
         health_socket: args.health_socket.clone(),
         snapshots,
@@ -103,6 +134,9 @@ fn spec_dirs(host: &Host, given: &[PathBuf]) -> Result<Vec<PathBuf>, HostError> 
 
 struct Daemon {
     directory: PathBuf,
+    /// The lock of the instance that offers by the device plugin, and the host that has it.
+    alone: (Host, Option<Lock>),
+    dra: Option<(Driver, Api)>,
     listen: (Listen, SetBy),
     health_socket: Option<PathBuf>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
@@ -117,15 +151,16 @@ impl Daemon {
         let (kubelet_sender, kubelet) = watch::channel(Kubelet::default());
         let (stop, stopped) = watch::channel(false);
         let mut snapshots = self.snapshots.clone();
-        let served = http::serve(
-            self.listen,
-            Arc::clone(&self.metrics),
-            self.snapshots.clone(),
-        );
-        tokio::spawn(served);
+        // Without a DRA driver all classes are the device plugin's.
+        let (plugin, mut classes) = watch::channel(BTreeSet::from(Class::ALL));
+        let offered = Offered {
+            host: self.snapshots.clone(),
+            plugin: classes.clone(),
+        };
+        let metrics = Arc::clone(&self.metrics);
+        tokio::spawn(http::serve(self.listen, metrics, offered.clone()));
         if let Some(path) = self.health_socket {
-            let (metrics, host) = (Arc::clone(&self.metrics), self.snapshots.clone());
-            tokio::spawn(health::serve(path, metrics, host));
+            tokio::spawn(health::serve(path, Arc::clone(&self.metrics), offered));
         }
         let shared = (self.snapshots, self.specs, Arc::clone(&self.metrics));
         let mut resources = Resources {
@@ -135,15 +170,24 @@ impl Daemon {
             left_out: BTreeSet::new(),
             tasks: JoinSet::new(),
         };
-        let mut directory = tokio::spawn(watch_directory(self.directory, kubelet_sender));
+        let mut directory = tokio::spawn(watch_alone(self.directory, kubelet_sender, self.alone));
+        if let Some((driver, api)) = self.dra {
+            plugin.send_replace(BTreeSet::new());
+            let (plugin, stopped) = (plugin.clone(), stop.subscribe());
+            resources
+                .tasks
+                .spawn(node::run(driver, api, plugin, stopped));
+        }
         let ended = loop {
             let snapshot = Arc::clone(&snapshots.borrow_and_update());
-            resources.update(&snapshot);
+            let offered = classes.borrow_and_update().clone();
+            resources.update(&snapshot, &offered);
             drop(snapshot);
             tokio::select! {
                 changed = snapshots.changed() => if changed.is_err() { break Ok(()) },
+                _ = classes.changed() => {}
                 ended = &mut directory => break match ended {
-                    Ok(Err(error)) => Err(error.into()),
+                    Ok(Err(error)) => Err(error),
                     Ok(Ok(never)) => match never {},
                     Err(error) => Err(RunError::Start(io::Error::other(error))),
                 },
@@ -153,25 +197,57 @@ impl Daemon {
         };
         tracing::info!("ending");
         stop.send_replace(true);
+        resources.senders.clear();
         // Kubelet learns of it by the end of the connections.
         let _ = timeout(END, resources.tasks.join_all()).await;
         ended
     }
 }
 
+/// Watches the directory of the device plugins. Of two instances with a DRA driver, as a DaemonSet may have while
+/// it is updated, the second one serves claims, and offers by the device plugin when the first has ended.
+async fn watch_alone(
+    path: PathBuf,
+    kubelet: watch::Sender<Kubelet>,
+    (host, mut alone): (Host, Option<Lock>),
+) -> Result<Infallible, RunError> {
+    if alone.is_none() {
+        tracing::info!(reason = %RunError::Second, "waiting for the other instance to end");
+    }
+    while alone.is_none() {
+        sleep(OTHER).await;
+        alone = claim_offering(&host)?;
+    }
+    Ok(watch_directory(path, kubelet).await?)
+}
+
 /// The resources that were offered since the start. One that lost its devices stays, without any: kubelet
-/// would otherwise count those that it knows for minutes.
+/// would otherwise count those that it knows for minutes. One whose class is offered by DRA ends: of a resource that
+/// the device plugin has, DRA serves no pod.
 struct Resources {
     offering: Offering,
     metrics: Arc<Metrics>,
-    senders: BTreeMap<ResourceName, watch::Sender<Arc<Resource>>>,
+    senders: BTreeMap<ResourceName, Sender>,
     left_out: BTreeSet<String>,
     tasks: JoinSet<()>,
 }
 
+/// A resource that is offered.
+struct Sender {
+    resource: watch::Sender<Arc<Resource>>,
+    /// Its end, when it is dropped.
+    _end: watch::Sender<bool>,
+}
+
 impl Resources {
-    fn update(&mut self, snapshot: &Snapshot) {
+    /// Offers the resources of these classes.
+    fn update(&mut self, snapshot: &Snapshot, classes: &BTreeSet<Class>) {
         let plan = &snapshot.plan;
+        let is_elsewhere = |resource: &Resource| !resource.is_of(classes);
+        self.senders.retain(|name, sender| {
+            let now = plan.resources.get(name).cloned();
+            !is_elsewhere(&now.unwrap_or_else(|| sender.resource.borrow().clone()))
+        });
         for reason in plan.left_out.difference(&self.left_out) {
             tracing::warn!(%reason, "left out");
         }
@@ -181,10 +257,15 @@ impl Resources {
             .keys()
             .filter(|name| !plan.resources.contains_key(*name));
         let gone: Vec<Arc<Resource>> = gone.cloned().map(Resource::empty).map(Arc::new).collect();
-        for resource in gone.iter().chain(plan.resources.values()) {
+        let here = plan
+            .resources
+            .values()
+            .filter(|resource| !is_elsewhere(resource));
+        for resource in gone.iter().chain(here) {
             self.metrics.resource(resource);
             match self.senders.get(&resource.name) {
                 Some(sender) => {
+                    let sender = &sender.resource;
                     sender.send_if_modified(|before| change(before, resource));
                 }
                 None => self.begin(resource),
@@ -195,8 +276,14 @@ impl Resources {
     fn begin(&mut self, resource: &Arc<Resource>) {
         changes::log(None, resource);
         let (sender, receiver) = watch::channel(Arc::clone(resource));
+        let (end, ended) = watch::channel(false);
+        let offering = self.offering.until(ended);
+        let sender = Sender {
+            resource: sender,
+            _end: end,
+        };
         self.senders.insert(resource.name.clone(), sender);
-        self.tasks.spawn(offer(self.offering.clone(), receiver));
+        self.tasks.spawn(offer(offering, receiver));
     }
 }
 

@@ -4,9 +4,14 @@ use std::fs::{self, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::process::geteuid;
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::timeout;
+
+/// A socket of a process that lives is connected to at once, or its queue is full.
+const CONNECT: Duration = Duration::from_secs(1);
 
 /// What tells a file from others that exist with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +150,18 @@ pub fn bind(path: &Path) -> Result<Bound, SocketError> {
     Ok(Bound { listener, place })
 }
 
+/// Whether a socket of this user's own stands there at which nobody listens: a killed process left it.
+pub async fn is_left_over(path: &Path) -> bool {
+    let is_own = fs::symlink_metadata(path).is_ok_and(|metadata| foreign(&metadata).is_none());
+    if !is_own {
+        return false;
+    }
+    match timeout(CONNECT, UnixStream::connect(path)).await {
+        Ok(Err(error)) => error.kind() == io::ErrorKind::ConnectionRefused,
+        Ok(Ok(_)) | Err(_) => false,
+    }
+}
+
 /// What is not ours to remove.
 fn foreign(metadata: &Metadata) -> Option<&'static str> {
     let kind = metadata.file_type();
@@ -181,6 +198,20 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         bind(&path).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_left_over_when_nobody_listens_at_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.sock");
+        assert!(!is_left_over(&path).await, "there is none");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(!is_left_over(&path).await);
+        drop(listener);
+        assert!(is_left_over(&path).await);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "").unwrap();
+        assert!(!is_left_over(&path).await, "it is a file of somebody's");
     }
 
     #[tokio::test]

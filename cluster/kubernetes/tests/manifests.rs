@@ -3,25 +3,39 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
+mod support;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::{CommandFactory, Parser};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Container, Namespace, Pod, PodSpec, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_kubernetes::cli::Cli;
+use onload_kubernetes::dra::api::SERVICE_ACCOUNT;
+use onload_kubernetes::dra::names::{DraNames, NodeName};
+use onload_kubernetes::dra::slices::{Features, Pool, Wanted};
 use onload_test_needs as needs;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use support::api_server::RIGHTS;
+use support::offers::captured;
 
 /// Every directory with manifests.
-const DIRECTORIES: [&str; 3] = ["", "uninstall", "examples"];
+const DIRECTORIES: [&str; 4] = ["", "dra", "uninstall", "examples"];
+/// Those that are applied whole.
+const KUSTOMIZED: [&str; 3] = ["", "dra", "uninstall"];
 const KUSTOMIZATION: &str = "kustomization.yaml";
 
 fn root() -> PathBuf {
@@ -97,6 +111,19 @@ fn read_back(object: &Value) -> Value {
         ("v1", "ServiceAccount") => through::<ServiceAccount>(object),
         ("v1", "Pod") => through::<Pod>(object),
         ("apps/v1", "DaemonSet") => through::<DaemonSet>(object),
+        ("rbac.authorization.k8s.io/v1", "ClusterRole") => through::<ClusterRole>(object),
+        ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding") => {
+            through::<ClusterRoleBinding>(object)
+        }
+        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy") => {
+            through::<ValidatingAdmissionPolicy>(object)
+        }
+        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding") => {
+            through::<ValidatingAdmissionPolicyBinding>(object)
+        }
+        ("resource.k8s.io/v1", "DeviceClass") => through::<DeviceClass>(object),
+        ("resource.k8s.io/v1", "ResourceClaim") => through::<ResourceClaim>(object),
+        ("resource.k8s.io/v1", "ResourceClaimTemplate") => through::<ResourceClaimTemplate>(object),
         ("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition") => {
             through::<NetworkAttachmentDefinition>(object)
         }
@@ -167,7 +194,7 @@ fn a_field_that_kubernetes_does_not_know_is_found() {
 
 #[test]
 fn a_kustomization_names_each_file_beside_it() {
-    for directory in ["", "uninstall"] {
+    for directory in KUSTOMIZED {
         let kustomization = objects(&text(Path::new(directory).join(KUSTOMIZATION))).remove(0);
         let mut named: Vec<String> =
             serde_json::from_value(kustomization["resources"].clone()).unwrap();
@@ -189,7 +216,7 @@ fn kubectl_builds_what_the_files_say() {
     ) {
         return;
     }
-    for directory in ["", "uninstall"] {
+    for directory in KUSTOMIZED {
         let output = Command::new("kubectl")
             .arg("kustomize")
             .arg(packaging().join(directory))
@@ -198,24 +225,32 @@ fn kubectl_builds_what_the_files_say() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{stderr}");
         let built = objects(&String::from_utf8(output.stdout).unwrap());
-        let mut built: BTreeMap<String, Value> = built
+        let key = |object: &Value| {
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
+            (text(&object["kind"]), text(&object["metadata"]["name"]))
+        };
+        let mut built: BTreeMap<(String, String), Value> = built
             .into_iter()
-            .map(|object| (object["kind"].as_str().unwrap().to_owned(), object))
+            .map(|object| (key(&object), object))
             .collect();
-        let config = built.remove("ConfigMap");
+        let config = built.keys().find(|(kind, _)| kind == "ConfigMap").cloned();
+        let config = config.and_then(|key| built.remove(&key));
         assert_eq!(config.is_some(), directory.is_empty());
         let mut files = names(directory);
         files.retain(|name| name != KUSTOMIZATION);
-        assert_eq!(built.len(), files.len());
-        for name in files {
-            let mut object = objects(&text(Path::new(directory).join(&name))).remove(0);
+        let written = files
+            .iter()
+            .flat_map(|name| objects(&text(Path::new(directory).join(name))));
+        let mut number = 0;
+        for mut object in written {
             if let Some(config) = &config {
                 name_config(&mut object, &config["metadata"]["name"]);
                 assert_eq!(config["data"]["config.toml"], text("config.toml"));
             }
-            let kind = object["kind"].as_str().unwrap();
-            assert_eq!(built[kind], object, "{name}");
+            assert_eq!(built[&key(&object)], object);
+            number += 1;
         }
+        assert_eq!(built.len(), number);
     }
 }
 
@@ -302,7 +337,14 @@ fn our_own_pods_change_only_what_they_mount() {
     assert_eq!(writable(install), ["hooks", "settings"]);
     assert_eq!(
         writable(daemon),
-        ["specifications", "run", "device-plugins", "health"]
+        [
+            "specifications",
+            "run",
+            "device-plugins",
+            "plugins-registry",
+            "plugin",
+            "health"
+        ]
     );
 }
 
@@ -456,7 +498,228 @@ fn asked(pod: &PodSpec) -> Vec<String> {
     let resources = containers(pod).filter_map(|container| container.resources.as_ref());
     let limits = resources.flat_map(|resources| resources.limits.iter().flatten());
     let ours = limits.filter_map(|(name, _)| name.strip_prefix("onload.dev/"));
-    ours.map(str::to_owned).collect()
+    let of_class = |name: &str| Some(name.strip_suffix(".onload.dev")?.to_owned());
+    let claimed = claimed(pod).into_iter();
+    let claimed = claimed.filter_map(|(class, _)| of_class(&class));
+    ours.map(str::to_owned).chain(claimed).collect()
+}
+
+/// A request of a claim: its class, and its selectors.
+type Request = (String, Vec<String>);
+
+/// What the claims of a pod ask for, which stand in the same file as the pod.
+fn claimed(pod: &PodSpec) -> Vec<Request> {
+    let manifests = manifests();
+    let claim = |name: &str| {
+        let named = |object: &&Value| object["metadata"]["name"] == name && is_claim(object);
+        let found = manifests.iter().map(|(_, object)| object).find(named);
+        found
+            .unwrap_or_else(|| panic!("there is no claim {name}"))
+            .clone()
+    };
+    let mut requests = Vec::new();
+    for named in pod.resource_claims.iter().flatten() {
+        let name = named.resource_claim_name.as_ref();
+        let name = name.or(named.resource_claim_template_name.as_ref());
+        requests.extend(requests_of(&claim(name.unwrap())));
+    }
+    requests
+}
+
+fn is_claim(object: &Value) -> bool {
+    ["ResourceClaim", "ResourceClaimTemplate"].contains(&object["kind"].as_str().unwrap())
+}
+
+fn requests_of(object: &Value) -> Vec<Request> {
+    let spec = match object["kind"].as_str() {
+        Some("ResourceClaimTemplate") => &object["spec"]["spec"],
+        _ => &object["spec"],
+    };
+    let requests = spec["devices"]["requests"].as_array().unwrap();
+    let mut found = Vec::new();
+    for request in requests {
+        let first = request["firstAvailable"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let exactly = Some(request["exactly"].clone()).filter(Value::is_object);
+        for request in first.into_iter().chain(exactly) {
+            let selectors = request["selectors"].as_array().cloned().unwrap_or_default();
+            let expression =
+                |selector: &Value| selector["cel"]["expression"].as_str().unwrap().to_owned();
+            let class = request["deviceClassName"].as_str().unwrap().to_owned();
+            found.push((class, selectors.iter().map(expression).collect()));
+        }
+    }
+    found
+}
+
+/// The attributes of ours that an expression names.
+fn named_attributes(expression: &str) -> Vec<&str> {
+    let behind = expression.split("attributes[\"onload.dev\"].").skip(1);
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    behind
+        .map(|rest| rest.split(|c| !is_name(c)).next().unwrap())
+        .collect()
+}
+
+#[test]
+fn the_page_names_each_attribute() {
+    let page = fs::read_to_string(root().join("docs/kubernetes.md")).unwrap();
+    let mut seen = BTreeSet::new();
+    for class in [
+        Class::Nic,
+        Class::NicPlain,
+        Class::Rdma,
+        Class::Vfio,
+        Class::Ptp,
+    ] {
+        seen.extend(published(class));
+    }
+    for name in &seen {
+        let last = name.rsplit('/').next().unwrap();
+        let is_named = page.contains(&format!("`{name}`")) || page.contains(&format!("`…/{last}`"));
+        assert!(is_named, "{name}");
+    }
+    assert!(seen.len() > 30, "{seen:?}");
+}
+
+/// The attributes that a device of a class has in a slice.
+fn published(class: Class) -> BTreeSet<String> {
+    let mut offers = captured("debian13-2numa-onload-rxe-vfio");
+    offers.extend(captured("x2-2port-sriov"));
+    let node: NodeName = "n1".parse().unwrap();
+    let names = DraNames::of(node.as_str(), &offers);
+    let wanted = Wanted {
+        node: &node,
+        uid: "u-1",
+        names: &names,
+        offers: &offers,
+        slots: 10,
+        unsteady: &BTreeSet::new(),
+    };
+    let slice = Pool::of(wanted, class, Features::ALL).slice(0, 1);
+    let device = &slice.spec.devices.unwrap()[0];
+    device
+        .attributes
+        .as_ref()
+        .unwrap()
+        .keys()
+        .cloned()
+        .collect()
+}
+
+#[test]
+fn each_selector_names_attributes_that_devices_of_its_class_have() {
+    let mut seen = 0;
+    for (path, object) in manifests().iter().filter(|(_, object)| is_claim(object)) {
+        for (class, selectors) in requests_of(object) {
+            let Some(class) = class.strip_suffix(".onload.dev") else {
+                continue;
+            };
+            let has = published(class.parse().unwrap());
+            for selector in selectors {
+                for name in named_attributes(&selector) {
+                    assert!(has.contains(name), "{path}: {selector}: {has:?}");
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert!(seen >= 5, "{seen}");
+}
+
+#[test]
+fn each_class_that_can_be_counted_is_a_device_class_with_its_old_name() {
+    let classes = objects(&text("dra/deviceclasses.yaml"));
+    let config = Config::default();
+    let countable = config.kubernetes.classes.as_slice();
+    assert_eq!(classes.len(), countable.len());
+    for (object, class) in classes.iter().zip(countable) {
+        assert_eq!(object["metadata"]["name"], format!("{class}.onload.dev"));
+        assert_eq!(
+            object["spec"]["extendedResourceName"],
+            format!("onload.dev/{class}")
+        );
+        let selector = &object["spec"]["selectors"][0]["cel"]["expression"];
+        let wanted = format!(
+            "device.driver == \"onload.dev\" && device.attributes[\"onload.dev\"].kind == \"{class}\""
+        );
+        assert_eq!(*selector, wanted);
+    }
+    let role = objects(&text("dra/clusterrole.yaml")).remove(0);
+    let rules = role["rules"].as_array().unwrap();
+    let of_classes = rules
+        .iter()
+        .find(|rule| rule["resources"][0] == "deviceclasses");
+    let named = of_classes.unwrap()["resourceNames"].as_array().unwrap();
+    let all: Vec<&Value> = classes
+        .iter()
+        .map(|class| &class["metadata"]["name"])
+        .collect();
+    assert_eq!(named.iter().collect::<Vec<_>>(), all);
+}
+
+#[test]
+fn the_role_has_the_rights_that_the_server_of_the_tests_asks_for_and_no_others() {
+    let role = objects(&text("dra/clusterrole.yaml")).remove(0);
+    let mut rights = BTreeSet::new();
+    for rule in role["rules"].as_array().unwrap() {
+        let words =
+            |key: &str| -> Vec<String> { serde_json::from_value(rule[key].clone()).unwrap() };
+        for resource in words("resources") {
+            rights.extend(
+                words("verbs")
+                    .into_iter()
+                    .map(|verb| (verb, resource.clone())),
+            );
+        }
+    }
+    let asked = RIGHTS.map(|(verb, resource)| (verb.to_owned(), resource.to_owned()));
+    assert_eq!(rights, BTreeSet::from(asked));
+}
+
+#[test]
+fn the_policy_and_the_role_are_for_the_account_of_the_pods() {
+    let account = objects(&text("serviceaccount.yaml")).remove(0);
+    let (namespace, name) = (
+        &account["metadata"]["namespace"],
+        &account["metadata"]["name"],
+    );
+    let pod = objects(&text("daemonset.yaml")).remove(0);
+    assert_eq!(pod["spec"]["template"]["spec"]["serviceAccountName"], *name);
+    let binding = objects(&text("dra/clusterrole.yaml")).remove(1);
+    assert_eq!(binding["subjects"][0]["namespace"], *namespace);
+    assert_eq!(binding["subjects"][0]["name"], *name);
+    let user = format!(
+        "\"system:serviceaccount:{}:{}\"",
+        namespace.as_str().unwrap(),
+        name.as_str().unwrap()
+    );
+    let policy = objects(&text("dra/admissionpolicy.yaml"));
+    let condition = &policy[0]["spec"]["matchConditions"][0]["expression"];
+    assert!(condition.as_str().unwrap().ends_with(&user), "{condition}");
+    assert_eq!(
+        policy[1]["spec"]["policyName"],
+        policy[0]["metadata"]["name"]
+    );
+    assert_eq!(
+        policy[1]["spec"]["validationActions"],
+        serde_json::json!(["Deny"])
+    );
+}
+
+#[test]
+fn only_the_daemon_has_a_token() {
+    let daemon_set = daemon_set("daemonset.yaml");
+    let with_token = containers(pod_of(&daemon_set)).filter(|container| {
+        let mut mounts = container.volume_mounts.iter().flatten();
+        mounts.any(|mount| mount.mount_path == SERVICE_ACCOUNT)
+    });
+    let names: Vec<&str> = with_token
+        .map(|container| container.name.as_str())
+        .collect();
+    assert_eq!(names, ["daemon"]);
 }
 
 #[test]
@@ -542,7 +805,7 @@ fn networks_are_json_and_name_the_resource_that_their_pods_ask_for() {
 #[test]
 fn pods_that_get_onload_are_no_user_0() {
     for (path, pod) in examples() {
-        if asked(&pod).contains(&"nic".to_owned()) {
+        if asked(&pod).iter().any(|class| class == "nic") {
             for container in containers(&pod) {
                 let user = container.security_context.as_ref().unwrap().run_as_user;
                 assert!(user.is_some_and(|user| user > 0), "{path}");

@@ -15,16 +15,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Container, PodSpec, Probe, Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{
+    Container, EnvVar, EnvVarSource, PodSpec, Probe, Volume, VolumeMount,
+};
+use k8s_openapi::api::resource::v1::ResourceSlice;
 use onload_host::host::Host;
+use onload_kubernetes::dra::api::SERVICE_ACCOUNT;
 use onload_test_needs as needs;
 use serde_json::{Value, json};
+use support::api_server::{ApiServer, Gates, TOKEN};
+use support::dra_kubelet::KubeletDir;
 use support::{MockKubelet, PATIENCE, TestHost, sources};
 
 const HOST: &str = "debian12-stand-ins";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const PLUGINS: &str = "/var/lib/kubelet/device-plugins";
 const VFIO: &str = "onload.dev/vfio";
+const NODE: &str = "n1";
+/// Where the files of the service account are, beside the programs of the image.
+const SECRETS: &str = "secrets";
+const KUBELET: &str = "/var/lib/kubelet";
 const SETTINGS: &str = "[annotations]\nallow = [\"nic\"]\n";
 
 fn can_run() -> bool {
@@ -65,6 +75,7 @@ impl Node {
         fs::write(node.program("onload-hook"), hook).unwrap();
         fs::set_permissions(node.program("onload-hook"), Permissions::from_mode(0o755)).unwrap();
         fs::write(node.image.path().join("config.toml"), SETTINGS).unwrap();
+        fs::create_dir(node.program(SECRETS)).unwrap();
         node
     }
 
@@ -87,6 +98,9 @@ impl Node {
             fs::create_dir_all(&path).unwrap();
             return path;
         }
+        if volume.projected.is_some() {
+            return self.image.path().join(SECRETS);
+        }
         let Some(path) = &volume.host_path else {
             return self.image.path().to_owned();
         };
@@ -104,6 +118,16 @@ fn pod() -> PodSpec {
     let object: Value = serde_saphyr::from_str(&text).unwrap();
     let daemon_set: DaemonSet = serde_json::from_value(object).unwrap();
     daemon_set.spec.unwrap().template.spec.unwrap()
+}
+
+/// What kubelet sets a variable to.
+fn value(env: &EnvVar) -> String {
+    let of_field = |from: &EnvVarSource| from.field_ref.as_ref().unwrap().field_path.clone();
+    match (&env.value, &env.value_from) {
+        (Some(value), None) => value.clone(),
+        (None, Some(from)) if of_field(from) == "spec.nodeName" => NODE.to_owned(),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// A container of the pod, and what of it is taken away or replaced.
@@ -217,7 +241,7 @@ impl<'n> Made<'n> {
         assert_eq!(capabilities.drop.as_deref(), Some(&["ALL".to_owned()][..]));
         let added = capabilities.add.clone().unwrap_or_default();
         let of_pod = self.container.env.iter().flatten();
-        let of_pod = of_pod.map(|env| format!("{}={}", env.name, env.value.as_deref().unwrap()));
+        let of_pod = of_pod.map(|env| format!("{}={}", env.name, value(env)));
         let ours = self.env.iter().cloned();
         let split = |variable: String| {
             let (name, value) = variable.split_once('=').unwrap();
@@ -679,4 +703,87 @@ async fn a_second_instance_reads_until_the_first_has_ended() {
         .push("ONLOAD_KUBERNETES_HEALTH_SOCKET=/run/onload-kubernetes/2.sock".to_owned());
     let second = second.start();
     second.says("another daemon of this node writes the specifications until it ends");
+}
+
+// The DRA driver.
+
+/// A node whose devices are offered by DRA, and its API server.
+async fn with_dra(node: &Node) -> ApiServer {
+    let server = ApiServer::start(Gates::ON).await;
+    server.bind(NODE);
+    fs::write(node.program(SECRETS).join("token"), TOKEN).unwrap();
+    let token = Path::new(SERVICE_ACCOUNT).join("token");
+    let kubeconfig = server.kubeconfig_with(&token);
+    fs::write(node.program("kubeconfig"), kubeconfig).unwrap();
+    let config = node.at("/etc").join("onload-ctk/config.toml");
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    fs::write(config, "[kubernetes]\noffer = \"dra\"\n").unwrap();
+    server
+}
+
+impl<'n> Made<'n> {
+    fn daemon_with_dra(node: &'n Node) -> Self {
+        let mut made = Made::of(node, "daemon");
+        let kubeconfig = "ONLOAD_KUBERNETES_KUBECONFIG=/image/kubeconfig";
+        made.env.push(kubeconfig.to_owned());
+        made
+    }
+}
+
+/// Tells the driver that kubelet has taken it.
+async fn take(node: &Node) {
+    let info = KubeletDir(node.at(KUBELET)).take().await;
+    assert_eq!(info.name, "onload.dev");
+    assert!(node.at(&info.endpoint).exists(), "{}", info.endpoint);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_dra_driver_can_do_its_work_with_what_the_manifest_gives_it() {
+    if !can_run() {
+        return;
+    }
+    let node = Node::new();
+    let server = with_dra(&node).await;
+    let _running = Made::daemon_with_dra(&node).start();
+    take(&node).await;
+    let is_there = |slice: &ResourceSlice| {
+        let devices = slice.spec.devices.as_ref().unwrap();
+        devices.iter().any(|device| device.name == "0000-41-10-0")
+    };
+    server.until_slice("n1-onload-dev-vfio-0", is_there).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_its_token_the_dra_driver_publishes_nothing() {
+    if !can_run() {
+        return;
+    }
+    let node = Node::new();
+    let server = with_dra(&node).await;
+    let running = Made::daemon_with_dra(&node).without("token").start();
+    take(&node).await;
+    running.says("reading /var/run/secrets/kubernetes.io/serviceaccount/token");
+    assert!(server.slices().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_kubelet_s_directories_the_dra_driver_does_not_register() {
+    if !can_run() {
+        return;
+    }
+    for (volume, words) in [
+        (
+            "plugins-registry",
+            "/var/lib/kubelet/plugins_registry is not there",
+        ),
+        (
+            "plugin",
+            "making the directory /var/lib/kubelet/plugins/onload.dev",
+        ),
+    ] {
+        let node = Node::new();
+        let _server = with_dra(&node).await;
+        let running = Made::daemon_with_dra(&node).without(volume).start();
+        running.says(words);
+    }
 }

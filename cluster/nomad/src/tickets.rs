@@ -204,6 +204,7 @@ mod tests {
                 expires_ms: 5,
                 maker: None,
             },
+            claim: None,
             entry_point: "create".to_owned(),
             since: 0,
             facts: BTreeMap::new(),

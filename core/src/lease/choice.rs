@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::file::{Holder, Lease, Token};
+use super::file::{ClaimUid, Holder, Lease, Token};
 use crate::container_id::ContainerId;
 
 /// What stands in one slot of a device.
@@ -44,6 +44,8 @@ pub(crate) struct Applicant<'a> {
     pub(crate) holder: &'a Holder,
     /// What an earlier reservation of it was given.
     pub(crate) token: Option<&'a Token>,
+    /// The claim that it is for. All containers of a claim are one holder.
+    pub(crate) claim: Option<&'a ClaimUid>,
 }
 
 impl Applicant<'_> {
@@ -95,6 +97,14 @@ impl Slot {
         }
     }
 
+    /// Whether a container of this claim has it.
+    pub(crate) fn is_held_for(&self, claim: &ClaimUid) -> bool {
+        match &self.state {
+            State::Over(_) | State::Unreadable { .. } => false,
+            State::Remains(lease) | State::Held(lease) => lease.claim.as_ref() == Some(claim),
+        }
+    }
+
     /// The lease in it, if it is understood.
     pub(crate) fn lease(&self) -> Option<&Lease> {
         match &self.state {
@@ -102,6 +112,25 @@ impl Slot {
             State::Unreadable { .. } => None,
         }
     }
+}
+
+/// Who holds a device besides one claim, for people; containers of one claim are one holder.
+pub(crate) fn holders_beside(found: &[Slot], claim: Option<&ClaimUid>) -> Vec<String> {
+    let mut claims: Vec<&ClaimUid> = Vec::new();
+    let mut holders = Vec::new();
+    for slot in found {
+        let Some(holder) = slot.holder() else {
+            continue;
+        };
+        if let Some(other) = slot.lease().and_then(|lease| lease.claim.as_ref()) {
+            if claim == Some(other) || claims.contains(&other) {
+                continue;
+            }
+            claims.push(other);
+        }
+        holders.push(holder);
+    }
+    holders
 }
 
 /// Why a container does not get a device.
@@ -135,17 +164,20 @@ pub(crate) fn choose(
     if applicant.token.is_some() {
         return Err(Refusal::Expired);
     }
-    let holders: Vec<String> = found.iter().filter_map(Slot::holder).collect();
+    let has_fellow = |claim: &ClaimUid| found.iter().any(|slot| slot.is_held_for(claim));
+    let joins = applicant.claim.is_some_and(has_fellow);
+    let holders = holders_beside(found, applicant.claim);
     // Slots above the last may be left from when more containers were allowed.
-    if holders.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
+    if !joins && holders.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
         return Err(Refusal::Held(holders));
     }
     let is_over = |slot: &&Slot| slot.number < most && matches!(slot.state, State::Over(_));
     if let Some(over) = found.iter().find(is_over) {
         return Ok(Choice::Over(over.number));
     }
+    // A claim has a slot for each of its containers.
     let is_new = |number: &u32| found.iter().all(|slot| slot.number != *number);
-    (0..most)
+    (0..u32::MAX)
         .find(is_new)
         .map(Choice::New)
         .ok_or(Refusal::Held(holders))
@@ -184,6 +216,7 @@ mod tests {
             container: container.parse().unwrap(),
             bundle: format!("/bundles/{container}").into(),
             holder,
+            claim: None,
             entry_point: "createRuntime".to_owned(),
             since: 0,
             facts: std::collections::BTreeMap::new(),
@@ -209,8 +242,29 @@ mod tests {
             bundle: Path::new(&bundle),
             holder,
             token,
+            claim: None,
         };
         choose(found, applicant, most)
+    }
+
+    /// What a container of a claim is given.
+    fn chosen_for(found: &[Slot], id: &str, claim: &str, most: u32) -> Result<Choice, Refusal> {
+        let bundle = format!("/bundles/{id}");
+        let applicant = Applicant {
+            container: &id.parse().unwrap(),
+            bundle: Path::new(&bundle),
+            holder: &init(99),
+            token: None,
+            claim: Some(&claim.parse().unwrap()),
+        };
+        choose(found, applicant, most)
+    }
+
+    fn lease_for(container: &str, pid: u32, claim: &str) -> Lease {
+        Lease {
+            claim: Some(claim.parse().unwrap()),
+            ..lease(container, init(pid))
+        }
     }
 
     #[test]
@@ -317,6 +371,43 @@ mod tests {
         let found = [held(0), held(2)];
         assert_eq!(chosen(&found, "a", &init(1), None, 3), Ok(Choice::New(1)));
         assert!(chosen(&[held(0), held(1), held(2)], "a", &init(1), None, 3).is_err());
+    }
+
+    #[test]
+    fn containers_of_one_claim_share_what_one_may_have() {
+        let found = [slot(0, State::Held(lease_for("a", 1, "u1")))];
+        assert_eq!(chosen_for(&found, "b", "u1", 1), Ok(Choice::New(1)));
+        assert!(chosen_for(&found, "b", "u2", 1).is_err());
+        assert!(chosen(&found, "b", &init(2), None, 1).is_err());
+        let ended = [slot(0, State::Over(lease_for("a", 1, "u1")))];
+        assert_eq!(chosen_for(&ended, "b", "u2", 1), Ok(Choice::Over(0)));
+    }
+
+    #[test]
+    fn a_claim_does_not_join_a_container_without_one_nor_what_is_not_understood() {
+        let found = [slot(0, State::Held(lease("a", init(1))))];
+        assert!(chosen_for(&found, "b", "u1", 1).is_err());
+        let unreadable = State::Unreadable {
+            why: "it is of version 9".to_owned(),
+            may_live: true,
+        };
+        assert!(chosen_for(&[slot(0, unreadable)], "b", "u1", 1).is_err());
+    }
+
+    #[test]
+    fn a_claim_counts_once_however_many_containers_it_has() {
+        let of = |number, claim| {
+            let lease = lease_for(&format!("c{number}"), number, claim);
+            slot(number, State::Held(lease))
+        };
+        let found = [of(0, "u1"), of(1, "u1"), of(2, "u1")];
+        assert_eq!(chosen_for(&found, "b", "u2", 2), Ok(Choice::New(3)));
+        let found = [of(0, "u1"), of(1, "u1"), of(2, "u2")];
+        assert!(chosen_for(&found, "b", "u3", 2).is_err());
+        assert_eq!(
+            holders_beside(&found, Some(&"u1".parse().unwrap())).len(),
+            1
+        );
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::choice::{Applicant, Choice, Refusal, Slot, State, choose};
-use super::file::{Device, Holder, Lease, Token};
+use super::choice::{Applicant, Choice, Refusal, Slot, State, choose, holders_beside};
+use super::file::{ClaimUid, Device, Holder, Lease, Token};
 use super::store::{LeaseError, Leases, seconds_since_1970};
 use crate::container_id::ContainerId;
 
@@ -22,6 +22,8 @@ pub struct Claim<'a> {
     pub holder: Holder,
     /// The token of an earlier reservation that becomes a lease now.
     pub token: Option<&'a Token>,
+    /// The claim of a cluster engine that the container is for; all containers of it are one holder.
+    pub claim: Option<&'a ClaimUid>,
     /// The program and stage.
     pub entry_point: &'a str,
     /// The ticket that the container is started with. What an earlier reservation says of it stays.
@@ -97,6 +99,7 @@ impl Leases {
             bundle: claim.bundle,
             holder: &claim.holder,
             token: claim.token,
+            claim: claim.claim,
         };
         let refused = |source| LeaseError::Refused {
             device: claimed.device.to_string(),
@@ -107,8 +110,17 @@ impl Leases {
         let is_own = matches!(choice, Choice::Kept(_));
         let own = found.iter().find(|slot| slot.number == choice.slot());
         let own = own.and_then(Slot::lease).filter(|_| is_own);
-        if own.is_some_and(|own| own.holder == claim.holder) {
-            return Ok(None);
+        // The hook of a claim comes first and the device's own after it, which names no claim.
+        let of = claim.claim.or(own.and_then(|own| own.claim.as_ref()));
+        let user = user.filter(|_| !is_shared(&found, choice.slot(), of));
+        if let Some(own) = own.filter(|own| own.holder == claim.holder) {
+            // What has it without a claim is its own user by now. The hook of a claim knows no nodes, so who
+            // uses them comes out with the device's own.
+            match user {
+                Some(user) if own.claim.is_some() => return Err(taken(claimed, user)),
+                _ if of == own.claim.as_ref() => return Ok(None),
+                _ => {}
+            }
         }
         for alias in claimed
             .aliases
@@ -119,7 +131,7 @@ impl Leases {
                 State::Over(_) => None,
                 _ if slot
                     .lease()
-                    .is_some_and(|lease| applicant.is_same_container(lease)) =>
+                    .is_some_and(|lease| is_fellow(applicant, lease)) =>
                 {
                     None
                 }
@@ -130,8 +142,7 @@ impl Leases {
             }
         }
         if let Some(user) = user {
-            let device = claimed.device.to_string();
-            return Err(LeaseError::Taken { device, user });
+            return Err(taken(claimed, user));
         }
         Ok(Some(Write {
             claimed,
@@ -140,6 +151,54 @@ impl Leases {
             ticket: own.and_then(|own| own.ticket.clone()),
         }))
     }
+
+    /// Why the containers of a claim would not get devices now, each of which so many may have at once, and which
+    /// may be leased by any of their names; `None` if they would. Nothing is written. Who uses a device without a
+    /// lease is not looked for.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn held_beside(
+        &self,
+        names: &[Device],
+        most: u32,
+        claim: &ClaimUid,
+    ) -> Result<Option<Refusal>, LeaseError> {
+        let boot = self.processes.boot_id()?;
+        let mut found = Vec::new();
+        for file in self.names()? {
+            if let Some((device, number)) = Device::of_file_name(&file)
+                && names.contains(&device)
+            {
+                let state = self.state(&file, &boot);
+                found.extend(state.map(|state| Slot { number, state }));
+            }
+        }
+        if found.iter().any(|slot| slot.is_held_for(claim)) {
+            return Ok(None);
+        }
+        let holders = holders_beside(&found, Some(claim));
+        let is_full = holders.len() >= usize::try_from(most).unwrap_or(usize::MAX);
+        Ok(is_full.then_some(Refusal::Held(holders)))
+    }
+}
+
+fn taken(claimed: &Claimed, user: String) -> LeaseError {
+    let device = claimed.device.to_string();
+    LeaseError::Taken { device, user }
+}
+
+/// Whether another container of a claim has the device too: then that one may use it.
+fn is_shared(found: &[Slot], own: u32, claim: Option<&ClaimUid>) -> bool {
+    let is_fellow =
+        |slot: &Slot| slot.number != own && claim.is_some_and(|of| slot.is_held_for(of));
+    found.iter().any(is_fellow)
+}
+
+/// Whether a lease under another name is the applicant's, or of its claim.
+fn is_fellow(applicant: Applicant<'_>, lease: &Lease) -> bool {
+    let is_of_claim = applicant.claim.is_some() && applicant.claim == lease.claim.as_ref();
+    is_of_claim || applicant.is_same_container(lease)
 }
 
 fn lease(claim: &Claim<'_>, write: &Write<'_>, boot: &str) -> Lease {
@@ -148,9 +207,118 @@ fn lease(claim: &Claim<'_>, write: &Write<'_>, boot: &str) -> Lease {
         container: claim.container.clone(),
         bundle: claim.bundle.to_owned(),
         holder: claim.holder.clone(),
+        claim: claim.claim.cloned(),
         entry_point: claim.entry_point.to_owned(),
         since: seconds_since_1970(),
         facts: write.claimed.facts.clone(),
         ticket: claim.ticket.or(write.ticket.as_ref()).cloned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_host::{Host, PATIENCE, bundle, claimed, vfio};
+    use super::*;
+    use crate::text::Chain;
+
+    /// What the two hooks of a device of a claim do, one after the other: the claim's, which knows no node, and
+    /// the device's own, which knows who uses it.
+    fn start(host: &Host, id: &str, pid: u32, of: &str, user: Option<&str>) -> Result<(), String> {
+        let holder = host.start(pid, 10);
+        for (claim, user) in [(Some(of), None), (None, user)] {
+            let uid = claim.map(|uid| uid.parse().unwrap());
+            let claim = Claim {
+                devices: &[claimed(vfio())],
+                container: &id.parse().unwrap(),
+                bundle: &bundle(id),
+                holder: holder.clone(),
+                token: None,
+                claim: uid.as_ref(),
+                entry_point: "createRuntime",
+                ticket: None,
+            };
+            let user = |_: &Device| user.map(str::to_owned);
+            let claimed = host.leases.claim(&claim, &user, PATIENCE);
+            claimed.map_err(|error| Chain(&error).to_string())?;
+        }
+        Ok(())
+    }
+
+    fn claims(host: &Host) -> Vec<Option<String>> {
+        let listed = host.leases.list().unwrap().into_iter();
+        let claim = |listed: super::super::Listed| listed.lease.unwrap().claim;
+        listed
+            .map(|listed| claim(listed).map(String::from))
+            .collect()
+    }
+
+    #[test]
+    fn containers_of_a_claim_hold_a_device_together_until_the_last_has_ended() {
+        let host = Host::new();
+        start(&host, "one", 1, "u1", None).unwrap();
+        start(&host, "two", 2, "u1", None).unwrap();
+        assert_eq!(host.files(), ["vfio=0000:81:10.0#0", "vfio=0000:81:10.0#1"]);
+        assert_eq!(
+            claims(&host),
+            [Some("u1".to_owned()), Some("u1".to_owned())]
+        );
+        host.end(1);
+        let line = start(&host, "three", 3, "u2", None).unwrap_err();
+        assert!(
+            line.contains("it is held by container two (process 2, "),
+            "{line}"
+        );
+        assert!(line.contains(" of claim u1 since "), "{line}");
+        host.end(2);
+        start(&host, "three", 3, "u2", None).unwrap();
+    }
+
+    #[test]
+    fn a_container_without_a_claim_shares_with_none() {
+        let host = Host::new();
+        start(&host, "one", 1, "u1", None).unwrap();
+        let line = host.claim("two", &host.start(2, 20)).unwrap_err();
+        assert!(line.contains("it is held by container one "), "{line}");
+        host.end(1);
+        host.claim("two", &host.start(2, 20)).unwrap();
+        assert!(start(&host, "three", 3, "u1", None).is_err());
+    }
+
+    #[test]
+    fn who_uses_a_device_without_a_lease_stops_the_first_container_of_a_claim_alone() {
+        let host = Host::new();
+        let user = Some("process 7 (\"qemu\")");
+        let line = start(&host, "one", 1, "u1", user).unwrap_err();
+        assert!(
+            line.ends_with("is in use by process 7 (\"qemu\"); stop that first"),
+            "{line}"
+        );
+        host.end(1);
+        start(&host, "one", 2, "u1", None).unwrap();
+        // The user is the first container now.
+        start(&host, "two", 3, "u1", user).unwrap();
+    }
+
+    #[test]
+    fn a_claim_says_who_else_has_a_device_and_writes_nothing() {
+        let host = Host::new();
+        let held = |uid: &str, most| {
+            let found = host
+                .leases
+                .held_beside(&[vfio()], most, &uid.parse().unwrap());
+            found.unwrap().map(|refusal| refusal.to_string())
+        };
+        assert_eq!(held("u1", 1), None);
+        start(&host, "one", 1, "u1", None).unwrap();
+        assert_eq!(held("u1", 1), None);
+        assert!(
+            held("u2", 1)
+                .unwrap()
+                .starts_with("it is held by container one ")
+        );
+        assert_eq!(held("u2", 2), None);
+        assert_eq!(host.files().len(), 1);
+        host.end(1);
+        assert_eq!(held("u2", 1), None);
     }
 }

@@ -134,6 +134,63 @@ impl From<Token> for String {
     }
 }
 
+/// The claim of a cluster engine that containers hold devices for, by its uid: letters, digits and `-`, at
+/// most 63 (Kubernetes makes UUIDs, RFC 9562).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ClaimUid(String);
+
+/// A text that is no uid of a claim.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0} is no uid of a claim: it has at most 63 letters, digits and \"-\", which do not begin or end it"
+)]
+pub struct NotClaimUid(String);
+
+impl ClaimUid {
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for ClaimUid {
+    type Error = NotClaimUid;
+
+    fn try_from(text: String) -> Result<Self, NotClaimUid> {
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        let is_uid = (1..=63).contains(&text.len())
+            && text.bytes().all(legal)
+            && !text.starts_with('-')
+            && !text.ends_with('-');
+        match is_uid {
+            true => Ok(ClaimUid(text)),
+            false => Err(NotClaimUid(Quoted(&text).to_string())),
+        }
+    }
+}
+
+impl FromStr for ClaimUid {
+    type Err = NotClaimUid;
+
+    fn from_str(text: &str) -> Result<Self, NotClaimUid> {
+        text.to_owned().try_into()
+    }
+}
+
+impl From<ClaimUid> for String {
+    fn from(uid: ClaimUid) -> String {
+        uid.0
+    }
+}
+
+impl fmt::Display for ClaimUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
 /// Who holds a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -173,6 +230,9 @@ pub struct Lease {
     pub bundle: PathBuf,
     /// Who holds the device.
     pub holder: Holder,
+    /// The claim of a cluster engine that the container holds it for; all containers of it are one holder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<ClaimUid>,
     /// The program and stage that claimed it.
     pub entry_point: String,
     /// When, in seconds after 1970.
@@ -259,6 +319,9 @@ impl fmt::Display for Lease {
             }
             Holder::Reservation { .. } => f.write_str(" (being made)"),
         }?;
+        if let Some(claim) = &self.claim {
+            write!(f, " of claim {claim}")?;
+        }
         write!(f, " since {}", rfc3339(self.since))
     }
 }
@@ -307,6 +370,7 @@ mod tests {
                     inode: 3,
                 }),
             },
+            claim: None,
             entry_point: "createRuntime".to_owned(),
             since: 1_700_000_000,
             facts: BTreeMap::from([("iommu-group".to_owned(), "15".to_owned())]),
@@ -358,7 +422,11 @@ mod tests {
         };
         let mut of_task = lease();
         of_task.ticket = Some([0xcd; 16].into());
-        for lease in [lease(), reserved, of_task] {
+        let of_claim = Lease {
+            claim: Some("8b9a-1f".parse().unwrap()),
+            ..lease()
+        };
+        for lease in [lease(), reserved, of_task, of_claim] {
             let bytes = lease.to_bytes(&device("vfio:a"), 2).unwrap();
             assert_eq!(Lease::parse(&bytes).unwrap(), lease);
         }
@@ -404,6 +472,31 @@ mod tests {
                 refusal(damaged).starts_with("it is no lease: "),
                 "{damaged}"
             );
+        }
+    }
+
+    #[test]
+    fn a_claim_is_called_by_a_uid_that_is_safe_in_a_name_and_on_a_command_line() {
+        let uid = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
+        assert_eq!(uid.parse::<ClaimUid>().unwrap().to_string(), uid);
+        let of_claim = Lease {
+            claim: Some(uid.parse().unwrap()),
+            ..lease()
+        };
+        let said = of_claim.to_string();
+        assert!(said.contains(&format!(" of claim {uid} since ")), "{said}");
+        for bad in [
+            "",
+            "-a",
+            "a-",
+            "a/b",
+            "../a",
+            "a b",
+            "a\n",
+            "é",
+            &"a".repeat(64),
+        ] {
+            assert!(bad.parse::<ClaimUid>().is_err(), "{bad}");
         }
     }
 

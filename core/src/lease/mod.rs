@@ -15,7 +15,7 @@ mod test_host;
 
 pub use choice::Refusal;
 pub use claim::{Claim, Claimed};
-pub use file::{Device, Holder, Lease, NotDevice, NotToken, Token};
+pub use file::{ClaimUid, Device, Holder, Lease, NotClaimUid, NotDevice, NotToken, Token};
 pub use pick::{NoneFree, Numa, Wish};
 pub use store::{LeaseError, Leases, Listed};
 pub use take::{Taking, take_unleased};

@@ -722,6 +722,7 @@ mod tests {
             bundle: &bundle("one"),
             holder: Holder::reserved_by(token.clone(), None),
             token: None,
+            claim: None,
             entry_point: "onload-container-runtime",
             ticket: Some(&ticket),
         };
@@ -812,6 +813,7 @@ mod tests {
                 bundle: &bundle("one"),
                 holder: host.start(1, 10),
                 token: None,
+                claim: None,
                 entry_point: "createRuntime",
                 ticket: None,
             };
@@ -925,6 +927,7 @@ mod tests {
                         bundle: &bundle(&id),
                         holder: holder.clone(),
                         token: None,
+                        claim: None,
                         entry_point: "createRuntime",
                         ticket: None,
                     };

@@ -264,6 +264,7 @@ impl<'a> Members<'a> {
             container: taking.container.clone(),
             bundle: taking.bundle.to_owned(),
             holder: taking.holder.clone(),
+            claim: None,
             entry_point: taking.entry_point.to_owned(),
             since: seconds_since_1970(),
             facts: BTreeMap::from([("pool".to_owned(), wish.name.to_string())]),

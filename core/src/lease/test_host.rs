@@ -106,6 +106,7 @@ impl Host {
             bundle: &bundle(id),
             holder,
             token,
+            claim: None,
             entry_point: "createRuntime",
             ticket: None,
         };

@@ -128,6 +128,7 @@ pub(crate) fn run(
             devices: &asked.lease,
             expect: &asked.expect,
             token: asked.token.as_ref(),
+            claim: asked.claim.as_ref(),
             entry_point: "createRuntime",
         };
         let container = Container {

@@ -30,7 +30,7 @@ use crate::run::maker::{EntryPoint, Stage};
 use crate::run::sweep::{self, PoststopError};
 use crate::state::{State, StateError};
 
-const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI][#MAJOR:MINOR]]… [--lease CLASS:NAME]… [--token HEX], onload-hook [--config FILE] reapply ID, or onload-hook --version|--help";
+const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI][#MAJOR:MINOR]]… [--lease CLASS:NAME]… [--token HEX] [--claim UID], onload-hook [--config FILE] reapply ID, or onload-hook --version|--help";
 
 /// Stages of runtime-spec's config.md ("POSIX-platform Hooks") that this version does not handle. A
 /// specification or a configuration from another version may call for them.

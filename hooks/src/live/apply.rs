@@ -113,6 +113,7 @@ impl Inspection<'_> {
                 devices: &claim.lease,
                 expect: &claim.expect,
                 token: claim.token.as_ref(),
+                claim: None,
                 entry_point: "onload-hook",
             };
             self.warnings.extend(lease::claim(wanted, container, host)?);

@@ -11,7 +11,7 @@ use onload_core::container_id::ContainerId;
 use onload_core::expect::{Expect, Expected};
 use onload_core::fs::lock::START_PATIENCE;
 use onload_core::lease::{
-    Claim, Claimed, Device, Holder, LeaseError, Leases, Taking, Token, take_unleased,
+    Claim, ClaimUid, Claimed, Device, Holder, LeaseError, Leases, Taking, Token, take_unleased,
 };
 use onload_core::processes::{Processes, ProcessesError};
 use onload_core::run_dir::{RUN_DIR, RunDir};
@@ -129,6 +129,7 @@ impl<'a> Keeper<'a> {
             bundle: taking.bundle,
             holder: taking.holder.clone(),
             token: None,
+            claim: None,
             entry_point: taking.entry_point,
             ticket: taking.ticket,
         };
@@ -320,6 +321,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) expect: &'a [Expect],
     /// What tells the reservation that they were chosen with.
     pub(crate) token: Option<&'a Token>,
+    /// The claim of a cluster engine that the container is for.
+    pub(crate) claim: Option<&'a ClaimUid>,
     /// The program and stage, for people.
     pub(crate) entry_point: &'a str,
 }
@@ -365,6 +368,7 @@ pub(crate) fn claim(
         bundle: &canonical(container.bundle)?,
         holder: Holder::Init { process, cgroup },
         token: wanted.token,
+        claim: wanted.claim,
         entry_point: wanted.entry_point,
         ticket: None,
     };

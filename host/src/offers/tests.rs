@@ -104,6 +104,7 @@ impl Given {
             pid_namespace: 9,
         };
         let lease = Lease {
+            claim: None,
             boot: "b".to_owned(),
             container: container.parse().unwrap(),
             bundle: Path::new("/bundles").join(container),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use onload_core::lease::{Holder, Lease, Listed};
+use onload_core::lease::{ClaimUid, Holder, Lease, Listed};
 use onload_host::leases;
 use serde_json::{Value, json};
 
@@ -129,6 +129,7 @@ fn object(listed: &Listed) -> Value {
             object["cgroup"] = json!(cgroup.map(|cgroup| &cgroup.path));
             object["entry_point"] = json!(lease.entry_point);
             object["since"] = json!(lease.since);
+            object["claim"] = json!(lease.claim.as_ref().map(ClaimUid::as_str));
         }
         Err(why) => object["error"] = json!(why),
     }

@@ -1,12 +1,14 @@
 //! Whether the daemon works, and whether it offers what it should: for the probes of its pod. Answers are given at a
 //! socket that no other pod and no other user of the node can reach, so that nobody can have the daemon killed.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
 use onload_core::text::Chain;
 use serde::{Deserialize, Serialize};
@@ -17,6 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use super::metrics::Metrics;
 use crate::host_state::Snapshot;
+use crate::resources::Resource;
 use crate::socket;
 
 /// The host is looked at more often; a daemon that has not for so long is stuck.
@@ -60,18 +63,25 @@ pub enum AskError {
 }
 
 impl State {
-    /// How a daemon is now.
+    /// How a daemon is now that offers these classes by the device plugin, and the others by DRA.
     #[must_use]
-    pub fn of(metrics: &Metrics, host: &Snapshot) -> State {
+    pub fn of(metrics: &Metrics, host: &Snapshot, plugin: &BTreeSet<Class>) -> State {
         let (looked, was_read) = metrics.looked();
         let age = looked.elapsed();
         let stuck =
             (age >= STUCK).then(|| format!("the host was last looked at {} s ago", age.as_secs()));
         let unread =
             (!was_read).then(|| "the host cannot be looked at; the log says why".to_owned());
-        let names = host.plan.resources.keys();
+        let (here, by_dra): (Vec<&Arc<Resource>>, Vec<&Arc<Resource>>) = {
+            let resources = host.plan.resources.values();
+            resources.partition(|resource| resource.is_of(plugin))
+        };
+        let names = here.iter().map(|resource| &resource.name);
         let missing = names.filter(|name| !metrics.is_registered(name));
-        let missing: Vec<&str> = missing.map(ResourceName::as_str).collect();
+        let mut missing: Vec<&str> = missing.map(ResourceName::as_str).collect();
+        if !by_dra.is_empty() && !metrics.is_dra_registered() {
+            missing.push("the DRA driver");
+        }
         let unregistered =
             (!missing.is_empty()).then(|| format!("kubelet has not taken {}", missing.join(", ")));
         State {
@@ -81,15 +91,31 @@ impl State {
     }
 }
 
+/// What a daemon offers.
+#[derive(Clone, Debug)]
+pub struct Offered {
+    /// What the host has.
+    pub host: watch::Receiver<Arc<Snapshot>>,
+    /// The classes that are the device plugin's.
+    pub plugin: watch::Receiver<BTreeSet<Class>>,
+}
+
+impl Offered {
+    /// How the daemon is now.
+    pub(crate) fn state(&self, metrics: &Metrics) -> State {
+        State::of(metrics, &self.host.borrow(), &self.plugin.borrow())
+    }
+}
+
 /// Answers whoever connects to the socket, until the program ends. A socket that cannot be made is logged and tried
 /// again: devices are offered meanwhile.
-pub async fn serve(path: PathBuf, metrics: Arc<Metrics>, host: watch::Receiver<Arc<Snapshot>>) {
+pub async fn serve(path: PathBuf, metrics: Arc<Metrics>, offered: Offered) {
     let mut said = String::new();
     loop {
         match socket::bind(&path) {
             Ok(bound) => {
                 let (listener, _place) = bound.into_parts();
-                answer_all(&listener, &metrics, &host).await;
+                answer_all(&listener, &metrics, &offered).await;
             }
             Err(error) => {
                 let text = Chain(&error).to_string();
@@ -104,13 +130,9 @@ pub async fn serve(path: PathBuf, metrics: Arc<Metrics>, host: watch::Receiver<A
 }
 
 /// Until a connection cannot be taken.
-async fn answer_all(
-    listener: &UnixListener,
-    metrics: &Metrics,
-    host: &watch::Receiver<Arc<Snapshot>>,
-) {
+async fn answer_all(listener: &UnixListener, metrics: &Metrics, offered: &Offered) {
     while let Ok((mut stream, _)) = listener.accept().await {
-        let state = State::of(metrics, &host.borrow());
+        let state = offered.state(metrics);
         // Two texts are JSON in any case.
         let text = serde_json::to_vec(&state).unwrap_or_default();
         // Who does not read is not waited for long, and gets nothing.
@@ -146,8 +168,11 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Instant;
 
+    use onload_core::kubernetes_settings::KubernetesSettings;
+
     use super::*;
-    use crate::resources::{Plan, Resource};
+    use crate::resources::Plan;
+    use crate::resources::test_devices::exclusive;
 
     fn host(names: &[&str]) -> Snapshot {
         let resource = |name: &&str| {
@@ -159,37 +184,67 @@ mod tests {
                 resources: names.iter().map(resource).collect(),
                 ..Plan::default()
             },
+            offers: Vec::new(),
+            settings: KubernetesSettings::default(),
+            lease_hooks: BTreeMap::new(),
             not_offered: BTreeMap::new(),
             leases: BTreeMap::new(),
             taken: Instant::now(),
         }
     }
 
+    fn by_plugin(metrics: &Metrics, host: &Snapshot) -> State {
+        State::of(metrics, host, &BTreeSet::from(Class::ALL))
+    }
+
+    #[test]
+    fn a_daemon_with_classes_of_dra_is_ready_when_kubelet_has_taken_the_driver_and_the_rest() {
+        let metrics = Metrics::default();
+        metrics.survey(true);
+        let mut host = host(&["nic"]);
+        let name = ResourceName::own("vfio").unwrap();
+        let mut vfio = Resource::empty(name.clone());
+        vfio.devices = vec![exclusive("0000:81:10.0", None)];
+        host.plan.resources.insert(name, Arc::new(vfio));
+        let state = || State::of(&metrics, &host, &BTreeSet::from([Class::Nic]));
+        assert_eq!(
+            state().not_ready.unwrap(),
+            "kubelet has not taken onload.dev/nic, the DRA driver"
+        );
+        metrics.registered(&ResourceName::own("nic").unwrap(), true);
+        assert_eq!(
+            state().not_ready.unwrap(),
+            "kubelet has not taken the DRA driver"
+        );
+        metrics.dra_registered(true);
+        assert_eq!(state(), State::default());
+    }
+
     #[test]
     fn a_daemon_is_ready_when_kubelet_has_taken_all_that_the_node_has() {
         let metrics = Metrics::default();
         let host = host(&["nic", "vfio"]);
-        let unread = State::of(&metrics, &host).not_ready.unwrap();
+        let unread = by_plugin(&metrics, &host).not_ready.unwrap();
         assert_eq!(unread, "the host cannot be looked at; the log says why");
         metrics.survey(true);
         metrics.registered(&ResourceName::own("nic").unwrap(), true);
-        let missing = State::of(&metrics, &host);
+        let missing = by_plugin(&metrics, &host);
         assert_eq!(missing.stuck, None, "it works, and is not killed");
         assert_eq!(
             missing.not_ready.unwrap(),
             "kubelet has not taken onload.dev/vfio"
         );
         metrics.registered(&ResourceName::own("vfio").unwrap(), true);
-        assert_eq!(State::of(&metrics, &host), State::default());
+        assert_eq!(by_plugin(&metrics, &host), State::default());
         metrics.registered(&ResourceName::own("nic").unwrap(), false);
-        assert!(State::of(&metrics, &host).not_ready.is_some());
+        assert!(by_plugin(&metrics, &host).not_ready.is_some());
     }
 
     #[test]
     fn a_node_without_devices_is_ready() {
         let metrics = Metrics::default();
         metrics.survey(true);
-        assert_eq!(State::of(&metrics, &host(&[])), State::default());
+        assert_eq!(by_plugin(&metrics, &host(&[])), State::default());
     }
 
     #[test]
@@ -197,7 +252,7 @@ mod tests {
         let metrics = Metrics::default();
         metrics.survey(true);
         metrics.survey(false);
-        let state = State::of(&metrics, &host(&[]));
+        let state = by_plugin(&metrics, &host(&[]));
         assert_eq!(state.stuck, None);
         assert!(state.not_ready.is_some());
     }
@@ -207,7 +262,7 @@ mod tests {
         let metrics = Metrics::default();
         metrics.survey(true);
         metrics.look_back(STUCK);
-        let state = State::of(&metrics, &host(&[]));
+        let state = by_plugin(&metrics, &host(&[]));
         assert!(
             state
                 .stuck

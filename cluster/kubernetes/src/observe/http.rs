@@ -17,12 +17,11 @@ use hyper_util::service::TowerToHyperService;
 use onload_core::kubernetes_settings::Listen;
 use onload_core::text::Chain;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-use super::health::State;
+use super::health::{Offered, State};
 use super::metrics::Metrics;
-use crate::host_state::Snapshot;
 use crate::socket::{self, SocketError};
 
 /// Connections at a time; the kernel keeps some more waiting.
@@ -72,12 +71,8 @@ pub enum HttpError {
 
 /// Serves until the program ends. An address that cannot be bound is logged and tried again: devices are offered
 /// without metrics too.
-pub async fn serve(
-    listen: (Listen, SetBy),
-    metrics: Arc<Metrics>,
-    host: watch::Receiver<Arc<Snapshot>>,
-) {
-    let state = (Arc::clone(&metrics), host);
+pub async fn serve(listen: (Listen, SetBy), metrics: Arc<Metrics>, offered: Offered) {
+    let state = (Arc::clone(&metrics), offered);
     let ready = state.clone();
     let app = Router::new()
         .route("/metrics", get(move || metrics_text(Arc::clone(&metrics))))
@@ -141,8 +136,8 @@ async fn metrics_text(metrics: Arc<Metrics>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.text())
 }
 
-fn now((metrics, host): &(Arc<Metrics>, watch::Receiver<Arc<Snapshot>>)) -> State {
-    State::of(metrics, &host.borrow())
+fn now((metrics, offered): &(Arc<Metrics>, Offered)) -> State {
+    offered.state(metrics)
 }
 
 async fn answer(reason: Option<String>) -> (StatusCode, String) {

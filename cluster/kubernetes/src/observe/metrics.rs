@@ -32,7 +32,11 @@ pub struct Metrics {
     requests: Family<Labels, Counter>,
     seconds: Family<Labels, Histogram, fn() -> Histogram>,
     registrations: Family<Labels, Counter>,
+    dra_registered: Gauge,
     surveys: Family<Labels, Counter>,
+    api_requests: Family<Labels, Counter>,
+    slices: Gauge,
+    published: Gauges,
     /// The ids of each resource that were given since the start.
     given: Mutex<BTreeMap<ResourceName, BTreeSet<String>>>,
     /// The resources that kubelet has.
@@ -71,7 +75,11 @@ impl Default for Metrics {
             requests: Family::default(),
             seconds: Family::new_with_constructor(histogram),
             registrations: Family::default(),
+            dra_registered: Gauge::default(),
             surveys: Family::default(),
+            api_requests: Family::default(),
+            slices: Gauge::default(),
+            published: Gauges::default(),
             given: Mutex::default(),
             taken: Mutex::default(),
             looked: Mutex::new((Instant::now(), false)),
@@ -109,7 +117,27 @@ impl Default for Metrics {
             "Attempts to register with kubelet",
             metrics.registrations.clone(),
         );
+        registry.register(
+            "dra_registered",
+            "Whether kubelet has taken the DRA driver",
+            metrics.dra_registered.clone(),
+        );
         registry.register("surveys", "Looks at the host", metrics.surveys.clone());
+        registry.register(
+            "api_requests",
+            "Requests to the API server",
+            metrics.api_requests.clone(),
+        );
+        registry.register(
+            "slices",
+            "ResourceSlices of this node that the API server has",
+            metrics.slices.clone(),
+        );
+        registry.register(
+            "published_devices",
+            "Devices in ResourceSlices, by class",
+            metrics.published.clone(),
+        );
         Metrics {
             registry,
             ..metrics
@@ -125,6 +153,21 @@ impl Metrics {
         // Writing to a String cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
+    }
+
+    /// A request to the API server has ended.
+    pub fn api_request(&self, verb: &str, is_good: bool) {
+        let labels = vec![("verb", verb.to_owned()), outcome(is_good)];
+        self.api_requests.get_or_create(&labels).inc();
+    }
+
+    /// So many slices are on the API server, with so many devices of a class.
+    pub fn published(&self, slices: usize, devices: &BTreeMap<Class, usize>) {
+        self.slices.set(number(slices));
+        for (class, devices) in devices {
+            let labels = vec![("class", class.to_string())];
+            self.published.get_or_create(&labels).set(number(*devices));
+        }
     }
 
     /// A resource is now so.
@@ -183,6 +226,17 @@ impl Metrics {
     pub fn registration(&self, name: &ResourceName, is_good: bool) {
         let labels = vec![of(name), outcome(is_good)];
         self.registrations.get_or_create(&labels).inc();
+    }
+
+    /// Kubelet has taken the DRA driver, or no longer has it.
+    pub fn dra_registered(&self, is_registered: bool) {
+        self.dra_registered.set(i64::from(is_registered));
+    }
+
+    /// Whether kubelet has the DRA driver.
+    #[must_use]
+    pub fn is_dra_registered(&self) -> bool {
+        self.dra_registered.get() == 1
     }
 
     /// A look at the host ended.

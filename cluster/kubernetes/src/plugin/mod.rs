@@ -1,11 +1,11 @@
 //! The device plugin: a socket for each resource, which kubelet dials after we have registered it.
 
-mod accept;
 mod backoff;
 mod directory;
 mod offer;
 mod register;
 mod service;
 
+pub(crate) use backoff::Backoff;
 pub use directory::{DirectoryError, Kubelet, watch};
 pub use offer::{Offering, offer};

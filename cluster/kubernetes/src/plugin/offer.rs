@@ -12,11 +12,11 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Server;
 
-use super::accept::Accept;
 use super::backoff::Backoff;
 use super::directory::Kubelet;
 use super::register::register;
 use super::service::{Node, Service, Streams};
+use crate::accept::Accept;
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::metrics::Metrics;
 use crate::resources::Resource;
@@ -63,13 +63,22 @@ impl Offering {
         }
     }
 
+    /// The same, with an end of its own.
+    #[must_use]
+    pub fn until(&self, stop: watch::Receiver<bool>) -> Self {
+        Offering {
+            stop,
+            ..self.clone()
+        }
+    }
+
     async fn stopped(&self) {
         // A sender that is gone has stopped everything.
         let _ = self.stop.clone().wait_for(|stop| *stop).await;
     }
 
     fn is_stopped(&self) -> bool {
-        *self.stop.borrow()
+        *self.stop.borrow() || self.stop.has_changed().is_err()
     }
 
     /// The file name of a resource's socket. A `_` stands for the slash: none is before it in a name.
@@ -288,6 +297,9 @@ mod tests {
     fn offering(directory: &str) -> Offering {
         let snapshot = Snapshot {
             plan: crate::resources::Plan::default(),
+            offers: Vec::new(),
+            settings: onload_core::kubernetes_settings::KubernetesSettings::default(),
+            lease_hooks: std::collections::BTreeMap::new(),
             not_offered: std::collections::BTreeMap::new(),
             leases: std::collections::BTreeMap::new(),
             taken: std::time::Instant::now(),

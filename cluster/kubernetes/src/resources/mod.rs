@@ -8,9 +8,9 @@ mod plan;
 mod preferred;
 mod resource;
 #[cfg(test)]
-mod test_devices;
+pub(crate) mod test_devices;
 
 pub use allocate::{Given, Refusal, Surroundings, WrittenBy, allocate};
-pub use plan::{Plan, plan};
+pub use plan::{Plan, is_of_a_pod, plan};
 pub use preferred::{NotPreferred, Wish, preferred};
 pub use resource::{Device, Resource};

@@ -77,13 +77,6 @@ pub fn plan(offers: &[Offer], specs: &Registry, config: &Config) -> Plan {
     }
     plan.resources
         .retain(|_, resource| !resource.devices.is_empty());
-    for class in config.kubernetes.classes.as_slice() {
-        if config.kubernetes.offer.interface(*class) == Interface::Dra {
-            plan.left_out.insert(format!(
-                "class {class} is not offered: [kubernetes] offer says \"dra\", and this version has no DRA driver; say \"auto\""
-            ));
-        }
-    }
     plan
 }
 
@@ -200,7 +193,8 @@ fn nodes(offer: &Offer, specs: &Registry) -> Vec<String> {
 /// Whether the holder is a container of a pod: kubelet puts all of them below a cgroup of its own
 /// (`defaultNodeAllocatableCgroupName` in pkg/kubelet/cm: `kubepods`, or `kubepods.slice` with systemd; below
 /// another one where kubelet has a root of its own, as in kind).
-fn is_of_a_pod(lease: &Lease) -> bool {
+#[must_use]
+pub fn is_of_a_pod(lease: &Lease) -> bool {
     let Holder::Init {
         cgroup: Some(cgroup),
         ..
@@ -464,15 +458,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_to_dra_is_not_offered_and_said() {
+    fn what_is_set_to_dra_is_no_resource() {
         let plan = planned(X2, "[kubernetes]\noffer = { vfio = \"dra\" }\n");
         assert!(!names(&plan).contains(&"onload.dev/vfio"));
         assert!(names(&plan).contains(&"onload.dev/nic"));
-        assert!(
-            plan.left_out
-                .iter()
-                .any(|said| said.contains("class vfio is not offered"))
-        );
+        assert!(plan.left_out.is_empty(), "{:?}", plan.left_out);
         assert!(
             planned(X2, "[kubernetes]\noffer = \"dra\"\n")
                 .resources
@@ -508,6 +498,7 @@ mod tests {
             },
             slot: 0,
             lease: Ok(Lease {
+                claim: None,
                 boot: "this".to_owned(),
                 container: "3f2a".parse().unwrap(),
                 bundle: "/run/bundle".into(),

@@ -1,6 +1,6 @@
 //! A resource: devices of which containers ask for a number.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::ResourceName;
@@ -53,6 +53,13 @@ impl Resource {
             devices: Vec::new(),
             ids: BTreeMap::new(),
         }
+    }
+
+    /// Whether all of its devices are of these classes.
+    #[must_use]
+    pub fn is_of(&self, classes: &BTreeSet<Class>) -> bool {
+        let mut devices = self.devices.iter();
+        devices.all(|device| classes.contains(&device.class))
     }
 
     /// The device with that id.

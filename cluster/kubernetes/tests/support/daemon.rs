@@ -38,8 +38,8 @@ impl Daemon {
     }
 
     /// One that writes the specifications itself, into the host.
-    pub(crate) fn that_writes(host: &TestHost) -> Daemon {
-        Daemon::made(host, Command::new(PROGRAM), |_| {})
+    pub(crate) fn that_writes(host: &TestHost, change: impl FnOnce(&mut Command)) -> Daemon {
+        Daemon::made(host, Command::new(PROGRAM), change)
     }
 
     /// As the argument of another program, which executes it.
@@ -136,9 +136,20 @@ impl Daemon {
 
     /// Ends it by SIGTERM.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
+        self.signal_term();
+        self.child.wait().unwrap()
+    }
+
+    /// Sends SIGTERM.
+    pub(crate) fn signal_term(&self) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         kill_process(pid, Signal::TERM).unwrap();
-        self.child.wait().unwrap()
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     /// Waits for its end, and returns what it said.

@@ -64,6 +64,56 @@ impl TestHost {
         self
     }
 
+    /// Gives the devices of a specification the hooks that lease them: captured hosts have none, since no hook is
+    /// installed there.
+    pub(crate) fn lease_in_spec(&self, class: &str) {
+        let path = self.spec_dir().join(format!("onload.dev-{class}.json"));
+        let mut spec: serde_json::Value = serde_json::from_str(&read(&path)).unwrap();
+        for device in spec["devices"].as_array_mut().unwrap() {
+            let lease = format!("{class}:{}", device["name"].as_str().unwrap());
+            let hook = |stage: &str| {
+                serde_json::json!({
+                    "hookName": stage,
+                    "path": "/opt/onload-ctk/0.1.0/onload-hook",
+                    "args": ["onload-hook", stage, "--memlock", "unlimited", "--lease", lease],
+                    "env": ["PATH=/usr/bin"],
+                    "timeout": 10,
+                })
+            };
+            let hooks = [hook("createRuntime"), hook("poststop")];
+            device["containerEdits"]["hooks"] = serde_json::json!(hooks);
+        }
+        fs::write(path, spec.to_string()).unwrap();
+    }
+
+    /// A container has a device, for a claim or for nobody's.
+    pub(crate) fn lease(&self, device: &str, claim: Option<&str>) {
+        let (class, name) = device.split_once(':').unwrap();
+        let random = self.root().join("proc/sys/kernel/random");
+        fs::create_dir_all(&random).unwrap();
+        fs::write(random.join("boot_id"), "b\n").unwrap();
+        let leases = self.root().join("run/onload-ctk/@leases");
+        fs::create_dir_all(&leases).unwrap();
+        let mut lease = serde_json::json!({
+            "version": 1,
+            "boot": "b",
+            "container": "web",
+            "bundle": "/bundles/web",
+            "holder": {"reservation": {"token": "0".repeat(32), "expiresMs": u64::MAX}},
+            "entryPoint": "test",
+            "since": 0,
+        });
+        if let Some(claim) = claim {
+            lease["claim"] = claim.into();
+        }
+        let file = leases.join(format!("{class}={name}#0"));
+        fs::write(file, lease.to_string()).unwrap();
+    }
+
+    pub(crate) fn kubelet_dir(&self) -> PathBuf {
+        self.dir.path().join("kubelet")
+    }
+
     /// Takes a device out of a specification.
     pub(crate) fn remove_from_spec(&self, class: &str, device: &str) {
         let path = self.spec_dir().join(format!("onload.dev-{class}.json"));

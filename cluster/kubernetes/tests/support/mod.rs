@@ -3,12 +3,21 @@
 // Each test file uses a part of it.
 #![allow(dead_code, unused_imports)]
 
+pub(crate) mod api_server;
+pub(crate) mod claims;
 mod daemon;
+pub(crate) mod dra_kubelet;
+pub(crate) mod driver;
 mod go_kubelet;
 mod host;
 mod kubelet;
+pub(crate) mod limits;
+pub(crate) mod offers;
+pub(crate) mod raw_http2;
 
+pub(crate) use claims::ClaimServer;
 pub(crate) use daemon::{Daemon, get};
+pub(crate) use dra_kubelet::KubeletDir;
 pub(crate) use go_kubelet::GoKubelet;
 pub(crate) use host::TestHost;
 pub(crate) use kubelet::{MockKubelet, Plugin, allocation};

@@ -1,0 +1,239 @@
+//! A kubeconfig file: the access of a daemon that is no pod.
+
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::ByteString;
+use serde::Deserialize;
+
+use super::access::{Access, Token, read, server, tls};
+use super::error::AccessError;
+
+/// The parts that are used (`Config` in staging/src/k8s.io/client-go/tools/clientcmd/api/v1 of Kubernetes).
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+struct Kubeconfig {
+    current_context: String,
+    clusters: Vec<NamedCluster>,
+    contexts: Vec<NamedContext>,
+    users: Vec<NamedUser>,
+}
+
+#[derive(Debug, Deserialize)]
+struct NamedCluster {
+    name: String,
+    cluster: Cluster,
+}
+
+#[derive(Debug, Deserialize)]
+struct NamedContext {
+    name: String,
+    context: Context,
+}
+
+#[derive(Debug, Deserialize)]
+struct NamedUser {
+    name: String,
+    user: User,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+struct Cluster {
+    server: String,
+    certificate_authority: Option<PathBuf>,
+    certificate_authority_data: Option<ByteString>,
+    insecure_skip_tls_verify: bool,
+    proxy_url: Option<String>,
+    tls_server_name: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Context {
+    cluster: String,
+    user: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+struct User {
+    token: Option<String>,
+    #[serde(rename = "tokenFile")]
+    token_file: Option<PathBuf>,
+    client_certificate: Option<PathBuf>,
+    client_certificate_data: Option<ByteString>,
+    client_key: Option<PathBuf>,
+    client_key_data: Option<ByteString>,
+    exec: Option<serde::de::IgnoredAny>,
+    #[serde(rename = "auth-provider")]
+    auth_provider: Option<serde::de::IgnoredAny>,
+    username: Option<String>,
+}
+
+/// It has secrets.
+impl std::fmt::Debug for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("User").finish_non_exhaustive()
+    }
+}
+
+impl Access {
+    /// That of a kubeconfig's current context.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    pub fn of_kubeconfig(path: &Path) -> Result<Access, AccessError> {
+        let text = String::from_utf8_lossy(&read(path)?).into_owned();
+        let config: Kubeconfig =
+            serde_saphyr::from_str(&text).map_err(|source| AccessError::Kubeconfig {
+                path: path.to_owned(),
+                source: Box::new(source),
+            })?;
+        let unusable = |why: String| AccessError::Unusable {
+            path: path.to_owned(),
+            why,
+        };
+        let (cluster, user) = chosen(&config).map_err(unusable)?;
+        refuse(cluster, user).map_err(unusable)?;
+        let base = path.parent().unwrap_or(Path::new(""));
+        let content = |data: &Option<ByteString>, file: &Option<PathBuf>| match (data, file) {
+            (Some(data), _) => Ok(Some(data.0.clone())),
+            (None, Some(file)) => read(&base.join(file)).map(Some),
+            (None, None) => Ok(None),
+        };
+        let authorities = content(
+            &cluster.certificate_authority_data,
+            &cluster.certificate_authority,
+        )?;
+        if authorities.is_none() && cluster.server.starts_with("https:") {
+            return Err(unusable(
+                "the cluster has no certificate-authority; name the file".to_owned(),
+            ));
+        }
+        let certificate = content(&user.client_certificate_data, &user.client_certificate)?;
+        let key = content(&user.client_key_data, &user.client_key)?;
+        let own = certificate.as_deref().zip(key.as_deref());
+        let token = match (&user.token_file, &user.token) {
+            (Some(file), _) => Token::File(base.join(file)),
+            (None, Some(token)) => Token::Text(token.clone()),
+            (None, None) => Token::None,
+        };
+        Ok(Access {
+            server: server(&cluster.server)?,
+            tls: tls(&authorities.unwrap_or_default(), own)?,
+            token,
+        })
+    }
+}
+
+/// The cluster and the user of the current context.
+fn chosen(config: &Kubeconfig) -> Result<(&Cluster, &User), String> {
+    let named = &config.current_context;
+    let mut contexts = config.contexts.iter();
+    let context = contexts.find(|context| context.name == *named);
+    let context = context
+        .map(|context| &context.context)
+        .ok_or_else(|| format!("there is no context {named:?}; set current-context"))?;
+    let mut clusters = config.clusters.iter();
+    let cluster = clusters.find(|cluster| cluster.name == context.cluster);
+    let cluster = cluster.ok_or_else(|| format!("there is no cluster {:?}", context.cluster))?;
+    let mut users = config.users.iter();
+    let user = users.find(|user| user.name == context.user);
+    let user = user.ok_or_else(|| format!("there is no user {:?}", context.user))?;
+    Ok((&cluster.cluster, &user.user))
+}
+
+/// What other clients take and this one does not.
+fn refuse(cluster: &Cluster, user: &User) -> Result<(), String> {
+    let unserved = [
+        (
+            cluster.insecure_skip_tls_verify,
+            "insecure-skip-tls-verify is refused; name the certificate-authority",
+        ),
+        (
+            cluster.proxy_url.is_some(),
+            "proxy-url is not served; reach the API server without a proxy",
+        ),
+        (
+            cluster.tls_server_name.is_some(),
+            "tls-server-name is not served; name the server as its certificate does",
+        ),
+        (
+            user.exec.is_some() || user.auth_provider.is_some() || user.username.is_some(),
+            "the user's credentials come from a program or a password; give a token, tokenFile or client-certificate",
+        ),
+    ];
+    match unserved.iter().find(|(is_there, _)| *is_there) {
+        Some((_, why)) => Err((*why).to_owned()),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn access(cluster: &str, user: &str) -> Result<Access, AccessError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config");
+        fs::write(dir.path().join("ca.crt"), "").unwrap();
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\npreferences: {{}}\ncontexts:\n- name: c\n  context: {{cluster: k, user: u}}\nclusters:\n- name: k\n  cluster: {{{cluster}}}\nusers:\n- name: u\n  user: {{{user}}}\n"
+        );
+        fs::write(&path, text).unwrap();
+        Access::of_kubeconfig(&path)
+    }
+
+    #[test]
+    fn the_current_context_says_where_and_who() {
+        let access = access(
+            "server: 'https://n1:6443', certificate-authority: ca.crt",
+            "tokenFile: token",
+        );
+        let access = access.unwrap();
+        assert_eq!(access.server, "https://n1:6443");
+        assert!(matches!(access.token, Token::File(path) if path.ends_with("token")));
+    }
+
+    #[test]
+    fn what_is_not_served_is_refused_with_what_to_do() {
+        let good = "server: 'https://n1:6443', certificate-authority: ca.crt";
+        let with = |more: &str| format!("{good}, {more}");
+        for (cluster, user, why) in [
+            (
+                "server: 'https://n1:6443'".to_owned(),
+                "token: t",
+                "certificate-authority",
+            ),
+            (
+                with("insecure-skip-tls-verify: true"),
+                "token: t",
+                "insecure-skip-tls-verify",
+            ),
+            (with("proxy-url: 'http://p'"), "token: t", "proxy-url"),
+            (with("tls-server-name: x"), "token: t", "tls-server-name"),
+            (good.to_owned(), "exec: {command: aws}", "tokenFile"),
+            (good.to_owned(), "username: u, password: p", "tokenFile"),
+            (
+                "server: 'n1'".to_owned(),
+                "token: t",
+                "no address of an API server",
+            ),
+            ("server: [".to_owned(), "token: t", "reading kubeconfig"),
+        ] {
+            let error = access(&cluster, user).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_context_that_is_not_there_is_named() {
+        let config = Kubeconfig {
+            current_context: "gone".to_owned(),
+            ..Kubeconfig::default()
+        };
+        let why = chosen(&config).unwrap_err();
+        assert_eq!(why, "there is no context \"gone\"; set current-context");
+    }
+}

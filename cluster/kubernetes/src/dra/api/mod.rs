@@ -1,0 +1,348 @@
+//! The API server, as far as this driver asks it for anything.
+//!
+//! A client of our own on hyper and rustls: kube-client sets no TCP_NODELAY, reads the token of a pod once a
+//! minute instead of for each request, and parses JSONPath, CEL and regular expressions, which nothing here
+//! needs.
+
+mod access;
+mod error;
+mod kubeconfig;
+mod transport;
+mod watch;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use http::{Method, StatusCode};
+use hyper::body::Bytes;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+pub use access::{Access, SERVICE_ACCOUNT};
+pub use error::{AccessError, ApiError};
+use transport::{APPLY, Call, Transport};
+pub use watch::{Event, Watch};
+
+use super::DRIVER;
+use super::names::NodeName;
+use crate::observe::metrics::Metrics;
+
+const RESOURCE: &str = "/apis/resource.k8s.io/v1";
+/// Slices of one page: each has at most 128 devices.
+const SLICES: u32 = 8;
+/// Pods of one page.
+const PODS: u32 = 20;
+/// Claims of one page.
+const CLAIMS: u32 = 200;
+/// How long a watch may last, in seconds; then it is begun anew.
+const WATCH: std::ops::Range<u32> = 1800..3600;
+/// The metadata of an object alone.
+const HEAD: &str = watch::HEADS;
+
+/// The API server.
+#[derive(Clone, Debug)]
+pub struct Api(Arc<Transport>);
+
+/// Whether something is done or only looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Run {
+    /// It is done.
+    Real,
+    /// The server answers what would be.
+    Dry,
+}
+
+#[derive(Deserialize)]
+struct Page<T> {
+    metadata: PageMetadata,
+    items: Option<Vec<T>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PageMetadata {
+    #[serde(default)]
+    resource_version: String,
+    #[serde(default)]
+    r#continue: String,
+}
+
+#[derive(Deserialize)]
+struct Head {
+    metadata: HeadMetadata,
+}
+
+#[derive(Deserialize)]
+struct HeadMetadata {
+    uid: String,
+}
+
+impl Api {
+    /// The server at that place.
+    #[must_use]
+    pub fn new(access: Access, metrics: Arc<Metrics>) -> Api {
+        Api(Arc::new(Transport::new(access, metrics)))
+    }
+
+    /// That of the kubeconfig, if one is named, else that of the pod which this program is in.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    pub fn find(kubeconfig: Option<&Path>, metrics: Arc<Metrics>) -> Result<Api, AccessError> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let access = match kubeconfig {
+            Some(path) => Access::of_kubeconfig(path)?,
+            None => Access::of_pod(variable, Path::new(SERVICE_ACCOUNT))?,
+        };
+        Ok(Api::new(access, metrics))
+    }
+
+    /// A claim; none if there is no such one.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn claim(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<ResourceClaim>, ApiError> {
+        let (namespace, claim) = (Segment(namespace), Segment(name));
+        let path = format!("{RESOURCE}/namespaces/{namespace}/resourceclaims/{claim}");
+        let what = format!("reading ResourceClaim {namespace}/{claim}");
+        self.get(Call::new(Method::GET, path, what)).await
+    }
+
+    /// The claims of all namespaces that a device of ours in one of these pools is allocated to. The server
+    /// lists all that there are, so this is for rare occasions.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn claims_of_pools(
+        &self,
+        is_ours: impl Fn(&str) -> bool,
+    ) -> Result<Vec<ResourceClaim>, ApiError> {
+        let mut found = Vec::new();
+        let what = "listing ResourceClaims";
+        let path = format!("{RESOURCE}/resourceclaims?limit={CLAIMS}");
+        let keep = |claim: ResourceClaim| {
+            if pools_of(&claim).any(&is_ours) {
+                found.push(claim);
+            }
+        };
+        self.list(&path, what, keep).await?;
+        Ok(found)
+    }
+
+    /// The pods of a node, one after the other.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn pods(&self, node: &NodeName, each: impl FnMut(Pod)) -> Result<(), ApiError> {
+        let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit={PODS}");
+        let what = format!("listing the pods of node {node}");
+        self.list(&path, &what, each).await.map(|_| ())
+    }
+
+    /// What identifies the Node object; none if there is no such node.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn node_uid(&self, node: &NodeName) -> Result<Option<String>, ApiError> {
+        let what = format!("reading Node {node}");
+        let mut call = Call::new(Method::GET, format!("/api/v1/nodes/{node}"), what);
+        call.accept = HEAD;
+        let head: Option<Head> = self.get(call).await?;
+        Ok(head.map(|head| head.metadata.uid))
+    }
+
+    /// A device class; none if there is no such one, or the server has no v1 of them (before 1.34).
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn device_class(&self, name: &str) -> Result<Option<DeviceClass>, ApiError> {
+        let name = Segment(name);
+        let path = format!("{RESOURCE}/deviceclasses/{name}");
+        let what = format!("reading DeviceClass {name}");
+        self.get(Call::new(Method::GET, path, what)).await
+    }
+
+    /// The slices of this driver on a node, one after the other; the resource version that they are of.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn slices(
+        &self,
+        node: &NodeName,
+        each: impl FnMut(ResourceSlice),
+    ) -> Result<String, ApiError> {
+        let path = format!("{}&limit={SLICES}", slices_of(node));
+        let what = format!("listing the ResourceSlices of node {node}");
+        self.list(&path, &what, each).await
+    }
+
+    /// What happens to the slices of this driver on a node from a resource version on.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn watch_slices(&self, node: &NodeName, version: &str) -> Result<Watch, ApiError> {
+        let seconds = seconds(random());
+        let path = format!(
+            "{}&watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={}",
+            slices_of(node),
+            Segment(version)
+        );
+        let what = format!("watching the ResourceSlices of node {node}");
+        let mut call = Call::new(Method::GET, path, what.clone());
+        call.accept = watch::HEADS;
+        let body = self.0.stream(&call).await?;
+        Ok(Watch::new(body, version.to_owned(), what))
+    }
+
+    /// Makes a slice what it is to be, by server-side apply; what the server has made of it, which may be
+    /// less: it drops what belongs to a feature that is off.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn apply_slice(
+        &self,
+        slice: &ResourceSlice,
+        run: Run,
+    ) -> Result<ResourceSlice, ApiError> {
+        let name = slice.metadata.name.as_deref().unwrap_or_default();
+        let dry = match run {
+            Run::Real => "",
+            Run::Dry => "&dryRun=All",
+        };
+        let path = format!(
+            "{RESOURCE}/resourceslices/{}?fieldManager={DRIVER}&force=true{dry}",
+            Segment(name)
+        );
+        let what = format!("applying ResourceSlice {name}");
+        let bytes = serde_json::to_vec(slice).map_err(|source| ApiError::Answer {
+            what: what.clone(),
+            source,
+        })?;
+        let mut call = Call::new(Method::PATCH, path, what);
+        call.content = Some((APPLY, Bytes::from(bytes)));
+        self.ask(&call).await
+    }
+
+    /// Deletes a slice. One that is not there is no error.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn delete_slice(&self, name: &str) -> Result<(), ApiError> {
+        let path = format!("{RESOURCE}/resourceslices/{}", Segment(name));
+        let what = format!("deleting ResourceSlice {name}");
+        let call = Call::new(Method::DELETE, path, what);
+        match self.0.ask(&call).await {
+            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(()),
+            answer => answer.map(|_| ()),
+        }
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, call: &Call) -> Result<T, ApiError> {
+        let answer = self.0.ask(call).await?;
+        serde_json::from_slice(&answer).map_err(|source| ApiError::Answer {
+            what: call.what.clone(),
+            source,
+        })
+    }
+
+    async fn get<T: DeserializeOwned>(&self, call: Call) -> Result<Option<T>, ApiError> {
+        match self.ask(&call).await {
+            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
+            answer => answer.map(Some),
+        }
+    }
+
+    /// Page after page, so that only one has to fit into memory.
+    async fn list<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        what: &str,
+        mut each: impl FnMut(T),
+    ) -> Result<String, ApiError> {
+        let mut next = String::new();
+        loop {
+            let path = match next.is_empty() {
+                true => path.to_owned(),
+                false => format!("{path}&continue={}", Segment(&next)),
+            };
+            let call = Call::new(Method::GET, path, what.to_owned());
+            let page: Page<T> = self.ask(&call).await?;
+            page.items.into_iter().flatten().for_each(&mut each);
+            if page.metadata.r#continue.is_empty() {
+                return Ok(page.metadata.resource_version);
+            }
+            next = page.metadata.r#continue;
+        }
+    }
+}
+
+fn slices_of(node: &NodeName) -> String {
+    format!(
+        "{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{node}%2Cspec.driver%3D{DRIVER}"
+    )
+}
+
+/// The pools of the devices of this driver that are allocated to a claim.
+pub fn pools_of(claim: &ResourceClaim) -> impl Iterator<Item = &str> {
+    let status = claim.status.as_ref();
+    let allocation = status.and_then(|status| status.allocation.as_ref());
+    let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
+    let results = devices.into_iter().flat_map(|devices| &devices.results);
+    let results = results.flatten();
+    let ours = results.filter(|result| result.driver == DRIVER);
+    ours.map(|result| result.pool.as_str())
+}
+
+/// A part of a path or query, in which nothing has a meaning of its own (RFC 3986, unreserved characters).
+struct Segment<'a>(&'a str);
+
+impl fmt::Display for Segment<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in self.0.bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                    write!(f, "{}", char::from(byte))?;
+                }
+                byte => write!(f, "%{byte:02X}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Not all watches of a cluster end at once.
+fn seconds(random: u8) -> u32 {
+    WATCH.start + (WATCH.end - WATCH.start) * u32::from(random) / u32::from(u8::MAX)
+}
+
+fn random() -> u8 {
+    let mut byte = [0];
+    match rustix::rand::getrandom(&mut byte, rustix::rand::GetRandomFlags::NONBLOCK) {
+        Ok(1) => byte[0],
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_leaves_its_segment_of_a_path() {
+        assert_eq!(Segment("../a?b=c&d").to_string(), "..%2Fa%3Fb%3Dc%26d");
+        assert_eq!(Segment("n1-onload_dev.x~").to_string(), "n1-onload_dev.x~");
+        assert_eq!(Segment("é").to_string(), "%C3%A9");
+    }
+
+    #[test]
+    fn a_watch_lasts_from_half_an_hour_to_an_hour() {
+        assert_eq!((seconds(0), seconds(u8::MAX)), (1800, 3600));
+    }
+}

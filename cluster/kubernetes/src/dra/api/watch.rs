@@ -1,0 +1,168 @@
+//! A watch: what changes of the slices of a node, as it happens.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use http_body_util::BodyExt;
+use hyper::body::{Bytes, Incoming};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::error::ApiError;
+use super::transport::one_line;
+
+/// Objects without their contents: their names and versions are enough. What garbage collectors ask for.
+pub(super) const HEADS: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+/// The server sends a bookmark each minute; if nothing came for so long, the connection is dead.
+const SILENCE: Duration = Duration::from_secs(600);
+/// The most bytes of one event.
+const MOST: usize = 4 << 20;
+
+/// What happened to a slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It was made or changed.
+    Applied {
+        /// The slice.
+        name: String,
+        /// Its resource version.
+        version: String,
+    },
+    /// It was deleted.
+    Deleted {
+        /// The slice.
+        name: String,
+        /// The resource version of its end.
+        version: String,
+    },
+    /// Nothing, up to this version.
+    Bookmark,
+}
+
+/// A watch.
+#[derive(Debug)]
+pub struct Watch {
+    body: Incoming,
+    read: Vec<u8>,
+    /// Up to where lines have been looked for.
+    looked: usize,
+    version: String,
+    what: String,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    #[serde(rename = "type")]
+    kind: String,
+    object: Value,
+}
+
+impl Watch {
+    pub(super) fn new(body: Incoming, version: String, what: String) -> Watch {
+        Watch {
+            body,
+            read: Vec::new(),
+            looked: 0,
+            version,
+            what,
+        }
+    }
+
+    /// The resource version that was told last: another watch begins there.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// What happens next; none when the server has ended the watch, as it does after a while. Nothing is lost
+    /// if the caller stops waiting.
+    ///
+    /// # Errors
+    /// [`ApiError`]; [`ApiError::is_gone`] if the server no longer knows what happened since.
+    pub async fn next(&mut self) -> Result<Option<Event>, ApiError> {
+        loop {
+            if let Some(line) = self.line() {
+                return self.event(&line).map(Some);
+            }
+            let Some(data) = self.more().await? else {
+                return Ok(None);
+            };
+            self.read.extend_from_slice(&data);
+            if self.read.len() > MOST {
+                return Err(ApiError::TooLong {
+                    what: self.what.clone(),
+                    most: MOST,
+                });
+            }
+        }
+    }
+
+    async fn more(&mut self) -> Result<Option<Bytes>, ApiError> {
+        loop {
+            let frame = timeout(SILENCE, self.body.frame()).await;
+            let frame = frame.map_err(|_| ApiError::Slow {
+                what: self.what.clone(),
+                after: SILENCE,
+            })?;
+            match frame {
+                None => return Ok(None),
+                Some(Err(error)) => {
+                    return Err(ApiError::Unreachable {
+                        what: self.what.clone(),
+                        source: error.into(),
+                    });
+                }
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => return Ok(Some(data)),
+                    Err(_trailers) => {}
+                },
+            }
+        }
+    }
+
+    /// The next line, if all of it is there.
+    fn line(&mut self) -> Option<Vec<u8>> {
+        let end = memchr::memchr(b'\n', self.read.get(self.looked..)?);
+        let Some(end) = end else {
+            self.looked = self.read.len();
+            return None;
+        };
+        let rest = self.read.split_off(self.looked + end + 1);
+        self.looked = 0;
+        Some(std::mem::replace(&mut self.read, rest))
+    }
+
+    fn event(&mut self, line: &[u8]) -> Result<Event, ApiError> {
+        let line: Line = serde_json::from_slice(line).map_err(|source| ApiError::Answer {
+            what: self.what.clone(),
+            source,
+        })?;
+        let text = |of: &str| {
+            let value = line.object["metadata"][of].as_str();
+            value.unwrap_or_default().to_owned()
+        };
+        let (name, version) = (text("name"), text("resourceVersion"));
+        if !version.is_empty() {
+            self.version.clone_from(&version);
+        }
+        match line.kind.as_str() {
+            "ADDED" | "MODIFIED" => Ok(Event::Applied { name, version }),
+            "DELETED" => Ok(Event::Deleted { name, version }),
+            "BOOKMARK" => Ok(Event::Bookmark),
+            _ => Err(self.error(&line.object)),
+        }
+    }
+
+    /// What the server says in place of an event (`Status` of apimachinery).
+    fn error(&self, status: &Value) -> ApiError {
+        let code = status["code"].as_u64();
+        let code = code.and_then(|code| StatusCode::from_u16(u16::try_from(code).ok()?).ok());
+        ApiError::Refused {
+            what: self.what.clone(),
+            status: code.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+            message: one_line(status["message"].as_str().unwrap_or_default()),
+            retry_after: None,
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The driver at kubelet's sockets, from its registration to its end.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use onload_core::text::Chain;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tonic::transport::Server;
+
+use super::Registered;
+use super::names::NodeName;
+use super::prepare::{Claims, HostLeases, Node, OwnSpecs, Preparer, sweep};
+use super::registration::Registrar;
+use super::service::Service;
+use super::sockets::{Sockets, SocketsError};
+use crate::accept::Accept;
+use crate::host_state::{Snapshot, SpecNames};
+use crate::observe::metrics::Metrics;
+use crate::socket::Place;
+use crate::wire::services::dra_health::d_r_a_resource_health_server::DRAResourceHealthServer;
+use crate::wire::services::plugin_registration::registration_server::RegistrationServer;
+use crate::wire::services::{dra_v1, dra_v1beta1};
+
+/// How often the sockets are looked at: whoever empties kubelet's directory does not tell.
+const CHECK: Duration = Duration::from_secs(5);
+/// Calls that have begun are completed within this time after the end was asked for.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What the driver works with.
+#[derive(Clone, Debug)]
+pub struct Driver {
+    /// The name of the Node.
+    pub node: NodeName,
+    /// kubelet's directory (its `--root-dir`).
+    pub kubelet_dir: PathBuf,
+    /// The root of the host.
+    pub host_root: PathBuf,
+    /// Who knows claims.
+    pub claims: Arc<dyn Claims>,
+    /// The host.
+    pub host: watch::Receiver<Arc<Snapshot>>,
+    /// Its specifications. Those of claims are written to the directory of the highest priority.
+    pub specs: Arc<SpecNames>,
+    /// What is measured.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Driver {
+    /// Serves kubelet until `stop` holds true. What goes wrong is logged once and tried again.
+    pub async fn run(self, registered: watch::Sender<Registered>, stop: watch::Receiver<bool>) {
+        let service = Service {
+            preparer: Arc::new(Preparer::new(self.node())),
+            metrics: Arc::clone(&self.metrics),
+            stop: stop.clone(),
+        };
+        let sweeping = tokio::spawn(sweep(Arc::clone(&service.preparer)));
+        let mut said = String::new();
+        while !*stop.borrow() {
+            match Serving::start(&self.kubelet_dir, &service, &registered).await {
+                Ok(serving) => {
+                    said.clear();
+                    serving.until_lost(&stop).await;
+                    self.metrics.dra_registered(false);
+                    registered.send_modify(|registered| registered.now = false);
+                }
+                Err(error) => {
+                    said = say(&error, &said);
+                    tokio::select! {
+                        () = sleep(CHECK) => {}
+                        () = stopped(&stop) => {}
+                    }
+                }
+            }
+        }
+        sweeping.abort();
+    }
+
+    fn node(&self) -> Node {
+        let dirs = self.specs.dirs().last();
+        Node {
+            name: self.node.clone(),
+            claims: Arc::clone(&self.claims),
+            host: self.host.clone(),
+            specs: Arc::clone(&self.specs),
+            own: OwnSpecs::new(dirs.cloned().unwrap_or_default()),
+            leases: HostLeases::below(&self.host_root),
+        }
+    }
+}
+
+/// Once, however often it is tried.
+fn say(error: &SocketsError, said: &str) -> String {
+    let reason = Chain(error).to_string();
+    if reason != said {
+        match error {
+            SocketsError::NoRegistry(_) => tracing::info!(%reason, "waiting for kubelet"),
+            _ => tracing::error!(%reason, "claims are not served; trying again"),
+        }
+    }
+    reason
+}
+
+async fn stopped(stop: &watch::Receiver<bool>) {
+    // A sender that is gone has stopped everything.
+    let _ = stop.clone().wait_for(|stop| *stop).await;
+}
+
+/// The driver at its two sockets.
+struct Serving {
+    registration: Place,
+    service: Place,
+    stop: watch::Sender<bool>,
+    servers: [JoinHandle<()>; 2],
+}
+
+impl Serving {
+    async fn start(
+        kubelet: &Path,
+        service: &Service,
+        registered: &watch::Sender<Registered>,
+    ) -> Result<Self, SocketsError> {
+        let sockets = Sockets::bind(kubelet).await?;
+        let (stop, stopped) = watch::channel(false);
+        let registrar = Registrar::new(
+            &sockets.endpoint,
+            registered.clone(),
+            Arc::clone(&service.metrics),
+        );
+        let registrar = RegistrationServer::new(registrar);
+        let service = Service {
+            stop: stopped.clone(),
+            ..service.clone()
+        };
+        let (listener, service_place) = sockets.service;
+        let served = Server::builder()
+            .add_service(dra_v1::d_r_a_plugin_server::DRAPluginServer::new(
+                service.clone(),
+            ))
+            .add_service(dra_v1beta1::d_r_a_plugin_server::DRAPluginServer::new(
+                service.clone(),
+            ))
+            .add_service(DRAResourceHealthServer::new(service))
+            .serve_with_incoming_shutdown(Accept::new(listener), end(stopped.clone()));
+        let (listener, registration_place) = sockets.registration;
+        let asked = Server::builder()
+            .add_service(registrar)
+            .serve_with_incoming_shutdown(Accept::new(listener), end(stopped));
+        tracing::info!(endpoint = %sockets.endpoint.display(), "serving claims");
+        Ok(Serving {
+            registration: registration_place,
+            service: service_place,
+            stop,
+            servers: [tokio::spawn(logged(served)), tokio::spawn(logged(asked))],
+        })
+    }
+
+    /// Serves until one of the sockets is gone, or the end. Then kubelet is told first, by the removal of the
+    /// socket of the registration, and calls that have begun are completed.
+    async fn until_lost(self, stop: &watch::Receiver<bool>) {
+        while !*stop.borrow() {
+            if !self.registration.is_there() || !self.service.is_there() {
+                tracing::warn!("a socket of the driver was removed; registering again");
+                break;
+            }
+            tokio::select! {
+                () = sleep(CHECK) => {}
+                () = stopped(stop) => {}
+            }
+        }
+        drop(self.registration);
+        self.stop.send_replace(true);
+        for mut server in self.servers {
+            if timeout(GRACE, &mut server).await.is_err() {
+                server.abort();
+            }
+        }
+        drop(self.service);
+    }
+}
+
+async fn end(mut stopped: watch::Receiver<bool>) {
+    let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+async fn logged(served: impl Future<Output = Result<(), tonic::transport::Error>>) {
+    if let Err(error) = served.await {
+        tracing::error!(error = %Chain(&error), "serving ended");
+    }
+}

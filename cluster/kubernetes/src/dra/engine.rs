@@ -1,0 +1,487 @@
+//! Which of the two interfaces of Kubernetes offers a class: the device plugin, or DRA. Never both.
+//!
+//! By `[kubernetes] offer = "auto"` it is DRA where kubelet knows the driver and the server kept the
+//! extendedResourceName of our DeviceClass: then DRA serves pods with `limits: onload.dev/nic` too. A class that changes
+//! is offered by nobody for a moment, and stays where it is while a pod of this node has a device of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+use k8s_openapi::api::core::v1::Pod;
+use onload_core::class::Class;
+use onload_core::kubernetes_settings::{Interface, ResourceName, ResourceSettings, Source};
+use onload_core::text::Chain;
+use tokio::sync::watch;
+use tokio::time::sleep_until;
+
+use super::Registered;
+use super::api::{Api, ApiError, pools_of};
+use super::names::{DraNames, NodeName, is_device};
+use crate::host_state::Snapshot;
+use crate::plugin::Backoff;
+
+/// How long is waited for kubelet to know the driver, before the device plugin offers what is "auto".
+pub const GRACE: Duration = Duration::from_secs(20);
+/// How long a class is offered by nobody when it changes: until kubelet and scheduler have heard of it.
+pub const SETTLE: Duration = Duration::from_secs(10);
+/// How often it is asked whether the last pod has ended that has a device of a class which is to change.
+const HELD: Duration = Duration::from_secs(60);
+
+/// Who offers a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// Nobody.
+    Nobody,
+    /// The device plugin.
+    Plugin,
+    /// The DRA driver.
+    Dra,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Way::Nobody => "nobody",
+            Way::Plugin => "the device plugin",
+            Way::Dra => "DRA",
+        })
+    }
+}
+
+/// Where the classes are told.
+#[derive(Clone, Debug)]
+pub struct Offered {
+    /// To the publisher of ResourceSlices.
+    pub dra: watch::Sender<BTreeSet<Class>>,
+    /// To the device plugin.
+    pub plugin: watch::Sender<BTreeSet<Class>>,
+}
+
+/// What decides.
+#[derive(Debug)]
+pub struct Engine {
+    /// The API server.
+    pub api: Api,
+    /// The node.
+    pub node: NodeName,
+    /// The host, and what is configured.
+    pub snapshots: watch::Receiver<Arc<Snapshot>>,
+    /// Whether kubelet knows the driver.
+    pub registered: watch::Receiver<Registered>,
+    /// [`GRACE`].
+    pub grace: Duration,
+    /// [`SETTLE`].
+    pub settle: Duration,
+}
+
+/// The classes of which pods of the node have devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Held {
+    by_plugin: BTreeSet<Class>,
+    by_claims: BTreeSet<Class>,
+}
+
+/// A class at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    way: Way,
+    /// Since when nobody offers it; none at the start.
+    since: Option<Instant>,
+}
+
+/// What becomes of a class that is to be offered in one way. Before anybody offers it, those who had it have to
+/// be gone; it is looked at again after it was taken away, since a pod may have been quicker.
+fn step(
+    state: State,
+    wanted: Way,
+    held: &Held,
+    class: Class,
+    now: Instant,
+    settle: Duration,
+) -> State {
+    let held_by = |way| match way {
+        Way::Plugin => held.by_plugin.contains(&class),
+        Way::Dra => held.by_claims.contains(&class),
+        Way::Nobody => false,
+    };
+    let other = match wanted {
+        Way::Plugin => Way::Dra,
+        Way::Dra | Way::Nobody => Way::Plugin,
+    };
+    match state.way {
+        way if way == wanted => state,
+        Way::Nobody if held_by(other) => State {
+            way: other,
+            since: None,
+        },
+        Way::Nobody if state.since.is_some_and(|since| now < since + settle) => state,
+        Way::Nobody => State {
+            way: wanted,
+            since: None,
+        },
+        _ if held_by(state.way) => state,
+        _ => State {
+            way: Way::Nobody,
+            since: Some(now),
+        },
+    }
+}
+
+impl Engine {
+    /// Until the program ends.
+    pub async fn run(mut self, offered: Offered) {
+        let begun = Instant::now();
+        let mut states: BTreeMap<Class, State> = BTreeMap::new();
+        let mut kept: BTreeMap<Class, bool> = BTreeMap::new();
+        let mut times = 0;
+        let mut backoff = Backoff::default();
+        let mut said = String::new();
+        loop {
+            let registered = *self.registered.borrow_and_update();
+            // Another kubelet may have come with another version of everything.
+            if registered.times != times {
+                times = registered.times;
+                kept.clear();
+            }
+            let round = self
+                .round(&mut states, &mut kept, registered.now, begun)
+                .await;
+            tell(&offered, &states);
+            let next = match round {
+                Ok(next) => {
+                    backoff = Backoff::default();
+                    said.clear();
+                    next
+                }
+                Err(error) => {
+                    let text = Chain(&error).to_string();
+                    if text != said {
+                        tracing::warn!(error = %text, "who offers which class is not decided; trying again");
+                        said = text;
+                    }
+                    Some(backoff.next().max(error.retry_after().unwrap_or_default()))
+                }
+            };
+            if !self.is_changed(next).await {
+                return;
+            }
+        }
+    }
+
+    /// Waits until there may be something to decide; false if nobody looks at the host any more.
+    async fn is_changed(&mut self, next: Option<Duration>) -> bool {
+        let until = next.map(|next| Instant::now() + next);
+        let pause = async {
+            match until {
+                Some(until) => sleep_until(until.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = self.snapshots.changed() => changed.is_ok(),
+            changed = self.registered.changed() => changed.is_ok(),
+            () = pause => true,
+        }
+    }
+
+    /// Decides what can be decided now; when it is to be looked at again without being told.
+    async fn round(
+        &mut self,
+        states: &mut BTreeMap<Class, State>,
+        kept: &mut BTreeMap<Class, bool>,
+        is_registered: bool,
+        begun: Instant,
+    ) -> Result<Option<Duration>, ApiError> {
+        let snapshot = Arc::clone(&self.snapshots.borrow_and_update());
+        let mut next = None;
+        let mut soon = |wait: Duration| {
+            next = Some(next.map_or(wait, |other: Duration| other.min(wait)));
+        };
+        let mut wanted: Vec<(Class, Way)> = Vec::new();
+        for class in classes(&snapshot) {
+            let now = states.get(&class).map_or(Way::Nobody, |state| state.way);
+            let way = match snapshot.settings.offer.interface(class) {
+                Interface::DevicePlugin => Way::Plugin,
+                Interface::Dra => Way::Dra,
+                Interface::Auto if is_registered => match self.is_kept(class, kept).await? {
+                    true => Way::Dra,
+                    false => Way::Plugin,
+                },
+                // kubelet starts anew.
+                Interface::Auto if now != Way::Nobody => now,
+                Interface::Auto => match self.grace.checked_sub(begun.elapsed()) {
+                    Some(left) if !left.is_zero() => {
+                        soon(left);
+                        continue;
+                    }
+                    _ => Way::Plugin,
+                },
+            };
+            // At the start what the operator says is done, whoever can be asked.
+            if snapshot.settings.offer.interface(class) != Interface::Auto {
+                states.entry(class).or_insert(State { way, since: None });
+            }
+            wanted.push((class, way));
+        }
+        let nobody = State {
+            way: Way::Nobody,
+            since: None,
+        };
+        let state_of =
+            |states: &BTreeMap<Class, State>, class| states.get(&class).copied().unwrap_or(nobody);
+        if wanted
+            .iter()
+            .all(|(class, way)| state_of(states, *class).way == *way)
+        {
+            return Ok(next);
+        }
+        let held = self.held(&snapshot).await?;
+        for (class, way) in wanted {
+            let before = state_of(states, class);
+            let after = step(before, way, &held, class, Instant::now(), self.settle);
+            if after.way != before.way {
+                tracing::info!(%class, by = %after.way, "who offers a class");
+            }
+            states.insert(class, after);
+            match after.way {
+                done if done == way => {}
+                Way::Nobody => soon(self.settle),
+                Way::Plugin | Way::Dra => soon(HELD),
+            }
+        }
+        Ok(next)
+    }
+
+    /// Whether the server serves pods by DRA that ask for the old resource of a class. Without the class, or the right
+    /// to read it, it does not: packaging/kubernetes/dra has both.
+    async fn is_kept(
+        &self,
+        class: Class,
+        kept: &mut BTreeMap<Class, bool>,
+    ) -> Result<bool, ApiError> {
+        if let Some(is_kept) = kept.get(&class) {
+            return Ok(*is_kept);
+        }
+        let found = match self.api.device_class(&format!("{class}.onload.dev")).await {
+            Ok(found) => found,
+            Err(error) if is_refused(&error) => {
+                tracing::info!(%class, reason = %error, "offered by the device plugin");
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        let name = found.and_then(|found| found.spec.extended_resource_name);
+        let is_kept = name == Some(class.kind());
+        kept.insert(class, is_kept);
+        Ok(is_kept)
+    }
+
+    /// The classes of which pods of this node have devices.
+    async fn held(&self, snapshot: &Snapshot) -> Result<Held, ApiError> {
+        let mut held = Held::default();
+        let mut claims: BTreeSet<(String, String)> = BTreeSet::new();
+        let each = |pod: Pod| {
+            if !is_over(&pod) {
+                held.by_plugin.extend(by_plugin(&pod, snapshot));
+                claims.extend(claims_of(&pod));
+            }
+        };
+        match self.api.pods(&self.node, each).await {
+            // Who may not write slices has never given a device to a claim.
+            Err(error) if is_refused(&error) => return Ok(Held::default()),
+            listed => listed?,
+        }
+        let names = DraNames::of(self.node.as_str(), &[]);
+        for (namespace, name) in claims {
+            let claim = self.api.claim(&namespace, &name).await?;
+            let pools = claim.iter().flat_map(pools_of);
+            held.by_claims
+                .extend(pools.filter_map(|pool| names.class(pool)));
+        }
+        Ok(held)
+    }
+}
+
+fn is_refused(error: &ApiError) -> bool {
+    let status = error.status();
+    status == Some(StatusCode::FORBIDDEN) || status == Some(StatusCode::UNAUTHORIZED)
+}
+
+/// The configured classes of which the host has a device.
+fn classes(snapshot: &Snapshot) -> Vec<Class> {
+    let offers = snapshot.offers.iter().filter(|offer| is_device(offer));
+    let there: BTreeSet<Class> = offers.map(|offer| offer.class).collect();
+    let pools = snapshot.settings.resources.values();
+    let named = pools.filter_map(|resource| resource.class);
+    let classes = snapshot.settings.classes.as_slice().iter().copied();
+    let classes: BTreeSet<Class> = classes
+        .chain(named)
+        .filter(|class| there.contains(class))
+        .collect();
+    classes.into_iter().collect()
+}
+
+fn tell(offered: &Offered, states: &BTreeMap<Class, State>) {
+    let of = |way: Way| -> BTreeSet<Class> {
+        let of_way = states.iter().filter(|(_, state)| state.way == way);
+        of_way.map(|(class, _)| *class).collect()
+    };
+    for (sender, now) in [
+        (&offered.dra, of(Way::Dra)),
+        (&offered.plugin, of(Way::Plugin)),
+    ] {
+        sender.send_if_modified(|before| {
+            let differs = *before != now;
+            *before = now;
+            differs
+        });
+    }
+}
+
+fn is_over(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// The claims of a pod, by namespace and name; that which the scheduler made for its resources too.
+fn claims_of(pod: &Pod) -> Vec<(String, String)> {
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    let spec = pod.spec.iter();
+    let named = spec.flat_map(|spec| spec.resource_claims.iter().flatten());
+    let named = named.filter_map(|claim| claim.resource_claim_name.clone());
+    let status = pod.status.iter();
+    let made = status
+        .clone()
+        .flat_map(|status| status.resource_claim_statuses.iter().flatten());
+    let made = made.filter_map(|claim| claim.resource_claim_name.clone());
+    let extended = status.filter_map(|status| status.extended_resource_claim_status.as_ref());
+    let extended = extended.map(|claim| claim.resource_claim_name.clone());
+    let all = named.chain(made).chain(extended);
+    all.map(|name| (namespace.clone(), name)).collect()
+}
+
+/// The classes of which a pod has devices by the device plugin. Resources that DRA has served do not count.
+fn by_plugin(pod: &Pod, snapshot: &Snapshot) -> BTreeSet<Class> {
+    let status = pod.status.iter();
+    let extended = status.filter_map(|status| status.extended_resource_claim_status.as_ref());
+    let by_dra: BTreeSet<&str> = extended
+        .flat_map(|claim| &claim.request_mappings)
+        .map(|mapping| mapping.resource_name.as_str())
+        .collect();
+    let mut classes = BTreeSet::new();
+    if let Some(spec) = &pod.spec {
+        let containers = spec
+            .init_containers
+            .iter()
+            .flatten()
+            .chain(&spec.containers);
+        let resources = containers.filter_map(|container| container.resources.as_ref());
+        for (name, _) in resources.flat_map(|resources| resources.limits.iter().flatten()) {
+            if !by_dra.contains(name.as_str()) {
+                classes.extend(classes_of(name, snapshot));
+            }
+        }
+    }
+    classes
+}
+
+/// The classes that a resource's devices may be of; none if it is not ours.
+fn classes_of(name: &str, snapshot: &Snapshot) -> BTreeSet<Class> {
+    let own = ResourceName::try_from(name.to_owned()).ok();
+    let Some(own) = own else {
+        return BTreeSet::new();
+    };
+    if let Some(resource) = snapshot.plan.resources.get(&own) {
+        return resource.devices.iter().map(|device| device.class).collect();
+    }
+    let named = snapshot.settings.resources.get(&own);
+    match named.and_then(ResourceSettings::source) {
+        Some(Source::Class(class)) => BTreeSet::from([class]),
+        // Its pool may have had devices of any class.
+        Some(Source::Pool(_)) => BTreeSet::from(Class::ALL),
+        None => {
+            let mut classes = Class::ALL.into_iter();
+            classes
+                .find(|class| class.kind() == name)
+                .into_iter()
+                .collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTLES: Duration = Duration::from_secs(10);
+
+    fn held(by_plugin: bool, by_claims: bool) -> Held {
+        let nic = |is_held: bool| is_held.then_some(Class::Nic).into_iter().collect();
+        Held {
+            by_plugin: nic(by_plugin),
+            by_claims: nic(by_claims),
+        }
+    }
+
+    fn stepped(state: State, wanted: Way, held: &Held, now: Instant) -> State {
+        step(state, wanted, held, Class::Nic, now, SETTLES)
+    }
+
+    fn state(way: Way) -> State {
+        State { way, since: None }
+    }
+
+    #[test]
+    fn a_class_goes_over_by_nobody_when_the_last_pod_has_ended() {
+        let start = Instant::now();
+        for (from, to) in [(Way::Plugin, Way::Dra), (Way::Dra, Way::Plugin)] {
+            let is_plugin = from == Way::Plugin;
+            let busy = held(is_plugin, !is_plugin);
+            assert_eq!(stepped(state(from), to, &busy, start), state(from));
+            let left = stepped(state(from), to, &held(false, false), start);
+            assert_eq!((left.way, left.since), (Way::Nobody, Some(start)));
+            let early = stepped(left, to, &held(false, false), start + SETTLES / 2);
+            assert_eq!(early, left);
+            // A pod was quicker.
+            assert_eq!(stepped(left, to, &busy, start + SETTLES), state(from));
+            let later = stepped(left, to, &held(false, false), start + SETTLES);
+            assert_eq!(later, state(to));
+        }
+    }
+
+    #[test]
+    fn at_the_start_a_class_is_where_its_pods_have_it_from() {
+        let now = Instant::now();
+        let nobody = state(Way::Nobody);
+        assert_eq!(
+            stepped(nobody, Way::Dra, &held(true, false), now).way,
+            Way::Plugin
+        );
+        assert_eq!(
+            stepped(nobody, Way::Plugin, &held(false, true), now).way,
+            Way::Dra
+        );
+        assert_eq!(
+            stepped(nobody, Way::Dra, &held(false, true), now).way,
+            Way::Dra
+        );
+        assert_eq!(
+            stepped(nobody, Way::Plugin, &held(false, false), now).way,
+            Way::Plugin
+        );
+    }
+
+    #[test]
+    fn what_is_as_it_is_to_be_stays_whoever_holds_it() {
+        let now = Instant::now();
+        for way in [Way::Plugin, Way::Dra] {
+            assert_eq!(stepped(state(way), way, &held(true, true), now), state(way));
+        }
+    }
+}

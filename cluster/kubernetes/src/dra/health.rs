@@ -1,0 +1,250 @@
+//! How the devices are, for the status of pods: kubelet shows it beside each container that has one.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use onload_host::offers::{Health, Offer, Sharing};
+
+use super::names::{DraNames, is_device};
+use crate::host_state::Snapshot;
+use crate::wire::dra_health::{
+    DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesResponse,
+};
+
+/// How often all is told again: after 30 s without a word kubelet calls a device unknown.
+pub(super) const AGAIN: Duration = Duration::from_secs(10);
+/// What kubelet keeps of a message.
+const MOST_MESSAGE: usize = 1024;
+/// What all messages of an answer may have: kubelet's client takes 4 MiB (`defaultClientMaxReceiveMessageSize` of
+/// grpc-go), and the names of 4096 devices need a part of it.
+const MOST_MESSAGES: usize = 2 * 1024 * 1024;
+/// With names of at most 63 bytes and pools of some hundred, so many devices fit into the rest.
+const MOST_DEVICES: usize = 8192;
+/// The host is looked at every minute and at each change. What is older than this is not known.
+const STALE: Duration = Duration::from_secs(300);
+
+/// All devices of a node, as kubelet wants them. A device that claims share goes by its name, and by one for each
+/// of its slots, whichever of the two is published.
+pub(super) fn listing(snapshot: &Snapshot, names: &DraNames) -> NodeWatchResourcesResponse {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    let offers = snapshot.offers.iter().filter(|offer| is_device(offer));
+    let whole = offers.clone().map(|offer| (offer, None));
+    let of_slots = offers.flat_map(|offer| {
+        let slots = 0..slots(offer, snapshot);
+        slots.map(move |slot| (offer, Some(slot)))
+    });
+    let entries: Vec<(&Offer, Option<u32>)> = whole.chain(of_slots).take(MOST_DEVICES).collect();
+    let most = MOST_MESSAGE.min(MOST_MESSAGES / entries.len().max(1));
+    let age = snapshot.taken.elapsed();
+    let device = |(offer, slot): (&Offer, Option<u32>)| {
+        let (health, message) = health(offer, age);
+        DeviceHealth {
+            device: Some(DeviceIdentifier {
+                pool_name: names.pool(offer.class).to_owned(),
+                device_name: names.device(offer.class, &offer.name, slot),
+            }),
+            health: health.into(),
+            last_updated_time: now,
+            health_check_timeout_seconds: 0,
+            message: cut(&message, most).to_owned(),
+        }
+    };
+    NodeWatchResourcesResponse {
+        devices: entries.into_iter().map(device).collect(),
+    }
+}
+
+fn slots(offer: &Offer, snapshot: &Snapshot) -> u32 {
+    match offer.sharing {
+        Sharing::Exclusive => 0,
+        Sharing::Shared => offer.slots.unwrap_or(snapshot.settings.slots.get()),
+    }
+}
+
+/// Containers of claims are ours: that they hold a device is no trouble.
+fn health(offer: &Offer, age: Duration) -> (HealthStatus, String) {
+    if age > STALE {
+        let message = format!("the host was looked at {} s ago", age.as_secs());
+        return (HealthStatus::Unknown, message);
+    }
+    match offer.health_beside(|lease| lease.claim.is_some()) {
+        Health::Healthy => (HealthStatus::Healthy, String::new()),
+        Health::Unhealthy(reason) => (HealthStatus::Unhealthy, reason),
+    }
+}
+
+/// The first bytes of a text that are whole characters.
+fn cut(text: &str, most: usize) -> &str {
+    let mut end = most.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
+}
+
+/// Whether two lists say the same of the devices.
+pub(super) fn is_same(
+    one: &NodeWatchResourcesResponse,
+    other: &NodeWatchResourcesResponse,
+) -> bool {
+    let same = |one: &DeviceHealth, other: &DeviceHealth| {
+        (&one.device, one.health, &one.message) == (&other.device, other.health, &other.message)
+    };
+    let (one, other) = (&one.devices, &other.devices);
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(one, other))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Instant;
+
+    use onload_core::class::Class;
+    use onload_host::offers::Held;
+    use prost::Message;
+
+    use super::*;
+    use crate::dra::test_offers::offer;
+    use crate::resources::Plan;
+
+    fn snapshot(offers: Vec<Offer>) -> Snapshot {
+        Snapshot {
+            plan: Plan::default(),
+            offers,
+            settings: onload_core::kubernetes_settings::KubernetesSettings::default(),
+            lease_hooks: BTreeMap::new(),
+            not_offered: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            taken: Instant::now(),
+        }
+    }
+
+    fn exclusive(name: &str, health: Health) -> Offer {
+        Offer {
+            sharing: Sharing::Exclusive,
+            health,
+            ..offer(Class::Vfio, name)
+        }
+    }
+
+    fn listed(offers: Vec<Offer>) -> NodeWatchResourcesResponse {
+        let names = DraNames::of("n1", &offers);
+        listing(&snapshot(offers), &names)
+    }
+
+    fn said(listing: &NodeWatchResourcesResponse) -> Vec<(&str, i32, &str)> {
+        let devices = listing.devices.iter();
+        let said = devices.map(|device| {
+            let name = device.device.as_ref().unwrap().device_name.as_str();
+            (name, device.health, device.message.as_str())
+        });
+        said.collect()
+    }
+
+    #[test]
+    fn each_device_is_told_with_the_words_of_discovery() {
+        let reason = "bound to igbvf; bind it to vfio-pci";
+        let listing = listed(vec![
+            exclusive("0000:81:10.0", Health::Healthy),
+            exclusive("0000:81:10.1", Health::Unhealthy(reason.to_owned())),
+        ]);
+        let (healthy, unhealthy) = (HealthStatus::Healthy.into(), HealthStatus::Unhealthy.into());
+        let told = [
+            ("0000-81-10-0", healthy, ""),
+            ("0000-81-10-1", unhealthy, reason),
+        ];
+        assert_eq!(said(&listing), told);
+        let pool = &listing.devices[0].device.as_ref().unwrap().pool_name;
+        assert_eq!(pool, "n1/vfio");
+        assert!(listing.devices[0].last_updated_time > 1_700_000_000);
+    }
+
+    #[test]
+    fn a_shared_device_is_told_by_its_name_and_by_those_of_its_slots() {
+        let shared = Offer {
+            slots: Some(2),
+            ..offer(Class::Nic, "ens1")
+        };
+        let listing = listed(vec![shared, offer(Class::Hugepages, "2Mi")]);
+        let names: Vec<&str> = said(&listing).iter().map(|(name, ..)| *name).collect();
+        assert_eq!(names, ["ens1", "ens1-slot-0", "ens1-slot-1"]);
+    }
+
+    #[test]
+    fn what_a_claim_holds_is_healthy_and_what_others_hold_is_not() {
+        let lease = |claim: Option<&str>| {
+            let holder =
+                r#"{"reservation":{"token":"00000000000000000000000000000000","expiresMs":1}}"#;
+            let claim = claim.map_or(String::new(), |uid| format!(r#""claim":"{uid}","#));
+            let text = format!(
+                r#"{{"boot":"b","container":"web","bundle":"/b",{claim}"holder":{holder},"entryPoint":"x","since":0}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let held = |claim| Offer {
+            leases: vec![Held {
+                slot: 0,
+                lease: Some(lease(claim)),
+                text: "container web".to_owned(),
+            }],
+            ..exclusive("0000:81:10.0", Health::Healthy)
+        };
+        let of_claim = listed(vec![held(Some("u1"))]);
+        assert_eq!(of_claim.devices[0].health, i32::from(HealthStatus::Healthy));
+        let of_other = listed(vec![held(None)]);
+        assert_eq!(
+            of_other.devices[0].health,
+            i32::from(HealthStatus::Unhealthy)
+        );
+        assert!(
+            of_other.devices[0]
+                .message
+                .contains("it is held by container web")
+        );
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_at_a_character() {
+        let reason = format!("x{}", "é".repeat(2000));
+        let listing = listed(vec![exclusive("a", Health::Unhealthy(reason))]);
+        let message = &listing.devices[0].message;
+        assert!((1023..=1024).contains(&message.len()), "{}", message.len());
+        assert_eq!(cut("é", 1), "");
+    }
+
+    #[test]
+    fn whatever_a_node_has_kubelet_can_read_the_answer() {
+        let reason = Health::Unhealthy("x".repeat(2000));
+        let many = (0..6000).map(|at| exclusive(&format!("a{at:059}"), reason.clone()));
+        let nic = Offer {
+            slots: Some(10_000),
+            ..offer(Class::Vfio, "z")
+        };
+        let offers: Vec<Offer> = many.chain([nic]).collect();
+        let listing = listed(offers);
+        assert_eq!(listing.devices.len(), MOST_DEVICES);
+        assert!(
+            listing.encoded_len() < 4 * 1024 * 1024,
+            "{}",
+            listing.encoded_len()
+        );
+    }
+
+    #[test]
+    fn an_old_look_at_the_host_says_nothing() {
+        let (status, message) = health(&offer(Class::Nic, "ens1"), Duration::from_secs(301));
+        assert_eq!(status, HealthStatus::Unknown);
+        assert_eq!(message, "the host was looked at 301 s ago");
+    }
+
+    #[test]
+    fn two_lists_are_the_same_whatever_the_time_is() {
+        let one = listed(vec![exclusive("a", Health::Healthy)]);
+        let mut other = one.clone();
+        other.devices[0].last_updated_time += 10;
+        assert!(is_same(&one, &other));
+        other.devices[0].message = "held".to_owned();
+        assert!(!is_same(&one, &other));
+        assert!(!is_same(&one, &listed(Vec::new())));
+    }
+}

@@ -1,0 +1,36 @@
+//! Dynamic resource allocation: each device of the node in a ResourceSlice, and claims instead of numbers.
+//!
+//! [`names`] says what pools and devices are called, [`slices`] makes ResourceSlices of what the host offers, and
+//! [`publish`] keeps them on the API server, which [`api`] asks. [`driver`] serves kubelet: [`sockets`] stand where it
+//! looks for drivers, [`registration`] says who is there, and [`service`] prepares claims by [`prepare`] and tells the
+//! [`health`] of devices. [`engine`] says which
+//! classes are for this driver and which for the device plugin. [`node`] runs all of it, where [`start`] finds a node and its API server.
+
+pub mod api;
+pub mod driver;
+pub mod engine;
+mod health;
+pub mod names;
+pub mod node;
+pub mod prepare;
+pub mod publish;
+mod registration;
+mod service;
+pub mod slices;
+mod sockets;
+pub mod start;
+#[cfg(test)]
+mod test_offers;
+
+/// The name of the driver (`spec.driver` of a ResourceSlice, `name` of a PluginInfo).
+pub const DRIVER: &str = "onload.dev";
+
+/// Whether kubelet knows the driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registered {
+    /// How often kubelet has said so. When it starts it deletes the slices of its node, so each time they are
+    /// looked at again.
+    pub times: u64,
+    /// Whether it does now.
+    pub now: bool,
+}

@@ -1,0 +1,426 @@
+//! What the API server knows pools and devices by.
+//!
+//! An allocation is kept as driver, pool and device, so a name never changes while its device lives, whatever
+//! other devices come and go: what a device is called follows from its own name alone. A name of ours has to
+//! be a DNS label there (`validateDeviceName` in pkg/apis/resource/validation of Kubernetes), which `mlx5_0`
+//! and `0000:81:00.0` are not.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use onload_cdi::DeviceName;
+use onload_core::class::Class;
+use onload_core::pci::PciAddress;
+use onload_core::text::Quoted;
+use onload_host::offers::{LOOPBACK, Offer};
+use sha2::{Digest, Sha256};
+
+/// The most bytes of a DNS label (RFC 1123).
+const MOST_LABEL: usize = 63;
+/// The most bytes of a pool's name (`ResourcePoolNameMaxLength`) and of a node's.
+const MOST_NAME: usize = 253;
+/// What stands between a device and its slot.
+const SLOT: &str = "-slot-";
+/// The most bytes of a device without its slot, which has at most ten digits.
+const MOST_BASE: usize = MOST_LABEL - SLOT.len() - 10;
+/// Hexadecimal digits of a hash.
+const DIGITS: usize = 8;
+
+/// The name of a node: a DNS subdomain.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeName(String);
+
+impl NodeName {
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// A text that no node is called.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} is no name of a node: it has at most {MOST_NAME} lower case letters, digits, \"-\" and \".\"; give the metadata.name of the Node",
+    Quoted(.0)
+)]
+pub struct NotNodeName(String);
+
+impl TryFrom<String> for NodeName {
+    type Error = NotNodeName;
+
+    fn try_from(name: String) -> Result<Self, NotNodeName> {
+        let is_legal = name.len() <= MOST_NAME && name.split('.').all(is_label);
+        match is_legal {
+            true => Ok(NodeName(name)),
+            false => Err(NotNodeName(name)),
+        }
+    }
+}
+
+impl std::str::FromStr for NodeName {
+    type Err = NotNodeName;
+
+    fn from_str(name: &str) -> Result<Self, NotNodeName> {
+        name.to_owned().try_into()
+    }
+}
+
+/// Whether an offer is a device to allocate: no setting, nothing that kubelet counts by itself, and not
+/// Onload without an interface.
+#[must_use]
+pub fn is_device(offer: &Offer) -> bool {
+    let is_loopback = offer.name.as_str() == LOOPBACK && offer.pci.is_none();
+    !matches!(offer.class, Class::Profile | Class::Hugepages) && !is_loopback
+}
+
+/// The names of a node's pools and devices, both ways.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DraNames {
+    pools: BTreeMap<Class, String>,
+    devices: BTreeMap<(Class, String), DeviceName>,
+    /// The names of the few devices whose own would be that of another.
+    others: BTreeMap<(Class, DeviceName), String>,
+}
+
+/// A device that a name belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its class.
+    pub class: Class,
+    /// Its name in that class, as in the CDI specification.
+    pub name: DeviceName,
+    /// The slot of it, where each slot is a device.
+    pub slot: Option<u32>,
+}
+
+impl DraNames {
+    /// Those of a node with these offers.
+    #[must_use]
+    pub fn of(node: &str, offers: &[Offer]) -> DraNames {
+        let pools = Class::ALL
+            .into_iter()
+            .map(|class| (class, pool(node, class)));
+        let mut names = DraNames {
+            pools: pools.collect(),
+            ..DraNames::default()
+        };
+        for offer in offers.iter().filter(|offer| is_device(offer)) {
+            names.add(offer.class, &offer.name);
+        }
+        names
+    }
+
+    fn add(&mut self, class: Class, name: &DeviceName) {
+        let usual = base(name.as_str());
+        let mut key = (class, usual.clone());
+        // Two hashes of 32 bits are the same: only then another device decides, and the second has a longer one.
+        let mut digits = DIGITS;
+        while self.devices.get(&key).is_some_and(|other| other != name) && digits < DIGITS * 4 {
+            digits += DIGITS;
+            key.1 = hashed(name.as_str(), digits);
+        }
+        if key.1 != usual {
+            self.others.insert((class, name.clone()), key.1.clone());
+        }
+        self.devices.insert(key, name.clone());
+    }
+
+    /// The pool of a class: one a class and node, so that a busy class holds up no other.
+    #[must_use]
+    pub fn pool(&self, class: Class) -> &str {
+        self.pools.get(&class).map_or("", String::as_str)
+    }
+
+    /// The class of a pool; none if it is no pool of this node.
+    #[must_use]
+    pub fn class(&self, pool: &str) -> Option<Class> {
+        let mut pools = self.pools.iter();
+        let (class, _) = pools.find(|(_, name)| *name == pool)?;
+        Some(*class)
+    }
+
+    /// The device of an offer, or one slot of it. It is a DNS label.
+    #[must_use]
+    pub fn device(&self, class: Class, name: &DeviceName, slot: Option<u32>) -> String {
+        let other = match self.others.is_empty() {
+            true => None,
+            false => self.others.get(&(class, name.clone())),
+        };
+        let base = other.cloned().unwrap_or_else(|| base(name.as_str()));
+        match slot {
+            None => base,
+            Some(slot) => format!("{base}{SLOT}{slot}"),
+        }
+    }
+
+    /// What has that name; none if the node offers no such device.
+    #[must_use]
+    pub fn find(&self, pool: &str, device: &str) -> Option<Found> {
+        let class = self.class(pool)?;
+        let find = |base: &str, slot| {
+            let name = self.devices.get(&(class, base.to_owned()))?;
+            Some(Found {
+                class,
+                name: name.clone(),
+                slot,
+            })
+        };
+        let of_slot = || {
+            let (base, slot) = split_slot(device)?;
+            find(base, Some(slot))
+        };
+        find(device, None).or_else(of_slot)
+    }
+}
+
+fn pool(node: &str, class: Class) -> String {
+    behind_node(node, &format!("/{class}"))
+}
+
+/// A name that begins with that of a node. A node with a very long one is told by its hash.
+pub(super) fn behind_node(node: &str, end: &str) -> String {
+    if node.len() + end.len() <= MOST_NAME {
+        return format!("{node}{end}");
+    }
+    let most = MOST_NAME - end.len() - DIGITS - 1;
+    let short = node.get(..most).unwrap_or(node);
+    let short = short.trim_end_matches(['.', '-']);
+    format!("{short}-{}{end}", hash(node, DIGITS))
+}
+
+/// The label of a device. Names of lower case letters, digits and single underscores keep their look, and so
+/// do PCI addresses: no two of these meet. Any other has a hash of itself at its end, as those have that end
+/// like a hash or a slot.
+fn base(name: &str) -> String {
+    let label = name.replace(['_', ':', '.'], "-");
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    let is_own = match name.parse::<PciAddress>() {
+        Ok(address) => address.to_string() == name,
+        Err(_) => name.bytes().all(is_plain) && !is_like_another(&label),
+    };
+    match is_own && is_label(&label) && label.len() <= MOST_BASE && !label.contains("--") {
+        true => label,
+        false => hashed(name, DIGITS),
+    }
+}
+
+/// Whether a label could be that of a PCI address, or have a hash or a slot.
+fn is_like_another(label: &str) -> bool {
+    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let hash = label.rsplit_once('-').map(|(_, last)| last);
+    let is_hashed = hash.is_some_and(|hash| hash.len() % DIGITS == 0 && is_hex(hash));
+    let parts: Vec<&str> = label.split('-').collect();
+    let is_pci = parts.len() == 4 && parts.into_iter().all(is_hex);
+    is_hashed || is_pci || split_slot(label).is_some()
+}
+
+fn hashed(name: &str, digits: usize) -> String {
+    let mut label = String::new();
+    for char in name.chars() {
+        match char.to_ascii_lowercase() {
+            char if char.is_ascii_alphanumeric() => label.push(char),
+            _ if label.is_empty() || label.ends_with('-') => {}
+            _ => label.push('-'),
+        }
+    }
+    label.truncate(MOST_BASE - digits - 1);
+    let label = label.trim_end_matches('-');
+    format!("{label}-{}", hash(name, digits))
+}
+
+fn hash(text: &str, digits: usize) -> String {
+    let digest = Sha256::digest(text);
+    let hex = digest.iter().map(|byte| format!("{byte:02x}"));
+    let mut hex: String = hex.collect();
+    hex.truncate(digits);
+    hex
+}
+
+/// Whether a device is a slot of one.
+pub(super) fn is_slot(label: &str) -> bool {
+    split_slot(label).is_some()
+}
+
+/// A device and its slot, if the label has one as this program writes it.
+fn split_slot(label: &str) -> Option<(&str, u32)> {
+    let (base, slot) = label.rsplit_once(SLOT)?;
+    let number: u32 = slot.parse().ok()?;
+    (number.to_string() == slot).then_some((base, number))
+}
+
+/// Whether it is a DNS label (RFC 1123).
+fn is_label(label: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let ends = !label.starts_with('-') && !label.ends_with('-');
+    !label.is_empty() && label.len() <= MOST_LABEL && ends && label.bytes().all(legal)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::dra::test_offers::offer;
+
+    fn name(text: &str) -> DeviceName {
+        DeviceName::try_from(text).unwrap()
+    }
+
+    fn names(devices: &[(Class, &str)]) -> DraNames {
+        let offers: Vec<Offer> = devices
+            .iter()
+            .map(|(class, name)| offer(*class, name))
+            .collect();
+        DraNames::of("n1", &offers)
+    }
+
+    #[test]
+    fn usual_names_keep_their_look() {
+        let names = names(&[]);
+        for (class, device, label) in [
+            (Class::Nic, "ens1f0np0", "ens1f0np0"),
+            (Class::Rdma, "mlx5_0", "mlx5-0"),
+            (Class::Rdma, "mlx5_bond_0", "mlx5-bond-0"),
+            (Class::Vfio, "0000:81:10.7", "0000-81-10-7"),
+            (Class::Vfio, "10000:81:10.7", "10000-81-10-7"),
+            (Class::Ptp, "ptp0", "ptp0"),
+        ] {
+            assert_eq!(names.device(class, &name(device), None), label);
+        }
+        let slot = names.device(Class::Nic, &name("ens1"), Some(9));
+        assert_eq!(slot, "ens1-slot-9");
+        assert_eq!(names.pool(Class::NicPlain), "n1/nic-plain");
+    }
+
+    #[test]
+    fn names_that_would_meet_have_a_hash() {
+        let rdma = names(&[(Class::Rdma, "mlx5_0"), (Class::Rdma, "mlx5-0")]);
+        let other = rdma.device(Class::Rdma, &name("mlx5-0"), None);
+        assert_eq!(other, "mlx5-0-a5648384");
+        for (label, device) in [("mlx5-0", "mlx5_0"), (other.as_str(), "mlx5-0")] {
+            let found = rdma.find("n1/rdma", label).unwrap();
+            let wanted = Found {
+                class: Class::Rdma,
+                name: name(device),
+                slot: None,
+            };
+            assert_eq!(found, wanted);
+        }
+    }
+
+    #[test]
+    fn what_the_node_does_not_offer_is_not_found() {
+        let names = names(&[(Class::Nic, "ens1"), (Class::Hugepages, "2Mi")]);
+        for (pool, device) in [
+            ("n1/nic", "ens2"),
+            ("n2/nic", "ens1"),
+            ("n1/zf", "ens1"),
+            ("nic", "ens1"),
+            ("", ""),
+            ("n1/nic", "ens1-slot-"),
+            ("n1/nic", "ens1-slot-01"),
+            ("n1/nic", "ens1-slot-+1"),
+            ("n1/nic", "ens1-slot-4294967296"),
+            ("n1/nic", "ens1-slot-1-slot-1"),
+            ("n1/hugepages", "2Mi"),
+        ] {
+            assert_eq!(names.find(pool, device), None, "{pool} {device}");
+        }
+        let slot = names.find("n1/nic", "ens1-slot-4294967295").unwrap();
+        assert_eq!(slot.slot, Some(u32::MAX));
+    }
+
+    #[test]
+    fn a_long_node_has_pools_of_its_own() {
+        let node = |end: &str| format!("{}.{end}", vec!["a".repeat(49); 5].join("."));
+        let (one, two) = (node("b"), node("c"));
+        assert_eq!(one.len(), 251);
+        let pools = |node: &str| {
+            let names = DraNames::of(node, &[]);
+            Class::ALL.map(|class| names.pool(class).to_owned())
+        };
+        let all: BTreeSet<String> = pools(&one).into_iter().chain(pools(&two)).collect();
+        assert_eq!(all.len(), 20);
+        for pool in all {
+            let (node, class) = pool.split_once('/').unwrap();
+            assert!(pool.len() <= MOST_NAME && is_label(class), "{pool}");
+            assert!(NodeName::try_from(node.to_owned()).is_ok(), "{pool}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_called_as_kubernetes_allows() {
+        for good in ["n1", "1", "ip-10-0-0-1.eu.internal"] {
+            assert_eq!(good.parse::<NodeName>().unwrap().as_str(), good);
+        }
+        let long = "a.".repeat(126) + "aa";
+        for bad in [
+            "",
+            ".",
+            "a..b",
+            "-a",
+            "a-",
+            "N1",
+            "a/b",
+            "a_b",
+            "a b",
+            long.as_str(),
+        ] {
+            let error = bad.parse::<NodeName>().unwrap_err().to_string();
+            assert!(error.contains("is no name of a node"), "{error}");
+        }
+    }
+
+    fn device_name() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "[ab1][a1_.:-]{0,6}[a1]",
+            "(mlx5|ens1)[-_.:]{0,2}(slot)?[-_]{0,2}[0-9a-f]{1,8}",
+            "[0-9a-f]{4,5}[:._-][0-9a-f]{2}[:._-][01][0-9a-f][:._-][0-7]",
+            "[A-Za-z][A-Za-z0-9_.:-]{0,90}[a-z0-9]",
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn no_two_names_meet_and_each_leads_back(
+            devices in prop::collection::btree_set(device_name(), 1..40)
+        ) {
+            let devices: Vec<(Class, &str)> =
+                devices.iter().map(|name| (Class::Nic, name.as_str())).collect();
+            let names = names(&devices);
+            let mut labels = BTreeSet::new();
+            for (class, device) in &devices {
+                for slot in [None, Some(0), Some(7), Some(u32::MAX)] {
+                    let label = names.device(*class, &name(device), slot);
+                    prop_assert!(is_label(&label), "{label}");
+                    prop_assert!(labels.insert(label.clone()), "{label} of {device}");
+                    let found = names.find("n1/nic", &label).unwrap();
+                    prop_assert_eq!((found.name.as_str(), found.slot), (*device, slot));
+                }
+            }
+        }
+
+        #[test]
+        fn a_name_does_not_depend_on_the_other_devices(
+            device in device_name(), others in prop::collection::btree_set(device_name(), 0..40)
+        ) {
+            let alone = names(&[(Class::Rdma, &device)]);
+            let others = others.iter().map(|name| (Class::Rdma, name.as_str()));
+            let all: Vec<(Class, &str)> = others.chain([(Class::Rdma, device.as_str())]).collect();
+            let (class, device) = (Class::Rdma, name(&device));
+            prop_assert_eq!(
+                names(&all).device(class, &device, Some(3)),
+                alone.device(class, &device, Some(3))
+            );
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The driver of a node: at kubelet's sockets, and on the API server.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use onload_core::class::Class;
+use tokio::join;
+use tokio::sync::watch;
+
+use super::Registered;
+use super::api::Api;
+use super::driver::Driver;
+use super::engine::{Engine, GRACE, Offered, SETTLE};
+use super::publish::{Published, Publisher};
+
+/// Serves claims and publishes devices until `stop` holds true. `plugin` is told which classes are left to the device
+/// plugin.
+pub async fn run(
+    driver: Driver,
+    api: Api,
+    plugin: watch::Sender<BTreeSet<Class>>,
+    stop: watch::Receiver<bool>,
+) {
+    let (registered_sender, registered) = watch::channel(Registered::default());
+    let (published, _kept) = watch::channel(Published::default());
+    let (dra, classes) = watch::channel(BTreeSet::new());
+    let engine = Engine {
+        api: api.clone(),
+        node: driver.node.clone(),
+        snapshots: driver.host.clone(),
+        registered: registered.clone(),
+        grace: GRACE,
+        settle: SETTLE,
+    };
+    let publisher = Publisher {
+        api,
+        node: driver.node.clone(),
+        snapshots: driver.host.clone(),
+        registered,
+        classes,
+        metrics: Arc::clone(&driver.metrics),
+        stop: stop.clone(),
+    };
+    let deciding = tokio::spawn(engine.run(Offered { dra, plugin }));
+    join!(
+        driver.run(registered_sender, stop),
+        publisher.run(published)
+    );
+    deciding.abort();
+}

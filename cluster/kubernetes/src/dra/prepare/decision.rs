@@ -1,0 +1,488 @@
+//! What containers of a claim get. Nothing is read or written here.
+
+use std::collections::BTreeSet;
+
+use onload_cdi::DeviceName;
+use onload_core::class::Class;
+use onload_core::lease::{ClaimUid, Device as LeasedDevice};
+use onload_core::text::Listed;
+use onload_host::offers::{Health, Offer};
+
+use super::allocation::{Allocated, Allocation};
+use super::error::{DeviceError, PrepareError};
+use super::own_spec::{Leased, own_name};
+use crate::dra::names::DraNames;
+use crate::host_state::Snapshot;
+use crate::resources::Refusal;
+use crate::wire::dra::Device;
+
+/// What is on this node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Surroundings<'a> {
+    pub(crate) names: &'a DraNames,
+    pub(crate) snapshot: &'a Snapshot,
+    /// The CDI devices that specifications on disk have now.
+    pub(crate) specs: &'a BTreeSet<String>,
+}
+
+/// What kubelet is answered, and what has to be done before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Decision {
+    pub(crate) devices: Vec<Device>,
+    /// What the claim has for itself.
+    pub(crate) leased: Vec<Leased>,
+}
+
+/// Decides for each device of an allocation.
+///
+/// # Errors
+/// [`PrepareError::Device`] for the first that cannot be given; then nothing is.
+pub(crate) fn decide(
+    allocation: Allocation,
+    uid: &ClaimUid,
+    around: Surroundings<'_>,
+) -> Result<Decision, PrepareError> {
+    let mut decision = Decision::default();
+    for allocated in allocation.devices {
+        let request = allocated.request.clone();
+        let given = around.give(&allocated, uid);
+        let given = given.map_err(|source| PrepareError::Device { request, source })?;
+        decision.leased.extend(given.leased);
+        decision.devices.push(Device {
+            request_names: vec![allocated.request],
+            pool_name: allocated.pool,
+            device_name: allocated.device,
+            cdi_device_ids: given.ids,
+            share_id: allocated.share_id,
+        });
+    }
+    Ok(decision)
+}
+
+/// What a device gives.
+#[derive(Default)]
+struct Given {
+    ids: Vec<String>,
+    leased: Vec<Leased>,
+}
+
+impl Surroundings<'_> {
+    fn give(&self, allocated: &Allocated, uid: &ClaimUid) -> Result<Given, DeviceError> {
+        let offer = self.offer(allocated)?;
+        let class = class(offer, allocated)?;
+        let profile = profile(offer, allocated)?;
+        let is_leased = self.snapshot.lease_hooks.contains_key(&class);
+        if is_leased && allocated.is_admin {
+            // Who only watches takes a device away from nobody.
+            return Ok(Given::default());
+        }
+        let own = self.cdi_devices(offer, class)?;
+        let mut given = Given::default();
+        if is_leased {
+            let leased = |name| leased(&allocated.request, offer, class, name);
+            given.leased = own.iter().map(leased).collect();
+        }
+        // The hook of the claim has to come before the device's own, which then finds that the container has the
+        // device already.
+        let of_claim = given.leased.iter();
+        given.ids = of_claim
+            .map(|leased| own_name(uid, &leased.device))
+            .collect();
+        given.ids.extend(own.iter().map(|name| cdi(class, name)));
+        given.ids.extend(self.profile(profile)?);
+        Ok(given)
+    }
+
+    fn offer(&self, allocated: &Allocated) -> Result<&Offer, DeviceError> {
+        let (pool, device) = (&allocated.pool, &allocated.device);
+        let offers = &self.snapshot.offers;
+        let found = self.names.find(pool, device).and_then(|found| {
+            let key = |offer: &Offer| (offer.class, offer.name.clone());
+            let at = offers.binary_search_by_key(&(found.class, found.name), key);
+            offers.get(at.ok()?)
+        });
+        found.ok_or_else(|| match self.why_not_offered(pool, device) {
+            Some(reason) => DeviceError::NotOffered {
+                device: device.clone(),
+                reason,
+            },
+            None => DeviceError::Unknown {
+                pool: pool.clone(),
+                device: device.clone(),
+            },
+        })
+    }
+
+    /// What discovery says of a device that has this name, or had it.
+    fn why_not_offered(&self, pool: &str, device: &str) -> Option<String> {
+        let not_offered = self.snapshot.not_offered.iter();
+        let mut reasons = not_offered.flat_map(|(name, reasons)| {
+            let reasons = reasons.iter();
+            reasons.map(move |(class, reason)| (*class, name, reason))
+        });
+        let is_it = |class: Class, name: &str| {
+            let name = DeviceName::try_from(name);
+            self.names.pool(class) == pool
+                && name.is_ok_and(|name| self.names.device(class, &name, None) == device)
+        };
+        let found = reasons.find(|(class, name, _)| is_it(*class, name));
+        found.map(|(_, _, reason)| reason.clone())
+    }
+
+    /// The names of an offer's CDI devices in a class.
+    fn cdi_devices(&self, offer: &Offer, class: Class) -> Result<Vec<DeviceName>, DeviceError> {
+        let names = offer.cdi.iter();
+        let names = names.filter_map(|name| name.split_once('='));
+        let mut names: Vec<DeviceName> = names
+            .filter_map(|(_, name)| DeviceName::try_from(name).ok())
+            .collect();
+        if names.is_empty() {
+            names.push(offer.name.clone());
+        }
+        match names.iter().find(|name| !self.has(class, name)) {
+            None => Ok(names),
+            Some(name) => Err(DeviceError::NoSpec(no_spec(offer, class, name))),
+        }
+    }
+
+    fn has(&self, class: Class, name: &DeviceName) -> bool {
+        self.specs.contains(&cdi(class, name))
+    }
+
+    fn profile(&self, profile: Option<&DeviceName>) -> Result<Option<String>, DeviceError> {
+        let Some(name) = profile else {
+            return Ok(None);
+        };
+        let id = cdi(Class::Profile, name);
+        if self.specs.contains(&id) {
+            return Ok(Some(id));
+        }
+        let prefix = format!("{}=", Class::Profile.kind());
+        let there = self.specs.iter();
+        let there = there.filter_map(|id| id.strip_prefix(&prefix));
+        let there: Vec<String> = there.map(str::to_owned).collect();
+        let there = Listed(&there);
+        Err(DeviceError::NoSpec(format!(
+            "no CDI specification has {id}; this node has the profiles {there}"
+        )))
+    }
+}
+
+fn cdi(class: Class, name: &DeviceName) -> String {
+    format!("{}={name}", class.kind())
+}
+
+fn leased(request: &str, offer: &Offer, class: Class, name: &DeviceName) -> Leased {
+    let name = name.clone();
+    Leased {
+        request: request.to_owned(),
+        device: LeasedDevice { class, name },
+        most: offer.most().unwrap_or(u32::MAX),
+    }
+}
+
+/// Why a container would not find the device, in the words of discovery where it has some.
+fn no_spec(offer: &Offer, class: Class, name: &DeviceName) -> String {
+    match &offer.health {
+        Health::Unhealthy(reason) if class == offer.class => {
+            format!("{}: {reason}", cdi(class, name))
+        }
+        _ => {
+            let name = cdi(class, name);
+            Refusal::NoSpec { name }.to_string()
+        }
+    }
+}
+
+/// The class whose edits a container gets: those of an interface without the preload are of a class of their own.
+fn class(offer: &Offer, allocated: &Allocated) -> Result<Class, DeviceError> {
+    let Some(preload) = &allocated.parameters.preload else {
+        return Ok(offer.class);
+    };
+    match (offer.class, preload.value) {
+        (Class::Nic, false) => Ok(Class::NicPlain),
+        (Class::Nic, true) | (Class::NicPlain | Class::NicNodes, false) => Ok(offer.class),
+        _ if preload.is_of_request => Err(misplaced("preload", "nic", offer)),
+        _ => Ok(offer.class),
+    }
+}
+
+fn profile<'a>(
+    offer: &Offer,
+    allocated: &'a Allocated,
+) -> Result<Option<&'a DeviceName>, DeviceError> {
+    let Some(profile) = &allocated.parameters.profile else {
+        return Ok(None);
+    };
+    match offer.class {
+        Class::Nic | Class::NicPlain | Class::NicNodes => Ok(Some(&profile.value)),
+        _ if profile.is_of_request => {
+            Err(misplaced("profile", "nic, nic-plain or nic-nodes", offer))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn misplaced(parameter: &'static str, wanted: &'static str, offer: &Offer) -> DeviceError {
+    DeviceError::Parameter {
+        parameter,
+        wanted,
+        device: offer.name.to_string(),
+        class: offer.class.as_str(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Instant;
+
+    use onload_cdi::Hook;
+    use onload_core::kubernetes_settings::KubernetesSettings;
+    use onload_core::text::Chain;
+    use onload_host::offers::Sharing;
+    use serde_json::json;
+
+    use super::super::parameters::Parameters;
+    use super::*;
+    use crate::dra::test_offers::offer;
+    use crate::resources::Plan;
+
+    const UID: &str = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
+
+    /// A node with an interface, a function that is leased, an RDMA device and a profile.
+    fn node() -> Snapshot {
+        let vfio = Offer {
+            sharing: Sharing::Exclusive,
+            ..offer(Class::Vfio, "0000:81:10.0")
+        };
+        let gone = Offer {
+            cdi: Vec::new(),
+            health: Health::Unhealthy("its specification has it no longer".to_owned()),
+            ..offer(Class::Nic, "ens9")
+        };
+        let reason = "bound to igbvf; bind it to vfio-pci".to_owned();
+        Snapshot {
+            plan: Plan::default(),
+            offers: vec![
+                offer(Class::Nic, "ens1"),
+                gone,
+                offer(Class::NicPlain, "ens1"),
+                offer(Class::Rdma, "mlx5_0"),
+                vfio,
+            ],
+            settings: KubernetesSettings::default(),
+            lease_hooks: BTreeMap::from([(Class::Vfio, vec![Hook::default()])]),
+            not_offered: BTreeMap::from([(
+                "0000:81:10.7".to_owned(),
+                vec![(Class::Nic, "no".to_owned()), (Class::Vfio, reason)],
+            )]),
+            leases: BTreeMap::new(),
+            taken: Instant::now(),
+        }
+    }
+
+    fn allocated(
+        request: &str,
+        pool: &str,
+        device: &str,
+        parameters: &serde_json::Value,
+    ) -> Allocated {
+        let mut merged = Parameters::default();
+        merged.override_by(&Parameters::parse(parameters).unwrap(), request != "any");
+        Allocated {
+            request: request.to_owned(),
+            pool: pool.to_owned(),
+            device: device.to_owned(),
+            share_id: None,
+            is_admin: false,
+            parameters: merged,
+        }
+    }
+
+    fn decided(devices: Vec<Allocated>) -> Result<Decision, String> {
+        let snapshot = node();
+        let names = DraNames::of("n1", &snapshot.offers);
+        let specs = [
+            "onload.dev/nic=ens1",
+            "onload.dev/nic-plain=ens1",
+            "onload.dev/rdma=mlx5_0",
+            "onload.dev/vfio=0000:81:10.0",
+            "onload.dev/profile=latency",
+        ];
+        let around = Surroundings {
+            names: &names,
+            snapshot: &snapshot,
+            specs: &specs.map(str::to_owned).into_iter().collect(),
+        };
+        let decided = decide(Allocation { devices }, &UID.parse().unwrap(), around);
+        decided.map_err(|error| Chain(&error).to_string())
+    }
+
+    fn ids(device: Allocated) -> Result<Vec<String>, String> {
+        let decision = decided(vec![device])?;
+        Ok(decision.devices.into_iter().next().unwrap().cdi_device_ids)
+    }
+
+    #[test]
+    fn a_shared_device_gives_its_own_cdi_device() {
+        let none = json!({});
+        let nic = ids(allocated("nic", "n1/nic", "ens1", &none)).unwrap();
+        assert_eq!(nic, ["onload.dev/nic=ens1"]);
+        let slot = ids(allocated("nic", "n1/nic", "ens1-slot-3", &none)).unwrap();
+        assert_eq!(slot, nic);
+        let rdma = ids(allocated("r", "n1/rdma", "mlx5-0", &none)).unwrap();
+        assert_eq!(rdma, ["onload.dev/rdma=mlx5_0"]);
+    }
+
+    #[test]
+    fn the_answer_names_request_pool_device_and_share_as_the_allocation_does() {
+        let mut shared = allocated("nic", "n1/nic", "ens1", &json!({}));
+        shared.share_id = Some("s".to_owned());
+        let decision = decided(vec![shared]).unwrap();
+        let device = &decision.devices[0];
+        assert_eq!(device.request_names, ["nic"]);
+        assert_eq!(
+            (device.pool_name.as_str(), device.device_name.as_str()),
+            ("n1/nic", "ens1")
+        );
+        assert_eq!(device.share_id.as_deref(), Some("s"));
+        assert!(decision.leased.is_empty());
+    }
+
+    #[test]
+    fn a_device_that_is_leased_is_leased_for_the_claim_before_its_own_hook_comes() {
+        let vfio = allocated("vf", "n1/vfio", "0000-81-10-0", &json!({}));
+        let decision = decided(vec![vfio]).unwrap();
+        let of_claim = format!("onload.dev/claim={UID}.vfio.0000:81:10.0");
+        let ids = [of_claim.as_str(), "onload.dev/vfio=0000:81:10.0"];
+        assert_eq!(decision.devices[0].cdi_device_ids, ids);
+        let leased = Leased {
+            request: "vf".to_owned(),
+            device: "vfio:0000:81:10.0".parse().unwrap(),
+            most: 1,
+        };
+        assert_eq!(decision.leased, [leased]);
+    }
+
+    #[test]
+    fn who_only_watches_takes_nothing_away() {
+        let admin = |pool, device| Allocated {
+            is_admin: true,
+            ..allocated("w", pool, device, &json!({}))
+        };
+        let decision = decided(vec![admin("n1/vfio", "0000-81-10-0")]).unwrap();
+        assert!(decision.devices[0].cdi_device_ids.is_empty());
+        assert!(decision.leased.is_empty());
+        assert_eq!(
+            ids(admin("n1/nic", "ens1")).unwrap(),
+            ["onload.dev/nic=ens1"]
+        );
+    }
+
+    #[test]
+    fn without_the_preload_a_container_gets_the_plain_class() {
+        let off = json!({"preload": "off"});
+        let nic = ids(allocated("nic", "n1/nic", "ens1", &off)).unwrap();
+        assert_eq!(nic, ["onload.dev/nic-plain=ens1"]);
+        let plain = ids(allocated("nic", "n1/nic-plain", "ens1", &off)).unwrap();
+        assert_eq!(plain, nic);
+        let on = json!({"preload": "on"});
+        let nic = ids(allocated("nic", "n1/nic", "ens1", &on)).unwrap();
+        assert_eq!(nic, ["onload.dev/nic=ens1"]);
+    }
+
+    #[test]
+    fn a_profile_is_one_more_cdi_device() {
+        let profile = json!({"profile": "latency"});
+        let nic = ids(allocated("nic", "n1/nic", "ens1", &profile)).unwrap();
+        assert_eq!(nic, ["onload.dev/nic=ens1", "onload.dev/profile=latency"]);
+    }
+
+    #[test]
+    fn a_profile_that_is_not_there_is_refused_with_those_that_are() {
+        let profile = json!({"profile": "latencies"});
+        let line = ids(allocated("nic", "n1/nic", "ens1", &profile)).unwrap_err();
+        assert_eq!(
+            line,
+            "request \"nic\": no CDI specification has onload.dev/profile=latencies; this node has the profiles latency"
+        );
+    }
+
+    #[test]
+    fn a_parameter_of_a_request_is_for_the_class_that_has_a_use_for_it() {
+        for (pool, device, parameters, says) in [
+            (
+                "n1/rdma",
+                "mlx5-0",
+                json!({"preload": "off"}),
+                "parameter preload is for devices of class nic, and mlx5_0 is of class rdma",
+            ),
+            (
+                "n1/nic-plain",
+                "ens1",
+                json!({"preload": "on"}),
+                "parameter preload is for devices of class nic, and ens1 is of class nic-plain",
+            ),
+            (
+                "n1/vfio",
+                "0000-81-10-0",
+                json!({"profile": "latency"}),
+                "parameter profile is for devices of class nic, nic-plain or nic-nodes, and 0000:81:10.0 is of class vfio",
+            ),
+        ] {
+            let line = ids(allocated("a", pool, device, &parameters)).unwrap_err();
+            assert_eq!(line, format!("request \"a\": {says}"));
+            // Said of all devices of a claim, it is for those that have a use for it.
+            ids(allocated("any", pool, device, &parameters)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_device_of_another_node_or_of_nobody_is_refused() {
+        for (pool, device) in [
+            ("n2/nic", "ens1"),
+            ("n1/nic", "ens2"),
+            ("n1/zf", "ens1"),
+            ("", ""),
+            ("../..", "a\nb"),
+        ] {
+            let line = ids(allocated("a", pool, device, &json!({}))).unwrap_err();
+            assert!(
+                line.starts_with("request \"a\": this node has no device \""),
+                "{line}"
+            );
+            assert!(!line.contains('\n'));
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_not_offered_any_more_is_refused_with_the_words_of_discovery() {
+        let line = ids(allocated("a", "n1/vfio", "0000-81-10-7", &json!({}))).unwrap_err();
+        assert_eq!(
+            line,
+            "request \"a\": device \"0000-81-10-7\" is not offered: bound to igbvf; bind it to vfio-pci"
+        );
+    }
+
+    #[test]
+    fn a_device_without_a_specification_is_refused_with_the_words_of_discovery() {
+        let line = ids(allocated("a", "n1/nic", "ens9", &json!({}))).unwrap_err();
+        assert_eq!(
+            line,
+            "request \"a\": onload.dev/nic=ens9: its specification has it no longer"
+        );
+    }
+
+    #[test]
+    fn one_device_that_cannot_be_given_refuses_the_claim() {
+        let good = allocated("a", "n1/nic", "ens1", &json!({}));
+        let bad = allocated("b", "n1/nic", "ens2", &json!({}));
+        assert!(
+            decided(vec![good, bad])
+                .unwrap_err()
+                .starts_with("request \"b\": ")
+        );
+        assert_eq!(decided(Vec::new()), Ok(Decision::default()));
+    }
+}

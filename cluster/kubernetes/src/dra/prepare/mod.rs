@@ -1,0 +1,22 @@
+//! What containers of a claim get: from the claim's allocation and what is on disk, with nothing to remember.
+//!
+//! [`allocation`] reads what a claim was given, and [`parameters`] what its owner and its class say of it.
+//! [`decision`] says what containers get, [`own_spec`] writes what only containers of this claim may have, and
+//! [`preparer`] does it all for kubelet. [`sweep`] removes what a killed instance left.
+
+mod allocation;
+mod claims;
+mod decision;
+mod error;
+mod leases;
+mod own_spec;
+mod parameters;
+mod preparer;
+mod sweep;
+mod turns;
+
+pub use claims::Claims;
+pub(super) use leases::HostLeases;
+pub(super) use own_spec::OwnSpecs;
+pub(super) use preparer::{Node, Preparer};
+pub(super) use sweep::sweep;

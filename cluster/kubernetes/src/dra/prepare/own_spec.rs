@@ -1,0 +1,399 @@
+//! The specification of a claim: what only its containers may have. Each device that they lease is a device of its
+//! own there, whose hook leases the real one for the claim (`--claim UID`), so that all containers of the claim share
+//! it. It gives no node: the device's own specification does, and is read anew for each container.
+//!
+//! Beside it stands a file that says which claim it is of, for [`super::sweep`]: the name of a claim does not fit
+//! into that of a file, and CDI readers take `.json` and `.yaml` alone.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use onload_cdi::{ContainerEdits, Device, DeviceName, Hook, Spec, minimum_version, to_json};
+use onload_core::class::Class;
+use onload_core::fs::atomic::{self, WriteError};
+use onload_core::hook_arguments::HookArguments;
+use onload_core::lease::{ClaimUid, Device as LeasedDevice};
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+use super::error::PrepareError;
+use crate::host_state::{CLAIM_FILES, CLAIM_KIND};
+
+/// Engines of any user may read specifications.
+const READABLE: u32 = 0o644;
+/// How the names of the two files of a claim end.
+const SPEC: &str = ".json";
+const OWNER: &str = ".claim";
+/// The most bytes of the latter: two names of at most 253 bytes.
+const MOST_OWNER: usize = 2048;
+
+/// A device that a claim has for itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Leased {
+    /// The request that it is for.
+    pub(crate) request: String,
+    pub(crate) device: LeasedDevice,
+    /// How many containers, or claims, may have it at once.
+    pub(crate) most: u32,
+}
+
+/// Which claim it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Owner {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// The hooks that lease a device of a class.
+pub(crate) type Hooks = BTreeMap<Class, Vec<Hook>>;
+
+/// What a container of the claim names to have a device: an id that is this device's alone, as kubelet wants it.
+pub(crate) fn own_name(uid: &ClaimUid, device: &LeasedDevice) -> String {
+    format!("{CLAIM_KIND}={}", device_name(uid, device))
+}
+
+fn device_name(uid: &ClaimUid, device: &LeasedDevice) -> String {
+    format!("{uid}.{}.{}", device.class, device.name)
+}
+
+/// The specification; `None` if the claim has nothing for itself.
+fn spec(uid: &ClaimUid, leased: &[Leased], hooks: &Hooks) -> Option<Spec> {
+    let devices = leased.iter().filter_map(|leased| {
+        let name = DeviceName::try_from(device_name(uid, &leased.device)).ok()?;
+        let hooks = hooks.get(&leased.device.class)?.iter();
+        let device = Device {
+            name: name.clone().into(),
+            container_edits: ContainerEdits {
+                hooks: hooks
+                    .map(|hook| of_claim(hook, uid, &leased.device))
+                    .collect(),
+                ..ContainerEdits::default()
+            },
+            ..Device::default()
+        };
+        Some((name, device))
+    });
+    let devices: BTreeMap<DeviceName, Device> = devices.collect();
+    if devices.is_empty() {
+        return None;
+    }
+    let mut spec = Spec {
+        kind: CLAIM_KIND.into(),
+        devices: devices.into_values().collect(),
+        ..Spec::default()
+    };
+    spec.cdi_version = minimum_version(&spec).version.to_string();
+    Some(spec)
+}
+
+/// The same program at the same stage, for a device and a claim.
+fn of_claim(hook: &Hook, uid: &ClaimUid, device: &LeasedDevice) -> Hook {
+    let asked = HookArguments {
+        lease: vec![device.clone()],
+        claim: Some(uid.clone()),
+        ..HookArguments::default()
+    };
+    let mut hook = hook.clone();
+    hook.args.truncate(2);
+    hook.args.extend(asked.to_args());
+    hook
+}
+
+/// Where the specifications of claims stand.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnSpecs {
+    dir: PathBuf,
+}
+
+impl OwnSpecs {
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        OwnSpecs { dir }
+    }
+
+    /// Writes that of a claim, if it has something for itself. One that is there already is not written again:
+    /// engines would read all of the directory anew.
+    ///
+    /// # Errors
+    /// [`PrepareError::Directory`] and [`PrepareError::Write`].
+    pub(crate) fn write(
+        &self,
+        uid: &ClaimUid,
+        owner: &Owner,
+        leased: &[Leased],
+        hooks: &Hooks,
+    ) -> Result<(), PrepareError> {
+        let Some(spec) = spec(uid, leased, hooks) else {
+            return Ok(());
+        };
+        fs::create_dir_all(&self.dir).map_err(|error| self.unusable(error))?;
+        let dir = self.open().map_err(|error| self.unusable(error))?;
+        let owner = serde_json::to_vec(owner).map_err(|error| self.unusable(error.into()))?;
+        // Who it is of comes first, so that no specification is left that nobody can ask for.
+        self.write_one(&dir, &file(uid, OWNER), &owner)?;
+        self.write_one(&dir, &file(uid, SPEC), to_json(&spec).as_bytes())
+    }
+
+    fn write_one(&self, dir: &OwnedFd, name: &str, bytes: &[u8]) -> Result<(), PrepareError> {
+        if fs::read(self.dir.join(name)).is_ok_and(|there| there == bytes) {
+            return Ok(());
+        }
+        let written = atomic::write_atomic(dir, OsStr::new(name), bytes, READABLE);
+        written.map_err(|source| self.unwritable(source))
+    }
+
+    /// Removes that of a claim; whether there was one.
+    ///
+    /// # Errors
+    /// [`PrepareError::Directory`] and [`PrepareError::Write`].
+    pub(crate) fn remove(&self, uid: &ClaimUid) -> Result<bool, PrepareError> {
+        let dir = match self.open() {
+            Ok(dir) => dir,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(self.unusable(error)),
+        };
+        let mut was_there = false;
+        for end in [SPEC, OWNER] {
+            let removed = atomic::remove(&dir, OsStr::new(&file(uid, end)));
+            was_there |= removed.map_err(|source| self.unwritable(source))?;
+        }
+        Ok(was_there)
+    }
+
+    /// The claims that have one, and which they are, where that is known.
+    pub(crate) fn list(&self) -> BTreeMap<ClaimUid, Option<Owner>> {
+        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let uids = entries.filter_map(|entry| uid(&entry.file_name()));
+        uids.map(|uid| {
+            let owner = self.owner(&uid);
+            (uid, owner)
+        })
+        .collect()
+    }
+
+    fn owner(&self, uid: &ClaimUid) -> Option<Owner> {
+        let bytes = fs::read(self.dir.join(file(uid, OWNER))).ok()?;
+        serde_json::from_slice(bytes.get(..MOST_OWNER).unwrap_or(&bytes)).ok()
+    }
+
+    fn open(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(&self.dir, flags, Mode::empty())?)
+    }
+
+    fn unusable(&self, source: io::Error) -> PrepareError {
+        let dir = self.dir.clone();
+        PrepareError::Directory { dir, source }
+    }
+
+    fn unwritable(&self, source: WriteError) -> PrepareError {
+        let dir = self.dir.clone();
+        PrepareError::Write { dir, source }
+    }
+}
+
+fn file(uid: &ClaimUid, end: &str) -> String {
+    format!("{CLAIM_FILES}{uid}{end}")
+}
+
+/// The claim that a file is of.
+fn uid(name: &OsStr) -> Option<ClaimUid> {
+    let rest = name.to_str()?.strip_prefix(CLAIM_FILES)?;
+    let uid = rest.strip_suffix(SPEC).or_else(|| rest.strip_suffix(OWNER));
+    uid?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use onload_cdi::{Registry, validate};
+    use onload_core::text::Chain;
+
+    use super::*;
+
+    const UID: &str = "0d7e3c1a-5c0f-4c57-9a4e-2b1f8f0f8f11";
+
+    fn uid() -> ClaimUid {
+        UID.parse().unwrap()
+    }
+
+    fn owner() -> Owner {
+        Owner {
+            namespace: "default".to_owned(),
+            name: "c".to_owned(),
+        }
+    }
+
+    fn leased(name: &str) -> Leased {
+        Leased {
+            request: "vf".to_owned(),
+            device: format!("vfio:{name}").parse().unwrap(),
+            most: 1,
+        }
+    }
+
+    /// As the generator writes them for some other device.
+    fn hooks() -> Hooks {
+        let hook = |stage: &str| Hook {
+            hook_name: stage.into(),
+            path: "/opt/onload-ctk/0.1.0/onload-hook".to_owned(),
+            args: [
+                "onload-hook",
+                stage,
+                "--memlock",
+                "unlimited",
+                "--lease",
+                "vfio:other",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+            env: vec!["PATH=/usr/bin".to_owned()],
+            timeout: Some(10),
+        };
+        BTreeMap::from([(Class::Vfio, vec![hook("createRuntime"), hook("poststop")])])
+    }
+
+    fn write(specs: &OwnSpecs, names: &[&str]) {
+        let leased: Vec<Leased> = names.iter().map(|name| leased(name)).collect();
+        specs.write(&uid(), &owner(), &leased, &hooks()).unwrap();
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+
+    use std::path::Path;
+
+    #[test]
+    fn each_device_of_a_claim_is_one_whose_hook_leases_it_for_the_claim() {
+        let spec = spec(&uid(), &[leased("b"), leased("a")], &hooks()).unwrap();
+        validate(&spec).unwrap();
+        let device = &spec.devices[0];
+        assert_eq!(
+            device.name.valid().unwrap().as_str(),
+            format!("{UID}.vfio.a")
+        );
+        let hooks = &device.container_edits.hooks;
+        let args: Vec<&[String]> = hooks.iter().map(|hook| hook.args.as_slice()).collect();
+        let args_of = |stage| ["onload-hook", stage, "--lease", "vfio:a", "--claim", UID];
+        assert_eq!(args, [args_of("createRuntime"), args_of("poststop")]);
+        assert!(
+            hooks
+                .iter()
+                .all(|hook| hook.path.ends_with("/onload-hook") && !hook.env.is_empty())
+        );
+        let edits = &device.container_edits;
+        assert!(edits.device_nodes.is_empty() && edits.env.is_empty() && edits.mounts.is_empty());
+        assert_eq!(spec.devices.len(), 2);
+    }
+
+    #[test]
+    fn an_engine_finds_what_the_answer_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = OwnSpecs::new(dir.path().join("cdi"));
+        write(&specs, &["0000:81:10.0"]);
+        let registry = Registry::scan(&[dir.path().join("cdi")]);
+        let found: Vec<String> = registry
+            .devices()
+            .map(|found| found.name.to_string())
+            .collect();
+        assert_eq!(found, [own_name(&uid(), &leased("0000:81:10.0").device)]);
+        assert!(registry.errors().is_empty(), "{:?}", registry.errors());
+        let mode = fs::metadata(dir.path().join("cdi").join(file(&uid(), SPEC)))
+            .unwrap()
+            .mode();
+        assert_eq!(mode & 0o777, 0o644);
+    }
+
+    #[test]
+    fn hook_and_wrapper_have_no_work_with_it() {
+        assert!(!file(&uid(), SPEC).starts_with("onload.dev-"));
+    }
+
+    #[test]
+    fn a_claim_that_has_nothing_for_itself_has_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = OwnSpecs::new(dir.path().join("cdi"));
+        write(&specs, &[]);
+        assert!(!dir.path().join("cdi").exists());
+        assert!(!specs.remove(&uid()).unwrap());
+        let rdma = Leased {
+            device: "rdma:mlx5_0".parse().unwrap(),
+            ..leased("a")
+        };
+        assert_eq!(spec(&uid(), &[rdma], &hooks()), None);
+    }
+
+    #[test]
+    fn what_is_there_is_not_written_again_and_what_differs_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = OwnSpecs::new(dir.path().to_owned());
+        write(&specs, &["a"]);
+        let path = dir.path().join(file(&uid(), SPEC));
+        let before = fs::metadata(&path).unwrap().ino();
+        write(&specs, &["a"]);
+        assert_eq!(fs::metadata(&path).unwrap().ino(), before);
+        fs::write(&path, "{").unwrap();
+        write(&specs, &["a"]);
+        assert!(fs::read_to_string(&path).unwrap().contains(".vfio.a"));
+    }
+
+    #[test]
+    fn its_removal_leaves_nothing_and_touches_nobody_else_s() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = OwnSpecs::new(dir.path().to_owned());
+        write(&specs, &["a"]);
+        let others = [
+            "claim.onload.dev-other.json",
+            "onload.dev-vfio.json",
+            "vendor.json",
+        ];
+        for other in others {
+            fs::write(dir.path().join(other), "{}").unwrap();
+        }
+        assert!(specs.remove(&uid()).unwrap());
+        assert_eq!(names(dir.path()), others);
+        assert!(!specs.remove(&uid()).unwrap());
+    }
+
+    #[test]
+    fn claims_that_have_one_are_listed_with_their_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let specs = OwnSpecs::new(dir.path().to_owned());
+        write(&specs, &["a"]);
+        for foreign in [
+            "claim.onload.dev-.json",
+            "claim.onload.dev-a b.json",
+            "claim.onload.dev-x.yaml",
+            "x.claim",
+        ] {
+            fs::write(dir.path().join(foreign), "{}").unwrap();
+        }
+        fs::write(dir.path().join("claim.onload.dev-u2.json"), "{}").unwrap();
+        let listed = specs.list();
+        let expected = [(uid(), Some(owner())), ("u2".parse().unwrap(), None)];
+        assert_eq!(listed, BTreeMap::from(expected));
+        assert!(OwnSpecs::new(dir.path().join("none")).list().is_empty());
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_used_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cdi"), "").unwrap();
+        let specs = OwnSpecs::new(dir.path().join("cdi"));
+        let error = specs.write(&uid(), &owner(), &[leased("a")], &hooks());
+        let line = Chain(&error.unwrap_err()).to_string();
+        assert!(
+            line.starts_with("opening the directory of specifications "),
+            "{line}"
+        );
+    }
+}

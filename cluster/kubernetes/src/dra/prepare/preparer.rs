@@ -1,0 +1,181 @@
+//! Prepares claims for kubelet, and takes that back.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use onload_core::lease::ClaimUid;
+use onload_core::text::{Chain, one_line};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::allocation::Allocation;
+use super::claims::Claims;
+use super::decision::{Decision, Surroundings, decide};
+use super::error::PrepareError;
+use super::leases::HostLeases;
+use super::own_spec::{OwnSpecs, Owner};
+use super::turns::{Turn, Turns};
+use crate::dra::names::{DraNames, NodeName};
+use crate::host_state::{Snapshot, SpecNames};
+use crate::wire::dra::{Claim, Device};
+
+/// kubelet waits for 45 s, and its next attempt is a minute later.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What claims are prepared from.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) name: NodeName,
+    pub(crate) claims: Arc<dyn Claims>,
+    pub(crate) host: watch::Receiver<Arc<Snapshot>>,
+    pub(crate) specs: Arc<SpecNames>,
+    pub(crate) own: OwnSpecs,
+    pub(crate) leases: HostLeases,
+}
+
+/// Prepares claims. Several calls may be under way.
+#[derive(Debug)]
+pub(crate) struct Preparer {
+    pub(crate) node: Node,
+    turns: Turns,
+    /// The names, and the look at the host that they are of, which they do not keep.
+    names: Mutex<Option<(Weak<Snapshot>, Arc<DraNames>)>>,
+}
+
+impl Preparer {
+    pub(crate) fn new(node: Node) -> Self {
+        Preparer {
+            node,
+            turns: Turns::default(),
+            names: Mutex::default(),
+        }
+    }
+
+    /// The right to work on a claim.
+    pub(crate) async fn turn<'t>(&'t self, uid: &'t ClaimUid) -> Turn<'t> {
+        self.turns.take(uid).await
+    }
+
+    /// What is known of the node, and what its devices are called. Names follow from devices alone, so they are
+    /// made once for each look at the host.
+    pub(crate) fn now(&self) -> (Arc<Snapshot>, Arc<DraNames>) {
+        let snapshot = Arc::clone(&self.node.host.borrow());
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, names)) = names.as_ref()
+            && std::ptr::eq(of.as_ptr(), Arc::as_ptr(&snapshot))
+        {
+            return (snapshot, Arc::clone(names));
+        }
+        let made = DraNames::of(self.node.name.as_str(), &snapshot.offers);
+        let made = Arc::new(made);
+        *names = Some((Arc::downgrade(&snapshot), Arc::clone(&made)));
+        (snapshot, made)
+    }
+
+    /// Prepares a claim, as often as kubelet asks. Its answer is the same as long as the host is.
+    ///
+    /// # Errors
+    /// Why not, in a line for the owner of the pod.
+    pub(crate) async fn prepare(&self, claim: &Claim) -> Result<Vec<Device>, String> {
+        let prepared = self.try_prepare(claim).await;
+        match prepared {
+            Ok(devices) => {
+                let cdi: Vec<&str> = devices
+                    .iter()
+                    .flat_map(|device| device.cdi_device_ids.iter().map(String::as_str))
+                    .collect();
+                tracing::info!(
+                    namespace = %claim.namespace,
+                    claim = %claim.name,
+                    uid = %claim.uid,
+                    devices = devices.len(),
+                    cdi = %cdi.join(","),
+                    "prepared"
+                );
+                Ok(devices)
+            }
+            Err(error) => Err(said("not prepared", claim, &error)),
+        }
+    }
+
+    async fn try_prepare(&self, claim: &Claim) -> Result<Vec<Device>, PrepareError> {
+        let uid: ClaimUid = claim.uid.parse()?;
+        let _turn = self.turn(&uid).await;
+        let found = self.find(claim).await?.ok_or(PrepareError::Gone)?;
+        let allocation = Allocation::of(found, &uid)?;
+        let (snapshot, names) = self.now();
+        let around = Surroundings {
+            names: &names,
+            snapshot: &snapshot,
+            specs: &self.node.specs.now(),
+        };
+        let decision = decide(allocation, &uid, around)?;
+        self.refuse_held(&decision, &uid)?;
+        let owner = Owner {
+            namespace: claim.namespace.clone(),
+            name: claim.name.clone(),
+        };
+        let hooks = &snapshot.lease_hooks;
+        self.node.own.write(&uid, &owner, &decision.leased, hooks)?;
+        Ok(decision.devices)
+    }
+
+    fn refuse_held(&self, decision: &Decision, uid: &ClaimUid) -> Result<(), PrepareError> {
+        for leased in &decision.leased {
+            let refused = self.node.leases.refuse_held(leased, uid);
+            refused.map_err(|source| PrepareError::Device {
+                request: leased.request.clone(),
+                source,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The claim of that name now.
+    pub(crate) async fn find(&self, claim: &Claim) -> Result<Option<ResourceClaim>, PrepareError> {
+        let asked = self.node.claims.claim(&claim.namespace, &claim.name);
+        let answer = timeout(PATIENCE, asked).await;
+        let answer = answer.map_err(|_| PrepareError::Slow(PATIENCE.as_secs()))?;
+        answer.map_err(PrepareError::Api)
+    }
+
+    /// Takes back what was prepared. A claim that was not is no error, and the API server is not asked: the claim
+    /// may be gone.
+    ///
+    /// # Errors
+    /// Why not, in a line.
+    pub(crate) async fn unprepare(&self, claim: &Claim) -> Result<(), String> {
+        // What has no uid was not prepared.
+        let Ok(uid) = claim.uid.parse::<ClaimUid>() else {
+            return Ok(());
+        };
+        let _turn = self.turn(&uid).await;
+        match self.node.own.remove(&uid) {
+            Ok(was_there) => {
+                tracing::info!(
+                    namespace = %claim.namespace,
+                    claim = %claim.name,
+                    uid = %claim.uid,
+                    had_specification = was_there,
+                    "unprepared"
+                );
+                Ok(())
+            }
+            Err(error) => Err(said("not unprepared", claim, &error)),
+        }
+    }
+}
+
+/// Logs why something was not done, and says it again for kubelet.
+fn said(what: &'static str, claim: &Claim, error: &PrepareError) -> String {
+    let reason = one_line(&Chain(error).to_string());
+    tracing::warn!(
+        namespace = %claim.namespace,
+        claim = %claim.name,
+        uid = %claim.uid,
+        %reason,
+        message = what
+    );
+    reason
+}

@@ -1,0 +1,73 @@
+//! What stays of claims that were deleted while no instance ran. kubelet unprepares every claim that it knows; it
+//! forgets those of a node whose state it lost.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onload_core::lease::ClaimUid;
+use onload_core::text::Chain;
+use tokio::time::sleep;
+
+use super::own_spec::Owner;
+use super::preparer::Preparer;
+use crate::wire::dra::Claim;
+
+/// How long to wait for an API server that does not answer.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Removes the specifications of claims that the API server no longer knows, or that have no allocation any more.
+/// It ends when each has been asked for. The others stay: kubelet unprepares them.
+pub(crate) async fn sweep(preparer: Arc<Preparer>) {
+    let mut left = preparer.node.own.list();
+    while !left.is_empty() {
+        let mut unknown = BTreeMap::new();
+        for (uid, owner) in left {
+            match one(&preparer, &uid, owner.as_ref()).await {
+                Ok(()) => {}
+                Err(reason) => {
+                    tracing::warn!(%uid, %reason, "whether a claim is still there is not known; trying again");
+                    unknown.insert(uid, owner);
+                }
+            }
+        }
+        left = unknown;
+        if !left.is_empty() {
+            sleep(AGAIN).await;
+        }
+    }
+}
+
+async fn one(preparer: &Preparer, uid: &ClaimUid, owner: Option<&Owner>) -> Result<(), String> {
+    let _turn = preparer.turn(uid).await;
+    // What cannot be asked for may be in use; kubelet unprepares it.
+    let is_gone = match owner {
+        Some(owner) => !is_there(preparer, uid, owner).await?,
+        None => false,
+    };
+    if !is_gone {
+        return Ok(());
+    }
+    let removed = preparer.node.own.remove(uid);
+    removed.map_err(|error| Chain(&error).to_string())?;
+    tracing::info!(%uid, "removed the specification of a claim that is gone");
+    Ok(())
+}
+
+/// Whether the API server has the claim of that uid with an allocation.
+async fn is_there(preparer: &Preparer, uid: &ClaimUid, owner: &Owner) -> Result<bool, String> {
+    let claim = Claim {
+        namespace: owner.namespace.clone(),
+        name: owner.name.clone(),
+        uid: uid.to_string(),
+    };
+    let found = preparer.find(&claim).await;
+    let found = found.map_err(|error| Chain(&error).to_string())?;
+    Ok(found.is_some_and(|found| {
+        let is_it = found.metadata.uid.as_deref() == Some(uid.as_str());
+        is_it
+            && found
+                .status
+                .is_some_and(|status| status.allocation.is_some())
+    }))
+}

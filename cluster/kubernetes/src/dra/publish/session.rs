@@ -1,0 +1,448 @@
+//! From one list of the slices to the loss of their watch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use onload_core::class::Class;
+use onload_core::text::Chain;
+use tokio::sync::watch;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{sleep, sleep_until};
+
+use super::damp::Damper;
+use super::publisher::{PublishError, Published, PublishedPool, Publisher};
+use super::server::{Decision, Server};
+use crate::dra::api::{Api, ApiError, Run, Watch};
+use crate::dra::names::DraNames;
+use crate::dra::slices::{Features, Fingerprint, Listed, Pool, Wanted, lost, probe};
+use crate::host_state::Snapshot;
+use crate::plugin::Backoff;
+
+/// Requests that are under way at once: a change of 4096 devices is 64 of them.
+const AT_ONCE: usize = 4;
+/// How often it is asked whether claims still hold devices under names that are to change. The server has to
+/// list all claims for that.
+const HELD: Duration = Duration::from_secs(300);
+/// Whoever changed a slice of ours and has not done it again for so long is forgotten.
+const QUIET: Duration = Duration::from_secs(120);
+/// How often a watch is begun where it has ended, before all is listed.
+const TRIES: usize = 5;
+/// A session that lasted so long was a good one.
+const GOOD: Duration = Duration::from_secs(30);
+
+/// A session.
+pub(super) struct Session<'p> {
+    publisher: &'p mut Publisher,
+    published: &'p watch::Sender<Published>,
+    api: Api,
+    uid: String,
+    server: Server,
+    features: Features,
+    /// Classes whose devices have other names than the server's features allow, since claims hold some of them.
+    waiting: BTreeMap<Class, Waiting>,
+    damper: Damper,
+    /// What is looked at next without being told.
+    due: Option<Instant>,
+    /// Against somebody else who writes our slices too.
+    others: Backoff,
+    others_since: Option<Instant>,
+    /// For requests that failed.
+    again: Backoff,
+    left_out: BTreeSet<String>,
+    said: String,
+    begun: Instant,
+}
+
+/// A class whose devices cannot get their names yet.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// Whether slots are devices until then.
+    is_numbered: bool,
+    /// When it is asked again.
+    until: Instant,
+}
+
+/// How far a round came.
+enum Round {
+    /// All is as it is to be.
+    Done,
+    /// What decides how slices are written has changed.
+    Changed,
+}
+
+/// What the server did with a slice that it was given.
+struct Written {
+    /// Its name.
+    name: String,
+    /// What it was told to be, with the version that this has there.
+    told: Listed,
+    /// Features whose fields it dropped.
+    lost: Features,
+    /// Whether it changed anything else.
+    is_changed: bool,
+}
+
+impl<'p> Session<'p> {
+    pub(super) fn new(
+        publisher: &'p mut Publisher,
+        published: &'p watch::Sender<Published>,
+    ) -> Session<'p> {
+        Session {
+            api: publisher.api.clone(),
+            publisher,
+            published,
+            uid: String::new(),
+            server: Server::default(),
+            features: Features::NONE,
+            waiting: BTreeMap::new(),
+            damper: Damper::default(),
+            due: None,
+            others: Backoff::default(),
+            others_since: None,
+            again: Backoff::default(),
+            left_out: BTreeSet::new(),
+            said: String::new(),
+            begun: Instant::now(),
+        }
+    }
+
+    /// Whether it went well for a while.
+    pub(super) fn was_good(&self) -> bool {
+        self.begun.elapsed() > GOOD
+    }
+
+    /// Until nobody looks at the host any more.
+    pub(super) async fn run(&mut self) -> Result<(), PublishError> {
+        let node = self.publisher.node.clone();
+        let uid = self.api.node_uid(&node).await?;
+        self.uid = uid.ok_or_else(|| PublishError::NoNode(node.clone()))?;
+        self.probe().await?;
+        let server = &mut self.server;
+        server.clear();
+        let each = |slice: ResourceSlice| server.note(name_of(&slice), Listed::of(&slice));
+        let version = self.api.slices(&node, each).await?;
+        let mut watch = self.api.watch_slices(&node, &version).await?;
+        loop {
+            self.keep().await;
+            if self.wait(&mut watch).await?.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Which features the server has. Asked before anything is written: no device may be offered in two ways,
+    /// not for a moment.
+    async fn probe(&mut self) -> Result<(), PublishError> {
+        let asked = probe(&self.publisher.node, &self.uid);
+        let kept = self.api.apply_slice(&asked, Run::Dry).await?;
+        let (lost, _) = lost(&asked.spec, &kept.spec);
+        let features = Features::ALL.without(lost);
+        tracing::info!(%features, missing = %lost, "features of the API server for ResourceSlices");
+        self.features = features;
+        Ok(())
+    }
+
+    /// Waits until there may be something to do; none if nobody looks at the host any more.
+    async fn wait(&mut self, watch: &mut Watch) -> Result<Option<()>, PublishError> {
+        loop {
+            let due = self.due;
+            let pause = async {
+                match due {
+                    Some(due) => sleep_until(due.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let publisher = &mut *self.publisher;
+            let event = tokio::select! {
+                changed = publisher.snapshots.changed() => return Ok(changed.ok()),
+                changed = publisher.classes.changed() => return Ok(changed.ok()),
+                () = pause => {
+                    self.due = None;
+                    return Ok(Some(()));
+                }
+                event = watch.next() => event,
+            };
+            match event {
+                Ok(Some(event)) => {
+                    if self.server.told(event) {
+                        self.somebody_else();
+                    }
+                }
+                Ok(None) => self.watch_again(watch).await?,
+                Err(error) if error.is_gone() => return Err(error.into()),
+                Err(error) => {
+                    tracing::debug!(error = %Chain(&error), "the watch broke; it begins anew");
+                    self.watch_again(watch).await?;
+                }
+            }
+        }
+    }
+
+    /// The watch goes on where it has ended. A server that restarts is not asked for all slices again.
+    async fn watch_again(&self, watch: &mut Watch) -> Result<(), PublishError> {
+        let node = &self.publisher.node;
+        let mut backoff = Backoff::default();
+        for _ in 1..TRIES {
+            sleep(backoff.next()).await;
+            match self.api.watch_slices(node, watch.version()).await {
+                Ok(again) => {
+                    *watch = again;
+                    return Ok(());
+                }
+                Err(error) if error.is_gone() => return Err(error.into()),
+                Err(error) => tracing::debug!(error = %Chain(&error), "no watch"),
+            }
+        }
+        sleep(backoff.next()).await;
+        *watch = self.api.watch_slices(node, watch.version()).await?;
+        Ok(())
+    }
+
+    /// Somebody else has changed or deleted a slice of ours: kubelet, at its start, or another instance of this
+    /// driver. Two that undo each other's work have to tire.
+    fn somebody_else(&mut self) {
+        let is_quiet = self
+            .others_since
+            .is_none_or(|since| since.elapsed() > QUIET);
+        if is_quiet {
+            self.others = Backoff::default();
+        }
+        self.others_since = Some(Instant::now());
+        if self.due.is_none() {
+            let wait = self.others.next();
+            self.due_in(wait);
+        }
+    }
+
+    fn due_in(&mut self, wait: Duration) {
+        let due = Instant::now() + wait;
+        self.due = Some(self.due.map_or(due, |other| other.min(due)));
+    }
+
+    /// Brings the server up to date.
+    async fn keep(&mut self) {
+        loop {
+            match self.round().await {
+                Ok(Round::Done) => {
+                    self.again = Backoff::default();
+                    self.said.clear();
+                    return;
+                }
+                Ok(Round::Changed) => {}
+                Err(error) => {
+                    let wait = self.again.next();
+                    self.due_in(wait.max(error.retry_after().unwrap_or_default()));
+                    let text = Chain(&error).to_string();
+                    if text != self.said {
+                        tracing::warn!(error = %text, "a ResourceSlice is not as it should be; trying again");
+                        self.said = text;
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn round(&mut self) -> Result<Round, ApiError> {
+        let snapshot = Arc::clone(&self.publisher.snapshots.borrow_and_update());
+        let classes = self.classes(&snapshot);
+        let node = self.publisher.node.clone();
+        let names = DraNames::of(node.as_str(), &snapshot.offers);
+        let (unsteady, believed) = self.damper.look(&snapshot.offers, Instant::now());
+        if let Some(believed) = believed {
+            self.due_in(believed.saturating_duration_since(Instant::now()));
+        }
+        let uid = self.uid.clone();
+        let wanted = Wanted {
+            node: &node,
+            uid: &uid,
+            names: &names,
+            offers: &snapshot.offers,
+            slots: snapshot.settings.slots.get(),
+            unsteady: &unsteady,
+        };
+        let mut published = Published::default();
+        let mut left_out = BTreeSet::new();
+        let mut wanted_names = BTreeSet::new();
+        for class in classes {
+            let Some(features) = self.features_of(class, names.pool(class)).await? else {
+                left_out.insert(format!(
+                    "class {class} is not offered: this cluster has lost consumable capacity, and claims hold devices that are now one a slot; end their pods"
+                ));
+                continue;
+            };
+            let pool = Pool::of(wanted, class, features);
+            left_out.extend(pool.left_out().iter().cloned());
+            let slices = slices(&pool).await;
+            wanted_names.extend(slices.iter().map(|(name, _)| name.clone()));
+            if let Decision::Write { which, generation } = self.server.decide(pool.name(), &slices)
+            {
+                match self.write(&pool, &which, generation).await? {
+                    Round::Done => {}
+                    other => return Ok(other),
+                }
+            }
+            if pool.devices() > 0 {
+                published.pools.insert(class, of_pool(&pool, features));
+            }
+        }
+        for stray in self.server.strays(&wanted_names) {
+            self.api.delete_slice(&stray).await?;
+            self.server.forget(&stray);
+            tracing::info!(slice = stray, "ResourceSlice deleted");
+        }
+        self.tell(published, left_out);
+        Ok(Round::Done)
+    }
+
+    /// The classes that are offered this way.
+    fn classes(&mut self, snapshot: &Snapshot) -> Vec<Class> {
+        let offered = self.publisher.classes.borrow_and_update();
+        let classes = snapshot.settings.classes.as_slice().iter().copied();
+        classes.filter(|class| offered.contains(class)).collect()
+    }
+
+    /// With which features the devices of a class are written; none if they cannot be written at all now. Whether
+    /// slots are devices stays as it is found while a claim holds one of them.
+    async fn features_of(
+        &mut self,
+        class: Class,
+        pool: &str,
+    ) -> Result<Option<Features>, ApiError> {
+        let features = self.features;
+        let wants_numbered = !features.sharing;
+        let now = Instant::now();
+        let waiting = self.waiting.get(&class).copied();
+        let is_numbered = match (waiting, self.server.is_numbered(pool)) {
+            (Some(waiting), _) => waiting.is_numbered,
+            (None, Some(is_numbered)) => is_numbered,
+            (None, None) => wants_numbered,
+        };
+        if is_numbered == wants_numbered {
+            self.waiting.remove(&class);
+            return Ok(Some(features));
+        }
+        if waiting.is_none_or(|waiting| waiting.until <= now) {
+            let held = self.api.claims_of_pools(|other| other == pool).await?;
+            if held.is_empty() {
+                self.waiting.remove(&class);
+                return Ok(Some(features));
+            }
+            tracing::info!(%class, claims = held.len(), "devices keep their names until no claim holds one");
+            let until = now + HELD;
+            self.waiting.insert(class, Waiting { is_numbered, until });
+        }
+        if let Some(waiting) = self.waiting.get(&class) {
+            self.due_in(waiting.until.saturating_duration_since(now));
+        }
+        // Devices that claims share would be given to one at a time now; slots that were devices go on.
+        let numbered = Features {
+            sharing: false,
+            ..features
+        };
+        Ok(is_numbered.then_some(numbered))
+    }
+
+    /// Writes slices of a pool, a few at a time.
+    async fn write(
+        &mut self,
+        pool: &Pool<'_>,
+        which: &[usize],
+        generation: i64,
+    ) -> Result<Round, ApiError> {
+        let mut writing: JoinSet<Result<Written, ApiError>> = JoinSet::new();
+        let mut left = which.iter();
+        let mut lost = Features::NONE;
+        let mut is_changed = false;
+        loop {
+            while writing.len() < AT_ONCE {
+                let Some(at) = left.next() else { break };
+                writing.spawn(apply(self.api.clone(), pool.slice(*at, generation)));
+            }
+            // A write that panicked would end the program in a release build.
+            let Some(Ok(written)) = writing.join_next().await else {
+                break;
+            };
+            let written = written?;
+            self.server.note(written.name, written.told);
+            lost = written.lost.and(lost);
+            is_changed |= written.is_changed;
+        }
+        tracing::info!(
+            pool = pool.name(),
+            generation,
+            slices = which.len(),
+            devices = pool.devices(),
+            "ResourceSlices written"
+        );
+        if is_changed {
+            tracing::warn!(
+                pool = pool.name(),
+                "the API server changes what is written; look at its admission webhooks"
+            );
+        }
+        if lost == Features::NONE {
+            return Ok(Round::Done);
+        }
+        tracing::warn!(%lost, "the API server no longer keeps all of a ResourceSlice; it is written without");
+        self.features = self.features.without(lost);
+        Ok(Round::Changed)
+    }
+
+    fn tell(&mut self, published: Published, left_out: BTreeSet<String>) {
+        for reason in left_out.difference(&self.left_out) {
+            tracing::warn!(%reason, "left out");
+        }
+        self.left_out = left_out;
+        let counts = Class::ALL.into_iter().map(|class| {
+            let pool = published.pools.get(&class);
+            (class, pool.map_or(0, |pool| pool.devices))
+        });
+        let counts: BTreeMap<Class, usize> = counts.collect();
+        self.publisher.metrics.published(self.server.len(), &counts);
+        self.published.send_if_modified(|before| {
+            let differs = *before != published;
+            *before = published;
+            differs
+        });
+    }
+}
+
+/// The names and contents of a pool's slices. Each is made and given back, and kubelet is answered between two.
+async fn slices(pool: &Pool<'_>) -> Vec<(String, Fingerprint)> {
+    let mut slices = Vec::new();
+    for at in 0..pool.slices() {
+        let fingerprint = Fingerprint::of(&pool.slice(at, 0));
+        slices.push((pool.slice_name(at), fingerprint));
+        yield_now().await;
+    }
+    slices
+}
+
+fn of_pool(pool: &Pool<'_>, features: Features) -> PublishedPool {
+    PublishedPool {
+        devices: pool.devices(),
+        slices: pool.slices(),
+        features,
+    }
+}
+
+async fn apply(api: Api, slice: ResourceSlice) -> Result<Written, ApiError> {
+    let kept = api.apply_slice(&slice, Run::Real).await?;
+    let (lost, is_changed) = lost(&slice.spec, &kept.spec);
+    Ok(Written {
+        name: name_of(&slice),
+        told: Listed {
+            version: kept.metadata.resource_version.unwrap_or_default(),
+            ..Listed::of(&slice)
+        },
+        lost,
+        is_changed,
+    })
+}
+
+fn name_of(slice: &ResourceSlice) -> String {
+    slice.metadata.name.clone().unwrap_or_default()
+}

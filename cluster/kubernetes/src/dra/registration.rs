@@ -1,0 +1,123 @@
+//! How kubelet comes to know the driver: it finds a socket in its directory and asks who is there.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tonic::{Request, Response, Status};
+
+use super::{DRIVER, Registered};
+use crate::observe::metrics::Metrics;
+use crate::wire::DRA_PLUGIN;
+use crate::wire::registration::{
+    InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
+};
+use crate::wire::services::plugin_registration::registration_server::Registration;
+
+/// What the driver serves. kubelet takes the first that it knows, so the newest is the first.
+const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
+
+/// Tells kubelet of the driver, and everybody else of what kubelet says.
+#[derive(Debug)]
+pub(super) struct Registrar {
+    info: PluginInfo,
+    registered: watch::Sender<Registered>,
+    metrics: Arc<Metrics>,
+}
+
+impl Registrar {
+    /// For a driver that serves at a socket.
+    pub(super) fn new(
+        endpoint: &Path,
+        registered: watch::Sender<Registered>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let info = PluginInfo {
+            r#type: DRA_PLUGIN.to_owned(),
+            name: DRIVER.to_owned(),
+            endpoint: endpoint.to_string_lossy().into_owned(),
+            supported_versions: SERVICES.map(str::to_owned).to_vec(),
+        };
+        Registrar {
+            info,
+            registered,
+            metrics,
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Registration for Registrar {
+    async fn get_info(
+        &self,
+        _request: Request<InfoRequest>,
+    ) -> Result<Response<PluginInfo>, Status> {
+        Ok(Response::new(self.info.clone()))
+    }
+
+    /// An error that is answered would unregister the driver.
+    async fn notify_registration_status(
+        &self,
+        request: Request<RegistrationStatus>,
+    ) -> Result<Response<RegistrationStatusResponse>, Status> {
+        let status = request.into_inner();
+        match status.plugin_registered {
+            true => tracing::info!(driver = DRIVER, "registered with kubelet"),
+            false => tracing::error!(
+                driver = DRIVER,
+                reason = %status.error,
+                "kubelet does not take the driver; it tries again"
+            ),
+        }
+        self.metrics.dra_registered(status.plugin_registered);
+        self.registered.send_modify(|registered| {
+            registered.now = status.plugin_registered;
+            registered.times += u64::from(status.plugin_registered);
+        });
+        Ok(Response::new(RegistrationStatusResponse {}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn kubelet_is_told_who_serves_what_and_where() {
+        let (sender, _receiver) = watch::channel(Registered::default());
+        let registrar = Registrar::new(
+            Path::new("/k/plugins/onload.dev/dra-1.sock"),
+            sender,
+            Arc::default(),
+        );
+        let info = registrar.get_info(Request::new(InfoRequest {})).await;
+        let info = info.unwrap().into_inner();
+        assert_eq!(
+            (info.r#type.as_str(), info.name.as_str()),
+            ("DRAPlugin", "onload.dev")
+        );
+        assert_eq!(info.endpoint, "/k/plugins/onload.dev/dra-1.sock");
+        assert_eq!(
+            info.supported_versions,
+            ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+        );
+    }
+
+    #[tokio::test]
+    async fn each_registration_is_told_and_so_is_its_end() {
+        let (sender, receiver) = watch::channel(Registered::default());
+        let registrar = Registrar::new(Path::new("/a"), sender, Arc::default());
+        let mut seen = Vec::new();
+        for plugin_registered in [true, true, false, true] {
+            let status = RegistrationStatus {
+                plugin_registered,
+                error: "none of services supported".to_owned(),
+            };
+            let answer = registrar.notify_registration_status(Request::new(status));
+            answer.await.unwrap();
+            let now = *receiver.borrow();
+            seen.push((now.times, now.now));
+        }
+        assert_eq!(seen, [(1, true), (2, true), (2, false), (3, true)]);
+    }
+}

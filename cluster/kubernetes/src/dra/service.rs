@@ -1,0 +1,176 @@
+//! What kubelet asks of the driver: v1 and v1beta1 of the DRA plugin are one, and the health of the devices is told
+//! at the same socket.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use super::health;
+use super::prepare::Preparer;
+use crate::observe::metrics::Metrics;
+use crate::wire::dra::{
+    Claim, NodePrepareResourceResponse, NodePrepareResourcesRequest, NodePrepareResourcesResponse,
+    NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest, NodeUnprepareResourcesResponse,
+};
+use crate::wire::dra_health::{NodeWatchResourcesRequest, NodeWatchResourcesResponse};
+use crate::wire::services::dra_health::d_r_a_resource_health_server::DRAResourceHealth;
+use crate::wire::services::{dra_v1, dra_v1beta1};
+
+/// The driver, until it is told to stop.
+#[derive(Clone, Debug)]
+pub(super) struct Service {
+    pub(super) preparer: Arc<Preparer>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) stop: watch::Receiver<bool>,
+}
+
+impl Service {
+    /// One claim does not wait for another's answer of the API server.
+    async fn prepare(&self, claims: Vec<Claim>) -> NodePrepareResourcesResponse {
+        let begin = Instant::now();
+        let mut tasks = JoinSet::new();
+        for claim in claims {
+            let preparer = Arc::clone(&self.preparer);
+            tasks.spawn(async move {
+                let prepared = preparer.prepare(&claim).await;
+                (claim.uid, prepared)
+            });
+        }
+        let mut answers = BTreeMap::new();
+        while let Some(Ok((uid, prepared))) = tasks.join_next().await {
+            let answer = match prepared {
+                Ok(devices) => NodePrepareResourceResponse {
+                    devices,
+                    error: String::new(),
+                },
+                Err(error) => NodePrepareResourceResponse {
+                    devices: Vec::new(),
+                    error,
+                },
+            };
+            answers.insert(uid, answer);
+        }
+        let is_good = answers.values().all(|answer| answer.error.is_empty());
+        self.metrics
+            .request("NodePrepareResources", is_good, begin.elapsed());
+        NodePrepareResourcesResponse { claims: answers }
+    }
+
+    async fn unprepare(&self, claims: Vec<Claim>) -> NodeUnprepareResourcesResponse {
+        let begin = Instant::now();
+        let mut answers = BTreeMap::new();
+        for claim in claims {
+            let error = self.preparer.unprepare(&claim).await.err();
+            let error = error.unwrap_or_default();
+            answers.insert(claim.uid, NodeUnprepareResourceResponse { error });
+        }
+        let is_good = answers.values().all(|answer| answer.error.is_empty());
+        self.metrics
+            .request("NodeUnprepareResources", is_good, begin.elapsed());
+        NodeUnprepareResourcesResponse { claims: answers }
+    }
+
+    /// Tells the health of all devices at each change, and again before kubelet forgets it.
+    async fn tell_health(mut self, to: mpsc::Sender<Result<NodeWatchResourcesResponse, Status>>) {
+        let mut host = self.preparer.node.host.clone();
+        let mut told = None;
+        loop {
+            host.mark_unchanged();
+            let listing = {
+                let (snapshot, names) = self.preparer.now();
+                health::listing(&snapshot, &names)
+            };
+            if to.send(Ok(listing.clone())).await.is_err() {
+                return;
+            }
+            if told
+                .as_ref()
+                .is_none_or(|told| !health::is_same(told, &listing))
+            {
+                tracing::debug!(devices = listing.devices.len(), "health sent");
+            }
+            told = Some(listing);
+            let changed = async {
+                // A look at the host that found nothing new is not told.
+                while host.changed().await.is_ok() {
+                    let (snapshot, names) = self.preparer.now();
+                    let listing = health::listing(&snapshot, &names);
+                    if told
+                        .as_ref()
+                        .is_none_or(|told| !health::is_same(told, &listing))
+                    {
+                        return;
+                    }
+                }
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = changed => {}
+                () = sleep(health::AGAIN) => {}
+                _ = self.stop.wait_for(|stop| *stop) => return,
+                () = to.closed() => return,
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl dra_v1::d_r_a_plugin_server::DRAPlugin for Service {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<NodePrepareResourcesRequest>,
+    ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
+        let claims = request.into_inner().claims;
+        Ok(Response::new(self.prepare(claims).await))
+    }
+
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
+        let claims = request.into_inner().claims;
+        Ok(Response::new(self.unprepare(claims).await))
+    }
+}
+
+#[tonic::async_trait]
+impl dra_v1beta1::d_r_a_plugin_server::DRAPlugin for Service {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<NodePrepareResourcesRequest>,
+    ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
+        let claims = request.into_inner().claims;
+        Ok(Response::new(self.prepare(claims).await))
+    }
+
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
+        let claims = request.into_inner().claims;
+        Ok(Response::new(self.unprepare(claims).await))
+    }
+}
+
+#[tonic::async_trait]
+impl DRAResourceHealth for Service {
+    type NodeWatchResourcesStream = ReceiverStream<Result<NodeWatchResourcesResponse, Status>>;
+
+    async fn node_watch_resources(
+        &self,
+        _request: Request<NodeWatchResourcesRequest>,
+    ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
+        let begin = Instant::now();
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(self.clone().tell_health(sender));
+        self.metrics
+            .request("NodeWatchResources", true, begin.elapsed());
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}

@@ -1,0 +1,121 @@
+//! What the server has, held against what it was told.
+
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice, ResourceSliceSpec};
+use sha2::{Digest, Sha256};
+
+use super::features::Features;
+
+/// What tells one content of a slice from another, whatever its generation: of thousands of devices only this is
+/// kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// That of a slice.
+    #[must_use]
+    pub fn of(slice: &ResourceSlice) -> Fingerprint {
+        let mut spec = slice.spec.clone();
+        spec.pool.generation = 0;
+        spec.pool.resource_slice_count = 0;
+        without_times(&mut spec);
+        let owners = slice.metadata.owner_references.iter().flatten();
+        let owners: Vec<&str> = owners.map(|owner| owner.uid.as_str()).collect();
+        // What is made of texts, numbers and lists is always JSON.
+        let bytes = serde_json::to_vec(&(owners, &spec)).unwrap_or_default();
+        Fingerprint(Sha256::digest(&bytes).into())
+    }
+}
+
+/// The server adds the time to a taint.
+fn without_times(spec: &mut ResourceSliceSpec) {
+    let devices = spec.devices.iter_mut().flatten();
+    for taint in devices.flat_map(|device| device.taints.iter_mut().flatten()) {
+        taint.time_added = None;
+    }
+}
+
+/// A slice that the server has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its resource version.
+    pub version: String,
+    /// Its pool.
+    pub pool: String,
+    /// The generation of that.
+    pub generation: i64,
+    /// How many slices that has.
+    pub count: i64,
+    /// Its content.
+    pub fingerprint: Fingerprint,
+    /// Whether slots of a device are devices in it; none if it has no shared device.
+    pub is_numbered: Option<bool>,
+}
+
+impl Listed {
+    /// What of a slice is remembered.
+    #[must_use]
+    pub fn of(slice: &ResourceSlice) -> Listed {
+        let pool = &slice.spec.pool;
+        Listed {
+            version: slice.metadata.resource_version.clone().unwrap_or_default(),
+            pool: pool.name.clone(),
+            generation: pool.generation,
+            count: pool.resource_slice_count,
+            fingerprint: Fingerprint::of(slice),
+            is_numbered: is_numbered(slice),
+        }
+    }
+}
+
+fn is_numbered(slice: &ResourceSlice) -> Option<bool> {
+    let mut devices = slice.spec.devices.iter().flatten();
+    devices.find_map(|device| {
+        let is_shared = device.allow_multiple_allocations == Some(true);
+        let is_slot = crate::dra::names::is_slot(&device.name);
+        (is_shared || is_slot).then_some(is_slot)
+    })
+}
+
+/// The features whose fields the server did not keep, and whether anything else differs.
+#[must_use]
+pub fn lost(sent: &ResourceSliceSpec, kept: &ResourceSliceSpec) -> (Features, bool) {
+    let devices = |spec: &ResourceSliceSpec| spec.devices.clone().unwrap_or_default();
+    let (sent_devices, kept_devices) = (devices(sent), devices(kept));
+    let mut lost = Features::NONE;
+    lost.counters = sent.shared_counters.is_some() && is_empty(&kept.shared_counters);
+    for (sent, kept) in sent_devices.iter().zip(&kept_devices) {
+        lost.counters |= sent.consumes_counters.is_some() && is_empty(&kept.consumes_counters);
+        lost.taints |= sent.taints.is_some() && is_empty(&kept.taints);
+        let multiple = |device: &Device| device.allow_multiple_allocations == Some(true);
+        lost.sharing |= multiple(sent) && !multiple(kept);
+        lost.sharing |= has_policy(sent) && !has_policy(kept);
+    }
+    (lost, plain(sent) != plain(kept))
+}
+
+fn is_empty<T>(list: &Option<Vec<T>>) -> bool {
+    list.as_ref().is_none_or(Vec::is_empty)
+}
+
+fn has_policy(device: &Device) -> bool {
+    let capacities = device.capacity.iter().flatten();
+    let mut capacities = capacities.map(|(_, capacity)| capacity);
+    capacities.any(|capacity| capacity.request_policy.is_some())
+}
+
+/// A content without what belongs to features.
+fn plain(spec: &ResourceSliceSpec) -> ResourceSliceSpec {
+    let mut spec = spec.clone();
+    spec.shared_counters = None;
+    spec.devices = Some(spec.devices.unwrap_or_default());
+    for device in spec.devices.iter_mut().flatten() {
+        device.consumes_counters = None;
+        device.taints = None;
+        device.allow_multiple_allocations = None;
+        let capacities = device.capacity.iter_mut().flatten();
+        for (_, capacity) in capacities {
+            capacity.request_policy = None;
+        }
+    }
+    spec
+}

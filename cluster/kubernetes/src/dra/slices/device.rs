@@ -1,0 +1,171 @@
+//! A device of a slice: an offer, or one slot of it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::resource::v1::{
+    CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceAttribute, DeviceCapacity,
+    DeviceTaint,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use onload_host::offers::{Attribute, Health, Offer};
+
+use crate::resources::is_of_a_pod;
+
+/// The taint of a device that cannot be used now: its link is down, or it is not what its specification says.
+pub const UNHEALTHY: &str = "onload.dev/unhealthy";
+/// The taint of a device that a container outside of this cluster has.
+pub const HELD: &str = "onload.dev/held";
+/// The most bytes of a text (`DeviceAttributeMaxValueLength`).
+const MOST_TEXT: usize = 64;
+/// The capacity that claims take of a device which they share.
+const SLOTS: &str = "slots";
+
+/// Why nobody is to get a device now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trouble {
+    /// It cannot be used.
+    Unhealthy,
+    /// Somebody else has it.
+    Held,
+}
+
+impl Trouble {
+    /// The key of its taint.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Trouble::Unhealthy => UNHEALTHY,
+            Trouble::Held => HELD,
+        }
+    }
+}
+
+/// Why nobody is to get a device now, if there is a reason. That pods of this node have it is none: the
+/// scheduler knows.
+#[must_use]
+pub fn trouble(offer: &Offer) -> Option<Trouble> {
+    if offer.health != Health::Healthy {
+        return Some(Trouble::Unhealthy);
+    }
+    let beside = offer.health_beside(is_of_a_pod);
+    (beside != Health::Healthy).then_some(Trouble::Held)
+}
+
+/// How claims have a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// One at a time.
+    One,
+    /// So many at once.
+    Shared(u32),
+    /// One has this slot of it.
+    Slot(u32),
+}
+
+/// The device.
+pub(super) fn device(name: String, offer: &Offer, form: Form, trouble: Option<Trouble>) -> Device {
+    Device {
+        name,
+        attributes: Some(attributes(offer, form)),
+        capacity: Some(capacity(form)),
+        allow_multiple_allocations: matches!(form, Form::Shared(_)).then_some(true),
+        taints: trouble.map(|trouble| vec![taint(trouble)]),
+        ..Device::default()
+    }
+}
+
+pub(super) fn taint(trouble: Trouble) -> DeviceTaint {
+    DeviceTaint {
+        key: trouble.key().to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..DeviceTaint::default()
+    }
+}
+
+/// Every device of a class has the same ones of ours: a selector that asks for one that is missing is an error
+/// for the whole pod. Those of others' domains are there where they are known: who compares them wants no
+/// stand-in.
+fn attributes(offer: &Offer, form: Form) -> BTreeMap<String, DeviceAttribute> {
+    let own = offer.attributes.iter();
+    let own = own.map(|(name, value)| ((*name).to_owned(), of_offer(value)));
+    let mut attributes: BTreeMap<String, DeviceAttribute> = own.collect();
+    attributes.insert("pools".to_owned(), text(&offer.pools.join(",")));
+    let slot = match form {
+        Form::Slot(slot) => i64::from(slot),
+        Form::One | Form::Shared(_) => 0,
+    };
+    attributes.insert("slot".to_owned(), int(slot));
+    if let Some(pci) = offer.pci {
+        let address = text(&pci.to_string());
+        attributes.insert("dra.net/pciAddress".to_owned(), address.clone());
+        attributes.insert("resource.kubernetes.io/pciBusID".to_owned(), address);
+    }
+    if let Some(root) = &offer.pcie_root {
+        attributes.insert("resource.kubernetes.io/pcieRoot".to_owned(), text(root));
+    }
+    // The standard name comes with Kubernetes 1.37 (KEP-6072); drivers of others use dranet's.
+    if let Some(node) = offer.numa_node {
+        for name in ["dra.net/numaNode", "resource.kubernetes.io/numaNode"] {
+            attributes.insert(name.to_owned(), int(i64::from(node)));
+        }
+    }
+    attributes
+}
+
+fn of_offer(value: &Attribute) -> DeviceAttribute {
+    match value {
+        Attribute::Text(value) => text(value),
+        Attribute::Int(value) => int(*value),
+        Attribute::Bool(value) => DeviceAttribute {
+            bool: Some(*value),
+            ..DeviceAttribute::default()
+        },
+        Attribute::Version(value) => DeviceAttribute {
+            version: Some(value.clone()),
+            ..DeviceAttribute::default()
+        },
+    }
+}
+
+fn int(value: i64) -> DeviceAttribute {
+    DeviceAttribute {
+        int: Some(value),
+        ..DeviceAttribute::default()
+    }
+}
+
+/// A text, cut where the server would refuse it.
+fn text(value: &str) -> DeviceAttribute {
+    let mut end = value.len().min(MOST_TEXT);
+    while !value.is_char_boundary(end) {
+        end -= 1;
+    }
+    DeviceAttribute {
+        string: Some(value.get(..end).unwrap_or_default().to_owned()),
+        ..DeviceAttribute::default()
+    }
+}
+
+/// A claim takes one slot unless it asks for more. Without that default it would take all of them.
+pub(super) fn capacity(form: Form) -> BTreeMap<String, DeviceCapacity> {
+    let quantity = |number: u32| Quantity(number.to_string());
+    let capacity = match form {
+        Form::One | Form::Slot(_) => DeviceCapacity {
+            value: quantity(1),
+            request_policy: None,
+        },
+        Form::Shared(slots) => DeviceCapacity {
+            value: quantity(slots),
+            request_policy: Some(CapacityRequestPolicy {
+                default: Some(quantity(1)),
+                valid_range: Some(CapacityRequestPolicyRange {
+                    min: quantity(1),
+                    max: Some(quantity(slots)),
+                    step: Some(quantity(1)),
+                }),
+                valid_values: None,
+            }),
+        },
+    };
+    BTreeMap::from([(SLOTS.to_owned(), capacity)])
+}

@@ -1,0 +1,66 @@
+//! What of a slice the server keeps. A server drops the fields of a feature that is off, and says nothing.
+
+use std::fmt;
+
+/// Features of dynamic resource allocation that slices are written with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Features {
+    /// Counters that devices share (KEP-4815, `DRAPartitionableDevices`): a function or those that are made of
+    /// it, and not both.
+    pub counters: bool,
+    /// Devices that several claims have at once (KEP-5075, `DRAConsumableCapacity`).
+    pub sharing: bool,
+    /// Taints of devices (KEP-5055, `DRADeviceTaints`).
+    pub taints: bool,
+}
+
+impl Features {
+    /// Each of them.
+    pub const ALL: Features = Features {
+        counters: true,
+        sharing: true,
+        taints: true,
+    };
+    /// None of them, as in Kubernetes 1.34.
+    pub const NONE: Features = Features {
+        counters: false,
+        sharing: false,
+        taints: false,
+    };
+
+    /// These and those.
+    #[must_use]
+    pub fn and(self, other: Features) -> Features {
+        Features {
+            counters: self.counters || other.counters,
+            sharing: self.sharing || other.sharing,
+            taints: self.taints || other.taints,
+        }
+    }
+
+    /// These without those.
+    #[must_use]
+    pub fn without(self, lost: Features) -> Features {
+        Features {
+            counters: self.counters && !lost.counters,
+            sharing: self.sharing && !lost.sharing,
+            taints: self.taints && !lost.taints,
+        }
+    }
+}
+
+impl fmt::Display for Features {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = [
+            (self.counters, "shared counters"),
+            (self.sharing, "consumable capacity"),
+            (self.taints, "taints"),
+        ];
+        let named = named.iter().filter(|(is_there, _)| *is_there);
+        let named: Vec<&str> = named.map(|(_, name)| *name).collect();
+        match named.is_empty() {
+            true => f.write_str("none"),
+            false => f.write_str(&named.join(", ")),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! What of a host stands in ResourceSlices: pure functions of its offers.
+//!
+//! A slice is made when it is needed and given back: all slices of 4096 devices at once would be most of this
+//! program's memory.
+
+mod compare;
+mod device;
+mod features;
+mod pool;
+mod probe;
+
+pub use compare::{Fingerprint, Listed, lost};
+pub use device::{HELD, Trouble, UNHEALTHY, trouble};
+pub use features::Features;
+pub use pool::{Pool, Wanted};
+pub use probe::probe;

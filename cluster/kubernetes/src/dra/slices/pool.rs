@@ -1,0 +1,363 @@
+//! A pool: the devices of one class on one node, in as many slices as they need.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::resource::v1::{
+    Counter, CounterSet, Device, DeviceCounterConsumption, ResourcePool, ResourceSlice,
+    ResourceSliceSpec,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use onload_core::class::Class;
+use onload_core::pci::PciAddress;
+use onload_host::offers::{Attribute, Offer, Sharing};
+
+use super::device::{Form, Trouble, device, trouble};
+use super::features::Features;
+use crate::dra::DRIVER;
+use crate::dra::names::{DraNames, NodeName, behind_node, is_device};
+
+/// The most devices of a slice (`ResourceSliceMaxDevices`).
+const MOST: usize = 128;
+/// The most if one of them has a taint or counters (`ResourceSliceMaxDevicesWithTaintsOrConsumesCounters`).
+const MOST_WITH_MORE: usize = 64;
+/// The most counter sets of a slice (`ResourceSliceMaxCounterSets`).
+const MOST_SETS: usize = 8;
+/// The most devices of a pool whose slots are devices.
+const MOST_NUMBERED: usize = 4096;
+/// The counter of a function that others are made of.
+const COUNTER: &str = "vfs";
+
+/// What slices are made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The node.
+    pub node: &'a NodeName,
+    /// The uid of its object. When that is deleted, its slices go too.
+    pub uid: &'a str,
+    /// The names.
+    pub names: &'a DraNames,
+    /// What the host offers, sorted by class and name.
+    pub offers: &'a [Offer],
+    /// How many claims share a device that nobody counts the holders of.
+    pub slots: u32,
+    /// Devices whose health changes too often, which count as unhealthy.
+    pub unsteady: &'a BTreeSet<(Class, String)>,
+}
+
+/// A pool.
+#[derive(Debug)]
+pub struct Pool<'a> {
+    wanted: Wanted<'a>,
+    class: Class,
+    devices: Vec<Entry<'a>>,
+    /// The functions that others are made of, with the number of those.
+    sets: BTreeMap<PciAddress, u32>,
+    per_slice: usize,
+    left_out: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry<'a> {
+    offer: &'a Offer,
+    form: Form,
+    trouble: Option<Trouble>,
+    /// What it takes of which counter set.
+    takes: Option<(PciAddress, u32)>,
+}
+
+impl<'a> Pool<'a> {
+    /// The pool of a class, written with these features. It may have no devices.
+    #[must_use]
+    pub fn of(wanted: Wanted<'a>, class: Class, features: Features) -> Pool<'a> {
+        let offers = wanted.offers.iter();
+        let offers = offers.filter(|offer| offer.class == class && is_device(offer));
+        let offers: Vec<&Offer> = offers.collect();
+        let families = Families::of(class, &offers);
+        let most_slots = MOST_NUMBERED / offers.len().max(1);
+        let most_slots = u32::try_from(most_slots).unwrap_or(u32::MAX).max(1);
+        let mut pool = Pool {
+            wanted,
+            class,
+            devices: Vec::new(),
+            sets: BTreeMap::new(),
+            per_slice: MOST,
+            left_out: Vec::new(),
+        };
+        for offer in offers {
+            let takes = match families.place(offer, features) {
+                Place::Alone => None,
+                Place::Guarded(takes) => Some(takes),
+                Place::Out(why) => {
+                    pool.left_out.push(why);
+                    continue;
+                }
+            };
+            pool.add(offer, takes, features, most_slots);
+        }
+        let used = pool.devices.iter().filter_map(|entry| entry.takes);
+        let used: BTreeSet<PciAddress> = used.map(|(set, _)| set).collect();
+        pool.sets = families.members;
+        pool.sets.retain(|set, _| used.contains(set));
+        let has_more = |entry: &Entry<'_>| entry.trouble.is_some() || entry.takes.is_some();
+        if pool.devices.iter().any(has_more) {
+            pool.per_slice = MOST_WITH_MORE;
+        }
+        pool
+    }
+
+    fn add(
+        &mut self,
+        offer: &'a Offer,
+        takes: Option<(PciAddress, u32)>,
+        features: Features,
+        most_slots: u32,
+    ) {
+        let key = (offer.class, offer.name.to_string());
+        let unsteady = self.wanted.unsteady.contains(&key);
+        let trouble = trouble(offer).or(unsteady.then_some(Trouble::Unhealthy));
+        // What cannot be marked is not offered.
+        if trouble.is_some() && !features.taints {
+            return;
+        }
+        let entry = |form| Entry {
+            offer,
+            form,
+            trouble,
+            takes,
+        };
+        if offer.sharing == Sharing::Exclusive {
+            self.devices.push(entry(Form::One));
+            return;
+        }
+        let slots = offer.most().unwrap_or(self.wanted.slots).max(1);
+        if features.sharing {
+            self.devices.push(entry(Form::Shared(slots)));
+            return;
+        }
+        if slots > most_slots {
+            self.left_out.push(format!(
+                "{} {} has {most_slots} of its {slots} slots: this cluster has no consumable capacity, and each slot is a device; set a lower number in [leases] share or [kubernetes] slots",
+                offer.class, offer.name
+            ));
+        }
+        let slots = (0..slots.min(most_slots)).map(|slot| entry(Form::Slot(slot)));
+        self.devices.extend(slots);
+    }
+
+    /// Its class.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.wanted.names.pool(self.class)
+    }
+
+    /// How many devices it has.
+    #[must_use]
+    pub fn devices(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// What it lacks, and why: lines for the operator.
+    #[must_use]
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
+    fn of_devices(&self) -> usize {
+        self.devices.len().div_ceil(self.per_slice)
+    }
+
+    /// How many slices it has.
+    #[must_use]
+    pub fn slices(&self) -> usize {
+        self.of_devices() + self.sets.len().div_ceil(MOST_SETS)
+    }
+
+    /// The name of one of them. It follows from node, class and number, so that nothing has to be remembered.
+    #[must_use]
+    pub fn slice_name(&self, at: usize) -> String {
+        let class = self.class;
+        let end = match at.checked_sub(self.of_devices()) {
+            None => format!("-onload-dev-{class}-{at}"),
+            Some(at) => format!("-onload-dev-{class}-counters-{at}"),
+        };
+        behind_node(self.wanted.node.as_str(), &end)
+    }
+
+    /// One of them, of a generation.
+    #[must_use]
+    pub fn slice(&self, at: usize, generation: i64) -> ResourceSlice {
+        let (devices, shared_counters) = match at.checked_sub(self.of_devices()) {
+            None => (Some(self.of_slice(at)), None),
+            Some(at) => (None, Some(self.counter_sets(at))),
+        };
+        let count = i64::try_from(self.slices()).unwrap_or(i64::MAX);
+        ResourceSlice {
+            metadata: metadata(self.slice_name(at), self.wanted.node, self.wanted.uid),
+            spec: ResourceSliceSpec {
+                driver: DRIVER.to_owned(),
+                node_name: Some(self.wanted.node.to_string()),
+                pool: ResourcePool {
+                    name: self.name().to_owned(),
+                    generation,
+                    resource_slice_count: count,
+                },
+                devices,
+                shared_counters,
+                ..ResourceSliceSpec::default()
+            },
+        }
+    }
+
+    fn of_slice(&self, at: usize) -> Vec<Device> {
+        let entries = self.devices.chunks(self.per_slice).nth(at);
+        let entries = entries.unwrap_or_default().iter();
+        entries.map(|entry| self.device(entry)).collect()
+    }
+
+    fn device(&self, entry: &Entry<'_>) -> Device {
+        let slot = match entry.form {
+            Form::Slot(slot) => Some(slot),
+            Form::One | Form::Shared(_) => None,
+        };
+        let name = self
+            .wanted
+            .names
+            .device(self.class, &entry.offer.name, slot);
+        let consumes = entry.takes.map(|(set, number)| {
+            vec![DeviceCounterConsumption {
+                counter_set: set_name(set),
+                counters: counters(number),
+            }]
+        });
+        Device {
+            consumes_counters: consumes,
+            ..device(name, entry.offer, entry.form, entry.trouble)
+        }
+    }
+
+    fn counter_sets(&self, at: usize) -> Vec<CounterSet> {
+        let sets = self.sets.iter().skip(at * MOST_SETS).take(MOST_SETS);
+        let sets = sets.map(|(function, number)| CounterSet {
+            name: set_name(*function),
+            counters: counters(*number),
+        });
+        sets.collect()
+    }
+}
+
+/// The metadata of a slice of a node.
+pub(super) fn metadata(name: String, node: &NodeName, uid: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        owner_references: Some(vec![OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Node".to_owned(),
+            name: node.to_string(),
+            uid: uid.to_owned(),
+            controller: Some(true),
+            block_owner_deletion: None,
+        }]),
+        ..ObjectMeta::default()
+    }
+}
+
+fn set_name(function: PciAddress) -> String {
+    format!("pf-{}", function.to_string().replace([':', '.'], "-"))
+}
+
+fn counters(number: u32) -> BTreeMap<String, Counter> {
+    let value = Quantity(number.to_string());
+    BTreeMap::from([(COUNTER.to_owned(), Counter { value })])
+}
+
+/// Physical functions that are offered beside functions that are made of them. Who has the one must not have
+/// the others. Only vfio gives a function away whole: interfaces and RDMA devices of both are independent.
+#[derive(Debug, Default)]
+struct Families {
+    /// The physical functions, with the number of those made of them.
+    members: BTreeMap<PciAddress, u32>,
+    /// Those of them that somebody has, by lease.
+    taken: BTreeSet<PciAddress>,
+    /// Those with a member that several containers have at once, which nothing counts.
+    shared: BTreeSet<PciAddress>,
+}
+
+/// What becomes of an offer.
+enum Place {
+    /// It is of no family.
+    Alone,
+    /// It is counted: so many of that set.
+    Guarded((PciAddress, u32)),
+    /// It is not offered, and why.
+    Out(String),
+}
+
+impl Families {
+    fn of(class: Class, offers: &[&Offer]) -> Families {
+        let mut families = Families::default();
+        if class != Class::Vfio {
+            return families;
+        }
+        let parents: BTreeMap<PciAddress, &Offer> = offers
+            .iter()
+            .filter_map(|offer| Some((offer.pci?, *offer)))
+            .collect();
+        for offer in offers {
+            let Some((pf, parent)) = pf_of(offer).and_then(|pf| Some((pf, *parents.get(&pf)?)))
+            else {
+                continue;
+            };
+            *families.members.entry(pf).or_default() += 1;
+            let is_exclusive = |offer: &Offer| offer.sharing == Sharing::Exclusive;
+            if !is_exclusive(offer) || !is_exclusive(parent) {
+                families.shared.insert(pf);
+            }
+            if !parent.leases.is_empty() {
+                families.taken.insert(pf);
+            }
+        }
+        families
+    }
+
+    fn place(&self, offer: &Offer, features: Features) -> Place {
+        let of_family = |pci: &PciAddress| self.members.contains_key(pci);
+        let own = offer.pci.filter(of_family);
+        let parent = pf_of(offer).filter(of_family);
+        let Some(pf) = own.or(parent) else {
+            return Place::Alone;
+        };
+        let number = match own {
+            Some(pf) => self.members.get(&pf).copied().unwrap_or(0),
+            None => 1,
+        };
+        if features.counters && !self.shared.contains(&pf) {
+            return Place::Guarded((pf, number));
+        }
+        match own {
+            Some(_) => Place::Out(format!(
+                "vfio {} is not offered beside its virtual functions: nothing in this cluster keeps two pods from having both; take those away, or offer them to nobody by [discover] offer-pf-with-vfs = false",
+                offer.name
+            )),
+            None if self.taken.contains(&pf) => Place::Out(format!(
+                "vfio {} is not offered while somebody has its physical function {pf}",
+                offer.name
+            )),
+            None => Place::Alone,
+        }
+    }
+}
+
+/// The physical function that a function was made of.
+fn pf_of(offer: &Offer) -> Option<PciAddress> {
+    match offer.attributes.get("pf")? {
+        Attribute::Text(pf) => pf.parse().ok(),
+        Attribute::Int(_) | Attribute::Bool(_) | Attribute::Version(_) => None,
+    }
+}

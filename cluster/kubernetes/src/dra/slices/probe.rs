@@ -1,0 +1,53 @@
+//! A slice that is never made: asked of the server in a dry run, its answer shows which features are on.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::resource::v1::{
+    Counter, Device, DeviceCounterConsumption, ResourcePool, ResourceSlice, ResourceSliceSpec,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::device::{Form, Trouble, capacity, taint};
+use super::pool::metadata;
+use crate::dra::DRIVER;
+use crate::dra::names::{NodeName, behind_node};
+
+/// The slice of a node, with a device for each feature.
+#[must_use]
+pub fn probe(node: &NodeName, uid: &str) -> ResourceSlice {
+    let form = Form::Shared(2);
+    let shared = Device {
+        name: "shared".to_owned(),
+        allow_multiple_allocations: Some(true),
+        capacity: Some(capacity(form)),
+        ..Device::default()
+    };
+    let value = Quantity("1".to_owned());
+    let counted = Device {
+        name: "counted".to_owned(),
+        consumes_counters: Some(vec![DeviceCounterConsumption {
+            counter_set: "set".to_owned(),
+            counters: BTreeMap::from([("vfs".to_owned(), Counter { value })]),
+        }]),
+        ..Device::default()
+    };
+    let tainted = Device {
+        name: "tainted".to_owned(),
+        taints: Some(vec![taint(Trouble::Unhealthy)]),
+        ..Device::default()
+    };
+    ResourceSlice {
+        metadata: metadata(behind_node(node.as_str(), "-onload-dev-probe"), node, uid),
+        spec: ResourceSliceSpec {
+            driver: DRIVER.to_owned(),
+            node_name: Some(node.to_string()),
+            pool: ResourcePool {
+                name: behind_node(node.as_str(), "/probe"),
+                generation: 1,
+                resource_slice_count: 1,
+            },
+            devices: Some(vec![shared, counted, tainted]),
+            ..ResourceSliceSpec::default()
+        },
+    }
+}

@@ -1,0 +1,325 @@
+//! The two sockets of an instance below kubelet's directory: one where it registers, and one where it serves.
+//! Two instances may run while a DaemonSet is updated; kubelet then calls the one that connected last.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use tokio::net::UnixListener;
+use tokio::time::sleep;
+
+use super::DRIVER;
+use crate::socket::{self, Place, SocketError, is_left_over};
+
+/// Where kubelet looks for sockets of plugins, below its directory. It is kubelet's, which makes it.
+const REGISTRY: &str = "plugins_registry";
+/// Where plugins have their own directories.
+const PLUGINS: &str = "plugins";
+/// The name of the socket where the first instance registers.
+///
+/// It has an `@` for a reason. kubelet calls the path of that socket the authority of its requests, percent-escaped
+/// (`%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2F…`; `encodeAuthority` of grpc-go), and in an authority the library
+/// that we serve HTTP/2 with allows `%` only before an `@`. Without one each request of kubelet is answered with
+/// RST_STREAM, and the driver never registers.
+pub(super) const REGISTRATION_SOCKET: &str = "onload.dev@reg.sock";
+/// How the names of our sockets there begin and end. In between stands the instance, if it is not the first.
+const REGISTRATION: (&str, &str) = ("onload.dev@reg", ".sock");
+/// The same in our own directory.
+const SERVICE: (&str, &str) = ("dra-", ".sock");
+/// Nobody but root has a use for our directory.
+const PRIVATE: u32 = 0o700;
+/// How often another instance that is about to begin is asked whether it is done.
+const RETRY: Duration = Duration::from_millis(50);
+/// How often that is tried.
+const TRIES: u32 = 100;
+
+/// Why there are no sockets.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SocketsError {
+    /// kubelet has not made its directory.
+    #[error(
+        "registering with kubelet: {} is not there; start kubelet, or name its --root-dir by --kubelet-dir",
+        .0.display()
+    )]
+    NoRegistry(PathBuf),
+    /// Our own directory cannot be made or opened.
+    #[error("making the directory {}", .path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another instance does not finish its beginning.
+    #[error("another onload-kubernetes has {} locked; stop it", .0.display())]
+    Locked(PathBuf),
+    /// A socket cannot be made.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// No name can be chosen.
+    #[error("choosing the name of a socket")]
+    Random(#[source] io::Error),
+}
+
+/// A socket that listens, and its place.
+pub(super) type Listening = (UnixListener, Place);
+
+/// The sockets of an instance.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    /// Where it registers.
+    pub(super) registration: Listening,
+    /// Where it serves.
+    pub(super) service: Listening,
+    /// The path of that, for kubelet.
+    pub(super) endpoint: PathBuf,
+}
+
+impl Sockets {
+    /// Makes them below kubelet's directory, and removes those that killed instances left.
+    ///
+    /// # Errors
+    /// [`SocketsError`]. Whatever else has one of the names stays.
+    pub(super) async fn bind(kubelet: &Path) -> Result<Self, SocketsError> {
+        let registry = kubelet.join(REGISTRY);
+        if !registry.is_dir() {
+            return Err(SocketsError::NoRegistry(registry));
+        }
+        let own = kubelet.join(PLUGINS).join(DRIVER);
+        let _lock = lock(&own).await?;
+        sweep(&registry, REGISTRATION).await;
+        sweep(&own, SERVICE).await;
+        let instance = instance().map_err(SocketsError::Random)?;
+        let endpoint = own.join(format!("{}{instance}{}", SERVICE.0, SERVICE.1));
+        let service = socket::bind(&endpoint)?.into_parts();
+        let first = registry.join(REGISTRATION_SOCKET);
+        let registration = match is_socket(&first) {
+            // Those that nobody listens at are swept.
+            true => registry.join(format!("{}-{instance}{}", REGISTRATION.0, REGISTRATION.1)),
+            false => first,
+        };
+        let registration = socket::bind(&registration)?.into_parts();
+        Ok(Sockets {
+            registration,
+            service,
+            endpoint,
+        })
+    }
+}
+
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+}
+
+/// Our directory, which no other instance uses to begin until the result is dropped.
+async fn lock(own: &Path) -> Result<OwnedFd, SocketsError> {
+    let failed = |source: io::Error| SocketsError::Directory {
+        path: own.to_owned(),
+        source,
+    };
+    make(own).map_err(failed)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let lock = rustix::fs::open(own, flags, Mode::empty());
+    let lock = lock.map_err(|error| failed(error.into()))?;
+    for _ in 0..TRIES {
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(lock),
+            Err(Errno::WOULDBLOCK) => sleep(RETRY).await,
+            Err(error) => return Err(failed(error.into())),
+        }
+    }
+    Err(SocketsError::Locked(own.to_owned()))
+}
+
+/// The directory above is kubelet's, which may not have made it yet.
+fn make(own: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(PRIVATE).create(own)
+}
+
+/// Removes the sockets of ours that nobody listens at.
+async fn sweep(directory: &Path, (begin, end): (&str, &str)) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_ours =
+            name.len() >= begin.len() + end.len() && name.starts_with(begin) && name.ends_with(end);
+        let path = entry.path();
+        if !is_ours || !is_left_over(&path).await {
+            continue;
+        }
+        match fs::remove_file(&path) {
+            Ok(()) => {
+                tracing::info!(path = %path.display(), "removed the socket of a killed instance");
+            }
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a socket of a killed instance stays");
+            }
+        }
+    }
+}
+
+/// Tells this instance from every other.
+fn instance() -> io::Result<String> {
+    let mut bytes = [0; 4];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    if filled != bytes.len() {
+        return Err(io::Error::other("the kernel gave too few random bytes"));
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::net::UnixListener as StdListener;
+
+    use axum::http::uri::Authority;
+    use onload_core::text::Chain;
+
+    use super::*;
+
+    /// A directory of kubelet's.
+    fn kubelet() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join(REGISTRY)).unwrap();
+        dir
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+
+    /// What grpc-go makes of a path (`encodeAuthority` in clientconn.go).
+    fn authority(path: &str) -> String {
+        path.replace('/', "%2F")
+    }
+
+    #[test]
+    fn the_name_of_the_registration_socket_is_one_that_http_2_takes_as_authority() {
+        let parsed = |path: &str| authority(path).parse::<Authority>();
+        for name in [REGISTRATION_SOCKET, "onload.dev@reg-0a1b2c3d.sock"] {
+            let path = format!("/var/lib/kubelet/plugins_registry/{name}");
+            assert!(parsed(&path).is_ok(), "{path}");
+        }
+        assert!("%2F..%2Fonload.dev@reg.sock".parse::<Authority>().is_ok());
+        for name in ["onload.dev-reg.sock", "onload.dev.sock"] {
+            let path = format!("/var/lib/kubelet/plugins_registry/{name}");
+            assert!(
+                parsed(&path).is_err(),
+                "{path}: the reason for the @ is gone"
+            );
+        }
+        assert!("%2F..%2Fonload.dev-reg.sock".parse::<Authority>().is_err());
+    }
+
+    #[tokio::test]
+    async fn sockets_stand_where_kubelet_looks_and_go_with_the_instance() {
+        let dir = kubelet();
+        let sockets = Sockets::bind(dir.path()).await.unwrap();
+        assert_eq!(names(&dir.path().join(REGISTRY)), ["onload.dev@reg.sock"]);
+        let own = dir.path().join("plugins/onload.dev");
+        assert_eq!(fs::metadata(&own).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(sockets.endpoint.parent(), Some(own.as_path()));
+        drop(sockets);
+        assert!(names(&dir.path().join(REGISTRY)).is_empty());
+        assert!(names(&own).is_empty());
+    }
+
+    #[tokio::test]
+    async fn two_instances_have_sockets_of_their_own() {
+        let dir = kubelet();
+        let registry = dir.path().join(REGISTRY);
+        let first = Sockets::bind(dir.path()).await.unwrap();
+        let second = Sockets::bind(dir.path()).await.unwrap();
+        let both = names(&registry);
+        assert_eq!(
+            (both.len(), both[1].as_str()),
+            (2, REGISTRATION_SOCKET),
+            "{both:?}"
+        );
+        assert!(both[0].starts_with("onload.dev@reg-"), "{both:?}");
+        assert_ne!(first.endpoint, second.endpoint);
+        // The end of the first takes nothing of the second's, and gives its name to the third.
+        drop(first);
+        assert_eq!(names(&registry), both[..1]);
+        let third = Sockets::bind(dir.path()).await.unwrap();
+        assert_eq!(names(&registry), both);
+        drop((second, third));
+    }
+
+    #[tokio::test]
+    async fn what_killed_instances_left_is_swept() {
+        let dir = kubelet();
+        let registry = dir.path().join(REGISTRY);
+        let own = dir.path().join("plugins/onload.dev");
+        fs::create_dir_all(&own).unwrap();
+        for path in [
+            registry.join(REGISTRATION_SOCKET),
+            registry.join("onload.dev@reg-0a1b2c3d.sock"),
+            own.join("dra-0a1b2c3d.sock"),
+            registry.join("dra.net.sock"),
+        ] {
+            drop(StdListener::bind(path).unwrap());
+        }
+        fs::write(own.join("dra-notes.sock"), "").unwrap();
+        let sockets = Sockets::bind(dir.path()).await.unwrap();
+        assert_eq!(names(&registry), ["dra.net.sock", REGISTRATION_SOCKET]);
+        let file = sockets.endpoint.file_name().unwrap().to_str().unwrap();
+        let mut there = vec![file.to_owned(), "dra-notes.sock".to_owned()];
+        there.sort();
+        assert_eq!(names(&own), there);
+    }
+
+    #[tokio::test]
+    async fn what_is_somebody_else_s_in_the_place_of_a_socket_stays() {
+        let dir = kubelet();
+        let place = dir.path().join(REGISTRY).join(REGISTRATION_SOCKET);
+        fs::write(&place, "x").unwrap();
+        let line = Chain(&Sockets::bind(dir.path()).await.unwrap_err()).to_string();
+        assert!(
+            line.ends_with(
+                "onload.dev@reg.sock: a file that is no socket has this name; move it away"
+            ),
+            "{line}"
+        );
+        fs::remove_file(&place).unwrap();
+        symlink("/nowhere", &place).unwrap();
+        assert!(Sockets::bind(dir.path()).await.is_err());
+        assert!(fs::symlink_metadata(&place).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_is_not_kubelet_s_is_refused_with_the_flag() {
+        let dir = tempfile::tempdir().unwrap();
+        let line = Sockets::bind(dir.path()).await.unwrap_err().to_string();
+        assert!(
+            line.ends_with("start kubelet, or name its --root-dir by --kubelet-dir"),
+            "{line}"
+        );
+        let dir = kubelet();
+        fs::write(dir.path().join(PLUGINS), "").unwrap();
+        let error = Sockets::bind(dir.path()).await.unwrap_err();
+        assert!(matches!(error, SocketsError::Directory { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_path_that_is_too_long_for_a_socket_is_refused() {
+        let dir = kubelet();
+        let long = dir.path().join("a".repeat(100));
+        fs::create_dir_all(long.join(REGISTRY)).unwrap();
+        let error = Sockets::bind(&long).await.unwrap_err();
+        assert!(matches!(error, SocketsError::Socket(_)), "{error}");
+    }
+}

@@ -1,0 +1,139 @@
+//! Whether this node has a DRA driver: the configuration wants one, and the API server can be asked.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use onload_core::class::Class;
+use onload_core::kubernetes_settings::{Interface, KubernetesSettings};
+use onload_core::text::Chain;
+
+use super::api::{AccessError, Api};
+use super::names::NodeName;
+use crate::observe::metrics::Metrics;
+
+/// Why there is no driver although the configuration says `dra`.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Nobody says which node this is.
+    #[error(
+        "offering devices by DRA, as [kubernetes] offer says: the name of this node is not known; give --node-name"
+    )]
+    NoNode,
+    /// The API server cannot be asked.
+    #[error("offering devices by DRA, as [kubernetes] offer says")]
+    Access(#[from] AccessError),
+}
+
+/// How much a driver is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Wish {
+    /// Everything is for the device plugin.
+    No,
+    /// Where it can run.
+    IfPossible,
+    /// Some class is offered in no other way.
+    Yes,
+}
+
+fn wish(settings: &KubernetesSettings) -> Wish {
+    let wishes = Class::ALL.map(|class| match settings.offer.interface(class) {
+        Interface::DevicePlugin => Wish::No,
+        Interface::Auto => Wish::IfPossible,
+        Interface::Dra => Wish::Yes,
+    });
+    wishes.into_iter().max().unwrap_or(Wish::No)
+}
+
+/// The node and its API server; `None` if devices are offered by the device plugin alone.
+///
+/// # Errors
+/// [`StartError`], if the configuration says `dra` of a class.
+pub fn start(
+    settings: &KubernetesSettings,
+    node: Option<&NodeName>,
+    kubeconfig: Option<&Path>,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<(NodeName, Api)>, StartError> {
+    let wish = wish(settings);
+    if wish == Wish::No {
+        return Ok(None);
+    }
+    let found = find(node, kubeconfig, metrics);
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if wish == Wish::Yes => Err(error),
+        Err(error) => {
+            let reason = match &error {
+                StartError::NoNode => "the name of this node is not known".to_owned(),
+                StartError::Access(error) => Chain(error).to_string(),
+            };
+            tracing::info!(%reason, "no DRA driver on this node; the device plugin offers all devices");
+            Ok(None)
+        }
+    }
+}
+
+fn find(
+    node: Option<&NodeName>,
+    kubeconfig: Option<&Path>,
+    metrics: &Arc<Metrics>,
+) -> Result<(NodeName, Api), StartError> {
+    let node = node.ok_or(StartError::NoNode)?;
+    let api = Api::find(kubeconfig, Arc::clone(metrics))?;
+    Ok((node.clone(), api))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(offer: &str) -> KubernetesSettings {
+        serde_json::from_str(&format!(r#"{{"offer": {offer}}}"#)).unwrap()
+    }
+
+    fn started(offer: &str, node: Option<&str>) -> Result<bool, String> {
+        let node = node.map(|node| node.parse().unwrap());
+        let absent = Path::new("/nonexistent/kubeconfig");
+        let started = start(
+            &settings(offer),
+            node.as_ref(),
+            Some(absent),
+            &Arc::default(),
+        );
+        started
+            .map(|found| found.is_some())
+            .map_err(|error| Chain(&error).to_string())
+    }
+
+    #[test]
+    fn a_node_whose_api_server_cannot_be_asked_has_the_device_plugin_alone() {
+        assert_eq!(started(r#""auto""#, None), Ok(false));
+        assert_eq!(started(r#""auto""#, Some("n1")), Ok(false));
+        assert_eq!(started(r#""device-plugin""#, Some("n1")), Ok(false));
+    }
+
+    #[test]
+    fn a_class_that_is_to_be_offered_by_dra_alone_needs_a_node_and_an_api_server() {
+        for offer in [r#""dra""#, r#"{"vfio": "dra"}"#] {
+            let line = started(offer, None).unwrap_err();
+            assert!(
+                line.ends_with("the name of this node is not known; give --node-name"),
+                "{line}"
+            );
+            let line = started(offer, Some("n1")).unwrap_err();
+            assert!(line.contains("reading /nonexistent/kubeconfig"), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_class_decides_for_the_driver() {
+        for (offer, wanted) in [
+            (r#""device-plugin""#, Wish::No),
+            (r#""auto""#, Wish::IfPossible),
+            (r#"{"nic": "device-plugin"}"#, Wish::IfPossible),
+            (r#"{"nic": "dra"}"#, Wish::Yes),
+        ] {
+            assert_eq!(wish(&settings(offer)), wanted, "{offer}");
+        }
+    }
+}

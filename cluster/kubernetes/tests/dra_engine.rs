@@ -1,0 +1,247 @@
+//! Who offers which class, decided with an API server made for tests.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onload_core::class::Class;
+use onload_host::offers::Offer;
+use onload_kubernetes::dra::Registered;
+use onload_kubernetes::dra::engine::{Engine, Offered};
+use onload_kubernetes::host_state::Snapshot;
+use serde_json::{Value, json};
+use support::PATIENCE;
+use support::api_server::{ApiServer, Gates};
+use support::driver::api;
+use support::offers::{offer, snapshot};
+use tokio::sync::watch;
+
+/// Long enough that it never passes in a test.
+const NEVER: Duration = Duration::from_secs(3600);
+
+struct Deciding {
+    snapshots: watch::Sender<Arc<Snapshot>>,
+    registered: watch::Sender<Registered>,
+    dra: watch::Receiver<BTreeSet<Class>>,
+    plugin: watch::Receiver<BTreeSet<Class>>,
+}
+
+fn offers() -> Vec<Offer> {
+    vec![
+        offer(Class::Nic, "ens1"),
+        offer(Class::Vfio, "0000:81:10.0"),
+    ]
+}
+
+impl Deciding {
+    fn start(server: &ApiServer, config: &str, grace: Duration) -> Deciding {
+        let (snapshots, of_snapshots) = watch::channel(snapshot(offers(), config));
+        let (registered, of_registered) = watch::channel(Registered::default());
+        let (dra_sender, dra) = watch::channel(BTreeSet::new());
+        let (plugin_sender, plugin) = watch::channel(BTreeSet::new());
+        let engine = Engine {
+            api: api(&server.kubeconfig, &Arc::default()),
+            node: "n1".parse().unwrap(),
+            snapshots: of_snapshots,
+            registered: of_registered,
+            grace,
+            settle: Duration::ZERO,
+        };
+        let offered = Offered {
+            dra: dra_sender,
+            plugin: plugin_sender,
+        };
+        tokio::spawn(engine.run(offered));
+        Deciding {
+            snapshots,
+            registered,
+            dra,
+            plugin,
+        }
+    }
+
+    fn register(&self) {
+        self.registered.send_modify(|registered| {
+            registered.now = true;
+            registered.times += 1;
+        });
+    }
+
+    fn look_again(&self, config: &str) {
+        self.snapshots.send_replace(snapshot(offers(), config));
+    }
+
+    /// Waits until the two have these classes. No class is ever with both.
+    async fn until(&mut self, dra: &[Class], plugin: &[Class]) {
+        let set = |classes: &[Class]| -> BTreeSet<Class> { classes.iter().copied().collect() };
+        let (dra, plugin) = (set(dra), set(plugin));
+        let wait = async {
+            loop {
+                let now = (
+                    self.dra.borrow_and_update().clone(),
+                    self.plugin.borrow_and_update().clone(),
+                );
+                assert!(now.0.is_disjoint(&now.1), "{now:?}");
+                if now == (dra.clone(), plugin.clone()) {
+                    return;
+                }
+                tokio::select! {
+                    changed = self.dra.changed() => changed.unwrap(),
+                    changed = self.plugin.changed() => changed.unwrap(),
+                }
+            }
+        };
+        if tokio::time::timeout(PATIENCE, wait).await.is_err() {
+            panic!(
+                "DRA {:?}, device plugin {:?}",
+                self.dra.borrow(),
+                self.plugin.borrow()
+            );
+        }
+    }
+}
+
+/// A class as a server keeps it whose feature is on.
+fn class(server: &ApiServer, class: Class, extended: Option<&str>) {
+    let mut spec = json!({"selectors": []});
+    if let Some(extended) = extended {
+        spec["extendedResourceName"] = extended.into();
+    }
+    let name = format!("{class}.onload.dev");
+    let object = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
+        "metadata": {"name": name}, "spec": spec});
+    server.put_class(&name, object);
+}
+
+/// A server as of 1.36.
+async fn new_server() -> ApiServer {
+    let server = ApiServer::start(Gates::ON).await;
+    class(&server, Class::Nic, Some("onload.dev/nic"));
+    class(&server, Class::Vfio, Some("onload.dev/vfio"));
+    server
+}
+
+fn pod(resource: &str, by_dra: bool) -> Value {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "default"},
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "resources": {"limits": {}}}]},
+        "status": {"phase": "Running"}});
+    pod["spec"]["containers"][0]["resources"]["limits"][resource] = "1".into();
+    if by_dra {
+        pod["status"]["extendedResourceClaimStatus"] = json!({"resourceClaimName": "c", "requestMappings": [
+            {"containerName": "c", "requestName": "r", "resourceName": resource}]});
+    }
+    pod
+}
+
+fn claim(pool: &str) -> Value {
+    let result = json!({"driver": "onload.dev", "pool": pool, "device": "ens1", "request": "r"});
+    json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "default", "uid": "1"}, "spec": {},
+        "status": {"allocation": {"devices": {"results": [result]}}}})
+}
+
+#[tokio::test]
+async fn a_server_that_serves_old_manifests_by_dra_gets_all_by_dra() {
+    let server = new_server().await;
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.register();
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+    // Decided: nothing more is asked.
+    server.forget_asked();
+    deciding.look_again("");
+    deciding.register();
+    server.until_asked(|asked| asked.len() == 2).await;
+    assert!(
+        server
+            .asked()
+            .iter()
+            .all(|asked| asked.resource == "deviceclasses")
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_drops_the_old_name_or_has_no_class_leaves_all_to_the_device_plugin() {
+    let server = ApiServer::start(Gates::OFF).await;
+    class(&server, Class::Nic, None);
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.register();
+    deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
+}
+
+#[tokio::test]
+async fn one_class_may_be_served_and_another_not() {
+    let server = ApiServer::start(Gates::ON).await;
+    class(&server, Class::Nic, Some("onload.dev/nic"));
+    class(&server, Class::Vfio, Some("example.com/other"));
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.register();
+    deciding.until(&[Class::Nic], &[Class::Vfio]).await;
+}
+
+#[tokio::test]
+async fn without_rights_or_a_kubelet_that_knows_the_driver_it_is_the_device_plugin() {
+    let server = new_server().await;
+    let mut unknown = Deciding::start(&server, "", Duration::ZERO);
+    unknown.until(&[], &[Class::Nic, Class::Vfio]).await;
+    for right in [("get", "deviceclasses"), ("list", "pods")] {
+        server.take_right(right.0, right.1);
+    }
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.register();
+    deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
+}
+
+#[tokio::test]
+async fn a_class_stays_with_the_device_plugin_while_a_pod_has_a_device_of_it() {
+    let server = new_server().await;
+    server.put_pod("p", pod("onload.dev/nic", false));
+    server.put_pod("by-dra", pod("onload.dev/vfio", true));
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.register();
+    deciding.until(&[Class::Vfio], &[Class::Nic]).await;
+    server.delete_pod("p");
+    deciding.look_again("");
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_has_ended_holds_nothing() {
+    let server = new_server().await;
+    let mut ended = pod("onload.dev/nic", false);
+    ended["status"]["phase"] = "Succeeded".into();
+    server.put_pod("p", ended);
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.register();
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+}
+
+#[tokio::test]
+async fn a_class_stays_with_dra_while_a_claim_of_a_pod_holds_a_device_of_it() {
+    let server = ApiServer::start(Gates::OFF).await;
+    server.put_claim("default", "c", claim("n1/nic"));
+    server.put_pod("p", pod("onload.dev/nic", true));
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.register();
+    deciding.until(&[Class::Nic], &[Class::Vfio]).await;
+    server.delete_claim("default", "c");
+    deciding.look_again("");
+    deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
+}
+
+#[tokio::test]
+async fn what_the_operator_says_is_done_at_the_start_and_changes_by_nobody() {
+    let server = new_server().await;
+    let mut deciding = Deciding::start(
+        &server,
+        "[kubernetes]\noffer = { nic = \"device-plugin\", vfio = \"dra\" }\n",
+        NEVER,
+    );
+    deciding.until(&[Class::Vfio], &[Class::Nic]).await;
+    assert_eq!(server.asked(), []);
+    deciding.look_again("[kubernetes]\noffer = { nic = \"dra\", vfio = \"dra\" }\n");
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+}

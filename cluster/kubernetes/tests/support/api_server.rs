@@ -1,0 +1,840 @@
+//! An API server: as much of Kubernetes' as a DRA driver meets. It checks method, path, media type, field manager
+//! and rights, keeps slices with their resource versions, tells watches what happens, and can be told to go wrong.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::response::Response;
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+
+use super::limits;
+
+/// The token that tests begin with.
+pub(crate) const TOKEN: &str = "token-1";
+const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+const CLAIMS: &str = "/apis/resource.k8s.io/v1/resourceclaims";
+const HEADS: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
+/// The features that Kubernetes calls by these names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gates {
+    pub(crate) partitionable: bool,
+    pub(crate) consumable: bool,
+    pub(crate) taints: bool,
+}
+
+impl Gates {
+    /// As in 1.36.
+    pub(crate) const ON: Gates = Gates {
+        partitionable: true,
+        consumable: true,
+        taints: true,
+    };
+    /// As in 1.34.
+    pub(crate) const OFF: Gates = Gates {
+        partitionable: false,
+        consumable: false,
+        taints: false,
+    };
+}
+
+/// A request as it came.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Asked {
+    /// The verb of the right that it needs: get, list, watch, patch, delete.
+    pub(crate) verb: &'static str,
+    pub(crate) resource: String,
+    pub(crate) name: String,
+    pub(crate) is_dry: bool,
+}
+
+/// What goes wrong for one request.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    pub(crate) verb: &'static str,
+    pub(crate) status: u16,
+    pub(crate) retry_after: Option<u32>,
+}
+
+struct Watcher {
+    node: String,
+    sender: mpsc::UnboundedSender<Bytes>,
+}
+
+struct Kept {
+    gates: Gates,
+    slices: BTreeMap<String, Value>,
+    claims: BTreeMap<String, Value>,
+    classes: BTreeMap<String, Value>,
+    pods: BTreeMap<String, Value>,
+    version: u64,
+    /// What happened, by version.
+    history: Vec<(u64, &'static str, Value)>,
+    /// The version from which on history is known.
+    known_from: u64,
+    tokens: BTreeSet<String>,
+    rights: BTreeSet<(&'static str, &'static str)>,
+    /// The node that a token belongs to; none: any.
+    bound: Option<String>,
+    faults: VecDeque<Fault>,
+    delay: Duration,
+    asked: Vec<Asked>,
+    watchers: Vec<Watcher>,
+    /// What an admission webhook does.
+    webhook: Option<fn(&mut Value)>,
+}
+
+pub(crate) struct ApiServer {
+    kept: Arc<Mutex<Kept>>,
+    changes: watch::Sender<u64>,
+    pub(crate) address: String,
+    _dir: tempfile::TempDir,
+    pub(crate) token: PathBuf,
+    pub(crate) kubeconfig: PathBuf,
+}
+
+#[derive(Clone)]
+struct Shared {
+    kept: Arc<Mutex<Kept>>,
+    changes: watch::Sender<u64>,
+}
+
+/// The rights of packaging/kubernetes.
+pub(crate) const RIGHTS: [(&str, &str); 10] = [
+    ("get", "nodes"),
+    ("list", "pods"),
+    ("get", "deviceclasses"),
+    ("list", "resourceslices"),
+    ("watch", "resourceslices"),
+    ("patch", "resourceslices"),
+    ("create", "resourceslices"),
+    ("delete", "resourceslices"),
+    ("get", "resourceclaims"),
+    ("list", "resourceclaims"),
+];
+
+impl ApiServer {
+    pub(crate) async fn start(gates: Gates) -> ApiServer {
+        let kept = Kept {
+            gates,
+            slices: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            classes: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            version: 100,
+            history: Vec::new(),
+            known_from: 0,
+            tokens: BTreeSet::from([TOKEN.to_owned()]),
+            rights: BTreeSet::from(RIGHTS),
+            bound: None,
+            faults: VecDeque::new(),
+            delay: Duration::ZERO,
+            asked: Vec::new(),
+            watchers: Vec::new(),
+            webhook: None,
+        };
+        let kept = Arc::new(Mutex::new(kept));
+        let (changes, _) = watch::channel(0);
+        let shared = Shared {
+            kept: Arc::clone(&kept),
+            changes: changes.clone(),
+        };
+        let app = Router::new().fallback(answer).with_state(shared);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let dir = tempfile::tempdir().unwrap();
+        let token = dir.path().join("token");
+        std::fs::write(&token, TOKEN).unwrap();
+        let kubeconfig = dir.path().join("kubeconfig");
+        std::fs::write(&kubeconfig, kubeconfig_of(&address, Path::new("token"))).unwrap();
+        ApiServer {
+            kept,
+            changes,
+            address,
+            _dir: dir,
+            token,
+            kubeconfig,
+        }
+    }
+
+    /// A kubeconfig whose token is elsewhere.
+    pub(crate) fn kubeconfig_with(&self, token: &Path) -> String {
+        kubeconfig_of(&self.address, token)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap()
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Other features, as after an update of the server.
+    pub(crate) fn set_gates(&self, gates: Gates) {
+        self.kept().gates = gates;
+    }
+
+    /// The slices, by name.
+    pub(crate) fn slices(&self) -> BTreeMap<String, ResourceSlice> {
+        let kept = self.kept();
+        let slices = kept.slices.iter();
+        let typed = |object: &Value| serde_json::from_value(object.clone()).unwrap();
+        slices
+            .map(|(name, slice)| (name.clone(), typed(slice)))
+            .collect()
+    }
+
+    /// One slice.
+    pub(crate) fn slice(&self, name: &str) -> Option<ResourceSlice> {
+        let slice = self.kept().slices.get(name).cloned();
+        slice.map(|slice| serde_json::from_value(slice).unwrap())
+    }
+
+    /// Waits until a slice is so.
+    pub(crate) async fn until_slice(&self, name: &str, is_so: impl Fn(&ResourceSlice) -> bool) {
+        let mut changes = self.changes.subscribe();
+        let wait = async {
+            while !self.slice(name).is_some_and(|slice| is_so(&slice)) {
+                changes.changed().await.unwrap();
+            }
+        };
+        if tokio::time::timeout(super::PATIENCE, wait).await.is_err() {
+            panic!("{name} never is as expected: {:?}", self.slice(name));
+        }
+    }
+
+    /// Waits until the slices are so. A failing test waits for long.
+    pub(crate) async fn until(&self, is_so: impl Fn(&BTreeMap<String, ResourceSlice>) -> bool) {
+        let mut changes = self.changes.subscribe();
+        let wait = async {
+            loop {
+                changes.borrow_and_update();
+                if is_so(&self.slices()) {
+                    return;
+                }
+                changes.changed().await.unwrap();
+            }
+        };
+        if tokio::time::timeout(super::PATIENCE, wait).await.is_err() {
+            let slices = serde_json::to_string_pretty(&self.slices()).unwrap();
+            panic!(
+                "the slices never are as expected: {slices}\n{:?}",
+                self.asked()
+            );
+        }
+    }
+
+    /// Waits until what was asked is so.
+    pub(crate) async fn until_asked(&self, is_so: impl Fn(&[Asked]) -> bool) {
+        let mut changes = self.changes.subscribe();
+        let wait = async {
+            loop {
+                changes.borrow_and_update();
+                if is_so(&self.asked()) {
+                    return;
+                }
+                changes.changed().await.unwrap();
+            }
+        };
+        if tokio::time::timeout(super::PATIENCE, wait).await.is_err() {
+            panic!("it never is asked as expected: {:?}", self.asked());
+        }
+    }
+
+    /// What was asked since it was forgotten.
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.kept().asked.clone()
+    }
+
+    /// How often each verb and resource was asked for.
+    pub(crate) fn counts(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for asked in &self.kept().asked {
+            let dry = if asked.is_dry { " (dry run)" } else { "" };
+            let key = format!("{} {}{dry}", asked.verb, asked.resource);
+            *counts.entry(key).or_default() += 1;
+        }
+        counts
+    }
+
+    pub(crate) fn forget_asked(&self) {
+        self.kept().asked.clear();
+    }
+
+    /// The next request of that verb fails so.
+    pub(crate) fn fail(&self, verb: &'static str, status: u16, retry_after: Option<u32>) {
+        self.kept().faults.push_back(Fault {
+            verb,
+            status,
+            retry_after,
+        });
+    }
+
+    /// Whether all faults were met.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.kept().faults.is_empty()
+    }
+
+    pub(crate) fn set_delay(&self, delay: Duration) {
+        self.kept().delay = delay;
+    }
+
+    pub(crate) fn set_webhook(&self, webhook: fn(&mut Value)) {
+        self.kept().webhook = Some(webhook);
+    }
+
+    /// The token is no longer taken, and another is.
+    pub(crate) fn replace_token(&self, token: &str) {
+        self.kept().tokens = BTreeSet::from([token.to_owned()]);
+    }
+
+    /// The token belongs to a pod of that node, and the policy of packaging/kubernetes is in force.
+    pub(crate) fn bind(&self, node: &str) {
+        self.kept().bound = Some(node.to_owned());
+    }
+
+    pub(crate) fn take_right(&self, verb: &'static str, resource: &'static str) {
+        assert!(self.kept().rights.remove(&(verb, resource)));
+    }
+
+    pub(crate) fn give_right(&self, verb: &'static str, resource: &'static str) {
+        self.kept().rights.insert((verb, resource));
+    }
+
+    pub(crate) fn put_claim(&self, namespace: &str, name: &str, claim: Value) {
+        self.kept()
+            .claims
+            .insert(format!("{namespace}/{name}"), claim);
+    }
+
+    pub(crate) fn delete_claim(&self, namespace: &str, name: &str) {
+        self.kept().claims.remove(&format!("{namespace}/{name}"));
+    }
+
+    pub(crate) fn put_pod(&self, name: &str, pod: Value) {
+        self.kept().pods.insert(name.to_owned(), pod);
+    }
+
+    pub(crate) fn delete_pod(&self, name: &str) {
+        self.kept().pods.remove(name);
+    }
+
+    pub(crate) fn put_class(&self, name: &str, class: Value) {
+        self.kept().classes.insert(name.to_owned(), class);
+    }
+
+    /// What kubelet does when it starts: all slices of the node go.
+    pub(crate) fn delete_slices_of(&self, node: &str) {
+        let mut kept = self.kept();
+        let of_node = kept
+            .slices
+            .iter()
+            .filter(|(_, slice)| slice["spec"]["nodeName"] == node);
+        let names: Vec<String> = of_node.map(|(name, _)| name.clone()).collect();
+        for name in names {
+            delete(&mut kept, &name);
+        }
+        drop(kept);
+        self.changed();
+    }
+
+    /// What somebody with all rights does to a slice.
+    pub(crate) fn put_slice(&self, name: &str, mut slice: Value) {
+        let mut kept = self.kept();
+        slice["metadata"]["name"] = name.into();
+        let kind = if kept.slices.contains_key(name) {
+            "MODIFIED"
+        } else {
+            "ADDED"
+        };
+        store(&mut kept, name, slice, kind);
+        drop(kept);
+        self.changed();
+    }
+
+    pub(crate) fn delete_slice(&self, name: &str) {
+        delete(&mut self.kept(), name);
+        self.changed();
+    }
+
+    /// Ends all watches, as the server does after a while.
+    pub(crate) fn end_watches(&self) {
+        self.kept().watchers.clear();
+    }
+
+    /// Forgets what happened up to now: a watch from before is refused with 410.
+    pub(crate) fn compact(&self) {
+        let mut kept = self.kept();
+        kept.version += 1;
+        kept.known_from = kept.version;
+        kept.history.clear();
+    }
+
+    /// Whether a slice was ever so, also for a moment.
+    pub(crate) fn was_ever(&self, is_so: impl Fn(&ResourceSlice) -> bool) -> bool {
+        let kept = self.kept();
+        let mut all = kept.history.iter();
+        all.any(|(_, _, slice)| is_so(&serde_json::from_value(slice.clone()).unwrap()))
+    }
+
+    /// How many watches there are.
+    pub(crate) fn watches(&self) -> usize {
+        let mut kept = self.kept();
+        kept.watchers.retain(|watcher| !watcher.sender.is_closed());
+        kept.watchers.len()
+    }
+}
+
+fn store(kept: &mut Kept, name: &str, mut slice: Value, kind: &'static str) {
+    kept.version += 1;
+    slice["metadata"]["resourceVersion"] = kept.version.to_string().into();
+    kept.slices.insert(name.to_owned(), slice.clone());
+    tell(kept, kind, &slice);
+}
+
+fn delete(kept: &mut Kept, name: &str) -> bool {
+    let Some(mut slice) = kept.slices.remove(name) else {
+        return false;
+    };
+    kept.version += 1;
+    slice["metadata"]["resourceVersion"] = kept.version.to_string().into();
+    tell(kept, "DELETED", &slice);
+    true
+}
+
+fn tell(kept: &mut Kept, kind: &'static str, slice: &Value) {
+    kept.history.push((kept.version, kind, slice.clone()));
+    kept.watchers.retain(|watcher| {
+        slice["spec"]["nodeName"] != *watcher.node
+            || watcher.sender.send(event(kind, slice)).is_ok()
+    });
+}
+
+fn head(object: &Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+        "metadata": object["metadata"],
+    })
+}
+
+fn event(kind: &str, slice: &Value) -> Bytes {
+    Bytes::from(format!(
+        "{}\n",
+        json!({"type": kind, "object": head(slice)})
+    ))
+}
+
+/// An answer that is no success (`Status` of apimachinery).
+fn refuse(status: u16, message: &str) -> Response {
+    let reason = StatusCode::from_u16(status).unwrap();
+    let body = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason.canonical_reason(), "code": status,
+    });
+    respond(status, &body)
+}
+
+fn respond(status: u16, body: &Value) -> Response {
+    Response::builder()
+        .status(status)
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Body::from(body.to_string()))
+        .unwrap()
+}
+
+/// A request, understood.
+struct Call {
+    verb: &'static str,
+    resource: &'static str,
+    namespace: String,
+    name: String,
+    query: BTreeMap<String, String>,
+    accept: String,
+    media: String,
+}
+
+impl Call {
+    fn of(request: &Request) -> Option<Call> {
+        let path = request.uri().path();
+        let (resource, rest) = [
+            ("/api/v1/nodes", "nodes"),
+            ("/api/v1/pods", "pods"),
+            ("/apis/resource.k8s.io/v1/deviceclasses", "deviceclasses"),
+            (SLICES, "resourceslices"),
+            (CLAIMS, "resourceclaims"),
+        ]
+        .into_iter()
+        .find_map(|(prefix, resource)| Some((resource, path.strip_prefix(prefix)?.to_owned())))
+        .or_else(|| {
+            let rest = path.strip_prefix("/apis/resource.k8s.io/v1/namespaces/")?;
+            let (namespace, rest) = rest.split_once("/resourceclaims/")?;
+            Some(("resourceclaims", format!("/{namespace}/{rest}")))
+        })?;
+        let mut parts = rest.split('/').skip(1).map(str::to_owned);
+        let first = parts.next().unwrap_or_default();
+        let (namespace, name) = match parts.next() {
+            Some(name) => (first, name),
+            None => (String::new(), first),
+        };
+        let query = request.uri().query().unwrap_or_default();
+        let query = query.split('&').filter_map(|pair| pair.split_once('='));
+        let query: BTreeMap<String, String> = query
+            .map(|(key, value)| (key.to_owned(), unescape(value)))
+            .collect();
+        let verb = match (request.method(), name.is_empty()) {
+            (&Method::GET, false) => "get",
+            (&Method::GET, true) if query.contains_key("watch") => "watch",
+            (&Method::GET, true) => "list",
+            (&Method::PATCH, false) => "patch",
+            (&Method::DELETE, false) => "delete",
+            _ => return None,
+        };
+        let text = |name| {
+            let value = request
+                .headers()
+                .get(name)
+                .map(|value| value.to_str().unwrap());
+            value.unwrap_or_default().to_owned()
+        };
+        Some(Call {
+            verb,
+            resource,
+            namespace,
+            name,
+            query,
+            accept: text(header::ACCEPT),
+            media: text(header::CONTENT_TYPE),
+        })
+    }
+
+    fn text(&self, key: &str) -> &str {
+        self.query.get(key).map_or("", String::as_str)
+    }
+
+    /// The node of the field selector, which has to name this driver too.
+    fn node(&self) -> Option<String> {
+        let selector = self.text("fieldSelector");
+        let rest = selector.strip_prefix("spec.nodeName=")?;
+        let (node, rest) = rest.split_once(',')?;
+        (rest == "spec.driver=onload.dev").then(|| node.to_owned())
+    }
+}
+
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'%' => {
+                let hex = [rest.next().unwrap(), rest.next().unwrap()];
+                let hex = std::str::from_utf8(&hex).unwrap().to_owned();
+                bytes.push(u8::from_str_radix(&hex, 16).unwrap());
+            }
+            byte => bytes.push(byte),
+        }
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+async fn answer(State(shared): State<Shared>, request: Request) -> Response {
+    let delay = shared.kept.lock().unwrap().delay;
+    tokio::time::sleep(delay).await;
+    let Some(call) = Call::of(&request) else {
+        return refuse(404, "the server could not find the requested resource");
+    };
+    let authorization = request.headers().get(header::AUTHORIZATION);
+    let token = authorization.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let token = token.unwrap_or_default().to_owned();
+    let body = to_bytes(request.into_body(), 3 << 20).await.unwrap();
+    let mut kept = shared.kept.lock().unwrap();
+    let answer = serve(&mut kept, &call, &token, &body);
+    drop(kept);
+    shared.changes.send_modify(|changes| *changes += 1);
+    answer
+}
+
+fn serve(kept: &mut Kept, call: &Call, token: &str, body: &[u8]) -> Response {
+    kept.asked.push(Asked {
+        verb: call.verb,
+        resource: call.resource.to_owned(),
+        name: call.name.clone(),
+        is_dry: call.text("dryRun") == "All",
+    });
+    if !kept.tokens.contains(token) {
+        return refuse(401, "Unauthorized");
+    }
+    if let Some(at) = kept.faults.iter().position(|fault| fault.verb == call.verb) {
+        let fault = kept.faults.remove(at).unwrap();
+        let mut answer = refuse(fault.status, "it was told to fail");
+        if let Some(seconds) = fault.retry_after {
+            answer
+                .headers_mut()
+                .insert(header::RETRY_AFTER, seconds.into());
+        }
+        return answer;
+    }
+    let may = |verb: &'static str| kept.rights.contains(&(verb, call.resource));
+    let creates = call.verb == "patch" && !kept.slices.contains_key(&call.name);
+    if !may(call.verb) || creates && !may("create") {
+        return refuse(
+            403,
+            &format!(
+                "{} is forbidden: User \"system:serviceaccount:onload-system:onload-kubernetes\" cannot {} it",
+                call.resource, call.verb
+            ),
+        );
+    }
+    match (call.verb, call.resource) {
+        ("get", "nodes") if call.accept == HEADS => {
+            let uid = format!("uid-of-{}", call.name);
+            match call.name.starts_with("gone") {
+                true => refuse(404, &format!("nodes \"{}\" not found", call.name)),
+                false => respond(
+                    200,
+                    &head(&json!({"metadata": {"name": call.name, "uid": uid}})),
+                ),
+            }
+        }
+        ("get", "nodes") => refuse(406, "a driver needs the metadata of its node alone"),
+        ("get", "resourceclaims") => {
+            let key = format!("{}/{}", call.namespace, call.name);
+            found(kept.claims.get(&key))
+        }
+        ("get", "deviceclasses") => found(kept.classes.get(&call.name)),
+        ("list", "pods") => {
+            let node = call
+                .text("fieldSelector")
+                .strip_prefix("spec.nodeName=")
+                .unwrap_or_default();
+            let of_node = kept
+                .pods
+                .iter()
+                .filter(|(_, pod)| pod["spec"]["nodeName"] == *node);
+            let of_node = of_node
+                .map(|(name, pod)| (name.clone(), pod.clone()))
+                .collect();
+            list(kept.version, &of_node, call)
+        }
+        ("list", "resourceclaims") => list(kept.version, &kept.claims, call),
+        ("list", "resourceslices") => match call.node() {
+            Some(node) => {
+                let slices = kept.slices.iter();
+                let of_node = slices.filter(|(_, slice)| slice["spec"]["nodeName"] == node);
+                let of_node = of_node
+                    .map(|(name, slice)| (name.clone(), slice.clone()))
+                    .collect();
+                list(kept.version, &of_node, call)
+            }
+            None => refuse(400, "a driver lists its own slices alone"),
+        },
+        ("watch", "resourceslices") => watch_of(kept, call),
+        ("patch", "resourceslices") => patch(kept, call, body),
+        ("delete", "resourceslices") => {
+            let of_another = |slice: &Value| {
+                kept.bound
+                    .as_ref()
+                    .is_some_and(|node| slice["spec"]["nodeName"] != *node)
+            };
+            match kept.slices.get(&call.name) {
+                None => refuse(404, "not found"),
+                Some(slice) if of_another(slice) => {
+                    refuse(403, "a pod deletes slices of its own node")
+                }
+                Some(_) => {
+                    delete(kept, &call.name);
+                    respond(200, &json!({"kind": "Status", "status": "Success"}))
+                }
+            }
+        }
+        _ => refuse(405, "method not allowed"),
+    }
+}
+
+fn found(object: Option<&Value>) -> Response {
+    match object {
+        Some(object) => respond(200, object),
+        None => refuse(404, "not found"),
+    }
+}
+
+fn list(version: u64, objects: &BTreeMap<String, Value>, call: &Call) -> Response {
+    let limit: usize = call.text("limit").parse().unwrap_or(usize::MAX);
+    let after = call.text("continue");
+    let rest = objects
+        .iter()
+        .filter(|(name, _)| after.is_empty() || name.as_str() > after);
+    let page: Vec<(&String, &Value)> = rest.clone().take(limit).collect();
+    let has_more = rest.count() > page.len();
+    let last = page
+        .last()
+        .filter(|_| has_more)
+        .map(|(name, _)| name.as_str());
+    let items: Vec<&Value> = page.iter().map(|(_, object)| *object).collect();
+    let metadata = json!({
+        "resourceVersion": version.to_string(), "continue": last.unwrap_or_default(),
+    });
+    respond(
+        200,
+        &json!({"kind": "List", "metadata": metadata, "items": items}),
+    )
+}
+
+fn watch_of(kept: &mut Kept, call: &Call) -> Response {
+    let from: u64 = call.text("resourceVersion").parse().unwrap();
+    let seconds: u32 = call.text("timeoutSeconds").parse().unwrap();
+    let node = call.node();
+    let is_good = call.accept == HEADS && call.text("allowWatchBookmarks") == "true";
+    let Some(node) = node.filter(|_| is_good && (1800..=3600).contains(&seconds)) else {
+        return refuse(
+            400,
+            "a driver watches the metadata of its own slices, for at most an hour",
+        );
+    };
+    let (sender, receiver) = mpsc::unbounded_channel();
+    if from < kept.known_from {
+        let message = format!("too old resource version: {from} ({})", kept.known_from);
+        let status =
+            json!({"kind": "Status", "code": 410, "message": message, "reason": "Expired"});
+        let line = format!("{}\n", json!({"type": "ERROR", "object": status}));
+        sender.send(Bytes::from(line)).unwrap();
+    } else {
+        for (version, kind, slice) in &kept.history {
+            if *version > from && slice["spec"]["nodeName"] == node {
+                sender.send(event(kind, slice)).unwrap();
+            }
+        }
+        let mark = json!({"metadata": {"name": "", "resourceVersion": kept.version.to_string()}});
+        sender.send(event("BOOKMARK", &mark)).unwrap();
+        kept.watchers.push(Watcher { node, sender });
+    }
+    let lines = UnboundedReceiverStream::new(receiver).map(Ok::<_, std::io::Error>);
+    Response::new(Body::from_stream(lines))
+}
+
+fn patch(kept: &mut Kept, call: &Call, body: &[u8]) -> Response {
+    if call.media != "application/apply-patch+yaml" {
+        return refuse(415, "the body of the request was in an unknown format");
+    }
+    if call.text("fieldManager") != "onload.dev" || call.text("force") != "true" {
+        return refuse(400, "fieldManager is required for apply patch");
+    }
+    let mut slice: Value = serde_json::from_slice(body).unwrap();
+    let typed: ResourceSlice = serde_json::from_value(slice.clone()).unwrap();
+    if slice["kind"] != "ResourceSlice" || slice["metadata"]["name"] != *call.name {
+        return refuse(
+            400,
+            "the name of the object does not match the name on the URL",
+        );
+    }
+    let problems = limits::problems(&typed);
+    if !problems.is_empty() {
+        return refuse(422, &format!("ResourceSlice is invalid: {problems:?}"));
+    }
+    if kept
+        .bound
+        .as_ref()
+        .is_some_and(|node| slice["spec"]["nodeName"] != *node)
+    {
+        return refuse(
+            403,
+            "ValidatingAdmissionPolicy 'onload-kubernetes' denied request: a pod writes slices of its own node",
+        );
+    }
+    let old = kept.slices.get(&call.name).cloned();
+    for field in ["/spec/driver", "/spec/nodeName", "/spec/pool/name"] {
+        let is_same = |old: &Value| old.pointer(field) == slice.pointer(field);
+        if !old.as_ref().is_none_or(is_same) {
+            return refuse(422, &format!("{field}: field is immutable"));
+        }
+    }
+    drop_fields(&mut slice["spec"], kept.gates);
+    add_times(&mut slice["spec"], old.as_ref());
+    if let Some(webhook) = kept.webhook {
+        webhook(&mut slice);
+    }
+    slice["metadata"]["uid"] = format!("uid-of-{}", call.name).into();
+    if call.text("dryRun") == "All" {
+        return respond(200, &slice);
+    }
+    let is_same = |old: &Value| {
+        let owners = |slice: &Value| slice["metadata"]["ownerReferences"].clone();
+        old["spec"] == slice["spec"] && owners(old) == owners(&slice)
+    };
+    if !old.as_ref().is_some_and(is_same) {
+        let kind = if old.is_some() { "MODIFIED" } else { "ADDED" };
+        store(kept, &call.name, slice, kind);
+    }
+    respond(200, &kept.slices[&call.name])
+}
+
+/// What a server with a feature off does: it says nothing.
+fn drop_fields(spec: &mut Value, gates: Gates) {
+    let fields = spec.as_object_mut().unwrap();
+    if !gates.partitionable {
+        fields.remove("sharedCounters");
+    }
+    let devices = fields.get_mut("devices").and_then(Value::as_array_mut);
+    for device in devices.into_iter().flatten() {
+        let device = device.as_object_mut().unwrap();
+        if !gates.partitionable {
+            device.remove("consumesCounters");
+        }
+        if !gates.taints {
+            device.remove("taints");
+        }
+        if !gates.consumable {
+            device.remove("allowMultipleAllocations");
+            let capacities = device.get_mut("capacity").and_then(Value::as_object_mut);
+            for (_, capacity) in capacities.into_iter().flatten() {
+                capacity.as_object_mut().unwrap().remove("requestPolicy");
+            }
+        }
+    }
+}
+
+/// The server says since when a device has a taint.
+fn add_times(spec: &mut Value, old: Option<&Value>) {
+    let devices = spec.get_mut("devices").and_then(Value::as_array_mut);
+    for device in devices.into_iter().flatten() {
+        let name = device["name"].clone();
+        let before = old
+            .and_then(|old| old["spec"]["devices"].as_array())
+            .into_iter()
+            .flatten();
+        let before = before.filter(|before| before["name"] == name);
+        let before: Vec<Value> = before
+            .flat_map(|before| before["taints"].as_array().cloned().unwrap_or_default())
+            .collect();
+        let taints = device.get_mut("taints").and_then(Value::as_array_mut);
+        for taint in taints.into_iter().flatten() {
+            let same = before.iter().find(|before| before["key"] == taint["key"]);
+            let time = same.map_or(json!("2026-11-22T09:00:00Z"), |same| {
+                same["timeAdded"].clone()
+            });
+            taint["timeAdded"] = time;
+        }
+    }
+}
+
+fn kubeconfig_of(address: &str, token: &Path) -> String {
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "t",
+        "contexts": [{"name": "t", "context": {"cluster": "t", "user": "t"}}],
+        "clusters": [{"name": "t", "cluster": {"server": address}}],
+        "users": [{"name": "t", "user": {"tokenFile": token}}],
+    });
+    config.to_string()
+}

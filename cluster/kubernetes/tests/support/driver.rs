@@ -1,0 +1,122 @@
+//! The publisher of one node, in this process.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use onload_core::class::Class;
+use onload_host::offers::Offer;
+use onload_kubernetes::dra::Registered;
+use onload_kubernetes::dra::api::{Access, Api};
+use onload_kubernetes::dra::engine::{Engine, Offered, SETTLE};
+use onload_kubernetes::dra::publish::{Published, Publisher};
+use onload_kubernetes::host_state::Snapshot;
+use onload_kubernetes::observe::metrics::Metrics;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::PATIENCE;
+use super::api_server::ApiServer;
+use super::offers::snapshot;
+
+pub(crate) struct Driver {
+    snapshots: watch::Sender<Arc<Snapshot>>,
+    registered: watch::Sender<Registered>,
+    classes: watch::Sender<BTreeSet<Class>>,
+    stop: watch::Sender<bool>,
+    pub(crate) published: watch::Receiver<Published>,
+    pub(crate) metrics: Arc<Metrics>,
+    task: JoinHandle<()>,
+}
+
+pub(crate) fn api(kubeconfig: &Path, metrics: &Arc<Metrics>) -> Api {
+    let access = Access::of_kubeconfig(kubeconfig).unwrap();
+    Api::new(access, Arc::clone(metrics))
+}
+
+impl Driver {
+    /// One that kubelet knows.
+    pub(crate) fn start(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
+        let driver = Driver::unregistered(server, node, offers);
+        driver.register();
+        driver
+    }
+
+    pub(crate) fn unregistered(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
+        let driver = Driver::undecided(server, node, offers);
+        driver.classes(&Class::ALL);
+        driver
+    }
+
+    /// One that asks the server whether classes are its.
+    pub(crate) fn deciding(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
+        let driver = Driver::undecided(server, node, offers);
+        let engine = Engine {
+            api: api(&server.kubeconfig, &driver.metrics),
+            node: node.parse().unwrap(),
+            snapshots: driver.snapshots.subscribe(),
+            registered: driver.registered.subscribe(),
+            grace: PATIENCE,
+            settle: SETTLE,
+        };
+        let (plugin, _) = watch::channel(BTreeSet::new());
+        let dra = driver.classes.clone();
+        tokio::spawn(engine.run(Offered { dra, plugin }));
+        driver.register();
+        driver
+    }
+
+    fn undecided(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
+        let (snapshots, of_snapshots) = watch::channel(snapshot(offers, ""));
+        let (registered, of_registered) = watch::channel(Registered::default());
+        let (classes, of_classes) = watch::channel(BTreeSet::new());
+        let (stop, stopped) = watch::channel(false);
+        let (sender, published) = watch::channel(Published::default());
+        let metrics = Arc::new(Metrics::default());
+        let publisher = Publisher {
+            api: api(&server.kubeconfig, &metrics),
+            node: node.parse().unwrap(),
+            snapshots: of_snapshots,
+            registered: of_registered,
+            classes: of_classes,
+            metrics: Arc::clone(&metrics),
+            stop: stopped,
+        };
+        Driver {
+            snapshots,
+            registered,
+            classes,
+            stop,
+            published,
+            metrics,
+            task: tokio::spawn(publisher.run(sender)),
+        }
+    }
+
+    pub(crate) fn register(&self) {
+        self.registered.send_modify(|registered| {
+            registered.now = true;
+            registered.times += 1;
+        });
+    }
+
+    pub(crate) fn unregister(&self) {
+        self.registered
+            .send_modify(|registered| registered.now = false);
+    }
+
+    pub(crate) fn offer(&self, offers: Vec<Offer>) {
+        self.snapshots.send_replace(snapshot(offers, ""));
+    }
+
+    pub(crate) fn classes(&self, classes: &[Class]) {
+        self.classes.send_replace(classes.iter().copied().collect());
+    }
+
+    /// As SIGTERM does.
+    pub(crate) async fn stop(self) {
+        self.stop.send_replace(true);
+        let ended = tokio::time::timeout(PATIENCE, self.task).await;
+        ended.unwrap().unwrap();
+    }
+}

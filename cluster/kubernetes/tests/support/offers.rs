@@ -1,0 +1,104 @@
+//! Offers, made or of a captured host.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use onload_cdi::DeviceName;
+use onload_core::class::Class;
+use onload_core::config::Config;
+use onload_host::host::Host;
+use onload_host::offers::{Attribute, Attributes, Health, Held, Offer, Sharing, Survey};
+use onload_kubernetes::host_state::Snapshot;
+use onload_kubernetes::resources::Plan;
+
+use super::sources;
+
+/// A device as discovery describes it.
+pub(crate) fn offer(class: Class, name: &str) -> Offer {
+    let attributes = Attributes::from([
+        ("kind", Attribute::Text(class.to_string())),
+        ("name", Attribute::Text(name.to_owned())),
+        ("pf", Attribute::Text(String::new())),
+        ("linkMbps", Attribute::Int(25_000)),
+        ("virtualFunction", Attribute::Bool(false)),
+        ("onloadVersion", Attribute::Version("9.1.0".to_owned())),
+        ("onload", Attribute::Text("9.1.0.86".to_owned())),
+    ]);
+    let is_vfio = class == Class::Vfio;
+    Offer {
+        class,
+        name: DeviceName::try_from(name).unwrap(),
+        cdi: vec![format!("{}={name}", class.kind())],
+        pools: Vec::new(),
+        pci: name.parse().ok(),
+        pcie_root: is_vfio.then(|| "pci0000:80".to_owned()),
+        numa_node: is_vfio.then_some(1),
+        attributes,
+        sharing: match is_vfio {
+            true => Sharing::Exclusive,
+            false => Sharing::Shared,
+        },
+        slots: None,
+        health: Health::Healthy,
+        holder: None,
+        leases: Vec::new(),
+    }
+}
+
+/// A virtual function of a physical one.
+pub(crate) fn vf(name: &str, pf: &str) -> Offer {
+    let mut offer = offer(Class::Vfio, name);
+    let pf = Attribute::Text(pf.to_owned());
+    offer.attributes.insert("pf", pf);
+    offer
+}
+
+/// That many virtual functions.
+pub(crate) fn vfs(number: u32) -> Vec<Offer> {
+    let vf = |at: u32| {
+        let (bus, device, function) = (at / 256, at / 8 % 32, at % 8);
+        offer(
+            Class::Vfio,
+            &format!("0000:{bus:02x}:{device:02x}.{function}"),
+        )
+    };
+    (0..number).map(vf).collect()
+}
+
+pub(crate) fn unhealthy(mut offer: Offer) -> Offer {
+    offer.health = Health::Unhealthy("its link is down".to_owned());
+    offer
+}
+
+/// One that a container has which nobody knows.
+pub(crate) fn held(mut offer: Offer) -> Offer {
+    offer.leases.push(Held {
+        slot: 0,
+        lease: None,
+        text: "container 3f2a".to_owned(),
+    });
+    offer
+}
+
+/// What a captured host offers, with the specifications that it gets.
+pub(crate) fn captured(host: &str) -> Vec<Offer> {
+    let root = Host::open(&sources().join("tests/hosts").join(host)).unwrap();
+    let specs = sources().join("tests/golden").join(host);
+    let survey = Survey::read(&root, &Config::default(), &[specs]).unwrap();
+    survey.offers()
+}
+
+/// A look at a host that offers these.
+pub(crate) fn snapshot(mut offers: Vec<Offer>, config: &str) -> Arc<Snapshot> {
+    offers.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
+    Arc::new(Snapshot {
+        plan: Plan::default(),
+        offers,
+        settings: Config::parse(config).unwrap().kubernetes,
+        lease_hooks: BTreeMap::new(),
+        not_offered: BTreeMap::new(),
+        leases: BTreeMap::new(),
+        taken: Instant::now(),
+    })
+}
