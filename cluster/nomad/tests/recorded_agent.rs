@@ -1,0 +1,114 @@
+//! What a real agent of Nomad showed of the plugin, against what the plugin says today (`recorded/README.md`).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test"
+)]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use onload_nomad::wire::structs::{Attribute, Value};
+use serde_json::json;
+use support::{Agent, TestHost, sources};
+
+fn recorded(name: &str) -> String {
+    let dir = sources().join("cluster/nomad/tests/recorded/nomad-1.0.18");
+    fs::read_to_string(dir.join(name)).unwrap()
+}
+
+async fn agent(host: &TestHost) -> Agent {
+    let settings = json!({
+        "mount_onload": true,
+        "num_nic": 3,
+        "runtime": "onload",
+        "ignored_interfaces": ["enp101s0f0v0"],
+    });
+    Agent::configured(host, &settings).await
+}
+
+/// As Nomad prints it.
+fn shown(attribute: &Attribute) -> String {
+    let value = match attribute.value.as_ref().unwrap() {
+        Value::Float(number) => number.to_string(),
+        Value::Int(number) => number.to_string(),
+        Value::Text(text) => text.clone(),
+        Value::Bool(is) => is.to_string(),
+    };
+    format!("{value} {}", attribute.unit).trim_end().to_owned()
+}
+
+#[tokio::test]
+async fn the_agent_had_every_device_that_is_published() {
+    let host = TestHost::x2();
+    let published = agent(&host).await.published().await;
+    let ids = published.iter().flat_map(|(name, group)| {
+        let ids = group.devices.iter();
+        ids.map(move |device| format!("{name}[{}]", device.id))
+    });
+    let text = recorded("devices.txt");
+    let lines = text
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().next());
+    let shown: BTreeSet<String> = lines.map(str::to_owned).collect();
+    assert_eq!(ids.collect::<BTreeSet<String>>(), shown);
+}
+
+#[tokio::test]
+async fn the_agent_understood_every_attribute_and_its_unit() {
+    let host = TestHost::x2();
+    let published = agent(&host).await.published().await;
+    let attributes = published["amd/onload/enp101s0f0np0"].attributes.iter();
+    let said: BTreeMap<String, String> = attributes
+        .map(|(name, value)| (name.clone(), shown(value)))
+        .collect();
+    let text = recorded("attributes.txt");
+    let lines = text.lines().filter_map(|line| line.split_once(" = "));
+    let lines = lines.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()));
+    let mut known: BTreeMap<String, String> = lines.collect();
+    let group = known.remove("Device Group");
+    assert_eq!(group.as_deref(), Some("amd/onload/enp101s0f0np0"));
+    assert_eq!(said, known);
+}
+
+#[tokio::test]
+async fn the_tasks_had_the_variables_that_are_reserved() {
+    let host = TestHost::x2();
+    let agent = agent(&host).await;
+    for (id, file) in [
+        ("onload-enp101s0f0np0-2", "onload.env"),
+        ("vfio-0000:65:00.3-0", "vfio.env"),
+    ] {
+        let given = agent.reserve(&[id]).await.unwrap();
+        let text = recorded(file);
+        let lines = text.lines().filter_map(|line| line.split_once('='));
+        // The job itself sets one.
+        let lines = lines.filter(|(name, _)| *name != "LD_BIND_NOW");
+        let had: BTreeMap<&str, &str> = lines.collect();
+        let names: Vec<&str> = given.envs.keys().map(String::as_str).collect();
+        assert!(had.keys().copied().eq(names), "{file}: {:?}", given.envs);
+        for (name, value) in &had {
+            assert!(
+                given.envs[*name].starts_with(value.trim_end_matches("...")),
+                "{file}: {name}"
+            );
+        }
+        let line = format!("reserved {id}: {} variables", given.envs.len());
+        assert!(recorded("log.txt").contains(&line), "{line}");
+    }
+}
+
+#[test]
+fn the_tasks_were_started() {
+    assert_eq!(recorded("version.txt").trim(), "Nomad v1.0.18");
+    assert!(
+        recorded("events.txt")
+            .lines()
+            .any(|line| line.ends_with("Task started by client"))
+    );
+}
