@@ -167,8 +167,11 @@ async fn a_server_that_serves_old_manifests_by_dra_gets_all_by_dra() {
 async fn a_server_that_drops_the_old_name_or_has_no_class_leaves_all_to_the_device_plugin() {
     let server = ApiServer::start(Gates::OFF).await;
     class(&server, Class::Nic, None);
+    // Nothing has to be waited for.
     let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
     deciding.register();
+    server.until_asked(|asked| asked.len() > 4).await;
     deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
 }
 

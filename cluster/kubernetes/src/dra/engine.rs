@@ -206,12 +206,10 @@ impl Engine {
             let way = match snapshot.settings.offer.interface(class) {
                 Interface::DevicePlugin => Way::Plugin,
                 Interface::Dra => Way::Dra,
-                Interface::Auto if is_registered => match self.is_kept(class, kept).await? {
-                    true => Way::Dra,
-                    false => Way::Plugin,
-                },
                 // kubelet starts anew.
-                Interface::Auto if now != Way::Nobody => now,
+                Interface::Auto if now != Way::Nobody && !is_registered => now,
+                Interface::Auto if !self.is_kept(class, kept).await? => Way::Plugin,
+                Interface::Auto if is_registered => Way::Dra,
                 Interface::Auto => match self.grace.checked_sub(begun.elapsed()) {
                     Some(left) if !left.is_zero() => {
                         soon(left);
