@@ -103,9 +103,14 @@ fn traces(sandbox: &Sandbox) -> BTreeSet<String> {
         .lines()
         .filter(|line| line.starts_with('.') || line.contains(&id));
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    // Others mount and unmount on this machine meanwhile.
+    let root = sandbox.path("/").display().to_string();
+    let mounts = mounts
+        .lines()
+        .filter(|line| line.contains(&root) || line.contains(&id));
     files
         .chain(image.map(str::to_owned))
-        .chain(mounts.lines().map(str::to_owned))
+        .chain(mounts.map(str::to_owned))
         .collect()
 }
 
