@@ -261,6 +261,23 @@ async fn slots_stay_devices_while_a_claim_holds_one() {
 }
 
 #[tokio::test]
+async fn what_kubelet_deletes_comes_back_while_names_wait_for_a_claim() {
+    let server = ApiServer::start(Gates::OFF).await;
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| devices(slices).len() == 10).await;
+    driver.stop().await;
+    server.set_gates(Gates::ON);
+    server.put_claim("default", "c", claim("n1/nic", "ens1-slot-3"));
+    // The claim is looked at again in minutes: longer than a test waits.
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    let mut published = driver.published.clone();
+    let told = published.wait_for(|published| !published.pools.is_empty());
+    told.await.unwrap();
+    server.delete_slices_of("n1");
+    server.until(|slices| devices(slices).len() == 10).await;
+}
+
+#[tokio::test]
 async fn shared_devices_are_withdrawn_while_claims_hold_them_if_nobody_counts_any_more() {
     let server = ApiServer::start(Gates::ON).await;
     let driver = Driver::start(&server, "n1", vec![nic()]);

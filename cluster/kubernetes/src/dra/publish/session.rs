@@ -48,6 +48,8 @@ pub(super) struct Session<'p> {
     /// Against somebody else who writes our slices too.
     others: Backoff,
     others_since: Option<Instant>,
+    /// When that is looked at, whatever else is due later.
+    others_due: Option<Instant>,
     /// For requests that failed.
     again: Backoff,
     left_out: BTreeSet<String>,
@@ -101,6 +103,7 @@ impl<'p> Session<'p> {
             due: None,
             others: Backoff::default(),
             others_since: None,
+            others_due: None,
             again: Backoff::default(),
             left_out: BTreeSet::new(),
             said: String::new(),
@@ -160,6 +163,7 @@ impl<'p> Session<'p> {
                 changed = publisher.classes.changed() => return Ok(changed.ok()),
                 () = pause => {
                     self.due = None;
+                    self.others_due = None;
                     return Ok(Some(()));
                 }
                 event = watch.next() => event,
@@ -210,8 +214,10 @@ impl<'p> Session<'p> {
             self.others = Backoff::default();
         }
         self.others_since = Some(Instant::now());
-        if self.due.is_none() {
+        // One look is enough for all that kubelet deletes at once. What is due in minutes does not count.
+        if self.others_due.is_none() {
             let wait = self.others.next();
+            self.others_due = Some(Instant::now() + wait);
             self.due_in(wait);
         }
     }
