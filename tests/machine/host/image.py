@@ -168,6 +168,7 @@ class Builder:
             shutil.rmtree(tree / waste, ignore_errors=True)
         for empty in ["dev", "proc", "sys", "tmp", "etc", "run", "var/tmp"]:
             (tree / empty).mkdir(parents=True, exist_ok=True)
+        (tree / "var/run").symlink_to("/run")
         (tree / "tmp").chmod(0o1777)
         (tree / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\nplain:x:1000:1000::/:/bin/sh\n")
         (tree / "etc/group").write_text("root:x:0:\nplain:x:1000:\n")
