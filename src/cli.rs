@@ -151,6 +151,12 @@ impl From<Color> for anstream::ColorChoice {
 pub enum Command {
     /// Show what this host has, and what of it containers can be given
     Discover(Discover),
+    /// Tell what is wrong with this host, and what to do about it
+    ///
+    /// Looks at modules, PCIe links, CPUs, huge pages, RDMA, specifications, rights of files, units, SELinux,
+    /// AppArmor and container engines. Each check says what it looked at; one that does not pass says which
+    /// command to run, or which line to write to which file. Nothing is changed.
+    Doctor(Doctor),
     /// Write, list, check, validate and apply CDI specifications
     #[command(subcommand)]
     Cdi(Cdi),
@@ -311,6 +317,20 @@ pub struct Discover {
     /// Leave hardware addresses and GUIDs in the capture as they are, for hosts of your own
     #[arg(long, env = "ONLOAD_CTK_DISCOVER_NO_MASK", value_parser = BoolishValueParser::new())]
     pub no_mask: bool,
+}
+
+/// Examine this host.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk doctor")]
+pub struct Doctor {
+    /// How to show it; json is an object with the list checks, for a fleet of hosts
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "table",
+        env = "ONLOAD_CTK_DOCTOR_FORMAT"
+    )]
+    pub format: Listing,
 }
 
 /// How a listing is shown.

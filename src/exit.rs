@@ -9,6 +9,8 @@ pub enum Answer {
     Yes,
     /// The answer is no: drift, an invalid file, a refusal.
     No,
+    /// Nothing says no, and not all could be told.
+    Unknown,
 }
 
 impl Answer {
@@ -16,6 +18,7 @@ impl Answer {
         match self {
             Answer::Yes => 0,
             Answer::No => 1,
+            Answer::Unknown => FAILURE,
         }
     }
 }
@@ -34,19 +37,20 @@ pub const STATUSES: [(u8, &str); 3] = [
     (Answer::Yes.status(), "done, or yes"),
     (
         Answer::No.status(),
-        "the answer is no (drift, an invalid file, a refusal, containers that are left)",
+        "the answer is no (drift, an invalid file, a refusal, a failed check, containers that are left)",
     ),
     (FAILURE, "it could not be told or done"),
 ];
 
 /// The commands that can answer no, by their words, and when they do.
-const NO: [(&str, &str); 6] = [
+const NO: [(&str, &str); 7] = [
     (
         "cdi check",
         "a file of specifications is missing, is to be removed, or differs from what would be written now",
     ),
     ("cdi validate", "a file is not a valid specification"),
     ("container explain", "the container would not start"),
+    ("doctor", "a check fails"),
     (
         "host plan",
         "this host is not as it is configured, and \"host apply\" can make it so",

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use anstream::{AutoStream, ColorChoice};
@@ -28,6 +28,7 @@ pub struct Printer {
     quiet: bool,
     verbose: bool,
     columns: Option<usize>,
+    shows_progress: bool,
 }
 
 impl Printer {
@@ -42,6 +43,7 @@ impl Printer {
             quiet,
             verbose,
             columns: columns_of_stdout(),
+            shows_progress: !quiet && !verbose && io::stderr().is_terminal(),
         }
     }
 
@@ -90,6 +92,22 @@ impl Printer {
     pub(crate) fn looked_into(&mut self, path: &Path, is_there: bool) {
         let what = if is_there { "listed" } else { "no directory" };
         self.detail(format_args!("{what} {}", path.display()));
+    }
+
+    /// Says on a terminal what is being done; the next such line takes its place. Nothing in a pipe.
+    pub(crate) fn progress(&mut self, text: impl Display) {
+        if self.shows_progress {
+            let _ = write!(self.stderr, "\r\u{1b}[K{DIM}{}{DIM:#}", harmless(text));
+            let _ = self.stderr.flush();
+        }
+    }
+
+    /// Takes the line of [`Printer::progress`] away.
+    pub(crate) fn end_progress(&mut self) {
+        if self.shows_progress {
+            let _ = write!(self.stderr, "\r\u{1b}[K");
+            let _ = self.stderr.flush();
+        }
     }
 
     /// Says what people should look at, unless they want it quiet.

@@ -5,10 +5,13 @@
 //! that, with the [`pools`] of its devices, into specifications without reading the host again, each with its
 //! [`spec_name`]; [`specdir`] puts them where engines read them. [`leases`] tells who has a device now.
 //! [`boot`] makes the host itself what the operator wants it to be. [`offers`] says what cluster engines may
-//! give out of all that, and [`watch`] when it may have changed.
+//! give out of all that, and [`watch`] when it may have changed. [`drift`] compares what is on disk with what would
+//! be written, and [`doctor`] says what is wrong with all of it.
 
 pub mod boot;
 pub mod discover;
+pub mod doctor;
+pub mod drift;
 pub mod generate;
 pub mod host;
 pub mod leases;

@@ -7,11 +7,12 @@ use anyhow::bail;
 use onload_core::class::Class;
 use onload_core::expect::Numbers;
 use onload_host::discover::inventory::Inventory;
-use onload_host::generate::{Surroundings, generate};
-use onload_host::specdir::{Action, Format, Manifest, Plan, Renumbered, Wanted, plan, renumbered};
+use onload_host::drift::{Compared, Drift, drift};
+use onload_host::generate::Surroundings;
+use onload_host::specdir::{Action, Format, Plan, Renumbered, renumbered};
 
-use super::generate::{directory_path, find_directory, render, tell_existing};
-use super::{AS_ROOT, look, open_host, unread_reasons, written_pools};
+use super::generate::{directory_path, find_directory, tell_existing};
+use super::{AS_ROOT, look, open_host, unread_reasons};
 use crate::cli::{Check, Global};
 use crate::exit::Answer;
 use crate::layout::paragraph;
@@ -32,36 +33,27 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
     tell_existing(&shown, directory.is_some(), &existing, printer);
     let manifest = manifest.map_err(anyhow::Error::msg)?;
     let (inventory, pools) = look(&host, &config, printer);
-    let asked = manifest.clone().unwrap_or_else(|| Manifest {
-        kinds: config.cdi.kinds.classes().to_vec(),
-        ..Manifest::default()
-    });
-    let newest = asked.max_cdi_version.as_deref();
-    let newest = newest.and_then(|version| version.parse().ok());
-    let pools = written_pools(pools, &asked.kinds, newest, printer);
-    let surroundings = Surroundings::of(&host, &config)?;
-    let specs = generate(&inventory, &pools, &config, surroundings)?;
-    let specs = specs
-        .iter()
-        .filter(|(name, _)| asked.kinds.contains(&name.class));
-    let (asked_format, kinds) = (asked.format, asked.kinds.clone());
-    let wanted = Wanted {
-        scope: Class::ALL.to_vec(),
-        files: specs
-            .map(|(name, spec)| (*name, render(spec, asked.format).into_bytes()))
-            .collect(),
-        format: asked.format,
-        undecided: inventory.undecided(),
+    let Drift {
+        plan,
         asked,
-        force: false,
-    };
-    let plan = plan(&wanted, &existing, manifest.as_ref());
+        warnings,
+    } = drift(Compared {
+        existing: &existing,
+        manifest: manifest.as_ref(),
+        inventory: &inventory,
+        pools: &pools,
+        config: &config,
+        surroundings: Surroundings::of(&host, &config)?,
+    })?;
+    for warning in &warnings {
+        printer.warning(warning);
+    }
     let mut answer = Answer::Yes;
     for step in &plan.steps {
         let word = match (&step.action, &step.old) {
             (Action::Keep | Action::Undecided, _) => continue,
             (Action::Write(_), None) => "missing".to_owned(),
-            (Action::Write(new), Some(old)) => difference(asked_format, old, new),
+            (Action::Write(new), Some(old)) => difference(asked.format, old, new),
             (Action::Remove, _) => "to be removed".to_owned(),
             (Action::Leave, _) => "changed by somebody else".to_owned(),
         };
@@ -70,7 +62,7 @@ pub fn run(global: &Global, args: &Check, printer: &mut Printer) -> anyhow::Resu
         printer.print(paragraph("", "    ", &line, printer.columns()))?;
     }
     if answer == Answer::Yes {
-        refuse_undecided(&inventory, &plan, &kinds, &shown)?;
+        refuse_undecided(&inventory, &plan, &asked.kinds, &shown)?;
         let shown = shown.display();
         match directory {
             Some(_) => printer.note(format_args!("{shown} describes this host")),

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use onload_cdi::{Spec, Version, minimum_version, to_json, to_yaml};
+use onload_cdi::{Spec, Version, minimum_version};
 use onload_core::class::Class;
 use onload_core::config::{Config, Kinds};
 use onload_core::fs::{atomic, regular};
 use onload_core::text::Listed;
 use onload_host::discover::inventory::Inventory;
+use onload_host::drift::render;
 use onload_host::generate::{Specs, Surroundings, generate, warnings};
 use onload_host::host::Host;
 use onload_host::spec_name::{Part, SpecName};
@@ -131,13 +132,6 @@ fn shortened(fields: &[String]) -> String {
     match fields.len().saturating_sub(SHOWN) {
         0 => shown,
         more => format!("{shown} and {more} more"),
-    }
-}
-
-pub(super) fn render(spec: &Spec, format: Format) -> String {
-    match format {
-        Format::Json => to_json(spec),
-        Format::Yaml => to_yaml(spec),
     }
 }
 

@@ -106,10 +106,12 @@ const ORDERS: &[(&str, &[&str])] = &[
             "spec_name",
             "generate",
             "specdir",
+            "drift",
             "leases",
             "boot",
             "offers",
             "watch",
+            "doctor",
         ],
     ),
     (

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onload_core::fs::open::open_in_root;
 use onload_core::mountinfo::each_line;
@@ -522,6 +523,19 @@ impl Host {
             },
             _ => EntryKind::Other,
         })
+    }
+
+    /// When the content of a file was last changed; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// It exists but cannot be examined.
+    pub(crate) fn modified(&self, path: &Path) -> Result<Option<SystemTime>, HostError> {
+        let Some(found) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
+            return Ok(None);
+        };
+        let stat = rustix::fs::fstat(&found).map_err(|error| self.read_error(path, error))?;
+        let seconds = u64::try_from(stat.st_mtime).unwrap_or_default();
+        Ok(Some(UNIX_EPOCH + Duration::from_secs(seconds)))
     }
 
     /// The device node at a path, without following a link there; `None` if there is no node.

@@ -23,6 +23,11 @@ fn files(words: &str) -> Vec<File> {
     match words {
         "completion" => scripts(),
         "discover" => vec![configuration(), kernel()],
+        "doctor" => {
+            let mut files = vec![configuration(), kernel(), specifications()];
+            files.extend(Engine::value_variants().iter().map(read_of));
+            files
+        }
         "host" | "host plan" | "host apply" => vec![configuration(), kernel(), leases(), unit()],
         "cdi generate" | "cdi check" => {
             let mut files = vec![configuration(), kernel()];
@@ -99,6 +104,14 @@ fn written() -> [File; 3] {
 
 fn engine(engine: &Engine) -> File {
     let said = format!("What is edited for {}.", engine.name());
+    (engine.file().display().to_string(), said)
+}
+
+fn read_of(engine: &Engine) -> File {
+    let said = format!(
+        "What is read of {}, with the files beside it.",
+        engine.name()
+    );
     (engine.file().display().to_string(), said)
 }
 

@@ -1,0 +1,208 @@
+//! What a check found, and what to do about it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// What a check is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// The host itself: modules, PCIe, CPUs, memory.
+    Host,
+    /// RDMA devices.
+    Rdma,
+    /// The specifications on disk.
+    Specs,
+    /// Who could change the files that run or decide as root.
+    Trust,
+    /// systemd's units and udev's rules.
+    Units,
+    /// SELinux and AppArmor.
+    Security,
+    /// Container engines.
+    Engines,
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::Host => "Host",
+            Family::Rdma => "RDMA",
+            Family::Specs => "Specifications",
+            Family::Trust => "Trust",
+            Family::Units => "Units",
+            Family::Security => "Security",
+            Family::Engines => "Engines",
+        })
+    }
+}
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Pass,
+    /// Containers work, but not as well as they could, or not all of them.
+    Warn,
+    /// Containers do not get what they ask for.
+    Fail,
+    /// It could not be told.
+    Unknown,
+}
+
+impl Verdict {
+    /// The word that people read.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Pass => "pass",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "fail",
+            Verdict::Unknown => "unknown",
+        }
+    }
+}
+
+/// What to do: a command, or a file with the line to write. There is no other kind of advice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Remedy {
+    /// A command.
+    Run {
+        /// As it is typed.
+        run: String,
+    },
+    /// A line of a file.
+    Write {
+        /// The file.
+        file: PathBuf,
+        /// The section of the file that the line belongs to, where it has sections.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        section: Option<String>,
+        /// The line.
+        line: String,
+    },
+}
+
+impl Remedy {
+    pub(super) fn run(command: impl Into<String>) -> Remedy {
+        Remedy::Run {
+            run: command.into(),
+        }
+    }
+
+    pub(super) fn write(file: impl AsRef<Path>, line: impl Into<String>) -> Remedy {
+        Remedy::Write {
+            file: file.as_ref().to_owned(),
+            section: None,
+            line: line.into(),
+        }
+    }
+
+    pub(super) fn write_under(
+        file: impl AsRef<Path>,
+        section: impl Into<String>,
+        line: impl Into<String>,
+    ) -> Remedy {
+        Remedy::Write {
+            file: file.as_ref().to_owned(),
+            section: Some(section.into()),
+            line: line.into(),
+        }
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Remedy::Run { run } => write!(f, "run: {run}"),
+            Remedy::Write {
+                file,
+                section: None,
+                line,
+            } => write!(f, "write to {}: {line}", file.display()),
+            Remedy::Write {
+                file,
+                section: Some(section),
+                line,
+            } => write!(f, "write to {} under {section}: {line}", file.display()),
+        }
+    }
+}
+
+/// A check of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What it is about.
+    pub family: Family,
+    /// Its name, the same on every host.
+    pub name: &'static str,
+    /// What it found.
+    #[serde(flatten)]
+    pub finding: Finding,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The device, engine or file in question, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// What is so.
+    pub finding: String,
+    /// What was looked at: paths of the host.
+    pub looked_at: Vec<PathBuf>,
+    /// What to do, in this order; empty if it passed.
+    pub remedy: Vec<Remedy>,
+}
+
+impl Finding {
+    fn new(verdict: Verdict, finding: impl Into<String>, remedy: Vec<Remedy>) -> Finding {
+        Finding {
+            subject: None,
+            verdict,
+            finding: finding.into(),
+            looked_at: Vec::new(),
+            remedy,
+        }
+    }
+
+    pub(super) fn pass(finding: impl Into<String>) -> Finding {
+        Finding::new(Verdict::Pass, finding, Vec::new())
+    }
+
+    pub(super) fn warn(finding: impl Into<String>, remedy: Remedy) -> Finding {
+        Finding::new(Verdict::Warn, finding, vec![remedy])
+    }
+
+    pub(super) fn fail(finding: impl Into<String>, remedy: Remedy) -> Finding {
+        Finding::new(Verdict::Fail, finding, vec![remedy])
+    }
+
+    pub(super) fn unknown(finding: impl Into<String>, remedy: Remedy) -> Finding {
+        Finding::new(Verdict::Unknown, finding, vec![remedy])
+    }
+
+    /// The same, of one device, engine or file among several.
+    pub(super) fn of(mut self, subject: impl Into<String>) -> Finding {
+        self.subject = Some(subject.into());
+        self
+    }
+
+    /// The same, after a look at that path.
+    pub(super) fn at(mut self, path: impl AsRef<Path>) -> Finding {
+        self.looked_at.push(path.as_ref().to_owned());
+        self
+    }
+
+    /// The same, with one more thing to do after the others.
+    pub(super) fn then(mut self, remedy: Remedy) -> Finding {
+        self.remedy.push(remedy);
+        self
+    }
+}

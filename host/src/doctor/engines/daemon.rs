@@ -1,0 +1,105 @@
+//! When an engine's daemon was started.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::kind::Kind;
+use crate::doctor::examined::Examined;
+use crate::host::HostError;
+
+const PROC: &str = "/proc";
+/// Clock ticks of a second in what the kernel tells users (include/asm-generic/param.h, USER_HZ).
+const TICKS: u64 = 100;
+/// Where a process's start stands behind its name in `stat` (proc_pid_stat(5), field 22).
+const START_FIELD: usize = 19;
+
+/// When the daemon was started that runs as one of the engine's services, and which service that is; none
+/// where there is none. A process's name is its own choice, and its cgroup is not.
+pub(super) fn started(
+    examined: &Examined<'_>,
+    kind: Kind,
+) -> Result<Option<(SystemTime, &'static str)>, HostError> {
+    if kind.services().is_empty() {
+        return Ok(None);
+    }
+    let Some(boot) = boot_time(examined)? else {
+        return Ok(None);
+    };
+    let names = examined.host.list(Path::new(PROC))?.names;
+    let pids = names
+        .iter()
+        .filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
+    for pid in pids {
+        let directory = Path::new(PROC).join(pid);
+        // A process that ends meanwhile is no daemon.
+        let Ok(Some(comm)) = examined.host.bytes(&directory.join("comm"), 64) else {
+            continue;
+        };
+        let comm = String::from_utf8_lossy(comm.trim_ascii());
+        if !kind.process_names().contains(&comm.as_ref()) {
+            continue;
+        }
+        let cgroup = examined.host.bytes(&directory.join("cgroup"), 64 * 1024);
+        let stat = examined.host.bytes(&directory.join("stat"), 4096);
+        let (Ok(Some(cgroup)), Ok(Some(stat))) = (cgroup, stat) else {
+            continue;
+        };
+        let Some(service) = service(kind, &cgroup) else {
+            continue;
+        };
+        if let Some(start) = start_ticks(&stat) {
+            let since_boot = Duration::from_millis(start.saturating_mul(1000) / TICKS);
+            return Ok(Some((boot + since_boot, service)));
+        }
+    }
+    Ok(None)
+}
+
+/// The service of an engine in which a process is.
+fn service(kind: Kind, cgroup: &[u8]) -> Option<&'static str> {
+    let text = String::from_utf8_lossy(cgroup);
+    let mut services = kind.services().iter().copied();
+    services.find(|service| {
+        let end = format!("/{service}.service");
+        text.lines().any(|line| line.ends_with(&end))
+    })
+}
+
+fn boot_time(examined: &Examined<'_>) -> Result<Option<SystemTime>, HostError> {
+    let wanted = |line: &[u8]| line.starts_with(b"btime ");
+    let line = examined.host.lines(Path::new("/proc/stat"), &wanted)?;
+    let seconds = line.and_then(|line| {
+        let text = String::from_utf8(line).ok()?;
+        text.trim().strip_prefix("btime ")?.parse::<u64>().ok()
+    });
+    Ok(seconds.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds)))
+}
+
+/// The start of a process in clock ticks after boot. Its name may hold spaces and brackets.
+fn start_ticks(stat: &[u8]) -> Option<u64> {
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+    rest.split_ascii_whitespace().nth(START_FIELD)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_is_found_behind_a_name_that_looks_like_fields() {
+        let fields: Vec<String> = (3..=30).map(|field| field.to_string()).collect();
+        let stat = format!("7 (a) 1 (b) {}", fields.join(" "));
+        assert_eq!(start_ticks(stat.as_bytes()), Some(22));
+        assert_eq!(start_ticks(b"7 (a) R 1"), None);
+        assert_eq!(start_ticks(b""), None);
+    }
+
+    #[test]
+    fn a_process_in_a_container_is_no_daemon_whatever_its_name() {
+        let service = |text: &str| service(Kind::Docker, text.as_bytes());
+        assert_eq!(service("0::/system.slice/docker.service\n"), Some("docker"));
+        assert_eq!(service("0::/system.slice/docker.service/child\n"), None);
+        assert_eq!(service("0::/system.slice/docker-1234.scope\n"), None);
+    }
+}

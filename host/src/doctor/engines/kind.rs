@@ -1,0 +1,126 @@
+//! The engines, and where each keeps its program, package and service.
+
+use onload_cdi::Version as Cdi;
+
+use super::version::{self, Readers, Version};
+
+/// An engine that reads CDI specifications, or has one do so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Docker,
+    Containerd,
+    Crio,
+    Podman,
+    Nomad,
+    K3s,
+    Kubelet,
+}
+
+impl Kind {
+    pub(super) const ALL: [Kind; 7] = [
+        Kind::Docker,
+        Kind::Containerd,
+        Kind::Crio,
+        Kind::Podman,
+        Kind::Nomad,
+        Kind::K3s,
+        Kind::Kubelet,
+    ];
+
+    /// Its name as people type it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Docker => "docker",
+            Kind::Containerd => "containerd",
+            Kind::Crio => "crio",
+            Kind::Podman => "podman",
+            Kind::Nomad => "nomad",
+            Kind::K3s => "k3s",
+            Kind::Kubelet => "kubelet",
+        }
+    }
+
+    /// The program that is the engine.
+    pub(super) fn program(self) -> &'static str {
+        match self {
+            Kind::Docker => "dockerd",
+            _ => self.name(),
+        }
+    }
+
+    /// The packages that it comes in, of distributions and of those who make it.
+    pub(super) fn packages(self) -> &'static [&'static str] {
+        match self {
+            Kind::Docker => &["docker.io", "docker-ce", "moby-engine"],
+            Kind::Containerd => &["containerd", "containerd.io"],
+            Kind::Crio => &["cri-o"],
+            Kind::Podman => &["podman"],
+            Kind::Nomad => &["nomad"],
+            Kind::K3s => &[],
+            Kind::Kubelet => &["kubelet"],
+        }
+    }
+
+    /// The services that it may be.
+    pub(super) fn services(self) -> &'static [&'static str] {
+        match self {
+            Kind::Podman => &[],
+            Kind::K3s => &["k3s", "k3s-agent"],
+            Kind::Docker => &["docker"],
+            Kind::Containerd => &["containerd"],
+            Kind::Crio => &["crio"],
+            Kind::Nomad => &["nomad"],
+            Kind::Kubelet => &["kubelet"],
+        }
+    }
+
+    /// What the kernel calls its processes.
+    pub(super) fn process_names(self) -> &'static [&'static str] {
+        match self {
+            Kind::Docker => &["dockerd"],
+            Kind::K3s => &["k3s-server", "k3s-agent"],
+            _ => self.services(),
+        }
+    }
+
+    /// The first version with which devices can be asked for, and what it brought.
+    pub(super) fn least(self) -> Option<(Version, &'static str)> {
+        match self {
+            Kind::Docker => Some((Version(25, 0, 0), "CDI")),
+            Kind::Containerd => Some((Version(1, 7, 0), "CDI")),
+            Kind::Crio => Some((Version(1, 24, 0), "CDI")),
+            Kind::Podman => Some((Version(4, 1, 0), "CDI")),
+            Kind::K3s | Kind::Kubelet => Some((Version(1, 28, 0), "CDI of device plugins")),
+            Kind::Nomad => None,
+        }
+    }
+
+    fn readers(self) -> Readers {
+        match self {
+            Kind::Docker => version::DOCKER,
+            Kind::Containerd => version::CONTAINERD,
+            Kind::Crio => version::CRIO,
+            Kind::Podman => version::PODMAN,
+            // They have another engine read.
+            Kind::Nomad | Kind::K3s | Kind::Kubelet => &[],
+        }
+    }
+
+    /// The newest CDI that it reads in that version.
+    pub(super) fn newest_cdi(self, version: Version) -> Option<Cdi> {
+        version::newest(self.readers(), version)
+    }
+
+    /// A command that tells what is wrong with its configuration.
+    pub(super) fn validate(self) -> &'static str {
+        match self {
+            Kind::Docker => "dockerd --validate",
+            Kind::Containerd => "containerd config dump",
+            Kind::Crio => "crio config",
+            Kind::Podman => "podman info",
+            Kind::Nomad => "nomad config validate /etc/nomad.d",
+            Kind::K3s => "journalctl -u k3s -u k3s-agent",
+            Kind::Kubelet => "journalctl -u kubelet",
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! Container engines, told by their own files and programs: whether each is new enough, reads the
+//! specifications, knows the wrapper, and has read its configuration since it changed.
+
+mod daemon;
+mod found;
+mod kind;
+mod settings;
+mod version;
+
+use std::path::Path;
+
+use onload_core::config::CONFIG_PATH;
+
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+use crate::host::HostError;
+pub(super) use found::{Engine, engines};
+use kind::Kind;
+use settings::Settings;
+use version::Version;
+
+/// The wrapper, as the package installs it.
+const WRAPPER: &str = "/usr/bin/onload-container-runtime";
+/// Our hook for podman, whose stage other readers do not know.
+const PODMAN_HOOKS: &str = "/usr/share/onload-ctk/hooks.d/podman";
+/// Directories of hooks that podman shares with CRI-O and buildah.
+const SHARED_HOOKS: [&str; 2] = [
+    "/usr/share/containers/oci/hooks.d",
+    "/etc/containers/oci/hooks.d",
+];
+/// Where specifications are written, by either of its names.
+const SPEC_DIRS: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
+/// The first docker that has CDI on unless told otherwise.
+const DOCKER_CDI: Version = Version(28, 2, 0);
+/// The first containerd that has.
+const CONTAINERD_CDI: Version = Version(2, 0, 0);
+/// The first Kubernetes whose kubelet has.
+const KUBELET_CDI: Version = Version(1, 29, 0);
+/// The format of containerd 2's own file.
+const CONTAINERD_2: i64 = 3;
+
+/// Whether an engine is there at all, and the files of each are understood.
+pub(super) fn installed(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let findings = engines.iter().map(|engine| {
+        let (name, program) = (engine.kind.name(), engine.program.display());
+        match &engine.settings {
+            Ok(settings) => {
+                let finding = Finding::pass(format!("{program} is there")).at(&engine.program);
+                settings.files.iter().fold(finding, Finding::at).of(name)
+            }
+            Err(error) => {
+                let text = format!("{} is not understood: {}", error.file.display(), error.why);
+                let validate = Remedy::run(engine.kind.validate());
+                Finding::fail(text, validate).at(&error.file).of(name)
+            }
+        }
+    });
+    let findings: Vec<Finding> = findings.collect();
+    if findings.is_empty() {
+        let finding = "no container engine is installed";
+        let install = match examined.is_file("/usr/bin/dnf")? {
+            true => "dnf install podman",
+            false => "apt-get install podman",
+        };
+        let finding = Finding::warn(finding, Remedy::run(install));
+        return Ok(vec![finding.at("/usr/bin")]);
+    }
+    Ok(findings)
+}
+
+/// Whether each is new enough for CDI.
+pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let findings = engines.iter().filter_map(|engine| {
+        let (least, what) = engine.kind.least()?;
+        let ask = format!("{} --version", engine.program.display());
+        let finding = match engine.version {
+            None => Finding::unknown("its version cannot be told", Remedy::run(ask)),
+            Some(version) if version < least => {
+                let text = format!("{version} knows no {what}, which came with {least}");
+                Finding::fail(text, Remedy::run(upgrade(engine)))
+            }
+            Some(version) => Finding::pass(format!("{version} knows {what}")),
+        };
+        Some(finding.at(&engine.program).of(engine.kind.name()))
+    });
+    Ok(findings.collect())
+}
+
+fn upgrade(engine: &Engine) -> String {
+    let package = engine.kind.packages().first();
+    match package {
+        Some(package) => format!("apt-get install --only-upgrade {package}"),
+        None => "curl -sfL https://get.k3s.io | sh -".to_owned(),
+    }
+}
+
+/// Whether CDI is on, for engines in which it can be off.
+pub(super) fn cdi(_: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let mut findings = Vec::new();
+    let mut kinds = engines.iter().map(|engine| engine.kind);
+    let has_kubelet = kinds.any(|kind| kind == Kind::Kubelet);
+    for engine in engines {
+        let Ok(settings) = &engine.settings else {
+            continue;
+        };
+        let is_old = |(least, _): (Version, _)| engine.version.is_some_and(|v| v < least);
+        // What knows no CDI cannot have it on, and has a check of its own.
+        if engine.kind.least().is_some_and(is_old) {
+            continue;
+        }
+        let Some(is_on) = is_cdi_on(engine, settings) else {
+            continue;
+        };
+        let name = engine.kind.name();
+        let finding = match is_on {
+            Some(true) => Finding::pass("CDI is on"),
+            // docker brings containerd along; who is asked for devices there is its plugin for Kubernetes.
+            Some(false) if engine.kind == Kind::Containerd && !has_kubelet => Finding::warn(
+                "CDI is off in its plugin for Kubernetes, and there is no kubelet here",
+                switch_on(engine, settings),
+            ),
+            Some(false) => Finding::fail(
+                "CDI is off: containers that ask for onload.dev/… do not start",
+                switch_on(engine, settings),
+            ),
+            None => Finding::unknown(
+                "CDI is on or off by default, which depends on its version, and that cannot be told",
+                Remedy::run(format!("{} --version", engine.program.display())),
+            ),
+        };
+        let finding = settings.files.iter().fold(finding, Finding::at);
+        findings.push(finding.of(name));
+    }
+    Ok(findings)
+}
+
+/// Whether CDI is on: none where it cannot be off, inside none where it cannot be told.
+fn is_cdi_on(engine: &Engine, settings: &Settings) -> Option<Option<bool>> {
+    let by_version = |first: Version| engine.version.map(|version| version >= first);
+    let default = match engine.kind {
+        Kind::Crio | Kind::Podman | Kind::Nomad => return None,
+        Kind::Containerd | Kind::K3s if settings.is_off => return None,
+        Kind::Docker => by_version(DOCKER_CDI),
+        Kind::Containerd => by_version(CONTAINERD_CDI),
+        // Its own number says nothing of the containerd in it; the file that it writes does.
+        Kind::K3s => settings.format.map(|format| format >= CONTAINERD_2),
+        Kind::Kubelet => by_version(KUBELET_CDI),
+    };
+    let by_format = settings.format.filter(|format| *format >= CONTAINERD_2);
+    Some(settings.cdi.or(default).or(by_format.map(|_| true)))
+}
+
+fn switch_on(engine: &Engine, settings: &Settings) -> Remedy {
+    let configure = |more: &str| {
+        Remedy::run(format!(
+            "onload-ctk runtime configure --runtime {more} --restart"
+        ))
+    };
+    match engine.kind {
+        Kind::K3s => {
+            let template = match settings.format {
+                Some(CONTAINERD_2..) => "config-v3.toml.tmpl",
+                _ => "config.toml.tmpl",
+            };
+            configure(&format!(
+                "containerd --file /var/lib/rancher/k3s/agent/etc/containerd/{template}"
+            ))
+        }
+        Kind::Kubelet => Remedy::write_under(
+            "/var/lib/kubelet/config.yaml",
+            "featureGates:",
+            "DevicePluginCDIDevices: true",
+        ),
+        kind => configure(kind.name()),
+    }
+}
+
+/// Whether engines that are told where to look look where specifications are written.
+pub(super) fn spec_dirs(_: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let mut findings = Vec::new();
+    for engine in engines {
+        let Ok(settings) = &engine.settings else {
+            continue;
+        };
+        let (Some(dirs), Some(file)) = (&settings.spec_dirs, settings.files.last()) else {
+            continue;
+        };
+        let is_ours = |dir: &String| SPEC_DIRS.contains(&dir.trim_end_matches('/'));
+        let finding = match dirs.iter().any(is_ours) {
+            true => Finding::pass(format!("looks into {}", dirs.join(", "))),
+            false => {
+                let all: Vec<String> = dirs.iter().map(|dir| format!("{dir:?}")).collect();
+                let [ours, _] = SPEC_DIRS;
+                let list = [all.as_slice(), &[format!("{ours:?}")]].concat().join(", ");
+                let line = match engine.kind {
+                    Kind::Docker => format!("\"cdi-spec-dirs\": [{list}]"),
+                    _ => format!("cdi_spec_dirs = [{list}]"),
+                };
+                let text = format!("does not look into {ours}, where specifications are written");
+                Finding::fail(text, Remedy::write(file, line))
+            }
+        };
+        findings.push(finding.at(file).of(engine.kind.name()));
+    }
+    Ok(findings)
+}
+
+/// Whether engines read the CDI version of each file of ours.
+pub(super) fn readers(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let mut findings = Vec::new();
+    let files = our_files(examined);
+    for engine in engines {
+        let newest = engine
+            .version
+            .and_then(|version| engine.kind.newest_cdi(version));
+        let (Some(newest), false) = (newest, files.is_empty()) else {
+            continue;
+        };
+        let too_new = files.iter().filter(|(_, version)| *version > newest);
+        let too_new: Vec<&str> = too_new.map(|(file, _)| file.as_str()).collect();
+        let write = || {
+            Remedy::write(
+                "/etc/default/onload-ctk",
+                format!("ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION={newest}"),
+            )
+        };
+        let text = || format!("reads CDI up to {newest}, and not {}", too_new.join(", "));
+        let is_pool = |file: &&str| file.contains("-pools.");
+        let finding = if too_new.is_empty() {
+            Finding::pass(format!("reads CDI up to {newest}, which all files keep to"))
+        } else if too_new.iter().all(is_pool) {
+            Finding::warn(text(), write()).then(Remedy::run("onload-ctk cdi generate"))
+        } else {
+            Finding::fail(text(), write()).then(Remedy::run("onload-ctk cdi generate"))
+        };
+        findings.push(finding.at(SPEC_DIRS[0]).of(engine.kind.name()));
+    }
+    Ok(findings)
+}
+
+/// The files of ours and the CDI version of each.
+fn our_files(examined: &Examined<'_>) -> Vec<(String, onload_cdi::Version)> {
+    let devices = examined.specs.devices();
+    let ours = devices.filter(|device| device.name.kind().to_string().starts_with("onload.dev/"));
+    let file = ours.filter_map(|device| {
+        let name = device.path.file_name()?.to_str()?;
+        Some((name.to_owned(), device.spec.cdi_version.parse().ok()?))
+    });
+    let mut files: Vec<_> = file.collect();
+    files.sort();
+    files.dedup();
+    files
+}
+
+/// Whether engines know the wrapper, where annotations may ask for something.
+pub(super) fn runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let allows = !examined.config.annotations.allow.is_empty();
+    let is_there = examined.is_file(WRAPPER)?;
+    let mut findings = Vec::new();
+    let docker = engines.iter().find(|engine| engine.kind == Kind::Docker);
+    let docker = docker.and_then(|docker| docker.settings.as_ref().ok());
+    let docker_has_it = docker.is_some_and(|docker| docker.has_runtime);
+    for engine in engines {
+        let Ok(settings) = &engine.settings else {
+            continue;
+        };
+        let is_wanted = match engine.kind {
+            Kind::Kubelet | Kind::K3s => false,
+            Kind::Containerd if settings.is_off => false,
+            // Its docker driver asks docker for it.
+            Kind::Nomad => docker_has_it,
+            _ => allows,
+        };
+        let name = engine.kind.name();
+        let finding = match (settings.has_runtime, is_wanted) {
+            (true, _) if !is_there && engine.kind != Kind::Nomad => {
+                let text =
+                    format!("the runtime \"onload\" is registered, and {WRAPPER} is not there");
+                Finding::fail(text, examined.reinstall()?)
+            }
+            (true, _) => Finding::pass("the runtime \"onload\" is registered"),
+            (false, true) => {
+                let text = "the runtime \"onload\" is not registered: annotations ask for nothing";
+                let configure = format!("onload-ctk runtime configure --runtime {name}");
+                Finding::warn(text, Remedy::run(configure))
+            }
+            (false, false) => continue,
+        };
+        let finding = settings.files.iter().fold(finding, Finding::at);
+        findings.push(finding.at(CONFIG_PATH).of(name));
+    }
+    Ok(findings)
+}
+
+/// Whether the directories of hooks hold what their readers understand: `precreate` in a shared one keeps
+/// CRI-O from starting and buildah from running.
+pub(super) fn hooks(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let reads_hooks = |engine: &&Engine| matches!(engine.kind, Kind::Crio | Kind::Podman);
+    if !engines.iter().any(|engine| reads_hooks(&engine)) {
+        return Ok(Vec::new());
+    }
+    let mut findings = Vec::new();
+    for directory in SHARED_HOOKS.map(Path::new) {
+        for name in examined.host.list(directory)?.names {
+            let path = directory.join(&name);
+            let text = examined.host.bytes(&path, 1024 * 1024)?.unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            if name.ends_with(".json") && text.contains("\"precreate\"") {
+                let (from, to) = (path.display(), PODMAN_HOOKS);
+                let move_it = Remedy::run(format!("mv {from} {to}/"));
+                let text = "it has the stage precreate, with which CRI-O does not start and buildah does not run";
+                findings.push(Finding::fail(text, move_it).at(&path).of(from.to_string()));
+            }
+        }
+    }
+    for engine in engines.iter().filter(reads_hooks) {
+        findings.extend(missing_hooks(examined, engine)?);
+    }
+    if findings.is_empty() {
+        let text = "the directories of hooks hold what their readers understand";
+        let finding = Finding::pass(text);
+        findings.push(SHARED_HOOKS.iter().fold(finding, Finding::at));
+    }
+    Ok(findings)
+}
+
+/// Our directory, where an engine is told of it and it is not there.
+fn missing_hooks(examined: &Examined<'_>, engine: &Engine) -> Result<Option<Finding>, HostError> {
+    let Ok(settings) = &engine.settings else {
+        return Ok(None);
+    };
+    let is_told = settings.hook_dirs.iter().any(|dir| dir == PODMAN_HOOKS);
+    if !is_told || examined.exists(PODMAN_HOOKS)? {
+        return Ok(None);
+    }
+    let text = format!(
+        "is told of hooks in {PODMAN_HOOKS}, which is not there: annotations ask for nothing"
+    );
+    let finding = Finding::fail(text, examined.reinstall()?).at(PODMAN_HOOKS);
+    Ok(Some(finding.of(engine.kind.name())))
+}
+
+/// Whether daemons were started since their files changed: they read these once.
+pub(super) fn restarted(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let mut findings = Vec::new();
+    for engine in engines {
+        let Ok(settings) = &engine.settings else {
+            continue;
+        };
+        let Some((started, service)) = daemon::started(examined, engine.kind)? else {
+            continue;
+        };
+        let mut newer = None;
+        for file in &settings.files {
+            let changed = examined.host.modified(file)?;
+            if changed.is_some_and(|changed| changed > started) {
+                newer = Some(file);
+            }
+        }
+        let finding = match newer {
+            Some(file) => Finding::warn(
+                format!("{} changed after it was started", file.display()),
+                Remedy::run(format!("systemctl restart {service}")),
+            ),
+            None => Finding::pass("was started since its files changed"),
+        };
+        let finding = settings.files.iter().fold(finding, Finding::at);
+        findings.push(finding.of(engine.kind.name()));
+    }
+    Ok(findings)
+}

@@ -1,0 +1,68 @@
+//! What every check looks at: a host, and what is known of it already.
+
+use std::path::Path;
+
+use onload_cdi::Registry;
+use onload_core::config::Config;
+
+use super::check::{Finding, Remedy};
+use crate::discover::inventory::Inventory;
+use crate::host::{EntryKind, Host, HostError};
+use crate::pools::Pools;
+
+/// Tells which version a program of the host says it is; none where that cannot be told.
+pub type VersionOf<'v> = &'v dyn Fn(&Path) -> Option<String>;
+
+/// A host that is examined.
+pub struct Examined<'e> {
+    /// The host.
+    pub host: &'e Host,
+    /// Its configuration.
+    pub config: &'e Config,
+    /// What discovery found.
+    pub inventory: &'e Inventory,
+    /// Its pools.
+    pub pools: &'e Pools,
+    /// What its engines read.
+    pub specs: &'e Registry,
+    /// How versions of programs are told.
+    pub version_of: VersionOf<'e>,
+}
+
+/// What a check found: nothing where there is nothing to check.
+pub(super) type Findings = Result<Vec<Finding>, HostError>;
+
+impl Examined<'_> {
+    pub(super) fn exists(&self, path: impl AsRef<Path>) -> Result<bool, HostError> {
+        Ok(self.host.entry(path.as_ref())?.is_some())
+    }
+
+    pub(super) fn is_file(&self, path: impl AsRef<Path>) -> Result<bool, HostError> {
+        let entry = self.host.entry(path.as_ref())?;
+        Ok(matches!(entry, Some(EntryKind::File { .. })))
+    }
+
+    pub(super) fn attribute(&self, path: impl AsRef<Path>) -> Result<Option<String>, HostError> {
+        self.host.attribute(path.as_ref())
+    }
+
+    /// Whether a file is a link to /dev/null, by which units and rules are switched off.
+    pub(super) fn is_masked(&self, path: impl AsRef<Path>) -> Result<bool, HostError> {
+        let target = self.host.link(path.as_ref())?;
+        Ok(target.is_some_and(|target| target == Path::new("/dev/null")))
+    }
+
+    /// How the package's files come back.
+    pub(super) fn reinstall(&self) -> Result<Remedy, HostError> {
+        Ok(Remedy::run(match self.is_file("/usr/bin/dnf")? {
+            true => "dnf reinstall onload-ctk",
+            false => "apt-get install --reinstall onload-ctk",
+        }))
+    }
+
+    /// Whether the package is there, as its main unit says: where it is not, somebody else starts what it
+    /// would.
+    pub(super) fn has_package(&self) -> Result<bool, HostError> {
+        self.is_file("/usr/lib/systemd/system/onload-cdi.service")
+    }
+}

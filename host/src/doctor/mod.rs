@@ -1,0 +1,155 @@
+//! What is wrong with a host, and what to do about it. Every check looks, and changes nothing; each says what
+//! it looked at, and a check for which there is nothing to look at says nothing.
+
+mod check;
+mod cpu;
+mod engines;
+mod examined;
+mod hugepages;
+mod iommu;
+mod kernel_line;
+mod memlock;
+mod onload;
+mod pcie;
+mod rdma;
+mod security;
+mod specs;
+mod trust;
+mod units;
+mod unread;
+
+use onload_core::text::Chain;
+
+use crate::host::HostError;
+use engines::Engine;
+
+pub use check::{Check, Family, Finding, Remedy, Verdict};
+use examined::Findings;
+pub use examined::{Examined, VersionOf};
+
+/// A check: what it is about, its name, and how it looks.
+type Entry = (Family, &'static str, Look);
+
+/// How a check looks.
+#[derive(Clone, Copy)]
+enum Look {
+    /// At the host.
+    Host(fn(&Examined<'_>) -> Findings),
+    /// At its engines, which are looked for once.
+    Engines(fn(&Examined<'_>, &[Engine]) -> Findings),
+}
+
+/// Every check, in the order in which they are shown.
+const CHECKS: &[Entry] = &[
+    (Family::Host, "discovery", Look::Host(unread::discovery)),
+    (Family::Host, "onload-modules", Look::Host(onload::modules)),
+    (Family::Host, "onload-library", Look::Host(onload::library)),
+    (
+        Family::Host,
+        "onload-interface",
+        Look::Host(onload::interface),
+    ),
+    (Family::Host, "interface-up", Look::Host(onload::link)),
+    (Family::Host, "iommu", Look::Host(iommu::on)),
+    (Family::Host, "iommu-groups", Look::Host(iommu::groups)),
+    (
+        Family::Host,
+        "physical-functions",
+        Look::Host(iommu::parents),
+    ),
+    (Family::Host, "hugepages", Look::Host(hugepages::near)),
+    (Family::Host, "pcie-link", Look::Host(pcie::links)),
+    (Family::Host, "cpu-governor", Look::Host(cpu::governor)),
+    (Family::Host, "isolated-cpus", Look::Host(cpu::isolated)),
+    (Family::Host, "hook", Look::Host(memlock::hook)),
+    (Family::Host, "memlock", Look::Host(memlock::limit)),
+    (Family::Rdma, "rdma-netns", Look::Host(rdma::netns_mode)),
+    (
+        Family::Rdma,
+        "rdma-cm",
+        Look::Host(rdma::connection_manager),
+    ),
+    (Family::Rdma, "peer-memory", Look::Host(rdma::peer_memory)),
+    (Family::Specs, "specs-fresh", Look::Host(specs::fresh)),
+    (Family::Specs, "specs-valid", Look::Host(specs::valid)),
+    (
+        Family::Specs,
+        "specs-conflict",
+        Look::Host(specs::conflicts),
+    ),
+    (Family::Specs, "specs-readable", Look::Host(specs::readable)),
+    (Family::Trust, "trust", Look::Host(trust::files)),
+    (Family::Units, "units", Look::Host(units::enabled)),
+    (Family::Units, "udev-rules", Look::Host(units::rules)),
+    (Family::Security, "selinux", Look::Host(security::selinux)),
+    (Family::Security, "apparmor", Look::Host(security::apparmor)),
+    (Family::Engines, "engine", Look::Engines(engines::installed)),
+    (
+        Family::Engines,
+        "engine-version",
+        Look::Engines(engines::versions),
+    ),
+    (Family::Engines, "engine-cdi", Look::Engines(engines::cdi)),
+    (
+        Family::Engines,
+        "engine-spec-dirs",
+        Look::Engines(engines::spec_dirs),
+    ),
+    (
+        Family::Engines,
+        "engine-cdi-version",
+        Look::Engines(engines::readers),
+    ),
+    (
+        Family::Engines,
+        "engine-runtime",
+        Look::Engines(engines::runtime),
+    ),
+    (
+        Family::Engines,
+        "engine-hooks",
+        Look::Engines(engines::hooks),
+    ),
+    (
+        Family::Engines,
+        "engine-restarted",
+        Look::Engines(engines::restarted),
+    ),
+];
+
+/// The names of the checks.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    CHECKS.iter().map(|(_, name, _)| *name)
+}
+
+/// Makes every check; before each, somebody is told its name.
+pub fn examine(examined: &Examined<'_>, mut begin: impl FnMut(&'static str)) -> Vec<Check> {
+    let mut engines = None;
+    let checks = CHECKS.iter().flat_map(|(family, name, look)| {
+        begin(name);
+        let found = match look {
+            Look::Host(look) => look(examined),
+            Look::Engines(look) => {
+                let engines = engines.get_or_insert_with(|| engines::engines(examined));
+                match engines {
+                    Ok(engines) => look(examined, engines),
+                    Err(error) => Ok(vec![not_read(error)]),
+                }
+            }
+        };
+        let findings = found.unwrap_or_else(|error| vec![not_read(&error)]);
+        let check = |finding| Check {
+            family: *family,
+            name,
+            finding,
+        };
+        findings.into_iter().map(check).collect::<Vec<_>>()
+    });
+    checks.collect()
+}
+
+fn not_read(error: &HostError) -> Finding {
+    let again = Remedy::run("sudo onload-ctk doctor");
+    let finding = Finding::unknown(Chain(error).to_string(), again);
+    error.unread().iter().fold(finding, Finding::at)
+}

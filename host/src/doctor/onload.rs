@@ -1,0 +1,107 @@
+//! Onload: its modules, the library that goes with them, and interfaces.
+
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+
+/// Those that make device nodes, as the kernel shows them once they are loaded. Without the second,
+/// programs of TCPDirect and ef_vi find no node.
+const MODULES: [&str; 2] = ["onload", "sfc_char"];
+const EXPLAIN: &str = "onload-ctk discover --explain";
+
+/// Whether the modules are loaded.
+pub(super) fn modules(examined: &Examined<'_>) -> Findings {
+    if examined.inventory.onload.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut missing = Vec::new();
+    for module in MODULES {
+        if !examined.exists(format!("/sys/class/{module}/{module}"))? {
+            missing.push(module);
+        }
+    }
+    let finding = match missing.as_slice() {
+        [] => Finding::pass(format!("{} are loaded", MODULES.join(" and "))),
+        missing => Finding::fail(
+            format!("not loaded: {}", missing.join(", ")),
+            Remedy::run(format!("modprobe --all {}", missing.join(" "))),
+        ),
+    };
+    Ok(vec![
+        finding.at("/sys/class/onload").at("/sys/class/sfc_char"),
+    ])
+}
+
+/// Whether the library is there, and was built for the loaded driver.
+pub(super) fn library(examined: &Examined<'_>) -> Findings {
+    let Some(onload) = &examined.inventory.onload else {
+        return Ok(Vec::new());
+    };
+    let Some(installation) = &onload.installation else {
+        let install = Remedy::run("onload_install --userfiles");
+        let finding = "the driver is there, and libonload.so is not";
+        return Ok(vec![
+            Finding::fail(finding, install).at("/usr/lib64/libonload.so"),
+        ]);
+    };
+    let unknown = || "of unknown version".to_owned();
+    let library = onload.library_version.clone().unwrap_or_else(unknown);
+    let driver = onload.version.clone().unwrap_or_else(unknown);
+    let finding = match onload.library_matches {
+        Some(true) => Finding::pass(format!("library {library} was built for this driver")),
+        Some(false) => Finding::fail(
+            format!(
+                "library {library} was built for another driver than the loaded {driver}: programs with the preload get no socket"
+            ),
+            Remedy::run("onload_tool reload"),
+        ),
+        // Without a loaded driver there is nothing to compare, and `modules` says so.
+        None if onload.version.is_none() => return Ok(Vec::new()),
+        None => Finding::unknown(
+            format!("whether library {library} was built for driver {driver} cannot be told"),
+            Remedy::run(EXPLAIN),
+        ),
+    };
+    let library = installation.library_dir.join("libonload.so");
+    Ok(vec![finding.at("/proc/driver/onload/version").at(library)])
+}
+
+/// Whether an interface is accelerated.
+pub(super) fn interface(examined: &Examined<'_>) -> Findings {
+    let inventory = examined.inventory;
+    let is_offered = |onload: &crate::discover::onload::Onload| onload.obstacle.is_none();
+    if !inventory.onload.as_ref().is_some_and(is_offered) {
+        return Ok(Vec::new());
+    }
+    let names: Vec<&str> = inventory
+        .nics
+        .iter()
+        .map(|nic| nic.device.as_str())
+        .collect();
+    let finding = match names.is_empty() {
+        true => Finding::warn(
+            "Onload works, and no interface is accelerated",
+            Remedy::run(EXPLAIN),
+        ),
+        false => Finding::pass(format!("accelerated: {}", names.join(", "))),
+    };
+    Ok(vec![finding.at("/sys/class/net")])
+}
+
+/// Whether accelerated interfaces are up.
+pub(super) fn link(examined: &Examined<'_>) -> Findings {
+    let nics = examined.inventory.nics.iter();
+    let findings = nics.filter_map(|nic| {
+        let state = nic.state.as_deref()?;
+        let name = &nic.name;
+        let finding = match state {
+            "up" | "unknown" => Finding::pass(format!("{name} is {state}")),
+            _ => Finding::warn(
+                format!("{name} is {state}: no packet comes through it"),
+                Remedy::run(format!("ip link set dev {name} up")),
+            ),
+        };
+        let finding = finding.at(format!("/sys/class/net/{name}/operstate"));
+        Some(finding.of(nic.device.clone()))
+    });
+    Ok(findings.collect())
+}

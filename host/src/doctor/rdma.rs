@@ -1,0 +1,75 @@
+//! RDMA: which network namespaces see the devices, the connection manager, and memory of GPUs.
+
+use onload_core::host_settings::RdmaNetns;
+
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+use crate::discover::rdma::NetnsMode;
+
+const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
+const MODPROBE: &str = "/etc/modprobe.d/onload-ctk.conf";
+
+/// Whether the mode of network namespaces is the configured one, or else one in which containers with a
+/// network of their own can open a device.
+pub(super) fn netns_mode(examined: &Examined<'_>) -> Findings {
+    let Some(mode) = examined.inventory.rdma_netns_mode else {
+        return Ok(Vec::new());
+    };
+    let wanted = match examined.config.host.rdma_netns {
+        Some(RdmaNetns::Exclusive) => NetnsMode::Exclusive,
+        Some(RdmaNetns::Shared) | None => NetnsMode::Shared,
+    };
+    let finding = match (mode, wanted) {
+        (NetnsMode::Shared, NetnsMode::Shared) => {
+            Finding::pass("every network namespace sees the devices (shared)")
+        }
+        (NetnsMode::Exclusive, NetnsMode::Exclusive) => {
+            Finding::pass("one network namespace sees a device (exclusive), as configured")
+        }
+        (NetnsMode::Exclusive, NetnsMode::Shared) => Finding::fail(
+            "a container with a network of its own cannot open a device (exclusive)",
+            Remedy::run("rdma system set netns shared"),
+        )
+        .then(Remedy::write(MODPROBE, "options ib_core netns_mode=1")),
+        (NetnsMode::Shared, NetnsMode::Exclusive) => Finding::fail(
+            "every network namespace sees the devices (shared), and [host] rdma-netns is exclusive",
+            Remedy::run("onload-ctk host apply"),
+        )
+        .then(Remedy::write(MODPROBE, "options ib_core netns_mode=0")),
+    };
+    Ok(vec![finding.at(MODE)])
+}
+
+/// Whether the connection manager's node is there, without which librdmacm finds no device.
+pub(super) fn connection_manager(examined: &Examined<'_>) -> Findings {
+    let Some(device) = examined.inventory.rdma.first() else {
+        return Ok(Vec::new());
+    };
+    let finding = match &device.connection_manager {
+        Some(node) => Finding::pass(format!("{} is there", node.path)),
+        None => Finding::fail(
+            "/dev/infiniband/rdma_cm is not there: programs that connect by librdmacm find no device",
+            Remedy::run("modprobe rdma_ucm"),
+        )
+        .then(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "rdma_ucm")),
+    };
+    Ok(vec![finding.at("/sys/class/misc/rdma_cm")])
+}
+
+/// Whether RDMA reaches the memory of NVIDIA's GPUs. The kernel's own way (dma-buf) needs no module, and
+/// cannot be seen from here.
+pub(super) fn peer_memory(examined: &Examined<'_>) -> Findings {
+    let is_wanted = !examined.inventory.rdma.is_empty() && examined.exists("/sys/module/nvidia")?;
+    if !is_wanted {
+        return Ok(Vec::new());
+    }
+    let finding = match examined.exists("/sys/module/nvidia_peermem")? {
+        true => Finding::pass("nvidia_peermem is loaded"),
+        false => Finding::warn(
+            "nvidia_peermem is not loaded: programs that register GPU memory without dma-buf copy by the CPU",
+            Remedy::run("modprobe nvidia-peermem"),
+        )
+        .then(Remedy::write("/etc/modules-load.d/onload-ctk.conf", "nvidia-peermem")),
+    };
+    Ok(vec![finding.at("/sys/module/nvidia_peermem")])
+}

@@ -1,0 +1,53 @@
+//! SELinux and AppArmor, where they keep containers from devices or from starting.
+
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+
+const ENFORCE: &str = "/sys/fs/selinux/enforce";
+/// Without it the domain of containers may not use devices of the host (container-selinux, `container.te`).
+const USE_DEVICES: &str = "/sys/fs/selinux/booleans/container_use_devices";
+const RESTRICT: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+const PODMAN: &str = "/usr/bin/podman";
+const PODMAN_PROFILE: &str = "/etc/apparmor.d/podman";
+
+/// Whether SELinux lets containers use devices.
+pub(super) fn selinux(examined: &Examined<'_>) -> Findings {
+    if examined.attribute(ENFORCE)?.as_deref() != Some("1") {
+        return Ok(Vec::new());
+    }
+    // Absent where there is no policy for containers.
+    let Some(value) = examined.attribute(USE_DEVICES)? else {
+        return Ok(Vec::new());
+    };
+    let finding = match value.starts_with('1') {
+        true => Finding::pass("SELinux enforces, and lets containers use devices"),
+        false => Finding::fail(
+            "SELinux enforces, and keeps containers from every device that they are given",
+            Remedy::run("setsebool -P container_use_devices=true"),
+        ),
+    };
+    Ok(vec![finding.at(USE_DEVICES)])
+}
+
+/// Whether AppArmor lets podman of a user make its namespaces.
+pub(super) fn apparmor(examined: &Examined<'_>) -> Findings {
+    let Some(restricts) = examined.attribute(RESTRICT)? else {
+        return Ok(Vec::new());
+    };
+    if !examined.is_file(PODMAN)? {
+        return Ok(Vec::new());
+    }
+    let has_profile = examined.is_file(PODMAN_PROFILE)?;
+    let finding = match restricts == "1" && !has_profile {
+        true => Finding::warn(
+            format!("AppArmor keeps users' podman from making namespaces, and there is no {PODMAN_PROFILE}"),
+            Remedy::write(
+                "/etc/sysctl.d/60-onload-ctk.conf",
+                "kernel.apparmor_restrict_unprivileged_userns = 0",
+            ),
+        )
+        .then(Remedy::run("sysctl --system")),
+        false => Finding::pass("AppArmor lets users' podman make namespaces"),
+    };
+    Ok(vec![finding.at(RESTRICT)])
+}

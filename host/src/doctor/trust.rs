@@ -1,0 +1,121 @@
+//! Who could change the files that the hook and the wrapper ask for: they run as root, and refuse a file
+//! that belongs to somebody else or that others may write to.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use onload_core::config::{CONFIG_PATH, Preload};
+use onload_core::fs::trust::{Owners, TrustError, Trusted};
+use onload_core::onload::PRELOAD_FILE;
+use onload_core::text::Chain;
+
+use super::check::{Finding, Remedy};
+use super::examined::{Examined, Findings};
+use crate::host::HostError;
+
+/// The runtimes that the wrapper looks for where none is configured, and the wrapper itself.
+const PROGRAMS: [&str; 6] = [
+    "/usr/bin/onload-container-runtime",
+    "/usr/bin/runc",
+    "/usr/sbin/runc",
+    "/usr/local/sbin/runc",
+    "/usr/bin/crun",
+    "/usr/local/bin/crun",
+];
+const SPEC_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+const OURS: &str = "onload.dev-";
+
+/// Whether root alone could have changed each of them, and every directory above.
+pub(super) fn files(examined: &Examined<'_>) -> Findings {
+    let paths = paths(examined)?;
+    if paths.is_empty() {
+        return Ok(Vec::new());
+    }
+    let root = examined.host.outside_path(Path::new("/"));
+    // A tree that stands for a host belongs to who made it.
+    let owners = match examined.host.is_running() {
+        true => Owners::root(),
+        false => Owners::of(&[0, rustix::process::geteuid().as_raw()]),
+    };
+    let trusted = match Trusted::below(&root, owners) {
+        Ok(trusted) => trusted,
+        Err(error) => {
+            let why = Chain(&error).to_string();
+            let again = Remedy::run("sudo onload-ctk doctor");
+            return Ok(vec![Finding::unknown(why, again).at("/")]);
+        }
+    };
+    let mut findings = Vec::new();
+    let mut wrong = BTreeSet::new();
+    for path in &paths {
+        let judged = trusted.check(path);
+        if let Err(error) = judged
+            && !error.is_absent()
+            && let Some(finding) = finding(&error, path, &mut wrong)
+        {
+            findings.push(finding);
+        }
+    }
+    if findings.is_empty() {
+        let text = format!(
+            "root alone can change the {} files that decide as root",
+            paths.len()
+        );
+        let finding = Finding::pass(text);
+        findings.push(paths.iter().fold(finding, Finding::at));
+    }
+    Ok(findings)
+}
+
+/// What is wrong with a file, or with a directory above it: that one is told of once.
+fn finding(error: &TrustError, path: &Path, wrong: &mut BTreeSet<PathBuf>) -> Option<Finding> {
+    let (place, remedy) = match error {
+        TrustError::Owner { path: place, .. } => (
+            place,
+            Remedy::run(format!("chown root:root {}", place.display())),
+        ),
+        TrustError::Writable { path: place, .. } => (
+            place,
+            Remedy::run(format!("chmod go-w {}", place.display())),
+        ),
+        TrustError::Open {
+            path: place,
+            source,
+        } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            let again = Remedy::run("sudo onload-ctk doctor");
+            let why = Finding::unknown(Chain(error).to_string(), again);
+            return wrong
+                .insert(place.clone())
+                .then(|| why.at(path).of(place.display().to_string()));
+        }
+        _ => return None,
+    };
+    let new = wrong.insert(place.clone());
+    let finding = Finding::fail(Chain(error).to_string(), remedy).at(path);
+    new.then(|| finding.of(place.display().to_string()))
+}
+
+/// The files that are there.
+fn paths(examined: &Examined<'_>) -> Result<Vec<PathBuf>, HostError> {
+    let config = examined.config;
+    let mut wanted: Vec<PathBuf> = vec![CONFIG_PATH.into(), config.cdi.hook_path.clone()];
+    match config.runtime.path.as_os_str().is_empty() {
+        true => wanted.extend(PROGRAMS.map(PathBuf::from)),
+        false => wanted.extend([PROGRAMS[0].into(), config.runtime.path.clone()]),
+    }
+    if config.cdi.preload == Preload::File {
+        wanted.push(PRELOAD_FILE.into());
+    }
+    for directory in SPEC_DIRS.map(Path::new) {
+        let names = examined.host.list(directory)?.names;
+        let names = names.into_iter().filter(|name| name.starts_with(OURS));
+        wanted.extend(names.map(|name| directory.join(name)));
+    }
+    let mut there = Vec::new();
+    for path in wanted {
+        if examined.is_file(&path)? {
+            there.push(path);
+        }
+    }
+    Ok(there)
+}

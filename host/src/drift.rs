@@ -1,0 +1,88 @@
+//! Whether the specifications on disk are those that would be written now.
+
+use std::collections::BTreeMap;
+
+use onload_cdi::{Spec, to_json, to_yaml};
+use onload_core::class::Class;
+use onload_core::config::Config;
+
+use crate::discover::inventory::Inventory;
+use crate::generate::{GenerateError, Surroundings, generate};
+use crate::pools::Pools;
+use crate::specdir::{Format, Manifest, Plan, Wanted, plan};
+
+/// What the files of a directory are compared with.
+#[derive(Clone, Copy, Debug)]
+pub struct Compared<'c> {
+    /// The files of our names, by name; none for one that is no regular file.
+    pub existing: &'c BTreeMap<String, Option<Vec<u8>>>,
+    /// What was asked for when they were written; none where nothing was.
+    pub manifest: Option<&'c Manifest>,
+    /// What the host has.
+    pub inventory: &'c Inventory,
+    /// Its pools.
+    pub pools: &'c Pools,
+    /// Its configuration.
+    pub config: &'c Config,
+    /// What specifications depend on beside that.
+    pub surroundings: Surroundings,
+}
+
+/// What would change, and for which request.
+#[derive(Debug)]
+pub struct Drift {
+    /// What would change.
+    pub plan: Plan,
+    /// What was asked for, or the configuration's where nothing was.
+    pub asked: Manifest,
+    /// What is odd with the pools, for the operator.
+    pub warnings: Vec<String>,
+}
+
+/// Compares.
+///
+/// # Errors
+/// There are no specifications to compare with.
+pub fn drift(compared: Compared<'_>) -> Result<Drift, GenerateError> {
+    let asked = compared.manifest.cloned().unwrap_or_else(|| Manifest {
+        kinds: compared.config.cdi.kinds.classes().to_vec(),
+        ..Manifest::default()
+    });
+    let newest = asked.max_cdi_version.as_deref();
+    let mut pools = compared.pools.clone();
+    pools
+        .offered
+        .retain(|pool| asked.kinds.contains(&pool.class));
+    if let Some(newest) = newest.and_then(|version| version.parse().ok()) {
+        pools.keep_to(newest);
+    }
+    let (inventory, config) = (compared.inventory, compared.config);
+    let specs = generate(inventory, &pools.offered, config, compared.surroundings)?;
+    let specs = specs
+        .iter()
+        .filter(|(name, _)| asked.kinds.contains(&name.class));
+    let wanted = Wanted {
+        scope: Class::ALL.to_vec(),
+        files: specs
+            .map(|(name, spec)| (*name, render(spec, asked.format).into_bytes()))
+            .collect(),
+        format: asked.format,
+        undecided: inventory.undecided(),
+        asked: asked.clone(),
+        force: false,
+    };
+    Ok(Drift {
+        plan: plan(&wanted, compared.existing, compared.manifest),
+        asked,
+        warnings: pools.warnings,
+    })
+}
+
+/// The text of a specification.
+#[must_use]
+pub fn render(spec: &Spec, format: Format) -> String {
+    match format {
+        Format::Json => to_json(spec),
+        Format::Yaml => to_yaml(spec),
+    }
+}

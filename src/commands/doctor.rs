@@ -1,0 +1,140 @@
+//! `doctor`: what is wrong with a host, and what to do about it.
+
+use std::path::Path;
+
+use anstyle::Style;
+use onload_cdi::Registry;
+use onload_host::doctor::{Check, Examined, Family, Verdict, examine};
+use onload_host::pools::survey;
+use serde_json::json;
+
+use super::{open_host, program_version, spec_dirs};
+use crate::cli::{Doctor, Global, Listing};
+use crate::exit::Answer;
+use crate::layout::paragraph;
+use crate::printer::{DIM, ERROR, GOOD, HEADING, Printer, WARNING, harmless};
+
+/// Before what is said of a check below its first line.
+const HANGING: &str = "           ";
+const WORD: usize = 7;
+
+/// Runs the command.
+///
+/// # Errors
+/// The configuration or the host's root cannot be read, or nobody reads the output.
+pub fn run(global: &Global, args: &Doctor, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (host, config) = open_host(global)?;
+    printer.progress("looking at this host");
+    let (inventory, pools) = survey(&host, &config);
+    let specs = Registry::scan(&spec_dirs(&host, &[])?);
+    let is_running = host.is_running();
+    let version_of = |program: &Path| is_running.then(|| program_version::of(program))?;
+    let examined = Examined {
+        host: &host,
+        config: &config,
+        inventory: &inventory,
+        pools: &pools,
+        specs: &specs,
+        version_of: &version_of,
+    };
+    let checks = examine(&examined, |name| {
+        printer.progress(format_args!("checking {name}"))
+    });
+    printer.end_progress();
+    match args.format {
+        Listing::Json => {
+            let object = json!({
+                "version": env!("CARGO_PKG_VERSION"),
+                "verdict": overall(&checks),
+                "checks": checks,
+            });
+            printer.print(format_args!("{object:#}\n"))?;
+        }
+        Listing::Table => print(&checks, global.verbose, printer)?,
+    }
+    Ok(match overall(&checks) {
+        Verdict::Fail => Answer::No,
+        Verdict::Unknown => Answer::Unknown,
+        Verdict::Pass | Verdict::Warn => Answer::Yes,
+    })
+}
+
+/// A failed check decides, then one that could not be told.
+fn overall(checks: &[Check]) -> Verdict {
+    let is = |verdict| {
+        let mut checks = checks.iter();
+        checks.any(|check| check.finding.verdict == verdict)
+    };
+    let order = [Verdict::Fail, Verdict::Unknown, Verdict::Warn];
+    let found = order.into_iter().find(|verdict| is(*verdict));
+    found.unwrap_or(Verdict::Pass)
+}
+
+fn print(checks: &[Check], verbose: bool, printer: &mut Printer) -> anyhow::Result<()> {
+    let mut family: Option<Family> = None;
+    for check in checks {
+        if family.replace(check.family) != Some(check.family) {
+            printer.print(format_args!("{HEADING}{}{HEADING:#}\n", check.family))?;
+        }
+        print_check(check, verbose, printer)?;
+    }
+    let count = |verdict: Verdict| {
+        let checks = checks.iter();
+        checks
+            .filter(|check| check.finding.verdict == verdict)
+            .count()
+    };
+    let summary = format!(
+        "{} passed, {} warned, {} failed, {} could not be told",
+        count(Verdict::Pass),
+        count(Verdict::Warn),
+        count(Verdict::Fail),
+        count(Verdict::Unknown),
+    );
+    printer.print(paragraph("\n", "", &summary, printer.columns()))?;
+    Ok(())
+}
+
+fn print_check(check: &Check, verbose: bool, printer: &mut Printer) -> anyhow::Result<()> {
+    let (finding, columns) = (&check.finding, printer.columns());
+    let style = style(finding.verdict);
+    let word = finding.verdict.as_str();
+    let gap = " ".repeat(WORD.saturating_sub(word.len()));
+    let subject = finding.subject.as_deref();
+    let subject = subject.map(|subject| format!(" {}", in_a_line(subject)));
+    let text = format!(
+        "{}{}: {}",
+        check.name,
+        subject.unwrap_or_default(),
+        in_a_line(&finding.finding)
+    );
+    let first = format!("  {style}{word}{style:#}{gap}  ");
+    printer.print(paragraph(&first, HANGING, &text, columns))?;
+    if finding.verdict != Verdict::Pass || verbose {
+        let paths = finding.looked_at.iter();
+        let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
+        let text = format!("{DIM}looked at {}{DIM:#}", in_a_line(&paths.join(", ")));
+        if !paths.is_empty() {
+            printer.print(paragraph(HANGING, HANGING, &text, columns))?;
+        }
+    }
+    for remedy in &finding.remedy {
+        // A command or line is copied: it stays on one line.
+        let remedy = in_a_line(&remedy.to_string());
+        printer.print(format_args!("{HANGING}{remedy}\n"))?;
+    }
+    Ok(())
+}
+
+fn style(verdict: Verdict) -> Style {
+    match verdict {
+        Verdict::Pass => GOOD,
+        Verdict::Warn | Verdict::Unknown => WARNING,
+        Verdict::Fail => ERROR,
+    }
+}
+
+/// Names of the host may hold anything.
+fn in_a_line(text: &str) -> String {
+    harmless(text).replace('\n', "\\n")
+}

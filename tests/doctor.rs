@@ -1,0 +1,667 @@
+//! `doctor`: every check passes where all is well, and says what is wrong and what to do where it is not.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, UNIX_EPOCH};
+
+use common::hosts::{rdma, x3};
+use common::{Pci, Tree, each, hosts, is_root, on, package, run, run_unprivileged, skipped, text};
+use serde_json::Value;
+
+const JSON: [&str; 3] = ["doctor", "--format", "json"];
+
+/// All that was found of a check.
+fn found(tree: &Tree, check: &str) -> Vec<Value> {
+    let checks = tree.run(&JSON).json()["checks"].take();
+    let checks = checks.as_array().unwrap().iter();
+    let found = checks.filter(|each| each["name"] == check);
+    found.cloned().collect()
+}
+
+fn remedies(finding: &Value) -> Vec<String> {
+    let remedies = finding["remedy"].as_array().unwrap().iter();
+    let one = |remedy: &Value| match remedy.get("run") {
+        Some(run) => text(run),
+        None => format!("{}: {}", text(&remedy["file"]), text(&remedy["line"])),
+    };
+    remedies.map(one).collect()
+}
+
+/// Asserts that a check passes on a host, and that it says otherwise after something happened to it.
+#[track_caller]
+fn assert_turns(
+    check: &str,
+    tree: &Tree,
+    break_it: impl FnOnce(&Tree),
+    verdict: &str,
+    finding: &str,
+    remedy: &str,
+) {
+    let before = found(tree, check);
+    assert!(!before.is_empty(), "{check} says nothing of a good host");
+    let is_good = |found: &Value| found["verdict"] == "pass" && remedies(found).is_empty();
+    assert!(before.iter().all(is_good), "{before:#?}");
+    break_it(tree);
+    let after = found(tree, check);
+    let wanted = after.iter().find(|found| found["verdict"] == verdict);
+    let wanted = wanted.unwrap_or_else(|| panic!("no {verdict} in {after:#?}"));
+    let said = text(&wanted["finding"]);
+    assert!(said.contains(finding), "{finding:?} in {said:?}");
+    let remedies = remedies(wanted);
+    assert!(
+        remedies.iter().any(|r| r.contains(remedy)),
+        "{remedy:?} in {remedies:?}"
+    );
+}
+
+/// Makes a test of each line, and a list of the checks that have one.
+macro_rules! checks {
+    ($($test:ident: $check:literal, $tree:expr, $break_it:expr => $verdict:literal, $finding:literal, $remedy:literal;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                assert_turns($check, &$tree, $break_it, $verdict, $finding, $remedy);
+            }
+        )*
+        const COVERED: &[&str] = &[$($check),*];
+    };
+}
+
+/// A physical function of Intel's with a virtual one, in groups.
+fn sriov(driver: &str) -> Tree {
+    let tree = Tree::new();
+    tree.vfio().hook();
+    let parent = tree.pci(Pci::network("0000:81:00.0", "8086:154c", "igb"));
+    let child = tree.pci(Pci::network("0000:81:02.0", "8086:154c", driver));
+    let other = tree.pci(Pci::network("0000:81:02.1", "8086:154c", driver));
+    tree.virtual_function(&parent, 0, &child)
+        .virtual_function(&parent, 1, &other)
+        .group(&parent, 19)
+        .group(&child, 20)
+        .group(&other, 20)
+        .group_node(20);
+    tree.hugepages(2048, &[(0, 64, 64)]);
+    tree
+}
+
+const FUNCTIONS: [&str; 3] = ["0000:81:00.0", "0000:81:02.0", "0000:81:02.1"];
+
+fn without_groups(tree: &Tree) {
+    for function in FUNCTIONS {
+        tree.remove(&format!("/sys/devices/pci0000:81/{function}/iommu_group"));
+    }
+}
+
+fn rebind(tree: &Tree, function: &str, driver: &str) {
+    let link = format!("/sys/devices/pci0000:81/{function}/driver");
+    tree.directory(&format!("/sys/bus/pci/drivers/{driver}"));
+    tree.remove(&link)
+        .link(&link, &format!("/sys/bus/pci/drivers/{driver}"));
+}
+
+fn with_link(width: &str, slot: Option<&str>) -> Tree {
+    let tree = x3();
+    set_link(&tree, width);
+    if let Some(slot) = slot {
+        let attributes = [
+            ("max_link_speed", "16.0 GT/s PCIe"),
+            ("max_link_width", slot),
+        ];
+        tree.attributes("/sys/devices/pci0000:3b", &attributes);
+    }
+    tree
+}
+
+fn set_link(tree: &Tree, width: &str) {
+    let attributes = [
+        ("current_link_speed", "16.0 GT/s PCIe"),
+        ("current_link_width", width),
+        ("max_link_speed", "16.0 GT/s PCIe"),
+        ("max_link_width", "8"),
+    ];
+    tree.attributes("/sys/devices/pci0000:3b/0000:3b:00.0", &attributes);
+}
+
+fn isolated() -> Tree {
+    let tree = x3();
+    tree.attribute("/sys/devices/system/cpu/isolated", "2-3");
+    tree.attribute("/sys/devices/system/node/node0/cpulist", "0-3");
+    tree
+}
+
+fn with_governor() -> Tree {
+    let tree = x3();
+    tree.attribute(&governor(0), "performance");
+    tree.attribute(&governor(1), "performance");
+    tree
+}
+
+fn governor(policy: u32) -> String {
+    format!("/sys/devices/system/cpu/cpufreq/policy{policy}/scaling_governor")
+}
+
+fn gpus() -> Tree {
+    let tree = rdma();
+    tree.directory("/sys/module/nvidia")
+        .directory("/sys/module/nvidia_peermem");
+    tree
+}
+
+fn written() -> Tree {
+    let tree = x3();
+    tree.generate();
+    tree
+}
+
+fn packaged() -> Tree {
+    let tree = x3();
+    for (unit, target) in [
+        ("onload-cdi.service", "multi-user"),
+        ("onload-cdi.path", "multi-user"),
+        ("onload-cdi.timer", "timers"),
+        ("onload-host.service", ""),
+    ] {
+        let installed = format!("/usr/lib/systemd/system/{unit}");
+        tree.file(&installed, "");
+        if !target.is_empty() {
+            let wanted = format!("/etc/systemd/system/{target}.target.wants/{unit}");
+            tree.link(&wanted, &installed);
+        }
+    }
+    tree.file("/usr/lib/udev/rules.d/90-onload-ctk.rules", "");
+    tree.generate();
+    tree
+}
+
+fn selinux() -> Tree {
+    let tree = Tree::new();
+    tree.file("/sys/fs/selinux/enforce", "1");
+    tree.file("/sys/fs/selinux/booleans/container_use_devices", "1 1");
+    tree
+}
+
+/// An engine as Debian packages it.
+fn engine(tree: &Tree, program: &str, package: &str, version: &str) {
+    tree.program(&format!("/usr/bin/{program}"), "");
+    let entry = format!("Package: {package}\nStatus: install ok installed\nVersion: {version}\n\n");
+    let before = fs::read_to_string(tree.outside("/var/lib/dpkg/status")).unwrap_or_default();
+    tree.file("/var/lib/dpkg/status", format!("{before}{entry}"));
+}
+
+fn docker(version: &str, json: &str) -> Tree {
+    let tree = Tree::new();
+    engine(&tree, "dockerd", "docker.io", version);
+    tree.file("/etc/docker/daemon.json", json);
+    tree
+}
+
+const CDI_ON: &str = r#"{"features":{"cdi":true}}"#;
+
+fn upgraded(tree: &Tree, package: &str, version: &str) {
+    let entry = format!("Package: {package}\nVersion: {version}\n");
+    tree.file("/var/lib/dpkg/status", entry);
+}
+
+fn containerd(version: &str, config: &str) -> Tree {
+    let tree = Tree::new();
+    engine(&tree, "containerd", "containerd", version);
+    engine(&tree, "kubelet", "kubelet", "1.31.0-1.1");
+    tree.file("/etc/containerd/config.toml", config);
+    tree
+}
+
+fn toml(tree: &Tree, config: &str) {
+    tree.file("/etc/containerd/config.toml", config);
+}
+
+const CONTAINERD_1: &str =
+    "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\n";
+const CONTAINERD_2: &str = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n";
+
+fn k3s(config: &str) -> Tree {
+    let tree = Tree::new();
+    tree.program("/usr/local/bin/k3s", "");
+    tree.file(K3S, config);
+    tree
+}
+
+const K3S: &str = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml";
+
+fn kubelet(version: &str, config: &str) -> Tree {
+    let tree = Tree::new();
+    engine(&tree, "kubelet", "kubelet", version);
+    tree.file("/var/lib/kubelet/config.yaml", config);
+    tree
+}
+
+fn crio(config: &str) -> Tree {
+    let tree = Tree::new();
+    engine(&tree, "crio", "cri-o", "1.33.0-1");
+    tree.file("/etc/crio/crio.conf.d/50-dirs.conf", config);
+    tree
+}
+
+fn podman(version: &str, config: &str) -> Tree {
+    let tree = Tree::new();
+    engine(&tree, "podman", "podman", version);
+    tree.file("/etc/containers/containers.conf.d/50.conf", config);
+    tree
+}
+
+/// A host whose vfio devices have a pool, with podman of a version.
+fn podman_and_vfio(version: &str) -> Tree {
+    let tree = sriov("vfio-pci");
+    engine(&tree, "podman", "podman", version);
+    tree.generate();
+    tree
+}
+
+const WRAPPER: &str = "/usr/bin/onload-container-runtime";
+
+/// A host where annotations may ask for an interface.
+fn allowing(tree: Tree) -> Tree {
+    tree.program(WRAPPER, "");
+    tree.config("[annotations]\nallow = [\"nic\"]\n");
+    tree
+}
+
+const DOCKER_RUNTIME: &str =
+    r#"{"runtimes":{"onload":{"path":"/usr/bin/onload-container-runtime"}}}"#;
+
+fn nomad() -> Tree {
+    let tree = allowing(docker("28.3.0", DOCKER_RUNTIME));
+    tree.program("/usr/bin/nomad", "");
+    tree.file(
+        "/etc/nomad.d/docker.hcl",
+        "plugin \"docker\" {\n config {\n allow_runtimes = [\"runc\", \"onload\"] # ours\n }\n}\n",
+    );
+    tree
+}
+
+/// docker's daemon, started 1000 seconds after the boot at 1,000,000.
+fn running() -> Tree {
+    let tree = docker("28.3.0", "{}");
+    tree.file("/proc/stat", "cpu 1 2 3\nbtime 1000000\n");
+    tree.file("/proc/77/comm", "dockerd\n");
+    tree.file("/proc/77/cgroup", "0::/system.slice/docker.service\n");
+    let fields: Vec<String> = (4..22).map(|field| field.to_string()).collect();
+    let stat = format!("77 (dockerd) S {} 100000 0 0\n", fields.join(" "));
+    tree.file("/proc/77/stat", stat);
+    changed_at(&tree, 1_000_500);
+    tree
+}
+
+fn changed_at(tree: &Tree, seconds: u64) {
+    let file = fs::File::open(tree.outside("/etc/docker/daemon.json")).unwrap();
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds))
+        .unwrap();
+}
+
+fn with_hooks() -> Tree {
+    let tree = podman("5.4.2", "");
+    let hook = r#"{"version":"1.0.0","stages":["createRuntime"]}"#;
+    tree.file("/usr/share/containers/oci/hooks.d/vendor.json", hook);
+    tree
+}
+
+fn set_mode(tree: &Tree, path: &str, mode: u32) {
+    fs::set_permissions(tree.outside(path), fs::Permissions::from_mode(mode)).unwrap();
+}
+
+checks! {
+    a_module_that_is_not_loaded_is_named: "onload-modules", x3(),
+        |tree| { tree.remove("/sys/class/sfc_char"); }
+        => "fail", "not loaded: sfc_char", "modprobe --all sfc_char";
+    a_library_of_another_build_than_the_driver_fails: "onload-library", x3(),
+        |tree| { tree.file("/proc/driver/onload/version",
+            "onload_product: Onload\nonload_version: 9.9\nuk_intf_ver: 00000000000000000000000000000000\n"); }
+        => "fail", "built for another driver than the loaded 9.9", "onload_tool reload";
+    a_driver_without_a_library_fails: "onload-library", x3(),
+        |tree| { tree.remove("/usr/lib/x86_64-linux-gnu"); }
+        => "fail", "libonload.so is not", "onload_install --userfiles";
+    onload_without_an_interface_is_warned_of: "onload-interface", x3(),
+        |tree| { tree.config("[discover]\nignored-interfaces = [\"ens3\"]\n"); }
+        => "warn", "no interface is accelerated", "onload-ctk discover --explain";
+    an_interface_that_is_down_is_warned_of: "interface-up", x3(),
+        |tree| { tree.attribute("/sys/devices/pci0000:3b/0000:3b:00.0/net/ens3/operstate", "down"); }
+        => "warn", "ens3 is down", "ip link set dev ens3 up";
+    an_iommu_that_is_off_fails_where_a_function_is_bound_to_vfio: "iommu", sriov("vfio-pci"),
+        without_groups => "fail", "the IOMMU is off", "update-grub";
+    an_iommu_that_is_off_is_warned_of_where_virtual_functions_are: "iommu", sriov("iavf"),
+        without_groups => "warn", "the IOMMU is off", "/etc/default/grub: GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt\"";
+    red_hats_boot_loader_is_told_by_grubby: "iommu", sriov("vfio-pci"),
+        |tree| { without_groups(tree); tree.program("/usr/sbin/grubby", ""); }
+        => "fail", "the IOMMU is off", "grubby --update-kernel=ALL --args=\"intel_iommu=on iommu=pt\"";
+    a_group_with_another_driver_fails_and_names_the_function: "iommu-groups", sriov("vfio-pci"),
+        |tree| rebind(tree, "0000:81:02.1", "iavf")
+        => "fail", "IOMMU group 20 also holds 0000:81:02.1", "driverctl set-override 0000:81:02.1 vfio-pci";
+    a_physical_function_on_vfio_with_virtual_ones_is_warned_of: "physical-functions", sriov("iavf"),
+        |tree| rebind(tree, "0000:81:00.0", "vfio-pci")
+        => "warn", "bound to vfio-pci", "driverctl unset-override 0000:81:00.0";
+    a_node_without_huge_pages_for_its_device_is_warned_of: "hugepages", x3(),
+        |tree| { tree.hugepages(2048, &[(0, 0, 0)]); }
+        => "warn", "node 0 has no huge pages of 2 MiB or more for ens3", "/etc/onload-ctk/config.toml: hugepages = { 2Mi = { 0 = 64 } }";
+    a_link_below_what_card_and_slot_give_is_warned_of: "pcie-link", with_link("8", Some("16")),
+        |tree| set_link(tree, "4")
+        => "warn", "runs at 16.0 GT/s on 4 lanes, and card and slot give 16.0 GT/s on 8 lanes", "lspci -vv -s 0000:3b:00.0";
+    a_link_as_fast_as_a_small_slot_passes: "pcie-link", with_link("4", Some("4")),
+        |tree| { tree.attribute("/sys/devices/pci0000:3b/max_link_width", "8"); }
+        => "warn", "on 4 lanes, and card and slot give", "lspci";
+    a_governor_that_follows_the_load_is_warned_of: "cpu-governor", with_governor(),
+        |tree| { tree.attribute(&governor(1), "schedutil"); }
+        => "warn", "schedutil", "cpupower frequency-set --governor performance";
+    isolated_cpus_on_another_node_are_warned_of: "isolated-cpus", isolated(),
+        |tree| { tree.attribute("/sys/devices/system/node/node0/cpulist", "0-1,4"); }
+        => "warn", "reach node 0 across the sockets", "isolcpus=1,4";
+    a_hook_that_is_not_there_fails: "hook", rdma(),
+        |tree| { tree.remove("/usr/bin/onload-hook"); }
+        => "fail", "/usr/bin/onload-hook is not there", "apt-get install --reinstall onload-ctk";
+    a_hook_at_another_place_is_configured: "hook", rdma(),
+        |tree| { tree.remove("/usr/bin/onload-hook").program("/usr/local/bin/onload-hook", ""); }
+        => "fail", "is not there", "config.toml: hook-path = \"/usr/local/bin/onload-hook\"";
+    a_limit_that_no_program_can_work_with_is_warned_of: "memlock", rdma(),
+        |tree| { tree.config("[cdi]\nmemlock = 65536\n"); }
+        => "warn", "65536 bytes", "config.toml: memlock = \"unlimited\"";
+    rdma_devices_of_one_namespace_fail: "rdma-netns", rdma(),
+        |tree| { tree.attribute("/sys/module/ib_core/parameters/netns_mode", "N"); }
+        => "fail", "cannot open a device", "rdma system set netns shared";
+    a_mode_that_is_not_the_configured_one_fails: "rdma-netns", rdma(),
+        |tree| { tree.config("[host]\nrdma-netns = \"exclusive\"\n"); }
+        => "fail", "rdma-netns is exclusive", "options ib_core netns_mode=0";
+    rdma_without_its_connection_manager_fails: "rdma-cm", rdma(),
+        |tree| { tree.remove("/sys/class/misc/rdma_cm").without_node("/dev/infiniband/rdma_cm"); }
+        => "fail", "librdmacm", "modprobe rdma_ucm";
+    gpu_memory_that_rdma_does_not_reach_is_warned_of: "peer-memory", gpus(),
+        |tree| { tree.remove("/sys/module/nvidia_peermem"); }
+        => "warn", "nvidia_peermem is not loaded", "modprobe nvidia-peermem";
+    specifications_of_another_day_fail: "specs-fresh", written(),
+        |tree| { tree.remove("/var/run/cdi/onload.dev-nic.json"); }
+        => "fail", "not as the host is now: onload.dev-nic.json", "onload-ctk cdi generate";
+    specifications_are_written_by_the_packages_unit_where_it_is: "specs-fresh", packaged(),
+        |tree| { tree.remove("/var/run/cdi/onload.dev-nic.json"); }
+        => "fail", "not as the host is now", "systemctl start onload-cdi.service";
+    a_file_that_somebody_changed_is_warned_of: "specs-fresh", written(),
+        |tree| { tree.file("/var/run/cdi/onload.dev-nic.json", "{}"); }
+        => "warn", "changed by somebody else: onload.dev-nic.json", "--force";
+    a_manifest_that_cannot_be_read_is_not_known: "specs-fresh", written(),
+        |tree| { tree.file("/var/run/cdi/.onload-ctk-manifest", "{"); }
+        => "unknown", "manifest", "onload-ctk cdi check";
+    a_file_that_no_engine_reads_fails: "specs-valid", written(),
+        |tree| { tree.file("/etc/cdi/vendor.json", "{"); }
+        => "fail", "engines do not read it", "/etc/cdi/vendor.json";
+    a_device_in_two_files_fails: "specs-conflict", written(),
+        |tree| { fs::copy(tree.outside("/var/run/cdi/onload.dev-nic.json"), tree.outside("/var/run/cdi/copy.json")).unwrap(); }
+        => "fail", "is in two files", ".off";
+    a_file_that_another_hides_is_warned_of: "specs-conflict", written(),
+        |tree| {
+            tree.directory("/etc/cdi");
+            fs::copy(tree.outside("/var/run/cdi/onload.dev-nic.json"), tree.outside("/etc/cdi/onload.dev-nic.json")).unwrap();
+        }
+        => "warn", "has no effect", "/etc/cdi/onload.dev-nic.json.off";
+    a_file_that_rootless_engines_cannot_read_is_warned_of: "specs-readable", written(),
+        |tree| set_mode(tree, "/var/run/cdi/onload.dev-nic.json", 0o640)
+        => "warn", "rootless engines cannot read it", "chmod o+r";
+    a_directory_that_they_cannot_search_is_warned_of: "specs-readable", written(),
+        |tree| set_mode(tree, "/var/run/cdi", 0o700)
+        => "warn", "rootless engines cannot read it", "chmod o+rx";
+    a_program_that_others_can_change_fails: "trust", written(),
+        |tree| set_mode(tree, "/usr/bin/onload-hook", 0o775)
+        => "fail", "others can change it", "chmod go-w /usr/bin/onload-hook";
+    a_directory_of_it_that_others_can_change_fails: "trust", written(),
+        |tree| set_mode(tree, "/usr/bin", 0o777)
+        => "fail", "others can change it", "chmod go-w /usr/bin";
+    a_unit_that_is_not_enabled_fails: "units", packaged(),
+        |tree| { tree.remove("/etc/systemd/system/timers.target.wants/onload-cdi.timer"); }
+        => "fail", "does not start at boot", "systemctl enable --now onload-cdi.timer";
+    a_unit_that_is_masked_fails: "units", packaged(),
+        |tree| { tree.link("/etc/systemd/system/onload-cdi.service", "/dev/null"); }
+        => "fail", "masked", "systemctl unmask onload-cdi.service";
+    the_hosts_unit_is_wanted_where_the_configuration_asks_for_it: "units", packaged(),
+        |tree| { tree.config("[host]\nhugepages = { 2Mi = { 0 = 128 } }\n"); }
+        => "fail", "does not start at boot", "systemctl enable --now onload-host.service";
+    rules_that_are_not_there_fail: "udev-rules", packaged(),
+        |tree| { tree.remove("/usr/lib/udev/rules.d/90-onload-ctk.rules"); }
+        => "fail", "is not there", "apt-get install --reinstall onload-ctk";
+    rules_that_others_stand_in_for_are_warned_of: "udev-rules", packaged(),
+        |tree| { tree.link("/etc/udev/rules.d/90-onload-ctk.rules", "/dev/null"); }
+        => "warn", "in place of", "rm /etc/udev/rules.d/90-onload-ctk.rules";
+    selinux_that_keeps_containers_from_devices_fails: "selinux", selinux(),
+        |tree| { tree.file("/sys/fs/selinux/booleans/container_use_devices", "0 0"); }
+        => "fail", "keeps containers from every device", "setsebool -P container_use_devices=true";
+    apparmor_that_keeps_podman_from_namespaces_is_warned_of: "apparmor",
+        { let tree = podman("5.4.2", ""); tree.attribute("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "0"); tree },
+        |tree| { tree.attribute("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"); }
+        => "warn", "making namespaces", "kernel.apparmor_restrict_unprivileged_userns = 0";
+    a_file_that_docker_does_not_understand_fails: "engine", docker("28.3.0", "{}"),
+        |tree| { tree.file("/etc/docker/daemon.json", "{"); }
+        => "fail", "/etc/docker/daemon.json is not understood", "dockerd --validate";
+    a_file_that_containerd_does_not_understand_fails: "engine", containerd("1.7.24", CONTAINERD_1),
+        |tree| toml(tree, "version = = 2")
+        => "fail", "/etc/containerd/config.toml is not understood", "containerd config dump";
+    a_host_without_an_engine_is_warned_of: "engine", docker("28.3.0", "{}"),
+        |tree| { tree.remove("/usr/bin/dockerd"); }
+        => "warn", "no container engine", "apt-get install podman";
+    a_docker_without_cdi_fails: "engine-version", docker("26.1.5+dfsg1-9", CDI_ON),
+        |tree| upgraded(tree, "docker.io", "20.10.24+dfsg1-1")
+        => "fail", "20.10.24 knows no CDI, which came with 25.0.0", "--only-upgrade docker.io";
+    an_engine_whose_version_cannot_be_told_is_not_known: "engine-version", docker("26.1.5", CDI_ON),
+        |tree| { tree.remove("/var/lib/dpkg/status"); }
+        => "unknown", "cannot be told", "/usr/bin/dockerd --version";
+    an_old_podman_fails: "engine-version", podman("5.4.2+ds1-2", ""),
+        |tree| upgraded(tree, "podman", "3.4.4+ds1-1")
+        => "fail", "3.4.4 knows no CDI", "--only-upgrade podman";
+    a_docker_26_needs_to_be_told_of_cdi: "engine-cdi", docker("26.1.5", CDI_ON),
+        |tree| { tree.file("/etc/docker/daemon.json", "{}"); }
+        => "fail", "CDI is off", "onload-ctk runtime configure --runtime docker --restart";
+    a_docker_28_can_be_told_otherwise: "engine-cdi", docker("28.3.0", "{}"),
+        |tree| { tree.file("/etc/docker/daemon.json", r#"{"features":{"cdi":false}}"#); }
+        => "fail", "CDI is off", "--runtime docker";
+    a_docker_of_unknown_version_that_is_not_told_is_not_known: "engine-cdi", docker("28.3.0", "{}"),
+        |tree| { tree.remove("/var/lib/dpkg/status"); }
+        => "unknown", "depends on its version", "/usr/bin/dockerd --version";
+    a_containerd_1_needs_to_be_told_of_cdi: "engine-cdi", containerd("1.7.24", CONTAINERD_1),
+        |tree| toml(tree, "version = 2\n")
+        => "fail", "CDI is off", "--runtime containerd --restart";
+    a_containerd_2_can_be_told_otherwise: "engine-cdi", containerd("2.0.5", CONTAINERD_2),
+        |tree| toml(tree, "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n")
+        => "fail", "CDI is off", "--runtime containerd --restart";
+    a_file_that_containerd_imports_counts: "engine-cdi", containerd("1.7.24", CONTAINERD_1),
+        |tree| {
+            toml(tree, "imports = [\"/etc/containerd/conf.d/*.toml\"]\nversion = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\n");
+            tree.file("/etc/containerd/conf.d/9.toml", "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = false\n");
+        }
+        => "fail", "CDI is off", "--runtime containerd";
+    a_containerd_without_a_kubelet_is_only_warned_of: "engine-cdi", containerd("1.7.24", CONTAINERD_1),
+        |tree| { toml(tree, "version = 2\n"); tree.remove("/usr/bin/kubelet"); }
+        => "warn", "there is no kubelet", "--runtime containerd";
+    a_k3s_of_containerd_1_needs_to_be_told: "engine-cdi", k3s(CONTAINERD_1),
+        |tree| { tree.file(K3S, "version = 2\n"); }
+        => "fail", "CDI is off", "--file /var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl";
+    a_k3s_of_containerd_2_can_be_told_otherwise: "engine-cdi", k3s(CONTAINERD_2),
+        |tree| { tree.file(K3S, "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n"); }
+        => "fail", "CDI is off", "config-v3.toml.tmpl";
+    a_kubelet_whose_gate_is_closed_fails: "engine-cdi", kubelet("1.31.0-1.1", "kind: KubeletConfiguration\n"),
+        |tree| { tree.file("/var/lib/kubelet/config.yaml", "featureGates:\n  DevicePluginCDIDevices: false\n"); }
+        => "fail", "CDI is off", "/var/lib/kubelet/config.yaml: DevicePluginCDIDevices: true";
+    a_kubelet_of_1_28_needs_to_be_told: "engine-cdi", kubelet("1.28.3-1.1", "featureGates:\n  DevicePluginCDIDevices: true\n"),
+        |tree| { tree.file("/var/lib/kubelet/config.yaml", "featureGates: {}\n"); }
+        => "fail", "CDI is off", "DevicePluginCDIDevices: true";
+    docker_that_looks_elsewhere_fails: "engine-spec-dirs", docker("28.3.0", r#"{"cdi-spec-dirs":["/etc/cdi","/run/cdi/"]}"#),
+        |tree| { tree.file("/etc/docker/daemon.json", r#"{"cdi-spec-dirs":["/srv/cdi"]}"#); }
+        => "fail", "does not look into /var/run/cdi", "/etc/docker/daemon.json: \"cdi-spec-dirs\": [\"/srv/cdi\", \"/var/run/cdi\"]";
+    containerd_that_looks_elsewhere_fails: "engine-spec-dirs",
+        containerd("2.0.5", "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\ncdi_spec_dirs = ['/var/run/cdi']\n"),
+        |tree| toml(tree, "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\ncdi_spec_dirs = ['/etc/cdi']\n")
+        => "fail", "does not look into", "/etc/containerd/config.toml: cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]";
+    crio_that_looks_elsewhere_fails: "engine-spec-dirs", crio("[crio.runtime]\ncdi_spec_dirs = ['/var/run/cdi']\n"),
+        |tree| { tree.file("/etc/crio/crio.conf.d/50-dirs.conf", "[crio.runtime]\ncdi_spec_dirs = []\n"); }
+        => "fail", "does not look into", "/etc/crio/crio.conf.d/50-dirs.conf: cdi_spec_dirs = [\"/var/run/cdi\"]";
+    podman_that_looks_elsewhere_fails: "engine-spec-dirs", podman("5.4.2", "[engine]\ncdi_spec_dirs = ['/var/run/cdi']\n"),
+        |tree| { tree.file("/etc/containers/containers.conf.d/50.conf", "[engine]\ncdi_spec_dirs = ['/etc/cdi']\n"); }
+        => "fail", "does not look into", "cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]";
+    pools_that_an_old_podman_does_not_read_are_warned_of: "engine-cdi-version", podman_and_vfio("5.4.2"),
+        |tree| upgraded(tree, "podman", "4.3.1+ds1-8")
+        => "warn", "reads CDI up to 0.5.0, and not onload.dev-vfio-pools.json", "ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION=0.5.0";
+    devices_that_an_older_one_does_not_read_fail: "engine-cdi-version", podman_and_vfio("5.4.2"),
+        |tree| upgraded(tree, "podman", "4.1.0")
+        => "fail", "onload.dev-vfio.json", "ONLOAD_CTK_CDI_GENERATE_MAX_CDI_VERSION=0.4.0";
+    docker_that_does_not_know_the_wrapper_is_warned_of: "engine-runtime", allowing(docker("28.3.0", DOCKER_RUNTIME)),
+        |tree| { tree.file("/etc/docker/daemon.json", "{}"); }
+        => "warn", "is not registered", "onload-ctk runtime configure --runtime docker";
+    a_wrapper_that_is_registered_and_not_there_fails: "engine-runtime", allowing(docker("28.3.0", DOCKER_RUNTIME)),
+        |tree| { tree.remove(WRAPPER); }
+        => "fail", "onload-container-runtime is not there", "apt-get install --reinstall onload-ctk";
+    containerd_that_does_not_know_the_wrapper_is_warned_of: "engine-runtime",
+        allowing(containerd("2.0.5", "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.onload]\n")),
+        |tree| toml(tree, "version = 3\n")
+        => "warn", "is not registered", "--runtime containerd";
+    crio_that_does_not_know_the_wrapper_is_warned_of: "engine-runtime", allowing(crio("[crio.runtime.runtimes.onload]\n")),
+        |tree| { tree.file("/etc/crio/crio.conf.d/50-dirs.conf", ""); }
+        => "warn", "is not registered", "--runtime crio";
+    podman_that_does_not_know_the_wrapper_is_warned_of: "engine-runtime", allowing(podman("5.4.2", "[engine.runtimes]\nonload = ['/usr/bin/onload-container-runtime']\n")),
+        |tree| { tree.file("/etc/containers/containers.conf.d/50.conf", ""); }
+        => "warn", "is not registered", "--runtime podman";
+    nomad_that_may_not_use_the_wrapper_is_warned_of: "engine-runtime", nomad(),
+        |tree| { tree.file("/etc/nomad.d/docker.hcl", "plugin \"docker\" {\n config {\n allow_runtimes = [\"runc\"] # \"onload\"\n }\n}\n"); }
+        => "warn", "is not registered", "--runtime nomad";
+    a_stage_that_other_readers_do_not_know_fails: "engine-hooks", with_hooks(),
+        |tree| { tree.file("/usr/share/containers/oci/hooks.d/ours.json", r#"{"stages":["precreate"]}"#); }
+        => "fail", "CRI-O does not start", "mv /usr/share/containers/oci/hooks.d/ours.json";
+    hooks_that_podman_is_told_of_and_that_are_not_there_fail: "engine-hooks", with_hooks(),
+        |tree| { tree.file("/etc/containers/containers.conf.d/50.conf", "[engine]\nhooks_dir = ['/usr/share/onload-ctk/hooks.d/podman']\n"); }
+        => "fail", "which is not there", "apt-get install --reinstall onload-ctk";
+    a_daemon_that_has_not_read_its_file_is_warned_of: "engine-restarted", running(),
+        |tree| changed_at(tree, 1_001_500)
+        => "warn", "/etc/docker/daemon.json changed after it was started", "systemctl restart docker";
+}
+
+#[test]
+fn what_a_user_cannot_read_is_not_known() {
+    if !is_root() {
+        skipped("not root, so there is nobody with fewer rights to be");
+        return;
+    }
+    let tree = x3();
+    let discovery = found(&tree, "discovery");
+    assert_eq!(discovery[0]["verdict"], "pass", "{discovery:?}");
+    set_mode(&tree, "/sys/bus/pci/devices", 0o700);
+    let run = run_unprivileged(&tree, &JSON);
+    let json = run.json();
+    let checks = json["checks"].as_array().unwrap();
+    let discovery = checks.iter().find(|c| c["name"] == "discovery").unwrap();
+    assert_eq!(discovery["verdict"], "unknown", "{discovery}");
+    assert_eq!(remedies(discovery), ["sudo onload-ctk doctor"]);
+}
+
+#[test]
+fn every_check_has_a_test_and_stands_in_the_page() {
+    let page = fs::read_to_string(package().join("docs/doctor.md")).unwrap();
+    for name in onload_host::doctor::names() {
+        assert!(
+            COVERED.contains(&name) || name == "discovery",
+            "{name} has no test"
+        );
+        assert!(
+            page.contains(&format!("| `{name}` |")),
+            "{name} is not in docs/doctor.md"
+        );
+    }
+}
+
+#[test]
+fn the_exit_status_says_whether_a_check_fails_or_could_not_be_told() {
+    let good = docker("28.3.0", "{}");
+    let run = good.run(&["doctor"]).done();
+    assert!(
+        run.stdout.contains("0 failed, 0 could not be told"),
+        "{}",
+        run.stdout
+    );
+    assert_eq!(run.stderr, "");
+    good.remove("/var/lib/dpkg/status");
+    let run = good.run(&JSON);
+    assert_eq!(
+        (run.code, &run.json()["verdict"]),
+        (Some(2), &"unknown".into())
+    );
+    good.file("/etc/docker/daemon.json", "{");
+    let run = good.run(&JSON).answered_no();
+    assert_eq!(run.json()["verdict"], "fail");
+    // A warning is no failure.
+    let run = Tree::new().run(&JSON).done();
+    assert_eq!(run.json()["verdict"], "warn");
+}
+
+#[test]
+fn what_does_not_pass_says_what_was_looked_at_and_what_to_do() {
+    for (name, tree) in hosts::all() {
+        let run = tree.run(&JSON);
+        let json = run.json();
+        for check in json["checks"].as_array().unwrap() {
+            let is_good = check["verdict"] == "pass";
+            assert_eq!(remedies(check).is_empty(), is_good, "{name}: {check}");
+            assert!(
+                !check["looked_at"].as_array().unwrap().is_empty(),
+                "{name}: {check}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_command_stays_on_one_line_and_the_rest_keeps_to_the_terminal() {
+    let tree = sriov("vfio-pci");
+    without_groups(&tree);
+    let shown = run(on(tree.root(), &["doctor"]).env("COLUMNS", "60"))
+        .answered_no()
+        .stdout;
+    let wanted = "           write to /etc/default/grub: GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt\"\n";
+    assert!(shown.contains(wanted), "{shown}");
+    let is_remedy =
+        |line: &&str| line.trim_start().starts_with("run: ") || line.contains("write to");
+    for line in shown.lines().filter(|line| !is_remedy(line)) {
+        assert!(line.chars().count() <= 60, "{line}");
+    }
+}
+
+#[test]
+fn verbose_shows_what_was_looked_at_where_all_is_well() {
+    let tree = docker("28.3.0", "{}");
+    let looked = "looked at /usr/bin/dockerd, /etc/docker/daemon.json";
+    assert!(!tree.run(&["doctor"]).done().stdout.contains(looked));
+    assert!(tree.run(&["doctor", "-v"]).done().stdout.contains(looked));
+}
+
+#[test]
+fn a_name_with_escapes_does_not_steer_the_terminal() {
+    let tree = written();
+    tree.file("/etc/cdi/\u{1b}[31mred\n.json", "{");
+    let shown = tree.run(&["doctor"]).answered_no().stdout;
+    assert!(!shown.contains('\u{1b}'), "{shown}");
+    assert!(shown.contains("\\u{1b}[31mred\\n.json"), "{shown}");
+    let names = each(&tree.run(&JSON).json()["checks"], "name");
+    assert!(names.contains(&"specs-valid".to_owned()), "{names:?}");
+}
+
+#[test]
+fn a_containerd_whose_plugin_is_off_has_no_cdi_to_check() {
+    let tree = containerd(
+        "1.7.24",
+        "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n",
+    );
+    let cdi = found(&tree, "engine-cdi");
+    assert_eq!(cdi.len(), 1, "{cdi:?}");
+    assert_eq!(cdi[0]["subject"], "kubelet");
+}
+
+#[test]
+fn a_daemon_in_a_container_is_not_the_hosts() {
+    let tree = running();
+    changed_at(&tree, 1_001_500);
+    tree.file("/proc/77/cgroup", "0::/system.slice/docker-0123.scope\n");
+    assert!(found(&tree, "engine-restarted").is_empty());
+}
