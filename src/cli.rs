@@ -157,6 +157,12 @@ pub enum Command {
     /// AppArmor and container engines. Each check says what it looked at; one that does not pass says which
     /// command to run, or which line to write to which file. Nothing is changed.
     Doctor(Doctor),
+    /// Print numbers of this host for collectors, as OpenMetrics text
+    ///
+    /// Counts devices by class and health, leases, huge pages, errors of interfaces and RDMA ports, and stacks of
+    /// Onload. The number of series does not grow with virtual functions. onload-metrics.timer, which is off at
+    /// first, writes it for the textfile collector of node_exporter.
+    Metrics(Metrics),
     /// Write, list, check, validate and apply CDI specifications
     #[command(subcommand)]
     Cdi(Cdi),
@@ -331,6 +337,17 @@ pub struct Doctor {
         env = "ONLOAD_CTK_DOCTOR_FORMAT"
     )]
     pub format: Listing,
+}
+
+/// Print metrics.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Example: onload-ctk metrics --output /var/lib/prometheus/node-exporter/onload-ctk.prom"
+)]
+pub struct Metrics {
+    /// Write this file instead, which is replaced whole
+    #[arg(long, value_name = "FILE", env = "ONLOAD_CTK_METRICS_OUTPUT")]
+    pub output: Option<PathBuf>,
 }
 
 /// How a listing is shown.

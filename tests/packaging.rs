@@ -13,8 +13,10 @@ use common::{names_in, needs};
 
 /// Those that the package enables.
 const UNITS: [&str; 3] = ["onload-cdi.service", "onload-cdi.path", "onload-cdi.timer"];
-/// That which the operator enables.
+/// Those that the operator enables.
 const HOST_UNIT: &str = "onload-host.service";
+const METRICS_TIMER: &str = "onload-metrics.timer";
+const METRICS_UNIT: &str = "onload-metrics.service";
 
 fn packaging(path: &str) -> PathBuf {
     common::package().join("packaging").join(path)
@@ -86,7 +88,8 @@ fn units_are_what_systemd_takes() {
     }
     // As installed, but for the programs and pages that are not.
     let directory = tempfile::tempdir().unwrap();
-    let units = UNITS.into_iter().chain([HOST_UNIT]);
+    let own = [HOST_UNIT, METRICS_TIMER, METRICS_UNIT];
+    let units = UNITS.into_iter().chain(own);
     for unit in units.clone() {
         let text = read(&format!("systemd/{unit}"));
         let text = text.replace("/usr/bin/onload-ctk", "/bin/true");
@@ -263,7 +266,9 @@ fn a_preset_enables_every_unit_where_the_host_s_last_one_disables_all() {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let lines: Vec<_> = lines.map(|line| line.split_once(' ').unwrap()).collect();
     let wanted = UNITS.map(|unit| ("enable", unit)).into_iter();
-    let wanted: Vec<_> = wanted.chain([("disable", HOST_UNIT)]).collect();
+    let wanted: Vec<_> = wanted
+        .chain([("disable", HOST_UNIT), ("disable", METRICS_TIMER)])
+        .collect();
     assert_eq!(lines, wanted);
     if !common::has("systemctl") {
         common::skipped("systemctl is not installed");

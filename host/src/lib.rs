@@ -6,7 +6,7 @@
 //! [`spec_name`]; [`specdir`] puts them where engines read them. [`leases`] tells who has a device now.
 //! [`boot`] makes the host itself what the operator wants it to be. [`offers`] says what cluster engines may
 //! give out of all that, and [`watch`] when it may have changed. [`drift`] compares what is on disk with what would
-//! be written, and [`doctor`] says what is wrong with all of it.
+//! be written, [`doctor`] says what is wrong with all of it, and [`metrics`] counts it.
 
 pub mod boot;
 pub mod discover;
@@ -15,6 +15,7 @@ pub mod drift;
 pub mod generate;
 pub mod host;
 pub mod leases;
+pub mod metrics;
 pub(crate) mod netlink;
 pub mod offers;
 pub mod pools;

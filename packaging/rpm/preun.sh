@@ -4,7 +4,7 @@
 if [ "$1" = 0 ]; then
     if command -v systemctl >/dev/null; then
         # shellcheck disable=SC2086 # a list of words
-        systemctl --no-reload disable --now $onload_ctk_units $onload_ctk_host_unit >/dev/null 2>&1 || true
+        systemctl --no-reload disable --now $onload_ctk_units $onload_ctk_own_units >/dev/null 2>&1 || true
     fi
     onload_ctk_forget
 fi

@@ -1,8 +1,9 @@
 # Functions that the scripts of all packages share. packaging/build puts them where #COMMON# stands.
 
 onload_ctk_units="onload-cdi.service onload-cdi.path onload-cdi.timer"
-# It changes the host itself, so the operator enables it.
-onload_ctk_host_unit=onload-host.service
+# The first changes the host itself, and the second is of use to who collects metrics, so the operator
+# enables them.
+onload_ctk_own_units="onload-host.service onload-metrics.timer"
 
 # The OCI runtime that the containers of ours were made with, from the first step of a removal to the
 # last one, when onload-ctk is gone.
@@ -187,5 +188,5 @@ onload_ctk_remove_link() {
 onload_ctk_forget_units() {
     systemctl daemon-reload >/dev/null 2>&1 || true
     # shellcheck disable=SC2086 # a list of words
-    systemctl reset-failed $onload_ctk_units $onload_ctk_host_unit >/dev/null 2>&1 || true
+    systemctl reset-failed $onload_ctk_units $onload_ctk_own_units >/dev/null 2>&1 || true
 }

@@ -15,6 +15,7 @@ pub mod inject;
 pub mod lease;
 pub mod list;
 pub mod man;
+pub mod metrics;
 mod pools;
 mod process;
 mod program_version;

@@ -111,6 +111,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "boot",
             "offers",
             "watch",
+            "metrics",
             "doctor",
         ],
     ),

@@ -23,6 +23,7 @@ fn files(words: &str) -> Vec<File> {
     match words {
         "completion" => scripts(),
         "discover" => vec![configuration(), kernel()],
+        "metrics" => vec![configuration(), kernel(), leases(), specifications()],
         "doctor" => {
             let mut files = vec![configuration(), kernel(), specifications()];
             files.extend(Engine::value_variants().iter().map(read_of));

@@ -1,0 +1,109 @@
+//! Families of metrics, and their text.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+const PREFIX: &str = "onload_ctk";
+
+/// The labels of a sample.
+pub(super) type Labels = Vec<(&'static str, String)>;
+
+/// A family of metrics.
+#[derive(Clone, Debug)]
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) kind: Kind,
+    pub(super) samples: Vec<(Labels, f64)>,
+}
+
+/// What the numbers of a family are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A number of things, as it is now.
+    Count,
+    /// As it is now, in bytes.
+    Bytes,
+    /// A moment, in seconds since 1970.
+    Timestamp,
+    /// What the kernel counts. It is no counter of OpenMetrics, whose name has to end in `_total`: readers
+    /// of the older format, node_exporter's textfile collector among them, know no such ending.
+    Kernels,
+}
+
+impl Kind {
+    fn unit(self) -> Option<Unit> {
+        match self {
+            Kind::Bytes => Some(Unit::Bytes),
+            Kind::Timestamp => Some(Unit::Seconds),
+            Kind::Count | Kind::Kernels => None,
+        }
+    }
+
+    fn metric_type(self) -> MetricType {
+        match self {
+            Kind::Kernels => MetricType::Unknown,
+            Kind::Count | Kind::Bytes | Kind::Timestamp => MetricType::Gauge,
+        }
+    }
+}
+
+impl Family {
+    pub(super) fn new(
+        name: &'static str,
+        help: &'static str,
+        kind: Kind,
+        samples: impl IntoIterator<Item = (Labels, f64)>,
+    ) -> Family {
+        Family {
+            name,
+            help,
+            kind,
+            samples: samples.into_iter().collect(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Families(Vec<Family>);
+
+impl Collector for Families {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for family in self.0.iter().filter(|family| !family.samples.is_empty()) {
+            let (unit, kind) = (family.kind.unit(), family.kind.metric_type());
+            let mut metric =
+                encoder.encode_descriptor(family.name, family.help, unit.as_ref(), kind)?;
+            for (labels, value) in &family.samples {
+                // A family without labels has one sample.
+                match labels.is_empty() {
+                    true => metric.encode_gauge(value)?,
+                    false => metric.encode_family(labels)?.encode_gauge(value)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The text, which readers of OpenMetrics 1.0 and of Prometheus's older format take alike. That one knows no
+/// type `unknown`, and to both a family without a type is of that.
+pub(super) fn text(families: Vec<Family>) -> String {
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(Families(families)));
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = encode(&mut text, &registry);
+    let is_kept = |line: &&str| !(line.starts_with("# TYPE ") && line.ends_with(" unknown"));
+    let lines = text.lines().filter(is_kept);
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// A number of things; none are so many that a double cannot hold it.
+pub(super) fn count(number: usize) -> f64 {
+    u32::try_from(number).map_or(f64::from(u32::MAX), f64::from)
+}

@@ -1,0 +1,56 @@
+//! `metrics`: numbers of a host for collectors.
+
+use std::time::SystemTime;
+
+use anyhow::Context;
+use onload_cdi::Registry;
+use onload_core::text::Chain;
+use onload_host::leases;
+use onload_host::metrics::{Measured, openmetrics};
+use onload_host::offers::offers;
+use onload_host::pools::survey;
+
+use super::generate::write_file;
+use super::{open_host, spec_dirs};
+use crate::cli::{Global, Metrics};
+use crate::exit::Answer;
+use crate::printer::Printer;
+
+/// Runs the command: to stdout, or to a file that a collector never sees half of.
+///
+/// # Errors
+/// The host cannot be read, or the file not written.
+pub fn run(global: &Global, args: &Metrics, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (host, config) = open_host(global)?;
+    let (inventory, pools) = survey(&host, &config);
+    let specs = Registry::scan(&spec_dirs(&host, &[])?);
+    let listed = leases::list(&host);
+    if let Err(error) = &listed {
+        printer.warning(format_args!(
+            "leases and who holds devices are left out: {}",
+            Chain(error)
+        ));
+    }
+    let listed = listed.ok();
+    let offered = offers(
+        &inventory,
+        &specs,
+        &pools,
+        listed.as_deref().unwrap_or_default(),
+    );
+    let text = openmetrics(Measured {
+        host: &host,
+        inventory: &inventory,
+        offers: &offered,
+        leases: listed.as_deref(),
+        now: SystemTime::now(),
+    })?;
+    match &args.output {
+        None => printer.print(text)?,
+        Some(path) => {
+            write_file(path, text.as_bytes()).context("writing metrics")?;
+            printer.note(format_args!("wrote {}", path.display()));
+        }
+    }
+    Ok(Answer::Yes)
+}
