@@ -151,6 +151,12 @@ impl From<Color> for anstream::ColorChoice {
 pub enum Command {
     /// Show what this host has, and what of it containers can be given
     Discover(Discover),
+    /// Tell how containers do with the devices that they have
+    ///
+    /// Shows each container that holds a device or has libonload.so mapped, of every engine, with a verdict, the
+    /// reason and what to do. No engine is asked, and nothing is changed. With CONTAINER the exit status says how
+    /// that one does.
+    Status(Status),
     /// Tell what is wrong with this host, and what to do about it
     ///
     /// Looks at modules, PCIe links, CPUs, huge pages, RDMA, specifications, rights of files, units, SELinux,
@@ -335,6 +341,23 @@ pub struct Doctor {
         value_name = "FORMAT",
         default_value = "table",
         env = "ONLOAD_CTK_DOCTOR_FORMAT"
+    )]
+    pub format: Listing,
+}
+
+/// Show containers.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk status\n         onload-ctk status redis")]
+pub struct Status {
+    /// Only this container: its name, or the beginning of its id
+    #[arg(value_name = "CONTAINER")]
+    pub container: Option<String>,
+    /// How to show it; json is an object with the list containers
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "table",
+        env = "ONLOAD_CTK_STATUS_FORMAT"
     )]
     pub format: Listing,
 }

@@ -43,7 +43,7 @@ pub const STATUSES: [(u8, &str); 3] = [
 ];
 
 /// The commands that can answer no, by their words, and when they do.
-const NO: [(&str, &str); 7] = [
+const NO: [(&str, &str); 8] = [
     (
         "cdi check",
         "a file of specifications is missing, is to be removed, or differs from what would be written now",
@@ -63,6 +63,7 @@ const NO: [(&str, &str); 7] = [
         "runtime configure",
         "--remove leaves the entry in place, because containers or the engine's default need it",
     ),
+    ("status", "the container that was named does not do well"),
 ];
 
 /// When a command answers no; none where it never does.

@@ -6,7 +6,8 @@
 //! [`spec_name`]; [`specdir`] puts them where engines read them. [`leases`] tells who has a device now.
 //! [`boot`] makes the host itself what the operator wants it to be. [`offers`] says what cluster engines may
 //! give out of all that, and [`watch`] when it may have changed. [`drift`] compares what is on disk with what would
-//! be written, [`doctor`] says what is wrong with all of it, and [`metrics`] counts it.
+//! be written, [`doctor`] says what is wrong with all of it, [`metrics`] counts it, and
+//! [`status`] says how containers do with it.
 
 pub mod boot;
 pub mod discover;
@@ -22,4 +23,5 @@ pub mod pools;
 pub mod settings;
 pub mod spec_name;
 pub mod specdir;
+pub mod status;
 pub mod watch;

@@ -38,7 +38,7 @@ pub fn run(global: &Global, args: &Doctor, printer: &mut Printer) -> anyhow::Res
         version_of: &version_of,
     };
     let checks = examine(&examined, |name| {
-        printer.progress(format_args!("checking {name}"))
+        printer.progress(format_args!("checking {name}"));
     });
     printer.end_progress();
     match args.format {

@@ -21,6 +21,7 @@ mod process;
 mod program_version;
 mod reasons;
 pub mod show;
+pub mod status;
 pub mod validate;
 
 use std::io;

@@ -48,9 +48,19 @@ pub(super) fn arguments_of(
     Ok(found)
 }
 
+/// Reads so many bytes of a file of a process; none where it cannot be read within `limit`.
+pub(super) fn guarded(path: &Path, bytes: usize, limit: Duration) -> Option<Vec<u8>> {
+    read_some(path, bytes as u64, limit).ok()
+}
+
+fn read(path: &Path, limit: Duration) -> anyhow::Result<Vec<u8>> {
+    read_some(path, LIMIT, limit)
+}
+
 /// Reads a file in a separate process: if it waits forever, it is left behind, whereas a thread
 /// would keep this program from ending.
-fn read(path: &Path, limit: Duration) -> anyhow::Result<Vec<u8>> {
+fn read_some(path: &Path, bytes: u64, limit: Duration) -> anyhow::Result<Vec<u8>> {
+    let most = bytes;
     let mut command = Command::new(CAT);
     command.arg("--").arg(path);
     command.stdin(Stdio::null()).stderr(Stdio::null());
@@ -60,7 +70,7 @@ fn read(path: &Path, limit: Duration) -> anyhow::Result<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        let read = stdout.take(LIMIT).read_to_end(&mut bytes);
+        let read = stdout.take(most).read_to_end(&mut bytes);
         // Nobody listens any more after the deadline.
         let _ = sender.send(read.map(|_| bytes));
     });

@@ -113,6 +113,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "watch",
             "metrics",
             "doctor",
+            "status",
         ],
     ),
     (

@@ -525,6 +525,13 @@ impl Host {
         })
     }
 
+    /// The names of nodes in a directory of a captured host, as its table has them.
+    pub(crate) fn table_names(&self, directory: &Path) -> impl Iterator<Item = String> {
+        let nodes = self.table.keys();
+        let nodes = nodes.filter(move |node| node.parent() == Some(directory));
+        nodes.filter_map(|node| node.file_name()?.to_str().map(str::to_owned))
+    }
+
     /// When the content of a file was last changed; `None` if it does not exist.
     ///
     /// # Errors

@@ -226,11 +226,11 @@ impl Settings {
     /// The feature gate by which kubelet hands CDI names on (`KubeletConfiguration`, `featureGates`). It is
     /// a line of its own in every file that kubeadm or a person writes.
     fn hear_kubelet(&mut self, text: &str) {
-        let values = text.lines().filter_map(|line| {
+        let mut values = text.lines().filter_map(|line| {
             let value = line.trim().strip_prefix("DevicePluginCDIDevices:")?;
             value.trim().trim_matches(['"', '\'']).parse::<bool>().ok()
         });
-        self.cdi = values.last();
+        self.cdi = values.next_back();
     }
 
     /// Whether docker's plugin may use the wrapper (`plugin "docker"`, `allow_runtimes`).

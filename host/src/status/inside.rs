@@ -1,0 +1,97 @@
+//! The root directory of a process: a container chooses what is there, so nothing in it leads out of it.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use onload_core::fs::open::open_in_root;
+use rustix::fs::{FileType, OFlags, ResolveFlags};
+
+use crate::host::{ATTRIBUTE_LIMIT, Host};
+
+/// What statfs(2) says of a sysfs (include/uapi/linux/magic.h).
+const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
+
+/// The root directory of a process.
+pub(super) struct Inside<'h> {
+    host: &'h Host,
+    /// Its path on the host, by which a captured host's table has its nodes.
+    base: PathBuf,
+    root: OwnedFd,
+}
+
+/// Opens the root directory of a process; none where the process has ended, or it is not ours to see.
+pub(super) fn open(host: &Host, base: PathBuf) -> Option<Inside<'_>> {
+    let root = host.directory(&base).ok()??;
+    Some(Inside { host, base, root })
+}
+
+impl Inside<'_> {
+    fn open(&self, path: &Path, flags: OFlags) -> Option<OwnedFd> {
+        open_in_root(&self.root, path, flags, ResolveFlags::empty()).ok()
+    }
+
+    /// The numbers of a character device.
+    pub(super) fn node(&self, path: &Path) -> Option<(u32, u32)> {
+        let below = path.strip_prefix("/").unwrap_or(path);
+        // A captured host has no nodes, and a table of them.
+        if !self.host.is_running() {
+            let node = self.host.device_node(&self.base.join(below)).ok()??;
+            return Some((node.major, node.minor));
+        }
+        let found = self.open(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        let stat = rustix::fs::fstat(&found).ok()?;
+        let is_node = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+        is_node.then(|| {
+            (
+                rustix::fs::major(stat.st_rdev),
+                rustix::fs::minor(stat.st_rdev),
+            )
+        })
+    }
+
+    /// The names in a directory, sorted; those of a captured host's table too. No more than `most`.
+    pub(super) fn names(&self, path: &Path, most: usize) -> Vec<String> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let directory = self.open(path, flags);
+        let entries = directory.and_then(|directory| rustix::fs::Dir::new(directory).ok());
+        let entries = entries.into_iter().flatten().take(most);
+        let names = entries.filter_map(|entry| {
+            let entry = entry.ok()?;
+            entry.file_name().to_str().ok().map(str::to_owned)
+        });
+        let base = self.base.join(path.strip_prefix("/").unwrap_or(path));
+        let mut names: Vec<String> = names.chain(self.host.table_names(&base)).collect();
+        names.retain(|name| name != "." && name != "..");
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// Whether the kernel's sysfs is there, and not a directory of the container's own making. Of a
+    /// captured host, whether any is.
+    pub(super) fn has_sysfs(&self) -> bool {
+        let found = self.open(Path::new("/sys/class/net"), OFlags::PATH);
+        let kind = |fd: &OwnedFd| rustix::fs::fstatfs(fd).ok().map(|stat| stat.f_type);
+        found.is_some_and(|fd| !self.host.is_running() || kind(&fd) == Some(SYSFS_MAGIC))
+    }
+
+    /// An attribute of sysfs; the caller has asked for [`Inside::has_sysfs`].
+    pub(super) fn attribute(&self, path: &Path) -> Option<String> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = File::from(self.open(path, flags)?);
+        let is_sysfs = rustix::fs::fstatfs(&file).ok()?.f_type == SYSFS_MAGIC;
+        if self.host.is_running() && !is_sysfs {
+            return None;
+        }
+        let mut text = String::new();
+        file.take(ATTRIBUTE_LIMIT).read_to_string(&mut text).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    /// Whether something is at a path.
+    pub(super) fn exists(&self, path: &Path) -> bool {
+        self.open(path, OFlags::PATH).is_some()
+    }
+}

@@ -1,0 +1,190 @@
+//! Names of containers, from what their engines keep on disk. It is read and not trusted: a name is shown, and
+//! decides nothing. Below the home of a user every file is the user's own, so no link in it is followed.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use onload_core::fs::open::open_in_root;
+use rustix::fs::{FileType, OFlags, ResolveFlags};
+use serde::Deserialize;
+
+use super::cgroup::Engine;
+use crate::host::Host;
+
+/// Bytes of a file that are read; podman has all containers of a user in one.
+const LIMIT: u64 = 16 * 1024 * 1024;
+/// Characters of a name that are shown; engines allow fewer.
+const NAME: usize = 128;
+/// What podman calls the directory of its containers' list, by storage driver.
+const PODMAN: [&str; 4] = [
+    "containers/storage/overlay-containers/containers.json",
+    "containers/storage/vfs-containers/containers.json",
+    "containers/storage/btrfs-containers/containers.json",
+    "containers/storage/zfs-containers/containers.json",
+];
+const CRIO: &str = "/var/lib/containers/storage/overlay-containers";
+const DOCKER: &str = "/var/lib/docker/containers";
+const CONTAINERD: &str = "/run/containerd/io.containerd.runtime.v2.task";
+
+/// Finds names, and remembers podman's, of which one file has all.
+pub(super) struct Names<'h> {
+    host: &'h Host,
+    podman: HashMap<Option<u32>, HashMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+struct Stored {
+    id: String,
+    #[serde(default)]
+    names: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct DockerConfig {
+    #[serde(rename = "Name", default)]
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct OciConfig {
+    #[serde(default)]
+    annotations: HashMap<String, String>,
+    #[serde(default)]
+    process: OciProcess,
+}
+
+#[derive(Default, Deserialize)]
+struct OciProcess {
+    #[serde(default)]
+    env: Vec<String>,
+}
+
+impl<'h> Names<'h> {
+    pub(super) fn new(host: &'h Host) -> Self {
+        Names {
+            host,
+            podman: HashMap::new(),
+        }
+    }
+
+    /// The name of a container; none where its engine's files do not say, or are not ours to read.
+    pub(super) fn of(&mut self, engine: Engine, id: &str, user: Option<u32>) -> Option<String> {
+        let name = match engine {
+            Engine::Docker if user.is_none() => {
+                let path = Path::new(DOCKER).join(id).join("config.v2.json");
+                let config: DockerConfig = self.json(&path)?;
+                config.name.trim_start_matches('/').to_owned()
+            }
+            Engine::Podman => {
+                let host = self.host;
+                let known = self.podman.entry(user);
+                let known = known.or_insert_with(|| podman(host, user).unwrap_or_default());
+                known.get(id)?.clone()
+            }
+            Engine::Containerd => pod(&self.config(engine, id)?)?,
+            Engine::Crio => {
+                let config = self.config(engine, id)?;
+                let name = config.annotations.get("io.kubernetes.cri-o.Name");
+                pod(&config).or_else(|| name.cloned())?
+            }
+            Engine::Docker | Engine::Unknown => return None,
+        };
+        let name: String = name.chars().take(NAME).collect();
+        (!name.is_empty()).then_some(name)
+    }
+
+    /// Whether a container was made with the library in LD_PRELOAD, as its bundle says; none where that is
+    /// not known. It tells an environment that was cleared from one that never had it.
+    pub(super) fn preload(&self, engine: Engine, id: &str) -> Option<bool> {
+        let config = self.config(engine, id)?;
+        let mut variables = config.process.env.iter();
+        Some(variables.any(|variable| {
+            let value = variable.strip_prefix("LD_PRELOAD=");
+            value.is_some_and(|value| value.contains("libonload.so"))
+        }))
+    }
+
+    /// The configuration that a container was made with.
+    fn config(&self, engine: Engine, id: &str) -> Option<OciConfig> {
+        match engine {
+            Engine::Docker | Engine::Containerd => {
+                let namespaces = self.host.list(Path::new(CONTAINERD)).ok()?.names;
+                let configs = namespaces.iter().map(|namespace| {
+                    let bundle = Path::new(CONTAINERD).join(namespace).join(id);
+                    bundle.join("config.json")
+                });
+                let mut configs = configs.filter_map(|path| self.json::<OciConfig>(&path));
+                configs.next()
+            }
+            Engine::Podman | Engine::Crio => {
+                let path = Path::new(CRIO).join(id).join("userdata/config.json");
+                self.json(&path)
+            }
+            Engine::Unknown => None,
+        }
+    }
+
+    fn json<T: for<'d> Deserialize<'d>>(&self, path: &Path) -> Option<T> {
+        let bytes = self.host.bytes(path, LIMIT).ok()??;
+        serde_json::from_slice(&bytes).ok()
+    }
+}
+
+/// Pod and container, as containerd's CRI and CRI-O annotate them; nerdctl's own name.
+fn pod(config: &OciConfig) -> Option<String> {
+    let text = |keys: [&str; 2]| {
+        let mut values = keys.iter().filter_map(|key| config.annotations.get(*key));
+        values.next()
+    };
+    let container = text([
+        "io.kubernetes.cri.container-name",
+        "io.kubernetes.container.name",
+    ]);
+    let pod = text(["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"]);
+    match (pod, container) {
+        (Some(pod), Some(container)) => Some(format!("{pod}/{container}")),
+        (Some(pod), None) => Some(pod.clone()),
+        (None, _) => config.annotations.get("nerdctl/name").cloned(),
+    }
+}
+
+/// The names of podman's containers, of root or of a user.
+fn podman(host: &Host, user: Option<u32>) -> Option<HashMap<String, String>> {
+    let home = match user {
+        Some(user) => Some(home(host, user)?),
+        None => None,
+    };
+    let lists = PODMAN.iter().filter_map(|list| match &home {
+        None => host.bytes(&Path::new("/var/lib").join(list), LIMIT).ok()?,
+        Some(home) => of_home(host, home, list),
+    });
+    let stored = lists.filter_map(|bytes| serde_json::from_slice::<Vec<Stored>>(&bytes).ok());
+    let named = stored
+        .flatten()
+        .filter_map(|stored| Some((stored.id, stored.names.into_iter().next()?)));
+    Some(named.collect())
+}
+
+fn home(host: &Host, user: u32) -> Option<PathBuf> {
+    let text = host.text(Path::new("/etc/passwd")).ok()??;
+    let mut lines = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    lines.find_map(|fields| match fields[..] {
+        [_, _, id, _, _, home, ..] if id.parse() == Ok(user) => Some(PathBuf::from(home)),
+        _ => None,
+    })
+}
+
+fn of_home(host: &Host, home: &Path, list: &str) -> Option<Vec<u8>> {
+    let directory = host.directory(home).ok()??;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let path = Path::new(".local/share").join(list);
+    let found = open_in_root(&directory, &path, flags, ResolveFlags::NO_SYMLINKS).ok()?;
+    let stat = rustix::fs::fstat(&found).ok()?;
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let mut bytes = Vec::new();
+    let file = is_file.then(|| File::from(found))?;
+    file.take(LIMIT).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}

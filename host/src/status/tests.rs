@@ -1,0 +1,773 @@
+//! Containers of made-up hosts: every verdict, and what must not lead to one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use onload_core::config::Config;
+use onload_core::lease::{Device, Holder, Lease, Listed};
+use onload_core::processes::Process as Holding;
+
+use super::*;
+use crate::discover::discover;
+use crate::discover::nic::{Datapath, Nic};
+
+const ID: &str = "3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a";
+const HOST_NET: &str = "net:[1]";
+const OWN_NET: &str = "net:[77]";
+const GLIBC: &[u8] = b"\x7fELF\x02\x01 /lib64/ld-linux-x86-64.so.2\0";
+const MUSL: &[u8] = b"\x7fELF\x02\x01 /lib/ld-musl-x86_64.so.1\0";
+const STATIC: &[u8] = b"\x7fELF\x02\x01 nothing\0";
+const PRELOADED: &str = "LD_PRELOAD=libonload.so\0ONLOAD_CTK_NIC_ENS1=ens1\0";
+
+/// A made-up host with one docker container, whose process is 77.
+struct Made {
+    root: tempfile::TempDir,
+    nodes: Vec<String>,
+    leases: Vec<Listed>,
+    nics: Vec<Nic>,
+}
+
+impl Made {
+    fn new() -> Made {
+        let made = Made {
+            root: tempfile::tempdir().unwrap(),
+            nodes: Vec::new(),
+            leases: Vec::new(),
+            nics: vec![Nic {
+                name: "ens1".to_owned(),
+                device: "ens1".to_owned(),
+                pci_address: None,
+                numa_node: None,
+                driver: None,
+                datapath: Datapath::Ef10,
+                speed_mbps: None,
+                state: None,
+                virtual_functions: Vec::new(),
+            }],
+        };
+        made.file("/sys/class/net/ens1/ifindex", "5\n");
+        made.process(1, "0::/init.scope\n", "systemd", HOST_NET, "pid:[1]");
+        made.process(
+            77,
+            &format!("0::/system.slice/docker-{ID}.scope\n"),
+            "redis",
+            OWN_NET,
+            "pid:[7]",
+        );
+        made
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        let path = self.root.path().join(path.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        path
+    }
+
+    fn file(&self, path: &str, content: impl AsRef<[u8]>) -> &Made {
+        fs::write(self.path(path), content).unwrap();
+        self
+    }
+
+    fn link(&self, path: &str, target: &str) -> &Made {
+        let path = self.path(path);
+        let _ = fs::remove_file(&path);
+        symlink(target, path).unwrap();
+        self
+    }
+
+    fn process(&self, pid: u32, cgroup: &str, name: &str, net: &str, pidns: &str) -> &Made {
+        let dir = format!("/proc/{pid}");
+        self.file(&format!("{dir}/cgroup"), cgroup);
+        let status = format!("Name:\t{name}\nUid:\t0\t0\t0\t0\nNSpid:\t{pid}\t1\n");
+        self.file(&format!("{dir}/status"), status);
+        self.file(&format!("{dir}/maps"), "");
+        self.file(&format!("{dir}/mountinfo"), "");
+        let limits = "Max locked memory         unlimited            unlimited            bytes\n";
+        self.file(&format!("{dir}/limits"), limits);
+        fs::create_dir_all(self.path(&format!("{dir}/fd/x")).parent().unwrap()).unwrap();
+        fs::create_dir_all(self.path(&format!("{dir}/root/dev/x")).parent().unwrap()).unwrap();
+        self.link(&format!("{dir}/ns/net"), net);
+        self.link(&format!("{dir}/ns/pid"), pidns)
+    }
+
+    /// A node of the container, and the number that the host says.
+    fn node(
+        &mut self,
+        path: &str,
+        number: (u32, u32),
+        class: &str,
+        now: Option<(u32, u32)>,
+    ) -> &mut Made {
+        let (major, minor) = number;
+        self.nodes
+            .push(format!("/proc/77/root{path} c {major} {minor} 0666 0 0\n"));
+        if let Some((major, minor)) = now {
+            let name = path.rsplit('/').next().unwrap();
+            let file = format!("/sys/class/{class}/{name}/dev");
+            self.file(&file, format!("{major}:{minor}\n"));
+        }
+        self
+    }
+
+    fn onload(&mut self) -> &mut Made {
+        self.node("/dev/onload", (243, 0), "onload", Some((243, 0)))
+    }
+
+    fn maps(&self, line: &str) -> &Made {
+        self.file(
+            "/proc/77/maps",
+            format!("7f00-7f01 r-xp 0 08:01 5 {line}\n"),
+        )
+    }
+
+    fn program(&self, head: &[u8], environment: &str) -> &Made {
+        self.file("/proc/77/exe", head);
+        self.file("/proc/77/environ", environment)
+    }
+
+    fn interface(&self, name: &str, attributes: &[(&str, &str)]) -> &Made {
+        let dir = format!("/proc/77/root/sys/class/net/{name}");
+        for (attribute, value) in [("operstate", "up")].iter().chain(attributes) {
+            self.file(&format!("{dir}/{attribute}"), format!("{value}\n"));
+        }
+        self
+    }
+
+    fn open(&self, number: u32, target: &str) -> &Made {
+        self.link(&format!("/proc/77/fd/{number}"), target)
+    }
+
+    fn lease(&mut self, device: &str, container: &str, pid: u32) -> &mut Made {
+        let process = Holding {
+            pid,
+            start_time: 7,
+            pid_namespace: 7,
+        };
+        let lease = Lease {
+            boot: "b".to_owned(),
+            container: container.parse().unwrap(),
+            bundle: "/bundles/web".into(),
+            holder: Holder::Init {
+                process,
+                cgroup: None,
+            },
+            entry_point: "createRuntime".to_owned(),
+            since: 1_700_000_000,
+            facts: BTreeMap::new(),
+            claim: None,
+            ticket: None,
+        };
+        self.leases.push(Listed {
+            device: device.parse::<Device>().unwrap(),
+            slot: 0,
+            lease: Ok(lease),
+            is_over: false,
+        });
+        self
+    }
+
+    fn status_with(&self, change: impl FnOnce(&mut Inventory)) -> Status {
+        fs::write(self.path("/dev.table"), self.nodes.concat()).unwrap();
+        let host = Host::open(self.root.path()).unwrap();
+        let mut inventory = discover(&host, &Config::default());
+        inventory.nics.clone_from(&self.nics);
+        change(&mut inventory);
+        status(Looked {
+            host: &host,
+            inventory: &inventory,
+            leases: Some(&self.leases),
+            guarded: &|path: &Path, _| fs::read(path).ok(),
+        })
+        .unwrap()
+    }
+
+    fn status(&self) -> Status {
+        self.status_with(|_| ())
+    }
+
+    /// The verdicts of the one container.
+    #[track_caller]
+    fn verdicts(&self) -> Vec<Verdict> {
+        let mut containers = self.status().containers;
+        assert_eq!(containers.len(), 1, "{containers:#?}");
+        containers.remove(0).verdicts
+    }
+
+    #[track_caller]
+    fn assert_is(&self, state: State, reason: &str, remedy: &str) {
+        let verdicts = self.verdicts();
+        let found = verdicts.iter().find(|verdict| verdict.state == state);
+        let found = found.unwrap_or_else(|| panic!("no {state:?} in {verdicts:#?}"));
+        assert!(found.reason.contains(reason), "{reason:?} in {found:?}");
+        let said = found.remedy.clone().unwrap_or_default();
+        assert!(said.contains(remedy), "{remedy:?} in {found:?}");
+        assert_eq!(state.is_good(), found.remedy.is_none(), "{found:?}");
+        assert_eq!(
+            verdicts[0].state,
+            verdicts.iter().map(|v| v.state).max().unwrap()
+        );
+    }
+}
+
+/// A container that has the nodes and the library.
+fn preloaded() -> Made {
+    let mut made = Made::new();
+    made.onload();
+    made.maps("/usr/lib64/libonload.so");
+    made.program(GLIBC, PRELOADED);
+    made
+}
+
+/// A container that was given the library and has none of it.
+fn lost(program: &[u8], environment: &str) -> Made {
+    let mut made = Made::new();
+    made.onload();
+    made.program(program, environment);
+    made
+}
+
+#[test]
+fn a_container_of_the_hosts_network_with_descriptors_is_accelerated() {
+    let made = preloaded();
+    made.link("/proc/77/ns/net", HOST_NET);
+    made.open(3, "/dev/onload")
+        .open(4, "/dev/onload_epoll")
+        .open(5, "socket:[1]");
+    let wanted = "1 of 1 processes preload the library and have 2 descriptors";
+    made.assert_is(State::Accelerated, wanted, "");
+}
+
+#[test]
+fn a_macvlan_on_an_accelerated_interface_is_accelerated() {
+    let made = preloaded();
+    made.open(3, "/dev/onload");
+    let uevent = "DEVTYPE=macvlan\nINTERFACE=eth0";
+    made.interface("eth0", &[("uevent", uevent), ("iflink", "5")]);
+    made.assert_is(State::Accelerated, "descriptors", "");
+}
+
+#[test]
+fn an_interface_of_solarflare_that_was_moved_in_is_accelerated() {
+    let made = preloaded();
+    made.open(3, "/dev/onload");
+    made.interface("ens2", &[("device/vendor", "0x1924")]);
+    made.assert_is(State::Accelerated, "descriptors", "");
+}
+
+#[test]
+fn a_container_that_has_opened_no_socket_is_ready() {
+    let made = preloaded();
+    made.link("/proc/77/ns/net", HOST_NET);
+    made.assert_is(State::Ready, "none has opened a socket yet", "");
+}
+
+#[test]
+fn a_bridge_is_not_accelerated_and_its_other_ends_number_says_nothing() {
+    let made = preloaded();
+    made.open(3, "/dev/onload");
+    made.interface("eth0", &[("uevent", "INTERFACE=eth0"), ("iflink", "5")]);
+    made.assert_is(State::NoInterface, "(eth0)", "--network host");
+    made.assert_is(State::NoInterface, "", "oo_accelerate_veth");
+    // Where it is set already, it is no advice.
+    made.file("/sys/module/onload/parameters/oo_accelerate_veth", "Y\n");
+    let verdicts = made.verdicts();
+    assert!(
+        !verdicts[0].remedy.as_ref().unwrap().contains("veth"),
+        "{verdicts:?}"
+    );
+}
+
+#[test]
+fn the_hosts_network_without_an_accelerated_interface_is_not() {
+    let mut made = preloaded();
+    made.nics.clear();
+    made.link("/proc/77/ns/net", HOST_NET);
+    made.assert_is(
+        State::NoInterface,
+        "the host has no accelerated interface",
+        "discover --explain",
+    );
+}
+
+#[test]
+fn interfaces_that_cannot_be_seen_give_no_verdict_on_them() {
+    let made = preloaded();
+    made.open(3, "/dev/onload");
+    let verdicts = made.verdicts();
+    assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
+}
+
+#[test]
+fn a_static_program_loses_the_preload() {
+    lost(STATIC, PRELOADED).assert_is(State::PreloadLost, "its program is static", "glibc");
+}
+
+#[test]
+fn a_program_of_musl_loses_the_preload() {
+    lost(MUSL, PRELOADED).assert_is(State::PreloadLost, "musl", "use an image with glibc");
+}
+
+#[test]
+fn a_set_user_id_program_loses_the_preload() {
+    let made = lost(GLIBC, PRELOADED);
+    made.file(
+        "/proc/77/status",
+        "Name:\tping\nUid:\t1000\t0\t0\t0\nNSpid:\t77\t1\n",
+    );
+    made.assert_is(
+        State::PreloadLost,
+        "set-user-ID",
+        "without the set-user-ID bit",
+    );
+}
+
+#[test]
+fn an_environment_without_the_preload_loses_it() {
+    let made = lost(GLIBC, "ONLOAD_CTK_NIC_ENS1=ens1\0PATH=/bin\0");
+    made.assert_is(
+        State::PreloadLost,
+        "taken out of its environment",
+        "preload = \"file\"",
+    );
+}
+
+/// What the bundle of the container says of its environment.
+fn made_with(made: &Made, variables: &str) {
+    let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/moby/{ID}/config.json");
+    made.file(&bundle, format!(r#"{{"process":{{"env":[{variables}]}}}}"#));
+}
+
+#[test]
+fn an_environment_that_was_cleared_is_told_from_one_that_never_had_the_preload() {
+    let made = lost(GLIBC, "PATH=/bin\0");
+    made.assert_is(
+        State::Plain,
+        "or its first program cleared its environment",
+        "",
+    );
+    made_with(&made, r#""PATH=/bin","LD_PRELOAD=libonload.so""#);
+    made.assert_is(
+        State::PreloadLost,
+        "or all of that was cleared",
+        "preload = \"file\"",
+    );
+    // Without a preload as the operator or the container wants it.
+    let made = lost(GLIBC, "ONLOAD_CTK_NIC_ENS1=ens1\0");
+    made_with(&made, r#""PATH=/bin","ONLOAD_CTK_NIC_ENS1=ens1""#);
+    made.assert_is(State::Plain, "no preload", "");
+}
+
+#[test]
+fn a_preload_that_the_user_set_to_something_else_loses_it() {
+    for value in ["", "libjemalloc.so"] {
+        let made = lost(
+            GLIBC,
+            &format!("LD_PRELOAD={value}\0ONLOAD_CTK_NIC_ENS1=ens1\0"),
+        );
+        made.assert_is(
+            State::PreloadLost,
+            "set to something else",
+            "LD_PRELOAD=libonload.so",
+        );
+    }
+}
+
+#[test]
+fn a_library_that_the_loader_could_not_load_is_lost() {
+    let wanted = "the loader could not load libonload.so";
+    lost(GLIBC, PRELOADED).assert_is(State::PreloadLost, wanted, "cannot be preloaded");
+    // The file is read whatever the environment is.
+    let made = lost(GLIBC, "PATH=/bin\0");
+    made.file(
+        "/proc/77/mountinfo",
+        "9 1 8:1 /x /etc/ld.so.preload ro - ext4 /dev/sda rw\n",
+    );
+    made.assert_is(State::PreloadLost, wanted, "");
+}
+
+#[test]
+fn nodes_without_a_preload_are_as_asked_for() {
+    for environment in [
+        "PATH=/bin\0",
+        "ONLOAD_CTK_NIC_PLAIN_ENS1=ens1\0",
+        "ONLOAD_CTK_ZF_ENS1=ens1\0",
+    ] {
+        lost(GLIBC, environment).assert_is(State::Plain, "no preload", "");
+    }
+}
+
+#[test]
+fn a_program_and_environment_that_cannot_be_read_give_no_bad_verdict() {
+    let mut made = Made::new();
+    made.onload();
+    let verdicts = made.verdicts();
+    assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
+    assert!(
+        verdicts
+            .iter()
+            .all(|verdict| verdict.state != State::PreloadLost)
+    );
+}
+
+#[test]
+fn a_library_that_was_replaced_by_an_upgrade_is_told() {
+    let made = preloaded();
+    made.maps("/usr/lib64/libonload.so (deleted)");
+    made.link("/proc/77/ns/net", HOST_NET)
+        .open(3, "/dev/onload");
+    made.assert_is(
+        State::OtherLibrary,
+        "Onload was upgraded",
+        "start the container again",
+    );
+}
+
+#[test]
+fn a_library_of_another_build_than_the_driver_is_told() {
+    let host = HostFacts {
+        has_nic: true,
+        library_matches: Some(false),
+        is_rdma_exclusive: false,
+        accelerates_veth: false,
+    };
+    let made = preloaded();
+    let (status, facts) = (made.status(), facts_of(&made));
+    assert_eq!(status.containers.len(), 1);
+    let verdicts = decide(&facts, host);
+    assert_eq!(verdicts[0].state, State::OtherLibrary, "{verdicts:?}");
+    let verdicts = decide(
+        &facts,
+        HostFacts {
+            library_matches: Some(true),
+            ..host
+        },
+    );
+    assert!(
+        verdicts
+            .iter()
+            .all(|verdict| verdict.state != State::OtherLibrary)
+    );
+}
+
+fn facts_of(made: &Made) -> Facts {
+    let host = Host::open(made.root.path()).unwrap();
+    let inventory = discover(&host, &Config::default());
+    let looked = Looked {
+        host: &host,
+        inventory: &inventory,
+        leases: None,
+        guarded: &|path: &Path, _| fs::read(path).ok(),
+    };
+    let group = Group {
+        engine: Some(Engine::Docker),
+        user: None,
+        pids: vec![77],
+    };
+    let (facts, _) = facts(&looked, &mut Names::new(&host), ID.to_owned(), &group, None);
+    facts.unwrap()
+}
+
+#[test]
+fn a_device_that_is_gone_is_told_and_nothing_else_of_it() {
+    let mut made = Made::new();
+    made.node("/dev/onload", (243, 0), "onload", None);
+    made.program(GLIBC, PRELOADED);
+    made.assert_is(
+        State::DeviceGone,
+        "/dev/onload leads to a device",
+        "load its driver again",
+    );
+    assert_eq!(made.verdicts().len(), 1, "{:?}", made.verdicts());
+}
+
+#[test]
+fn a_device_that_has_another_number_now_is_told() {
+    let mut made = Made::new();
+    made.node(
+        "/dev/infiniband/uverbs0",
+        (231, 192),
+        "infiniband_verbs",
+        Some((231, 193)),
+    );
+    made.assert_is(
+        State::DeviceRenumbered,
+        "/dev/infiniband/uverbs0 is 231:192, and the device is 231:193 now",
+        "systemctl start onload-cdi.service",
+    );
+}
+
+#[test]
+fn every_kind_of_node_is_compared_with_its_own_class() {
+    for (path, class) in [
+        ("/dev/onload_epoll", "onload_epoll"),
+        ("/dev/sfc_char", "sfc_char"),
+        ("/dev/infiniband/rdma_cm", "misc"),
+        ("/dev/infiniband/umad3", "infiniband_mad"),
+        ("/dev/vfio/vfio", "misc"),
+        ("/dev/vfio/15", "vfio"),
+        ("/dev/ptp0", "ptp"),
+        ("/dev/pps1", "pps"),
+    ] {
+        let mut made = Made::new();
+        made.program(GLIBC, "PATH=/bin\0");
+        made.node(path, (10, 3), class, Some((10, 3)));
+        let status = made.status();
+        assert_eq!(status.containers[0].nodes, [path]);
+        assert!(status.containers[0].state().is_good(), "{path}: {status:?}");
+        let mut made = Made::new();
+        made.node(path, (10, 3), class, None);
+        assert_eq!(made.verdicts()[0].state, State::DeviceGone, "{path}");
+    }
+}
+
+#[test]
+fn a_limit_that_is_too_small_for_rdma_is_told() {
+    let mut made = Made::new();
+    made.node(
+        "/dev/infiniband/uverbs0",
+        (231, 192),
+        "infiniband_verbs",
+        Some((231, 192)),
+    );
+    let limits = "Max locked memory         8388608              8388608              bytes\n";
+    made.file("/proc/77/limits", limits);
+    made.assert_is(State::Memlock, "8388608 bytes", "--ulimit memlock=-1");
+    // Onload pins nothing of the process.
+    let mut made = Made::new();
+    made.onload().file("/proc/77/limits", limits);
+    assert!(
+        made.verdicts()
+            .iter()
+            .all(|verdict| verdict.state != State::Memlock)
+    );
+}
+
+#[test]
+fn an_rdma_device_of_another_namespace_is_told() {
+    let mut made = Made::new();
+    made.node(
+        "/dev/infiniband/uverbs0",
+        (231, 192),
+        "infiniband_verbs",
+        Some((231, 192)),
+    );
+    made.interface("eth0", &[]);
+    let exclusive =
+        |inventory: &mut Inventory| inventory.rdma_netns_mode = Some(NetnsMode::Exclusive);
+    let status = made.status_with(exclusive);
+    assert_eq!(
+        status.containers[0].state(),
+        State::RdmaNamespace,
+        "{status:?}"
+    );
+    // One that is in the container's namespace is its own.
+    made.file(
+        "/proc/77/root/sys/class/infiniband/mlx5_0/node_type",
+        "1: CA\n",
+    );
+    let status = made.status_with(exclusive);
+    assert!(status.containers[0].state().is_good(), "{status:?}");
+    assert!(made.status().containers[0].state().is_good());
+}
+
+#[test]
+fn a_function_that_is_held_and_not_used_is_told() {
+    let mut made = Made::new();
+    made.lease("vfio:0000:81:10.0", ID, 77);
+    made.node("/dev/vfio/15", (241, 0), "vfio", Some((241, 0)));
+    made.assert_is(
+        State::Unused,
+        "it holds vfio 0000:81:10.0",
+        "stop the container",
+    );
+    made.open(3, "/dev/vfio/vfio");
+    made.assert_is(State::Unused, "", "");
+    made.open(4, "/dev/vfio/15");
+    made.assert_is(State::Ready, "its programs use vfio 0000:81:10.0", "");
+}
+
+#[test]
+fn an_interface_that_was_moved_in_and_is_down_is_told() {
+    let made = preloaded();
+    made.interface(
+        "ens2",
+        &[("device/vendor", "0x1924"), ("operstate", "down")],
+    );
+    made.assert_is(
+        State::InterfaceDown,
+        "ens2 is in its network and down",
+        "nsenter --net=/proc/77/ns/net",
+    );
+    // One of software is nobody's device.
+    let made = preloaded();
+    made.interface(
+        "eth0",
+        &[("operstate", "down"), ("uevent", "INTERFACE=eth0")],
+    );
+    assert!(
+        made.verdicts()
+            .iter()
+            .all(|verdict| verdict.state != State::InterfaceDown)
+    );
+}
+
+#[test]
+fn a_container_with_nothing_of_ours_is_not_shown() {
+    assert_eq!(Made::new().status().containers, []);
+}
+
+#[test]
+fn a_process_that_ends_while_it_is_looked_at_is_nobody() {
+    let made = preloaded();
+    fs::remove_file(made.path("/proc/77/status")).unwrap();
+    assert_eq!(made.status().containers, []);
+    let made = preloaded();
+    fs::remove_file(made.path("/proc/77/cgroup")).unwrap();
+    made.link("/proc/77/ns/pid", "pid:[1]");
+    assert_eq!(made.status().containers, []);
+}
+
+#[test]
+fn what_is_not_ours_to_see_is_counted_and_judged_by_nothing() {
+    let mut made = Made::new();
+    made.lease("vfio:0000:81:10.0", ID, 77);
+    // A file in place of a directory cannot be listed, as another user's cannot.
+    fs::remove_dir_all(made.path("/proc/77/fd")).unwrap();
+    made.file("/proc/77/fd", "");
+    fs::remove_dir_all(made.path("/proc/77/root")).unwrap();
+    let status = made.status();
+    assert_eq!(status.unseen, 1);
+    let verdicts = &status.containers[0].verdicts;
+    assert_eq!(verdicts.len(), 1, "{verdicts:?}");
+    assert_eq!(verdicts[0].state, State::Unknown);
+}
+
+#[test]
+fn a_container_that_no_engine_names_has_the_name_of_its_lease() {
+    let mut made = Made::new();
+    made.process(80, "0::/user.slice\n", "sh", OWN_NET, "pid:[8]");
+    made.process(81, "0::/user.slice\n", "dpdk", OWN_NET, "pid:[8]");
+    made.lease("vfio:0000:81:10.0", "web", 80);
+    let status = made.status();
+    assert_eq!(status.containers.len(), 1, "{status:#?}");
+    let container = &status.containers[0];
+    assert_eq!(
+        (container.engine, container.id.as_str()),
+        (Engine::Unknown, "web")
+    );
+    let pids: Vec<u32> = container.processes.iter().map(|(pid, _)| *pid).collect();
+    assert_eq!(pids, [80, 81]);
+    assert_eq!(container.leases, ["vfio=0000:81:10.0"]);
+}
+
+#[test]
+fn a_sandbox_of_the_host_with_a_dev_of_its_own_is_no_container() {
+    let made = Made::new();
+    made.process(90, "0::/user.slice\n", "browser", HOST_NET, "pid:[9]");
+    let mut made = made;
+    made.nodes
+        .push("/proc/90/root/dev/onload c 243 0 0666 0 0\n".to_owned());
+    assert_eq!(made.status().containers, []);
+    made.file(
+        "/proc/90/maps",
+        "7f00-7f01 r-xp 0 08:01 5 /usr/lib64/libonload.so\n",
+    );
+    assert_eq!(made.status().containers[0].id, "pidns-9");
+}
+
+#[test]
+fn names_come_from_what_engines_keep() {
+    let mut made = preloaded();
+    let docker = format!("/var/lib/docker/containers/{ID}/config.v2.json");
+    made.file(&docker, r#"{"ID":"x","Name":"/redis"}"#);
+    assert_eq!(made.status().containers[0].name.as_deref(), Some("redis"));
+    made.file(&docker, "{");
+    assert_eq!(made.status().containers[0].name, None);
+
+    let list = format!(r#"[{{"id":"{ID}","names":["web"]}},{{"id":"00"}}]"#);
+    let podman = "containers/storage/overlay-containers/containers.json";
+    made.file(&format!("/var/lib/{podman}"), &list);
+    made.file(
+        "/proc/77/cgroup",
+        format!("0::/machine.slice/libpod-{ID}.scope/container\n"),
+    );
+    assert_eq!(made.status().containers[0].name.as_deref(), Some("web"));
+
+    let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/k8s.io/{ID}/config.json");
+    made.file(&bundle, r#"{"annotations":{"io.kubernetes.cri.sandbox-name":"pod","io.kubernetes.cri.container-name":"app"}}"#);
+    made.file(
+        "/proc/77/cgroup",
+        format!("0::/kubepods.slice/cri-containerd-{ID}.scope\n"),
+    );
+    assert_eq!(made.status().containers[0].name.as_deref(), Some("pod/app"));
+
+    let bundle =
+        format!("/var/lib/containers/storage/overlay-containers/{ID}/userdata/config.json");
+    made.file(
+        &bundle,
+        r#"{"annotations":{"io.kubernetes.cri-o.Name":"k8s_app"}}"#,
+    );
+    made.file(
+        "/proc/77/cgroup",
+        format!("0::/kubepods.slice/crio-{ID}.scope\n"),
+    );
+    assert_eq!(made.status().containers[0].name.as_deref(), Some("k8s_app"));
+    made.leases.clear();
+}
+
+#[test]
+fn a_users_podman_is_named_from_the_users_home_and_no_link_in_it_is_followed() {
+    let made = preloaded();
+    made.file(
+        "/etc/passwd",
+        "root:x:0:0::/root:/bin/sh\nu:x:1000:1000::/home/u:/bin/sh\n",
+    );
+    let cgroup = format!("0::/user.slice/user-1000.slice/user@1000.service/libpod-{ID}.scope\n");
+    made.file("/proc/77/cgroup", cgroup);
+    let list = format!(r#"[{{"id":"{ID}","names":["mine"]}}]"#);
+    let stored = "containers/storage/overlay-containers/containers.json";
+    made.file(&format!("/home/u/.local/share/{stored}"), &list);
+    let status = made.status();
+    assert_eq!(status.containers[0].name.as_deref(), Some("mine"));
+    assert_eq!(status.containers[0].user, Some(1000));
+    // The file of another, by a link.
+    made.file("/srv/secret.json", &list);
+    made.link(
+        &format!("/home/u/.local/share/{stored}"),
+        "/srv/secret.json",
+    );
+    assert_eq!(made.status().containers[0].name, None);
+}
+
+#[test]
+fn a_root_that_leads_elsewhere_shows_only_what_is_in_it() {
+    let mut made = Made::new();
+    made.onload();
+    // The container's own sysfs is a link to a path that only the host has.
+    made.file("/elsewhere/class/net/ens9/operstate", "up\n");
+    made.link("/proc/77/root/sys", "/elsewhere");
+    made.program(GLIBC, "PATH=/bin\0");
+    let facts = {
+        let table = made.nodes.concat();
+        fs::write(made.path("/dev.table"), table).unwrap();
+        facts_of(&made)
+    };
+    assert_eq!(facts.interfaces, None);
+}
+
+#[test]
+fn a_container_is_called_by_its_name_or_the_beginning_of_its_id() {
+    let made = preloaded();
+    let docker = format!("/var/lib/docker/containers/{ID}/config.v2.json");
+    made.file(&docker, r#"{"Name":"/redis"}"#);
+    let status = made.status();
+    let container = &status.containers[0];
+    for word in ["redis", "3f2a", ID] {
+        assert!(container.is_called(word), "{word}");
+    }
+    for word in ["red", "a3f2", "/redis"] {
+        assert!(!container.is_called(word), "{word}");
+    }
+}

@@ -1,0 +1,212 @@
+//! `status`: how containers do with what they were given.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anstyle::Style;
+use anyhow::bail;
+use onload_host::leases;
+use onload_host::pools::survey;
+use onload_host::status::{Container, Looked, State, Status, status};
+use rustix::process::geteuid;
+use serde_json::json;
+
+use super::{open_host, process};
+use crate::cli::{self, Global, Listing};
+use crate::exit::Answer;
+use crate::layout::paragraph;
+use crate::printer::{DIM, ERROR, GOOD, HEADING, Printer, WARNING, harmless};
+
+/// Characters of an id that people type.
+const SHORT_ID: usize = 12;
+const INDENT: &str = "  ";
+const HANGING: &str = "      ";
+/// How long a file of a container's process may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Names that one line shows.
+const SHOWN: usize = 5;
+
+/// Runs the command.
+///
+/// # Errors
+/// The host cannot be looked at, no container is called that, or several are.
+pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (host, config) = open_host(global)?;
+    printer.progress("looking at this host");
+    let (inventory, _) = survey(&host, &config);
+    let listed = leases::list(&host);
+    printer.progress("looking at containers");
+    let guarded = |path: &Path, bytes: usize| process::guarded(path, bytes, PATIENCE);
+    let found = status(Looked {
+        host: &host,
+        inventory: &inventory,
+        leases: listed.as_ref().ok().map(Vec::as_slice),
+        guarded: &guarded,
+    });
+    printer.end_progress();
+    let mut found = found?;
+    if let Err(error) = &listed {
+        printer.warning(format_args!(
+            "which devices are leased is not known: {:#}",
+            anyhow::anyhow!("{}", onload_core::text::Chain(error))
+        ));
+    }
+    if found.unseen > 0 {
+        let advice = match geteuid().is_root() {
+            false => "sudo onload-ctk status sees those of other users",
+            true => "run it on the host itself, with all capabilities of root",
+        };
+        printer.warning(format_args!(
+            "{} processes could not be looked into; {advice}",
+            found.unseen
+        ));
+    }
+    if let Some(word) = &args.container {
+        let one = choose(std::mem::take(&mut found.containers), word)?;
+        found.containers = vec![one];
+    }
+    match args.format {
+        Listing::Json => printer.print(format_args!("{:#}\n", object(&found)))?,
+        Listing::Table => print(&found, printer)?,
+    }
+    Ok(match (&args.container, found.containers.first()) {
+        (Some(_), Some(one)) if one.state() == State::Unknown => Answer::Unknown,
+        (Some(_), Some(one)) if !one.state().is_good() => Answer::No,
+        _ => Answer::Yes,
+    })
+}
+
+/// The container that a word means: one of that name before those whose id begins so.
+fn choose(mut containers: Vec<Container>, word: &str) -> anyhow::Result<Container> {
+    if containers
+        .iter()
+        .any(|one| one.name.as_deref() == Some(word) || one.id == word)
+    {
+        containers.retain(|one| one.name.as_deref() == Some(word) || one.id == word);
+    } else {
+        containers.retain(|one| !word.is_empty() && one.is_called(word));
+    }
+    let mut chosen = containers.into_iter();
+    match (chosen.next(), chosen.next()) {
+        (Some(one), None) => Ok(one),
+        (None, _) => bail!(
+            "looking for container {word:?}: none that holds a device of ours or maps libonload.so is called so; \"onload-ctk status\" lists those that do"
+        ),
+        (Some(one), Some(other)) => bail!(
+            "looking for container {word:?}: it means {} and {}; type more of the id",
+            called(&one),
+            called(&other)
+        ),
+    }
+}
+
+/// A container as a line names it.
+fn called(container: &Container) -> String {
+    let id = container.id.get(..SHORT_ID).unwrap_or(&container.id);
+    let name = container
+        .name
+        .as_deref()
+        .map(|name| format!("{} ", name.escape_debug()));
+    let user = container.user.map(|user| format!(" of user {user}"));
+    let engine = container.engine.as_str();
+    format!(
+        "{}{} ({engine}{})",
+        name.unwrap_or_default(),
+        id.escape_debug(),
+        user.unwrap_or_default()
+    )
+}
+
+fn object(status: &Status) -> serde_json::Value {
+    let containers = status.containers.iter().map(|container| {
+        let mut object = json!(container);
+        object["state"] = json!(container.state());
+        let processes = container.processes.iter();
+        let processes = processes.map(|(pid, name)| json!({"pid": pid, "name": name}));
+        object["processes"] = processes.collect();
+        object
+    });
+    let containers: Vec<_> = containers.collect();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "containers": containers,
+        "unseen_processes": status.unseen,
+    })
+}
+
+fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
+    if status.containers.is_empty() {
+        printer.note("no container holds a device of ours or maps libonload.so");
+        return Ok(());
+    }
+    for (index, container) in status.containers.iter().enumerate() {
+        if index > 0 {
+            printer.print("\n")?;
+        }
+        print_container(container, printer)?;
+    }
+    Ok(())
+}
+
+fn print_container(container: &Container, printer: &mut Printer) -> anyhow::Result<()> {
+    let columns = printer.columns();
+    let head = format!("{HEADING}{}{HEADING:#}", in_a_line(&called(container)));
+    printer.print(paragraph("", INDENT, &head, columns))?;
+    for verdict in &container.verdicts {
+        let style = style(verdict.state);
+        let text = format!(
+            "{style}{}{style:#}: {}",
+            verdict.state.as_str(),
+            in_a_line(&verdict.reason)
+        );
+        printer.print(paragraph(INDENT, HANGING, &text, columns))?;
+        if let Some(remedy) = &verdict.remedy {
+            printer.print(paragraph(HANGING, HANGING, &in_a_line(remedy), columns))?;
+        }
+    }
+    let processes = container.processes.iter();
+    let processes: Vec<String> = processes
+        .map(|(pid, name)| format!("{pid} {}", name.escape_debug()))
+        .collect();
+    let nodes: Vec<&str> = container.nodes.iter().map(String::as_str).collect();
+    let leases: Vec<&str> = container.leases.iter().map(String::as_str).collect();
+    let processes: Vec<&str> = processes.iter().map(String::as_str).collect();
+    for (label, names) in [
+        ("nodes", nodes),
+        ("leases", leases),
+        ("processes", processes),
+    ] {
+        if !names.is_empty() {
+            let text = format!("{DIM}{label} {}{DIM:#}", in_a_line(&first_of(&names)));
+            printer.print(paragraph(INDENT, HANGING, &text, columns))?;
+        }
+    }
+    Ok(())
+}
+
+/// Some names, and how many more there are.
+fn first_of(names: &[&str]) -> String {
+    let shown = names
+        .iter()
+        .take(SHOWN)
+        .copied()
+        .collect::<Vec<_>>()
+        .join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+fn style(state: State) -> Style {
+    match state {
+        state if state.is_good() => GOOD,
+        State::Unknown | State::Unused => WARNING,
+        _ => ERROR,
+    }
+}
+
+/// Names of processes and containers are chosen by strangers.
+fn in_a_line(text: &str) -> String {
+    harmless(text).replace('\n', "\\n")
+}
