@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use onload_cdi::{QualifiedName, Registry};
 use onload_kubernetes::wire::dra_health::HealthStatus;
 use serde_json::{Value, json};
-use support::claims::{claim_of, result};
+use support::claims::{Odd, claim_of, result};
 use support::dra_kubelet::{Registered, claim};
 use support::raw_http2::{Answer, call};
 use support::{ClaimServer, Daemon, KubeletDir, TestHost, get};
@@ -444,6 +444,28 @@ async fn health_is_told_with_the_words_of_discovery_at_each_change() {
     health
         .until(VF, move |health| health.last_updated_time > first)
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_404_that_is_not_the_servers_word_on_a_claim_sweeps_nothing() {
+    let node = Node::new().await;
+    let (mut daemon, driver) = node.started().await;
+    node.claim("kept", UID, "n1/vfio", VF, json!([]));
+    driver.prepare(claim("kept", UID)).await.unwrap();
+    daemon.kill();
+    drop(daemon);
+    // It says "not found" once, and the claim is there when it is asked again.
+    let before = node.api.asked();
+    node.api.answer_once(Odd::NotYet);
+    let mut daemon = node.daemon();
+    node.api.until_asked(before + 2).await;
+    assert_eq!(node.of_claims(), [of_claim(UID)]);
+    daemon.kill();
+    drop(daemon);
+    node.api.answer_once(Odd::PageNotFound);
+    let mut daemon = node.daemon();
+    daemon.logged(&["whether a claim is still there is not known", UID]);
+    assert_eq!(node.of_claims(), [of_claim(UID)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

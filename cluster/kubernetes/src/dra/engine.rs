@@ -294,7 +294,11 @@ impl Engine {
         }
         let names = DraNames::of(self.node.as_str(), &[]);
         for (namespace, name) in claims {
-            let claim = self.api.claim(&namespace, &name).await?;
+            let claim = match self.api.claim(&namespace, &name).await {
+                // Without v1 of claims this driver has served none.
+                Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => None,
+                claim => claim?,
+            };
             let pools = claim.iter().flat_map(pools_of);
             held.by_claims
                 .extend(pools.filter_map(|pool| names.class(pool)));

@@ -447,6 +447,15 @@ fn refuse(status: u16, message: &str) -> Response {
     respond(status, &body)
 }
 
+/// What the server says of an object that it does not have.
+pub(crate) fn absent(resource: &str, name: &str) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": format!("{resource} \"{name}\" not found"), "reason": "NotFound",
+        "details": {"name": name, "kind": resource}, "code": 404,
+    })
+}
+
 fn respond(status: u16, body: &Value) -> Response {
     Response::builder()
         .status(status)
@@ -601,7 +610,7 @@ fn serve(kept: &mut Kept, call: &Call, token: &str, body: &[u8]) -> Response {
         ("get", "nodes") if call.accept == HEADS => {
             let uid = format!("uid-of-{}", call.name);
             match call.name.starts_with("gone") {
-                true => refuse(404, &format!("nodes \"{}\" not found", call.name)),
+                true => respond(404, &absent("nodes", &call.name)),
                 false => respond(
                     200,
                     &head(&json!({"metadata": {"name": call.name, "uid": uid}})),
@@ -611,9 +620,9 @@ fn serve(kept: &mut Kept, call: &Call, token: &str, body: &[u8]) -> Response {
         ("get", "nodes") => refuse(406, "a driver needs the metadata of its node alone"),
         ("get", "resourceclaims") => {
             let key = format!("{}/{}", call.namespace, call.name);
-            found(kept.claims.get(&key))
+            found(kept.claims.get(&key), call)
         }
-        ("get", "deviceclasses") => found(kept.classes.get(&call.name)),
+        ("get", "deviceclasses") => found(kept.classes.get(&call.name), call),
         ("list", "pods") => {
             let node = call
                 .text("fieldSelector")
@@ -649,7 +658,7 @@ fn serve(kept: &mut Kept, call: &Call, token: &str, body: &[u8]) -> Response {
                     .is_some_and(|node| slice["spec"]["nodeName"] != *node)
             };
             match kept.slices.get(&call.name) {
-                None => refuse(404, "not found"),
+                None => respond(404, &absent(call.resource, &call.name)),
                 Some(slice) if of_another(slice) => {
                     refuse(403, "a pod deletes slices of its own node")
                 }
@@ -663,10 +672,10 @@ fn serve(kept: &mut Kept, call: &Call, token: &str, body: &[u8]) -> Response {
     }
 }
 
-fn found(object: Option<&Value>) -> Response {
+fn found(object: Option<&Value>, call: &Call) -> Response {
     match object {
         Some(object) => respond(200, object),
-        None => refuse(404, "not found"),
+        None => respond(404, &absent(call.resource, &call.name)),
     }
 }
 

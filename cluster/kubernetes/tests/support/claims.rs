@@ -1,9 +1,10 @@
 //! An API server that knows claims and nothing else, and a kubeconfig that names it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Path as Parts, State};
@@ -14,13 +15,26 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+use super::api_server::absent;
+
 #[derive(Debug)]
 struct Shared {
     claims: Mutex<BTreeMap<String, Value>>,
+    /// How the next requests are answered, before the claims are looked at.
+    odd: Mutex<VecDeque<Odd>>,
     /// The names that were asked for.
     asked: Mutex<Vec<String>>,
     /// How many answers may still be given.
     answers: Semaphore,
+}
+
+/// A 404 whose claim may be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Odd {
+    /// Of a proxy, or of a server that does not know the API.
+    PageNotFound,
+    /// Of a server that says for a moment that it has no such claim.
+    NotYet,
 }
 
 pub(crate) struct ClaimServer {
@@ -33,6 +47,7 @@ impl ClaimServer {
     pub(crate) async fn start() -> Self {
         let shared = Arc::new(Shared {
             claims: Mutex::default(),
+            odd: Mutex::default(),
             asked: Mutex::default(),
             answers: Semaphore::new(Semaphore::MAX_PERMITS),
         });
@@ -78,8 +93,24 @@ impl ClaimServer {
         self.shared.claims.lock().unwrap().remove(&key).unwrap();
     }
 
+    /// The next request is answered so.
+    pub(crate) fn answer_once(&self, odd: Odd) {
+        self.shared.odd.lock().unwrap().push_back(odd);
+    }
+
     pub(crate) fn asked(&self) -> usize {
         self.shared.asked.lock().unwrap().len()
+    }
+
+    /// Waits until so many requests have come.
+    pub(crate) async fn until_asked(&self, number: usize) {
+        let wait = async {
+            while self.asked() < number {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let waited = tokio::time::timeout(super::PATIENCE, wait).await;
+        assert!(waited.is_ok(), "asked {} times", self.asked());
     }
 
     /// Answers nothing from now on, until it may.
@@ -101,13 +132,19 @@ impl Drop for ClaimServer {
 async fn claim(
     State(shared): State<Arc<Shared>>,
     Parts((namespace, name)): Parts<(String, String)>,
-) -> Result<String, StatusCode> {
+) -> Result<String, (StatusCode, String)> {
     let key = format!("{namespace}/{name}");
     shared.asked.lock().unwrap().push(key.clone());
     shared.answers.acquire().await.unwrap().forget();
     let claims = shared.claims.lock().unwrap();
-    let claim = claims.get(&key).ok_or(StatusCode::NOT_FOUND)?;
-    Ok(claim.to_string())
+    let absent = || absent("resourceclaims", &name).to_string();
+    let odd = shared.odd.lock().unwrap().pop_front();
+    let refused = match (odd, claims.get(&key)) {
+        (Some(Odd::PageNotFound), _) => "404 page not found\n".to_owned(),
+        (Some(Odd::NotYet), _) | (None, None) => absent(),
+        (None, Some(claim)) => return Ok(claim.to_string()),
+    };
+    Err((StatusCode::NOT_FOUND, refused))
 }
 
 /// A claim with these results, and what is said of them.

@@ -88,6 +88,8 @@ pub enum ApiError {
         status: StatusCode,
         /// Its reason, as one line.
         message: String,
+        /// The object that it says is not there.
+        absent: Option<String>,
         /// How long it wants to be left alone.
         retry_after: Option<Duration>,
     },
@@ -123,6 +125,15 @@ impl ApiError {
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.status() == Some(StatusCode::GONE)
+    }
+
+    /// Whether the server says that it has no object of this name. A 404 alone does not say that.
+    #[must_use]
+    pub fn is_absent(&self, name: &str) -> bool {
+        match self {
+            ApiError::Refused { absent, .. } => !name.is_empty() && absent.as_deref() == Some(name),
+            _ => false,
+        }
     }
 
     /// How long the server wants to be left alone.

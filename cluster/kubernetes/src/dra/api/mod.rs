@@ -112,7 +112,7 @@ impl Api {
         let (namespace, claim) = (Segment(namespace), Segment(name));
         let path = format!("{RESOURCE}/namespaces/{namespace}/resourceclaims/{claim}");
         let what = format!("reading ResourceClaim {namespace}/{claim}");
-        self.get(Call::new(Method::GET, path, what)).await
+        self.get(Call::new(Method::GET, path, what), name).await
     }
 
     /// The claims of all namespaces that a device of ours in one of these pools is allocated to. The server
@@ -154,7 +154,7 @@ impl Api {
         let what = format!("reading Node {node}");
         let mut call = Call::new(Method::GET, format!("/api/v1/nodes/{node}"), what);
         call.accept = HEAD;
-        let head: Option<Head> = self.get(call).await?;
+        let head: Option<Head> = self.get(call, node.as_str()).await?;
         Ok(head.map(|head| head.metadata.uid))
     }
 
@@ -163,10 +163,13 @@ impl Api {
     /// # Errors
     /// [`ApiError`].
     pub async fn device_class(&self, name: &str) -> Result<Option<DeviceClass>, ApiError> {
-        let name = Segment(name);
-        let path = format!("{RESOURCE}/deviceclasses/{name}");
-        let what = format!("reading DeviceClass {name}");
-        self.get(Call::new(Method::GET, path, what)).await
+        let class = Segment(name);
+        let path = format!("{RESOURCE}/deviceclasses/{class}");
+        let what = format!("reading DeviceClass {class}");
+        match self.get(Call::new(Method::GET, path, what), name).await {
+            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
+            answer => answer,
+        }
     }
 
     /// The slices of this driver on a node, one after the other; the resource version that they are of.
@@ -239,7 +242,7 @@ impl Api {
         let what = format!("deleting ResourceSlice {name}");
         let call = Call::new(Method::DELETE, path, what);
         match self.0.ask(&call).await {
-            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(()),
+            Err(error) if error.is_absent(name) => Ok(()),
             answer => answer.map(|_| ()),
         }
     }
@@ -252,9 +255,14 @@ impl Api {
         })
     }
 
-    async fn get<T: DeserializeOwned>(&self, call: Call) -> Result<Option<T>, ApiError> {
+    /// The object of that name; none if the server says that it is not there.
+    async fn get<T: DeserializeOwned>(
+        &self,
+        call: Call,
+        name: &str,
+    ) -> Result<Option<T>, ApiError> {
         match self.ask(&call).await {
-            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
+            Err(error) if error.is_absent(name) => Ok(None),
             answer => answer.map(Some),
         }
     }

@@ -216,6 +216,23 @@ async fn whole(body: Incoming, what: &str) -> Result<Bytes, ApiError> {
 #[serde(default)]
 struct Status {
     message: String,
+    reason: String,
+    details: Option<Details>,
+}
+
+/// What a refusal is of (`StatusDetails`).
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Details {
+    name: String,
+}
+
+/// The object that the server says is not there. A proxy, or a server without this API, answers 404 too, and names
+/// no object.
+fn absent(status: StatusCode, said: &Status) -> Option<String> {
+    let is_absent = status == StatusCode::NOT_FOUND && said.reason == "NotFound";
+    let name = &said.details.as_ref()?.name;
+    is_absent.then(|| name.clone())
 }
 
 async fn refused(answer: Response<Incoming>, what: &str) -> ApiError {
@@ -227,6 +244,7 @@ async fn refused(answer: Response<Incoming>, what: &str) -> ApiError {
         what: what.to_owned(),
         status,
         message: one_line(&said.message),
+        absent: absent(status, &said),
         retry_after,
     }
 }
@@ -264,6 +282,26 @@ mod tests {
         let good = request("http://n1", &call, Some("a.b")).unwrap();
         assert_eq!(good.headers()[AUTHORIZATION], "Bearer a.b");
         assert!(good.headers()[AUTHORIZATION].is_sensitive());
+    }
+
+    #[test]
+    fn an_object_is_absent_if_the_server_says_so_and_names_it() {
+        let absent = |code: StatusCode, body: &str| {
+            let said: Status = serde_json::from_str(body).unwrap_or_default();
+            absent(code, &said)
+        };
+        let said = r#"{"reason": "NotFound", "details": {"name": "c"}}"#;
+        assert_eq!(absent(StatusCode::NOT_FOUND, said), Some("c".to_owned()));
+        assert_eq!(absent(StatusCode::BAD_GATEWAY, said), None);
+        for other in [
+            "404 page not found\n",
+            r#"{"reason": "NotFound", "details": {}, "message": "the server could not find the requested resource"}"#,
+            r#"{"reason": "NotFound", "details": null}"#,
+            r#"{"reason": "Gone", "details": {"name": "c"}}"#,
+        ] {
+            let name = absent(StatusCode::NOT_FOUND, other).unwrap_or_default();
+            assert_eq!(name, "", "{other}");
+        }
     }
 
     #[test]

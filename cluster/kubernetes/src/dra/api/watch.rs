@@ -162,6 +162,7 @@ impl Watch {
             what: self.what.clone(),
             status: code.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
             message: one_line(status["message"].as_str().unwrap_or_default()),
+            absent: None,
             retry_after: None,
         }
     }

@@ -15,30 +15,54 @@ use crate::wire::dra::Claim;
 
 /// How long to wait for an API server that does not answer.
 const AGAIN: Duration = Duration::from_secs(60);
+/// How long until it is asked a second time for a claim that is gone, by its first answer.
+const CONFIRM: Duration = Duration::from_secs(10);
 
-/// Removes the specifications of claims that the API server no longer knows, or that have no allocation any more.
-/// It ends when each has been asked for. The others stay: kubelet unprepares them.
+/// What is known of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// Nothing.
+    Nothing,
+    /// The API server has said once that it is gone.
+    Gone,
+    /// It is there, or its specification is removed.
+    Settled,
+}
+
+/// Removes the specifications of claims that the API server no longer knows, or that have no allocation any more,
+/// when it has said so twice: without its specification no container of a claim starts again. It ends when each has
+/// been asked for. The others stay: kubelet unprepares them.
 pub(crate) async fn sweep(preparer: Arc<Preparer>) {
-    let mut left = preparer.node.own.list();
+    let claims = preparer.node.own.list().into_iter();
+    let claims = claims.map(|(uid, owner)| (uid, (owner, Known::Nothing)));
+    let mut left: BTreeMap<ClaimUid, (Option<Owner>, Known)> = claims.collect();
     while !left.is_empty() {
-        let mut unknown = BTreeMap::new();
-        for (uid, owner) in left {
-            match one(&preparer, &uid, owner.as_ref()).await {
-                Ok(()) => {}
+        let mut is_unknown = false;
+        for (uid, (owner, known)) in &mut left {
+            match one(&preparer, uid, owner.as_ref(), *known).await {
+                Ok(now) => *known = now,
                 Err(reason) => {
+                    is_unknown = true;
+                    *known = Known::Nothing;
                     tracing::warn!(%uid, %reason, "whether a claim is still there is not known; trying again");
-                    unknown.insert(uid, owner);
                 }
             }
         }
-        left = unknown;
-        if !left.is_empty() {
-            sleep(AGAIN).await;
+        left.retain(|_, (_, known)| *known != Known::Settled);
+        match left.is_empty() {
+            true => {}
+            false if is_unknown => sleep(AGAIN).await,
+            false => sleep(CONFIRM).await,
         }
     }
 }
 
-async fn one(preparer: &Preparer, uid: &ClaimUid, owner: Option<&Owner>) -> Result<(), String> {
+async fn one(
+    preparer: &Preparer,
+    uid: &ClaimUid,
+    owner: Option<&Owner>,
+    known: Known,
+) -> Result<Known, String> {
     let _turn = preparer.turn(uid).await;
     // What cannot be asked for may be in use; kubelet unprepares it.
     let is_gone = match owner {
@@ -46,12 +70,15 @@ async fn one(preparer: &Preparer, uid: &ClaimUid, owner: Option<&Owner>) -> Resu
         None => false,
     };
     if !is_gone {
-        return Ok(());
+        return Ok(Known::Settled);
+    }
+    if known != Known::Gone {
+        return Ok(Known::Gone);
     }
     let removed = preparer.node.own.remove(uid);
     removed.map_err(|error| Chain(&error).to_string())?;
     tracing::info!(%uid, "removed the specification of a claim that is gone");
-    Ok(())
+    Ok(Known::Settled)
 }
 
 /// Whether the API server has the claim of that uid with an allocation.
