@@ -29,6 +29,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(15);
 /// How often the kernel looks whether a silent peer is there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+/// The longest that a server is left alone at its wish. A later moment may be none that a clock has.
+const LONGEST: Duration = Duration::from_secs(300);
 /// The most bytes of an answer: a page of slices has less than a tenth.
 const MOST: usize = 16 << 20;
 /// The most characters of the server's words in an error.
@@ -249,10 +251,10 @@ async fn refused(answer: Response<Incoming>, what: &str) -> ApiError {
     }
 }
 
-/// Seconds; a date is not understood.
+/// Seconds, as many as are obeyed; a date is not understood.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds))
+    Some(Duration::from_secs(seconds).min(LONGEST))
 }
 
 /// The server's words as one line of bounded length.
@@ -311,6 +313,9 @@ mod tests {
             HeaderMap::from_iter([(RETRY_AFTER, value)])
         };
         assert_eq!(retry_after(&headers("7")), Some(Duration::from_secs(7)));
+        for long in ["301", "18446744073709551615"] {
+            assert_eq!(retry_after(&headers(long)), Some(LONGEST), "{long}");
+        }
         for other in ["", "-1", "Wed, 21 Oct 2026 07:28:00 GMT"] {
             assert_eq!(retry_after(&headers(other)), None);
         }
