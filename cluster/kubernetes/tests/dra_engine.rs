@@ -248,3 +248,15 @@ async fn what_the_operator_says_is_done_at_the_start_and_changes_by_nobody() {
     deciding.look_again("[kubernetes]\noffer = { nic = \"dra\", vfio = \"dra\" }\n");
     deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
 }
+
+#[tokio::test]
+async fn what_the_operator_says_waits_for_no_server_that_cannot_be_asked() {
+    let server = new_server().await;
+    for _ in 0..1000 {
+        server.fail("get", 500, None);
+    }
+    let config = "[kubernetes]\noffer = { vfio = \"device-plugin\" }\n";
+    let mut deciding = Deciding::start(&server, config, NEVER);
+    deciding.register();
+    deciding.until(&[], &[Class::Vfio]).await;
+}

@@ -200,6 +200,7 @@ impl Engine {
         let mut soon = |wait: Duration| {
             next = Some(next.map_or(wait, |other: Duration| other.min(wait)));
         };
+        begin_as_told(&snapshot, states);
         let mut wanted: Vec<(Class, Way)> = Vec::new();
         for class in classes(&snapshot) {
             let now = states.get(&class).map_or(Way::Nobody, |state| state.way);
@@ -218,10 +219,6 @@ impl Engine {
                     _ => Way::Plugin,
                 },
             };
-            // At the start what the operator says is done, whoever can be asked.
-            if snapshot.settings.offer.interface(class) != Interface::Auto {
-                states.entry(class).or_insert(State { way, since: None });
-            }
             wanted.push((class, way));
         }
         let nobody = State {
@@ -304,6 +301,18 @@ impl Engine {
                 .extend(pools.filter_map(|pool| names.class(pool)));
         }
         Ok(held)
+    }
+}
+
+/// At the start what the operator says is done, whoever can be asked.
+fn begin_as_told(snapshot: &Snapshot, states: &mut BTreeMap<Class, State>) {
+    for class in classes(snapshot) {
+        let way = match snapshot.settings.offer.interface(class) {
+            Interface::DevicePlugin => Way::Plugin,
+            Interface::Dra => Way::Dra,
+            Interface::Auto => continue,
+        };
+        states.entry(class).or_insert(State { way, since: None });
     }
 }
 
