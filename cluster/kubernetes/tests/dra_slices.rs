@@ -15,7 +15,7 @@ use onload_kubernetes::dra::slices::{
 };
 use proptest::prelude::*;
 use support::limits;
-use support::offers::{captured, held, offer, unhealthy, vf, vfs};
+use support::offers::{captured, held, held_by_pod, offer, unhealthy, vf, vfs};
 
 const PF: &str = "0000:81:00.0";
 
@@ -249,6 +249,20 @@ fn what_cannot_be_used_now_has_a_taint_or_is_not_there() {
     assert!(effects.clone().all(|taint| taint.effect == "NoSchedule"));
     let left = devices(&offers, Class::Vfio, Features::NONE);
     assert_eq!(names(&left), ["0000-81-10-0"]);
+}
+
+#[test]
+fn a_device_that_a_pod_has_without_a_claim_has_a_taint() {
+    let taints_with = |claim| {
+        let offers = [held_by_pod(offer(Class::Vfio, "0000:81:10.0"), claim)];
+        let devices = devices(&offers, Class::Vfio, Features::ALL);
+        taints(&devices[0])
+            .iter()
+            .map(|key| (*key).to_owned())
+            .collect::<Vec<String>>()
+    };
+    assert_eq!(taints_with(None), [HELD]);
+    assert_eq!(taints_with(Some("u-1")), [""; 0]);
 }
 
 #[test]

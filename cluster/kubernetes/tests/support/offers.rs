@@ -7,6 +7,8 @@ use std::time::Instant;
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
 use onload_core::config::Config;
+use onload_core::lease::{Holder, Lease};
+use onload_core::processes::{Cgroup, Process};
 use onload_host::host::Host;
 use onload_host::offers::{Attribute, Attributes, Health, Held, Offer, Sharing, Survey};
 use onload_kubernetes::host_state::Snapshot;
@@ -76,6 +78,36 @@ pub(crate) fn held(mut offer: Offer) -> Offer {
     offer.leases.push(Held {
         slot: 0,
         lease: None,
+        text: "container 3f2a".to_owned(),
+    });
+    offer
+}
+
+/// One that a container of a pod has, for a claim or without.
+pub(crate) fn held_by_pod(mut offer: Offer, claim: Option<&str>) -> Offer {
+    let process = Process {
+        pid: 7,
+        start_time: 1,
+        pid_namespace: 1,
+    };
+    let cgroup = Some(Cgroup {
+        path: "/sys/fs/cgroup/kubepods/pod1/3f2a".into(),
+        inode: 1,
+    });
+    let lease = Lease {
+        claim: claim.map(|uid| uid.parse().unwrap()),
+        boot: "this".to_owned(),
+        container: "3f2a".parse().unwrap(),
+        bundle: "/run/bundle".into(),
+        holder: Holder::Init { process, cgroup },
+        entry_point: "onload-hook createRuntime".to_owned(),
+        since: 0,
+        facts: BTreeMap::new(),
+        ticket: None,
+    };
+    offer.leases.push(Held {
+        slot: 0,
+        lease: Some(lease),
         text: "container 3f2a".to_owned(),
     });
     offer

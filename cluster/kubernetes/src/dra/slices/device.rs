@@ -7,13 +7,12 @@ use k8s_openapi::api::resource::v1::{
     DeviceTaint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use onload_core::lease::Lease;
 use onload_host::offers::{Attribute, Health, Offer};
-
-use crate::resources::is_of_a_pod;
 
 /// The taint of a device that cannot be used now: its link is down, or it is not what its specification says.
 pub const UNHEALTHY: &str = "onload.dev/unhealthy";
-/// The taint of a device that a container outside of this cluster has.
+/// The taint of a device that a container has without a claim: one outside of this cluster, or a pod's by annotation.
 pub const HELD: &str = "onload.dev/held";
 /// The most bytes of a text (`DeviceAttributeMaxValueLength`).
 const MOST_TEXT: usize = 64;
@@ -40,15 +39,20 @@ impl Trouble {
     }
 }
 
-/// Why nobody is to get a device now, if there is a reason. That pods of this node have it is none: the
-/// scheduler knows.
+/// Why nobody is to get a device now, if there is a reason. That a claim has it is none: the scheduler knows. It does
+/// not know of a pod that has it by annotation.
 #[must_use]
 pub fn trouble(offer: &Offer) -> Option<Trouble> {
     if offer.health != Health::Healthy {
         return Some(Trouble::Unhealthy);
     }
-    let beside = offer.health_beside(is_of_a_pod);
+    let beside = offer.health_beside(is_of_a_claim);
     (beside != Health::Healthy).then_some(Trouble::Held)
+}
+
+/// Whether the scheduler knows of a lease.
+pub(super) fn is_of_a_claim(lease: &Lease) -> bool {
+    lease.claim.is_some()
 }
 
 /// How claims have a device.
