@@ -5,6 +5,7 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use onload_kubernetes::dra::engine::{Engine, Offered};
 use onload_kubernetes::host_state::Snapshot;
 use serde_json::{Value, json};
 use support::PATIENCE;
-use support::api_server::{ApiServer, Gates};
+use support::api_server::{ApiServer, Asked, Gates, TOKEN};
 use support::driver::api;
 use support::offers::{offer, snapshot};
 use tokio::sync::watch;
@@ -39,6 +40,11 @@ fn offers() -> Vec<Offer> {
 
 impl Deciding {
     fn start(server: &ApiServer, config: &str, grace: Duration) -> Deciding {
+        Deciding::with_claims(server, config, grace, Path::new("/nonexistent"))
+    }
+
+    /// With specifications of claims in a directory.
+    fn with_claims(server: &ApiServer, config: &str, grace: Duration, spec_dir: &Path) -> Deciding {
         let (snapshots, of_snapshots) = watch::channel(snapshot(offers(), config));
         let (registered, of_registered) = watch::channel(Registered::default());
         let (dra_sender, dra) = watch::channel(BTreeSet::new());
@@ -48,6 +54,7 @@ impl Deciding {
             node: "n1".parse().unwrap(),
             snapshots: of_snapshots,
             registered: of_registered,
+            spec_dir: spec_dir.to_owned(),
             grace,
             settle: Duration::ZERO,
         };
@@ -142,6 +149,12 @@ fn claim(pool: &str) -> Value {
     json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
         "metadata": {"name": "c", "namespace": "default", "uid": "1"}, "spec": {},
         "status": {"allocation": {"devices": {"results": [result]}}}})
+}
+
+fn slice(pool: &str) -> Value {
+    json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {},
+        "spec": {"driver": "onload.dev", "nodeName": "n1", "devices": [],
+            "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1}}})
 }
 
 #[tokio::test]
@@ -259,4 +272,91 @@ async fn what_the_operator_says_waits_for_no_server_that_cannot_be_asked() {
     let mut deciding = Deciding::start(&server, config, NEVER);
     deciding.register();
     deciding.until(&[], &[Class::Vfio]).await;
+}
+
+/// Waits until so many requests of a verb for a resource have come.
+async fn until_asked(server: &ApiServer, verb: &str, resource: &str, times: usize) {
+    let is_it = |asked: &&Asked| asked.verb == verb && asked.resource == resource;
+    server
+        .until_asked(|asked| asked.iter().filter(is_it).count() >= times)
+        .await;
+}
+
+#[tokio::test]
+async fn rights_and_classes_that_come_later_are_seen() {
+    let server = ApiServer::start(Gates::ON).await;
+    class(&server, Class::Nic, Some("onload.dev/nic"));
+    server.take_right("get", "deviceclasses");
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.register();
+    deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
+    server.give_right("get", "deviceclasses");
+    deciding.look_again("");
+    deciding.until(&[Class::Nic], &[Class::Vfio]).await;
+    class(&server, Class::Vfio, Some("onload.dev/vfio"));
+    deciding.look_again("");
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+}
+
+#[tokio::test]
+async fn a_refusal_changes_nothing_that_is_decided() {
+    let server = new_server().await;
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.register();
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+    for status in [403, 404] {
+        server.forget_asked();
+        server.fail("get", status, None);
+        server.fail("get", status, None);
+        // kubelet comes again, and both classes are asked for anew.
+        deciding.register();
+        until_asked(&server, "get", "deviceclasses", 2).await;
+        server.forget_asked();
+        deciding.look_again("");
+        until_asked(&server, "get", "deviceclasses", 2).await;
+        deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+        assert_eq!(*deciding.plugin.borrow(), BTreeSet::new());
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_is_not_taken_says_nothing_about_classes() {
+    let server = new_server().await;
+    server.replace_token("another");
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.register();
+    until_asked(&server, "get", "deviceclasses", 2).await;
+    assert_eq!(*deciding.plugin.borrow(), BTreeSet::new());
+    server.replace_token(TOKEN);
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+}
+
+#[tokio::test]
+async fn pods_that_cannot_be_seen_may_hold_what_this_driver_has_offered() {
+    let server = ApiServer::start(Gates::OFF).await;
+    server.put_claim("default", "c", claim("n1/nic"));
+    server.put_pod("p", pod("onload.dev/nic", true));
+    server.put_slice("n1-onload-dev-nic-0", slice("n1/nic"));
+    server.take_right("list", "pods");
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.register();
+    until_asked(&server, "list", "pods", 2).await;
+    assert_eq!(*deciding.plugin.borrow(), BTreeSet::new());
+    server.give_right("list", "pods");
+    deciding.until(&[Class::Nic], &[Class::Vfio]).await;
+}
+
+#[tokio::test]
+async fn pods_that_cannot_be_seen_may_hold_what_a_claim_was_given() {
+    let server = ApiServer::start(Gates::OFF).await;
+    let specs = tempfile::tempdir().unwrap();
+    let of_claim = specs.path().join("claim.onload.dev-1.claim");
+    std::fs::write(&of_claim, "{}").unwrap();
+    server.take_right("list", "pods");
+    let mut deciding = Deciding::with_claims(&server, "", NEVER, specs.path());
+    deciding.register();
+    until_asked(&server, "list", "pods", 2).await;
+    assert_eq!(*deciding.plugin.borrow(), BTreeSet::new());
+    std::fs::remove_file(&of_claim).unwrap();
+    deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
 }

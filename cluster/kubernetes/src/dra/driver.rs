@@ -78,14 +78,19 @@ impl Driver {
         sweeping.abort();
     }
 
-    fn node(&self) -> Node {
+    /// Where the specifications of claims are.
+    pub(super) fn spec_dir(&self) -> PathBuf {
         let dirs = self.specs.dirs().last();
+        dirs.cloned().unwrap_or_default()
+    }
+
+    fn node(&self) -> Node {
         Node {
             name: self.node.clone(),
             claims: Arc::clone(&self.claims),
             host: self.host.clone(),
             specs: Arc::clone(&self.specs),
-            own: OwnSpecs::new(dirs.cloned().unwrap_or_default()),
+            own: OwnSpecs::new(self.spec_dir()),
             leases: HostLeases::below(&self.host_root),
         }
     }

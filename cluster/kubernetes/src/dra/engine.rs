@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use tokio::time::sleep_until;
 use super::Registered;
 use super::api::{Api, ApiError, pools_of};
 use super::names::{DraNames, NodeName, is_device};
+use super::prepare::has_claims;
 use crate::host_state::Snapshot;
 use crate::plugin::Backoff;
 
@@ -27,7 +29,8 @@ use crate::plugin::Backoff;
 pub const GRACE: Duration = Duration::from_secs(20);
 /// How long a class is offered by nobody when it changes: until kubelet and scheduler have heard of it.
 pub const SETTLE: Duration = Duration::from_secs(10);
-/// How often it is asked whether the last pod has ended that has a device of a class which is to change.
+/// How often it is asked whether the last pod has ended that has a device of a class which is to change, and whether a
+/// DeviceClass is there now that was not.
 const HELD: Duration = Duration::from_secs(60);
 
 /// Who offers a class.
@@ -71,6 +74,8 @@ pub struct Engine {
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
     /// Whether kubelet knows the driver.
     pub registered: watch::Receiver<Registered>,
+    /// Where the specifications of claims are.
+    pub spec_dir: PathBuf,
     /// [`GRACE`].
     pub grace: Duration,
     /// [`SETTLE`].
@@ -82,6 +87,19 @@ pub struct Engine {
 struct Held {
     by_plugin: BTreeSet<Class>,
     by_claims: BTreeSet<Class>,
+}
+
+/// Whether the server serves pods by DRA that ask for the old resource of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    /// It does.
+    Yes,
+    /// It has dropped the name.
+    No,
+    /// It has no such DeviceClass: packaging/kubernetes/dra is not there yet.
+    Absent,
+    /// It does not say, as before 1.34 or without the right to ask. That may change at any time.
+    Refused,
 }
 
 /// A class at this moment.
@@ -135,7 +153,7 @@ impl Engine {
     pub async fn run(mut self, offered: Offered) {
         let begun = Instant::now();
         let mut states: BTreeMap<Class, State> = BTreeMap::new();
-        let mut kept: BTreeMap<Class, bool> = BTreeMap::new();
+        let mut kept: BTreeMap<Class, Kept> = BTreeMap::new();
         let mut times = 0;
         let mut backoff = Backoff::default();
         let mut said = String::new();
@@ -191,7 +209,7 @@ impl Engine {
     async fn round(
         &mut self,
         states: &mut BTreeMap<Class, State>,
-        kept: &mut BTreeMap<Class, bool>,
+        kept: &mut BTreeMap<Class, Kept>,
         is_registered: bool,
         begun: Instant,
     ) -> Result<Option<Duration>, ApiError> {
@@ -209,14 +227,24 @@ impl Engine {
                 Interface::Dra => Way::Dra,
                 // kubelet starts anew.
                 Interface::Auto if now != Way::Nobody && !is_registered => now,
-                Interface::Auto if !self.is_kept(class, kept).await? => Way::Plugin,
-                Interface::Auto if is_registered => Way::Dra,
-                Interface::Auto => match self.grace.checked_sub(begun.elapsed()) {
-                    Some(left) if !left.is_zero() => {
-                        soon(left);
-                        continue;
+                Interface::Auto => match self.kept(class, kept).await? {
+                    Kept::Yes if is_registered => Way::Dra,
+                    Kept::Yes => match self.grace.checked_sub(begun.elapsed()) {
+                        Some(left) if !left.is_zero() => {
+                            soon(left);
+                            continue;
+                        }
+                        _ => Way::Plugin,
+                    },
+                    Kept::No => Way::Plugin,
+                    Kept::Refused if now != Way::Nobody => {
+                        soon(HELD);
+                        now
                     }
-                    _ => Way::Plugin,
+                    Kept::Absent | Kept::Refused => {
+                        soon(HELD);
+                        Way::Plugin
+                    }
                 },
             };
             wanted.push((class, way));
@@ -250,28 +278,32 @@ impl Engine {
         Ok(next)
     }
 
-    /// Whether the server serves pods by DRA that ask for the old resource of a class. Without the class, or the right
-    /// to read it, it does not: packaging/kubernetes/dra has both.
-    async fn is_kept(
+    /// Only what the server says of a DeviceClass is remembered.
+    async fn kept(
         &self,
         class: Class,
-        kept: &mut BTreeMap<Class, bool>,
-    ) -> Result<bool, ApiError> {
-        if let Some(is_kept) = kept.get(&class) {
-            return Ok(*is_kept);
+        known: &mut BTreeMap<Class, Kept>,
+    ) -> Result<Kept, ApiError> {
+        let before = known.get(&class).copied();
+        if let Some(kept @ (Kept::Yes | Kept::No)) = before {
+            return Ok(kept);
         }
-        let found = match self.api.device_class(&format!("{class}.onload.dev")).await {
-            Ok(found) => found,
+        let kept = match self.api.device_class(&format!("{class}.onload.dev")).await {
+            Ok(Some(found)) => match found.spec.extended_resource_name {
+                Some(name) if name == class.kind() => Kept::Yes,
+                _ => Kept::No,
+            },
+            Ok(None) => Kept::Absent,
             Err(error) if is_refused(&error) => {
-                tracing::info!(%class, reason = %error, "offered by the device plugin");
-                None
+                if before != Some(Kept::Refused) {
+                    tracing::info!(%class, reason = %error, "whether DRA can offer a class is not known; it stays where it is");
+                }
+                Kept::Refused
             }
             Err(error) => return Err(error),
         };
-        let name = found.and_then(|found| found.spec.extended_resource_name);
-        let is_kept = name == Some(class.kind());
-        kept.insert(class, is_kept);
-        Ok(is_kept)
+        known.insert(class, kept);
+        Ok(kept)
     }
 
     /// The classes of which pods of this node have devices.
@@ -285,15 +317,20 @@ impl Engine {
             }
         };
         match self.api.pods(&self.node, each).await {
-            // Who may not write slices has never given a device to a claim.
-            Err(error) if is_refused(&error) => return Ok(Held::default()),
+            Err(error) if is_refused(&error) => {
+                self.refuse_traces(error).await?;
+                return Ok(Held::default());
+            }
             listed => listed?,
         }
         let names = DraNames::of(self.node.as_str(), &[]);
         for (namespace, name) in claims {
             let claim = match self.api.claim(&namespace, &name).await {
                 // Without v1 of claims this driver has served none.
-                Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => None,
+                Err(error) if is_refused(&error) => {
+                    self.refuse_traces(error).await?;
+                    None
+                }
                 claim => claim?,
             };
             let pools = claim.iter().flat_map(pools_of);
@@ -301,6 +338,19 @@ impl Engine {
                 .extend(pools.filter_map(|pool| names.class(pool)));
         }
         Ok(held)
+    }
+
+    /// Who cannot see what is held takes it that nothing is only where this driver has left no trace.
+    async fn refuse_traces(&self, refused: ApiError) -> Result<(), ApiError> {
+        let mut has_slices = false;
+        match self.api.slices(&self.node, |_| has_slices = true).await {
+            Err(error) if is_refused(&error) => {}
+            listed => drop(listed?),
+        }
+        match has_slices || has_claims(&self.spec_dir) {
+            true => Err(refused),
+            false => Ok(()),
+        }
     }
 }
 
@@ -316,9 +366,11 @@ fn begin_as_told(snapshot: &Snapshot, states: &mut BTreeMap<Class, State>) {
     }
 }
 
+/// Whether the server serves something to nobody, or not to this program. A token that it does not take is not that:
+/// it says nothing about what there is.
 fn is_refused(error: &ApiError) -> bool {
     let status = error.status();
-    status == Some(StatusCode::FORBIDDEN) || status == Some(StatusCode::UNAUTHORIZED)
+    status == Some(StatusCode::FORBIDDEN) || status == Some(StatusCode::NOT_FOUND)
 }
 
 /// The configured classes of which the host has a device.

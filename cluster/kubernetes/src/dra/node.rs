@@ -29,6 +29,7 @@ pub async fn run(
         node: driver.node.clone(),
         snapshots: driver.host.clone(),
         registered: registered.clone(),
+        spec_dir: driver.spec_dir(),
         grace: GRACE,
         settle: SETTLE,
     };

@@ -1,7 +1,7 @@
 //! The publisher of one node, in this process.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onload_core::class::Class;
@@ -56,6 +56,7 @@ impl Driver {
             node: node.parse().unwrap(),
             snapshots: driver.snapshots.subscribe(),
             registered: driver.registered.subscribe(),
+            spec_dir: PathBuf::new(),
             grace: PATIENCE,
             settle: SETTLE,
         };

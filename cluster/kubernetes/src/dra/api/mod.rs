@@ -14,7 +14,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use http::{Method, StatusCode};
+use http::Method;
 use hyper::body::Bytes;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
@@ -158,7 +158,7 @@ impl Api {
         Ok(head.map(|head| head.metadata.uid))
     }
 
-    /// A device class; none if there is no such one, or the server has no v1 of them (before 1.34).
+    /// A device class; none if there is no such one. A server that has no v1 of them (before 1.34) refuses.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -166,10 +166,7 @@ impl Api {
         let class = Segment(name);
         let path = format!("{RESOURCE}/deviceclasses/{class}");
         let what = format!("reading DeviceClass {class}");
-        match self.get(Call::new(Method::GET, path, what), name).await {
-            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
-            answer => answer,
-        }
+        self.get(Call::new(Method::GET, path, what), name).await
     }
 
     /// The slices of this driver on a node, one after the other; the resource version that they are of.

@@ -15,8 +15,15 @@ mod preparer;
 mod sweep;
 mod turns;
 
+use std::path::Path;
+
 pub use claims::Claims;
 pub(super) use leases::HostLeases;
 pub(super) use own_spec::OwnSpecs;
 pub(super) use preparer::{Node, Preparer};
 pub(super) use sweep::sweep;
+
+/// Whether a claim is prepared that has something for itself, by its specification in a directory.
+pub(crate) fn has_claims(spec_dir: &Path) -> bool {
+    !OwnSpecs::new(spec_dir.to_owned()).list().is_empty()
+}
