@@ -360,3 +360,20 @@ async fn pods_that_cannot_be_seen_may_hold_what_a_claim_was_given() {
     std::fs::remove_file(&of_claim).unwrap();
     deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
 }
+
+#[tokio::test]
+async fn a_class_leaves_dra_when_the_server_has_no_slice_of_it() {
+    let server = new_server().await;
+    let mut deciding = Deciding::start(&server, "[kubernetes]\noffer = \"dra\"\n", NEVER);
+    deciding.register();
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+    let name = "n1-onload-dev-nic-0";
+    server.put_slice(name, slice("n1/nic"));
+    server.put_slice("n1-onload-dev-vfio-0", slice("n1/vfio"));
+    deciding.look_again("[kubernetes]\noffer = { nic = \"device-plugin\", vfio = \"dra\" }\n");
+    until_asked(&server, "list", "resourceslices", 2).await;
+    assert_eq!(*deciding.dra.borrow(), BTreeSet::from([Class::Vfio]));
+    assert_eq!(*deciding.plugin.borrow(), BTreeSet::new());
+    server.delete_slice(name);
+    deciding.until(&[Class::Vfio], &[Class::Nic]).await;
+}

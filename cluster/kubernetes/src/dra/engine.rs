@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::ResourceSlice;
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::{Interface, ResourceName, ResourceSettings, Source};
 use onload_core::text::Chain;
@@ -32,6 +33,9 @@ pub const SETTLE: Duration = Duration::from_secs(10);
 /// How often it is asked whether the last pod has ended that has a device of a class which is to change, and whether a
 /// DeviceClass is there now that was not.
 const HELD: Duration = Duration::from_secs(60);
+
+/// The shortest time until a class that nobody offers is looked at again.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// Who offers a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,11 +86,13 @@ pub struct Engine {
     pub settle: Duration,
 }
 
-/// The classes of which pods of the node have devices.
+/// The classes of which pods of the node have devices, or may get some.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Held {
     by_plugin: BTreeSet<Class>,
     by_claims: BTreeSet<Class>,
+    /// Those whose slices the server still has: the scheduler may give a device of them to a claim.
+    by_slices: BTreeSet<Class>,
 }
 
 /// Whether the server serves pods by DRA that ask for the old resource of a class.
@@ -135,6 +141,7 @@ fn step(
             way: other,
             since: None,
         },
+        Way::Nobody if wanted == Way::Plugin && held.by_slices.contains(&class) => state,
         Way::Nobody if state.since.is_some_and(|since| now < since + settle) => state,
         Way::Nobody => State {
             way: wanted,
@@ -261,7 +268,13 @@ impl Engine {
         {
             return Ok(next);
         }
-        let held = self.held(&snapshot).await?;
+        let mut held = self.held(&snapshot).await?;
+        if wanted
+            .iter()
+            .any(|(class, way)| *way == Way::Plugin && state_of(states, *class).way == Way::Nobody)
+        {
+            held.by_slices = self.published().await?;
+        }
         for (class, way) in wanted {
             let before = state_of(states, class);
             let after = step(before, way, &held, class, Instant::now(), self.settle);
@@ -271,7 +284,7 @@ impl Engine {
             states.insert(class, after);
             match after.way {
                 done if done == way => {}
-                Way::Nobody => soon(self.settle),
+                Way::Nobody => soon(self.settle.max(AGAIN)),
                 Way::Plugin | Way::Dra => soon(HELD),
             }
         }
@@ -340,14 +353,28 @@ impl Engine {
         Ok(held)
     }
 
-    /// Who cannot see what is held takes it that nothing is only where this driver has left no trace.
-    async fn refuse_traces(&self, refused: ApiError) -> Result<(), ApiError> {
-        let mut has_slices = false;
-        match self.api.slices(&self.node, |_| has_slices = true).await {
-            Err(error) if is_refused(&error) => {}
+    /// The classes whose slices the server has. Where nobody may list slices, none were written.
+    async fn published(&self) -> Result<BTreeSet<Class>, ApiError> {
+        let names = DraNames::of(self.node.as_str(), &[]);
+        let mut classes = BTreeSet::new();
+        let each = |slice: ResourceSlice| classes.extend(names.class(&slice.spec.pool.name));
+        match self.api.slices(&self.node, each).await {
+            Err(error) if is_refused(&error) => self.refuse_claims(error)?,
             listed => drop(listed?),
         }
-        match has_slices || has_claims(&self.spec_dir) {
+        Ok(classes)
+    }
+
+    /// Who cannot see what is held takes it that nothing is only where this driver has left no trace.
+    async fn refuse_traces(&self, refused: ApiError) -> Result<(), ApiError> {
+        match self.published().await?.is_empty() {
+            true => self.refuse_claims(refused),
+            false => Err(refused),
+        }
+    }
+
+    fn refuse_claims(&self, refused: ApiError) -> Result<(), ApiError> {
+        match has_claims(&self.spec_dir) {
             true => Err(refused),
             false => Ok(()),
         }
@@ -489,6 +516,7 @@ mod tests {
         Held {
             by_plugin: nic(by_plugin),
             by_claims: nic(by_claims),
+            by_slices: BTreeSet::new(),
         }
     }
 
@@ -516,6 +544,28 @@ mod tests {
             let later = stepped(left, to, &held(false, false), start + SETTLES);
             assert_eq!(later, state(to));
         }
+    }
+
+    #[test]
+    fn the_device_plugin_has_a_class_when_its_slices_are_gone() {
+        let start = Instant::now();
+        let left = State {
+            way: Way::Nobody,
+            since: Some(start),
+        };
+        let published = Held {
+            by_slices: BTreeSet::from([Class::Nic]),
+            ..Held::default()
+        };
+        let later = start + SETTLES * 9;
+        assert_eq!(stepped(left, Way::Plugin, &published, later), left);
+        assert_eq!(
+            stepped(left, Way::Dra, &published, later).way,
+            Way::Dra,
+            "they are its own"
+        );
+        let gone = Held::default();
+        assert_eq!(stepped(left, Way::Plugin, &gone, later).way, Way::Plugin);
     }
 
     #[test]
