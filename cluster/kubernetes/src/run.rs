@@ -22,6 +22,7 @@ use crate::cli::{Global, Run};
 use crate::dra::api::Api;
 use crate::dra::driver::Driver;
 use crate::dra::node;
+use crate::dra::prepare::has_claims;
 use crate::dra::start::{StartError, start};
 use crate::host_state::{Snapshot, SpecNames};
 use crate::observe::health::Offered;
@@ -88,7 +89,8 @@ pub fn run(global: &Global, args: &Run) -> Result<(), RunError> {
     let (sender, snapshots) = watch::channel(Arc::new(surveyor.first_look()?));
     let settings = &surveyor.config().kubernetes;
     let (node, kubeconfig) = (args.node_name.as_ref(), args.kubeconfig.as_deref());
-    let dra = start(settings, node, kubeconfig, &metrics)?.map(|(node, api)| {
+    let has_claims = specs.dirs().last().is_some_and(|dir| has_claims(dir));
+    let dra = start(settings, node, kubeconfig, has_claims, &metrics)?.map(|(node, api)| {
         let driver = Driver {
             node,
             kubelet_dir: args.kubelet_dir.clone(),

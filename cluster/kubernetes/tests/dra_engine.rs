@@ -377,3 +377,21 @@ async fn a_class_leaves_dra_when_the_server_has_no_slice_of_it() {
     server.delete_slice(name);
     deciding.until(&[Class::Vfio], &[Class::Nic]).await;
 }
+
+#[tokio::test]
+async fn claims_from_before_a_restart_keep_their_class_from_the_device_plugin() {
+    let server = new_server().await;
+    let specs = tempfile::tempdir().unwrap();
+    let of_claim = specs.path().join("claim.onload.dev-1.claim");
+    std::fs::write(&of_claim, "{}").unwrap();
+    server.put_claim("default", "c", claim("n1/vfio"));
+    server.put_pod("p", pod("onload.dev/vfio", true));
+    let config = "[kubernetes]\noffer = \"device-plugin\"\n";
+    let mut deciding = Deciding::with_claims(&server, config, NEVER, specs.path());
+    deciding.register();
+    deciding.until(&[Class::Vfio], &[Class::Nic]).await;
+    server.delete_pod("p");
+    std::fs::remove_file(&of_claim).unwrap();
+    deciding.look_again(config);
+    deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
+}

@@ -225,7 +225,7 @@ impl Engine {
         let mut soon = |wait: Duration| {
             next = Some(next.map_or(wait, |other: Duration| other.min(wait)));
         };
-        begin_as_told(&snapshot, states);
+        begin_as_told(&snapshot, states, has_claims(&self.spec_dir));
         let mut wanted: Vec<(Class, Way)> = Vec::new();
         for class in classes(&snapshot) {
             let now = states.get(&class).map_or(Way::Nobody, |state| state.way);
@@ -381,13 +381,14 @@ impl Engine {
     }
 }
 
-/// At the start what the operator says is done, whoever can be asked.
-fn begin_as_told(snapshot: &Snapshot, states: &mut BTreeMap<Class, State>) {
+/// At the start what the operator says is done, whoever can be asked. Where pods have claims it is asked which classes
+/// they are of before the device plugin offers them.
+fn begin_as_told(snapshot: &Snapshot, states: &mut BTreeMap<Class, State>, has_claims: bool) {
     for class in classes(snapshot) {
         let way = match snapshot.settings.offer.interface(class) {
-            Interface::DevicePlugin => Way::Plugin,
+            Interface::DevicePlugin if !has_claims => Way::Plugin,
             Interface::Dra => Way::Dra,
-            Interface::Auto => continue,
+            Interface::DevicePlugin | Interface::Auto => continue,
         };
         states.entry(class).or_insert(State { way, since: None });
     }

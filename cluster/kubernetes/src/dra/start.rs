@@ -44,7 +44,8 @@ fn wish(settings: &KubernetesSettings) -> Wish {
     wishes.into_iter().max().unwrap_or(Wish::No)
 }
 
-/// The node and its API server; `None` if devices are offered by the device plugin alone.
+/// The node and its API server; `None` if devices are offered by the device plugin alone. Claims that were prepared
+/// before the configuration said so (`has_claims`) need a driver until kubelet has unprepared them.
 ///
 /// # Errors
 /// [`StartError`], if the configuration says `dra` of a class.
@@ -52,9 +53,13 @@ pub fn start(
     settings: &KubernetesSettings,
     node: Option<&NodeName>,
     kubeconfig: Option<&Path>,
+    has_claims: bool,
     metrics: &Arc<Metrics>,
 ) -> Result<Option<(NodeName, Api)>, StartError> {
-    let wish = wish(settings);
+    let wish = match wish(settings) {
+        Wish::No if has_claims => Wish::IfPossible,
+        wish => wish,
+    };
     if wish == Wish::No {
         return Ok(None);
     }
@@ -98,6 +103,7 @@ mod tests {
             &settings(offer),
             node.as_ref(),
             Some(absent),
+            false,
             &Arc::default(),
         );
         started
@@ -123,6 +129,31 @@ mod tests {
             let line = started(offer, Some("n1")).unwrap_err();
             assert!(line.contains("reading /nonexistent/kubeconfig"), "{line}");
         }
+    }
+
+    #[test]
+    fn claims_that_are_prepared_need_a_driver_whatever_is_configured() {
+        let dir = tempfile::tempdir().unwrap();
+        let kubeconfig = dir.path().join("kubeconfig");
+        let text = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "t",
+            "contexts": [{"name": "t", "context": {"cluster": "t", "user": "t"}}],
+            "clusters": [{"name": "t", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "users": [{"name": "t", "user": {"token": "t"}}]}"#;
+        std::fs::write(&kubeconfig, text).unwrap();
+        let node = "n1".parse().unwrap();
+        let plugin = settings(r#""device-plugin""#);
+        for has_claims in [true, false] {
+            let started = start(
+                &plugin,
+                Some(&node),
+                Some(&kubeconfig),
+                has_claims,
+                &Arc::default(),
+            );
+            assert_eq!(started.unwrap().is_some(), has_claims);
+        }
+        let nowhere = start(&plugin, None, Some(&kubeconfig), true, &Arc::default());
+        assert!(nowhere.unwrap().is_none(), "the device plugin goes on");
     }
 
     #[test]
