@@ -344,6 +344,27 @@ fn functions_of_one_that_somebody_has_are_not_offered_without_counters() {
 }
 
 #[test]
+fn a_function_that_somebody_has_without_a_claim_marks_its_family() {
+    let pf = || offer(Class::Vfio, PF);
+    let one = || vf("0000:81:00.1", PF);
+    let other = || vf("0000:81:00.2", PF);
+    let marked = |offers: [Offer; 3]| -> Vec<String> {
+        let all = devices(&offers, Class::Vfio, Features::ALL);
+        let marked = all.iter().filter(|device| taints(device) == [HELD]);
+        marked.map(|device| device.name.clone()).collect()
+    };
+    let all = ["0000-81-00-0", "0000-81-00-1", "0000-81-00-2"];
+    assert_eq!(marked([held(pf()), one(), other()]), all);
+    assert_eq!(marked([held_by_pod(pf(), None), one(), other()]), all);
+    assert_eq!(marked([pf(), held(one()), other()]), all[..2]);
+    assert_eq!(marked([pf(), held_by_pod(one(), None), other()]), all[..2]);
+    // The counter knows of claims.
+    let claim = Some("u-1");
+    assert_eq!(marked([held_by_pod(pf(), claim), one(), other()]), [""; 0]);
+    assert_eq!(marked([pf(), held_by_pod(one(), claim), other()]), [""; 0]);
+}
+
+#[test]
 fn a_slice_has_128_devices_and_64_where_one_has_a_taint() {
     let mut offers = vfs(300);
     let count = |offers: &[Offer]| slices(offers, Class::Vfio, Features::ALL).len();

@@ -12,6 +12,7 @@ use super::allocation::{Allocated, Allocation};
 use super::error::{DeviceError, PrepareError};
 use super::own_spec::{Leased, own_name};
 use crate::dra::names::DraNames;
+use crate::dra::slices::pf_of;
 use crate::host_state::Snapshot;
 use crate::resources::Refusal;
 use crate::wire::dra::Device;
@@ -31,6 +32,8 @@ pub(crate) struct Decision {
     pub(crate) devices: Vec<Device>,
     /// What the claim has for itself.
     pub(crate) leased: Vec<Leased>,
+    /// What nobody else may have then: the physical function of a virtual one, and those made of a physical one.
+    pub(crate) beside: Vec<Leased>,
 }
 
 /// Decides for each device of an allocation.
@@ -48,6 +51,7 @@ pub(crate) fn decide(
         let given = around.give(&allocated, uid);
         let given = given.map_err(|source| PrepareError::Device { request, source })?;
         decision.leased.extend(given.leased);
+        decision.beside.extend(given.beside);
         decision.devices.push(Device {
             request_names: vec![allocated.request],
             pool_name: allocated.pool,
@@ -64,6 +68,7 @@ pub(crate) fn decide(
 struct Given {
     ids: Vec<String>,
     leased: Vec<Leased>,
+    beside: Vec<Leased>,
 }
 
 impl Surroundings<'_> {
@@ -81,6 +86,7 @@ impl Surroundings<'_> {
         if is_leased {
             let leased = |name| leased(&allocated.request, offer, class, name);
             given.leased = own.iter().map(leased).collect();
+            given.beside = self.family(&allocated.request, offer);
         }
         // The hook of the claim has to come before the device's own, which then finds that the container has the
         // device already.
@@ -111,6 +117,33 @@ impl Surroundings<'_> {
                 device: device.clone(),
             },
         })
+    }
+
+    /// The functions that exclude one: who has them may have the same hardware.
+    fn family(&self, request: &str, offer: &Offer) -> Vec<Leased> {
+        let is_of =
+            |child: &Offer, parent: &Offer| parent.pci.is_some() && pf_of(child) == parent.pci;
+        let others = self.snapshot.offers.iter();
+        let others =
+            others.filter(|other| offer.class == Class::Vfio && other.class == Class::Vfio);
+        let family = others.filter(|other| is_of(other, offer) || is_of(offer, other));
+        let all = family.flat_map(|other| {
+            let names = other.cdi.iter().filter_map(|name| name.split_once('='));
+            let names = names.filter_map(|(_, name)| DeviceName::try_from(name).ok());
+            names.chain([other.name.clone()])
+        });
+        let all: BTreeSet<DeviceName> = all.collect();
+        let device = |name| LeasedDevice {
+            class: Class::Vfio,
+            name,
+        };
+        all.into_iter()
+            .map(|name| Leased {
+                request: request.to_owned(),
+                device: device(name),
+                most: 1,
+            })
+            .collect()
     }
 
     /// What discovery says of a device that has this name, or had it.
@@ -240,7 +273,7 @@ mod tests {
     use onload_cdi::Hook;
     use onload_core::kubernetes_settings::KubernetesSettings;
     use onload_core::text::Chain;
-    use onload_host::offers::Sharing;
+    use onload_host::offers::{Attribute, Sharing};
     use serde_json::json;
 
     use super::super::parameters::Parameters;
@@ -301,7 +334,10 @@ mod tests {
     }
 
     fn decided(devices: Vec<Allocated>) -> Result<Decision, String> {
-        let snapshot = node();
+        decided_on(&node(), devices)
+    }
+
+    fn decided_on(snapshot: &Snapshot, devices: Vec<Allocated>) -> Result<Decision, String> {
         let names = DraNames::of("n1", &snapshot.offers);
         let specs = [
             "onload.dev/nic=ens1",
@@ -312,7 +348,7 @@ mod tests {
         ];
         let around = Surroundings {
             names: &names,
-            snapshot: &snapshot,
+            snapshot,
             specs: &specs.map(str::to_owned).into_iter().collect(),
         };
         let decided = decide(Allocation { devices }, &UID.parse().unwrap(), around);
@@ -322,6 +358,44 @@ mod tests {
     fn ids(device: Allocated) -> Result<Vec<String>, String> {
         let decision = decided(vec![device])?;
         Ok(decision.devices.into_iter().next().unwrap().cdi_device_ids)
+    }
+
+    #[test]
+    fn a_function_is_given_beside_nobody_who_has_its_family() {
+        let mut snapshot = node();
+        let function = |name: &str, pf: &str| Offer {
+            pci: name.parse().ok(),
+            sharing: Sharing::Exclusive,
+            attributes: [("pf", Attribute::Text(pf.to_owned()))]
+                .into_iter()
+                .collect(),
+            ..offer(Class::Vfio, name)
+        };
+        snapshot.offers.truncate(4);
+        snapshot.offers.extend([
+            function("0000:81:00.0", ""),
+            function("0000:81:10.0", "0000:81:00.0"),
+            function("0000:81:10.2", "0000:81:00.0"),
+            function("0000:82:00.0", ""),
+        ]);
+        let vf = allocated("vf", "n1/vfio", "0000-81-10-0", &json!({}));
+        let names = |decision: &Decision| -> Vec<String> {
+            let beside = decision.beside.iter();
+            beside.map(|leased| leased.device.to_string()).collect()
+        };
+        let of_vf = decided_on(&snapshot, vec![vf]).unwrap();
+        assert_eq!(names(&of_vf), ["vfio:0000:81:00.0"]);
+        let around = Surroundings {
+            names: &DraNames::of("n1", &snapshot.offers),
+            snapshot: &snapshot,
+            specs: &["onload.dev/vfio=0000:81:00.0".to_owned()]
+                .into_iter()
+                .collect(),
+        };
+        let pf = allocated("pf", "n1/vfio", "0000-81-00-0", &json!({}));
+        let devices = vec![pf];
+        let of_pf = decide(Allocation { devices }, &UID.parse().unwrap(), around).unwrap();
+        assert_eq!(names(&of_pf), ["vfio:0000:81:10.0", "vfio:0000:81:10.2"]);
     }
 
     #[test]

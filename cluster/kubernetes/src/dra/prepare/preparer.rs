@@ -122,7 +122,7 @@ impl Preparer {
     }
 
     fn refuse_held(&self, decision: &Decision, uid: &ClaimUid) -> Result<(), PrepareError> {
-        for leased in &decision.leased {
+        for leased in decision.leased.iter().chain(&decision.beside) {
             let refused = self.node.leases.refuse_held(leased, uid);
             refused.map_err(|source| PrepareError::Device {
                 request: leased.request.clone(),

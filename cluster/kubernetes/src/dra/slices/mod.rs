@@ -12,5 +12,6 @@ mod probe;
 pub use compare::{Fingerprint, Listed, lost};
 pub use device::{HELD, Trouble, UNHEALTHY, trouble};
 pub use features::Features;
+pub(crate) use pool::pf_of;
 pub use pool::{Pool, Wanted};
 pub use probe::probe;

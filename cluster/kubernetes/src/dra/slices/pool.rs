@@ -10,9 +10,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use onload_core::class::Class;
 use onload_core::pci::PciAddress;
-use onload_host::offers::{Attribute, Offer, Sharing};
+use onload_host::offers::{Attribute, Held, Offer, Sharing};
 
-use super::device::{Form, Trouble, device, trouble};
+use super::device::{Form, Trouble, device, is_of_a_claim, trouble};
 use super::features::Features;
 use crate::dra::DRIVER;
 use crate::dra::names::{DraNames, NodeName, behind_node, is_device};
@@ -93,7 +93,8 @@ impl<'a> Pool<'a> {
                     continue;
                 }
             };
-            pool.add(offer, takes, features, most_slots);
+            let held = families.is_held(offer).then_some(Trouble::Held);
+            pool.add(offer, takes, held, (features, most_slots));
         }
         let used = pool.devices.iter().filter_map(|entry| entry.takes);
         let used: BTreeSet<PciAddress> = used.map(|(set, _)| set).collect();
@@ -110,12 +111,13 @@ impl<'a> Pool<'a> {
         &mut self,
         offer: &'a Offer,
         takes: Option<(PciAddress, u32)>,
-        features: Features,
-        most_slots: u32,
+        held: Option<Trouble>,
+        (features, most_slots): (Features, u32),
     ) {
         let key = (offer.class, offer.name.to_string());
         let unsteady = self.wanted.unsteady.contains(&key);
-        let trouble = trouble(offer).or(unsteady.then_some(Trouble::Unhealthy));
+        let trouble = trouble(offer).or(held);
+        let trouble = trouble.or(unsteady.then_some(Trouble::Unhealthy));
         // What cannot be marked is not offered.
         if trouble.is_some() && !features.taints {
             return;
@@ -285,6 +287,10 @@ struct Families {
     members: BTreeMap<PciAddress, u32>,
     /// Those of them that somebody has, by lease.
     taken: BTreeSet<PciAddress>,
+    /// Those of them that somebody has without a claim, which no counter knows.
+    foreign: BTreeSet<PciAddress>,
+    /// Those with a member that somebody has without a claim.
+    foreign_members: BTreeSet<PciAddress>,
     /// Those with a member that several containers have at once, which nothing counts.
     shared: BTreeSet<PciAddress>,
 }
@@ -322,8 +328,22 @@ impl Families {
             if !parent.leases.is_empty() {
                 families.taken.insert(pf);
             }
+            if is_foreign(parent) {
+                families.foreign.insert(pf);
+            }
+            if is_foreign(offer) {
+                families.foreign_members.insert(pf);
+            }
         }
         families
+    }
+
+    /// Whether somebody has, without a claim, a function of the same family that excludes this one.
+    fn is_held(&self, offer: &Offer) -> bool {
+        let has = |set: &BTreeSet<PciAddress>, pf: Option<PciAddress>| {
+            pf.is_some_and(|pf| set.contains(&pf))
+        };
+        has(&self.foreign_members, offer.pci) || has(&self.foreign, pf_of(offer))
     }
 
     fn place(&self, offer: &Offer, features: Features) -> Place {
@@ -354,8 +374,13 @@ impl Families {
     }
 }
 
+fn is_foreign(offer: &Offer) -> bool {
+    let is_known = |held: &Held| held.lease.as_ref().is_some_and(is_of_a_claim);
+    !offer.leases.iter().all(is_known)
+}
+
 /// The physical function that a function was made of.
-fn pf_of(offer: &Offer) -> Option<PciAddress> {
+pub(crate) fn pf_of(offer: &Offer) -> Option<PciAddress> {
     match offer.attributes.get("pf")? {
         Attribute::Text(pf) => pf.parse().ok(),
         Attribute::Int(_) | Attribute::Bool(_) | Attribute::Version(_) => None,
