@@ -680,6 +680,25 @@ fn the_role_has_the_rights_that_the_server_of_the_tests_asks_for_and_no_others()
 }
 
 #[test]
+fn the_page_on_security_names_each_right_of_the_token() {
+    let role = objects(&text("dra/clusterrole.yaml")).remove(0);
+    let role: ClusterRole = serde_json::from_value(role).unwrap();
+    let page = fs::read_to_string(root().join("docs/security.md")).unwrap();
+    let rows: Vec<String> = page.lines().map(str::to_lowercase).collect();
+    for rule in role.rules.unwrap() {
+        for resource in rule.resources.unwrap() {
+            for verb in &rule.verbs {
+                let is_said = rows.iter().any(|row| {
+                    let right = row.split('|').nth(1).unwrap_or_default();
+                    right.contains(&format!("`{verb}`")) && right.contains(&resource)
+                });
+                assert!(is_said, "{verb} {resource}");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_policy_and_the_role_are_for_the_account_of_the_pods() {
     let account = objects(&text("serviceaccount.yaml")).remove(0);
     let (namespace, name) = (
