@@ -62,6 +62,20 @@ pub enum PolicyViolation {
         /// Where it is requested, for people.
         key: String,
     },
+    /// CAP_IPC_LOCK with classes that come another way, in a place where none of them may be requested.
+    #[error(
+        "{key}: the operator does not allow rdma, vfio, zf or hugepages there, whatever else gives the container one; {line} under [{section}] in {file} would allow it"
+    )]
+    IpcLockNotAllowed {
+        /// Where it is requested, for people.
+        key: String,
+        /// The configuration line that would allow it.
+        line: String,
+        /// The section where that line belongs.
+        section: &'static str,
+        /// The configuration file.
+        file: String,
+    },
     /// The preload without a class that has one.
     #[error(
         "{key} has no effect without onload.dev/nic, since there is nothing to preload; remove it"
@@ -134,12 +148,8 @@ pub fn check(
     if let Some(asked) = &request.hugepages_limit {
         allowed(Class::Hugepages, &asked.origin, policy)?;
     }
-    if let Some(asked) = &request.ipc_lock
-        && !request.wants(&IPC_LOCK)
-    {
-        return Err(PolicyViolation::IpcLockAlone {
-            key: asked.origin.to_string(),
-        });
+    if let Some(asked) = &request.ipc_lock {
+        ipc_lock_allowed(request, &asked.origin, policy)?;
     }
     if let Some(asked) = &request.preload
         && asked.value != crate::config::Preload::Off
@@ -150,6 +160,35 @@ pub fn check(
         });
     }
     root_with_onload(request, policy, root)
+}
+
+/// CAP_IPC_LOCK goes with a class that may be requested where it is: a variable or a ticket that gives the
+/// class gives no capability.
+fn ipc_lock_allowed(
+    request: &Request,
+    origin: &Origin,
+    policy: Policy<'_>,
+) -> Result<(), PolicyViolation> {
+    let wanted: Vec<Class> = IPC_LOCK
+        .into_iter()
+        .filter(|class| request.wants(&[*class]))
+        .collect();
+    let Some(first) = wanted.first() else {
+        return Err(PolicyViolation::IpcLockAlone {
+            key: origin.to_string(),
+        });
+    };
+    match policy.list(origin) {
+        Some((allow, section)) if !wanted.iter().any(|class| allow.contains(class)) => {
+            Err(PolicyViolation::IpcLockNotAllowed {
+                key: origin.to_string(),
+                line: allow_line(allow, &[*first]),
+                section,
+                file: policy.file.display().to_string(),
+            })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn allowed(class: Class, origin: &Origin, policy: Policy<'_>) -> Result<(), PolicyViolation> {
@@ -348,6 +387,27 @@ mod tests {
                 false,
             );
             assert!(refused.unwrap_err().contains("does not allow"));
+        }
+    }
+
+    #[test]
+    fn a_class_that_comes_another_way_gives_no_ipc_lock_by_annotation() {
+        for origin in [Origin::Ticket as fn(String) -> Origin, Origin::Variable] {
+            let verdict = |allow: &[Class]| {
+                let mut asked = request(&[("ipc-lock", "true")]);
+                let other = Request::of_text("vfio=a", origin).unwrap();
+                asked.add_missing(other).unwrap();
+                checked(&asked, &policy(allow), &HostRoot::No).map_err(|error| error.to_string())
+            };
+            for allow in [&[][..], &[Class::Nic], &[Class::Rdma]] {
+                let refused = verdict(allow).unwrap_err();
+                assert!(
+                    refused.contains("onload.dev/ipc-lock")
+                        && refused.contains("\"vfio\"] under [annotations] in /etc/c.toml"),
+                    "{refused}"
+                );
+            }
+            verdict(&[Class::Vfio]).unwrap();
         }
     }
 
