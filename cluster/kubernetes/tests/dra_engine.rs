@@ -61,6 +61,7 @@ impl Deciding {
         let offered = Offered {
             dra: dra_sender,
             plugin: plugin_sender,
+            undecided: watch::channel(BTreeSet::new()).0,
         };
         tokio::spawn(engine.run(offered));
         Deciding {

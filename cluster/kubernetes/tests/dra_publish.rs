@@ -424,6 +424,30 @@ async fn a_class_that_is_offered_otherwise_is_withdrawn() {
 }
 
 #[tokio::test]
+async fn slices_of_an_instance_before_stay_until_it_is_decided_who_offers_their_class() {
+    let server = ApiServer::start(Gates::ON).await;
+    let offers = || vec![nic(), offer(Class::Vfio, "0000:81:10.0")];
+    let first = Driver::start(&server, "n1", offers());
+    server.until(|slices| slices.len() == 2).await;
+    first.stop().await;
+    let before = server.slices();
+    server.forget_asked();
+    let second = Driver::undecided(&server, "n1", offers());
+    second.register();
+    let watching = async {
+        while server.watches() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, watching).await.unwrap();
+    second.decide(&[Class::Vfio], &[Class::Nic]);
+    second.published_is(&[Class::Vfio]).await;
+    assert_eq!(server.slices(), before, "nothing was deleted or written");
+    second.decide(&[Class::Vfio], &[]);
+    server.until(|slices| slices.keys().eq([VFIO])).await;
+}
+
+#[tokio::test]
 async fn a_driver_writes_slices_of_its_own_node_alone() {
     let server = ApiServer::start(Gates::ON).await;
     server.bind("n2");

@@ -65,6 +65,9 @@ pub struct Offered {
     pub dra: watch::Sender<BTreeSet<Class>>,
     /// To the device plugin.
     pub plugin: watch::Sender<BTreeSet<Class>>,
+    /// To the publisher: classes of the host of which nothing is known yet. Their slices are a predecessor's, or
+    /// another instance's.
+    pub undecided: watch::Sender<BTreeSet<Class>>,
 }
 
 /// What decides.
@@ -174,7 +177,8 @@ impl Engine {
             let round = self
                 .round(&mut states, &mut kept, registered.now, begun)
                 .await;
-            tell(&offered, &states);
+            let there = classes(&self.snapshots.borrow());
+            tell(&offered, &states, &there);
             let next = match round {
                 Ok(next) => {
                     backoff = Backoff::default();
@@ -415,14 +419,17 @@ fn classes(snapshot: &Snapshot) -> Vec<Class> {
     classes.into_iter().collect()
 }
 
-fn tell(offered: &Offered, states: &BTreeMap<Class, State>) {
+fn tell(offered: &Offered, states: &BTreeMap<Class, State>, there: &[Class]) {
     let of = |way: Way| -> BTreeSet<Class> {
         let of_way = states.iter().filter(|(_, state)| state.way == way);
         of_way.map(|(class, _)| *class).collect()
     };
+    let undecided = there.iter().filter(|class| !states.contains_key(class));
     for (sender, now) in [
         (&offered.dra, of(Way::Dra)),
         (&offered.plugin, of(Way::Plugin)),
+        // The last: what is decided stands there by then.
+        (&offered.undecided, undecided.copied().collect()),
     ] {
         sender.send_if_modified(|before| {
             let differs = *before != now;

@@ -24,6 +24,7 @@ pub async fn run(
     let (registered_sender, registered) = watch::channel(Registered::default());
     let (published, _kept) = watch::channel(Published::default());
     let (dra, classes) = watch::channel(BTreeSet::new());
+    let (undecided, of_undecided) = watch::channel(BTreeSet::from(Class::ALL));
     let engine = Engine {
         api: api.clone(),
         node: driver.node.clone(),
@@ -39,10 +40,15 @@ pub async fn run(
         snapshots: driver.host.clone(),
         registered,
         classes,
+        undecided: of_undecided,
         metrics: Arc::clone(&driver.metrics),
         stop: stop.clone(),
     };
-    let deciding = tokio::spawn(engine.run(Offered { dra, plugin }));
+    let deciding = tokio::spawn(engine.run(Offered {
+        dra,
+        plugin,
+        undecided,
+    }));
     join!(
         driver.run(registered_sender, stop),
         publisher.run(published)

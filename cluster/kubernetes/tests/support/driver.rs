@@ -23,6 +23,7 @@ pub(crate) struct Driver {
     snapshots: watch::Sender<Arc<Snapshot>>,
     registered: watch::Sender<Registered>,
     classes: watch::Sender<BTreeSet<Class>>,
+    undecided: watch::Sender<BTreeSet<Class>>,
     stop: watch::Sender<bool>,
     pub(crate) published: watch::Receiver<Published>,
     pub(crate) metrics: Arc<Metrics>,
@@ -61,16 +62,22 @@ impl Driver {
             settle: SETTLE,
         };
         let (plugin, _) = watch::channel(BTreeSet::new());
-        let dra = driver.classes.clone();
-        tokio::spawn(engine.run(Offered { dra, plugin }));
+        let offered = Offered {
+            dra: driver.classes.clone(),
+            plugin,
+            undecided: driver.undecided.clone(),
+        };
+        tokio::spawn(engine.run(offered));
         driver.register();
         driver
     }
 
-    fn undecided(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
+    /// One of which nobody has said yet what it offers; kubelet knows it not.
+    pub(crate) fn undecided(server: &ApiServer, node: &str, offers: Vec<Offer>) -> Driver {
         let (snapshots, of_snapshots) = watch::channel(snapshot(offers, ""));
         let (registered, of_registered) = watch::channel(Registered::default());
         let (classes, of_classes) = watch::channel(BTreeSet::new());
+        let (undecided, of_undecided) = watch::channel(BTreeSet::from(Class::ALL));
         let (stop, stopped) = watch::channel(false);
         let (sender, published) = watch::channel(Published::default());
         let metrics = Arc::new(Metrics::default());
@@ -80,6 +87,7 @@ impl Driver {
             snapshots: of_snapshots,
             registered: of_registered,
             classes: of_classes,
+            undecided: of_undecided,
             metrics: Arc::clone(&metrics),
             stop: stopped,
         };
@@ -87,6 +95,7 @@ impl Driver {
             snapshots,
             registered,
             classes,
+            undecided,
             stop,
             published,
             metrics,
@@ -112,6 +121,21 @@ impl Driver {
 
     pub(crate) fn classes(&self, classes: &[Class]) {
         self.classes.send_replace(classes.iter().copied().collect());
+        self.undecided.send_replace(BTreeSet::new());
+    }
+
+    pub(crate) fn decide(&self, offered: &[Class], undecided: &[Class]) {
+        self.classes.send_replace(offered.iter().copied().collect());
+        self.undecided
+            .send_replace(undecided.iter().copied().collect());
+    }
+
+    /// Waits until the server has the slices of exactly these classes from this driver.
+    pub(crate) async fn published_is(&self, classes: &[Class]) {
+        let mut published = self.published.clone();
+        let is = |now: &Published| now.pools.keys().eq(classes);
+        let is = tokio::time::timeout(PATIENCE, published.wait_for(is)).await;
+        is.unwrap().unwrap();
     }
 
     /// As SIGTERM does.

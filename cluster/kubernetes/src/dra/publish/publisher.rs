@@ -71,6 +71,8 @@ pub struct Publisher {
     pub registered: watch::Receiver<Registered>,
     /// The classes that are offered this way.
     pub classes: watch::Receiver<BTreeSet<Class>>,
+    /// The classes of which that is not known yet: their slices are left as they are.
+    pub undecided: watch::Receiver<BTreeSet<Class>>,
     /// What is measured.
     pub metrics: Arc<Metrics>,
     /// Whether the program ends. The slices stay then: a successor may be there already, and if none comes,

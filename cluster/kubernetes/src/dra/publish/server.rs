@@ -128,10 +128,19 @@ impl Server {
         }
     }
 
-    /// The slices that are not among the wanted.
-    pub(super) fn strays(&self, wanted: &BTreeSet<String>) -> Vec<String> {
-        let strays = self.slices.keys().filter(|name| !wanted.contains(*name));
-        strays.cloned().collect()
+    /// The slices that are not among the wanted, nor in a pool that is left as it is. Of a slice that somebody else
+    /// wrote the pool is not known.
+    pub(super) fn strays(
+        &self,
+        wanted: &BTreeSet<String>,
+        is_left: impl Fn(Option<&str>) -> bool,
+    ) -> Vec<String> {
+        let pool = |slice: &'_ Slice| slice.known.as_ref().map(|known| known.pool.clone());
+        let strays = self
+            .slices
+            .iter()
+            .filter(|(name, slice)| !wanted.contains(*name) && !is_left(pool(slice).as_deref()));
+        strays.map(|(name, _)| name.clone()).collect()
     }
 
     /// How many there are.
@@ -276,6 +285,14 @@ mod tests {
             version: "5".to_owned(),
         });
         let wanted = BTreeSet::from(["a".to_owned()]);
-        assert_eq!(server.strays(&wanted), ["b"]);
+        assert_eq!(server.strays(&wanted, |_| false), ["b"]);
+    }
+
+    #[test]
+    fn a_slice_of_a_pool_that_is_left_as_it_is_is_no_stray() {
+        let server = server(&[slice("a", 1, 7, 1)]);
+        let none = BTreeSet::new();
+        assert_eq!(server.strays(&none, |pool| pool == Some("n1/nic")), [""; 0]);
+        assert_eq!(server.strays(&none, |pool| pool == Some("n1/vfio")), ["a"]);
     }
 }

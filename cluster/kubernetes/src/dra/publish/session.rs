@@ -161,6 +161,7 @@ impl<'p> Session<'p> {
             let event = tokio::select! {
                 changed = publisher.snapshots.changed() => return Ok(changed.ok()),
                 changed = publisher.classes.changed() => return Ok(changed.ok()),
+                changed = publisher.undecided.changed() => return Ok(changed.ok()),
                 () = pause => {
                     self.due = None;
                     self.others_due = None;
@@ -294,7 +295,14 @@ impl<'p> Session<'p> {
                 published.pools.insert(class, of_pool(&pool, features));
             }
         }
-        for stray in self.server.strays(&wanted_names) {
+        let undecided = self.publisher.undecided.borrow_and_update().clone();
+        let is_left = |pool: Option<&str>| match pool {
+            Some(pool) => names
+                .class(pool)
+                .is_some_and(|class| undecided.contains(&class)),
+            None => !undecided.is_empty(),
+        };
+        for stray in self.server.strays(&wanted_names, is_left) {
             self.api.delete_slice(&stray).await?;
             self.server.forget(&stray);
             tracing::info!(slice = stray, "ResourceSlice deleted");
