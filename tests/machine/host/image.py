@@ -81,6 +81,19 @@ DPDK_PROGRAMS = ["usr/bin/dpdk-testpmd", "usr/bin/dash", "usr/bin/sed"]
 DPDK_PLUGINS = ["bus_pci", "bus_vdev", "mempool_ring", "net_e1000"]
 
 
+def keep(tree, kept, path):
+    """Copies a file, with the links that lead to it: a library that is loaded by two names is still one."""
+    target = kept / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if (tree / path).is_symlink():
+        to = os.readlink(tree / path)
+        if not target.is_symlink():
+            target.symlink_to(to)
+        keep(tree, kept, os.path.normpath(os.path.join(os.path.dirname(path), to)).lstrip("/"))
+    else:
+        shutil.copy(tree / path, target)
+
+
 def dpdk_only(tree, kept):
     """testpmd comes with all that developers need, too much for a guest without KVM: these programs and their libraries are kept."""
     plugins = [path.relative_to(tree) for name in DPDK_PLUGINS for path in tree.glob(f"usr/lib/*/dpdk/pmds-*/librte_{name}.so.*")]
@@ -90,9 +103,7 @@ def dpdk_only(tree, kept):
         listing = subprocess.run(["chroot", tree, "/lib64/ld-linux-x86-64.so.2", "--list", f"/{path}"], check=True, capture_output=True, text=True).stdout
         wanted.update(line.split(" => ")[1].split()[0].lstrip("/") for line in listing.splitlines() if " => /" in line)
     for path in sorted(wanted):
-        target = kept / ("usr/" + path if path.startswith("lib") else path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(tree / path, target)
+        keep(tree, kept, "usr/" + path if path.startswith("lib") else path)
     for name in ["bin", "lib", "lib64"]:
         (kept / name).symlink_to(f"usr/{name}")
     (kept / "usr/bin/sh").symlink_to("dash")
