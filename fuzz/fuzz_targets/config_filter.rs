@@ -50,7 +50,12 @@ impl Pools for FakeHost {
 
     fn give_back(&self, _: &Reserved) {}
 
-    fn ticket(&self, id: &Token, _: Identity<'_>) -> Result<Ticket, PoolsError> {
+    fn ticket(
+        &self,
+        id: &Token,
+        _: Identity<'_>,
+        _: Option<&Path>,
+    ) -> Result<Ticket, PoolsError> {
         Err(PoolsError::Ticket(Box::new(TicketError::unknown(id))))
     }
 }

@@ -171,7 +171,8 @@ pub(crate) fn give(
         id: container.id,
         bundle: container.bundle,
     };
-    let take = |id: &Token| pools.ticket(id, identity);
+    let task = variable::task(&input.config);
+    let take = |id: &Token| pools.ticket(id, identity, task.as_deref());
     let asked = variable::read(&input.variable, &settings, &take).map_err(DecisionError::from)?;
     let mut request = input.request;
     request

@@ -426,6 +426,37 @@ fn a_copied_ticket_is_refused_where_crun_keeps_the_container() {
 }
 
 #[test]
+fn a_copied_ticket_is_refused_to_another_task_when_its_own_is_over() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.allow(&[], "[leases]\nshare = { rdma = 1 }");
+    let id = ticket(&sandbox, "rdma=rxe0", &["rdma:rxe0"]);
+    let of_task = |task: &str| {
+        let path = format!("/nomad/{task}/secrets");
+        sandbox.mkdir(&path);
+        let mut config = asking(&by_ticket(&id), &json!({}), LOOK);
+        config["mounts"].as_array_mut().unwrap().push(json!({
+            "destination": "/secrets", "type": "bind", "source": path, "options": ["rbind"],
+        }));
+        run(&sandbox, &config)
+    };
+    for task in ["redis", "redis"] {
+        let output = of_task(task);
+        assert_eq!(stdout(&output), "no\nyes\nnone\n", "{}", stderr(&output));
+    }
+    let output = of_task("thief");
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    let said = stderr(&output);
+    assert!(
+        said.contains("is good for the task that used it first"),
+        "{said}"
+    );
+    assert!(!said.contains(id.as_str()), "{said}");
+}
+
+#[test]
 fn a_ticket_that_was_guessed_or_is_old_is_refused_and_gives_nothing() {
     if !has_runc() {
         return;

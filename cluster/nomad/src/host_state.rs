@@ -93,8 +93,14 @@ impl Snapshot {
         earlier: Option<&Snapshot>,
     ) -> Result<Snapshot, LookError> {
         let look = books::look(host, config, settings, dirs)?;
-        let leases = look.offers.iter().flat_map(|offer| &offer.leases);
-        let leases = leases.filter_map(|held| held.lease.as_ref());
+        let leases = look.offers.iter().flat_map(|offer| {
+            let device = Device {
+                class: offer.class,
+                name: offer.name.clone(),
+            };
+            let held = offer.leases.iter();
+            held.filter_map(move |held| Some((device.clone(), held.lease.as_ref()?)))
+        });
         let tasks = match earlier {
             Some(earlier) => OwnTasks::of(host).and_earlier(&earlier.tasks, leases),
             None => OwnTasks::of(host),

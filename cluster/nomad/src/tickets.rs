@@ -83,6 +83,8 @@ fn request(devices: &BTreeSet<(Class, QualifiedName)>) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnTasks {
     tickets: BTreeSet<String>,
+    /// What a task was started for with a ticket that is good now.
+    started: BTreeSet<Device>,
 }
 
 impl OwnTasks {
@@ -93,27 +95,46 @@ impl OwnTasks {
         let path = host.outside_path(Path::new(RUN_DIR));
         let run = RunDir::find(&path).ok().flatten();
         let tickets = run.and_then(|run| Tickets::find(&run, processes(host)).ok().flatten());
-        let listed = tickets.and_then(|tickets| tickets.list().ok());
-        let own = listed.into_iter().flatten().filter(|listed| {
-            let ticket = listed.ticket.as_ref();
-            ticket.is_ok_and(|ticket| ticket.engine == ENGINE)
+        let listed = tickets.and_then(|tickets| {
+            // Where that fails, the next look does it.
+            let _ = tickets.note_ends(PATIENCE);
+            tickets.list().ok()
         });
-        OwnTasks {
-            tickets: own.map(|listed| listed.id.into()).collect(),
+        let mut own = OwnTasks::default();
+        for listed in listed.into_iter().flatten() {
+            let Ok(ticket) = listed.ticket else {
+                continue;
+            };
+            if ticket.engine != ENGINE {
+                continue;
+            }
+            own.tickets.insert(listed.id.into());
+            if ticket.user.is_some() {
+                own.started.extend(ticket.exclusive);
+            }
         }
+        own
     }
 
     /// Adds those of an earlier look that a lease still names. A task that runs is ours although a later
     /// reservation took its ticket: an agent that was started again reserves anew for the tasks that it finds.
+    /// Once a task was started with the later ticket, who holds the device by the earlier one keeps it from a task
+    /// that has it in Nomad's books: that is nobody of ours.
     #[must_use]
     pub fn and_earlier<'l>(
         mut self,
         earlier: &OwnTasks,
-        leases: impl Iterator<Item = &'l Lease>,
+        leases: impl Iterator<Item = (Device, &'l Lease)>,
     ) -> OwnTasks {
-        let held = leases.filter(|lease| earlier.hold(lease));
-        let tickets = held.filter_map(|lease| lease.ticket.clone());
-        self.tickets.extend(tickets.map(String::from));
+        let held = leases.filter(|(_, lease)| earlier.hold(lease));
+        let held =
+            held.filter_map(|(device, lease)| Some((device, String::from(lease.ticket.clone()?))));
+        let (late, kept): (Vec<_>, Vec<_>) =
+            held.partition(|(device, _)| self.started.contains(device));
+        let late: BTreeSet<String> = late.into_iter().map(|(_, ticket)| ticket).collect();
+        let kept = kept.into_iter().map(|(_, ticket)| ticket);
+        self.tickets
+            .extend(kept.filter(|ticket| !late.contains(ticket)));
         self
     }
 
@@ -149,6 +170,24 @@ mod tests {
             (name.kind().class().parse().unwrap(), name)
         });
         names.collect()
+    }
+
+    fn lease(ticket: Option<Token>) -> Lease {
+        Lease {
+            boot: "a".to_owned(),
+            container: "redis".parse().unwrap(),
+            bundle: "/bundles/redis".into(),
+            holder: Holder::Reservation {
+                token: [7; 16].into(),
+                expires_ms: 5,
+                maker: None,
+            },
+            claim: None,
+            entry_point: "create".to_owned(),
+            since: 0,
+            facts: BTreeMap::new(),
+            ticket,
+        }
     }
 
     #[test]
@@ -195,21 +234,6 @@ mod tests {
         let devices = names(&["onload.dev/vfio=0000:81:10.0"]);
         let exclusive = ["vfio:0000:81:10.0".parse().unwrap()];
         let id = write(&host, &devices, &exclusive, "vfio").unwrap();
-        let lease = |ticket: Option<Token>| Lease {
-            boot: "a".to_owned(),
-            container: "redis".parse().unwrap(),
-            bundle: "/bundles/redis".into(),
-            holder: Holder::Reservation {
-                token: [7; 16].into(),
-                expires_ms: 5,
-                maker: None,
-            },
-            claim: None,
-            entry_point: "create".to_owned(),
-            since: 0,
-            facts: BTreeMap::new(),
-            ticket,
-        };
         let (of_task, of_another) = (lease(Some(id)), lease(None));
         let before = OwnTasks::of(&host);
         assert!(before.hold(&of_task) && !before.hold(&of_another));
@@ -219,11 +243,37 @@ mod tests {
         );
         write(&host, &devices, &exclusive, "vfio").unwrap();
         assert!(!OwnTasks::of(&host).hold(&of_task));
-        let both = [&of_task, &of_another];
-        let after = OwnTasks::of(&host).and_earlier(&before, both.into_iter());
+        let both = || [&of_task, &of_another].map(|lease| (exclusive[0].clone(), lease));
+        let after = OwnTasks::of(&host).and_earlier(&before, both().into_iter());
         assert!(after.hold(&of_task) && !after.hold(&of_another));
         // It is forgotten when it holds nothing any more.
         let later = OwnTasks::of(&host).and_earlier(&after, [].into_iter());
         assert!(!later.hold(&of_task));
+    }
+
+    #[test]
+    fn who_keeps_a_device_from_the_task_that_has_it_now_is_not_ours() {
+        let (root, host) = host();
+        let devices = names(&["onload.dev/vfio=0000:81:10.0"]);
+        let exclusive = ["vfio:0000:81:10.0".parse().unwrap()];
+        let old = write(&host, &devices, &exclusive, "vfio").unwrap();
+        let before = OwnTasks::of(&host);
+        let by_old = lease(Some(old));
+        let new = write(&host, &devices, &exclusive, "vfio").unwrap();
+        let now = || {
+            let held = [(exclusive[0].clone(), &by_old)];
+            OwnTasks::of(&host).and_earlier(&before, held.into_iter())
+        };
+        assert!(now().hold(&by_old), "its task may run");
+        let file = root
+            .path()
+            .join("run/onload-ctk/@requests")
+            .join(new.as_str());
+        let text = fs::read_to_string(&file).unwrap();
+        let user = "\"user\":{\"container\":\"b\",\"bundle\":\"/b\",\"state\":[],\"maker\":\
+                    {\"pid\":9,\"startTime\":1,\"pidNamespace\":1}}}\n";
+        fs::write(&file, text.replace("}\n", &format!(",{user}"))).unwrap();
+        assert!(!now().hold(&by_old), "another task was started for it");
+        assert!(now().hold(&lease(Some(new))));
     }
 }

@@ -50,6 +50,12 @@ pub struct User {
     pub maker: Process,
     /// The directories one of which its runtime keeps for as long as there is the container.
     pub state: Vec<PathBuf>,
+    /// The directory of the host that its engine gave its task alone, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<PathBuf>,
+    /// When it was first seen to be gone, in seconds after 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<u64>,
 }
 
 /// Why the text of a ticket's file is not understood.
@@ -163,6 +169,8 @@ mod tests {
                 pid_namespace: 9,
             },
             state: vec!["/run/runc/web".into()],
+            task: Some("/nomad/alloc/1/web/secrets".into()),
+            ended: Some(1_700_000_001),
         });
         for ticket in [ticket(), used] {
             assert_eq!(Ticket::parse(&ticket.to_bytes().unwrap()).unwrap(), ticket);

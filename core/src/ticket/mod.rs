@@ -3,14 +3,14 @@
 //! An engine that can pass a container nothing but variables names a ticket in one of them. What the
 //! ticket is good for stands in `/run/onload-ctk/@requests`, which root alone can enter, so that a variable
 //! gives nothing that the engine did not reserve. A ticket is good until the host starts again, or until a
-//! later one names a device that it has for itself; a task that starts again uses the same one. No daemon
-//! keeps anything.
+//! later one names a device that it has for itself; a task that starts again uses the same one, within an hour
+//! of its end. The first container binds it to its task, where the engine gave that a directory of its own.
 
 mod file;
 mod store;
 
 pub use file::{Ticket, User};
-pub use store::{Listed, MAX_TICKETS, NewTicket, TicketError, Tickets};
+pub use store::{Listed, MAX_TICKETS, NewTicket, RESTART, Starting, TicketError, Tickets};
 
 /// How a variable begins that names a ticket; 32 lower-case hexadecimal digits follow.
 pub const WORD: &str = "ticket:";

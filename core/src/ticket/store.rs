@@ -29,6 +29,10 @@ use crate::timestamp;
 /// or whose container is gone: an engine never says that it is done with one.
 pub const MAX_TICKETS: usize = 1024;
 
+/// How long after its container was seen to be gone a ticket is good for another one: a task starts again
+/// sooner, and who copied the ticket of one that is over gets nothing.
+pub const RESTART: Duration = Duration::from_secs(3600);
+
 /// The lock of all tickets.
 const LOCK: &str = ".lock";
 /// Bytes of a file that are read.
@@ -138,6 +142,17 @@ pub enum TicketError {
         /// That container.
         container: String,
     },
+    /// It is bound to a task.
+    #[error(
+        "ticket {0} is good for the task that used it first, and this container is another's; let the engine place the task again"
+    )]
+    OtherTask(String),
+    /// Its task did not start again in time.
+    #[error(
+        "ticket {0} is good no longer: its last container ended more than {hours} h ago; let the engine place the task again",
+        hours = RESTART.as_secs() / 3600
+    )]
+    Expired(String),
 }
 
 /// What a new ticket is to be good for.
@@ -151,6 +166,26 @@ pub struct NewTicket<'a> {
     pub engine: &'a str,
     /// What the engine says of it, for people.
     pub description: Option<&'a str>,
+}
+
+/// A container that is to be started with a ticket.
+#[derive(Clone, Copy, Debug)]
+pub struct Starting<'a> {
+    /// Its name.
+    pub container: &'a ContainerId,
+    /// Its bundle, without symbolic links.
+    pub bundle: &'a Path,
+    /// The process that becomes its runtime, where it is known.
+    pub maker: Option<Process>,
+    /// As [`User::task`].
+    pub task: Option<&'a Path>,
+}
+
+impl Starting<'_> {
+    fn is(&self, user: &User) -> bool {
+        let is_same = user.container == *self.container && user.bundle == self.bundle;
+        is_same || self.maker == Some(user.maker)
+    }
 }
 
 /// A ticket, as it is found.
@@ -279,35 +314,54 @@ impl Tickets {
     ///
     /// # Errors
     /// As for [`Tickets::read`]; [`TicketError::InUse`] where another container that was started with it
-    /// is there.
+    /// is there; [`TicketError::OtherTask`] and [`TicketError::Expired`].
     pub fn take(&self, id: &Token, user: User, patience: Duration) -> Result<Ticket, TicketError> {
         let _lock = self.lock(patience)?;
         let mut ticket = self.read(id)?;
-        if let Some(other) =
-            self.other_user(&ticket, &user.container, &user.bundle, Some(user.maker))
-        {
-            return Err(in_use(id, other));
-        }
+        let starting = Starting {
+            container: &user.container,
+            bundle: &user.bundle,
+            maker: Some(user.maker),
+            task: user.task.as_deref(),
+        };
+        self.check_user(id, &ticket, starting)?;
         ticket.user = Some(user);
         self.publish(id, &ticket)?;
         Ok(ticket)
     }
 
-    /// As [`Tickets::take`], where nothing is written, for a container of this name and bundle.
+    /// As [`Tickets::take`], where nothing is written.
     ///
     /// # Errors
     /// As for [`Tickets::take`].
-    pub fn would_take(
-        &self,
-        id: &Token,
-        container: &ContainerId,
-        bundle: &Path,
-    ) -> Result<Ticket, TicketError> {
+    pub fn would_take(&self, id: &Token, starting: Starting<'_>) -> Result<Ticket, TicketError> {
         let ticket = self.read(id)?;
-        match self.other_user(&ticket, container, bundle, None) {
-            Some(other) => Err(in_use(id, other)),
-            None => Ok(ticket),
+        self.check_user(id, &ticket, starting)?;
+        Ok(ticket)
+    }
+
+    /// Writes down of which tickets the container is gone now; how many there were. From then on
+    /// [`RESTART`] runs.
+    ///
+    /// # Errors
+    /// [`TicketError`].
+    pub fn note_ends(&self, patience: Duration) -> Result<usize, TicketError> {
+        if !self.list()?.iter().any(Listed::has_just_ended) {
+            return Ok(0);
         }
+        let _lock = self.lock(patience)?;
+        let mut noted = 0;
+        for one in self.listed()?.into_iter().filter(Listed::has_just_ended) {
+            let Ok(mut ticket) = one.ticket else {
+                continue;
+            };
+            if let Some(user) = &mut ticket.user {
+                user.ended = Some(timestamp::now());
+            }
+            self.publish(&one.id, &ticket)?;
+            noted += 1;
+        }
+        Ok(noted)
     }
 
     /// Makes the tickets that have one of some devices for themselves good no longer; how many there
@@ -391,19 +445,28 @@ impl Tickets {
         self.list()
     }
 
-    /// Another container that was started with a ticket and is there, or may be.
-    fn other_user<'a>(
+    /// Refuses a container for the one that was started with a ticket last.
+    fn check_user(
         &self,
-        ticket: &'a Ticket,
-        container: &ContainerId,
-        bundle: &Path,
-        maker: Option<Process>,
-    ) -> Option<&'a User> {
-        let is_same = |other: &User| {
-            maker == Some(other.maker) || other.container == *container && other.bundle == bundle
+        id: &Token,
+        ticket: &Ticket,
+        starting: Starting<'_>,
+    ) -> Result<(), TicketError> {
+        let Some(last) = &ticket.user else {
+            return Ok(());
         };
-        let other = ticket.user.as_ref()?;
-        (!is_same(other) && self.lives(other)).then_some(other)
+        let lives = self.lives(last);
+        if lives && !starting.is(last) {
+            return Err(in_use(id, last));
+        }
+        if last.task.is_some() && last.task.as_deref() != starting.task {
+            return Err(TicketError::OtherTask(shown(id)));
+        }
+        let is_late = |ended| timestamp::now().saturating_sub(ended) > RESTART.as_secs();
+        match !lives && last.ended.is_some_and(is_late) {
+            true => Err(TicketError::Expired(shown(id))),
+            false => Ok(()),
+        }
     }
 
     /// Whether a container is there, or may be: it is being created, or its runtime knows it and its first
@@ -526,6 +589,13 @@ impl Listed {
         self.ticket.as_ref().map_or(0, |ticket| ticket.since)
     }
 
+    /// Whether its container is gone, and nobody wrote that down yet.
+    fn has_just_ended(&self) -> bool {
+        let user = self.ticket.as_ref().ok();
+        let user = user.and_then(|ticket| ticket.user.as_ref());
+        !self.is_used && !self.is_over && user.is_some_and(|user| user.ended.is_none())
+    }
+
     /// Whether it has one of some devices for itself.
     fn names_any(&self, devices: &[Device]) -> bool {
         let ticket = self.ticket.as_ref();
@@ -635,7 +705,27 @@ mod tests {
                 bundle: Path::new("/bundles").join(id),
                 maker: self.tickets.processes.find(pid).unwrap().unwrap(),
                 state: vec![self.path(&format!("state/{id}"))],
+                task: None,
+                ended: None,
             }
+        }
+
+        /// As [`Host::user`], of a task that has a directory.
+        fn of_task(&self, id: &str, pid: u32, task: &str) -> User {
+            User {
+                task: Some(task.into()),
+                ..self.user(id, pid)
+            }
+        }
+
+        /// Its container was seen to be gone so many seconds ago.
+        fn seen_gone(&self, id: &Token, seconds: u64) {
+            assert_eq!(self.tickets.note_ends(PATIENCE).unwrap(), 1);
+            assert_eq!(self.tickets.note_ends(PATIENCE).unwrap(), 0);
+            let mut ticket = self.tickets.read(id).unwrap();
+            let ended = ticket.user.as_mut().unwrap().ended.as_mut().unwrap();
+            *ended -= seconds;
+            self.tickets.publish(id, &ticket).unwrap();
         }
 
         /// The runtime has created it: its process ends, and its state is there.
@@ -663,7 +753,13 @@ mod tests {
 
         fn take(&self, id: &Token, user: &User) -> Result<Ticket, String> {
             let text = |error: TicketError| Chain(&error).to_string();
-            let would = self.tickets.would_take(id, &user.container, &user.bundle);
+            let starting = Starting {
+                container: &user.container,
+                bundle: &user.bundle,
+                maker: None,
+                task: user.task.as_deref(),
+            };
+            let would = self.tickets.would_take(id, starting);
             let taken = self.tickets.take(id, user.clone(), PATIENCE).map_err(text);
             assert_eq!(would.is_ok(), taken.is_ok());
             taken
@@ -794,6 +890,50 @@ mod tests {
             host.take(&id, &again).unwrap();
             host.ended(&again);
             fs::remove_dir(&user.state[0]).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_ticket_is_good_for_the_task_alone_that_used_it_first() {
+        let host = Host::new();
+        let id = host.write("nic=all", &[]);
+        let first = host.of_task("own", 1, "/alloc/1/redis/secrets");
+        host.take(&id, &first).unwrap();
+        host.ended(&first);
+        for other in [
+            host.user("other", 2),
+            host.of_task("own", 3, "/alloc/2/redis/secrets"),
+            host.of_task("again", 4, "/alloc/1/redis/secrets"),
+        ] {
+            let is_its_own = other.task == first.task;
+            let taken = host.take(&id, &other);
+            assert_eq!(taken.is_ok(), is_its_own, "{other:?}");
+            if let Err(said) = taken {
+                assert!(
+                    said.contains("is good for the task that used it first"),
+                    "{said}"
+                );
+            }
+            host.ended(&other);
+        }
+    }
+
+    #[test]
+    fn a_task_that_is_over_for_more_than_an_hour_leaves_no_ticket() {
+        let host = Host::new();
+        let id = host.vfio();
+        let (first, second) = (host.user("one", 1), host.user("two", 2));
+        assert_eq!(host.tickets.note_ends(PATIENCE).unwrap(), 0, "not used yet");
+        host.take(&id, &first).unwrap();
+        assert_eq!(host.tickets.note_ends(PATIENCE).unwrap(), 0, "it is there");
+        host.ended(&first);
+        host.seen_gone(&id, RESTART.as_secs() - 60);
+        host.take(&id, &second).unwrap();
+        host.ended(&second);
+        host.seen_gone(&id, RESTART.as_secs() + 1);
+        for late in [host.user("two", 3), host.user("three", 4)] {
+            let said = host.take(&id, &late).unwrap_err();
+            assert!(said.contains("ended more than 1 h ago"), "{said}");
         }
     }
 

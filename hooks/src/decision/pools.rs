@@ -125,11 +125,16 @@ pub trait Pools: fmt::Debug {
     /// Gives them back: the container is not created.
     fn give_back(&self, reserved: &Reserved);
 
-    /// Takes a ticket for a container.
+    /// Takes a ticket for a container. `task` is the directory of the host that its task alone has.
     ///
     /// # Errors
     /// [`PoolsError::Ticket`] and [`PoolsError::NoId`].
-    fn ticket(&self, id: &Token, container: Identity<'_>) -> Result<Ticket, PoolsError>;
+    fn ticket(
+        &self,
+        id: &Token,
+        container: Identity<'_>,
+        task: Option<&Path>,
+    ) -> Result<Ticket, PoolsError>;
 }
 
 /// A request whose pools are replaced by members.

@@ -6,6 +6,8 @@
 //! variable is answered as an annotation is. A ticket needs no word of the operator's: root wrote down what
 //! it is good for.
 
+use std::path::PathBuf;
+
 use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_core::class::Class;
 use onload_core::lease::{NotToken, Token};
@@ -16,6 +18,10 @@ use onload_core::ticket::{Ticket, WORD};
 use super::pools::PoolsError;
 use super::subject::TicketUse;
 use crate::host::Settings;
+
+/// Where a task of Nomad has directories of its own, its allocation's last (Nomad, drivers/docker/driver.go,
+/// `containerBinds`).
+const TASK_MOUNTS: [&str; 3] = ["/secrets", "/local", "/alloc"];
 
 /// Why the variable stops a container.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +70,17 @@ pub(crate) fn values(config: &OciConfig) -> Result<Vec<String>, OciConfigError> 
         }
     })?;
     Ok(values)
+}
+
+/// The directory of the host that a container's task alone has, as Nomad's drivers mount it; of a name of
+/// theirs that the container has otherwise, none.
+pub(crate) fn task(config: &OciConfig) -> Option<PathBuf> {
+    let mounts = config.mounts();
+    let source = TASK_MOUNTS.iter().find_map(|at| {
+        let mount = mounts.iter().find(|mount| mount.is_at(at));
+        mount.map(|mount| PathBuf::from(mount.source()))
+    });
+    source.filter(|source| source.is_absolute())
 }
 
 /// What these values ask for. `take` takes a ticket for the container.
@@ -239,6 +256,25 @@ mod tests {
         assert_eq!(taken.exclusive, ["vfio:a".parse().unwrap()]);
         let origin = &asked.request.devices[&Class::Vfio].origin;
         assert_eq!(*origin, Origin::Ticket("vfio".to_owned()));
+    }
+
+    #[test]
+    fn a_task_goes_by_the_directory_that_its_engine_gives_it_alone() {
+        let of = |mounts: &[(&str, &str)]| {
+            let mounts: Vec<String> = mounts
+                .iter()
+                .map(|(at, from)| format!("{{\"destination\":\"{at}\",\"source\":\"{from}\"}}"))
+                .collect();
+            let text = format!("{{\"mounts\":[{}]}}", mounts.join(","));
+            task(&OciConfig::parse(text.as_bytes()).unwrap())
+        };
+        let alloc = ("/alloc", "/nomad/1/alloc");
+        let secrets = ("/secrets", "/nomad/1/redis/secrets");
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[("/secrets/x", "/x"), ("/proc", "proc")]), None);
+        assert_eq!(of(&[alloc]), Some(alloc.1.into()));
+        assert_eq!(of(&[alloc, secrets]), Some(secrets.1.into()));
+        assert_eq!(of(&[("/secrets", "tmpfs"), alloc]), None);
     }
 
     #[test]

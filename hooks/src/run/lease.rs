@@ -16,7 +16,7 @@ use onload_core::lease::{
 use onload_core::processes::{Processes, ProcessesError};
 use onload_core::run_dir::{RUN_DIR, RunDir};
 use onload_core::text::Quoted;
-use onload_core::ticket::{Ticket, TicketError, Tickets, User};
+use onload_core::ticket::{Starting, Ticket, TicketError, Tickets, User};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -71,13 +71,21 @@ impl<'a> Keeper<'a> {
         Keeper { root, ..self }
     }
 
-    fn take_ticket(&self, id: &Token, container: Identity<'_>) -> Result<Ticket, ClaimError> {
+    fn take_ticket(
+        &self,
+        id: &Token,
+        container: Identity<'_>,
+        task: Option<&Path>,
+    ) -> Result<Ticket, ClaimError> {
         if !self.host.is_initial_namespace() {
             return Err(ClaimError::OnlyRoot);
         }
         let run = open_run(self.host)?;
         let processes = Processes::default();
-        let user = user_of(container, self.root, &processes)?;
+        let user = User {
+            task: task.map(Path::to_owned),
+            ..user_of(container, self.root, &processes)?
+        };
         let tickets = Tickets::open(&run, processes)?;
         Ok(tickets.take(id, user, START_PATIENCE)?)
     }
@@ -150,6 +158,8 @@ fn user_of(
         bundle: canonical(container.bundle)?,
         maker: processes.find(own)?.ok_or(InitError::Ended(own))?,
         state: made_by::state_directories(root.map(Path::as_os_str), id.as_str()).collect(),
+        task: None,
+        ended: None,
     })
 }
 
@@ -186,8 +196,13 @@ impl Pools for Keeper<'_> {
         give_back(reserved);
     }
 
-    fn ticket(&self, id: &Token, container: Identity<'_>) -> Result<Ticket, PoolsError> {
-        let taken = self.take_ticket(id, container);
+    fn ticket(
+        &self,
+        id: &Token,
+        container: Identity<'_>,
+        task: Option<&Path>,
+    ) -> Result<Ticket, PoolsError> {
+        let taken = self.take_ticket(id, container, task);
         taken.map_err(|error| PoolsError::Ticket(Box::new(error)))
     }
 }
@@ -252,13 +267,26 @@ impl Pools for Viewer {
 
     fn give_back(&self, _: &Reserved) {}
 
-    fn ticket(&self, id: &Token, container: Identity<'_>) -> Result<Ticket, PoolsError> {
+    fn ticket(
+        &self,
+        id: &Token,
+        container: Identity<'_>,
+        task: Option<&Path>,
+    ) -> Result<Ticket, PoolsError> {
         let failed = |error: ClaimError| PoolsError::Ticket(Box::new(error));
         let tickets = self.tickets.as_ref();
         let tickets = tickets.ok_or_else(|| failed(TicketError::unknown(id).into()))?;
         let container_id = container.id.ok_or_else(|| failed(ClaimError::NoId))?;
         let bundle = canonical(container.bundle).map_err(failed)?;
-        let ticket = tickets.would_take(id, container_id, &bundle);
+        let ticket = tickets.would_take(
+            id,
+            Starting {
+                container: container_id,
+                bundle: &bundle,
+                maker: None,
+                task,
+            },
+        );
         ticket.map_err(|error| failed(error.into()))
     }
 }
