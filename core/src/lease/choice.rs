@@ -183,6 +183,20 @@ pub(crate) fn choose(
         .ok_or(Refusal::Held(holders))
 }
 
+/// The slots above the last of a device that `most` containers may have at once, whose holder has ended: nobody
+/// is given one of them again. What a container has yet to name stays.
+pub(crate) fn leftover(found: &[Slot], most: u32) -> Vec<u32> {
+    let is_left = |slot: &&Slot| {
+        let of_init = |lease: &Lease| matches!(lease.holder, Holder::Init { .. });
+        slot.number >= most && matches!(&slot.state, State::Over(lease) if of_init(lease))
+    };
+    found
+        .iter()
+        .filter(is_left)
+        .map(|slot| slot.number)
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -408,6 +422,21 @@ mod tests {
             holders_beside(&found, Some(&"u1".parse().unwrap())).len(),
             1
         );
+    }
+
+    #[test]
+    fn what_is_above_the_last_slot_and_has_ended_is_left_over() {
+        let found = [
+            slot(0, State::Over(lease("a", init(1)))),
+            slot(1, State::Over(lease("b", init(2)))),
+            slot(2, State::Over(lease("c", reserved("1")))),
+            slot(3, State::Held(lease("d", init(4)))),
+            slot(4, State::Remains(lease("e", init(5)))),
+            slot(5, State::Over(lease("f", init(6)))),
+        ];
+        assert_eq!(leftover(&found, 1), [1, 5]);
+        assert_eq!(leftover(&found, 2), [5]);
+        assert!(leftover(&found, 6).is_empty());
     }
 
     #[test]

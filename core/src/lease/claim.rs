@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::choice::{Applicant, Choice, Refusal, Slot, State, choose, holders_beside};
+use super::choice::{Applicant, Choice, Refusal, Slot, State, choose, holders_beside, leftover};
 use super::file::{ClaimUid, Device, Holder, Lease, Token};
 use super::store::{LeaseError, Leases, seconds_since_1970};
 use crate::container_id::ContainerId;
@@ -51,6 +51,8 @@ struct Write<'a> {
     is_own: bool,
     /// The ticket of what is replaced.
     ticket: Option<Token>,
+    /// Slots that nobody uses any more.
+    leftover: Vec<u32>,
 }
 
 impl Leases {
@@ -82,6 +84,12 @@ impl Leases {
                     let _ = self.remove(&undo.claimed.device, undo.choice.slot());
                 }
                 return Err(error);
+            }
+        }
+        for write in &writes {
+            for slot in &write.leftover {
+                // It is in nobody's way.
+                let _ = self.remove(&write.claimed.device, *slot);
             }
         }
         Ok(())
@@ -149,6 +157,10 @@ impl Leases {
             choice,
             is_own,
             ticket: own.and_then(|own| own.ticket.clone()),
+            leftover: leftover(&found, claimed.most)
+                .into_iter()
+                .filter(|number| *number != choice.slot())
+                .collect(),
         }))
     }
 
@@ -271,6 +283,20 @@ mod tests {
         assert!(line.contains(" of claim u1 since "), "{line}");
         host.end(2);
         start(&host, "three", 3, "u2", None).unwrap();
+    }
+
+    #[test]
+    fn containers_of_a_claim_that_come_and_go_leave_no_files_while_a_fellow_lives() {
+        let host = Host::new();
+        start(&host, "lives", 1, "u1", None).unwrap();
+        for pid in 2..9 {
+            let id = format!("c{pid}");
+            start(&host, &id, pid, "u1", None).unwrap();
+            assert_eq!(host.files().len(), 2, "{:?}", host.files());
+            assert_eq!(claims(&host).len(), 2);
+            host.end(pid);
+        }
+        assert_eq!(host.files()[0], "vfio=0000:81:10.0#0");
     }
 
     #[test]
