@@ -25,8 +25,9 @@ use crate::run_dir::{REQUESTS, RunDir, open_private};
 use crate::text::Chain;
 use crate::timestamp;
 
-/// Tickets that are kept. Another one takes the place of the oldest that no container was started with,
-/// or whose container is gone: an engine never says that it is done with one.
+/// Tickets that are kept. Another one takes the place of that whose last container is gone for the longest, or
+/// that no container was started with for as long: an engine never says that it is done with one. More are kept
+/// while their tasks may start: within [`RESTART`].
 pub const MAX_TICKETS: usize = 1024;
 
 /// How long after its container was seen to be gone a ticket is good for another one: a task starts again
@@ -289,7 +290,7 @@ impl Tickets {
         let (gone, kept): (Vec<_>, Vec<_>) = listed
             .into_iter()
             .partition(|one| one.is_over || one.names_any(new.exclusive));
-        for one in gone.iter().chain(superfluous(&kept)) {
+        for one in gone.iter().chain(superfluous(&kept, timestamp::now())) {
             self.unlink(&one.id)?;
         }
         self.publish(&id, &ticket)?;
@@ -589,6 +590,16 @@ impl Listed {
         self.ticket.as_ref().map_or(0, |ticket| ticket.since)
     }
 
+    /// When a container had it last, in seconds after 1970; when it was made, where none had it.
+    fn last_use(&self, now: u64) -> u64 {
+        let user = self.ticket.as_ref().ok();
+        match user.and_then(|ticket| ticket.user.as_ref()) {
+            _ if self.is_used => now,
+            None => self.since(),
+            Some(user) => user.ended.unwrap_or(now),
+        }
+    }
+
     /// Whether its container is gone, and nobody wrote that down yet.
     fn has_just_ended(&self) -> bool {
         let user = self.ticket.as_ref().ok();
@@ -603,10 +614,14 @@ impl Listed {
     }
 }
 
-/// The oldest tickets that make room for another one; those in use stay.
-fn superfluous(kept: &[Listed]) -> impl Iterator<Item = &Listed> {
+/// The tickets that make room for another one: those that were used last before all others, and not within
+/// [`RESTART`] of now.
+fn superfluous(kept: &[Listed], now: u64) -> impl Iterator<Item = &Listed> {
     let many = (kept.len() + 1).saturating_sub(MAX_TICKETS);
-    kept.iter().filter(|one| !one.is_used).take(many)
+    let is_idle = |one: &&Listed| now.saturating_sub(one.last_use(now)) > RESTART.as_secs();
+    let mut idle: Vec<&Listed> = kept.iter().filter(is_idle).collect();
+    idle.sort_by_key(|one| one.last_use(now));
+    idle.into_iter().take(many)
 }
 
 fn check(new: NewTicket<'_>) -> Result<(), TicketError> {
@@ -1112,19 +1127,51 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_tickets_the_oldest_that_is_not_in_use_goes() {
-        let ticket = |number: usize, is_used: bool| Listed {
-            id: [u8::try_from(number % 256).unwrap(); 16].into(),
-            ticket: Err(number.to_string()),
+    fn of_too_many_tickets_that_goes_whose_task_is_over_for_the_longest() {
+        const NOW: u64 = 1_700_000_000;
+        let host = Host::new();
+        let hours = |ago: u64| NOW - ago * RESTART.as_secs();
+        let used = host.user("web", 1);
+        // Made so many hours ago; used, and over for so many.
+        let ticket = |made: u64, over: Option<u64>, is_used: bool| Listed {
+            id: Token::new().unwrap(),
+            ticket: Ok(Ticket {
+                boot: "this boot".to_owned(),
+                since: hours(made),
+                request: "nic=all".to_owned(),
+                exclusive: Vec::new(),
+                engine: "nomad".to_owned(),
+                description: None,
+                user: (over.is_some() || is_used).then(|| User {
+                    ended: over.map(hours),
+                    ..used.clone()
+                }),
+            }),
             is_used,
             is_over: false,
         };
-        let mut kept: Vec<Listed> = (0..MAX_TICKETS - 1).map(|n| ticket(n, n < 3)).collect();
-        let gone = |kept: &[Listed]| superfluous(kept).cloned().collect::<Vec<_>>();
-        assert_eq!(gone(&kept), []);
-        kept.push(ticket(MAX_TICKETS, false));
-        assert_eq!(gone(&kept), [ticket(3, false)]);
-        kept.iter_mut().for_each(|one| one.is_used = true);
-        assert_eq!(gone(&kept), []);
+        // The oldest are services that run, or start again.
+        let mut kept = vec![
+            ticket(900, None, true),
+            ticket(800, Some(1), false),
+            ticket(700, Some(3), false),
+            ticket(600, Some(5), false),
+            ticket(4, None, false),
+            ticket(1, None, false),
+        ];
+        let gone = |kept: &[Listed]| superfluous(kept, NOW).cloned().collect::<Vec<_>>();
+        let (fives, fours) = (kept[3].clone(), kept[4].clone());
+        assert_eq!(gone(&kept), [], "there is room");
+        while kept.len() < MAX_TICKETS {
+            kept.push(ticket(950, None, true));
+        }
+        assert_eq!(gone(&kept), std::slice::from_ref(&fives));
+        kept.push(ticket(950, None, true));
+        assert_eq!(gone(&kept), [fives, fours]);
+        kept.retain(|one| one.is_used || one.last_use(NOW) >= hours(1));
+        while kept.len() < MAX_TICKETS + 9 {
+            kept.push(ticket(1, None, false));
+        }
+        assert_eq!(gone(&kept), [], "all may start again");
     }
 }
