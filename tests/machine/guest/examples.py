@@ -11,7 +11,6 @@ from pathlib import Path
 import yaml
 
 import engines
-import kubernetes
 from cri import message
 from report import check, run
 
@@ -24,35 +23,33 @@ def pod_of(name):
     return next(document["spec"] for document in documents if document["kind"] == "Pod")
 
 
-def allocate(container, resources, wish):
-    """What the plugins give for the limits of a container. `wish` are the ids that kubelet would choose."""
+def allocate(container, resources):
+    """What the plugins give for the limits of a container."""
     cdi, environment = [], {}
     for name, amount in container["resources"]["limits"].items():
         if name in resources:
-            ids = [one for one in resources[name].healthy() if one.startswith(wish)][:int(amount)]
-            given = resources[name].allocate(ids)
+            given = resources[name].allocate(resources[name].healthy()[:int(amount)])
             cdi += given.cdi
             environment |= given.environment
     return cdi, environment
 
 
-def configuration(container, image, resources, wish, mounts, change):
+def configuration(container, image, resources):
     """runtime.v1.ContainerConfig."""
-    cdi, environment = allocate(container, resources, wish)
+    cdi, environment = allocate(container, resources)
     environment |= {one["name"]: one["value"] for one in container.get("env", [])}
     context = container["securityContext"]
     user = [(5, message((1, context["runAsUser"])))] if "runAsUser" in context else []
     dropped = message((2, context["capabilities"]["drop"]))
     security = message((1, dropped), (3, message((1, 2), (2, 1))), *user, (11, int(not context["allowPrivilegeEscalation"])))
-    words = [word.replace(*change) if change else word for word in container.get("command", []) + container.get("args", [])]
+    words = container.get("command", []) + container.get("args", [])
     return message(
         (1, message((1, "example"))), (2, message((1, f"localhost/{image}:1"))), (3, words), (6, environment),
-        (7, [message((1, inside), (2, outside)) for outside, inside in mounts.items()]), (11, "example.log"),
-        (15, message((2, security))), (17, [message((1, device)) for device in cdi]))
+        (11, "example.log"), (15, message((2, security))), (17, [message((1, device)) for device in cdi]))
 
 
 @contextlib.contextmanager
-def runs(client, name, image, resources, wish="", mounts=(), change=()):
+def runs(client, name, image, resources):
     """The container of an example; its id."""
     log = Path(engines.LOGS) / "example.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +57,7 @@ def runs(client, name, image, resources, wish="", mounts=(), change=()):
     sandbox = client.sandbox("example", {}, engines.LOGS)
     pod = client.call("RunPodSandbox", message((1, sandbox), (2, "runc")))[1].decode()
     try:
-        config = configuration(pod_of(name)["containers"][0], image, resources, wish, dict(mounts), change)
+        config = configuration(pod_of(name)["containers"][0], image, resources)
         container = client.call("CreateContainer", message((1, pod), (2, config), (3, sandbox)))[1].decode()
         client.call("StartContainer", message((1, container)))
         yield container
@@ -100,29 +97,6 @@ def redis(client, resources):
         check("redis.yaml: it is a plain user without capabilities", "\nUid:\t999\t" in status and "\nCapEff:\t0000000000000000" in status, status)
 
 
-@contextlib.contextmanager
-def more_pages(number):
-    """Pages of 2 MiB on each node: the guest has too few of 1 GiB for an example."""
-    paths = list(Path("/sys/devices/system/node").glob("node*/hugepages/hugepages-2048kB/nr_hugepages"))
-    before = {path: path.read_text() for path in paths}
-    try:
-        for path in paths:
-            path.write_text(str(number))
-        yield
-    finally:
-        for path, text in before.items():
-            path.write_text(text)
-
-
-def testpmd(bench, client, resources):
-    """Fewer buffers than testpmd's 400 MB, and pages of 2 MiB where the example has those of 1 GiB."""
-    with more_pages(96), runs(client, "dpdk-testpmd.yaml", "dpdk", resources, wish=bench.vfio, mounts={"/dev/hugepages": "/dev/hugepages-1Gi"},
-                              change=("--forward-mode=mac", "--total-num-mbufs=2048 --forward-mode=mac")):
-        done = says(["net_e1000_igb_vf", "NIC statistics for port 0"], 120)
-        check("dpdk-testpmd.yaml: testpmd drives the function and counts its packets", done, output())
-
-
-def parts(bench, client, resources):
+def parts(client, resources):
     check_pod(client, resources)
     redis(client, resources)
-    testpmd(bench, client, resources)
