@@ -2,7 +2,7 @@
 //!
 //! [`allocation`] reads what a claim was given, and [`parameters`] what its owner and its class say of it.
 //! [`decision`] says what containers get, [`own_spec`] writes what only containers of this claim may have, and
-//! [`preparer`] does it all for kubelet. [`sweep`] removes what a killed instance left.
+//! [`preparer`] does it all for kubelet. [`mod@sweep`] removes what a killed instance left.
 
 mod allocation;
 mod claims;

@@ -2,7 +2,7 @@
 //! own there, whose hook leases the real one for the claim (`--claim UID`), so that all containers of the claim share
 //! it. It gives no node: the device's own specification does, and is read anew for each container.
 //!
-//! Beside it stands a file that says which claim it is of, for [`super::sweep`]: the name of a claim does not fit
+//! Beside it stands a file that says which claim it is of, for [`mod@super::sweep`]: the name of a claim does not fit
 //! into that of a file, and CDI readers take `.json` and `.yaml` alone.
 
 use std::collections::BTreeMap;
