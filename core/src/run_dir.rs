@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, fchmod, fstat, mkdirat, openat};
+use rustix::fs::{Dir, Mode, OFlags, fchmod, fstat, mkdirat, openat};
 use rustix::io::Errno;
 
 use crate::fs::lock::{Lock, LockError, LockMode, take_while};
@@ -158,6 +158,17 @@ pub fn set_mode(dir: impl AsFd, mode: Mode) -> Result<(), Errno> {
         return Ok(());
     }
     fchmod(&dir, mode)
+}
+
+/// The names in a directory. One that is no text is none of ours, and left out.
+pub(crate) fn text_names(directory: &OwnedFd) -> Result<Vec<String>, Errno> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        if let Ok(name) = entry?.file_name().to_str() {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
 }
 
 #[cfg(test)]

@@ -144,10 +144,7 @@ fn spec_dirs(host: &Host, given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
             absent.display()
         );
     }
-    if !given.is_empty() {
-        return Ok(given.to_vec());
-    }
-    Ok(specdir::engine_dirs(host)?)
+    Ok(specdir::given_or_engine_dirs(host, given)?)
 }
 
 /// Makes a directory that was named, and those above it.

@@ -11,7 +11,7 @@ use onload_core::class::Class;
 use onload_core::fs::lock::Lock;
 use onload_core::kubernetes_settings::{Listen, ResourceName};
 use onload_host::host::{Host, HostError};
-use onload_host::specdir::engine_dirs;
+use onload_host::specdir::given_or_engine_dirs;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -71,7 +71,7 @@ pub enum RunError {
 /// [`RunError`].
 pub fn run(global: &Global, args: &Run) -> Result<(), RunError> {
     let host = Host::open(&global.host_root)?;
-    let spec_dirs = spec_dirs(&host, &args.spec_dir)?;
+    let spec_dirs = given_or_engine_dirs(&host, &args.spec_dir)?;
     let metrics = Arc::new(Metrics::default());
     let specs = Arc::new(SpecNames::new(spec_dirs));
     // Specifications in directories that somebody named are somebody's, too.
@@ -124,14 +124,6 @@ pub fn run(global: &Global, args: &Run) -> Result<(), RunError> {
         surveyor.start(sender)?;
         daemon.run().await
     })
-}
-
-/// The directories of specifications as given, else those that engines read.
-fn spec_dirs(host: &Host, given: &[PathBuf]) -> Result<Vec<PathBuf>, HostError> {
-    if !given.is_empty() {
-        return Ok(given.to_vec());
-    }
-    engine_dirs(host)
 }
 
 struct Daemon {

@@ -241,6 +241,47 @@ pub enum Kept {
     ByAnother,
 }
 
+impl Kept {
+    /// Whether a specification has changed.
+    #[must_use]
+    pub fn changes_files(&self) -> bool {
+        matches!(self, Kept::Here { plan, .. } if plan.changes_files())
+    }
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kept::Here { plan, hook } => {
+                let hook = hook.display();
+                write!(
+                    f,
+                    "this daemon writes the specifications, with the hook {hook}"
+                )?;
+                let left: Vec<&str> = plan.left().collect();
+                match left.as_slice() {
+                    [] => Ok(()),
+                    left => write!(
+                        f,
+                        ", but {}, which somebody else wrote or changed",
+                        left.join(", ")
+                    ),
+                }
+            }
+            Kept::ByPackage(unit) => {
+                let unit = unit.display();
+                write!(
+                    f,
+                    "the package writes the specifications: {unit} enables it"
+                )
+            }
+            Kept::ByAnother => {
+                f.write_str("another daemon of this node writes the specifications until it ends")
+            }
+        }
+    }
+}
+
 /// Why specifications were not brought up to date.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {

@@ -123,43 +123,20 @@ impl Surveyor {
             Ok(Kept::Here { .. } | Kept::ByAnother) | Err(_) => WrittenBy::Daemon,
         };
         self.specs.set_written_by(by);
-        let (said, changed) = match &kept {
-            Ok(Kept::Here { plan, hook }) => {
-                let left: Vec<&str> = plan.left().collect();
-                let left = match left.is_empty() {
-                    true => String::new(),
-                    false => format!(
-                        ", but {}, which somebody else wrote or changed",
-                        left.join(", ")
-                    ),
-                };
-                let hook = hook.display();
-                let said =
-                    format!("this daemon writes the specifications, with the hook {hook}{left}");
-                (said, plan.changes_files())
-            }
-            Ok(Kept::ByPackage(unit)) => {
-                let unit = unit.display();
-                (
-                    format!("the package writes the specifications: {unit} enables it"),
-                    false,
-                )
-            }
-            Ok(Kept::ByAnother) => {
-                let said = "another daemon of this node writes the specifications until it ends";
-                (said.to_owned(), false)
-            }
+        let kept = match kept {
+            Ok(kept) => kept,
             Err(error) => {
                 let message = "the specifications are not brought up to date; what is there stays";
-                self.say(SPECIFICATIONS, error, message);
+                self.say(SPECIFICATIONS, &error, message);
                 return false;
             }
         };
+        let said = kept.to_string();
         if self.said[SPECIFICATIONS] != said {
             tracing::info!("{said}");
             self.said[SPECIFICATIONS] = said;
         }
-        changed
+        kept.changes_files()
     }
 
     /// What the host has now, looked at in another thread: malloc(3) gives each thread memory of its own, and

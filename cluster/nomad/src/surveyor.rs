@@ -11,7 +11,7 @@ use onload_core::run_dir::{REQUESTS, RUN_DIR};
 use onload_core::text::Chain;
 use onload_host::host::{Host, HostError};
 use onload_host::settings::{self, SettingsError};
-use onload_host::specdir::engine_dirs;
+use onload_host::specdir::given_or_engine_dirs;
 use onload_host::watch::{Sources, Waker, Watcher};
 use tokio::sync::watch;
 
@@ -162,7 +162,7 @@ impl<'s> Loop<'s> {
     fn look(&mut self, settings: &Settings) -> Result<Snapshot, SurveyError> {
         let options = &self.surveyor.options;
         let host = Host::open(&options.host_root)?;
-        let dirs = spec_dirs(&host, options)?;
+        let dirs = given_or_engine_dirs(&host, &options.spec_dirs)?;
         // Begins before the look, so that what changes meanwhile is not lost.
         self.watch(
             &host,
@@ -248,12 +248,5 @@ impl<'s> Loop<'s> {
             log::info(line);
         }
         self.left_out = left_out;
-    }
-}
-
-fn spec_dirs(host: &Host, options: &Options) -> Result<Vec<PathBuf>, HostError> {
-    match options.spec_dirs.as_slice() {
-        [] => engine_dirs(host),
-        given => Ok(given.to_vec()),
     }
 }

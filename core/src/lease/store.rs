@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{Dir, Mode, OFlags, openat};
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -18,7 +18,7 @@ use crate::container_id::ContainerId;
 use crate::fs::atomic::{self, TempFile, WriteError, is_temporary_name};
 use crate::fs::lock::{Lock, LockError, LockMode};
 use crate::processes::{Cgroup, Process, Processes, ProcessesError};
-use crate::run_dir::{LEASES, RunDir, open_private};
+use crate::run_dir::{LEASES, RunDir, open_private, text_names};
 use crate::text::Chain;
 
 /// The lock of all leases.
@@ -324,17 +324,7 @@ impl Leases {
 
     /// The names of all files.
     pub(super) fn names(&self) -> Result<Vec<String>, LeaseError> {
-        let read = || -> Result<Vec<String>, Errno> {
-            let mut names = Vec::new();
-            for entry in Dir::read_from(&self.dir)? {
-                // A name that is no text is no lease.
-                if let Ok(name) = entry?.file_name().to_str() {
-                    names.push(name.to_owned());
-                }
-            }
-            Ok(names)
-        };
-        read().map_err(|error| self.failed("listing", error))
+        text_names(&self.dir).map_err(|error| self.failed("listing", error))
     }
 
     /// What stands in the slots of one device; the lock is held. What a killed process left half

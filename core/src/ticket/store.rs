@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, openat};
+use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::Deserialize;
@@ -21,7 +21,7 @@ use crate::fs::regular;
 use crate::lease::{Device, Token};
 use crate::processes::{Process, Processes, ProcessesError};
 use crate::request::{Origin, Request, RequestError};
-use crate::run_dir::{REQUESTS, RunDir, open_private};
+use crate::run_dir::{REQUESTS, RunDir, open_private, text_names};
 use crate::text::Chain;
 use crate::timestamp;
 
@@ -503,17 +503,7 @@ impl Tickets {
     }
 
     fn names(&self) -> Result<Vec<String>, TicketError> {
-        let read = || -> Result<Vec<String>, Errno> {
-            let mut names = Vec::new();
-            for entry in Dir::read_from(&self.dir)? {
-                // A name that is no text is no ticket's.
-                if let Ok(name) = entry?.file_name().to_str() {
-                    names.push(name.to_owned());
-                }
-            }
-            Ok(names)
-        };
-        read().map_err(|error| TicketError::Directory {
+        text_names(&self.dir).map_err(|error| TicketError::Directory {
             action: "listing",
             path: self.path.clone(),
             source: error.into(),

@@ -25,6 +25,17 @@ pub fn engine_dirs(host: &Host) -> Result<Vec<PathBuf>, HostError> {
     dirs.collect()
 }
 
+/// The directories of specifications that somebody named, else those that engines read.
+///
+/// # Errors
+/// As [`engine_dirs`].
+pub fn given_or_engine_dirs(host: &Host, given: &[PathBuf]) -> Result<Vec<PathBuf>, HostError> {
+    match given {
+        [] => engine_dirs(host),
+        given => Ok(given.to_vec()),
+    }
+}
+
 /// Where a path leads, or will when it exists: links of what exists are followed. `/var/run` is one to `/run`, and
 /// outside of the host that is another directory.
 fn place(host: &Host, path: &Path, links: u32) -> Result<PathBuf, HostError> {
