@@ -17,7 +17,8 @@ use crate::text::Quoted;
 pub const PREFIX: &str = "onload.dev/";
 /// The same without a class. An annotation of that name asks for something, and does not say for what.
 pub const DOMAIN: &str = class::VENDOR;
-/// The variable of a container's environment that may hold a request.
+/// The variable of a container's environment that may hold a request, or name a ticket. With `_` and what tells
+/// several apart it names a ticket.
 pub const VARIABLE: &str = "ONLOAD_CTK_REQUEST";
 
 /// Onload.dev keys that one container may have, including those for other containers of its pod.
@@ -472,6 +473,31 @@ impl Request {
             }
         }
         Ok(())
+    }
+
+    /// Adds what another ticket of the same container requests: of a class that both name, the devices of both.
+    ///
+    /// # Errors
+    /// [`RequestError::TwoCounts`] and [`RequestError::TooManyNames`].
+    pub fn add_ticket(&mut self, other: Request) -> Result<(), RequestError> {
+        for (class, asked) in &other.devices {
+            let Some(known) = self.devices.get_mut(class) else {
+                continue;
+            };
+            for wanted in &asked.value {
+                match known.value.iter().find(|one| one.name == wanted.name) {
+                    None => known.value.push(wanted.clone()),
+                    Some(one) if one.count == wanted.count => {}
+                    Some(_) => {
+                        return Err(RequestError::TwoCounts {
+                            key: asked.origin.to_string(),
+                            name: Quoted(&wanted.name).to_string(),
+                        });
+                    }
+                }
+            }
+        }
+        self.add_missing(other)
     }
 
     fn count_names(&self) -> Result<(), RequestError> {

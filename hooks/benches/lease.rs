@@ -61,7 +61,6 @@ impl Bench {
             bundle: Path::new("/run/containerd/io.containerd.runtime.v2.task/moby/0123456789ab"),
             holder,
             entry_point: "onload-container-runtime",
-            ticket: None,
         };
         self.leases.take(&taking, &|_| None, PATIENCE)
     }

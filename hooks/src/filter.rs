@@ -173,13 +173,13 @@ pub(crate) fn give(
     };
     let task = variable::task(&input.config);
     let take = |id: &Token| pools.ticket(id, identity, task.as_deref());
-    let asked = variable::read(&input.variable, &settings, &take).map_err(DecisionError::from)?;
+    let asked = variable::read(&input.variables, &settings, &take).map_err(DecisionError::from)?;
     let mut request = input.request;
     request
         .add_missing(asked.request)
         .map_err(DecisionError::from)?;
     let outcome = Outcome {
-        warnings: asked.warning.into_iter().collect(),
+        warnings: asked.warnings,
         ..Outcome::default()
     };
     if request == Request::default() {
@@ -192,7 +192,7 @@ pub(crate) fn give(
         settings,
         privilege: host.privilege(),
         request,
-        ticket: asked.ticket,
+        tickets: asked.tickets,
         outcome,
     };
     let result = filter.run(input.config, input.text.as_bytes());
@@ -209,7 +209,7 @@ struct Filter<'a> {
     settings: Settings,
     privilege: Privilege,
     request: Request,
-    ticket: Option<TicketUse>,
+    tickets: Vec<TicketUse>,
     outcome: Outcome,
 }
 
@@ -223,7 +223,7 @@ impl Filter<'_> {
         let subject = Subject {
             config: &config,
             request: &self.request,
-            ticket: self.ticket.as_ref(),
+            tickets: &self.tickets,
             identity: Identity {
                 id: self.container.id,
                 bundle: self.container.bundle,

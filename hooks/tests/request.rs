@@ -12,7 +12,7 @@ use common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdou
 use onload_core::lease::{Device, Token};
 use onload_core::processes::Processes;
 use onload_core::run_dir::RunDir;
-use onload_core::ticket::{NewTicket, Tickets};
+use onload_core::ticket::{NewTicket, Tickets, variable};
 use onload_test_needs as needs;
 use serde_json::{Value, json};
 
@@ -37,9 +37,22 @@ fn allow(sandbox: &Sandbox, classes: &[&str]) {
 }
 
 fn asking(value: &str, annotations: &Value, command: &str) -> Value {
+    with(
+        &[(VARIABLE.to_owned(), value.to_owned())],
+        annotations,
+        command,
+    )
+}
+
+/// A container with these variables.
+fn with(variables: &[(String, String)], annotations: &Value, command: &str) -> Value {
     let mut config = config(annotations, command);
     let env = config["process"]["env"].as_array_mut().unwrap();
-    env.push(json!(format!("{VARIABLE}={value}")));
+    env.extend(
+        variables
+            .iter()
+            .map(|(name, value)| json!(format!("{name}={value}"))),
+    );
     config
 }
 
@@ -328,6 +341,103 @@ fn a_ticket_gives_what_was_reserved_and_the_lease_names_it() {
     let lease = format!("{LEASES}/rdma=rxe0#0\n");
     let told = script(&sandbox, &steps(&format!("delete {name}")));
     assert_eq!(told, format!("{lease}end\n"), "{hex}");
+}
+
+#[test]
+fn a_task_with_several_tickets_has_what_all_of_them_are_good_for() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.allow(&[], "[leases]\nshare = { rdma = 1 }");
+    let none = json!({});
+    let rdma = ticket(&sandbox, "rdma=rxe0", &["rdma:rxe0"]);
+    let nic = ticket(&sandbox, "nic=all", &[]);
+    let both = [variable(&nic), variable(&rdma)];
+    let output = run(&sandbox, &with(&both, &none, LOOK));
+    assert_eq!(
+        stdout(&output),
+        "yes\nyes\nlibonload.so\n",
+        "{}",
+        stderr(&output)
+    );
+    bundles(&sandbox, 2, &with(&both, &none, WAITS));
+    let name = unique("tickets");
+    let told = script(
+        &sandbox,
+        &format!(
+            "create 1 {name}-1 || exit 11
+             grep -l '\"ticket\":\"{}\"' {LEASES}/* || exit 12
+             grep -l '\"ticket\":\"{}\"' {LEASES}/* && exit 13
+             create 2 {name}-2 && exit 14
+             delete {name}-1
+             ls {LEASES}; echo end",
+            rdma.as_str(),
+            nic.as_str(),
+        ),
+    );
+    let lease = format!("{LEASES}/rdma=rxe0#0\n");
+    assert!(
+        told.starts_with(&lease) && told.ends_with("\nend\n"),
+        "{told}"
+    );
+    assert!(
+        told.contains(&format!("is in use by container {name}-1")),
+        "{told}"
+    );
+}
+
+#[test]
+fn one_ticket_that_is_not_good_stops_a_task_that_has_good_ones_too() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let good = variable(&ticket(&sandbox, "nic=all", &[]));
+    let guessed = variable(&Token::from([0xab; 16]));
+    let none = json!({});
+    let output = run(&sandbox, &with(&[good.clone(), guessed], &none, LOOK));
+    assert_eq!(
+        (output.status.code(), stdout(&output).as_str()),
+        (Some(1), "")
+    );
+    let said = stderr(&output);
+    assert!(
+        said.contains("ONLOAD_CTK_REQUEST_ABABABAB: ticket abababab… is not known"),
+        "{said}"
+    );
+    let output = run(&sandbox, &with(&[good], &none, LOOK));
+    assert_eq!(
+        stdout(&output),
+        "yes\nno\nlibonload.so\n",
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn an_image_that_carries_the_variable_of_a_ticket_gets_nothing_even_of_allowed_classes() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    allow(&sandbox, &["nic", "rdma"]);
+    for name in ["ONLOAD_CTK_REQUEST_A", "ONLOAD_CTK_REQUEST_ABABABAB"] {
+        let variables = [(name.to_owned(), "nic=all;rdma=rxe0".to_owned())];
+        let config = with(&variables, &json!({}), LOOK);
+        let output = run(&sandbox, &config);
+        assert_eq!(stdout(&output), NOTHING, "{}", stderr(&output));
+        let said = stderr(&output);
+        let begins = format!("warning: {name} of the container's environment gives nothing");
+        // The runtime warns too, where a cgroup goes slowly.
+        let ours: Vec<&str> = said
+            .lines()
+            .filter(|line| line.starts_with("warning: "))
+            .collect();
+        assert!(ours.len() == 1 && ours[0].starts_with(&begins), "{said}");
+        let written = serde_json::to_string(&config).unwrap();
+        assert_eq!(sandbox.read("/bundle/config.json"), written);
+    }
 }
 
 #[test]

@@ -7,9 +7,8 @@ use onload_cdi::{ContainerEdits, QualifiedName};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::lease::Device;
-use onload_core::request::VARIABLE;
 use onload_core::text::{Chain, Listed};
-use onload_core::ticket::WORD;
+use onload_core::ticket::variable;
 use onload_host::host::Host;
 use onload_host::offers::Health;
 
@@ -139,7 +138,7 @@ impl Snapshot {
         let mut not_given = BTreeSet::new();
         for (id, group) in self.groups(ids)? {
             for (class, names) in &group.members {
-                let edits = self.edits(*class, names, id)?;
+                let edits = self.edits(host, *class, names, id)?;
                 let needs = needs(&edits);
                 let is_for_runtime = group.is_exclusive || !needs.is_empty();
                 if is_for_runtime
@@ -164,7 +163,8 @@ impl Snapshot {
             let (devices, exclusive) = (&by_ticket.devices, &by_ticket.exclusive);
             let ticket =
                 tickets::write(host, devices, exclusive, &ids.join(", ")).map_err(failed)?;
-            reservation.set(VARIABLE, format!("{WORD}{}", ticket.as_str()));
+            let (name, value) = variable(&ticket);
+            reservation.set(&name, value);
         }
         Ok(reservation.into_wire())
     }
@@ -209,14 +209,15 @@ impl Snapshot {
 
     fn edits(
         &self,
+        host: &Host,
         class: Class,
         names: &[QualifiedName],
         id: &str,
     ) -> Result<ContainerEdits, ReserveError> {
-        let edits = self.books.edits(class, names);
+        let edits = self.books.edits(host, class, names);
         edits.map_err(|error| ReserveError::Edits {
             id: id.to_owned(),
-            why: books::why(&error),
+            why: error.to_string(),
         })
     }
 

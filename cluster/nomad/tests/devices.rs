@@ -344,8 +344,9 @@ async fn a_device_of_one_task_comes_by_a_ticket() {
         first.devices.is_empty() && first.mounts.is_empty(),
         "the runtime gives all of it"
     );
+    let digits = ticket_id(&first)[..8].to_ascii_uppercase();
     let names: Vec<&str> = first.envs.keys().map(String::as_str).collect();
-    assert_eq!(names, ["ONLOAD_CTK_REQUEST"]);
+    assert_eq!(names, [format!("ONLOAD_CTK_REQUEST_{digits}")]);
     let ticket = ticket_of(&host, &first).expect("a ticket");
     assert_eq!(ticket["request"], format!("vfio={VF}"));
     assert_eq!(ticket["exclusive"], json!([format!("vfio:{VF}")]));
@@ -363,10 +364,16 @@ async fn a_device_of_one_task_comes_by_a_ticket() {
     assert_eq!(ticket_of(&host, &huge).unwrap()["request"], "hugepages=2Mi");
 }
 
+/// The ticket that a task is given.
+fn ticket_id(given: &ContainerReservation) -> &str {
+    let mut tickets = given.envs.iter();
+    let is_ticket = |(name, _): &(&String, &String)| name.starts_with("ONLOAD_CTK_REQUEST_");
+    let (_, value) = tickets.find(is_ticket).unwrap();
+    value.strip_prefix("ticket:").unwrap()
+}
+
 fn ticket_of(host: &TestHost, given: &ContainerReservation) -> Option<serde_json::Value> {
-    let id = given.envs["ONLOAD_CTK_REQUEST"]
-        .strip_prefix("ticket:")
-        .unwrap();
+    let id = ticket_id(given);
     let path = host.root().join("run/onload-ctk/@requests").join(id);
     Some(serde_json::from_str(&fs::read_to_string(path).ok()?).unwrap())
 }
@@ -390,6 +397,73 @@ fn lease_in_spec(host: &TestHost) {
             ]);
         }
     });
+}
+
+/// Nomad merges the answers of all device blocks of a task, and of one name one value stays.
+#[tokio::test]
+async fn the_tickets_of_several_blocks_of_one_task_stay_together() {
+    let host = TestHost::x2();
+    let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
+    let mut merged = BTreeMap::new();
+    for id in [
+        "vfio-0000:65:00.3-0",
+        "hugepages-2Mi-0",
+        "hugepages-2Mi-1",
+        "onload-enp101s0f0np0-0",
+    ] {
+        merged.extend(agent.reserve(&[id]).await.unwrap().envs);
+    }
+    let tickets = merged
+        .iter()
+        .filter(|(_, value)| value.starts_with("ticket:"));
+    let requests = tickets.map(|(name, value)| {
+        assert!(name.starts_with("ONLOAD_CTK_REQUEST_"), "{name}");
+        let id = value.strip_prefix("ticket:").unwrap();
+        let path = host.root().join("run/onload-ctk/@requests").join(id);
+        let text = fs::read_to_string(path).unwrap();
+        let ticket: serde_json::Value = serde_json::from_str(&text).unwrap();
+        ticket["request"].as_str().unwrap().to_owned()
+    });
+    let mut requests: Vec<String> = requests.collect();
+    requests.sort();
+    assert_eq!(
+        requests,
+        ["hugepages=2Mi", "hugepages=2Mi", &format!("vfio={VF}")]
+    );
+    assert!(merged.contains_key("LD_PRELOAD"));
+}
+
+#[tokio::test]
+async fn what_others_could_have_written_is_unhealthy_as_the_runtime_refuses_it() {
+    let host = TestHost::x2();
+    let cdi = host.root().join("etc/cdi");
+    fs::create_dir_all(cdi.parent().unwrap()).unwrap();
+    fs::rename(host.spec_dir(), &cdi).unwrap();
+    for path in [&host.root(), &host.root().join("etc"), &cdi] {
+        mode(path, 0o755);
+    }
+    for entry in fs::read_dir(&cdi).unwrap() {
+        mode(&entry.unwrap().path(), 0o644);
+    }
+    let name = format!("onload.dev/vfio/{VF}");
+    let settings = json!({"runtime": "onload"});
+    let agent = Agent::of_the_engines(&host, &settings).await;
+    assert_eq!(health(&agent.published().await[&name]), None);
+    mode(&cdi, 0o1777);
+    let status = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap_err();
+    assert!(status.message().contains("has mode 1777"), "{status}");
+    let agent = Agent::of_the_engines(&host, &settings).await;
+    let groups = agent.published().await;
+    assert_eq!(
+        health(&groups[&name]),
+        Some("\"/etc/cdi\" has mode 1777, so others can change it; `chmod go-w` it")
+    );
+    assert!(groups.values().all(|group| health(group).is_some()));
+}
+
+fn mode(path: &std::path::Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
 #[tokio::test]
@@ -489,14 +563,13 @@ async fn what_a_pool_shares_has_as_many_slots() {
 }
 
 fn private(dir: &std::path::Path) {
-    use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).unwrap();
+    mode(dir, 0o700);
 }
 
 /// Writes what the runtime writes: the lease of a container that was started with a ticket. Its first process is
 /// in a namespace that nobody can look into.
 fn lease_of_task(host: &TestHost, given: &ContainerReservation) {
-    let ticket = given.envs["ONLOAD_CTK_REQUEST"].strip_prefix("ticket:");
+    let ticket = ticket_id(given);
     let process = json!({"pid": 1, "startTime": 1, "pidNamespace": 1});
     let lease = json!({
         "version": 1, "boot": "a-boot", "container": "redis-1", "bundle": "/bundles/redis",

@@ -13,6 +13,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
+use clap::CommandFactory;
+use onload_nomad::cli::Cli;
 use onload_nomad::settings::table::TABLE;
 use onload_nomad::wire::device::DeviceGroup;
 use serde_json::json;
@@ -97,6 +99,18 @@ async fn the_jobs_find_their_devices_and_attributes_on_a_captured_host() {
             text.contains("runtime = \"onload\"\n        command"),
             "{path}"
         );
+    }
+}
+
+#[test]
+fn the_manual_page_has_every_option_with_its_variable() {
+    let page = fs::read_to_string(packaging().join("onload-nomad-device.8")).unwrap();
+    let page = page.replace("\\-", "-");
+    for argument in Cli::command().get_arguments() {
+        let option = format!("--{}", argument.get_long().unwrap());
+        assert!(page.contains(&option), "{option}");
+        let variable = argument.get_env().unwrap().to_str().unwrap();
+        assert!(page.contains(variable), "{variable}");
     }
 }
 

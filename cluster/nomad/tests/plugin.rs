@@ -194,6 +194,50 @@ async fn the_stream_of_devices_never_ends_while_the_plugin_lives() {
 }
 
 #[tokio::test]
+async fn a_plugin_whose_configuration_was_refused_ends_with_its_agent() {
+    let host = TestHost::empty();
+    let mut agent = Agent::below_another(&host).await;
+    agent.set(&json!({})).await.unwrap();
+    agent.set(&json!({"runtime": "runc"})).await.unwrap_err();
+    agent.info().await;
+    agent.signal(Signal::KILL);
+    // Both have its standard output: this returns when the second has ended.
+    let (_, rest, log) = agent.ended();
+    assert_eq!(rest, "");
+    assert!(
+        log.contains("the agent has ended without this plugin"),
+        "{log}"
+    );
+    assert_eq!(fs::read_dir(host.sockets()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_plugin_that_was_only_asked_what_it_is_ends_with_its_agent() {
+    let host = TestHost::empty();
+    let mut agent = Agent::below_another(&host).await;
+    agent.info().await;
+    agent.signal(Signal::KILL);
+    agent.ended();
+    assert_eq!(fs::read_dir(host.sockets()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_plugin_that_works_outlives_its_agent_until_another_refuses_its_configuration() {
+    let host = TestHost::x2();
+    let mut agent = Agent::below_another(&host).await;
+    agent.set(&json!({"num_nic": 2})).await.unwrap();
+    let before = agent.published().await;
+    agent.signal(Signal::KILL);
+    agent.reap();
+    agent.dial_again().await;
+    agent.set(&json!({"num_nic": 2})).await.unwrap();
+    assert_eq!(agent.published().await, before, "the next agent finds it");
+    agent.set(&json!({"num_nic": 1.5})).await.unwrap_err();
+    agent.ended();
+    assert_eq!(fs::read_dir(host.sockets()).unwrap().count(), 0);
+}
+
+#[tokio::test]
 async fn an_agent_that_was_started_again_finds_the_plugin_as_it_was() {
     let host = TestHost::x2();
     let mut agent = Agent::configured(&host, &json!({"num_nic": 2})).await;

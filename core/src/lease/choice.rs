@@ -141,7 +141,7 @@ pub enum Refusal {
     Held(Vec<String>),
     /// The reservation that the container was made with is gone.
     #[error(
-        "its reservation has expired, and the device may have been given to another container; start the container again"
+        "its reservation has expired, and the device may have been given to another container; let the engine create the container again, or make config.json anew where you start its bundle yourself"
     )]
     Expired,
 }

@@ -26,8 +26,6 @@ pub struct Claim<'a> {
     pub claim: Option<&'a ClaimUid>,
     /// The program and stage.
     pub entry_point: &'a str,
-    /// The ticket that the container is started with. What an earlier reservation says of it stays.
-    pub ticket: Option<&'a Token>,
 }
 
 /// One device of a claim.
@@ -41,6 +39,8 @@ pub struct Claimed {
     pub aliases: Vec<Device>,
     /// What discovery knows of it.
     pub facts: BTreeMap<String, String>,
+    /// The ticket that gives it to the container. What an earlier reservation says of it stays.
+    pub ticket: Option<Token>,
 }
 
 /// What is written for one device.
@@ -223,7 +223,9 @@ fn lease(claim: &Claim<'_>, write: &Write<'_>, boot: &str) -> Lease {
         entry_point: claim.entry_point.to_owned(),
         since: seconds_since_1970(),
         facts: write.claimed.facts.clone(),
-        ticket: claim.ticket.or(write.ticket.as_ref()).cloned(),
+        ticket: (write.claimed.ticket.as_ref())
+            .or(write.ticket.as_ref())
+            .cloned(),
     }
 }
 
@@ -247,7 +249,6 @@ mod tests {
                 token: None,
                 claim: uid.as_ref(),
                 entry_point: "createRuntime",
-                ticket: None,
             };
             let user = |_: &Device| user.map(str::to_owned);
             let claimed = host.leases.claim(&claim, &user, PATIENCE);

@@ -706,15 +706,18 @@ mod tests {
         let host = Host::new();
         let token: Token = [5; 16].into();
         let ticket: Token = [6; 16].into();
+        let given = Claimed {
+            ticket: Some(ticket.clone()),
+            ..claimed(vfio())
+        };
         let claim = Claim {
-            devices: &[claimed(vfio())],
+            devices: &[given],
             container: &"one".parse().unwrap(),
             bundle: &bundle("one"),
             holder: Holder::reserved_by(token.clone(), None),
             token: None,
             claim: None,
             entry_point: "onload-container-runtime",
-            ticket: Some(&ticket),
         };
         host.leases.claim(&claim, &|_| None, PATIENCE).unwrap();
         let noted = || host.leases.list().unwrap()[0].lease.clone().unwrap().ticket;
@@ -805,7 +808,6 @@ mod tests {
                 token: None,
                 claim: None,
                 entry_point: "createRuntime",
-                ticket: None,
             };
             let claimed = host.leases.claim(&claim, user, PATIENCE);
             claimed.map_err(|error| Chain(&error).to_string())
@@ -919,7 +921,6 @@ mod tests {
                         token: None,
                         claim: None,
                         entry_point: "createRuntime",
-                        ticket: None,
                     };
                     match leases.claim(&claim, &|_| None, PATIENCE) {
                         Ok(()) => 1,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use onload_cdi::DeviceName;
 
 use super::choice::{Choice, Slot, State};
-use super::file::{Device, Holder, Lease, Token};
+use super::file::{Device, Holder, Lease};
 use super::pick::{Candidate, NoneFree, Numa, Wish, pick};
 use super::store::{LeaseError, Leases, seconds_since_1970};
 use crate::class::Class;
@@ -30,8 +30,6 @@ pub struct Taking<'a> {
     pub holder: Holder,
     /// The program and stage.
     pub entry_point: &'a str,
-    /// The ticket that the container is started with.
-    pub ticket: Option<&'a Token>,
 }
 
 /// Who uses which members without a lease.
@@ -268,7 +266,8 @@ impl<'a> Members<'a> {
             entry_point: taking.entry_point.to_owned(),
             since: seconds_since_1970(),
             facts: BTreeMap::from([("pool".to_owned(), wish.name.to_string())]),
-            ticket: taking.ticket.cloned(),
+            // A ticket names devices, and no pool.
+            ticket: None,
         }
     }
 
@@ -353,7 +352,6 @@ mod tests {
             bundle: &bundle(id),
             holder,
             entry_point: "onload-container-runtime",
-            ticket: None,
         };
         let would = host.leases.would_take(&taking, user);
         let taken = host.leases.take(&taking, user, PATIENCE);
@@ -505,7 +503,6 @@ mod tests {
                         bundle: &bundle(&id),
                         holder: holder.clone(),
                         entry_point: "onload-container-runtime",
-                        ticket: None,
                     };
                     host.leases.take(&taking, &|_| None, PATIENCE)
                 })

@@ -108,7 +108,6 @@ impl Host {
             token,
             claim: None,
             entry_point: "createRuntime",
-            ticket: None,
         };
         let claimed = self.leases.claim(&claim, &|_| None, PATIENCE);
         claimed.map_err(|error| Chain(&error).to_string())
@@ -162,5 +161,6 @@ pub(super) fn claimed(device: Device) -> Claimed {
         most: 1,
         aliases: Vec::new(),
         facts: BTreeMap::new(),
+        ticket: None,
     }
 }

@@ -7,13 +7,12 @@
 //! of its end. The first container binds it to its task, where the engine gave that a directory of its own.
 
 mod file;
+mod name;
 mod store;
 
 pub use file::{Ticket, User};
+pub use name::{WORD, beginning, variable};
 pub use store::{Listed, MAX_TICKETS, NewTicket, RESTART, Starting, TicketError, Tickets};
-
-/// How a variable begins that names a ticket; 32 lower-case hexadecimal digits follow.
-pub const WORD: &str = "ticket:";
 
 /// Gives the parser of a ticket's file something foreign. It is private, so only a fuzzer sees it.
 ///

@@ -13,6 +13,7 @@ use rustix::process::geteuid;
 use serde::Deserialize;
 
 use super::file::{NotTicket, Ticket, User};
+use super::name::beginning;
 use crate::container_id::ContainerId;
 use crate::fs::atomic::{self, WriteError, is_temporary_name};
 use crate::fs::lock::{Lock, LockError, LockMode};
@@ -43,8 +44,6 @@ const MAX_BYTES: u64 = 64 * 1024;
 const STATE_FILES: [&str; 2] = ["state.json", "status"];
 /// Bytes of such a file that are read.
 const MAX_STATE_BYTES: u64 = 1024 * 1024;
-/// Digits of a ticket that a message shows: enough to find it, and no ticket.
-const SHOWN: usize = 8;
 
 /// Why a ticket is not written, or not good.
 #[derive(Debug, thiserror::Error)]
@@ -221,8 +220,7 @@ pub struct Tickets {
 }
 
 fn shown(id: &Token) -> String {
-    let digits = id.as_str().get(..SHOWN).unwrap_or_default();
-    format!("{digits}…")
+    format!("{}…", beginning(id))
 }
 
 impl TicketError {

@@ -8,7 +8,7 @@ use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_core::request::{Request, is_sandbox};
 
 use super::error::DecisionError;
-use super::variable;
+use super::variable::Variables;
 use crate::config_json::scan::{Places, Scanned};
 
 /// A configuration that holds a request for this container.
@@ -20,8 +20,8 @@ pub(crate) struct DecisionInput {
     pub config: OciConfig,
     /// The request of its annotations, which may be empty if there is a variable.
     pub request: Request,
-    /// The values of the variable in its environment, each once.
-    pub variable: Vec<String>,
+    /// What its environment has of the variable.
+    pub variables: Variables,
 }
 
 impl DecisionInput {
@@ -49,18 +49,18 @@ impl DecisionInput {
     ) -> Result<Option<DecisionInput>, DecisionError> {
         let config = OciConfig::parse_text(Arc::clone(&text))?;
         let request = Request::parse(&config)?;
-        let variable = match places {
-            Places::VariableToo if !is_sandbox(&config) => variable::values(&config)?,
-            _ => Vec::new(),
+        let variables = match places {
+            Places::VariableToo if !is_sandbox(&config) => Variables::of(&config)?,
+            _ => Variables::default(),
         };
-        if request.is_none() && variable.is_empty() {
+        if request.is_none() && variables == Variables::default() {
             return Ok(None);
         }
         Ok(Some(DecisionInput {
             text,
             config,
             request: request.unwrap_or_default(),
-            variable,
+            variables,
         }))
     }
 }

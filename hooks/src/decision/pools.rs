@@ -93,10 +93,8 @@ pub struct PoolRequest<'a> {
     pub wishes: &'a [Wish],
     /// The NUMA node that all come from.
     pub numa: Numa,
-    /// Devices by their names, which a ticket gives the container for itself.
-    pub named: &'a [LeasedDevice],
-    /// That ticket.
-    pub ticket: Option<&'a Token>,
+    /// Devices by their names, which tickets give the container for itself, each with its ticket.
+    pub named: &'a [(LeasedDevice, Token)],
     /// The container's id.
     pub id: &'a ContainerId,
     /// Its bundle.
@@ -150,7 +148,7 @@ pub(super) struct Chosen {
     hook: Option<Hook>,
 }
 
-/// Chooses members for the pools that a request names, and keeps what a ticket names for the container. A
+/// Chooses members for the pools that a request names, and keeps what tickets name for the container. A
 /// configuration that was edited before has its members already, and keeps them.
 pub(super) fn choose(
     subject: Subject<'_>,
@@ -162,7 +160,7 @@ pub(super) fn choose(
     let (wishes, hook) = wishes(request, specs)?;
     let named = named(subject, specs);
     let first = wishes.first().map(|wish| wish.class);
-    let first = first.or_else(|| named.first().map(|device| device.class));
+    let first = first.or_else(|| named.first().map(|(device, _)| device.class));
     let Some(first) = first.and_then(|class| request.devices.get(&class)) else {
         return match &request.numa {
             Some(numa) => Err(refusal(numa.origin.to_string(), PoolsError::NumaAlone)),
@@ -191,7 +189,6 @@ pub(super) fn choose(
             .map(|numa| numa.value)
             .unwrap_or_default(),
         named: &named,
-        ticket: subject.ticket.map(|ticket| &ticket.id),
         id: (subject.identity.id)
             .ok_or(PoolsError::NoId)
             .map_err(failed)?,
@@ -216,9 +213,9 @@ pub(super) fn choose(
     })
 }
 
-/// The devices that the container's ticket gives it for itself, as far as its request names them still. One that
+/// The devices that the container's tickets give it for itself, as far as its request names them still. One that
 /// no specification offers is refused later.
-fn named(subject: Subject<'_>, specs: &Specs) -> Vec<LeasedDevice> {
+fn named(subject: Subject<'_>, specs: &Specs) -> Vec<(LeasedDevice, Token)> {
     let is_asked = |device: &&LeasedDevice| {
         let asked = subject.request.devices.get(&device.class);
         asked.is_some_and(|asked| {
@@ -227,13 +224,20 @@ fn named(subject: Subject<'_>, specs: &Specs) -> Vec<LeasedDevice> {
                 && names.any(|name| name == device.name.as_str())
         })
     };
-    let exclusive = subject.ticket.map_or(&[][..], |ticket| &ticket.exclusive);
     let is_offered = |device: &&LeasedDevice| {
         let found = specs.find(device.class, device.name.as_str());
         found.is_some()
     };
-    let named = exclusive.iter().filter(is_asked).filter(is_offered);
-    named.cloned().collect()
+    let mut named: Vec<(LeasedDevice, Token)> = Vec::new();
+    for ticket in subject.tickets {
+        let devices = ticket.exclusive.iter().filter(is_asked);
+        for device in devices.filter(is_offered) {
+            if !named.iter().any(|(known, _)| known == device) {
+                named.push((device.clone(), ticket.id.clone()));
+            }
+        }
+    }
+    named
 }
 
 /// The hook that turns a reservation into a lease, for a device whose specification has none.
@@ -313,7 +317,7 @@ fn wishes(request: &Request, specs: &Specs) -> Result<(Vec<Wish>, Option<Hook>),
 fn held(
     config: &OciConfig,
     wishes: &[Wish],
-    named: &[LeasedDevice],
+    named: &[(LeasedDevice, Token)],
 ) -> Result<Option<Vec<(LeasedDevice, Token)>>, OciConfigError> {
     let mut given: Vec<(LeasedDevice, Token)> = Vec::new();
     config.each_hook(HookName::CreateRuntime, |hook| {
@@ -341,7 +345,7 @@ fn held(
             held.push(given.swap_remove(at));
         }
     }
-    for device in named {
+    for (device, _) in named {
         let Some(at) = given.iter().position(|(held, _)| held == device) else {
             return Ok(None);
         };

@@ -32,8 +32,8 @@ pub(crate) struct Subject<'a> {
     pub config: &'a OciConfig,
     /// What it requests.
     pub request: &'a Request,
-    /// The ticket that it is started with.
-    pub ticket: Option<&'a TicketUse>,
+    /// The tickets that it is started with.
+    pub tickets: &'a [TicketUse],
     /// Which one it is.
     pub identity: Identity<'a>,
     /// Whether its image is known not to have a directory.

@@ -93,7 +93,7 @@ fn give(
     let subject = Subject {
         config,
         request,
-        ticket: None,
+        tickets: &[],
         identity: Identity {
             id: Some(&state.id),
             bundle: &state.bundle,

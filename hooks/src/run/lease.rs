@@ -105,7 +105,6 @@ impl<'a> Keeper<'a> {
             bundle: &canonical(wanted.bundle)?,
             holder: Holder::reserved_by(token.clone(), maker),
             entry_point: self.entry_point,
-            ticket: wanted.ticket,
         };
         let user = |device: &Device| user(device, &(wanted.expect)(device), &processes);
         let mut devices = match wanted.wishes {
@@ -117,7 +116,7 @@ impl<'a> Keeper<'a> {
             kept.inspect_err(|_| {
                 let _ = leases.give_back(&devices, token, START_PATIENCE);
             })?;
-            devices.extend_from_slice(wanted.named);
+            devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
         }
         Ok(devices)
     }
@@ -131,15 +130,19 @@ impl<'a> Keeper<'a> {
         user: &dyn Fn(&Device) -> Option<String>,
     ) -> Result<(), ClaimError> {
         let shares = self.host.settings()?.config.leases;
+        let named = wanted.named.iter();
+        let devices = named.map(|(device, ticket)| Claimed {
+            ticket: Some(ticket.clone()),
+            ..claimed(device, &shares)
+        });
         let claim = Claim {
-            devices: &claimed(wanted.named, &shares),
+            devices: &devices.collect::<Vec<Claimed>>(),
             container: taking.container,
             bundle: taking.bundle,
             holder: taking.holder.clone(),
             token: None,
             claim: None,
             entry_point: taking.entry_point,
-            ticket: taking.ticket,
         };
         Ok(leases.claim(&claim, user, START_PATIENCE)?)
     }
@@ -163,16 +166,16 @@ fn user_of(
     })
 }
 
-/// What is said of devices that are claimed.
-fn claimed(devices: &[Device], shares: &onload_core::config::Leases) -> Vec<Claimed> {
-    let claimed = devices.iter().map(|device| Claimed {
+/// What is said of a device that is claimed.
+fn claimed(device: &Device, shares: &onload_core::config::Leases) -> Claimed {
+    Claimed {
         // The specification may be older than the configuration.
         most: shares.share(device.class).unwrap_or(u32::MAX),
         aliases: group_members(device),
         facts: facts(device),
         device: device.clone(),
-    });
-    claimed.collect()
+        ticket: None,
+    }
 }
 
 impl Pools for Keeper<'_> {
@@ -254,14 +257,13 @@ impl Pools for Viewer {
             bundle: wanted.bundle,
             holder: Holder::reserved_by(token.clone(), None),
             entry_point: "container explain",
-            ticket: None,
         };
         let devices = match &self.leases {
             Some(leases) => leases.would_take(&taking, &user),
             None => take_unleased(wanted.wishes, wanted.numa, &user).map_err(LeaseError::from),
         };
         let mut devices = devices.map_err(|error| PoolsError::Lease(Box::new(error)))?;
-        devices.extend_from_slice(wanted.named);
+        devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
         Ok(Reserved { token, devices })
     }
 
@@ -390,15 +392,16 @@ pub(crate) fn claim(
     let process = processes.find(init)?.ok_or(InitError::Ended(init))?;
     let cgroup = processes.own_cgroup(init, std::process::id())?;
     let shares = host.settings()?.config.leases;
+    let devices = wanted.devices.iter();
+    let devices: Vec<Claimed> = devices.map(|device| claimed(device, &shares)).collect();
     let claim = Claim {
-        devices: &claimed(wanted.devices, &shares),
+        devices: &devices,
         container: container.id,
         bundle: &canonical(container.bundle)?,
         holder: Holder::Init { process, cgroup },
         token: wanted.token,
         claim: wanted.claim,
         entry_point: wanted.entry_point,
-        ticket: None,
     };
     let user = |device: &Device| user(device, wanted.expect, &processes);
     leases.claim(&claim, &user, START_PATIENCE)?;

@@ -28,6 +28,10 @@ const RENAMED: [(&str, &str); 5] = [
     ("deviceId", "pci_device"),
     ("pf", "physical_function"),
 ];
+/// Whether a PCI function is a virtual one.
+const VIRTUAL: &str = "virtualFunction";
+/// Which one of its physical function it is.
+const VF_INDEX: &str = "vfIndex";
 /// The speed of a link in Mbit/s, which has a unit of Nomad's in bytes alone.
 const SPEED: &str = "linkMbps";
 /// The unit of a speed: Nomad knows none in bits.
@@ -37,8 +41,11 @@ const SPEED_UNIT: &str = "MB/s";
 #[must_use]
 pub fn of(offer: &Offer) -> Attributes {
     let mut attributes = Attributes::new();
+    let is_virtual = offer.attributes.get(VIRTUAL) == Some(&offers::Attribute::Bool(true));
     for (name, value) in &offer.attributes {
         match (*name, value) {
+            // All offers of a class have the same names; the first of the virtual functions is 0.
+            (VF_INDEX, _) if !is_virtual => {}
             (SPEED, offers::Attribute::Int(mbps)) => attributes.extend(speed(*mbps)),
             (name, value) if !LEFT_OUT.contains(&name) => {
                 attributes.extend(known(value).map(|value| (name_of(name), plain(value))));

@@ -13,10 +13,11 @@ use onload_host::discover::not_offered::Subject;
 use onload_host::generate::{GenerateError, Specs, Surroundings, generate};
 use onload_host::host::{Host, HostError};
 use onload_host::leases::UnknownLeases;
-use onload_host::offers::{Offer, Survey, offers};
+use onload_host::offers::{Health, Offer, Survey, offers};
 use onload_host::pools;
 
 use super::layout::layouts;
+use super::trust;
 use crate::settings::Settings;
 
 /// What edits of the plugin's own are said to stand in.
@@ -36,6 +37,17 @@ pub enum LookError {
     Generate(#[from] GenerateError),
 }
 
+/// Why a task is given nothing of a specification.
+#[derive(Debug, thiserror::Error)]
+pub enum EditsError {
+    /// Somebody else than root could have written it.
+    #[error("{0}")]
+    Untrusted(String),
+    /// None has a device.
+    #[error("{}; run \"onload-ctk cdi generate\"", Chain(.0))]
+    Unresolvable(#[from] UnresolvableError),
+}
+
 /// The edits of all classes.
 #[derive(Clone, Debug, Default)]
 pub struct Books {
@@ -49,19 +61,23 @@ impl Books {
     /// The edits of some devices of one class, from the specifications as they are now.
     ///
     /// # Errors
-    /// No specification has one of them.
+    /// [`EditsError`].
     pub fn edits(
         &self,
+        host: &Host,
         class: Class,
         names: &[QualifiedName],
-    ) -> Result<ContainerEdits, UnresolvableError> {
+    ) -> Result<ContainerEdits, EditsError> {
         let own = self
             .own
             .iter()
             .find(|(classes, _)| classes.contains(&class));
-        match own {
-            Some((_, registry)) => registry.edits_for(names),
-            None => Registry::scan(&self.dirs).edits_for(names),
+        if let Some((_, registry)) = own {
+            return Ok(registry.edits_for(names)?);
+        }
+        match trust::refusal(host, &self.dirs) {
+            Some(why) => Err(EditsError::Untrusted(why)),
+            None => Ok(Registry::scan(&self.dirs).edits_for(names)?),
         }
     }
 
@@ -95,6 +111,11 @@ pub fn look(
 ) -> Result<Look, LookError> {
     let survey = Survey::read(host, config, dirs)?;
     let mut offered = survey.offers();
+    if let Some(why) = trust::refusal(host, dirs) {
+        for offer in &mut offered {
+            offer.health = Health::Unhealthy(why.clone());
+        }
+    }
     let mut books = Books {
         dirs: dirs.to_vec(),
         own: Vec::new(),
@@ -154,10 +175,4 @@ fn why_not_offered(inventory: &Inventory, classes: &[Class]) -> Vec<String> {
 fn specifications(host: &Host, config: &Config, inventory: &Inventory) -> Result<Specs, LookError> {
     let surroundings = Surroundings::of(host, config)?;
     Ok(generate(inventory, &[], config, surroundings)?)
-}
-
-/// Why names are not resolved, in one line.
-#[must_use]
-pub fn why(error: &UnresolvableError) -> String {
-    format!("{}; run \"onload-ctk cdi generate\"", Chain(error))
 }

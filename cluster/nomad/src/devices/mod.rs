@@ -7,3 +7,4 @@ pub mod id;
 pub mod layout;
 pub mod plan;
 pub mod reservation;
+pub mod trust;

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use onload_core::text::Chain;
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use crate::log;
-use crate::settings::{decode, schema};
+use crate::settings::{Settings, decode, schema};
 use crate::surveyor::Surveyor;
 use crate::wire::Empty;
 use crate::wire::base::{ConfigSchemaResponse, PluginInfoResponse, PluginType, SetConfigRequest};
@@ -23,6 +24,8 @@ pub const NAME: &str = "onload";
 pub struct Base {
     /// Who looks at the host by these settings.
     pub surveyor: Arc<Surveyor>,
+    /// Is told whether the last configuration was taken.
+    pub is_configured: watch::Sender<bool>,
 }
 
 #[tonic::async_trait]
@@ -52,20 +55,24 @@ impl BasePlugin for Base {
         &self,
         request: Request<SetConfigRequest>,
     ) -> Result<Response<Empty>, Status> {
-        let request = request.into_inner();
-        let version = request.plugin_api_version;
-        if !version.is_empty() && version != API_VERSION {
-            let said = format!(
-                "this plugin speaks {API_VERSION} of the device plugins' protocol, not {version}"
-            );
-            return Err(Status::invalid_argument(said));
-        }
-        let settings = decode(&request.msgpack_config).map_err(|error| {
-            let said = Chain(&error).to_string();
-            log::error(&said);
-            Status::invalid_argument(said)
-        })?;
-        self.surveyor.set(settings);
+        let settings = settings_of(&request.into_inner());
+        self.is_configured.send_replace(settings.is_ok());
+        self.surveyor.set(settings?);
         Ok(Response::new(Empty {}))
     }
+}
+
+fn settings_of(request: &SetConfigRequest) -> Result<Settings, Status> {
+    let version = &request.plugin_api_version;
+    if !version.is_empty() && version != API_VERSION {
+        let said = format!(
+            "this plugin speaks {API_VERSION} of the device plugins' protocol, not {version}"
+        );
+        return Err(Status::invalid_argument(said));
+    }
+    decode(&request.msgpack_config).map_err(|error| {
+        let said = Chain(&error).to_string();
+        log::error(&said);
+        Status::invalid_argument(said)
+    })
 }

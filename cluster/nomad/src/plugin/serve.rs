@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
 
+use super::agent::Agent;
 use super::base::Base;
 use super::device::Devices;
 use super::go_plugin::{Broker, Controller, Stdio};
 use super::handshake::Handshake;
 use super::socket::{self, SocketError};
+use crate::log;
 use crate::surveyor::Surveyor;
 use crate::wire::services::base_plugin_server::BasePluginServer;
 use crate::wire::services::device_plugin_server::DevicePluginServer;
@@ -53,8 +55,10 @@ pub async fn serve(handshake: &Handshake, surveyor: Surveyor) -> Result<(), Serv
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Start)?;
     // ^C at the agent reaches all of its processes: the agent ends the plugin when it is done with it.
     let _interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Start)?;
+    let agent = Agent::of_this_process();
     let (listener, place) = socket::bind(&handshake.socket_dir)?;
     let (stop, mut stopped) = mpsc::channel(1);
+    let (is_configured, configured) = watch::channel(false);
     let surveyor = Arc::new(surveyor);
     let (health, health_service) = tonic_health::server::health_reporter();
     health
@@ -65,7 +69,10 @@ pub async fn serve(handshake: &Handshake, surveyor: Surveyor) -> Result<(), Serv
     };
     let router = Server::builder()
         .add_service(health_service)
-        .add_service(BasePluginServer::new(Base { surveyor }))
+        .add_service(BasePluginServer::new(Base {
+            surveyor,
+            is_configured,
+        }))
         .add_service(DevicePluginServer::new(devices))
         .add_service(GRPCControllerServer::new(Controller { stop }))
         .add_service(GRPCStdioServer::new(Stdio))
@@ -74,6 +81,7 @@ pub async fn serve(handshake: &Handshake, surveyor: Surveyor) -> Result<(), Serv
     tokio::select! {
         served = router.serve_with_incoming(UnixListenerStream::new(listener)) => served?,
         _ = terminate.recv() => {}
+        () = agent.abandons(configured) => log::info("the agent has ended without this plugin, which ends too"),
         _ = stopped.recv() => sleep(FAREWELL).await,
     }
     Ok(())

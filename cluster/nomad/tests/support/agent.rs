@@ -43,7 +43,14 @@ pub(crate) struct Agent {
 
 /// The program as the agent starts it.
 pub(crate) fn start(host: &TestHost) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_onload-nomad-device"));
+    let mut command = start_at(host, env!("CARGO_BIN_EXE_onload-nomad-device"));
+    command.arg("--spec-dir").arg(host.spec_dir());
+    command
+}
+
+/// The same, with a program between the agent and the plugin, and with the directories that engines read.
+fn start_at(host: &TestHost, program: &str) -> Command {
+    let mut command = Command::new(program);
     command.env_clear();
     command.env("NOMAD_PLUGIN_MAGIC_COOKIE", COOKIE);
     command.env("PLUGIN_PROTOCOL_VERSIONS", "2");
@@ -52,7 +59,6 @@ pub(crate) fn start(host: &TestHost) -> Command {
         .env("PLUGIN_MAX_PORT", "14000");
     command.env("TMPDIR", host.sockets());
     command.env("ONLOAD_NOMAD_HOST_ROOT", host.root());
-    command.arg("--spec-dir").arg(host.spec_dir());
     if host.config_path().exists() {
         command.arg("--config").arg(host.config_path());
     }
@@ -82,6 +88,23 @@ impl Agent {
         let agent = Agent::start(host).await;
         agent.set(settings).await.unwrap();
         agent
+    }
+
+    /// The same, with the specifications that engines of the host read.
+    pub(crate) async fn of_the_engines(host: &TestHost, settings: &Value) -> Agent {
+        let program = env!("CARGO_BIN_EXE_onload-nomad-device");
+        let agent = Agent::run(start_at(host, program)).await;
+        agent.set(settings).await.unwrap();
+        agent
+    }
+
+    /// Starts the plugin by an agent that is a process of its own, and that can be killed.
+    pub(crate) async fn below_another(host: &TestHost) -> Agent {
+        let mut command = start_at(host, "/bin/sh");
+        command.args(["-c", "\"$0\" \"$@\" & wait"]);
+        command.arg(env!("CARGO_BIN_EXE_onload-nomad-device"));
+        command.arg("--spec-dir").arg(host.spec_dir());
+        Agent::run(command).await
     }
 
     pub(crate) async fn run(mut command: Command) -> Agent {
@@ -209,6 +232,15 @@ impl Agent {
             .unwrap();
         self.seen.extend(self.lines.iter());
         (status, rest, self.seen.join("\n"))
+    }
+
+    /// Waits for the end of the process that was started, whatever it leaves behind.
+    pub(crate) fn reap(&mut self) {
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn is_running(&mut self) -> bool {

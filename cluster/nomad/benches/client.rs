@@ -1,0 +1,101 @@
+//! A client with 4096 virtual functions: the memory of the plugin, and the time of its answers.
+//!
+//! `cargo bench -p onload-nomad` prints what docs/performance.md shows. The agent is that of the tests; the plugin
+//! is the program, as a process.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+#[path = "../../../benches/support/synthetic.rs"]
+mod synthetic;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use onload_cdi::to_json;
+use onload_core::config::Config;
+use onload_host::generate::{Surroundings, generate};
+use onload_host::host::Host;
+use onload_host::pools;
+use serde_json::json;
+use support::{Agent, TestHost};
+
+const DEVICES: usize = 4096;
+const ANSWERS: usize = 500;
+
+/// A host with its specifications.
+fn host() -> TestHost {
+    let built = TestHost::empty();
+    synthetic::build(&built.root(), DEVICES).unwrap();
+    built.write("proc/sys/kernel/random/boot_id", "a-boot\n");
+    let (host, config) = (Host::open(&built.root()).unwrap(), Config::default());
+    let (inventory, pools) = pools::survey(&host, &config);
+    let surroundings = Surroundings {
+        hook: true,
+        ..Surroundings::default()
+    };
+    let specs = generate(&inventory, &pools.offered, &config, surroundings).unwrap();
+    for (name, spec) in specs {
+        let path = built.spec_dir().join(format!("onload.dev-{name}.json"));
+        fs::write(path, to_json(&spec)).unwrap();
+    }
+    built
+}
+
+fn memory(agent: &Agent) {
+    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
+    for key in ["VmRSS", "VmHWM", "Threads"] {
+        let line = status.lines().find(|line| line.starts_with(key)).unwrap();
+        println!("{line}");
+    }
+}
+
+fn each(all: Duration) -> Duration {
+    all / u32::try_from(ANSWERS).unwrap()
+}
+
+/// One task after the other takes a device of these.
+async fn reserve(agent: &Agent, what: &str, ids: &[String]) {
+    let begin = Instant::now();
+    for answer in 0..ANSWERS {
+        let id = ids[answer % ids.len()].as_str();
+        let given = agent.reserve(&[id]).await.unwrap();
+        assert!(!given.envs.is_empty());
+    }
+    println!(
+        "Reserve of {what}: {:?} with the messages, mean of {ANSWERS}",
+        each(begin.elapsed())
+    );
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let host = host();
+    let begin = Instant::now();
+    let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;
+    println!("configured after {:?}", begin.elapsed());
+    let begin = Instant::now();
+    let published = agent.published().await;
+    let devices: usize = published.values().map(|group| group.devices.len()).sum();
+    println!(
+        "Fingerprint: {} groups with {devices} devices after {:?}",
+        published.len(),
+        begin.elapsed()
+    );
+    memory(&agent);
+    let of = |kind: &str| {
+        let groups = published.values().filter(|group| group.device_type == kind);
+        let ids: BTreeSet<String> = groups.map(|group| group.devices[0].id.clone()).collect();
+        ids.into_iter().collect::<Vec<String>>()
+    };
+    reserve(&agent, "a function by a ticket", &of("vfio")).await;
+    reserve(&agent, "an RDMA device", &of("rdma")).await;
+    println!("after {} answers:", 2 * ANSWERS);
+    memory(&agent);
+    let begin = Instant::now();
+    let groups = agent.stats().await;
+    println!("Stats: {} groups after {:?}", groups.len(), begin.elapsed());
+    memory(&agent);
+}

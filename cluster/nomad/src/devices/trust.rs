@@ -1,0 +1,120 @@
+//! Whether root alone could have changed the specifications that engines read. Our runtime gives nothing of them
+//! otherwise, and neither does this plugin, which makes mounts of what stands there.
+
+use std::path::{Path, PathBuf};
+
+use onload_cdi::DEFAULT_DIRS;
+use onload_core::fs::trust::{Owners, TrustError, Trusted};
+use onload_core::text::Chain;
+use onload_host::host::Host;
+use onload_host::specdir::given_or_engine_dirs;
+use rustix::process::geteuid;
+
+/// How the names of our specifications begin.
+const OURS: &[u8] = b"onload.dev-";
+/// Files of ours in a directory, as many as our runtime reads.
+const MAX_FILES: usize = 256;
+
+/// Why none of the specifications in these directories counts; `None` if all do. Directories that the operator
+/// named to this plugin are not looked at: no engine reads them.
+#[must_use]
+pub fn refusal(host: &Host, dirs: &[PathBuf]) -> Option<String> {
+    let are_engines = given_or_engine_dirs(host, &[]).is_ok_and(|engines| engines == dirs);
+    let judged = are_engines.then(|| judge(host))?;
+    judged.err().map(|error| Chain(&error).to_string())
+}
+
+fn judge(host: &Host) -> Result<(), TrustError> {
+    // A tree that stands for a host belongs to who made it.
+    let owners = match host.is_running() {
+        true => Owners::root(),
+        false => Owners::of(&[0, geteuid().as_raw()]),
+    };
+    let trusted = Trusted::below(&host.outside_path(Path::new("/")), owners)?;
+    for dir in DEFAULT_DIRS {
+        let dir = match trusted.open_dir(Path::new(dir)) {
+            Err(error) if error.is_absent() => continue,
+            dir => dir?,
+        };
+        for name in dir.names(|name| name.starts_with(OURS), MAX_FILES)? {
+            match dir.open(&name) {
+                // It went meanwhile.
+                Err(error) if error.is_absent() => {}
+                file => drop(file?),
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    /// A host with a specification in the first directory.
+    fn host() -> (tempfile::TempDir, Host) {
+        let root = tempfile::tempdir().unwrap();
+        for dir in ["etc", "etc/cdi"] {
+            fs::create_dir(root.path().join(dir)).unwrap();
+            allow(root.path(), dir, 0o755);
+        }
+        fs::write(root.path().join("etc/cdi/onload.dev-nic.json"), "{}").unwrap();
+        allow(root.path(), "etc/cdi/onload.dev-nic.json", 0o644);
+        let host = Host::open(root.path()).unwrap();
+        (root, host)
+    }
+
+    fn allow(root: &Path, path: &str, mode: u32) {
+        fs::set_permissions(root.join(path), Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn said(host: &Host) -> Option<String> {
+        refusal(host, &given_or_engine_dirs(host, &[]).unwrap())
+    }
+
+    #[test]
+    fn specifications_that_root_alone_could_change_count() {
+        let (root, host) = host();
+        assert_eq!(said(&host), None);
+        fs::write(root.path().join("etc/cdi/other.json"), "{}").unwrap();
+        allow(root.path(), "etc/cdi/other.json", 0o666);
+        assert_eq!(said(&host), None, "it is none of ours");
+    }
+
+    #[test]
+    fn what_others_could_change_is_named_with_what_to_do() {
+        for (path, mode) in [
+            ("etc/cdi", 0o1777),
+            ("etc", 0o775),
+            ("etc/cdi/onload.dev-nic.json", 0o664),
+        ] {
+            let (root, host) = host();
+            allow(root.path(), path, mode);
+            let wanted = format!(
+                "\"/{path}\" has mode {mode:04o}, so others can change it; `chmod go-w` it"
+            );
+            assert_eq!(said(&host), Some(wanted));
+        }
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_specification_is_refused() {
+        let (root, host) = host();
+        symlink(
+            "other.json",
+            root.path().join("etc/cdi/onload.dev-vfio.json"),
+        )
+        .unwrap();
+        assert!(said(&host).is_some());
+    }
+
+    #[test]
+    fn directories_that_the_operator_named_are_the_operators_business() {
+        let (root, host) = host();
+        allow(root.path(), "etc/cdi", 0o1777);
+        assert_eq!(refusal(&host, &[root.path().join("cdi")]), None);
+    }
+}
