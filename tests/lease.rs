@@ -121,6 +121,34 @@ fn a_lease_of_a_claim_names_it() {
     assert_eq!(listed["leases"][0]["state"], "held");
 }
 
+/// Who reads the list is not to start a container with a ticket from it.
+#[test]
+fn a_lease_of_a_task_shows_the_beginning_of_its_ticket_and_no_more() {
+    let ticket = "0123456789abcdef0123456789abcdef";
+    let of_task = lease("this boot").replacen('{', &format!("{{\"ticket\":\"{ticket}\","), 1);
+    let host = host(&[
+        ("vfio=0000:81:10.0#0", &of_task),
+        ("vfio=0000:81:10.1#0", &lease("this boot")),
+    ]);
+    let output = run(host.path(), &["list", "--format", "json"]);
+    assert!(!text(&output.stdout).contains(ticket));
+    let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(listed["leases"][0]["ticket"], "01234567");
+    assert_eq!(listed["leases"][1]["ticket"], serde_json::Value::Null);
+    let output = run(host.path(), &["list"]);
+    let table = text(&output.stdout);
+    assert!(!table.contains(ticket));
+    let row = |device| {
+        table
+            .lines()
+            .find(|line| line.contains(device))
+            .unwrap()
+            .trim_end()
+    };
+    assert!(row("10.0").ends_with("01234567"), "{table}");
+    assert!(row("10.1").ends_with('-'), "{table}");
+}
+
 #[test]
 fn the_lease_of_a_container_that_may_run_is_not_released() {
     let host = host(&[("vfio=0000:81:10.0#0", &lease("this boot"))]);

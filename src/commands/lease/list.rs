@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use onload_core::lease::{ClaimUid, Holder, Lease, Listed};
+use onload_core::ticket::beginning;
 use onload_host::leases;
 use serde_json::{Value, json};
 
@@ -28,7 +29,15 @@ pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::
     match args.format {
         Listing::Table if listed.is_empty() => printer.note("no device is leased"),
         Listing::Table => {
-            let header = ["DEVICE", "STATE", "CONTAINER", "SINCE", "PROCESS", "CGROUP"];
+            let header = [
+                "DEVICE",
+                "STATE",
+                "CONTAINER",
+                "SINCE",
+                "PROCESS",
+                "CGROUP",
+                "TICKET",
+            ];
             let columns = printer.columns();
             printer.print(table(header, listed.iter().map(row), columns))?;
         }
@@ -70,13 +79,14 @@ fn state(listed: &Listed) -> &'static str {
     }
 }
 
-fn row(listed: &Listed) -> [String; 6] {
+fn row(listed: &Listed) -> [String; 7] {
     let device = shown(&listed.device);
     let state = state(listed).to_owned();
     let Ok(lease) = &listed.lease else {
         return [
             device,
             state,
+            "-".into(),
             "-".into(),
             "-".into(),
             "-".into(),
@@ -95,7 +105,13 @@ fn row(listed: &Listed) -> [String; 6] {
         age(lease.since),
         or_none(process.map(|pid| pid.to_string())),
         or_none(cgroup.map(|cgroup| harmless(cgroup.path.to_string_lossy()))),
+        or_none(ticket(lease).map(str::to_owned)),
     ]
+}
+
+/// The beginning of the ticket that the container was started with: who knows all of it could start another one.
+fn ticket(lease: &Lease) -> Option<&str> {
+    lease.ticket.as_ref().map(beginning)
 }
 
 /// How long ago that was, in the largest unit that counts it.
@@ -129,6 +145,7 @@ fn object(listed: &Listed) -> Value {
             object["cgroup"] = json!(cgroup.map(|cgroup| &cgroup.path));
             object["entry_point"] = json!(lease.entry_point);
             object["since"] = json!(lease.since);
+            object["ticket"] = json!(ticket(lease));
             object["claim"] = json!(lease.claim.as_ref().map(ClaimUid::as_str));
         }
         Err(why) => object["error"] = json!(why),
