@@ -217,6 +217,28 @@ fn both_packages_hold_the_same_files_and_no_directory_of_an_engine() {
     }
 }
 
+#[test]
+fn the_package_for_nomad_holds_the_program_and_its_page_and_runs_nothing() {
+    let path = common::package().join("cluster/nomad/Cargo.toml");
+    let manifest: toml_edit::DocumentMut = fs::read_to_string(path).unwrap().parse().unwrap();
+    let metadata = &manifest["package"]["metadata"];
+    let wanted = BTreeSet::from(["usr/bin/*".to_owned(), "usr/share/man/man8/*".to_owned()]);
+    for kind in ["deb", "generate-rpm"] {
+        assert_eq!(destinations(&manifest, kind), wanted, "{kind}");
+        let table = metadata[kind].as_table().unwrap();
+        assert_eq!(table["name"].as_str(), Some("onload-ctk-nomad"));
+        let scripts = table.iter().filter(|(key, _)| key.contains("script"));
+        assert_eq!(scripts.count(), 0, "{kind}");
+    }
+    assert_eq!(metadata["deb"]["depends"].as_str(), Some("onload-ctk"));
+    let requires = &metadata["generate-rpm"]["requires"];
+    assert_eq!(requires["onload-ctk"].as_str(), Some("*"));
+    // The other package does not have its files.
+    let build = read("build");
+    assert!(build.contains("\"$stage/nomad/usr/bin\""));
+    assert!(!build.contains("put packaging/nomad"));
+}
+
 /// The directories that only we have, of those that the rpm puts files into.
 fn own_directories() -> BTreeSet<String> {
     let text = fs::read_to_string(common::package().join("Cargo.toml")).unwrap();
@@ -354,18 +376,18 @@ fn manual_pages_are_what_man_takes() {
     }
     let generated = tempfile::tempdir().unwrap();
     common::run(common::program().arg("man").arg(generated.path())).done();
-    for directory in [packaging("man"), generated.path().to_owned()] {
-        for name in names_in(&directory) {
-            let mut man = Command::new("man");
-            man.args(["--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z"]);
-            let output = man
-                .arg(directory.join(&name))
-                .env("MANWIDTH", "100")
-                .output()
-                .unwrap();
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(stderr, "", "{name}");
-        }
+    let directories = [packaging("man"), generated.path().to_owned()];
+    let pages = directories.iter().flat_map(|directory| {
+        let names = names_in(directory).into_iter();
+        names.map(|name| directory.join(name))
+    });
+    let of_nomad = packaging("nomad/onload-nomad-device.8");
+    for page in pages.chain([of_nomad]) {
+        let mut man = Command::new("man");
+        man.args(["--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z"]);
+        let output = man.arg(&page).env("MANWIDTH", "100").output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(stderr, "", "{}", page.display());
     }
 }
 

@@ -14,7 +14,7 @@ class Dpkg:
     installs, removes, purges = "dpkg -i", "dpkg -r", "dpkg -P"
 
     def package(self):
-        return next(DIST.glob("*.deb"))
+        return next(DIST.glob("onload-ctk_*.deb"))
 
     def install(self):
         return run("dpkg", "-i", self.package(), timeout=180)
@@ -40,7 +40,7 @@ class Rpm:
         must("mkdir", "-p", "/var/lib/rpm")
 
     def package(self):
-        return next(DIST.glob("*.rpm"))
+        return next(DIST.glob("onload-ctk-[0-9]*.rpm"))
 
     def ask(self, *words):
         """A question to rpm, which changes nothing."""
