@@ -169,6 +169,12 @@ pub enum Command {
     /// Onload. The number of series does not grow with virtual functions. onload-metrics.timer, which is off at
     /// first, writes it for the textfile collector of node_exporter.
     Metrics(Metrics),
+    /// Show where everything of this host is: NUMA nodes, the PCIe tree, devices and who holds them
+    ///
+    /// Shows each NUMA node with its CPUs, memory and huge pages, and the PCIe tree below it down to the functions,
+    /// with interfaces, devices and the containers that hold them. Virtual functions that are alike stand in one
+    /// line. The picture is made for a browser, light or dark.
+    Topology(Topology),
     /// Write, list, check, validate and apply CDI specifications
     #[command(subcommand)]
     Cdi(Cdi),
@@ -371,6 +377,33 @@ pub struct Metrics {
     /// Write this file instead, which is replaced whole
     #[arg(long, value_name = "FILE", env = "ONLOAD_CTK_METRICS_OUTPUT")]
     pub output: Option<PathBuf>,
+}
+
+/// Show where everything is.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_long_help = "Example: onload-ctk topology\n         onload-ctk topology --format svg > host.svg"
+)]
+pub struct Topology {
+    /// How to show it
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "text",
+        env = "ONLOAD_CTK_TOPOLOGY_FORMAT"
+    )]
+    pub format: Picture,
+}
+
+/// How a topology is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Picture {
+    /// Text for people.
+    Text,
+    /// A picture to look at in a browser.
+    Svg,
+    /// A JSON object for programs.
+    Json,
 }
 
 /// How a listing is shown.

@@ -39,6 +39,7 @@ fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<Answer> {
         Command::Discover(args) => commands::discover::run(global, args, printer),
         Command::Metrics(args) => commands::metrics::run(global, args, printer),
         Command::Status(args) => commands::status::run(global, args, printer),
+        Command::Topology(args) => commands::topology::run(global, args, printer),
         Command::Doctor(args) => commands::doctor::run(global, args, printer),
         Command::Cdi(Cdi::Generate(args)) => commands::generate::run(global, args, printer),
         Command::Cdi(Cdi::Show(args)) => commands::show::run(global, args, printer),

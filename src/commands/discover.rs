@@ -15,6 +15,7 @@ use onload_host::discover::vfio::VfioDevice;
 use onload_host::generate::Surroundings;
 use onload_host::pools::survey;
 use onload_host::settings;
+use onload_host::topology::{self, Seen};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -38,7 +39,9 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     if args.capture.is_some() {
         host.start_recording();
     }
+    printer.progress("looking at this host");
     let (inventory, pools) = survey(&host, &config);
+    printer.end_progress();
     let holders = match pools.offered.is_empty() {
         true => Holders::of(&[]),
         false => Holders::read(&host, printer),
@@ -58,6 +61,13 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
         Surroundings::of(&host, &config)?;
         // And what "host plan" asks, so that it can be tried elsewhere.
         let _ = boot::plan(&host, &boot::Absent, &config);
+        // And what "topology" asks.
+        topology::read(Seen {
+            host: &host,
+            inventory: &inventory,
+            pools: &pools,
+            leases: None,
+        })?;
         let seen = host.stop_recording();
         let config = settings::read(&host, global.config.as_deref())?;
         let tree = collect(Sources {

@@ -22,6 +22,7 @@ mod program_version;
 mod reasons;
 pub mod show;
 pub mod status;
+pub mod topology;
 pub mod validate;
 
 use std::io;

@@ -100,6 +100,9 @@ const ORDERS: &[(&str, &[&str])] = &[
         &[
             "netlink",
             "host",
+            "bundles",
+            "cpu_list",
+            "pci_link",
             "settings",
             "discover",
             "pools",
@@ -113,6 +116,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "watch",
             "metrics",
             "doctor",
+            "topology",
             "status",
         ],
     ),

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
 use super::kernel_line;
+use crate::cpu_list;
 use crate::discover::hugepages::NODES;
 
 const POLICIES: &str = "/sys/devices/system/cpu/cpufreq";
@@ -47,7 +48,7 @@ pub(super) fn governor(examined: &Examined<'_>) -> Findings {
 /// Whether isolated CPUs are on a node with a device.
 pub(super) fn isolated(examined: &Examined<'_>) -> Findings {
     let isolated = examined.attribute(ISOLATED)?.unwrap_or_default();
-    let isolated = parse_list(&isolated);
+    let isolated = cpu_list::parse(&isolated);
     let nodes = devices_by_node(examined);
     if isolated.is_empty() || nodes.is_empty() {
         return Ok(Vec::new());
@@ -55,7 +56,7 @@ pub(super) fn isolated(examined: &Examined<'_>) -> Findings {
     let mut elsewhere: Option<(u32, BTreeSet<u32>)> = None;
     for node in &nodes {
         let list = examined.attribute(format!("{NODES}/node{node}/cpulist"))?;
-        let cpus = parse_list(&list.unwrap_or_default());
+        let cpus = cpu_list::parse(&list.unwrap_or_default());
         if cpus.is_disjoint(&isolated) && !cpus.is_empty() {
             elsewhere = elsewhere.or(Some((*node, cpus)));
         } else if !cpus.is_empty() {
@@ -88,31 +89,4 @@ fn devices_by_node(examined: &Examined<'_>) -> BTreeSet<u32> {
     let rdma = inventory.rdma.iter().filter_map(|device| device.numa_node);
     let vfio = inventory.vfio.iter().filter_map(|device| device.numa_node);
     nics.chain(rdma).chain(vfio).collect()
-}
-
-/// Most CPUs that a kernel may be built for.
-const MOST_CPUS: u32 = 65_536;
-
-/// Reads `0-3,8,10-11` (Documentation/admin-guide/kernel-parameters.rst, "cpu lists").
-pub(crate) fn parse_list(text: &str) -> BTreeSet<u32> {
-    let ranges = text.trim().split(',').filter_map(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        (last < MOST_CPUS).then_some(first..=last)
-    });
-    ranges.flatten().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_list_of_cpus_is_read_and_what_is_none_gives_nothing() {
-        let cpus: Vec<u32> = parse_list("0-2,8,10-11\n").into_iter().collect();
-        assert_eq!(cpus, [0, 1, 2, 8, 10, 11]);
-        for text in ["", "\n", "a", "3-1", "0-4294967295", "-1"] {
-            assert!(parse_list(text).is_empty(), "{text}");
-        }
-    }
 }

@@ -11,6 +11,7 @@ use rustix::fs::{FileType, OFlags, ResolveFlags};
 use serde::Deserialize;
 
 use super::cgroup::Engine;
+use crate::bundles;
 use crate::host::Host;
 
 /// Bytes of a file that are read; podman has all containers of a user in one.
@@ -24,9 +25,7 @@ const PODMAN: [&str; 4] = [
     "containers/storage/btrfs-containers/containers.json",
     "containers/storage/zfs-containers/containers.json",
 ];
-const CRIO: &str = "/var/lib/containers/storage/overlay-containers";
 const DOCKER: &str = "/var/lib/docker/containers";
-const CONTAINERD: &str = "/run/containerd/io.containerd.runtime.v2.task";
 
 /// Finds names, and remembers podman's, of which one file has all.
 pub(super) struct Names<'h> {
@@ -108,22 +107,23 @@ impl<'h> Names<'h> {
 
     /// The configuration that a container was made with.
     fn config(&self, engine: Engine, id: &str) -> Option<OciConfig> {
-        match engine {
+        // What cannot be read is not known.
+        let list = |path: &Path| bundles::list(self.host, path).unwrap_or_default();
+        let bundles: Vec<PathBuf> = match engine {
             Engine::Docker | Engine::Containerd => {
-                let namespaces = self.host.list(Path::new(CONTAINERD)).ok()?.names;
-                let configs = namespaces.iter().map(|namespace| {
-                    let bundle = Path::new(CONTAINERD).join(namespace).join(id);
-                    bundle.join("config.json")
-                });
-                let mut configs = configs.filter_map(|path| self.json::<OciConfig>(&path));
-                configs.next()
+                let namespaces = bundles::of_containerd(list).into_iter();
+                namespaces.map(|namespace| namespace.join(id)).collect()
             }
             Engine::Podman | Engine::Crio => {
-                let path = Path::new(CRIO).join(id).join("userdata/config.json");
-                self.json(&path)
+                let drivers = bundles::of_storage(list).into_iter();
+                drivers
+                    .map(|driver| driver.join(id).join("userdata"))
+                    .collect()
             }
-            Engine::Unknown => None,
-        }
+            Engine::Unknown => Vec::new(),
+        };
+        let mut configs = bundles.iter().map(|bundle| bundle.join("config.json"));
+        configs.find_map(|path| self.json::<OciConfig>(&path))
     }
 
     fn json<T: for<'d> Deserialize<'d>>(&self, path: &Path) -> Option<T> {

@@ -10,6 +10,7 @@ use onload_core::lease::{Device, Holder, Lease, Listed};
 use onload_core::processes::Process as Holding;
 
 use super::*;
+use crate::bundles;
 use crate::discover::discover;
 use crate::discover::nic::{Datapath, Nic};
 
@@ -715,6 +716,26 @@ fn names_come_from_what_engines_keep() {
     );
     assert_eq!(made.status().containers[0].name.as_deref(), Some("k8s_app"));
     made.leases.clear();
+}
+
+#[test]
+fn a_pod_of_every_containerd_is_named_and_a_bundle_of_another_id_names_nothing() {
+    let annotations = r#"{"annotations":{"io.kubernetes.cri.sandbox-name":"pod","io.kubernetes.cri.container-name":"app"}}"#;
+    for state in bundles::CONTAINERD {
+        let made = preloaded();
+        made.file(
+            "/proc/77/cgroup",
+            format!("0::/kubepods.slice/cri-containerd-{ID}.scope\n"),
+        );
+        let other = ID.replace('3', "4");
+        let tasks = format!("{state}/{}/k8s.io", bundles::TASKS);
+        made.file(&format!("{tasks}/{other}/config.json"), annotations);
+        assert_eq!(made.status().containers[0].name, None, "{state}");
+        made.file(&format!("{tasks}/{ID}/config.json"), annotations);
+        let status = made.status();
+        let name = status.containers[0].name.as_deref();
+        assert_eq!(name, Some("pod/app"), "{state}");
+    }
 }
 
 #[test]

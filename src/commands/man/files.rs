@@ -24,7 +24,7 @@ fn files(words: &str) -> Vec<File> {
         "completion" => scripts(),
         "discover" => vec![configuration(), kernel()],
         "metrics" => vec![configuration(), kernel(), leases(), specifications()],
-        "status" => vec![configuration(), kernel(), leases()],
+        "status" | "topology" => vec![configuration(), kernel(), leases()],
         "doctor" => {
             let mut files = vec![configuration(), kernel(), specifications()];
             files.extend(Engine::value_variants().iter().map(read_of));

@@ -1,0 +1,292 @@
+//! Boxes and texts with their places, before anything is drawn. All lengths are pixels of a picture that is
+//! 1200 wide.
+
+use onload_core::class::Class;
+
+use super::model::State;
+
+/// Beside printable ASCII, the characters of ours that stand in texts: all are as wide as any other.
+const OURS: [char; 2] = ['·', '…'];
+
+/// A picture: items in the order in which they are drawn.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Drawing {
+    /// Its width.
+    pub width: i32,
+    /// Its height.
+    pub height: i32,
+    /// What is in it.
+    pub items: Vec<Item>,
+}
+
+/// Something in a picture. It is inside its parent, and overlaps none with the same parent; only wires may
+/// touch each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Its place.
+    pub rect: Rect,
+    /// The item that it is inside of, by its place in the list.
+    pub parent: Option<usize>,
+    /// What it is.
+    pub shape: Shape,
+    /// What is said of it where somebody points at it.
+    pub note: Option<String>,
+}
+
+/// A place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rect {
+    /// Its left edge.
+    pub x: i32,
+    /// Its upper edge.
+    pub y: i32,
+    /// Its width.
+    pub width: i32,
+    /// Its height.
+    pub height: i32,
+}
+
+/// What an item is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A NUMA node.
+    Panel,
+    /// A PCI function.
+    Card,
+    /// A bridge.
+    Bridge,
+    /// A line of the tree.
+    Wire,
+    /// A device.
+    Chip(Paint),
+    /// Some virtual functions, or a sample of their colour.
+    Segment(Paint),
+    /// A CPU.
+    Cpu {
+        /// Whether the kernel leaves it alone.
+        is_isolated: bool,
+    },
+    /// Huge pages.
+    Pages,
+    /// Those of them that are used.
+    PagesUsed,
+    /// A text, in one line.
+    Text(Style, String),
+    /// The text of a chip.
+    Label(Paint, String),
+}
+
+/// A colour: of a class and a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paint {
+    /// The class; none of what is not ours.
+    pub class: Option<Class>,
+    /// The state.
+    pub state: State,
+}
+
+/// How a text looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Of the picture.
+    Title,
+    /// Of a panel.
+    Heading,
+    /// Of a function.
+    Name,
+    /// What else there is to say.
+    Detail,
+    /// In a chip.
+    Chip,
+}
+
+impl Rect {
+    /// A place.
+    #[must_use]
+    pub fn new(x: i32, y: i32, width: i32, height: i32) -> Rect {
+        Rect {
+            x,
+            y,
+            width,
+            height,
+        }
+    }
+
+    /// Its right edge.
+    #[must_use]
+    pub fn right(&self) -> i32 {
+        self.x + self.width
+    }
+
+    /// Its lower edge.
+    #[must_use]
+    pub fn bottom(&self) -> i32 {
+        self.y + self.height
+    }
+}
+
+impl Style {
+    /// The size of its font.
+    #[must_use]
+    pub fn size(self) -> i32 {
+        match self {
+            Style::Title => 22,
+            Style::Heading => 16,
+            Style::Name => 14,
+            Style::Detail => 12,
+            Style::Chip => 12,
+        }
+    }
+
+    /// The height of a line.
+    #[must_use]
+    pub fn height(self) -> i32 {
+        self.size() * 3 / 2
+    }
+
+    /// The width of a character in thousandths of the size, never less than in a font that is used: those with
+    /// a fixed width have 600 or 602, and of the others no ordinary text has more on average.
+    fn advance(self) -> i32 {
+        match self {
+            Style::Title | Style::Heading => 720,
+            Style::Name | Style::Detail | Style::Chip => 610,
+        }
+    }
+
+    /// The width of a text.
+    #[must_use]
+    pub fn width(self, text: &str) -> i32 {
+        let characters = i32::try_from(text.chars().count()).unwrap_or(i32::MAX / 100_000);
+        (characters * self.size() * self.advance()).div_euclid(1000) + 1
+    }
+
+    /// A text that fits into that many pixels: what is too long ends in `…`.
+    fn fitting(self, text: &str, room: i32) -> String {
+        if self.width(text) <= room {
+            return text.to_owned();
+        }
+        let most = (room - 1).max(0) * 1000 / (self.size() * self.advance());
+        let kept = usize::try_from(most - 1).unwrap_or(0);
+        match most {
+            ..1 => String::new(),
+            _ => text.chars().take(kept).chain(['…']).collect(),
+        }
+    }
+}
+
+/// A text of a host in which nothing has a width that is not known, and nothing is forbidden in XML.
+pub(super) fn plain(text: &str) -> String {
+    let mut shown = String::new();
+    for c in text.chars() {
+        match c {
+            ' '..='~' => shown.push(c),
+            c if OURS.contains(&c) => shown.push(c),
+            c => shown.extend(c.escape_default()),
+        }
+    }
+    shown
+}
+
+/// Items that are being placed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Canvas {
+    pub(super) items: Vec<Item>,
+}
+
+impl Canvas {
+    /// Adds an item, and says where it is in the list.
+    pub(super) fn add(&mut self, parent: Option<usize>, rect: Rect, shape: Shape) -> usize {
+        self.items.push(Item {
+            rect,
+            parent,
+            shape,
+            note: None,
+        });
+        self.items.len() - 1
+    }
+
+    /// Says something of an item.
+    pub(super) fn note(&mut self, item: usize, note: &str) {
+        if let Some(item) = self.items.get_mut(item) {
+            item.note = Some(plain(note));
+        }
+    }
+
+    /// Gives an item its height, once that is known.
+    pub(super) fn end(&mut self, item: usize, bottom: i32) {
+        if let Some(item) = self.items.get_mut(item) {
+            item.rect.height = bottom - item.rect.y;
+        }
+    }
+
+    /// Adds a line of text at a place, as far as there is room, and gives the place that it takes.
+    pub(super) fn text(
+        &mut self,
+        parent: Option<usize>,
+        (x, y): (i32, i32),
+        room: i32,
+        style: Style,
+        text: &str,
+    ) -> Rect {
+        let whole = plain(text);
+        let shown = style.fitting(&whole, room);
+        let rect = Rect::new(x, y, style.width(&shown), style.height());
+        if !shown.is_empty() {
+            let is_short = shown != whole;
+            let item = self.add(parent, rect, Shape::Text(style, shown));
+            if is_short {
+                self.note(item, &whole);
+            }
+        }
+        rect
+    }
+
+    /// The same, with the place of its right end.
+    pub(super) fn text_ending(
+        &mut self,
+        parent: Option<usize>,
+        (right, y): (i32, i32),
+        room: i32,
+        style: Style,
+        text: &str,
+    ) -> Rect {
+        let shown = style.fitting(&plain(text), room);
+        let x = right - style.width(&shown);
+        self.text(parent, (x, y), right - x, style, text)
+    }
+
+    /// Adds all of another canvas, moved.
+    pub(super) fn append(&mut self, other: Canvas, (x, y): (i32, i32)) {
+        let offset = self.items.len();
+        self.items.extend(other.items.into_iter().map(|mut item| {
+            item.rect.x += x;
+            item.rect.y += y;
+            item.parent = item.parent.map(|parent| parent + offset);
+            item
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_fits_its_room_whatever_it_is() {
+        for style in [Style::Title, Style::Heading, Style::Name, Style::Detail] {
+            for room in [-5, 0, 1, 8, 20, 100, 1000] {
+                for text in ["", "a", "enp101s0f0np0", &"x".repeat(5000)] {
+                    let shown = style.fitting(text, room);
+                    let fits = style.width(&shown) <= room;
+                    assert!(shown.is_empty() || fits, "{style:?} {room} {text}");
+                }
+            }
+        }
+        assert_eq!(Style::Detail.fitting("enp101s0f0np0", 60), "enp101s…");
+    }
+
+    #[test]
+    fn what_is_no_plain_text_is_written_out() {
+        assert_eq!(plain("a<b>&\"\u{1b}é·"), "a<b>&\"\\u{1b}\\u{e9}·");
+    }
+}

@@ -1,0 +1,101 @@
+//! Virtual functions that are alike, folded into one line.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onload_core::class::Class;
+
+use super::model::{Function, State};
+use crate::cpu_list;
+
+/// Holders that are named.
+const NAMED: usize = 3;
+
+/// Characters of an id that an engine makes, and those of them that are shown.
+const ID: usize = 64;
+const SHORT_ID: usize = 12;
+
+/// Virtual functions with the same driver, classes and state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    /// How many.
+    pub(super) count: usize,
+    /// Their numbers, as a list.
+    pub(super) numbers: String,
+    pub(super) driver: Option<String>,
+    /// What they are given as, or are not.
+    pub(super) classes: Vec<Class>,
+    pub(super) state: State,
+    /// The containers that have them.
+    pub(super) holders: Vec<String>,
+}
+
+impl Group {
+    /// Its driver and functions: `vfio-pci VF 0-15`.
+    pub(super) fn name(&self) -> String {
+        let driver = self.driver.as_deref().unwrap_or("no driver");
+        format!("{driver} VF {}", self.numbers)
+    }
+
+    /// What containers get of it: `16 free as vfio`.
+    pub(super) fn what(&self) -> String {
+        let classes: Vec<&str> = self.classes.iter().map(|class| class.as_str()).collect();
+        let (count, state) = (self.count, self.state.as_str());
+        match (classes.is_empty(), self.state) {
+            (false, State::Free | State::Held) => {
+                format!("{count} {state} as {}", classes.join(", "))
+            }
+            _ => format!("{count} {state}"),
+        }
+    }
+}
+
+/// The containers in words; none where there is none.
+pub(super) fn held_by(holders: &[String]) -> Option<String> {
+    let named = holders.iter().take(NAMED).map(|holder| short(holder));
+    let named: Vec<&str> = named.collect();
+    let more = holders.len() - named.len();
+    let more = (more > 0).then(|| format!(" and {more} more"));
+    let text = || format!("held by {}{}", named.join(", "), more.unwrap_or_default());
+    (!holders.is_empty()).then(text)
+}
+
+/// An id as people type it; a name stays.
+fn short(holder: &str) -> &str {
+    let is_id = holder.len() == ID && holder.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let short = holder.get(..SHORT_ID).filter(|_| is_id);
+    short.unwrap_or(holder)
+}
+
+/// Folds virtual functions, in the order of the first of each group.
+pub(super) fn fold(functions: &[Function]) -> Vec<Group> {
+    type Key<'f> = (Option<&'f str>, Vec<Class>, State);
+    let mut groups: BTreeMap<Key<'_>, Vec<(usize, &Function)>> = BTreeMap::new();
+    for (at, function) in functions.iter().enumerate() {
+        let classes: BTreeSet<Class> = function.telling().map(|device| device.class).collect();
+        let classes = classes.into_iter().collect();
+        let key = (function.driver.as_deref(), classes, function.state());
+        groups.entry(key).or_default().push((at, function));
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, members)| members.first().map(|(at, _)| *at));
+    let groups = groups
+        .into_iter()
+        .map(|((driver, classes, state), members)| {
+            let number = |(at, function): &(usize, &Function)| {
+                let place = u32::try_from(*at).unwrap_or(u32::MAX);
+                function.index.unwrap_or(place)
+            };
+            let numbers: BTreeSet<u32> = members.iter().map(number).collect();
+            let devices = members.iter().flat_map(|(_, function)| function.telling());
+            let holders: BTreeSet<&String> = devices.flat_map(|device| &device.holders).collect();
+            Group {
+                count: members.len(),
+                numbers: cpu_list::text(&numbers),
+                driver: driver.map(str::to_owned),
+                classes,
+                state,
+                holders: holders.into_iter().cloned().collect(),
+            }
+        });
+    groups.collect()
+}

@@ -1,0 +1,30 @@
+//! Where everything of a host is: NUMA nodes with their memory and CPUs, the PCIe tree below each, what stands
+//! on its functions, and who holds what.
+//!
+//! [`read`] makes a [`Topology`] of what discovery found. [`lines`] shows it as text; a [`Drawing`] places it as
+//! boxes (pure), and [`svg`] draws these.
+
+mod canvas;
+mod card;
+mod groups;
+mod layout;
+mod model;
+mod node_facts;
+mod panel;
+mod places;
+mod read;
+mod seen;
+mod svg;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use canvas::{Drawing, Item, Rect, Shape, Style};
+pub use layout::draw;
+pub use model::{
+    Bridge, Bus, Device, Function, Interface, Memory, NumaNode, Pages, Root, State, Topology,
+};
+pub use read::read;
+pub use seen::Seen;
+pub use svg::svg;
+pub use text::{Kind, Line, lines};

@@ -1,0 +1,208 @@
+//! The object that `topology --format json` prints.
+
+use onload_core::class::Class;
+use onload_core::pci::PciAddress;
+use serde::{Serialize, Serializer};
+
+/// Where everything of a host is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Topology {
+    /// Whether leases could be read. Where not, what is called free may be held.
+    pub holders_known: bool,
+    /// The NUMA nodes by number; what belongs to none comes last.
+    pub nodes: Vec<NumaNode>,
+}
+
+/// A NUMA node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NumaNode {
+    /// Its number; null for what belongs to no node.
+    pub number: Option<u32>,
+    /// Its CPUs as the kernel lists them, such as `0-7,16-23`.
+    pub cpus: Option<String>,
+    /// Those of them that the kernel leaves alone (`isolcpus=`).
+    pub isolated_cpus: Option<String>,
+    /// Its memory.
+    pub memory: Option<Memory>,
+    /// Huge pages that are set aside on it, by size.
+    pub hugepages: Vec<Pages>,
+    /// Its PCIe trees.
+    pub roots: Vec<Root>,
+    /// Devices on no PCI function, such as soft-RoCE.
+    pub devices: Vec<Device>,
+}
+
+/// Memory of a node in KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// All of it.
+    pub total_kib: u64,
+    /// What nobody uses.
+    pub free_kib: u64,
+}
+
+/// Huge pages of one size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Pages {
+    /// The size, such as `2Mi`.
+    pub name: String,
+    /// Pages on the node.
+    pub total: u64,
+    /// Pages among them that are free.
+    pub free: u64,
+}
+
+/// A PCIe tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Root {
+    /// Its name in sysfs, such as `pci0000:80`.
+    pub name: String,
+    /// What is directly on it.
+    #[serde(flatten)]
+    pub bus: Bus,
+}
+
+/// What is below a root or a bridge.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Bus {
+    /// Bridges, by address.
+    pub bridges: Vec<Bridge>,
+    /// Functions of networks and of what containers are given, by address.
+    pub functions: Vec<Function>,
+}
+
+/// A bridge: a port of the root, or one of a switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Bridge {
+    /// Its address.
+    pub address: PciAddress,
+    /// Its link as it is now.
+    pub link: Option<String>,
+    /// What is below it.
+    #[serde(flatten)]
+    pub bus: Bus,
+}
+
+/// A PCI function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Function {
+    /// Its address.
+    pub address: PciAddress,
+    /// Vendor and device, such as `1924:0b03`.
+    pub id: String,
+    /// The driver that is bound to it.
+    pub driver: Option<String>,
+    /// Its link as it is now; a virtual function has none of its own.
+    pub link: Option<String>,
+    /// Its number among the virtual functions of the physical one.
+    pub index: Option<u32>,
+    /// Its network interfaces, by port.
+    pub interfaces: Vec<Interface>,
+    /// What containers are given of it, and what not.
+    pub devices: Vec<Device>,
+    /// Its virtual functions, by number.
+    pub virtual_functions: Vec<Function>,
+}
+
+/// A network interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// `operstate`.
+    pub state: Option<String>,
+    /// Its speed in Mbit/s.
+    pub speed_mbps: Option<u64>,
+}
+
+/// A device of a class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Device {
+    /// The class.
+    #[serde(serialize_with = "class_as_text")]
+    pub class: Class,
+    /// Its name in that class.
+    pub name: String,
+    /// Whether a container can have it now.
+    pub state: State,
+    /// Why it is not offered.
+    pub reason: Option<String>,
+    /// The containers that have a lease of it.
+    pub holders: Vec<String>,
+}
+
+/// Whether a container can have a device now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It is offered, and one more container can have it.
+    Free,
+    /// Containers have all of it.
+    Held,
+    /// It is not offered.
+    NotOffered,
+}
+
+impl State {
+    /// The state in words.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Free => "free",
+            State::Held => "held",
+            State::NotOffered => "not offered",
+        }
+    }
+}
+
+impl Function {
+    /// Whether a container can have something of it: held goes before free. Its clocks count where there is
+    /// nothing else.
+    pub(super) fn state(&self) -> State {
+        let is_clock = self.devices.iter().all(Device::is_clock);
+        let devices = self.devices.iter();
+        let states = devices.filter(|device| is_clock || !device.is_clock());
+        let states: Vec<State> = states.map(|device| device.state).collect();
+        match (states.contains(&State::Held), states.contains(&State::Free)) {
+            (true, _) => State::Held,
+            (_, true) => State::Free,
+            _ => State::NotOffered,
+        }
+    }
+
+    /// The devices that say most: where some are offered, those that are not are left out.
+    pub(super) fn telling(&self) -> impl Iterator<Item = &Device> {
+        let is_offered = self.state() != State::NotOffered;
+        let devices = self.devices.iter();
+        devices.filter(move |device| !is_offered || device.state != State::NotOffered)
+    }
+
+    /// The class by which it is coloured.
+    pub(super) fn class(&self) -> Option<Class> {
+        let state = self.state();
+        let mut telling = self.telling();
+        telling
+            .find(|device| device.state == state)
+            .map(|device| device.class)
+    }
+}
+
+impl Device {
+    fn is_clock(&self) -> bool {
+        matches!(self.class, Class::Ptp | Class::Pps)
+    }
+}
+
+impl NumaNode {
+    /// What people call it.
+    pub(super) fn title(&self) -> String {
+        match self.number {
+            Some(number) => format!("NUMA node {number}"),
+            None => "No NUMA node".to_owned(),
+        }
+    }
+}
+
+fn class_as_text<S: Serializer>(class: &Class, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(class.as_str())
+}

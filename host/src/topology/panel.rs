@@ -1,0 +1,222 @@
+//! A NUMA node as a panel: its CPUs, memory and huge pages, and the PCIe trees below it.
+
+use super::canvas::{Canvas, Rect, Shape, Style};
+use super::card;
+use super::model::{Bus, Device, Memory, NumaNode, Pages};
+use crate::cpu_list;
+
+const PAD: i32 = 18;
+const GAP: i32 = 8;
+/// A CPU, and what is between two.
+const CPU: i32 = 10;
+const BETWEEN: i32 = 3;
+/// CPUs that are drawn one by one; of more only the list is shown.
+const MOST_CPUS: usize = 512;
+const LABEL: i32 = 48;
+const BAR: i32 = 140;
+/// How far a level of the tree stands in.
+const INDENT: i32 = 20;
+const WIRE: i32 = 2;
+/// Levels that stand in; those below stand beneath each other.
+const MOST_LEVELS: usize = 6;
+
+/// Places a panel of that width at the origin, and gives its height.
+pub(super) fn place(node: &NumaNode, width: i32) -> (Canvas, i32) {
+    let mut canvas = Canvas::default();
+    let panel = canvas.add(None, Rect::new(0, 0, width, 0), Shape::Panel);
+    let mut inside = Inside {
+        canvas,
+        panel,
+        y: PAD,
+        right: width - PAD,
+    };
+    inside.heading(node);
+    inside.cpus(node);
+    for pages in &node.hugepages {
+        inside.pages(pages);
+    }
+    for root in &node.roots {
+        inside.y += GAP;
+        inside.line(Style::Detail, &format!("PCIe root {}", root.name));
+        inside.bus(&root.bus, PAD, 0);
+    }
+    inside.devices(&node.devices);
+    if node.roots.is_empty() && node.devices.is_empty() {
+        inside.line(Style::Detail, "no network or accelerator is on this node");
+    }
+    let height = inside.y + PAD - GAP;
+    let mut canvas = inside.canvas;
+    canvas.end(panel, height);
+    (canvas, height)
+}
+
+/// Memory in words: `62.8 GiB, 12.1 GiB free`.
+pub(super) fn memory(memory: &Memory) -> String {
+    let gib = |kib: u64| {
+        let tenths = kib / (1024 * 1024 / 10);
+        format!("{}.{} GiB", tenths / 10, tenths % 10)
+    };
+    format!("{}, {} free", gib(memory.total_kib), gib(memory.free_kib))
+}
+
+/// The inside of a panel, from above.
+struct Inside {
+    canvas: Canvas,
+    panel: usize,
+    y: i32,
+    right: i32,
+}
+
+impl Inside {
+    fn heading(&mut self, node: &NumaNode) {
+        let (parent, mut room) = (Some(self.panel), self.right - PAD);
+        if let Some(found) = &node.memory {
+            let text = format!("memory {}", memory(found));
+            let place = (self.right, self.y + 3);
+            let style = Style::Detail;
+            let taken = self
+                .canvas
+                .text_ending(parent, place, room / 2, style, &text);
+            room -= taken.width + GAP;
+        }
+        let place = (PAD, self.y);
+        let title = node.title();
+        let line = self
+            .canvas
+            .text(parent, place, room, Style::Heading, &title);
+        self.y = line.bottom() + GAP;
+    }
+
+    fn line(&mut self, style: Style, text: &str) {
+        let room = self.right - PAD;
+        let line = self
+            .canvas
+            .text(Some(self.panel), (PAD, self.y), room, style, text);
+        self.y = line.bottom() + GAP;
+    }
+
+    fn cpus(&mut self, node: &NumaNode) {
+        let Some(list) = &node.cpus else { return };
+        let isolated = node.isolated_cpus.as_deref();
+        let told = isolated.map(|isolated| format!(", isolated {isolated}"));
+        self.line(
+            Style::Detail,
+            &format!("CPUs {list}{}", told.unwrap_or_default()),
+        );
+        let cpus = cpu_list::parse(list);
+        if cpus.len() > MOST_CPUS {
+            return;
+        }
+        let isolated = cpu_list::parse(isolated.unwrap_or_default());
+        let mut x = PAD;
+        for cpu in cpus {
+            if x + CPU > self.right {
+                (x, self.y) = (PAD, self.y + CPU + BETWEEN);
+            }
+            let is_isolated = isolated.contains(&cpu);
+            let shape = Shape::Cpu { is_isolated };
+            let rect = Rect::new(x, self.y, CPU, CPU);
+            let item = self.canvas.add(Some(self.panel), rect, shape);
+            let kind = if is_isolated { ", isolated" } else { "" };
+            self.canvas.note(item, &format!("CPU {cpu}{kind}"));
+            x += CPU + BETWEEN;
+        }
+        self.y += CPU + GAP + 2;
+    }
+
+    fn pages(&mut self, pages: &Pages) {
+        let parent = Some(self.panel);
+        let room = self.right - PAD;
+        let (style, y) = (Style::Detail, self.y);
+        let line = self
+            .canvas
+            .text(parent, (PAD, y), LABEL - GAP, style, &pages.name);
+        let bar = Rect::new(PAD + LABEL, y + 4, BAR, 10);
+        let item = self.canvas.add(parent, bar, Shape::Pages);
+        let used = pages.total.saturating_sub(pages.free);
+        let share = u128::from(used) * 136 / u128::from(pages.total.max(1));
+        let share = i32::try_from(share).unwrap_or(0).clamp(0, BAR - 4);
+        if share > 0 {
+            let rect = Rect::new(bar.x + 2, bar.y + 2, share, bar.height - 4);
+            self.canvas.add(Some(item), rect, Shape::PagesUsed);
+        }
+        let text = format!("{} of {} huge pages free", pages.free, pages.total);
+        let taken = LABEL + BAR + GAP;
+        self.canvas
+            .text(parent, (PAD + taken, y), room - taken, style, &text);
+        self.y = line.bottom() + BETWEEN;
+    }
+
+    /// What is on a bus, with the lines that lead to it.
+    fn bus(&mut self, bus: &Bus, left: i32, level: usize) {
+        let (indent, top) = match level < MOST_LEVELS {
+            true => (INDENT, self.y - GAP / 2),
+            false => (0, self.y),
+        };
+        let mut last = top;
+        for bridge in &bus.bridges {
+            last = self.elbow(left, indent, Style::Detail.height() / 2 + 1);
+            let link = bridge.link.as_deref().map(|link| format!(" · {link}"));
+            let text = format!("{}{}", bridge.address, link.unwrap_or_default());
+            let place = (left + indent + 6, self.y + 2);
+            let room = self.right - place.0 - 6;
+            let pill = Rect::new(left + indent, self.y, 0, Style::Detail.height() + 4);
+            let pill = self.canvas.add(Some(self.panel), pill, Shape::Bridge);
+            let text = self
+                .canvas
+                .text(Some(pill), place, room, Style::Detail, &text);
+            if let Some(item) = self.canvas.items.get_mut(pill) {
+                item.rect.width = text.width + 12;
+            }
+            self.y = text.bottom() + 2 + GAP;
+            self.bus(&bridge.bus, left + indent, level + 1);
+        }
+        for function in &bus.functions {
+            last = self.elbow(left, indent, 22);
+            let x = left + indent;
+            let place = (x, self.y, self.right - x);
+            self.y = card::place(&mut self.canvas, self.panel, place, function) + GAP;
+        }
+        if indent > 0 && last > top {
+            let rect = Rect::new(left + 6, top, WIRE, last - top);
+            self.canvas.add(Some(self.panel), rect, Shape::Wire);
+        }
+    }
+
+    /// The line to what comes next, and its lower edge.
+    fn elbow(&mut self, left: i32, indent: i32, down: i32) -> i32 {
+        let y = self.y + down;
+        if indent > 0 {
+            let rect = Rect::new(left + 6, y, indent - 6, WIRE);
+            self.canvas.add(Some(self.panel), rect, Shape::Wire);
+        }
+        y + WIRE
+    }
+
+    fn devices(&mut self, devices: &[Device]) {
+        if devices.is_empty() {
+            return;
+        }
+        self.y += GAP;
+        self.line(Style::Detail, "on no PCI function");
+        let labels = devices
+            .iter()
+            .map(|device| (device, format!("{} {}", device.class, device.name)));
+        let place = (PAD, self.y, self.right - PAD);
+        self.y = card::chips(&mut self.canvas, self.panel, place, labels) + GAP;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_told_in_tenths_of_a_gib() {
+        let found = Memory {
+            total_kib: 64 * 1024 * 1024,
+            free_kib: 1024 * 1024 / 2,
+        };
+        assert_eq!(memory(&found), "64.0 GiB, 0.5 GiB free");
+    }
+}

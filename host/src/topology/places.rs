@@ -1,0 +1,273 @@
+//! What discovery and the leases say of each PCI function.
+
+use std::collections::BTreeMap;
+
+use onload_core::class::Class;
+use onload_core::lease::Listed;
+use onload_core::pci::PciAddress;
+use onload_core::pool::ANY;
+
+use super::model::{Device, Function, Interface, State};
+use super::seen::Seen;
+use crate::discover::inventory::Inventory;
+use crate::discover::not_offered::Subject;
+use crate::discover::pci::PciFunction;
+use crate::discover::rdma::NetnsMode;
+use crate::discover::tcpdirect;
+
+/// What stands on the functions of a host, and what on none.
+pub(super) struct Places<'s> {
+    inventory: &'s Inventory,
+    interfaces: BTreeMap<PciAddress, Vec<Interface>>,
+    devices: BTreeMap<PciAddress, Vec<Device>>,
+    indexes: BTreeMap<PciAddress, u32>,
+    /// Devices on no function, with their nodes.
+    pub(super) elsewhere: Vec<(Option<u32>, Device)>,
+}
+
+impl<'s> Places<'s> {
+    pub(super) fn of(seen: &Seen<'s>) -> Places<'s> {
+        let inventory = seen.inventory;
+        let indexes = inventory.functions.iter().flat_map(|parent| {
+            let children = parent.virtual_functions.iter();
+            children.map(|(index, child)| (*child, *index))
+        });
+        let mut places = Places {
+            inventory,
+            interfaces: interfaces(inventory),
+            devices: BTreeMap::new(),
+            indexes: indexes.collect(),
+            elsewhere: Vec::new(),
+        };
+        let mut holders = Holders::of(seen);
+        for offered in offered(inventory) {
+            let device = holders.device(offered.class, offered.name);
+            places.put(offered.pci, offered.numa_node, device);
+        }
+        places.put_not_offered();
+        for (class, name, holders) in holders.left() {
+            let address = name.parse().ok();
+            let device = Device {
+                state: State::Held,
+                holders,
+                ..device(class, name)
+            };
+            let known = address.filter(|address| inventory.functions.get(*address).is_some());
+            places.put(known, None, device);
+        }
+        places
+    }
+
+    fn put(&mut self, pci: Option<PciAddress>, numa_node: Option<u32>, device: Device) {
+        match pci {
+            Some(pci) => self.devices.entry(pci).or_default().push(device),
+            None => self.elsewhere.push((numa_node, device)),
+        }
+    }
+
+    /// What is not offered, where its name says on which function it is.
+    fn put_not_offered(&mut self) {
+        let mut by_name: BTreeMap<&str, PciAddress> = BTreeMap::new();
+        for interface in &self.inventory.interfaces {
+            by_name.extend(interface.pci.map(|pci| (interface.name.as_str(), pci)));
+        }
+        for entry in &self.inventory.not_offered {
+            let Subject::Device(class) = entry.kind else {
+                continue;
+            };
+            let name = entry.name.as_str();
+            let address = name.parse().ok().or(by_name.get(name).copied());
+            let address = address.filter(|pci| self.inventory.functions.get(*pci).is_some());
+            let is_management = name.starts_with("umad") || name.starts_with("issm");
+            let is_software = class == Class::Rdma && !is_management;
+            if address.is_some() || is_software {
+                let device = Device {
+                    state: State::NotOffered,
+                    reason: Some(entry.reason.clone()),
+                    ..device(class, name.to_owned())
+                };
+                self.put(address, None, device);
+            }
+        }
+    }
+
+    /// Whether a function is shown: it is of a network, or something stands on it.
+    pub(super) fn is_shown(&self, function: &PciFunction) -> bool {
+        function.is_network()
+            || self.interfaces.contains_key(&function.address)
+            || self.devices.contains_key(&function.address)
+    }
+
+    /// A function without its link and its virtual functions.
+    pub(super) fn function(&self, function: &PciFunction) -> Function {
+        let address = function.address;
+        let mut devices = self.devices.get(&address).cloned().unwrap_or_default();
+        devices.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
+        Function {
+            address,
+            id: function.id.to_string(),
+            driver: function.driver.clone(),
+            link: None,
+            index: self.indexes.get(&address).copied(),
+            interfaces: self.interfaces.get(&address).cloned().unwrap_or_default(),
+            devices,
+            virtual_functions: Vec::new(),
+        }
+    }
+
+    /// The physical function of a virtual one, if the host has it.
+    pub(super) fn parent(&self, function: &PciFunction) -> Option<PciAddress> {
+        let parent = function.physical_function?;
+        self.inventory
+            .functions
+            .get(parent)
+            .map(|parent| parent.address)
+    }
+}
+
+fn interfaces(inventory: &Inventory) -> BTreeMap<PciAddress, Vec<Interface>> {
+    let mut found: BTreeMap<PciAddress, Vec<(u32, Interface)>> = BTreeMap::new();
+    for interface in &inventory.interfaces {
+        let Some(pci) = interface.pci else { continue };
+        let shown = Interface {
+            name: interface.name.clone(),
+            state: interface.state.clone(),
+            speed_mbps: interface.speed_mbps,
+        };
+        let of_function = found.entry(pci).or_default();
+        of_function.push((interface.port.unwrap_or(0), shown));
+    }
+    let sorted = found.into_iter().map(|(pci, mut interfaces)| {
+        interfaces.sort_by_key(|(port, _)| *port);
+        let interfaces = interfaces.into_iter().map(|(_, interface)| interface);
+        (pci, interfaces.collect())
+    });
+    sorted.collect()
+}
+
+/// A device that discovery offers.
+struct Offered {
+    class: Class,
+    name: String,
+    pci: Option<PciAddress>,
+    numa_node: Option<u32>,
+}
+
+fn offered(inventory: &Inventory) -> Vec<Offered> {
+    let offered = |class, name: &str, pci, numa_node| Offered {
+        class,
+        name: name.to_owned(),
+        pci,
+        numa_node,
+    };
+    let mut found = Vec::new();
+    let has_onload = |onload: &crate::discover::onload::Onload| onload.obstacle.is_none();
+    if inventory.onload.as_ref().is_some_and(has_onload) {
+        let nics = inventory.nics.iter();
+        found.extend(nics.map(|n| offered(Class::Nic, &n.device, n.pci_address, n.numa_node)));
+    }
+    if inventory.tcpdirect.is_some() {
+        let nics = tcpdirect::interfaces(&inventory.nics);
+        found.extend(nics.map(|n| offered(Class::Zf, &n.device, n.pci_address, n.numa_node)));
+    }
+    let rdma = inventory.rdma.iter();
+    found.extend(rdma.map(|d| offered(Class::Rdma, &d.device, d.pci_address, d.numa_node)));
+    for device in inventory.vfio.iter().filter(|device| device.viable) {
+        let name = device.pci_address.to_string();
+        let functions = device.functions.iter();
+        found.extend(
+            functions
+                .map(|(address, _)| offered(Class::Vfio, &name, Some(*address), device.numa_node)),
+        );
+    }
+    let clocks = [(Class::Ptp, &inventory.ptp), (Class::Pps, &inventory.pps)];
+    for (class, clocks) in clocks {
+        let clocks = clocks.iter();
+        found.extend(clocks.map(|c| offered(class, &c.name, c.pci_address, c.numa_node)));
+    }
+    found
+}
+
+fn device(class: Class, name: String) -> Device {
+    Device {
+        class,
+        name,
+        state: State::Free,
+        reason: None,
+        holders: Vec::new(),
+    }
+}
+
+/// The containers of leases that are not over, by device, and how many may have each.
+struct Holders<'s> {
+    by_device: BTreeMap<(Class, String), Vec<String>>,
+    found: Vec<(Class, String)>,
+    seen: Seen<'s>,
+}
+
+impl<'s> Holders<'s> {
+    fn of(seen: &Seen<'s>) -> Holders<'s> {
+        let mut by_device: BTreeMap<(Class, String), Vec<String>> = BTreeMap::new();
+        let leases = seen.leases.unwrap_or_default().iter();
+        for listed in leases.filter(|listed| !listed.is_over) {
+            let key = (listed.device.class, listed.device.name.to_string());
+            by_device.entry(key).or_default().push(container(listed));
+        }
+        Holders {
+            by_device,
+            found: Vec::new(),
+            seen: *seen,
+        }
+    }
+
+    fn device(&mut self, class: Class, name: String) -> Device {
+        let key = (class, name.clone());
+        let holders = self.by_device.get(&key).cloned().unwrap_or_default();
+        let most = self.most(class, &name);
+        let most = most.and_then(|most| usize::try_from(most).ok());
+        let is_held = !holders.is_empty() && most.is_some_and(|most| holders.len() >= most);
+        self.found.push(key);
+        Device {
+            state: match is_held {
+                true => State::Held,
+                false => State::Free,
+            },
+            holders,
+            ..device(class, name)
+        }
+    }
+
+    /// How many containers may have a device at once; `None` if nobody counts.
+    fn most(&self, class: Class, name: &str) -> Option<u32> {
+        let pools = self.seen.pools;
+        let of_class = pools.shares.share(class);
+        let is_alone = class == Class::Rdma
+            && self.seen.inventory.rdma_netns_mode == Some(NetnsMode::Exclusive);
+        let named = pools.offered.iter().filter(|pool| {
+            let mut members = pool.pool.members.iter();
+            pool.class == class
+                && pool.name.as_str() != ANY
+                && members.any(|member| member.name.as_str() == name)
+        });
+        let shares = named.map(|pool| pool.pool.share);
+        let all = shares.chain(of_class).chain(is_alone.then_some(1));
+        all.min()
+    }
+
+    /// The devices that are held and were not asked for: their holders took them away.
+    fn left(mut self) -> Vec<(Class, String, Vec<String>)> {
+        for key in &self.found {
+            self.by_device.remove(key);
+        }
+        let left = self.by_device.into_iter();
+        left.map(|((class, name), holders)| (class, name, holders))
+            .collect()
+    }
+}
+
+fn container(listed: &Listed) -> String {
+    match &listed.lease {
+        Ok(lease) => lease.container.to_string(),
+        Err(_) => "an unknown container".to_owned(),
+    }
+}

@@ -1,0 +1,20 @@
+//! What a topology is made of, before it is put together.
+
+use onload_core::lease::Listed;
+
+use crate::discover::inventory::Inventory;
+use crate::host::Host;
+use crate::pools::Pools;
+
+/// What a topology is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'s> {
+    /// The host.
+    pub host: &'s Host,
+    /// What discovery found.
+    pub inventory: &'s Inventory,
+    /// Its pools.
+    pub pools: &'s Pools,
+    /// Its leases; none where they are not known, as to everybody but root.
+    pub leases: Option<&'s [Listed]>,
+}

@@ -1,0 +1,135 @@
+//! A topology as lines of text, before they are wrapped at the width of a terminal.
+
+use super::card::speed;
+use super::groups::{fold, held_by};
+use super::model::{Bus, Device, Function, NumaNode, Topology};
+use super::panel::memory;
+
+/// A line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Before its first line.
+    pub first: String,
+    /// Before those that go on with it.
+    pub rest: String,
+    /// What it says.
+    pub text: String,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// What a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The heading of a node.
+    Heading,
+    /// A part of a node: a root, a bridge, a function.
+    Part,
+    /// What else there is to say of it.
+    Detail,
+}
+
+/// The lines of a topology.
+#[must_use]
+pub fn lines(topology: &Topology) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for node in &topology.nodes {
+        node_lines(node, &mut lines);
+    }
+    lines
+}
+
+fn node_lines(node: &NumaNode, lines: &mut Vec<Line>) {
+    let mut add = |kind, indent: &str, text: String| lines.push(line(kind, indent, indent, text));
+    add(Kind::Heading, "", node.title());
+    if let Some(cpus) = &node.cpus {
+        let isolated = node.isolated_cpus.as_deref();
+        let isolated = isolated.map(|isolated| format!(" (isolated {isolated})"));
+        let text = format!("CPUs {cpus}{}", isolated.unwrap_or_default());
+        add(Kind::Detail, "  ", text);
+    }
+    if let Some(found) = &node.memory {
+        add(Kind::Detail, "  ", format!("memory {}", memory(found)));
+    }
+    for pages in &node.hugepages {
+        let (free, total) = (pages.free, pages.total);
+        let text = format!("huge pages {}: {free} of {total} free", pages.name);
+        add(Kind::Detail, "  ", text);
+    }
+    for root in &node.roots {
+        lines.push(line(Kind::Part, "  ", "  ", root.name.clone()));
+        bus_lines(&root.bus, "  ", lines);
+    }
+    for device in &node.devices {
+        let text = device_text(device);
+        lines.push(line(Kind::Part, "  ", "    ", text));
+    }
+}
+
+/// What is on a bus, each at a branch of the tree.
+fn bus_lines(bus: &Bus, indent: &str, lines: &mut Vec<Line>) {
+    let mut left = bus.bridges.len() + bus.functions.len();
+    let mut branch = || {
+        left -= 1;
+        match left {
+            0 => (format!("{indent}└─ "), format!("{indent}   ")),
+            _ => (format!("{indent}├─ "), format!("{indent}│  ")),
+        }
+    };
+    for bridge in &bus.bridges {
+        let (first, rest) = branch();
+        let link = bridge.link.as_deref().map(|link| format!(", {link}"));
+        let text = format!("{} bridge{}", bridge.address, link.unwrap_or_default());
+        lines.push(line(Kind::Part, &first, &rest, text));
+        bus_lines(&bridge.bus, &rest, lines);
+    }
+    for function in &bus.functions {
+        let (first, rest) = branch();
+        lines.push(line(Kind::Part, &first, &rest, function_text(function)));
+        let details = format!("{rest}  ");
+        for device in function.telling() {
+            let text = device_text(device);
+            lines.push(line(Kind::Detail, &details, &format!("{details}  "), text));
+        }
+        for group in fold(&function.virtual_functions) {
+            let held = held_by(&group.holders).map(|held| format!(", {held}"));
+            let (name, what) = (group.name(), group.what());
+            let text = format!("{name}: {what}{}", held.unwrap_or_default());
+            lines.push(line(Kind::Detail, &details, &format!("{details}  "), text));
+        }
+    }
+}
+
+fn function_text(function: &Function) -> String {
+    let names: Vec<&str> = function
+        .interfaces
+        .iter()
+        .map(|i| i.name.as_str())
+        .collect();
+    let first = function.interfaces.first();
+    let driver = function.driver.as_deref().unwrap_or("no driver");
+    let words = [
+        (!names.is_empty()).then(|| names.join(" ")),
+        Some(driver.to_owned()),
+        first.and_then(|interface| interface.state.clone()),
+        first.and_then(|interface| interface.speed_mbps).map(speed),
+        function.link.clone(),
+    ];
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    format!("{} {}", function.address, words.join(", "))
+}
+
+fn device_text(device: &Device) -> String {
+    let held = held_by(&device.holders).map(|held| format!(", {held}"));
+    let (class, name, state) = (device.class, &device.name, device.state.as_str());
+    format!("{class} {name}: {state}{}", held.unwrap_or_default())
+}
+
+fn line(kind: Kind, first: &str, rest: &str, text: String) -> Line {
+    Line {
+        first: first.to_owned(),
+        rest: rest.to_owned(),
+        text,
+        kind,
+    }
+}

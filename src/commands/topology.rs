@@ -1,0 +1,78 @@
+//! `topology`: where everything of a host is, and who holds what.
+
+use onload_core::text::Chain;
+use onload_host::leases;
+use onload_host::pools::survey;
+use onload_host::topology::{Kind, Line, Seen, Topology, draw, lines, read, svg};
+use serde::Serialize;
+
+use super::{advise, open_host};
+use crate::cli::{self, Global, Picture};
+use crate::exit::Answer;
+use crate::layout::paragraph;
+use crate::printer::{DIM, HEADING, Printer, harmless};
+
+/// Runs the command.
+///
+/// # Errors
+/// The host cannot be read, or nobody reads the output.
+pub fn run(global: &Global, args: &cli::Topology, printer: &mut Printer) -> anyhow::Result<Answer> {
+    let (host, config) = open_host(global)?;
+    printer.progress("looking at this host");
+    let (inventory, pools) = survey(&host, &config);
+    let listed = leases::list(&host);
+    let topology = read(Seen {
+        host: &host,
+        inventory: &inventory,
+        pools: &pools,
+        leases: listed.as_deref().ok(),
+    });
+    printer.end_progress();
+    if let Err(error) = &listed {
+        let error = Chain(error);
+        printer.warning(format_args!("who holds devices is not known: {error}"));
+    }
+    advise(&inventory, printer);
+    let topology = topology?;
+    match args.format {
+        Picture::Text => print(&topology, printer)?,
+        Picture::Svg => printer.print(svg(&draw(&topology)))?,
+        Picture::Json => print_json(&topology, printer)?,
+    }
+    Ok(Answer::Yes)
+}
+
+fn print_json(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> {
+    #[derive(Serialize)]
+    struct Whole<'a> {
+        version: &'static str,
+        #[serde(flatten)]
+        topology: &'a Topology,
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let object = serde_json::to_string_pretty(&Whole { version, topology })?;
+    printer.print(format_args!("{object}\n"))?;
+    Ok(())
+}
+
+fn print(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> {
+    for (at, line) in lines(topology).iter().enumerate() {
+        let text = shown(line, printer.columns());
+        if line.kind == Kind::Heading && at > 0 {
+            printer.print("\n")?;
+        }
+        printer.print(text)?;
+    }
+    Ok(())
+}
+
+/// Names of the host may hold anything.
+fn shown(line: &Line, columns: Option<usize>) -> String {
+    let text = harmless(&line.text).replace('\n', "\\n");
+    let text = match line.kind {
+        Kind::Heading => format!("{HEADING}{text}{HEADING:#}"),
+        Kind::Part => text,
+        Kind::Detail => format!("{DIM}{text}{DIM:#}"),
+    };
+    paragraph(&line.first, &line.rest, &text, columns)
+}
