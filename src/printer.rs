@@ -28,7 +28,10 @@ pub struct Printer {
     quiet: bool,
     verbose: bool,
     columns: Option<usize>,
-    shows_progress: bool,
+    /// How wide a line of progress may be; none where nobody wants one.
+    progress_columns: Option<usize>,
+    /// How much of the line on the terminal is progress.
+    progress: usize,
 }
 
 impl Printer {
@@ -43,7 +46,8 @@ impl Printer {
             quiet,
             verbose,
             columns: columns_of_stdout(),
-            shows_progress: !quiet && !verbose && io::stderr().is_terminal(),
+            progress_columns: (!quiet && !verbose).then(columns_of_stderr).flatten(),
+            progress: 0,
         }
     }
 
@@ -96,16 +100,25 @@ impl Printer {
 
     /// Says on a terminal what is being done; the next such line takes its place. Nothing in a pipe.
     pub(crate) fn progress(&mut self, text: impl Display) {
-        if self.shows_progress {
-            let _ = write!(self.stderr, "\r\u{1b}[K{DIM}{}{DIM:#}", harmless(text));
-            let _ = self.stderr.flush();
-        }
+        let Some(columns) = self.progress_columns else {
+            return;
+        };
+        // Not to the last column, where some terminals begin a new line.
+        let text = harmless(text).replace('\n', " ");
+        let text: String = text.chars().take(columns.saturating_sub(1)).collect();
+        let width = text.chars().count();
+        let rest = " ".repeat(self.progress.saturating_sub(width));
+        let _ = write!(self.stderr, "\r{DIM}{text}{DIM:#}{rest}");
+        let _ = self.stderr.flush();
+        self.progress = width.max(self.progress);
     }
 
-    /// Takes the line of [`Printer::progress`] away.
+    /// Takes the line of [`Printer::progress`] away: by spaces, since a terminal without colours may get no
+    /// escape sequence at all.
     pub(crate) fn end_progress(&mut self) {
-        if self.shows_progress {
-            let _ = write!(self.stderr, "\r\u{1b}[K");
+        let width = std::mem::take(&mut self.progress);
+        if width > 0 {
+            let _ = write!(self.stderr, "\r{}\r", " ".repeat(width));
             let _ = self.stderr.flush();
         }
     }
@@ -126,6 +139,7 @@ impl Printer {
 
     /// If stderr is gone, nothing can be reported.
     fn say(&mut self, text: impl Display) {
+        self.end_progress();
         let _ = writeln!(self.stderr, "{text}");
     }
 }
@@ -151,6 +165,17 @@ fn columns_of_stdout() -> Option<usize> {
         Some(usize::from(size.ws_col))
     };
     asked.or_else(terminal).filter(|columns| *columns > 0)
+}
+
+/// The width of the terminal that stderr is; none where it is no terminal.
+fn columns_of_stderr() -> Option<usize> {
+    let stderr = io::stderr();
+    let size = stderr
+        .is_terminal()
+        .then(|| rustix::termios::tcgetwinsize(&stderr))?;
+    let columns = size.map_or(0, |size| usize::from(size.ws_col));
+    // A serial line says nothing of its width.
+    Some(if columns == 0 { 80 } else { columns })
 }
 
 /// A text with its control characters but for newlines written out: names of interfaces and files

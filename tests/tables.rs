@@ -8,14 +8,11 @@ mod common;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Stdio;
 
 use common::hosts::{vfio, x3};
 use common::{Tree, captured, each, hosts, on, package, run};
-use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
 
 const EXPLAIN: [&str; 2] = ["discover", "--explain"];
 
@@ -170,18 +167,7 @@ fn one_thing_is_not_counted_as_several() {
 
 /// What a command prints on a terminal of that width.
 fn on_terminal(columns: u16, root: &std::path::Path, args: &[&str]) -> String {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    let terminal: OwnedFd =
-        ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    let size = Winsize {
-        ws_row: 24,
-        ws_col: columns,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    };
-    tcsetwinsize(&terminal, size).unwrap();
+    let (master, terminal) = common::terminal(columns);
     let mut command = on(root, args);
     let mut child = command.stdout(Stdio::from(terminal)).spawn().unwrap();
     // Ours of the terminal goes with the command, so that the end of the child is the end of the text.

@@ -19,11 +19,14 @@ mod tree;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 
 pub(crate) use onload_test_needs as needs;
@@ -282,6 +285,23 @@ pub(crate) fn skipped(reason: &str) {
 pub(crate) fn has_program(program: &str) -> bool {
     let dirs = ["/usr/bin", "/bin", "/usr/local/bin"].map(Path::new);
     dirs.iter().any(|dir| dir.join(program).exists())
+}
+
+/// A terminal of that width: the side of who watches it, and the side of a program.
+pub(crate) fn terminal(columns: u16) -> (OwnedFd, OwnedFd) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&master).expect("a terminal of ours");
+    unlockpt(&master).expect("a terminal of ours");
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+    let terminal = ioctl_tiocgptpeer(&master, flags).expect("its other side");
+    let size = Winsize {
+        ws_row: 24,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(&terminal, size).expect("a terminal has a size");
+    (master, terminal)
 }
 
 /// Whether a program is on this machine.

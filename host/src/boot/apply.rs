@@ -29,7 +29,16 @@ pub struct Outcome {
     pub warnings: Vec<String>,
 }
 
-/// Does what has to be done, step by step, and tells of each that is done. What follows from a step, such
+/// How a step goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It begins, and may take its time.
+    Begins,
+    /// It is done.
+    Done,
+}
+
+/// Does what has to be done, step by step, and tells of each that it begins and that it is done. What follows from a step, such
 /// as the virtual functions that it made, is planned again after it. A step that fails ends those about
 /// the same subject; the others go on.
 ///
@@ -39,7 +48,7 @@ pub fn apply(
     kernel: &dyn Kernel,
     config: &Config,
     patience: Duration,
-    told: &mut dyn FnMut(&Step),
+    told: &mut dyn FnMut(Stage, &Step),
 ) -> Outcome {
     let mut run = Run {
         host,
@@ -77,7 +86,7 @@ struct Run<'r> {
 
 impl Run<'_> {
     /// Does the steps of a plan; whether any was done, so that there may be more.
-    fn round(&mut self, plan: &Plan, told: &mut dyn FnMut(&Step)) -> bool {
+    fn round(&mut self, plan: &Plan, told: &mut dyn FnMut(Stage, &Step)) -> bool {
         let mut has_done = false;
         for step in &plan.steps {
             if self.given_up.contains(&step.subject) {
@@ -94,6 +103,7 @@ impl Run<'_> {
             } else if self.done.contains(&key) {
                 Some(format!("it was set, and is {} again", step.now))
             } else {
+                told(Stage::Begins, step);
                 self.perform(step).err()
             };
             match failure {
@@ -105,7 +115,7 @@ impl Run<'_> {
                 None => {
                     self.done.insert(key);
                     has_done = true;
-                    told(step);
+                    told(Stage::Done, step);
                 }
             }
         }

@@ -30,7 +30,7 @@ pub fn fuzz(text: &str) {
     routes::fuzz(text.as_bytes());
 }
 
-pub use apply::{Outcome, apply};
+pub use apply::{Outcome, Stage, apply};
 pub use kernel::{Kernel, KernelError, VfChange, VfSettings};
 pub use plan::plan;
 pub use running::{Absent, Running};

@@ -91,7 +91,7 @@ impl Machine {
 
     fn apply(&self, config: &str) -> Outcome {
         let config = Config::parse(config).unwrap();
-        apply(&self.host(), self, &config, Duration::ZERO, &mut |_| {})
+        apply(&self.host(), self, &config, Duration::ZERO, &mut |_, _| {})
     }
 
     fn steps(&self, config: &str) -> Vec<String> {
@@ -307,9 +307,33 @@ fn without_the_sections_nothing_is_looked_at_and_nothing_is_done() {
     host.start_recording();
     let config = Config::default();
     assert_eq!(plan(&host, &machine, &config), Plan::default());
-    let outcome = apply(&host, &machine, &config, Duration::ZERO, &mut |_| {});
+    let outcome = apply(&host, &machine, &config, Duration::ZERO, &mut |_, _| {});
     assert_eq!((outcome.done, outcome.failed.len()), (0, 0));
     assert!(host.stop_recording().is_empty());
+}
+
+#[test]
+fn each_step_is_told_when_it_begins_and_when_it_is_done() {
+    let machine = Machine::new();
+    let config = Config::parse(&everything()).unwrap();
+    let (mut begun, mut done) = (None, 0);
+    let mut told = |stage, step: &Step| match stage {
+        Stage::Begins => assert_eq!(begun.replace(step.clone()), None),
+        Stage::Done => {
+            assert_eq!(begun.take().as_ref(), Some(step));
+            done += 1;
+        }
+    };
+    let outcome = apply(
+        &machine.host(),
+        &machine,
+        &config,
+        Duration::ZERO,
+        &mut told,
+    );
+    assert_eq!(outcome.failed, [""; 0]);
+    assert_eq!(done, outcome.done);
+    assert_eq!(begun, None);
 }
 
 #[test]

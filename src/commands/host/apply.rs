@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use onload_host::boot::{self, Running};
+use onload_host::boot::{self, Running, Stage, Step};
 use rustix::process::geteuid;
 
 use super::{NOTHING, all_or_error, line, wants_nothing};
@@ -34,8 +34,13 @@ pub fn run(global: &Global, _args: &HostApply, printer: &mut Printer) -> anyhow:
         bail!("changing this host: only root may; run as root");
     }
     let kernel = Running::default();
-    let mut told = |step: &boot::Step| printer.note(line(step));
+    printer.progress("comparing this host with config.toml");
+    let mut told = |stage: Stage, step: &Step| match stage {
+        Stage::Begins => printer.progress(line(step)),
+        Stage::Done => printer.note(line(step)),
+    };
     let outcome = boot::apply(&host, &kernel, &config, PATIENCE, &mut told);
+    printer.end_progress();
     for warning in &outcome.warnings {
         printer.warning(warning);
     }
