@@ -43,16 +43,14 @@ pub struct Snapshot {
     pub lease_hooks: BTreeMap<Class, Vec<Hook>>,
     /// What is not offered, by name: the class and the reason.
     pub not_offered: BTreeMap<String, Vec<(Class, String)>>,
-    /// How many leases live, by class.
-    pub leases: BTreeMap<Class, i64>,
     /// When it was taken.
     pub taken: Instant,
 }
 
 impl Snapshot {
-    /// What follows from a survey, which is given back as soon as it is not needed.
+    /// What follows from a survey and what it offers. The survey is given back as soon as it is not needed.
     #[must_use]
-    pub fn of(survey: Survey, config: &Config) -> Self {
+    pub fn of(survey: Survey, offers: Vec<Offer>, config: &Config) -> Self {
         let mut not_offered: BTreeMap<String, Vec<(Class, String)>> = BTreeMap::new();
         for refused in &survey.inventory.not_offered {
             if let Subject::Device(class) = refused.kind {
@@ -60,11 +58,6 @@ impl Snapshot {
                 of_name.push((class, refused.reason.clone()));
             }
         }
-        let mut leases: BTreeMap<Class, i64> = BTreeMap::new();
-        for lease in survey.leases.iter().filter(|lease| !lease.is_over) {
-            *leases.entry(lease.device.class).or_default() += 1;
-        }
-        let offers = survey.offers();
         let Survey {
             specs,
             inventory,
@@ -78,7 +71,6 @@ impl Snapshot {
             settings: config.kubernetes.clone(),
             lease_hooks: lease_hooks(&specs),
             not_offered,
-            leases,
             taken: Instant::now(),
         }
     }

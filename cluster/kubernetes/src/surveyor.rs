@@ -5,14 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use onload_cdi::Registry;
 use onload_core::config::Config;
 use onload_core::text::Chain;
 use onload_host::host::Host;
 use onload_host::leases::UnknownLeases;
-use onload_host::offers::Survey;
+use onload_host::metrics::{Measured, openmetrics};
+use onload_host::offers::{Offer, Survey};
 use onload_host::settings::{self, SettingsError};
 use onload_host::watch::{Sources, Watcher};
 use tokio::sync::watch;
@@ -27,6 +28,8 @@ const UNTOLD: Duration = Duration::from_secs(10);
 
 /// Where what was said of the specifications stands.
 const SPECIFICATIONS: usize = 3;
+/// And what of the metrics.
+const MEASURES: usize = 4;
 
 /// Why nothing is known of the host.
 #[derive(Debug, thiserror::Error)]
@@ -53,9 +56,9 @@ pub struct Surveyor {
     metrics: Arc<Metrics>,
     /// Who writes the specifications, if that is the daemon's work at all.
     keeper: Option<Keeper>,
-    /// What was said last of the configuration, the host, its changes and its specifications, so that it is not
-    /// said twice.
-    said: [String; 4],
+    /// What was said last of the configuration, the host, its changes, its specifications and its metrics, so
+    /// that it is not said twice.
+    said: [String; 5],
 }
 
 impl Surveyor {
@@ -99,9 +102,30 @@ impl Surveyor {
         }
         // No request has to wait for them to be read.
         let _ = self.specs.now();
-        let snapshot = Snapshot::of(survey, &self.config);
-        self.metrics.leases(&snapshot.leases);
-        Ok(snapshot)
+        let offers = survey.offers();
+        self.measure(&survey, &offers);
+        Ok(Snapshot::of(survey, offers, &self.config))
+    }
+
+    /// Takes the numbers of the host for those who collect them: an answer to them reads no file.
+    fn measure(&mut self, survey: &Survey, offers: &[Offer]) {
+        let text = openmetrics(Measured {
+            host: &self.host,
+            inventory: &survey.inventory,
+            offers,
+            leases: Some(&survey.leases),
+            now: SystemTime::now(),
+        });
+        match text {
+            Ok(text) => {
+                self.said[MEASURES].clear();
+                self.metrics.host(&text);
+            }
+            Err(error) => {
+                let message = "the host is not measured; its metrics are those of before";
+                self.say(MEASURES, &error, message);
+            }
+        }
     }
 
     fn survey(&self) -> Result<Survey, LookError> {

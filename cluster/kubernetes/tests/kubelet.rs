@@ -8,8 +8,9 @@ mod support;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use onload_test_needs as needs;
 use support::{Daemon, MockKubelet, TestHost, get};
 
 const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
@@ -331,7 +332,7 @@ async fn where_inotify_is_used_up_kubelet_s_restarts_are_found_all_the_same() {
     let mut unshare = Command::new("unshare");
     unshare.args(["--user", "--map-root-user", "sh", "-c", limit]);
     let can = unshare.status().is_ok_and(|status| status.success());
-    if !onload_test_needs::that(can, "a user namespace") {
+    if !needs::that(can, "a user namespace") {
         return;
     }
     let host = TestHost::captured(CAPTURED);
@@ -448,12 +449,96 @@ async fn metrics_and_health_are_served() {
         r#"onload_kubernetes_requests_total{method="Allocate",outcome="ok"} 1"#,
         r#"onload_kubernetes_requests_total{method="Allocate",outcome="error"} 1"#,
         r#"onload_kubernetes_registrations_total{resource="onload.dev/vfio",outcome="ok"} 1"#,
-        r#"onload_kubernetes_leases{class="vfio"} 0"#,
+        r#"onload_ctk_devices{class="vfio",health="healthy"} 2.0"#,
     ] {
         assert!(body.lines().any(|other| other == line), "{line}:\n{body}");
     }
     assert!(body.ends_with("# EOF\n"));
     assert!(get(&daemon.http, "/other").0.starts_with("HTTP/1.1 404"));
+}
+
+/// Reads OpenMetrics strictly.
+const READER: &str = "
+import sys
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as families
+for family in families(sys.stdin.read()):
+    print(family.name)
+";
+
+/// What a program says of a text, and whether it likes it.
+fn asked(command: &mut Command, text: &str) -> (bool, String) {
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut stdin, text.as_bytes()).unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(said).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_metrics_of_the_host_are_served_with_the_daemons_own_and_none_twice() {
+    let host = TestHost::captured(CAPTURED);
+    host.lease("vfio:0000:81:10.2", None);
+    let kubelet = MockKubelet::start(&host.plugin_dir());
+    let daemon = Daemon::start(&host);
+    kubelet.registered(VFIO).await;
+    let (_, body) = get(&daemon.http, "/metrics");
+    for line in [
+        r#"onload_ctk_leases{class="vfio"} 1.0"#,
+        r#"onload_ctk_devices_held{class="vfio"} 1.0"#,
+        r#"onload_ctk_hugepages_bytes{node="1",size="1Gi"} 2147483648.0"#,
+        r#"onload_ctk_interface_up{interface="ens1"} 1.0"#,
+    ] {
+        assert!(body.lines().any(|other| other == line), "{line}:\n{body}");
+    }
+    assert_eq!(body.matches("# EOF").count(), 1);
+    assert!(body.ends_with("# EOF\n"));
+    let mut helped: Vec<&str> = body
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP "))
+        .collect();
+    let count = helped.len();
+    helped.sort_unstable();
+    helped.dedup_by_key(|help| help.split(' ').next());
+    assert_eq!(helped.len(), count, "{body}");
+    let mut python = Command::new("/usr/bin/python3");
+    if needs::that(
+        python
+            .args(["-c", "import prometheus_client.openmetrics.parser"])
+            .status()
+            .is_ok_and(|status| status.success()),
+        "python3-prometheus-client is not installed",
+    ) {
+        let (is_good, said) = asked(Command::new("/usr/bin/python3").args(["-c", READER]), &body);
+        assert!(is_good, "{said}\n{body}");
+    }
+    if needs::programs(&["promtool"]) {
+        // Its reader is of the older format, in which a counter is declared with the end of its name.
+        let older: Vec<String> = body.lines().map(older).collect();
+        let (is_good, said) = asked(
+            Command::new("promtool").args(["check", "metrics"]),
+            &(older.join("\n") + "\n"),
+        );
+        assert!(is_good && said.is_empty(), "{said}\n{body}");
+    }
+}
+
+/// A line of OpenMetrics as the older text format has it: there `_total` is part of a counter's name.
+fn older(line: &str) -> String {
+    let counters = ["api_requests", "registrations", "requests", "surveys"];
+    let mut words: Vec<String> = line.splitn(4, ' ').map(str::to_owned).collect();
+    if let [hash, word, name, ..] = &mut words[..]
+        && hash == "#"
+        && (word == "HELP" || word == "TYPE")
+        && counters
+            .iter()
+            .any(|counter| *name == format!("onload_kubernetes_{counter}"))
+    {
+        name.push_str("_total");
+    }
+    words.join(" ")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -539,7 +624,7 @@ async fn a_daemon_is_ready_when_kubelet_has_taken_its_resources() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_that_cannot_be_written_stops_no_device() {
     let full = std::path::Path::new("/dev/full");
-    if !onload_test_needs::that(full.exists(), "/dev/full") {
+    if !needs::that(full.exists(), "/dev/full") {
         return;
     }
     let host = TestHost::captured(CAPTURED);

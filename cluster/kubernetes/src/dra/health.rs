@@ -114,7 +114,6 @@ mod tests {
             settings: onload_core::kubernetes_settings::KubernetesSettings::default(),
             lease_hooks: BTreeMap::new(),
             not_offered: BTreeMap::new(),
-            leases: BTreeMap::new(),
             taken: Instant::now(),
         }
     }

@@ -11,35 +11,13 @@ use std::path::{Path, PathBuf};
 use memchr::memmem;
 use onload_cdi::DEFAULT_DIRS;
 use onload_core::text::Chain;
+use onload_host::bundles::{self, RUNTIMES, RUNTIMES_BY_NAMESPACE};
 use onload_host::host::{Host, HostError};
 use onload_host::leases;
 use serde::Deserialize;
 
 /// Bytes of a file that are searched: no configuration of a container is longer.
 const LIMIT: u64 = 16 * 1024 * 1024;
-/// Where containerd keeps its tasks (`state` in its config.toml): its own default, k3s and RKE2, k0s, MicroK8s, and
-/// dockerd where it starts one of its own.
-const CONTAINERD: [&str; 5] = [
-    "/run/containerd",
-    "/run/k3s/containerd",
-    "/run/k0s/containerd",
-    "/var/snap/microk8s/common/run/containerd",
-    "/run/docker/containerd/daemon",
-];
-/// The directory of the bundles there, by namespace and id (containerd, `core/runtime/v2`).
-const TASKS: &str = "io.containerd.runtime.v2.task";
-/// Where podman and CRI-O keep bundles, by storage driver and id (containers-storage.conf(5)).
-const STORAGE: [&str; 2] = ["/var/lib/containers/storage", "/run/containers/storage"];
-/// Where runc and crun keep what they know of containers, by id.
-const RUNTIMES: [&str; 3] = ["/run/runc", "/run/crun", "/run/user/0/crun"];
-/// The same below the directories of engines, by namespace and id.
-const RUNTIMES_BY_NAMESPACE: [&str; 5] = [
-    "/run/containerd/runc",
-    "/run/k3s/containerd/runc",
-    "/run/k0s/containerd/runc",
-    "/var/snap/microk8s/common/run/containerd/runc",
-    "/run/docker/runtime-runc",
-];
 /// What runc writes there, and crun's copy of the bundle's file.
 const STATES: [&str; 2] = ["state.json", "config.json"];
 
@@ -170,8 +148,8 @@ fn is_other(error: &HostError) -> bool {
 /// The files that may name a hook.
 fn files(host: &Host, users: &mut Users) -> BTreeMap<PathBuf, Kind> {
     let mut names = |path: &Path| -> Vec<PathBuf> {
-        match host.list(path) {
-            Ok(listing) => listing.names.iter().map(|name| path.join(name)).collect(),
+        match bundles::list(host, path) {
+            Ok(names) => names,
             // A file beside directories.
             Err(error) if is_other(&error) => Vec::new(),
             Err(error) => {
@@ -182,21 +160,12 @@ fn files(host: &Host, users: &mut Users) -> BTreeMap<PathBuf, Kind> {
     };
     let specifications = DEFAULT_DIRS.map(|dir| names(Path::new(dir)));
     let mut files: BTreeSet<PathBuf> = BTreeSet::new();
-    for state in CONTAINERD {
-        for namespace in names(&Path::new(state).join(TASKS)) {
-            files.extend(names(&namespace).iter().map(|id| id.join("config.json")));
-        }
+    for namespace in bundles::of_containerd(&mut names) {
+        files.extend(names(&namespace).iter().map(|id| id.join("config.json")));
     }
-    for storage in STORAGE {
-        let drivers = names(Path::new(storage));
-        let is_driver = |path: &&PathBuf| path.to_string_lossy().ends_with("-containers");
-        for driver in drivers.iter().filter(is_driver) {
-            files.extend(
-                names(driver)
-                    .iter()
-                    .map(|id| id.join("userdata/config.json")),
-            );
-        }
+    for driver in bundles::of_storage(&mut names) {
+        let ids = names(&driver);
+        files.extend(ids.iter().map(|id| id.join("userdata/config.json")));
     }
     let mut containers: Vec<PathBuf> = RUNTIMES
         .iter()

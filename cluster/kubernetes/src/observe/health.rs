@@ -188,7 +188,6 @@ mod tests {
             settings: KubernetesSettings::default(),
             lease_hooks: BTreeMap::new(),
             not_offered: BTreeMap::new(),
-            leases: BTreeMap::new(),
             taken: Instant::now(),
         }
     }

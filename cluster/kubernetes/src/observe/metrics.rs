@@ -19,6 +19,9 @@ use crate::resources::Resource;
 /// Seconds: answers take microseconds, and 10 s is when kubelet gives up.
 const BUCKETS: [f64; 9] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 1.0, 10.0];
 
+/// How a text of OpenMetrics ends.
+const END: &str = "# EOF\n";
+
 type Labels = Vec<(&'static str, String)>;
 type Gauges = Family<Labels, Gauge>;
 
@@ -28,7 +31,6 @@ pub struct Metrics {
     devices: Gauges,
     allocated: Gauges,
     registered: Gauges,
-    leases: Gauges,
     requests: Family<Labels, Counter>,
     seconds: Family<Labels, Histogram, fn() -> Histogram>,
     registrations: Family<Labels, Counter>,
@@ -43,6 +45,8 @@ pub struct Metrics {
     taken: Mutex<BTreeSet<ResourceName>>,
     /// When the host was looked at last, and whether it could be read.
     looked: Mutex<(Instant, bool)>,
+    /// What was measured of the host then, without the end of the text.
+    host: Mutex<String>,
 }
 
 impl fmt::Debug for Metrics {
@@ -71,7 +75,6 @@ impl Default for Metrics {
             devices: Gauges::default(),
             allocated: Gauges::default(),
             registered: Gauges::default(),
-            leases: Gauges::default(),
             requests: Family::default(),
             seconds: Family::new_with_constructor(histogram),
             registrations: Family::default(),
@@ -83,6 +86,7 @@ impl Default for Metrics {
             given: Mutex::default(),
             taken: Mutex::default(),
             looked: Mutex::new((Instant::now(), false)),
+            host: Mutex::default(),
             registry: Registry::default(),
         };
         registry.register(
@@ -99,11 +103,6 @@ impl Default for Metrics {
             "registered",
             "Whether kubelet has taken the resource",
             metrics.registered.clone(),
-        );
-        registry.register(
-            "leases",
-            "Leases of containers that live, of any engine",
-            metrics.leases.clone(),
         );
         registry.register("requests", "Requests of kubelet", metrics.requests.clone());
         registry.register_with_unit(
@@ -146,10 +145,11 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// The text.
+    /// The text: the host's numbers, then our own, whose names begin otherwise.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = String::new();
+        let host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = host.clone();
         // Writing to a String cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
@@ -246,13 +246,10 @@ impl Metrics {
         *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
-    /// So many leases live, by class.
-    pub fn leases(&self, leases: &BTreeMap<Class, i64>) {
-        for class in Class::ALL {
-            let count = leases.get(&class).copied().unwrap_or(0);
-            let labels = vec![("class", class.to_string())];
-            self.leases.get_or_create(&labels).set(count);
-        }
+    /// The numbers of the host itself, as `onload-ctk metrics` prints them, of the last look at it.
+    pub fn host(&self, text: &str) {
+        let text = text.strip_suffix(END).unwrap_or(text);
+        text.clone_into(&mut self.host.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// A request was answered.
@@ -281,7 +278,10 @@ mod tests {
         metrics.registered(&name, true);
         metrics.registration(&name, false);
         metrics.request("Allocate", true, Duration::from_micros(300));
-        metrics.leases(&BTreeMap::from([(Class::Vfio, 3)]));
+        metrics
+            .host("# TYPE onload_ctk_leases gauge\nonload_ctk_leases{class=\"vfio\"} 2\n# EOF\n");
+        metrics
+            .host("# TYPE onload_ctk_leases gauge\nonload_ctk_leases{class=\"vfio\"} 3\n# EOF\n");
         metrics.survey(true);
         let text = metrics.text();
         for line in [
@@ -291,11 +291,13 @@ mod tests {
             r#"onload_kubernetes_registrations_total{resource="onload.dev/nic",outcome="error"} 1"#,
             r#"onload_kubernetes_requests_total{method="Allocate",outcome="ok"} 1"#,
             r#"onload_kubernetes_request_duration_seconds_bucket{le="0.0005",method="Allocate"} 1"#,
-            r#"onload_kubernetes_leases{class="vfio"} 3"#,
+            r#"onload_ctk_leases{class="vfio"} 3"#,
             r#"onload_kubernetes_surveys_total{outcome="ok"} 1"#,
         ] {
             assert!(text.lines().any(|other| other == line), "{line}:\n{text}");
         }
-        assert!(text.ends_with("# EOF\n"));
+        assert_eq!(text.matches(END).count(), 1);
+        assert_eq!(text.matches("onload_ctk_leases{").count(), 1);
+        assert!(text.ends_with(END));
     }
 }

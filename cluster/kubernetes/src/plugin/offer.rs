@@ -301,7 +301,6 @@ mod tests {
             settings: onload_core::kubernetes_settings::KubernetesSettings::default(),
             lease_hooks: std::collections::BTreeMap::new(),
             not_offered: std::collections::BTreeMap::new(),
-            leases: std::collections::BTreeMap::new(),
             taken: std::time::Instant::now(),
         };
         let (_, host) = watch::channel(Arc::new(snapshot));

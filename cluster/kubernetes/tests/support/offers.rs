@@ -130,7 +130,6 @@ pub(crate) fn snapshot(mut offers: Vec<Offer>, config: &str) -> Arc<Snapshot> {
         settings: Config::parse(config).unwrap().kubernetes,
         lease_hooks: BTreeMap::new(),
         not_offered: BTreeMap::new(),
-        leases: BTreeMap::new(),
         taken: Instant::now(),
     })
 }

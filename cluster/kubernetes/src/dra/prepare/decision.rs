@@ -310,7 +310,6 @@ mod tests {
                 "0000:81:10.7".to_owned(),
                 vec![(Class::Nic, "no".to_owned()), (Class::Vfio, reason)],
             )]),
-            leases: BTreeMap::new(),
             taken: Instant::now(),
         }
     }
