@@ -86,6 +86,7 @@ pub fn run(global: &Global, args: &Run) -> Result<(), RunError> {
         Some(listen) => (listen.clone(), SetBy::Argument),
         None => (surveyor.config().kubernetes.listen.clone(), SetBy::File),
     };
+    surveyor.listens_by(listen.1);
     let (sender, snapshots) = watch::channel(Arc::new(surveyor.first_look()?));
     let settings = &surveyor.config().kubernetes;
     let (node, kubeconfig) = (args.node_name.as_ref(), args.kubeconfig.as_deref());

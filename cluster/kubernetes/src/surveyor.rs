@@ -19,6 +19,7 @@ use onload_host::watch::{Sources, Watcher};
 use tokio::sync::watch;
 
 use crate::host_state::{Snapshot, SpecNames};
+use crate::observe::http::SetBy;
 use crate::observe::metrics::Metrics;
 use crate::resources::WrittenBy;
 use crate::spec_writer::{Keeper, Kept};
@@ -56,6 +57,8 @@ pub struct Surveyor {
     metrics: Arc<Metrics>,
     /// Who writes the specifications, if that is the daemon's work at all.
     keeper: Option<Keeper>,
+    /// What says where metrics are served.
+    listen_by: SetBy,
     /// What was said last of the configuration, the host, its changes, its specifications and its metrics, so
     /// that it is not said twice.
     said: [String; 5],
@@ -81,8 +84,14 @@ impl Surveyor {
             config,
             metrics: Arc::clone(metrics),
             keeper,
+            listen_by: SetBy::File,
             said: Default::default(),
         })
+    }
+
+    /// Who said where metrics are served: what the file says of it matters only if that is the file.
+    pub fn listens_by(&mut self, by: SetBy) {
+        self.listen_by = by;
     }
 
     /// The configuration in force.
@@ -230,7 +239,8 @@ impl Surveyor {
                     return;
                 }
                 let listen = &config.kubernetes.listen;
-                if *listen != self.config.kubernetes.listen {
+                let has_changed = *listen != self.config.kubernetes.listen;
+                if has_changed && self.listen_by == SetBy::File {
                     tracing::warn!(%listen, "[kubernetes] listen has changed; restart this daemon to serve there");
                 }
                 tracing::info!("the configuration has changed");

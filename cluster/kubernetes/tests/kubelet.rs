@@ -274,18 +274,20 @@ async fn a_socket_that_is_removed_and_a_stream_that_ends_are_noticed() {
 async fn the_end_takes_the_sockets_away_and_a_killed_daemon_is_followed() {
     let host = TestHost::captured(CAPTURED);
     let kubelet = MockKubelet::start(&host.plugin_dir());
-    let mut first = Daemon::start(&host);
+    let first = Daemon::start(&host);
     kubelet.registered(VFIO).await;
     let socket = socket_of(&host, VFIO);
     assert!(fs::metadata(&socket).unwrap().file_type().is_socket());
-    assert!(first.terminate().success());
+    first.signal_term();
+    let (status, said) = first.ended();
+    assert!(status.success() && said.contains("ending"), "{said}");
+    assert!(!said.contains("registering again"), "{said}");
     let left: Vec<_> = fs::read_dir(host.plugin_dir())
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();
     assert_eq!(left, ["kubelet.sock"]);
     kubelet.forget(VFIO);
-    drop(first);
     let second = Daemon::start(&host);
     kubelet.registered(VFIO).await;
     // SIGKILL leaves them.
@@ -395,6 +397,24 @@ async fn a_changed_configuration_is_taken_and_a_broken_one_changes_nothing() {
     );
     host.config("[kubernetes]\nclasses = [\"vfio\", \"nic\"]\nslots = 4\n");
     kubelet.until(VFIO, |plugin| plugin.ids().len() == 2).await;
+}
+
+#[test]
+fn an_address_that_the_file_changes_is_told_only_where_the_file_says_it() {
+    let host = TestHost::captured(CAPTURED);
+    let changed = "listen has changed";
+    for by_file in [false, true] {
+        host.config("[kubernetes]\nlisten = \"\"\n");
+        let mut daemon = Daemon::with(&host, |command| {
+            if by_file {
+                command.env_remove("ONLOAD_KUBERNETES_LISTEN");
+            }
+        });
+        daemon.logged(&["onload.dev/vfio", "healthy"]);
+        host.config("[kubernetes]\nlisten = \"127.0.0.1:9999\"\n");
+        daemon.logged(&["the configuration has changed"]);
+        assert_eq!(daemon.count(&[changed]), usize::from(by_file));
+    }
 }
 
 #[test]

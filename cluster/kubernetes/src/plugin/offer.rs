@@ -253,6 +253,10 @@ impl Running {
     async fn until_lost(&mut self, offering: &Offering, start: u64) -> Option<Lost> {
         let mut kubelet = offering.kubelet.clone();
         loop {
+            // The end closes the streams too, and is no loss.
+            if offering.is_stopped() {
+                return None;
+            }
             let now = *kubelet.borrow_and_update();
             if now.starts != start {
                 return Some(Lost::Restart);
