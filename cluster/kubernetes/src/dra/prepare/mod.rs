@@ -23,7 +23,7 @@ pub(super) use own_spec::OwnSpecs;
 pub(super) use preparer::{Node, Preparer};
 pub(super) use sweep::sweep;
 
-/// Whether a claim is prepared that has something for itself, by its specification in a directory.
+/// Whether a claim is prepared, by what stands of it in the directory of specifications.
 pub(crate) fn has_claims(spec_dir: &Path) -> bool {
     !OwnSpecs::new(spec_dir.to_owned()).list().is_empty()
 }

@@ -3,7 +3,8 @@
 //! it. It gives no node: the device's own specification does, and is read anew for each container.
 //!
 //! Beside it stands a file that says which claim it is of, for [`mod@super::sweep`]: the name of a claim does not fit
-//! into that of a file, and CDI readers take `.json` and `.yaml` alone.
+//! into that of a file, and CDI readers take `.json` and `.yaml` alone. A claim that has nothing for itself has that
+//! file alone. It tells the next start that kubelet needs a driver to unprepare the claim, whatever is configured then.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -114,8 +115,8 @@ impl OwnSpecs {
         OwnSpecs { dir }
     }
 
-    /// Writes that of a claim, if it has something for itself. One that is there already is not written again:
-    /// engines would read all of the directory anew.
+    /// Writes which claim it is, and its specification if it has something for itself. What is there already is not
+    /// written again: engines would read all of the directory anew.
     ///
     /// # Errors
     /// [`PrepareError::Directory`] and [`PrepareError::Write`].
@@ -126,15 +127,15 @@ impl OwnSpecs {
         leased: &[Leased],
         hooks: &Hooks,
     ) -> Result<(), PrepareError> {
-        let Some(spec) = spec(uid, leased, hooks) else {
-            return Ok(());
-        };
         fs::create_dir_all(&self.dir).map_err(|error| self.unusable(error))?;
         let dir = self.open().map_err(|error| self.unusable(error))?;
         let owner = serde_json::to_vec(owner).map_err(|error| self.unusable(error.into()))?;
         // Who it is of comes first, so that no specification is left that nobody can ask for.
         self.write_one(&dir, &file(uid, OWNER), &owner)?;
-        self.write_one(&dir, &file(uid, SPEC), to_json(&spec).as_bytes())
+        match spec(uid, leased, hooks) {
+            None => Ok(()),
+            Some(spec) => self.write_one(&dir, &file(uid, SPEC), to_json(&spec).as_bytes()),
+        }
     }
 
     fn write_one(&self, dir: &OwnedFd, name: &str, bytes: &[u8]) -> Result<(), PrepareError> {
@@ -145,7 +146,7 @@ impl OwnSpecs {
         written.map_err(|source| self.unwritable(source))
     }
 
-    /// Removes that of a claim; whether there was one.
+    /// Removes what there is of a claim; whether it had a specification.
     ///
     /// # Errors
     /// [`PrepareError::Directory`] and [`PrepareError::Write`].
@@ -155,15 +156,16 @@ impl OwnSpecs {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(self.unusable(error)),
         };
-        let mut was_there = false;
-        for end in [SPEC, OWNER] {
+        let remove = |end| {
             let removed = atomic::remove(&dir, OsStr::new(&file(uid, end)));
-            was_there |= removed.map_err(|source| self.unwritable(source))?;
-        }
-        Ok(was_there)
+            removed.map_err(|source| self.unwritable(source))
+        };
+        let had_spec = remove(SPEC)?;
+        remove(OWNER)?;
+        Ok(had_spec)
     }
 
-    /// The claims that have one, and which they are, where that is known.
+    /// The claims that are prepared, and which they are, where that is known.
     pub(crate) fn list(&self) -> BTreeMap<ClaimUid, Option<Owner>> {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let uids = entries.filter_map(|entry| uid(&entry.file_name()));
@@ -319,12 +321,14 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_has_nothing_for_itself_has_no_file() {
+    fn a_claim_that_has_nothing_for_itself_has_no_specification_and_is_known() {
         let dir = tempfile::tempdir().unwrap();
-        let specs = OwnSpecs::new(dir.path().join("cdi"));
+        let specs = OwnSpecs::new(dir.path().to_owned());
         write(&specs, &[]);
-        assert!(!dir.path().join("cdi").exists());
+        assert_eq!(names(dir.path()), [file(&uid(), OWNER)]);
+        assert_eq!(specs.list(), BTreeMap::from([(uid(), Some(owner()))]));
         assert!(!specs.remove(&uid()).unwrap());
+        assert!(names(dir.path()).is_empty());
         let rdma = Leased {
             device: "rdma:mlx5_0".parse().unwrap(),
             ..leased("a")
