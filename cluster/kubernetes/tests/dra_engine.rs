@@ -23,6 +23,8 @@ use tokio::sync::watch;
 
 /// Long enough that it never passes in a test.
 const NEVER: Duration = Duration::from_secs(3600);
+/// How soon a server that refuses is asked again.
+const SOON: Duration = Duration::from_millis(50);
 
 struct Deciding {
     snapshots: watch::Sender<Arc<Snapshot>>,
@@ -57,6 +59,8 @@ impl Deciding {
             spec_dir: spec_dir.to_owned(),
             grace,
             settle: Duration::ZERO,
+            refused: SOON,
+            has_offered: false,
         };
         let offered = Offered {
             dra: dra_sender,
@@ -164,17 +168,60 @@ async fn a_server_that_serves_old_manifests_by_dra_gets_all_by_dra() {
     let mut deciding = Deciding::start(&server, "", NEVER);
     deciding.register();
     deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
-    // Decided: nothing more is asked.
+    // Decided: nothing more is asked, of which the server tells by itself.
     server.forget_asked();
     deciding.look_again("");
     deciding.register();
-    server.until_asked(|asked| asked.len() == 2).await;
-    assert!(
-        server
-            .asked()
-            .iter()
-            .all(|asked| asked.resource == "deviceclasses")
-    );
+    server.delete_class("nic.onload.dev");
+    deciding.until(&[Class::Vfio], &[Class::Nic]).await;
+    let asked = server.counts();
+    let resources: Vec<&str> = asked.keys().map(String::as_str).collect();
+    assert_eq!(resources, ["list pods", "list resourceslices"]);
+}
+
+#[tokio::test]
+async fn classes_that_are_deleted_and_made_again_are_seen_by_the_watch() {
+    let server = new_server().await;
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.register();
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+    server.delete_class("vfio.onload.dev");
+    deciding.until(&[Class::Nic], &[Class::Vfio]).await;
+    class(&server, Class::Vfio, Some("onload.dev/vfio"));
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+    // The watch ends, and what happened in between is told by the next.
+    server.end_watches();
+    class(&server, Class::Nic, Some("example.com/nic"));
+    deciding.until(&[Class::Vfio], &[Class::Nic]).await;
+    // One from too long ago begins with a list.
+    server.end_watches();
+    class(&server, Class::Nic, Some("onload.dev/nic"));
+    server.compact();
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+}
+
+#[tokio::test]
+async fn a_class_stays_with_dra_where_its_slices_can_no_longer_be_seen() {
+    let server = new_server().await;
+    let mut deciding = Deciding::start(&server, "", NEVER);
+    deciding.register();
+    deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
+    let name = "n1-onload-dev-nic-0";
+    server.put_slice(name, slice("n1/nic"));
+    let rights = [("list", "pods"), ("list", "resourceslices")];
+    for right in rights {
+        server.take_right(right.0, right.1);
+    }
+    server.forget_asked();
+    server.delete_class("nic.onload.dev");
+    // It is tried again.
+    until_asked(&server, "list", "resourceslices", 2).await;
+    assert_eq!(*deciding.plugin.borrow(), BTreeSet::new());
+    for right in rights {
+        server.give_right(right.0, right.1);
+    }
+    server.delete_slice(name);
+    deciding.until(&[Class::Vfio], &[Class::Nic]).await;
 }
 
 #[tokio::test]
@@ -185,7 +232,7 @@ async fn a_server_that_drops_the_old_name_or_has_no_class_leaves_all_to_the_devi
     let mut deciding = Deciding::start(&server, "", NEVER);
     deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
     deciding.register();
-    server.until_asked(|asked| asked.len() > 4).await;
+    class(&server, Class::Vfio, None);
     deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
 }
 
@@ -204,7 +251,7 @@ async fn without_rights_or_a_kubelet_that_knows_the_driver_it_is_the_device_plug
     let server = new_server().await;
     let mut unknown = Deciding::start(&server, "", Duration::ZERO);
     unknown.until(&[], &[Class::Nic, Class::Vfio]).await;
-    for right in [("get", "deviceclasses"), ("list", "pods")] {
+    for right in [("list", "deviceclasses"), ("list", "pods")] {
         server.take_right(right.0, right.1);
     }
     let mut deciding = Deciding::start(&server, "", NEVER);
@@ -267,7 +314,7 @@ async fn what_the_operator_says_is_done_at_the_start_and_changes_by_nobody() {
 async fn what_the_operator_says_waits_for_no_server_that_cannot_be_asked() {
     let server = new_server().await;
     for _ in 0..1000 {
-        server.fail("get", 500, None);
+        server.fail("list", 500, None);
     }
     let config = "[kubernetes]\noffer = { vfio = \"device-plugin\" }\n";
     let mut deciding = Deciding::start(&server, config, NEVER);
@@ -287,15 +334,15 @@ async fn until_asked(server: &ApiServer, verb: &str, resource: &str, times: usiz
 async fn rights_and_classes_that_come_later_are_seen() {
     let server = ApiServer::start(Gates::ON).await;
     class(&server, Class::Nic, Some("onload.dev/nic"));
-    server.take_right("get", "deviceclasses");
+    server.take_right("watch", "deviceclasses");
+    server.take_right("list", "deviceclasses");
     let mut deciding = Deciding::start(&server, "", NEVER);
     deciding.register();
     deciding.until(&[], &[Class::Nic, Class::Vfio]).await;
-    server.give_right("get", "deviceclasses");
-    deciding.look_again("");
+    server.give_right("watch", "deviceclasses");
+    server.give_right("list", "deviceclasses");
     deciding.until(&[Class::Nic], &[Class::Vfio]).await;
     class(&server, Class::Vfio, Some("onload.dev/vfio"));
-    deciding.look_again("");
     deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
 }
 
@@ -307,14 +354,13 @@ async fn a_refusal_changes_nothing_that_is_decided() {
     deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
     for status in [403, 404] {
         server.forget_asked();
-        server.fail("get", status, None);
-        server.fail("get", status, None);
-        // kubelet comes again, and both classes are asked for anew.
-        deciding.register();
-        until_asked(&server, "get", "deviceclasses", 2).await;
-        server.forget_asked();
+        server.fail("watch", status, None);
+        server.fail("list", status, None);
+        server.end_watches();
+        // It refuses the watch and then the list, and answers both in the end.
+        until_asked(&server, "watch", "deviceclasses", 2).await;
+        assert!(server.has_failed());
         deciding.look_again("");
-        until_asked(&server, "get", "deviceclasses", 2).await;
         deciding.until(&[Class::Nic, Class::Vfio], &[]).await;
         assert_eq!(*deciding.plugin.borrow(), BTreeSet::new());
     }
@@ -326,7 +372,7 @@ async fn a_token_that_is_not_taken_says_nothing_about_classes() {
     server.replace_token("another");
     let mut deciding = Deciding::start(&server, "", NEVER);
     deciding.register();
-    until_asked(&server, "get", "deviceclasses", 2).await;
+    until_asked(&server, "list", "deviceclasses", 2).await;
     assert_eq!(*deciding.plugin.borrow(), BTreeSet::new());
     server.replace_token(TOKEN);
     deciding.until(&[Class::Nic, Class::Vfio], &[]).await;

@@ -10,17 +10,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::StatusCode;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::{Interface, ResourceName, ResourceSettings, Source};
 use onload_core::text::Chain;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 
 use super::Registered;
 use super::api::{Api, ApiError, pools_of};
+use super::classes::{Kept, Told, is_refused, tell as tell_classes};
 use super::names::{DraNames, NodeName, is_device};
 use super::prepare::has_claims;
 use crate::host_state::Snapshot;
@@ -30,9 +31,10 @@ use crate::plugin::Backoff;
 pub const GRACE: Duration = Duration::from_secs(20);
 /// How long a class is offered by nobody when it changes: until kubelet and scheduler have heard of it.
 pub const SETTLE: Duration = Duration::from_secs(10);
-/// How often it is asked whether the last pod has ended that has a device of a class which is to change, and whether a
-/// DeviceClass is there now that was not.
+/// How often it is asked whether the last pod has ended that has a device of a class which is to change.
 const HELD: Duration = Duration::from_secs(60);
+/// How often a server is asked for its DeviceClasses that refuses to tell: packaging/kubernetes/dra may come.
+pub const REFUSED: Duration = Duration::from_secs(300);
 
 /// The shortest time until a class that nobody offers is looked at again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -87,6 +89,10 @@ pub struct Engine {
     pub grace: Duration,
     /// [`SETTLE`].
     pub settle: Duration,
+    /// [`REFUSED`].
+    pub refused: Duration,
+    /// Whether a class was offered by DRA since the start, on a server that has DRA; false there.
+    pub has_offered: bool,
 }
 
 /// The classes of which pods of the node have devices, or may get some.
@@ -96,19 +102,6 @@ struct Held {
     by_claims: BTreeSet<Class>,
     /// Those whose slices the server still has: the scheduler may give a device of them to a claim.
     by_slices: BTreeSet<Class>,
-}
-
-/// Whether the server serves pods by DRA that ask for the old resource of a class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
-    /// It does.
-    Yes,
-    /// It has dropped the name.
-    No,
-    /// It has no such DeviceClass: packaging/kubernetes/dra is not there yet.
-    Absent,
-    /// It does not say, as before 1.34 or without the right to ask. That may change at any time.
-    Refused,
 }
 
 /// A class at this moment.
@@ -163,21 +156,23 @@ impl Engine {
     pub async fn run(mut self, offered: Offered) {
         let begun = Instant::now();
         let mut states: BTreeMap<Class, State> = BTreeMap::new();
-        let mut kept: BTreeMap<Class, Kept> = BTreeMap::new();
-        let mut times = 0;
+        let (sender, mut told) = watch::channel(Told::default());
+        let mut sender = Some(sender);
+        let mut telling = JoinSet::new();
         let mut backoff = Backoff::default();
         let mut said = String::new();
         loop {
-            let registered = *self.registered.borrow_and_update();
-            // Another kubelet may have come with another version of everything.
-            if registered.times != times {
-                times = registered.times;
-                kept.clear();
+            if is_auto(&self.snapshots.borrow())
+                && let Some(sender) = sender.take()
+            {
+                telling.spawn(tell_classes(self.api.clone(), self.refused, sender));
             }
-            let round = self
-                .round(&mut states, &mut kept, registered.now, begun)
-                .await;
+            let is_registered = self.registered.borrow_and_update().now;
+            let kept = told.borrow_and_update().clone();
+            let round = self.round(&mut states, &kept, is_registered, begun).await;
             let there = classes(&self.snapshots.borrow());
+            let by_dra = states.values().any(|state| state.way == Way::Dra);
+            self.has_offered |= by_dra && matches!(kept, Told::Classes(_));
             tell(&offered, &states, &there);
             let next = match round {
                 Ok(next) => {
@@ -194,14 +189,18 @@ impl Engine {
                     Some(backoff.next().max(error.retry_after().unwrap_or_default()))
                 }
             };
-            if !self.is_changed(next).await {
+            if !self.is_changed(next, &mut told).await {
                 return;
             }
         }
     }
 
     /// Waits until there may be something to decide; false if nobody looks at the host any more.
-    async fn is_changed(&mut self, next: Option<Duration>) -> bool {
+    async fn is_changed(
+        &mut self,
+        next: Option<Duration>,
+        told: &mut watch::Receiver<Told>,
+    ) -> bool {
         let until = next.map(|next| Instant::now() + next);
         let pause = async {
             match until {
@@ -212,6 +211,7 @@ impl Engine {
         tokio::select! {
             changed = self.snapshots.changed() => changed.is_ok(),
             changed = self.registered.changed() => changed.is_ok(),
+            Ok(()) = told.changed() => true,
             () = pause => true,
         }
     }
@@ -220,7 +220,7 @@ impl Engine {
     async fn round(
         &mut self,
         states: &mut BTreeMap<Class, State>,
-        kept: &mut BTreeMap<Class, Kept>,
+        told: &Told,
         is_registered: bool,
         begun: Instant,
     ) -> Result<Option<Duration>, ApiError> {
@@ -238,24 +238,18 @@ impl Engine {
                 Interface::Dra => Way::Dra,
                 // kubelet starts anew.
                 Interface::Auto if now != Way::Nobody && !is_registered => now,
-                Interface::Auto => match self.kept(class, kept).await? {
-                    Kept::Yes if is_registered => Way::Dra,
-                    Kept::Yes => match self.grace.checked_sub(begun.elapsed()) {
+                Interface::Auto => match told.of(class) {
+                    None => continue,
+                    Some(Kept::Yes) if is_registered => Way::Dra,
+                    Some(Kept::Yes) => match self.grace.checked_sub(begun.elapsed()) {
                         Some(left) if !left.is_zero() => {
                             soon(left);
                             continue;
                         }
                         _ => Way::Plugin,
                     },
-                    Kept::No => Way::Plugin,
-                    Kept::Refused if now != Way::Nobody => {
-                        soon(HELD);
-                        now
-                    }
-                    Kept::Absent | Kept::Refused => {
-                        soon(HELD);
-                        Way::Plugin
-                    }
+                    Some(Kept::Refused) if now != Way::Nobody => now,
+                    Some(Kept::No | Kept::Refused) => Way::Plugin,
                 },
             };
             wanted.push((class, way));
@@ -295,34 +289,6 @@ impl Engine {
         Ok(next)
     }
 
-    /// Only what the server says of a DeviceClass is remembered.
-    async fn kept(
-        &self,
-        class: Class,
-        known: &mut BTreeMap<Class, Kept>,
-    ) -> Result<Kept, ApiError> {
-        let before = known.get(&class).copied();
-        if let Some(kept @ (Kept::Yes | Kept::No)) = before {
-            return Ok(kept);
-        }
-        let kept = match self.api.device_class(&format!("{class}.onload.dev")).await {
-            Ok(Some(found)) => match found.spec.extended_resource_name {
-                Some(name) if name == class.kind() => Kept::Yes,
-                _ => Kept::No,
-            },
-            Ok(None) => Kept::Absent,
-            Err(error) if is_refused(&error) => {
-                if before != Some(Kept::Refused) {
-                    tracing::info!(%class, reason = %error, "whether DRA can offer a class is not known; it stays where it is");
-                }
-                Kept::Refused
-            }
-            Err(error) => return Err(error),
-        };
-        known.insert(class, kept);
-        Ok(kept)
-    }
-
     /// The classes of which pods of this node have devices.
     async fn held(&self, snapshot: &Snapshot) -> Result<Held, ApiError> {
         let mut held = Held::default();
@@ -357,12 +323,14 @@ impl Engine {
         Ok(held)
     }
 
-    /// The classes whose slices the server has. Where nobody may list slices, none were written.
+    /// The classes whose slices the server has. Where nobody may list slices, and nobody ever could, none were written.
     async fn published(&self) -> Result<BTreeSet<Class>, ApiError> {
         let names = DraNames::of(self.node.as_str(), &[]);
         let mut classes = BTreeSet::new();
         let each = |slice: ResourceSlice| classes.extend(names.class(&slice.spec.pool.name));
         match self.api.slices(&self.node, each).await {
+            // Those that this program has written may be there still, also where its rights were taken away.
+            Err(error) if is_refused(&error) && self.has_offered => return Err(error),
             Err(error) if is_refused(&error) => self.refuse_claims(error)?,
             listed => drop(listed?),
         }
@@ -398,11 +366,13 @@ fn begin_as_told(snapshot: &Snapshot, states: &mut BTreeMap<Class, State>, has_c
     }
 }
 
-/// Whether the server serves something to nobody, or not to this program. A token that it does not take is not that:
-/// it says nothing about what there is.
-fn is_refused(error: &ApiError) -> bool {
-    let status = error.status();
-    status == Some(StatusCode::FORBIDDEN) || status == Some(StatusCode::NOT_FOUND)
+/// Whether the server decides about a class.
+fn is_auto(snapshot: &Snapshot) -> bool {
+    let interface = |class: &Class| snapshot.settings.offer.interface(*class);
+    let classes = classes(snapshot);
+    classes
+        .iter()
+        .any(|class| interface(class) == Interface::Auto)
 }
 
 /// The configured classes of which the host has a device.

@@ -4,9 +4,10 @@
 //! [`publish`] keeps them on the API server, which [`api`] asks. [`driver`] serves kubelet: [`sockets`] stand where it
 //! looks for drivers, [`registration`] says who is there, and [`service`] prepares claims by [`prepare`] and tells the
 //! [`health`] of devices. [`engine`] says which
-//! classes are for this driver and which for the device plugin. [`node`] runs all of it, where [`start`] finds a node and its API server.
+//! classes are for this driver and which for the device plugin, by what [`classes`] are on the server. [`node`] runs all of it, where [`start`] finds a node and its API server.
 
 pub mod api;
+mod classes;
 pub mod driver;
 pub mod engine;
 mod health;

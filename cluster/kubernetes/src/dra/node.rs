@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::Registered;
 use super::api::Api;
 use super::driver::Driver;
-use super::engine::{Engine, GRACE, Offered, SETTLE};
+use super::engine::{Engine, GRACE, Offered, REFUSED, SETTLE};
 use super::publish::{Published, Publisher};
 
 /// Serves claims and publishes devices until `stop` holds true. `plugin` is told which classes are left to the device
@@ -33,6 +33,8 @@ pub async fn run(
         spec_dir: driver.spec_dir(),
         grace: GRACE,
         settle: SETTLE,
+        refused: REFUSED,
+        has_offered: false,
     };
     let publisher = Publisher {
         api,

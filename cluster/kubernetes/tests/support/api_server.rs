@@ -12,6 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::Response;
 use k8s_openapi::api::resource::v1::ResourceSlice;
+use onload_core::class::Class;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -49,6 +50,40 @@ impl Gates {
     };
 }
 
+/// A version of Kubernetes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// DRA is beta, and off as a rule: where it is on, the server has v1beta1 and v1beta2 of it.
+    V1_33,
+    /// v1; sharing, counters, taints and old manifests by DRA are alpha.
+    V1_34,
+    /// All of it.
+    V1_36,
+}
+
+impl Release {
+    /// The versions of resource.k8s.io that the server has.
+    fn versions(self) -> &'static [&'static str] {
+        match self {
+            Release::V1_33 => &["v1beta1", "v1beta2"],
+            Release::V1_34 | Release::V1_36 => &["v1beta1", "v1beta2", "v1"],
+        }
+    }
+
+    fn gates(self) -> Gates {
+        match self {
+            Release::V1_33 | Release::V1_34 => Gates::OFF,
+            Release::V1_36 => Gates::ON,
+        }
+    }
+
+    fn serves(self, path: &str) -> bool {
+        let group = path.strip_prefix("/apis/resource.k8s.io/");
+        let version = group.and_then(|rest| rest.split('/').next());
+        version.is_none_or(|version| self.versions().contains(&version))
+    }
+}
+
 /// A request as it came.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Asked {
@@ -68,12 +103,14 @@ pub(crate) struct Fault {
 }
 
 struct Watcher {
-    node: String,
+    /// Of whose slices; none: it watches DeviceClasses.
+    node: Option<String>,
     sender: mpsc::UnboundedSender<Bytes>,
 }
 
 struct Kept {
     gates: Gates,
+    release: Release,
     slices: BTreeMap<String, Value>,
     claims: BTreeMap<String, Value>,
     classes: BTreeMap<String, Value>,
@@ -81,6 +118,8 @@ struct Kept {
     version: u64,
     /// What happened, by version.
     history: Vec<(u64, &'static str, Value)>,
+    /// The same of DeviceClasses.
+    class_history: Vec<(u64, &'static str, Value)>,
     /// The version from which on history is known.
     known_from: u64,
     tokens: BTreeSet<String>,
@@ -111,10 +150,11 @@ struct Shared {
 }
 
 /// The rights of packaging/kubernetes.
-pub(crate) const RIGHTS: [(&str, &str); 10] = [
+pub(crate) const RIGHTS: [(&str, &str); 11] = [
     ("get", "nodes"),
     ("list", "pods"),
-    ("get", "deviceclasses"),
+    ("list", "deviceclasses"),
+    ("watch", "deviceclasses"),
     ("list", "resourceslices"),
     ("watch", "resourceslices"),
     ("patch", "resourceslices"),
@@ -126,14 +166,24 @@ pub(crate) const RIGHTS: [(&str, &str); 10] = [
 
 impl ApiServer {
     pub(crate) async fn start(gates: Gates) -> ApiServer {
+        ApiServer::with(Release::V1_36, gates).await
+    }
+
+    pub(crate) async fn of(release: Release) -> ApiServer {
+        ApiServer::with(release, release.gates()).await
+    }
+
+    async fn with(release: Release, gates: Gates) -> ApiServer {
         let kept = Kept {
             gates,
+            release,
             slices: BTreeMap::new(),
             claims: BTreeMap::new(),
             classes: BTreeMap::new(),
             pods: BTreeMap::new(),
             version: 100,
             history: Vec::new(),
+            class_history: Vec::new(),
             known_from: 0,
             tokens: BTreeSet::from([TOKEN.to_owned()]),
             rights: BTreeSet::from(RIGHTS),
@@ -332,8 +382,36 @@ impl ApiServer {
         self.kept().pods.remove(name);
     }
 
-    pub(crate) fn put_class(&self, name: &str, class: Value) {
-        self.kept().classes.insert(name.to_owned(), class);
+    /// Writes a DeviceClass. A server before 1.36 drops the name of its resource.
+    pub(crate) fn put_class(&self, name: &str, mut class: Value) {
+        let mut kept = self.kept();
+        if kept.release != Release::V1_36 {
+            let spec = class["spec"].as_object_mut().unwrap();
+            spec.remove("extendedResourceName");
+        }
+        kept.version += 1;
+        class["metadata"]["resourceVersion"] = kept.version.to_string().into();
+        let old = kept.classes.insert(name.to_owned(), class.clone());
+        let kind = if old.is_some() { "MODIFIED" } else { "ADDED" };
+        tell_class(&mut kept, kind, &class);
+    }
+
+    /// All classes of packaging/kubernetes/dra.
+    pub(crate) fn put_classes(&self) {
+        for class in Class::ALL {
+            let name = format!("{class}.onload.dev");
+            let object = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
+                "metadata": {"name": name}, "spec": {"extendedResourceName": class.kind()}});
+            self.put_class(&name, object);
+        }
+    }
+
+    pub(crate) fn delete_class(&self, name: &str) {
+        let mut kept = self.kept();
+        kept.version += 1;
+        let mut class = kept.classes.remove(name).unwrap();
+        class["metadata"]["resourceVersion"] = kept.version.to_string().into();
+        tell_class(&mut kept, "DELETED", &class);
     }
 
     /// What kubelet does when it starts: all slices of the node go.
@@ -381,6 +459,7 @@ impl ApiServer {
         kept.version += 1;
         kept.known_from = kept.version;
         kept.history.clear();
+        kept.class_history.clear();
     }
 
     /// Whether a slice was ever so, also for a moment.
@@ -390,11 +469,12 @@ impl ApiServer {
         all.any(|(_, _, slice)| is_so(&serde_json::from_value(slice.clone()).unwrap()))
     }
 
-    /// How many watches there are.
+    /// How many watches of slices there are.
     pub(crate) fn watches(&self) -> usize {
         let mut kept = self.kept();
         kept.watchers.retain(|watcher| !watcher.sender.is_closed());
-        kept.watchers.len()
+        let watchers = kept.watchers.iter();
+        watchers.filter(|watcher| watcher.node.is_some()).count()
     }
 }
 
@@ -418,9 +498,21 @@ fn delete(kept: &mut Kept, name: &str) -> bool {
 fn tell(kept: &mut Kept, kind: &'static str, slice: &Value) {
     kept.history.push((kept.version, kind, slice.clone()));
     kept.watchers.retain(|watcher| {
-        slice["spec"]["nodeName"] != *watcher.node
-            || watcher.sender.send(event(kind, slice)).is_ok()
+        let is_its = watcher.node.as_ref();
+        let is_its = is_its.is_some_and(|node| slice["spec"]["nodeName"] == **node);
+        !is_its || watcher.sender.send(event(kind, slice)).is_ok()
     });
+}
+
+fn tell_class(kept: &mut Kept, kind: &'static str, class: &Value) {
+    kept.class_history.push((kept.version, kind, class.clone()));
+    kept.watchers
+        .retain(|watcher| watcher.node.is_some() || watcher.sender.send(line(kind, class)).is_ok());
+}
+
+/// An event with the whole object.
+fn line(kind: &str, object: &Value) -> Bytes {
+    Bytes::from(format!("{}\n", json!({"type": kind, "object": object})))
 }
 
 fn head(object: &Value) -> Value {
@@ -533,6 +625,12 @@ impl Call {
         self.query.get(key).map_or("", String::as_str)
     }
 
+    /// Whether a watch ends by itself, and is told how far it is.
+    fn is_short_watch(&self) -> bool {
+        let seconds: u32 = self.text("timeoutSeconds").parse().unwrap();
+        self.text("allowWatchBookmarks") == "true" && (1800..=3600).contains(&seconds)
+    }
+
     /// The node of the field selector, which has to name this driver too.
     fn node(&self) -> Option<String> {
         let selector = self.text("fieldSelector");
@@ -561,6 +659,12 @@ fn unescape(text: &str) -> String {
 async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     let delay = shared.kept.lock().unwrap().delay;
     tokio::time::sleep(delay).await;
+    let release = shared.kept.lock().unwrap().release;
+    if !release.serves(request.uri().path()) {
+        let mut unserved = Response::new(Body::from("404 page not found\n"));
+        *unserved.status_mut() = StatusCode::NOT_FOUND;
+        return unserved;
+    }
     let Some(call) = Call::of(&request) else {
         return refuse(404, "the server could not find the requested resource");
     };
@@ -622,7 +726,8 @@ fn serve(kept: &mut Kept, call: &Call, token: &str, body: &[u8]) -> Response {
             let key = format!("{}/{}", call.namespace, call.name);
             found(kept.claims.get(&key), call)
         }
-        ("get", "deviceclasses") => found(kept.classes.get(&call.name), call),
+        ("list", "deviceclasses") => list(kept.version, &kept.classes, call),
+        ("watch", "deviceclasses") => watch_of_classes(kept, call),
         ("list", "pods") => {
             let node = call
                 .text("fieldSelector")
@@ -702,28 +807,48 @@ fn list(version: u64, objects: &BTreeMap<String, Value>, call: &Call) -> Respons
 }
 
 fn watch_of(kept: &mut Kept, call: &Call) -> Response {
-    let from: u64 = call.text("resourceVersion").parse().unwrap();
-    let seconds: u32 = call.text("timeoutSeconds").parse().unwrap();
     let node = call.node();
-    let is_good = call.accept == HEADS && call.text("allowWatchBookmarks") == "true";
-    let Some(node) = node.filter(|_| is_good && (1800..=3600).contains(&seconds)) else {
+    let is_good = call.accept == HEADS && call.is_short_watch();
+    let Some(node) = node.filter(|_| is_good) else {
         return refuse(
             400,
             "a driver watches the metadata of its own slices, for at most an hour",
         );
     };
+    let known = kept.history.iter();
+    let known = known.filter(|(_, _, slice)| slice["spec"]["nodeName"] == node);
+    let known = known.map(|(version, kind, slice)| (*version, event(kind, slice)));
+    let known = known.collect();
+    told_since(kept, call, known, Some(node))
+}
+
+fn watch_of_classes(kept: &mut Kept, call: &Call) -> Response {
+    if call.accept != "application/json" || !call.is_short_watch() {
+        return refuse(400, "a driver watches DeviceClasses for at most an hour");
+    }
+    let known = kept.class_history.iter();
+    let known = known.map(|(version, kind, class)| (*version, line(kind, class)));
+    let known = known.collect();
+    told_since(kept, call, known, None)
+}
+
+/// What has happened since the version of a watch, and what will.
+fn told_since(
+    kept: &mut Kept,
+    call: &Call,
+    known: Vec<(u64, Bytes)>,
+    node: Option<String>,
+) -> Response {
+    let from: u64 = call.text("resourceVersion").parse().unwrap();
     let (sender, receiver) = mpsc::unbounded_channel();
     if from < kept.known_from {
         let message = format!("too old resource version: {from} ({})", kept.known_from);
         let status =
             json!({"kind": "Status", "code": 410, "message": message, "reason": "Expired"});
-        let line = format!("{}\n", json!({"type": "ERROR", "object": status}));
-        sender.send(Bytes::from(line)).unwrap();
+        sender.send(line("ERROR", &status)).unwrap();
     } else {
-        for (version, kind, slice) in &kept.history {
-            if *version > from && slice["spec"]["nodeName"] == node {
-                sender.send(event(kind, slice)).unwrap();
-            }
+        for (_, event) in known.into_iter().filter(|(version, _)| *version > from) {
+            sender.send(event).unwrap();
         }
         let mark = json!({"metadata": {"name": "", "resourceVersion": kept.version.to_string()}});
         sender.send(event("BOOKMARK", &mark)).unwrap();

@@ -8,7 +8,7 @@ use onload_core::class::Class;
 use onload_host::offers::Offer;
 use onload_kubernetes::dra::Registered;
 use onload_kubernetes::dra::api::{Access, Api};
-use onload_kubernetes::dra::engine::{Engine, Offered, SETTLE};
+use onload_kubernetes::dra::engine::{Engine, Offered, REFUSED, SETTLE};
 use onload_kubernetes::dra::publish::{Published, Publisher};
 use onload_kubernetes::host_state::Snapshot;
 use onload_kubernetes::observe::metrics::Metrics;
@@ -60,6 +60,8 @@ impl Driver {
             spec_dir: PathBuf::new(),
             grace: PATIENCE,
             settle: SETTLE,
+            refused: REFUSED,
+            has_offered: false,
         };
         let (plugin, _) = watch::channel(BTreeSet::new());
         let offered = Offered {

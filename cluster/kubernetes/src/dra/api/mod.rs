@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 pub use access::{Access, SERVICE_ACCOUNT};
 pub use error::{AccessError, ApiError};
 use transport::{APPLY, Call, Transport};
-pub use watch::{Event, Watch};
+pub use watch::{Change, Event, Watch};
 
 use super::DRIVER;
 use super::names::NodeName;
@@ -35,6 +35,8 @@ const RESOURCE: &str = "/apis/resource.k8s.io/v1";
 const SLICES: u32 = 8;
 /// Pods of one page.
 const PODS: u32 = 20;
+/// DeviceClasses of one page: each may have 32 selectors of 10 KiB.
+const CLASSES: u32 = 50;
 /// Claims of one page.
 const CLAIMS: u32 = 200;
 /// How long a watch may last, in seconds; then it is begun anew.
@@ -158,15 +160,26 @@ impl Api {
         Ok(head.map(|head| head.metadata.uid))
     }
 
-    /// A device class; none if there is no such one. A server that has no v1 of them (before 1.34) refuses.
+    /// The device classes of the cluster, one after the other; the resource version that they are of. A server that
+    /// has no v1 of them (before 1.34) refuses.
     ///
     /// # Errors
     /// [`ApiError`].
-    pub async fn device_class(&self, name: &str) -> Result<Option<DeviceClass>, ApiError> {
-        let class = Segment(name);
-        let path = format!("{RESOURCE}/deviceclasses/{class}");
-        let what = format!("reading DeviceClass {class}");
-        self.get(Call::new(Method::GET, path, what), name).await
+    pub async fn device_classes(&self, each: impl FnMut(DeviceClass)) -> Result<String, ApiError> {
+        let path = format!("{RESOURCE}/deviceclasses?limit={CLASSES}");
+        self.list(&path, "listing DeviceClasses", each).await
+    }
+
+    /// What happens to the device classes from a resource version on.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn watch_device_classes(&self, version: &str) -> Result<Watch, ApiError> {
+        let path = format!("{RESOURCE}/deviceclasses?{}", watch_from(version));
+        let what = "watching DeviceClasses".to_owned();
+        let call = Call::new(Method::GET, path, what.clone());
+        let body = self.0.stream(&call).await?;
+        Ok(Watch::new(body, version.to_owned(), what))
     }
 
     /// The slices of this driver on a node, one after the other; the resource version that they are of.
@@ -188,12 +201,7 @@ impl Api {
     /// # Errors
     /// [`ApiError`].
     pub async fn watch_slices(&self, node: &NodeName, version: &str) -> Result<Watch, ApiError> {
-        let seconds = seconds(random());
-        let path = format!(
-            "{}&watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={}",
-            slices_of(node),
-            Segment(version)
-        );
+        let path = format!("{}&{}", slices_of(node), watch_from(version));
         let what = format!("watching the ResourceSlices of node {node}");
         let mut call = Call::new(Method::GET, path, what.clone());
         call.accept = watch::HEADS;
@@ -291,6 +299,15 @@ impl Api {
 fn slices_of(node: &NodeName) -> String {
     format!(
         "{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{node}%2Cspec.driver%3D{DRIVER}"
+    )
+}
+
+/// The query of a watch from a resource version on.
+fn watch_from(version: &str) -> String {
+    let seconds = seconds(random());
+    format!(
+        "watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={}",
+        Segment(version)
     )
 }
 

@@ -1,4 +1,4 @@
-//! A watch: what changes of the slices of a node, as it happens.
+//! A watch: what changes of objects, as it happens.
 
 use std::time::Duration;
 
@@ -18,6 +18,17 @@ pub(super) const HEADS: &str = "application/json;as=PartialObjectMetadata;g=meta
 const SILENCE: Duration = Duration::from_secs(600);
 /// The most bytes of one event.
 const MOST: usize = 4 << 20;
+
+/// What happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It was made or changed.
+    Applied,
+    /// It was deleted.
+    Deleted,
+    /// Nothing, up to its version.
+    Bookmark,
+}
 
 /// What happened to a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +92,22 @@ impl Watch {
     /// # Errors
     /// [`ApiError`]; [`ApiError::is_gone`] if the server no longer knows what happened since.
     pub async fn next(&mut self) -> Result<Option<Event>, ApiError> {
+        let next = self.next_object().await?;
+        Ok(next.map(|(change, object)| {
+            let (name, version) = (text(&object, "name"), text(&object, "resourceVersion"));
+            match change {
+                Change::Applied => Event::Applied { name, version },
+                Change::Deleted => Event::Deleted { name, version },
+                Change::Bookmark => Event::Bookmark,
+            }
+        }))
+    }
+
+    /// The same, with the object as the server tells it.
+    ///
+    /// # Errors
+    /// As those of [`Watch::next`].
+    pub async fn next_object(&mut self) -> Result<Option<(Change, Value)>, ApiError> {
         loop {
             if let Some(line) = self.line() {
                 return self.event(&line).map(Some);
@@ -133,25 +160,22 @@ impl Watch {
         Some(std::mem::replace(&mut self.read, rest))
     }
 
-    fn event(&mut self, line: &[u8]) -> Result<Event, ApiError> {
+    fn event(&mut self, line: &[u8]) -> Result<(Change, Value), ApiError> {
         let line: Line = serde_json::from_slice(line).map_err(|source| ApiError::Answer {
             what: self.what.clone(),
             source,
         })?;
-        let text = |of: &str| {
-            let value = line.object["metadata"][of].as_str();
-            value.unwrap_or_default().to_owned()
-        };
-        let (name, version) = (text("name"), text("resourceVersion"));
+        let version = text(&line.object, "resourceVersion");
         if !version.is_empty() {
-            self.version.clone_from(&version);
+            self.version = version;
         }
-        match line.kind.as_str() {
-            "ADDED" | "MODIFIED" => Ok(Event::Applied { name, version }),
-            "DELETED" => Ok(Event::Deleted { name, version }),
-            "BOOKMARK" => Ok(Event::Bookmark),
-            _ => Err(self.error(&line.object)),
-        }
+        let change = match line.kind.as_str() {
+            "ADDED" | "MODIFIED" => Change::Applied,
+            "DELETED" => Change::Deleted,
+            "BOOKMARK" => Change::Bookmark,
+            _ => return Err(self.error(&line.object)),
+        };
+        Ok((change, line.object))
     }
 
     /// What the server says in place of an event (`Status` of apimachinery).
@@ -166,4 +190,10 @@ impl Watch {
             retry_after: None,
         }
     }
+}
+
+/// A text of an object's metadata; empty if it has none.
+fn text(object: &Value, of: &str) -> String {
+    let value = object["metadata"][of].as_str();
+    value.unwrap_or_default().to_owned()
 }
