@@ -313,6 +313,25 @@ async fn whatever_the_server_refuses_is_tried_again() {
 }
 
 #[tokio::test]
+async fn a_server_that_wants_to_be_left_alone_is_whatever_changes() {
+    let server = ApiServer::start(Gates::ON).await;
+    let driver = Driver::start(&server, "n1", vec![nic()]);
+    server.until(|slices| has(slices, &["ens1"])).await;
+    server.fail("patch", 429, Some(3600));
+    driver.offer(vec![unhealthy(nic())]);
+    server.until_asked(|_| server.has_failed()).await;
+    server.forget_asked();
+    driver.offer(vec![nic(), offer(Class::Nic, "ens2")]);
+    driver.classes(&[Class::Vfio]);
+    for times in 1..=2 {
+        server.end_watches();
+        server.until_asked(|asked| asked.len() >= times).await;
+    }
+    let watches = BTreeMap::from([("watch resourceslices".to_owned(), 2)]);
+    assert_eq!(server.counts(), watches);
+}
+
+#[tokio::test]
 async fn each_request_at_the_start_may_fail() {
     for (verb, status) in [
         ("get", 500),

@@ -1,7 +1,9 @@
 //! One session after the other.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use onload_core::class::Class;
 use onload_core::text::Chain;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -31,9 +33,9 @@ impl Publisher {
                 said.clear();
             }
             let Err(error) = ended else { return };
-            let wait = backoff.next().max(error.retry_after().unwrap_or_default());
+            let wait = backoff.next();
             say(&error, &mut said);
-            if self.is_stopped_within(wait).await {
+            if self.is_stopped_within(wait, error.retry_after()).await {
                 return;
             }
         }
@@ -48,11 +50,26 @@ impl Publisher {
         }
     }
 
-    async fn is_stopped_within(&mut self, wait: Duration) -> bool {
+    async fn is_stopped_within(&mut self, wait: Duration, alone: Option<Duration>) -> bool {
+        let offered = (&mut self.classes, &mut self.undecided);
         tokio::select! {
-            () = sleep(wait) => false,
+            () = rest(wait, alone.unwrap_or_default(), offered) => false,
             _ = self.stop.wait_for(|stop| *stop) => true,
         }
+    }
+}
+
+type Classes = watch::Receiver<BTreeSet<Class>>;
+
+/// Waits before the next attempt. What is to be offered now may be what can be written, so a change of the classes
+/// ends the wait, but for the time that the server wants to be left alone.
+async fn rest(wait: Duration, alone: Duration, offered: (&mut Classes, &mut Classes)) {
+    let (classes, undecided) = offered;
+    sleep(alone).await;
+    tokio::select! {
+        () = sleep(wait.saturating_sub(alone)) => {}
+        Ok(()) = classes.changed() => {}
+        Ok(()) = undecided.changed() => {}
     }
 }
 
@@ -66,5 +83,31 @@ fn say(error: &PublishError, said: &mut String) {
     if *said != text {
         tracing::warn!(error = %text, "the ResourceSlices are not kept up to date; trying again");
         *said = text;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[tokio::test]
+    async fn a_change_of_the_classes_ends_a_wait_but_not_the_one_that_the_server_wants() {
+        let (classes, mut of_classes) = watch::channel(BTreeSet::new());
+        let (undecided, mut of_undecided) = watch::channel(BTreeSet::new());
+        let nic = BTreeSet::from([Class::Nic]);
+        // What is at hand is done first: a wait that has not ended then waits for its time.
+        for sender in [&classes, &undecided] {
+            sender.send_replace(nic.clone());
+            let alone = rest(HOUR, HOUR, (&mut of_classes, &mut of_undecided));
+            assert!(timeout(Duration::ZERO, alone).await.is_err());
+            let waited = rest(HOUR, Duration::ZERO, (&mut of_classes, &mut of_undecided));
+            waited.await;
+            let again = rest(HOUR, Duration::ZERO, (&mut of_classes, &mut of_undecided));
+            assert!(timeout(Duration::ZERO, again).await.is_err());
+        }
     }
 }

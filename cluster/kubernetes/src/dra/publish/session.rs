@@ -52,6 +52,8 @@ pub(super) struct Session<'p> {
     others_due: Option<Instant>,
     /// For requests that failed.
     again: Backoff,
+    /// Until then the server wants to be left alone, whatever changes.
+    left_alone: Option<Instant>,
     left_out: BTreeSet<String>,
     said: String,
     begun: Instant,
@@ -105,6 +107,7 @@ impl<'p> Session<'p> {
             others_since: None,
             others_due: None,
             again: Backoff::default(),
+            left_alone: None,
             left_out: BTreeSet::new(),
             said: String::new(),
             begun: Instant::now(),
@@ -150,7 +153,13 @@ impl<'p> Session<'p> {
     /// Waits until there may be something to do; none if nobody looks at the host any more.
     async fn wait(&mut self, watch: &mut Watch) -> Result<Option<()>, PublishError> {
         loop {
-            let due = self.due;
+            let now = Instant::now();
+            let quiet = self.left_alone.filter(|until| *until > now);
+            let due = match quiet {
+                Some(until) => self.due.map(|due| due.max(until)),
+                None => self.due,
+            };
+            let listens = quiet.is_none();
             let pause = async {
                 match due {
                     Some(due) => sleep_until(due.into()).await,
@@ -159,9 +168,9 @@ impl<'p> Session<'p> {
             };
             let publisher = &mut *self.publisher;
             let event = tokio::select! {
-                changed = publisher.snapshots.changed() => return Ok(changed.ok()),
-                changed = publisher.classes.changed() => return Ok(changed.ok()),
-                changed = publisher.undecided.changed() => return Ok(changed.ok()),
+                changed = publisher.snapshots.changed(), if listens => return Ok(changed.ok()),
+                changed = publisher.classes.changed(), if listens => return Ok(changed.ok()),
+                changed = publisher.undecided.changed(), if listens => return Ok(changed.ok()),
                 () = pause => {
                     self.due = None;
                     self.others_due = None;
@@ -240,7 +249,9 @@ impl<'p> Session<'p> {
                 Ok(Round::Changed) => {}
                 Err(error) => {
                     let wait = self.again.next();
-                    self.due_in(wait.max(error.retry_after().unwrap_or_default()));
+                    let alone = error.retry_after();
+                    self.left_alone = alone.map(|alone| Instant::now() + alone);
+                    self.due_in(wait.max(alone.unwrap_or_default()));
                     let text = Chain(&error).to_string();
                     if text != self.said {
                         tracing::warn!(error = %text, "a ResourceSlice is not as it should be; trying again");
