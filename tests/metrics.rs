@@ -4,8 +4,10 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -69,6 +71,67 @@ fn promtool_has_nothing_to_say_of_any_host() {
         let (is_good, said) = asked(Command::new("promtool").args(["check", "metrics"]), &text);
         assert!(is_good && said.is_empty(), "{name}: {said}\n{text}");
     }
+}
+
+/// What node_exporter serves of the files in a directory.
+fn exported(directory: &Path) -> String {
+    let mut command = Command::new("prometheus-node-exporter");
+    command.args(["--collector.disable-defaults", "--collector.textfile"]);
+    command.arg(format!(
+        "--collector.textfile.directory={}",
+        directory.display()
+    ));
+    command.arg("--web.listen-address=127.0.0.1:0");
+    let mut exporter = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(exporter.stderr.take().unwrap()).lines();
+    let address = said.find_map(|line| {
+        let line = line.unwrap();
+        let address = line
+            .contains("Listening on")
+            .then(|| line.split("address=").nth(1))?;
+        Some(address?.trim_matches('"').to_owned())
+    });
+    let mut stream = TcpStream::connect(address.unwrap()).unwrap();
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    std::io::Write::write_all(&mut stream, request).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    exporter.kill().unwrap();
+    exporter.wait().unwrap();
+    answer
+}
+
+#[test]
+fn node_exporter_of_debian_serves_what_stands_in_the_file() {
+    if !needs::programs(&["prometheus-node-exporter"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("onload-ctk.prom");
+    let tree = x2();
+    let mut command = on(tree.root(), &["metrics", "--output"]);
+    run(command.arg(&file)).done();
+    let text = fs::read_to_string(&file).unwrap();
+    let served = exported(directory.path());
+    assert_has(&served, "node_textfile_scrape_error 0");
+    let name = |line: &str| line.split([' ', '{']).next().unwrap().to_owned();
+    let samples = |text: &str| -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for line in text.lines().filter(|line| line.starts_with("onload_ctk_")) {
+            *counts.entry(name(line)).or_default() += 1;
+        }
+        counts
+    };
+    assert!(samples(&text).len() > 5, "{text}");
+    assert_eq!(samples(&served), samples(&text), "{served}");
+
+    fs::write(&file, "onload_ctk_devices{ 1\n").unwrap();
+    assert_has(&exported(directory.path()), "node_textfile_scrape_error 1");
 }
 
 #[test]
