@@ -36,6 +36,9 @@ use crate::preload::{self, HostFile, PreloadContext, PreloadError};
 use crate::rootfs::container_root::{ContainerRoot, RootError};
 use crate::rootfs::overmount::{Overmount, OvermountError, Overmounts};
 
+/// The variable by which the dynamic loader preloads libraries (ld.so(8)).
+const LD_PRELOAD: &str = "LD_PRELOAD";
+
 /// The capability behind `ipc-lock`.
 const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
 
@@ -202,6 +205,64 @@ pub(crate) fn give(
     result.map(|()| filter.outcome)
 }
 
+/// As [`give`], but for an engine that has made neither the container's root nor its bundle, and that
+/// puts what is decided into the configuration itself. Its runtime has every right, whatever this
+/// process has.
+///
+/// # Errors
+/// As for [`apply`].
+pub(crate) fn describe(
+    input: DecisionInput,
+    id: &ContainerId,
+    host: &dyn HostView,
+    pools: &dyn Pools,
+) -> Result<Described, FilterError> {
+    let container = Container {
+        bundle: Path::new(""),
+        id: Some(id),
+        sees_exec: false,
+    };
+    let mut filter = Filter {
+        container,
+        host,
+        pools,
+        settings: host.settings().map_err(DecisionError::from)?,
+        privilege: Privilege {
+            is_initial_namespace: true,
+            may_raise_limits: true,
+            memlock_hard: None,
+            nofile_soft: None,
+            nofile_hard: None,
+        },
+        request: input.request,
+        tickets: Vec::new(),
+        outcome: Outcome::default(),
+    };
+    let result = filter.describe(input.config);
+    if let (Err(_), Some(reserved)) = (&result, &filter.outcome.reserved) {
+        pools.give_back(reserved);
+    }
+    result
+}
+
+/// What is decided for a container whose configuration somebody else changes.
+pub(crate) struct Described {
+    /// Where devices are requested, for people.
+    pub keys: String,
+    /// The names of the devices, if they say all of the edits.
+    pub names: Option<Vec<String>>,
+    /// The edits, with the device nodes.
+    pub edits: ContainerEdits,
+    /// The nodes as they were found.
+    pub devices: Vec<Device>,
+    /// The configuration.
+    pub before: OciConfig,
+    /// The same with the limits that the container gets.
+    pub limited: OciConfig,
+    /// The rest.
+    pub outcome: Outcome,
+}
+
 struct Filter<'a> {
     container: Container<'a>,
     host: &'a dyn HostView,
@@ -220,23 +281,12 @@ impl Filter<'_> {
         let gives_devices = !self.request.devices.is_empty();
         let root = gives_devices.then(|| self.open_root(&config));
         let lacks = |dir: &Path| matches!(&root, Some(Ok(root)) if root.lacks(dir));
-        let subject = Subject {
-            config: &config,
-            request: &self.request,
-            tickets: &self.tickets,
-            identity: Identity {
-                id: self.container.id,
-                bundle: self.container.bundle,
-            },
-            lacks: &lacks,
-        };
-        let mut decision = decision::decide(subject, &self.settings, self.host, self.pools)?;
-        self.outcome.reserved = decision.reserved.take();
-        self.outcome.warnings.append(&mut decision.warnings);
+        let mut decision = self.decide(&config, &lacks)?;
         let given = std::mem::take(&mut decision.given);
         let memlock = decision.memlock;
         if let Some(root) = root {
-            self.devices(&mut config, decision, &root?)?;
+            let (edits, devices) = self.edits(&mut config, decision, Some(&root?))?;
+            oci::apply(&mut config, &edits, &CheckedNodes(&devices))?;
         }
         if let Some(memlock) = memlock {
             self.memlock(&mut config, memlock)?;
@@ -253,6 +303,74 @@ impl Filter<'_> {
             self.outcome.given = given;
         }
         Ok(())
+    }
+
+    /// As [`Filter::run`], for an engine that changes the configuration itself and has not made the
+    /// container's root yet.
+    fn describe(&mut self, config: OciConfig) -> Result<Described, FilterError> {
+        let mut limited = config.clone();
+        let mut decision = self.decide(&config, &|_| false)?;
+        self.outcome.given = std::mem::take(&mut decision.given);
+        let keys = decision.keys.clone();
+        let memlock = decision.memlock;
+        let names = self.names(&mut decision, &config)?;
+        let (edits, devices) = self.edits(&mut limited, decision, None)?;
+        if let Some(memlock) = memlock {
+            self.memlock(&mut limited, memlock)?;
+        }
+        self.hugepages_limit(&mut limited)?;
+        Ok(Described {
+            keys,
+            names,
+            edits,
+            devices,
+            before: config,
+            limited,
+            outcome: std::mem::take(&mut self.outcome),
+        })
+    }
+
+    /// The names of the devices, if they give what the edits would: nothing that the container sets
+    /// itself takes precedence, and libonload.so is preloaded as the specifications say, if at all.
+    fn names(
+        &self,
+        decision: &mut Decision,
+        config: &OciConfig,
+    ) -> Result<Option<Vec<String>>, OciConfigError> {
+        let names = decision.names.take();
+        let is_by_file = decision.preload.mount.is_some();
+        if names.is_none() || decision.preload.is_asked || is_by_file {
+            return Ok(None);
+        }
+        let mut given = BTreeSet::new();
+        for (_, edits) in &decision.by_class {
+            let names = edits.env.iter().map(|entry| variable(entry));
+            given.extend(names.filter(|name| *name == LD_PRELOAD || decision::is_setting(name)));
+        }
+        let mut is_free = true;
+        config.each_env(|entry| is_free &= !given.contains(variable(entry)))?;
+        Ok(names.filter(|_| is_free))
+    }
+
+    fn decide(
+        &mut self,
+        config: &OciConfig,
+        lacks: &dyn Fn(&Path) -> bool,
+    ) -> Result<Decision, FilterError> {
+        let subject = Subject {
+            config,
+            request: &self.request,
+            tickets: &self.tickets,
+            identity: Identity {
+                id: self.container.id,
+                bundle: self.container.bundle,
+            },
+            lacks,
+        };
+        let mut decision = decision::decide(subject, &self.settings, self.host, self.pools)?;
+        self.outcome.reserved = decision.reserved.take();
+        self.outcome.warnings.append(&mut decision.warnings);
+        Ok(decision)
     }
 
     /// Removes CAP_SETUID if that is what makes the container the host's user 0.
@@ -282,12 +400,13 @@ impl Filter<'_> {
         Ok(ContainerRoot::open(&self.container.bundle.join(path))?)
     }
 
-    fn devices(
+    /// What is to be applied, and the nodes as they were found; limits are changed in the configuration.
+    fn edits(
         &mut self,
         config: &mut OciConfig,
         decision: Decision,
-        root: &ContainerRoot,
-    ) -> Result<(), FilterError> {
+        root: Option<&ContainerRoot>,
+    ) -> Result<(ContainerEdits, Vec<Device>), FilterError> {
         self.refuse_hugetlbfs(&decision)?;
         let mut edits = decision.edits;
         self.preload(&mut edits, config, decision.preload, root)?;
@@ -296,8 +415,7 @@ impl Filter<'_> {
         edits.device_nodes = nodes.map(|device| device.node.clone()).collect();
         self.check_targets(&edits, config, root, &decision.keys)?;
         self.explain(&edits);
-        oci::apply(config, &edits, &CheckedNodes(&decision.devices))?;
-        Ok(())
+        Ok((edits, decision.devices))
     }
 
     fn refuse_hugetlbfs(&self, decision: &Decision) -> Result<(), FilterError> {
@@ -319,7 +437,7 @@ impl Filter<'_> {
         edits: &mut ContainerEdits,
         config: &mut OciConfig,
         choice: PreloadChoice,
-        root: &ContainerRoot,
+        root: Option<&ContainerRoot>,
     ) -> Result<(), FilterError> {
         let now = PreloadContext {
             settings: &self.settings,
@@ -345,21 +463,18 @@ impl Filter<'_> {
         edits: &mut ContainerEdits,
         config: &OciConfig,
     ) -> Result<(), FilterError> {
-        fn name(entry: &str) -> &str {
-            entry.split('=').next().unwrap_or_default()
-        }
-        let settings = edits.env.iter().map(|entry| name(entry));
+        let settings = edits.env.iter().map(|entry| variable(entry));
         let settings: BTreeSet<String> = settings
             .filter(|name| decision::is_setting(name))
             .map(str::to_owned)
             .collect();
         let mut held = BTreeSet::new();
         config.each_env(|entry| {
-            held.extend(settings.get(name(entry)));
+            held.extend(settings.get(variable(entry)));
         })?;
         edits
             .env
-            .retain(|entry| !held.contains(&name(entry).to_owned()));
+            .retain(|entry| !held.contains(&variable(entry).to_owned()));
         Ok(())
     }
 
@@ -367,7 +482,7 @@ impl Filter<'_> {
         &self,
         edits: &ContainerEdits,
         config: &OciConfig,
-        root: &ContainerRoot,
+        root: Option<&ContainerRoot>,
         keys: &str,
     ) -> Result<(), FilterError> {
         let mounts = edits.mounts.iter();
@@ -534,6 +649,11 @@ fn reason(origin: &Origin) -> String {
         Origin::Annotation(key) => key.clone(),
         Origin::Variable(_) | Origin::Ticket(_) => origin.to_string(),
     }
+}
+
+/// The name of a variable.
+fn variable(entry: &str) -> &str {
+    entry.split('=').next().unwrap_or_default()
 }
 
 /// The nodes as found when they were checked.

@@ -44,6 +44,7 @@ const FOR_TESTS: &[(&str, &str, &str)] = &[
     ("onload-ctk", "onload-test-needs", NEEDS),
     ("onload-kubernetes", "onload-test-needs", NEEDS),
     ("onload-nomad", "onload-test-needs", NEEDS),
+    ("onload-nri", "onload-test-needs", NEEDS),
 ];
 const NEEDS: &str = "what a test needs of the machine, and what happens where it is missing";
 /// The crates that stay synchronous and know no command line.
@@ -131,6 +132,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "rootfs",
             "preload",
             "filter",
+            "adjust",
             "run",
             "state",
             "live",
@@ -168,6 +170,20 @@ const ORDERS: &[(&str, &[&str])] = &[
             "surveyor",
             "statistics",
             "plugin",
+            "cli",
+        ],
+    ),
+    (
+        "cluster/nri/src/lib.rs",
+        &[
+            "wire",
+            "journal",
+            "runtime",
+            "container",
+            "answer",
+            "create",
+            "session",
+            "connect",
             "cli",
         ],
     ),

@@ -56,8 +56,8 @@ impl Applicant<'_> {
 
     /// Whether a lease is this one's already: no annotation says so, only what the runtime and the
     /// kernel know.
-    fn holds(&self, lease: &Lease) -> bool {
-        self.is_same_container(lease)
+    pub(crate) fn holds(&self, lease: &Lease) -> bool {
+        lease.is_for(self.container, self.bundle)
             && match (&lease.holder, self.holder, self.token) {
                 (Holder::Reservation { token, .. }, _, Some(named)) => token == named,
                 (Holder::Init { process, .. }, Holder::Init { process: own, .. }, _) => {

@@ -210,7 +210,7 @@ fn is_shared(found: &[Slot], own: u32, claim: Option<&ClaimUid>) -> bool {
 /// Whether a lease under another name is the applicant's, or of its claim.
 fn is_fellow(applicant: Applicant<'_>, lease: &Lease) -> bool {
     let is_of_claim = applicant.claim.is_some() && applicant.claim == lease.claim.as_ref();
-    is_of_claim || applicant.is_same_container(lease)
+    is_of_claim || applicant.is_same_container(lease) || applicant.holds(lease)
 }
 
 fn lease(claim: &Claim<'_>, write: &Write<'_>, boot: &str) -> Lease {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use onload_cdi::DeviceName;
@@ -226,7 +226,8 @@ pub struct Lease {
     pub boot: String,
     /// The container's name.
     pub container: ContainerId,
-    /// The container's bundle, without symbolic links.
+    /// The container's bundle, without symbolic links. Empty in a reservation by an entry point that is
+    /// called before the engine has made one.
     pub bundle: PathBuf,
     /// Who holds the device.
     pub holder: Holder,
@@ -257,6 +258,14 @@ pub(crate) enum NotLease {
 }
 
 impl Lease {
+    /// Whether it was made for a container of this id and bundle. A reservation without a bundle is told
+    /// by its token, which the caller compares.
+    pub(crate) fn is_for(&self, container: &ContainerId, bundle: &Path) -> bool {
+        let is_reservation = matches!(self.holder, Holder::Reservation { .. });
+        let is_anywhere = is_reservation && self.bundle.as_os_str().is_empty();
+        self.container == *container && (is_anywhere || self.bundle == bundle)
+    }
+
     /// Reads a file's text; fields that this version does not know are passed over.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Lease, NotLease> {
         #[derive(Deserialize)]

@@ -206,7 +206,7 @@ impl Leases {
                         // believed.
                         Holder::Init { process, .. } => !self.lives(*process),
                     };
-                    lease.container == *container && lease.bundle == bundle && is_its_start
+                    lease.is_for(container, bundle) && is_its_start
                 }
                 State::Unreadable { .. } => false,
             };
@@ -729,6 +729,39 @@ mod tests {
         // The next holder's own start had none.
         host.claim("two", &host.start(2, 20)).unwrap();
         assert_eq!(noted(), None);
+    }
+
+    #[test]
+    fn a_reservation_before_there_is_a_bundle_is_its_container_s_by_the_token() {
+        let host = Host::new();
+        let token = Token::new().unwrap();
+        let reserve = || {
+            let claim = Claim {
+                devices: &[claimed(vfio())],
+                container: &"one".parse().unwrap(),
+                bundle: Path::new(""),
+                holder: Holder::reserved_by(token.clone(), None),
+                token: None,
+                claim: None,
+                entry_point: "onload-nri",
+            };
+            host.leases.claim(&claim, &|_| None, PATIENCE).unwrap();
+        };
+        reserve();
+        let init = || host.start(1, 10);
+        let other = [7; 16].into();
+        for (id, named) in [("two", Some(&token)), ("one", Some(&other)), ("one", None)] {
+            assert!(host.claim_by(id, init(), named).is_err(), "{id} {named:?}");
+            assert!(!host.release_by(id, named), "{id} {named:?}");
+        }
+        host.claim_by("one", init(), Some(&token)).unwrap();
+        // From here on it is a lease of that bundle.
+        let lease = host.leases.list().unwrap().remove(0).lease.unwrap();
+        assert_eq!(lease.bundle, bundle("one"));
+        host.end(1);
+        assert!(host.release_by("one", None));
+        reserve();
+        assert!(host.release_by("one", Some(&token)));
     }
 
     #[test]

@@ -14,10 +14,15 @@ use crate::host::specs::Entry;
 const ONLOAD: [Class; 3] = [Class::Nic, Class::NicPlain, Class::NicNodes];
 
 /// Removes the choice of an interface from the edits of one class, if the request names more than one.
-/// `all` counts, since it means every interface, and `loopback` does not, since it means none.
-pub(super) fn drop_ambiguous(edits: &mut ContainerEdits, entries: &[Entry<'_>], request: &Request) {
+/// `all` counts, since it means every interface, and `loopback` does not, since it means none. Returns
+/// whether anything was removed.
+pub(super) fn drop_ambiguous(
+    edits: &mut ContainerEdits,
+    entries: &[Entry<'_>],
+    request: &Request,
+) -> bool {
     let Some((variable, classes)) = entries.first().and_then(|entry| chooser(entry.class)) else {
-        return;
+        return false;
     };
     let asked = classes
         .iter()
@@ -27,7 +32,7 @@ pub(super) fn drop_ambiguous(edits: &mut ContainerEdits, entries: &[Entry<'_>], 
         .filter(|name| *name != "loopback")
         .collect();
     if names.len() < 2 {
-        return;
+        return false;
     }
     // What an operator sets for all devices of a file is no choice between them.
     let devices = entries.iter().map(|entry| entry.found.device);
@@ -35,7 +40,9 @@ pub(super) fn drop_ambiguous(edits: &mut ContainerEdits, entries: &[Entry<'_>], 
         .flat_map(|device| &device.container_edits.env)
         .filter(|entry| is_of(entry, variable))
         .collect();
+    let before = edits.env.len();
     edits.env.retain(|entry| !chosen.contains(entry));
+    edits.env.len() < before
 }
 
 /// The variable by which a class chooses, and the classes whose interfaces it concerns.

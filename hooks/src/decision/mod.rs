@@ -40,6 +40,9 @@ pub(crate) struct Decision {
     pub by_class: Vec<(Class, ContainerEdits)>,
     /// The devices that the configuration does not contain yet.
     pub devices: Vec<Device>,
+    /// The devices' qualified names, if an engine that resolves them would give exactly `by_class`: no
+    /// pool stands for others, and the configuration contains nothing of it yet.
+    pub names: Option<Vec<String>>,
     /// What is given, on one line.
     pub given: String,
     /// The preload.
@@ -118,13 +121,15 @@ fn assemble(
     chosen.name_tokens(&mut edits);
     library_dirs::leave_absent(&mut edits.mounts, subject.lacks);
     let preload = PreloadChoice::take(&mut edits, request, &keys);
-    present::drop_held(&mut edits, &mut devices, subject.config)?;
+    let is_held = present::drop_held(&mut edits, &mut devices, subject.config)?;
+    let is_whole = found.is_as_written && chosen.request.is_none() && !is_held;
     let memlock = request.wants(&MEMLOCK);
     Ok(Decision {
         keys,
         edits,
         by_class: found.by_class,
         devices,
+        names: is_whole.then_some(found.names),
         preload,
         memlock: memlock.then_some(settings.config.cdi.memlock),
         given: report::asked(request),
@@ -151,6 +156,9 @@ struct LookedUp {
     edits: ContainerEdits,
     by_class: Vec<(Class, ContainerEdits)>,
     devices: Vec<Device>,
+    names: Vec<String>,
+    /// Nothing was left out of what the specifications say.
+    is_as_written: bool,
 }
 
 /// Looks a request up in the specifications, and checks its device nodes.
@@ -163,13 +171,16 @@ fn look_up(
         return Ok(LookedUp::default());
     }
     let entries = specs.resolve(request)?;
+    let names = entries.iter().map(|entry| entry.found.name.to_string());
+    let names = names.collect();
     let nodes = nodes::check(&entries, specs, host, &host.sysfs())?;
     // The entries are ordered by class, as the request is, and each file is of one class.
+    let mut is_as_written = true;
     let by_class = entries.chunk_by(|one, other| one.class == other.class);
     let by_class: Vec<(Class, ContainerEdits)> = by_class
         .map(|entries| {
             let mut edits = specs.edits(entries);
-            interface::drop_ambiguous(&mut edits, entries, request);
+            is_as_written &= !interface::drop_ambiguous(&mut edits, entries, request);
             (entries[0].class, edits)
         })
         .collect();
@@ -185,5 +196,7 @@ fn look_up(
         edits,
         by_class,
         devices: own.into_iter().filter_map(device).collect(),
+        names,
+        is_as_written,
     })
 }

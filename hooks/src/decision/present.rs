@@ -9,24 +9,30 @@ use onload_core::hook_arguments::HookArguments;
 
 use crate::device::Device;
 
-/// Drops the edits and devices that the configuration already has from the same source.
+/// Drops the edits and devices that the configuration already has from the same source, and returns
+/// whether it has any.
 pub(super) fn drop_held(
     edits: &mut ContainerEdits,
     devices: &mut Vec<Device>,
     config: &OciConfig,
-) -> Result<(), OciConfigError> {
+) -> Result<bool, OciConfigError> {
     let mut held = held_devices(devices, config)?.into_iter();
-    devices.retain(|_| held.next() != Some(true));
     edits.mounts = unique(std::mem::take(&mut edits.mounts));
     edits.hooks = unique(std::mem::take(&mut edits.hooks));
+    let count = |edits: &ContainerEdits, devices: &[Device]| {
+        edits.mounts.len() + edits.hooks.len() + devices.len()
+    };
     // What such a hook would check was checked just now.
     edits.hooks.retain(|hook| !only_checks(hook));
+    let before = count(edits, devices);
+    devices.retain(|_| held.next() != Some(true));
     edits.mounts.retain(|mount| {
         let is_it =
             |held: &MountEntry| held.is_at(&mount.container_path) && held.is_from(&mount.host_path);
         !config.mounts().iter().any(is_it)
     });
-    drop_held_hooks(&mut edits.hooks, config)
+    drop_held_hooks(&mut edits.hooks, config)?;
+    Ok(count(edits, devices) < before)
 }
 
 /// Drops the hooks that the configuration already has.

@@ -12,7 +12,7 @@ use onload_core::request::Request;
 pub struct Identity<'a> {
     /// Its id, if the entry point knows it.
     pub id: Option<&'a ContainerId>,
-    /// Its bundle.
+    /// Its bundle; empty if the engine has not made one yet.
     pub bundle: &'a Path,
 }
 

@@ -125,7 +125,7 @@ impl<'a> Inspection<'a> {
         let settings = host.settings()?;
         let now = PreloadContext {
             settings: &settings,
-            root,
+            root: Some(root),
             id: Some(self.id),
             privilege: host.privilege(),
         };

@@ -80,8 +80,8 @@ pub(crate) struct Applied {
 pub(crate) struct PreloadContext<'a> {
     /// The operator's settings.
     pub settings: &'a Settings,
-    /// The container's root.
-    pub root: &'a ContainerRoot,
+    /// The container's root; none where the image is not there yet.
+    pub root: Option<&'a ContainerRoot>,
     /// The container's id, if this entry point knows it.
     pub id: Option<&'a ContainerId>,
     /// The privileges of this process.
@@ -121,6 +121,12 @@ pub(crate) fn may_preload(
     host: &dyn HostView,
     applied: &mut Applied,
 ) -> Result<bool, PreloadError> {
+    let Some(root) = now.root else {
+        applied.reasons.push(format!(
+            "whether the image can load {LIBRARY} is not known before the image is there"
+        ));
+        return Ok(true);
+    };
     let summary = source.and_then(|path| host.library(path));
     if let (Some(path), None) = (source, &summary) {
         applied
@@ -148,7 +154,7 @@ pub(crate) fn may_preload(
         let mut above = path.ancestors().chain([Path::new("")]);
         above.any(|above| mounts.contains(above))
     };
-    match libc_check::check(now.root, &program, &Library { summary }, &covered) {
+    match libc_check::check(root, &program, &Library { summary }, &covered) {
         Verdict::Loads => Ok(true),
         Verdict::Unknown(reason) => {
             applied.warnings.push(format!(
@@ -214,6 +220,7 @@ fn by_file(
         .as_ref()
         .map_or(PRELOAD_FILE, |mount| mount.host_path.as_str())
         .to_owned();
+    let own_list = || now.root.map_or_else(|| Ok(Vec::new()), own_list);
     let merged = now.id.map(|id| format!("{RUN_DIR}/{id}/ld.so.preload"));
     let present = config
         .mounts()
@@ -226,7 +233,7 @@ fn by_file(
             _ if source == standard => Ok(()),
             // The poststop of an earlier start of the same bundle removed it.
             Some(id) if Some(&source) == merged.as_ref() => {
-                applied.file = Some(merged_list(id, &own_list(now.root)?));
+                applied.file = Some(merged_list(id, &own_list()?));
                 Ok(())
             }
             _ => Err(PreloadError::OwnMount),
@@ -243,7 +250,7 @@ fn by_file(
             .map(str::to_owned)
             .to_vec(),
     });
-    let own = own_list(now.root)?;
+    let own = own_list()?;
     if own.iter().any(|library| library != LIBRARY) {
         let (Some(id), Some(path)) = (now.id, merged) else {
             return Err(PreloadError::NoId);

@@ -299,6 +299,33 @@ impl ContainerRoot {
 pub(crate) struct ContainerPath(Vec<u8>);
 
 impl ContainerPath {
+    /// Where a path of a container leads if nothing on it is a link, for an image that is not there yet.
+    ///
+    /// # Errors
+    /// [`RootError::Lookup`] for `..`, for a path longer than PATH_MAX, and for one with a NUL.
+    pub(crate) fn without_links(path: &Path) -> Result<ContainerPath, RootError> {
+        let walked = || {
+            if path.as_os_str().len() > PATH_MAX {
+                return Err(Errno::NAMETOOLONG);
+            }
+            let mut at = ContainerPath::default();
+            for name in components(path.as_os_str()).iter().rev() {
+                if name == ".." {
+                    return Err(Errno::XDEV);
+                }
+                if name.as_bytes().contains(&0) {
+                    return Err(Errno::INVAL);
+                }
+                at.push(name);
+            }
+            Ok(at)
+        };
+        walked().map_err(|error| RootError::Lookup {
+            path: shown(path),
+            source: error.into(),
+        })
+    }
+
     fn push(&mut self, name: &OsStr) {
         self.0.push(0);
         self.0.extend(name.as_bytes());

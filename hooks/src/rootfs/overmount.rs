@@ -131,7 +131,8 @@ fn resolved(target: &str, real: &Path) -> String {
 /// An untrusted configuration may have a hundred thousand mounts. Everything is therefore looked up
 /// by path, and no mount is compared with all others.
 pub(crate) struct Overmounts<'a> {
-    root: &'a ContainerRoot,
+    /// None where the image is not there yet: its links are not known then.
+    root: Option<&'a ContainerRoot>,
     /// In the order in which they are made, each with the index of its mount point.
     mounts: Vec<(usize, Overmount)>,
     /// What is known about each mount point.
@@ -157,9 +158,10 @@ impl<'a> Overmounts<'a> {
     /// # Errors
     /// [`OvermountError::Root`] and [`OvermountError::TooLong`].
     pub(crate) fn new(
-        root: &'a ContainerRoot,
+        root: impl Into<Option<&'a ContainerRoot>>,
         mounts: Vec<Overmount>,
     ) -> Result<Self, OvermountError> {
+        let root = root.into();
         let mut overmounts = Overmounts {
             root,
             mounts: Vec::with_capacity(mounts.len()),
@@ -214,11 +216,14 @@ impl<'a> Overmounts<'a> {
     }
 
     fn resolve(&self, path: &str) -> Result<ContainerPath, RootError> {
+        let Some(root) = self.root else {
+            return ContainerPath::without_links(Path::new(path));
+        };
         let hidden = |at: &ContainerPath| {
             let point = self.by_path.get(at);
             point.is_some_and(|point| self.points[*point].is_hidden)
         };
-        self.root.resolve(Path::new(path), &hidden)
+        root.resolve(Path::new(path), &hidden)
     }
 
     /// Checks that every mount will be where its destination says. A link in a volume is followed

@@ -36,7 +36,7 @@ const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
 
 /// Keeps members of pools for containers that are about to be created.
 #[derive(Debug)]
-pub(crate) struct Keeper<'a> {
+pub struct Keeper<'a> {
     host: &'a ThisHost,
     entry_point: &'static str,
     /// Whether this process is still there when the container's hooks run.
@@ -56,8 +56,10 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// For a process that has ended when the runtime starts.
-    pub(crate) fn before(host: &'a ThisHost, entry_point: &'static str) -> Self {
+    /// For a process that does not become the runtime: one that has ended when the runtime starts, or a
+    /// daemon that an engine asks.
+    #[must_use]
+    pub fn before(host: &'a ThisHost, entry_point: &'static str) -> Self {
         Keeper {
             host,
             entry_point,
@@ -196,7 +198,9 @@ impl Pools for Keeper<'_> {
     }
 
     fn give_back(&self, reserved: &Reserved) {
-        give_back(reserved);
+        if let Ok(run) = open_run(self.host) {
+            give_back_in(&run, reserved);
+        }
     }
 
     fn ticket(
@@ -212,9 +216,13 @@ impl Pools for Keeper<'_> {
 
 /// Gives back what was reserved for a container that is not created. What this does not reach expires.
 pub(crate) fn give_back(reserved: &Reserved) {
-    if let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR))
-        && let Ok(Some(leases)) = Leases::find(&run, Processes::default())
-    {
+    if let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR)) {
+        give_back_in(&run, reserved);
+    }
+}
+
+fn give_back_in(run: &RunDir, reserved: &Reserved) {
+    if let Ok(Some(leases)) = Leases::find(run, Processes::default()) {
         let _ = leases.give_back(&reserved.devices, &reserved.token, START_PATIENCE);
     }
 }
@@ -437,7 +445,11 @@ fn facts(device: &Device) -> BTreeMap<String, String> {
     group.into_iter().collect()
 }
 
+/// An empty path stands for a bundle that the engine has not made yet.
 fn canonical(bundle: &Path) -> Result<PathBuf, ClaimError> {
+    if bundle.as_os_str().is_empty() {
+        return Ok(PathBuf::new());
+    }
     canonicalize(bundle).map_err(|source| ClaimError::Bundle {
         path: bundle.to_owned(),
         source,

@@ -1,0 +1,288 @@
+//! What was decided, in the words of a runtime: pure. What the runtime cannot be told is refused by name,
+//! since a container that got a part would look like one that got all.
+
+use onload_cdi::{Hook as CdiHook, HookName, Mount as CdiMount};
+use onload_core::request::Request;
+use onload_hooks::adjust::{Adjustment, Node};
+
+use crate::runtime::Runtime;
+use crate::wire::messages::{
+    CdiDevice, ContainerAdjustment, Hook, Hooks, HugepageLimit, KeyValue, LinuxContainerAdjustment,
+    LinuxDevice, LinuxResources, Mount, OptionalInt, OptionalU32, PosixRlimit,
+};
+
+/// Why the container is not created.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No plugin can add a capability.
+    #[error(
+        "{0}: NRI cannot add a capability; add IPC_LOCK to the container's securityContext.capabilities, or use the runtime class onload"
+    )]
+    Capability(String),
+    /// This runtime does not take it.
+    #[error("{keys}: {runtime} cannot be told {what} by NRI; {remedy}")]
+    Untold {
+        /// Where it is requested, for people.
+        keys: String,
+        /// Which.
+        runtime: String,
+        /// What it is.
+        what: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+}
+
+const USE_DOCKER: &str = "use --device, or the runtime onload";
+const USE_HANDLER: &str = "use the runtime class onload";
+const UPDATE_FOR_LIMITS: &str =
+    "update it (containerd 1.7.7, CRI-O 1.29), or use the runtime class onload";
+const UPDATE_FOR_NAMES: &str =
+    "update it (containerd 2.1, CRI-O 1.34), or use the runtime class onload";
+
+/// Refuses what no runtime can be told, before anything is decided or kept.
+///
+/// # Errors
+/// [`Refusal::Capability`].
+pub fn check(request: &Request) -> Result<(), Refusal> {
+    match &request.ipc_lock {
+        Some(asked) => Err(Refusal::Capability(asked.origin.to_string())),
+        None => Ok(()),
+    }
+}
+
+/// Words what was decided. `held` are the names of devices that the runtime injects already.
+///
+/// # Errors
+/// [`Refusal::Untold`] names the annotations and what the runtime cannot be told.
+pub fn word(
+    decided: &Adjustment,
+    request: &Request,
+    held: &[String],
+    runtime: &Runtime,
+) -> Result<ContainerAdjustment, Refusal> {
+    let telling = Telling {
+        decided,
+        runtime,
+        keys: keys(decided, request),
+    };
+    match &decided.names {
+        Some(names) if runtime.abilities.names => telling.names(names, held),
+        _ => telling.edits(),
+    }
+}
+
+/// Where something is requested, for people.
+fn keys(decided: &Adjustment, request: &Request) -> String {
+    let limit = request.hugepages_limit.as_ref();
+    match (&*decided.keys, limit) {
+        ("", Some(asked)) => asked.origin.to_string(),
+        (keys, _) => keys.to_owned(),
+    }
+}
+
+struct Telling<'a> {
+    decided: &'a Adjustment,
+    runtime: &'a Runtime,
+    keys: String,
+}
+
+impl Telling<'_> {
+    fn refusal(&self, what: impl Into<String>, remedy: &'static str) -> Refusal {
+        Refusal::Untold {
+            keys: self.keys.clone(),
+            runtime: self.runtime.to_string(),
+            what: what.into(),
+            remedy,
+        }
+    }
+
+    /// The devices by their names, and the limits. What the runtime has by name already it keeps.
+    fn names(&self, names: &[String], held: &[String]) -> Result<ContainerAdjustment, Refusal> {
+        let names = names.iter().filter(|name| !held.contains(name));
+        let (rlimits, _) = self.limits()?;
+        Ok(ContainerAdjustment {
+            cdi_devices: names.map(|name| CdiDevice { name: name.clone() }).collect(),
+            rlimits,
+            linux: self.linux(Vec::new()),
+            ..ContainerAdjustment::default()
+        })
+    }
+
+    fn edits(&self) -> Result<ContainerAdjustment, Refusal> {
+        let edits = &self.decided.edits;
+        if let Some(other) = edits.others.first() {
+            let remedy = match self.runtime.abilities.is_whole {
+                true => UPDATE_FOR_NAMES,
+                false => USE_DOCKER,
+            };
+            return Err(self.refusal(format!("{other} of a specification"), remedy));
+        }
+        if !self.runtime.abilities.is_whole {
+            return self.variables_and_mounts();
+        }
+        let devices = edits.nodes.iter().map(|node| self.device(node));
+        let devices = devices.collect::<Result<Vec<_>, _>>()?;
+        let (rlimits, by_hooks) = self.limits()?;
+        let more: &[_] = if by_hooks { &edits.limit_hooks } else { &[] };
+        let hooks = hooks(edits.hooks.iter().chain(more))
+            .map_err(|stage| self.refusal(format!("hooks of stage {stage}"), USE_HANDLER))?;
+        Ok(ContainerAdjustment {
+            mounts: edits.mounts.iter().map(mount).collect(),
+            env: self.env(),
+            hooks,
+            linux: self.linux(devices),
+            rlimits,
+            cdi_devices: Vec::new(),
+        })
+    }
+
+    /// All that docker takes.
+    fn variables_and_mounts(&self) -> Result<ContainerAdjustment, Refusal> {
+        let (decided, edits) = (self.decided, &self.decided.edits);
+        let what = if let Some(node) = edits.nodes.first() {
+            format!("device node {}", node.path)
+        } else if !edits.hooks.is_empty() {
+            "hooks".to_owned()
+        } else if let Some(limit) = decided.limits.first() {
+            limit.type_.clone()
+        } else if !decided.hugepage_limits.is_empty() {
+            "limits on huge pages".to_owned()
+        } else {
+            let mounts = edits.mounts.iter().map(|mount| self.plain_mount(mount));
+            return Ok(ContainerAdjustment {
+                env: self.env(),
+                mounts: mounts.collect::<Result<_, _>>()?,
+                ..ContainerAdjustment::default()
+            });
+        };
+        Err(self.refusal(what, USE_DOCKER))
+    }
+
+    /// A bind mount with no option but `ro`.
+    fn plain_mount(&self, own: &CdiMount) -> Result<Mount, Refusal> {
+        const OF_BINDING: [&str; 5] = ["bind", "rbind", "ro", "nosuid", "nodev"];
+        let mount = mount(own);
+        let options = &mount.options;
+        let odd = options
+            .iter()
+            .find(|option| !OF_BINDING.contains(&option.as_str()));
+        let is_read_only = options.iter().any(|option| option == "ro");
+        // What guards against the files of others is nothing to read-only files of the host's root.
+        if mount.kind != "bind" || odd.is_some() || !is_read_only {
+            let what = format!("the mount at {} with its options", own.container_path);
+            return Err(self.refusal(what, USE_DOCKER));
+        }
+        Ok(Mount {
+            options: vec!["ro".to_owned()],
+            ..mount
+        })
+    }
+
+    fn env(&self) -> Vec<KeyValue> {
+        let env = self.decided.edits.env.iter();
+        env.map(|(key, value)| KeyValue {
+            key: key.clone(),
+            value: value.clone(),
+        })
+        .collect()
+    }
+
+    /// The limits; and whether a hook has to raise the one on locked memory instead.
+    fn limits(&self) -> Result<(Vec<PosixRlimit>, bool), Refusal> {
+        let limits = &self.decided.limits;
+        if self.runtime.abilities.limits || limits.is_empty() {
+            let limits = limits.iter().map(|limit| PosixRlimit {
+                kind: limit.type_.clone(),
+                hard: limit.hard,
+                soft: limit.soft,
+            });
+            return Ok((limits.collect(), false));
+        }
+        let has_hook = !self.decided.edits.limit_hooks.is_empty();
+        let by_hook = |name: &str| name == "RLIMIT_MEMLOCK" && has_hook;
+        match limits.iter().find(|limit| !by_hook(&limit.type_)) {
+            Some(limit) => Err(self.refusal(limit.type_.clone(), UPDATE_FOR_LIMITS)),
+            None => Ok((Vec::new(), true)),
+        }
+    }
+
+    fn linux(&self, devices: Vec<LinuxDevice>) -> Option<LinuxContainerAdjustment> {
+        let limits = self.decided.hugepage_limits.iter();
+        let hugepage_limits: Vec<HugepageLimit> = limits
+            .map(|limit| HugepageLimit {
+                page_size: limit.page_size.clone(),
+                limit: limit.limit,
+            })
+            .collect();
+        let resources = (!hugepage_limits.is_empty()).then(|| LinuxResources {
+            hugepage_limits,
+            devices: Vec::new(),
+        });
+        let is_any = resources.is_some() || !devices.is_empty();
+        is_any.then_some(LinuxContainerAdjustment { devices, resources })
+    }
+
+    /// A node. The runtime makes a rule for reading and writing of it, whatever is said.
+    fn device(&self, node: &Node) -> Result<LinuxDevice, Refusal> {
+        if !(node.access.contains('r') && node.access.contains('w')) {
+            let remedy = match self.decided.names {
+                Some(_) => UPDATE_FOR_NAMES,
+                None => USE_HANDLER,
+            };
+            let what = format!("that {} is for {:?} only", node.path, node.access);
+            return Err(self.refusal(what, remedy));
+        }
+        let number = |value: u32| OptionalU32 { value };
+        Ok(LinuxDevice {
+            path: node.path.clone(),
+            kind: "c".to_owned(),
+            major: node.major.into(),
+            minor: node.minor.into(),
+            file_mode: Some(number(node.mode)),
+            uid: node.uid.map(number),
+            gid: node.gid.map(number),
+        })
+    }
+}
+
+fn mount(own: &CdiMount) -> Mount {
+    let is_bind = own.options.iter().any(|o| o == "bind" || o == "rbind");
+    let written = own.type_.as_deref().unwrap_or_default();
+    let kind = if written.is_empty() && is_bind {
+        "bind"
+    } else {
+        written
+    };
+    Mount {
+        destination: own.container_path.clone(),
+        kind: kind.to_owned(),
+        source: own.host_path.clone(),
+        options: own.options.clone(),
+    }
+}
+
+/// Hooks by stage; the stage that NRI does not have, if there is one.
+fn hooks<'a>(
+    all: impl Iterator<Item = &'a (HookName, CdiHook)>,
+) -> Result<Option<Hooks>, HookName> {
+    let mut hooks = Hooks::default();
+    for (stage, hook) in all {
+        let list = match stage {
+            HookName::Prestart => &mut hooks.prestart,
+            HookName::CreateRuntime => &mut hooks.create_runtime,
+            HookName::CreateContainer => &mut hooks.create_container,
+            HookName::StartContainer => &mut hooks.start_container,
+            HookName::Poststart => &mut hooks.poststart,
+            HookName::Poststop => &mut hooks.poststop,
+            other => return Err(*other),
+        };
+        list.push(Hook {
+            path: hook.path.clone(),
+            args: hook.args.clone(),
+            env: hook.env.clone(),
+            timeout: hook.timeout.map(|value| OptionalInt { value }),
+        });
+    }
+    Ok((hooks != Hooks::default()).then_some(hooks))
+}

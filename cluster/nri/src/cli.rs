@@ -1,0 +1,213 @@
+//! The command line, which is too short for a library: a plugin that a runtime launches has none at all.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use onload_core::text::Quoted;
+
+use crate::connect::SOCKET;
+use crate::session::Identity;
+
+/// What `--help` prints.
+pub const HELP: &str = "\
+Gives the containers of pods what their annotations ask of onload.dev, as an NRI plugin of the container
+runtime
+
+Usage: onload-nri [OPTIONS]
+
+Options:
+      --socket PATH    The runtime's NRI socket [default: /var/run/nri/nri.sock]
+      --index NN       Two digits by which the runtime orders its plugins [default: 50]
+      --host-root DIR  Give what the host below this directory has, in place of the running one
+  -v, --verbose        Also say why a container is given what it is given
+  -h, --help           Print help
+  -V, --version        Print version
+
+A plugin that the runtime launches itself, from its directory of plugins, is told its socket, name and
+index by NRI_PLUGIN_SOCKET, NRI_PLUGIN_NAME and NRI_PLUGIN_IDX.
+";
+
+/// The name that the plugin has, unless the runtime that launches it says otherwise.
+const NAME: &str = "onload";
+/// After most, so that it sees the variables that they set.
+const INDEX: &str = "50";
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// To serve.
+    Run(Options),
+    /// The help.
+    Help,
+    /// The version.
+    Version,
+}
+
+/// How to serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The runtime's socket.
+    pub socket: PathBuf,
+    /// Two digits.
+    pub index: String,
+    /// The root of another host.
+    pub host_root: Option<PathBuf>,
+    /// Whether reasons are told too.
+    pub verbose: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            socket: SOCKET.into(),
+            index: INDEX.to_owned(),
+            host_root: None,
+            verbose: false,
+        }
+    }
+}
+
+/// A command line that is not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UsageError {
+    /// No such option.
+    #[error("{0} is no option; \"onload-nri --help\" lists them")]
+    Unknown(String),
+    /// Nothing behind an option.
+    #[error("{0} needs a value")]
+    NoValue(&'static str),
+    /// Not an index.
+    #[error("index {0}; want two digits")]
+    Index(String),
+    /// Not a name.
+    #[error("name {0}; want letters, digits, '_', '.', '+' and '-'")]
+    Name(String),
+}
+
+/// Reads the command line, without the program's name.
+///
+/// # Errors
+/// [`UsageError`].
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Asked, UsageError> {
+    let mut words = words.into_iter();
+    let mut options = Options::default();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy().into_owned();
+        let (name, joined) = match text.split_once('=') {
+            Some((name, _)) => (name, Some(value_of(&word, name))),
+            None => (&*text, None),
+        };
+        let mut value = |option| {
+            let value = joined.clone().or_else(|| words.next());
+            value
+                .filter(|value| !value.is_empty())
+                .ok_or(UsageError::NoValue(option))
+        };
+        match (name, &joined) {
+            ("--socket", _) => options.socket = value("--socket")?.into(),
+            ("--host-root", _) => options.host_root = Some(value("--host-root")?.into()),
+            ("--index", _) => options.index = index(&value("--index")?.to_string_lossy())?,
+            ("-v" | "--verbose", None) => options.verbose = true,
+            ("-h" | "--help", None) => return Ok(Asked::Help),
+            ("-V" | "--version", None) => return Ok(Asked::Version),
+            _ => return Err(UsageError::Unknown(Quoted(&text).to_string())),
+        }
+    }
+    Ok(Asked::Run(options))
+}
+
+/// What follows the `=`; a path need not be text.
+fn value_of(word: &OsStr, name: &str) -> OsString {
+    use std::os::unix::ffi::OsStrExt;
+    OsStr::from_bytes(&word.as_bytes()[name.len() + 1..]).to_owned()
+}
+
+/// Who the plugin says that it is: as the runtime that launched it wants it, or as the options say.
+///
+/// # Errors
+/// [`UsageError`] for what the runtime would not take (pkg/api/plugin.go).
+pub fn identity(
+    name: Option<&str>,
+    index_told: Option<&str>,
+    options: &Options,
+) -> Result<Identity, UsageError> {
+    let name = name.unwrap_or(NAME);
+    let legal = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
+    if name.is_empty() || !name.chars().all(legal) {
+        return Err(UsageError::Name(Quoted(name).to_string()));
+    }
+    Ok(Identity {
+        name: name.to_owned(),
+        index: index(index_told.unwrap_or(&options.index))?,
+    })
+}
+
+fn index(text: &str) -> Result<String, UsageError> {
+    let is_one = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+    match is_one {
+        true => Ok(text.to_owned()),
+        false => Err(UsageError::Index(Quoted(text).to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Result<Asked, UsageError> {
+        parse(words.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn options_are_read_with_their_values_behind_them_or_joined() {
+        let expected = Asked::Run(Options {
+            socket: "/s=1".into(),
+            index: "07".to_owned(),
+            host_root: Some("/host".into()),
+            verbose: true,
+        });
+        let joined = ["--socket=/s=1", "--index=07", "--host-root=/host", "-v"];
+        let apart = [
+            "--socket",
+            "/s=1",
+            "--index",
+            "07",
+            "--host-root",
+            "/host",
+            "--verbose",
+        ];
+        assert_eq!(parsed(&joined), Ok(expected.clone()));
+        assert_eq!(parsed(&apart), Ok(expected));
+        assert_eq!(parsed(&[]), Ok(Asked::Run(Options::default())));
+        assert_eq!(parsed(&["--version"]), Ok(Asked::Version));
+        assert_eq!(parsed(&["-h"]), Ok(Asked::Help));
+    }
+
+    #[test]
+    fn a_command_line_that_is_not_understood_is_refused() {
+        for (words, says) in [
+            (&["--sock", "/s"][..], "\"--sock\" is no option"),
+            (&["x"], "\"x\" is no option"),
+            (&["--verbose=1"], "is no option"),
+            (&["--socket"], "--socket needs a value"),
+            (&["--socket="], "--socket needs a value"),
+            (&["--index", "7"], "want two digits"),
+            (&["--index", "0x"], "want two digits"),
+        ] {
+            let refused = parsed(words).unwrap_err().to_string();
+            assert!(refused.contains(says), "{words:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_runtime_that_launches_the_plugin_says_its_name() {
+        let options = Options::default();
+        let own = identity(None, None, &options).unwrap();
+        assert_eq!((&*own.name, &*own.index), ("onload", "50"));
+        let told = identity(Some("nri"), Some("09"), &options).unwrap();
+        assert_eq!((&*told.name, &*told.index), ("nri", "09"));
+        assert!(identity(Some("a/b"), None, &options).is_err());
+        assert!(identity(Some(""), None, &options).is_err());
+        assert!(identity(None, Some("100"), &options).is_err());
+    }
+}

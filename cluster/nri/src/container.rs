@@ -1,0 +1,373 @@
+//! A container as the runtime tells of it, and as much of a config.json as that gives: what decides of
+//! containers reads those.
+
+use std::collections::BTreeMap;
+
+use onload_core::container_id::{ContainerId, NotContainerId};
+use onload_core::request::{DOMAIN, Request, RequestError};
+use serde_json::{Map, Value, json};
+
+use crate::runtime::Runtime;
+use crate::wire::messages::{
+    Container, CreateContainerRequest, Hook, Hooks, LinuxContainer, LinuxDevice, LinuxDeviceCgroup,
+    OptionalInt, OptionalU32,
+};
+
+/// Where engines put a container's name in its pod, and their mark of a sandbox: as
+/// `onload_core::request` reads them.
+const NAME_KEY: &str = "io.kubernetes.cri.container-name";
+const ENGINE_PREFIX: &str = "io.kubernetes.";
+
+/// A container that asks for something.
+#[derive(Debug)]
+pub struct Asking {
+    /// What its OCI runtime will call it.
+    pub id: ContainerId,
+    /// What it asks for.
+    pub request: Request,
+    /// What there is of its configuration.
+    pub config: String,
+    /// The CDI devices that it gets already.
+    pub held_names: Vec<String>,
+}
+
+/// Why the container is not created.
+#[derive(Debug, thiserror::Error)]
+pub enum ContainerError {
+    /// The annotations are invalid.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The runtime did not say which container.
+    #[error("the runtime's message names no container")]
+    None,
+    /// Its id is none.
+    #[error(transparent)]
+    Id(#[from] NotContainerId),
+}
+
+/// Reads a container; `None` if it asks for nothing.
+///
+/// # Errors
+/// [`ContainerError`].
+pub fn read(
+    asked: CreateContainerRequest,
+    runtime: &Runtime,
+) -> Result<Option<Asking>, ContainerError> {
+    let container = asked.container.ok_or(ContainerError::None)?;
+    let pod = asked.pod.unwrap_or_default();
+    let annotations = annotations(pod.annotations, &container, runtime);
+    let Some(request) = Request::parse(&annotations)? else {
+        return Ok(None);
+    };
+    let names = container.cdi_devices.iter();
+    Ok(Some(Asking {
+        id: container.id.parse()?,
+        request,
+        held_names: names.map(|device| device.name.clone()).collect(),
+        config: config(&container, &annotations).to_string(),
+    }))
+}
+
+/// A container for the log: `pod default/redis container server`. It is one line for whoever writes one.
+#[must_use]
+pub fn shown(asked: &CreateContainerRequest) -> String {
+    let container = asked.container.as_ref();
+    let name = container.map(|container| container.name.as_str());
+    let name = name.unwrap_or_default();
+    match asked.pod.as_ref().filter(|pod| !pod.namespace.is_empty()) {
+        Some(pod) => format!("pod {}/{} container {name}", pod.namespace, pod.name),
+        None => format!("container {name}"),
+    }
+}
+
+/// Our annotations of the pod and of the container, which go before; and what engines say of it. What a
+/// pod says in the words of engines is no engine's.
+fn annotations(
+    pod: BTreeMap<String, String>,
+    container: &Container,
+    runtime: &Runtime,
+) -> BTreeMap<String, String> {
+    let is_ours = |(key, _): &(String, String)| key.starts_with(DOMAIN);
+    let mut annotations: BTreeMap<String, String> = pod.into_iter().filter(is_ours).collect();
+    for (key, value) in &container.annotations {
+        if key.starts_with(DOMAIN) || key.starts_with(ENGINE_PREFIX) {
+            annotations.insert(key.clone(), value.clone());
+        }
+    }
+    if runtime.has_pods() && !container.name.is_empty() {
+        annotations.insert(NAME_KEY.to_owned(), container.name.clone());
+    }
+    annotations
+}
+
+/// As much of a config.json as the runtime tells. A user that it does not tell is user 0, to be safe.
+fn config(container: &Container, annotations: &BTreeMap<String, String>) -> Value {
+    let mut process = json!({
+        "args": container.args,
+        "env": container.env,
+        "rlimits": container.rlimits.iter().map(|limit| {
+            json!({"type": limit.kind, "hard": limit.hard, "soft": limit.soft})
+        }).collect::<Vec<_>>(),
+    });
+    if let Some(user) = &container.user {
+        process["user"] = json!({
+            "uid": user.uid, "gid": user.gid, "additionalGids": user.additional_gids,
+        });
+    }
+    let mounts = container.mounts.iter().map(|mount| {
+        json!({"destination": mount.destination, "type": mount.kind, "source": mount.source,
+               "options": mount.options})
+    });
+    let mut config = json!({
+        "annotations": annotations,
+        "process": process,
+        "mounts": mounts.collect::<Vec<_>>(),
+    });
+    if let Some(held) = &container.hooks {
+        config["hooks"] = hooks(held);
+    }
+    if let Some(told) = &container.linux {
+        config["linux"] = linux(told);
+    }
+    config
+}
+
+fn hooks(hooks: &Hooks) -> Value {
+    let list = |hooks: &[Hook]| -> Vec<Value> {
+        let one = |hook: &Hook| {
+            let mut value = json!({"path": hook.path, "args": hook.args, "env": hook.env});
+            if let Some(timeout) = hook.timeout {
+                value["timeout"] = timeout.value.into();
+            }
+            value
+        };
+        hooks.iter().map(one).collect()
+    };
+    json!({
+        "prestart": list(&hooks.prestart),
+        "createRuntime": list(&hooks.create_runtime),
+        "createContainer": list(&hooks.create_container),
+        "startContainer": list(&hooks.start_container),
+        "poststart": list(&hooks.poststart),
+        "poststop": list(&hooks.poststop),
+    })
+}
+
+fn linux(linux: &LinuxContainer) -> Value {
+    let namespaces = linux.namespaces.iter().map(|namespace| {
+        let mut value = json!({"type": namespace.kind});
+        if !namespace.path.is_empty() {
+            value["path"] = namespace.path.clone().into();
+        }
+        value
+    });
+    let resources = linux.resources.as_ref();
+    let limits = resources.into_iter().flat_map(|own| &own.hugepage_limits);
+    let limits = limits.map(|limit| json!({"pageSize": limit.page_size, "limit": limit.limit}));
+    let rules = resources.into_iter().flat_map(|own| &own.devices);
+    json!({
+        "namespaces": namespaces.collect::<Vec<_>>(),
+        "devices": linux.devices.iter().map(device).collect::<Vec<_>>(),
+        "resources": {
+            "devices": rules.map(rule).collect::<Vec<_>>(),
+            "hugepageLimits": limits.collect::<Vec<_>>(),
+        },
+    })
+}
+
+fn device(device: &LinuxDevice) -> Value {
+    let mut value = json!({"path": device.path, "type": device.kind,
+                           "major": device.major, "minor": device.minor});
+    set_u32(&mut value, "fileMode", device.file_mode);
+    set_u32(&mut value, "uid", device.uid);
+    set_u32(&mut value, "gid", device.gid);
+    value
+}
+
+fn rule(rule: &LinuxDeviceCgroup) -> Value {
+    let mut value = Map::from_iter([
+        ("allow".to_owned(), rule.allow.into()),
+        ("type".to_owned(), rule.kind.clone().into()),
+        ("access".to_owned(), rule.access.clone().into()),
+    ]);
+    for (key, number) in [("major", rule.major), ("minor", rule.minor)] {
+        let number = number.map(|OptionalInt { value }| value.into());
+        value.extend(number.map(|number| (key.to_owned(), number)));
+    }
+    Value::Object(value)
+}
+
+fn set_u32(value: &mut Value, key: &str, number: Option<OptionalU32>) {
+    if let Some(OptionalU32 { value: number }) = number {
+        value[key] = number.into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::messages::{ConfigureRequest, PodSandbox};
+
+    fn runtime(name: &str) -> Runtime {
+        Runtime::new(&ConfigureRequest {
+            runtime_name: name.to_owned(),
+            ..ConfigureRequest::default()
+        })
+    }
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        pairs.iter().map(owned).collect()
+    }
+
+    fn asked(
+        name: &str,
+        pod: &[(&str, &str)],
+        own: &[(&str, &str)],
+    ) -> Result<Option<String>, String> {
+        let asked = CreateContainerRequest {
+            pod: Some(PodSandbox {
+                annotations: map(pod),
+                ..PodSandbox::default()
+            }),
+            container: Some(Container {
+                id: "c1".to_owned(),
+                name: name.to_owned(),
+                annotations: map(own),
+                ..Container::default()
+            }),
+        };
+        let read = read(asked, &runtime("containerd")).map_err(|error| error.to_string())?;
+        Ok(read.map(|asking| {
+            let devices = asking.request.devices.iter();
+            let devices = devices.map(|(class, asked)| format!("{class}={}", asked.value[0]));
+            devices.collect::<Vec<_>>().join(" ")
+        }))
+    }
+
+    #[test]
+    fn annotations_of_pod_and_container_are_read_and_the_container_s_go_first() {
+        let nic = |value| [("onload.dev/nic", value)];
+        assert_eq!(asked("a", &nic("all"), &[]), Ok(Some("nic=all".to_owned())));
+        assert_eq!(asked("a", &[], &nic("all")), Ok(Some("nic=all".to_owned())));
+        assert_eq!(
+            asked("a", &nic("all"), &nic("ens1")),
+            Ok(Some("nic=ens1".to_owned()))
+        );
+    }
+
+    #[test]
+    fn a_key_with_a_name_is_for_the_container_of_that_name() {
+        let pod = [("onload.dev/nic.a", "all"), ("onload.dev/rdma", "x0")];
+        assert_eq!(
+            asked("a", &pod, &[]),
+            Ok(Some("nic=all rdma=x0".to_owned()))
+        );
+        assert_eq!(asked("b", &pod, &[]), Ok(Some("rdma=x0".to_owned())));
+        let refused = asked("", &pod, &[]).unwrap_err();
+        assert!(refused.contains("no name in a pod"), "{refused}");
+    }
+
+    #[test]
+    fn what_a_pod_says_in_the_words_of_engines_is_not_heard() {
+        let pod = [
+            ("onload.dev/nic.a", "all"),
+            ("io.kubernetes.cri.container-name", "a"),
+        ];
+        assert_eq!(asked("b", &pod, &[]), Ok(None));
+        let pod = [
+            ("onload.dev/nic", "all"),
+            ("io.kubernetes.cri.container-type", "sandbox"),
+        ];
+        assert_eq!(asked("a", &pod, &[]), Ok(Some("nic=all".to_owned())));
+    }
+
+    #[test]
+    fn a_container_that_only_holds_namespaces_gets_nothing() {
+        let pod = [("onload.dev/nic", "all")];
+        for key in [
+            "io.kubernetes.cri.container-type",
+            "io.kubernetes.cri-o.ContainerType",
+        ] {
+            assert_eq!(asked("a", &pod, &[(key, "sandbox")]), Ok(None), "{key}");
+        }
+    }
+
+    #[test]
+    fn annotations_that_are_hostile_are_refused_by_their_rules() {
+        let long = "x".repeat(5000);
+        for (key, value, says) in [
+            ("onload.dev/nic", long.as_str(), "4096 bytes"),
+            ("onload.dev", "all", "names no class"),
+            ("onload.dev/", "all", "names no class"),
+            ("onload.dev/gpu", "all", "gpu"),
+            ("onload.dev/nic", "../../etc", "cannot be the name"),
+            ("onload.dev/nic", "a\n\u{1b}[31m", "\\n"),
+            ("onload.dev/nic", "", "empty name"),
+        ] {
+            let refused = asked("a", &[(key, value)], &[]).unwrap_err();
+            assert!(refused.contains(says), "{key}: {refused}");
+            assert!(!refused.contains(['\n', '\u{1b}']), "{refused}");
+        }
+        let many: Vec<String> = (0..65).map(|n| format!("onload.dev/nic.c{n}")).collect();
+        let many: Vec<(&str, &str)> = many.iter().map(|key| (key.as_str(), "all")).collect();
+        assert!(asked("a", &many, &[]).unwrap_err().contains("more than 64"));
+    }
+
+    #[test]
+    fn a_container_without_an_id_is_refused() {
+        let with_id = |id: &str| {
+            let container = Container {
+                id: id.to_owned(),
+                annotations: map(&[("onload.dev/nic", "all")]),
+                ..Container::default()
+            };
+            let asked = CreateContainerRequest {
+                pod: None,
+                container: Some(container),
+            };
+            read(asked, &runtime("docker")).map_err(|error| error.to_string())
+        };
+        assert!(with_id("c1").is_ok_and(|asking| asking.is_some()));
+        for id in ["", "..", "a/b"] {
+            assert!(with_id(id).unwrap_err().contains("is not a container id"));
+        }
+        let none = read(CreateContainerRequest::default(), &runtime("docker"));
+        assert!(matches!(none, Err(ContainerError::None)));
+    }
+
+    #[test]
+    fn what_is_told_of_a_container_is_a_config_json() {
+        let container = Container {
+            id: "c1".to_owned(),
+            env: vec!["A=1".to_owned()],
+            user: None,
+            linux: Some(LinuxContainer {
+                devices: vec![LinuxDevice {
+                    path: "/dev/x".to_owned(),
+                    kind: "c".to_owned(),
+                    major: 1,
+                    minor: 5,
+                    file_mode: Some(OptionalU32 { value: 0o666 }),
+                    ..LinuxDevice::default()
+                }],
+                ..LinuxContainer::default()
+            }),
+            ..Container::default()
+        };
+        let config = config(&container, &map(&[("onload.dev/nic", "all")]));
+        assert_eq!(
+            config,
+            json!({
+                "annotations": {"onload.dev/nic": "all"},
+                "process": {"args": [], "env": ["A=1"], "rlimits": []},
+                "mounts": [],
+                "linux": {
+                    "namespaces": [],
+                    "devices": [{"path": "/dev/x", "type": "c", "major": 1, "minor": 5, "fileMode": 438}],
+                    "resources": {"devices": [], "hugepageLimits": []},
+                },
+            })
+        );
+    }
+}

@@ -1,0 +1,36 @@
+//! Lines on standard error, each with its severity as journald reads it (sd-daemon(3)). A runtime that
+//! launches the plugin keeps none of them.
+
+use std::io::{self, Write};
+
+use onload_core::text::one_line;
+
+/// How severe a line is, as syslog(3) numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// A container is not created, or the program ends.
+    Error = 3,
+    /// Something is not as it should be.
+    Warning = 4,
+    /// What was done.
+    Info = 6,
+    /// Why.
+    Debug = 7,
+}
+
+/// Where lines go.
+#[derive(Clone, Copy, Debug)]
+pub struct Journal {
+    /// The least severe lines that are written.
+    pub most: Severity,
+}
+
+impl Journal {
+    /// Writes a line. Nobody is left to be told where that fails.
+    pub fn say(&self, severity: Severity, text: &str) {
+        if severity <= self.most {
+            let line = format!("<{}>onload-nri: {}\n", severity as u8, one_line(text));
+            let _ = io::stderr().lock().write_all(line.as_bytes());
+        }
+    }
+}

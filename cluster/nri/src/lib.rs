@@ -1,0 +1,15 @@
+//! An NRI plugin: containerd and CRI-O ask it before they create a container, and what the annotations
+//! of the pod ask for goes into the answer. No RuntimeClass is needed.
+//!
+//! Everything is synchronous: one connection, one thread, one request after the other, as the runtimes
+//! ask them. [`wire`] is the protocol without a decision, [`create`] the decision without a socket.
+
+pub mod answer;
+pub mod cli;
+pub mod connect;
+pub mod container;
+pub mod create;
+pub mod journal;
+pub mod runtime;
+pub mod session;
+pub mod wire;

@@ -1,0 +1,183 @@
+//! What a runtime does with an answer, by its name and version. What it does not know it drops without a
+//! word (protobuf), so it has to be known here.
+
+use std::fmt;
+
+use onload_core::text::Quoted;
+
+use crate::wire::messages::ConfigureRequest;
+
+/// A runtime that told who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    name: String,
+    version: String,
+    /// What it does.
+    pub abilities: Abilities,
+}
+
+/// What a runtime does with an answer beside variables and mounts, which each takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// Nodes, hooks and cgroups; without them, mounts have no options but `ro`.
+    pub is_whole: bool,
+    /// Limits of the process.
+    pub limits: bool,
+    /// Names of CDI devices.
+    pub names: bool,
+}
+
+/// Numbers of a version, of which the third may be missing.
+type Version = (u32, u32, u32);
+
+impl Runtime {
+    /// By what it says of itself.
+    #[must_use]
+    pub fn new(said: &ConfigureRequest) -> Runtime {
+        let version = parse(&said.runtime_version);
+        let since = |first: Version| version.is_some_and(|version| version >= first);
+        let abilities = match said.runtime_name.as_str() {
+            // daemon/internal/nri of moby: all else makes the creation fail.
+            "docker" => Abilities {
+                is_whole: false,
+                limits: false,
+                names: false,
+            },
+            // NRI 0.4 came with 1.7.7, the injection of names with 2.1.
+            "containerd" => Abilities {
+                is_whole: true,
+                limits: since((1, 7, 7)),
+                names: since((2, 1, 0)),
+            },
+            "cri-o" => Abilities {
+                is_whole: true,
+                limits: since((1, 29, 0)),
+                names: since((1, 34, 0)),
+            },
+            // The version of NRI is told by those that are newer than limits. Names are the runtime's own
+            // work, which one may leave undone.
+            _ => Abilities {
+                is_whole: true,
+                limits: !said.nri_version.is_empty(),
+                names: false,
+            },
+        };
+        Runtime {
+            name: said.runtime_name.clone(),
+            version: said.runtime_version.clone(),
+            abilities,
+        }
+    }
+
+    /// Whether its containers stand in pods, whose names are names in them.
+    #[must_use]
+    pub fn has_pods(&self) -> bool {
+        self.name != "docker"
+    }
+}
+
+/// `containerd 2.1.9`.
+impl fmt::Display for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_plain = |text: &str| {
+            let mut bytes = text.bytes();
+            text.len() <= 64 && bytes.all(|byte| byte.is_ascii_graphic())
+        };
+        for (at, text) in [&self.name, &self.version].into_iter().enumerate() {
+            let space = if at > 0 { " " } else { "" };
+            match is_plain(text) {
+                true => write!(f, "{space}{text}")?,
+                false => write!(f, "{space}{}", Quoted(text))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads `v2.1.9`, `2.1.9~ds1`, `2.2`, `2.1.0-rc.1`. A version before a release counts as that release.
+fn parse(text: &str) -> Option<Version> {
+    let text = text.strip_prefix('v').unwrap_or(text);
+    let mut numbers = text.splitn(3, '.').map(|part| {
+        let end = part.find(|c: char| !c.is_ascii_digit());
+        let end = end.unwrap_or(part.len());
+        part[..end].parse::<u32>().ok()
+    });
+    let (major, minor) = (numbers.next()??, numbers.next()??);
+    Some((major, minor, numbers.next().flatten().unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runtime(name: &str, version: &str, nri: &str) -> Runtime {
+        Runtime::new(&ConfigureRequest {
+            runtime_name: name.to_owned(),
+            runtime_version: version.to_owned(),
+            request_timeout: 0,
+            nri_version: nri.to_owned(),
+        })
+    }
+
+    #[test]
+    fn names_and_limits_go_to_the_versions_that_take_them() {
+        for (name, version, limits, names) in [
+            ("containerd", "v1.7.0", false, false),
+            ("containerd", "1.7.6", false, false),
+            ("containerd", "1.7.7", true, false),
+            ("containerd", "1.7.24~ds1", true, false),
+            ("containerd", "v2.0.5", true, false),
+            ("containerd", "v2.1.0-rc.1", true, true),
+            ("containerd", "2.1.9", true, true),
+            ("containerd", "10.0", true, true),
+            ("cri-o", "1.28.11", false, false),
+            ("cri-o", "1.29.0", true, false),
+            ("cri-o", "1.34.1", true, true),
+        ] {
+            let abilities = runtime(name, version, "").abilities;
+            assert!(abilities.is_whole, "{name} {version}");
+            assert_eq!(
+                (abilities.limits, abilities.names),
+                (limits, names),
+                "{name} {version}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_version_that_is_not_understood_is_an_old_one() {
+        for version in ["", "unknown", "v", "2", "two.one", "-1.7", "99999999999.1"] {
+            let abilities = runtime("containerd", version, "").abilities;
+            assert!(!abilities.limits && !abilities.names, "{version:?}");
+        }
+    }
+
+    #[test]
+    fn docker_takes_variables_and_mounts_alone() {
+        let docker = runtime("docker", "29.0.0", "v0.10.0");
+        let none = Abilities {
+            is_whole: false,
+            limits: false,
+            names: false,
+        };
+        assert_eq!(docker.abilities, none);
+        assert!(!docker.has_pods());
+    }
+
+    #[test]
+    fn another_runtime_takes_limits_if_its_nri_is_new_enough_to_tell_its_version() {
+        let of = |nri| runtime("isulad", "2.1", nri).abilities;
+        assert!(of("v0.10.0").limits && !of("v0.10.0").names);
+        assert!(!of("").limits && of("").is_whole);
+    }
+
+    #[test]
+    fn a_name_that_would_break_a_line_is_quoted() {
+        assert_eq!(
+            runtime("containerd", "v2.1.9", "").to_string(),
+            "containerd v2.1.9"
+        );
+        let odd = runtime("a\nb", "1", "").to_string();
+        assert!(!odd.contains('\n'), "{odd}");
+    }
+}

@@ -1,0 +1,327 @@
+//! One connection to a runtime, from the registration to its end.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use onload_core::text::{Chain, one_line};
+use prost::Message as _;
+
+use crate::create::{Created, Failure};
+use crate::journal::{Journal, Severity};
+use crate::runtime::Runtime;
+use crate::wire::messages::{
+    ConfigureRequest, ConfigureResponse, EVENTS, PLUGIN_SERVICE, RUNTIME_SERVICE,
+    RegisterPluginRequest, SynchronizeRequest, SynchronizeResponse,
+};
+use crate::wire::mux::{Mux, MuxError, PLUGIN, RUNTIME, Received};
+use crate::wire::ttrpc::{self, Message, REQUEST, RESPONSE, Request, Response};
+
+/// How long a runtime may take to answer the registration and to say who it is. It gives up on us after
+/// 5 s itself (pkg/api/timeouts.go).
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a runtime waits for an answer if it does not say so (pkg/api/timeouts.go).
+const ANSWER_IN: Duration = Duration::from_secs(2);
+
+/// The call by which we register; a client's first call has the number 1.
+const REGISTRATION: u32 = 1;
+
+/// What a session asks of the host: a value of its own for each container, since files change.
+pub trait Decider {
+    /// Decides what a container gets.
+    ///
+    /// # Errors
+    /// The container is not created.
+    fn create(&self, message: &[u8], runtime: &Runtime) -> Result<Created, Failure>;
+
+    /// Gives back what was kept for a container whose answer nobody got.
+    fn give_back(&self, created: &Created);
+}
+
+/// Who we say that we are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Letters, digits, `_.+-`.
+    pub name: String,
+    /// Two digits.
+    pub index: String,
+}
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The connection is of no more use.
+    #[error(transparent)]
+    Mux(#[from] MuxError),
+    /// The runtime takes no plugin like this one.
+    #[error("registering as {index}-{name}: the runtime says {says}")]
+    Refused {
+        /// The name.
+        name: String,
+        /// The index.
+        index: String,
+        /// Why, in its words.
+        says: String,
+    },
+    /// The connection cannot be set up.
+    #[error("setting up the connection")]
+    Setup(#[from] std::io::Error),
+    /// A message that cannot be read.
+    #[error("reading {what} of the runtime")]
+    Message {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        source: prost::DecodeError,
+    },
+}
+
+/// A stream whose reads can be bounded in time.
+pub trait Stream: Read + Write {
+    /// Bounds each read; none: for ever.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn set_patience(&self, patience: Option<Duration>) -> std::io::Result<()>;
+}
+
+impl Stream for UnixStream {
+    fn set_patience(&self, patience: Option<Duration>) -> std::io::Result<()> {
+        self.set_write_timeout(Some(PATIENCE))?;
+        self.set_read_timeout(patience)
+    }
+}
+
+/// A session.
+#[derive(Debug)]
+pub struct Session<'a, S, D> {
+    mux: Mux<S>,
+    identity: &'a Identity,
+    decider: &'a D,
+    journal: Journal,
+    runtime: Option<Runtime>,
+    answer_in: Duration,
+    /// Whether the runtime has told of its containers: from then on it asks of new ones.
+    is_synchronized: bool,
+}
+
+impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
+    /// Over a new connection.
+    pub fn new(stream: S, identity: &'a Identity, decider: &'a D, journal: Journal) -> Self {
+        Session {
+            mux: Mux::new(stream),
+            identity,
+            decider,
+            journal,
+            runtime: None,
+            answer_in: ANSWER_IN,
+            is_synchronized: false,
+        }
+    }
+
+    /// Whether the runtime took us.
+    pub fn is_synchronized(&self) -> bool {
+        self.is_synchronized
+    }
+
+    /// Registers, and answers until the connection ends, which it always does by an error.
+    ///
+    /// # Errors
+    /// [`SessionError`].
+    pub fn run(&mut self) -> SessionError {
+        let ended = self.register().and_then(|()| {
+            loop {
+                let received = self.mux.receive()?;
+                let came = Instant::now();
+                self.take(received, came)?;
+            }
+        });
+        match ended {
+            Err(error) => error,
+            Ok(never) => never,
+        }
+    }
+
+    fn register(&mut self) -> Result<(), SessionError> {
+        self.mux.stream().set_patience(Some(PATIENCE))?;
+        let plugin = RegisterPluginRequest {
+            plugin_name: self.identity.name.clone(),
+            plugin_idx: self.identity.index.clone(),
+        };
+        let call = Request {
+            service: RUNTIME_SERVICE.to_owned(),
+            method: "RegisterPlugin".to_owned(),
+            payload: plugin.encode_to_vec(),
+            timeout_nano: 0,
+        };
+        let message = Message {
+            stream: REGISTRATION,
+            kind: REQUEST,
+            flags: 0,
+            body: call.encode_to_vec(),
+        };
+        Ok(self.mux.send(RUNTIME, &message)?)
+    }
+
+    /// The runtime may call us before it answers the registration.
+    fn take(&mut self, received: Received, came: Instant) -> Result<(), SessionError> {
+        let Received {
+            connection,
+            message,
+        } = received;
+        match (connection, message.kind) {
+            (RUNTIME, RESPONSE) if message.stream == REGISTRATION => self.registered(&message),
+            (PLUGIN, REQUEST) => self.call(&message, came),
+            // An answer to nothing, or a call where we call: the other end is not what we think it is,
+            // but nothing of it was asked for either.
+            _ => Ok(()),
+        }
+    }
+
+    fn registered(&self, message: &Message) -> Result<(), SessionError> {
+        let response = Response::decode(&*message.body);
+        let response = response.map_err(|source| SessionError::Message {
+            what: "the answer to the registration",
+            source,
+        })?;
+        match response.status.filter(|status| status.code != 0) {
+            None => Ok(()),
+            Some(status) => Err(SessionError::Refused {
+                name: self.identity.name.clone(),
+                index: self.identity.index.clone(),
+                says: one_line(&status.message),
+            }),
+        }
+    }
+
+    fn call(&mut self, message: &Message, came: Instant) -> Result<(), SessionError> {
+        let request = Request::decode(&*message.body);
+        let request = request.map_err(|source| SessionError::Message {
+            what: "a call",
+            source,
+        })?;
+        if request.service != PLUGIN_SERVICE {
+            return self.unknown(message.stream, &request.service);
+        }
+        let response = match request.method.as_str() {
+            "CreateContainer" => return self.create(message.stream, &request, came),
+            "Configure" => self.configure(&request.payload),
+            "Synchronize" => self.synchronize(&request.payload),
+            // It will close the connection.
+            "Shutdown" => Response::done(Vec::new()),
+            method => return self.unknown(message.stream, method),
+        };
+        Ok(self
+            .mux
+            .send(PLUGIN, &response.to_message(message.stream))?)
+    }
+
+    fn unknown(&mut self, stream: u32, what: &str) -> Result<(), SessionError> {
+        let text = format!("onload-nri has no {}", one_line(what));
+        let response = Response::refused(ttrpc::UNIMPLEMENTED, text);
+        Ok(self.mux.send(PLUGIN, &response.to_message(stream))?)
+    }
+
+    fn configure(&mut self, payload: &[u8]) -> Response {
+        let said = match ConfigureRequest::decode(payload) {
+            Ok(said) => said,
+            Err(error) => return unreadable(&error),
+        };
+        let runtime = Runtime::new(&said);
+        let how = match runtime.abilities {
+            able if able.names => "devices go by their CDI names",
+            able if able.is_whole => "devices go as edits",
+            _ => "it takes variables and mounts alone",
+        };
+        self.journal
+            .say(Severity::Info, &format!("registered with {runtime}; {how}"));
+        let told = u64::try_from(said.request_timeout)
+            .ok()
+            .filter(|ms| *ms > 0);
+        self.answer_in = told.map_or(ANSWER_IN, Duration::from_millis);
+        self.runtime = Some(runtime);
+        Response::done(ConfigureResponse { events: EVENTS }.encode_to_vec())
+    }
+
+    /// Nothing can be added to containers that there are.
+    fn synchronize(&mut self, payload: &[u8]) -> Response {
+        let request = match SynchronizeRequest::decode(payload) {
+            Ok(request) => request,
+            Err(error) => return unreadable(&error),
+        };
+        if !request.more {
+            self.is_synchronized = true;
+            if let Err(error) = self.mux.stream().set_patience(None) {
+                self.journal.say(
+                    Severity::Warning,
+                    &format!("setting up the connection: {error}"),
+                );
+            }
+        }
+        let more = request.more;
+        Response::done(SynchronizeResponse { more }.encode_to_vec())
+    }
+
+    fn create(
+        &mut self,
+        stream: u32,
+        request: &Request,
+        came: Instant,
+    ) -> Result<(), SessionError> {
+        let Some(runtime) = &self.runtime else {
+            let text = "onload-nri was asked of a container before Configure".to_owned();
+            let response = Response::refused(ttrpc::FAILED_PRECONDITION, text);
+            return Ok(self.mux.send(PLUGIN, &response.to_message(stream))?);
+        };
+        let decided = self.decider.create(&request.payload, runtime);
+        let wait = u64::try_from(request.timeout_nano)
+            .ok()
+            .filter(|wait| *wait > 0);
+        let wait = wait.map_or(self.answer_in, Duration::from_nanos);
+        let mut created = match decided {
+            Ok(created) => created,
+            Err(Failure { of, error }) => {
+                let text = format!("{of}: {}", Chain(&error));
+                self.journal.say(Severity::Error, &text);
+                let response = Response::refused(ttrpc::FAILED_PRECONDITION, error.line());
+                return Ok(self.mux.send(PLUGIN, &response.to_message(stream))?);
+            }
+        };
+        if came.elapsed() >= wait {
+            // The runtime has created the container without us, and closes the connection.
+            self.decider.give_back(&created);
+            let text =
+                format!("an answer took more than {wait:?}, and the runtime went on without it");
+            self.journal.say(Severity::Error, &text);
+            return Ok(());
+        }
+        let response = Response::done(std::mem::take(&mut created.payload));
+        let sent = self.mux.send(PLUGIN, &response.to_message(stream));
+        match sent {
+            Ok(()) => self.log(&created),
+            Err(_) => self.decider.give_back(&created),
+        }
+        Ok(sent?)
+    }
+
+    fn log(&self, created: &Created) {
+        let Some(given) = &created.given else {
+            return;
+        };
+        let say = |severity, text: &String| self.journal.say(severity, text);
+        created
+            .warnings
+            .iter()
+            .for_each(|line| say(Severity::Warning, line));
+        say(Severity::Info, given);
+        created
+            .reasons
+            .iter()
+            .for_each(|line| say(Severity::Debug, line));
+    }
+}
+
+fn unreadable(error: &prost::DecodeError) -> Response {
+    Response::refused(ttrpc::INVALID_ARGUMENT, format!("onload-nri: {error}"))
+}

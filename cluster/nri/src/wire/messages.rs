@@ -1,0 +1,384 @@
+//! The messages of NRI that a plugin for containers that are created needs, with the fields that it reads
+//! or writes. The numbers are those of api.proto (package nri.pkg.api.v1alpha1).
+
+use std::collections::BTreeMap;
+
+/// The service that the runtime calls.
+pub const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
+/// The service that we call.
+pub const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
+
+/// The events that we want, one bit each: CREATE_CONTAINER, the fourth. A reservation that no container
+/// comes to claim expires by itself, and the hook's poststop ends a lease, so nothing else is needed.
+pub const EVENTS: i32 = 1 << 3;
+
+/// Makes a plugin known.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct RegisterPluginRequest {
+    /// Letters, digits, `_.+-`.
+    #[prost(string, tag = "1")]
+    pub plugin_name: String,
+    /// Two digits, by which plugins are ordered.
+    #[prost(string, tag = "2")]
+    pub plugin_idx: String,
+}
+
+/// Says who the runtime is.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ConfigureRequest {
+    /// `containerd`, `cri-o`, `docker`.
+    #[prost(string, tag = "2")]
+    pub runtime_name: String,
+    /// With or without a `v` before it.
+    #[prost(string, tag = "3")]
+    pub runtime_version: String,
+    /// How long it waits for an answer, in milliseconds; 0 in older runtimes.
+    #[prost(int64, tag = "5")]
+    pub request_timeout: i64,
+    /// Of the NRI that it has; empty in older runtimes.
+    #[prost(string, tag = "6")]
+    pub nri_version: String,
+}
+
+/// Says what we want to be asked.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct ConfigureResponse {
+    /// [`EVENTS`].
+    #[prost(int32, tag = "2")]
+    pub events: i32,
+}
+
+/// Tells of the containers that there are. They are passed over: nothing can be added to them.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct SynchronizeRequest {
+    /// Whether another of these messages follows.
+    #[prost(bool, tag = "3")]
+    pub more: bool,
+}
+
+/// Says that more may come.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct SynchronizeResponse {
+    /// What the request said.
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+}
+
+/// Asks what a container is to get.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CreateContainerRequest {
+    /// Its pod.
+    #[prost(message, optional, tag = "1")]
+    pub pod: Option<PodSandbox>,
+    /// It.
+    #[prost(message, optional, tag = "2")]
+    pub container: Option<Container>,
+}
+
+/// A pod.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct PodSandbox {
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Its namespace.
+    #[prost(string, tag = "4")]
+    pub namespace: String,
+    /// All of its annotations.
+    #[prost(btree_map = "string, string", tag = "6")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// A container that is about to be created.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Container {
+    /// What its OCI runtime will call it.
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// Its name in the pod.
+    #[prost(string, tag = "3")]
+    pub name: String,
+    /// Those that its configuration will have.
+    #[prost(btree_map = "string, string", tag = "6")]
+    pub annotations: BTreeMap<String, String>,
+    /// The command line.
+    #[prost(string, repeated, tag = "7")]
+    pub args: Vec<String>,
+    /// `NAME=VALUE` each.
+    #[prost(string, repeated, tag = "8")]
+    pub env: Vec<String>,
+    /// Its mounts.
+    #[prost(message, repeated, tag = "9")]
+    pub mounts: Vec<Mount>,
+    /// Its hooks.
+    #[prost(message, optional, tag = "10")]
+    pub hooks: Option<Hooks>,
+    /// What only Linux has.
+    #[prost(message, optional, tag = "11")]
+    pub linux: Option<LinuxContainer>,
+    /// The limits of its process.
+    #[prost(message, repeated, tag = "13")]
+    pub rlimits: Vec<PosixRlimit>,
+    /// The CDI devices that it gets already.
+    #[prost(message, repeated, tag = "20")]
+    pub cdi_devices: Vec<CdiDevice>,
+    /// The user of its process; absent in older runtimes.
+    #[prost(message, optional, tag = "21")]
+    pub user: Option<User>,
+}
+
+/// A mount.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Mount {
+    /// Where, in the container.
+    #[prost(string, tag = "1")]
+    pub destination: String,
+    /// Of which file system; `bind` for what the host has.
+    #[prost(string, tag = "2")]
+    pub kind: String,
+    /// What.
+    #[prost(string, tag = "3")]
+    pub source: String,
+    /// How.
+    #[prost(string, repeated, tag = "4")]
+    pub options: Vec<String>,
+}
+
+/// OCI hooks by stage.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Hooks {
+    /// Stage `prestart`.
+    #[prost(message, repeated, tag = "1")]
+    pub prestart: Vec<Hook>,
+    /// Stage `createRuntime`.
+    #[prost(message, repeated, tag = "2")]
+    pub create_runtime: Vec<Hook>,
+    /// Stage `createContainer`.
+    #[prost(message, repeated, tag = "3")]
+    pub create_container: Vec<Hook>,
+    /// Stage `startContainer`.
+    #[prost(message, repeated, tag = "4")]
+    pub start_container: Vec<Hook>,
+    /// Stage `poststart`.
+    #[prost(message, repeated, tag = "5")]
+    pub poststart: Vec<Hook>,
+    /// Stage `poststop`.
+    #[prost(message, repeated, tag = "6")]
+    pub poststop: Vec<Hook>,
+}
+
+/// An OCI hook.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Hook {
+    /// The program.
+    #[prost(string, tag = "1")]
+    pub path: String,
+    /// Its command line, its name first.
+    #[prost(string, repeated, tag = "2")]
+    pub args: Vec<String>,
+    /// Its whole environment.
+    #[prost(string, repeated, tag = "3")]
+    pub env: Vec<String>,
+    /// In seconds.
+    #[prost(message, optional, tag = "4")]
+    pub timeout: Option<OptionalInt>,
+}
+
+/// What only Linux has.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct LinuxContainer {
+    /// Namespaces that it creates or joins.
+    #[prost(message, repeated, tag = "1")]
+    pub namespaces: Vec<LinuxNamespace>,
+    /// Its device nodes.
+    #[prost(message, repeated, tag = "2")]
+    pub devices: Vec<LinuxDevice>,
+    /// Its cgroup.
+    #[prost(message, optional, tag = "3")]
+    pub resources: Option<LinuxResources>,
+}
+
+/// A namespace.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct LinuxNamespace {
+    /// As config.json calls it.
+    #[prost(string, tag = "1")]
+    pub kind: String,
+    /// That of the namespace to join; empty for a new one.
+    #[prost(string, tag = "2")]
+    pub path: String,
+}
+
+/// A device node. The runtime lets the container read and write it, whatever its mode says
+/// (pkg/api/device.go, `AccessString`).
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct LinuxDevice {
+    /// In the container.
+    #[prost(string, tag = "1")]
+    pub path: String,
+    /// `c` or `b`.
+    #[prost(string, tag = "2")]
+    pub kind: String,
+    /// Major number.
+    #[prost(int64, tag = "3")]
+    pub major: i64,
+    /// Minor number.
+    #[prost(int64, tag = "4")]
+    pub minor: i64,
+    /// Permission bits.
+    #[prost(message, optional, tag = "5")]
+    pub file_mode: Option<OptionalU32>,
+    /// Its owner.
+    #[prost(message, optional, tag = "6")]
+    pub uid: Option<OptionalU32>,
+    /// Its group.
+    #[prost(message, optional, tag = "7")]
+    pub gid: Option<OptionalU32>,
+}
+
+/// A cgroup.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct LinuxResources {
+    /// Limits on huge pages.
+    #[prost(message, repeated, tag = "3")]
+    pub hugepage_limits: Vec<HugepageLimit>,
+    /// Rules for devices.
+    #[prost(message, repeated, tag = "7")]
+    pub devices: Vec<LinuxDeviceCgroup>,
+}
+
+/// A rule for devices.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct LinuxDeviceCgroup {
+    /// Or deny.
+    #[prost(bool, tag = "1")]
+    pub allow: bool,
+    /// `c`, `b` or `a`.
+    #[prost(string, tag = "2")]
+    pub kind: String,
+    /// Absent: every one.
+    #[prost(message, optional, tag = "3")]
+    pub major: Option<OptionalInt>,
+    /// Absent: every one.
+    #[prost(message, optional, tag = "4")]
+    pub minor: Option<OptionalInt>,
+    /// Letters of `rwm`.
+    #[prost(string, tag = "5")]
+    pub access: String,
+}
+
+/// A limit on huge pages of one size.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct HugepageLimit {
+    /// `2MB`.
+    #[prost(string, tag = "1")]
+    pub page_size: String,
+    /// In bytes.
+    #[prost(uint64, tag = "2")]
+    pub limit: u64,
+}
+
+/// A limit of a process.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct PosixRlimit {
+    /// `RLIMIT_MEMLOCK`.
+    #[prost(string, tag = "1")]
+    pub kind: String,
+    /// In the resource's unit.
+    #[prost(uint64, tag = "2")]
+    pub hard: u64,
+    /// In the resource's unit.
+    #[prost(uint64, tag = "3")]
+    pub soft: u64,
+}
+
+/// A CDI device.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct CdiDevice {
+    /// Its qualified name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+}
+
+/// A user.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct User {
+    /// Number.
+    #[prost(uint32, tag = "1")]
+    pub uid: u32,
+    /// Of the group.
+    #[prost(uint32, tag = "2")]
+    pub gid: u32,
+    /// Of further groups.
+    #[prost(uint32, repeated, tag = "3")]
+    pub additional_gids: Vec<u32>,
+}
+
+/// A number that may be absent (OptionalInt, OptionalInt64).
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct OptionalInt {
+    /// It.
+    #[prost(int64, tag = "1")]
+    pub value: i64,
+}
+
+/// A number that may be absent (OptionalUInt32, OptionalFileMode).
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct OptionalU32 {
+    /// It.
+    #[prost(uint32, tag = "1")]
+    pub value: u32,
+}
+
+/// Says what a container is to get.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CreateContainerResponse {
+    /// Absent: nothing.
+    #[prost(message, optional, tag = "1")]
+    pub adjust: Option<ContainerAdjustment>,
+}
+
+/// What a container is to get.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ContainerAdjustment {
+    /// Each takes the place of one with its destination.
+    #[prost(message, repeated, tag = "3")]
+    pub mounts: Vec<Mount>,
+    /// Each takes the place of one with its name.
+    #[prost(message, repeated, tag = "4")]
+    pub env: Vec<KeyValue>,
+    /// They are added.
+    #[prost(message, optional, tag = "5")]
+    pub hooks: Option<Hooks>,
+    /// What only Linux has.
+    #[prost(message, optional, tag = "6")]
+    pub linux: Option<LinuxContainerAdjustment>,
+    /// They are added; the last one of a kind counts.
+    #[prost(message, repeated, tag = "7")]
+    pub rlimits: Vec<PosixRlimit>,
+    /// The runtime looks them up and applies their edits, after all variables of this message.
+    #[prost(message, repeated, tag = "8")]
+    pub cdi_devices: Vec<CdiDevice>,
+}
+
+/// A variable.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct KeyValue {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// Its value.
+    #[prost(string, tag = "2")]
+    pub value: String,
+}
+
+/// What only Linux has.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct LinuxContainerAdjustment {
+    /// Each takes the place of one with its path.
+    #[prost(message, repeated, tag = "1")]
+    pub devices: Vec<LinuxDevice>,
+    /// The cgroup.
+    #[prost(message, optional, tag = "2")]
+    pub resources: Option<LinuxResources>,
+}

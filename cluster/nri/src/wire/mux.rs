@@ -1,0 +1,285 @@
+//! Two connections in one: each frame is a connection's number, a length, and that many bytes (both
+//! numbers big-endian, 32 bits). The bytes of one connection are a stream: frames are no messages.
+
+use std::io::{self, Read, Write};
+
+use super::ttrpc::{self, HEADER, MAX_MESSAGE, Message};
+
+/// The connection on which the runtime calls us (pkg/net/multiplex/ttrpc.go).
+pub const PLUGIN: u32 = 1;
+/// The connection on which we call the runtime.
+pub const RUNTIME: u32 = 2;
+
+/// The most bytes that we put into one frame. The runtime hands a frame to a reader with a buffer of
+/// that size, and one that does not fit is an error there (`conn.Read` in mux.go, ENOMEM).
+pub const MAX_SENT: usize = 4096;
+
+/// The most bytes that a frame may bring: a whole message. The runtime cuts there.
+const MAX_RECEIVED: usize = HEADER + MAX_MESSAGE;
+
+/// Bytes of a frame before its content.
+const FRAME_HEADER: usize = 8;
+
+/// Bytes that are read at once.
+const PIECE: usize = 64 * 1024;
+
+/// Why a connection is of no more use.
+#[derive(Debug, thiserror::Error)]
+pub enum MuxError {
+    /// The other end closed it.
+    #[error("the runtime closed the connection")]
+    Closed,
+    /// Reading or writing failed.
+    #[error("{action} the runtime")]
+    Stream {
+        /// What was being done.
+        action: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A frame longer than any message.
+    #[error(
+        "the runtime sent a frame of {0} bytes, and the protocol allows {MAX_RECEIVED}; is something else behind the socket?"
+    )]
+    LongFrame(usize),
+    /// A message that the protocol does not have.
+    #[error(transparent)]
+    Message(#[from] ttrpc::Violation),
+}
+
+/// What came on which connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// [`PLUGIN`] or [`RUNTIME`].
+    pub connection: u32,
+    /// The message.
+    pub message: Message,
+}
+
+/// The multiplexed connection.
+#[derive(Debug)]
+pub struct Mux<S> {
+    stream: S,
+    /// What has come of the next message of each connection.
+    begun: [(u32, Vec<u8>); 2],
+}
+
+impl<S: Read + Write> Mux<S> {
+    /// Over a stream of bytes.
+    pub fn new(stream: S) -> Self {
+        Mux {
+            stream,
+            begun: [(PLUGIN, Vec::new()), (RUNTIME, Vec::new())],
+        }
+    }
+
+    /// The stream below.
+    pub fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    /// The next message of either connection.
+    ///
+    /// # Errors
+    /// [`MuxError`]; nothing can be read after it.
+    pub fn receive(&mut self) -> Result<Received, MuxError> {
+        loop {
+            for (connection, begun) in &mut self.begun {
+                if let Some(message) = ttrpc::take(begun)? {
+                    return Ok(Received {
+                        connection: *connection,
+                        message,
+                    });
+                }
+            }
+            self.read_frame()?;
+        }
+    }
+
+    fn read_frame(&mut self) -> Result<(), MuxError> {
+        let mut header = [0; FRAME_HEADER];
+        self.read_exact(&mut header)?;
+        let [a, b, c, d, e, f, g, h] = header;
+        let connection = u32::from_be_bytes([a, b, c, d]);
+        let length = usize::try_from(u32::from_be_bytes([e, f, g, h])).unwrap_or(usize::MAX);
+        if length > MAX_RECEIVED {
+            return Err(MuxError::LongFrame(length));
+        }
+        let mut left = length;
+        while left > 0 {
+            // No room is made for bytes that may never come.
+            let mut piece = vec![0; left.min(PIECE)];
+            self.read_exact(&mut piece)?;
+            left -= piece.len();
+            let known = self.begun.iter_mut().find(|(id, _)| *id == connection);
+            if let Some((_, begun)) = known {
+                begun.extend(piece);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_exact(&mut self, into: &mut [u8]) -> Result<(), MuxError> {
+        self.stream
+            .read_exact(into)
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => MuxError::Closed,
+                _ => MuxError::Stream {
+                    action: "reading from",
+                    source,
+                },
+            })
+    }
+
+    /// Sends a message. It begins a frame of its own, since the runtime's reader of the message before
+    /// has no room for more.
+    ///
+    /// # Errors
+    /// [`MuxError`]; nothing can be sent after it.
+    pub fn send(&mut self, connection: u32, message: &Message) -> Result<(), MuxError> {
+        let bytes = ttrpc::encode(message)?;
+        for content in bytes.chunks(MAX_SENT) {
+            let mut frame = Vec::with_capacity(FRAME_HEADER + content.len());
+            frame.extend(connection.to_be_bytes());
+            frame.extend(
+                u32::try_from(content.len())
+                    .unwrap_or(u32::MAX)
+                    .to_be_bytes(),
+            );
+            frame.extend(content);
+            self.stream
+                .write_all(&frame)
+                .map_err(|source| match source.kind() {
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => MuxError::Closed,
+                    _ => MuxError::Stream {
+                        action: "writing to",
+                        source,
+                    },
+                })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Cursor;
+
+    /// A stream that is read from one place and written to another.
+    #[derive(Default)]
+    struct Both {
+        from: Cursor<Vec<u8>>,
+        to: Vec<u8>,
+    }
+
+    impl Read for Both {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.from.read(into)
+        }
+    }
+
+    impl Write for Both {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.to.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn reading(bytes: &[u8]) -> Mux<Both> {
+        Mux::new(Both {
+            from: Cursor::new(bytes.to_vec()),
+            to: Vec::new(),
+        })
+    }
+
+    fn frame(connection: u32, content: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(content.len()).unwrap();
+        [&connection.to_be_bytes(), &length.to_be_bytes(), content].concat()
+    }
+
+    fn message(stream: u32, body: &[u8]) -> Message {
+        Message {
+            stream,
+            kind: ttrpc::REQUEST,
+            flags: 0,
+            body: body.to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_message_is_put_together_from_frames_of_any_length() {
+        let whole = message(1, &vec![7; 10_000]);
+        let bytes = ttrpc::encode(&whole).unwrap();
+        for size in [1, 3, 4096, 9999, 20_000] {
+            let frames: Vec<u8> = bytes
+                .chunks(size)
+                .flat_map(|content| frame(PLUGIN, content))
+                .collect();
+            let received = reading(&frames).receive().unwrap();
+            assert_eq!(received.message, whole, "{size}");
+        }
+    }
+
+    #[test]
+    fn messages_of_two_connections_come_apart_however_their_frames_are_mixed() {
+        let (one, two) = (message(1, b"one"), message(3, b"two"));
+        let (first, second) = (ttrpc::encode(&one).unwrap(), ttrpc::encode(&two).unwrap());
+        let bytes = [
+            frame(PLUGIN, &first[..5]),
+            frame(RUNTIME, &second[..9]),
+            frame(9, b"of a connection that nobody opened"),
+            frame(RUNTIME, &[&second[9..], &second[..]].concat()),
+            frame(PLUGIN, &first[5..]),
+        ];
+        let mut mux = reading(&bytes.concat());
+        let mut next = || {
+            let received = mux.receive().unwrap();
+            (received.connection, received.message)
+        };
+        assert_eq!(next(), (RUNTIME, two.clone()));
+        assert_eq!(next(), (RUNTIME, two));
+        assert_eq!(next(), (PLUGIN, one));
+        assert!(matches!(mux.receive(), Err(MuxError::Closed)));
+    }
+
+    #[test]
+    fn a_frame_longer_than_any_message_ends_the_connection() {
+        let mut bytes = PLUGIN.to_be_bytes().to_vec();
+        bytes.extend(u32::try_from(MAX_RECEIVED + 1).unwrap().to_be_bytes());
+        let refused = reading(&bytes).receive();
+        assert!(matches!(refused, Err(MuxError::LongFrame(length)) if length == MAX_RECEIVED + 1));
+    }
+
+    #[test]
+    fn a_frame_that_is_cut_short_is_a_closed_connection() {
+        let bytes = frame(PLUGIN, b"0123456789");
+        for length in 0..bytes.len() {
+            let refused = reading(&bytes[..length]).receive();
+            assert!(matches!(refused, Err(MuxError::Closed)), "{length}");
+        }
+    }
+
+    #[test]
+    fn what_is_sent_is_cut_so_that_no_frame_has_more_than_the_runtime_can_take() {
+        for length in [0, 1, MAX_SENT - HEADER, MAX_SENT, 3 * MAX_SENT + 1] {
+            let sent = message(5, &vec![9; length]);
+            let mut mux = reading(&[]);
+            mux.send(RUNTIME, &sent).unwrap();
+            mux.send(RUNTIME, &sent).unwrap();
+            let bytes = mux.stream().to.clone();
+            let mut at = 0;
+            while at < bytes.len() {
+                let length = u32::from_be_bytes(bytes[at + 4..at + 8].try_into().unwrap());
+                assert!(length <= 4096, "{length}");
+                at += 8 + usize::try_from(length).unwrap();
+            }
+            let mut back = reading(&bytes);
+            assert_eq!(back.receive().unwrap().message, sent);
+            assert_eq!(back.receive().unwrap().message, sent);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! ttrpc: a header of ten bytes (length, stream, type, flags; github.com/containerd/ttrpc, PROTOCOL.md)
+//! before a protobuf message. A client's streams have odd numbers, each one call.
+
+use prost::Message as _;
+
+/// Bytes of a header.
+pub const HEADER: usize = 10;
+/// The longest message (channel.go, `messageLengthMax`).
+pub const MAX_MESSAGE: usize = 4 << 20;
+
+/// A call.
+pub const REQUEST: u8 = 1;
+/// Its answer.
+pub const RESPONSE: u8 = 2;
+
+/// The answer could not be sent as it is too long, or means nothing (google.rpc.Code).
+pub const INVALID_ARGUMENT: i32 = 3;
+/// The call is refused for the state of the system.
+pub const FAILED_PRECONDITION: i32 = 9;
+/// There is no such call.
+pub const UNIMPLEMENTED: i32 = 12;
+
+/// What the protocol does not have: the connection ends.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// Longer than any.
+    #[error("a ttrpc message of {0} bytes, and {MAX_MESSAGE} are allowed")]
+    Long(usize),
+    /// Neither a request nor a response.
+    #[error("a ttrpc message of type {0}, which a plugin does not have")]
+    Kind(u8),
+}
+
+/// A message with what its header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The call.
+    pub stream: u32,
+    /// [`REQUEST`] or [`RESPONSE`].
+    pub kind: u8,
+    /// None of them means anything for a call with one answer.
+    pub flags: u8,
+    /// The protobuf message.
+    pub body: Vec<u8>,
+}
+
+/// Takes the first message off the bytes that have come, if it is all there.
+///
+/// # Errors
+/// [`Violation`].
+pub fn take(bytes: &mut Vec<u8>) -> Result<Option<Message>, Violation> {
+    let Some(header) = bytes.first_chunk::<HEADER>() else {
+        return Ok(None);
+    };
+    let [a, b, c, d, e, f, g, h, kind, flags] = *header;
+    let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
+    if length > MAX_MESSAGE {
+        return Err(Violation::Long(length));
+    }
+    if kind != REQUEST && kind != RESPONSE {
+        return Err(Violation::Kind(kind));
+    }
+    if bytes.len() < HEADER + length {
+        return Ok(None);
+    }
+    let rest = bytes.split_off(HEADER + length);
+    let mut body = std::mem::replace(bytes, rest);
+    body.drain(..HEADER);
+    Ok(Some(Message {
+        stream: u32::from_be_bytes([e, f, g, h]),
+        kind,
+        flags,
+        body,
+    }))
+}
+
+/// A message as bytes.
+///
+/// # Errors
+/// [`Violation::Long`].
+pub fn encode(message: &Message) -> Result<Vec<u8>, Violation> {
+    let length = message.body.len();
+    let short = u32::try_from(length).ok().filter(|_| length <= MAX_MESSAGE);
+    let short = short.ok_or(Violation::Long(length))?;
+    let mut bytes = Vec::with_capacity(HEADER + length);
+    bytes.extend(short.to_be_bytes());
+    bytes.extend(message.stream.to_be_bytes());
+    bytes.extend([message.kind, message.flags]);
+    bytes.extend(&message.body);
+    Ok(bytes)
+}
+
+/// A call (request.proto).
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Request {
+    /// The service.
+    #[prost(string, tag = "1")]
+    pub service: String,
+    /// The method.
+    #[prost(string, tag = "2")]
+    pub method: String,
+    /// The argument.
+    #[prost(bytes = "vec", tag = "3")]
+    pub payload: Vec<u8>,
+    /// How long the caller waits, in nanoseconds; 0: for ever.
+    #[prost(int64, tag = "4")]
+    pub timeout_nano: i64,
+}
+
+/// An answer.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Response {
+    /// Absent where the call was done.
+    #[prost(message, optional, tag = "1")]
+    pub status: Option<Status>,
+    /// The result.
+    #[prost(bytes = "vec", tag = "2")]
+    pub payload: Vec<u8>,
+}
+
+/// Why a call was not done (google.rpc.Status).
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Status {
+    /// 0: it was done.
+    #[prost(int32, tag = "1")]
+    pub code: i32,
+    /// For people.
+    #[prost(string, tag = "2")]
+    pub message: String,
+}
+
+impl Response {
+    /// A result.
+    #[must_use]
+    pub fn done(payload: Vec<u8>) -> Self {
+        Response {
+            status: None,
+            payload,
+        }
+    }
+
+    /// A refusal.
+    #[must_use]
+    pub fn refused(code: i32, message: String) -> Self {
+        Response {
+            status: Some(Status { code, message }),
+            payload: Vec::new(),
+        }
+    }
+
+    /// As the answer to a call.
+    #[must_use]
+    pub fn to_message(&self, stream: u32) -> Message {
+        Message {
+            stream,
+            kind: RESPONSE,
+            flags: 0,
+            body: self.encode_to_vec(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_taken_when_all_of_it_has_come() {
+        let sent = Message {
+            stream: 0x0102_0304,
+            kind: RESPONSE,
+            flags: 1,
+            body: b"abc".to_vec(),
+        };
+        let bytes = encode(&sent).unwrap();
+        assert_eq!(bytes, b"\0\0\0\x03\x01\x02\x03\x04\x02\x01abc");
+        for length in 0..bytes.len() {
+            let mut part = bytes[..length].to_vec();
+            assert_eq!(take(&mut part), Ok(None));
+            assert_eq!(part.len(), length);
+        }
+        let mut more = [&bytes[..], b"rest"].concat();
+        assert_eq!(take(&mut more), Ok(Some(sent)));
+        assert_eq!(more, b"rest");
+    }
+
+    #[test]
+    fn a_message_that_the_protocol_does_not_have_is_a_violation() {
+        let header = |length: u32, kind: u8| {
+            let mut bytes = length.to_be_bytes().to_vec();
+            bytes.extend([0, 0, 0, 1, kind, 0]);
+            bytes
+        };
+        let long = u32::try_from(MAX_MESSAGE).unwrap() + 1;
+        assert_eq!(
+            take(&mut header(long, REQUEST)),
+            Err(Violation::Long(MAX_MESSAGE + 1))
+        );
+        assert_eq!(take(&mut header(0, 3)), Err(Violation::Kind(3)));
+        assert_eq!(take(&mut header(long - 1, REQUEST)), Ok(None));
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_not_sent() {
+        let message = Message {
+            stream: 1,
+            kind: RESPONSE,
+            flags: 0,
+            body: vec![0; MAX_MESSAGE + 1],
+        };
+        assert_eq!(encode(&message), Err(Violation::Long(MAX_MESSAGE + 1)));
+    }
+}

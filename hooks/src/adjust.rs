@@ -1,0 +1,216 @@
+//! What an engine is told to add to a container that it is about to create: the third applier, for
+//! engines that ask before there is a bundle (NRI). The decision is that of the others.
+//!
+//! The image is not there yet. So its libc is not checked against libonload.so, its own
+//! /etc/ld.so.preload is not merged, and mounts are compared with the paths that they name: a link of the
+//! image is the runtime's to resolve, as it is with `--device`.
+
+use std::sync::Arc;
+
+use onload_cdi::oci::{HugepageLimit, InjectError, OciConfig, OciConfigError, Rlimit};
+use onload_cdi::{ContainerEdits, Hook, HookName, Mount, validate_edits};
+use onload_core::container_id::ContainerId;
+use onload_core::hook_arguments::HookArguments;
+
+use crate::config_json::scan::Places;
+use crate::decision::input::DecisionInput;
+use crate::decision::pools::{Pools, Reserved};
+use crate::device::Device;
+use crate::filter::{self, Described, FilterError};
+use crate::host::HostView;
+
+/// The limits that are raised or capped.
+const LIMITS: [&str; 2] = ["RLIMIT_MEMLOCK", "RLIMIT_NOFILE"];
+
+/// What one container gets beside what its engine gives it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adjustment {
+    /// Where it is requested, for people.
+    pub keys: String,
+    /// The devices' qualified names, if they say all of `edits`; an engine that resolves such names needs
+    /// only them and the limits.
+    pub names: Option<Vec<String>>,
+    /// Everything but the limits.
+    pub edits: Edits,
+    /// The limits of the process that change.
+    pub limits: Vec<Rlimit>,
+    /// The limits on huge pages.
+    pub hugepage_limits: Vec<HugepageLimit>,
+    /// What is given, on one line.
+    pub given: String,
+    /// Messages for the operator.
+    pub warnings: Vec<String>,
+    /// What the container gets, and why.
+    pub reasons: Vec<String>,
+    /// Members of pools that are kept for it; whoever does not hand the adjustment on gives them back.
+    pub reserved: Option<Reserved>,
+}
+
+/// Edits in parts that an engine can be told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edits {
+    /// Variables, each with its whole value.
+    pub env: Vec<(String, String)>,
+    /// Mounts.
+    pub mounts: Vec<Mount>,
+    /// Device nodes.
+    pub nodes: Vec<Node>,
+    /// Hooks with their stages.
+    pub hooks: Vec<(HookName, Hook)>,
+    /// Hooks that raise the limit on locked memory and do no more: for an engine that takes no limits.
+    pub limit_hooks: Vec<(HookName, Hook)>,
+    /// The kinds of edits that a specification has beyond these, as CDI calls them.
+    pub others: Vec<&'static str>,
+}
+
+/// A device node in the container: always a character device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its path in the container.
+    pub path: String,
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// Its owner, if it is not user 0.
+    pub uid: Option<u32>,
+    /// Its group, if it is not group 0.
+    pub gid: Option<u32>,
+    /// The access that it is given for: letters of `rwm`.
+    pub access: String,
+}
+
+/// Decides what a container gets. `config` is as much of its config.json as the engine tells of it;
+/// `None` if it asks for nothing.
+///
+/// # Errors
+/// [`FilterError`] names the annotation, the cause and the remedy. Nothing is reserved then.
+pub fn adjust(
+    config: String,
+    id: &ContainerId,
+    host: &dyn HostView,
+    pools: &dyn Pools,
+) -> Result<Option<Adjustment>, FilterError> {
+    let Some(input) = DecisionInput::parse(Arc::new(config), Places::Annotations)? else {
+        return Ok(None);
+    };
+    let described = filter::describe(input, id, host, pools)?;
+    let reserved = described.outcome.reserved.clone();
+    let adjustment = adjustment(described);
+    if let (Err(_), Some(reserved)) = (&adjustment, &reserved) {
+        pools.give_back(reserved);
+    }
+    adjustment.map(Some)
+}
+
+fn adjustment(described: Described) -> Result<Adjustment, FilterError> {
+    let limits = changed_limits(&described.before, &described.limited)?;
+    let hugepage_limits = changed_hugepages(&described.before, &described.limited)?;
+    let nodes = nodes(&described.devices, &described.before)?;
+    let outcome = described.outcome;
+    Ok(Adjustment {
+        keys: described.keys,
+        names: described.names.filter(|names| !names.is_empty()),
+        edits: Edits {
+            nodes,
+            ..edits(described.edits)?
+        },
+        limits,
+        hugepage_limits,
+        given: outcome.given,
+        warnings: outcome.warnings,
+        reasons: outcome.reasons,
+        reserved: outcome.reserved,
+    })
+}
+
+/// All but the nodes.
+fn edits(edits: ContainerEdits) -> Result<Edits, FilterError> {
+    validate_edits(&edits).map_err(InjectError::from)?;
+    let others = [
+        ("netDevices", !edits.net_devices.is_empty()),
+        ("intelRdt", edits.intel_rdt.is_some()),
+        ("additionalGids", !edits.additional_gids.is_empty()),
+    ];
+    let others = others.iter().filter(|(_, is_there)| *is_there);
+    let pair = |entry: &String| {
+        let (name, value) = entry.split_once('=')?;
+        Some((name.to_owned(), value.to_owned()))
+    };
+    let mut env: Vec<(String, String)> = Vec::new();
+    for (name, value) in edits.env.iter().filter_map(pair) {
+        // The last one counts.
+        env.retain(|(held, _)| *held != name);
+        env.push((name, value));
+    }
+    let hooks = edits.hooks.into_iter();
+    let hooks = hooks.filter_map(|hook| Some((*hook.hook_name.valid()?, hook)));
+    let (limit_hooks, hooks) = hooks.partition(|(_, hook)| only_raises_limits(hook));
+    Ok(Edits {
+        env,
+        mounts: edits.mounts,
+        nodes: Vec::new(),
+        hooks,
+        limit_hooks,
+        others: others.map(|(name, _)| *name).collect(),
+    })
+}
+
+/// Whether a hook does no more than what is done here: the limit goes beside the edits, and the nodes were
+/// checked just now. An engine may refuse hooks altogether, so none is sent in vain.
+fn only_raises_limits(hook: &Hook) -> bool {
+    HookArguments::of_command(&hook.args).is_some_and(|(stage, asked)| {
+        let rest = HookArguments {
+            memlock: None,
+            expect: Vec::new(),
+            ..asked.clone()
+        };
+        let raises = asked.memlock.is_some();
+        stage == "createRuntime" && raises && rest == HookArguments::default()
+    })
+}
+
+fn nodes(devices: &[Device], config: &OciConfig) -> Result<Vec<Node>, OciConfigError> {
+    let user = config.user()?;
+    // As CDI's libraries do: the user of the container's process, if it is not root.
+    let own = |written: Option<u32>, own: u32| written.or((own > 0).then_some(own));
+    let node = |device: &Device| {
+        let access = device.node.permissions.as_deref();
+        Node {
+            path: device.node.path.clone(),
+            major: device.found.major,
+            minor: device.found.minor,
+            mode: device.node.file_mode.unwrap_or(device.found.mode),
+            uid: own(device.node.uid, user.uid),
+            gid: own(device.node.gid, user.gid),
+            access: access
+                .filter(|access| !access.is_empty())
+                .unwrap_or("rwm")
+                .to_owned(),
+        }
+    };
+    Ok(devices.iter().map(node).collect())
+}
+
+fn changed_limits(before: &OciConfig, after: &OciConfig) -> Result<Vec<Rlimit>, OciConfigError> {
+    let mut changed = Vec::new();
+    for name in LIMITS {
+        let limit = after.rlimit(name)?;
+        if limit != before.rlimit(name)? {
+            changed.extend(limit);
+        }
+    }
+    Ok(changed)
+}
+
+fn changed_hugepages(
+    before: &OciConfig,
+    after: &OciConfig,
+) -> Result<Vec<HugepageLimit>, OciConfigError> {
+    let held = before.hugepage_limits()?;
+    let mut limits = after.hugepage_limits()?;
+    limits.retain(|limit| !held.contains(limit));
+    Ok(limits)
+}
