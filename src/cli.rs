@@ -595,6 +595,10 @@ pub struct Configure {
     /// Also make "onload" the runtime of containers that name none
     #[arg(long, conflicts_with = "remove", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_SET_DEFAULT", value_parser = BoolishValueParser::new())]
     pub set_default: bool,
+    /// Also turn NRI on, for onload-nri, which gives pods what their annotations ask for without a
+    /// runtime class; for containerd and crio
+    #[arg(long, conflicts_with = "remove", env = "ONLOAD_CTK_RUNTIME_CONFIGURE_NRI", value_parser = BoolishValueParser::new())]
+    pub nri: bool,
     /// Classes that annotations may ask for, beside those that config.toml allows already; for
     /// instance nic,rdma. A container that is given rdma, vfio, zf or hugepages may also ask for
     /// CAP_IPC_LOCK

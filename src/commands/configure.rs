@@ -23,6 +23,9 @@ use crate::printer::{Printer, harmless};
 /// Where systemd's command is; PATH is the caller's.
 const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
 
+/// The NRI plugin, where its package installs it.
+const NRI_PLUGIN: &str = "/usr/bin/onload-nri";
+
 /// What is to be done with one file of an engine.
 struct Work {
     file: EngineFile,
@@ -64,6 +67,12 @@ pub fn run(global: &Global, args: &Configure, printer: &mut Printer) -> anyhow::
     }
     if !args.remove {
         warn_of_missing(&host, args.runtime, printer)?;
+    }
+    if args.nri && host.entry(Path::new(NRI_PLUGIN))?.is_none() {
+        printer.warning(format!(
+            "{} is not there; until it runs, pods start without what their annotations ask for",
+            host.outside_path(Path::new(NRI_PLUGIN)).display()
+        ));
     }
     match args.dry_run {
         true => show(&work, policy.as_ref(), edited.as_deref(), printer)?,
@@ -146,6 +155,9 @@ fn refuse(host: &Host, global: &Global, args: &Configure) -> anyhow::Result<()> 
             );
         }
     }
+    if args.nri && !matches!(args.runtime, Engine::Containerd | Engine::Crio) {
+        bail!("--nri: {engine} has no NRI that its file turns on; leave --nri out");
+    }
     let wrapper = Path::new(RUNTIME_PATH);
     if args.set_default && host.entry(wrapper)?.is_none() {
         bail!(
@@ -159,7 +171,7 @@ fn refuse(host: &Host, global: &Global, args: &Configure) -> anyhow::Result<()> 
 /// The files that are to be edited: the one that was named; else a drop-in where the main file has it
 /// read, or the main file. A removal looks at both.
 fn setups(host: &Host, args: &Configure) -> anyhow::Result<Vec<Setup>> {
-    let setup = |setup: Setup| setup.with_default(args.set_default);
+    let setup = |setup: Setup| setup.with_default(args.set_default).with_nri(args.nri);
     if let Some(file) = &args.file {
         return Ok(vec![setup(Setup::named(args.runtime, file.clone()))]);
     }

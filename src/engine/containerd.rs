@@ -12,6 +12,7 @@ use toml_edit::{DocumentMut, Item, Table, Value};
 use super::default_runtime;
 use super::error::EngineError;
 use super::file::{Before, Beside, Keep, Other, Wanted};
+use super::nri;
 use super::ours::{POD_ANNOTATIONS, RUNTIME_NAME, RUNTIME_PATH, warn_of_spec_dirs};
 use super::toml::{
     add_text, array, get, parse, parse_other, prune, remove, remove_section, render, section,
@@ -394,6 +395,7 @@ pub(super) fn without_ours(
         &layout.default_name(),
         &Value::from(RUNTIME_NAME),
     )?;
+    restore.key(&mut document, &nri::DISABLE, &Value::from(false))?;
     let only_version = document.len() == 1 && document.contains_key("version");
     if only_version && was != Before::Unknown && in_before(&["version"]).is_none() {
         document.remove("version");

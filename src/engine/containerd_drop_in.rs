@@ -16,6 +16,7 @@ use super::containerd::{
 use super::default_runtime;
 use super::error::EngineError;
 use super::file::{Beside, Keep, Other, Wanted};
+use super::nri;
 use super::ours::{RUNTIME_NAME, warn_of_spec_dirs};
 use super::place::Place;
 use super::toml::{get, parse, parse_other, prune, remove_section, render, section, texts};
@@ -166,6 +167,9 @@ pub(super) fn without_ours(now: &str, keep: Keep) -> Result<Option<String>, Engi
     let layout = Layout::of(&document)?;
     let runtime = layout.runtime(RUNTIME_NAME);
     default_runtime::forget(&mut document, &layout.default_name());
+    if now.contains(HEADER) {
+        nri::forget(&mut document);
+    }
     if keep == Keep::Runtime {
         return Ok(Some(render(&document, now)));
     }

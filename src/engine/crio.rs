@@ -10,6 +10,7 @@ use toml_edit::{DocumentMut, Item, Value};
 use super::default_runtime;
 use super::error::EngineError;
 use super::file::{Beside, Keep, Other, Wanted};
+use super::nri;
 use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
 use super::toml::{get, parse, parse_other, prune, remove_section, render, section, shown};
 
@@ -137,6 +138,9 @@ pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
 pub(super) fn without_ours(now: &str, keep: Keep) -> Result<Option<String>, EngineError> {
     let mut document = parse(now)?;
     default_runtime::forget(&mut document, &DEFAULT_NAME);
+    if now.contains(HEADER) {
+        nri::forget(&mut document);
+    }
     if keep == Keep::Runtime {
         return Ok(Some(render(&document, now)));
     }

@@ -29,6 +29,11 @@ pub(crate) enum EngineError {
     /// A key differs from one that we set in nothing but case.
     #[error("it has a key {0:?}, which the engine does not know in that spelling; mend it")]
     Spelling(String),
+    /// There is no NRI to turn on.
+    #[error(
+        "it has no setting of NRI; leave --nri out (k3s and RKE2 have NRI on, and dockerd's daemon.json is yours to edit)"
+    )]
+    NoNri,
     /// Our name is in use.
     #[error(
         "a runtime {RUNTIME_NAME} is registered already, and not as {RUNTIME_PATH} but as {found}; rename or remove it"

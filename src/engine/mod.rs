@@ -17,6 +17,7 @@ mod hcl;
 pub(crate) mod holders;
 mod json;
 mod nomad;
+mod nri;
 mod ours;
 mod place;
 mod podman;
@@ -60,6 +61,8 @@ pub(crate) struct Setup {
     form: Form,
     /// Whether our runtime is to be the default one.
     set_default: bool,
+    /// Whether NRI is to be on.
+    nri: bool,
 }
 
 impl Setup {
@@ -84,6 +87,7 @@ impl Setup {
             file,
             form,
             set_default: false,
+            nri: false,
         }
     }
 
@@ -94,6 +98,12 @@ impl Setup {
             set_default,
             ..self
         }
+    }
+
+    /// The same, with NRI on or as it is.
+    #[must_use]
+    pub(crate) fn with_nri(self, nri: bool) -> Setup {
+        Setup { nri, ..self }
     }
 
     /// The drop-in of an engine that is set up by its main file as a rule; none where there is no such.
@@ -327,8 +337,9 @@ impl Setup {
     /// Whether a text is what we made of the one before, or what an earlier removal left of that
     /// while there were containers.
     fn is_as_left(&self, now: &str, before: Before<'_>, others: &[Other]) -> bool {
-        [false, true].into_iter().any(|set_default| {
-            let setup = self.clone().with_default(set_default);
+        let combinations = [(false, false), (true, false), (false, true), (true, true)];
+        combinations.into_iter().any(|(set_default, nri)| {
+            let setup = self.clone().with_default(set_default).with_nri(nri);
             let wanted = setup.wanted(before.text(), others);
             let Some(wanted) = wanted.ok().and_then(|wanted| wanted.text) else {
                 return false;
@@ -339,6 +350,18 @@ impl Setup {
     }
 
     fn wanted(&self, old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
+        let wanted = self.wanted_of_engine(old, others)?;
+        if !self.nri {
+            return Ok(wanted);
+        }
+        let text = wanted.text.unwrap_or_default();
+        Ok(Wanted {
+            text: Some(self.with_nri_on(&text, others)?),
+            ..wanted
+        })
+    }
+
+    fn wanted_of_engine(&self, old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {
         let (file, default) = (&self.file, self.set_default);
         match (self.engine, self.form) {
             (Engine::Docker, _) => docker::wanted(old, default),

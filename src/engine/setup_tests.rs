@@ -627,3 +627,96 @@ fn each_file_says_how_its_engine_is_restarted() {
         assert_eq!(setup.restart().as_deref(), how, "{setup:?}");
     }
 }
+
+fn with_nri(setup: Setup) -> Setup {
+    setup.with_nri(true)
+}
+
+#[test]
+fn nri_is_turned_on_where_it_is_off_and_given_back_to_the_byte() {
+    let section = "\n[plugins.\"io.containerd.nri.v1.nri\"]\n";
+    let off = format!("{CONTAINERD_2}{section}# not yet\ndisable = true # off\n");
+    for before in [CONTAINERD_2, off.as_str()] {
+        let setup = with_nri(usual(Engine::Containerd));
+        let first = configured(&setup, files(Some(before)));
+        let text = first.now.clone().unwrap();
+        assert!(
+            text.contains("disable = false") && !text.contains("disable = true"),
+            "{text}"
+        );
+        assert_eq!(setup.configure(&first).unwrap().file, Action::Keep);
+        // Without the flag, what is set stays.
+        let plain = usual(Engine::Containerd);
+        assert_eq!(plain.configure(&first).unwrap().file, Action::Keep);
+        let back = setup
+            .clone()
+            .with_nri(false)
+            .remove(&first, Keep::Nothing)
+            .unwrap();
+        assert_eq!(back.file, Action::Write(before.to_owned()));
+        // Somebody else's line does not keep ours in the file.
+        let changed = Files {
+            now: Some(format!("{text}\n[metrics]\naddress = \"127.0.0.1:1338\"\n")),
+            ..first
+        };
+        let back = plain.remove(&changed, Keep::Nothing).unwrap();
+        let Action::Write(back) = back.file else {
+            panic!("{back:?}");
+        };
+        assert!(
+            !back.contains("disable = false") && back.contains("[metrics]"),
+            "{back}"
+        );
+        assert_eq!(back.contains("disable = true"), before == off, "{back}");
+    }
+}
+
+#[test]
+fn a_drop_in_turns_nri_on_and_lets_pods_name_plugins_that_they_need() {
+    let off = format!("{CONTAINERD_3}\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n");
+    let on = off.replace("disable = true", "disable = false");
+    let validator = "[plugins.\"io.containerd.nri.v1.nri\".default_validator]\nenable = true\n";
+    for (main, is_repeated) in [(CONTAINERD_3, true), (&off, true), (&on, false)] {
+        let setup = with_nri(drop_in());
+        let first = configured(&setup, beside(main));
+        let text = first.now.clone().unwrap();
+        assert!(text.contains(validator), "{text}");
+        assert_eq!(text.contains("disable = false"), is_repeated, "{text}");
+        assert_eq!(setup.configure(&first).unwrap().file, Action::Keep);
+        let back = removed(&drop_in(), first, Keep::Nothing);
+        assert_eq!(back.now, None);
+    }
+}
+
+#[test]
+fn cri_o_is_told_to_have_nri_on() {
+    let setup = with_nri(usual(Engine::Crio));
+    let first = configured(&setup, files(None));
+    let text = first.now.clone().unwrap();
+    assert!(text.ends_with("[crio.nri]\nenable_nri = true\n"), "{text}");
+    let back = removed(&usual(Engine::Crio), first, Keep::Nothing);
+    assert_eq!(back.now, None);
+    let held = configured(&setup, files(None));
+    let left = removed(&usual(Engine::Crio), held, Keep::Runtime)
+        .now
+        .unwrap();
+    assert!(
+        !left.contains("nri") && left.contains("runtimes.onload"),
+        "{left}"
+    );
+}
+
+#[test]
+fn an_engine_without_nri_in_its_file_is_refused() {
+    let template = with_nri(named(
+        "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl",
+    ));
+    for setup in [
+        template,
+        with_nri(usual(Engine::Podman)),
+        with_nri(usual(Engine::Docker)),
+    ] {
+        let refused = refusal(&setup, &files(None));
+        assert!(refused.contains("no setting of NRI"), "{refused}");
+    }
+}

@@ -48,7 +48,13 @@ const FOR_TESTS: &[(&str, &str, &str)] = &[
 ];
 const NEEDS: &str = "what a test needs of the machine, and what happens where it is missing";
 /// The crates that stay synchronous and know no command line.
-const SMALL: &[&str] = &["onload-cdi", "onload-core", "onload-hooks", "onload-host"];
+const SMALL: &[&str] = &[
+    "onload-cdi",
+    "onload-core",
+    "onload-hooks",
+    "onload-host",
+    "onload-nri",
+];
 
 /// The top-level modules of a crate, each of which may use only those before it. Nothing uses
 /// `lib.rs`, which is above them all.

@@ -36,7 +36,12 @@ impl Runtime {
     pub fn new(said: &ConfigureRequest) -> Runtime {
         let version = parse(&said.runtime_version);
         let since = |first: Version| version.is_some_and(|version| version >= first);
-        let abilities = match said.runtime_name.as_str() {
+        // containerd 2.0.0 took the last part of its Go module's path for its name (internal/nri/nri.go).
+        let name = match said.runtime_name.as_str() {
+            "v2" => "containerd",
+            name => name,
+        };
+        let abilities = match name {
             // daemon/internal/nri of moby: all else makes the creation fail.
             "docker" => Abilities {
                 is_whole: false,
@@ -63,7 +68,7 @@ impl Runtime {
             },
         };
         Runtime {
-            name: said.runtime_name.clone(),
+            name: name.to_owned(),
             version: said.runtime_version.clone(),
             abilities,
         }
@@ -142,6 +147,13 @@ mod tests {
                 "{name} {version}"
             );
         }
+    }
+
+    #[test]
+    fn containerd_is_known_by_the_name_that_its_first_version_2_gave_itself() {
+        let first = runtime("v2", "v2.0.0", "");
+        assert_eq!(first.to_string(), "containerd v2.0.0");
+        assert!(first.abilities.limits && !first.abilities.names);
     }
 
     #[test]

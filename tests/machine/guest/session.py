@@ -12,7 +12,7 @@ import live
 import matrix
 from report import Part, check, emit, run
 
-BINARIES = ["onload-ctk", "onload-hook", "onload-container-runtime", "onload-kubernetes"]
+BINARIES = ["onload-ctk", "onload-hook", "onload-container-runtime", "onload-kubernetes", "onload-nri"]
 ALLOW = ["nic", "nic-plain", "nic-nodes", "zf", "profile", "rdma", "vfio", "hugepages", "ptp", "pps"]
 
 
@@ -113,6 +113,8 @@ def session(settings):
         if settings["guest"] == "debian13":
             import kubernetes
             kubernetes.parts(bench, wanted)
+            import nri
+            nri.parts(bench, wanted)
     if "live" in doors:
         live.parts(bench, table, wanted, settings["full"], settings["guest"])
     if settings["full"]:
