@@ -356,9 +356,21 @@ impl Setup {
         }
         let text = wanted.text.unwrap_or_default();
         Ok(Wanted {
-            text: Some(self.with_nri_on(&text, others)?),
+            text: Some(nri::turned_on(&text, others, self.nri_switches()?)?),
             ..wanted
         })
+    }
+
+    /// The settings that turn NRI on.
+    fn nri_switches(&self) -> Result<&'static [nri::Switch], EngineError> {
+        // Only containerd 2.2 and later have a file read at that place by themselves.
+        let is_newest = self.file.as_path() == containerd_drop_in::FILE;
+        match (self.engine, self.form) {
+            (Engine::Crio, _) => Ok(nri::OF_CRIO),
+            (Engine::Containerd, Form::DropIn) if is_newest => Ok(nri::OF_NEWEST_CONTAINERD),
+            (Engine::Containerd, Form::Whole | Form::DropIn) => Ok(nri::OF_CONTAINERD),
+            _ => Err(EngineError::NoNri),
+        }
     }
 
     fn wanted_of_engine(&self, old: Option<&str>, others: &[Other]) -> Result<Wanted, EngineError> {

@@ -5,54 +5,46 @@
 
 use toml_edit::{DocumentMut, Item};
 
-use super::containerd_drop_in;
 use super::error::EngineError;
 use super::file::Other;
 use super::toml::{get, parse, parse_other, prune, remove, render, section};
-use super::{Engine, Form, Setup};
+
+/// A setting, and the value with which NRI is on.
+pub(super) type Switch = (&'static [&'static str], bool);
 
 /// containerd's plugin, in every format of its file.
 const CONTAINERD: [&str; 2] = ["plugins", "io.containerd.nri.v1.nri"];
 /// Off, if true.
 pub(super) const DISABLE: [&str; 3] = [CONTAINERD[0], CONTAINERD[1], "disable"];
 const VALIDATE: [&str; 4] = [CONTAINERD[0], CONTAINERD[1], "default_validator", "enable"];
-const CRIO: [&str; 3] = ["crio", "nri", "enable_nri"];
+const ENABLE: [&str; 3] = ["crio", "nri", "enable_nri"];
 
-/// A setting, and the value with which NRI is on.
-type Switch = (&'static [&'static str], bool);
+/// What every containerd has.
+pub(super) const OF_CONTAINERD: &[Switch] = &[(&DISABLE, false)];
+/// What containerd 2.2 and later have.
+pub(super) const OF_NEWEST_CONTAINERD: &[Switch] = &[(&DISABLE, false), (&VALIDATE, true)];
+/// What CRI-O has.
+pub(super) const OF_CRIO: &[Switch] = &[(&ENABLE, true)];
 
-impl Setup {
-    /// The settings of NRI in a file; none where it has none.
-    fn switches(&self) -> Option<&'static [Switch]> {
-        // Only containerd 2.2 and later have a file read at that place by themselves.
-        let is_newest = self.file.as_path() == containerd_drop_in::FILE;
-        match (self.engine, self.form) {
-            (Engine::Crio, _) => Some(&[(&CRIO, true)]),
-            (Engine::Containerd, Form::DropIn) if is_newest => {
-                Some(&[(&DISABLE, false), (&VALIDATE, true)])
-            }
-            (Engine::Containerd, Form::Whole | Form::DropIn) => Some(&[(&DISABLE, false)]),
-            _ => None,
+/// A text with NRI on. What another file has on already is not repeated.
+pub(super) fn turned_on(
+    text: &str,
+    others: &[Other],
+    switches: &[Switch],
+) -> Result<String, EngineError> {
+    let mut document = parse(text)?;
+    let others = others.iter().map(parse_other);
+    let others = others.collect::<Result<Vec<_>, _>>()?;
+    for (path, on) in switches {
+        if said(&document, &others, path) == Some(*on) {
+            continue;
+        }
+        if let Some((key, above)) = path.split_last() {
+            let table = section(&mut document, above)?;
+            table.insert(key, toml_edit::value(*on));
         }
     }
-
-    /// A text with NRI on. What another file has on already is not repeated.
-    pub(super) fn with_nri_on(&self, text: &str, others: &[Other]) -> Result<String, EngineError> {
-        let switches = self.switches().ok_or(EngineError::NoNri)?;
-        let mut document = parse(text)?;
-        let others = others.iter().map(parse_other);
-        let others = others.collect::<Result<Vec<_>, _>>()?;
-        for (path, on) in switches {
-            if said(&document, &others, path) == Some(*on) {
-                continue;
-            }
-            if let Some((key, above)) = path.split_last() {
-                let table = section(&mut document, above)?;
-                table.insert(key, toml_edit::value(*on));
-            }
-        }
-        Ok(render(&document, text))
-    }
+    Ok(render(&document, text))
 }
 
 /// What the files say of a setting: this one, else the one that is read last.
@@ -63,9 +55,8 @@ fn said(document: &DocumentMut, others: &[DocumentMut], path: &[&str]) -> Option
 
 /// Takes the settings out of a file that is ours alone.
 pub(super) fn forget(document: &mut DocumentMut) {
-    let switches: [Switch; 3] = [(&VALIDATE, true), (&DISABLE, false), (&CRIO, true)];
-    for (path, on) in switches {
-        let is_ours = get(document, path).and_then(Item::as_bool) == Some(on);
+    for (path, on) in OF_NEWEST_CONTAINERD.iter().rev().chain(OF_CRIO) {
+        let is_ours = get(document, path).and_then(Item::as_bool) == Some(*on);
         if let (true, Some((_, above))) = (is_ours, path.split_last()) {
             remove(document, path);
             prune(document, above, None);

@@ -130,6 +130,8 @@ fn a_runtime_without_names_gets_the_edits() {
         "{told:?}"
     );
     assert!(names(&given).is_empty() && hooks(&given, CREATE_RUNTIME).is_empty());
+    // What is said of an answer is said when it is sent: before the next one is decided.
+    assert!(node.create(&[], container("c2")).unwrap().is_empty());
     let said = node.plugin.said();
     assert!(
         said.contains("pod default/shop container server: given nic=all"),
