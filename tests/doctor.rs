@@ -301,6 +301,38 @@ fn changed_at(tree: &Tree, seconds: u64) {
         .unwrap();
 }
 
+const NRI_UNIT: &str = "/etc/systemd/system/onload-nri.service";
+const NRI_WANTED: &str = "/etc/systemd/system/multi-user.target.wants/onload-nri.service";
+const NRI_SOCKET: &str = "/proc/78/fd/3";
+const CONTAINERD_2_NRI: &str =
+    "version = 3\n[plugins.'io.containerd.nri.v1.nri']\ndisable = false\n";
+
+/// A host whose annotations a plugin answers that runs as this service and has a socket of its own.
+fn plugin(tree: Tree, service: &str) -> Tree {
+    let tree = allowing(tree);
+    tree.program("/usr/bin/onload-nri", "");
+    tree.file("/proc/stat", "cpu 1 2 3\nbtime 1000000\n");
+    tree.file("/proc/78/comm", "onload-nri\n");
+    let cgroup = format!("0::/system.slice/{service}.service\n");
+    tree.file("/proc/78/cgroup", cgroup);
+    tree.link("/proc/78/fd/2", "socket:[4]");
+    tree.link(NRI_SOCKET, "socket:[5]");
+    tree
+}
+
+fn nri(tree: Tree) -> Tree {
+    let tree = plugin(tree, "onload-nri");
+    tree.file("/usr/lib/systemd/system/onload-nri.service", "");
+    tree.link(NRI_WANTED, "/usr/lib/systemd/system/onload-nri.service");
+    tree
+}
+
+fn launched_nri() -> Tree {
+    let tree = plugin(containerd("2.0.5", CONTAINERD_2), "containerd");
+    tree.link("/opt/nri/plugins/50-onload", "/usr/bin/onload-nri");
+    tree
+}
+
 fn with_hooks() -> Tree {
     let tree = podman("5.4.2", "");
     let hook = r#"{"version":"1.0.0","stages":["createRuntime"]}"#;
@@ -537,6 +569,37 @@ checks! {
     a_daemon_that_has_not_read_its_file_is_warned_of: "engine-restarted", running(),
         |tree| changed_at(tree, 1_001_500)
         => "warn", "/etc/docker/daemon.json changed after it was started", "systemctl restart docker";
+    a_plugin_that_no_runtime_has_taken_fails: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2)),
+        |tree| { tree.remove(NRI_SOCKET); }
+        => "fail", "no runtime has taken it: pods start without", "journalctl -u onload-nri.service";
+    a_plugin_that_does_not_run_fails: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2)),
+        |tree| { tree.remove("/proc/78"); }
+        => "fail", "it does not run", "systemctl start onload-nri.service";
+    a_plugin_whose_program_is_missing_fails: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2)),
+        |tree| { tree.remove("/proc/78").remove("/usr/bin/onload-nri"); }
+        => "fail", "/usr/bin/onload-nri is not there", "apt-get install --reinstall onload-ctk";
+    a_plugin_that_does_not_start_at_boot_is_warned_of: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2)),
+        |tree| { tree.remove(NRI_WANTED); }
+        => "warn", "it does not start at boot", "systemctl enable --now onload-nri.service";
+    a_plugin_that_is_masked_is_warned_of: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2_NRI)),
+        |tree| { tree.remove("/proc/78").link(NRI_UNIT, "/dev/null"); }
+        => "warn", "nothing starts the plugin", "systemctl unmask onload-nri.service";
+    nri_that_is_turned_on_without_the_plugin_is_warned_of: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2_NRI)),
+        |tree| { tree.remove("/proc/78").remove(NRI_WANTED); }
+        => "warn", "nothing starts the plugin", "systemctl enable --now onload-nri.service";
+    a_containerd_1_has_nri_off_unless_told: "nri-plugin",
+        nri(containerd("1.7.24", "version = 2\n[plugins.'io.containerd.nri.v1.nri']\ndisable = false\n")),
+        |tree| { tree.remove(NRI_SOCKET); toml(tree, CONTAINERD_1); }
+        => "fail", "NRI is off in containerd", "onload-ctk runtime configure --runtime containerd --nri --restart";
+    a_containerd_2_can_have_nri_off: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2)),
+        |tree| { tree.remove(NRI_SOCKET); toml(tree, "disabled_plugins = ['io.containerd.nri.v1.nri']\nversion = 3\n"); }
+        => "fail", "NRI is off in containerd", "--runtime containerd --nri";
+    a_crio_can_have_nri_off: "nri-plugin", nri(crio("[crio.runtime]\n")),
+        |tree| { tree.remove(NRI_SOCKET).file("/etc/crio/crio.conf.d/50-dirs.conf", "[crio.nri]\nenable_nri = false\n"); }
+        => "fail", "NRI is off in crio", "--runtime crio --nri";
+    a_plugin_that_the_runtime_has_lost_fails: "nri-plugin", launched_nri(),
+        |tree| { tree.remove("/proc/78"); }
+        => "fail", "has not launched it, or has lost it", "systemctl restart containerd";
 }
 
 #[test]
@@ -664,4 +727,36 @@ fn a_daemon_in_a_container_is_not_the_hosts() {
     changed_at(&tree, 1_001_500);
     tree.file("/proc/77/cgroup", "0::/system.slice/docker-0123.scope\n");
     assert!(found(&tree, "engine-restarted").is_empty());
+}
+
+#[test]
+fn a_host_that_answers_no_annotations_by_nri_has_no_plugin_to_check() {
+    let none = |tree: &Tree| assert_eq!(found(tree, "nri-plugin"), Vec::<Value>::new());
+    none(&allowing(containerd("2.0.5", CONTAINERD_2)));
+    // Somebody else's plugins may be what NRI is on for.
+    none(&containerd("2.0.5", CONTAINERD_2_NRI));
+    let tree = nri(containerd("2.0.5", CONTAINERD_2));
+    tree.file(
+        "/proc/78/cgroup",
+        "0::/kubepods.slice/cri-containerd-01.scope\n",
+    );
+    let checks = found(&tree, "nri-plugin");
+    assert_eq!(
+        checks[0]["finding"].as_str().unwrap().split(':').next(),
+        Some("it does not run")
+    );
+    tree.remove(NRI_WANTED);
+    none(&tree);
+}
+
+#[test]
+fn a_tree_in_which_nothing_runs_is_asked_only_how_the_plugin_starts() {
+    let tree = nri(containerd("2.0.5", CONTAINERD_2));
+    tree.remove("/proc");
+    assert_eq!(found(&tree, "nri-plugin")[0]["verdict"], "pass");
+    toml(
+        &tree,
+        "version = 3\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n",
+    );
+    assert_eq!(found(&tree, "nri-plugin")[0]["verdict"], "fail");
 }

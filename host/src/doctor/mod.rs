@@ -115,6 +115,11 @@ const CHECKS: &[Entry] = &[
         "engine-restarted",
         Look::Engines(engines::restarted),
     ),
+    (
+        Family::Engines,
+        "nri-plugin",
+        Look::Engines(engines::plugin),
+    ),
 ];
 
 /// The names of the checks.

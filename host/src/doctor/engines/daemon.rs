@@ -1,6 +1,6 @@
-//! When an engine's daemon was started.
+//! Processes of services: which run, and when an engine's daemon was started.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::kind::Kind;
@@ -25,29 +25,12 @@ pub(super) fn started(
     let Some(boot) = boot_time(examined)? else {
         return Ok(None);
     };
-    let names = examined.host.list(Path::new(PROC))?.names;
-    let pids = names
-        .iter()
-        .filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
-    for pid in pids {
-        let directory = Path::new(PROC).join(pid);
-        // A process that ends meanwhile is no daemon.
-        let Ok(Some(comm)) = examined.host.bytes(&directory.join("comm"), 64) else {
+    for (directory, cgroup) in processes(examined, kind.process_names())? {
+        let Some(service) = service(kind.services(), &cgroup) else {
             continue;
         };
-        let comm = String::from_utf8_lossy(comm.trim_ascii());
-        if !kind.process_names().contains(&comm.as_ref()) {
-            continue;
-        }
-        let cgroup = examined.host.bytes(&directory.join("cgroup"), 64 * 1024);
         let stat = examined.host.bytes(&directory.join("stat"), 4096);
-        let (Ok(Some(cgroup)), Ok(Some(stat))) = (cgroup, stat) else {
-            continue;
-        };
-        let Some(service) = service(kind, &cgroup) else {
-            continue;
-        };
-        if let Some(start) = start_ticks(&stat) {
+        if let Some(start) = stat.ok().flatten().and_then(|stat| start_ticks(&stat)) {
             let since_boot = Duration::from_millis(start.saturating_mul(1000) / TICKS);
             return Ok(Some((boot + since_boot, service)));
         }
@@ -55,13 +38,42 @@ pub(super) fn started(
     Ok(None)
 }
 
-/// The service of an engine in which a process is.
-fn service(kind: Kind, cgroup: &[u8]) -> Option<&'static str> {
-    let text = String::from_utf8_lossy(cgroup);
-    let mut services = kind.services().iter().copied();
+/// Whether the host runs: a tree that is unpacked or mounted has no processes.
+pub(super) fn is_running(examined: &Examined<'_>) -> Result<bool, HostError> {
+    Ok(boot_time(examined)?.is_some())
+}
+
+/// The processes of these names: the directory of each in /proc, and its cgroups.
+pub(super) fn processes(
+    examined: &Examined<'_>,
+    named: &[&str],
+) -> Result<Vec<(PathBuf, String)>, HostError> {
+    let names = examined.host.list(Path::new(PROC))?.names;
+    let pids = names
+        .iter()
+        .filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
+    let process = |pid: &String| {
+        let directory = Path::new(PROC).join(pid);
+        // A process that ends meanwhile is none.
+        let read = |name: &str, most| examined.host.bytes(&directory.join(name), most);
+        let comm = read("comm", 64).ok().flatten()?;
+        let comm = String::from_utf8_lossy(comm.trim_ascii()).into_owned();
+        if !named.contains(&comm.as_str()) {
+            return None;
+        }
+        let cgroup = read("cgroup", 64 * 1024).ok().flatten()?;
+        let cgroup = String::from_utf8_lossy(&cgroup).into_owned();
+        Some((directory, cgroup))
+    };
+    Ok(pids.filter_map(process).collect())
+}
+
+/// The service, of these, in which a process is.
+fn service(services: &[&'static str], cgroup: &str) -> Option<&'static str> {
+    let mut services = services.iter().copied();
     services.find(|service| {
         let end = format!("/{service}.service");
-        text.lines().any(|line| line.ends_with(&end))
+        cgroup.lines().any(|line| line.ends_with(&end))
     })
 }
 
@@ -97,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_process_in_a_container_is_no_daemon_whatever_its_name() {
-        let service = |text: &str| service(Kind::Docker, text.as_bytes());
+        let service = |text: &str| service(&["docker"], text);
         assert_eq!(service("0::/system.slice/docker.service\n"), Some("docker"));
         assert_eq!(service("0::/system.slice/docker.service/child\n"), None);
         assert_eq!(service("0::/system.slice/docker-1234.scope\n"), None);

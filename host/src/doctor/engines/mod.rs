@@ -4,6 +4,7 @@
 mod daemon;
 mod found;
 mod kind;
+mod nri;
 mod settings;
 mod version;
 
@@ -16,6 +17,7 @@ use super::examined::{Examined, Findings};
 use crate::host::HostError;
 pub(super) use found::{Engine, engines};
 use kind::Kind;
+pub(super) use nri::plugin;
 use settings::Settings;
 use version::Version;
 

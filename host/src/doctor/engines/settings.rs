@@ -17,6 +17,8 @@ const DOCKER: &str = "/etc/docker/daemon.json";
 const CONTAINERD: &str = "/etc/containerd/config.toml";
 /// What k3s makes its containerd read, written anew at each start (k3s, `pkg/agent/containerd`).
 const K3S: &str = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml";
+/// containerd's plugin for NRI, in every format of its file.
+const CONTAINERD_NRI: &str = "io.containerd.nri.v1.nri";
 const KUBELET: &str = "/var/lib/kubelet/config.yaml";
 const NOMAD: &str = "/etc/nomad.d";
 const CRIO: &str = "/etc/crio/crio.conf";
@@ -44,6 +46,8 @@ pub(super) struct Settings {
     pub(super) format: Option<i64>,
     /// Whether containerd's plugin for Kubernetes is switched off, and with it all that is here.
     pub(super) is_off: bool,
+    /// Whether NRI is on; none where no file says so.
+    pub(super) nri: Option<bool>,
 }
 
 /// A file that is not understood.
@@ -170,6 +174,12 @@ impl Settings {
         let is_cri =
             |id: &String| id == "cri" || id.starts_with("io.containerd.") && id.contains(".cri");
         self.is_off |= disabled.iter().any(is_cri);
+        let nri = plugins.and_then(|plugins| plugins.get(CONTAINERD_NRI));
+        let is_disabled = nri.and_then(|nri| nri.get("disable")?.as_bool());
+        self.nri = is_disabled.map(|is_disabled| !is_disabled).or(self.nri);
+        if disabled.iter().any(|id| id == CONTAINERD_NRI) {
+            self.nri = Some(false);
+        }
         for plugin in [
             "cri",
             "io.containerd.grpc.v1.cri",
@@ -194,7 +204,12 @@ impl Settings {
     /// crio.conf(5).
     fn hear_crio(&mut self, text: &str) -> Result<(), String> {
         let table = parse(text)?;
-        let Some(runtime) = table.get("crio").and_then(|crio| crio.get("runtime")) else {
+        let Some(crio) = table.get("crio") else {
+            return Ok(());
+        };
+        let nri = crio.get("nri").and_then(|nri| nri.get("enable_nri"));
+        self.nri = nri.and_then(Value::as_bool).or(self.nri);
+        let Some(runtime) = crio.get("runtime") else {
             return Ok(());
         };
         self.spec_dirs = texts(runtime.get("cdi_spec_dirs")).or(self.spec_dirs.take());
