@@ -34,6 +34,9 @@ pub(crate) enum EngineError {
         "it has no setting of NRI; leave --nri out (k3s and RKE2 have NRI on, and dockerd's daemon.json is yours to edit)"
     )]
     NoNri,
+    /// containerd does not load its plugin for NRI, whatever that is told.
+    #[error("disabled_plugins turns NRI off; take {0:?} out of it")]
+    NriDisabled(&'static str),
     /// Our name is in use.
     #[error(
         "a runtime {RUNTIME_NAME} is registered already, and not as {RUNTIME_PATH} but as {found}; rename or remove it"

@@ -35,6 +35,14 @@ pub(super) fn turned_on(
     let mut document = parse(text)?;
     let others = others.iter().map(parse_other);
     let others = others.collect::<Result<Vec<_>, _>>()?;
+    let is_disabled = |file: &DocumentMut| {
+        let disabled = get(file, &["disabled_plugins"]).and_then(Item::as_array);
+        let [_, id] = CONTAINERD;
+        disabled.is_some_and(|ids| ids.iter().any(|own| own.as_str() == Some(id)))
+    };
+    if [&document].into_iter().chain(&others).any(is_disabled) {
+        return Err(EngineError::NriDisabled(CONTAINERD[1]));
+    }
     for (path, on) in switches {
         if said(&document, &others, path) == Some(*on) {
             continue;

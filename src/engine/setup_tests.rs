@@ -689,6 +689,22 @@ fn a_drop_in_turns_nri_on_and_lets_pods_name_plugins_that_they_need() {
 }
 
 #[test]
+fn nri_that_containerd_does_not_load_is_refused_with_the_line_that_says_so() {
+    let disabled = |text| format!("disabled_plugins = [\"io.containerd.nri.v1.nri\"]\n{text}");
+    let setup = with_nri(usual(Engine::Containerd));
+    let refused = refusal(&setup, &files(Some(&disabled(CONTAINERD_2))));
+    assert!(
+        refused.contains("take \"io.containerd.nri.v1.nri\" out of it"),
+        "{refused}"
+    );
+    let refused = refusal(&with_nri(drop_in()), &beside(&disabled(CONTAINERD_3)));
+    assert!(
+        refused.contains("disabled_plugins turns NRI off"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn cri_o_is_told_to_have_nri_on() {
     let setup = with_nri(usual(Engine::Crio));
     let first = configured(&setup, files(None));
