@@ -17,6 +17,7 @@ const UNITS: [&str; 3] = ["onload-cdi.service", "onload-cdi.path", "onload-cdi.t
 const HOST_UNIT: &str = "onload-host.service";
 const METRICS_TIMER: &str = "onload-metrics.timer";
 const METRICS_UNIT: &str = "onload-metrics.service";
+const NRI_UNIT: &str = "onload-nri.service";
 
 fn packaging(path: &str) -> PathBuf {
     common::package().join("packaging").join(path)
@@ -88,11 +89,13 @@ fn units_are_what_systemd_takes() {
     }
     // As installed, but for the programs and pages that are not.
     let directory = tempfile::tempdir().unwrap();
-    let own = [HOST_UNIT, METRICS_TIMER, METRICS_UNIT];
+    let own = [HOST_UNIT, METRICS_TIMER, METRICS_UNIT, NRI_UNIT];
     let units = UNITS.into_iter().chain(own);
     for unit in units.clone() {
         let text = read(&format!("systemd/{unit}"));
-        let text = text.replace("/usr/bin/onload-ctk", "/bin/true");
+        let text = text
+            .replace("/usr/bin/onload-ctk", "/bin/true")
+            .replace("/usr/bin/onload-nri", "/bin/true");
         let lines = text
             .lines()
             .filter(|line| !line.starts_with("Documentation="));
@@ -289,7 +292,7 @@ fn a_preset_enables_every_unit_where_the_host_s_last_one_disables_all() {
     let lines: Vec<_> = lines.map(|line| line.split_once(' ').unwrap()).collect();
     let wanted = UNITS.map(|unit| ("enable", unit)).into_iter();
     let wanted: Vec<_> = wanted
-        .chain([("disable", HOST_UNIT), ("disable", METRICS_TIMER)])
+        .chain([HOST_UNIT, METRICS_TIMER, NRI_UNIT].map(|unit| ("disable", unit)))
         .collect();
     assert_eq!(lines, wanted);
     if !common::has("systemctl") {
@@ -358,10 +361,12 @@ fn the_environment_of_the_service_names_variables_that_there_are() {
         let Some((name, _)) = line.trim_start_matches('#').split_once('=') else {
             continue;
         };
-        assert!(known(name), "{name}");
+        let of_nri = settings(NRI_UNIT, "ExecStart").join(" ");
+        let is_of_nri = of_nri.ends_with(&format!(" ${name}"));
+        assert!(known(name) || is_of_nri, "{name}");
         variables += 1;
     }
-    assert_eq!(variables, 3);
+    assert_eq!(variables, 4);
 }
 
 #[test]
@@ -502,6 +507,28 @@ impl Scripts {
 }
 
 const LEAVE: &str = "set -e\n#COMMON#\nonload_ctk_leave_runtime";
+
+#[test]
+fn an_upgrade_starts_the_nri_plugin_again_only_where_it_runs() {
+    for (active, expected) in [
+        (
+            0,
+            "is-active onload-nri.service\nrestart onload-nri.service\n",
+        ),
+        (3, "is-active onload-nri.service\n"),
+    ] {
+        let scripts = Scripts::new();
+        fs::create_dir_all(scripts.path("run/systemd/system")).unwrap();
+        let log = scripts.path("log");
+        let program = format!(
+            "[ \"$1\" != --quiet ] || shift\necho \"$*\" >>{}\n[ \"$1\" != is-active ] || exit {active}",
+            log.display()
+        );
+        scripts.program("stand-ins/systemctl", &program);
+        scripts.done("set -e\n#COMMON#\nonload_ctk_restart_nri systemctl", &[]);
+        assert_eq!(fs::read_to_string(log).unwrap(), expected);
+    }
+}
 
 #[test]
 fn removal_asks_monitors_alone_for_their_arguments() {

@@ -21,4 +21,5 @@ if [ -d /run/systemd/system ]; then
         systemctl start onload-cdi.service >/dev/null 2>&1 || true
     fi
 fi
+onload_ctk_restart_nri systemctl
 exit 0

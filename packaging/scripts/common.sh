@@ -1,9 +1,17 @@
 # Functions that the scripts of all packages share. packaging/build puts them where #COMMON# stands.
 
 onload_ctk_units="onload-cdi.service onload-cdi.path onload-cdi.timer"
-# The first changes the host itself, and the second is of use to who collects metrics, so the operator
-# enables them.
-onload_ctk_own_units="onload-host.service onload-metrics.timer"
+# The first changes the host itself, the second is of use to who collects metrics, and the third to who has pods
+# without a runtime class, so the operator enables them.
+onload_ctk_own_units="onload-host.service onload-metrics.timer onload-nri.service"
+
+# A daemon of the earlier version. It stands here since it is the only unit of ours that stays running.
+onload_ctk_restart_nri() {
+    [ -d /run/systemd/system ] || return 0
+    if systemctl --quiet is-active onload-nri.service 2>/dev/null; then
+        "$@" restart onload-nri.service >/dev/null 2>&1 || true
+    fi
+}
 
 # The OCI runtime that the containers of ours were made with, from the first step of a removal to the
 # last one, when onload-ctk is gone.

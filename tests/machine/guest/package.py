@@ -158,6 +158,8 @@ def installed(before, manager):
     check("the units are enabled", enabled.out.split() == ["enabled"] * 3, enabled)
     state = run("systemctl", "is-enabled", "onload-host.service")
     check("the unit that changes the host is not", state.out.strip() == "disabled", state)
+    state = run("systemctl", "is-enabled", "onload-nri.service")
+    check("nor is the one that answers pods", state.out.strip() == "disabled", state)
     check("the installation writes the specifications", {"onload.dev-nic.json", "onload.dev-rdma.json", "onload.dev-vfio.json"} <= set(specs()),
           f"{specs().keys()}\n{run('journalctl', '-b', '-u', SERVICE, '--no-pager').out}")
     verified = run("systemd-analyze", "verify", "/usr/lib/systemd/system/onload-cdi.service", "/usr/lib/systemd/system/onload-cdi.path",
