@@ -15,7 +15,7 @@ use crate::wire::messages::{
     RegisterPluginRequest, SynchronizeRequest, SynchronizeResponse,
 };
 use crate::wire::mux::{Mux, MuxError, PLUGIN, RUNTIME, Received};
-use crate::wire::ttrpc::{self, Message, REQUEST, RESPONSE, Request, Response};
+use crate::wire::ttrpc::{self, MAX_MESSAGE, Message, REQUEST, RESPONSE, Request, Response};
 
 /// How long a runtime may take to answer the registration and to say who it is. It gives up on us after
 /// 5 s itself (pkg/api/timeouts.go).
@@ -297,12 +297,28 @@ impl<'a, S: Stream, D: Decider> Session<'a, S, D> {
             return Ok(());
         }
         let response = Response::done(std::mem::take(&mut created.payload));
-        let sent = self.mux.send(PLUGIN, &response.to_message(stream));
+        let message = response.to_message(stream);
+        if message.body.len() > MAX_MESSAGE {
+            // A container's own LD_PRELOAD comes back in an answer. No pod may end the connection by that:
+            // others would go without until the next one.
+            self.decider.give_back(&created);
+            return self.too_long(stream, message.body.len());
+        }
+        let sent = self.mux.send(PLUGIN, &message);
         match sent {
             Ok(()) => self.log(&created),
             Err(_) => self.decider.give_back(&created),
         }
         Ok(sent?)
+    }
+
+    fn too_long(&mut self, stream: u32, length: usize) -> Result<(), SessionError> {
+        let text = format!(
+            "onload-nri: the answer has {length} bytes, and NRI allows {MAX_MESSAGE}; give the container shorter variables"
+        );
+        self.journal.say(Severity::Error, &text);
+        let response = Response::refused(ttrpc::FAILED_PRECONDITION, text);
+        Ok(self.mux.send(PLUGIN, &response.to_message(stream))?)
     }
 
     fn log(&self, created: &Created) {

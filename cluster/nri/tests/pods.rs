@@ -621,3 +621,71 @@ fn hostile_annotations_are_one_line_of_a_refusal() {
         "{said}"
     );
 }
+
+/// A container of which a runtime tells everything that it can.
+fn told_in_full() -> Proto {
+    let hook = Proto::new().text(1, "/h").text(2, "h").text(3, "A=b");
+    let device = Proto::new()
+        .text(1, "/dev/x")
+        .text(2, "c")
+        .number(3, 1)
+        .number(4, 5);
+    let rule = Proto::new().number(1, 1).text(2, "c").text(5, "rwm");
+    let limit = Proto::new().text(1, "2MB").number(2, 1 << 21);
+    let linux = Proto::new()
+        .message(1, Proto::new().text(1, "user").text(2, "/proc/1/ns/user"))
+        .message(2, device)
+        .message(3, Proto::new().message(3, limit).message(7, rule));
+    let mount = Proto::new()
+        .text(1, "/data")
+        .text(2, "bind")
+        .text(3, "/var/lib/data")
+        .text(4, "rbind");
+    container("c1")
+        .map(6, &[("io.kubernetes.cri.container-type", "container")])
+        .texts(8, &["LD_PRELOAD=/own.so", "EF_POLL_USEC=1"])
+        .message(9, mount)
+        .message(10, Proto::new().message(1, hook))
+        .message(11, linux)
+        .message(
+            13,
+            Proto::new()
+                .text(1, "RLIMIT_NOFILE")
+                .number(2, 9)
+                .number(3, 9),
+        )
+        .message(20, Proto::new().text(1, "example.com/a=b"))
+        .message(21, Proto::new().number(1, 1000).number(2, 1000))
+}
+
+#[test]
+fn whatever_byte_of_a_message_is_another_there_is_one_answer_and_the_plugin_goes_on() {
+    let tree = Tree::bare(&["profile"], "");
+    tree.spec(
+        "profile",
+        json!({"cdiVersion": "0.3.0", "kind": "onload.dev/profile", "devices": [
+        {"name": "fast", "containerEdits": {"env": ["EF_POLL_USEC=100000", "LD_PRELOAD=libonload.so"]}}]}),
+    );
+    let mut node = Node::new(&tree, "containerd", "v1.7.24");
+    let asked = creation(pod(&[("onload.dev/profile", "fast")]), told_in_full());
+    let whole = node.runtime.create(&asked).unwrap();
+    let (mut answered, mut refused) = (0, 0);
+    for at in 0..asked.0.len() {
+        for change in [0x01, 0x80, 0xff] {
+            let mut bytes = asked.0.clone();
+            bytes[at] ^= change;
+            match node.runtime.create(&Proto(bytes)) {
+                Ok(_) => answered += 1,
+                Err(Status { code, message }) => {
+                    assert_eq!(code, 9, "{message}");
+                    assert!(!message.contains(char::is_control), "{message:?}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(answered > 0 && refused > 0, "{answered} {refused}");
+    assert_eq!(node.runtime.create(&asked).unwrap(), whole);
+    let said = node.plugin.said();
+    assert_eq!(said.matches("registered with").count(), 1, "{said}");
+}

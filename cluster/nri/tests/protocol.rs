@@ -311,6 +311,34 @@ fn what_was_kept_for_an_answer_that_nobody_reads_is_given_back() {
     assert_eq!(decider.given_back.get(), 1);
 }
 
+#[test]
+fn an_answer_that_no_message_can_hold_is_a_refusal_and_the_connection_goes_on() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let with_runtime = std::thread::spawn(move || {
+        let mut runtime = Runtime::new(theirs);
+        runtime.set_up("containerd", "v2.1.9");
+        for _ in 0..2 {
+            let refused = runtime.create(&asks_for_nothing("c1")).unwrap_err();
+            assert_eq!(refused.code, 9);
+            assert!(
+                refused.message.contains("NRI allows 4194304"),
+                "{refused:?}"
+            );
+        }
+    });
+    let decider = Answering {
+        payload: vec![0; 4 << 20],
+        ..Answering::after(|| {})
+    };
+    let identity = identity();
+    let journal = Journal {
+        most: Severity::Error,
+    };
+    Session::new(ours, &identity, &decider, journal).run();
+    with_runtime.join().unwrap();
+    assert_eq!(decider.given_back.get(), 2);
+}
+
 /// A runtime that takes the registration and never says a word.
 struct Silent {
     patience: Cell<Option<Duration>>,
