@@ -8,6 +8,8 @@ import grpc
 SOCKET = "unix:///run/containerd/containerd.sock"
 # NamespaceMode 2 is the host's, 1 the container's own. NamespaceOption: 1 network, 2 pid.
 NAMESPACES = [(1, 2), (2, 1)]
+# A network of the pod's own, which a CNI plugin makes.
+OWN_NETWORK = [(1, 1), (2, 1)]
 
 
 def varint(number):
@@ -96,12 +98,12 @@ class Cri:
             self.remove(pod)
             raise
 
-    def sandbox(self, name, annotations, log_dir, privileged=False):
+    def sandbox(self, name, annotations, log_dir, privileged=False, namespaces=NAMESPACES):
         """The configuration of a pod, which a kubelet repeats for each of its containers."""
         return message(
             (1, message((1, name), (2, name), (3, "default"))), (3, log_dir), (7, annotations),
             # LinuxSandboxSecurityContext: 1 namespace_options, 6 privileged.
-            (8, message((1, self.parent), (2, message((1, message(*NAMESPACES)), (6, int(privileged)))))))
+            (8, message((1, self.parent), (2, message((1, message(*namespaces)), (6, int(privileged)))))))
 
     def add(self, pod, sandbox, name, image, argv, devices=(), read_only=False, privileged=False, environment=None):
         """A container in a pod that runs; its id."""

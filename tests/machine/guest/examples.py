@@ -4,90 +4,122 @@ What differs from a cluster is said where it is made: images are the guest's own
 """
 
 import contextlib
-import os
+import json
 import time
+import typing
 from pathlib import Path
 
 import yaml
 
 import engines
-from cri import message
+from cri import NAMESPACES, OWN_NETWORK, message
 from report import check, run
 
 DIRECTORY = Path("/run/machine/packaging/kubernetes/examples")
 
 
-def pod_of(name):
-    """The first pod of an example."""
-    documents = yaml.safe_load_all((DIRECTORY / name).read_text(encoding="utf-8"))
-    return next(document["spec"] for document in documents if document["kind"] == "Pod")
+class Place(typing.NamedTuple):
+    """What kubelet's managers choose for a container: a NUMA node, CPUs, where volumes are, the pod's namespaces.
+
+    `change` are words of the example that say something else in the guest.
+    """
+
+    node: int = 0
+    cpus: str = ""
+    mounts: typing.Mapping[str, str] = {}
+    namespaces: typing.Sequence[typing.Tuple[int, int]] = NAMESPACES
+    change: typing.Mapping[str, str] = {}
 
 
-def allocate(container, resources):
-    """What the plugins give for the limits of a container."""
+def documents(name, kind):
+    """What an example has of a kind."""
+    return [document for document in yaml.safe_load_all((DIRECTORY / name).read_text(encoding="utf-8")) if document["kind"] == kind]
+
+
+def allocate(container, resources, node, pod):
+    """What the plugins give for the limits of a container: devices of a NUMA node first, as kubelet's topology manager chooses.
+
+    Each pod of an example has its own.
+    """
     cdi, environment = [], {}
     for name, amount in container["resources"]["limits"].items():
         if name in resources:
-            given = resources[name].allocate(resources[name].healthy()[:int(amount)])
+            devices = resources[name].devices
+            number = int(amount)
+            ids = sorted(resources[name].healthy(), key=lambda one: node not in devices[one][1])
+            given = resources[name].allocate(ids[pod * number:(pod + 1) * number])
             cdi += given.cdi
             environment |= given.environment
     return cdi, environment
 
 
-def configuration(container, image, resources):
+def changed(text, change):
+    for old, new in change.items():
+        text = text.replace(old, new)
+    return text
+
+
+def configuration(container, image, allocated, place, log):
     """runtime.v1.ContainerConfig."""
-    cdi, environment = allocate(container, resources)
+    cdi, environment = allocated
     environment |= {one["name"]: one["value"] for one in container.get("env", [])}
     context = container["securityContext"]
     user = [(5, message((1, context["runAsUser"])))] if "runAsUser" in context else []
     dropped = message((2, context["capabilities"]["drop"]))
-    security = message((1, dropped), (3, message((1, 2), (2, 1))), *user, (11, int(not context["allowPrivilegeEscalation"])))
-    words = container.get("command", []) + container.get("args", [])
+    security = message((1, dropped), (3, message(*place.namespaces)), *user, (11, int(not context["allowPrivilegeEscalation"])))
+    words = [changed(word, place.change) for word in container.get("command", []) + container.get("args", [])]
+    cpus = [(1, message((6, place.cpus), (7, str(place.node))))] if place.cpus else []
+    mounts = [message((1, inside), (2, outside)) for outside, inside in place.mounts.items()]
     return message(
         (1, message((1, "example"))), (2, message((1, f"localhost/{image}:1"))), (3, words), (6, environment),
-        (11, "example.log"), (15, message((2, security))), (17, [message((1, device)) for device in cdi]))
+        (7, mounts), (11, log), (15, message(*cpus, (2, security))), (17, [message((1, device)) for device in cdi]))
 
 
 @contextlib.contextmanager
-def runs(client, name, image, resources):
-    """The container of an example; its id."""
-    log = Path(engines.LOGS) / "example.log"
+def runs(client, example, image, resources, place=Place(), pod=0):
+    """The container of an example's pod, the first if not said; its id. What it says is in a log of that name."""
+    spec = documents(example, "Pod")[pod]["spec"]
+    log = log_of(example, pod)
     log.parent.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
-    sandbox = client.sandbox("example", {}, engines.LOGS)
-    pod = client.call("RunPodSandbox", message((1, sandbox), (2, "runc")))[1].decode()
+    sandbox = client.sandbox(f"example-{pod}", {}, engines.LOGS, namespaces=place.namespaces)
+    made = client.call("RunPodSandbox", message((1, sandbox), (2, "runc")))[1].decode()
     try:
-        config = configuration(pod_of(name)["containers"][0], image, resources)
-        container = client.call("CreateContainer", message((1, pod), (2, config), (3, sandbox)))[1].decode()
+        first = spec["containers"][0]
+        config = configuration(first, image, allocate(first, resources, place.node, pod), place, log.name)
+        container = client.call("CreateContainer", message((1, made), (2, config), (3, sandbox)))[1].decode()
         client.call("StartContainer", message((1, container)))
         yield container
     finally:
-        client.remove(pod)
+        client.remove(made)
 
 
-def output():
+def log_of(example, pod=0):
+    return Path(engines.LOGS) / f"{example}-{pod}.log"
+
+
+def output(example, pod=0):
     """A CRI log has a time, a stream and a tag before each line."""
-    log = Path(engines.LOGS) / "example.log"
-    return "\n".join(line.split(" ", 3)[-1] for line in log.read_text(errors="replace").splitlines())
+    return "\n".join(line.split(" ", 3)[-1] for line in log_of(example, pod).read_text(errors="replace").splitlines())
 
 
-def says(words, seconds):
+def says(example, words, seconds, pod=0):
     """Whether a container's output has all of these words in time."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and not all(word in output() for word in words):
+    while time.monotonic() < deadline and not all(word in output(example, pod) for word in words):
         time.sleep(0.5)
-    return all(word in output() for word in words)
+    return all(word in output(example, pod) for word in words)
 
 
 def check_pod(client, resources):
     with runs(client, "check.yaml", "debian13", resources):
         wanted = ["== variables", "LD_PRELOAD=", "== nodes\n/dev/onload\n", "libonload", "== memory lock\n8192", "== interfaces\n", "== RDMA devices"]
-        check("check.yaml prints nodes, preload, memory lock and interfaces", says(wanted, 60), output())
+        check("check.yaml prints nodes, preload, memory lock and interfaces", says("check.yaml", wanted, 60), output("check.yaml"))
 
 
 def redis(client, resources):
     with runs(client, "redis.yaml", "redis", resources) as container:
-        check("redis.yaml: the server comes up", says(["Ready to accept connections"], 90), output())
+        check("redis.yaml: the server comes up", says("redis.yaml", ["Ready to accept connections"], 90), output("redis.yaml"))
         _, out, err = client.execute(container, ["redis-cli", "ping"])
         check("redis.yaml: it answers", "PONG" in out, out + err)
         pid = run("pgrep", "-o", "-x", "redis-server").out.strip()
@@ -97,6 +129,56 @@ def redis(client, resources):
         check("redis.yaml: it is a plain user without capabilities", "\nUid:\t999\t" in status and "\nCapEff:\t0000000000000000" in status, status)
 
 
-def parts(client, resources):
+def testpmd(client, resources):
+    """The pages and the CPU are node 1's, as is the function. It has one CPU, where the example asks for four: two threads of DPDK share it."""
+    example = "dpdk-testpmd.yaml"
+    place = Place(node=1, cpus="1", mounts={"/dev/hugepages1G": "/dev/hugepages-1Gi"}, change={'-l "$cpus"': '--lcores "0@$cpus,1@$cpus"'})
+    with runs(client, example, "dpdk", resources, place):
+        wanted = ["Using IOMMU type 1", "Configuring Port 0 (socket 1)", "NIC statistics for port 0"]
+        check("dpdk-testpmd.yaml: testpmd drives the function with pages and a CPU of its node", says(example, wanted, 180), output(example))
+
+
+class Network:
+    """The pods' network is the example's, made by the reference plugin. It is the only one: nothing here plays Multus, which would add it to the cluster's."""
+
+    def __init__(self, example, interface):
+        self.config = json.loads(documents(example, "NetworkAttachmentDefinition")[0]["spec"]["config"]) | {"master": interface}
+        # Before those of other engines: the first file in the order of names counts.
+        self.path = Path("/etc/cni/net.d/00-example.conflist")
+
+    def gives(self, ips):
+        """The next pod gets these, as Multus hands addresses on: https://github.com/containernetworking/cni/blob/main/CONVENTIONS.md"""
+        plugin = {key: value for key, value in self.config.items() if key not in ("cniVersion", "name")} | {"args": {"cni": {"ips": ips}}}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps({"cniVersion": self.config["cniVersion"], "name": self.config["name"], "plugins": [plugin]}))
+        time.sleep(1)  # containerd hears of it by inotify
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.path.unlink(missing_ok=True)
+
+
+def rdma(bench, client, resources):
+    """The pods do not reach each other here: soft-RoCE receives in the host's network namespace alone (rxe_net.c, one UDP socket)."""
+    example = "rdma-macvlan.yaml"
+    with Network(example, bench.found["interfaces"][0]) as network, contextlib.ExitStack() as pods:
+        for number, pod in enumerate(documents(example, "Pod")):
+            ips = json.loads(pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"])[0]["ips"]
+            network.gives(ips)
+            container = pods.enter_context(runs(client, example, "debian13", resources, Place(namespaces=OWN_NETWORK), number))
+            name, address = pod["metadata"]["name"], ips[0].split("/")[0]
+            _, addresses, err = client.execute(container, ["cat", "/proc/net/fib_trie"])
+            check(f"rdma-macvlan.yaml: {name} has an address of its own", address in addresses, addresses + err)
+            _, seen, err = client.execute(container, ["ibv_devices"])
+            check(f"rdma-macvlan.yaml: {name} sees the RDMA device", bench.found["rdma"] in seen, seen + err)
+            _, limits, err = client.execute(container, ["cat", "/proc/1/limits"])
+            check(f"rdma-macvlan.yaml: {name} may lock memory", " ".join(limits.partition("Max locked memory")[2].split()[:2]) == "unlimited unlimited", limits + err)
+
+
+def parts(bench, client, resources):
     check_pod(client, resources)
     redis(client, resources)
+    testpmd(client, resources)
+    rdma(bench, client, resources)

@@ -246,7 +246,7 @@ def parts(bench, wanted):
             refuses(bench, resources)
             is_observed()
         with Part("kubernetes: examples"):
-            examples.parts(client, resources)
+            examples.parts(bench, client, resources)
         with Part("kubernetes: devices come and go"):
             held_elsewhere(bench, resources[f"{DOMAIN}/vfio"])
             rebound(bench, resources[f"{DOMAIN}/vfio"])

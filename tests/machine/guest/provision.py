@@ -7,7 +7,7 @@ from report import Part, must, run, check
 
 IMAGES = "/var/lib/machine-images"
 # Images that not every store needs.
-ONLY_IN = {"pause": ["containerd default", "containerd k8s.io", "containerd2"], "redis": ["podman", "docker", "containerd k8s.io"]}
+ONLY_IN = {"pause": ["containerd default", "containerd k8s.io", "containerd2"], "redis": ["podman", "docker", "containerd k8s.io"], "dpdk": ["containerd k8s.io"]}
 NEWEST = "/opt/containerd2/bin"
 
 

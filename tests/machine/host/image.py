@@ -76,6 +76,40 @@ def apt_options():
     return [line for line in dump.splitlines() if line.startswith(wanted)]
 
 
+# What runs in the example of DPDK, and what testpmd opens by name to drive the guest's functions.
+DPDK_PROGRAMS = ["usr/bin/dpdk-testpmd", "usr/bin/dash", "usr/bin/sed"]
+DPDK_PLUGINS = ["bus_pci", "bus_vdev", "mempool_ring", "net_e1000"]
+
+
+def keep(tree, kept, path):
+    """Copies a file, with the links that lead to it: a library that is loaded by two names is still one."""
+    target = kept / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if (tree / path).is_symlink():
+        to = os.readlink(tree / path)
+        if not target.is_symlink():
+            target.symlink_to(to)
+        keep(tree, kept, os.path.normpath(os.path.join(os.path.dirname(path), to)).lstrip("/"))
+    else:
+        shutil.copy(tree / path, target)
+
+
+def dpdk_only(tree, kept):
+    """testpmd comes with all that developers need, too much for a guest without KVM: these programs and their libraries are kept."""
+    plugins = [path.relative_to(tree) for name in DPDK_PLUGINS for path in tree.glob(f"usr/lib/*/dpdk/pmds-*/librte_{name}.so.*")]
+    subprocess.run(["chroot", tree, "/usr/sbin/ldconfig"], check=True)
+    wanted = {"usr/lib64/ld-linux-x86-64.so.2", *DPDK_PROGRAMS, *map(str, plugins)}
+    for path in sorted(wanted):
+        listing = subprocess.run(["chroot", tree, "/lib64/ld-linux-x86-64.so.2", "--list", f"/{path}"], check=True, capture_output=True, text=True).stdout
+        wanted.update(line.split(" => ")[1].split()[0].lstrip("/") for line in listing.splitlines() if " => /" in line)
+    for path in sorted(wanted):
+        keep(tree, kept, "usr/" + path if path.startswith("lib") else path)
+    for name in ["bin", "lib", "lib64"]:
+        (kept / name).symlink_to(f"usr/{name}")
+    (kept / "usr/bin/sh").symlink_to("dash")
+    shutil.rmtree(tree)
+
+
 class Builder:
     """One build: a working directory, a log beside it, steps that are timed."""
 
@@ -168,6 +202,10 @@ class Builder:
                 add["usr/bin/sh"] = tree / "usr/bin/busybox"
                 add["usr/bin/sleep"] = tree / "usr/bin/busybox"
             self.container_image(name, tree, add)
+        if self.guest == "debian13":
+            kept = self.work / "tree-dpdk-only"
+            dpdk_only(self.container_tree("dpdk", "trixie"), kept)
+            self.container_image("dpdk", kept, {})
         tree = self.work / "tree-pause"
         tree.mkdir()
         self.container_image("pause", tree, {"pause": built / "pause"})
