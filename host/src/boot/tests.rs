@@ -11,7 +11,7 @@ use onload_core::config::Config;
 use onload_core::host_settings::{MacAddress, RdmaNetns};
 
 use super::kernel::{Kernel, KernelError, VfChange, VfSettings};
-use super::{Absent, Outcome, Plan, Step, apply, plan};
+use super::{Absent, Outcome, Plan, Stage, Step, apply, plan};
 use crate::discover::test_tree::TestTree;
 use crate::host::Host;
 
@@ -719,8 +719,8 @@ fn a_container_that_starts_during_a_run_keeps_its_function() {
     let machine = Machine::new();
     machine.apply(&kernels(2));
     let config = Config::parse(&vfio(2)).unwrap();
-    let mut started = |step: &Step| {
-        if step.setting == "module vfio-pci" {
+    let mut started = |stage, step: &Step| {
+        if stage == Stage::Done && step.setting == "module vfio-pci" {
             lease(&machine, "vfio=0000:81:10.1", "this boot");
         }
     };

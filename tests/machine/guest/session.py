@@ -115,6 +115,9 @@ def session(settings):
             kubernetes.parts(bench, wanted)
             import nri
             nri.parts(bench, wanted)
+            if settings["full"] or wanted:
+                import seeing
+                seeing.parts(wanted)
     if "live" in doors:
         live.parts(bench, table, wanted, settings["full"], settings["guest"])
     if settings["full"]:
