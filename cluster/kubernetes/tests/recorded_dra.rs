@@ -579,8 +579,8 @@ fn a_shared_claim_had_a_driver_after_the_operator_had_left_dra() {
 
 #[test]
 fn a_function_and_those_made_of_it_were_never_both_given() {
-    let transcript = transcript!("26-pf-beside-vfs");
     const PF: &str = "0000-81-00-0";
+    let transcript = transcript!("26-pf-beside-vfs");
     let mut looks: Vec<BTreeSet<String>> = Vec::new();
     let mut is_listing = false;
     for line in &transcript.0 {

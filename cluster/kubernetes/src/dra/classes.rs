@@ -140,7 +140,9 @@ fn note(classes: &mut BTreeMap<Class, bool>, change: Change, object: &Value) {
             let kept = &object["spec"]["extendedResourceName"];
             classes.insert(class, *kept == class.kind());
         }
-        Change::Deleted => drop(classes.remove(&class)),
+        Change::Deleted => {
+            classes.remove(&class);
+        }
         Change::Bookmark => {}
     }
 }
