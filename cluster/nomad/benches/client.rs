@@ -3,7 +3,13 @@
 //! `cargo bench -p onload-nomad` prints what docs/performance.md shows. The agent is that of the tests; the plugin
 //! is the program, as a process.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    missing_docs
+)]
 
 #[path = "../tests/support/mod.rs"]
 mod support;
