@@ -329,7 +329,11 @@ fn nri(tree: Tree) -> Tree {
 
 fn launched_nri() -> Tree {
     let tree = plugin(containerd("2.0.5", CONTAINERD_2), "containerd");
-    tree.link("/opt/nri/plugins/50-onload", "/usr/bin/onload-nri");
+    tree.link(
+        "/opt/nri/plugins/50-onload-kernel-bypass",
+        "/usr/bin/onload-nri",
+    );
+    tree.file("/proc/78/comm", "50-onload-kerne\n");
     tree
 }
 

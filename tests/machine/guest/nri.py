@@ -291,18 +291,26 @@ def with_newest(does):
 
 
 def with_older(bench):
+    image = CONTAINERD.read_text(encoding="utf-8")
+    # The image's file has the runtime "onload" already, which --remove takes away too.
+    must("onload-ctk", "runtime", "configure", "--runtime", "containerd", "--remove", timeout=120)
     before = CONTAINERD.read_text(encoding="utf-8")
     report.prefix = "nri: "
-    with Part("nri: turned on"):
-        check("containerd 1.7 has NRI off unless told", not SOCKET.exists(), SOCKET)
-        must("onload-ctk", "runtime", "configure", "--runtime", "containerd", "--nri", "--restart", timeout=120)
-        check("runtime configure --nri makes containerd 1.7 listen for plugins", wait(SOCKET.exists), run("journalctl", "-u", "containerd", "-n", "40").out)
-    whole(bench, OLDER, "containerd")
-    launched(OLDER, "containerd")
-    report.prefix = "nri: "
-    with Part("nri: turned off"):
-        must("onload-ctk", "runtime", "configure", "--runtime", "containerd", "--remove", "--restart", timeout=120)
-        check("runtime configure --remove gives the file back to the byte", CONTAINERD.read_text(encoding="utf-8") == before, "it differs")
+    try:
+        with Part("nri: turned on"):
+            check("containerd 1.7 has NRI off unless told", not SOCKET.exists(), SOCKET)
+            must("onload-ctk", "runtime", "configure", "--runtime", "containerd", "--nri", "--restart", timeout=120)
+            check("runtime configure --nri makes containerd 1.7 listen for plugins", wait(SOCKET.exists), run("journalctl", "-u", "containerd", "-n", "40").out)
+        whole(bench, OLDER, "containerd")
+        launched(OLDER, "containerd")
+        report.prefix = "nri: "
+        with Part("nri: turned off"):
+            must("onload-ctk", "runtime", "configure", "--runtime", "containerd", "--remove", "--restart", timeout=120)
+            after = CONTAINERD.read_text(encoding="utf-8")
+            check("runtime configure --remove gives the file back to the byte", after == before, f"{before}\n--\n{after}")
+    finally:
+        CONTAINERD.write_text(image, encoding="utf-8")
+        must("systemctl", "restart", "containerd", timeout=120)
 
 
 def parts(bench, wanted):

@@ -15,6 +15,8 @@ use crate::host::HostError;
 /// The plugin as the package installs it, and what the kernel calls its process.
 const PROGRAM: &str = "/usr/bin/onload-nri";
 const PROCESS: &str = "onload-nri";
+/// TASK_COMM_LEN of include/linux/sched.h without the zero at its end, in bytes.
+const LONGEST_NAME: usize = 15;
 /// Its unit, which is off until the operator enables it.
 const UNIT: &str = "onload-nri.service";
 const CONFIGURED: &str = "/etc/systemd/system/onload-nri.service";
@@ -57,7 +59,7 @@ enum State {
 /// Whether a runtime asks the plugin, on a host where one is to.
 pub(in super::super) fn plugin(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
     let start = start(examined)?;
-    let state = state(examined)?;
+    let state = state(examined, &start)?;
     let is_idle = matches!(state, State::Gone | State::Unknown);
     if start == Start::Never && is_idle && !is_announced(examined, engines) {
         return Ok(Vec::new());
@@ -146,12 +148,12 @@ fn start(examined: &Examined<'_>) -> Result<Start, HostError> {
 }
 
 /// A plugin has no socket of its own but the one to its runtime.
-fn state(examined: &Examined<'_>) -> Result<State, HostError> {
+fn state(examined: &Examined<'_>, start: &Start) -> Result<State, HostError> {
     if !daemon::is_running(examined)? {
         return Ok(State::Unknown);
     }
     let mut state = State::Gone;
-    for (directory, cgroup) in daemon::processes(examined, &[PROCESS])? {
+    for (directory, cgroup) in daemon::processes(examined, &[PROCESS, &name_as_launched(start)])? {
         if !cgroup.lines().any(is_of_service) {
             continue;
         }
@@ -167,6 +169,16 @@ fn state(examined: &Examined<'_>) -> Result<State, HostError> {
         }
     }
     Ok(state)
+}
+
+/// What the kernel calls a process that was started by a link: the link's own name, in at most 15 bytes (begin_new_exec in
+/// fs/exec.c).
+fn name_as_launched(start: &Start) -> String {
+    let Start::ByRuntime(link) = start else {
+        return PROCESS.to_owned();
+    };
+    let name = link.file_name().unwrap_or_default().as_encoded_bytes();
+    String::from_utf8_lossy(&name[..name.len().min(LONGEST_NAME)]).into_owned()
 }
 
 /// Whether a line of a process's cgroups says that it is of a service of the host: its own, or that of the
