@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 
 import devices
+import dra
 import engines
 import examples
 import matrix
@@ -41,8 +42,8 @@ def configure(more=""):
         file.write(f'\n[kubernetes]\nslots = 4\nlisten = "{LISTEN}"\n\n[kubernetes.resources]\n"example.com/onload" = {{ class = "nic", slots = 2 }}\n{more}')
 
 
-def start_daemon():
-    must("systemd-run", f"--unit={UNIT}", "--collect", "--property=KillMode=process", "onload-kubernetes", "run")
+def start_daemon(*arguments):
+    must("systemd-run", f"--unit={UNIT}", "--collect", "--property=KillMode=process", "onload-kubernetes", "run", *arguments)
 
 
 def journal():
@@ -258,6 +259,12 @@ def parts(bench, wanted):
             check("what there is is healthy in the end", len(again.get(f"{DOMAIN}/vfio").healthy()) == 2, again)
         with Part("kubernetes: two versions"):
             rollout.parts(bench, client, kubelet)
+        with Part("kubernetes: claims"):
+            run("systemctl", "stop", f"{UNIT}.service")
+            must("systemctl", "start", "containerd2", timeout=120)
+            dra.parts(bench, [client, Cri(NEWEST, PARENT)])
+            report.prefix = "kubernetes: "
+            must("systemctl", "stop", "containerd2", timeout=120)
     finally:
         report.prefix = ""
         run("systemctl", "stop", f"{UNIT}.service")
