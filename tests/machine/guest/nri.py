@@ -313,7 +313,8 @@ def with_older(bench):
         must("systemctl", "restart", "containerd", timeout=120)
 
 
-def parts(bench, wanted):
+def parts(bench, wanted, is_full):
+    """The newest containerd; in a full run, or if this is all that is wanted, the older one too."""
     is_wanted = not wanted or any(word in "nri" for word in wanted)
     is_measured = "nri-speed" in wanted
     if not is_wanted and not is_measured:
@@ -324,7 +325,8 @@ def parts(bench, wanted):
     try:
         if is_wanted:
             with_newest(lambda: (whole(bench, NEWEST, "containerd2"), launched(NEWEST, "containerd2")))
-            with_older(bench)
+            if is_full or wanted:
+                with_older(bench)
         if is_measured:
             with_newest(lambda: speed(NEWEST))
     finally:

@@ -114,7 +114,7 @@ def session(settings):
             import kubernetes
             kubernetes.parts(bench, wanted)
             import nri
-            nri.parts(bench, wanted)
+            nri.parts(bench, wanted, settings["full"])
             if settings["full"] or wanted:
                 import seeing
                 seeing.parts(wanted)
