@@ -12,7 +12,7 @@ import live
 import matrix
 from report import Part, check, emit, run
 
-BINARIES = ["onload-ctk", "onload-hook", "onload-container-runtime", "onload-kubernetes", "onload-nri"]
+BINARIES = ["onload-ctk", "onload-hook", "onload-container-runtime", "onload-kubernetes", "onload-nri", "onload-nomad-device"]
 ALLOW = ["nic", "nic-plain", "nic-nodes", "zf", "profile", "rdma", "vfio", "hugepages", "ptp", "pps"]
 
 
@@ -118,6 +118,8 @@ def session(settings):
             if settings["full"] or wanted:
                 import seeing
                 seeing.parts(wanted)
+            import nomad
+            nomad.parts(bench, wanted)
     if "live" in doors:
         live.parts(bench, table, wanted, settings["full"], settings["guest"])
     if settings["full"]:
