@@ -282,23 +282,30 @@ fn nomad() -> Tree {
     tree
 }
 
-/// docker's daemon, started 1000 seconds after the boot at 1,000,000.
-fn running() -> Tree {
-    let tree = docker("28.3.0", "{}");
+/// A daemon of that process and service, started 1000 seconds after the boot at 1,000,000, whose file is older.
+fn running(tree: Tree, process: &str, service: &str, file: &str) -> Tree {
     tree.file("/proc/stat", "cpu 1 2 3\nbtime 1000000\n");
-    tree.file("/proc/77/comm", "dockerd\n");
-    tree.file("/proc/77/cgroup", "0::/system.slice/docker.service\n");
+    tree.file("/proc/77/comm", format!("{process}\n"));
+    tree.file(
+        "/proc/77/cgroup",
+        format!("0::/system.slice/{service}.service\n"),
+    );
     let fields: Vec<String> = (4..22).map(|field| field.to_string()).collect();
-    let stat = format!("77 (dockerd) S {} 100000 0 0\n", fields.join(" "));
+    let stat = format!("77 ({process}) S {} 100000 0 0\n", fields.join(" "));
     tree.file("/proc/77/stat", stat);
-    changed_at(&tree, 1_000_500);
+    changed_at(&tree, file, 1_000_500);
     tree
 }
 
-fn changed_at(tree: &Tree, seconds: u64) {
-    let file = fs::File::open(tree.outside("/etc/docker/daemon.json")).unwrap();
+fn changed_at(tree: &Tree, file: &str, seconds: u64) {
+    let file = fs::File::open(tree.outside(file)).unwrap();
     file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds))
         .unwrap();
+}
+
+fn running_docker() -> Tree {
+    let tree = docker("28.3.0", "{}");
+    running(tree, "dockerd", "docker", "/etc/docker/daemon.json")
 }
 
 const NRI_UNIT: &str = "/etc/systemd/system/onload-nri.service";
@@ -478,6 +485,15 @@ checks! {
     a_file_that_containerd_does_not_understand_fails: "engine", containerd("1.7.24", CONTAINERD_1),
         |tree| toml(tree, "version = = 2")
         => "fail", "/etc/containerd/config.toml is not understood", "containerd config dump";
+    a_file_that_crio_does_not_understand_fails: "engine", crio("[crio.runtime]\n"),
+        |tree| { tree.file("/etc/crio/crio.conf.d/50-dirs.conf", "[crio"); }
+        => "fail", "/etc/crio/crio.conf.d/50-dirs.conf is not understood", "crio config";
+    a_file_that_podman_does_not_understand_fails: "engine", podman("5.4.2", ""),
+        |tree| { tree.file("/etc/containers/containers.conf.d/50.conf", "[engine"); }
+        => "fail", "/etc/containers/containers.conf.d/50.conf is not understood", "podman info";
+    a_file_that_k3s_does_not_understand_fails: "engine", k3s(CONTAINERD_2),
+        |tree| { tree.file(K3S, "version"); }
+        => "fail", "config.toml is not understood", "journalctl -u k3s";
     a_host_without_an_engine_is_warned_of: "engine", docker("28.3.0", "{}"),
         |tree| { tree.remove("/usr/bin/dockerd"); }
         => "warn", "no container engine", "apt-get install podman";
@@ -490,6 +506,21 @@ checks! {
     an_old_podman_fails: "engine-version", podman("5.4.2+ds1-2", ""),
         |tree| upgraded(tree, "podman", "3.4.4+ds1-1")
         => "fail", "3.4.4 knows no CDI", "--only-upgrade podman";
+    the_package_is_upgraded_in_which_the_engine_is: "engine-version", docker("28.3.0", "{}"),
+        |tree| upgraded(tree, "docker-ce", "5:24.0.9-1~debian.12~bookworm")
+        => "fail", "24.0.9 knows no CDI", "apt-get install --only-upgrade docker-ce";
+    red_hats_package_is_upgraded_by_dnf: "engine-version", docker("28.3.0", "{}"),
+        |tree| { upgraded(tree, "docker-ce", "24.0.9"); tree.program("/usr/bin/dnf", ""); }
+        => "fail", "24.0.9 knows no CDI", "dnf upgrade docker-ce";
+    an_old_containerd_fails: "engine-version", containerd("1.7.24~ds1-6", CONTAINERD_1),
+        |tree| upgraded(tree, "containerd.io", "1.6.33-1")
+        => "fail", "1.6.33 knows no CDI, which came with 1.7.0", "--only-upgrade containerd.io";
+    an_old_crio_fails: "engine-version", crio(""),
+        |tree| upgraded(tree, "cri-o", "1.23.5-1")
+        => "fail", "1.23.5 knows no CDI, which came with 1.24.0", "--only-upgrade cri-o";
+    an_old_kubelet_fails: "engine-version", kubelet("1.31.0-1.1", ""),
+        |tree| upgraded(tree, "kubelet", "1.27.16-1.1")
+        => "fail", "1.27.16 knows no CDI of device plugins, which came with 1.28.0", "--only-upgrade kubelet";
     a_docker_26_needs_to_be_told_of_cdi: "engine-cdi", docker("26.1.5", CDI_ON),
         |tree| { tree.file("/etc/docker/daemon.json", "{}"); }
         => "fail", "CDI is off", "onload-ctk runtime configure --runtime docker --restart";
@@ -570,8 +601,8 @@ checks! {
     hooks_that_podman_is_told_of_and_that_are_not_there_fail: "engine-hooks", with_hooks(),
         |tree| { tree.file("/etc/containers/containers.conf.d/50.conf", "[engine]\nhooks_dir = ['/usr/share/onload-ctk/hooks.d/podman']\n"); }
         => "fail", "which is not there", "apt-get install --reinstall onload-ctk";
-    a_daemon_that_has_not_read_its_file_is_warned_of: "engine-restarted", running(),
-        |tree| changed_at(tree, 1_001_500)
+    a_daemon_that_has_not_read_its_file_is_warned_of: "engine-restarted", running_docker(),
+        |tree| changed_at(tree, "/etc/docker/daemon.json", 1_001_500)
         => "warn", "/etc/docker/daemon.json changed after it was started", "systemctl restart docker";
     a_plugin_that_no_runtime_has_taken_fails: "nri-plugin", nri(containerd("2.0.5", CONTAINERD_2)),
         |tree| { tree.remove(NRI_SOCKET); }
@@ -622,6 +653,41 @@ fn what_a_user_cannot_read_is_not_known() {
     let discovery = checks.iter().find(|c| c["name"] == "discovery").unwrap();
     assert_eq!(discovery["verdict"], "unknown", "{discovery}");
     assert_eq!(remedies(discovery), ["sudo onload-ctk doctor"]);
+}
+
+#[test]
+fn each_daemon_is_known_by_its_own_process_service_and_files() {
+    let containerd = containerd("2.0.5", CONTAINERD_2);
+    let crio = crio("[crio.runtime]\n");
+    let kubelet = kubelet("1.31.0-1.1", "featureGates: {}\n");
+    for (tree, process, service, file) in [
+        (
+            containerd,
+            "containerd",
+            "containerd",
+            "/etc/containerd/config.toml",
+        ),
+        (crio, "crio", "crio", "/etc/crio/crio.conf.d/50-dirs.conf"),
+        (nomad(), "nomad", "nomad", "/etc/nomad.d/docker.hcl"),
+        (k3s(CONTAINERD_2), "k3s-server", "k3s", K3S),
+        (k3s(CONTAINERD_2), "k3s-agent", "k3s-agent", K3S),
+        (
+            kubelet,
+            "kubelet",
+            "kubelet",
+            "/var/lib/kubelet/config.yaml",
+        ),
+    ] {
+        let tree = running(tree, process, service, file);
+        assert_turns(
+            "engine-restarted",
+            &tree,
+            |tree| changed_at(tree, file, 1_001_500),
+            "warn",
+            &format!("{file} changed after it was started"),
+            &format!("systemctl restart {service}"),
+        );
+    }
 }
 
 #[test]
@@ -727,8 +793,8 @@ fn a_containerd_whose_plugin_is_off_has_no_cdi_to_check() {
 
 #[test]
 fn a_daemon_in_a_container_is_not_the_hosts() {
-    let tree = running();
-    changed_at(&tree, 1_001_500);
+    let tree = running_docker();
+    changed_at(&tree, "/etc/docker/daemon.json", 1_001_500);
     tree.file("/proc/77/cgroup", "0::/system.slice/docker-0123.scope\n");
     assert!(found(&tree, "engine-restarted").is_empty());
 }

@@ -24,6 +24,8 @@ const PACKAGES: &str = "/var/lib/dpkg/status";
 pub(crate) struct Engine {
     pub(super) kind: Kind,
     pub(super) program: PathBuf,
+    /// The package that dpkg says it is in; none where dpkg knows none.
+    pub(super) package: Option<&'static str>,
     /// None where it cannot be told.
     pub(super) version: Option<Version>,
     pub(super) settings: Result<Settings, NotUnderstood>,
@@ -46,33 +48,36 @@ pub(crate) fn engines(examined: &Examined<'_>) -> Result<Vec<Engine>, HostError>
         };
         let said = (examined.version_of)(&program);
         let said = said.as_deref().and_then(Version::parse);
-        let version = match said {
-            Some(version) => Some(version),
-            None => packaged(examined, kind)?,
-        };
+        let packaged = packaged(examined, kind)?;
         engines.push(Engine {
             kind,
             program,
-            version,
+            package: packaged.map(|(package, _)| package),
+            version: said.or(packaged.map(|(_, version)| version)),
             settings: settings::read(examined, kind)?,
         });
     }
     Ok(engines)
 }
 
-/// The version of the package that an engine comes in.
-fn packaged(examined: &Examined<'_>, kind: Kind) -> Result<Option<Version>, HostError> {
+/// The package that an engine comes in, and its version.
+fn packaged(
+    examined: &Examined<'_>,
+    kind: Kind,
+) -> Result<Option<(&'static str, Version)>, HostError> {
     let wanted = |line: &[u8]| line.starts_with(b"Package: ") || line.starts_with(b"Version: ");
     let lines = examined.host.lines(Path::new(PACKAGES), &wanted)?;
     let text = String::from_utf8_lossy(&lines.unwrap_or_default()).into_owned();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
-        let package = line.strip_prefix("Package: ");
-        if package.is_some_and(|package| kind.packages().contains(&package)) {
-            let version = lines.next().and_then(|line| line.strip_prefix("Version: "));
-            if let Some(version) = version.and_then(Version::parse) {
-                return Ok(Some(version));
-            }
+        let name = line.strip_prefix("Package: ");
+        let mut ours = kind.packages().iter();
+        let Some(package) = ours.find(|package| name == Some(**package)) else {
+            continue;
+        };
+        let version = lines.next().and_then(|line| line.strip_prefix("Version: "));
+        if let Some(version) = version.and_then(Version::parse) {
+            return Ok(Some((*package, version)));
         }
     }
     Ok(None)

@@ -61,6 +61,15 @@ impl Kind {
         }
     }
 
+    /// The package that Red Hat's distributions have it in: their own, or that of those who make it.
+    pub(super) fn red_hats_package(self) -> Option<&'static str> {
+        match self {
+            Kind::Docker => Some("docker-ce"),
+            Kind::Containerd => Some("containerd.io"),
+            kind => kind.packages().first().copied(),
+        }
+    }
+
     /// The services that it may be.
     pub(super) fn services(self) -> &'static [&'static str] {
         match self {

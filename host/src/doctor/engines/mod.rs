@@ -71,7 +71,8 @@ pub(super) fn installed(examined: &Examined<'_>, engines: &[Engine]) -> Findings
 }
 
 /// Whether each is new enough for CDI.
-pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
+pub(super) fn versions(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let has_dnf = examined.is_file("/usr/bin/dnf")?;
     let findings = engines.iter().filter_map(|engine| {
         let (least, what) = engine.kind.least()?;
         let ask = format!("{} --version", engine.program.display());
@@ -79,7 +80,7 @@ pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
             None => Finding::unknown("its version cannot be told", Remedy::run(ask)),
             Some(version) if version < least => {
                 let text = format!("{version} knows no {what}, which came with {least}");
-                Finding::fail(text, Remedy::run(upgrade(engine)))
+                Finding::fail(text, Remedy::run(upgrade(engine, has_dnf)))
             }
             Some(version) => Finding::pass(format!("{version} knows {what}")),
         };
@@ -88,9 +89,13 @@ pub(super) fn versions(_: &Examined<'_>, engines: &[Engine]) -> Findings {
     Ok(findings.collect())
 }
 
-fn upgrade(engine: &Engine) -> String {
-    let package = engine.kind.packages().first();
+fn upgrade(engine: &Engine, has_dnf: bool) -> String {
+    let package = match has_dnf {
+        true => engine.kind.red_hats_package(),
+        false => engine.package.or(engine.kind.packages().first().copied()),
+    };
     match package {
+        Some(package) if has_dnf => format!("dnf upgrade {package}"),
         Some(package) => format!("apt-get install --only-upgrade {package}"),
         None => "curl -sfL https://get.k3s.io | sh -".to_owned(),
     }
