@@ -4,14 +4,16 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use onload_cdi::DEFAULT_DIRS;
 use onload_core::config::{CONFIG_PATH, Preload};
-use onload_core::fs::trust::{Owners, TrustError, Trusted};
+use onload_core::fs::trust::TrustError;
 use onload_core::onload::PRELOAD_FILE;
 use onload_core::text::Chain;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
 use crate::host::HostError;
+use crate::specdir::FILE_PREFIX;
 
 /// The runtimes that the wrapper looks for where none is configured, and the wrapper itself.
 const PROGRAMS: [&str; 6] = [
@@ -22,8 +24,6 @@ const PROGRAMS: [&str; 6] = [
     "/usr/bin/crun",
     "/usr/local/bin/crun",
 ];
-const SPEC_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
-const OURS: &str = "onload.dev-";
 
 /// Whether root alone could have changed each of them, and every directory above.
 pub(super) fn files(examined: &Examined<'_>) -> Findings {
@@ -31,13 +31,7 @@ pub(super) fn files(examined: &Examined<'_>) -> Findings {
     if paths.is_empty() {
         return Ok(Vec::new());
     }
-    let root = examined.host.outside_path(Path::new("/"));
-    // A tree that stands for a host belongs to who made it.
-    let owners = match examined.host.is_running() {
-        true => Owners::root(),
-        false => Owners::of(&[0, rustix::process::geteuid().as_raw()]),
-    };
-    let trusted = match Trusted::below(&root, owners) {
+    let trusted = match examined.host.trusted() {
         Ok(trusted) => trusted,
         Err(error) => {
             let why = Chain(&error).to_string();
@@ -106,9 +100,11 @@ fn paths(examined: &Examined<'_>) -> Result<Vec<PathBuf>, HostError> {
     if config.cdi.preload == Preload::File {
         wanted.push(PRELOAD_FILE.into());
     }
-    for directory in SPEC_DIRS.map(Path::new) {
+    for directory in DEFAULT_DIRS.map(Path::new) {
         let names = examined.host.list(directory)?.names;
-        let names = names.into_iter().filter(|name| name.starts_with(OURS));
+        let names = names
+            .into_iter()
+            .filter(|name| name.starts_with(FILE_PREFIX));
         wanted.extend(names.map(|name| directory.join(name)));
     }
     let mut there = Vec::new();

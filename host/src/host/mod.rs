@@ -10,9 +10,11 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onload_core::fs::open::open_in_root;
+use onload_core::fs::trust::{Owners, TrustError, Trusted};
 use onload_core::mountinfo::each_line;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 mod entry;
 pub mod recording;
@@ -221,6 +223,19 @@ impl Host {
         } else {
             self.root.join(relative(path))
         }
+    }
+
+    /// Its files as far as root alone could have changed them. A tree that stands for a host belongs to who made it:
+    /// there the caller counts as root does.
+    ///
+    /// # Errors
+    /// Its root directory is not trusted, or cannot be opened.
+    pub fn trusted(&self) -> Result<Trusted, TrustError> {
+        let owners = match self.running {
+            true => Owners::root(),
+            false => Owners::of(&[0, geteuid().as_raw()]),
+        };
+        Trusted::below(&self.outside_path(Path::new("/")), owners)
     }
 
     /// A sysfs attribute without surrounding white space; `None` if it does not exist or the kernel

@@ -13,11 +13,11 @@ use onload_core::lease::Listed;
 use crate::discover::inventory::Inventory;
 use crate::host::{Host, HostError};
 use crate::offers::Offer;
+use crate::specdir::FILE_PREFIX;
 use family::{Family, Kind, text};
 
 /// Where specifications of the host as it is are written.
 const OUTPUT_DIR: &str = "/var/run/cdi";
-const OURS: &str = "onload.dev-";
 
 /// What metrics are made of.
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +128,10 @@ fn specifications(host: &Host) -> Result<Family, HostError> {
     let directory = Path::new(OUTPUT_DIR);
     let names = host.list(directory)?.names;
     let mut samples = Vec::new();
-    for name in names.into_iter().filter(|name| name.starts_with(OURS)) {
+    for name in names
+        .into_iter()
+        .filter(|name| name.starts_with(FILE_PREFIX))
+    {
         if let Some(written) = host.modified(&directory.join(&name))? {
             samples.push((vec![("file", name)], seconds(written)));
         }

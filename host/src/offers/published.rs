@@ -11,6 +11,8 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::pool::{ANY, MEMBERS, SHARE};
 use onload_core::text::{Chain, Listed};
 
+use crate::specdir::FILE_PREFIX;
+
 /// What brings the specifications up to date, as a health's reason says it. An agent that writes them itself has another
 /// remedy.
 pub const GENERATE: &str = "run \"onload-ctk cdi generate\"";
@@ -107,7 +109,7 @@ impl<'r> Published<'r> {
 
     /// A file of the class, or a directory, that cannot be read or is not valid.
     fn broken(&self, class: Class) -> Option<(&'r Path, &'r RegistryError)> {
-        let prefix = format!("onload.dev-{class}.");
+        let prefix = format!("{FILE_PREFIX}{class}.");
         let is_its = |path: &Path| {
             let name = path.file_name().and_then(|name| name.to_str());
             name.is_some_and(|name| name.starts_with(&prefix))

@@ -14,6 +14,8 @@ use crate::spec_name::SpecName;
 
 /// Its name; CDI readers use only names that end in .json or .yaml.
 pub const MANIFEST_NAME: &str = ".onload-ctk-manifest";
+/// How the names of our specifications begin.
+pub const FILE_PREFIX: &str = "onload.dev-";
 
 /// The newest version of a manifest that this code understands.
 const VERSION: u32 = 1;
@@ -58,7 +60,7 @@ impl Format {
     /// The name of the file of a specification.
     #[must_use]
     pub(crate) fn file_name(self, spec: SpecName) -> String {
-        format!("onload.dev-{spec}.{}", self.extension())
+        format!("{FILE_PREFIX}{spec}.{}", self.extension())
     }
 
     /// The names of all files that a class may have, in either format.

@@ -10,6 +10,6 @@ mod renumbered;
 
 pub use directory::{LOCK_NAME, SpecDir, SpecDirError};
 pub use engine_dirs::{engine_dirs, given_or_engine_dirs};
-pub use manifest::{Format, MANIFEST_NAME, Manifest};
+pub use manifest::{FILE_PREFIX, Format, MANIFEST_NAME, Manifest};
 pub use plan::{Action, Plan, Step, Wanted, plan};
 pub use renumbered::{Renumbered, renumbered};

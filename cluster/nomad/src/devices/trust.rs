@@ -4,14 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use onload_cdi::DEFAULT_DIRS;
-use onload_core::fs::trust::{Owners, TrustError, Trusted};
+use onload_core::fs::trust::TrustError;
 use onload_core::text::Chain;
 use onload_host::host::Host;
-use onload_host::specdir::given_or_engine_dirs;
-use rustix::process::geteuid;
+use onload_host::specdir::{FILE_PREFIX, engine_dirs};
 
-/// How the names of our specifications begin.
-const OURS: &[u8] = b"onload.dev-";
 /// Files of ours in a directory, as many as our runtime reads.
 const MAX_FILES: usize = 256;
 
@@ -19,24 +16,19 @@ const MAX_FILES: usize = 256;
 /// named to this plugin are not looked at: no engine reads them.
 #[must_use]
 pub fn refusal(host: &Host, dirs: &[PathBuf]) -> Option<String> {
-    let are_engines = given_or_engine_dirs(host, &[]).is_ok_and(|engines| engines == dirs);
+    let are_engines = engine_dirs(host).is_ok_and(|engines| engines == dirs);
     let judged = are_engines.then(|| judge(host))?;
     judged.err().map(|error| Chain(&error).to_string())
 }
 
 fn judge(host: &Host) -> Result<(), TrustError> {
-    // A tree that stands for a host belongs to who made it.
-    let owners = match host.is_running() {
-        true => Owners::root(),
-        false => Owners::of(&[0, geteuid().as_raw()]),
-    };
-    let trusted = Trusted::below(&host.outside_path(Path::new("/")), owners)?;
+    let trusted = host.trusted()?;
     for dir in DEFAULT_DIRS {
         let dir = match trusted.open_dir(Path::new(dir)) {
             Err(error) if error.is_absent() => continue,
             dir => dir?,
         };
-        for name in dir.names(|name| name.starts_with(OURS), MAX_FILES)? {
+        for name in dir.names(|name| name.starts_with(FILE_PREFIX.as_bytes()), MAX_FILES)? {
             match dir.open(&name) {
                 // It went meanwhile.
                 Err(error) if error.is_absent() => {}
@@ -72,7 +64,7 @@ mod tests {
     }
 
     fn said(host: &Host) -> Option<String> {
-        refusal(host, &given_or_engine_dirs(host, &[]).unwrap())
+        refusal(host, &engine_dirs(host).unwrap())
     }
 
     #[test]
