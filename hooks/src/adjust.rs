@@ -14,7 +14,7 @@ use onload_core::hook_arguments::HookArguments;
 
 use crate::config_json::scan::Places;
 use crate::decision::input::DecisionInput;
-use crate::decision::pools::{Pools, Reserved};
+use crate::decision::pools::{Pools, Reserved, or_give_back};
 use crate::device::Device;
 use crate::filter::{self, Described, FilterError};
 use crate::host::HostView;
@@ -98,11 +98,7 @@ pub fn adjust(
     };
     let described = filter::describe(input, id, host, pools)?;
     let reserved = described.outcome.reserved.clone();
-    let adjustment = adjustment(described);
-    if let (Err(_), Some(reserved)) = (&adjustment, &reserved) {
-        pools.give_back(reserved);
-    }
-    adjustment.map(Some)
+    or_give_back(adjustment(described), reserved.as_ref(), pools).map(Some)
 }
 
 fn adjustment(described: Described) -> Result<Adjustment, FilterError> {

@@ -25,7 +25,7 @@ use crate::config_json::scan::{self, Places, Scanned};
 use crate::decision::error::DecisionError;
 use crate::decision::host_root::{self, CAP_SETUID};
 use crate::decision::input::DecisionInput;
-use crate::decision::pools::{Pools, Reserved};
+use crate::decision::pools::{Pools, Reserved, or_give_back};
 use crate::decision::preload_choice::PreloadChoice;
 use crate::decision::subject::{Identity, Subject, TicketUse};
 use crate::decision::variable;
@@ -199,9 +199,7 @@ pub(crate) fn give(
         outcome,
     };
     let result = filter.run(input.config, input.text.as_bytes());
-    if let (Err(_), Some(reserved)) = (&result, &filter.outcome.reserved) {
-        pools.give_back(reserved);
-    }
+    let result = or_give_back(result, filter.outcome.reserved.as_ref(), pools);
     result.map(|()| filter.outcome)
 }
 
@@ -239,10 +237,7 @@ pub(crate) fn describe(
         outcome: Outcome::default(),
     };
     let result = filter.describe(input.config);
-    if let (Err(_), Some(reserved)) = (&result, &filter.outcome.reserved) {
-        pools.give_back(reserved);
-    }
-    result
+    or_give_back(result, filter.outcome.reserved.as_ref(), pools)
 }
 
 /// What is decided for a container whose configuration somebody else changes.

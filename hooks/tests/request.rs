@@ -69,6 +69,12 @@ fn run(sandbox: &Sandbox, config: &Value) -> Output {
     run_bytes(sandbox, &serde_json::to_vec(config).unwrap())
 }
 
+/// The container's program has printed this and no more.
+#[track_caller]
+fn prints(output: &Output, wanted: &str) {
+    assert_eq!(stdout(output), wanted, "{}", stderr(output));
+}
+
 /// What a container that asks in this way says of its devices.
 fn given(sandbox: &Sandbox, value: &str, annotations: &Value) -> String {
     let output = run(sandbox, &asking(value, annotations, LOOK));
@@ -159,7 +165,7 @@ fn an_image_that_carries_the_variable_gets_nothing_and_a_warning() {
     for value in ["nic=all;rdma=rxe0", "gpu=\u{1b}[31m\n", ";;;", &long] {
         let config = asking(value, &json!({}), LOOK);
         let output = run(&sandbox, &config);
-        assert_eq!(stdout(&output), NOTHING, "{}", stderr(&output));
+        prints(&output, NOTHING);
         let said = stderr(&output);
         assert_eq!(said.lines().count(), 1, "{said}");
         let line = "under [environment] in /etc/onload-ctk/config.toml would allow it";
@@ -269,12 +275,7 @@ fn the_variable_is_found_however_json_spells_it() {
     ] {
         let spelled = config.replacen(VARIABLE, spelling, 1);
         let output = run_bytes(&sandbox, spelled.as_bytes());
-        assert_eq!(
-            stdout(&output),
-            "yes\nno\nlibonload.so\n",
-            "{}",
-            stderr(&output)
-        );
+        prints(&output, "yes\nno\nlibonload.so\n");
     }
 }
 
@@ -300,7 +301,7 @@ fn no_other_entry_point_reads_the_variable() {
         &format!("exec runc --root /run/runc run -b /bundle {id}"),
         b"",
     );
-    assert_eq!(stdout(&output), NOTHING, "{}", stderr(&output));
+    prints(&output, NOTHING);
 }
 
 #[test]
@@ -355,12 +356,7 @@ fn a_task_with_several_tickets_has_what_all_of_them_are_good_for() {
     let nic = ticket(&sandbox, "nic=all", &[]);
     let both = [variable(&nic), variable(&rdma)];
     let output = run(&sandbox, &with(&both, &none, LOOK));
-    assert_eq!(
-        stdout(&output),
-        "yes\nyes\nlibonload.so\n",
-        "{}",
-        stderr(&output)
-    );
+    prints(&output, "yes\nyes\nlibonload.so\n");
     bundles(&sandbox, 2, &with(&both, &none, WAITS));
     let name = unique("tickets");
     let told = script(
@@ -407,12 +403,7 @@ fn one_ticket_that_is_not_good_stops_a_task_that_has_good_ones_too() {
         "{said}"
     );
     let output = run(&sandbox, &with(&[good], &none, LOOK));
-    assert_eq!(
-        stdout(&output),
-        "yes\nno\nlibonload.so\n",
-        "{}",
-        stderr(&output)
-    );
+    prints(&output, "yes\nno\nlibonload.so\n");
 }
 
 #[test]
@@ -426,7 +417,7 @@ fn an_image_that_carries_the_variable_of_a_ticket_gets_nothing_even_of_allowed_c
         let variables = [(name.to_owned(), "nic=all;rdma=rxe0".to_owned())];
         let config = with(&variables, &json!({}), LOOK);
         let output = run(&sandbox, &config);
-        assert_eq!(stdout(&output), NOTHING, "{}", stderr(&output));
+        prints(&output, NOTHING);
         let said = stderr(&output);
         let words = format!("{name} of the container's environment gives nothing");
         // The runtime warns too, where a cgroup goes slowly.
@@ -554,7 +545,7 @@ fn a_copied_ticket_is_refused_to_another_task_when_its_own_is_over() {
     };
     for task in ["redis", "redis"] {
         let output = of_task(task);
-        assert_eq!(stdout(&output), "no\nyes\nnone\n", "{}", stderr(&output));
+        prints(&output, "no\nyes\nnone\n");
     }
     let output = of_task("thief");
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));

@@ -4,7 +4,7 @@ use memchr::memmem;
 use onload_core::request::DOMAIN;
 use onload_core::text::{Chain, one_line};
 use onload_hooks::adjust::adjust;
-use onload_hooks::decision::pools::{Pools, Reserved};
+use onload_hooks::decision::pools::{Pools, Reserved, or_give_back};
 use onload_hooks::filter::FilterError;
 use onload_hooks::host::{HostFilesError, HostView};
 use prost::Message;
@@ -114,11 +114,7 @@ fn decide(
         return Ok(Created::default());
     };
     let worded = answer::word(&decided, &asking.request, &asking.held_names, runtime);
-    let worded = worded.inspect_err(|_| {
-        if let Some(reserved) = &decided.reserved {
-            pools.give_back(reserved);
-        }
-    })?;
+    let worded = or_give_back(worded, decided.reserved.as_ref(), pools)?;
     let answer = CreateContainerResponse {
         adjust: Some(worded),
     };

@@ -96,9 +96,7 @@ pub(crate) fn provide(
     };
     let chosen = pools::choose(subject, &specs, settings, pools)?;
     let result = assemble(subject, &chosen, &specs, settings, host);
-    if let (Err(_), Some(reserved)) = (&result, &chosen.reserved) {
-        pools.give_back(reserved);
-    }
+    let result = pools::or_give_back(result, chosen.reserved.as_ref(), pools);
     result.map(|decision| Decision {
         reserved: chosen.reserved,
         ..decision

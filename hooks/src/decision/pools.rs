@@ -112,6 +112,21 @@ pub struct Reserved {
     pub devices: Vec<LeasedDevice>,
 }
 
+/// Hands a result on. What was reserved on the way to an error is given back: the container is not created.
+///
+/// # Errors
+/// That of `result`.
+pub fn or_give_back<T, E>(
+    result: Result<T, E>,
+    reserved: Option<&Reserved>,
+    pools: &dyn Pools,
+) -> Result<T, E> {
+    if let (Err(_), Some(reserved)) = (&result, reserved) {
+        pools.give_back(reserved);
+    }
+    result
+}
+
 /// Where members of pools are kept for a container.
 pub trait Pools: fmt::Debug {
     /// Chooses free members and keeps them, all or none.

@@ -16,7 +16,7 @@ use onload_core::run_dir::RUN_DIR;
 
 use super::mount_api::attr;
 use crate::decision::error::DecisionError;
-use crate::decision::pools::{Pools, Reserved};
+use crate::decision::pools::{Pools, Reserved, or_give_back};
 use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decision::subject::Subject;
 use crate::decision::{self, Decision};
@@ -299,22 +299,14 @@ pub(crate) fn decide(
         settings: &settings,
         decision: &decision,
     };
-    match planner.whole(asker, host.privilege()) {
-        Ok(mut plan) => {
-            warnings.append(&mut plan.warnings);
-            Ok(InjectionPlan {
-                warnings,
-                reserved,
-                ..plan
-            })
-        }
-        Err(error) => {
-            if let Some(reserved) = &reserved {
-                pools.give_back(reserved);
-            }
-            Err(error)
-        }
-    }
+    let planned = planner.whole(asker, host.privilege());
+    let mut plan = or_give_back(planned, reserved.as_ref(), pools)?;
+    warnings.append(&mut plan.warnings);
+    Ok(InjectionPlan {
+        warnings,
+        reserved,
+        ..plan
+    })
 }
 
 struct Planner<'a> {
