@@ -313,32 +313,14 @@ fn a_physical_function_without_a_kernel_is_planned_for_by_either_name() {
     }
 }
 
-/// The program as root with the tree's /sys in place of the machine's, in a mount namespace of its own. Nobody
-/// reacts to what is written there.
+/// Changes the machine that the tree is, as far as the kernel of this one takes it.
 fn apply_below(tree: &Tree) -> common::Run {
-    let mut apply = std::process::Command::new("unshare");
-    apply.args(["--mount", "--propagation", "private", "sh", "-c"]);
-    apply.arg(r#"mount --bind "$1/sys" /sys && exec "$2" --config "$1/etc/onload-ctk/config.toml" host apply"#);
-    apply
-        .arg("sh")
-        .arg(tree.root())
-        .arg(env!("CARGO_BIN_EXE_onload-ctk"));
-    run(apply
-        .env_clear()
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"))
-}
-
-fn can_have_namespaces() -> bool {
-    let can = common::is_root() && common::has("unshare");
-    if !can {
-        common::skipped("needs root and unshare, for a mount namespace of its own");
-    }
-    can
+    run(&mut common::apply_below(tree))
 }
 
 #[test]
 fn what_the_kernel_takes_is_done_and_told_and_done_once() {
-    if !can_have_namespaces() {
+    if !common::can_have_namespaces() {
         return;
     }
     let tree = x2();
@@ -354,7 +336,7 @@ fn what_the_kernel_takes_is_done_and_told_and_done_once() {
 
 #[test]
 fn functions_that_the_kernel_does_not_make_are_an_error_and_the_rest_is_done() {
-    if !can_have_namespaces() {
+    if !common::can_have_namespaces() {
         return;
     }
     let tree = x2();

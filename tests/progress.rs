@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::Read;
 use std::process::{Command, Stdio};
 
+use common::hosts::x2;
 use common::{captured, on, run, terminal};
 
 /// The commands that look at a whole host.
@@ -100,4 +101,44 @@ fn who_wants_it_quiet_or_told_in_full_gets_nothing_of_it_either() {
             assert!(!is_said, "{name} {option}: {text:?}");
         }
     }
+}
+
+#[test]
+fn host_apply_shows_each_step_on_a_terminal_and_only_what_it_did_in_a_pipe() {
+    if !common::can_have_namespaces() {
+        return;
+    }
+    let wanted = || {
+        let tree = x2();
+        tree.config("[host]\nhugepages = { 2Mi = { 0 = 128 } }\n");
+        tree
+    };
+    let step = "hugepages 2Mi on node 0: pages: 64 -> 128";
+    let text = told(80, &mut common::apply_below(&wanted()));
+    let compares = text.find("\rcomparing this host with config.toml");
+    let begins = text.find(&format!("\r{step}"));
+    assert!(compares.is_some() && compares < begins, "{text:?}");
+    assert_eq!(text.matches(step).count(), 2, "{text:?}");
+    assert_eq!(left(&text), [step], "{text:?}");
+
+    let piped = run(&mut common::apply_below(&wanted())).done();
+    assert_eq!(
+        (piped.stdout, piped.stderr),
+        (String::new(), format!("{step}\n"))
+    );
+}
+
+#[test]
+fn host_apply_that_has_nothing_to_do_leaves_only_that() {
+    if !common::can_have_namespaces() {
+        return;
+    }
+    let tree = x2();
+    tree.config("[host]\nhugepages = { 2Mi = { 0 = 64 } }\n");
+    let text = told(80, &mut common::apply_below(&tree));
+    assert!(
+        text.contains("comparing this host with config.toml"),
+        "{text:?}"
+    );
+    assert_eq!(left(&text), ["nothing to change on this host"], "{text:?}");
 }

@@ -308,3 +308,28 @@ pub(crate) fn terminal(columns: u16) -> (OwnedFd, OwnedFd) {
 pub(crate) fn has(program: impl AsRef<OsStr>) -> bool {
     needs::runs(program)
 }
+
+/// `host apply` as root with the tree's /sys in place of the machine's, in a mount namespace of its own. Nobody
+/// reacts to what is written there.
+pub(crate) fn apply_below(tree: &Tree) -> Command {
+    let mut apply = Command::new("unshare");
+    apply.args(["--mount", "--propagation", "private", "sh", "-c"]);
+    apply.arg(r#"mount --bind "$1/sys" /sys && exec "$2" --config "$1/etc/onload-ctk/config.toml" host apply"#);
+    apply
+        .arg("sh")
+        .arg(tree.root())
+        .arg(env!("CARGO_BIN_EXE_onload-ctk"))
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    apply
+}
+
+/// Whether [`apply_below`] can be tried here.
+#[track_caller]
+pub(crate) fn can_have_namespaces() -> bool {
+    let can = is_root() && has("unshare");
+    if !can {
+        skipped("needs root and unshare, for a mount namespace of its own");
+    }
+    can
+}
