@@ -12,7 +12,13 @@ use std::path::{Path, PathBuf};
 use common::{CAPTURED, COMMITTED, Pci, Tree, captured, is_root, names_in, on, package, run};
 
 /// The hosts whose pictures stand in `docs/`.
-const PICTURES: [&str; 3] = [CAPTURED, "rdma-hcas", "x2-2port-sriov"];
+const PICTURES: [&str; 5] = [
+    CAPTURED,
+    "debian13-2numa-stand-ins",
+    "debian13-4numa-21vfs",
+    "rdma-hcas",
+    "x2-2port-sriov",
+];
 
 /// What stands in a file is what came out, or becomes it.
 #[track_caller]

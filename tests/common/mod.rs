@@ -36,10 +36,11 @@ pub(crate) use tree::{CHECKSUM, Pci, Tree, scratch};
 pub(crate) const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
 
 /// Every host that comes with the sources, captured or made by hand.
-pub(crate) const COMMITTED: [&str; 9] = [
+pub(crate) const COMMITTED: [&str; 10] = [
     "debian12-stand-ins",
     CAPTURED,
     "debian13-2numa-stand-ins",
+    "debian13-4numa-21vfs",
     "debian13-no-hardware",
     "el10-2numa-onload-rxe-vfio",
     "iommu-groups",

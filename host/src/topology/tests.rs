@@ -12,10 +12,11 @@ use crate::host::Host;
 use crate::pools::survey;
 
 /// The hosts in `tests/hosts`.
-const HOSTS: [&str; 9] = [
+const HOSTS: [&str; 10] = [
     "debian12-stand-ins",
     "debian13-2numa-onload-rxe-vfio",
     "debian13-2numa-stand-ins",
+    "debian13-4numa-21vfs",
     "debian13-no-hardware",
     "el10-2numa-onload-rxe-vfio",
     "iommu-groups",
