@@ -61,6 +61,24 @@ def unload_stand_ins():
         must("rmmod", module)
 
 
+def unload(module):
+    """A module, after every one that uses it."""
+    for user in os.listdir(f"/sys/module/{module}/holders"):
+        if os.path.exists(f"/sys/module/{user}"):
+            unload(user)
+    must("rmmod", module)
+
+
+def load_rdma(found, exclusive):
+    """RDMA's modules and its device anew, in this netns mode: later the kernel takes a mode only where there is no other network namespace."""
+    must("rdma", "link", "delete", found["rdma"])
+    unload("ib_core")
+    must("modprobe", "ib_core", f"netns_mode={int(not exclusive)}")
+    must("modprobe", "-a", "rdma_ucm", "ib_uverbs", "ib_umad", "rdma_rxe")
+    must("rdma", "link", "add", found["rdma"], "type", "rxe", "netdev", found["interfaces"][0])
+    must("udevadm", "settle", "--timeout=30")
+
+
 def wait_for(path, seconds=20):
     deadline = time.monotonic() + seconds
     while not os.path.exists(path):

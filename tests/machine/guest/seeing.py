@@ -1,21 +1,40 @@
-"""What `onload-ctk status` says of containers that real engines made, in the situations that it has verdicts for.
+"""What `onload-ctk status` says of containers that real engines made, in each situation that it has a verdict for.
 
 Engines, containers, namespaces, leases and device nodes are real. Onload's driver and library are stand-ins here: nothing is accelerated,
 and a program that opens /dev/onload by itself is what one with a socket of Onload looks like.
 """
 
 import contextlib
+import fcntl
 import json
+import os
+import re
+import shutil
+import time
+import urllib.request
+from pathlib import Path
 
+import devices
 import engines
 import session
+from cri import Cri
 from report import Part, check, must, run
 
 IMAGE = "localhost/debian13:1"
+# Its shell and its sleep are static, and its probe is linked with musl.
+MUSL = "localhost/musl:1"
 STAYS = ["sleep", "1000"]
 # Opens a node of Onload as its library does for a socket, and stays.
 OPENS = ["sh", "-c", "exec 9</dev/onload; exec sleep 1000"]
+# What the programs of the containers become at last.
+PROGRAMS = ["sleep", "sleep-as-root", "probe-musl"]
 NIC = ["--device=onload.dev/nic=all"]
+SCRATCH = Path("/var/lib/seeing")
+# Marks, in docs/compatibility.md, what Onload's own driver and library have not shown.
+STAND_INS = " (stand-ins)"
+TEXTFILE = Path("/var/lib/prometheus/node-exporter/onload-ctk.prom")
+# Where kubelet has its pods.
+PARENT = "kubepods.slice"
 TESTER = 1000
 
 
@@ -38,8 +57,8 @@ class Told:
         return json.dumps(self.found or self.whole, indent=1)
 
 
-def status():
-    return run("onload-ctk", "status", "--format", "json")
+def status(*more, before=()):
+    return run(*before, "onload-ctk", "status", "--format", "json", *more)
 
 
 def told(name):
@@ -47,46 +66,275 @@ def told(name):
     return Told(name, json.loads(done.out) if done.status == 0 else {"containers": [], "error": str(done)})
 
 
-def verdict(what, name, state, words="", engine=None):
-    """The worst verdict of a container, with words of its reason or remedy."""
+def verdict(what, name, state, words="", engine=None, real=False):
+    """The worst verdict of a container, with words of its reason or remedy. One that is not real rests on the stand-ins of Onload."""
     seen = told(name)
     good = seen.states()[:1] == [state] and words in seen.reason(state) and (engine is None or seen.found["engine"] == engine)
-    check(f"status: {what}: {state}", good, f"wanted {state!r} with {words!r}\n{seen}")
+    check(f"status: {what}: {state}{'' if real else STAND_INS}", good, f"wanted {state!r} with {words!r}\n{seen}")
     return seen
 
 
+def settled(identity):
+    """Waits until the last program of a container waits by itself: shells and the loader have done their work then."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                cgroup, stat = (process / "cgroup").read_text(), (process / "stat").read_text()
+            except OSError:  # it has ended
+                continue
+            name, _, rest = stat.partition("(")[2].rpartition(")")
+            if identity in cgroup and name in PROGRAMS and rest.split()[0] == "S":
+                return
+        time.sleep(0.1)
+
+
 @contextlib.contextmanager
-def container(engine, name, options, argv, network="host"):
+def container(engine, name, options, argv, network="host", image=IMAGE):
     """A container of docker or podman; `engine` is the beginning of its command line."""
-    started = run(*engine, "run", "-d", "--name", name, f"--network={network}", *options, IMAGE, *argv, timeout=90)
+    started = run(*engine, "run", "-d", "--name", name, f"--network={network}", *options, image, *argv, timeout=90)
     check(f"status: the container {name} starts", started.status == 0, started)
+    if started.status == 0:
+        settled(started.out.strip())
     try:
         yield started
     finally:
         run(*engine, "rm", "-f", *(["-t", "0"] if "podman" in engine else []), name, timeout=90)
 
 
+def pid_of(engine, name):
+    return run(*engine, "inspect", "-f", "{{.State.Pid}}", name).out.strip()
+
+
 DOCKER = ["docker"]
 PODMAN = ["podman"]
 
 
-def accelerated():
+def clis(everything):
+    """The engines whose containers a situation is tried with: what it is about is the same in each."""
+    return [("docker", DOCKER), ("podman", PODMAN)] if everything else [("docker", DOCKER)]
+
+
+def accelerated(everything):
     """The same in every engine, each found without asking it."""
     rootless = engines.Rootless().binary
-    for name, command, engine in [("docker", DOCKER, "docker"), ("podman", PODMAN, "podman"), ("rootless podman", rootless, "podman")]:
+    for name, command in [*clis(everything), ("rootless podman", rootless)]:
+        engine = name.split()[-1]
         with container(command, "seen", NIC, OPENS):
             seen = verdict(f"{name}: a program with the library and a descriptor of Onload", "seen", "accelerated", engine=engine)
             user = seen.found and seen.found.get("user")
             check(f"status: {name}: whose engine it is", user == (TESTER if "rootless" in name else None), seen)
+        if not everything:
+            continue
         with container(command, "seen", NIC, STAYS):
             verdict(f"{name}: a program with the library and no socket", "seen", "ready", "none has opened a socket yet", engine)
+    if everything:
+        accelerated_pod()
 
 
-def parts(wanted):
-    """Each situation, where it is asked for."""
-    tries = [("seeing-accelerated", accelerated)]
+def accelerated_pod():
+    client = Cri(parent=PARENT)
+    os.makedirs(engines.LOGS, exist_ok=True)
+    pod, identity = client.run("seen", IMAGE, OPENS, {}, ["onload.dev/nic=all"], "runc", engines.LOGS)
+    try:
+        settled(identity)
+        verdict("containerd's CRI: a program with the library and a descriptor of Onload", "seen", "accelerated", engine="containerd")
+    finally:
+        client.remove(pod)
+
+
+def bridge(everything):
+    for name, command in clis(everything):
+        with container(command, "seen", NIC, STAYS, network="bridge"):
+            verdict(f"{name}: a bridge network", "seen", "no-interface", "oo_accelerate_veth")
+
+
+@contextlib.contextmanager
+def unread_pipe():
+    """A pipe of one page whose reader does not read: a program that prints more than that into it stays."""
+    path = SCRATCH / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+    try:
+        yield ["-v", f"{path}:/pipe"]
+    finally:
+        os.close(reader)
+        path.unlink()
+
+
+# Prints more than a page.
+PRINTS = ["sh", "-c", 'exec "$@" > /pipe', "sh", "probe-musl", *(["limits"] * 200)]
+
+
+def set_user_id(name):
+    """sleep(1), set-user-ID root, for a container's plain user. podman mounts without set-user-ID unless it is told."""
+    path = SCRATCH / "sleep"
+    shutil.copy("/usr/bin/sleep", path)
+    os.chmod(path, 0o4755)
+    how = "ro,suid" if name == "podman" else "ro"
+    return ["-v", f"{path}:/usr/bin/sleep-as-root:{how}", f"--user={TESTER}"]
+
+
+def preload_lost(everything):
+    for name, command in clis(everything):
+        cases = [
+            ("a static program", [], STAYS, "static", MUSL),
+            ("a set-user-ID program", set_user_id(name), ["sleep-as-root", "1000"], "set-user-ID", IMAGE),
+            ("a program that clears the environment", [], ["env", "-i", *STAYS], "taken out of its environment", IMAGE),
+            ("LD_PRELOAD= by the user", [], ["sh", "-c", "LD_PRELOAD= exec sleep 1000"], "set to something else", IMAGE),
+        ]
+        for what, options, argv, words, image in cases:
+            with container(command, "seen", [*NIC, *options], argv, image=image):
+                verdict(f"{name}: {what}", "seen", "preload-lost", words)
+        with unread_pipe() as pipe, container(command, "seen", [*NIC, *pipe], PRINTS, image=MUSL):
+            verdict(f"{name}: a program of musl", "seen", "preload-lost", "musl")
+
+
+def upgraded(everything):
+    """The library replaced by another file, as a package does it, while a container runs."""
+    library = Path(os.path.realpath("/usr/lib/x86_64-linux-gnu/libonload.so"))
+    with container(DOCKER, "seen", NIC, STAYS):
+        verdict("before the library is replaced", "seen", "ready")
+        new = library.with_name("libonload.new")
+        shutil.copy2(library, new)
+        os.rename(new, library)
+        verdict("the library was replaced since", "seen", "other-library", "start the container again")
+    if not everything:
+        return
+    # A specification names the same path: a new container has the new file.
+    with container(DOCKER, "seen", NIC, STAYS):
+        verdict("a container after that", "seen", "ready")
+
+
+def unloaded(bench):
+    """The driver unloaded, and loaded with another number."""
+    nodes = ["--device=onload.dev/nic-nodes=all"]
+    with container(PODMAN, "seen", nodes, STAYS):
+        verdict("nodes without the library", "seen", "plain")
+        devices.unload_stand_ins()
+        verdict("the driver is unloaded", "seen", "device-gone", "/dev/onload")
+        devices.load_stand_ins(spare_majors=2)
+        devices.accelerate(bench.found["interfaces"])
+        verdict("the driver is loaded with another number", "seen", "device-renumbered", "systemctl start onload-cdi.service")
+    devices.unload_stand_ins()
+    devices.load_stand_ins()
+    devices.accelerate(bench.found["interfaces"])
+    must("onload-ctk", "cdi", "generate")
+
+
+def memlock(bench, everything):
+    node = f"/dev/infiniband/{bench.found['uverbs'][0]}"
+    with container(DOCKER, "seen", [f"--device={node}", "--ulimit=memlock=1048576:1048576"], STAYS):
+        verdict("RDMA with 1 MiB to lock", "seen", "memlock", "--ulimit memlock=-1", real=True)
+    if not everything:
+        return
+    with container(DOCKER, "seen", [f"--device=onload.dev/rdma={bench.found['rdma']}"], STAYS):
+        verdict("RDMA with the hook's limit", "seen", "ready", "no program has opened one", real=True)
+
+
+def vfio(bench, everything):
+    ask = [f"--device=onload.dev/vfio={bench.vfio}"]
+    with container(PODMAN, "seen", ask, STAYS):
+        seen = verdict("a virtual function that nobody opens", "seen", "unused", bench.vfio, real=True)
+        check("status: its lease is told", seen.found and seen.found["leases"] == [f"vfio={bench.vfio}"], seen)
+        held = run("onload-ctk", "topology", "--format", "json").out
+        check("topology: the function is held", f'"{bench.vfio}"' in held and '"state": "held"' in held, held)
+    if not everything:
+        return
+    with container(PODMAN, "seen", ask, ["sh", "-c", f"exec 9<>/dev/vfio/{bench.group}; exec sleep 1000"]):
+        verdict("a virtual function in use", "seen", "ready", f"use vfio {bench.vfio}", real=True)
+
+
+def moved_interface(bench):
+    """An interface of a virtual function in the container's network, down as the move leaves it."""
+    function = Path(f"/sys/bus/pci/devices/{bench.found['functions'][1]}/virtfn1")
+    name = os.listdir(function / "net")[0]
+    with container(PODMAN, "seen", ["--device=onload.dev/nic-nodes=all"], STAYS, network="none"):
+        pid = pid_of(PODMAN, "seen")
+        must("ip", "link", "set", name, "down")
+        must("ip", "link", "set", name, "netns", pid)
+        seen = verdict("an interface that was moved in and is down", "seen", "interface-down", name, real=True)
+        remedy = seen.reason("interface-down").partition("; run ")[2]
+        done = run("sh", "-c", remedy) if remedy else None
+        check("status: its remedy is a command that works", done is not None and done.status == 0, done)
+        must("nsenter", f"--net=/proc/{pid}/ns/net", "ip", "link", "set", name, "netns", "1")
+
+
+def rdma_namespace(bench, everything):
+    node = f"/dev/infiniband/{bench.found['uverbs'][0]}"
+    devices.load_rdma(bench.found, exclusive=True)
+    mode = run("rdma", "system").out
+    check("status: RDMA's mode is exclusive", "netns exclusive" in mode, mode)
+    with container(DOCKER, "seen", [f"--device={node}", "--ulimit=memlock=-1"], STAYS, network="bridge"):
+        verdict("an RDMA device of another namespace", "seen", "rdma-namespace", "netns shared", real=True)
+    if everything:
+        with container(DOCKER, "seen", [f"--device={node}", "--ulimit=memlock=-1"], STAYS):
+            verdict("an RDMA device of the host's namespace, which the container has", "seen", "ready", real=True)
+    devices.load_rdma(bench.found, exclusive=False)
+    must("onload-ctk", "cdi", "generate")
+
+
+def samples(text):
+    """The samples of ours in a text of metrics: the name with its labels, and the value."""
+    lines = re.findall(r"^(onload_ctk_\w+)(?:\{(.*)\})? (\S+)$", text, re.MULTILINE)
+    return {(name, *sorted(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))): float(value) for name, labels, value in lines}
+
+
+def metrics(bench):
+    """The package's timer writes a file, and Debian's node_exporter serves what is in it."""
+    for unit in ["onload-metrics.service", "onload-metrics.timer"]:
+        shutil.copy(f"/run/machine/packaging/systemd/{unit}", f"/etc/systemd/system/{unit}")
+    must("systemctl", "daemon-reload")
+    must("systemctl", "start", "prometheus-node-exporter.service")
+    with container(PODMAN, "seen", [f"--device=onload.dev/vfio={bench.vfio}"], STAYS):
+        must("systemctl", "enable", "--now", "onload-metrics.timer")
+        devices.wait_for(TEXTFILE, 40)
+    # Nothing replaces the file while it is compared.
+    must("systemctl", "disable", "--now", "onload-metrics.timer")
+    with urllib.request.urlopen("http://127.0.0.1:9100/metrics", timeout=30) as answer:
+        served = answer.read().decode()
+    wrote, found = samples(TEXTFILE.read_text(encoding="utf-8")), samples(served)
+    check("metrics: node_exporter serves every sample that the timer had written, with its value", found == wrote and len(wrote) > 20, f"{wrote}\n{found}")
+    check("metrics: node_exporter has no error with the file", "\nnode_textfile_scrape_error 0\n" in served, served[-3000:])
+    wanted = {("onload_ctk_devices", ("class", "vfio"), ("health", "healthy")): len(bench.found["vfio"]),
+              ("onload_ctk_leases", ("class", "vfio")): 1,
+              ("onload_ctk_devices_held", ("class", "vfio")): 1,
+              ("onload_ctk_interface_up", ("interface", bench.found["interfaces"][0])): 1}
+    for sample, value in wanted.items():
+        check(f"metrics: node_exporter serves {sample[0]}", found.get(sample) == value, f"wanted {value} of {sample}\n{found}")
+
+
+def asked():
+    """One container by its name or the beginning of its id, and what a plain user sees."""
+    with container(PODMAN, "seen", NIC, OPENS) as started:
+        for word in ["seen", started.out.strip()[:12]]:
+            done = status(word)
+            one = json.loads(done.out)["containers"] if done.status == 0 else []
+            check(f"status: one container by {'its name' if word == 'seen' else 'its id'}", [each["name"] for each in one] == ["seen"], done)
+        done = status("nobody")
+        check("status: a name that no container has", done.status == 2 and "nobody" in done.err, done)
+        done = status(before=["setpriv", f"--reuid={TESTER}", f"--regid={TESTER}", "--clear-groups"])
+        whole = json.loads(done.out) if done.status == 0 else {}
+        good = whole.get("unseen_processes", 0) > 0 and all(each["state"] != "accelerated" for each in whole["containers"])
+        check("status: a plain user is told how many processes are not theirs to see", good, done)
+    with container(PODMAN, "seen", NIC, STAYS, network="none"):
+        check("status: a container that does badly ends with 1", status("seen").status == 1, status("seen"))
+
+
+def parts(bench, wanted, full):
+    """Each situation, where it is asked for; one container each where nobody asked for more."""
+    everything = full or bool(wanted)
+    quick = [("accelerated", lambda: accelerated(everything)), ("bridge", lambda: bridge(everything)),
+             ("preload-lost", lambda: preload_lost(everything)), ("upgraded", lambda: upgraded(everything)),
+             ("memlock", lambda: memlock(bench, everything)), ("vfio", lambda: vfio(bench, everything)),
+             ("moved-interface", lambda: moved_interface(bench)), ("unloaded", lambda: unloaded(bench)),
+             ("rdma-namespace", lambda: rdma_namespace(bench, everything))]
+    slow = [("asked", asked), ("metrics", lambda: metrics(bench))]
+    tries = [(f"seeing-{name}", situation) for name, situation in [*quick, *(slow if everything else [])]]
     tries = [(name, situation) for name, situation in tries if not wanted or any(word in name for word in wanted)]
     if tries:
+        SCRATCH.mkdir(exist_ok=True)
         session.configure("/usr/bin/crun")
         must("onload-ctk", "cdi", "generate")
     for name, situation in tries:

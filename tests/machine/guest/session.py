@@ -115,9 +115,6 @@ def session(settings):
             kubernetes.parts(bench, wanted)
             import nri
             nri.parts(bench, wanted, settings["full"])
-            if settings["full"] or wanted:
-                import seeing
-                seeing.parts(wanted)
             import nomad
             nomad.parts(bench, wanted)
     if "live" in doors:
@@ -128,3 +125,7 @@ def session(settings):
         if settings["guest"] == "debian13" and not settings["fixture"]:
             import stale
             stale.parts(bench, table, wanted)
+    # Last: they load drivers again.
+    if settings["guest"] == "debian13" and not settings["fixture"]:
+        import seeing
+        seeing.parts(bench, wanted, settings["full"])

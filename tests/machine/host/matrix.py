@@ -85,7 +85,8 @@ def document(cells, others, expected, whole, old):
              "`tests/machine/run` writes this page; do not edit it by hand. It shows what a booted Debian 13 guest did (kernel 6.12, cgroup v2,",
              "emulated CPU and igb, stand-ins for Onload's modules and libraries, soft-RoCE), and with `--full` a Debian 12 guest with cgroup v1",
              "(kernel 6.1).",
-             "A value in parentheses is the expected one, where the guest showed another. `(FAILED)` stands behind what failed.", "",
+             "A value in parentheses is the expected one, where the guest showed another. `(FAILED)` stands behind what failed, and `(stand-ins)`",
+             "behind verdicts of `onload-ctk status` that rest on the stand-ins of Onload: no card showed them yet.", "",
              "A column is an entry point: `plain` requests nothing, `cdi` uses `--device`, `wrapper` the runtime `onload`, `precreate` podman's hook,",
              "`live` the OCI hook. `ctr` is containerd's own client, `cri` is containerd as a kubelet calls it. [entry-points.md](entry-points.md)",
              "explains them.", ""]
