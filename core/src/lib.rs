@@ -5,7 +5,8 @@
 //! configuration ([`config`], [`select`], [`host_settings`], [`kubernetes_settings`]), what a container asks for ([`request`]) and may have
 //! ([`policy`]), the arguments that the generator writes and the hook reads ([`hook_arguments`], [`expect`]), which
 //! devices stand for each other ([`pool`]), who has those that only so many may have ([`lease`]), and what cluster engines
-//! have reserved for their tasks ([`ticket`]). And careful access to files and processes
+//! have reserved for their tasks ([`ticket`]). The messages by which the kernel is told about network interfaces
+//! ([`netlink`]). And careful access to files and processes
 //! ([`fs`], [`run_dir`], [`processes`], [`mountinfo`], [`elf`]).
 
 pub mod class;
@@ -19,6 +20,7 @@ pub mod host_settings;
 pub mod kubernetes_settings;
 pub mod lease;
 pub mod mountinfo;
+pub mod netlink;
 pub mod onload;
 pub mod pci;
 pub mod policy;

@@ -4,25 +4,16 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 
 use onload_core::host_settings::{MacAddress, RdmaNetns};
-use rustix::io::Errno;
+use onload_core::netlink::message::{ACKNOWLEDGE, REQUEST, attribute, attributes, u32_at};
+use onload_core::netlink::nldev::{self, NetnsMode};
 use rustix::net::netdevice::name_to_index;
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{
-    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, sendto,
-    socket_with,
-};
+use rustix::net::netlink;
 
 use super::kernel::{VfChange, VfSettings};
-use crate::netlink::{attributes, padded, u16_at, u32_at};
+use crate::netlink::socket::Socket;
 
-// include/uapi/linux/netlink.h
-const HEADER: usize = 16;
-const ERROR: u16 = 2;
-const REQUEST: u16 = 0x1;
-const ACKNOWLEDGE: u16 = 0x4;
 // include/uapi/linux/rtnetlink.h and if_link.h
 const GET_LINK: u16 = 18;
 const SET_LINK: u16 = 19;
@@ -39,94 +30,48 @@ const VF_SPOOF_CHECK: u16 = 4;
 const VF_TRUST: u16 = 9;
 /// `mac` in `struct ifla_vf_mac`, for the longest addresses that there are.
 const MAC_BYTES: usize = 32;
-/// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_SYS_SET)`.
-const RDMA_SYS_SET: u16 = (5 << 10) | 7;
-const RDMA_NETNS_MODE: u16 = 66;
-/// Bytes of an answer: the list of virtual functions is an attribute, whose length has 16 bits.
-const ANSWER: usize = 128 * 1024;
-/// The number of our only message on a socket.
-const SEQUENCE: u32 = 1;
-
 /// A socket of one of netlink's protocols.
-pub(super) struct Netlink(OwnedFd);
+pub(super) struct Netlink(Socket);
 
 impl Netlink {
     /// For network interfaces.
     pub(super) fn route() -> io::Result<Self> {
-        Self::open(None)
+        Ok(Netlink(Socket::open(None)?))
     }
 
     /// For RDMA.
     pub(super) fn rdma() -> io::Result<Self> {
-        Self::open(Some(netlink::RDMA))
-    }
-
-    fn open(protocol: Option<Protocol>) -> io::Result<Self> {
-        let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
-        Ok(Netlink(socket_with(
-            family,
-            SocketType::RAW,
-            flags,
-            protocol,
-        )?))
+        Ok(Netlink(Socket::open(Some(netlink::RDMA))?))
     }
 
     /// What the driver of an interface says of its virtual functions, by number.
     pub(super) fn vf_settings(&self, interface: &str) -> io::Result<BTreeMap<u32, VfSettings>> {
-        let index = name_to_index(&self.0, interface)?;
+        let index = name_to_index(self.0.descriptor(), interface)?;
         let mask = attribute(EXT_MASK, &VFS_WITHOUT_STATISTICS.to_ne_bytes());
         let payload = [link_header(index), mask].concat();
-        let answer = self.ask(GET_LINK, REQUEST, &payload)?;
+        let answer = self.0.ask(GET_LINK, REQUEST, &payload)?;
         Ok(parse_link(&answer).unwrap_or_default())
     }
 
     /// Changes a setting of a virtual function.
     pub(super) fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> io::Result<()> {
-        let index = name_to_index(&self.0, interface)?;
+        let index = name_to_index(self.0.descriptor(), interface)?;
         let payload = [link_header(index), vf_list(vf, change)].concat();
-        self.ask(SET_LINK, REQUEST | ACKNOWLEDGE, &payload)
+        self.0
+            .ask(SET_LINK, REQUEST | ACKNOWLEDGE, &payload)
             .map(drop)
     }
 
     /// Sets in which network namespaces RDMA devices are seen.
     pub(super) fn set_rdma_netns(&self, mode: RdmaNetns) -> io::Result<()> {
-        let shared = u8::from(mode == RdmaNetns::Shared);
-        let payload = attribute(RDMA_NETNS_MODE, &[shared]);
-        self.ask(RDMA_SYS_SET, REQUEST | ACKNOWLEDGE, &payload)
+        let payload = nldev::netns_mode(match mode {
+            RdmaNetns::Shared => NetnsMode::Shared,
+            RdmaNetns::Exclusive => NetnsMode::Exclusive,
+        });
+        self.0
+            .ask(nldev::SYS_SET, REQUEST | ACKNOWLEDGE, &payload)
             .map(drop)
     }
-
-    /// Sends a message; the payload of the answer. The kernel has answered when sendto(2) returns.
-    fn ask(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<Vec<u8>> {
-        let message = message(kind, flags, payload);
-        sendto(
-            &self.0,
-            &message,
-            SendFlags::empty(),
-            &SocketAddrNetlink::new(0, 0),
-        )?;
-        let mut bytes = vec![0; ANSWER];
-        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
-        let (_, length) = recv(&self.0, &mut bytes[..], flags)?;
-        let cut = || io::Error::other("the kernel's answer is cut short");
-        let bytes = bytes.get(..length).ok_or_else(cut)?;
-        parse_answer(bytes)
-            .ok_or_else(cut)?
-            .map(<[u8]>::to_vec)
-            .map_err(io::Error::from)
-    }
-}
-
-/// A message with its header (`struct nlmsghdr`).
-fn message(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(HEADER + payload.len()).unwrap_or(u32::MAX);
-    let mut bytes = length.to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(flags.to_ne_bytes());
-    bytes.extend(SEQUENCE.to_ne_bytes());
-    bytes.extend(0u32.to_ne_bytes());
-    bytes.extend(payload);
-    bytes
 }
 
 /// `struct ifinfomsg` of an interface.
@@ -135,16 +80,6 @@ fn link_header(index: u32) -> Vec<u8> {
     if let Some(place) = bytes.get_mut(4..8) {
         place.copy_from_slice(&index.to_ne_bytes());
     }
-    bytes
-}
-
-/// An attribute with its header (`struct nlattr`), filled up to four bytes.
-fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(4 + payload.len()).unwrap_or(u16::MAX);
-    let mut bytes = length.to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(payload);
-    bytes.resize(padded(bytes.len()), 0);
     bytes
 }
 
@@ -166,21 +101,6 @@ fn vf_list(vf: u32, change: VfChange) -> Vec<u8> {
         VfChange::Trust(on) => (VF_TRUST, words(&[u32::from(on)])),
     };
     attribute(VF_INFO_LIST, &attribute(VF_INFO, &attribute(kind, &value)))
-}
-
-/// The payload of an answer, or the error in it; none where it is no answer.
-fn parse_answer(bytes: &[u8]) -> Option<Result<&[u8], Errno>> {
-    let length = usize::try_from(u32_at(bytes, 0)?).ok()?;
-    let payload = bytes.get(HEADER..length)?;
-    if u16_at(bytes, 4)? != ERROR {
-        return Some(Ok(payload));
-    }
-    // A negative number, and 0 for none.
-    let error = i32::from_ne_bytes(payload.get(..4)?.try_into().ok()?);
-    Some(match error.checked_neg()? {
-        0 => Ok(&[]),
-        number => Err(Errno::from_raw_os_error(number)),
-    })
 }
 
 /// The virtual functions in a message about an interface; none where it is none.
@@ -218,16 +138,12 @@ fn mac(bytes: &[u8]) -> Option<MacAddress> {
 /// Properties that hold for all bytes.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
-    let _ = (parse_answer(bytes), parse_link(bytes));
-    let values: usize = attributes(bytes).map(|(_, value)| value.len() + 4).sum();
-    assert!(values <= bytes.len());
+    let _ = parse_link(bytes);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const NEW_LINK: u16 = 16;
 
     fn vlan(number: u16) -> VfChange {
         VfChange::Vlan(number.try_into().unwrap())
@@ -292,23 +208,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_an_error_an_acknowledgement_or_a_message() {
-        let error = |number: i32| message(ERROR, 0, &number.to_ne_bytes());
-        assert_eq!(parse_answer(&error(0)), Some(Ok(&[][..])));
-        let busy = Errno::BUSY.raw_os_error();
-        assert_eq!(parse_answer(&error(-busy)), Some(Err(Errno::BUSY)));
-        assert_eq!(parse_answer(&error(i32::MIN)), None);
-        assert_eq!(
-            parse_answer(&message(NEW_LINK, 0, b"abcd")),
-            Some(Ok(&b"abcd"[..]))
-        );
-    }
-
-    #[test]
     fn what_is_cut_short_is_left_out_and_nothing_panics() {
-        let whole = message(NEW_LINK, 0, &[link_header(3), vf_list(1, vlan(3))].concat());
+        let whole = [link_header(3), vf_list(1, vlan(3))].concat();
         for end in 0..whole.len() {
-            assert_eq!(parse_answer(&whole[..end]), None);
             let _ = parse_link(&whole[..end]);
         }
         for bytes in [

@@ -26,4 +26,5 @@ pub use watcher::{Sources, Waker, Watcher};
 pub fn fuzz(bytes: &[u8]) {
     uevent::fuzz(bytes);
     link::fuzz(bytes);
+    crate::netlink::fuzz(bytes);
 }

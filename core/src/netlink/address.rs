@@ -1,0 +1,138 @@
+//! Addresses of interfaces (`struct ifaddrmsg`, include/uapi/linux/if_addr.h).
+
+use std::net::IpAddr;
+
+use super::message::{attribute, attributes, u32_at};
+
+/// `RTM_NEWADDR`.
+pub const NEW: u16 = 20;
+/// `RTM_GETADDR`.
+pub const GET: u16 = 22;
+/// `struct ifaddrmsg`.
+const HEADER: usize = 8;
+const ADDRESS: u16 = 1;
+const LOCAL: u16 = 2;
+const BROADCAST: u16 = 4;
+/// `AF_INET` and `AF_INET6`.
+pub(super) const INET: u8 = 2;
+pub(super) const INET6: u8 = 10;
+
+/// An address of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The interface.
+    pub index: u32,
+    /// The address.
+    pub address: IpAddr,
+    /// Bits of its network.
+    pub prefix: u8,
+}
+
+/// The bytes of an address, in network order.
+pub(super) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+pub(super) fn family(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => INET,
+        IpAddr::V6(_) => INET6,
+    }
+}
+
+/// An address of those bytes: four, or sixteen.
+pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+        .ok()
+}
+
+/// The request for all addresses.
+#[must_use]
+pub fn all() -> Vec<u8> {
+    vec![0; HEADER]
+}
+
+/// One address, of a message about it.
+#[must_use]
+pub fn parse(payload: &[u8]) -> Option<Address> {
+    let [of_family, prefix] = *payload.first_chunk()?;
+    let index = u32_at(payload, 4)?;
+    let value = |wanted: u16| {
+        let mut found = attributes(payload.get(HEADER..).unwrap_or_default());
+        found
+            .find(|(kind, _)| *kind == wanted)
+            .map(|(_, value)| value)
+    };
+    // Of IPv4 the local one is the interface's; the other is that of a peer.
+    let bytes = value(LOCAL).or_else(|| value(ADDRESS))?;
+    Some(Address {
+        index,
+        address: address(bytes).filter(|address| family(*address) == of_family)?,
+        prefix,
+    })
+}
+
+/// The payload of [`NEW`].
+#[must_use]
+pub fn payload(new: Address) -> Vec<u8> {
+    let bytes = octets(new.address);
+    let mut message = vec![family(new.address), new.prefix, 0, 0];
+    message.extend(new.index.to_ne_bytes());
+    message.extend(attribute(LOCAL, &bytes));
+    message.extend(attribute(ADDRESS, &bytes));
+    if let IpAddr::V4(address) = new.address
+        && new.prefix < 31
+    {
+        let hosts = u32::MAX.checked_shr(new.prefix.into()).unwrap_or_default();
+        let broadcast = (address.to_bits() | hosts).to_be_bytes();
+        message.extend(attribute(BROADCAST, &broadcast));
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_written_and_read_the_same() {
+        for (text, prefix) in [("192.0.2.10", 24), ("192.0.2.10", 32), ("2001:db8::10", 64)] {
+            let new = Address {
+                index: 7,
+                address: text.parse().unwrap(),
+                prefix,
+            };
+            assert_eq!(parse(&payload(new)), Some(new));
+        }
+        let new = Address {
+            index: 7,
+            address: "192.0.2.10".parse().unwrap(),
+            prefix: 24,
+        };
+        let bytes = payload(new);
+        let broadcast = attributes(&bytes[HEADER..]).find(|(kind, _)| *kind == BROADCAST);
+        assert_eq!(broadcast.unwrap().1, [192, 0, 2, 255]);
+    }
+
+    #[test]
+    fn what_is_cut_short_is_no_address() {
+        let new = Address {
+            index: 7,
+            address: "192.0.2.10".parse().unwrap(),
+            prefix: 24,
+        };
+        let whole = payload(new);
+        for end in 0..HEADER + 8 {
+            assert_eq!(parse(&whole[..end]), None, "{end}");
+        }
+        // Nor one of another family than the message says.
+        for bytes in [&[1, 2, 3][..], &[0; 16]] {
+            let odd = [&whole[..HEADER], &attribute(LOCAL, bytes)].concat();
+            assert_eq!(parse(&odd), None);
+        }
+    }
+}

@@ -1,0 +1,528 @@
+//! Network interfaces: as the kernel lists them, and what it is told of one (rtnetlink(7),
+//! include/uapi/linux/if_link.h). What a container may have set is bytes here: names need be no text.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::pci::PciAddress;
+
+use super::message::{attribute, attributes, nest, text, u32_at, until_null};
+
+/// `RTM_NEWLINK`.
+pub const NEW: u16 = 16;
+/// `RTM_DELLINK`.
+pub const DELETE: u16 = 17;
+/// `RTM_GETLINK`.
+pub const GET: u16 = 18;
+/// `RTM_SETLINK`.
+pub const SET: u16 = 19;
+/// `RTM_NEWLINKPROP`.
+pub const ADD_PROPERTY: u16 = 108;
+/// `RTM_DELLINKPROP`.
+pub const DELETE_PROPERTY: u16 = 109;
+
+/// `RTM_GETNSID`, the length of its header, `NETNSA_NSID` and `NETNSA_FD` (include/uapi/linux/net_namespace.h).
+pub const GET_NAMESPACE: u16 = 90;
+const NAMESPACE_HEADER: usize = 4;
+const NAMESPACE_NUMBER: u16 = 1;
+const NAMESPACE_NUMBER_FD: u16 = 3;
+
+/// `struct ifinfomsg`.
+const HEADER: usize = 16;
+const ADDRESS: u16 = 1;
+const BROADCAST: u16 = 2;
+const NAME: u16 = 3;
+const MTU: u16 = 4;
+const LOWER: u16 = 5;
+const MASTER: u16 = 10;
+const QUEUE_LENGTH: u16 = 13;
+const LINK_MODE: u16 = 17;
+const INFO: u16 = 18;
+const ALIAS: u16 = 20;
+const NAMESPACE_FD: u16 = 28;
+const EXT_MASK: u16 = 29;
+const PROMISCUITY: u16 = 30;
+const LOWER_NAMESPACE: u16 = 37;
+const XDP: u16 = 43;
+const PROPERTIES: u16 = 52;
+const ALTERNATIVE_NAME: u16 = 53;
+const PERMANENT_ADDRESS: u16 = 54;
+const PARENT: u16 = 56;
+const PARENT_BUS: u16 = 57;
+/// `IFLA_GROUP`, and `IFLA_GSO_MAX_SEGS`, `…_SIZE`, `IFLA_GRO_MAX_SIZE` and those of IPv4, which follow from the
+/// others where they are not set themselves.
+const WORDS: [u16; 6] = [27, 40, 41, 58, 63, 64];
+/// `IFLA_INFO_KIND`.
+const INFO_KIND: u16 = 1;
+/// `IFLA_XDP_FD`, `IFLA_XDP_ATTACHED` and `IFLA_XDP_FLAGS`.
+const XDP_FD: u16 = 1;
+const XDP_ATTACHED: u16 = 2;
+const XDP_FLAGS: u16 = 3;
+/// `IFLA_XDP_PROG_ID`, and those of the driver, of the kernel's own path and of the hardware.
+const XDP_PROGRAMS: [u16; 4] = [4, 5, 6, 7];
+/// `RTEXT_FILTER_SKIP_STATS`.
+const WITHOUT_STATISTICS: u32 = 8;
+/// `IFF_UP`.
+pub const UP: u32 = 0x1;
+/// `IFF_PROMISC`.
+pub const PROMISCUOUS: u32 = 0x100;
+/// `IFF_UP`, `IFF_NOARP`, `IFF_PROMISC`, `IFF_ALLMULTI` and `IFF_MULTICAST`: what of the flags is somebody's choice.
+pub const CHOSEN_FLAGS: u32 = UP | 0x80 | 0x100 | 0x200 | 0x1000;
+/// Bytes of the longest hardware address (`MAX_ADDR_LEN`).
+const MAX_ADDRESS: usize = 32;
+/// Kinds of interfaces that stand on another one and take its packets. They stay on it when it moves
+/// (drivers/net/macvlan.c, `macvlan_device_event`, and its relatives).
+const UPPER_KINDS: [&[u8]; 7] = [
+    b"macvlan", b"macvtap", b"ipvlan", b"ipvtap", b"vlan", b"macsec", b"ipoib",
+];
+
+/// How an XDP program is attached (`XDP_ATTACHED_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Xdp {
+    /// By the driver.
+    Driver,
+    /// In the kernel's own path.
+    Generic,
+    /// In the hardware.
+    Hardware,
+    /// More than one.
+    Several,
+}
+
+impl Xdp {
+    fn read(word: u8) -> Option<Xdp> {
+        match word {
+            0 => None,
+            1 => Some(Xdp::Driver),
+            2 => Some(Xdp::Generic),
+            3 => Some(Xdp::Hardware),
+            _ => Some(Xdp::Several),
+        }
+    }
+
+    /// `XDP_FLAGS_*_MODE` of each program to remove.
+    #[must_use]
+    pub fn modes(self) -> &'static [u32] {
+        match self {
+            Xdp::Generic => &[2],
+            Xdp::Driver => &[4],
+            Xdp::Hardware => &[8],
+            Xdp::Several => &[2, 4, 8],
+        }
+    }
+}
+
+/// One interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Its number in its namespace.
+    pub index: u32,
+    /// `IFF_*`.
+    pub flags: u32,
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Its other names, sorted.
+    pub alternative_names: Vec<Vec<u8>>,
+    /// Its hardware address.
+    pub address: Vec<u8>,
+    /// The one that its driver found.
+    pub permanent_address: Vec<u8>,
+    /// Bytes.
+    pub mtu: u32,
+    /// Packets.
+    pub queue_length: u32,
+    /// What people wrote of it.
+    pub alias: Vec<u8>,
+    /// Its broadcast address.
+    pub broadcast: Vec<u8>,
+    /// `IF_LINK_MODE_*`.
+    pub link_mode: Option<u8>,
+    /// How many want it to receive the packets of others.
+    pub promiscuity: u32,
+    /// [`WORDS`], by their numbers.
+    pub words: BTreeMap<u16, u32>,
+    /// The interface that it is a member of.
+    pub master: Option<u32>,
+    /// The interface below it.
+    pub lower: Option<u32>,
+    /// The number of the namespace where that one is, if it is another (`rtnetlink`'s `nsid`).
+    pub lower_namespace: Option<i32>,
+    /// What makes it, for an interface that is no device.
+    pub kind: Vec<u8>,
+    /// Its XDP program.
+    pub xdp: Option<Xdp>,
+    /// The numbers of its XDP programs.
+    pub xdp_programs: Vec<u32>,
+    /// The PCI function that it belongs to (Linux 5.14).
+    pub function: Option<PciAddress>,
+}
+
+impl Link {
+    /// Whether a name is one of its names.
+    #[must_use]
+    pub fn is_called(&self, name: &[u8]) -> bool {
+        self.names().any(|own| own == name)
+    }
+
+    /// All its names.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        let others = self.alternative_names.iter().map(Vec::as_slice);
+        std::iter::once(self.name.as_slice()).chain(others)
+    }
+
+    /// Its name, for people.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.name).into_owned()
+    }
+
+    /// Whether it stands on another interface of this namespace and takes its packets.
+    #[must_use]
+    pub fn stands_on(&self, index: u32) -> bool {
+        self.stands_in(None, index)
+    }
+
+    /// Whether it stands on the interface with this number of the namespace with that one, or of its own.
+    #[must_use]
+    pub fn stands_in(&self, namespace: Option<i32>, index: u32) -> bool {
+        self.lower == Some(index)
+            && self.lower_namespace == namespace
+            && UPPER_KINDS.contains(&self.kind.as_slice())
+    }
+}
+
+/// The request for all interfaces.
+#[must_use]
+pub fn all() -> Vec<u8> {
+    let mask = attribute(EXT_MASK, &WITHOUT_STATISTICS.to_ne_bytes());
+    [header(0, 0, 0), mask].concat()
+}
+
+/// One interface, of a message about it; none where it is none.
+#[must_use]
+pub fn parse(payload: &[u8]) -> Option<Link> {
+    let mut link = Link {
+        index: u32_at(payload, 4)?,
+        flags: u32_at(payload, 8)?,
+        ..Link::default()
+    };
+    let (mut parent, mut bus) = (None, None);
+    for (kind, value) in attributes(payload.get(HEADER..)?) {
+        let word = || u32_at(value, 0);
+        match kind {
+            NAME => link.name = until_null(value).to_vec(),
+            ADDRESS => link.address = value.to_vec(),
+            PERMANENT_ADDRESS => link.permanent_address = value.to_vec(),
+            MTU => link.mtu = word()?,
+            QUEUE_LENGTH => link.queue_length = word()?,
+            ALIAS => link.alias = until_null(value).to_vec(),
+            MASTER => link.master = word().filter(|index| *index != 0),
+            LOWER => link.lower = word().filter(|index| *index != 0),
+            LOWER_NAMESPACE => link.lower_namespace = Some(word()?.cast_signed()),
+            BROADCAST => link.broadcast = value.to_vec(),
+            PROMISCUITY => link.promiscuity = word()?,
+            LINK_MODE => link.link_mode = value.first().copied(),
+            number if WORDS.contains(&number) => {
+                link.words.insert(number, word()?);
+            }
+            INFO => link.kind = kind_of(value),
+            XDP => {
+                link.xdp = xdp(value);
+                link.xdp_programs = xdp_programs(value);
+            }
+            PROPERTIES => link.alternative_names = alternative_names(value),
+            PARENT => parent = Some(until_null(value)),
+            PARENT_BUS => bus = Some(until_null(value)),
+            _ => {}
+        }
+    }
+    let parent = parent.filter(|_| bus == Some(b"pci"));
+    link.function = parent.and_then(|parent| std::str::from_utf8(parent).ok()?.parse().ok());
+    Some(link)
+}
+
+fn kind_of(info: &[u8]) -> Vec<u8> {
+    let kind = attributes(info).find(|(kind, _)| *kind == INFO_KIND);
+    kind.map_or_else(Vec::new, |(_, value)| until_null(value).to_vec())
+}
+
+fn xdp(value: &[u8]) -> Option<Xdp> {
+    let attached = attributes(value).find(|(kind, _)| *kind == XDP_ATTACHED)?;
+    Xdp::read(*attached.1.first()?)
+}
+
+fn xdp_programs(value: &[u8]) -> Vec<u32> {
+    let programs = attributes(value).filter(|(kind, _)| XDP_PROGRAMS.contains(kind));
+    programs.filter_map(|(_, id)| u32_at(id, 0)).collect()
+}
+
+fn alternative_names(value: &[u8]) -> Vec<Vec<u8>> {
+    let names = attributes(value).filter(|(kind, _)| *kind == ALTERNATIVE_NAME);
+    let mut names: Vec<_> = names.map(|(_, name)| until_null(name).to_vec()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// `struct ifinfomsg`.
+fn header(index: u32, flags: u32, change: u32) -> Vec<u8> {
+    let mut bytes = vec![0; 4];
+    bytes.extend(index.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    bytes.extend(change.to_ne_bytes());
+    bytes
+}
+
+/// One thing that the kernel is told of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// These of its flags, to these values.
+    Flags {
+        /// Which of them.
+        mask: u32,
+        /// What they are to be.
+        flags: u32,
+    },
+    /// Its name.
+    Name(&'a [u8]),
+    /// Its hardware address.
+    Address(Vec<u8>),
+    /// Bytes.
+    Mtu(u32),
+    /// Packets.
+    QueueLength(u32),
+    /// A text; an empty one takes it away.
+    Alias(&'a [u8]),
+    /// Its broadcast address.
+    Broadcast(Vec<u8>),
+    /// `IF_LINK_MODE_*`.
+    LinkMode(u8),
+    /// An attribute of a number.
+    Word {
+        /// The number of the attribute (`IFLA_*`).
+        kind: u16,
+        /// Its value.
+        word: u32,
+    },
+    /// Without an XDP program of that mode.
+    NoXdp(u32),
+}
+
+impl Change<'_> {
+    /// The payload of [`SET`].
+    #[must_use]
+    pub fn payload(&self, index: u32) -> Vec<u8> {
+        let with = |attribute: Vec<u8>| [header(index, 0, 0), attribute].concat();
+        let word = |kind: u16, word: u32| with(attribute(kind, &word.to_ne_bytes()));
+        match self {
+            Change::Flags { mask, flags } => header(index, flags & mask, *mask),
+            Change::Name(name) => with(text(NAME, name)),
+            Change::Address(bytes) => with(attribute(ADDRESS, bytes)),
+            Change::Mtu(mtu) => word(MTU, *mtu),
+            Change::QueueLength(length) => word(QUEUE_LENGTH, *length),
+            Change::Alias(alias) => with(attribute(ALIAS, alias)),
+            Change::Broadcast(bytes) => with(attribute(BROADCAST, bytes)),
+            Change::LinkMode(mode) => with(attribute(LINK_MODE, &[*mode])),
+            Change::Word { kind, word: value } => word(*kind, *value),
+            Change::NoXdp(mode) => {
+                let none = attribute(XDP_FD, &(-1i32).to_ne_bytes());
+                let flags = attribute(XDP_FLAGS, &mode.to_ne_bytes());
+                with(nest(XDP, &[none, flags].concat()))
+            }
+        }
+    }
+}
+
+/// The payload of [`SET`] that moves an interface to a namespace: under the name that it has, or under another.
+#[must_use]
+pub fn to_namespace(index: u32, namespace: BorrowedFd<'_>, name: Option<&[u8]>) -> Vec<u8> {
+    let fd = namespace.as_raw_fd().to_ne_bytes();
+    let name = name.map_or_else(Vec::new, |name| text(NAME, name));
+    [header(index, 0, 0), attribute(NAMESPACE_FD, &fd), name].concat()
+}
+
+/// The payload of [`GET_NAMESPACE`]: `struct rtgenmsg`, and the namespace whose number is asked for.
+#[must_use]
+pub fn namespace_number(namespace: BorrowedFd<'_>) -> Vec<u8> {
+    let fd = namespace.as_raw_fd().to_ne_bytes();
+    [
+        vec![0; NAMESPACE_HEADER],
+        attribute(NAMESPACE_NUMBER_FD, &fd),
+    ]
+    .concat()
+}
+
+/// The number of a namespace, of the answer; none where it has none yet.
+#[must_use]
+pub fn parse_namespace_number(payload: &[u8]) -> Option<i32> {
+    let mut found = attributes(payload.get(NAMESPACE_HEADER..)?);
+    let (_, value) = found.find(|(kind, _)| *kind == NAMESPACE_NUMBER)?;
+    let number = u32_at(value, 0)?.cast_signed();
+    (number >= 0).then_some(number)
+}
+
+/// The payload of [`ADD_PROPERTY`] and [`DELETE_PROPERTY`] for another name.
+#[must_use]
+pub fn alternative_name(index: u32, name: &[u8]) -> Vec<u8> {
+    let list = nest(PROPERTIES, &text(ALTERNATIVE_NAME, name));
+    [header(index, 0, 0), list].concat()
+}
+
+/// The payload of [`DELETE`].
+#[must_use]
+pub fn deletion(index: u32) -> Vec<u8> {
+    header(index, 0, 0)
+}
+
+/// A hardware address as it is written, `02:00:00:00:10:01`.
+#[must_use]
+pub fn address_text(bytes: &[u8]) -> String {
+    let pairs: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    pairs.join(":")
+}
+
+/// The bytes of a hardware address.
+#[must_use]
+pub fn address_bytes(text: &str) -> Option<Vec<u8>> {
+    let pair = |pair: &str| {
+        let is_pair = pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_pair.then(|| u8::from_str_radix(pair, 16).ok())?
+    };
+    let bytes: Vec<u8> = text.split(':').map(pair).collect::<Option<_>>()?;
+    (bytes.len() <= MAX_ADDRESS).then_some(bytes)
+}
+
+/// Properties that hold for all bytes.
+#[cfg(fuzzing)]
+pub fn fuzz(bytes: &[u8]) {
+    if let Some(link) = parse(bytes) {
+        assert!(link.names().all(|name| !name.contains(&0)));
+        assert!(link.alternative_names.is_sorted());
+        let shown = address_text(&link.address);
+        if (1..=MAX_ADDRESS).contains(&link.address.len()) {
+            assert_eq!(address_bytes(&shown), Some(link.address));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message as a VF of igb has it, with what a container may have done to it.
+    fn payload(bus: &[u8]) -> Vec<u8> {
+        let names = [
+            text(ALTERNATIVE_NAME, b"zz"),
+            text(ALTERNATIVE_NAME, b"enp3\xff"),
+        ]
+        .concat();
+        let xdp = [attribute(XDP_ATTACHED, &[2]), attribute(4, &[9, 0, 0, 0])].concat();
+        [
+            header(7, UP | 0x100, 0),
+            text(NAME, b"ens1v0"),
+            attribute(ADDRESS, &[2, 0, 0, 0, 0x10, 1]),
+            attribute(PERMANENT_ADDRESS, &[2, 0, 0, 0, 0x10, 2]),
+            attribute(MTU, &1500u32.to_ne_bytes()),
+            attribute(QUEUE_LENGTH, &1000u32.to_ne_bytes()),
+            text(ALIAS, b"rack 7"),
+            attribute(MASTER, &0u32.to_ne_bytes()),
+            nest(XDP, &xdp),
+            nest(PROPERTIES, &names),
+            text(PARENT, b"0000:03:10.0"),
+            text(PARENT_BUS, bus),
+            attribute(BROADCAST, &[255; 6]),
+            attribute(LINK_MODE, &[1]),
+            attribute(27, &7u32.to_ne_bytes()),
+            attribute(41, &65536u32.to_ne_bytes()),
+            attribute(999, b"of a newer kernel"),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn an_interface_is_read_with_all_its_names_and_its_function() {
+        let link = parse(&payload(b"pci")).unwrap();
+        let wanted = Link {
+            index: 7,
+            flags: UP | 0x100,
+            name: b"ens1v0".to_vec(),
+            alternative_names: vec![b"enp3\xff".to_vec(), b"zz".to_vec()],
+            address: vec![2, 0, 0, 0, 0x10, 1],
+            permanent_address: vec![2, 0, 0, 0, 0x10, 2],
+            mtu: 1500,
+            queue_length: 1000,
+            alias: b"rack 7".to_vec(),
+            broadcast: vec![255; 6],
+            link_mode: Some(1),
+            words: BTreeMap::from([(27, 7), (41, 65536)]),
+            xdp: Some(Xdp::Generic),
+            xdp_programs: vec![9],
+            function: Some("0000:03:10.0".parse().unwrap()),
+            ..Link::default()
+        };
+        assert_eq!(link, wanted);
+        assert!(link.is_called(b"ens1v0") && link.is_called(b"zz") && !link.is_called(b"z"));
+    }
+
+    #[test]
+    fn a_parent_on_another_bus_is_no_pci_function() {
+        assert_eq!(parse(&payload(b"virtio")).unwrap().function, None);
+        let upper =
+            |attributes: &[Vec<u8>]| parse(&[header(9, 0, 0), attributes.concat()].concat());
+        assert_eq!(
+            upper(&[text(PARENT, b"0000:03:10.0")]).unwrap().function,
+            None
+        );
+        let kind = nest(INFO, &text(INFO_KIND, b"macvlan"));
+        let on = attribute(LOWER, &7u32.to_ne_bytes());
+        let elsewhere = attribute(LOWER_NAMESPACE, &0u32.to_ne_bytes());
+        let stands = |attributes: &[Vec<u8>]| upper(attributes).unwrap().stands_on(7);
+        assert!(stands(&[kind.clone(), on.clone()]));
+        let moved = upper(&[kind.clone(), on.clone(), elsewhere.clone()]).unwrap();
+        assert!(moved.stands_in(Some(0), 7) && !moved.stands_in(Some(1), 7));
+        assert!(!stands(&[kind, on.clone(), elsewhere]));
+        assert!(!stands(&[nest(INFO, &text(INFO_KIND, b"veth")), on]));
+    }
+
+    #[test]
+    fn what_is_cut_short_is_no_interface_or_one_with_less() {
+        let whole = payload(b"pci");
+        for end in 0..whole.len() {
+            let found = parse(&whole[..end]);
+            assert_eq!(found.is_some(), end >= HEADER, "{end}");
+        }
+    }
+
+    /// `strace -e trace=sendmsg ip link set eth0 mtu 9000` shows the same words.
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_change_is_one_attribute_of_one_interface() {
+        let mtu = Change::Mtu(9000).payload(7);
+        let wanted = [
+            0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 4, 0, 40, 35, 0, 0,
+        ];
+        assert_eq!(mtu, wanted);
+        let mask = CHOSEN_FLAGS;
+        let flags = Change::Flags {
+            mask,
+            flags: 0x1_0043,
+        }
+        .payload(7);
+        assert_eq!(flags[8..], [1, 0, 0, 0, 0x81, 0x13, 0, 0]);
+        let name = Change::Name(b"ens1").payload(7);
+        assert_eq!(
+            name[HEADER..],
+            [9, 0, 3, 0, b'e', b'n', b's', b'1', 0, 0, 0, 0]
+        );
+    }
+
+    #[test]
+    fn a_hardware_address_is_written_and_read_the_same() {
+        for text in ["02:00:00:00:10:01", "00", "80:00:02:08:fe"] {
+            assert_eq!(address_text(&address_bytes(text).unwrap()), text);
+        }
+        for text in ["", "2", "02:", ":02", "02:0g", "02:+1", "0200", "02-00"] {
+            assert_eq!(address_bytes(text), None, "{text}");
+        }
+        assert_eq!(address_bytes(&["02"; 33].join(":")), None);
+    }
+}

@@ -1,0 +1,214 @@
+//! What messages of netlink are made of (include/uapi/linux/netlink.h). Numbers are of the host's byte order.
+
+use rustix::io::Errno;
+
+/// `struct nlmsghdr`.
+pub const HEADER: usize = 16;
+/// `struct nlattr`.
+const ATTRIBUTE_HEADER: usize = 4;
+/// The upper two bits of an attribute's type are flags.
+const TYPE_MASK: u16 = 0x3fff;
+/// `NLA_F_NESTED`.
+const NESTED: u16 = 0x8000;
+/// `NLMSG_ERROR`.
+pub const ERROR: u16 = 2;
+/// `NLMSG_DONE`.
+pub const DONE: u16 = 3;
+/// `NLM_F_DUMP_INTR`: the list changed while it was read.
+pub const INTERRUPTED: u16 = 0x10;
+/// `NLM_F_REQUEST`.
+pub const REQUEST: u16 = 0x1;
+/// `NLM_F_ACK`.
+pub const ACKNOWLEDGE: u16 = 0x4;
+/// `NLM_F_ROOT | NLM_F_MATCH`: all there are.
+pub const DUMP: u16 = 0x300;
+/// `NLM_F_EXCL`.
+pub const EXCLUSIVE: u16 = 0x200;
+/// `NLM_F_CREATE`.
+pub const CREATE: u16 = 0x400;
+
+/// A message with its header.
+#[must_use]
+pub fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(HEADER + payload.len()).unwrap_or(u32::MAX);
+    let mut bytes = length.to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    bytes.extend(sequence.to_ne_bytes());
+    bytes.extend(0u32.to_ne_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// An attribute with its header, filled up to four bytes.
+#[must_use]
+pub fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(ATTRIBUTE_HEADER + payload.len()).unwrap_or(u16::MAX);
+    let mut bytes = length.to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(payload);
+    bytes.resize(padded(bytes.len()), 0);
+    bytes
+}
+
+/// An attribute that holds attributes.
+#[must_use]
+pub fn nest(kind: u16, payload: &[u8]) -> Vec<u8> {
+    attribute(kind | NESTED, payload)
+}
+
+/// A text with the null byte that ends it.
+#[must_use]
+pub fn text(kind: u16, text: &[u8]) -> Vec<u8> {
+    attribute(kind, &[text, &[0]].concat())
+}
+
+/// A length with what fills it up to four bytes.
+#[must_use]
+pub fn padded(length: usize) -> usize {
+    length.next_multiple_of(4)
+}
+
+/// The two bytes there as a number.
+#[must_use]
+pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    let word = bytes.get(at..at.checked_add(2)?)?;
+    Some(u16::from_ne_bytes(word.try_into().ok()?))
+}
+
+/// The four bytes there as a number.
+#[must_use]
+pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let word = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_ne_bytes(word.try_into().ok()?))
+}
+
+/// The eight bytes there as a number.
+#[must_use]
+pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let word = bytes.get(at..at.checked_add(8)?)?;
+    Some(u64::from_ne_bytes(word.try_into().ok()?))
+}
+
+/// What stands before the null byte.
+#[must_use]
+pub fn until_null(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+/// The attributes in a payload; those behind one that is cut short are left out.
+pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16_at(bytes, 0)?);
+        let kind = u16_at(bytes, 2)? & TYPE_MASK;
+        let value = bytes.get(ATTRIBUTE_HEADER..length)?;
+        bytes = bytes.get(padded(length)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// One message of an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer<'a> {
+    /// What was asked for, or a part of it.
+    Part(&'a [u8]),
+    /// All has been said, or done.
+    End,
+    /// The list changed meanwhile.
+    Changed,
+    /// It is not done.
+    Failed(Errno),
+}
+
+/// The messages of a datagram that answer a request. What answers another is left out; none stands behind one that
+/// is cut short.
+pub fn answers(mut bytes: &[u8], sequence: u32) -> impl Iterator<Item = Answer<'_>> {
+    std::iter::from_fn(move || {
+        loop {
+            let length = usize::try_from(u32_at(bytes, 0)?).ok()?;
+            let (kind, flags) = (u16_at(bytes, 4)?, u16_at(bytes, 6)?);
+            let is_ours = u32_at(bytes, 8)? == sequence;
+            let payload = bytes.get(HEADER..length)?;
+            bytes = bytes.get(padded(length)..).unwrap_or_default();
+            if is_ours {
+                return answer(kind, flags, payload);
+            }
+        }
+    })
+}
+
+fn answer(kind: u16, flags: u16, payload: &[u8]) -> Option<Answer<'_>> {
+    if flags & INTERRUPTED != 0 {
+        return Some(Answer::Changed);
+    }
+    // The end of a list may carry an error too.
+    let error = match kind {
+        ERROR => u32_at(payload, 0)?,
+        DONE => u32_at(payload, 0).unwrap_or_default(),
+        _ => return Some(Answer::Part(payload)),
+    };
+    // A negative number, and 0 for none.
+    Some(match error.cast_signed().checked_neg()? {
+        0 => Answer::End,
+        // `MAX_ERRNO` (include/linux/err.h).
+        number @ 1..=4095 => Answer::Failed(Errno::from_raw_os_error(number)),
+        _ => return None,
+    })
+}
+
+/// Properties that hold for all bytes.
+#[cfg(fuzzing)]
+pub fn fuzz(bytes: &[u8]) {
+    let values: usize = attributes(bytes).map(|(_, value)| value.len() + 4).sum();
+    assert!(values <= bytes.len());
+    assert!(answers(bytes, 1).count() <= bytes.len() / HEADER);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Vec<Answer<'_>> {
+        answers(bytes, 7).collect()
+    }
+
+    #[test]
+    fn an_answer_is_a_list_with_an_end_an_acknowledgement_or_an_error() {
+        let error = |number: i32| message(ERROR, 0, 7, &number.to_ne_bytes());
+        assert_eq!(read(&error(0)), [Answer::End]);
+        let busy = Errno::BUSY.raw_os_error();
+        assert_eq!(read(&error(-busy)), [Answer::Failed(Errno::BUSY)]);
+        for no_error in [i32::MIN, -4096, 1] {
+            assert_eq!(read(&error(no_error)), []);
+        }
+        let list = [
+            message(16, 2, 7, b"abcd"),
+            message(16, 2, 7, b"efgh"),
+            message(DONE, 2, 7, &[0; 4]),
+        ];
+        let (one, two) = (Answer::Part(b"abcd"), Answer::Part(b"efgh"));
+        assert_eq!(read(&list.concat()), [one, two, Answer::End]);
+        assert_eq!(read(&message(16, INTERRUPTED, 7, b"")), [Answer::Changed]);
+    }
+
+    #[test]
+    fn an_answer_to_another_request_is_left_out() {
+        let both = [message(16, 0, 6, b"abcd"), message(16, 0, 7, b"efgh")].concat();
+        assert_eq!(read(&both), [Answer::Part(b"efgh")]);
+    }
+
+    #[test]
+    fn what_is_cut_short_is_left_out() {
+        let whole = message(16, 0, 7, &attribute(1, b"abcdef"));
+        for end in 0..whole.len() {
+            assert_eq!(read(&whole[..end]), [], "{end}");
+        }
+        for bytes in [&[0, 0, 1, 0][..], &[3, 0, 1, 0], &[255, 255, 1, 0]] {
+            assert_eq!(attributes(bytes).count(), 0);
+        }
+        let two = [nest(1, &text(2, b"ab")), attribute(3, &[1])].concat();
+        let found: Vec<_> = attributes(&two).collect();
+        assert_eq!(found[1], (3, &[1][..]));
+        assert_eq!(attributes(found[0].1).next(), Some((2, &b"ab\0"[..])));
+    }
+}

@@ -1,0 +1,284 @@
+//! RDMA devices (`RDMA_NL_NLDEV`, include/uapi/rdma/rdma_netlink.h and drivers/infiniband/core/nldev.c): which of them a
+//! network namespace has, their character devices, and their way to another namespace.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::message::{attribute, attributes, text, u32_at, u64_at, until_null};
+use crate::expect::Numbers;
+
+/// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, …)`.
+const fn kind(command: u16) -> u16 {
+    (5 << 10) | command
+}
+
+/// `RDMA_NLDEV_CMD_GET`, of all devices with `NLM_F_DUMP`.
+pub const GET: u16 = kind(1);
+/// `RDMA_NLDEV_CMD_SET`.
+pub const SET: u16 = kind(2);
+/// `RDMA_NLDEV_CMD_SYS_GET`.
+pub const SYS_GET: u16 = kind(6);
+/// `RDMA_NLDEV_CMD_SYS_SET`.
+pub const SYS_SET: u16 = kind(7);
+/// `RDMA_NLDEV_CMD_GET_CHARDEV`.
+pub const GET_CHARACTER: u16 = kind(15);
+
+// `enum rdma_nldev_attr`.
+const INDEX: u16 = 1;
+const NAME: u16 = 2;
+const NETNS_MODE: u16 = 66;
+const NETNS_FD: u16 = 68;
+const CHARACTER_TYPE: u16 = 69;
+const CHARACTER_NAME: u16 = 70;
+const CHARACTER: u16 = 72;
+
+/// An RDMA device of a network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RdmaLink {
+    /// Its number, which stays with it whatever it is called and wherever it is.
+    pub index: u32,
+    /// Its name, which no other device of the machine has.
+    pub name: Vec<u8>,
+}
+
+/// A character device for user space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Character {
+    /// The kernel's name, which is that of its node below /dev/infiniband too.
+    pub name: String,
+    /// Its numbers.
+    pub numbers: Numbers,
+}
+
+/// Which network namespaces have a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetnsMode {
+    /// All see it.
+    Shared,
+    /// One has it.
+    Exclusive,
+}
+
+/// One device, of a message about it.
+#[must_use]
+pub fn parse(payload: &[u8]) -> Option<RdmaLink> {
+    let index = u32_at(value(payload, INDEX)?, 0)?;
+    let name = until_null(value(payload, NAME)?).to_vec();
+    (!name.is_empty()).then_some(RdmaLink { index, name })
+}
+
+/// The payload of [`SET`] that moves a device to a network namespace. The kernel looks the descriptor up in the
+/// process that sends.
+#[must_use]
+pub fn to_namespace(index: u32, namespace: BorrowedFd<'_>) -> Vec<u8> {
+    let fd = namespace.as_raw_fd().to_ne_bytes();
+    [of_device(index), attribute(NETNS_FD, &fd)].concat()
+}
+
+/// The payload of [`SET`] that gives a device another name.
+#[must_use]
+pub fn rename(index: u32, name: &[u8]) -> Vec<u8> {
+    [of_device(index), text(NAME, name)].concat()
+}
+
+/// The payload of [`GET_CHARACTER`] for a device's node of a type, such as `uverbs`; without a device for one that all
+/// devices share, such as `rdma_cm`.
+#[must_use]
+pub fn character(index: Option<u32>, of_type: &str) -> Vec<u8> {
+    let device = index.map(of_device).unwrap_or_default();
+    [device, text(CHARACTER_TYPE, of_type.as_bytes())].concat()
+}
+
+/// The character device in the answer. Its name becomes part of a path, so one that could lead elsewhere is none.
+#[must_use]
+pub fn parse_character(payload: &[u8]) -> Option<Character> {
+    let name = std::str::from_utf8(until_null(value(payload, CHARACTER_NAME)?)).ok()?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    if name.is_empty() || !name.bytes().all(is_plain) {
+        return None;
+    }
+    Some(Character {
+        name: name.to_owned(),
+        numbers: numbers(u64_at(value(payload, CHARACTER)?, 0)?)?,
+    })
+}
+
+/// The payload of [`SYS_SET`] that sets the mode.
+#[must_use]
+pub fn netns_mode(mode: NetnsMode) -> Vec<u8> {
+    attribute(NETNS_MODE, &[u8::from(mode == NetnsMode::Shared)])
+}
+
+/// The mode in the answer to [`SYS_GET`].
+#[must_use]
+pub fn parse_netns_mode(payload: &[u8]) -> Option<NetnsMode> {
+    match value(payload, NETNS_MODE)? {
+        [0] => Some(NetnsMode::Exclusive),
+        [1] => Some(NetnsMode::Shared),
+        _ => None,
+    }
+}
+
+fn of_device(index: u32) -> Vec<u8> {
+    attribute(INDEX, &index.to_ne_bytes())
+}
+
+fn value(payload: &[u8], wanted: u16) -> Option<&[u8]> {
+    let mut all = attributes(payload);
+    Some(all.find(|(kind, _)| *kind == wanted)?.1)
+}
+
+/// `huge_encode_dev` (include/linux/kdev_t.h).
+fn numbers(encoded: u64) -> Option<Numbers> {
+    let encoded = u32::try_from(encoded).ok()?;
+    Some(Numbers {
+        major: (encoded & 0xf_ff00) >> 8,
+        minor: (encoded & 0xff) | ((encoded >> 12) & 0xf_ff00),
+    })
+}
+
+/// Properties that hold for all bytes.
+#[cfg(fuzzing)]
+pub fn fuzz(bytes: &[u8]) {
+    if let Some(link) = parse(bytes) {
+        assert!(!link.name.is_empty() && !link.name.contains(&0));
+    }
+    if let Some(character) = parse_character(bytes) {
+        assert!(!character.name.contains(['/', '.']));
+    }
+    let _ = parse_netns_mode(bytes);
+}
+
+#[cfg(test)]
+#[cfg(target_endian = "little")]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::io::Errno;
+
+    use super::super::message::{ACKNOWLEDGE, Answer, DUMP, REQUEST, answers, message};
+    use super::*;
+
+    /// What went over the socket and came back, written down by the kernel's source and not recorded from a machine:
+    /// see its head.
+    const EXCHANGE: &str = include_str!("../../tests/nldev-exchange.txt");
+    const SEQUENCE: u32 = 7;
+
+    /// The bytes of one line of the exchange.
+    fn bytes(name: &str) -> Vec<u8> {
+        let mut lines = EXCHANGE.lines().filter(|line| !line.starts_with('#'));
+        let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let digits: String = line.unwrap().split_whitespace().collect();
+        let pair = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        (0..digits.len()).step_by(2).map(pair).collect()
+    }
+
+    fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
+        message(kind, flags | REQUEST, SEQUENCE, payload)
+    }
+
+    /// What a name of the exchange answers.
+    fn told<T>(name: &str, read: &dyn Fn(&[u8]) -> Option<T>) -> Result<Vec<T>, Errno> {
+        let bytes = bytes(name);
+        let mut all = Vec::new();
+        for answer in answers(&bytes, SEQUENCE) {
+            match answer {
+                Answer::Part(payload) => all.extend(read(payload)),
+                Answer::End => return Ok(all),
+                Answer::Changed => return Err(Errno::AGAIN),
+                Answer::Failed(error) => return Err(error),
+            }
+        }
+        panic!("{name} has no end");
+    }
+
+    #[test]
+    fn a_device_is_found_by_its_name_among_those_of_the_namespace() {
+        assert_eq!(request(GET, DUMP, &[]), bytes("list-request"));
+        let found = told("list-answer", &parse).unwrap();
+        let link = |index, name: &[u8]| RdmaLink {
+            index,
+            name: name.to_vec(),
+        };
+        assert_eq!(found, [link(0, b"mlx5_0"), link(3, b"mlx5_3")]);
+        assert_eq!(told("list-answer-empty", &parse).unwrap(), []);
+    }
+
+    #[test]
+    fn a_device_moves_by_its_number_and_the_descriptor_of_a_namespace() {
+        let file = std::fs::File::open("/proc/self/ns/net").unwrap();
+        let fd = file.as_raw_fd().to_ne_bytes();
+        let made = request(SET, ACKNOWLEDGE, &to_namespace(3, file.as_fd()));
+        let wanted = bytes("move-request");
+        let at = wanted.len() - fd.len();
+        assert_eq!(made[..at], wanted[..at]);
+        assert_eq!(made[at..], fd);
+        assert_eq!(told("done", &parse).unwrap(), []);
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_told_apart() {
+        for (name, error) in [
+            ("cannot-move", Errno::OPNOTSUPP),
+            ("not-here", Errno::INVAL),
+            ("no-right", Errno::PERM),
+        ] {
+            assert_eq!(told(name, &parse), Err(error), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_given_back() {
+        let made = request(SET, ACKNOWLEDGE, &rename(3, b"mlx5_3"));
+        assert_eq!(made, bytes("rename-request"));
+    }
+
+    #[test]
+    fn nodes_are_told_with_their_numbers_by_type() {
+        let of_device = request(GET_CHARACTER, ACKNOWLEDGE, &character(Some(3), "uverbs"));
+        assert_eq!(of_device, bytes("uverbs-request"));
+        let shared = request(GET_CHARACTER, ACKNOWLEDGE, &character(None, "rdma_cm"));
+        assert_eq!(shared, bytes("rdma-cm-request"));
+        let found = |name: &str| {
+            let found = told(name, &parse_character).unwrap();
+            let shown = found.iter();
+            let shown = shown.map(|one| format!("{} {}", one.name, one.numbers));
+            shown.collect::<Vec<_>>()
+        };
+        assert_eq!(found("uverbs-answer"), ["uverbs3 231:195"]);
+        // Beyond 32 devices the numbers are others, and a minor may need more than eight bits.
+        assert_eq!(found("uverbs-answer-high"), ["uverbs300 510:300"]);
+        assert_eq!(found("rdma-cm-answer"), ["rdma_cm 10:122"]);
+    }
+
+    #[test]
+    fn the_mode_is_read_and_set() {
+        assert_eq!(request(SYS_GET, ACKNOWLEDGE, &[]), bytes("mode-request"));
+        let mode = |name| told(name, &parse_netns_mode).unwrap();
+        assert_eq!(mode("mode-answer-exclusive"), [NetnsMode::Exclusive]);
+        assert_eq!(mode("mode-answer-shared"), [NetnsMode::Shared]);
+        let set = request(SYS_SET, ACKNOWLEDGE, &netns_mode(NetnsMode::Exclusive));
+        assert_eq!(set, bytes("set-mode-request"));
+    }
+
+    #[test]
+    fn what_is_cut_short_or_leads_elsewhere_is_nothing() {
+        let whole = [of_device(3), text(NAME, b"mlx5_3")].concat();
+        for end in 0..whole.len() - 1 {
+            assert_eq!(parse(&whole[..end]), None, "{end}");
+        }
+        assert_eq!(parse(&[of_device(3), text(NAME, b"")].concat()), None);
+        let node = |name: &[u8], number: u64| {
+            let name = text(CHARACTER_NAME, name);
+            let number = attribute(CHARACTER, &number.to_ne_bytes());
+            parse_character(&[name, number].concat())
+        };
+        assert!(node(b"uverbs0", 0xe7c0).is_some());
+        for odd in [&b"../mem"[..], b"", b"uverbs0/", b"\xff", b"."] {
+            assert_eq!(node(odd, 0xe7c0), None);
+        }
+        assert_eq!(node(b"uverbs0", u64::MAX), None);
+        assert_eq!(parse_character(&text(CHARACTER_NAME, b"uverbs0")), None);
+        assert_eq!(parse_netns_mode(&attribute(NETNS_MODE, &[2])), None);
+        assert_eq!(parse_netns_mode(&[]), None);
+    }
+}
