@@ -28,6 +28,8 @@ pub enum Class {
     Vfio,
     /// A hugetlbfs of one page size.
     Hugepages,
+    /// Network interfaces that move into a container.
+    Netdev,
     /// PTP hardware clocks.
     Ptp,
     /// PPS sources.
@@ -36,7 +38,7 @@ pub enum Class {
 
 impl Class {
     /// Every class, in display order.
-    pub const ALL: [Class; 10] = [
+    pub const ALL: [Class; 11] = [
         Class::Nic,
         Class::NicPlain,
         Class::NicNodes,
@@ -45,6 +47,7 @@ impl Class {
         Class::Rdma,
         Class::Vfio,
         Class::Hugepages,
+        Class::Netdev,
         Class::Ptp,
         Class::Pps,
     ];
@@ -61,6 +64,7 @@ impl Class {
             Class::Rdma => "rdma",
             Class::Vfio => "vfio",
             Class::Hugepages => "hugepages",
+            Class::Netdev => "netdev",
             Class::Ptp => "ptp",
             Class::Pps => "pps",
         }
@@ -131,7 +135,7 @@ mod tests {
         let error = "NIC".parse::<Class>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown class \"NIC\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, ptp, pps"
+            "unknown class \"NIC\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps"
         );
     }
 }

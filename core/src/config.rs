@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -15,7 +16,10 @@ use toml::de::{DeTable, DeValue};
 use crate::class::Class;
 use crate::host_settings::{HostSettings, MacAddress, PhysicalFunction, Sriov};
 use crate::kubernetes_settings::{KubernetesSettings, RESOURCE_KEYS, ResourceError};
-use crate::select::{self, Select};
+use crate::netdev::address::InterfaceAddress;
+use crate::netdev::address::Network;
+use crate::netdev::settings::{self, Contradiction, Mtu, NetdevSettings, Route};
+use crate::select::{self, Glob, Select};
 
 /// Where the configuration is looked for.
 pub const CONFIG_PATH: &str = "/etc/onload-ctk/config.toml";
@@ -40,6 +44,8 @@ pub struct Config {
     pub log: Log,
     /// Named sets of devices, of which a container gets one that is free.
     pub pools: BTreeMap<String, PoolConfig>,
+    /// What interfaces have in the containers that get them, by the names of their devices.
+    pub netdev: BTreeMap<String, NetdevSettings>,
     /// The virtual functions that the host has from its boot on.
     pub sriov: Vec<Sriov>,
     /// What else the host is from its boot on.
@@ -62,6 +68,8 @@ pub struct Discover {
     pub offer_issm: bool,
     /// Offer a physical function bound to vfio although it has virtual functions.
     pub offer_pf_with_vfs: bool,
+    /// Interfaces that may be offered to move into a container. A pool of the class names others.
+    pub offer_netdevs: Vec<Glob>,
 }
 
 /// Section `[cdi]`.
@@ -140,6 +148,8 @@ impl Default for Cdi {
 pub struct Annotations {
     /// The classes that an annotation may ask for.
     pub allow: Vec<Class>,
+    /// The networks that addresses in an annotation must be in.
+    pub addresses: Vec<Network>,
     /// A container whose user 0 is the host's user 0 asks for Onload.
     pub root_with_onload: RootWithOnload,
     /// libonload.so cannot be loaded by the container's libc.
@@ -152,6 +162,7 @@ impl Default for Annotations {
     fn default() -> Self {
         Annotations {
             allow: Vec::new(),
+            addresses: Vec::new(),
             root_with_onload: RootWithOnload::Warn,
             on_incompatible: OnIncompatible::Fail,
             live_devices: true,
@@ -180,7 +191,8 @@ impl Leases {
     #[must_use]
     pub fn share(&self, class: Class) -> Option<u32> {
         // The kernel gives an IOMMU group to one process.
-        let usual = (class == Class::Vfio).then_some(1);
+        // An interface is in one network namespace.
+        let usual = matches!(class, Class::Vfio | Class::Netdev).then_some(1);
         self.share.get(&class).map(|share| share.get()).or(usual)
     }
 }
@@ -228,6 +240,20 @@ pub struct PoolConfig {
     /// How many containers may have one of them at once; without it, what holds for the class.
     #[serde(default)]
     pub share: Option<Share>,
+    /// Who moves an interface of the pool into a container.
+    #[serde(default, rename = "move")]
+    pub mover: Mover,
+}
+
+/// Who moves an interface into a container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mover {
+    /// The hook of this program.
+    #[default]
+    Hook,
+    /// A CNI plugin, such as SR-IOV CNI.
+    Cni,
 }
 
 /// Section `[runtime]`.
@@ -326,6 +352,8 @@ pub struct HookConfig {
     pub leases: Leases,
     /// What they write down.
     pub log: Log,
+    /// What interfaces have in the containers that get them, by the names of their devices.
+    pub netdev: BTreeMap<String, NetdevSettings>,
 }
 
 /// What hook and wrapper need of section `[cdi]`.
@@ -364,6 +392,7 @@ impl From<&Config> for HookConfig {
             environment: config.environment.clone(),
             leases: config.leases.clone(),
             log: config.log.clone(),
+            netdev: config.netdev.clone(),
         }
     }
 }
@@ -376,6 +405,29 @@ struct HookSections {
     environment: HookEnvironment,
     leases: HookLeases,
     log: HookLog,
+    netdev: BTreeMap<String, HookNetdev>,
+}
+
+/// As [`NetdevSettings`], with keys of any version.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct HookNetdev {
+    addresses: Vec<InterfaceAddress>,
+    routes: Vec<Route>,
+    #[serde(deserialize_with = "select::one_or_more")]
+    gateway: Vec<IpAddr>,
+    mtu: Option<Mtu>,
+}
+
+impl From<HookNetdev> for NetdevSettings {
+    fn from(read: HookNetdev) -> Self {
+        NetdevSettings {
+            addresses: read.addresses,
+            routes: read.routes,
+            gateway: read.gateway,
+            mtu: read.mtu,
+        }
+    }
 }
 
 /// As [`Leases`], with classes of any version.
@@ -431,6 +483,7 @@ fn known(words: &[String]) -> Vec<Class> {
 #[serde(default, rename_all = "kebab-case")]
 struct HookAnnotations {
     allow: Vec<String>,
+    addresses: Vec<Network>,
     root_with_onload: RootWithOnload,
     on_incompatible: OnIncompatible,
     live_devices: bool,
@@ -441,6 +494,7 @@ impl Default for HookAnnotations {
         let usual = Annotations::default();
         HookAnnotations {
             allow: Vec::new(),
+            addresses: Vec::new(),
             root_with_onload: usual.root_with_onload,
             on_incompatible: usual.on_incompatible,
             live_devices: usual.live_devices,
@@ -452,6 +506,7 @@ impl From<HookAnnotations> for Annotations {
     fn from(read: HookAnnotations) -> Self {
         Annotations {
             allow: known(&read.allow),
+            addresses: read.addresses,
             root_with_onload: read.root_with_onload,
             on_incompatible: read.on_incompatible,
             live_devices: read.live_devices,
@@ -474,14 +529,17 @@ impl HookConfig {
         let cdi = read.cdi;
         absolute("cdi.hook-path", &cdi.hook_path)?;
         check_fdtable_size(cdi.fdtable_size)?;
+        let leases = read.leases.try_into()?;
+        check_netdev_share(&leases)?;
         Ok(HookConfig {
             cdi,
             annotations: read.annotations.into(),
             environment: Environment {
                 allow: known(&read.environment.allow),
             },
-            leases: read.leases.try_into()?,
+            leases,
             log: read.log.into(),
+            netdev: check_netdevs(read.netdev)?,
         })
     }
 }
@@ -727,6 +785,34 @@ pub enum ConfigError {
     /// A share that is none.
     #[error("leases.share.{0} must be a number of containers from 1 to {max}", max = Share::MAX)]
     Share(Class),
+    /// A share of an interface, which is in one network namespace.
+    #[error(
+        "{0} is {1}, and an interface is in one container at a time; leave it out: containers that share a network, as those of a pod do, share the interface"
+    )]
+    NetdevShare(String, u32),
+    /// A pool that says who moves what does not move.
+    #[error(
+        "pools.{name}.move is for class netdev, and the pool is of class {class}; leave it out"
+    )]
+    Move {
+        /// The pool.
+        name: String,
+        /// Its class.
+        class: Class,
+    },
+    /// A plugin moves interfaces away, and gives them other names.
+    #[error(
+        "pools.{0}.select: interfaces names what a CNI plugin moves away and renames; select by pf and vf, by addresses or by driver where move is \"cni\""
+    )]
+    MoveByName(String),
+    /// The settings of an interface do not go together.
+    #[error("netdev.{name}: {source}")]
+    Netdev {
+        /// The interface.
+        name: String,
+        /// What does not.
+        source: Contradiction,
+    },
     /// Two sections about one physical function.
     #[error("two sections [[sriov]] have the pf {0}; make one of them")]
     SamePf(PhysicalFunction),
@@ -771,6 +857,7 @@ const SECTIONS: [(&str, &[&str]); 9] = [
             "offer-umad",
             "offer-issm",
             "offer-pf-with-vfs",
+            "offer-netdevs",
         ],
     ),
     (
@@ -801,6 +888,7 @@ const SECTIONS: [(&str, &[&str]); 9] = [
         "annotations",
         &[
             "allow",
+            "addresses",
             "root-with-onload",
             "on-incompatible",
             "live-devices",
@@ -823,7 +911,11 @@ const RESOURCES: &str = "resources";
 
 /// The section with a table for each pool, and the keys of such a table.
 const POOLS: &str = "pools";
-const POOL_KEYS: &[&str] = &["class", "select", "share"];
+const POOL_KEYS: &[&str] = &["class", "select", "share", "move"];
+/// The section with a table for each interface.
+const NETDEV: &str = "netdev";
+/// The sections with a table for each of several names, and the keys of such a table.
+const NAMED: [(&str, &[&str]); 1] = [(NETDEV, &settings::KEYS)];
 /// The key of a pool whose value is a table with [`select::KEYS`].
 const SELECT: &str = "select";
 
@@ -891,6 +983,11 @@ impl Config {
         }
         check_fdtable_size(cdi.fdtable_size)?;
         check_sriov(&self.sriov)?;
+        check_netdev_pools(&self.pools)?;
+        check_netdev_share(&self.leases)?;
+        for (name, settings) in &self.netdev {
+            check_netdev(name, settings)?;
+        }
         let pool = |name: &str| {
             let pool = self.pools.get(name)?;
             Some((pool.class, pool.share.map(Share::get)))
@@ -898,6 +995,55 @@ impl Config {
         let share = |class| self.leases.share(class);
         Ok(self.kubernetes.check(pool, share)?)
     }
+}
+
+fn check_netdev_pools(pools: &BTreeMap<String, PoolConfig>) -> Result<(), ConfigError> {
+    for (name, pool) in pools {
+        let class = pool.class;
+        if class != Class::Netdev && pool.mover != Mover::default() {
+            let name = name.clone();
+            return Err(ConfigError::Move { name, class });
+        }
+        if pool.mover == Mover::Cni && !pool.select.interfaces.is_empty() {
+            return Err(ConfigError::MoveByName(name.clone()));
+        }
+        if let Some(share) = pool.share.filter(|share| share.get() > 1)
+            && class == Class::Netdev
+        {
+            let key = format!("{POOLS}.{name}.share");
+            return Err(ConfigError::NetdevShare(key, share.get()));
+        }
+    }
+    Ok(())
+}
+
+fn check_netdev_share(leases: &Leases) -> Result<(), ConfigError> {
+    match leases.share.get(&Class::Netdev) {
+        Some(share) if share.get() > 1 => {
+            let key = format!("leases.share.{}", Class::Netdev);
+            Err(ConfigError::NetdevShare(key, share.get()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_netdev(name: &str, settings: &NetdevSettings) -> Result<(), ConfigError> {
+    settings.check().map_err(|source| ConfigError::Netdev {
+        name: name.to_owned(),
+        source,
+    })
+}
+
+fn check_netdevs(
+    read: BTreeMap<String, HookNetdev>,
+) -> Result<BTreeMap<String, NetdevSettings>, ConfigError> {
+    let mut all = BTreeMap::new();
+    for (name, settings) in read {
+        let settings = settings.into();
+        check_netdev(&name, &settings)?;
+        all.insert(name, settings);
+    }
+    Ok(all)
 }
 
 fn check_sriov(sections: &[Sriov]) -> Result<(), ConfigError> {
@@ -1003,11 +1149,22 @@ fn absolute(key: &'static str, path: &std::path::Path) -> Result<(), ConfigError
 
 fn check_keys(text: &str, table: &DeTable<'_>) -> Result<(), ConfigError> {
     let known = SECTIONS.iter().chain(&LISTS);
-    let sections: Vec<&str> = known.map(|(name, _)| *name).chain([POOLS]).collect();
+    let sections: Vec<&str> = known
+        .map(|(name, _)| *name)
+        .chain([POOLS])
+        .chain(NAMED.iter().map(|(name, _)| *name))
+        .collect();
     for (section, value) in table {
         let (name, at) = (section.get_ref().as_ref(), section.span().start);
         if name == POOLS {
             check_pools(text, at, value)?;
+            continue;
+        }
+        if let Some((of, keys)) = NAMED.iter().find(|(known, _)| *known == name) {
+            for (name, settings) in table_at(text, of, at, value)?.into_iter().flatten() {
+                let (section, at) = (format!("{of}.{}", name.get_ref()), name.span().start);
+                check_table(text, &section, at, settings, keys)?;
+            }
             continue;
         }
         if let Some((name, keys)) = LISTS.iter().find(|(known, _)| *known == name) {
@@ -1228,6 +1385,7 @@ mod tests {
             offer-umad = true
             offer-issm = true
             offer-pf-with-vfs = true
+            offer-netdevs = ["ens1f0v*"]
             [cdi]
             kinds = ["rdma", "nic"]
             hook-path = "/opt/bin/onload-hook"
@@ -1250,6 +1408,7 @@ mod tests {
             container-device-dir = "/dev"
             [annotations]
             allow = ["nic", "nic-plain"]
+            addresses = ["192.0.2.0/24", "2001:db8::/64"]
             root-with-onload = "refuse"
             on-incompatible = "skip"
             live-devices = false
@@ -1299,6 +1458,115 @@ mod tests {
         let known: usize = SECTIONS.iter().map(|(_, keys)| keys.len()).sum();
         // Each class of a share has one too.
         assert_eq!(text.matches(" = ").count(), known + 2);
+    }
+
+    #[test]
+    fn an_interface_has_what_its_section_says() {
+        let text = r#"
+            [discover]
+            offer-netdevs = ["ens1f0v*", "ens2"]
+            [annotations]
+            addresses = ["192.0.2.0/24", "2001:db8::/64"]
+            [pools.fast]
+            class = "netdev"
+            move = "cni"
+            [netdev.ens1f0v3]
+            addresses = ["192.0.2.10/24", "2001:db8::10/64"]
+            routes = ["198.51.100.0/24 via 192.0.2.1", "203.0.113.0/24"]
+            gateway = ["192.0.2.1", "2001:db8::1"]
+            mtu = 9000
+            [netdev."0000:3b:02.1"]
+            gateway = "192.0.2.1"
+        "#;
+        let config = Config::parse(text).unwrap();
+        assert!(config.discover.offer_netdevs[0].matches("ens1f0v12"));
+        assert_eq!(config.pools["fast"].mover, Mover::Cni);
+        let settings = &config.netdev["ens1f0v3"];
+        assert_eq!(settings.addresses[1].to_string(), "2001:db8::10/64");
+        assert_eq!(settings.routes[1].to_string(), "203.0.113.0/24");
+        assert_eq!(
+            (settings.gateway.len(), settings.mtu.unwrap().get()),
+            (2, 9000)
+        );
+        assert_eq!(config.netdev["0000:3b:02.1"].gateway.len(), 1);
+        assert_eq!(config.leases.share(Class::Netdev), Some(1));
+        assert_eq!(HookConfig::parse(text).unwrap(), HookConfig::from(&config));
+        // A newer version may know more of an interface.
+        let newer = HookConfig::parse("[netdev.ens1]\nvrf = 5\nmtu = 1500\n").unwrap();
+        assert_eq!(newer.netdev["ens1"].mtu.unwrap().get(), 1500);
+    }
+
+    #[test]
+    fn what_an_interface_cannot_have_is_refused_with_its_line_and_key() {
+        for (text, says) in [
+            (
+                "[netdev.a]\naddresses = [\"192.0.2.0/24\"]",
+                "line 2: netdev.a.addresses: \"192.0.2.0/24\" is the address of its network",
+            ),
+            (
+                "[netdev.a]\nroutes = [\"192.0.2.1/24\"]",
+                "line 2: netdev.a.routes: \"192.0.2.1/24\" is no network",
+            ),
+            (
+                "[netdev.a]\ngateway = \"router\"",
+                "line 2: netdev.a.gateway: ",
+            ),
+            (
+                "[netdev.a]\nmtu = 67",
+                "line 2: netdev.a.mtu: expected a number of bytes from 68 to 65535, found 67",
+            ),
+            (
+                "[netdev.a]\ngateway = [\"192.0.2.1\", \"192.0.2.2\"]",
+                "netdev.a: gateway has 192.0.2.1 and 192.0.2.2",
+            ),
+            (
+                "[annotations]\naddresses = [\"192.0.2.1/24\"]",
+                "line 2: annotations.addresses: \"192.0.2.1/24\" is no network",
+            ),
+            (
+                "[leases]\nshare = { netdev = 2 }",
+                "leases.share.netdev is 2, and an interface is in one container at a time",
+            ),
+        ] {
+            for error in [
+                Config::parse(text).unwrap_err().to_string(),
+                HookConfig::parse(text).unwrap_err().to_string(),
+            ] {
+                assert!(error.starts_with(says), "{text:?}: {error}");
+            }
+        }
+        for (text, says) in [
+            (
+                "[netdev.a]\ngatewai = \"192.0.2.1\"",
+                "line 2: unknown key \"netdev.a.gatewai\"; did you mean \"netdev.a.gateway\"?",
+            ),
+            (
+                "[pools.p]\nclass = \"netdev\"\nshare = 2",
+                "pools.p.share is 2, and an interface is in one container at a time",
+            ),
+            (
+                "[pools.p]\nclass = \"vfio\"\nmove = \"cni\"",
+                "pools.p.move is for class netdev, and the pool is of class vfio",
+            ),
+            (
+                "[pools.p]\nclass = \"netdev\"\nmove = \"cni\"\nselect = { interfaces = \"ens1v*\" }",
+                "pools.p.select: interfaces names what a CNI plugin moves away and renames; select by pf and vf",
+            ),
+            (
+                "[pools.p]\nclass = \"netdev\"\nmove = \"us\"",
+                "line 3: pools.p.move: ",
+            ),
+            (
+                "[discover]\noffer-netdevs = [\"\"]",
+                "line 2: discover.offer-netdevs: ",
+            ),
+        ] {
+            assert!(
+                refusal(text).starts_with(says),
+                "{text:?}: {}",
+                refusal(text)
+            );
+        }
     }
 
     #[test]
@@ -1417,6 +1685,7 @@ mod tests {
         ];
         assert_eq!(found, wanted);
         let slow = PoolConfig {
+            mover: Mover::Hook,
             class: Class::Rdma,
             select: Select::default(),
             share: None,
@@ -2005,15 +2274,15 @@ mod tests {
             select-interface = true
             memlock = 65536
             [annotations]
-            allow = ["nic", "netdev", "bundle", "rdma"]
-            addresses = ["192.0.2.0/24"]
+            allow = ["nic", "gpu", "later", "rdma"]
+            networks = ["192.0.2.0/24"]
             root-with-onload = "refuse"
             [runtime]
             path = 7
             [environment]
             allow = ["nic"]
             [leases]
-            share = { rdma = 500, netdev = "each" }
+            share = { rdma = 500, gpu = "each" }
             grace = 60
             [log]
             level = "debug"
@@ -2207,14 +2476,37 @@ mod tests {
     }
 
     #[test]
-    fn the_manual_page_has_every_key_of_a_pool_with_a_value_that_is_read() {
+    fn the_manual_page_has_every_key_of_an_interface_with_a_value_that_is_read() {
         let page = settings_of_page(include_str!("../../packaging/man/onload-ctk.toml.5"));
-        let is_pool = |setting: &&String| !setting.starts_with("[pools.");
-        let page: Vec<&String> = page.iter().skip_while(is_pool).collect();
+        let is_netdev = |setting: &&String| !setting.starts_with("[netdev.");
+        let page: Vec<&str> = page
+            .iter()
+            .skip_while(is_netdev)
+            .map(String::as_str)
+            .collect();
         let keys = page
             .iter()
             .filter_map(|setting| Some(setting.split_once(" = ")?.0));
-        let known: Vec<&str> = ["class", "share", "select"]
+        assert_eq!(keys.collect::<Vec<_>>(), settings::KEYS);
+        let config = Config::parse(&page.join("\n")).unwrap();
+        let netdev = &config.netdev["NAME"];
+        assert!(
+            !netdev.routes.is_empty() && netdev.mtu.is_some(),
+            "{netdev:?}"
+        );
+    }
+
+    #[test]
+    fn the_manual_page_has_every_key_of_a_pool_with_a_value_that_is_read() {
+        let page = settings_of_page(include_str!("../../packaging/man/onload-ctk.toml.5"));
+        let is_pool = |setting: &&String| !setting.starts_with("[pools.");
+        let is_of_pools = |setting: &&String| !setting.starts_with("[netdev.");
+        let page = page.iter().skip_while(is_pool).take_while(is_of_pools);
+        let page: Vec<&String> = page.collect();
+        let keys = page
+            .iter()
+            .filter_map(|setting| Some(setting.split_once(" = ")?.0));
+        let known: Vec<&str> = ["class", "share", "move", "select"]
             .into_iter()
             .chain(select::KEYS)
             .collect();

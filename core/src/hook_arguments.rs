@@ -1,6 +1,7 @@
 //! The arguments of the createRuntime hook that a specification carries, as the generator writes them and
 //! the hook reads them: `--memlock unlimited|BYTES`, `--token HEX` and `--claim UID` at most once, `--expect …`,
-//! `--lease CLASS:NAME` and `--take CLASS:POOL[*N]` any number of times.
+//! `--lease CLASS:NAME`, `--take CLASS:POOL[*N]`, `--netdev IFNAME@PCI`, `--rdma-netns IBDEV@PCI` and
+//! `--address IFNAME=ADDRESS/PREFIX` any number of times.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -11,7 +12,10 @@ use onload_cdi::DeviceName;
 use crate::class::Class;
 use crate::config::{Memlock, NotMemlock};
 use crate::expect::{Expect, ExpectError};
+use crate::host_settings::Interface;
 use crate::lease::{ClaimUid, Device, NotClaimUid, NotDevice, NotToken, Token};
+use crate::netdev::address::{InterfaceAddress, NotAddress};
+use crate::pci::PciAddress;
 use crate::text::Quoted;
 
 /// The program, as the first word of its command line.
@@ -30,6 +34,12 @@ const TOKEN: &str = "--token";
 const CLAIM: &str = "--claim";
 /// Members of a pool, one of which the hook chooses for the container.
 const TAKE: &str = "--take";
+/// An interface that moves into the container's network namespace.
+const NETDEV: &str = "--netdev";
+/// An RDMA device that moves there.
+const RDMA_NETNS: &str = "--rdma-netns";
+/// An address that an interface has there.
+const ADDRESS: &str = "--address";
 /// The most members of one pool that a container is given: as many as an annotation may name.
 pub const MAX_TAKE: u32 = 128;
 
@@ -86,6 +96,125 @@ impl fmt::Display for Take {
     }
 }
 
+/// A network interface that moves into the container's network namespace, as `IFNAME@PCI`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MovedInterface {
+    /// Its name, on the host and in the container.
+    pub name: Interface,
+    /// The PCI function that it must belong to.
+    pub pci: PciAddress,
+}
+
+/// A text that is not `IFNAME@PCI`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is not IFNAME@PCI, as \"ens1f0v3@0000:3b:02.1\" is one")]
+pub struct NotMovedInterface(String);
+
+impl FromStr for MovedInterface {
+    type Err = NotMovedInterface;
+
+    /// The last `@` splits: the kernel allows one in the name of an interface.
+    fn from_str(text: &str) -> Result<Self, NotMovedInterface> {
+        let parsed = text.rsplit_once('@').and_then(|(name, pci)| {
+            let name = Interface::try_from(name.to_owned()).ok()?;
+            let pci = pci.parse().ok()?;
+            Some(MovedInterface { name, pci })
+        });
+        parsed.ok_or_else(|| NotMovedInterface(Quoted(text).to_string()))
+    }
+}
+
+impl fmt::Display for MovedInterface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.name, self.pci)
+    }
+}
+
+/// An RDMA device that moves into the container's network namespace, as `IBDEV@PCI`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MovedRdma {
+    /// Its name in /sys/class/infiniband; neither empty nor with a `/`.
+    pub ibdev: String,
+    /// The PCI function that it must belong to.
+    pub pci: PciAddress,
+}
+
+/// A text that is not `IBDEV@PCI`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is not IBDEV@PCI, as \"mlx5_0@0000:3b:00.0\" is one")]
+pub struct NotMovedRdma(String);
+
+/// The bytes of an RDMA device's name with the null byte at its end (`IB_DEVICE_NAME_MAX` of
+/// include/uapi/rdma/ib_user_verbs.h).
+const IB_DEVICE_NAME_MAX: usize = 64;
+
+impl FromStr for MovedRdma {
+    type Err = NotMovedRdma;
+
+    /// The last `@` splits.
+    fn from_str(text: &str) -> Result<Self, NotMovedRdma> {
+        let is_odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
+        let is_name = |name: &str| {
+            let is_short = (1..IB_DEVICE_NAME_MAX).contains(&name.len());
+            is_short && !name.contains(is_odd) && name != "." && name != ".."
+        };
+        let parsed = text.rsplit_once('@').and_then(|(ibdev, pci)| {
+            let pci = pci.parse().ok()?;
+            is_name(ibdev).then(|| MovedRdma {
+                ibdev: ibdev.to_owned(),
+                pci,
+            })
+        });
+        parsed.ok_or_else(|| NotMovedRdma(Quoted(text).to_string()))
+    }
+}
+
+impl fmt::Display for MovedRdma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.ibdev, self.pci)
+    }
+}
+
+/// An address that an interface has in the container, as `IFNAME=ADDRESS/PREFIX`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GivenAddress {
+    /// The name of the interface, on the host and in the container.
+    pub interface: Interface,
+    /// The address.
+    pub address: InterfaceAddress,
+}
+
+/// Why a text is not `IFNAME=ADDRESS/PREFIX`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotGivenAddress {
+    /// The wrong form.
+    #[error("{0} is not IFNAME=ADDRESS/PREFIX, as \"ens1f0v3=192.0.2.10/24\" is one")]
+    Form(String),
+    /// The address is none.
+    #[error(transparent)]
+    Address(#[from] NotAddress),
+}
+
+impl FromStr for GivenAddress {
+    type Err = NotGivenAddress;
+
+    /// The last `=` splits: the kernel allows one in the name of an interface.
+    fn from_str(text: &str) -> Result<Self, NotGivenAddress> {
+        let form = || NotGivenAddress::Form(Quoted(text).to_string());
+        let (name, address) = text.rsplit_once('=').ok_or_else(form)?;
+        Ok(GivenAddress {
+            interface: Interface::try_from(name.to_owned()).map_err(|_| form())?,
+            address: address.parse()?,
+        })
+    }
+}
+
+impl fmt::Display for GivenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.interface, self.address)
+    }
+}
+
 /// What a specification asks the hook to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HookArguments {
@@ -101,6 +230,13 @@ pub struct HookArguments {
     pub claim: Option<ClaimUid>,
     /// Members of pools that the container has while it lives, which the hook chooses.
     pub take: Vec<Take>,
+    /// Interfaces that move into the container's network namespace.
+    pub netdev: Vec<MovedInterface>,
+    /// RDMA devices that move there, or are there.
+    pub rdma_netns: Vec<MovedRdma>,
+    /// Addresses that interfaces have there. An interface that is named here has these and none that the
+    /// configuration says.
+    pub address: Vec<GivenAddress>,
 }
 
 /// Why an argument list is rejected.
@@ -108,7 +244,7 @@ pub struct HookArguments {
 pub enum HookArgumentsError {
     /// An option that this version does not know; a newer one might have meant a check.
     #[error(
-        "unknown option {0}; known options are --memlock, --expect, --lease, --token, --claim and --take; is this onload-hook older than the specification?"
+        "unknown option {0}; known options are --memlock, --expect, --lease, --token, --claim, --take, --netdev, --rdma-netns and --address; is this onload-hook older than the specification?"
     )]
     Unknown(String),
     /// An option without its value.
@@ -135,6 +271,21 @@ pub enum HookArgumentsError {
     /// Not members of a pool.
     #[error("--take")]
     Take(#[from] NotTake),
+    /// Not an interface.
+    #[error("--netdev")]
+    Netdev(#[from] NotMovedInterface),
+    /// Not an RDMA device.
+    #[error("--rdma-netns")]
+    RdmaNetns(#[from] NotMovedRdma),
+    /// Not an address of an interface.
+    #[error("--address")]
+    Address(#[from] NotGivenAddress),
+    /// An address for an interface that does not move.
+    #[error("--address {address} is for an interface that no --netdev names")]
+    NoInterface {
+        /// The address.
+        address: String,
+    },
 }
 
 impl HookArguments {
@@ -183,13 +334,50 @@ impl HookArguments {
                     let text = value(args.next(), TAKE)?;
                     parsed.take.push(text.parse()?);
                 }
+                Some(NETDEV) => {
+                    let text = value(args.next(), NETDEV)?;
+                    parsed.netdev.push(text.parse()?);
+                }
+                Some(RDMA_NETNS) => {
+                    let text = value(args.next(), RDMA_NETNS)?;
+                    parsed.rdma_netns.push(text.parse()?);
+                }
+                Some(ADDRESS) => {
+                    let text = value(args.next(), ADDRESS)?;
+                    parsed.address.push(text.parse()?);
+                }
                 _ => {
                     let arg = Quoted(&arg.to_string_lossy()).to_string();
                     return Err(HookArgumentsError::Unknown(arg));
                 }
             }
         }
-        Ok(parsed)
+        parsed.check()
+    }
+
+    /// Refuses what does not go together.
+    fn check(self) -> Result<HookArguments, HookArgumentsError> {
+        for (at, moved) in self.netdev.iter().enumerate() {
+            let mut rest = self.netdev[at + 1..].iter();
+            if rest.any(|other| other.name == moved.name || other.pci == moved.pci) {
+                return Err(HookArgumentsError::Twice(NETDEV));
+            }
+        }
+        for (at, moved) in self.rdma_netns.iter().enumerate() {
+            let mut rest = self.rdma_netns[at + 1..].iter();
+            if rest.any(|other| other.ibdev == moved.ibdev) {
+                return Err(HookArgumentsError::Twice(RDMA_NETNS));
+            }
+        }
+        let is_stray = |given: &&GivenAddress| {
+            let mut netdev = self.netdev.iter();
+            !netdev.any(|moved| moved.name == given.interface)
+        };
+        if let Some(given) = self.address.iter().find(is_stray) {
+            let address = given.to_string();
+            return Err(HookArgumentsError::NoInterface { address });
+        }
+        Ok(self)
     }
 
     /// Parses a whole command line into the stage and the arguments; `None` if it belongs to
@@ -220,8 +408,15 @@ impl HookArguments {
         let claim = claim.flat_map(|claim| [CLAIM.to_owned(), claim.to_string()]);
         let take = self.take.iter();
         let take = take.flat_map(|take| [TAKE.to_owned(), take.to_string()]);
+        let netdev = self.netdev.iter();
+        let netdev = netdev.flat_map(|moved| [NETDEV.to_owned(), moved.to_string()]);
+        let rdma_netns = self.rdma_netns.iter();
+        let rdma_netns = rdma_netns.flat_map(|moved| [RDMA_NETNS.to_owned(), moved.to_string()]);
+        let address = self.address.iter();
+        let address = address.flat_map(|given| [ADDRESS.to_owned(), given.to_string()]);
         let leases = lease.chain(token).chain(claim).chain(take);
-        memlock.chain(expect).chain(leases).collect()
+        let moves = netdev.chain(rdma_netns).chain(address);
+        memlock.chain(expect).chain(leases).chain(moves).collect()
     }
 }
 
@@ -263,10 +458,22 @@ mod tests {
             "vfio:fast",
             "--take",
             "rdma:roce*2",
+            "--netdev",
+            "ens1f0v3@0000:3b:02.1",
+            "--netdev",
+            "a@b=c@10000:3b:02.2",
+            "--rdma-netns",
+            "mlx5_0@0000:3b:00.0",
+            "--address",
+            "ens1f0v3=192.0.2.10/24",
+            "--address",
+            "a@b=c=2001:db8::10/64",
         ];
         let parsed = HookArguments::parse(&args(&words)).unwrap();
         assert_eq!(parsed.memlock, Some(Memlock::Unlimited));
         assert_eq!(parsed.expect.len(), 2);
+        assert_eq!(parsed.netdev[1].name.as_str(), "a@b=c");
+        assert_eq!(parsed.address[1].interface.as_str(), "a@b=c");
         assert_eq!(parsed.to_args(), words);
         assert!(HookArguments::parse(&[]).unwrap().is_empty());
         assert!(HookArguments::default().to_args().is_empty());
@@ -357,5 +564,57 @@ mod tests {
         assert!(refusal(&["--claim", "a", "--claim", "a"]).contains("--claim is given twice"));
         let token = "0123456789abcdef0123456789abcdef";
         assert!(refusal(&["--token", token, "--token", token]).contains("--token is given twice"));
+    }
+    #[test]
+    fn what_names_no_interface_and_no_rdma_device_is_refused() {
+        for text in [
+            "",
+            "ens1",
+            "@0000:3b:00.0",
+            "ens1@",
+            "ens1@0000:3b:00",
+            "ens1@3b:00.0",
+            "0000:3b:00.0@ens1",
+            "a/b@0000:3b:00.0",
+            "..@0000:3b:00.0",
+            "sixteen-letters-@0000:3b:00.0",
+            "a b@0000:3b:00.0",
+            "ens1@0000:3b:00.0\n",
+        ] {
+            let error = text.parse::<MovedInterface>().unwrap_err().to_string();
+            assert!(error.contains(" is not IFNAME@PCI"), "{text:?}: {error}");
+        }
+        let long = "x".repeat(64) + "@0000:3b:00.0";
+        for text in [
+            "",
+            "mlx5_0",
+            "mlx5_0@",
+            "@0000:3b:00.0",
+            ".@0000:3b:00.0",
+            "../mlx5_0@0000:3b:00.0",
+            "mlx5 0@0000:3b:00.0",
+            long.as_str(),
+        ] {
+            let error = text.parse::<MovedRdma>().unwrap_err().to_string();
+            assert!(error.contains(" is not IBDEV@PCI"), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_address_stands_for_an_interface_that_moves() {
+        let ens1 = ["--netdev", "ens1@0000:3b:00.0", "--address"];
+        let given = |address: &'static str| refusal(&[ens1[0], ens1[1], ens1[2], address]);
+        assert!(given("ens1").contains("--address: \"ens1\" is not IFNAME=ADDRESS/PREFIX"));
+        assert!(given("=192.0.2.1/24").contains("is not IFNAME=ADDRESS/PREFIX"));
+        assert!(given("ens1=192.0.2.1").contains("--address: \"192.0.2.1\" is not ADDRESS/PREFIX"));
+        assert!(given("ens1=192.0.2.0/24").contains("the address of its network"));
+        let said = "--address ens2=192.0.2.1/24 is for an interface that no --netdev names";
+        assert_eq!(given("ens2=192.0.2.1/24"), said);
+        let twice = [ens1[0], ens1[1], "--netdev", "ens2@0000:3b:00.0"];
+        assert_eq!(refusal(&twice), "--netdev is given twice");
+        let twice = [ens1[0], ens1[1], "--netdev", "ens1@0000:3b:00.1"];
+        assert_eq!(refusal(&twice), "--netdev is given twice");
+        assert!(refusal(&["--netdev"]).contains("--netdev needs a value"));
+        assert!(refusal(&["--rdma-netns", "x"]).contains("--rdma-netns: \"x\" is not IBDEV@PCI"));
     }
 }

@@ -99,13 +99,14 @@ pub struct ResourceClasses(Vec<Class>);
 
 /// The classes whose devices can be a resource. The others describe no device of which a node has a number:
 /// a profile is settings, and huge pages are counted by kubelet itself.
-const COUNTABLE: [Class; 8] = [
+const COUNTABLE: [Class; 9] = [
     Class::Nic,
     Class::NicPlain,
     Class::NicNodes,
     Class::Zf,
     Class::Rdma,
     Class::Vfio,
+    Class::Netdev,
     Class::Ptp,
     Class::Pps,
 ];

@@ -5,8 +5,9 @@
 //! configuration ([`config`], [`select`], [`host_settings`], [`kubernetes_settings`]), what a container asks for ([`request`]) and may have
 //! ([`policy`]), the arguments that the generator writes and the hook reads ([`hook_arguments`], [`expect`]), which
 //! devices stand for each other ([`pool`]), who has those that only so many may have ([`lease`]), and what cluster engines
-//! have reserved for their tasks ([`ticket`]). The messages by which the kernel is told about network interfaces
-//! ([`netlink`]). And careful access to files and processes
+//! have reserved for their tasks ([`ticket`]). Interfaces that containers get for themselves ([`netdev`]), and the
+//! messages by which the kernel is told about them ([`netlink`]). And
+//! careful access to files and processes
 //! ([`fs`], [`run_dir`], [`processes`], [`mountinfo`], [`elf`]).
 
 pub mod class;
@@ -20,6 +21,7 @@ pub mod host_settings;
 pub mod kubernetes_settings;
 pub mod lease;
 pub mod mountinfo;
+pub mod netdev;
 pub mod netlink;
 pub mod onload;
 pub mod pci;
@@ -32,3 +34,4 @@ pub mod select;
 pub mod text;
 pub mod ticket;
 pub mod timestamp;
+mod wanted;

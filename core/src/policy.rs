@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::class::Class;
 use crate::config::{Annotations, Environment, RootWithOnload};
+use crate::netdev::address::{InterfaceAddress, Network};
 use crate::request::{Origin, Request};
 use crate::text::Quoted;
 
@@ -84,6 +85,23 @@ pub enum PolicyViolation {
         /// Where it is requested, for people.
         key: String,
     },
+    /// An address that the operator does not allow.
+    #[error(
+        "{key} sets the address {address}, which is in none of the networks that the operator allows; addresses = [{}] under [annotations] in {file} would allow it",
+        list(.allowed, .network)
+    )]
+    Address {
+        /// Where it is requested, for people.
+        key: String,
+        /// The address.
+        address: InterfaceAddress,
+        /// Its network.
+        network: Network,
+        /// The networks that are allowed.
+        allowed: Vec<Network>,
+        /// The configuration file.
+        file: String,
+    },
     /// The host's root with Onload.
     #[error(
         "{key}: {}, which root-with-onload = \"refuse\" in {file} forbids since the host's user 0 can map every Onload stack of the host; {}",
@@ -159,7 +177,38 @@ pub fn check(
             key: asked.origin.to_string(),
         });
     }
+    addresses_allowed(request, policy)?;
     root_with_onload(request, policy, root)
+}
+
+/// Who sets an address can be any machine of its network.
+fn addresses_allowed(request: &Request, policy: Policy<'_>) -> Result<(), PolicyViolation> {
+    let Some(asked) = &request.addresses else {
+        return Ok(());
+    };
+    let allowed = &policy.annotations.addresses;
+    let is_allowed =
+        |address: &InterfaceAddress| allowed.iter().any(|network| network.contains(address));
+    let mut addresses = asked.value.iter().map(|one| one.address);
+    match addresses.find(|address| !is_allowed(address)) {
+        None => Ok(()),
+        Some(address) => Err(PolicyViolation::Address {
+            key: asked.origin.to_string(),
+            address,
+            network: address.network(),
+            allowed: allowed.clone(),
+            file: policy.file.display().to_string(),
+        }),
+    }
+}
+
+/// Networks as a configuration has them.
+fn list(allowed: &[Network], more: &Network) -> String {
+    let networks = allowed.iter().filter(|network| *network != more);
+    let networks = networks
+        .chain([more])
+        .map(|network| format!("\"{network}\""));
+    networks.collect::<Vec<_>>().join(", ")
 }
 
 /// CAP_IPC_LOCK goes with a class that may be requested where it is: a variable or a ticket that gives the
@@ -305,6 +354,46 @@ mod tests {
             file: Path::new("/etc/c.toml"),
         };
         check(request, policy, root)
+    }
+
+    #[test]
+    fn an_address_is_allowed_by_network_and_none_is_without_one() {
+        let ask = |address: &str| {
+            let address = format!("ens1={address}");
+            let pairs = [("netdev", "ens1"), ("address", address.as_str())];
+            let mut bounded = policy(&[Class::Netdev]);
+            let none = verdict(&pairs, &bounded, false).unwrap_err();
+            bounded.addresses = ["192.0.2.0/24", "2001:db8::/64"]
+                .map(|network| network.parse().unwrap())
+                .to_vec();
+            (none, verdict(&pairs, &bounded, false))
+        };
+        for allowed in ["192.0.2.10/24", "192.0.2.10/32", "2001:db8::10/64"] {
+            let (none, bounded) = ask(allowed);
+            assert!(none.contains("in none of the networks"), "{none}");
+            assert_eq!(bounded, Ok(Vec::new()), "{allowed}");
+        }
+        for refused in [
+            "192.0.2.10/23",
+            "192.0.3.10/24",
+            "192.0.2.255/32",
+            "2001:db8:0:1::1/64",
+            "fe80::1/64",
+        ] {
+            assert!(ask(refused).1.is_err(), "{refused}");
+        }
+        let said = ask("192.0.3.10/24").1.unwrap_err();
+        assert_eq!(
+            said,
+            "annotation \"onload.dev/address\" sets the address 192.0.3.10/24, which is in none of the networks \
+             that the operator allows; addresses = [\"192.0.2.0/24\", \"2001:db8::/64\", \"192.0.3.0/24\"] under \
+             [annotations] in /etc/c.toml would allow it"
+        );
+        let class = verdict(&[("netdev", "ens1")], &policy(&[]), false).unwrap_err();
+        assert!(
+            class.contains("asks for class netdev, which the operator does not allow"),
+            "{class}"
+        );
     }
 
     #[test]

@@ -11,7 +11,10 @@ use std::fmt;
 use crate::class::{self, Class, UnknownClass};
 use crate::config::Preload;
 use crate::lease::Numa;
+use crate::netdev::address::{InterfaceAddress, NotAddress};
 use crate::text::Quoted;
+use crate::wanted::number;
+pub use crate::wanted::{MAX_NAMES, Wanted};
 
 /// The prefix of every onload.dev annotation.
 pub const PREFIX: &str = "onload.dev/";
@@ -25,14 +28,12 @@ pub const VARIABLE: &str = "ONLOAD_CTK_REQUEST";
 pub(crate) const MAX_KEYS: usize = 64;
 /// Bytes of one value.
 pub(crate) const MAX_VALUE_BYTES: usize = 4096;
-/// Devices that one container may request.
-pub const MAX_NAMES: u32 = 128;
 
 /// Characters of a word that are examined; every class and setting is shorter.
 const MAX_WORD: usize = 32;
 
 /// Settings that are refused in a text, and what does the same.
-const ANNOTATION_ONLY: [(&str, &str); 2] = [
+const ANNOTATION_ONLY: [(&str, &str); 3] = [
     (
         "ipc-lock",
         "give the container the capability IPC_LOCK with its engine (`cap_add` in a compose file)",
@@ -40,6 +41,10 @@ const ANNOTATION_ONLY: [(&str, &str); 2] = [
     (
         "hugepages-limit",
         "only the annotation onload.dev/hugepages-limit sets these limits",
+    ),
+    (
+        "address",
+        "only the annotation onload.dev/address sets addresses",
     ),
 ];
 
@@ -112,21 +117,29 @@ pub struct Request {
     pub hugepages_limit: Option<Requested<Vec<HugepagesLimit>>>,
     /// The NUMA node of what pools give.
     pub numa: Option<Requested<Numa>>,
+    /// The addresses of interfaces of class netdev, each once.
+    pub addresses: Option<Requested<Vec<WantedAddress>>>,
 }
 
-/// A device, or members of a pool, as an annotation names them: `NAME`, `POOL` or `POOL*N`.
+/// An address for an interface, as an annotation names it: `WORD=ADDRESS/PREFIX`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// The name of the device or pool.
+pub struct WantedAddress {
+    /// The device or pool of class netdev that the container requests.
     pub name: String,
-    /// How many members of the pool, if that is said; from 1 to [`MAX_NAMES`].
-    pub count: Option<u32>,
+    /// Which member of the pool, from 1.
+    pub member: u32,
+    /// The address.
+    pub address: InterfaceAddress,
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for WantedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
-        self.count.map_or(Ok(()), |count| write!(f, "*{count}"))
+        match self.member {
+            1 => {}
+            member => write!(f, "#{member}")?,
+        }
+        write!(f, "={}", self.address)
     }
 }
 
@@ -281,7 +294,7 @@ pub enum RequestError {
         key: String,
     },
     /// No class and no setting.
-    #[error("{key}: {error}; settings are preload, ipc-lock, hugepages-limit, numa")]
+    #[error("{key}: {error}; settings are preload, ipc-lock, hugepages-limit, numa, address")]
     UnknownClass {
         /// Where, for people.
         key: String,
@@ -320,6 +333,42 @@ pub enum RequestError {
         /// Where, for people.
         key: String,
         /// The name, quoted.
+        name: String,
+    },
+    /// Not an address for an interface.
+    #[error(
+        "{key}: {text} is not WORD=ADDRESS/PREFIX, nor WORD#N=ADDRESS/PREFIX with N from 1 to {MAX_NAMES}, where WORD is what onload.dev/netdev asks for"
+    )]
+    BadWord {
+        /// Where, for people.
+        key: String,
+        /// What stands there, quoted.
+        text: String,
+    },
+    /// Not an address.
+    #[error("{key}")]
+    Address {
+        /// Where, for people.
+        key: String,
+        /// What is wrong with it.
+        source: NotAddress,
+    },
+    /// An address that is there twice.
+    #[error("{key} has the address {address} twice; one interface can have it")]
+    SameAddress {
+        /// Where, for people.
+        key: String,
+        /// The address.
+        address: std::net::IpAddr,
+    },
+    /// An address for an interface that the container does not request.
+    #[error(
+        "{key} has an address for {name}, which onload.dev/netdev does not ask for; write the name of the interface or pool as it stands there, and behind a pool #N for its Nth interface"
+    )]
+    NoInterface {
+        /// Where, for people.
+        key: String,
+        /// The word, quoted.
         name: String,
     },
     /// A setting with a value that it cannot have.
@@ -362,6 +411,7 @@ impl Request {
             request.add(word, &origin, value)?;
         }
         request.count_names()?;
+        request.check_addresses()?;
         Ok((request != Request::default()).then_some(request))
     }
 
@@ -455,6 +505,12 @@ impl Request {
                     value: numa.ok_or_else(|| bad("same, or the number of a NUMA node"))?,
                 });
             }
+            "address" => {
+                self.addresses = Some(Requested {
+                    origin: origin.clone(),
+                    value: addresses(origin, value)?,
+                });
+            }
             word => {
                 // Only the start of the key can be a class; the rest would fill the message.
                 let word: String = word.chars().take(MAX_WORD).collect();
@@ -515,6 +571,27 @@ impl Request {
         Ok(())
     }
 
+    /// Each address is for an interface that is requested where it stands.
+    fn check_addresses(&self) -> Result<(), RequestError> {
+        let Some(asked) = &self.addresses else {
+            return Ok(());
+        };
+        let interfaces = self.devices.get(&Class::Netdev);
+        let interfaces = interfaces.map_or(&[][..], |interfaces| &interfaces.value);
+        let is_for = |one: &WantedAddress, wanted: &Wanted| {
+            wanted.name == one.name && one.member <= wanted.count.unwrap_or(1)
+        };
+        let mut addresses = asked.value.iter();
+        let stray = addresses.find(|one| !interfaces.iter().any(|wanted| is_for(one, wanted)));
+        match stray {
+            None => Ok(()),
+            Some(stray) => Err(RequestError::NoInterface {
+                key: asked.origin.to_string(),
+                name: Quoted(stray.to_string().split('=').next().unwrap_or_default()).to_string(),
+            }),
+        }
+    }
+
     /// Adds what another place requests. What this one requests of a class, or sets, stays.
     ///
     /// # Errors
@@ -527,6 +604,7 @@ impl Request {
         self.ipc_lock = self.ipc_lock.take().or(other.ipc_lock);
         self.hugepages_limit = self.hugepages_limit.take().or(other.hugepages_limit);
         self.numa = self.numa.take().or(other.numa);
+        self.addresses = self.addresses.take().or(other.addresses);
         self.count_names()
     }
 
@@ -591,7 +669,7 @@ fn names(origin: &Origin, value: &str) -> Result<Vec<Wanted>, RequestError> {
             let (key, _) = quoted();
             return Err(RequestError::EmptyName { key });
         }
-        let wanted = wanted(text).ok_or_else(|| {
+        let wanted: Wanted = text.parse().map_err(|_| {
             let (key, name) = quoted();
             RequestError::BadName { key, name }
         })?;
@@ -607,26 +685,53 @@ fn names(origin: &Origin, value: &str) -> Result<Vec<Wanted>, RequestError> {
     Ok(names)
 }
 
-/// A name, with a number of members behind a `*` if it is a pool's.
-fn wanted(text: &str) -> Option<Wanted> {
-    let (name, count) = match text.split_once('*') {
-        None => (text, None),
-        Some((name, count)) => {
-            let count = number(count).filter(|count| (1..=MAX_NAMES).contains(count));
-            (name, Some(count?))
+/// The addresses in a list `WORD=ADDRESS/PREFIX`.
+fn addresses(origin: &Origin, value: &str) -> Result<Vec<WantedAddress>, RequestError> {
+    let key = || origin.to_string();
+    let mut addresses: Vec<WantedAddress> = Vec::new();
+    for text in value.split(',') {
+        if addresses.len() >= MAX_NAMES as usize {
+            return Err(RequestError::TooManyNames { key: key() });
+        }
+        let text = text.trim_matches(' ');
+        let bad = || RequestError::BadWord {
+            key: key(),
+            text: Quoted(text).to_string(),
+        };
+        let (word, address) = text.split_once('=').ok_or_else(bad)?;
+        let (name, member) = member(word).ok_or_else(bad)?;
+        let address: InterfaceAddress = address.parse().map_err(|source| {
+            let key = key();
+            RequestError::Address { key, source }
+        })?;
+        let is_same = |known: &WantedAddress| known.address.address() == address.address();
+        if addresses.iter().any(is_same) {
+            let address = address.address();
+            return Err(RequestError::SameAddress {
+                key: key(),
+                address,
+            });
+        }
+        addresses.push(WantedAddress {
+            name: name.to_owned(),
+            member,
+            address,
+        });
+    }
+    Ok(addresses)
+}
+
+/// A name, with the number of a member behind a `#` if it is a pool's.
+fn member(word: &str) -> Option<(&str, u32)> {
+    let (name, member) = match word.split_once('#') {
+        None => (word, 1),
+        Some((name, member)) => {
+            let member = number(member).filter(|member| (1..=MAX_NAMES).contains(member));
+            (name, member?)
         }
     };
     onload_cdi::DeviceName::try_from(name).ok()?;
-    Some(Wanted {
-        name: name.to_owned(),
-        count,
-    })
-}
-
-/// A number as it is written, without a sign or leading zeros.
-fn number(text: &str) -> Option<u32> {
-    let number: u32 = text.parse().ok()?;
-    (number.to_string() == text).then_some(number)
+    Some((name, member))
 }
 
 fn hugepages_limits(value: &str) -> Option<Vec<HugepagesLimit>> {
@@ -690,6 +795,96 @@ mod tests {
     const NAME: &str = "io.kubernetes.cri.container-name";
 
     #[test]
+    fn an_address_is_for_an_interface_that_is_requested() {
+        let request = parse(&[
+            ("onload.dev/netdev", "ens1f0v3, fast*2"),
+            (
+                "onload.dev/address",
+                "ens1f0v3=192.0.2.10/24, fast=192.0.2.11/24,fast#2=2001:db8::12/64",
+            ),
+        ]);
+        let addresses = request.addresses.unwrap().value;
+        let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "ens1f0v3=192.0.2.10/24",
+                "fast=192.0.2.11/24",
+                "fast#2=2001:db8::12/64"
+            ]
+        );
+        // One interface has several, and one goes by its PCI address.
+        let request = parse(&[
+            ("onload.dev/netdev", "0000:3b:02.1"),
+            (
+                "onload.dev/address",
+                "0000:3b:02.1=192.0.2.10/24,0000:3b:02.1#1=2001:db8::1/64",
+            ),
+        ]);
+        assert_eq!(request.addresses.unwrap().value.len(), 2);
+    }
+
+    #[test]
+    fn an_address_that_is_none_or_nobody_s_is_refused() {
+        for (value, says) in [
+            ("", "\"\" is not WORD=ADDRESS/PREFIX"),
+            ("fast", "\"fast\" is not WORD=ADDRESS/PREFIX"),
+            ("=192.0.2.1/24", "is not WORD=ADDRESS/PREFIX"),
+            ("../a=192.0.2.1/24", "is not WORD=ADDRESS/PREFIX"),
+            ("fast#0=192.0.2.1/24", "is not WORD=ADDRESS/PREFIX"),
+            ("fast#02=192.0.2.1/24", "is not WORD=ADDRESS/PREFIX"),
+            ("fast#129=192.0.2.1/24", "is not WORD=ADDRESS/PREFIX"),
+            ("fast#=192.0.2.1/24", "is not WORD=ADDRESS/PREFIX"),
+            ("fast=192.0.2.1/24,", "\"\" is not WORD=ADDRESS/PREFIX"),
+            ("fast=$(reboot)", "\"$(reboot)\" is not ADDRESS/PREFIX"),
+            ("fast=192.0.2.0/24", "the address of its network"),
+            (
+                "fast=192.0.2.1/24,fast#2=192.0.2.1/25",
+                "has the address 192.0.2.1 twice",
+            ),
+            (
+                "slow=192.0.2.1/24",
+                "an address for \"slow\", which onload.dev/netdev does not ask",
+            ),
+            (
+                "fast#3=192.0.2.1/24",
+                "an address for \"fast#3\", which onload.dev/netdev does",
+            ),
+        ] {
+            let pairs = [
+                ("onload.dev/netdev", "fast*2"),
+                ("onload.dev/address", value),
+            ];
+            let error = Request::parse(&annotations(&pairs)).unwrap_err();
+            let said = crate::text::Chain(&error).to_string();
+            assert!(
+                said.starts_with("annotation \"onload.dev/address\""),
+                "{said}"
+            );
+            assert!(said.contains(says), "{value:?}: {said}");
+        }
+        let alone = refusal(&[("onload.dev/address", "fast=192.0.2.1/24")]);
+        assert!(
+            alone.contains("onload.dev/netdev does not ask for"),
+            "{alone}"
+        );
+        let many: Vec<String> = (0..=MAX_NAMES)
+            .map(|number| format!("a=192.0.2.{}/24", number + 1))
+            .collect();
+        let pairs = [
+            ("onload.dev/netdev", "a"),
+            ("onload.dev/address", &many.join(",")),
+        ];
+        assert!(refusal(&pairs).contains("more than 128 names"));
+        let variable = Request::of_text("netdev=a;address=a=192.0.2.1/24", Origin::Variable);
+        let said = variable.unwrap_err().to_string();
+        assert!(
+            said.contains("only the annotation onload.dev/address sets addresses"),
+            "{said}"
+        );
+    }
+
+    #[test]
     fn a_container_that_asks_for_nothing_has_no_request() {
         assert_eq!(Request::parse(&annotations(&[])), Ok(None));
         assert_eq!(
@@ -704,7 +899,8 @@ mod tests {
 
     #[test]
     fn an_annotation_without_a_class_is_refused_with_the_classes() {
-        let classes = "nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, ptp, pps";
+        let classes =
+            "nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps";
         let says = |key: &str| {
             format!(
                 "annotation \"{key}\" names no class; write onload.dev/nic or another class of {classes}"

@@ -292,7 +292,7 @@ macro_rules! of_string {
 of_string!(HexId PhysicalFunction VfRanges Glob LinkLayer);
 
 /// One value, or a list of them with at least one.
-fn one_or_more<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+pub(crate) fn one_or_more<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,

@@ -197,8 +197,8 @@ fn a_configuration_of_tomorrow_starts_what_asks_for_what_is_known() {
         return;
     }
     let sandbox = Sandbox::new();
-    let newer = "[annotations]\nallow = [\"nic\", \"netdev\", \"bundle\"]\naddresses = [\"192.0.2.0/24\"]\n\
-                 [cdi]\nselect-interface = true\nkinds = [\"all\", \"netdev\"]\n\
+    let newer = "[annotations]\nallow = [\"nic\", \"gpu\", \"bundle\"]\nnetworks = [\"192.0.2.0/24\"]\n\
+                 [cdi]\nselect-interface = true\nkinds = [\"all\", \"gpu\"]\n\
                  [environment]\nallow = [\"nic\"]\n[leases]\nshare = { rdma = 500 }\n\
                  [log]\nlevel = \"info\"\n[pools.fast]\nclass = \"vfio\"\n[[sriov]]\npf = \"ens1\"\n\
                  [runtime]\npath = \"\"\nflavour = \"new\"\n";
@@ -216,14 +216,11 @@ fn a_configuration_of_tomorrow_starts_what_asks_for_what_is_known() {
     };
     let output = run("tomorrow");
     assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
-    sandbox.bundle(&config(
-        &json!({"onload.dev/netdev": "fast"}),
-        "echo started",
-    ));
-    let output = run("netdev");
+    sandbox.bundle(&config(&json!({"onload.dev/gpu": "fast"}), "echo started"));
+    let output = run("gpu");
     assert_eq!(stdout(&output), "");
     assert!(
-        stderr(&output).contains("onload.dev/netdev"),
+        stderr(&output).contains("onload.dev/gpu"),
         "{}",
         stderr(&output)
     );

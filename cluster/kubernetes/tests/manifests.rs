@@ -617,6 +617,10 @@ fn each_selector_names_attributes_that_devices_of_its_class_have() {
             let Some(class) = class.strip_suffix(".onload.dev") else {
                 continue;
             };
+            // The sample host offers none of some classes.
+            if selectors.is_empty() {
+                continue;
+            }
             let has = published(class.parse().unwrap());
             for selector in selectors {
                 for name in named_attributes(&selector) {

@@ -804,18 +804,7 @@ fn a_lease_that_names_an_interface_or_the_address_as_a_fact_is_found() {
             text.replace(r#""facts":{}"#, &format!(r#""facts":{{{facts}}}"#)),
         );
         let plan = machine.plan(&vfio(1));
-        // Until the class is one that can be leased its files are no leases.
-        let is_class = name
-            .split('=')
-            .next()
-            .unwrap()
-            .parse::<onload_core::class::Class>()
-            .is_ok();
-        assert_eq!(
-            plan.refused.len(),
-            usize::from(is_class),
-            "{name}: {plan:?}"
-        );
+        assert_eq!(plan.refused.len(), 1, "{name}: {plan:?}");
     }
 }
 

@@ -103,6 +103,7 @@ fn offer(class: Class, inventory: &Inventory, writer: &Writer<'_>) -> Option<Off
         Class::Rdma => rdma::offer(inventory, writer),
         Class::Vfio => vfio::offer(inventory, writer),
         Class::Hugepages => hugepages::offer(inventory, writer),
+        Class::Netdev => Offer::default(),
         Class::Ptp => clock::offer(class, &inventory.ptp, writer),
         Class::Pps => clock::offer(class, &inventory.pps, writer),
     };

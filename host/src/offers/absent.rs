@@ -57,7 +57,9 @@ impl<'i> Absence<'i> {
                 .or_else(|| self.named(Class::Zf, TCPDIRECT)),
             Class::Profile => self.named(class, name).or_else(|| self.of_onload()),
             Class::Vfio => self.named(class, name).or_else(|| self.of_group(name)),
-            Class::Rdma | Class::Hugepages | Class::Ptp | Class::Pps => self.named(class, name),
+            Class::Rdma | Class::Hugepages | Class::Netdev | Class::Ptp | Class::Pps => {
+                self.named(class, name)
+            }
         };
         reason.or_else(|| self.unread(class))
     }

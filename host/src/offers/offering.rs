@@ -111,6 +111,7 @@ impl Offering<'_> {
             Class::Rdma => rdma::found(&self.places),
             Class::Vfio => vfio::found(&self.places),
             Class::Hugepages => plain::hugepages(self.inventory),
+            Class::Netdev => Vec::new(),
             Class::Ptp | Class::Pps => clock::found(class, &self.places),
         }
     }
@@ -125,6 +126,7 @@ impl Offering<'_> {
             Class::Rdma => rdma::gone(name, &self.places),
             Class::Vfio => vfio::gone(name, &self.places),
             Class::Hugepages => plain::gone_hugepages(name),
+            Class::Netdev => Found::default(),
             Class::Ptp | Class::Pps => clock::gone(class, name, &self.places),
         };
         let nothing = || {

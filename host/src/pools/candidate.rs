@@ -118,6 +118,7 @@ impl<'i> Places<'i> {
                 .iter()
                 .filter_map(|size| plain(&size.name))
                 .collect(),
+            Class::Netdev => Vec::new(),
             Class::Ptp => inventory
                 .ptp
                 .iter()

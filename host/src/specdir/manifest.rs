@@ -166,7 +166,7 @@ mod tests {
                 "{\"format\"",
                 "{\"version\":1,\"writtenBy\":{\"a\":1},\"format\"",
             )
-            .replace("\"nic\",", "\"netdev\",\"nic\",")
+            .replace("\"nic\",", "\"gpu\",\"nic\",")
             .replace("{\"sha256\"", "{\"label\":\"x\",\"sha256\"");
         assert_eq!(Manifest::parse(more.as_bytes()).unwrap(), plain);
     }

@@ -1,0 +1,400 @@
+//! Addresses of interfaces, `ADDRESS/PREFIX`, of IPv4 and IPv6, and the networks that bound them.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::text::Quoted;
+
+/// The address of one interface with the length of its network's prefix.
+///
+/// It is one that a host can have: neither the address of its network nor the broadcast address of it
+/// (RFC 1122, 3.2.1.3; for IPv6 the subnet-router anycast address, RFC 4291, 2.6.1), and neither unspecified, loopback
+/// nor multicast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct InterfaceAddress {
+    address: IpAddr,
+    prefix: u8,
+}
+
+/// A network: all addresses with one prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Network {
+    address: IpAddr,
+    prefix: u8,
+}
+
+/// Why a text is no address of an interface, or no network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAddress {
+    /// Neither of IPv4 nor of IPv6, or without a prefix.
+    #[error("{0} is not ADDRESS/PREFIX, as 192.0.2.10/24 and 2001:db8::10/64 are")]
+    Form(String),
+    /// The prefix is longer than the address, or of no length.
+    #[error("{text}: a prefix is from 1 to {most} here")]
+    Prefix {
+        /// The text, quoted.
+        text: String,
+        /// The bits of an address.
+        most: u8,
+    },
+    /// No host may have it.
+    #[error("{text} is {what}, which no interface can have")]
+    Unusable {
+        /// The text, quoted.
+        text: String,
+        /// What it is.
+        what: &'static str,
+    },
+    /// A network with bits of a host.
+    #[error("{text} is no network: its prefix ends before its last bit; write {network}")]
+    HostBits {
+        /// The text, quoted.
+        text: String,
+        /// The network that it is in.
+        network: Network,
+    },
+}
+
+/// The bits of an address: 32 or 128.
+fn bits(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    }
+}
+
+/// The address as a number with all its bits at the top of 128.
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+/// The bits behind a prefix, of an address whose bits are at the top of 128.
+fn host_mask(prefix: u8, of: IpAddr) -> u128 {
+    let all = u128::MAX << (128 - u32::from(bits(of)));
+    let network = u128::MAX.checked_shl(128 - u32::from(prefix));
+    all & !network.unwrap_or_default()
+}
+
+fn masked(address: IpAddr, prefix: u8) -> IpAddr {
+    let kept = number(address) & !host_mask(prefix, address);
+    match address {
+        // The bits below are those of no address.
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from_bits(
+            u32::try_from(kept >> 96).unwrap_or_default(),
+        )),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(kept)),
+    }
+}
+
+/// `ADDRESS/PREFIX`, each as it is usually written.
+fn split(text: &str) -> Result<(IpAddr, u8), NotAddress> {
+    let quoted = || Quoted(text).to_string();
+    let parts = text.split_once('/').and_then(|(address, prefix)| {
+        let address: IpAddr = address.parse().ok()?;
+        let number: u32 = prefix.parse().ok()?;
+        (number.to_string() == prefix).then_some((address, number))
+    });
+    let (address, prefix) = parts.ok_or_else(|| NotAddress::Form(quoted()))?;
+    let most = bits(address);
+    let prefix = u8::try_from(prefix).ok();
+    match prefix.filter(|prefix| (1..=most).contains(prefix)) {
+        Some(prefix) => Ok((address, prefix)),
+        None => Err(NotAddress::Prefix {
+            text: quoted(),
+            most,
+        }),
+    }
+}
+
+/// What an address is, if no interface can have it in any network.
+fn unusable(address: IpAddr) -> Option<&'static str> {
+    if address.is_unspecified() {
+        return Some("the unspecified address");
+    }
+    if address.is_loopback() {
+        return Some("a loopback address");
+    }
+    if address.is_multicast() {
+        return Some("a multicast address");
+    }
+    match address {
+        IpAddr::V4(address) if address.octets()[0] == 0 => Some("an address of \"this network\""),
+        IpAddr::V4(address) if address.octets()[0] >= 240 => Some("a reserved address"),
+        IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => {
+            Some("an IPv4 address in the clothes of IPv6")
+        }
+        _ => None,
+    }
+}
+
+impl Network {
+    /// What that address is in this network, if no host of the network can have it. A network of one or two
+    /// addresses has hosts only (RFC 3021, RFC 6164).
+    fn reserved(self, address: IpAddr) -> Option<&'static str> {
+        let hosts = host_mask(self.prefix, self.address);
+        if bits(self.address) - self.prefix < 2 {
+            return None;
+        }
+        let host = number(address) & hosts;
+        match address {
+            _ if host == 0 => Some("the address of its network"),
+            IpAddr::V4(_) if host == hosts => Some("the broadcast address of its network"),
+            _ => None,
+        }
+    }
+
+    /// Whether the address is one of the network: its own network is no larger than this one.
+    #[must_use]
+    pub fn contains(&self, address: &InterfaceAddress) -> bool {
+        let is_within = address.network().prefix >= self.prefix
+            && address.address.is_ipv4() == self.address.is_ipv4()
+            && masked(address.address, self.prefix) == self.address;
+        is_within && self.reserved(address.address).is_none()
+    }
+
+    /// Its lowest address.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// The length of its prefix, in bits.
+    #[must_use]
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+}
+
+impl InterfaceAddress {
+    /// The address.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// The length of its network's prefix, in bits.
+    #[must_use]
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
+    /// The network that it is in.
+    #[must_use]
+    pub fn network(&self) -> Network {
+        Network {
+            address: masked(self.address, self.prefix),
+            prefix: self.prefix,
+        }
+    }
+}
+
+impl FromStr for InterfaceAddress {
+    type Err = NotAddress;
+
+    fn from_str(text: &str) -> Result<Self, NotAddress> {
+        let (address, prefix) = split(text)?;
+        let parsed = InterfaceAddress { address, prefix };
+        let reserved = || parsed.network().reserved(address);
+        match unusable(address).or_else(reserved) {
+            None => Ok(parsed),
+            Some(what) => Err(NotAddress::Unusable {
+                text: Quoted(text).to_string(),
+                what,
+            }),
+        }
+    }
+}
+
+impl FromStr for Network {
+    type Err = NotAddress;
+
+    fn from_str(text: &str) -> Result<Self, NotAddress> {
+        let (address, prefix) = split(text)?;
+        let network = Network {
+            address: masked(address, prefix),
+            prefix,
+        };
+        if network.address == address {
+            return Ok(network);
+        }
+        let text = Quoted(text).to_string();
+        Err(NotAddress::HostBits { text, network })
+    }
+}
+
+impl TryFrom<String> for InterfaceAddress {
+    type Error = NotAddress;
+
+    fn try_from(text: String) -> Result<Self, NotAddress> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for Network {
+    type Error = NotAddress;
+
+    fn try_from(text: String) -> Result<Self, NotAddress> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for InterfaceAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+impl Serialize for InterfaceAddress {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> InterfaceAddress {
+        text.parse().unwrap()
+    }
+
+    fn network(text: &str) -> Network {
+        text.parse().unwrap()
+    }
+
+    fn refusal(text: &str) -> String {
+        text.parse::<InterfaceAddress>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_address_of_either_family_is_read_and_written_the_same() {
+        for text in [
+            "192.0.2.10/24",
+            "192.0.2.10/32",
+            "192.0.2.0/31",
+            "192.0.2.255/31",
+            "10.255.255.254/8",
+            "2001:db8::10/64",
+            "2001:db8::/128",
+            "2001:db8::/127",
+            "2001:db8:0:1:ffff:ffff:ffff:ffff/64",
+            "fe80::1/64",
+        ] {
+            assert_eq!(address(text).to_string(), text);
+        }
+        assert_eq!(address("2001:DB8:0::10/64").to_string(), "2001:db8::10/64");
+        let parsed = address("192.0.2.10/24");
+        assert_eq!(
+            (parsed.prefix(), parsed.network()),
+            (24, network("192.0.2.0/24"))
+        );
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in [
+            "",
+            "/",
+            "192.0.2.10",
+            "192.0.2.10/",
+            "192.0.2.10/024",
+            "192.0.2.10/+24",
+            "192.0.2.10/-1",
+            "192.0.2.10/24/24",
+            "192.0.2.10 /24",
+            "192.0.2.010/24",
+            "192.0.2/24",
+            "0xc0.0.2.1/24",
+            "fe80::1%eth0/64",
+            "2001:db8::10::/64",
+            "host.example/24",
+            "192.0.2.10/24\n",
+            "192.0.2.10/99999999999",
+        ] {
+            let said = Quoted(text).to_string()
+                + " is not ADDRESS/PREFIX, as 192.0.2.10/24 and 2001:db8::10/64 are";
+            assert_eq!(refusal(text), said);
+        }
+        let prefix = "\"192.0.2.10/33\": a prefix is from 1 to 32 here";
+        assert_eq!(refusal("192.0.2.10/33"), prefix);
+        assert!(refusal("192.0.2.10/0").contains("from 1 to 32"));
+        assert!(refusal("192.0.2.10/264").contains("from 1 to 32"));
+        assert!(refusal("2001:db8::1/129").contains("from 1 to 128"));
+    }
+
+    #[test]
+    fn an_address_that_no_interface_can_have_is_refused_with_what_it_is() {
+        for (text, what) in [
+            ("192.0.2.0/24", "the address of its network"),
+            ("192.0.2.255/24", "the broadcast address of its network"),
+            ("192.0.2.3/30", "the broadcast address of its network"),
+            ("2001:db8::/64", "the address of its network"),
+            ("0.0.0.0/8", "the unspecified address"),
+            ("0.0.0.1/8", "an address of \"this network\""),
+            ("127.0.0.1/8", "a loopback address"),
+            ("224.0.0.1/24", "a multicast address"),
+            ("255.255.255.255/32", "a reserved address"),
+            ("240.0.0.1/24", "a reserved address"),
+            ("::/128", "the unspecified address"),
+            ("::1/128", "a loopback address"),
+            ("ff02::1/64", "a multicast address"),
+            (
+                "::ffff:192.0.2.1/128",
+                "an IPv4 address in the clothes of IPv6",
+            ),
+        ] {
+            let said = format!("{text:?} is {what}, which no interface can have");
+            assert_eq!(refusal(text), said);
+        }
+    }
+
+    #[test]
+    fn a_network_contains_addresses_whose_own_network_is_no_larger() {
+        for (of, text, is_within) in [
+            ("192.0.2.0/24", "192.0.2.10/24", true),
+            ("192.0.2.0/24", "192.0.2.10/25", true),
+            ("192.0.2.0/24", "192.0.2.10/32", true),
+            ("192.0.2.0/24", "192.0.2.10/23", false),
+            ("192.0.2.0/24", "192.0.3.10/24", false),
+            ("192.0.2.0/24", "2001:db8::10/64", false),
+            // The network's own two, with a prefix that makes them look like a host's.
+            ("192.0.2.0/24", "192.0.2.0/32", false),
+            ("192.0.2.0/24", "192.0.2.255/32", false),
+            ("192.0.2.7/32", "192.0.2.7/32", true),
+            ("192.0.2.6/31", "192.0.2.6/31", true),
+            ("2001:db8::/64", "2001:db8::10/64", true),
+            ("2001:db8::/64", "2001:db8::/128", false),
+            ("2001:db8::/64", "2001:db8:0:1::10/64", false),
+            ("2001:db8::/64", "2001:db8::10/63", false),
+            ("c000:200::/24", "192.0.2.10/24", false),
+        ] {
+            let (within, address) = (network(of), address(text));
+            assert_eq!(within.contains(&address), is_within, "{of} {text}");
+        }
+    }
+
+    #[test]
+    fn a_network_with_bits_of_a_host_is_refused_with_the_network() {
+        let error = "192.0.2.1/24".parse::<Network>().unwrap_err().to_string();
+        assert!(error.ends_with("write 192.0.2.0/24"), "{error}");
+        let error = "2001:db8::1/32".parse::<Network>().unwrap_err().to_string();
+        assert!(error.ends_with("write 2001:db8::/32"), "{error}");
+        for text in ["192.0.2.0", "192.0.2.0/0", "192.0.2.0/33", "any"] {
+            assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+    }
+}

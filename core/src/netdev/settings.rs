@@ -1,0 +1,207 @@
+//! Section `[netdev.NAME]` of the configuration: what an interface has in the container that gets it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+use super::address::{InterfaceAddress, Network, NotAddress};
+use crate::select::one_or_more;
+use crate::text::Quoted;
+
+/// What an interface has in a container; NAME is the name of the device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct NetdevSettings {
+    /// Its addresses, where the container's annotation names none.
+    pub addresses: Vec<InterfaceAddress>,
+    /// Networks that are reached through it.
+    pub routes: Vec<Route>,
+    /// Where everything else goes: at most one of each family.
+    #[serde(deserialize_with = "one_or_more")]
+    pub gateway: Vec<IpAddr>,
+    /// The most bytes of a packet; unset: as it is on the host.
+    pub mtu: Option<Mtu>,
+}
+
+/// The keys of [`NetdevSettings`], as they are written.
+pub const KEYS: [&str; 4] = ["addresses", "routes", "gateway", "mtu"];
+
+/// A network that is reached through an interface, as `NETWORK` or `NETWORK via GATEWAY`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Route {
+    /// The network.
+    pub network: Network,
+    /// The host that passes packets on; none where its hosts are on the link.
+    pub via: Option<IpAddr>,
+}
+
+/// Why a text is no route.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotRoute {
+    /// The wrong form.
+    #[error(
+        "{0} is not NETWORK, nor NETWORK via GATEWAY, as \"198.51.100.0/24 via 192.0.2.1\" is one"
+    )]
+    Form(String),
+    /// The network is none.
+    #[error(transparent)]
+    Network(#[from] NotAddress),
+    /// Two families.
+    #[error("{0}: the network and the gateway are one of IPv4 and one of IPv6")]
+    Family(String),
+}
+
+impl FromStr for Route {
+    type Err = NotRoute;
+
+    fn from_str(text: &str) -> Result<Self, NotRoute> {
+        let quoted = || Quoted(text).to_string();
+        let mut words = text.split(' ');
+        let parts = (words.next(), words.next(), words.next(), words.next());
+        let (network, via) = match parts {
+            (Some(network), None, ..) => (network, None),
+            (Some(network), Some("via"), Some(via), None) => {
+                let via: Option<IpAddr> = via.parse().ok();
+                (network, Some(via.ok_or_else(|| NotRoute::Form(quoted()))?))
+            }
+            _ => return Err(NotRoute::Form(quoted())),
+        };
+        let network: Network = network.parse()?;
+        let is_other = |via: IpAddr| via.is_ipv4() != network.address().is_ipv4();
+        if via.is_some_and(is_other) {
+            return Err(NotRoute::Family(quoted()));
+        }
+        Ok(Route { network, via })
+    }
+}
+
+impl TryFrom<String> for Route {
+    type Error = NotRoute;
+
+    fn try_from(text: String) -> Result<Self, NotRoute> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.network)?;
+        self.via.map_or(Ok(()), |via| write!(f, " via {via}"))
+    }
+}
+
+/// The most bytes of a packet. 68 is the least of IPv4 (RFC 791, and `ETH_MIN_MTU` of the kernel).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct Mtu(u32);
+
+/// A number that is no MTU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a number of bytes from 68 to 65535, found {0}")]
+pub struct NotMtu(i64);
+
+impl Mtu {
+    /// The number of bytes.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl TryFrom<i64> for Mtu {
+    type Error = NotMtu;
+
+    fn try_from(number: i64) -> Result<Self, NotMtu> {
+        let bytes = u32::try_from(number).ok();
+        let bytes = bytes.filter(|bytes| (68..=65_535).contains(bytes));
+        bytes.map(Mtu).ok_or(NotMtu(number))
+    }
+}
+
+/// Why the settings of one interface do not go together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Contradiction {
+    /// An address that is there twice.
+    #[error("addresses has {0} twice")]
+    Twice(IpAddr),
+    /// More than one gateway of a family.
+    #[error("gateway has {0} and {1}; one of each of IPv4 and IPv6 is used")]
+    Gateways(IpAddr, IpAddr),
+}
+
+impl NetdevSettings {
+    /// Looks at what belongs together.
+    ///
+    /// # Errors
+    /// [`Contradiction`].
+    pub fn check(&self) -> Result<(), Contradiction> {
+        for (at, one) in self.addresses.iter().enumerate() {
+            let rest = &self.addresses[at + 1..];
+            if rest.iter().any(|other| other.address() == one.address()) {
+                return Err(Contradiction::Twice(one.address()));
+            }
+        }
+        for (at, one) in self.gateway.iter().enumerate() {
+            let mut rest = self.gateway[at + 1..].iter();
+            if let Some(other) = rest.find(|other| other.is_ipv4() == one.is_ipv4()) {
+                return Err(Contradiction::Gateways(*one, *other));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_is_read_and_written_the_same() {
+        for text in [
+            "198.51.100.0/24",
+            "198.51.100.0/24 via 192.0.2.1",
+            "2001:db8:1::/48 via fe80::1",
+        ] {
+            assert_eq!(text.parse::<Route>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_route_is_refused() {
+        for (text, says) in [
+            ("", "not ADDRESS/PREFIX"),
+            ("default via 192.0.2.1", "not ADDRESS/PREFIX"),
+            ("198.51.100.1/24", "write 198.51.100.0/24"),
+            ("198.51.100.0/24 via", "is not NETWORK"),
+            ("198.51.100.0/24 via router", "is not NETWORK"),
+            ("198.51.100.0/24 dev ens1", "is not NETWORK"),
+            ("198.51.100.0/24 via 192.0.2.1 metric 5", "is not NETWORK"),
+            ("198.51.100.0/24 via fe80::1", "one of IPv4 and one of IPv6"),
+        ] {
+            let error = text.parse::<Route>().unwrap_err().to_string();
+            assert!(error.contains(says), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_are_refused() {
+        let check = |addresses: &[&str], gateway: &[&str]| {
+            let settings = NetdevSettings {
+                addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+                gateway: gateway.iter().map(|text| text.parse().unwrap()).collect(),
+                ..NetdevSettings::default()
+            };
+            settings.check().map_err(|error| error.to_string())
+        };
+        let two = ["192.0.2.10/24", "2001:db8::10/64"];
+        assert_eq!(check(&two, &["192.0.2.1", "fe80::1"]), Ok(()));
+        let twice = check(&["192.0.2.10/24", "192.0.2.10/32"], &[]);
+        assert_eq!(twice.unwrap_err(), "addresses has 192.0.2.10 twice");
+        let gateways = check(&two, &["192.0.2.1", "fe80::1", "192.0.2.2"]);
+        let said = "gateway has 192.0.2.1 and 192.0.2.2; one of each of IPv4 and IPv6 is used";
+        assert_eq!(gateways.unwrap_err(), said);
+    }
+}

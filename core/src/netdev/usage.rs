@@ -1,0 +1,536 @@
+//! Whether the host uses an interface: what rtnetlink(7) says of a network namespace, and what follows from it.
+//!
+//! Discovery asks before it offers an interface, and the hook asks again right before it moves one. Both judge
+//! here.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::netlink;
+use crate::text::Quoted;
+
+/// What a network namespace has, as far as it tells who uses its interfaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Namespace {
+    /// Its interfaces.
+    pub links: Vec<Link>,
+    /// Their addresses.
+    pub addresses: Vec<LinkAddress>,
+    /// Its routes. One over several interfaces is there once for each.
+    pub routes: Vec<LinkRoute>,
+}
+
+/// An interface (`RTM_NEWLINK`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Its index in this namespace.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// What kind of virtual interface it is (`IFLA_INFO_KIND`), for instance `macvlan`.
+    pub kind: Option<String>,
+    /// The index of the bridge, bond or the like that it is a part of (`IFLA_MASTER`).
+    pub master: Option<u32>,
+    /// The index of the interface of this namespace that it is on (`IFLA_LINK`).
+    pub lower: Option<u32>,
+    /// Whether an XDP program is attached to it (`IFLA_XDP_ATTACHED`).
+    pub has_xdp: bool,
+}
+
+impl From<&netlink::link::Link> for Link {
+    fn from(link: &netlink::link::Link) -> Self {
+        let kind = String::from_utf8_lossy(&link.kind).into_owned();
+        Link {
+            index: link.index,
+            name: link.shown(),
+            kind: Some(kind).filter(|kind| !kind.is_empty()),
+            master: link.master,
+            // The other end of a veth is on no interface of this namespace.
+            lower: link.lower.filter(|_| link.lower_namespace.is_none()),
+            has_xdp: link.xdp.is_some(),
+        }
+    }
+}
+
+/// An address of an interface (`RTM_NEWADDR`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkAddress {
+    /// The index of the interface.
+    pub index: u32,
+    /// The address.
+    pub address: IpAddr,
+    /// The length of its network's prefix, in bits.
+    pub prefix: u8,
+}
+
+/// A route over an interface (`RTM_NEWROUTE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkRoute {
+    /// The index of the interface.
+    pub index: u32,
+    /// Where it goes.
+    pub destination: IpAddr,
+    /// The length of the destination's prefix, in bits; 0 for the default route.
+    pub prefix: u8,
+    /// Who made it (`rtm_protocol`).
+    pub protocol: u8,
+}
+
+/// The kernel made the route, by itself with an address (`RTPROT_KERNEL`).
+const BY_KERNEL: u8 = 2;
+
+/// What else than rtnetlink says of an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beside<'a> {
+    /// It is registered with Onload for AF_XDP.
+    pub is_registered: bool,
+    /// An RDMA device in software that is on it, such as soft-RoCE's.
+    pub soft_rdma: Option<&'a str>,
+    /// Programs of tcx are attached to it, which discovery cannot see.
+    pub has_tcx: bool,
+}
+
+/// What an interface is used for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// The namespace's default route leads over it.
+    DefaultRoute,
+    /// It is a part of another interface, of that name and kind.
+    Master {
+        /// The name of the other.
+        name: String,
+        /// Its kind, if the kernel says it.
+        kind: Option<String>,
+    },
+    /// Another interface is on it.
+    Upper {
+        /// The name of the other.
+        name: String,
+        /// Its kind, if the kernel says it.
+        kind: Option<String>,
+    },
+    /// An interface of another network namespace is on it, as docker's networks of kind macvlan make them.
+    UpperElsewhere {
+        /// Its kind.
+        kind: String,
+        /// Who keeps the namespace, for people.
+        keeper: String,
+    },
+    /// It has an address.
+    Address {
+        /// The address.
+        address: IpAddr,
+        /// The length of its prefix, in bits.
+        prefix: u8,
+    },
+    /// Somebody made a route over it.
+    Route {
+        /// Where it goes.
+        destination: IpAddr,
+        /// The length of its prefix, in bits.
+        prefix: u8,
+    },
+    /// An XDP program is attached to it.
+    Xdp,
+    /// Programs of tcx are attached to it.
+    Tcx,
+    /// It is registered with Onload for AF_XDP.
+    Registered,
+    /// An RDMA device in software is on it, which a move deletes.
+    SoftRdma(String),
+}
+
+impl fmt::Display for Use {
+    /// As the end of a sentence about the interface.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of_kind = |kind: &Option<String>| match kind {
+            Some(kind) => format!("{} ", Quoted(kind).to_string().trim_matches('"')),
+            None => String::new(),
+        };
+        match self {
+            Use::DefaultRoute => {
+                f.write_str("the default route leads over it, and without it the host is cut off")
+            }
+            Use::Master { name, kind } => write!(
+                f,
+                "it is a part of {}{}; take it out there",
+                of_kind(kind),
+                Quoted(name)
+            ),
+            Use::Upper { name, kind } => {
+                write!(f, "{}{} is on it; delete that", of_kind(kind), Quoted(name))
+            }
+            Use::UpperElsewhere { kind, keeper } => write!(
+                f,
+                "a {} in a network namespace that {keeper} keeps is on it; stop that first",
+                Quoted(kind).to_string().trim_matches('"')
+            ),
+            Use::Address { address, prefix } => write!(
+                f,
+                "it has the address {address}/{prefix}; remove it, and keep NetworkManager and networkd from setting one"
+            ),
+            Use::Route {
+                destination,
+                prefix,
+            } => write!(
+                f,
+                "a route to {destination}/{prefix} leads over it; delete it"
+            ),
+            Use::Xdp => f.write_str("an XDP program is attached to it; detach it"),
+            Use::Tcx => f.write_str(
+                "BPF programs (tcx) are attached to it; detach them, `bpftool net` shows them",
+            ),
+            Use::Registered => {
+                f.write_str("it is registered with Onload for AF_XDP; take it out there")
+            }
+            Use::SoftRdma(name) => write!(
+                f,
+                "the RDMA device {} of software is on it, which a move deletes; delete it yourself",
+                Quoted(name)
+            ),
+        }
+    }
+}
+
+impl Namespace {
+    /// The interface of that name.
+    #[must_use]
+    pub fn link(&self, name: &str) -> Option<&Link> {
+        self.links.iter().find(|link| link.name == name)
+    }
+
+    /// What the namespace uses an interface for, the gravest first; empty where nobody misses it.
+    #[must_use]
+    pub fn uses(&self, link: &Link, beside: Beside<'_>) -> Vec<Use> {
+        let mut uses = Vec::new();
+        let own = self.routes.iter().filter(|route| route.index == link.index);
+        if own.clone().any(|route| route.prefix == 0) {
+            uses.push(Use::DefaultRoute);
+        }
+        uses.extend(link.master.map(|master| self.master(master)));
+        let on_it = self.links.iter();
+        let on_it =
+            on_it.filter(|upper| upper.lower == Some(link.index) && upper.index != link.index);
+        uses.extend(on_it.map(|upper| Use::Upper {
+            name: upper.name.clone(),
+            kind: upper.kind.clone(),
+        }));
+        let addresses = self.addresses.iter();
+        let addresses = addresses.filter(|address| address.index == link.index);
+        uses.extend(
+            addresses
+                .filter(|address| !address.is_automatic())
+                .map(|address| {
+                    let LinkAddress {
+                        address, prefix, ..
+                    } = *address;
+                    Use::Address { address, prefix }
+                }),
+        );
+        let made = own.filter(|route| route.prefix > 0 && route.protocol != BY_KERNEL);
+        uses.extend(made.map(|route| Use::Route {
+            destination: route.destination,
+            prefix: route.prefix,
+        }));
+        uses.extend(link.has_xdp.then_some(Use::Xdp));
+        uses.extend(beside.has_tcx.then_some(Use::Tcx));
+        uses.extend(beside.is_registered.then_some(Use::Registered));
+        uses.extend(beside.soft_rdma.map(|name| Use::SoftRdma(name.to_owned())));
+        uses
+    }
+
+    fn master(&self, index: u32) -> Use {
+        let master = self.links.iter().find(|link| link.index == index);
+        Use::Master {
+            name: master.map_or_else(|| format!("#{index}"), |link| link.name.clone()),
+            kind: master.and_then(|link| link.kind.clone()),
+        }
+    }
+}
+
+impl LinkAddress {
+    /// Whether the kernel sets it by itself when the interface comes up: fe80::/64 (RFC 4291, 2.5.6).
+    fn is_automatic(self) -> bool {
+        match self.address {
+            IpAddr::V6(address) => self.prefix == 64 && address.to_bits() >> 64 == 0xfe80 << 48,
+            IpAddr::V4(_) => false,
+        }
+    }
+}
+
+/// A line of a [`Namespace`] as a text that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {0} is neither a link nor an address nor a route")]
+pub struct NotNamespace(pub usize);
+
+impl Namespace {
+    /// Reads what [`Namespace::to_text`] writes.
+    ///
+    /// # Errors
+    /// The number of the line that is not understood, from 1.
+    pub fn parse(text: &str) -> Result<Namespace, NotNamespace> {
+        let mut namespace = Namespace::default();
+        for (at, line) in text.lines().enumerate() {
+            let words: Vec<&str> = line.split(' ').collect();
+            namespace.add(&words).ok_or(NotNamespace(at + 1))?;
+        }
+        Ok(namespace)
+    }
+
+    fn add(&mut self, words: &[&str]) -> Option<()> {
+        match *words {
+            ["link", index, name, kind, master, lower, xdp] => self.links.push(Link {
+                index: index.parse().ok()?,
+                name: (!name.is_empty()).then(|| name.to_owned())?,
+                kind: (kind != NONE).then(|| kind.to_owned()),
+                master: optional(master)?,
+                lower: optional(lower)?,
+                has_xdp: match xdp {
+                    "xdp" => true,
+                    NONE => false,
+                    _ => return None,
+                },
+            }),
+            ["address", index, address] => {
+                let (address, prefix) = prefixed(address)?;
+                self.addresses.push(LinkAddress {
+                    index: index.parse().ok()?,
+                    address,
+                    prefix,
+                });
+            }
+            ["route", index, destination, protocol] => {
+                let (destination, prefix) = prefixed(destination)?;
+                self.routes.push(LinkRoute {
+                    index: index.parse().ok()?,
+                    destination,
+                    prefix,
+                    protocol: protocol.parse().ok()?,
+                });
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// A text of one line each; the kernel lets no white space into the name of an interface.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let number =
+            |number: Option<u32>| number.map_or(NONE.to_owned(), |number| number.to_string());
+        let mut text = String::new();
+        for link in &self.links {
+            let kind = link.kind.as_deref().unwrap_or(NONE);
+            let (master, lower) = (number(link.master), number(link.lower));
+            let xdp = if link.has_xdp { "xdp" } else { NONE };
+            let Link { index, name, .. } = link;
+            text += &format!("link {index} {name} {kind} {master} {lower} {xdp}\n");
+        }
+        for LinkAddress {
+            index,
+            address,
+            prefix,
+        } in &self.addresses
+        {
+            text += &format!("address {index} {address}/{prefix}\n");
+        }
+        for LinkRoute {
+            index,
+            destination,
+            prefix,
+            protocol,
+        } in &self.routes
+        {
+            text += &format!("route {index} {destination}/{prefix} {protocol}\n");
+        }
+        text
+    }
+
+    /// The same without the network's own numbers: addresses are those reserved for documentation (RFC 5737,
+    /// RFC 3849), and what follows from them stays.
+    #[must_use]
+    pub fn masked(&self) -> Namespace {
+        let mut masked = self.clone();
+        for each in &mut masked.addresses {
+            each.address = match each.address {
+                IpAddr::V6(_) if each.is_automatic() => {
+                    IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1))
+                }
+                address => documented(address),
+            };
+        }
+        for each in &mut masked.routes {
+            if each.prefix > 0 {
+                each.destination = documented(each.destination);
+            }
+        }
+        masked
+    }
+}
+
+fn documented(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+    }
+}
+
+/// In place of what is not there.
+const NONE: &str = "-";
+
+/// A number, or none; none of both where it is neither.
+fn optional(word: &str) -> Option<Option<u32>> {
+    match word {
+        NONE => Some(None),
+        word => word.parse().ok().map(Some),
+    }
+}
+
+fn prefixed(word: &str) -> Option<(IpAddr, u8)> {
+    let (address, prefix) = word.split_once('/')?;
+    let address: IpAddr = address.parse().ok()?;
+    let prefix = prefix.parse().ok()?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    (prefix <= most).then_some((address, prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: &str = "link 1 lo - - - -\n\
+                        link 2 ens1 - - - -\n\
+                        link 3 ens2 - 6 - -\n\
+                        link 4 ens3 - - - xdp\n\
+                        link 5 ens4 - - - -\n\
+                        link 6 br0 bridge - - -\n\
+                        link 7 ens4.100 vlan - 5 -\n\
+                        link 8 idle - - - -\n\
+                        address 1 127.0.0.1/8\n\
+                        address 2 192.0.2.10/24\n\
+                        address 2 fe80::1/64\n\
+                        address 8 fe80::2/64\n\
+                        route 2 0.0.0.0/0 4\n\
+                        route 2 192.0.2.0/24 2\n\
+                        route 5 198.51.100.0/24 3\n\
+                        route 8 fe80::/64 2\n";
+
+    fn said(text: &str, name: &str, beside: Beside<'_>) -> Vec<String> {
+        let namespace = Namespace::parse(text).unwrap();
+        let uses = namespace.uses(namespace.link(name).unwrap(), beside);
+        uses.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn an_interface_with_nothing_but_its_automatic_address_is_not_used() {
+        assert!(said(HOST, "idle", Beside::default()).is_empty());
+    }
+
+    #[test]
+    fn each_use_of_an_interface_is_said() {
+        for (name, uses) in [
+            (
+                "ens1",
+                &[
+                    "the default route leads over it",
+                    "the address 192.0.2.10/24",
+                ][..],
+            ),
+            ("ens2", &["a part of bridge \"br0\""]),
+            ("ens3", &["an XDP program"]),
+            (
+                "ens4",
+                &["vlan \"ens4.100\" is on it", "a route to 198.51.100.0/24"],
+            ),
+        ] {
+            let found = said(HOST, name, Beside::default());
+            assert_eq!(found.len(), uses.len(), "{found:?}");
+            for (found, says) in found.iter().zip(uses) {
+                assert!(found.contains(says), "{name}: {found}");
+            }
+        }
+        let beside = Beside {
+            is_registered: true,
+            soft_rdma: Some("rxe0"),
+            has_tcx: false,
+        };
+        let found = said(HOST, "idle", beside);
+        assert!(found[0].contains("registered with Onload"), "{found:?}");
+        assert!(found[1].contains("RDMA device \"rxe0\""), "{found:?}");
+    }
+
+    #[test]
+    fn only_the_address_that_the_kernel_sets_is_no_use() {
+        for (address, is_used) in [
+            ("fe80::abcd/64", false),
+            ("fe80::abcd/128", true),
+            ("fe80:0:0:1::1/64", true),
+            ("169.254.0.1/16", true),
+            ("2001:db8::1/64", true),
+        ] {
+            let text = format!("link 1 a - - - -\naddress 1 {address}\n");
+            let uses = said(&text, "a", Beside::default());
+            assert_eq!(!uses.is_empty(), is_used, "{address}");
+        }
+    }
+
+    #[test]
+    fn a_route_counts_unless_the_kernel_made_it_with_an_address() {
+        for (route, is_used) in [
+            ("ff00::/8 2", false),
+            ("fe80::/64 2", false),
+            ("2001:db8::/64 9", true),
+            ("192.0.2.0/24 0", true),
+            ("::/0 9", true),
+            // The kernel makes none, and the host is cut off by whoever made it.
+            ("0.0.0.0/0 2", true),
+        ] {
+            let text = format!("link 1 a - - - -\nlink 2 b - - - -\nroute 1 {route}\n");
+            let uses = said(&text, "a", Beside::default());
+            assert_eq!(!uses.is_empty(), is_used, "{route}");
+            assert!(said(&text, "b", Beside::default()).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_namespace_is_written_and_read_the_same() {
+        let namespace = Namespace::parse(HOST).unwrap();
+        assert_eq!(namespace.to_text(), HOST);
+    }
+
+    #[test]
+    fn a_line_that_is_not_understood_is_refused_with_its_number() {
+        for line in [
+            "",
+            "link",
+            "link x a - - - -",
+            "link 1  - - - -",
+            "link 1 a - - - yes",
+            "link 1 a - -1 - -",
+            "link 1 a - - - - -",
+            "address 1 192.0.2.1",
+            "address 1 192.0.2.1/33",
+            "address 1 fe80::1/129",
+            "route 1 default 2",
+            "route 1 0.0.0.0/0 256",
+            "rule 1",
+        ] {
+            let text = format!("link 1 a - - - -\n{line}\n");
+            assert_eq!(Namespace::parse(&text), Err(NotNamespace(2)), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_masked_namespace_has_no_address_of_the_network_and_the_same_uses() {
+        let masked = Namespace::parse(HOST).unwrap().masked();
+        let text = masked.to_text();
+        for own in ["192.0.2.10", "198.51.100.0", "fe80::2"] {
+            assert!(!text.contains(own), "{text}");
+        }
+        let whole = Namespace::parse(HOST).unwrap();
+        for (link, same) in whole.links.iter().zip(&masked.links) {
+            let count = |of: &Namespace, link| of.uses(link, Beside::default()).len();
+            assert_eq!(count(&whole, link), count(&masked, same), "{}", link.name);
+        }
+    }
+}
