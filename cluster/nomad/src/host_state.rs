@@ -63,7 +63,7 @@ pub enum ReserveError {
     },
     /// There is no ticket for it.
     #[error("reserving {0}")]
-    Ticket(String, #[source] ReserveTicketError),
+    Ticket(String, #[source] Box<ReserveTicketError>),
 }
 
 /// A host at one moment.
@@ -159,7 +159,7 @@ impl Snapshot {
             reservation.set(NOT_GIVEN, words.join(","));
         }
         if !by_ticket.devices.is_empty() {
-            let failed = |error| ReserveError::Ticket(ids.join(", "), error);
+            let failed = |error| ReserveError::Ticket(ids.join(", "), Box::new(error));
             let (devices, exclusive) = (&by_ticket.devices, &by_ticket.exclusive);
             let ticket =
                 tickets::write(host, devices, exclusive, &ids.join(", ")).map_err(failed)?;

@@ -187,6 +187,7 @@ mod tests {
             since: 0,
             facts: BTreeMap::new(),
             ticket,
+            moved: None,
         }
     }
 

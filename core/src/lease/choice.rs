@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::file::{ClaimUid, Holder, Lease, Token};
+use super::moved::{Facts, Moved};
 use crate::container_id::ContainerId;
 
 /// What stands in one slot of a device.
@@ -10,6 +11,8 @@ use crate::container_id::ContainerId;
 pub(crate) enum State {
     /// A lease whose holder has ended.
     Over(Lease),
+    /// A lease whose holder has ended, while the interface that moved to it is not known to be back.
+    Returning(Lease),
     /// A lease whose holder's first process has ended, while others of its cgroup live. It counts as
     /// held, but not for the same container when that starts again.
     Remains(Lease),
@@ -46,6 +49,8 @@ pub(crate) struct Applicant<'a> {
     pub(crate) token: Option<&'a Token>,
     /// The claim that it is for. All containers of a claim are one holder.
     pub(crate) claim: Option<&'a ClaimUid>,
+    /// The network namespace that the device moves to. All containers of it are one holder.
+    pub(crate) namespace: Option<u64>,
 }
 
 impl Applicant<'_> {
@@ -92,6 +97,7 @@ impl Slot {
     pub(crate) fn holder(&self) -> Option<String> {
         match &self.state {
             State::Over(_) => None,
+            State::Returning(lease) => Some(format!("{lease} (ended, not back yet)")),
             State::Remains(lease) | State::Held(lease) => Some(lease.to_string()),
             State::Unreadable { why, .. } => Some(format!("an unknown container ({why})")),
         }
@@ -100,28 +106,52 @@ impl Slot {
     /// Whether a container of this claim has it.
     pub(crate) fn is_held_for(&self, claim: &ClaimUid) -> bool {
         match &self.state {
-            State::Over(_) | State::Unreadable { .. } => false,
+            State::Over(_) | State::Returning(_) | State::Unreadable { .. } => false,
             State::Remains(lease) | State::Held(lease) => lease.claim.as_ref() == Some(claim),
+        }
+    }
+
+    /// What a living container of this network namespace has of it.
+    pub(crate) fn moved_to(&self, namespace: u64) -> Option<&Moved<Facts>> {
+        self.given().filter(|moved| moved.namespace == namespace)
+    }
+
+    /// What a living container has of it.
+    pub(crate) fn given(&self) -> Option<&Moved<Facts>> {
+        match &self.state {
+            State::Over(_) | State::Returning(_) | State::Unreadable { .. } => None,
+            State::Remains(lease) | State::Held(lease) => lease.moved.as_ref(),
         }
     }
 
     /// The lease in it, if it is understood.
     pub(crate) fn lease(&self) -> Option<&Lease> {
         match &self.state {
-            State::Over(lease) | State::Remains(lease) | State::Held(lease) => Some(lease),
+            State::Over(lease)
+            | State::Returning(lease)
+            | State::Remains(lease)
+            | State::Held(lease) => Some(lease),
             State::Unreadable { .. } => None,
         }
     }
 }
 
-/// Who holds a device besides one claim, for people; containers of one claim are one holder.
-pub(crate) fn holders_beside(found: &[Slot], claim: Option<&ClaimUid>) -> Vec<String> {
+/// Who holds a device besides one claim and one network namespace, for people; containers of one claim are one
+/// holder.
+pub(crate) fn holders_beside(
+    found: &[Slot],
+    claim: Option<&ClaimUid>,
+    namespace: Option<u64>,
+) -> Vec<String> {
     let mut claims: Vec<&ClaimUid> = Vec::new();
     let mut holders = Vec::new();
     for slot in found {
         let Some(holder) = slot.holder() else {
             continue;
         };
+        if namespace.is_some_and(|namespace| slot.moved_to(namespace).is_some()) {
+            continue;
+        }
         if let Some(other) = slot.lease().and_then(|lease| lease.claim.as_ref()) {
             if claim == Some(other) || claims.contains(&other) {
                 continue;
@@ -156,7 +186,7 @@ pub(crate) fn choose(
         State::Over(lease) | State::Held(lease) => applicant.holds(lease),
         // A runtime has one container of an id and a bundle at a time: what is left is its earlier start's.
         State::Remains(lease) => applicant.is_same_container(lease),
-        State::Unreadable { .. } => false,
+        State::Returning(_) | State::Unreadable { .. } => false,
     };
     if let Some(own) = found.iter().find(is_own) {
         return Ok(Choice::Kept(own.number));
@@ -165,8 +195,10 @@ pub(crate) fn choose(
         return Err(Refusal::Expired);
     }
     let has_fellow = |claim: &ClaimUid| found.iter().any(|slot| slot.is_held_for(claim));
-    let joins = applicant.claim.is_some_and(has_fellow);
-    let holders = holders_beside(found, applicant.claim);
+    let moved_to = |namespace: u64| found.iter().any(|slot| slot.moved_to(namespace).is_some());
+    let joins =
+        applicant.claim.is_some_and(has_fellow) || applicant.namespace.is_some_and(moved_to);
+    let holders = holders_beside(found, applicant.claim, applicant.namespace);
     // Slots above the last may be left from when more containers were allowed.
     if !joins && holders.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
         return Err(Refusal::Held(holders));
@@ -235,6 +267,7 @@ mod tests {
             since: 0,
             facts: std::collections::BTreeMap::new(),
             ticket: None,
+            moved: None,
         }
     }
 
@@ -257,6 +290,7 @@ mod tests {
             holder,
             token,
             claim: None,
+            namespace: None,
         };
         choose(found, applicant, most)
     }
@@ -270,6 +304,7 @@ mod tests {
             holder: &init(99),
             token: None,
             claim: Some(&claim.parse().unwrap()),
+            namespace: None,
         };
         choose(found, applicant, most)
     }
@@ -419,7 +454,7 @@ mod tests {
         let found = [of(0, "u1"), of(1, "u1"), of(2, "u2")];
         assert!(chosen_for(&found, "b", "u3", 2).is_err());
         assert_eq!(
-            holders_beside(&found, Some(&"u1".parse().unwrap())).len(),
+            holders_beside(&found, Some(&"u1".parse().unwrap()), None).len(),
             1
         );
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::choice::{Applicant, Choice, Refusal, Slot, State, choose, holders_beside, leftover};
 use super::file::{ClaimUid, Device, Holder, Lease, Token};
+use super::moved::{Facts, Moved};
 use super::store::{LeaseError, Leases, seconds_since_1970};
 use crate::container_id::ContainerId;
 
@@ -41,6 +42,8 @@ pub struct Claimed {
     pub facts: BTreeMap<String, String>,
     /// The ticket that gives it to the container. What an earlier reservation says of it stays.
     pub ticket: Option<Token>,
+    /// The interface that moves to the container. What an earlier lease of the same container keeps of it stays.
+    pub moved: Option<Moved<Facts>>,
 }
 
 /// What is written for one device.
@@ -51,6 +54,8 @@ struct Write<'a> {
     is_own: bool,
     /// The ticket of what is replaced.
     ticket: Option<Token>,
+    /// The interface of what is replaced.
+    moved: Option<Moved<Facts>>,
     /// Slots that nobody uses any more.
     leftover: Vec<u32>,
 }
@@ -76,6 +81,9 @@ impl Leases {
         for (claimed, user) in claim.devices.iter().zip(users) {
             writes.extend(self.choose_one(claim, claimed, user)?);
         }
+        for write in &writes {
+            self.check_addresses(write.claimed, &boot)?;
+        }
         for (at, write) in writes.iter().enumerate() {
             let lease = lease(claim, write, &boot);
             if let Err(error) = self.publish(&write.claimed.device, write.choice, &lease) {
@@ -95,6 +103,37 @@ impl Leases {
         Ok(())
     }
 
+    /// That no other interface that a container has carries an address that this one is to have. Containers of the same
+    /// network namespace share the interface, and with it the address.
+    fn check_addresses(&self, claimed: &Claimed, boot: &str) -> Result<(), LeaseError> {
+        let wanted = claimed.moved.as_ref().map(|moved| &moved.addresses);
+        let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else {
+            return Ok(());
+        };
+        for file in self.names()? {
+            let Some((other, number)) = Device::of_file_name(&file) else {
+                continue;
+            };
+            if other.class != claimed.device.class || other == claimed.device {
+                continue;
+            }
+            let slot = self.state(&file, boot).map(|state| Slot { number, state });
+            let Some((slot, given)) = slot.as_ref().and_then(|slot| Some((slot, slot.given()?)))
+            else {
+                continue;
+            };
+            if let Some(address) = given.addresses.iter().find(|given| wanted.contains(given)) {
+                return Err(LeaseError::Address {
+                    device: claimed.device.to_string(),
+                    address: *address,
+                    other: other.to_string(),
+                    holder: slot.holder().unwrap_or_default(),
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Where the lease of one device is written; none where it stands there already.
     fn choose_one<'a>(
         &self,
@@ -108,6 +147,7 @@ impl Leases {
             holder: &claim.holder,
             token: claim.token,
             claim: claim.claim,
+            namespace: claimed.moved.as_ref().map(|moved| moved.namespace),
         };
         let refused = |source| LeaseError::Refused {
             device: claimed.device.to_string(),
@@ -121,12 +161,14 @@ impl Leases {
         // The hook of a claim comes first and the device's own after it, which names no claim.
         let of = claim.claim.or(own.and_then(|own| own.claim.as_ref()));
         let user = user.filter(|_| !is_shared(&found, choice.slot(), of));
+        // The hook that moves an interface comes after one that leases it alone.
+        let is_new = claimed.moved.is_some() && own.is_some_and(|own| own.moved.is_none());
         if let Some(own) = own.filter(|own| own.holder == claim.holder) {
             // What has it without a claim is its own user by now. The hook of a claim knows no nodes, so who
             // uses them comes out with the device's own.
             match user {
                 Some(user) if own.claim.is_some() => return Err(taken(claimed, user)),
-                _ if of == own.claim.as_ref() => return Ok(None),
+                _ if of == own.claim.as_ref() && !is_new => return Ok(None),
                 _ => {}
             }
         }
@@ -157,6 +199,7 @@ impl Leases {
             choice,
             is_own,
             ticket: own.and_then(|own| own.ticket.clone()),
+            moved: own.and_then(|own| own.moved.clone()),
             leftover: leftover(&found, claimed.most)
                 .into_iter()
                 .filter(|number| *number != choice.slot())
@@ -189,7 +232,7 @@ impl Leases {
         if found.iter().any(|slot| slot.is_held_for(claim)) {
             return Ok(None);
         }
-        let holders = holders_beside(&found, Some(claim));
+        let holders = holders_beside(&found, Some(claim), None);
         let is_full = holders.len() >= usize::try_from(most).unwrap_or(usize::MAX);
         Ok(is_full.then_some(Refusal::Held(holders)))
     }
@@ -225,6 +268,11 @@ fn lease(claim: &Claim<'_>, write: &Write<'_>, boot: &str) -> Lease {
         facts: write.claimed.facts.clone(),
         ticket: (write.claimed.ticket.as_ref())
             .or(write.ticket.as_ref())
+            .cloned(),
+        moved: write
+            .moved
+            .as_ref()
+            .or(write.claimed.moved.as_ref())
             .cloned(),
     }
 }

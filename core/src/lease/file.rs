@@ -8,6 +8,7 @@ use std::str::FromStr;
 use onload_cdi::DeviceName;
 use serde::{Deserialize, Serialize};
 
+use super::moved::{Facts, Moved};
 use crate::class::Class;
 use crate::container_id::ContainerId;
 use crate::processes::{Cgroup, Process};
@@ -244,6 +245,9 @@ pub struct Lease {
     /// The ticket that the container was started with ([`crate::ticket`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ticket: Option<Token>,
+    /// The device that moved to the container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<Moved<Facts>>,
 }
 
 /// Why the text of a lease file is not understood; the device counts as held.
@@ -264,6 +268,12 @@ impl Lease {
         let is_reservation = matches!(self.holder, Holder::Reservation { .. });
         let is_anywhere = is_reservation && self.bundle.as_os_str().is_empty();
         self.container == *container && (is_anywhere || self.bundle == bundle)
+    }
+
+    /// The device that moved to the container and has to come back.
+    pub(crate) fn away(&self) -> Option<&Moved<Facts>> {
+        let moved = self.moved.as_ref();
+        moved.filter(|moved| moved.facts.comes_back())
     }
 
     /// Reads a file's text; fields that this version does not know are passed over.
@@ -384,6 +394,7 @@ mod tests {
             since: 1_700_000_000,
             facts: BTreeMap::from([("iommu-group".to_owned(), "15".to_owned())]),
             ticket: None,
+            moved: None,
         }
     }
 

@@ -7,7 +7,9 @@
 mod choice;
 mod claim;
 mod file;
+mod moved;
 mod pick;
+mod returning;
 mod store;
 mod take;
 #[cfg(test)]
@@ -16,7 +18,9 @@ mod test_host;
 pub use choice::Refusal;
 pub use claim::{Claim, Claimed};
 pub use file::{ClaimUid, Device, Holder, Lease, NotClaimUid, NotDevice, NotToken, Token};
+pub use moved::{Facts, InterfaceFacts, Moved, OtherKind, RdmaFacts};
 pub use pick::{NoneFree, Numa, Wish};
+pub use returning::Left;
 pub use store::{LeaseError, Leases, Listed};
 pub use take::{Taking, take_unleased};
 

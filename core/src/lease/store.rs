@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -78,6 +79,20 @@ pub enum LeaseError {
         /// Who uses it, for people.
         user: String,
     },
+    /// Another interface has one of its addresses.
+    #[error(
+        "{device}: the address {address} is that of {other}, which is held by {holder}; give this one another"
+    )]
+    Address {
+        /// The device.
+        device: String,
+        /// The address.
+        address: IpAddr,
+        /// The device that has it.
+        other: String,
+        /// The container.
+        holder: String,
+    },
     /// The holder lives.
     #[error("{device} is in use by {holder}; stop that container first")]
     InUse {
@@ -97,15 +112,17 @@ pub struct Listed {
     pub slot: u32,
     /// The lease, or why it is not understood.
     pub lease: Result<Lease, String>,
-    /// Whether the holder has ended.
+    /// Whether the holder has ended, and nothing of the device is left with it.
     pub is_over: bool,
+    /// Whether the holder has ended, while the interface that moved to it is not known to be back.
+    pub is_returning: bool,
 }
 
 /// The directory of the leases.
 #[derive(Debug)]
 pub struct Leases {
-    dir: OwnedFd,
-    path: PathBuf,
+    pub(super) dir: OwnedFd,
+    pub(super) path: PathBuf,
     pub(super) processes: Processes,
 }
 
@@ -199,6 +216,9 @@ impl Leases {
         for slot in self.slots(device)? {
             let is_its = match &slot.state {
                 State::Over(lease) => lease.container == *container,
+                // It ends when the interface is back ([`Leases::leave`]).
+                State::Returning(_) => false,
+                State::Remains(lease) | State::Held(lease) if lease.away().is_some() => false,
                 State::Remains(lease) | State::Held(lease) => {
                     let is_its_start = match &lease.holder {
                         Holder::Reservation { token: own, .. } => Some(own) == token,
@@ -263,7 +283,7 @@ impl Leases {
     /// The container that has a slot, if it may still run, for people.
     fn running(&self, slot: &Slot) -> Option<String> {
         match &slot.state {
-            State::Over(_) => None,
+            State::Over(_) | State::Returning(_) => None,
             State::Remains(lease) | State::Held(lease) => match lease.holder {
                 Holder::Init { .. } => Some(lease.to_string()),
                 Holder::Reservation { .. } => None,
@@ -289,8 +309,12 @@ impl Leases {
                 continue;
             };
             let is_over = matches!(state, State::Over(_));
+            let is_returning = matches!(state, State::Returning(_));
             let lease = match state {
-                State::Over(lease) | State::Remains(lease) | State::Held(lease) => Ok(lease),
+                State::Over(lease)
+                | State::Returning(lease)
+                | State::Remains(lease)
+                | State::Held(lease) => Ok(lease),
                 State::Unreadable { why, .. } => Err(why),
             };
             listed.push(Listed {
@@ -298,6 +322,7 @@ impl Leases {
                 slot,
                 lease,
                 is_over,
+                is_returning,
             });
         }
         listed.sort_by(|a, b| (&a.device, a.slot).cmp(&(&b.device, b.slot)));
@@ -361,17 +386,26 @@ impl Leases {
             }
         };
         Some(match Lease::parse(&bytes) {
-            Ok(lease) if self.is_over(&lease.boot, &lease.holder, boot) => State::Over(lease),
-            Ok(lease) => match lease.holder {
-                Holder::Init { process, .. } if self.has_ended(process) => State::Remains(lease),
-                _ => State::Held(lease),
-            },
+            Ok(lease) => self.judge(lease, boot),
             Err(error) => State::Unreadable {
                 why: format!("{name}: {}", Chain(&error)),
                 may_live: Lease::parse_holder(&bytes)
                     .is_some_and(|(of, holder)| !self.is_over(&of, &holder, boot)),
             },
         })
+    }
+
+    /// How it stands with a lease. A boot brings every device home.
+    fn judge(&self, lease: Lease, boot: &str) -> State {
+        let is_over = self.is_over(&lease.boot, &lease.holder, boot);
+        match (lease.away(), &lease.holder) {
+            (Some(moved), _) if lease.boot == boot && (is_over || moved.returning) => {
+                State::Returning(lease)
+            }
+            _ if is_over => State::Over(lease),
+            (_, Holder::Init { process, .. }) if self.has_ended(*process) => State::Remains(lease),
+            _ => State::Held(lease),
+        }
     }
 
     fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
@@ -409,7 +443,7 @@ impl Leases {
     }
 
     /// Whether a process is known to live.
-    fn lives(&self, process: Process) -> bool {
+    pub(super) fn lives(&self, process: Process) -> bool {
         self.processes.has_ended(process).ok().flatten() == Some(false)
     }
 

@@ -268,6 +268,7 @@ impl<'a> Members<'a> {
             facts: BTreeMap::from([("pool".to_owned(), wish.name.to_string())]),
             // A ticket names devices, and no pool.
             ticket: None,
+            moved: None,
         }
     }
 

@@ -140,7 +140,9 @@ impl Host {
     pub(super) fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("run/@leases")).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.filter(|name| name != ".lock").collect();
+        let mut names: Vec<String> = names
+            .filter(|name| !name.starts_with(".lock") && !name.starts_with(".moving"))
+            .collect();
         names.sort();
         names
     }
@@ -162,5 +164,6 @@ pub(super) fn claimed(device: Device) -> Claimed {
         aliases: Vec::new(),
         facts: BTreeMap::new(),
         ticket: None,
+        moved: None,
     }
 }

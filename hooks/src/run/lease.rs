@@ -177,6 +177,7 @@ fn claimed(device: &Device, shares: &onload_core::config::Leases) -> Claimed {
         facts: facts(device),
         device: device.clone(),
         ticket: None,
+        moved: None,
     }
 }
 

@@ -809,6 +809,21 @@ fn a_lease_that_names_an_interface_or_the_address_as_a_fact_is_found() {
 }
 
 #[test]
+fn a_function_whose_interface_is_in_a_container_is_in_use() {
+    let machine = Machine::new();
+    machine.apply(&kernels(1));
+    let name = "netdev=ens2v0";
+    lease(&machine, name, "this boot");
+    let file = format!("/run/onload-ctk/@leases/{name}#0");
+    let moved = r#""facts":{},"moved":{"interface":{"name":"ens2v0","mac":"02:00:00:00:10:01","mtu":1500,
+        "queueLength":1000,"flags":0,"pci":"0000:81:10.0"},"namespace":7}"#;
+    let text = machine.read(&file).replace(r#""facts":{}"#, moved);
+    machine.tree.file(&file, text);
+    let plan = machine.plan(&vfio(1));
+    assert_eq!(plan.refused.len(), 1, "{plan:?}");
+}
+
+#[test]
 fn a_group_that_somebody_has_open_is_in_use() {
     let machine = Machine::with_two_vfs();
     machine

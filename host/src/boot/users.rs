@@ -113,7 +113,9 @@ impl<'h> Users<'h> {
             let lease = listed.lease.as_ref();
             let is_known = |lease: &Lease| {
                 let own = function.address.to_string();
+                let moved = lease.moved.as_ref();
                 lease.facts.values().any(|fact| *fact == own)
+                    || moved.is_some_and(|moved| moved.facts.pci() == function.address)
             };
             if is_its || lease.is_ok_and(is_known) {
                 return Ok(Some(match lease {

@@ -119,12 +119,14 @@ impl Given {
             since: 1_700_000_000,
             facts: BTreeMap::new(),
             ticket: None,
+            moved: None,
         };
         self.leases.push(Listed {
             device: device.parse().unwrap(),
             slot,
             lease: Ok(lease),
             is_over: false,
+            is_returning: false,
         });
         self.leases.last_mut().unwrap()
     }

@@ -159,12 +159,14 @@ impl Made {
             facts: BTreeMap::new(),
             claim: None,
             ticket: None,
+            moved: None,
         };
         self.leases.push(Listed {
             device: device.parse::<Device>().unwrap(),
             slot: 0,
             lease: Ok(lease),
             is_over: false,
+            is_returning: false,
         });
         self
     }

@@ -49,6 +49,7 @@ fn held(class: Class, name: &str) -> Listed {
         slot: 0,
         lease: Err("it is no lease".to_owned()),
         is_over: false,
+        is_returning: false,
     }
 }
 

@@ -70,6 +70,7 @@ fn unreadable(listed: &[Listed]) -> impl Iterator<Item = (String, &str)> {
 fn state(listed: &Listed) -> &'static str {
     match &listed.lease {
         _ if listed.is_over => "ended",
+        _ if listed.is_returning => "returning",
         Ok(Lease {
             holder: Holder::Reservation { .. },
             ..

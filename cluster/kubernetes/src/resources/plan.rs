@@ -507,8 +507,10 @@ mod tests {
                 since: 0,
                 facts: BTreeMap::new(),
                 ticket: None,
+                moved: None,
             }),
             is_over: false,
+            is_returning: false,
         }
     }
 

@@ -104,6 +104,7 @@ pub(crate) fn held_by_pod(mut offer: Offer, claim: Option<&str>) -> Offer {
         since: 0,
         facts: BTreeMap::new(),
         ticket: None,
+        moved: None,
     };
     offer.leases.push(Held {
         slot: 0,

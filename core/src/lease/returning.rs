@@ -1,0 +1,594 @@
+//! The way back of a device that moved: its lease ends when it is back and as it was, not when its holder has ended.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::choice::{Choice, Refusal, Slot, State};
+use super::file::{Device, Holder, Lease, Token};
+use super::moved::{Facts, InterfaceFacts, Moved};
+use super::store::{LeaseError, Leases};
+use crate::class::Class;
+use crate::container_id::ContainerId;
+use crate::fs::lock::{Lock, LockMode};
+use crate::pci::PciAddress;
+
+/// What begins the name of the lock of one device, which is held while that moves.
+const MOVING: &str = ".moving-";
+
+/// What an ended container leaves of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Left<F = InterfaceFacts> {
+    /// It did not have it, or nothing of it moved.
+    Nothing,
+    /// Other containers of the same network namespace have it.
+    Others,
+    /// It is to come back.
+    Last(Box<Moved<F>>),
+}
+
+impl Leases {
+    /// The lock of one device that moves. Whoever moves it, or brings it back, holds this from the first look to the
+    /// last word, and takes the lock of all leases within it.
+    ///
+    /// # Errors
+    /// [`LeaseError::Lock`] names who holds it.
+    pub fn lock_moving(&self, device: &Device, patience: Duration) -> Result<Lock, LeaseError> {
+        let name = format!("{MOVING}{}={}", device.class, device.name.as_str());
+        let kind = LockMode::Exclusive;
+        Ok(Lock::take(&self.dir, &self.path, &name, kind, patience)?)
+    }
+
+    /// Ends what a container that is gone has of a device. The last container of a network namespace leaves the
+    /// lease `returning`; [`Leases::returned`] ends it.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn leave<F: TryFrom<Facts>>(
+        &self,
+        device: &Device,
+        container: &ContainerId,
+        bundle: &Path,
+        token: Option<&Token>,
+        patience: Duration,
+    ) -> Result<Left<F>, LeaseError> {
+        let _lock = self.lock(patience)?;
+        let found = self.slots(device)?;
+        let is_its = |slot: &&Slot| self.is_left_by(slot, container, bundle, token);
+        let (own, others): (Vec<&Slot>, Vec<&Slot>) = found.iter().partition(is_its);
+        let mut left = Left::Nothing;
+        for slot in own {
+            let Some(lease) = slot.lease() else { continue };
+            let Some(moved) = lease.away() else {
+                self.remove(device, slot.number)?;
+                continue;
+            };
+            let has_it = |other: &&Slot| other.moved_to(moved.namespace).is_some();
+            if others.iter().any(has_it) {
+                self.remove(device, slot.number)?;
+                left = Left::Others;
+                continue;
+            }
+            self.publish(device, Choice::Kept(slot.number), &returning(lease))?;
+            left = moved
+                .of()
+                .map_or(Left::Others, |moved| Left::Last(Box::new(moved)));
+        }
+        Ok(left)
+    }
+
+    fn is_left_by(
+        &self,
+        slot: &Slot,
+        container: &ContainerId,
+        bundle: &Path,
+        token: Option<&Token>,
+    ) -> bool {
+        match &slot.state {
+            State::Over(lease) | State::Returning(lease) => lease.container == *container,
+            State::Remains(lease) | State::Held(lease) => {
+                let is_its_start = match &lease.holder {
+                    Holder::Reservation { token: own, .. } => Some(own) == token,
+                    Holder::Init { process, .. } => !self.lives(*process),
+                };
+                lease.container == *container && lease.bundle == bundle && is_its_start
+            }
+            State::Unreadable { .. } => false,
+        }
+    }
+
+    /// Gives up what a container has of a device, whose move failed and which is back. Its init may live.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn abandon(
+        &self,
+        device: &Device,
+        container: &ContainerId,
+        bundle: &Path,
+        patience: Duration,
+    ) -> Result<(), LeaseError> {
+        self.each_own(device, container, bundle, patience, &|number, _| {
+            self.remove(device, number).map(drop)
+        })
+    }
+
+    /// Says that a device is to come back that could not be given to a container. Its init may live.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn call_back(
+        &self,
+        device: &Device,
+        container: &ContainerId,
+        bundle: &Path,
+        patience: Duration,
+    ) -> Result<(), LeaseError> {
+        self.each_own(device, container, bundle, patience, &|number, lease| {
+            self.publish(device, Choice::Kept(number), &returning(lease))
+        })
+    }
+
+    fn each_own(
+        &self,
+        device: &Device,
+        container: &ContainerId,
+        bundle: &Path,
+        patience: Duration,
+        act: &dyn Fn(u32, &Lease) -> Result<(), LeaseError>,
+    ) -> Result<(), LeaseError> {
+        let _lock = self.lock(patience)?;
+        for slot in self.slots(device)? {
+            match slot.lease() {
+                Some(lease) if lease.container == *container && lease.bundle == bundle => {
+                    act(slot.number, lease)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What is to come back: left by containers that have ended, while no other container has the device.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn returning<F: TryFrom<Facts>>(
+        &self,
+        device: &Device,
+        patience: Duration,
+    ) -> Result<Option<Moved<F>>, LeaseError> {
+        let _lock = self.lock(patience)?;
+        let found = self.slots(device)?;
+        let is_held = |slot: &Slot| !matches!(slot.state, State::Over(_) | State::Returning(_));
+        if found.iter().any(is_held) {
+            return Ok(None);
+        }
+        Ok(found
+            .iter()
+            .find_map(moved_of_returning)
+            .and_then(Moved::of))
+    }
+
+    /// What living containers of a network namespace have of a device.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn moved_to<F: TryFrom<Facts>>(
+        &self,
+        device: &Device,
+        namespace: u64,
+        patience: Duration,
+    ) -> Result<Option<Moved<F>>, LeaseError> {
+        let _lock = self.lock(patience)?;
+        let found = self.slots(device)?;
+        Ok(found
+            .iter()
+            .find_map(|slot| slot.moved_to(namespace))
+            .and_then(Moved::of))
+    }
+
+    /// Whether a device is with a container, or on its way back. Whoever ends what a container has of such a device takes
+    /// its lock first ([`Leases::lock_moving`]).
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn is_away(&self, device: &Device, patience: Duration) -> Result<bool, LeaseError> {
+        let _lock = self.lock(patience)?;
+        let found = self.slots(device)?;
+        let mut leases = found.iter().filter_map(Slot::lease);
+        Ok(leases.any(|lease| lease.moved.is_some()))
+    }
+
+    /// As which devices a PCI function has moved to containers and is not known to be back.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn moved_as(&self, pci: PciAddress) -> Result<Vec<Device>, LeaseError> {
+        let boot = self.processes.boot_id()?;
+        let mut away = Vec::new();
+        for name in self.names()? {
+            let device = Device::of_file_name(&name).map(|(device, _)| device);
+            let Some(device) = device.filter(|device| device.class == Class::Netdev) else {
+                continue;
+            };
+            let moved = match self.state(&name, &boot) {
+                Some(State::Returning(lease) | State::Remains(lease) | State::Held(lease)) => {
+                    lease.moved
+                }
+                _ => None,
+            };
+            if moved.is_some_and(|moved| moved.facts.pci() == pci) {
+                away.push(device);
+            }
+        }
+        Ok(away)
+    }
+
+    /// Why another container does not get a device: who holds it.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn holders(
+        &self,
+        device: &Device,
+        patience: Duration,
+    ) -> Result<Option<LeaseError>, LeaseError> {
+        let _lock = self.lock(patience)?;
+        let found = self.slots(device)?;
+        let holders: Vec<String> = found.iter().filter_map(Slot::holder).collect();
+        let refused = || LeaseError::Refused {
+            device: device.to_string(),
+            source: Refusal::Held(holders.clone()),
+        };
+        Ok((!holders.is_empty()).then(refused))
+    }
+
+    /// Ends the leases of a device that is back and as it was.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn returned(&self, device: &Device, patience: Duration) -> Result<(), LeaseError> {
+        let _lock = self.lock(patience)?;
+        for slot in self.slots(device)? {
+            if moved_of_returning(&slot).is_some() {
+                self.remove(device, slot.number)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn moved_of_returning(slot: &Slot) -> Option<&Moved<Facts>> {
+    match &slot.state {
+        State::Returning(lease) => lease.moved.as_ref(),
+        _ => None,
+    }
+}
+
+fn returning(lease: &Lease) -> Lease {
+    let moved = lease.moved.clone().map(|moved| Moved {
+        returning: true,
+        ..moved
+    });
+    Lease {
+        moved,
+        ..lease.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::moved::RdmaFacts;
+    use super::*;
+    use crate::lease::test_host::{Host, PATIENCE, bundle, claimed};
+    use crate::lease::{Claimed, Listed};
+
+    const NAMESPACE: u64 = 4711;
+
+    fn vf() -> Device {
+        "netdev:ens1f0v3".parse().unwrap()
+    }
+
+    fn moved(namespace: u64) -> Moved {
+        Moved {
+            facts: InterfaceFacts {
+                name: "ens1f0v3".to_owned(),
+                alternative_names: vec!["enp3s2v3".to_owned()],
+                mac: "02:00:00:00:10:01".to_owned(),
+                permanent_mac: None,
+                mtu: 1500,
+                queue_length: 1000,
+                alias: None,
+                flags: 0x1003,
+                broadcast: None,
+                link_mode: None,
+                words: std::collections::BTreeMap::from([(27, 0)]),
+                pci: "0000:03:02.3".parse().unwrap(),
+            },
+            namespace,
+            addresses: Vec::new(),
+            returning: false,
+        }
+    }
+
+    /// A container takes the interface to a namespace.
+    fn take(host: &Host, id: &str, pid: u32, namespace: u64) -> Result<(), String> {
+        let device = Claimed {
+            moved: Some(moved(namespace).kept()),
+            ..claimed(vf())
+        };
+        host.claim_all(id, host.start(pid, 10), None, &[device])
+    }
+
+    fn leave(host: &Host, id: &str) -> Left {
+        let container = id.parse().unwrap();
+        let left = host
+            .leases
+            .leave(&vf(), &container, &bundle(id), None, PATIENCE);
+        left.unwrap()
+    }
+
+    fn returning(host: &Host) -> Option<Moved> {
+        host.leases.returning(&vf(), PATIENCE).unwrap()
+    }
+
+    fn listed(host: &Host) -> Vec<(bool, bool)> {
+        let of = |one: &Listed| (one.is_over, one.is_returning);
+        host.leases.list().unwrap().iter().map(of).collect()
+    }
+
+    #[test]
+    fn the_last_container_of_a_namespace_leaves_it_to_come_back() {
+        let host = Host::new();
+        take(&host, "one", 1, NAMESPACE).unwrap();
+        take(&host, "two", 2, NAMESPACE).unwrap();
+        let other = take(&host, "three", 3, 8).unwrap_err();
+        assert!(
+            other.contains("it is held by container one (process 1, "),
+            "{other}"
+        );
+        host.end(1);
+        assert_eq!(leave(&host, "one"), Left::Others);
+        assert_eq!(returning(&host), None);
+        host.end(2);
+        assert_eq!(leave(&host, "two"), Left::Last(Box::new(moved(NAMESPACE))));
+        let back = Moved {
+            returning: true,
+            ..moved(NAMESPACE)
+        };
+        assert_eq!(returning(&host), Some(back));
+        host.leases.returned(&vf(), PATIENCE).unwrap();
+        assert_eq!((returning(&host), host.files().len()), (None, 0));
+        take(&host, "three", 3, 8).unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_engine_left_is_to_come_back_before_anybody_gets_it() {
+        let host = Host::new();
+        take(&host, "one", 1, NAMESPACE).unwrap();
+        assert_eq!(listed(&host), [(false, false)]);
+        host.end(1);
+        assert_eq!(listed(&host), [(false, true)]);
+        let refused = take(&host, "two", 2, 8).unwrap_err();
+        assert!(refused.contains("(ended, not back yet)"), "{refused}");
+        assert!(
+            take(&host, "two", 2, NAMESPACE).is_err(),
+            "even in the same namespace"
+        );
+        assert_eq!(returning(&host), Some(moved(NAMESPACE)));
+    }
+
+    #[test]
+    fn nothing_but_its_return_or_the_operator_ends_the_lease() {
+        let host = Host::new();
+        take(&host, "one", 1, NAMESPACE).unwrap();
+        let released = |host: &Host| {
+            let id = "one".parse().unwrap();
+            host.leases
+                .release(&vf(), &id, &bundle("one"), None, PATIENCE)
+                .unwrap()
+        };
+        assert!(!released(&host));
+        host.end_process(1);
+        assert!(
+            !released(&host),
+            "its process has ended, and its cgroup has others"
+        );
+        std::fs::remove_dir_all(host.path("sys/fs/cgroup/1")).unwrap();
+        assert!(!released(&host));
+        assert_eq!(host.files().len(), 1);
+        assert_eq!(host.leases.release_all(&vf(), PATIENCE).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_function_that_is_away_is_told_by_whatever_name_it_was_leased() {
+        let host = Host::new();
+        take(&host, "one", 1, NAMESPACE).unwrap();
+        let as_what = |pci: &str| host.leases.moved_as(pci.parse().unwrap()).unwrap();
+        assert_eq!(as_what("0000:03:02.3"), [vf()]);
+        assert_eq!(as_what("0000:03:02.4"), []);
+        host.end(1);
+        assert_eq!(as_what("0000:03:02.3"), [vf()], "it is not back yet");
+        host.leases.returned(&vf(), PATIENCE).unwrap();
+        assert_eq!(as_what("0000:03:02.3"), []);
+    }
+
+    #[test]
+    fn another_boot_brings_every_interface_home() {
+        let host = Host::new();
+        take(&host, "one", 1, NAMESPACE).unwrap();
+        host.write("proc/sys/kernel/random/boot_id", "the next\n");
+        assert_eq!(returning(&host), None);
+        take(&host, "two", 2, 8).unwrap();
+    }
+
+    #[test]
+    fn what_was_written_of_it_first_stays() {
+        let host = Host::new();
+        let one = host.start(1, 10);
+        // The hook of a claim comes first, and knows of no interface.
+        host.claim_all("one", one.clone(), None, &[claimed(vf())])
+            .unwrap();
+        let with = |mtu: u32| {
+            let mut moved = moved(NAMESPACE);
+            moved.facts.mtu = mtu;
+            Claimed {
+                moved: Some(moved.kept()),
+                ..claimed(vf())
+            }
+        };
+        host.claim_all("one", one.clone(), None, &[with(1500)])
+            .unwrap();
+        host.claim_all("one", one, None, &[with(9000)]).unwrap();
+        let found = |namespace| -> Option<Moved> {
+            let found = host.leases.moved_to(&vf(), namespace, PATIENCE);
+            found.unwrap()
+        };
+        assert_eq!(found(NAMESPACE).unwrap().facts.mtu, 1500);
+        assert_eq!(found(8), None);
+    }
+
+    fn ibdev() -> Device {
+        "rdma:mlx5_3".parse().unwrap()
+    }
+
+    /// A container has an RDMA device in a namespace.
+    fn take_rdma(host: &Host, id: &str, pid: u32, moved_by_other: bool) -> Result<(), String> {
+        let facts = RdmaFacts {
+            name: "mlx5_3".to_owned(),
+            pci: "0000:3b:00.3".parse().unwrap(),
+            index: 3,
+            moved_by_other,
+        };
+        let moved = Moved {
+            facts,
+            namespace: NAMESPACE,
+            addresses: Vec::new(),
+            returning: false,
+        };
+        let device = Claimed {
+            moved: Some(moved.kept()),
+            ..claimed(ibdev())
+        };
+        host.claim_all(id, host.start(pid, 10), None, &[device])
+    }
+
+    fn leave_rdma(host: &Host, id: &str) -> Left<RdmaFacts> {
+        let container = id.parse().unwrap();
+        let left = host
+            .leases
+            .leave(&ibdev(), &container, &bundle(id), None, PATIENCE);
+        left.unwrap()
+    }
+
+    #[test]
+    fn an_rdma_device_comes_back_like_an_interface() {
+        let host = Host::new();
+        take_rdma(&host, "one", 1, false).unwrap();
+        host.end(1);
+        assert!(take_rdma(&host, "two", 2, false).is_err());
+        assert!(matches!(leave_rdma(&host, "one"), Left::Last(moved) if moved.facts.index == 3));
+        // Whoever moves interfaces does not take it for one.
+        let interface: Option<Moved> = host.leases.returning(&ibdev(), PATIENCE).unwrap();
+        assert_eq!(interface, None);
+        host.leases.returned(&ibdev(), PATIENCE).unwrap();
+        take_rdma(&host, "two", 2, false).unwrap();
+    }
+
+    #[test]
+    fn what_another_moved_is_no_longer_leased_once_its_containers_have_ended() {
+        let host = Host::new();
+        take_rdma(&host, "one", 1, true).unwrap();
+        take_rdma(&host, "two", 2, true).unwrap();
+        host.end(1);
+        assert_eq!(leave_rdma(&host, "one"), Left::Nothing);
+        assert_eq!(host.files().len(), 1);
+        // Nobody's poststop came for this one.
+        host.end(2);
+        let back: Option<Moved<RdmaFacts>> = host.leases.returning(&ibdev(), PATIENCE).unwrap();
+        assert_eq!(back, None);
+        assert!(!host.leases.list().unwrap()[0].is_returning);
+        take_rdma(&host, "three", 3, false).unwrap();
+    }
+
+    /// A container takes an interface of this name to a namespace, where it gets an address.
+    fn take_with(host: &Host, id: &str, name: &str, pid: u32, address: &str) -> Result<(), String> {
+        let moved = Moved {
+            addresses: vec![address.parse().unwrap()],
+            ..moved(u64::from(pid))
+        };
+        let device: Device = format!("netdev:{name}").parse().unwrap();
+        let device = Claimed {
+            moved: Some(moved.kept()),
+            ..claimed(device)
+        };
+        host.claim_all(id, host.start(pid, 10), None, &[device])
+    }
+
+    #[test]
+    fn an_address_has_one_holder_until_its_interface_is_on_its_way_back() {
+        let host = Host::new();
+        take_with(&host, "one", "ens1f0v3", 1, "192.0.2.10").unwrap();
+        let refused = take_with(&host, "two", "ens1f0v4", 2, "192.0.2.10").unwrap_err();
+        let told = "netdev:ens1f0v4: the address 192.0.2.10 is that of netdev:ens1f0v3, which is held by container one";
+        assert!(refused.contains(told), "{refused}");
+        assert_eq!(
+            host.files().len(),
+            1,
+            "nothing is written of who is refused"
+        );
+        take_with(&host, "three", "ens1f0v4", 3, "192.0.2.11").unwrap();
+        host.end(1);
+        take_with(&host, "four", "ens1f0v5", 4, "192.0.2.10").unwrap();
+        assert!(take_with(&host, "five", "ens1f0v6", 5, "192.0.2.10").is_err());
+    }
+
+    #[test]
+    fn a_lease_from_before_addresses_were_kept_is_read() {
+        let text = serde_json::to_string(&moved(NAMESPACE)).unwrap();
+        assert!(!text.contains("addresses"), "{text}");
+        assert_eq!(
+            serde_json::from_str::<Moved>(&text).unwrap(),
+            moved(NAMESPACE)
+        );
+    }
+
+    #[test]
+    fn a_move_that_failed_is_given_up_while_its_container_lives() {
+        let host = Host::new();
+        take(&host, "one", 1, NAMESPACE).unwrap();
+        let id = "one".parse().unwrap();
+        host.leases
+            .call_back(&vf(), &id, &bundle("one"), PATIENCE)
+            .unwrap();
+        assert!(returning(&host).unwrap().returning);
+        host.leases.returned(&vf(), PATIENCE).unwrap();
+        take(&host, "two", 2, 8).unwrap();
+        let two = "two".parse().unwrap();
+        host.leases
+            .abandon(&vf(), &id, &bundle("one"), PATIENCE)
+            .unwrap();
+        assert_eq!(host.holder().as_deref(), Some("two"));
+        host.leases
+            .abandon(&vf(), &two, &bundle("two"), PATIENCE)
+            .unwrap();
+        assert_eq!(host.holder(), None);
+    }
+
+    #[test]
+    fn the_end_of_another_start_or_engine_brings_nothing_back() {
+        let host = Host::new();
+        take(&host, "one", 1, NAMESPACE).unwrap();
+        assert_eq!(leave(&host, "one"), Left::Nothing, "its process lives");
+        assert_eq!(leave(&host, "two"), Left::Nothing);
+        host.end_process(1);
+        let elsewhere = Path::new("/elsewhere/one");
+        let id = "one".parse().unwrap();
+        let left: Left = host
+            .leases
+            .leave(&vf(), &id, elsewhere, None, PATIENCE)
+            .unwrap();
+        assert_eq!(left, Left::Nothing);
+        assert_eq!(listed(&host), [(false, false)]);
+    }
+}
