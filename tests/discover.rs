@@ -74,6 +74,49 @@ fn the_captured_host_offers_what_its_kernel_showed() {
 }
 
 #[test]
+fn an_interface_that_may_move_is_shown_and_written_and_one_that_the_host_uses_says_why() {
+    let tree = Tree::new();
+    for (index, name) in ["ens1v0", "ens1v1"].into_iter().enumerate() {
+        let address = format!("0000:41:10.{index}");
+        let function = tree.pci(Pci::network(&address, "8086:1520", "igbvf"));
+        tree.interface(&function, name);
+    }
+    let network = "link 2 ens1v0 - - - -\nlink 3 ens1v1 - - - -\naddress 3 192.0.2.7/24\n";
+    tree.file("/network.table", network).hook();
+    tree.config("[discover]\noffer-netdevs = [\"ens1v*\"]\n[netdev.ens1v0]\naddresses = [\"192.0.2.10/24\"]\n");
+    let found = tree.discover();
+    let netdevs = found["netdevs"].as_array().unwrap();
+    assert_eq!(netdevs.len(), 1);
+    assert_has(
+        &netdevs[0],
+        &[
+            "name",
+            "device",
+            "pci_address",
+            "numa_node",
+            "driver",
+            "state",
+            "speed_mbps",
+        ],
+    );
+    let mut reasons = found["not_offered"].as_array().unwrap().iter();
+    let used = reasons.find(|entry| entry["kind"] == "netdev").unwrap();
+    let reason = used["reason"].as_str().unwrap();
+    assert!(
+        reason.starts_with("it has the address 192.0.2.7/24"),
+        "{reason}"
+    );
+    let table = tree.run(&["discover"]).done().stdout;
+    assert!(table.contains("netdev  ens1v0  0000:41:10.0"), "{table}");
+    let spec = tree.spec("netdev");
+    let devices = spec["devices"].as_array().unwrap().iter();
+    let mut args = devices.map(|device| &device["containerEdits"]["hooks"][0]["args"]);
+    let args = args.find(|args| args[3] == "netdev:ens1v0").unwrap();
+    assert_eq!(args[5], "ens1v0@0000:41:10.0");
+    assert_eq!(args[7], "ens1v0=192.0.2.10/24");
+}
+
+#[test]
 fn the_object_has_the_keys_that_programs_rely_on() {
     let found = run(&mut on(&captured(), &["discover", "--format", "json"]))
         .done()
@@ -86,6 +129,7 @@ fn the_object_has_the_keys_that_programs_rely_on() {
         "rdma",
         "vfio",
         "hugepages",
+        "netdevs",
         "ptp",
         "pps",
         "not_offered",

@@ -5,6 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use onload_core::mountinfo::parse_mounts_line;
+use onload_core::netdev::usage::Namespace;
+use onload_host::host::NETWORK_TABLE;
 use toml_edit::{DocumentMut, Item, Key, Table, TableLike, Value};
 
 /// The content of a file in a capture.
@@ -17,6 +19,9 @@ pub(crate) fn content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {
         // All that discovery can say about it is that it is not text.
         return vec![0xff];
     };
+    if path == Path::new("/").join(NETWORK_TABLE) {
+        return network(text, masked).into_bytes();
+    }
     let extension = path.extension().and_then(|extension| extension.to_str());
     let text = match (path.to_str(), extension) {
         (Some("/proc/meminfo"), _) => lines_with(text, "Hugepagesize:"),
@@ -24,6 +29,15 @@ pub(crate) fn content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {
         _ => text.to_owned(),
     };
     text.into_bytes()
+}
+
+/// What the kernel says by netlink; without the addresses of the network if they are masked.
+fn network(text: &str, masked: bool) -> String {
+    match Namespace::parse(text) {
+        Ok(namespace) if masked => namespace.masked().to_text(),
+        // A captured host's own table may be one that nobody understands.
+        _ => text.to_owned(),
+    }
 }
 
 fn lines_with(text: &str, prefix: &str) -> String {
@@ -163,6 +177,17 @@ mod tests {
         let kept = "hugetlbfs /mnt/a\\040b hugetlbfs rw,pagesize=2M 0 0\n\
                     hugetlbfs /b hugetlbfs rw 0 0\n";
         assert_eq!(filtered("/proc/mounts", mounts), kept);
+    }
+
+    #[test]
+    fn of_the_network_addresses_are_not_kept_and_what_they_decide_is() {
+        let table = "link 2 ens1 - - - -\naddress 2 10.1.2.3/24\naddress 2 fe80::5054:ff:fe12:3456/64\n\
+                     route 2 0.0.0.0/0 4\nroute 2 10.9.0.0/16 3\n";
+        let kept = "link 2 ens1 - - - -\naddress 2 192.0.2.1/24\naddress 2 fe80::1/64\n\
+                    route 2 0.0.0.0/0 4\nroute 2 192.0.2.1/16 3\n";
+        assert_eq!(filtered("/network.table", table), kept);
+        let open = content(Path::new("/network.table"), table.as_bytes(), false);
+        assert_eq!(open, table.as_bytes());
     }
 
     #[test]

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
+use onload_core::text::Chain;
 use onload_host::boot;
 use onload_host::discover::clock::Clock;
 use onload_host::discover::hugepages::{Hugepages, NodePages};
 use onload_host::discover::inventory::Inventory;
+use onload_host::discover::movable::Netdev;
 use onload_host::discover::nic::Nic;
 use onload_host::discover::onload::Onload;
 use onload_host::discover::rdma::{RdmaDevice, RdmaPort};
@@ -68,6 +70,10 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
             pools: &pools,
             leases: None,
         })?;
+        // Who uses the interfaces, also where none of them may move.
+        if let Err(error) = host.network() {
+            printer.warning(Chain(&error));
+        }
         let seen = host.stop_recording();
         let config = settings::read(&host, global.config.as_deref())?;
         let tree = collect(Sources {
@@ -261,6 +267,12 @@ fn by_node(inventory: &Inventory) -> Vec<(Option<u32>, Vec<Row>)> {
     }
     rows.extend(
         inventory
+            .netdevs
+            .iter()
+            .map(|netdev| (netdev.numa_node, netdev_row(netdev))),
+    );
+    rows.extend(
+        inventory
             .ptp
             .iter()
             .map(|clock| (clock.numa_node, clock_row("ptp", clock))),
@@ -416,6 +428,20 @@ fn overcommit_row(size: &Hugepages) -> Row {
         format!("{} more by overcommit", size.overcommit),
     ];
     row("hugepages", &size.name, None, details)
+}
+
+fn netdev_row(netdev: &Netdev) -> Row {
+    let details = vec![
+        alias(&netdev.name, &netdev.device),
+        netdev.driver.clone().unwrap_or_default(),
+        netdev.state.clone().unwrap_or_default(),
+        netdev
+            .speed_mbps
+            .map(|speed| format!("{speed} Mbit/s"))
+            .unwrap_or_default(),
+    ];
+    let address = Some(netdev.pci_address.to_string());
+    row("netdev", &netdev.device, address, details)
 }
 
 fn clock_row(class: &str, clock: &Clock) -> Row {

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::discover::clock::Clock;
 use crate::discover::hugepages::Hugepages;
+use crate::discover::movable::{Movable, Netdev};
 use crate::discover::netdev::NetDevice;
 use crate::discover::nic::Nic;
 use crate::discover::node::Node;
@@ -39,6 +40,9 @@ pub struct Inventory {
     pub vhost_net: Vec<Node>,
     /// Huge page sizes.
     pub hugepages: Vec<Hugepages>,
+    /// Interfaces that may move into a container. The configuration's pools decide with it which they are, so
+    /// only a survey ([`crate::pools::survey`]) has them.
+    pub netdevs: Vec<Netdev>,
     /// PTP hardware clocks.
     pub ptp: Vec<Clock>,
     /// PPS sources.
@@ -53,6 +57,9 @@ pub struct Inventory {
     /// Warnings for the user, sorted. They go to stderr and not into the object.
     #[serde(skip)]
     pub warnings: Vec<String>,
+    /// The interfaces that could move, and those that the host uses itself.
+    #[serde(skip)]
+    pub(crate) movable: Vec<Movable>,
     /// The PCI functions, by which pools select.
     #[serde(skip)]
     pub(crate) functions: PciFunctions,

@@ -4,6 +4,7 @@
 pub mod clock;
 pub mod hugepages;
 pub mod inventory;
+pub mod movable;
 pub(crate) mod names;
 pub(crate) mod netdev;
 pub mod nic;
@@ -110,7 +111,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         tcpdirect: tcpdirect.is_some(),
     };
     let settings = &config.discover;
-    let nics = probe.deciding(unread::INTERFACES, || {
+    let attached = probe.deciding(unread::INTERFACES, || {
         nic::read(
             probe,
             &functions,
@@ -120,6 +121,11 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
             &mut not_offered,
         )
     });
+    let movable = probe.deciding(&[Class::Netdev], || {
+        let registered = attached.registered.as_ref().map_err(String::as_str);
+        movable::read(probe, &functions, &interfaces, config, registered)
+    });
+    let nics = attached.nics;
     if tcpdirect.is_some() {
         not_offered.extend(tcpdirect::without(&nics));
     }
@@ -159,6 +165,8 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         tcpdirect,
         nics,
         hugepages,
+        netdevs: Vec::new(),
+        movable,
         not_offered,
         unread: Vec::new(),
         warnings: Vec::new(),

@@ -174,6 +174,15 @@ impl Users<'_> {
     }
 }
 
+/// The interfaces that Onload has attached to.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    /// Those that are offered.
+    pub nics: Vec<Nic>,
+    /// Those that are registered for AF_XDP; why they are not known, and what to do about it.
+    pub registered: Result<BTreeSet<String>, String>,
+}
+
 /// The interfaces that Onload has attached to, and why each of the others is not offered.
 pub(crate) fn read(
     probe: &Probe<'_>,
@@ -182,7 +191,7 @@ pub(crate) fn read(
     config: &Discover,
     users: Users<'_>,
     not_offered: &mut Vec<NotOffered>,
-) -> Vec<Nic> {
+) -> Attached {
     warn_of_absent(probe, interfaces, &config.ignored_interfaces);
     let attachments = read_attachments(probe, functions);
     let mut names = Names::default();
@@ -206,7 +215,21 @@ pub(crate) fn read(
     }
     not_offered.extend(without_interface(functions, interfaces));
     not_offered.extend(elsewhere(&attachments, interfaces));
-    nics
+    Attached {
+        nics,
+        registered: registered(&attachments),
+    }
+}
+
+/// The interfaces that Onload reaches by AF_XDP: those of its own drivers have another datapath.
+fn registered(attachments: &Attachments) -> Result<BTreeSet<String>, String> {
+    if let Some(reason) = &attachments.unread {
+        return Err(reason.clone());
+    }
+    let listed = attachments.interfaces.iter();
+    let by_af_xdp =
+        listed.filter(|(_, datapath)| !matches!(datapath, Some(own) if *own != Datapath::AfXdp));
+    Ok(by_af_xdp.map(|(name, _)| name.clone()).collect())
 }
 
 /// An interface that is to be ignored and is not there may be spelled wrong, and the one that is meant

@@ -27,6 +27,7 @@ pub(crate) const PCI: &[Class] = &[
     Class::Zf,
     Class::Rdma,
     Class::Vfio,
+    Class::Netdev,
     Class::Ptp,
     Class::Pps,
 ];

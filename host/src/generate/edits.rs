@@ -179,6 +179,11 @@ impl<'c> Writer<'c> {
         })
     }
 
+    /// The hook that moves an interface or an RDMA device, and brings it back.
+    pub(super) fn moving_hooks(&self, arguments: &HookArguments) -> Vec<Hook> {
+        self.hooks(arguments)
+    }
+
     /// What a container of these devices leases: nothing where any number of containers have one.
     pub(super) fn leased<'n>(
         &self,

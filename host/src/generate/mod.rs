@@ -4,6 +4,7 @@
 mod clock;
 mod edits;
 mod hugepages;
+mod netdev;
 mod offer;
 mod onload;
 mod profile;
@@ -72,7 +73,7 @@ pub fn generate(
     let writer = Writer::new(config, surroundings);
     let offers: BTreeMap<Class, Offer> = Class::ALL
         .into_iter()
-        .filter_map(|class| Some((class, offer(class, inventory, &writer)?)))
+        .filter_map(|class| Some((class, offer(class, inventory, pools, config, &writer)?)))
         .collect();
     let names = offers.iter().flat_map(|(class, offer)| {
         let devices = offer.devices.iter();
@@ -95,7 +96,13 @@ pub fn generate(
     Ok(specs)
 }
 
-fn offer(class: Class, inventory: &Inventory, writer: &Writer<'_>) -> Option<Offer> {
+fn offer(
+    class: Class,
+    inventory: &Inventory,
+    pools: &[NamedPool],
+    config: &Config,
+    writer: &Writer<'_>,
+) -> Option<Offer> {
     let offer = match class {
         Class::Nic | Class::NicPlain | Class::NicNodes => onload::offer(class, inventory, writer),
         Class::Zf => zf::offer(inventory, writer),
@@ -103,7 +110,7 @@ fn offer(class: Class, inventory: &Inventory, writer: &Writer<'_>) -> Option<Off
         Class::Rdma => rdma::offer(inventory, writer),
         Class::Vfio => vfio::offer(inventory, writer),
         Class::Hugepages => hugepages::offer(inventory, writer),
-        Class::Netdev => Offer::default(),
+        Class::Netdev => netdev::offer(inventory, pools, config, writer),
         Class::Ptp => clock::offer(class, &inventory.ptp, writer),
         Class::Pps => clock::offer(class, &inventory.pps, writer),
     };

@@ -12,9 +12,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use onload_core::fs::open::open_in_root;
 use onload_core::fs::trust::{Owners, TrustError, Trusted};
 use onload_core::mountinfo::each_line;
+use onload_core::netdev::usage::{Namespace, NotNamespace};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+
+use crate::netlink;
 
 mod entry;
 pub mod recording;
@@ -30,6 +33,8 @@ pub(crate) const TEXT_LIMIT: u64 = 4 * 1024 * 1024;
 
 /// Name of the file that lists a captured host's device nodes, which archives do not contain.
 pub const DEVICE_TABLE: &str = "dev.table";
+/// Name of the file that has what a captured host's kernel said of its network by netlink.
+pub const NETWORK_TABLE: &str = "network.table";
 /// What statfs(2) says of a sysfs (include/uapi/linux/magic.h).
 const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
 
@@ -112,6 +117,22 @@ pub enum HostError {
         /// The path.
         path: PathBuf,
     },
+    /// The kernel does not say what its network is.
+    #[error("asking the kernel by netlink for interfaces, addresses and routes")]
+    Netlink {
+        /// What stands for a path in messages.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// A line of a captured host's network cannot be parsed.
+    #[error("reading {}", .path.display())]
+    NetworkTable {
+        /// The table's path.
+        path: PathBuf,
+        /// The line.
+        source: NotNamespace,
+    },
     /// A line of a captured host's table of device nodes cannot be parsed.
     #[error("reading {}: line {line}: expected \"path type major minor mode uid gid\"", .path.display())]
     DeviceTable {
@@ -130,6 +151,7 @@ impl HostError {
         const WRONG_KIND: [Errno; 4] =
             [Errno::ISDIR, Errno::NOTDIR, Errno::LOOP, Errno::NAMETOOLONG];
         match self {
+            HostError::Netlink { path, .. } | HostError::NetworkTable { path, .. } => Some(path),
             HostError::Read { path, source } => {
                 let errno = Errno::from_io_error(source)?;
                 (!WRONG_KIND.contains(&errno)).then_some(path)
@@ -203,6 +225,31 @@ impl Host {
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running
+    }
+
+    /// The host's interfaces, addresses and routes: what the kernel says of this process's network namespace,
+    /// or what it said when the host was captured. `None` for a capture without them, and for a host whose root
+    /// is mounted in a container, which has a network of its own.
+    ///
+    /// # Errors
+    /// The kernel does not answer, or the capture cannot be parsed.
+    pub fn network(&self) -> Result<Option<Namespace>, HostError> {
+        let path = Path::new("/").join(NETWORK_TABLE);
+        if self.running {
+            let namespace = netlink::namespace::read().map_err(|source| {
+                let path = PathBuf::from("netlink");
+                HostError::Netlink { path, source }
+            })?;
+            let text = namespace.to_text();
+            self.note(&path, |seen| seen.content = Some(text.into_bytes()));
+            return Ok(Some(namespace));
+        }
+        let text = self.text(&path)?;
+        let parsed = text.map(|text| Namespace::parse(&text)).transpose();
+        parsed.map_err(|source| HostError::NetworkTable {
+            path: self.outside_path(&path),
+            source,
+        })
     }
 
     /// Whether its devices are those of the running kernel: it is the running host, or its root is mounted

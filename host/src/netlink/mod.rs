@@ -1,10 +1,12 @@
-//! Netlink (netlink(7)): a socket to ask the kernel on ([`socket`]).
-//! [`onload_core::netlink`] makes and reads the messages.
+//! Netlink (netlink(7)): a socket to ask the kernel on ([`socket`]), and what rtnetlink(7) tells of a network namespace
+//! ([`namespace`]). [`onload_core::netlink`] makes and reads the messages.
 
+pub(crate) mod namespace;
 pub(crate) mod socket;
 
 /// Properties that hold for all bytes.
 #[cfg(fuzzing)]
 pub(crate) fn fuzz(bytes: &[u8]) {
     socket::fuzz(bytes);
+    namespace::fuzz(bytes);
 }

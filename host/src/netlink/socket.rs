@@ -3,7 +3,9 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use onload_core::netlink::message::{ERROR, HEADER, message, u16_at, u32_at};
+use onload_core::netlink::message::{
+    DONE, DUMP, ERROR, HEADER, INTERRUPTED, REQUEST, message, padded, u16_at, u32_at,
+};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
@@ -15,6 +17,10 @@ use rustix::net::{
 const ANSWER: usize = 128 * 1024;
 /// The number of the only message that is under way on a socket.
 const SEQUENCE: u32 = 1;
+/// Bytes of all that the kernel has of a kind: a router has a million routes.
+const DUMP_LIMIT: usize = 256 * 1024 * 1024;
+/// How often what changes all the time is asked for.
+const ATTEMPTS: u32 = 8;
 
 /// A socket.
 pub(crate) struct Socket(OwnedFd);
@@ -24,8 +30,31 @@ pub(crate) struct Socket(OwnedFd);
 pub(crate) struct Message<'b> {
     /// `nlmsg_type`.
     pub(crate) kind: u16,
+    /// `nlmsg_flags`.
+    flags: u16,
     /// What follows the header.
     pub(crate) payload: &'b [u8],
+}
+
+impl<'b> Message<'b> {
+    /// A message of that kind.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn of(kind: u16, payload: &'b [u8]) -> Self {
+        Message {
+            kind,
+            flags: 0,
+            payload,
+        }
+    }
+}
+
+/// What one part of a dump says of the whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    /// There is no more.
+    is_last: bool,
+    /// Something changed meanwhile.
+    is_torn: bool,
 }
 
 impl Socket {
@@ -45,6 +74,39 @@ impl Socket {
             .ok_or_else(cut)?
             .map(<[u8]>::to_vec)
             .map_err(io::Error::from)
+    }
+
+    /// Gives each message about all that there is of a kind to `add`, into a value that is begun anew where it
+    /// changed meanwhile.
+    pub(crate) fn dump<T: Default>(
+        &self,
+        kind: u16,
+        payload: &[u8],
+        add: &dyn Fn(&mut T, Message<'_>),
+    ) -> io::Result<T> {
+        let mut bytes = vec![0; ANSWER];
+        for _ in 0..ATTEMPTS {
+            self.send(kind, REQUEST | DUMP, payload)?;
+            let (mut all, mut received, mut is_torn) = (T::default(), 0, false);
+            loop {
+                let part = self.receive(&mut bytes)?;
+                received += part.len();
+                let part = read_part(part, &mut |message| add(&mut all, message))?;
+                is_torn |= part.is_torn;
+                if part.is_last {
+                    break;
+                }
+                if received > DUMP_LIMIT {
+                    return Err(io::ErrorKind::FileTooLarge.into());
+                }
+            }
+            if !is_torn {
+                return Ok(all);
+            }
+        }
+        Err(io::Error::other(
+            "the kernel's answer changed each time while it was read",
+        ))
     }
 
     /// The socket itself, for ioctl(2).
@@ -70,12 +132,48 @@ fn cut() -> io::Error {
     io::Error::other("the kernel's answer is cut short")
 }
 
+/// The messages in what one recv(2) gave; an error for one that is cut short.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Option<Message<'_>>> {
+    std::iter::from_fn(move || {
+        if bytes.is_empty() {
+            return None;
+        }
+        let found = first(bytes);
+        let length = found.map_or(bytes.len(), |message| HEADER + message.payload.len());
+        bytes = bytes.get(padded(length)..).unwrap_or_default();
+        Some(found)
+    })
+}
+
 fn first(bytes: &[u8]) -> Option<Message<'_>> {
     let length = usize::try_from(u32_at(bytes, 0)?).ok()?;
     Some(Message {
         kind: u16_at(bytes, 4)?,
+        flags: u16_at(bytes, 6)?,
         payload: bytes.get(HEADER..length)?,
     })
+}
+
+/// Reads a part of a dump.
+fn read_part(bytes: &[u8], add: &mut dyn FnMut(Message<'_>)) -> io::Result<Part> {
+    let mut is_torn = false;
+    for message in messages(bytes) {
+        let message = message.ok_or_else(cut)?;
+        is_torn |= message.flags & INTERRUPTED != 0;
+        match message.kind {
+            // A number of its own says what went wrong after all.
+            DONE | ERROR => match errno(message.payload).ok_or_else(cut)? {
+                Some(errno) => return Err(errno.into()),
+                None => {
+                    let is_last = true;
+                    return Ok(Part { is_last, is_torn });
+                }
+            },
+            _ => add(message),
+        }
+    }
+    let is_last = false;
+    Ok(Part { is_last, is_torn })
 }
 
 /// The error in a payload: a negative number, and 0 for none.
@@ -105,6 +203,9 @@ fn parse_answer(bytes: &[u8]) -> Option<Result<&[u8], Errno>> {
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
     let _ = parse_answer(bytes);
+    let mut seen = 0;
+    let _ = read_part(bytes, &mut |message| seen += HEADER + message.payload.len());
+    assert!(seen <= bytes.len());
 }
 
 #[cfg(test)]
@@ -112,6 +213,14 @@ mod tests {
     use super::*;
 
     const NEW_LINK: u16 = 16;
+
+    fn part(messages: &[Vec<u8>]) -> (io::Result<(bool, bool)>, Vec<Vec<u8>>) {
+        let mut seen = Vec::new();
+        let part = read_part(&messages.concat(), &mut |message| {
+            seen.push(message.payload.to_vec());
+        });
+        (part.map(|part| (part.is_last, part.is_torn)), seen)
+    }
 
     #[test]
     fn an_answer_is_an_error_an_acknowledgement_or_a_message() {
@@ -130,5 +239,34 @@ mod tests {
         for end in 0..whole.len() {
             assert_eq!(parse_answer(&whole[..end]), None);
         }
+    }
+
+    #[test]
+    fn a_dump_ends_with_its_last_message_and_not_before() {
+        let link = |text: &[u8]| message(NEW_LINK, 0, 1, text);
+        let done = |flags, number: i32| message(DONE, flags, 1, &number.to_ne_bytes());
+        let (found, seen) = part(&[link(b"abcd"), link(b"efgh")]);
+        assert_eq!(found.unwrap(), (false, false));
+        assert_eq!(seen, [b"abcd", b"efgh"]);
+        let (found, seen) = part(&[link(b"abcd"), done(0, 0), link(b"none")]);
+        assert_eq!((found.unwrap(), seen.len()), ((true, false), 1));
+        let (found, _) = part(&[link(b"abcd"), done(INTERRUPTED, 0)]);
+        assert_eq!(found.unwrap(), (true, true));
+        let (found, _) = part(&[message(NEW_LINK, INTERRUPTED, 1, b"abcd"), link(b"efgh")]);
+        assert_eq!(found.unwrap(), (false, true));
+        let (found, _) = part(&[done(0, -1)]);
+        assert_eq!(found.unwrap_err().raw_os_error(), Some(1));
+        let (found, _) = part(&[message(ERROR, 0, 1, &(-95i32).to_ne_bytes())]);
+        assert_eq!(found.unwrap_err().raw_os_error(), Some(95));
+    }
+
+    #[test]
+    fn a_part_that_is_cut_short_is_an_error() {
+        let whole = message(NEW_LINK, 0, 1, b"abcdefgh");
+        for end in 1..whole.len() {
+            assert!(part(&[whole[..end].to_vec()]).0.is_err(), "{end}");
+        }
+        assert!(part(&[vec![0; 16]]).0.is_err());
+        assert!(part(&[vec![0xff; 16]]).0.is_err());
     }
 }

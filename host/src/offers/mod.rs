@@ -10,6 +10,7 @@ mod attributes;
 mod clock;
 mod found;
 mod holders;
+mod netdev;
 mod nic;
 mod offer;
 mod offering;

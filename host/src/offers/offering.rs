@@ -14,7 +14,7 @@ use super::offer::{Health, Offer, Sharing};
 use super::places::Places;
 use super::published::{GENERATE, Published};
 use super::stale::Nodes;
-use super::{clock, nic, plain, rdma, vfio};
+use super::{clock, netdev, nic, plain, rdma, vfio};
 use crate::discover::inventory::Inventory;
 use crate::discover::rdma::NetnsMode;
 use crate::pools::Pools;
@@ -111,7 +111,7 @@ impl Offering<'_> {
             Class::Rdma => rdma::found(&self.places),
             Class::Vfio => vfio::found(&self.places),
             Class::Hugepages => plain::hugepages(self.inventory),
-            Class::Netdev => Vec::new(),
+            Class::Netdev => netdev::found(&self.places),
             Class::Ptp | Class::Pps => clock::found(class, &self.places),
         }
     }
@@ -126,7 +126,7 @@ impl Offering<'_> {
             Class::Rdma => rdma::gone(name, &self.places),
             Class::Vfio => vfio::gone(name, &self.places),
             Class::Hugepages => plain::gone_hugepages(name),
-            Class::Netdev => Found::default(),
+            Class::Netdev => netdev::gone(name, &self.places),
             Class::Ptp | Class::Pps => clock::gone(class, name, &self.places),
         };
         let nothing = || {
@@ -178,10 +178,11 @@ impl Offering<'_> {
         })
     }
 
-    /// RDMA devices that one network namespace has at a time.
+    /// Interfaces, and RDMA devices where one network namespace has each at a time.
     fn belongs_to_one_namespace(&self, class: Class) -> bool {
         let mode = self.inventory.rdma_netns_mode;
-        class == Class::Rdma && mode == Some(NetnsMode::Exclusive)
+        let is_rdma = class == Class::Rdma && mode == Some(NetnsMode::Exclusive);
+        is_rdma || class == Class::Netdev
     }
 
     fn health(&self, class: Class, found: &Found) -> Health {

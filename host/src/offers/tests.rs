@@ -13,7 +13,6 @@ use onload_core::text::Chain;
 
 use super::offer::{Attribute, Health, Offer, Sharing};
 use super::{LOOPBACK, Survey, offers};
-use crate::discover::discover;
 use crate::discover::inventory::Inventory;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::rdma::NetnsMode;
@@ -21,7 +20,7 @@ use crate::discover::test_tree::{TestTree, sample};
 use crate::discover::unread::Unread;
 use crate::generate::{Surroundings, generate};
 use crate::host::Host;
-use crate::pools::resolve;
+use crate::pools::{resolve, survey};
 
 const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
 const HOSTS: [&str; 5] = [
@@ -49,7 +48,7 @@ impl Given {
     fn of(host: &Host, config: &str) -> Given {
         let config = Config::parse(config).unwrap();
         let mut given = Given {
-            inventory: discover(host, &config),
+            inventory: survey(host, &config).0,
             config,
             files: BTreeMap::new(),
             leases: Vec::new(),
@@ -190,6 +189,34 @@ fn every_device_of_a_host_is_offered_one_by_one() {
     assert_eq!(rows, expected);
 }
 
+/// Gives a host an interface that may move; the configuration that offers it.
+fn idle_interface(tree: &TestTree) -> &'static str {
+    let function = tree.pci("0000:3b:02.0", "0x020000", 1);
+    tree.bind(&function, "igbvf");
+    tree.class_device("net", &function, "ens1v0", &[("operstate", "down")]);
+    tree.file("/network.table", "link 2 ens1v0 - - - -\n");
+    "[discover]\noffer-netdevs = [\"ens1v*\"]\n"
+}
+
+#[test]
+fn an_interface_is_exclusive_and_healthy_though_its_link_is_down() {
+    let tree = TestTree::new();
+    let config = idle_interface(&tree);
+    let offer = Given::of(&tree.host(), config).offer("netdev=ens1v0");
+    assert_eq!(offer.sharing, Sharing::Exclusive);
+    assert_eq!((offer.slots, offer.health), (None, Health::Healthy));
+    assert_eq!(offer.pci.unwrap().to_string(), "0000:3b:02.0");
+    assert_eq!(offer.numa_node, Some(1));
+    let text = |key: &str| match &offer.attributes[key] {
+        Attribute::Text(text) => text.clone(),
+        other => panic!("{key} is {other:?}"),
+    };
+    assert_eq!(
+        (text("kind"), text("interface")),
+        ("netdev".to_owned(), "ens1v0".to_owned())
+    );
+}
+
 #[test]
 fn all_devices_of_a_class_have_the_same_attributes() {
     let mut keys: BTreeMap<Class, BTreeSet<Vec<(&str, u8)>>> = BTreeMap::new();
@@ -204,8 +231,10 @@ fn all_devices_of_a_class_have_the_same_attributes() {
             keys.entry(offer.class).or_default().insert(shape.collect());
         }
     };
-    for name in HOSTS {
-        let mut given = Given::sample(name, "");
+    let tree = TestTree::new();
+    let (config, movable) = (idle_interface(&tree), tree.host());
+    let hosts = HOSTS.iter().map(|name| Given::sample(name, ""));
+    for mut given in hosts.chain([Given::of(&movable, config)]) {
         let files: Vec<(PathBuf, String)> = given
             .files
             .iter()
@@ -223,11 +252,7 @@ fn all_devices_of_a_class_have_the_same_attributes() {
         add(offers);
     }
     let classes: Vec<Class> = keys.keys().copied().collect();
-    // No interface is offered.
-    let offered = Class::ALL
-        .into_iter()
-        .filter(|class| *class != Class::Netdev);
-    assert_eq!(classes, offered.collect::<Vec<_>>());
+    assert_eq!(classes, Class::ALL);
     for (class, shapes) in keys {
         assert_eq!(shapes.len(), 1, "{class}: {shapes:?}");
         for (key, _) in shapes.into_iter().flatten() {

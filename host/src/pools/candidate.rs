@@ -10,6 +10,7 @@ use onload_core::select::LinkLayer;
 
 use crate::discover::clock::Clock;
 use crate::discover::inventory::Inventory;
+use crate::discover::movable::Netdev;
 use crate::discover::nic::Nic;
 use crate::discover::pci::PciFunction;
 use crate::discover::rdma::RdmaDevice;
@@ -118,7 +119,11 @@ impl<'i> Places<'i> {
                 .iter()
                 .filter_map(|size| plain(&size.name))
                 .collect(),
-            Class::Netdev => Vec::new(),
+            Class::Netdev => inventory
+                .netdevs
+                .iter()
+                .filter_map(|netdev| self.netdev(netdev))
+                .collect(),
             Class::Ptp => inventory
                 .ptp
                 .iter()
@@ -154,6 +159,17 @@ impl<'i> Places<'i> {
             ..self.part(device.pci_address)
         };
         candidate(&device.device, device.numa_node, part)
+    }
+
+    /// An interface that may move into a container, or has.
+    pub(super) fn netdev(&self, netdev: &'i Netdev) -> Option<Candidate<'i>> {
+        let part = Part {
+            interfaces: vec![&netdev.name],
+            // What carries anything else is not offered.
+            link_layers: vec![LinkLayer::Ethernet],
+            ..self.part(Some(netdev.pci_address))
+        };
+        candidate(&netdev.device, netdev.numa_node, part)
     }
 
     fn clock(&self, clock: &'i Clock) -> Option<Candidate<'i>> {

@@ -2,6 +2,7 @@
 //! configuration, and `any` of each class whose devices only so many containers have at once.
 
 mod candidate;
+mod netdevs;
 mod selection;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +54,7 @@ pub struct Pools {
 #[must_use]
 pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
     let mut inventory = discover(host, config);
+    netdevs::settle(host, &mut inventory, config);
     let mut pools = resolve(&inventory, config);
     inventory.not_offered.append(&mut pools.not_offered);
     inventory.not_offered.sort();

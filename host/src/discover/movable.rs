@@ -1,0 +1,246 @@
+//! Interfaces that may move into a container's network namespace: those of PCI functions that the host does not
+//! use itself.
+//!
+//! Here it is judged which the host uses. Which of the others are offered says the configuration, by
+//! `[discover] offer-netdevs` or a pool: an idle interface may be a virtual machine's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use onload_core::class::Class;
+use onload_core::config::Config;
+use onload_core::netdev::usage::{Beside, Namespace};
+use onload_core::pci::PciAddress;
+use onload_core::text::{Chain, Quoted};
+use serde::Serialize;
+
+use crate::discover::names::Names;
+use crate::discover::netdev::{CLASS, NetDevice};
+use crate::discover::pci::{PciFunction, PciFunctions};
+use crate::discover::probe::Probe;
+
+/// Where the kernel lists RDMA devices.
+const RDMA_CLASS: &str = "/sys/class/infiniband";
+/// Below it stand those of software, which no device is below.
+const SOFTWARE: &str = "/sys/devices/virtual";
+
+/// What is said of an interface whose network is not known.
+const NOT_RECORDED: &str = "who uses it is not known: the host's interfaces, addresses and routes are not \
+                            recorded here; run onload-ctk on the host itself, in its network namespace";
+
+/// An interface that is offered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Netdev {
+    /// Its name.
+    pub name: String,
+    /// The name under which it is offered.
+    pub device: String,
+    /// Its PCI function.
+    pub pci_address: PciAddress,
+    /// The NUMA node of that function.
+    pub numa_node: Option<u32>,
+    /// Its driver.
+    pub driver: Option<String>,
+    /// `operstate`; `held` while a container has it.
+    pub state: Option<String>,
+    /// Link speed in Mbit/s; `None` if unknown.
+    pub speed_mbps: Option<u64>,
+}
+
+/// An interface of a PCI function, with what speaks against giving it away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Movable {
+    /// The interface.
+    pub(crate) netdev: Netdev,
+    /// Why it cannot be offered, and what would change that.
+    pub(crate) obstacle: Option<String>,
+    /// `[discover] offer-netdevs` names it.
+    pub(crate) is_named: bool,
+}
+
+/// What the configuration says of this class.
+pub(crate) fn is_wanted(config: &Config) -> bool {
+    let mut pools = config.pools.values();
+    !config.discover.offer_netdevs.is_empty() || pools.any(|pool| pool.class == Class::Netdev)
+}
+
+/// What the interfaces are judged by.
+struct Judgement<'a> {
+    config: &'a Config,
+    functions: &'a PciFunctions,
+    /// None where it is not known.
+    network: Option<Namespace>,
+    /// Why it is not known.
+    unknown: String,
+    /// Interfaces that are registered with Onload for AF_XDP; why that is not known otherwise.
+    registered: Result<&'a BTreeSet<String>, &'a str>,
+    /// The RDMA devices of software, by the interface that they are on.
+    soft_rdma: BTreeMap<String, String>,
+    /// The interfaces of each function.
+    on_function: BTreeMap<PciAddress, Vec<&'a str>>,
+}
+
+/// The interfaces of PCI functions, sorted by name; none where the configuration wants none of them.
+pub(crate) fn read(
+    probe: &Probe<'_>,
+    functions: &PciFunctions,
+    interfaces: &[NetDevice],
+    config: &Config,
+    registered: Result<&BTreeSet<String>, &str>,
+) -> Vec<Movable> {
+    if !is_wanted(config) {
+        return Vec::new();
+    }
+    let (network, unknown) = match probe.host().network() {
+        Ok(network) => (network, NOT_RECORDED.to_owned()),
+        Err(error) => {
+            let unknown = format!("who uses it is not known: {}", Chain(&error));
+            probe.or_warn::<()>(Err(error));
+            (None, unknown)
+        }
+    };
+    let mut on_function: BTreeMap<PciAddress, Vec<&str>> = BTreeMap::new();
+    for interface in interfaces {
+        if let Some(pci) = interface.pci {
+            on_function.entry(pci).or_default().push(&interface.name);
+        }
+    }
+    let judgement = Judgement {
+        config,
+        functions,
+        network,
+        unknown,
+        registered,
+        soft_rdma: soft_rdma(probe),
+        on_function,
+    };
+    let mut names = Names::default();
+    let interfaces = interfaces.iter();
+    interfaces
+        .filter_map(|interface| judgement.judge(probe, interface, &mut names))
+        .collect()
+}
+
+impl Judgement<'_> {
+    /// None for an interface that is no PCI function's and that nobody has named.
+    fn judge(
+        &self,
+        probe: &Probe<'_>,
+        interface: &NetDevice,
+        names: &mut Names,
+    ) -> Option<Movable> {
+        let pci = interface.pci?;
+        let function = self.functions.get(pci);
+        let obstacle = self
+            .obstacle(interface, pci, function)
+            .or_else(|| behind(probe, &interface.name, pci));
+        let (device, obstacle) = match (names.choose(&interface.name, Some(pci)), obstacle) {
+            (Ok(device), obstacle) => (device, obstacle),
+            (Err(reason), _) => (interface.name.clone(), Some(reason)),
+        };
+        let named = &self.config.discover.offer_netdevs;
+        Some(Movable {
+            netdev: Netdev {
+                name: interface.name.clone(),
+                device,
+                pci_address: pci,
+                numa_node: function.and_then(|function| function.numa_node),
+                driver: interface.driver.clone(),
+                state: interface.state.clone(),
+                speed_mbps: interface.speed_mbps,
+            },
+            obstacle,
+            is_named: named.iter().any(|glob| glob.matches(&interface.name)),
+        })
+    }
+
+    fn obstacle(
+        &self,
+        interface: &NetDevice,
+        pci: PciAddress,
+        function: Option<&PciFunction>,
+    ) -> Option<String> {
+        let settings = &self.config.discover;
+        if settings.ignored_interfaces.contains(&interface.name) {
+            let ignored = "ignored: it is in [discover] ignored-interfaces; take it out there";
+            return Some(ignored.to_owned());
+        }
+        if interface.is_ipoib() {
+            return Some(
+                "IP over InfiniBand, whose address belongs to its port; nothing can be done"
+                    .to_owned(),
+            );
+        }
+        let beside = self.on_function.get(&pci)?;
+        if let Some(other) = beside.iter().find(|name| **name != interface.name) {
+            return Some(format!(
+                "its PCI function has another interface, {}, and the function is what tells an interface that comes back; nothing can be done",
+                Quoted(other)
+            ));
+        }
+        let has_functions = function.is_some_and(|function| !function.virtual_functions.is_empty());
+        if has_functions && !settings.offer_pf_with_vfs {
+            return Some(
+                "it has virtual functions, which its holder can disturb; set [discover] offer-pf-with-vfs to offer it all the same"
+                    .to_owned(),
+            );
+        }
+        self.user(interface)
+    }
+
+    /// What the host uses it for.
+    fn user(&self, interface: &NetDevice) -> Option<String> {
+        let Some(network) = &self.network else {
+            return Some(self.unknown.clone());
+        };
+        let Some(link) = network.link(&interface.name) else {
+            let reason = "who uses it is not known: the kernel's answer by netlink does not have it; run onload-ctk in the host's network namespace";
+            return Some(reason.to_owned());
+        };
+        let registered = match self.registered {
+            Ok(registered) => registered,
+            Err(reason) => {
+                return Some(format!(
+                    "whether it is registered with Onload for AF_XDP is not known: {reason}"
+                ));
+            }
+        };
+        let beside = Beside {
+            is_registered: registered.contains(&interface.name),
+            soft_rdma: self.soft_rdma.get(&interface.name).map(String::as_str),
+            // Only root is told, and discovery need not be it: the hook looks before it moves one.
+            has_tcx: false,
+        };
+        let uses = network.uses(link, beside);
+        uses.first().map(|first| match uses.len() {
+            1 => first.to_string(),
+            more => format!("{more} reasons, of which the first: {first}"),
+        })
+    }
+}
+
+/// Why an interface is not the function's own: another device is between the two, as of virtio or a subfunction.
+fn behind(probe: &Probe<'_>, interface: &str, pci: PciAddress) -> Option<String> {
+    let place = probe.resolve(Path::new(CLASS).join(interface))?;
+    let device = place.parent().and_then(Path::parent)?.file_name()?;
+    let is_own = device.to_str() == Some(pci.to_string().as_str());
+    (!is_own).then(|| {
+        format!(
+            "it is not {pci}'s own: {} is between them, and the function is what tells an interface that comes back; nothing can be done",
+            Quoted(&device.to_string_lossy())
+        )
+    })
+}
+
+/// The RDMA devices of software, by the interface that each is on (`parent_show` in
+/// drivers/infiniband/sw/rxe/rxe_verbs.c).
+fn soft_rdma(probe: &Probe<'_>) -> BTreeMap<String, String> {
+    let devices = probe.list(RDMA_CLASS).into_iter();
+    let on = devices.filter_map(|device| {
+        let directory = probe.resolve(Path::new(RDMA_CLASS).join(&device))?;
+        let is_software = directory.starts_with(SOFTWARE);
+        let interface = is_software.then(|| probe.attribute(directory.join("parent")));
+        Some((interface??, device))
+    });
+    on.collect()
+}

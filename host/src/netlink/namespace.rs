@@ -1,0 +1,108 @@
+//! The interfaces, addresses and routes of a network namespace (`RTM_GETLINK`, `RTM_GETADDR`, `RTM_GETROUTE`,
+//! rtnetlink(7)), as far as they tell who uses an interface.
+
+use std::io;
+
+use onload_core::netdev::usage::{Link, LinkAddress, LinkRoute, Namespace};
+use onload_core::netlink::{address, link, route};
+
+use super::socket::{Message, Socket};
+
+/// What the kernel says of the network namespace of this thread.
+pub(crate) fn read() -> io::Result<Namespace> {
+    let socket = Socket::open(None)?;
+    let add_link = |all: &mut Vec<Link>, message: Message<'_>| all.extend(one_link(message));
+    let add_address =
+        |all: &mut Vec<LinkAddress>, message: Message<'_>| all.extend(one_address(message));
+    let add_route = |all: &mut Vec<LinkRoute>, message: Message<'_>| {
+        all.extend(routes(message).into_iter().flatten());
+    };
+    Ok(Namespace {
+        links: socket.dump(link::GET, &link::all(), &add_link)?,
+        addresses: socket.dump(address::GET, &address::all(), &add_address)?,
+        routes: socket.dump(route::GET, &route::all(), &add_route)?,
+    })
+}
+
+fn one_link(message: Message<'_>) -> Option<Link> {
+    let payload = (message.kind == link::NEW).then_some(message.payload)?;
+    let found = Link::from(&link::parse(payload)?);
+    (!found.name.is_empty()).then_some(found)
+}
+
+fn one_address(message: Message<'_>) -> Option<LinkAddress> {
+    let payload = (message.kind == address::NEW).then_some(message.payload)?;
+    let found = address::parse(payload)?;
+    Some(LinkAddress {
+        index: found.index,
+        address: found.address,
+        prefix: found.prefix,
+    })
+}
+
+/// The route over each interface that it leads over. Those of other families than IP are none.
+fn routes(message: Message<'_>) -> Option<Vec<LinkRoute>> {
+    let payload = (message.kind == route::NEW).then_some(message.payload)?;
+    let found = route::parse(payload)?;
+    let (destination, prefix) = found.destination;
+    let over = |index| LinkRoute {
+        index,
+        destination,
+        prefix,
+        protocol: found.protocol,
+    };
+    Some(found.interfaces.into_iter().map(over).collect())
+}
+
+/// Properties that hold for all bytes.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(bytes: &[u8]) {
+    for kind in [link::NEW, address::NEW, route::NEW] {
+        let message = Message::of(kind, bytes);
+        let _ = one_address(message);
+        assert!(one_link(message).is_none_or(|link| !link.name.is_empty()));
+        assert!(routes(message).is_none_or(|routes| routes.len() <= bytes.len()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the bytes of such a message are is tested where they are read.
+    #[test]
+    fn a_message_of_another_kind_or_without_a_name_is_nothing() {
+        let mut nameless = vec![0; 16];
+        nameless[4] = 1;
+        for kind in [link::NEW, address::NEW, route::NEW, 99] {
+            let message = Message::of(kind, &nameless);
+            assert_eq!(one_link(message), None, "{kind}");
+        }
+        let new = address::Address {
+            index: 3,
+            address: "192.0.2.10".parse().unwrap(),
+            prefix: 24,
+        };
+        let bytes = address::payload(new);
+        let found = one_address(Message::of(address::NEW, &bytes)).unwrap();
+        assert_eq!((found.index, found.prefix), (3, 24));
+        assert_eq!(one_address(Message::of(link::NEW, &bytes)), None);
+        let new = route::New {
+            index: 5,
+            network: ("198.51.100.0".parse().unwrap(), 24),
+            via: None,
+        };
+        let bytes = route::payload(new);
+        let found = routes(Message::of(route::NEW, &bytes)).unwrap();
+        assert_eq!((found.len(), found[0].index, found[0].prefix), (1, 5, 24));
+        assert_eq!(routes(Message::of(address::NEW, &bytes)), None);
+    }
+
+    /// Every machine has a loopback interface.
+    #[test]
+    fn the_kernel_says_what_this_namespace_has() {
+        let namespace = read().unwrap();
+        let loopback = namespace.link("lo").unwrap();
+        assert_eq!((loopback.master, loopback.has_xdp), (None, false));
+    }
+}
