@@ -237,7 +237,19 @@ pub enum Lease {
     List(LeaseList),
     /// End the lease of a device whose container is gone
     Release(LeaseRelease),
+    /// Bring back interfaces whose containers have ended, as they were
+    ///
+    /// An interface that moved into a container comes back when the container ends. Where nothing did that, since the
+    /// engine was killed or a process kept the container's network, this does: the interface comes back to the host
+    /// and gets its name, its other names, its hardware address, MTU, queue length, alias and flags again. The next
+    /// container that wants it does the same, and so does udev's rule when the kernel gives an interface back.
+    Restore(LeaseRestore),
 }
+
+/// Restore interfaces.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = "Example: onload-ctk lease restore")]
+pub struct LeaseRestore {}
 
 /// List leases.
 #[derive(Clone, Debug, Args)]

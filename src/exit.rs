@@ -43,7 +43,7 @@ pub const STATUSES: [(u8, &str); 3] = [
 ];
 
 /// The commands that can answer no, by their words, and when they do.
-const NO: [(&str, &str); 8] = [
+const NO: [(&str, &str); 9] = [
     (
         "cdi check",
         "a file of specifications is missing, is to be removed, or differs from what would be written now",
@@ -58,6 +58,10 @@ const NO: [(&str, &str); 8] = [
     (
         "lease release",
         "a container that still runs holds the device; stop it first",
+    ),
+    (
+        "lease restore",
+        "an interface is not back, or not as it was; the line says who keeps it or what is in the way",
     ),
     (
         "runtime configure",

@@ -640,7 +640,7 @@ fn the_exit_statuses_of_a_page_are_those_that_its_command_has() {
         };
         assert_eq!(statuses(&name, &pages[&name]), wanted, "{name}");
     });
-    assert_eq!(answering_no, 8);
+    assert_eq!(answering_no, 9);
     let name = "onload-ctk.1";
     assert_eq!(statuses(name, &pages[name]), ["0", "1", "2"]);
     for (status, meaning) in onload_ctk::exit::STATUSES {

@@ -18,6 +18,8 @@ const HOST_UNIT: &str = "onload-host.service";
 const METRICS_TIMER: &str = "onload-metrics.timer";
 const METRICS_UNIT: &str = "onload-metrics.service";
 const NRI_UNIT: &str = "onload-nri.service";
+/// The one that udev's rule starts.
+const RESTORE_UNIT: &str = "onload-restore.service";
 
 fn packaging(path: &str) -> PathBuf {
     common::package().join("packaging").join(path)
@@ -83,13 +85,47 @@ fn a_storm_neither_fails_the_service_nor_runs_it_for_each_event() {
 }
 
 #[test]
+fn an_interface_that_the_kernel_gives_back_is_restored() {
+    let rules = read("udev/90-onload-ctk.rules");
+    let mut lines = rules.lines();
+    let rule = lines
+        .find(|line| line.contains("onload-restore.service"))
+        .unwrap();
+    for part in [
+        "ACTION==\"add|move\"",
+        "SUBSYSTEM==\"net\"",
+        "DEVPATH==\"*/pci*\"",
+        "TEST==\"/run/onload-ctk/@leases\"",
+    ] {
+        assert!(rule.contains(part), "{rule}");
+    }
+    // It must not wait for the first run of discovery.
+    assert!(lines.any(|line| line.starts_with("TEST!=\"/run/onload-cdi\"")));
+    let started = settings(RESTORE_UNIT, "ExecStart");
+    assert_eq!(started, ["/usr/bin/onload-ctk --quiet lease restore"]);
+    // Of many that come back at once, the last one is restored too.
+    assert_eq!(settings(RESTORE_UNIT, "StartLimitIntervalSec"), ["0"]);
+    // It tells the kernel about interfaces, in namespaces of containers too.
+    let capabilities = settings(RESTORE_UNIT, "CapabilityBoundingSet").join(" ");
+    for capability in ["CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE"] {
+        assert!(capabilities.contains(capability), "{capabilities}");
+    }
+}
+
+#[test]
 fn units_are_what_systemd_takes() {
     if !needs::programs(&["systemd-analyze"]) {
         return;
     }
     // As installed, but for the programs and pages that are not.
     let directory = tempfile::tempdir().unwrap();
-    let own = [HOST_UNIT, METRICS_TIMER, METRICS_UNIT, NRI_UNIT];
+    let own = [
+        HOST_UNIT,
+        METRICS_TIMER,
+        METRICS_UNIT,
+        NRI_UNIT,
+        RESTORE_UNIT,
+    ];
     let units = UNITS.into_iter().chain(own);
     for unit in units.clone() {
         let text = read(&format!("systemd/{unit}"));

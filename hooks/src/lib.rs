@@ -3,12 +3,14 @@
 //! [`decision`] says what one container gets. Three appliers carry it out: [`filter`] in the
 //! configuration that the runtime will read, [`adjust`] by telling an engine that asks before it
 //! creates the container, [`live`] in the namespaces of a container that its runtime has already
-//! created. [`entry`] has the entry points of the two binaries.
+//! created. [`netdev`] moves interfaces of the host into them and back. [`entry`] has the entry points of the two
+//! binaries.
 //!
 //! The binaries of this crate run as root while a container is created. The crate therefore stays
 //! small and static, and takes no instructions from an environment.
 
 pub mod adjust;
+pub(crate) mod bpf;
 pub mod config_json;
 pub mod decision;
 pub mod device;
@@ -16,8 +18,12 @@ pub mod entry;
 pub mod filter;
 pub mod host;
 pub mod live;
+pub mod netdev;
+pub(crate) mod netlink;
+pub(crate) mod netns;
 pub(crate) mod preload;
 pub(crate) mod process;
+pub mod returning;
 pub(crate) mod rootfs;
 pub mod run;
 pub mod state;

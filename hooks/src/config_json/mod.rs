@@ -3,4 +3,5 @@
 
 pub(crate) mod bundle;
 pub(crate) mod devices;
+pub(crate) mod namespace;
 pub mod scan;

@@ -4,6 +4,7 @@ use onload_cdi::oci::OciConfigError;
 use onload_core::policy::PolicyViolation;
 use onload_core::request::RequestError;
 
+use super::addresses::NoMove;
 use super::nodes::NodeError;
 use super::pools::PoolRefusal;
 use super::variable::VariableError;
@@ -41,6 +42,9 @@ pub enum DecisionError {
     /// A pool gives nothing.
     #[error(transparent)]
     Pools(#[from] PoolRefusal),
+    /// An address cannot be set.
+    #[error(transparent)]
+    Address(#[from] NoMove),
     /// A device node is not what it should be.
     #[error(transparent)]
     Node(#[from] NodeError),

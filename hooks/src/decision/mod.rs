@@ -1,6 +1,7 @@
 //! What one container gets. This is decided once, from the container's configuration, the
 //! operator's policy and the host's specifications. The two appliers only carry the decision out.
 
+mod addresses;
 pub(crate) mod error;
 pub(crate) mod host_root;
 pub(crate) mod input;
@@ -117,6 +118,7 @@ fn assemble(
     let mut edits = found.edits;
     let mut devices = found.devices;
     chosen.name_tokens(&mut edits);
+    addresses::set(&mut edits, request)?;
     library_dirs::leave_absent(&mut edits.mounts, subject.lacks);
     let preload = PreloadChoice::take(&mut edits, request, &keys);
     let is_held = present::drop_held(&mut edits, &mut devices, subject.config)?;

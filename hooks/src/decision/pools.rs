@@ -3,13 +3,14 @@
 //! Choosing is the one decision that depends on other containers, so it claims what it chooses: a
 //! reservation keeps the members for this container until its createRuntime hook turns it into a lease.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
 use std::path::Path;
 
 use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_cdi::{ContainerEdits, Hook, HookName};
+use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
 use onload_core::expect::Expect;
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
@@ -150,6 +151,9 @@ pub trait Pools: fmt::Debug {
     ) -> Result<Ticket, PoolsError>;
 }
 
+/// The members that each pool gave.
+pub(super) type Given = BTreeMap<(Class, String), Vec<String>>;
+
 /// A request whose pools are replaced by members.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chosen {
@@ -185,12 +189,10 @@ pub(super) fn choose(
     let failed = |error| refusal(first.origin.to_string(), error);
     let hook = hook.or_else(|| (!named.is_empty()).then(|| own_hook(settings)));
     if let Some(members) = held(subject.config, &wishes, &named).map_err(|e| failed(e.into()))? {
+        let devices = members.iter().map(|(device, _)| device);
+        let (request, _) = resolved(request, &wishes, devices);
         return Ok(Chosen {
-            request: Some(resolved(
-                request,
-                &wishes,
-                members.iter().map(|(device, _)| device),
-            )),
+            request: Some(request),
             reserved: None,
             members,
             hook,
@@ -216,8 +218,9 @@ pub(super) fn choose(
     };
     let reserved = pools.reserve(wanted).map_err(failed)?;
     let token = &reserved.token;
+    let (request, _) = resolved(request, &wishes, reserved.devices.iter());
     Ok(Chosen {
-        request: Some(resolved(request, &wishes, reserved.devices.iter())),
+        request: Some(request),
         members: reserved
             .devices
             .iter()
@@ -369,19 +372,21 @@ fn held(
     Ok(Some(held))
 }
 
-/// The request with members in place of pools; they are in the order of the wishes.
+/// The request with members in place of pools, and which those are; they are in the order of the wishes.
 fn resolved<'a>(
     request: &Request,
     wishes: &[Wish],
     members: impl Iterator<Item = &'a LeasedDevice>,
-) -> Request {
+) -> (Request, Given) {
     let mut members = members;
     let mut request = request.clone();
+    let mut given = Given::new();
     for (class, asked) in &mut request.devices {
         let mut names: Vec<Wanted> = Vec::new();
         for wanted in std::mem::take(&mut asked.value) {
             let is_it = |wish: &&Wish| wish.class == *class && wish.name.as_str() == wanted.name;
-            let add = match wishes.iter().find(is_it) {
+            let pool = wanted.name.clone();
+            let add: Vec<Wanted> = match wishes.iter().find(is_it) {
                 Some(wish) => members
                     .by_ref()
                     .take(usize::try_from(wish.count).unwrap_or(usize::MAX))
@@ -392,6 +397,8 @@ fn resolved<'a>(
                     .collect(),
                 None => vec![wanted],
             };
+            let own = add.iter().map(|wanted| wanted.name.clone());
+            given.insert((*class, pool), own.collect());
             for name in add {
                 if !names.contains(&name) {
                     names.push(name);
@@ -400,7 +407,19 @@ fn resolved<'a>(
         }
         asked.value = names;
     }
-    request
+    for one in request
+        .addresses
+        .iter_mut()
+        .flat_map(|asked| &mut asked.value)
+    {
+        let members = given.get(&(Class::Netdev, one.name.clone()));
+        let at = usize::try_from(one.member).unwrap_or(usize::MAX);
+        let member = members.and_then(|members| members.get(at.checked_sub(1)?));
+        if let Some(member) = member {
+            (one.name, one.member) = (member.clone(), 1);
+        }
+    }
+    (request, given)
 }
 
 impl Chosen {
@@ -446,4 +465,50 @@ fn set_args(hook: &mut Hook, stage: &str, asked: &HookArguments) {
     hook.args.truncate(1);
     hook.args.push(stage.to_owned());
     hook.args.extend(asked.to_args());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_follows_the_member_that_its_pool_gave() {
+        let annotations = BTreeMap::from([
+            ("onload.dev/netdev".to_owned(), "ens9,fast*2".to_owned()),
+            (
+                "onload.dev/address".to_owned(),
+                "fast#2=192.0.2.2/24,fast=192.0.2.1/24,ens9=192.0.2.9/24".to_owned(),
+            ),
+        ]);
+        let request = Request::parse(&annotations).unwrap().unwrap();
+        let wish = Wish {
+            class: Class::Netdev,
+            name: "fast".parse().unwrap(),
+            count: 2,
+            pool: Pool {
+                members: Vec::new(),
+                share: 1,
+            },
+        };
+        let members = ["ens1v3", "ens1v1"].map(|name| LeasedDevice {
+            class: Class::Netdev,
+            name: name.parse().unwrap(),
+        });
+        let (resolved, given) = resolved(&request, &[wish], members.iter());
+        let of_pool = &given[&(Class::Netdev, "fast".to_owned())];
+        assert_eq!(of_pool, &["ens1v3", "ens1v1"]);
+        let names = resolved.devices[&Class::Netdev].value.iter();
+        let names: Vec<String> = names.map(ToString::to_string).collect();
+        assert_eq!(names, ["ens9", "ens1v3", "ens1v1"]);
+        let addresses = resolved.addresses.unwrap().value;
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            addresses,
+            [
+                "ens1v1=192.0.2.2/24",
+                "ens1v3=192.0.2.1/24",
+                "ens9=192.0.2.9/24"
+            ]
+        );
+    }
 }

@@ -16,13 +16,15 @@ use onload_core::text::Chain;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::config_json::devices::{ListedNodes, NodeSource};
+use crate::entry::stand_ins::StandIns;
 use crate::host::sysfs::{Sysfs, SysfsError};
 use crate::host::{HostFilesError, ThisHost};
 use crate::live;
 use crate::live::error::LiveError;
+use crate::netdev::{self, NetdevError};
 use crate::process::init::InitError;
 use crate::process::limits::{self, LimitError};
-use crate::run::lease::{self, ClaimError, Container, Wanted};
+use crate::run::lease::Container;
 use crate::state::State;
 
 /// The largest configuration that is read into memory whole; engines write about forty thousand
@@ -70,9 +72,9 @@ pub(crate) enum CreateRuntimeError {
     /// This host cannot be looked at.
     #[error(transparent)]
     Host(#[from] HostFilesError),
-    /// Another container has a device that this one has to have for itself.
+    /// Another container has a device that this one has to have for itself, or an interface does not move.
     #[error(transparent)]
-    Claim(#[from] ClaimError),
+    Netdev(#[from] NetdevError),
     /// What a pool gives cannot be put into the container.
     #[error(transparent)]
     Live(#[from] LiveError),
@@ -114,6 +116,7 @@ pub(crate) fn run(
     state: &State,
     sysfs: &Sysfs,
     config: &Path,
+    stand_ins: &StandIns,
 ) -> Result<Vec<String>, CreateRuntimeError> {
     if !asked.expect.is_empty() {
         let listed = read_config(&state.bundle.join("config.json"), &asked.expect)?;
@@ -123,24 +126,16 @@ pub(crate) fn run(
     if let Some(memlock) = asked.memlock {
         warnings.extend(limits::raise_memlock(state.pid, memlock)?.warning(memlock));
     }
-    if !asked.lease.is_empty() {
-        let wanted = Wanted {
-            devices: &asked.lease,
-            expect: &asked.expect,
-            token: asked.token.as_ref(),
-            claim: asked.claim.as_ref(),
-            entry_point: "createRuntime",
-        };
+    if !asked.lease.is_empty() || !asked.netdev.is_empty() {
         let container = Container {
             id: &state.id,
             bundle: &state.bundle,
             init: state.pid.ok_or(InitError::None)?,
         };
-        warnings.extend(lease::claim(
-            wanted,
-            container,
-            &ThisHost::with_config(config)?,
-        )?);
+        let host = ThisHost::with_config(config)?;
+        let interfaces = &stand_ins.interfaces;
+        let claimed = netdev::claim(asked, container, "createRuntime", &host, interfaces);
+        warnings.extend(claimed?);
     }
     if !asked.take.is_empty() {
         warnings.extend(live::take(state, &asked.take, config)?.warnings);

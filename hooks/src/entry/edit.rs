@@ -18,6 +18,7 @@ use crate::decision::pools::Reserved;
 use crate::decision::report::Report;
 use crate::filter::{self, Container, FilterError, Outcome};
 use crate::host::{HostFilesError, ThisHost};
+use crate::netdev;
 use crate::preload::HostFile;
 use crate::run::lease::{self, Keeper};
 use crate::run::maker::EntryPoint;
@@ -95,7 +96,9 @@ pub(crate) fn edit(
     else {
         return Ok(Edited::default());
     };
-    let keeper = Keeper::creating(host, "onload-container-runtime").below(entry_point.root);
+    let keeper = Keeper::creating(host, "onload-container-runtime")
+        .below(entry_point.root)
+        .fetching(netdev::fetch);
     let outcome = filter::give(input, container, host, &keeper)?;
     sweep::sweep(Path::new(RUN_DIR), container.id);
     let (edited, config) = written(outcome, entry_point, host)?;
@@ -211,7 +214,7 @@ pub(crate) fn stream(
         DecisionInput::parse(Arc::clone(&text), Places::Annotations).map_err(FilterError::from)?;
     let outcome = match input {
         Some(input) => {
-            let keeper = Keeper::before(&host, "onload-hook precreate");
+            let keeper = Keeper::before(&host, "onload-hook precreate").fetching(netdev::fetch);
             filter::give(input, container, &host, &keeper)?
         }
         None => Outcome::default(),

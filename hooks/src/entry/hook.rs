@@ -4,9 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
+use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Log, LogLevel};
 use onload_core::container_id::{ContainerId, NotContainerId};
 use onload_core::hook_arguments::{HookArguments, HookArgumentsError, PROGRAM};
+use onload_core::lease::Device;
 use onload_core::run_dir::RUN_DIR;
 use onload_core::text::{Chain, Quoted};
 
@@ -19,18 +21,20 @@ use crate::entry::create_runtime::{self, CreateRuntimeError};
 use crate::entry::edit::{self, EntryError, Streamed};
 use crate::entry::log_file::{self, Line};
 use crate::entry::program::{FAILURE, SUCCESS, USAGE, say};
+use crate::entry::stand_ins::StandIns;
 use crate::entry::system_log::{self, Severity};
 use crate::filter::{Container, FilterError};
 use crate::host::sysfs::Sysfs;
 use crate::live;
 use crate::live::error::LiveError;
 use crate::live::reapply::{self, ReapplyError};
+use crate::netdev::{self, Identity, NetdevError};
 use crate::run::lease::{self, ClaimError};
 use crate::run::maker::{EntryPoint, Stage};
 use crate::run::sweep::{self, PoststopError};
 use crate::state::{State, StateError};
 
-const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI][#MAJOR:MINOR]]… [--lease CLASS:NAME]… [--token HEX] [--claim UID], onload-hook [--config FILE] reapply ID, or onload-hook --version|--help";
+const USAGE_TEXT: &str = "usage: onload-hook [--config FILE] createRuntime|prestart|poststop|precreate [--memlock unlimited|BYTES] [--expect NODE=CLASS:ID[@PCI][#MAJOR:MINOR]]… [--lease CLASS:NAME]… [--token HEX] [--claim UID] [--netdev IFNAME@PCI]… [--address IFNAME=ADDRESS/PREFIX]…, onload-hook [--config FILE] reapply ID, or onload-hook --version|--help";
 
 /// Stages of runtime-spec's config.md ("POSIX-platform Hooks") that this version does not handle. A
 /// specification or a configuration from another version may call for them.
@@ -91,6 +95,8 @@ enum HookError {
     #[error(transparent)]
     Claim(#[from] ClaimError),
     #[error(transparent)]
+    Netdev(#[from] NetdevError),
+    #[error(transparent)]
     Entry(#[from] EntryError),
     #[error(transparent)]
     Live(#[from] LiveError),
@@ -105,6 +111,21 @@ enum HookError {
 /// Runs the program and returns its exit status.
 #[must_use]
 pub fn main(args: &[OsString]) -> i32 {
+    run_with(args, &StandIns::default())
+}
+
+/// As [`main`], where interfaces are told apart in a way of their own.
+#[must_use]
+pub fn run(args: &[OsString], identity: &Identity) -> i32 {
+    let stand_ins = StandIns {
+        interfaces: identity.clone(),
+    };
+    run_with(args, &stand_ins)
+}
+
+/// As [`main`], where devices that move are found in a way of their own.
+#[must_use]
+pub fn run_with(args: &[OsString], stand_ins: &StandIns) -> i32 {
     let args = args.get(1..).unwrap_or_default();
     let (config, command) = match parse(args) {
         Ok(parsed) => parsed,
@@ -113,7 +134,7 @@ pub fn main(args: &[OsString]) -> i32 {
             return USAGE;
         }
     };
-    match dispatch(&command, &config) {
+    match dispatch(&command, &config, stand_ins) {
         Ok(()) => SUCCESS,
         Err(failure) => {
             let Failure {
@@ -199,11 +220,11 @@ impl Failure {
     }
 }
 
-fn dispatch(command: &Command, config: &Path) -> Result<(), Failure> {
+fn dispatch(command: &Command, config: &Path, stand_ins: &StandIns) -> Result<(), Failure> {
     match command {
-        Command::CreateRuntime { stage, args } => create_runtime(stage, args, config),
-        Command::Poststop { args } => poststop(args, config),
-        Command::Precreate => precreate(config),
+        Command::CreateRuntime { stage, args } => create_runtime(stage, args, config, stand_ins),
+        Command::Poststop { args } => poststop(args, config, stand_ins),
+        Command::Precreate => precreate(config, stand_ins),
         Command::Reapply(id) => reapply(id, config),
         Command::OtherStage(stage) => {
             let warning = format!("stage {stage} is not handled, nothing done");
@@ -219,10 +240,15 @@ fn dispatch(command: &Command, config: &Path) -> Result<(), Failure> {
     }
 }
 
-fn create_runtime(stage: &'static str, args: &[OsString], config: &Path) -> Result<(), Failure> {
+fn create_runtime(
+    stage: &'static str,
+    args: &[OsString],
+    config: &Path,
+    stand_ins: &StandIns,
+) -> Result<(), Failure> {
     let arguments = HookArguments::parse(args).map_err(|error| Failure::new(stage, "", error))?;
     if arguments.is_empty() {
-        return by_annotation(stage, config);
+        return by_annotation(stage, config, stand_ins);
     }
     let mut state = State::read(BufReader::new(io::stdin().lock()), true)
         .map_err(|error| Failure::new(stage, "", error))?;
@@ -235,7 +261,7 @@ fn create_runtime(stage: &'static str, args: &[OsString], config: &Path) -> Resu
         caller::mend_bundle(&mut state)
             .map_err(|error| Failure::new(stage, &subject(&state), error))?;
     }
-    let warnings = create_runtime::run(&arguments, &state, &Sysfs::default(), config)
+    let warnings = create_runtime::run(&arguments, &state, &Sysfs::default(), config, stand_ins)
         .map_err(|error| Failure::new(stage, &subject(&state), error))?;
     warn(stage, &subject(&state), warnings, config);
     Ok(())
@@ -243,7 +269,7 @@ fn create_runtime(stage: &'static str, args: &[OsString], config: &Path) -> Resu
 
 /// The entry point for a container that is already running. The state contains its annotations too,
 /// so a state without onload.dev annotations means there is nothing to do.
-fn by_annotation(stage: &'static str, config: &Path) -> Result<(), Failure> {
+fn by_annotation(stage: &'static str, config: &Path, stand_ins: &StandIns) -> Result<(), Failure> {
     let scanned = scan::read(io::stdin().lock(), 0, Places::Annotations, &mut |_, _| {
         Ok(())
     })
@@ -261,7 +287,7 @@ fn by_annotation(stage: &'static str, config: &Path) -> Result<(), Failure> {
     let mut state =
         State::read(&scanned.kept[..], true).map_err(|error| Failure::new(stage, "", error))?;
     if state.is_stopped {
-        return clean_up(&state, config);
+        return clean_up(&state, config, stand_ins);
     }
     caller::mend_bundle(&mut state)
         .map_err(|error| Failure::new(stage, &subject(&state), error))?;
@@ -282,7 +308,7 @@ fn reapply(id: &ContainerId, config: &Path) -> Result<(), Failure> {
 
 /// The entry point for `podman --hooks-dir`: config.json in, config.json out. podman runs it in the
 /// bundle.
-fn precreate(config: &Path) -> Result<(), Failure> {
+fn precreate(config: &Path, stand_ins: &StandIns) -> Result<(), Failure> {
     let stage = "precreate";
     let bundle = std::env::current_dir().unwrap_or_default();
     let id = podman_id(&bundle);
@@ -311,7 +337,7 @@ fn precreate(config: &Path) -> Result<(), Failure> {
     .map_err(|error| Failure::new(stage, &subject, error))?;
     let report = match streamed {
         Streamed::Config(report) => report,
-        Streamed::State(state) => return clean_up(&state, config),
+        Streamed::State(state) => return clean_up(&state, config, stand_ins),
     };
     say_all(stage, &subject, &report);
     Ok(())
@@ -319,19 +345,38 @@ fn precreate(config: &Path) -> Result<(), Failure> {
 
 /// Without arguments it removes what was made for a container's annotations; with those of a
 /// specification, it ends what was leased by them.
-fn poststop(args: &[OsString], config: &Path) -> Result<(), Failure> {
+fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<(), Failure> {
     let stage = "poststop";
     let asked = HookArguments::parse(args).map_err(|error| Failure::new(stage, "", error))?;
     let state = State::read(BufReader::new(io::stdin().lock()), false)
         .map_err(|error| Failure::new(stage, "", error))?;
     if asked.is_empty() || !asked.take.is_empty() {
-        return clean_up(&state, config);
+        return clean_up(&state, config, stand_ins);
     }
-    lease::release(&asked.lease, asked.token.as_ref(), &state.id, &state.bundle)
-        .map_err(|error| Failure::new(stage, &subject(&state), error))
+    let (token, id) = (asked.token.as_ref(), &state.id);
+    let failed = |error: HookError| Failure::new(stage, &subject(&state), error);
+    let (moving, others): (Vec<Device>, Vec<Device>) = asked
+        .lease
+        .into_iter()
+        .partition(|device| device.class == Class::Netdev);
+    // What goes wrong with the one keeps nothing from the other.
+    let released = lease::release(&others, token, id, &state.bundle);
+    let back = netdev::take_back(&moving, token, id, &state.bundle, &stand_ins.interfaces);
+    back.map_err(|error| failed(error.into()))?;
+    released.map_err(|error| failed(error.into()))
 }
 
-fn clean_up(state: &State, config: &Path) -> Result<(), Failure> {
+fn clean_up(state: &State, config: &Path, stand_ins: &StandIns) -> Result<(), Failure> {
+    let stage = "poststop";
+    let leased = sweep::leased(Path::new(RUN_DIR), &state.id);
+    let (moving, bundle) = leased.unwrap_or_default();
+    let back = netdev::take_back(&moving, None, &state.id, &bundle, &stand_ins.interfaces);
+    remove_nodes(state, config)?;
+    back.map_err(|error| Failure::new(stage, &subject(state), error))
+}
+
+/// Removes what was made in a container's root.
+fn remove_nodes(state: &State, config: &Path) -> Result<(), Failure> {
     let stage = "poststop";
     let warnings = sweep::run(Path::new(RUN_DIR), &state.id)
         .map_err(|error| Failure::new(stage, &subject(state), error))?;

@@ -7,5 +7,6 @@ pub mod explain;
 pub mod hook;
 pub(crate) mod log_file;
 pub mod program;
+pub mod stand_ins;
 pub(crate) mod system_log;
 pub mod wrapper;

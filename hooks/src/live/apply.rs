@@ -18,9 +18,10 @@ use super::{devices, mount_api};
 use crate::decision::preload_choice::LD_SO_PRELOAD;
 use crate::host::ThisHost;
 use crate::host::sysfs::Numbers;
+use crate::netdev;
 use crate::process::init::InitError;
 use crate::process::limits;
-use crate::run::lease::{self, Wanted};
+use crate::run::lease;
 use crate::run::maker::{EntryPoint, Stage};
 use crate::run::own_dir::OwnDir;
 use crate::run::record::{self, Created, Live};
@@ -108,15 +109,10 @@ impl Inspection<'_> {
             bundle: self.bundle,
             init: self.init.pid(),
         };
+        let identity = netdev::Identity::default();
         for claim in &self.plan.claims {
-            let wanted = Wanted {
-                devices: &claim.lease,
-                expect: &claim.expect,
-                token: claim.token.as_ref(),
-                claim: None,
-                entry_point: "onload-hook",
-            };
-            self.warnings.extend(lease::claim(wanted, container, host)?);
+            let claimed = netdev::claim(claim, container, "onload-hook", host, &identity);
+            self.warnings.extend(claimed?);
         }
         Ok(())
     }

@@ -1,18 +1,19 @@
-//! Device programs of cgroups: every bpf(2) call is in this module.
+//! Device programs of cgroups, by bpf(2).
 //!
 //! Numbers and layouts are those of include/uapi/linux/bpf.h. The kernel accepts a shorter `union
 //! bpf_attr` in place of one that ends in zeros (kernel/bpf/syscall.c, `bpf_check_uarg_tail_zero`).
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use crate::bpf::{
+    Attr, OBJ_GET_INFO_BY_FD, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, address, call,
+    descriptor, number,
+};
+
 const PROG_LOAD: libc::c_long = 5;
 const PROG_ATTACH: libc::c_long = 8;
-const PROG_DETACH: libc::c_long = 9;
-const PROG_GET_FD_BY_ID: libc::c_long = 13;
-const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
-const PROG_QUERY: libc::c_long = 16;
 
 /// `BPF_PROG_TYPE_CGROUP_DEVICE`.
 const TYPE_DEVICE: u32 = 15;
@@ -128,9 +129,6 @@ struct AttachAttr {
     replace_bpf_fd: u32,
 }
 
-/// The attribute structures: plain numbers without padding, so each is exactly what the kernel
-/// reads.
-trait Attr {}
 impl Attr for QueryAttr {}
 impl Attr for IdAttr {}
 impl Attr for InfoAttr {}
@@ -293,44 +291,6 @@ pub(crate) fn detach(cgroup: BorrowedFd<'_>, program: &OwnedFd) -> Result<(), Er
     call(PROG_DETACH, &mut attr).map(|_| ())
 }
 
-fn number(fd: BorrowedFd<'_>) -> u32 {
-    fd.as_raw_fd().unsigned_abs()
-}
-
 fn count(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
-}
-
-fn address<T>(pointer: *mut T) -> u64 {
-    // An address of this process fits, on 32-bit machines too.
-    pointer.expose_provenance() as u64
-}
-
-#[expect(unsafe_code, reason = "no library in the tree has bpf(2)")]
-fn call<A: Attr>(command: libc::c_long, attr: &mut A) -> Result<libc::c_long, Errno> {
-    // SAFETY: bpf(2) reads and writes at most `size` bytes of the attribute, which lives until the
-    // call returns, and the memory that the addresses in it point to. Those addresses are set
-    // above, each from a vector, string or structure that outlives the call and with its length
-    // beside it. The kernel writes only through the ones that come from mutable references, and
-    // keeps no pointer.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            command,
-            std::ptr::from_mut(attr),
-            size_of::<A>(),
-        )
-    };
-    if result < 0 {
-        let error = std::io::Error::last_os_error();
-        return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
-    }
-    Ok(result)
-}
-
-#[expect(unsafe_code, reason = "no library in the tree has bpf(2)")]
-fn descriptor(result: libc::c_long) -> OwnedFd {
-    // SAFETY: the commands whose result arrives here return a new close-on-exec descriptor
-    // (kernel/bpf/syscall.c, `bpf_prog_new_fd`) that nothing else owns; it fits an int.
-    unsafe { OwnedFd::from_raw_fd(i32::try_from(result).unwrap_or(-1)) }
 }

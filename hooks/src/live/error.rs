@@ -12,11 +12,11 @@ use super::target::TargetError;
 use crate::config_json::bundle::BundleError;
 use crate::host::HostFilesError;
 use crate::host::sysfs::Numbers;
+use crate::netdev::NetdevError;
 use crate::process::init::InitError;
 use crate::process::limits::LimitError;
 use crate::rootfs::container_root::RootError;
 use crate::rootfs::overmount::OvermountError;
-use crate::run::lease::ClaimError;
 use crate::run::own_dir::OwnDirError;
 use crate::run::record::RecordError;
 
@@ -95,7 +95,7 @@ pub(crate) enum LiveError {
     OwnDir(#[from] OwnDirError),
     /// Another container has a device that this one has to have for itself.
     #[error(transparent)]
-    Claim(#[from] ClaimError),
+    Claim(#[from] NetdevError),
     /// Returning to this process's mount namespace would be impossible.
     #[error("opening this process's own mount namespace")]
     Home(#[source] Errno),

@@ -35,6 +35,7 @@ use crate::decision::input::{self, DecisionInput};
 use crate::decision::report::Report;
 use crate::decision::subject::{Identity, Subject};
 use crate::host::{HostFilesError, ThisHost};
+use crate::netdev;
 use crate::process::init::Init;
 use crate::rootfs::container_root::ContainerRoot;
 use crate::run::lease::{self, Keeper};
@@ -112,7 +113,7 @@ fn give(
     {
         return Ok(Report::of_warnings(warnings, host.log()));
     }
-    let keeper = Keeper::creating(host, "onload-hook");
+    let keeper = Keeper::creating(host, "onload-hook").fetching(netdev::fetch);
     let mut plan = plan::decide(subject, asker, &state.id, host, &keeper)?;
     warnings.append(&mut plan.warnings);
     let mut report = Report::of_warnings(warnings, host.log());

@@ -170,6 +170,14 @@ impl Init {
         self.open_file("ns/mnt", OFlags::RDONLY)
     }
 
+    /// Its network namespace, which may be this process's own.
+    ///
+    /// # Errors
+    /// [`InitError::Read`].
+    pub(crate) fn network_namespace(&self) -> Result<File, InitError> {
+        Ok(self.open_file("ns/net", OFlags::RDONLY)?.into())
+    }
+
     fn shares(&self, name: &str) -> Result<bool, InitError> {
         let failed = |error: Errno| self.failed(name, error);
         let theirs = statat(&self.dir, name, AtFlags::empty()).map_err(failed)?;

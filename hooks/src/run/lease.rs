@@ -11,7 +11,8 @@ use onload_core::container_id::ContainerId;
 use onload_core::expect::{Expect, Expected};
 use onload_core::fs::lock::START_PATIENCE;
 use onload_core::lease::{
-    Claim, ClaimUid, Claimed, Device, Holder, LeaseError, Leases, Taking, Token, take_unleased,
+    Claim, ClaimUid, Claimed, Device, Facts, Holder, LeaseError, Leases, Moved, Taking, Token,
+    take_unleased,
 };
 use onload_core::processes::{Processes, ProcessesError};
 use onload_core::run_dir::{RUN_DIR, RunDir};
@@ -43,7 +44,12 @@ pub struct Keeper<'a> {
     stays: bool,
     /// Where the runtime that this process becomes keeps its containers, if it was told.
     root: Option<&'a Path>,
+    /// What brings back members that ended containers have left; none where this process has no right to.
+    fetch: Option<Fetch>,
 }
+
+/// Brings back devices that ended containers have left, those of them that are wanted.
+pub(crate) type Fetch = fn(&Leases, &dyn Fn(&Device) -> bool);
 
 impl<'a> Keeper<'a> {
     /// For a process that creates the container itself, or becomes the runtime that does.
@@ -53,6 +59,7 @@ impl<'a> Keeper<'a> {
             entry_point,
             stays: true,
             root: None,
+            fetch: None,
         }
     }
 
@@ -65,12 +72,21 @@ impl<'a> Keeper<'a> {
             entry_point,
             stays: false,
             root: None,
+            fetch: None,
         }
     }
 
     /// The same for a runtime that keeps its containers in this directory.
     pub(crate) fn below(self, root: Option<&'a Path>) -> Self {
         Keeper { root, ..self }
+    }
+
+    /// The same where members that ended containers have left can be brought back first.
+    pub(crate) fn fetching(self, fetch: Fetch) -> Self {
+        Keeper {
+            fetch: Some(fetch),
+            ..self
+        }
     }
 
     fn take_ticket(
@@ -111,7 +127,7 @@ impl<'a> Keeper<'a> {
         let user = |device: &Device| user(device, &(wanted.expect)(device), &processes);
         let mut devices = match wanted.wishes {
             [] => Vec::new(),
-            _ => leases.take(&taking, &user, START_PATIENCE)?,
+            _ => self.take_members(&leases, &taking, &user)?,
         };
         if !wanted.named.is_empty() {
             let kept = self.keep_named(&leases, wanted, &taking, &user);
@@ -121,6 +137,28 @@ impl<'a> Keeper<'a> {
             devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
         }
         Ok(devices)
+    }
+
+    /// Where none is free, one that an ended container has left may come back now.
+    fn take_members(
+        &self,
+        leases: &Leases,
+        taking: &Taking<'_>,
+        user: &dyn Fn(&Device) -> Option<String>,
+    ) -> Result<Vec<Device>, LeaseError> {
+        let taken = leases.take(taking, user, START_PATIENCE);
+        let (Err(LeaseError::NoneFree(_)), Some(fetch)) = (&taken, self.fetch) else {
+            return taken;
+        };
+        let is_wanted = |device: &Device| {
+            let mut wishes = taking.wishes.iter();
+            wishes.any(|wish| {
+                let mut members = wish.pool.members.iter();
+                wish.class == device.class && members.any(|member| member.name == device.name)
+            })
+        };
+        fetch(leases, &is_wanted);
+        leases.take(taking, user, START_PATIENCE)
     }
 
     /// Reserves devices by their names, with what the members of pools are reserved.
@@ -304,7 +342,7 @@ impl Pools for Viewer {
 
 /// Why a container does not get what it has to have for itself.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ClaimError {
+pub enum ClaimError {
     /// The directory of the leases cannot be made.
     #[error(transparent)]
     Run(#[from] OwnDirError),
@@ -364,6 +402,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) claim: Option<&'a ClaimUid>,
     /// The program and stage, for people.
     pub(crate) entry_point: &'a str,
+    /// What the only device was, if it moves to the container.
+    pub(crate) moved: Option<&'a Moved<Facts>>,
 }
 
 /// A container whose first process exists.
@@ -402,7 +442,10 @@ pub(crate) fn claim(
     let cgroup = processes.own_cgroup(init, std::process::id())?;
     let shares = host.settings()?.config.leases;
     let devices = wanted.devices.iter();
-    let devices: Vec<Claimed> = devices.map(|device| claimed(device, &shares)).collect();
+    let mut devices: Vec<Claimed> = devices.map(|device| claimed(device, &shares)).collect();
+    for device in &mut devices {
+        device.moved = wanted.moved.cloned();
+    }
     let claim = Claim {
         devices: &devices,
         container: container.id,
@@ -446,8 +489,8 @@ fn facts(device: &Device) -> BTreeMap<String, String> {
     group.into_iter().collect()
 }
 
-/// An empty path stands for a bundle that the engine has not made yet.
-fn canonical(bundle: &Path) -> Result<PathBuf, ClaimError> {
+/// A bundle without symbolic links. An empty path stands for one that the engine has not made yet.
+pub(crate) fn canonical(bundle: &Path) -> Result<PathBuf, ClaimError> {
     if bundle.as_os_str().is_empty() {
         return Ok(PathBuf::new());
     }
@@ -467,25 +510,38 @@ pub(crate) fn release(
     container: &ContainerId,
     bundle: &Path,
 ) -> Result<(), ClaimError> {
-    let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR)) else {
+    let Some(leases) = find()? else {
         return Ok(());
     };
-    let leases = match Leases::find(&run, Processes::default()) {
-        Ok(Some(leases)) => leases,
-        Ok(None) => return Ok(()),
-        Err(LeaseError::Directory { source, .. })
-            if source.kind() == io::ErrorKind::PermissionDenied =>
-        {
-            return Ok(());
-        }
-        Err(error) => return Err(error.into()),
-    };
-    // The bundle may be gone already; then its path is what it was.
-    let bundle = canonicalize(bundle).unwrap_or_else(|_| bundle.to_owned());
+    let bundle = was_canonical(bundle);
     for device in devices {
         leases.release(device, container, &bundle, token, START_PATIENCE)?;
     }
     Ok(())
+}
+
+/// The leases, where there are any; a user without root has none.
+///
+/// # Errors
+/// [`ClaimError`].
+pub(crate) fn find() -> Result<Option<Leases>, ClaimError> {
+    let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR)) else {
+        return Ok(None);
+    };
+    match Leases::find(&run, Processes::default()) {
+        Ok(leases) => Ok(leases),
+        Err(LeaseError::Directory { source, .. })
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A bundle that may be gone already; then its path is what it was.
+pub(crate) fn was_canonical(bundle: &Path) -> PathBuf {
+    canonicalize(bundle).unwrap_or_else(|_| bundle.to_owned())
 }
 
 /// Who uses a device without a lease: a virtual machine, a container that was given the node by

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use onload_core::container_id::ContainerId;
 use onload_core::fs::atomic::is_temporary_name;
 use onload_core::fs::lock::{Lock, LockError, LockMode, START_PATIENCE};
+use onload_core::lease::Device;
 use onload_core::run_dir::RunDir;
 use onload_core::text::Chain;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, statat, unlinkat};
@@ -196,6 +197,15 @@ pub(crate) fn clear(
         )),
         Err(error) => Err(failed(path)(error)),
     }
+}
+
+/// What a container that is gone was given for itself by the hook, and the bundle that its leases name.
+#[must_use]
+pub(crate) fn leased(run_dir: &Path, id: &ContainerId) -> Option<(Vec<Device>, PathBuf)> {
+    let run = RunDir::find(run_dir).ok()??;
+    let own = run.open(id.as_str()).ok()?;
+    let live = record::read::<Live>(&own, record::STATE).ok()??;
+    Some((live.leases, live.bundle))
 }
 
 /// What the container had for itself. Whoever wants it next finds out that its holder has ended, so

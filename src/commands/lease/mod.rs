@@ -2,6 +2,7 @@
 
 pub mod list;
 pub mod release;
+pub mod restore;
 
 use onload_core::lease::Device;
 

@@ -43,7 +43,7 @@ fn files(words: &str) -> Vec<File> {
             files
         }
         "runtime" => vec![configuration(), containers()],
-        "lease" | "lease list" | "lease release" => vec![leases(), kernel()],
+        "lease" | "lease list" | "lease release" | "lease restore" => vec![leases(), kernel()],
         "container explain" => vec![configuration(), specifications(), tickets()],
         "" | "cdi" => {
             let mut files = vec![configuration(), variables(), kernel(), specifications()];

@@ -1,0 +1,153 @@
+//! The addresses that a container asks for: its interfaces get them from the hook that moves them.
+
+use onload_cdi::ContainerEdits;
+use onload_core::class::Class;
+use onload_core::hook_arguments::{GivenAddress, HookArguments};
+use onload_core::request::{Request, WantedAddress};
+use onload_core::text::Quoted;
+
+/// An address for an interface that nothing moves.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{key}: nothing moves {name} into the container, so no address can be set; a CNI plugin moves it and sets its address, or onload-hook was missing when the specification was written: install it, and run `onload-ctk cdi generate`"
+)]
+pub struct NoMove {
+    /// Where it is requested, for people.
+    key: String,
+    /// The interface, quoted.
+    name: String,
+}
+
+/// Puts the addresses of a request, whose pools are replaced by members, into the hooks that move the
+/// interfaces. They replace those of the operator's configuration.
+pub(super) fn set(edits: &mut ContainerEdits, request: &Request) -> Result<(), NoMove> {
+    let Some(asked) = &request.addresses else {
+        return Ok(());
+    };
+    let mut set: Vec<&WantedAddress> = Vec::new();
+    for hook in &mut edits.hooks {
+        let Some((stage, mut arguments)) = HookArguments::of_command(&hook.args) else {
+            continue;
+        };
+        // The hook of one device names one interface.
+        let [moved] = arguments.netdev.as_slice() else {
+            continue;
+        };
+        let interface = moved.name.clone();
+        let mut leased = arguments.lease.iter();
+        let device = leased.find(|device| device.class == Class::Netdev);
+        let is_for =
+            |one: &&WantedAddress| device.is_some_and(|device| device.name.as_str() == one.name);
+        let own: Vec<&WantedAddress> = asked.value.iter().filter(is_for).collect();
+        if own.is_empty() {
+            continue;
+        }
+        let given = own.iter().map(|one| GivenAddress {
+            interface: interface.clone(),
+            address: one.address,
+        });
+        arguments.address = given.collect();
+        let stage = stage.to_owned();
+        hook.args.truncate(1);
+        hook.args.push(stage);
+        hook.args.extend(arguments.to_args());
+        set.extend(own);
+    }
+    let mut addresses = asked.value.iter();
+    match addresses.find(|one| !set.contains(one)) {
+        None => Ok(()),
+        Some(one) => Err(NoMove {
+            key: asked.origin.to_string(),
+            name: Quoted(&one.name).to_string(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use onload_cdi::Hook;
+
+    use super::*;
+
+    fn hook(args: &[&str]) -> Hook {
+        let args = ["onload-hook", "createRuntime"].iter().chain(args);
+        Hook {
+            hook_name: "createRuntime".into(),
+            path: "/usr/bin/onload-hook".to_owned(),
+            args: args.map(ToString::to_string).collect(),
+            ..Hook::default()
+        }
+    }
+
+    fn request(netdev: &str, address: &str) -> Request {
+        let annotations = BTreeMap::from([
+            ("onload.dev/netdev".to_owned(), netdev.to_owned()),
+            ("onload.dev/address".to_owned(), address.to_owned()),
+        ]);
+        Request::parse(&annotations).unwrap().unwrap()
+    }
+
+    fn edits() -> ContainerEdits {
+        let of = |name: &str, pci: &str| {
+            let (lease, moved) = (format!("netdev:{name}"), format!("{name}@{pci}"));
+            let address = format!("{name}=198.51.100.1/24");
+            hook(&["--lease", &lease, "--netdev", &moved, "--address", &address])
+        };
+        ContainerEdits {
+            hooks: vec![
+                of("ens1", "0000:3b:00.0"),
+                of("ens2", "0000:3b:00.1"),
+                hook(&["--memlock", "unlimited"]),
+            ],
+            ..ContainerEdits::default()
+        }
+    }
+
+    #[test]
+    fn an_address_replaces_those_of_the_specification_for_that_interface_alone() {
+        let mut given = edits();
+        set(
+            &mut given,
+            &request("ens1,ens2", "ens2=192.0.2.2/24,ens2=2001:db8::2/64"),
+        )
+        .unwrap();
+        let untouched = edits();
+        assert_eq!(given.hooks[0], untouched.hooks[0]);
+        assert_eq!(given.hooks[2], untouched.hooks[2]);
+        let words = [
+            "onload-hook",
+            "createRuntime",
+            "--lease",
+            "netdev:ens2",
+            "--netdev",
+            "ens2@0000:3b:00.1",
+            "--address",
+            "ens2=192.0.2.2/24",
+            "--address",
+            "ens2=2001:db8::2/64",
+        ];
+        assert_eq!(given.hooks[1].args, words);
+        // Twice gives what once gives.
+        let once = given.clone();
+        set(
+            &mut given,
+            &request("ens1,ens2", "ens2=192.0.2.2/24,ens2=2001:db8::2/64"),
+        )
+        .unwrap();
+        assert_eq!(given, once);
+    }
+
+    #[test]
+    fn an_address_for_what_does_not_move_is_refused() {
+        let mut given = ContainerEdits {
+            hooks: vec![hook(&["--lease", "netdev:ens1"])],
+            ..ContainerEdits::default()
+        };
+        let error = set(&mut given, &request("ens1", "ens1=192.0.2.2/24")).unwrap_err();
+        let said = error.to_string();
+        let begins = "annotation \"onload.dev/address\": nothing moves \"ens1\" into the container";
+        assert!(said.starts_with(begins), "{said}");
+    }
+}

@@ -1,0 +1,10 @@
+//! What stands in for devices of this host in tests.
+
+use crate::netdev::Identity;
+
+/// How devices are found that move; the programs have no stand-ins.
+#[derive(Clone, Debug, Default)]
+pub struct StandIns {
+    /// Network interfaces.
+    pub interfaces: Identity,
+}

@@ -1,0 +1,297 @@
+//! The way back: out of the network namespace where an interface is, and what it was on the host.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use onload_core::lease::{InterfaceFacts, Moved};
+use onload_core::pci::PciAddress;
+use rustix::io::Errno;
+
+use super::error::NetdevError;
+use super::facts::{self, Step};
+use super::home::Home;
+use super::leftovers;
+use crate::netlink::link::{Change, Link, PROMISCUOUS, UP};
+use crate::netns::{self, Depth, Netns};
+
+/// Between two looks at a namespace that ends.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How often an interface is fetched from a container that still changes it.
+const FETCHES: u32 = 4;
+/// How often it is put right: udev names an interface that comes at the same time.
+const ROUNDS: u32 = 4;
+/// What begins the name of an interface on its way, where its own is taken.
+const PASSING: &str = "ctk";
+
+/// Brings an interface back and makes it what it was. Is it on the host already, that is done there. `hint` names a
+/// file that may be of its namespace.
+///
+/// # Errors
+/// [`NetdevError`]: it is not back, or not as it was. Calling again goes on where this ended.
+pub(super) fn bring(
+    home: &Home<'_>,
+    moved: &Moved,
+    hint: &dyn Fn() -> Option<PathBuf>,
+    patience: Duration,
+) -> Result<(), NetdevError> {
+    let facts = &moved.facts;
+    let deadline = Instant::now() + patience;
+    let mut fetched = 0;
+    // A namespace that is nowhere now is nowhere later: nobody is in it who could show it.
+    let mut is_somewhere = true;
+    let mut failed = None;
+    loop {
+        if let Some(link) = home.find(facts)? {
+            leftovers::clear(&home.netns, &link)?;
+            return restore(home, link, facts);
+        }
+        if is_somewhere && fetched < FETCHES {
+            fetched += 1;
+            // Whoever is in that namespace may be in the way, and may be too late the next time.
+            match fetch(home, moved, hint().as_deref()) {
+                Ok(found) => is_somewhere = found,
+                Err(error) => failed = Some(error),
+            }
+            continue;
+        }
+        if Instant::now() >= deadline {
+            return Err(failed.unwrap_or_else(|| away(home, facts.pci, &facts.name)));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Who has an interface that is not on the host.
+pub(super) fn away(home: &Home<'_>, pci: PciAddress, name: &str) -> NetdevError {
+    NetdevError::Away {
+        name: name.to_owned(),
+        pci,
+        keeper: elsewhere(home, pci, name).map(|found| found.keeper.to_string()),
+    }
+}
+
+/// The namespace where an interface is that is not on the host.
+fn elsewhere(home: &Home<'_>, pci: PciAddress, name: &str) -> Option<netns::Found> {
+    let is_there = |netns: &Netns| matches!(home.identity.find(netns, pci, name), Ok(Some(_)));
+    netns::holder_of(&home.netns, &is_there)
+}
+
+/// Takes an interface out of the namespace that it moved to, or that a container moved it on to; whether it was
+/// somewhere.
+fn fetch(home: &Home<'_>, moved: &Moved, hint: Option<&Path>) -> Result<bool, NetdevError> {
+    let facts = &moved.facts;
+    let find = |netns: &Netns| home.identity.find(netns, facts.pci, &facts.name);
+    if let Some(found) = netns::find(moved.namespace, hint)
+        && let Some(link) = find(&found.netns)?
+    {
+        fetch_from(home, &found.netns, &link, facts)?;
+        return Ok(true);
+    }
+    let Some(found) = elsewhere(home, facts.pci, &facts.name) else {
+        return Ok(false);
+    };
+    if let Some(link) = find(&found.netns)? {
+        fetch_from(home, &found.netns, &link, facts)?;
+    }
+    Ok(true)
+}
+
+/// Takes an interface out of a namespace, whatever was done to it there. A container may go on changing it
+/// meanwhile, so that only the move counts.
+pub(super) fn fetch_from(
+    home: &Home<'_>,
+    from: &Netns,
+    link: &Link,
+    facts: &InterfaceFacts,
+) -> Result<(), NetdevError> {
+    let (before, _) = from.look()?;
+    let at_home = home.netns.links()?;
+    undress(from, link, &before);
+    let own = facts.name.as_bytes();
+    let is_free = |links: &[Link]| {
+        let mut others = links.iter().filter(|other| other.index != link.index);
+        !others.any(|other| other.is_called(own))
+    };
+    let is_own = is_free(&before) && !at_home.iter().any(|other| other.is_called(own));
+    let name = if is_own { own.to_vec() } else { passing() };
+    if link.name != name {
+        let _ = from.change(link.index, &Change::Name(&name));
+    }
+    let (moved, name) = match from.give(link.index, &home.netns, Some(&name)) {
+        // Somebody took the name on the way.
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => {
+            let name = passing();
+            (from.give(link.index, &home.netns, Some(&name)), name)
+        }
+        moved => (moved, name),
+    };
+    moved.map_err(NetdevError::moving(own, "back to the host"))?;
+    send_back(home, from, facts, &name)
+}
+
+/// Takes from an interface what would keep it where it is, as far as that can be done.
+fn undress(from: &Netns, link: &Link, before: &[Link]) {
+    let state = |flags| Change::Flags { mask: UP, flags };
+    // What goes away while the interface is up leaves it neither its addresses nor in promiscuous mode.
+    if before.iter().any(|other| other.stands_on(link.index)) {
+        let _ = from.change(link.index, &state(UP));
+    }
+    let _ = leftovers::delete_uppers(from, link.index, Depth::Processes);
+    let _ = from.change(link.index, &state(0));
+    for mode in link.xdp.iter().flat_map(|xdp| xdp.modes()) {
+        let _ = from.change(link.index, &Change::NoXdp(*mode));
+    }
+    // Since Linux 6.6 one that the host has too makes the move fail.
+    for name in &link.alternative_names {
+        let _ = from.set_alternative(link.index, name, false);
+    }
+}
+
+/// What came to the host under a name goes back where it came from, unless it is the interface: whoever is in that
+/// namespace may have put one of their own making in its place, with its number.
+fn send_back(
+    home: &Home<'_>,
+    from: &Netns,
+    facts: &InterfaceFacts,
+    name: &[u8],
+) -> Result<(), NetdevError> {
+    if home.find(facts)?.is_some() {
+        return Ok(());
+    }
+    let here = home.netns.links()?;
+    if let Some(foreign) = here.iter().find(|link| link.name == name) {
+        let gone = home.netns.give(foreign.index, from, Some(&passing()));
+        gone.or_else(|_| home.netns.delete(foreign.index))
+            .map_err(NetdevError::moving(name, "away, which is another one"))?;
+    }
+    Err(NetdevError::Replaced(facts.name.clone()))
+}
+
+/// A name that nobody has.
+fn passing() -> Vec<u8> {
+    let mut bytes = [0; 6];
+    // Without random bytes the name may be taken, and the move fails and is tried again.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+    digits
+        .fold(PASSING.to_owned(), |name, pair| name + &pair)
+        .into_bytes()
+}
+
+/// Makes an interface on the host what it was.
+pub(super) fn restore(
+    home: &Home<'_>,
+    mut link: Link,
+    facts: &InterfaceFacts,
+) -> Result<(), NetdevError> {
+    let mut cause = None;
+    calm(home, &link, facts);
+    for _ in 0..ROUNDS {
+        let plan = facts::plan(&link, facts);
+        if plan.is_empty() {
+            return Ok(());
+        }
+        for step in plan.into_iter().flat_map(|(_, steps)| steps) {
+            let told = match step {
+                Step::Change(change) => home.netns.change(link.index, &change),
+                Step::AlternativeName { name, is_set } => {
+                    home.netns.set_alternative(link.index, name, is_set)
+                }
+            };
+            cause = told.err().or(cause);
+        }
+        link = home
+            .find(facts)?
+            .ok_or_else(|| away(home, facts.pci, &facts.name))?;
+    }
+    let left: Vec<&str> = facts::plan(&link, facts)
+        .into_iter()
+        .map(|(what, _)| what)
+        .collect();
+    match left.is_empty() {
+        true => Ok(()),
+        false => Err(not_restored(home, facts, &left, cause)),
+    }
+}
+
+/// What stood on an interface leaves it in promiscuous mode if it goes while the interface is down, until that is set up
+/// the next time (`__dev_set_rx_mode` in net/core/dev.c). Someone of the host may want that mode too, so that it is no
+/// part of what has to be as it was. Whoever had the interface may have asked for the mode as well, which is taken back
+/// at the same time: each of them counts.
+fn calm(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) {
+    let asked = u32::from(link.flags & PROMISCUOUS != 0);
+    let is_left = link.promiscuity > asked && link.flags & UP == 0;
+    if is_left && facts.flags & (UP | PROMISCUOUS) == 0 {
+        let mask = UP | PROMISCUOUS;
+        for flags in [UP, 0] {
+            let _ = home
+                .netns
+                .change(link.index, &Change::Flags { mask, flags });
+        }
+    }
+}
+
+fn not_restored(
+    home: &Home<'_>,
+    facts: &InterfaceFacts,
+    left: &[&str],
+    cause: Option<std::io::Error>,
+) -> NetdevError {
+    let own = facts.name.as_bytes();
+    let links = home.netns.links().unwrap_or_default();
+    let is_taken = left.contains(&"its name") && links.iter().any(|link| link.is_called(own));
+    NetdevError::NotRestored {
+        name: facts.name.clone(),
+        pci: facts.pci,
+        what: left.join(", "),
+        cause,
+        is_taken,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netdev::facts;
+    use crate::netdev::identity::Identity;
+    use crate::netdev::test_namespace::{self, Child};
+
+    #[test]
+    fn an_interface_that_a_container_put_in_the_place_of_another_does_not_stay_on_the_host() {
+        if !test_namespace::can_be("moving interfaces") {
+            return;
+        }
+        let (host, container) = (Child::new(), Child::new());
+        let identity = Identity::default();
+        let home = Home {
+            netns: host.netns(),
+            identity: &identity,
+        };
+        let pci = "0000:03:10.0".parse().unwrap();
+        // What the first look saw, whose number a dummy has now.
+        for (kind, came_as) in [("veth", "ens1v0"), ("veth", "eth7"), ("bridge", "ens1v0")] {
+            container.ip(&format!("link add {came_as} index 77 type {kind}"));
+            let seen = Link {
+                index: 77,
+                name: b"ens1v0".to_vec(),
+                ..Link::default()
+            };
+            let facts = facts::of(&seen, pci);
+            let from = container.netns();
+            let told = fetch_from(&home, &from, &seen, &facts).unwrap_err();
+            assert!(
+                matches!(told, NetdevError::Replaced(_) | NetdevError::Move { .. }),
+                "{told}"
+            );
+            let names = |netns: &Netns| -> Vec<String> {
+                netns.links().unwrap().iter().map(Link::shown).collect()
+            };
+            assert_eq!(names(&home.netns), ["lo"], "{kind} {came_as}");
+            container.ip(&format!(
+                "link del {}",
+                names(&from).into_iter().find(|name| name != "lo").unwrap()
+            ));
+        }
+    }
+}

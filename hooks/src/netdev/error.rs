@@ -1,0 +1,240 @@
+//! Why an interface does not move, or does not come back.
+
+use std::io;
+
+use onload_core::lease::LeaseError;
+use onload_core::netdev::usage::Use;
+use onload_core::pci::PciAddress;
+use onload_core::text::Quoted;
+
+use crate::host::HostFilesError;
+use crate::netns::NetnsError;
+use crate::process::init::InitError;
+use crate::run::lease::ClaimError;
+
+/// Why an interface does not move, or does not come back.
+#[derive(Debug, thiserror::Error)]
+pub enum NetdevError {
+    /// A network namespace is of no use.
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+    /// The leases are of no use, or somebody else has the device.
+    #[error(transparent)]
+    Lease(Box<LeaseError>),
+    /// It cannot be leased.
+    #[error(transparent)]
+    Claim(Box<ClaimError>),
+    /// The container's init is not as it should be.
+    #[error(transparent)]
+    Init(#[from] InitError),
+    /// The operator's configuration cannot be used.
+    #[error(transparent)]
+    Host(#[from] HostFilesError),
+    /// The hook was given no lease for it.
+    #[error("--netdev {0} has no --lease netdev:NAME beside it; write the specification anew")]
+    NoLease(String),
+    /// Only the host's root has its interfaces.
+    #[error(
+        "interface {0} cannot move: the engine is in a user namespace (rootless); an interface needs an engine of the host's root"
+    )]
+    Rootless(String),
+    /// The engine has a network of its own.
+    #[error(
+        "interface {0} cannot move: the engine is not in this host's own network and PID namespaces, and has no interface of it"
+    )]
+    Elsewhere(String),
+    /// The container has the host's network.
+    #[error(
+        "interface {0} cannot move: the container has this host's own network, where it can use the interface as it is; leave out --network host, or the device"
+    )]
+    HostNetwork(String),
+    /// A name that engines give.
+    #[error(
+        "interface {0} cannot move: engines call the container's own interface so; give this one another name on the host"
+    )]
+    Reserved(String),
+    /// Its function has no interface here.
+    #[error("interface {name}: PCI function {pci} has no interface on this host{}", told_keeper(.keeper.as_deref()))]
+    Away {
+        /// The interface.
+        name: String,
+        /// Its function.
+        pci: PciAddress,
+        /// Who keeps the namespace where it is.
+        keeper: Option<String>,
+    },
+    /// Its function has several.
+    #[error(
+        "interface {name}: PCI function {pci} has more than one interface, so that none could be told from the others when it comes back"
+    )]
+    Several {
+        /// The interface.
+        name: String,
+        /// Its function.
+        pci: PciAddress,
+    },
+    /// It is another's.
+    #[error(
+        "interface {name}: the interface of PCI function {pci} is called {found} now; run `systemctl start onload-cdi.service`, then start a new container"
+    )]
+    Renamed {
+        /// The interface.
+        name: String,
+        /// Its function.
+        pci: PciAddress,
+        /// What its interface is called, quoted.
+        found: String,
+    },
+    /// The host uses it.
+    #[error("interface {name} is in use on this host: {}", told_uses(.uses))]
+    Used {
+        /// The interface.
+        name: String,
+        /// What for.
+        uses: Vec<Use>,
+    },
+    /// The container has one of its names.
+    #[error("interface {name} cannot move: the container has an interface called {taken} already")]
+    Taken {
+        /// The interface.
+        name: String,
+        /// The name, quoted.
+        taken: String,
+    },
+    /// It is in the container, and no lease says how it came there.
+    #[error(
+        "interface {0} is in the container's network namespace already, and no lease says how it was before; who put it there has to take it out"
+    )]
+    Unknown(String),
+    /// The kernel does not move it.
+    #[error("moving interface {name} {way}")]
+    Move {
+        /// The interface.
+        name: String,
+        /// Where from or to.
+        way: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// Namespaces cannot be looked at.
+    #[error("looking at other network namespaces")]
+    Looking(#[source] io::Error),
+    /// What a container put on it stays.
+    #[error("removing BPF programs from interface {name}; `bpftool net` shows them")]
+    Programs {
+        /// The interface.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It may be in a namespace or not.
+    #[error("looking for interface {0} in a network namespace whose interfaces never stand still")]
+    Restless(String),
+    /// Another interface came in its place.
+    #[error(
+        "interface {0} was replaced by another one in its container's network namespace while it was fetched; stop what runs there, then run \"onload-ctk lease restore\""
+    )]
+    Replaced(String),
+    /// The same function was leased under another name.
+    #[error(
+        "interface {name}: PCI function {pci} is leased as {other}; \"onload-ctk lease list\" shows all"
+    )]
+    OtherName {
+        /// The interface.
+        name: String,
+        /// Its function.
+        pci: PciAddress,
+        /// The device that it is leased as.
+        other: String,
+    },
+    /// The kernel does not set what it is to have in the container.
+    #[error("setting {what} of interface {name} in the container")]
+    Set {
+        /// What.
+        what: String,
+        /// The interface.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is back, and not as it was.
+    #[error(
+        "restoring interface {name} ({pci}): {what} is not as it was{}{}",
+        told_cause(.cause.as_ref()),
+        told_taken(*.is_taken)
+    )]
+    NotRestored {
+        /// The interface.
+        name: String,
+        /// Its function.
+        pci: PciAddress,
+        /// What is not.
+        what: String,
+        /// What the kernel said.
+        cause: Option<io::Error>,
+        /// Another interface has its name.
+        is_taken: bool,
+    },
+    /// It did not move, and did not come back either.
+    #[error("{failed}; and then: {back}; \"onload-ctk lease restore\" brings it back")]
+    Lost {
+        /// Why it did not move.
+        failed: Box<NetdevError>,
+        /// Why it did not come back.
+        back: Box<NetdevError>,
+    },
+}
+
+fn told_keeper(keeper: Option<&str>) -> String {
+    match keeper {
+        Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),
+        None => "; is it bound to its driver?".to_owned(),
+    }
+}
+
+fn told_uses(uses: &[Use]) -> String {
+    let uses: Vec<String> = uses.iter().map(ToString::to_string).collect();
+    uses.join("; ")
+}
+
+fn told_cause(cause: Option<&io::Error>) -> String {
+    cause.map_or_else(String::new, |cause| format!(" ({cause})"))
+}
+
+fn told_taken(is_taken: bool) -> &'static str {
+    match is_taken {
+        true => {
+            "; another interface has that name: give that one another, then run \"onload-ctk lease restore\""
+        }
+        false => "",
+    }
+}
+
+impl NetdevError {
+    /// Other namespaces cannot be looked at.
+    pub(super) fn looking(source: io::Error) -> NetdevError {
+        NetdevError::Looking(source)
+    }
+
+    /// The kernel's word on a move.
+    pub(super) fn moving(name: &[u8], way: &'static str) -> impl Fn(io::Error) -> NetdevError {
+        let name = Quoted(&String::from_utf8_lossy(name)).to_string();
+        move |source| NetdevError::Move {
+            name: name.clone(),
+            way,
+            source,
+        }
+    }
+}
+
+impl From<LeaseError> for NetdevError {
+    fn from(error: LeaseError) -> Self {
+        NetdevError::Lease(Box::new(error))
+    }
+}
+
+impl From<ClaimError> for NetdevError {
+    fn from(error: ClaimError) -> Self {
+        NetdevError::Claim(Box::new(error))
+    }
+}

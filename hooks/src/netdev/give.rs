@@ -1,0 +1,322 @@
+//! The way there: an interface of the host into the network namespace of a container's init.
+
+use std::net::IpAddr;
+
+use onload_core::fs::lock::{Lock, START_PATIENCE};
+use onload_core::hook_arguments::MovedInterface;
+use onload_core::lease::{Device, InterfaceFacts, Leases, Moved};
+use onload_core::pci::PciAddress;
+use onload_core::processes::Processes;
+use onload_core::text::Quoted;
+
+use super::error::NetdevError;
+use super::facts;
+use super::home::Home;
+use super::identity::Identity;
+use super::inside::{self, Wanted};
+use super::settle;
+use super::{back, usage};
+use crate::host::ThisHost;
+use crate::netlink::link::Link;
+use crate::netns::Netns;
+use crate::returning::{DYING_PATIENCE, MOVING_PATIENCE};
+use crate::run::lease::{self, Container};
+use crate::run::own_dir::open_run;
+
+/// What engines call the interface that they give a container themselves.
+const RESERVED: &str = "eth0";
+
+/// An interface that a container is to have.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked<'a> {
+    /// The interface.
+    pub(crate) interface: &'a MovedInterface,
+    /// The device that is leased for it.
+    pub(crate) device: &'a Device,
+    /// What it is to have there.
+    pub(crate) wanted: Wanted,
+}
+
+/// One that the container has now.
+struct Given<'a> {
+    asked: &'a Asked<'a>,
+    /// What it was; none where another container of the namespace had it already.
+    facts: Option<InterfaceFacts>,
+    /// Nobody else touches it before all are given.
+    _moving: Lock,
+}
+
+/// What is known of the container, and of the host.
+struct Move<'a> {
+    home: Home<'a>,
+    target: Netns,
+    leases: Leases,
+    container: Container<'a>,
+    claim: lease::Wanted<'a>,
+    host: &'a ThisHost,
+}
+
+/// Gives a container all of the interfaces, or none of them.
+///
+/// # Errors
+/// [`NetdevError`]: the container must not start. What moved is back then, or the error says that it is not.
+pub(super) fn give(
+    asked: &[Asked<'_>],
+    claim: lease::Wanted<'_>,
+    container: Container<'_>,
+    host: &ThisHost,
+    identity: &Identity,
+) -> Result<(), NetdevError> {
+    let Some(first) = asked.first() else {
+        return Ok(());
+    };
+    let mover = Move::new(first, claim, container, host, identity)?;
+    let mut given = Vec::new();
+    for one in asked {
+        match mover.give(one) {
+            Ok(new) => given.push(new),
+            Err(error) => return Err(mover.withdraw(given, error)),
+        }
+    }
+    Ok(())
+}
+
+impl<'a> Move<'a> {
+    fn new(
+        first: &Asked<'_>,
+        claim: lease::Wanted<'a>,
+        container: Container<'a>,
+        host: &'a ThisHost,
+        identity: &'a Identity,
+    ) -> Result<Self, NetdevError> {
+        let name = || first.interface.name.to_string();
+        if !host.is_initial_namespace() {
+            return Err(NetdevError::Rootless(name()));
+        }
+        let home = Home::open(identity).map_err(|error| match error {
+            NetdevError::Elsewhere(_) => NetdevError::Elsewhere(name()),
+            error => error,
+        })?;
+        let target = Netns::of_init::<NetdevError>(container.init)?;
+        if target.is(&home.netns) {
+            return Err(NetdevError::HostNetwork(name()));
+        }
+        let run = open_run(host).map_err(lease::ClaimError::from)?;
+        Ok(Move {
+            home,
+            target,
+            leases: Leases::open(&run, Processes::default())?,
+            container,
+            claim,
+            host,
+        })
+    }
+
+    /// Gives one. What fails before the lease has changed nothing; what fails afterwards is taken back here.
+    fn give<'b>(&self, asked: &'b Asked<'b>) -> Result<Given<'b>, NetdevError> {
+        let moving = self.leases.lock_moving(asked.device, MOVING_PATIENCE)?;
+        settle::one(
+            &self.leases,
+            asked.device,
+            self.home.identity,
+            DYING_PATIENCE,
+        )?;
+        let given = |facts| Given {
+            asked,
+            facts,
+            _moving: moving,
+        };
+        let (name, pci) = (asked.interface.name.to_string(), asked.interface.pci);
+        self.check_function(asked.device, &name, pci)?;
+        match self.home.identity.find(&self.home.netns, pci, &name)? {
+            Some(link) => {
+                let facts = self.look(asked, &link)?;
+                self.lease(asked, &facts, asked.wanted.own_addresses())?;
+                match self.send(&link, &facts, asked) {
+                    Ok(()) => Ok(given(Some(facts))),
+                    Err(error) => Err(self.undo(asked.device, &facts, error)),
+                }
+            }
+            None => {
+                self.join(asked, &name)?;
+                Ok(given(None))
+            }
+        }
+    }
+
+    /// That no lease of another name has the function: a container may have renamed the interface, which came back under
+    /// that name, and is not as it was before its own lease ends.
+    fn check_function(
+        &self,
+        device: &Device,
+        name: &str,
+        pci: PciAddress,
+    ) -> Result<(), NetdevError> {
+        match self
+            .leases
+            .moved_as(pci)?
+            .into_iter()
+            .find(|other| other != device)
+        {
+            None => Ok(()),
+            Some(other) => Err(NetdevError::OtherName {
+                name: name.to_owned(),
+                pci,
+                other: other.to_string(),
+            }),
+        }
+    }
+
+    /// Looks at everything before anything is changed; what the interface is.
+    fn look(&self, asked: &Asked<'_>, link: &Link) -> Result<InterfaceFacts, NetdevError> {
+        let (name, pci) = (asked.interface.name.to_string(), asked.interface.pci);
+        if link.name != name.as_bytes() {
+            let found = Quoted(&link.shown()).to_string();
+            return Err(NetdevError::Renamed { name, pci, found });
+        }
+        if name == RESERVED {
+            return Err(NetdevError::Reserved(name));
+        }
+        self.check_names(link)?;
+        usage::check(&self.home.netns, link)?;
+        Ok(facts::of(link, pci))
+    }
+
+    /// That no interface of the container has one of its names.
+    fn check_names(&self, link: &Link) -> Result<(), NetdevError> {
+        let theirs = self.target.links()?;
+        let is_taken = |name: &&[u8]| theirs.iter().any(|other| other.is_called(name));
+        match link.names().find(is_taken) {
+            None => Ok(()),
+            Some(taken) => Err(NetdevError::Taken {
+                name: link.shown(),
+                taken: Quoted(&String::from_utf8_lossy(taken)).to_string(),
+            }),
+        }
+    }
+
+    /// Writes down who gets it, and what it was.
+    fn lease(
+        &self,
+        asked: &Asked<'_>,
+        facts: &InterfaceFacts,
+        addresses: Vec<IpAddr>,
+    ) -> Result<(), NetdevError> {
+        let moved = Moved {
+            facts: facts.clone().into(),
+            namespace: self.target.cookie(),
+            addresses,
+            returning: false,
+        };
+        let wanted = lease::Wanted {
+            devices: std::slice::from_ref(asked.device),
+            moved: Some(&moved),
+            ..self.claim
+        };
+        lease::claim(wanted, self.container, self.host)?;
+        Ok(())
+    }
+
+    /// Moves it, and sets what it is to have there.
+    fn send(
+        &self,
+        link: &Link,
+        facts: &InterfaceFacts,
+        asked: &Asked<'_>,
+    ) -> Result<(), NetdevError> {
+        // It may have come into use since the first look, and a name into the container.
+        usage::check(&self.home.netns, link)?;
+        let moved = self.home.netns.give(link.index, &self.target, None);
+        moved.map_err(NetdevError::moving(&link.name, "into the container"))?;
+        let name = facts.name.as_str();
+        let there = self.home.identity.find(&self.target, facts.pci, name)?;
+        let there = there.ok_or_else(|| NetdevError::Away {
+            name: name.to_owned(),
+            pci: facts.pci,
+            keeper: None,
+        })?;
+        inside::set(&self.target, &there, &asked.wanted)
+    }
+
+    /// The interface is not on the host: another container of the same namespace may have it.
+    fn join(&self, asked: &Asked<'_>, name: &str) -> Result<(), NetdevError> {
+        let pci = asked.interface.pci;
+        let namespace = self.target.cookie();
+        let moved = self
+            .leases
+            .moved_to(asked.device, namespace, START_PATIENCE)?;
+        let is_here = self.home.identity.find(&self.target, pci, name)?.is_some();
+        match moved {
+            Some(moved) if is_here => self.lease(asked, &moved.facts, moved.addresses),
+            _ if is_here => Err(NetdevError::Unknown(name.to_owned())),
+            _ => Err(self.held_elsewhere(asked, name)),
+        }
+    }
+
+    /// Who has it, by its lease or by its namespace.
+    fn held_elsewhere(&self, asked: &Asked<'_>, name: &str) -> NetdevError {
+        let pci = asked.interface.pci;
+        match self.leases.holders(asked.device, START_PATIENCE) {
+            Err(error) => error.into(),
+            Ok(Some(refused)) => refused.into(),
+            Ok(None) => back::away(&self.home, pci, name),
+        }
+    }
+
+    /// Brings back what could not be given, and ends its lease; the error to report.
+    fn undo(&self, device: &Device, facts: &InterfaceFacts, failed: NetdevError) -> NetdevError {
+        match self.bring_back(device, facts) {
+            Ok(()) => failed,
+            Err(back) => NetdevError::Lost {
+                failed: Box::new(failed),
+                back: Box::new(back),
+            },
+        }
+    }
+
+    fn bring_back(&self, device: &Device, facts: &InterfaceFacts) -> Result<(), NetdevError> {
+        let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
+        self.leases.call_back(device, id, &bundle, START_PATIENCE)?;
+        let found = self
+            .home
+            .identity
+            .find(&self.target, facts.pci, &facts.name)?;
+        if let Some(link) = found {
+            back::fetch_from(&self.home, &self.target, &link, facts)?;
+        }
+        let moved = Moved {
+            facts: facts.clone(),
+            namespace: self.target.cookie(),
+            addresses: Vec::new(),
+            returning: true,
+        };
+        back::bring(&self.home, &moved, &|| None, DYING_PATIENCE)?;
+        Ok(self.leases.returned(device, START_PATIENCE)?)
+    }
+
+    /// Takes back what was given before another one failed; the error to report.
+    fn withdraw(&self, given: Vec<Given<'_>>, failed: NetdevError) -> NetdevError {
+        let mut failed = failed;
+        for one in given.into_iter().rev() {
+            failed = match &one.facts {
+                Some(facts) => self.undo(one.asked.device, facts, failed),
+                // The others of the namespace keep it.
+                None => match self.abandon(one.asked.device) {
+                    Ok(()) => failed,
+                    Err(back) => NetdevError::Lost {
+                        failed: Box::new(failed),
+                        back: Box::new(back),
+                    },
+                },
+            };
+        }
+        failed
+    }
+
+    fn abandon(&self, device: &Device) -> Result<(), NetdevError> {
+        let bundle = lease::canonical(self.container.bundle)?;
+        Ok(self
+            .leases
+            .abandon(device, self.container.id, &bundle, START_PATIENCE)?)
+    }
+}

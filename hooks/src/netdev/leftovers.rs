@@ -1,0 +1,91 @@
+//! What a container left on an interface: other interfaces that stand on it and take its packets, and BPF programs.
+//! Both stay on it when it moves. A container may have put the other interfaces into another namespace, so they are
+//! looked for in all that can be found.
+
+use rustix::io::Errno;
+
+use super::error::NetdevError;
+use super::programs;
+use crate::netlink::link::Link;
+use crate::netns::{self, Depth, Netns};
+
+/// An interface that stands on another one, and where it is.
+pub(super) struct Upper {
+    /// Where it is, and who keeps that.
+    pub(super) place: netns::Found,
+    /// The interface.
+    pub(super) link: Link,
+}
+
+/// What stands on an interface of `base` in other namespaces.
+///
+/// # Errors
+/// [`NetdevError`]: it cannot be said.
+pub(super) fn uppers_elsewhere(
+    base: &Netns,
+    index: u32,
+    depth: Depth,
+) -> Result<Vec<Upper>, NetdevError> {
+    let mut uppers = Vec::new();
+    for place in netns::others(base, depth) {
+        let place = place.map_err(NetdevError::looking)?;
+        let links = match (place.netns.look(), depth) {
+            (Ok((links, _)), _) => links,
+            // Whoever fills a namespace must not keep others from starting.
+            (Err(_), Depth::Processes) => continue,
+            (Err(error), Depth::Descriptors) => return Err(error.into()),
+        };
+        let stand = |link: &&Link| {
+            let number = link.lower_namespace;
+            number.is_some() && link.stands_in(number, index)
+        };
+        let mut found = links.iter().filter(stand).peekable();
+        if found.peek().is_none() {
+            continue;
+        }
+        let number = place.netns.number_of(base).map_err(NetdevError::looking)?;
+        let own = found.filter(|link| link.lower_namespace == number);
+        for link in own.cloned().collect::<Vec<Link>>() {
+            let place = place.again().map_err(NetdevError::looking)?;
+            uppers.push(Upper { place, link });
+        }
+    }
+    Ok(uppers)
+}
+
+/// Deletes what stands on an interface of `base`, there and elsewhere.
+///
+/// # Errors
+/// [`NetdevError`] names what stays.
+pub(super) fn delete_uppers(base: &Netns, index: u32, depth: Depth) -> Result<(), NetdevError> {
+    let (links, _) = base.look()?;
+    for upper in links.iter().filter(|other| other.stands_on(index)) {
+        delete(base, upper)?;
+    }
+    for upper in uppers_elsewhere(base, index, depth)? {
+        delete(&upper.place.netns, &upper.link)?;
+    }
+    Ok(())
+}
+
+fn delete(netns: &Netns, upper: &Link) -> Result<(), NetdevError> {
+    match netns.delete(upper.index) {
+        Err(error) if Errno::from_io_error(&error) != Some(Errno::NODEV) => {
+            let moving = NetdevError::moving(&upper.name, "away, which stood on another");
+            Err(moving(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Takes from an interface of the host whatever a container left on it.
+///
+/// # Errors
+/// [`NetdevError`] names what stays.
+pub(super) fn clear(home: &Netns, link: &Link) -> Result<(), NetdevError> {
+    delete_uppers(home, link.index, Depth::Descriptors)?;
+    programs::clear(link).map_err(|error| NetdevError::Programs {
+        name: link.shown(),
+        source: error.into(),
+    })
+}

@@ -1,0 +1,286 @@
+//! BPF programs on an interface that netlink does not take away: those of tcx stay on it through a move (net/core/dev.c,
+//! `__dev_change_net_namespace`), and an XDP program that a link holds goes with the link alone.
+//!
+//! Numbers and layouts are those of include/uapi/linux/bpf.h.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::bpf::{
+    Attr, OBJ_GET_INFO_BY_FD, PROG_DETACH, PROG_GET_FD_BY_ID, PROG_QUERY, address, call,
+    descriptor, number,
+};
+use crate::netlink::link::Link;
+
+const LINK_GET_FD_BY_ID: libc::c_long = 30;
+const LINK_GET_NEXT_ID: libc::c_long = 31;
+const LINK_DETACH: libc::c_long = 34;
+
+/// `BPF_TCX_INGRESS` and `BPF_TCX_EGRESS` (Linux 6.6).
+const PLACES: [u32; 2] = [46, 47];
+/// `BPF_LINK_TYPE_XDP`.
+const XDP_LINK: u32 = 6;
+/// `BPF_MPROG_MAX`.
+const MAX_ATTACHED: usize = 64;
+/// Links of the whole machine that are looked at.
+const MAX_LINKS: usize = 65536;
+
+/// `union bpf_attr` of `BPF_PROG_QUERY`.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    ifindex: u32,
+    place: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    count: u32,
+    padding: u32,
+    program_flags: u64,
+    links: u64,
+    link_flags: u64,
+    revision: u64,
+}
+
+/// That of the commands that take and give a few numbers.
+#[repr(C)]
+struct Words([u32; 6]);
+
+/// That of `BPF_OBJ_GET_INFO_BY_FD`.
+#[repr(C)]
+#[derive(Default)]
+struct InfoQuery {
+    fd: u32,
+    length: u32,
+    info: u64,
+}
+
+/// The beginning of `struct bpf_link_info`, for a link of XDP.
+#[repr(C)]
+#[derive(Default)]
+struct LinkInfo {
+    kind: u32,
+    id: u32,
+    program: u32,
+    padding: u32,
+    ifindex: u32,
+    more: [u32; 27],
+}
+
+impl Attr for Query {}
+impl Attr for Words {}
+impl Attr for InfoQuery {}
+
+/// A program of tcx: its number, and that of the link that holds it, or 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Attached {
+    program: u32,
+    link: u32,
+}
+
+/// Whether programs of tcx are on an interface of this process's own network namespace.
+pub(super) fn has_tcx(link: &Link) -> bool {
+    let mut places = PLACES.into_iter();
+    places.any(|place| attached(link.index, place).is_ok_and(|found| !found.is_empty()))
+}
+
+/// Takes what netlink does not take from an interface of this process's own network namespace.
+///
+/// # Errors
+/// The errors of bpf(2).
+pub(super) fn clear(link: &Link) -> Result<(), Errno> {
+    if !link.xdp_programs.is_empty() {
+        detach_xdp_links(link)?;
+    }
+    for place in PLACES {
+        // A kernel without tcx has none (EINVAL), nor has one without bpf(2) (ENOSYS).
+        for each in attached(link.index, place).unwrap_or_default() {
+            match detach(link.index, place, each) {
+                // It went away by itself.
+                Err(Errno::NOENT) | Ok(()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn attached(ifindex: u32, place: u32) -> Result<Vec<Attached>, Errno> {
+    let mut programs = [0_u32; MAX_ATTACHED];
+    let mut links = [0_u32; MAX_ATTACHED];
+    let mut query = Query {
+        ifindex,
+        place,
+        programs: address(programs.as_mut_ptr()),
+        links: address(links.as_mut_ptr()),
+        count: u32::try_from(MAX_ATTACHED).unwrap_or_default(),
+        ..Query::default()
+    };
+    match call(PROG_QUERY, &mut query) {
+        // None were ever there.
+        Err(Errno::NOENT) => return Ok(Vec::new()),
+        result => result?,
+    };
+    let count = usize::try_from(query.count).unwrap_or_default();
+    let found = programs.into_iter().zip(links).take(count);
+    Ok(found
+        .map(|(program, link)| Attached { program, link })
+        .collect())
+}
+
+fn detach(ifindex: u32, place: u32, each: Attached) -> Result<(), Errno> {
+    if each.link != 0 {
+        return detach_link(&by_id(LINK_GET_FD_BY_ID, each.link)?);
+    }
+    let program = by_id(PROG_GET_FD_BY_ID, each.program)?;
+    let mut attr = Words([ifindex, number(program.as_fd()), place, 0, 0, 0]);
+    call(PROG_DETACH, &mut attr).map(drop)
+}
+
+/// Links are the whole machine's, and tell the number of an interface alone; the program tells which interface.
+fn detach_xdp_links(link: &Link) -> Result<(), Errno> {
+    let mut last = 0;
+    for _ in 0..MAX_LINKS {
+        let mut attr = word(last);
+        match call(LINK_GET_NEXT_ID, &mut attr) {
+            Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS) => return Ok(()),
+            result => result?,
+        };
+        last = attr.0[1];
+        let Ok(found) = by_id(LINK_GET_FD_BY_ID, last) else {
+            continue;
+        };
+        let Ok(info) = info_of(&found) else { continue };
+        let is_its = info.kind == XDP_LINK && info.ifindex == link.index;
+        if is_its && link.xdp_programs.contains(&info.program) {
+            detach_link(&found)?;
+        }
+    }
+    Ok(())
+}
+
+fn info_of(link: &OwnedFd) -> Result<LinkInfo, Errno> {
+    let mut info = LinkInfo::default();
+    let mut attr = InfoQuery {
+        fd: number(link.as_fd()),
+        length: u32::try_from(size_of::<LinkInfo>()).unwrap_or_default(),
+        info: address(&raw mut info),
+    };
+    call(OBJ_GET_INFO_BY_FD, &mut attr)?;
+    Ok(info)
+}
+
+fn detach_link(link: &OwnedFd) -> Result<(), Errno> {
+    call(LINK_DETACH, &mut word(number(link.as_fd()))).map(drop)
+}
+
+fn by_id(command: libc::c_long, id: u32) -> Result<OwnedFd, Errno> {
+    call(command, &mut word(id)).map(descriptor)
+}
+
+fn word(word: u32) -> Words {
+    Words([word, 0, 0, 0, 0, 0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netdev::test_namespace::{self, Child};
+
+    const PROG_LOAD: libc::c_long = 5;
+    const PROG_ATTACH: libc::c_long = 8;
+    const LINK_CREATE: libc::c_long = 28;
+    const SCHED_CLS: u32 = 3;
+    const XDP: u32 = 6;
+    const XDP_PLACE: u32 = 37;
+
+    #[repr(C)]
+    #[derive(Default)]
+    struct Load {
+        kind: u32,
+        count: u32,
+        instructions: u64,
+        licence: u64,
+        log: [u32; 4],
+        version: u32,
+        flags: u32,
+        name: [u8; 16],
+        ifindex: u32,
+        place: u32,
+    }
+    impl Attr for Load {}
+
+    /// A program of two instructions, that returns a number.
+    fn load(kind: u32, number: u32, place: u32) -> OwnedFd {
+        let mut code = [0xb7_u64 | u64::from(number) << 32, 0x95];
+        let mut licence = *b"GPL\0";
+        let mut attr = Load {
+            kind,
+            count: 2,
+            instructions: address(&mut code),
+            licence: address(&mut licence),
+            place,
+            ..Load::default()
+        };
+        descriptor(call(PROG_LOAD, &mut attr).unwrap())
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn programs_of_tcx_are_seen_and_taken_away_however_they_were_put_there() {
+        if !test_namespace::can_be("BPF programs on interfaces") {
+            return;
+        }
+        let child = Child::new();
+        child.ip("link add d0 type veth peer name d1");
+        child.within(|netns| {
+            let link = || {
+                netns
+                    .links()
+                    .unwrap()
+                    .into_iter()
+                    .find(|one| one.name == b"d0")
+            };
+            let link = link().unwrap();
+            assert!(!has_tcx(&link));
+            clear(&link).unwrap();
+            let plain = load(SCHED_CLS, 0, 0);
+            let mut attr = Words([link.index, number(plain.as_fd()), 46, 0, 0, 0]);
+            call(PROG_ATTACH, &mut attr).unwrap();
+            let held = load(SCHED_CLS, 1, 0);
+            let mut attr = Words([number(held.as_fd()), link.index, 47, 0, 0, 0]);
+            let _kept = descriptor(call(LINK_CREATE, &mut attr).unwrap());
+            assert!(has_tcx(&link));
+            clear(&link).unwrap();
+            assert!(!has_tcx(&link));
+        });
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_program_of_xdp_goes_with_the_link_that_holds_it_and_no_other_does() {
+        if !test_namespace::can_be("BPF programs on interfaces") {
+            return;
+        }
+        let child = Child::new();
+        child.ip("link add d0 type veth peer name d1");
+        child.within(|netns| {
+            let link = |name: &[u8]| {
+                let mut links = netns.links().unwrap().into_iter();
+                links.find(|one| one.name == name).unwrap()
+            };
+            let kept = [b"d0", b"d1"].map(|name| {
+                let program = load(XDP, 2, XDP_PLACE);
+                // `XDP_FLAGS_SKB_MODE`.
+                let index = link(name).index;
+                let mut attr = Words([number(program.as_fd()), index, XDP_PLACE, 2, 0, 0]);
+                descriptor(call(LINK_CREATE, &mut attr).unwrap())
+            });
+            assert!(link(b"d0").xdp.is_some());
+            clear(&link(b"d0")).unwrap();
+            assert_eq!((link(b"d0").xdp, link(b"d1").xdp.is_some()), (None, true));
+            drop(kept);
+        });
+    }
+}

@@ -1,0 +1,72 @@
+//! Network namespaces for tests.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child as Process, Command, Stdio};
+use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::netns::Netns;
+
+/// ip(8).
+const IP: &str = "/usr/sbin/ip";
+
+/// Whether such namespaces can be made here.
+pub(super) fn can_be(why: &str) -> bool {
+    onload_test_needs::root(why)
+        && onload_test_needs::programs(&["unshare", "nsenter"])
+        && onload_test_needs::that(Path::new(IP).exists(), "ip is not installed")
+}
+
+/// A process in a network namespace of its own.
+pub(super) struct Child(Process);
+
+impl Child {
+    pub(super) fn new() -> Self {
+        let mut command = Command::new("unshare");
+        let command = command.args(["--net", "sleep", "1000"]);
+        let process = command.stdin(Stdio::null()).spawn().unwrap();
+        let child = Child(process);
+        let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+        while std::fs::read_link(child.path()).unwrap() == own {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child
+    }
+
+    fn path(&self) -> PathBuf {
+        format!("/proc/{}/ns/net", self.0.id()).into()
+    }
+
+    pub(super) fn netns(&self) -> Netns {
+        let path = self.path();
+        Netns::enter(std::fs::File::open(&path).unwrap(), &path).unwrap()
+    }
+
+    /// Runs ip(8) there.
+    pub(super) fn ip(&self, words: &str) {
+        let pid = self.0.id().to_string();
+        let mut command = Command::new("nsenter");
+        let command = command.args(["-t", &pid, "-n", IP]);
+        let status = command.args(words.split(' ')).status().unwrap();
+        assert!(status.success(), "ip {words}");
+    }
+
+    /// Runs something in a thread that is there.
+    pub(super) fn within(&self, act: impl FnOnce(&Netns) + Send) {
+        let netns = self.netns();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                move_into_link_name_space(netns.fd(), Some(LinkNameSpaceType::Network)).unwrap();
+                act(&netns);
+            });
+        });
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

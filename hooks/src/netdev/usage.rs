@@ -1,0 +1,100 @@
+//! Whether the host uses an interface, looked at right before it moves.
+
+use std::path::Path;
+
+use onload_core::netdev::usage::{Beside, Link as Used, LinkAddress, LinkRoute, Namespace, Use};
+
+use super::error::NetdevError;
+use super::{leftovers, programs};
+use crate::netlink::link::Link;
+use crate::netns::{Depth, Netns};
+
+/// Where Onload lists its interfaces, in directories `NNN_<interface>` (Onload, `lib/efhw/debugfs_nic.c`).
+const REGISTERED: &str = "/sys/kernel/debug/sfc_resource/nics";
+/// RDMA devices; one in software names the interface below it.
+const RDMA: &str = "/sys/class/infiniband";
+
+/// That the host does not use an interface.
+///
+/// # Errors
+/// [`NetdevError::Used`] says what for.
+pub(super) fn check(netns: &Netns, link: &Link) -> Result<(), NetdevError> {
+    let name = link.shown();
+    let soft_rdma = soft_rdma_on(&name);
+    let beside = Beside {
+        is_registered: is_registered(&name),
+        soft_rdma: soft_rdma.as_deref(),
+        has_tcx: programs::has_tcx(link),
+    };
+    let mut uses = namespace(netns)?.uses(&used(link), beside);
+    let elsewhere = leftovers::uppers_elsewhere(netns, link.index, Depth::Processes)?;
+    uses.extend(elsewhere.iter().map(|upper| Use::UpperElsewhere {
+        kind: String::from_utf8_lossy(&upper.link.kind).into_owned(),
+        keeper: upper.place.keeper.to_string(),
+    }));
+    match uses.is_empty() {
+        true => Ok(()),
+        false => Err(NetdevError::Used { name, uses }),
+    }
+}
+
+fn namespace(netns: &Netns) -> Result<Namespace, NetdevError> {
+    let links = netns.links()?;
+    let addresses = netns.addresses()?;
+    let routes = netns.routes()?;
+    let route = |route: crate::netlink::route::Route| {
+        let (destination, prefix) = route.destination;
+        route.interfaces.into_iter().map(move |index| LinkRoute {
+            index,
+            destination,
+            prefix,
+            protocol: route.protocol,
+        })
+    };
+    Ok(Namespace {
+        links: links.iter().map(used).collect(),
+        addresses: addresses
+            .into_iter()
+            .map(|one| LinkAddress {
+                index: one.index,
+                address: one.address,
+                prefix: one.prefix,
+            })
+            .collect(),
+        routes: routes.into_iter().flat_map(route).collect(),
+    })
+}
+
+fn used(link: &Link) -> Used {
+    let kind = String::from_utf8_lossy(&link.kind).into_owned();
+    Used {
+        index: link.index,
+        name: link.shown(),
+        master: link.master,
+        lower: link.lower.filter(|_| link.lower_namespace.is_none()),
+        has_xdp: link.xdp.is_some(),
+        kind: Some(kind).filter(|kind| !kind.is_empty()),
+    }
+}
+
+fn is_registered(name: &str) -> bool {
+    names(Path::new(REGISTERED)).iter().any(|entry| {
+        let parts = entry.split_once('_');
+        parts.is_some_and(|(_, interface)| interface == name)
+    })
+}
+
+fn soft_rdma_on(name: &str) -> Option<String> {
+    let stands_on = |device: &String| {
+        let parent = std::fs::read_to_string(Path::new(RDMA).join(device).join("parent"));
+        parent.is_ok_and(|parent| parent.trim_end() == name)
+    };
+    names(Path::new(RDMA)).into_iter().find(stands_on)
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten();
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect()
+}

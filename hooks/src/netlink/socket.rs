@@ -1,0 +1,225 @@
+//! A socket that asks the kernel. In a container's network namespace whoever has CAP_NET_ADMIN there can send
+//! messages to it too (net/netlink/af_netlink.c, `netlink_allowed`), so it is connected to the kernel, and only the
+//! kernel's own are read.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recvfrom, sendto,
+    socket_with,
+};
+
+use super::message::{ACKNOWLEDGE, Answer, DUMP, REQUEST, answers, message};
+
+/// Bytes of one datagram. The kernel makes none larger of a list, and one interface has less.
+const DATAGRAM: usize = 128 * 1024;
+/// How often a list is read that changes while it is read.
+const ATTEMPTS: u32 = 8;
+/// How long one list may take: who is in a network namespace may fill it with interfaces.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Datagrams that are not the kernel's, after which somebody is in the way on purpose.
+const STRANGERS: u32 = 4096;
+
+/// A socket of rtnetlink(7) in one network namespace.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    fd: OwnedFd,
+}
+
+impl Socket {
+    /// For network interfaces, addresses and routes, in the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// Those of socket(2).
+    pub(crate) fn route() -> io::Result<Self> {
+        let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
+        let fd = socket_with(family, SocketType::RAW, flags, None)?;
+        // From here on nobody but the kernel can write into it, and no stranger's messages leave no room for answers
+        // (net/netlink/af_netlink.c, `netlink_getsockbyportid`).
+        connect(&fd, &SocketAddrNetlink::new(0, 0))?;
+        Ok(Socket { fd })
+    }
+
+    /// The descriptor.
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Has something done.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn tell(&self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
+        match self.exchange(kind, flags | ACKNOWLEDGE, payload, &mut |_| ())? {
+            true => Ok(()),
+            false => Err(changing()),
+        }
+    }
+
+    /// Reads a whole list; `part` is called for each message of it.
+    ///
+    /// # Errors
+    /// The kernel's, and one for a list that never stands still.
+    pub(crate) fn list<T>(
+        &self,
+        kind: u16,
+        payload: &[u8],
+        part: &dyn Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        match self.look(kind, payload, part)? {
+            (found, true) => Ok(found),
+            (_, false) => Err(changing()),
+        }
+    }
+
+    /// Reads a list, and says whether it is one state of the kernel. Where others never let it stand still, it is what
+    /// the last look saw.
+    ///
+    /// # Errors
+    /// The kernel's, and one for a list that is too long.
+    pub(crate) fn look<T>(
+        &self,
+        kind: u16,
+        payload: &[u8],
+        part: &dyn Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<(Vec<T>, bool)> {
+        let until = Instant::now() + PATIENCE;
+        let mut attempts = 0;
+        loop {
+            let mut found = Vec::new();
+            let is_whole = self.exchange_until(kind, DUMP, payload, Some(until), &mut |bytes| {
+                found.extend(part(bytes));
+            })?;
+            attempts += 1;
+            if is_whole || attempts == ATTEMPTS {
+                return Ok((found, is_whole));
+            }
+        }
+    }
+
+    /// Reads an answer that is no list; `part` is called for its message.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn ask<T>(
+        &self,
+        kind: u16,
+        payload: &[u8],
+        part: &dyn Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<Option<T>> {
+        let mut found = None;
+        self.exchange(kind, ACKNOWLEDGE, payload, &mut |bytes| {
+            found = part(bytes);
+        })?;
+        Ok(found)
+    }
+
+    /// Sends a request and reads the answer to its end; whether the answer is one state of the kernel.
+    fn exchange(
+        &self,
+        kind: u16,
+        flags: u16,
+        payload: &[u8],
+        part: &mut dyn FnMut(&[u8]),
+    ) -> io::Result<bool> {
+        self.exchange_until(kind, flags, payload, None, part)
+    }
+
+    /// Sends a request and reads the answer to its end; whether the answer is one state of the kernel.
+    fn exchange_until(
+        &self,
+        kind: u16,
+        flags: u16,
+        payload: &[u8],
+        until: Option<Instant>,
+        part: &mut dyn FnMut(&[u8]),
+    ) -> io::Result<bool> {
+        // Answers to an earlier request that was given up may still come.
+        let sequence = sequence()?;
+        let request = message(kind, flags | REQUEST, sequence, payload);
+        let kernel = SocketAddrNetlink::new(0, 0);
+        sendto(&self.fd, &request, SendFlags::empty(), &kernel)?;
+        let mut bytes = vec![0; DATAGRAM];
+        let mut is_whole = true;
+        let mut strangers = 0;
+        loop {
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Err(too_long());
+            }
+            let Some(length) = self.receive(&mut bytes)? else {
+                strangers += 1;
+                if strangers > STRANGERS {
+                    return Err(io::Error::other("others keep writing into the socket"));
+                }
+                continue;
+            };
+            for answer in answers(bytes.get(..length).unwrap_or_default(), sequence) {
+                match answer {
+                    Answer::Part(payload) => part(payload),
+                    Answer::Changed => is_whole = false,
+                    Answer::End => return Ok(is_whole),
+                    Answer::Failed(error) => return Err(error.into()),
+                }
+            }
+        }
+    }
+
+    /// The length of the next datagram; none where somebody else than the kernel sent it. The kernel answers while
+    /// it is asked, so nothing is waited for.
+    fn receive(&self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+        let (_, length, from) = recvfrom(&self.fd, &mut *bytes, flags)?;
+        if length > bytes.len() {
+            return Err(io::Error::other("the kernel's answer is cut short"));
+        }
+        let from = from.and_then(|from| SocketAddrNetlink::try_from(from).ok());
+        Ok(from.is_some_and(|from| from.pid() == 0).then_some(length))
+    }
+}
+
+fn too_long() -> io::Error {
+    let seconds = PATIENCE.as_secs();
+    io::Error::other(format!(
+        "the kernel's list has no end within {seconds} seconds"
+    ))
+}
+
+fn changing() -> io::Error {
+    io::Error::other("what the kernel lists does not stand still")
+}
+
+/// A number that a stranger does not know. 0 is the kernel's own.
+fn sequence() -> io::Result<u32> {
+    let mut bytes = [0; 4];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    match filled {
+        Ok(4) => Ok(u32::from_ne_bytes(bytes) | 1),
+        Ok(_) => Err(Errno::AGAIN.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::getsockname;
+
+    #[test]
+    fn nobody_but_the_kernel_writes_into_a_socket() {
+        if !onload_test_needs::root("writing into another's netlink socket") {
+            return;
+        }
+        let socket = Socket::route().unwrap();
+        let name = getsockname(&socket.fd).unwrap();
+        let name = SocketAddrNetlink::try_from(name).unwrap();
+        let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
+        let stranger = socket_with(family, SocketType::RAW, flags, None).unwrap();
+        let bytes = message(16, 0, 1, b"abcd");
+        let sent = sendto(&stranger, &bytes, SendFlags::empty(), &name);
+        assert_eq!(sent, Err(Errno::CONNREFUSED));
+    }
+}

@@ -1,0 +1,456 @@
+//! Interfaces that move into containers of this machine's runc and crun and come back, in network namespaces of the
+//! test's own. A virtual pair stands in for the interface of a PCI function: its other end stays where it is, and
+//! tells it from others whatever a container does to it. What the kernel does with a device whose namespace ends is
+//! done by hand here: it deletes a pair.
+//!
+//! The hook that knows of stand-ins is an example, which `cargo test` builds; with `--test netdev` alone, run
+//! `cargo build -p onload-hooks --example netdev` first.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::panic,
+    reason = "a test"
+)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use common::{HOOK, Sandbox, config, skipped, stderr, stdout};
+use serde_json::{Value, json};
+
+/// The example, where containers' hooks find it.
+const STAND_IN: &str = "/opt/onload/netdev";
+/// How many tests have functions of their own.
+static TESTS: AtomicU32 = AtomicU32::new(0);
+thread_local! {
+    /// The number of a test's first function. An interface is looked for in all namespaces of the machine, so that no
+    /// two tests may have the same.
+    static FIRST: u32 = 1_000_000 + std::process::id() * 64 + 2 * TESTS.fetch_add(1, Relaxed);
+}
+
+/// Two functions, by the ends of their pairs that stay.
+fn functions() -> String {
+    let first = FIRST.with(|first| *first);
+    format!("{first}=0000:03:10.0,{}=0000:03:10.2", first + 1)
+}
+
+/// What each script begins with: a host in network namespaces of its own, with two functions. The pairs' other ends
+/// are in namespace `wire`; `one` and `two` are those of containers.
+const HOST: &str = r#"
+set -e
+mount -t tmpfs -o mode=0755 none /run
+mkdir -p /tmp/first /run/netns /run/mount
+: > /tmp/first/net
+mount --bind /proc/self/ns/net /tmp/first/net
+mount --rbind /tmp/first /proc/1/ns
+for n in wire one two; do ip netns add $n; done
+function_of() {
+  ip -n wire link add index $1 name w$2 type veth peer name $2 netns $$
+  ip link set $2 address $3 mtu 1400 txqueuelen 77 alias "rack 7"
+  ip link property add dev $2 altname alt$2
+}
+function_of 7001 ens1v0 02:00:00:00:10:01
+function_of 7002 ens1v1 02:00:00:00:10:02
+as_it_is() { # of a function, by its other end
+  ip -j link | /usr/bin/tr '{' '\n' | grep -q "\"link_index\":$1" || { echo "$1 is not here"; return 0; }
+  ip -d link show ${2:-ens1v0} | sed -e 's/^[0-9]*: //; s/state [A-Z]*//; s/qdisc [a-z]*//; s/link-netns[id]* [a-z0-9]*//'
+}
+fail() { echo "FAILED: $*" >&2; exit 1; }
+same() { now=$(as_it_is 7001); [ "$now" = "$before" ] || fail "$1: $before
+became
+$now"; }
+free() { ls -A /run/onload-ctk/@leases | grep '#' && fail "$1: a lease is left"; true; }
+make() { # CONTAINER
+  : > /tmp/hook.err
+  made=0; $RUNTIME create -b /$1 $ID-$1 </dev/null >/dev/null 2>/tmp/err || made=$?
+  cat /tmp/hook.err >> /tmp/err
+  return $made
+}
+gone() { $RUNTIME delete --force $ID-$1 >/dev/null 2>&1 || true; }
+restore() { /opt/onload/netdev FUNCTIONS restore; }
+before=$(as_it_is 7001)
+"#;
+
+fn stand_in() -> PathBuf {
+    let path = Path::new(HOOK).with_file_name("examples").join("netdev");
+    assert!(
+        path.exists(),
+        "{path:?} is not there: cargo build -p onload-hooks --example netdev"
+    );
+    path
+}
+
+/// Whether ends of processes can be seen here, and what else the tests need.
+fn can_move() -> bool {
+    let pids = std::fs::read_link("/proc/self/ns/pid").unwrap();
+    if pids.to_str() != Some("pid:[4026531836]") {
+        skipped("moving interfaces needs the initial PID namespace");
+        return false;
+    }
+    onload_test_needs::root("moving interfaces")
+        && onload_test_needs::programs(&["unshare", "nsenter", "runc", "crun"])
+        && onload_test_needs::that(Path::new("/usr/sbin/ip").exists(), "ip is not installed")
+}
+
+/// A container in the network namespace of a name, whose device is an interface.
+fn container(netns: Option<&str>, more: &[&str]) -> Value {
+    container_with("ens1v0@0000:03:10.0", netns, more)
+}
+
+fn container_with(interface: &str, netns: Option<&str>, more: &[&str]) -> Value {
+    let (name, _) = interface.split_once('@').unwrap();
+    let lease = format!("netdev:{name}");
+    let hook = |stage: &str| {
+        let args = [
+            "netdev",
+            &functions(),
+            stage,
+            "--lease",
+            &lease,
+            "--netdev",
+            interface,
+        ];
+        let args: Vec<&str> = args.iter().chain(more).copied().collect();
+        json!([{"path": STAND_IN, "args": args, "env": ["PATH=/usr/bin"], "timeout": 20}])
+    };
+    // What a hook says, crun writes nowhere else.
+    let annotations = json!({"run.oci.hooks.stderr": "/tmp/hook.err"});
+    let mut config = config(&annotations, "while :; do read -r x < /proc/loadavg; done");
+    config["hooks"] = json!({"createRuntime": hook("createRuntime"), "poststop": hook("poststop")});
+    if let Some(netns) = netns {
+        let own = json!({"type": "network", "path": format!("/run/netns/{netns}")});
+        config["linux"]["namespaces"]
+            .as_array_mut()
+            .unwrap()
+            .push(own);
+    }
+    config
+}
+
+/// A sandbox with a bundle for each configuration.
+fn sandbox(bundles: &[(&str, Value)]) -> Sandbox {
+    let sandbox = Sandbox::new();
+    std::fs::copy(stand_in(), sandbox.path(STAND_IN)).unwrap();
+    for (name, config) in bundles {
+        sandbox.root_file_system(&format!("/{name}/rootfs"));
+        sandbox.file(
+            &format!("/{name}/config.json"),
+            serde_json::to_vec(config).unwrap(),
+        );
+    }
+    sandbox
+}
+
+/// Runs a script on such a host with each runtime; what it printed.
+fn on_both(sandbox: &Sandbox, script: &str) -> Vec<String> {
+    ["runc", "crun"]
+        .map(|runtime| on(sandbox, runtime, script))
+        .to_vec()
+}
+
+fn on(sandbox: &Sandbox, runtime: &str, script: &str) -> String {
+    let first = FIRST.with(|first| *first);
+    let host = HOST
+        .replace("FUNCTIONS", &functions())
+        .replace("7001", &first.to_string())
+        .replace("7002", &(first + 1).to_string());
+    // crun wants one kind of hierarchy.
+    let (before, options) = match runtime {
+        "crun" => (
+            "umount /sys/fs/cgroup/unified 2>/tmp/said || true",
+            "--cgroup-manager=cgroupfs",
+        ),
+        _ => ("", ""),
+    };
+    // The cgroups of all tests are the machine's.
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let id = format!(
+        "onload-ctk-{}-{}",
+        std::process::id(),
+        MADE.fetch_add(1, Relaxed)
+    );
+    let begin = format!("{before}\nID={id}\nRUNTIME='{runtime} {options} --root /run/{runtime}'");
+    sandbox.file("/script.sh", format!("{begin}\n{host}\n{script}\n"));
+    let output = sandbox.script("exec unshare --net sh /script.sh", b"");
+    let (out, err) = (stdout(&output), stderr(&output));
+    assert!(output.status.success(), "{runtime}: {out} {err}");
+    out
+}
+
+#[test]
+fn an_interface_moves_with_its_address_and_comes_back_as_it_was_after_each_way_of_ending() {
+    if !can_move() {
+        return;
+    }
+    let address = ["--address", "ens1v0=192.0.2.10/24"];
+    let sandbox = sandbox(&[("one", container(Some("one"), &address))]);
+    let script = r#"
+        for end in exit kill delete; do
+          make one || fail "$(cat /tmp/err)"
+          ip -n one -4 addr show ens1v0 | grep -q 'inet 192.0.2.10/24' || fail "no address"
+          ip -n one link show ens1v0 | grep -q 'UP' || fail "not up"
+          ip link show ens1v0 2>/dev/null && fail "still on the host"
+          grep -q '"mtu":1400' /run/onload-ctk/@leases/netdev=ens1v0#0 || fail "no lease"
+          case $end in
+            exit) $RUNTIME start $ID-one; $RUNTIME kill $ID-one KILL;;
+            kill) kill -9 $($RUNTIME state $ID-one | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p');;
+          esac
+          gone one
+          same $end; free $end
+        done"#;
+    on_both(&sandbox, script);
+}
+
+#[test]
+fn whatever_a_container_does_to_it_it_comes_back_as_it_was() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = sandbox(&[("one", container(Some("one"), &[]))]);
+    let script = r#"
+        make one || fail "$(cat /tmp/err)"
+        # As a container with CAP_NET_ADMIN could. ens1v1 is another interface of the host.
+        i="ip -n one"
+        $i link set ens1v0 down
+        $i link property del dev ens1v0 altname altens1v0
+        $i link set ens1v0 name ens1v1
+        $i link property add dev ens1v1 altname ens1v0
+        $i link property add dev ens1v1 altname lo0
+        $i link set ens1v1 address 02:00:00:00:66:66 mtu 900 txqueuelen 5 alias mine promisc on
+        $i link set ens1v1 group 7 mode dormant broadcast ff:ff:ff:ff:ff:00
+        $i link set ens1v1 gso_max_size 3000 gso_max_segs 5 gro_max_size 4000
+        $i link set ens1v1 up
+        $i link add link ens1v1 name mac0 type macvlan mode bridge
+        $i link add link ens1v1 name mac1 type macvlan mode private
+        $i link add name br0 type bridge
+        $i link set mac0 up
+        $i addr add 192.0.2.66/24 dev ens1v1
+        gone one
+        same hostile; free hostile
+        ip link show ens1v1 | grep -q 02:00:00:00:10:02 || fail "the other interface"
+        ip -n one link show mac0 2>/dev/null && fail "a macvlan is left on it"
+        ip -n one link show mac1 2>/dev/null && fail "a second macvlan is left on it"
+        ip -n one link show br0 >/dev/null || fail "what is not on it is gone too"
+        ip addr show ens1v0 | grep inet && fail "an address is left"
+        true"#;
+    on_both(&sandbox, script);
+}
+
+#[test]
+fn what_the_kernel_gave_back_as_the_container_left_it_is_restored_by_whoever_looks() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = sandbox(&[("one", container(Some("one"), &[]))]);
+    // The engine and its poststop are gone, and the kernel has given the interface back under another name.
+    let script = r#"
+        lost() {
+          make one || fail "$(cat /tmp/err)"
+          # What stood on it went while it was down, and the container itself wants every packet too.
+          ip -n one link set ens1v0 promisc on
+          ip -n one link add m0 link ens1v0 type macvlan
+          ip -n one link set m0 up; ip -n one link set ens1v0 down; ip -n one link del m0
+          pid=$($RUNTIME state $ID-one | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
+          ip -n one link set ens1v0 down name dev8 address 02:00:00:00:66:66 mtu 900
+          kill -9 $pid
+          while ! grep -q '^State:.Z' /proc/$pid/status && [ -e /proc/$pid ]; do sleep 0.01; done
+          # Its other threads end later than the first.
+          while [ "$(ls /proc/$pid/task 2>/dev/null | /usr/bin/wc -l)" -gt 1 ]; do sleep 0.01; done
+          rm -rf /run/${RUNTIME##*/}/$ID-one
+          rmdir $(sed -n 's/.*"cgroup":{"path":"\([^"]*\)".*/\1/p' /run/onload-ctk/@leases/netdev=ens1v0#0) 2>/dev/null || true
+        }
+        lost; ip -n one link set dev8 netns $$
+        restore | grep -q 'netdev:ens1v0 is back' || fail "not restored"
+        same "lease restore"; free "lease restore"
+        # Its namespace lives, and it is still in it.
+        lost
+        restore | grep -q 'netdev:ens1v0 is back' || fail "not brought back"
+        same "restore from the namespace"; free "restore from the namespace"
+        # The next container brings it back first.
+        lost
+        make one || fail "$(cat /tmp/err)"
+        ip -n one link show ens1v0 | grep -q 02:00:00:00:10:01 || fail "as the last one left it"
+        gone one; same "the next one"; free "the next one""#;
+    on_both(&sandbox, script);
+}
+
+#[test]
+fn a_process_that_keeps_the_namespace_does_not_keep_the_interface() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = sandbox(&[("one", container(Some("one"), &[]))]);
+    // As Onload's onload_cp_server does for 30 seconds. No file names the namespace then.
+    let script = r#"
+        make one || fail "$(cat /tmp/err)"
+        ip netns exec one sleep 1000 & keeper=$!
+        while [ "$(readlink /proc/$keeper/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.01; done
+        ip netns del one
+        gone one
+        kill $keeper
+        same keeper; free keeper"#;
+    on_both(&sandbox, script);
+}
+
+#[test]
+fn an_interface_that_a_container_moved_on_comes_back_from_there() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = sandbox(&[("one", container(Some("one"), &[]))]);
+    let script = r#"
+        make one || fail "$(cat /tmp/err)"
+        ip -n one link set ens1v0 name mine netns two
+        gone one
+        same "another namespace"; free "another namespace"
+        # No process is in this one: a descriptor keeps it.
+        ip netns add hidden
+        make one || fail "$(cat /tmp/err)"
+        ip -n one link set ens1v0 netns hidden
+        exec 9< /run/netns/hidden
+        ip netns del hidden
+        gone one
+        exec 9<&-
+        same descriptor; free descriptor"#;
+    on_both(&sandbox, script);
+}
+
+#[test]
+fn what_a_container_left_on_it_in_another_namespace_is_gone_when_it_is_back() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = sandbox(&[("one", container(Some("one"), &[]))]);
+    let script = r#"
+        # Of another interface, which has the same number in another namespace.
+        ip -n wire link add other index $(ip -o link show ens1v0 | sed 's/:.*//') type bridge
+        ip -n wire link add link other name mac7 type macvlan
+        ip -n wire link set mac7 netns two
+        leave() {
+          make one || fail "$(cat /tmp/err)"
+          ip -n one link add link ens1v0 name mac0 type macvlan mode private
+          ip -n one link add link ens1v0 name mac1 type macvlan mode private
+          ip -n one link set mac0 netns two
+          # No process is in this one: a descriptor keeps it.
+          ip netns add hidden
+          exec 9< /run/netns/hidden
+          ip -n one link set mac1 netns hidden
+          ip netns del hidden
+          nsenter --net=/proc/self/fd/9 ip link show mac1 >/dev/null || fail "no second macvlan"
+        }
+        stays() {
+          ip -n two link show mac0 2>/dev/null && fail "$1: a macvlan is left on it"
+          nsenter --net=/proc/self/fd/9 ip link show mac1 2>/dev/null && fail "$1: a second macvlan is left on it"
+          ip -n two link show mac7 >/dev/null || fail "$1: that of another interface is gone"
+        }
+        leave; gone one
+        same fetched; free fetched; stays fetched
+        # The kernel has given it back.
+        leave; ip -n one link set ens1v0 netns $$; gone one
+        same "given back"; free "given back"; stays "given back""#;
+    on_both(&sandbox, script);
+}
+
+#[test]
+fn a_name_that_was_taken_meanwhile_is_waited_for_and_the_interface_is_home() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = sandbox(&[("one", container(Some("one"), &[]))]);
+    let script = r#"
+        make one || fail "$(cat /tmp/err)"
+        ip link add name ens1v0 type bridge
+        gone one
+        ip -d link show | grep -q 'ctk[0-9a-f]*@' || fail "not on the host"
+        restore && fail "said to be back"
+        restore | grep -q 'another interface has that name' || fail "not told"
+        grep -q '"returning":true' /run/onload-ctk/@leases/netdev=ens1v0#0 || fail "not returning"
+        make one && fail "given to the next one"
+        grep -q 'another interface has that name' /tmp/err || fail "$(cat /tmp/err)"
+        gone one
+        ip link del ens1v0
+        restore | grep -q 'is back' || fail "not restored"
+        same taken; free taken"#;
+    on_both(&sandbox, script);
+}
+
+#[test]
+fn containers_of_one_namespace_share_it_and_the_last_gives_it_back() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = sandbox(&[
+        ("one", container(Some("one"), &[])),
+        ("second", container(Some("one"), &[])),
+        ("other", container(Some("two"), &[])),
+    ]);
+    let script = r#"
+        make one || fail "$(cat /tmp/err)"
+        make second || fail "$(cat /tmp/err)"
+        make other && fail "given to another namespace"
+        grep -q "it is held by container $ID-one (process" /tmp/err || fail "$(cat /tmp/err)"
+        gone other
+        gone one
+        ip -n one link show ens1v0 >/dev/null || fail "taken from the second one"
+        gone second
+        same "the last one"; free "the last one"
+        make other || fail "$(cat /tmp/err)"
+        gone other
+        same other; free other"#;
+    on_both(&sandbox, script);
+}
+
+#[test]
+fn what_must_not_move_is_refused_by_name_and_stays_as_it_is() {
+    if !can_move() {
+        return;
+    }
+    let gateway = "[netdev.ens1v0]\ngateway = \"198.51.100.1\"\n";
+    let eth0 = container_with("eth0@0000:03:10.2", Some("one"), &[]);
+    let sandbox = sandbox(&[
+        ("one", container(Some("one"), &[])),
+        ("host", container(None, &[])),
+        ("eth0", eth0),
+    ]);
+    sandbox.allow(&[], gateway);
+    let script = r#"
+        refused() { # WHAT CONTAINER
+          make ${2:-one} && fail "$1: created"
+          grep -q "$1" /tmp/err || fail "$1: $(cat /tmp/err)"
+          gone ${2:-one}
+          ip link show altens1v0 | grep -q 02:00:00:00:10:01 || fail "$1: not on the host"
+          free "$1"
+        }
+        refused "has this host's own network" host
+        ip -n one link add name ens1v0 type bridge
+        refused 'the container has an interface called \\*"ens1v0\\*" already'
+        ip -n one link del ens1v0
+        ip -n one link add name br0 type bridge
+        ip -n one link property add dev br0 altname altens1v0
+        refused 'the container has an interface called \\*"altens1v0\\*" already'
+        ip -n one link del br0
+        ip addr add 192.0.2.1/24 dev ens1v0
+        refused 'in use on this host: it has the address 192.0.2.1/24'
+        ip addr del 192.0.2.1/24 dev ens1v0
+        ip link add link ens1v0 name mac0 type macvlan
+        refused 'in use on this host: .*mac0'
+        ip link del mac0
+        # As docker's networks of kind macvlan do.
+        ip link add link ens1v0 name mac0 type macvlan
+        ip link set mac0 netns two
+        refused 'in use on this host: a macvlan in a network namespace that .*/run/netns/two'
+        ip -n two link del mac0
+        ip link set ens1v0 name ens9
+        refused 'is called \\*"ens9\\*" now'
+        ip link set ens9 name ens1v0
+        ip link set ens1v1 name eth0
+        refused "engines call the container's own interface so" eth0
+        same untouched
+        # What fails after the move is taken back.
+        refused 'setting the gateway 198.51.100.1 of interface ens1v0'
+        same "taken back""#;
+    on_both(&sandbox, script);
+}
