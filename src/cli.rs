@@ -242,11 +242,12 @@ pub enum Lease {
     /// An interface that moved into a container comes back when the container ends. Where nothing did that, since the
     /// engine was killed or a process kept the container's network, this does: the interface comes back to the host
     /// and gets its name, its other names, its hardware address, MTU, queue length, alias and flags again. The next
-    /// container that wants it does the same, and so does udev's rule when the kernel gives an interface back.
+    /// container that wants it does the same, and so does udev's rule when the kernel gives an interface back. An RDMA
+    /// device that moved comes back in the same way, under its name.
     Restore(LeaseRestore),
 }
 
-/// Restore interfaces.
+/// Restore interfaces and RDMA devices.
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk lease restore")]
 pub struct LeaseRestore {}

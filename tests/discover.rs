@@ -845,18 +845,6 @@ fn an_rdma_device_without_its_node_or_with_anothers_is_not_offered() {
 }
 
 #[test]
-fn rdma_in_exclusive_mode_costs_a_warning() {
-    let tree = rdma();
-    tree.attribute("/sys/module/ib_core/parameters/netns_mode", "N");
-    let run = tree.run(&["discover"]).done();
-    assert!(
-        run.warnings()[0].contains("rdma system netns exclusive"),
-        "{}",
-        run.stderr
-    );
-}
-
-#[test]
 fn vfio_groups_are_offered_only_when_the_kernel_would_give_them() {
     let found = vfio().discover();
     let devices = found["vfio"].as_array().unwrap();

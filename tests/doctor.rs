@@ -409,9 +409,12 @@ checks! {
     a_limit_that_no_program_can_work_with_is_warned_of: "memlock", rdma(),
         |tree| { tree.config("[cdi]\nmemlock = 65536\n"); }
         => "warn", "65536 bytes", "config.toml: memlock = \"unlimited\"";
-    rdma_devices_of_one_namespace_fail: "rdma-netns", rdma(),
-        |tree| { tree.attribute("/sys/module/ib_core/parameters/netns_mode", "N"); }
-        => "fail", "cannot open a device", "rdma system set netns shared";
+    rdma_devices_of_one_namespace_fail_where_they_are_to_be_shared: "rdma-netns", rdma(),
+        |tree| {
+            tree.attribute("/sys/module/ib_core/parameters/netns_mode", "N");
+            tree.config("[host]\nrdma-netns = \"shared\"\n");
+        }
+        => "fail", "rdma-netns is shared", "options ib_core netns_mode=1";
     a_mode_that_is_not_the_configured_one_fails: "rdma-netns", rdma(),
         |tree| { tree.config("[host]\nrdma-netns = \"exclusive\"\n"); }
         => "fail", "rdma-netns is exclusive", "options ib_core netns_mode=0";

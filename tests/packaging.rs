@@ -93,7 +93,7 @@ fn an_interface_that_the_kernel_gives_back_is_restored() {
         .unwrap();
     for part in [
         "ACTION==\"add|move\"",
-        "SUBSYSTEM==\"net\"",
+        "SUBSYSTEM==\"net|infiniband\"",
         "DEVPATH==\"*/pci*\"",
         "TEST==\"/run/onload-ctk/@leases\"",
     ] {

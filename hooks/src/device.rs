@@ -24,6 +24,8 @@ impl Access {
 
     /// Full access.
     pub(crate) const ALL: Access = Access(7);
+    /// To read and to write.
+    pub(crate) const READ_WRITE: Access = Access(6);
 
     /// As bits: 1 to create the node, 2 to read, 4 to write.
     #[must_use]

@@ -23,6 +23,7 @@ pub(crate) mod netlink;
 pub(crate) mod netns;
 pub(crate) mod preload;
 pub(crate) mod process;
+pub mod rdma;
 pub mod returning;
 pub(crate) mod rootfs;
 pub mod run;

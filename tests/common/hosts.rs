@@ -172,6 +172,13 @@ pub(crate) fn rdma() -> Tree {
     tree
 }
 
+/// The same in netns mode exclusive, in which a device moves into the container that gets it.
+fn rdma_exclusive() -> Tree {
+    let tree = rdma();
+    tree.attribute("/sys/module/ib_core/parameters/netns_mode", "N");
+    tree
+}
+
 /// vfio: a group of two functions, one with a node of its own function, one that a driver blocks,
 /// a PF with VFs, a variant driver, and a function without an IOMMU.
 pub(crate) fn vfio() -> Tree {
@@ -244,6 +251,7 @@ pub(crate) fn all() -> Vec<(&'static str, Tree)> {
         ("onload8", onload8()),
         ("opt-onload", opt_onload()),
         ("rdma", rdma()),
+        ("rdma-exclusive", rdma_exclusive()),
         ("refused", refused()),
         ("vfio", vfio()),
         ("vfio-cdev", vfio_cdev()),

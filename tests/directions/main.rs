@@ -149,6 +149,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "netns",
             "returning",
             "netdev",
+            "rdma",
             "live",
             "entry",
         ],

@@ -24,6 +24,7 @@ use crate::live::error::LiveError;
 use crate::netdev::{self, NetdevError};
 use crate::process::init::InitError;
 use crate::process::limits::{self, LimitError};
+use crate::rdma;
 use crate::run::lease::Container;
 use crate::state::State;
 
@@ -75,7 +76,7 @@ pub(crate) enum CreateRuntimeError {
     /// Another container has a device that this one has to have for itself, or an interface does not move.
     #[error(transparent)]
     Netdev(#[from] NetdevError),
-    /// What a pool gives cannot be put into the container.
+    /// What a pool gives, or an RDMA device that moves, cannot be put into the container.
     #[error(transparent)]
     Live(#[from] LiveError),
 }
@@ -126,6 +127,7 @@ pub(crate) fn run(
     if let Some(memlock) = asked.memlock {
         warnings.extend(limits::raise_memlock(state.pid, memlock)?.warning(memlock));
     }
+    let (asked, moving) = rdma::split(asked);
     if !asked.lease.is_empty() || !asked.netdev.is_empty() {
         let container = Container {
             id: &state.id,
@@ -134,8 +136,12 @@ pub(crate) fn run(
         };
         let host = ThisHost::with_config(config)?;
         let interfaces = &stand_ins.interfaces;
-        let claimed = netdev::claim(asked, container, "createRuntime", &host, interfaces);
+        let claimed = netdev::claim(&asked, container, "createRuntime", &host, interfaces);
         warnings.extend(claimed?);
+    }
+    if !moving.rdma_netns.is_empty() {
+        let host = ThisHost::with_config(config)?;
+        warnings.extend(live::move_rdma(state, &moving, &host, &stand_ins.rdma)?);
     }
     if !asked.take.is_empty() {
         warnings.extend(live::take(state, &asked.take, config)?.warnings);

@@ -29,6 +29,7 @@ use crate::live;
 use crate::live::error::LiveError;
 use crate::live::reapply::{self, ReapplyError};
 use crate::netdev::{self, Identity, NetdevError};
+use crate::rdma::{self, RdmaError};
 use crate::run::lease::{self, ClaimError};
 use crate::run::maker::{EntryPoint, Stage};
 use crate::run::sweep::{self, PoststopError};
@@ -97,6 +98,8 @@ enum HookError {
     #[error(transparent)]
     Netdev(#[from] NetdevError),
     #[error(transparent)]
+    Rdma(#[from] RdmaError),
+    #[error(transparent)]
     Entry(#[from] EntryError),
     #[error(transparent)]
     Live(#[from] LiveError),
@@ -119,6 +122,7 @@ pub fn main(args: &[OsString]) -> i32 {
 pub fn run(args: &[OsString], identity: &Identity) -> i32 {
     let stand_ins = StandIns {
         interfaces: identity.clone(),
+        ..StandIns::default()
     };
     run_with(args, &stand_ins)
 }
@@ -355,14 +359,20 @@ fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()
     }
     let (token, id) = (asked.token.as_ref(), &state.id);
     let failed = |error: HookError| Failure::new(stage, &subject(&state), error);
-    let (moving, others): (Vec<Device>, Vec<Device>) = asked
+    let (rest, rdma) = rdma::split(&asked);
+    let (moving, others): (Vec<Device>, Vec<Device>) = rest
         .lease
         .into_iter()
         .partition(|device| device.class == Class::Netdev);
     // What goes wrong with the one keeps nothing from the other.
     let released = lease::release(&others, token, id, &state.bundle);
+    let devices = rdma::take_back(&rdma.lease, token, id, &state.bundle, &stand_ins.rdma);
     let back = netdev::take_back(&moving, token, id, &state.bundle, &stand_ins.interfaces);
+    if !rdma.rdma_netns.is_empty() {
+        remove_nodes(&state, config)?;
+    }
     back.map_err(|error| failed(error.into()))?;
+    devices.map_err(|error| failed(error.into()))?;
     released.map_err(|error| failed(error.into()))
 }
 
@@ -370,9 +380,11 @@ fn clean_up(state: &State, config: &Path, stand_ins: &StandIns) -> Result<(), Fa
     let stage = "poststop";
     let leased = sweep::leased(Path::new(RUN_DIR), &state.id);
     let (moving, bundle) = leased.unwrap_or_default();
+    let devices = rdma::take_back(&moving, None, &state.id, &bundle, &stand_ins.rdma);
     let back = netdev::take_back(&moving, None, &state.id, &bundle, &stand_ins.interfaces);
     remove_nodes(state, config)?;
-    back.map_err(|error| Failure::new(stage, &subject(state), error))
+    back.map_err(|error| Failure::new(stage, &subject(state), error))?;
+    devices.map_err(|error| Failure::new(stage, &subject(state), error))
 }
 
 /// Removes what was made in a container's root.

@@ -1,10 +1,13 @@
 //! What stands in for devices of this host in tests.
 
 use crate::netdev::Identity;
+use crate::rdma::Devices;
 
 /// How devices are found that move; the programs have no stand-ins.
 #[derive(Clone, Debug, Default)]
 pub struct StandIns {
     /// Network interfaces.
     pub interfaces: Identity,
+    /// RDMA devices.
+    pub rdma: Devices,
 }

@@ -15,6 +15,7 @@ use crate::host::sysfs::Numbers;
 use crate::netdev::NetdevError;
 use crate::process::init::InitError;
 use crate::process::limits::LimitError;
+use crate::rdma::RdmaError;
 use crate::rootfs::container_root::RootError;
 use crate::rootfs::overmount::OvermountError;
 use crate::run::own_dir::OwnDirError;
@@ -96,6 +97,9 @@ pub(crate) enum LiveError {
     /// Another container has a device that this one has to have for itself.
     #[error(transparent)]
     Claim(#[from] NetdevError),
+    /// An RDMA device does not move.
+    #[error(transparent)]
+    Rdma(#[from] RdmaError),
     /// Returning to this process's mount namespace would be impossible.
     #[error("opening this process's own mount namespace")]
     Home(#[source] Errno),

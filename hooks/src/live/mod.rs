@@ -23,9 +23,11 @@ mod undo;
 use std::path::Path;
 
 use onload_cdi::oci::OciConfig;
-use onload_core::hook_arguments::Take;
+use onload_core::class::Class;
+use onload_core::hook_arguments::{HookArguments, Take};
 use onload_core::request::Request;
 use onload_core::run_dir::RUN_DIR;
+use onload_core::text::Chain;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -34,9 +36,10 @@ use crate::config_json::scan::Places;
 use crate::decision::input::{self, DecisionInput};
 use crate::decision::report::Report;
 use crate::decision::subject::{Identity, Subject};
-use crate::host::{HostFilesError, ThisHost};
+use crate::host::{HostFilesError, HostView, ThisHost};
 use crate::netdev;
-use crate::process::init::Init;
+use crate::process::init::{Init, InitError};
+use crate::rdma;
 use crate::rootfs::container_root::ContainerRoot;
 use crate::run::lease::{self, Keeper};
 use crate::run::own_dir::OwnDirError;
@@ -71,10 +74,7 @@ pub(crate) fn inject(state: &State, config_path: &Path) -> Result<Report, LiveEr
 /// # Errors
 /// [`LiveError`]; everything done so far is undone.
 pub(crate) fn take(state: &State, takes: &[Take], config_path: &Path) -> Result<Report, LiveError> {
-    let file = ConfigFile::open(&state.bundle, None)?;
-    let config = input::text(file.scan(Places::Annotations)?.kept)
-        .and_then(|text| Ok(OciConfig::parse_text(text)?));
-    let config = config.map_err(PlanError::from)?;
+    let config = configuration(state)?;
     let host = ThisHost::with_config(config_path)?;
     let asker = Asker::Takes(takes.to_vec());
     give(state, &config, &Asker::request(takes), &asker, &host)
@@ -121,6 +121,7 @@ fn give(
         return Ok(report);
     }
     let reserved = plan.reserved.take();
+    let moves = std::mem::take(&mut plan.moves);
     report.given = std::mem::take(&mut plan.given);
     report.reasons = plan.reasons();
     let result = inject_plan(state, config, plan, before, asker, host);
@@ -128,7 +129,69 @@ fn give(
         lease::give_back(reserved);
     }
     report.warnings.extend(result?);
+    // Last, since this is what takes longest to undo.
+    for asked in &moves {
+        let devices = rdma::Devices::default();
+        report
+            .warnings
+            .extend(move_rdma(state, asked, host, &devices)?);
+    }
     Ok(report)
+}
+
+/// Moves RDMA devices into a container's network namespace, or finds them there, and gives it their nodes. Returns
+/// warnings.
+///
+/// # Errors
+/// [`LiveError`]; everything done so far is undone.
+pub(crate) fn move_rdma(
+    state: &State,
+    asked: &HookArguments,
+    host: &ThisHost,
+    devices: &rdma::Devices,
+) -> Result<Vec<String>, LiveError> {
+    let asker = Asker::Moves(asked.rdma_netns.clone());
+    let mut warnings = Vec::new();
+    let before = done_before(state, host, &mut warnings)?;
+    if before
+        .as_ref()
+        .is_some_and(|before| asker.is_served(before))
+    {
+        return Ok(warnings);
+    }
+    let names: Vec<&str> = asked.rdma_netns.iter().map(|rdma| &*rdma.ibdev).collect();
+    let key = format!("{}={}", Class::Rdma.kind(), names.join(","));
+    let settings = host.settings()?;
+    let config = configuration(state)?;
+    // What would be refused behind the move is refused before it.
+    plan::of_nodes(&config, key.clone(), &[], Vec::new(), &settings)?;
+    let container = lease::Container {
+        id: &state.id,
+        bundle: &state.bundle,
+        init: state.pid.ok_or(InitError::None)?,
+    };
+    let Some(given) = rdma::give(asked, "createRuntime", container, host, devices)? else {
+        return Ok(warnings);
+    };
+    let plan = plan::of_nodes(&config, key, given.nodes(), given.devices(), &settings);
+    let result = plan
+        .map_err(LiveError::from)
+        .and_then(|plan| inject_plan(state, &config, plan, before, &asker, host));
+    match result {
+        Ok(more) => warnings.extend(more),
+        Err(error) => {
+            let lost = given.withdraw(Chain(&error).to_string());
+            return Err(lost.map_or(error, LiveError::from));
+        }
+    }
+    Ok(warnings)
+}
+
+fn configuration(state: &State) -> Result<OciConfig, LiveError> {
+    let file = ConfigFile::open(&state.bundle, None)?;
+    let config = input::text(file.scan(Places::Annotations)?.kept)
+        .and_then(|text| Ok(OciConfig::parse_text(text)?));
+    Ok(config.map_err(PlanError::from)?)
 }
 
 fn inject_plan(

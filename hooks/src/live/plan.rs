@@ -8,7 +8,7 @@ use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
 use onload_core::container_id::ContainerId;
-use onload_core::hook_arguments::{HookArguments, Take};
+use onload_core::hook_arguments::{HookArguments, MovedRdma, Take};
 use onload_core::lease::Device as LeasedDevice;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_core::request::{Origin, Request, Requested, Wanted};
@@ -24,6 +24,7 @@ use crate::device::{Device, NotAccess, Rule};
 use crate::host::sysfs::Numbers;
 use crate::host::{HostView, Privilege, Settings};
 use crate::preload::PreloadError;
+use crate::rdma::{self, Node};
 use crate::run::record::Live;
 
 /// The file that tells a container's programs which members of pools it got: a hook cannot change an
@@ -37,6 +38,8 @@ pub(crate) enum Asker {
     Annotations,
     /// The engine, by devices of a specification: whoever may name those may have them.
     Takes(Vec<Take>),
+    /// RDMA devices that are in the container's network namespace, of which it gets the nodes.
+    Moves(Vec<MovedRdma>),
 }
 
 impl Asker {
@@ -45,6 +48,10 @@ impl Asker {
         match self {
             Asker::Annotations => Vec::new(),
             Asker::Takes(takes) => takes.iter().map(ToString::to_string).collect(),
+            Asker::Moves(moves) => moves
+                .iter()
+                .map(|rdma| format!("rdma-netns {rdma}"))
+                .collect(),
         }
     }
 
@@ -52,7 +59,9 @@ impl Asker {
     pub(crate) fn is_served(&self, before: &Live) -> bool {
         match self {
             Asker::Annotations => before.by_annotation,
-            Asker::Takes(_) => self.takes().iter().all(|take| before.takes.contains(take)),
+            Asker::Takes(_) | Asker::Moves(_) => {
+                self.takes().iter().all(|take| before.takes.contains(take))
+            }
         }
     }
 
@@ -202,6 +211,10 @@ pub(crate) struct InjectionPlan {
     pub memlock: Option<Memlock>,
     /// What the container has to have for itself, as its hooks would claim it.
     pub claims: Vec<HookArguments>,
+    /// RDMA devices that it is to have in its network namespace, as its hooks would move them.
+    pub moves: Vec<HookArguments>,
+    /// What it has leased already.
+    pub leased: Vec<LeasedDevice>,
     /// What was reserved for it just now.
     pub reserved: Option<Reserved>,
     /// The content of [`VARIABLES`]: what would be in the environment, were it not too late.
@@ -264,13 +277,15 @@ impl InjectionPlan {
             && self.preload.is_none()
             && self.memlock.is_none()
             && self.claims.is_empty()
+            && self.moves.is_empty()
     }
 
     /// The devices that the container has to have for itself.
     #[must_use]
     pub(crate) fn leases(&self) -> Vec<LeasedDevice> {
         let claims = self.claims.iter();
-        claims.flat_map(|claim| claim.lease.clone()).collect()
+        let claimed = claims.flat_map(|claim| claim.lease.clone());
+        claimed.chain(self.leased.iter().cloned()).collect()
     }
 }
 
@@ -288,7 +303,7 @@ pub(crate) fn decide(
     let settings = host.settings().map_err(DecisionError::from)?;
     let mut decision = match asker {
         Asker::Annotations => decision::decide(subject, &settings, host, pools)?,
-        Asker::Takes(_) => decision::provide(subject, &settings, host, pools)?,
+        Asker::Takes(_) | Asker::Moves(_) => decision::provide(subject, &settings, host, pools)?,
     };
     let reserved = decision.reserved.take();
     let mut warnings = std::mem::take(&mut decision.warnings);
@@ -307,6 +322,52 @@ pub(crate) fn decide(
         reserved,
         ..plan
     })
+}
+
+/// The plan for nodes that belong to the container already.
+///
+/// # Errors
+/// [`PlanError`].
+pub(crate) fn of_nodes(
+    config: &OciConfig,
+    key: String,
+    nodes: &[Node],
+    leased: Vec<LeasedDevice>,
+    settings: &Settings,
+) -> Result<InjectionPlan, PlanError> {
+    if !settings.config.annotations.live_devices {
+        return Err(PlanError::Closed {
+            key,
+            file: settings.file.display().to_string(),
+            alternatives: "RDMA's mode shared".to_owned(),
+        });
+    }
+    let given = config.device_rules()?;
+    let access = crate::device::Access::READ_WRITE;
+    let mut plan = InjectionPlan {
+        keys: key,
+        leased,
+        ..InjectionPlan::default()
+    };
+    for node in nodes {
+        let Numbers { major, minor } = node.numbers;
+        let rule = Rule {
+            major,
+            minor,
+            access,
+        };
+        if !rule.is_given(&given) {
+            plan.rules.push(rule);
+        }
+        plan.binds.push(Bind {
+            source: node.path.clone(),
+            target: node.path.clone(),
+            attributes: attr::RDONLY | attr::NOSUID | attr::NOEXEC,
+            is_recursive: false,
+            numbers: Some(node.numbers),
+        });
+    }
+    Ok(plan)
 }
 
 struct Planner<'a> {
@@ -457,13 +518,18 @@ impl Planner<'_> {
             })
             .filter(|asked| !asked.lease.is_empty())
             .collect();
+        let (claims, moves): (Vec<_>, Vec<_>) = asked.iter().map(rdma::split).unzip();
+        let claims = claims.into_iter();
+        let moves = moves.into_iter();
         Ok(InjectionPlan {
             keys: self.decision.keys.clone(),
             binds,
             rules,
             preload,
             memlock,
-            claims: asked,
+            claims: claims.filter(|asked| !asked.lease.is_empty()).collect(),
+            moves: moves.filter(|asked| !asked.rdma_netns.is_empty()).collect(),
+            leased: Vec::new(),
             reserved: None,
             variables: None,
             given: self.decision.given.clone(),

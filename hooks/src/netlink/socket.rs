@@ -44,6 +44,21 @@ impl Socket {
         Ok(Socket { fd })
     }
 
+    /// For RDMA devices, in the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// Those of socket(2): EPROTONOSUPPORT where the kernel has no RDMA.
+    pub(crate) fn rdma() -> io::Result<Self> {
+        let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
+        let fd = socket_with(
+            family,
+            SocketType::RAW,
+            flags,
+            Some(rustix::net::netlink::RDMA),
+        )?;
+        Ok(Socket { fd })
+    }
+
     /// The descriptor.
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.fd
@@ -116,6 +131,28 @@ impl Socket {
             found = part(bytes);
         })?;
         Ok(found)
+    }
+
+    /// Sends a request, whose flags say how the answer ends; the payloads of the answer.
+    ///
+    /// # Errors
+    /// The kernel's, and one for a list that never stands still.
+    pub(crate) fn payloads(
+        &self,
+        kind: u16,
+        flags: u16,
+        payload: &[u8],
+    ) -> io::Result<Vec<Vec<u8>>> {
+        for _ in 0..ATTEMPTS {
+            let mut found = Vec::new();
+            let is_whole = self.exchange(kind, flags, payload, &mut |bytes| {
+                found.push(bytes.to_vec());
+            })?;
+            if is_whole {
+                return Ok(found);
+            }
+        }
+        Err(changing())
     }
 
     /// Sends a request and reads the answer to its end; whether the answer is one state of the kernel.

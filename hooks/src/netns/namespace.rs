@@ -145,6 +145,33 @@ impl Netns {
         })
     }
 
+    /// Whether this process is in it.
+    pub(crate) fn is_own(&self) -> bool {
+        let own = open(Path::new(OWN)).and_then(inode);
+        own.is_ok_and(|own| inode(&self.file).is_ok_and(|this| this == own))
+    }
+
+    /// Does something in it, in a thread that enters it, does that and ends.
+    ///
+    /// # Errors
+    /// Those of setns(2), and of what is done.
+    pub(crate) fn inside<T: Send>(
+        &self,
+        act: impl FnOnce() -> io::Result<T> + Send,
+    ) -> io::Result<T> {
+        let enter = || {
+            move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))?;
+            act()
+        };
+        thread::scope(|scope| {
+            let thread = thread::Builder::new().stack_size(STACK);
+            let thread = thread.spawn_scoped(scope, enter)?;
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("its thread has died")))
+        })
+    }
+
     /// Whether two are the same.
     pub(crate) fn is(&self, other: &Netns) -> bool {
         self.cookie == other.cookie

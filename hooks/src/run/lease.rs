@@ -427,6 +427,27 @@ pub(crate) fn claim(
     container: Container<'_>,
     host: &ThisHost,
 ) -> Result<Option<String>, ClaimError> {
+    claim_for(wanted, container, host, None)
+}
+
+/// As [`claim`], of devices that one container has at a time, whatever the configuration says of their class.
+///
+/// # Errors
+/// As for [`claim`].
+pub(crate) fn claim_alone(
+    wanted: Wanted<'_>,
+    container: Container<'_>,
+    host: &ThisHost,
+) -> Result<Option<String>, ClaimError> {
+    claim_for(wanted, container, host, Some(1))
+}
+
+fn claim_for(
+    wanted: Wanted<'_>,
+    container: Container<'_>,
+    host: &ThisHost,
+    most: Option<u32>,
+) -> Result<Option<String>, ClaimError> {
     if !host.is_initial_namespace() {
         let devices: Vec<String> = wanted.devices.iter().map(ToString::to_string).collect();
         return Ok(Some(format!(
@@ -445,6 +466,7 @@ pub(crate) fn claim(
     let mut devices: Vec<Claimed> = devices.map(|device| claimed(device, &shares)).collect();
     for device in &mut devices {
         device.moved = wanted.moved.cloned();
+        device.most = most.unwrap_or(device.most);
     }
     let claim = Claim {
         devices: &devices,

@@ -145,6 +145,13 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     let rdma = probe.deciding(&[Class::Rdma], || {
         rdma::read(probe, &functions, &interfaces, settings, &mut not_offered)
     });
+    let rdma_netns_mode = rdma::netns_mode(probe);
+    let rdma = match rdma_netns_mode {
+        Some(rdma::NetnsMode::Exclusive) => {
+            rdma::movable(rdma, config.annotations.live_devices, &mut not_offered)
+        }
+        _ => rdma,
+    };
     let vfio = probe.deciding(&[Class::Vfio], || {
         vfio::read(probe, &functions, settings, &mut not_offered)
     });
@@ -155,7 +162,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
     });
     Inventory {
         version: env!("CARGO_PKG_VERSION"),
-        rdma_netns_mode: rdma::netns_mode(probe),
+        rdma_netns_mode,
         rdma,
         vfio,
         vhost_net,

@@ -99,16 +99,63 @@ pub enum NetnsMode {
 /// The mode of the host's RDMA devices; `None` without an RDMA stack.
 #[must_use]
 pub(crate) fn netns_mode(probe: &Probe<'_>) -> Option<NetnsMode> {
-    let mode = probe.parsed(NETNS_MODE, parse_netns_mode, "Y or N");
-    if mode == Some(NetnsMode::Exclusive) {
-        probe.warn(
-            "RDMA devices belong to one network namespace each (rdma system netns exclusive): a \
-             container with a network of its own cannot open them; give it the host's network, \
-             move the device with \"rdma dev set DEV netns\", or share them with \
-             \"rdma system set netns shared\"",
-        );
+    probe.parsed(NETNS_MODE, parse_netns_mode, "Y or N")
+}
+
+/// The devices that are offered in mode exclusive: those that can move into a container's network namespace. Their
+/// nodes are made anew there, so a container gets them from the hook that moves the device.
+#[must_use]
+pub(crate) fn movable(
+    devices: Vec<RdmaDevice>,
+    live_devices: bool,
+    not_offered: &mut Vec<NotOffered>,
+) -> Vec<RdmaDevice> {
+    let mut offered = Vec::new();
+    for device in devices {
+        match why_fixed(&device, live_devices) {
+            None => offered.push(without_management(device, not_offered)),
+            Some(reason) => not_offered.push(NotOffered::new(Class::Rdma, device.name, reason)),
+        }
     }
-    mode
+    offered
+}
+
+/// Why a device cannot be given to a container in mode exclusive.
+fn why_fixed(device: &RdmaDevice, live_devices: bool) -> Option<String> {
+    let otherwise = "set RDMA's mode to shared (rdma-netns = \"shared\" under [host]) to offer it";
+    if device.pci_address.is_none() {
+        let driver = match device.transport {
+            Some("iwarp") => "soft-iWARP (siw)",
+            _ => "soft-RoCE (rxe)",
+        };
+        return Some(format!(
+            "in netns mode exclusive a device moves into the container's network namespace, and a device in software, as of {driver}, cannot (EOPNOTSUPP); {otherwise}"
+        ));
+    }
+    (!live_devices).then(|| {
+        format!(
+            "in netns mode exclusive its nodes are known after it has moved into the container, and live-devices = false under [annotations] keeps them out of a created container; allow that, or {otherwise}"
+        )
+    })
+}
+
+fn without_management(device: RdmaDevice, not_offered: &mut Vec<NotOffered>) -> RdmaDevice {
+    let companions = device.companions.iter().map(|(_, node)| node);
+    let nodes = device.umad.iter().chain(&device.issm).chain(companions);
+    let left_out: BTreeSet<String> = nodes.map(|node| node.path.clone()).collect();
+    not_offered.extend(left_out.iter().map(|path| {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let reason = "for management, which in netns mode exclusive no container is given; nothing can be done";
+        NotOffered::new(Class::Rdma, name, reason)
+    }));
+    let nodes = device.nodes.into_iter();
+    RdmaDevice {
+        nodes: nodes.filter(|path| !left_out.contains(path)).collect(),
+        umad: Vec::new(),
+        issm: Vec::new(),
+        companions: Vec::new(),
+        ..device
+    }
 }
 
 /// Reads every RDMA device, sorted by name.
@@ -1203,10 +1250,10 @@ mod tests {
     }
 
     #[test]
-    fn an_exclusive_namespace_mode_is_said_with_what_it_means() {
+    fn the_namespace_mode_is_read() {
         for (text, mode, warnings) in [
             ("Y\n", Some(NetnsMode::Shared), 0),
-            ("N\n", Some(NetnsMode::Exclusive), 1),
+            ("N\n", Some(NetnsMode::Exclusive), 0),
             ("?\n", None, 1),
         ] {
             let tree = TestTree::new();
@@ -1216,6 +1263,61 @@ mod tests {
             assert_eq!(netns_mode(&probe), mode);
             assert_eq!(probe.warnings().len(), warnings, "{text}");
         }
+    }
+
+    /// What stays of the devices of a host in mode exclusive, and the reasons for the others.
+    fn in_exclusive_mode(
+        host: &str,
+        live_devices: bool,
+        config: &Discover,
+    ) -> (Vec<RdmaDevice>, Vec<NotOffered>) {
+        let found = look(&sample(host), config);
+        let mut not_offered = Vec::new();
+        let devices = movable(found.devices, live_devices, &mut not_offered);
+        (devices, not_offered)
+    }
+
+    #[test]
+    fn in_exclusive_mode_devices_of_functions_are_offered_without_management() {
+        let config = Discover {
+            offer_umad: true,
+            ..Discover::default()
+        };
+        let (devices, not_offered) = in_exclusive_mode("rdma-hcas", true, &config);
+        assert!(!devices.is_empty());
+        for device in &devices {
+            assert!(device.pci_address.is_some());
+            assert!(device.nodes.iter().all(|node| !node.contains("umad")));
+        }
+        let mut management = not_offered.iter();
+        assert!(management.any(|one| one.name.starts_with("umad")));
+    }
+
+    #[test]
+    fn in_exclusive_mode_a_device_in_software_is_refused_with_its_driver() {
+        let (devices, not_offered) =
+            in_exclusive_mode("debian13-2numa-onload-rxe-vfio", true, &Discover::default());
+        assert_eq!(devices, []);
+        assert!(!not_offered.is_empty());
+        for one in not_offered {
+            assert!(
+                one.reason.contains("soft-RoCE (rxe), cannot (EOPNOTSUPP)"),
+                "{one:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn in_exclusive_mode_nothing_is_offered_without_the_live_path() {
+        let (open, _) = in_exclusive_mode("rdma-hcas", true, &Discover::default());
+        let (closed, not_offered) = in_exclusive_mode("rdma-hcas", false, &Discover::default());
+        assert_eq!(closed, []);
+        let told = not_offered.iter();
+        let told = told.filter(|one| one.reason.contains("live-devices = false"));
+        let told: Vec<&str> = told.map(|one| one.name.as_str()).collect();
+        let offered: Vec<&str> = open.iter().map(|device| device.name.as_str()).collect();
+        assert!(!told.is_empty());
+        assert_eq!(told, offered);
     }
 
     #[test]

@@ -9,26 +9,26 @@ use crate::discover::rdma::NetnsMode;
 const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 const MODPROBE: &str = "/etc/modprobe.d/onload-ctk.conf";
 
-/// Whether the mode of network namespaces is the configured one, or else one in which containers with a
-/// network of their own can open a device.
+/// Whether the mode of network namespaces is the configured one. In both modes containers can have devices.
 pub(super) fn netns_mode(examined: &Examined<'_>) -> Findings {
     let Some(mode) = examined.inventory.rdma_netns_mode else {
         return Ok(Vec::new());
     };
     let wanted = match examined.config.host.rdma_netns {
         Some(RdmaNetns::Exclusive) => NetnsMode::Exclusive,
-        Some(RdmaNetns::Shared) | None => NetnsMode::Shared,
+        Some(RdmaNetns::Shared) => NetnsMode::Shared,
+        None => mode,
     };
     let finding = match (mode, wanted) {
         (NetnsMode::Shared, NetnsMode::Shared) => {
             Finding::pass("every network namespace sees the devices (shared)")
         }
-        (NetnsMode::Exclusive, NetnsMode::Exclusive) => {
-            Finding::pass("one network namespace sees a device (exclusive), as configured")
-        }
+        (NetnsMode::Exclusive, NetnsMode::Exclusive) => Finding::pass(
+            "one network namespace has a device (exclusive), and a container's own can be that",
+        ),
         (NetnsMode::Exclusive, NetnsMode::Shared) => Finding::fail(
-            "a container with a network of its own cannot open a device (exclusive)",
-            Remedy::run("rdma system set netns shared"),
+            "one network namespace has a device (exclusive), and [host] rdma-netns is shared",
+            Remedy::run("onload-ctk host apply"),
         )
         .then(Remedy::write(MODPROBE, "options ib_core netns_mode=1")),
         (NetnsMode::Shared, NetnsMode::Exclusive) => Finding::fail(
@@ -42,7 +42,9 @@ pub(super) fn netns_mode(examined: &Examined<'_>) -> Findings {
 
 /// Whether the connection manager's node is there, without which librdmacm finds no device.
 pub(super) fn connection_manager(examined: &Examined<'_>) -> Findings {
-    let Some(device) = examined.inventory.rdma.first() else {
+    // One that is in a container has nothing here.
+    let mut devices = examined.inventory.rdma.iter();
+    let Some(device) = devices.find(|device| !device.verbs.is_empty()) else {
         return Ok(Vec::new());
     };
     let finding = match &device.connection_manager {

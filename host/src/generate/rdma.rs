@@ -2,18 +2,23 @@
 
 use std::collections::BTreeSet;
 
-use onload_cdi::{ContainerEdits, DeviceNode};
+use onload_cdi::{ContainerEdits, DeviceName, DeviceNode};
 use onload_core::class::Class;
 use onload_core::expect::{Expect, Expected};
+use onload_core::hook_arguments::{HookArguments, MovedRdma};
+use onload_core::lease::Device;
 
 use super::edits::{READ_WRITE, Writer, nodes_only};
 use super::offer::{Entry, Offer};
 use crate::discover::inventory::Inventory;
 use crate::discover::node::Node;
-use crate::discover::rdma::RdmaDevice;
+use crate::discover::rdma::{NetnsMode, RdmaDevice};
 
 pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
     let devices = &inventory.rdma;
+    if inventory.rdma_netns_mode == Some(NetnsMode::Exclusive) {
+        return moving_offer(devices, writer);
+    }
     let manager = devices
         .iter()
         .find_map(|device| device.connection_manager.as_ref());
@@ -22,6 +27,44 @@ pub(super) fn offer(inventory: &Inventory, writer: &Writer<'_>) -> Offer {
         common: nodes_only(common.into_iter().collect()),
         devices: devices.iter().map(|device| entry(device, writer)).collect(),
         all: Some(edits(devices, writer)),
+    }
+}
+
+/// In mode exclusive a specification has no node of a device: a move makes them anew. The hook that moves it gives them,
+/// so there is no device without the hook.
+fn moving_offer(devices: &[RdmaDevice], writer: &Writer<'_>) -> Offer {
+    let entries = devices.iter().filter_map(|device| {
+        let edits = moving_edits(std::slice::from_ref(device), writer);
+        (!edits.hooks.is_empty()).then(|| (device.device.clone(), edits))
+    });
+    Offer {
+        common: ContainerEdits::default(),
+        devices: entries.collect(),
+        all: Some(moving_edits(devices, writer)),
+    }
+}
+
+fn moving_edits(devices: &[RdmaDevice], writer: &Writer<'_>) -> ContainerEdits {
+    let both = devices.iter().filter_map(|device| {
+        let name = DeviceName::try_from(device.device.as_str()).ok()?;
+        let class = Class::Rdma;
+        let moved: MovedRdma = format!("{}@{}", device.name, device.pci_address?)
+            .parse()
+            .ok()?;
+        Some((Device { class, name }, moved))
+    });
+    let (lease, rdma_netns): (Vec<Device>, Vec<MovedRdma>) = both.unzip();
+    if lease.is_empty() {
+        return ContainerEdits::default();
+    }
+    ContainerEdits {
+        hooks: writer.moving_hooks(&HookArguments {
+            memlock: Some(writer.config.memlock),
+            lease,
+            rdma_netns,
+            ..HookArguments::default()
+        }),
+        ..ContainerEdits::default()
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod candidate;
 mod netdevs;
+mod rdma;
 mod selection;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +56,7 @@ pub struct Pools {
 pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
     let mut inventory = discover(host, config);
     netdevs::settle(host, &mut inventory, config);
+    rdma::settle(host, &mut inventory);
     let mut pools = resolve(&inventory, config);
     inventory.not_offered.append(&mut pools.not_offered);
     inventory.not_offered.sort();
@@ -68,10 +70,11 @@ pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
     let places = Places::of(inventory);
     let pooled = config.pools.values().map(|pool| pool.class);
     let leased = Class::ALL.into_iter();
-    let leased = leased.filter(|class| config.leases.share(*class).is_some());
+    let shares = shares(inventory, config);
+    let leased = leased.filter(|class| shares.share(*class).is_some());
     let classes: BTreeSet<Class> = pooled.chain(leased).collect();
     let mut pools = Pools {
-        shares: config.leases.clone(),
+        shares: shares.clone(),
         ..Pools::default()
     };
     for class in classes {
@@ -81,10 +84,22 @@ pub fn resolve(inventory: &Inventory, config: &Config) -> Pools {
             places: &places,
             inventory,
             config,
+            shares: &shares,
         };
         devices.add_pools(&mut pools);
     }
     pools
+}
+
+/// How many containers may have a device of a class, on this host: an RDMA device is in one network namespace in mode
+/// exclusive.
+fn shares(inventory: &Inventory, config: &Config) -> Leases {
+    let mut shares = config.leases.clone();
+    if rdma::is_exclusive(inventory) {
+        let one = Share::try_from(1).ok();
+        shares.share.extend(one.map(|one| (Class::Rdma, one)));
+    }
+    shares
 }
 
 impl Pools {
@@ -120,13 +135,15 @@ struct ClassDevices<'i> {
     places: &'i Places<'i>,
     inventory: &'i Inventory,
     config: &'i Config,
+    /// How many containers may have one device of a class.
+    shares: &'i Leases,
 }
 
 impl ClassDevices<'_> {
     fn add_pools(&self, pools: &mut Pools) {
         let (class, any) = (self.class, DeviceName::try_from(ANY));
         let mut found = Vec::new();
-        let share = self.config.leases.share(class);
+        let share = self.shares.share(class);
         if let (Some(share), Ok(name)) = (share, any)
             && !self.candidates.is_empty()
         {
@@ -199,7 +216,11 @@ impl ClassDevices<'_> {
             return Err(self.why_empty(&name, &unmatched));
         }
         let share = pool.share.map(Share::get);
-        let share = share.or_else(|| self.config.leases.share(class));
+        let of_class = self.shares.share(class);
+        let share = match rdma::is_exclusive(self.inventory) && class == Class::Rdma {
+            true => of_class,
+            false => share.or(of_class),
+        };
         let share = share.unwrap_or(UNCOUNTED);
         if !unmatched.is_empty() {
             warnings.push(format!(

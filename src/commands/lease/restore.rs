@@ -1,4 +1,4 @@
-//! `lease restore`: brings interfaces back that containers left, and makes them what they were.
+//! `lease restore`: brings interfaces and RDMA devices back that containers left, and makes them what they were.
 
 use std::path::Path;
 
@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use onload_core::lease::{Device, Leases};
 use onload_core::text::Chain;
 use onload_hooks::netdev::{self, Identity};
+use onload_hooks::rdma::{self, Devices};
 use onload_host::leases;
 
 use super::shown;
@@ -21,7 +22,7 @@ use crate::printer::Printer;
 pub fn run(global: &Global, _: &LeaseRestore, printer: &mut Printer) -> anyhow::Result<Answer> {
     if global.host_root != Path::new("/") {
         bail!(
-            "restoring interfaces of {:?}: they can only be moved on the host itself; leave out --host-root",
+            "restoring devices of {:?}: they can only be moved on the host itself; leave out --host-root",
             global.host_root
         );
     }
@@ -46,13 +47,17 @@ pub fn run(global: &Global, _: &LeaseRestore, printer: &mut Printer) -> anyhow::
     Ok(answer)
 }
 
-/// Each interface that was to come back, and why it did not.
+/// Each device that was to come back, and why it did not. RDMA devices come first: one stands on an interface.
 fn all(leases: &Leases) -> anyhow::Result<Vec<(Device, Option<String>)>> {
     let why = |error: &dyn std::error::Error| Chain(error).to_string();
+    let devices = rdma::restore(leases, &Devices::default()).context("restoring RDMA devices")?;
+    let devices = devices
+        .into_iter()
+        .map(|one| (one.device, one.result.err().map(|error| why(&error))));
     let interfaces =
         netdev::restore(leases, &Identity::default()).context("restoring interfaces")?;
     let interfaces = interfaces
         .into_iter()
         .map(|one| (one.device, one.result.err().map(|error| why(&error))));
-    Ok(interfaces.collect())
+    Ok(devices.chain(interfaces).collect())
 }

@@ -1,0 +1,338 @@
+//! The way there: an RDMA device of the host into the network namespace of a container's init, or found there.
+
+use std::path::Path;
+
+use onload_core::class::Class;
+use onload_core::fs::lock::{Lock, START_PATIENCE};
+use onload_core::hook_arguments::{HookArguments, MovedRdma};
+use onload_core::lease::{Device, Leases, Moved, RdmaFacts};
+use onload_core::netlink::nldev::NetnsMode;
+use onload_core::processes::Processes;
+use onload_core::text::Chain;
+
+use super::back::{self, Home};
+use super::devices::{Devices, Found, Node};
+use super::error::RdmaError;
+use crate::host::ThisHost;
+use crate::netns::Netns;
+use crate::returning::{DYING_PATIENCE, MOVING_PATIENCE};
+use crate::run::lease::{self, Container};
+use crate::run::own_dir::open_run;
+
+/// A device that a container is to have, and what is leased for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    rdma: &'a MovedRdma,
+    device: &'a Device,
+}
+
+/// What a hook is to move, each with its device, in one order: two containers that want the same two must not wait for
+/// each other.
+///
+/// # Errors
+/// [`RdmaError::NoLease`].
+pub(super) fn asked(arguments: &HookArguments) -> Result<Vec<Asked<'_>>, RdmaError> {
+    let with_device = |rdma| -> Result<Asked<'_>, RdmaError> {
+        let mut leases = arguments.lease.iter();
+        let device = leases.find(|device| is_of(device, rdma));
+        let device = device.ok_or_else(|| RdmaError::NoLease(rdma.to_string()))?;
+        Ok(Asked { rdma, device })
+    };
+    let asked = arguments.rdma_netns.iter().map(with_device);
+    let mut asked = asked.collect::<Result<Vec<_>, _>>()?;
+    asked.sort_by_key(|one| one.device);
+    Ok(asked)
+}
+
+/// Whether a device is leased for one that moves.
+pub(super) fn is_of(device: &Device, rdma: &MovedRdma) -> bool {
+    let name = device.name.as_str();
+    device.class == Class::Rdma && (name == rdma.ibdev || name == rdma.pci.to_string())
+}
+
+/// One that the container has now.
+#[derive(Debug)]
+struct One {
+    device: Device,
+    /// Where it has come from, if it was moved for this container.
+    facts: Option<RdmaFacts>,
+    /// Nobody else touches it before all is given.
+    _moving: Lock,
+}
+
+/// What a container has been given, and the way back for what fails behind it.
+#[derive(Debug)]
+pub(crate) struct Given<'a> {
+    mover: Mover<'a>,
+    all: Vec<One>,
+    nodes: Vec<Node>,
+}
+
+/// What is known of the container, and of the host.
+#[derive(Debug)]
+struct Mover<'a> {
+    home: Home<'a>,
+    target: Netns,
+    leases: Leases,
+    container: Container<'a>,
+    claim: lease::Wanted<'a>,
+    host: &'a ThisHost,
+}
+
+/// Gives a container the devices in its network namespace, all of them or none.
+///
+/// # Errors
+/// [`RdmaError`]: the container must not start. What moved is back then, or the error says that it is not.
+pub(crate) fn give<'a>(
+    arguments: &'a HookArguments,
+    entry_point: &'a str,
+    container: Container<'a>,
+    host: &'a ThisHost,
+    devices: &'a Devices,
+) -> Result<Option<Given<'a>>, RdmaError> {
+    let asked = asked(arguments)?;
+    let Some(first) = asked.first() else {
+        return Ok(None);
+    };
+    let claim = lease::Wanted {
+        devices: &[],
+        expect: &[],
+        token: arguments.token.as_ref(),
+        claim: arguments.claim.as_ref(),
+        entry_point,
+        moved: None,
+    };
+    let mover = Mover::new(first.rdma, claim, container, host, devices)?;
+    let mut given = Given {
+        mover,
+        all: Vec::new(),
+        nodes: Vec::new(),
+    };
+    for one in asked {
+        if let Err(error) = given.add(one) {
+            return Err(given.withdraw(Chain(&error).to_string()).unwrap_or(error));
+        }
+    }
+    Ok(Some(given))
+}
+
+impl Given<'_> {
+    /// The nodes that the container is to have, each once.
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// What the container leases.
+    pub(crate) fn devices(&self) -> Vec<Device> {
+        self.all.iter().map(|one| one.device.clone()).collect()
+    }
+
+    fn add(&mut self, asked: Asked<'_>) -> Result<(), RdmaError> {
+        let mover = &self.mover;
+        let moving = mover.leases.lock_moving(asked.device, MOVING_PATIENCE)?;
+        let settled = back::settle(
+            &mover.leases,
+            asked.device,
+            mover.home.devices,
+            DYING_PATIENCE,
+        );
+        settled?;
+        let (index, facts) = mover.put(asked)?;
+        self.all.push(One {
+            device: asked.device.clone(),
+            facts,
+            _moving: moving,
+        });
+        for node in mover.nodes(asked, index)? {
+            if !self.nodes.contains(&node) {
+                self.nodes.push(node);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes everything back, since something failed; none where all is as it was.
+    pub(crate) fn withdraw(self, failed: String) -> Option<RdmaError> {
+        let mut failed = failed;
+        let mut lost = None;
+        for one in self.all.into_iter().rev() {
+            let back = match &one.facts {
+                Some(facts) => self.mover.bring_back(&one.device, facts),
+                // It is the host's network, or others of the namespace keep it.
+                None => self.mover.abandon(&one.device),
+            };
+            if let Err(back) = back {
+                let error = RdmaError::Lost {
+                    failed,
+                    back: Box::new(back),
+                };
+                failed = error.to_string();
+                lost = Some(error);
+            }
+        }
+        lost
+    }
+}
+
+impl<'a> Mover<'a> {
+    fn new(
+        first: &MovedRdma,
+        claim: lease::Wanted<'a>,
+        container: Container<'a>,
+        host: &'a ThisHost,
+        devices: &'a Devices,
+    ) -> Result<Self, RdmaError> {
+        let name = first.ibdev.as_str();
+        if !host.is_initial_namespace() {
+            return Err(RdmaError::Rootless(name.to_owned()));
+        }
+        let home = Home::open(devices, name)?;
+        let mode = devices.mode(&home.netns);
+        let mode = mode.map_err(RdmaError::kernel("asking for the mode of", name))?;
+        if mode == Some(NetnsMode::Shared) {
+            return Err(RdmaError::Shared(name.to_owned()));
+        }
+        let target = Netns::of_init::<RdmaError>(container.init)?;
+        let run = open_run(host).map_err(lease::ClaimError::from)?;
+        Ok(Mover {
+            home,
+            target,
+            leases: Leases::open(&run, Processes::default())?,
+            container,
+            claim,
+            host,
+        })
+    }
+
+    /// Has a device in the container's namespace, and leases it; its number, and what it was if it was moved. What
+    /// fails after the lease is taken back here.
+    fn put(&self, asked: Asked<'_>) -> Result<(u32, Option<RdmaFacts>), RdmaError> {
+        let Some(found) = self.look(asked, &self.home.netns)? else {
+            return Ok((self.join(asked)?, None));
+        };
+        // A container with the host's network opens the device where it is.
+        if self.target.is(&self.home.netns) {
+            self.lease(asked, None)?;
+            return Ok((found.index, None));
+        }
+        let facts = facts_of(&found, asked.rdma, false);
+        self.lease(asked, Some(&facts))?;
+        match self.send(&found) {
+            Ok(()) => Ok((found.index, Some(facts))),
+            Err(error) => match self.bring_back(asked.device, &facts) {
+                Ok(()) => Err(error),
+                Err(back) => Err(RdmaError::Lost {
+                    failed: Chain(&error).to_string(),
+                    back: Box::new(back),
+                }),
+            },
+        }
+    }
+
+    /// The device in a namespace, by its name; none where that has none of the name.
+    fn look(&self, asked: Asked<'_>, netns: &Netns) -> Result<Option<Found>, RdmaError> {
+        let MovedRdma { ibdev, pci } = asked.rdma;
+        let mut all = self.home.all(netns, ibdev)?.into_iter();
+        match all.find(|found| found.name == *ibdev) {
+            Some(found) if found.pci != Some(*pci) => Err(RdmaError::Other {
+                name: ibdev.clone(),
+                pci: *pci,
+                found: found.pci,
+            }),
+            found => Ok(found),
+        }
+    }
+
+    fn send(&self, found: &Found) -> Result<(), RdmaError> {
+        let home = &self.home;
+        let moved = home.devices.give(&home.netns, found.index, &self.target);
+        moved.map_err(RdmaError::moving("moving into the container", &found.name))
+    }
+
+    /// The device is not on the host: another container of the same namespace may have it, or somebody else has put it
+    /// there. Its number.
+    fn join(&self, asked: Asked<'_>) -> Result<u32, RdmaError> {
+        let namespace = self.target.cookie();
+        let Some(found) = self.look(asked, &self.target)? else {
+            return Err(self.held_elsewhere(asked));
+        };
+        let moved = self
+            .leases
+            .moved_to(asked.device, namespace, START_PATIENCE)?;
+        let facts = match moved {
+            Some(Moved { facts, .. }) => facts,
+            None => facts_of(&found, asked.rdma, true),
+        };
+        self.lease(asked, Some(&facts))?;
+        Ok(found.index)
+    }
+
+    /// Who has it, by its lease or by its namespace.
+    fn held_elsewhere(&self, asked: Asked<'_>) -> RdmaError {
+        match self.leases.holders(asked.device, START_PATIENCE) {
+            Err(error) => error.into(),
+            Ok(Some(refused)) => refused.into(),
+            Ok(None) => back::away(&self.home, asked.rdma.pci, &asked.rdma.ibdev),
+        }
+    }
+
+    /// Writes down who gets it, and what it was.
+    fn lease(&self, asked: Asked<'_>, facts: Option<&RdmaFacts>) -> Result<(), RdmaError> {
+        let moved = facts.map(|facts| {
+            let moved = Moved {
+                facts: facts.clone(),
+                namespace: self.target.cookie(),
+                addresses: Vec::new(),
+                returning: false,
+            };
+            moved.kept()
+        });
+        let wanted = lease::Wanted {
+            devices: std::slice::from_ref(asked.device),
+            moved: moved.as_ref(),
+            ..self.claim
+        };
+        lease::claim_alone(wanted, self.container, self.host)?;
+        Ok(())
+    }
+
+    /// The nodes of a device that is in the container's namespace: a move makes them anew, and with other numbers.
+    fn nodes(&self, asked: Asked<'_>, index: u32) -> Result<Vec<Node>, RdmaError> {
+        let name = asked.rdma.ibdev.as_str();
+        let nodes = self.home.devices.nodes(&self.target, index);
+        let nodes = nodes.map_err(RdmaError::kernel("looking for the nodes of", name))?;
+        match nodes.is_empty() {
+            true => Err(RdmaError::NoNode(name.to_owned())),
+            false => Ok(nodes),
+        }
+    }
+
+    fn bring_back(&self, device: &Device, facts: &RdmaFacts) -> Result<(), RdmaError> {
+        let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
+        self.leases.call_back(device, id, &bundle, START_PATIENCE)?;
+        let moved = Moved {
+            facts: facts.clone(),
+            namespace: self.target.cookie(),
+            addresses: Vec::new(),
+            returning: true,
+        };
+        let init = Path::new("/proc").join(self.container.init.to_string());
+        let hint = || Some(init.join("ns/net"));
+        back::bring(&self.home, &moved, &hint, DYING_PATIENCE)?;
+        Ok(self.leases.returned(device, START_PATIENCE)?)
+    }
+
+    fn abandon(&self, device: &Device) -> Result<(), RdmaError> {
+        let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
+        Ok(self.leases.abandon(device, id, &bundle, START_PATIENCE)?)
+    }
+}
+
+fn facts_of(found: &Found, rdma: &MovedRdma, moved_by_other: bool) -> RdmaFacts {
+    RdmaFacts {
+        name: rdma.ibdev.clone(),
+        pci: rdma.pci,
+        index: found.index,
+        moved_by_other,
+    }
+}
