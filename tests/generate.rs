@@ -610,7 +610,7 @@ fn the_manifest_holds_names_hashes_and_what_was_asked_for() {
     let manifest = json_file(tree.specs().join(MANIFEST));
     assert_eq!(manifest["format"], "json");
     assert_eq!(manifest["maxCdiVersion"], "0.5.0");
-    assert_eq!(manifest["kinds"].as_array().unwrap().len(), 11);
+    assert_eq!(manifest["kinds"].as_array().unwrap().len(), 12);
     let files = manifest["files"].as_object().unwrap();
     let names: Vec<&String> = files.keys().collect();
     assert_eq!(names, specs_in(&tree.specs()).iter().collect::<Vec<_>>());

@@ -34,11 +34,13 @@ pub enum Class {
     Ptp,
     /// PPS sources.
     Pps,
+    /// Devices of several classes under one name.
+    Bundle,
 }
 
 impl Class {
     /// Every class, in display order.
-    pub const ALL: [Class; 11] = [
+    pub const ALL: [Class; 12] = [
         Class::Nic,
         Class::NicPlain,
         Class::NicNodes,
@@ -50,6 +52,7 @@ impl Class {
         Class::Netdev,
         Class::Ptp,
         Class::Pps,
+        Class::Bundle,
     ];
 
     /// The class as written in a kind, an annotation and a file name.
@@ -67,6 +70,7 @@ impl Class {
             Class::Netdev => "netdev",
             Class::Ptp => "ptp",
             Class::Pps => "pps",
+            Class::Bundle => "bundle",
         }
     }
 
@@ -135,7 +139,7 @@ mod tests {
         let error = "NIC".parse::<Class>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown class \"NIC\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps"
+            "unknown class \"NIC\"; known are nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, bundle"
         );
     }
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::bundle::{self, Bundle};
 use crate::class::Class;
 use crate::host_settings::{HostSettings, MacAddress, PhysicalFunction, Sriov};
 use crate::kubernetes_settings::{KubernetesSettings, RESOURCE_KEYS, ResourceError};
@@ -44,6 +45,8 @@ pub struct Config {
     pub log: Log,
     /// Named sets of devices, of which a container gets one that is free.
     pub pools: BTreeMap<String, PoolConfig>,
+    /// Devices that go together under one name.
+    pub bundles: BTreeMap<String, Bundle>,
     /// What interfaces have in the containers that get them, by the names of their devices.
     pub netdev: BTreeMap<String, NetdevSettings>,
     /// The virtual functions that the host has from its boot on.
@@ -354,6 +357,8 @@ pub struct HookConfig {
     pub log: Log,
     /// What interfaces have in the containers that get them, by the names of their devices.
     pub netdev: BTreeMap<String, NetdevSettings>,
+    /// Devices that go together under one name; `None` where this version does not understand them.
+    pub bundles: BTreeMap<String, Option<Bundle>>,
 }
 
 /// What hook and wrapper need of section `[cdi]`.
@@ -393,6 +398,11 @@ impl From<&Config> for HookConfig {
             leases: config.leases.clone(),
             log: config.log.clone(),
             netdev: config.netdev.clone(),
+            bundles: config
+                .bundles
+                .iter()
+                .map(|(name, bundle)| (name.clone(), Some(bundle.clone())))
+                .collect(),
         }
     }
 }
@@ -406,6 +416,24 @@ struct HookSections {
     leases: HookLeases,
     log: HookLog,
     netdev: BTreeMap<String, HookNetdev>,
+    bundles: BTreeMap<String, HookBundle>,
+}
+
+/// As [`Bundle`], of any version. Only who asks for one that is not understood is refused.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum HookBundle {
+    Known(Bundle),
+    Unknown(IgnoredAny),
+}
+
+impl From<HookBundle> for Option<Bundle> {
+    fn from(read: HookBundle) -> Self {
+        match read {
+            HookBundle::Known(bundle) => Some(bundle),
+            HookBundle::Unknown(IgnoredAny) => None,
+        }
+    }
 }
 
 /// As [`NetdevSettings`], with keys of any version.
@@ -540,6 +568,11 @@ impl HookConfig {
             leases,
             log: read.log.into(),
             netdev: check_netdevs(read.netdev)?,
+            bundles: read
+                .bundles
+                .into_iter()
+                .map(|(name, bundle)| (name, bundle.into()))
+                .collect(),
         })
     }
 }
@@ -790,6 +823,11 @@ pub enum ConfigError {
         "{0} is {1}, and an interface is in one container at a time; leave it out: containers that share a network, as those of a pod do, share the interface"
     )]
     NetdevShare(String, u32),
+    /// A number of bundles, or a pool of them.
+    #[error(
+        "{0} is bundle, which stands for devices of several classes; each of these is counted by itself: name their class"
+    )]
+    BundleCounted(String),
     /// A pool that says who moves what does not move.
     #[error(
         "pools.{name}.move is for class netdev, and the pool is of class {class}; leave it out"
@@ -914,8 +952,10 @@ const POOLS: &str = "pools";
 const POOL_KEYS: &[&str] = &["class", "select", "share", "move"];
 /// The section with a table for each interface.
 const NETDEV: &str = "netdev";
+/// The section with a table for each bundle.
+const BUNDLES: &str = "bundles";
 /// The sections with a table for each of several names, and the keys of such a table.
-const NAMED: [(&str, &[&str]); 1] = [(NETDEV, &settings::KEYS)];
+const NAMED: [(&str, &[&str]); 2] = [(NETDEV, &settings::KEYS), (BUNDLES, &bundle::KEYS)];
 /// The key of a pool whose value is a table with [`select::KEYS`].
 const SELECT: &str = "select";
 
@@ -985,6 +1025,7 @@ impl Config {
         check_sriov(&self.sriov)?;
         check_netdev_pools(&self.pools)?;
         check_netdev_share(&self.leases)?;
+        self.check_bundles()?;
         for (name, settings) in &self.netdev {
             check_netdev(name, settings)?;
         }
@@ -994,6 +1035,22 @@ impl Config {
         };
         let share = |class| self.leases.share(class);
         Ok(self.kubernetes.check(pool, share)?)
+    }
+}
+
+impl Config {
+    /// A bundle is nothing that is counted: its devices are.
+    fn check_bundles(&self) -> Result<(), ConfigError> {
+        let mut pools = self.pools.iter();
+        let pool = pools.find(|(_, pool)| pool.class == Class::Bundle);
+        let counted = match pool {
+            Some((name, _)) => Some(format!("{POOLS}.{name}.class")),
+            None if self.leases.share.contains_key(&Class::Bundle) => {
+                Some("a class of leases.share".to_owned())
+            }
+            None => None,
+        };
+        counted.map_or(Ok(()), |key| Err(ConfigError::BundleCounted(key)))
     }
 }
 
@@ -2497,10 +2554,92 @@ mod tests {
     }
 
     #[test]
+    fn the_manual_page_has_every_key_of_a_bundle_with_a_value_that_is_read() {
+        let page = settings_of_page(include_str!("../../packaging/man/onload-ctk.toml.5"));
+        let page = page
+            .iter()
+            .skip_while(|setting| !setting.starts_with("[bundles."))
+            .take_while(|setting| !setting.starts_with("[netdev."));
+        let page: Vec<&str> = page.map(String::as_str).collect();
+        let keys = page
+            .iter()
+            .filter_map(|setting| Some(setting.split_once(" = ")?.0));
+        assert_eq!(keys.collect::<Vec<_>>(), bundle::KEYS);
+        let config = Config::parse(&page.join("\n")).unwrap();
+        let bundle = &config.bundles["NAME"];
+        assert!(bundle.cpus.is_some() && bundle.mems.is_some(), "{bundle:?}");
+    }
+
+    #[test]
+    fn a_section_that_is_no_bundle_is_refused_where_it_stands() {
+        for (text, says) in [
+            (
+                "[bundles.hft]\ndevices = [\"gpu=0\"]\n",
+                "bundles.hft: \"gpu=0\": unknown class \"gpu\"",
+            ),
+            (
+                "[bundles.hft]\n",
+                "line 1: bundles.hft: a bundle needs devices",
+            ),
+            (
+                "[bundles.hft]\ndevice = [\"nic=ens1\"]\n",
+                "line 2: unknown key \"bundles.hft.device\"; did you mean \"bundles.hft.devices\"?",
+            ),
+            (
+                "[bundles.hft]\ndevices = \"nic=ens1\"\n",
+                "line 2: bundles.hft.devices: expected an array",
+            ),
+            (
+                "[bundles.hft]\ndevices = [\"nic=ens1\"]\ncpus = 3\n",
+                "line 3: bundles.hft.cpus: expected a string",
+            ),
+            (
+                "[bundles.hft]\ndevices = [\"nic=ens1\"]\ncpus = \"8-2\"\n",
+                "bundles.hft: cpus is \"numa\"",
+            ),
+            (
+                "[bundles.a]\ndevices = [\"nic=ens1\"]\n[bundles.b]\ndevices = [\"bundle=a\"]\n",
+                "bundles.b: \"bundle=a\": a bundle cannot hold another one",
+            ),
+            (
+                "[[bundles]]\n",
+                "line 1: bundles: expected a table, found an array",
+            ),
+            (
+                "[pools.p]\nclass = \"bundle\"\n",
+                "pools.p.class is bundle, which stands for devices",
+            ),
+            (
+                "[leases]\nshare = { bundle = 2 }\n",
+                "a class of leases.share is bundle",
+            ),
+            ("[bundle.hft]\n", "did you mean \"bundles\"?"),
+        ] {
+            assert!(refusal(text).contains(says), "{text}: {}", refusal(text));
+        }
+    }
+
+    #[test]
+    fn the_hook_takes_a_bundle_that_it_understands_and_knows_of_another_by_name() {
+        let text = "[bundles.hft]\ndevices = [\"nic=ens1\"]\ncpus = \"numa\"\nlater = 1\n\
+                    [bundles.next]\ndevices = [\"gpu=0\"]\n[bundles.odd]\ndevices = 5\n";
+        let config = HookConfig::parse(text).unwrap();
+        let known: Vec<(&str, bool)> = config
+            .bundles
+            .iter()
+            .map(|(name, bundle)| (name.as_str(), bundle.is_some()))
+            .collect();
+        assert_eq!(known, [("hft", true), ("next", false), ("odd", false)]);
+        let whole = "[bundles.hft]\ndevices = [\"nic=ens1\"]\n";
+        let whole = HookConfig::from(&Config::parse(whole).unwrap());
+        assert!(whole.bundles["hft"].is_some());
+    }
+
+    #[test]
     fn the_manual_page_has_every_key_of_a_pool_with_a_value_that_is_read() {
         let page = settings_of_page(include_str!("../../packaging/man/onload-ctk.toml.5"));
         let is_pool = |setting: &&String| !setting.starts_with("[pools.");
-        let is_of_pools = |setting: &&String| !setting.starts_with("[netdev.");
+        let is_of_pools = |setting: &&String| !setting.starts_with("[bundles.");
         let page = page.iter().skip_while(is_pool).take_while(is_of_pools);
         let page: Vec<&String> = page.collect();
         let keys = page

@@ -141,12 +141,18 @@ pub enum NotCountable {
         "profile is no resource, since it is no device; set the EF_ variables of a profile in the pod"
     )]
     Profile,
+    /// It is several.
+    #[error(
+        "bundle is no resource, since it stands for devices of several classes; name their classes"
+    )]
+    Bundle,
 }
 
 fn countable(class: Class) -> Result<Class, NotCountable> {
     match class {
         Class::Hugepages => Err(NotCountable::Hugepages),
         Class::Profile => Err(NotCountable::Profile),
+        Class::Bundle => Err(NotCountable::Bundle),
         class => Ok(class),
     }
 }

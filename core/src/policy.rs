@@ -136,7 +136,8 @@ impl<'a> Policy<'a> {
         match origin {
             Origin::Annotation(_) => Some((&self.annotations.allow, "annotations")),
             Origin::Variable(_) => Some((&self.environment.allow, "environment")),
-            Origin::Ticket(_) => None,
+            // A bundle is the operator's own, and whether it may be requested is asked for itself.
+            Origin::Ticket(_) | Origin::Bundle(_) => None,
         }
     }
 }
@@ -159,6 +160,9 @@ pub fn check(
     policy: Policy<'_>,
     root: &HostRoot,
 ) -> Result<Vec<String>, PolicyViolation> {
+    if let Some(asked) = &request.bundles {
+        allowed(Class::Bundle, &asked.origin, policy)?;
+    }
     for (class, asked) in &request.devices {
         allowed(*class, &asked.origin, policy)?;
     }

@@ -8,11 +8,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::bundle::{Bundle, Cpus, Mems};
 use crate::class::{self, Class, UnknownClass};
 use crate::config::Preload;
 use crate::lease::Numa;
 use crate::netdev::address::{InterfaceAddress, NotAddress};
-use crate::text::Quoted;
+use crate::text::{Listed, Quoted};
 use crate::wanted::number;
 pub use crate::wanted::{MAX_NAMES, Wanted};
 
@@ -119,6 +120,21 @@ pub struct Request {
     pub numa: Option<Requested<Numa>>,
     /// The addresses of interfaces of class netdev, each once.
     pub addresses: Option<Requested<Vec<WantedAddress>>>,
+    /// The bundles whose devices are among the above ([`Request::open_bundles`]).
+    pub bundles: Option<Requested<Vec<OpenedBundle>>>,
+}
+
+/// A bundle that a request names, of which the request has the devices now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenedBundle {
+    /// Its name.
+    pub name: String,
+    /// Its devices, by class.
+    pub devices: BTreeMap<Class, Vec<Wanted>>,
+    /// The CPUs of its containers.
+    pub cpus: Option<Cpus>,
+    /// The NUMA nodes that their memory comes from.
+    pub mems: Option<Mems>,
 }
 
 /// An address for an interface, as an annotation names it: `WORD=ADDRESS/PREFIX`.
@@ -152,20 +168,33 @@ pub enum Origin {
     Variable(String),
     /// At this word of the ticket that [`VARIABLE`] names.
     Ticket(String),
+    /// In a bundle that is requested there.
+    Bundle(Box<Origin>),
 }
 
 impl Origin {
     /// The annotation's key, or the word of a text.
     #[must_use]
     pub fn key(&self) -> &str {
-        let (Origin::Annotation(key) | Origin::Variable(key) | Origin::Ticket(key)) = self;
-        key
+        match self.asked() {
+            Origin::Annotation(key) | Origin::Variable(key) | Origin::Ticket(key) => key,
+            Origin::Bundle(_) => "",
+        }
+    }
+
+    /// Where somebody wrote it: of what stands in a bundle, where the bundle is requested.
+    #[must_use]
+    pub fn asked(&self) -> &Origin {
+        match self {
+            Origin::Bundle(asked) => asked.asked(),
+            asked => asked,
+        }
     }
 
     /// What stands behind the key in a message, if anything does.
     fn place(&self) -> &'static str {
-        match self {
-            Origin::Annotation(_) => "",
+        match self.asked() {
+            Origin::Annotation(_) | Origin::Bundle(_) => "",
             Origin::Variable(_) => " of ONLOAD_CTK_REQUEST",
             Origin::Ticket(_) => " of the ticket in ONLOAD_CTK_REQUEST",
         }
@@ -175,7 +204,7 @@ impl Origin {
 impl fmt::Display for Origin {
     /// For messages: what a user wrote is quoted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Origin::Annotation(_) = self {
+        if let Origin::Annotation(_) = self.asked() {
             f.write_str("annotation ")?;
         }
         write!(f, "{}{}", Quoted(self.key()), self.place())
@@ -187,7 +216,7 @@ pub struct Origins<'a>(pub &'a [&'a Origin]);
 
 impl fmt::Display for Origins<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_annotation = |origin: &Origin| matches!(origin, Origin::Annotation(_));
+        let is_annotation = |origin: &Origin| matches!(origin.asked(), Origin::Annotation(_));
         let groups = self.0.chunk_by(|one, other| one.place() == other.place());
         for (at, group) in groups.enumerate() {
             f.write_str(if at > 0 { ", " } else { "" })?;
@@ -371,6 +400,36 @@ pub enum RequestError {
         /// The word, quoted.
         name: String,
     },
+    /// No such bundle.
+    #[error("{key}: there is no bundle {name}; the configuration has {known}")]
+    NoBundle {
+        /// Where, for people.
+        key: String,
+        /// The name, which is one of a device.
+        name: String,
+        /// The bundles that there are.
+        known: String,
+    },
+    /// A number of members behind a bundle.
+    #[error("{key}: {name} is a bundle and no pool; remove {count}")]
+    BundleCount {
+        /// Where, for people.
+        key: String,
+        /// The bundle.
+        name: String,
+        /// The star and what follows it, quoted.
+        count: String,
+    },
+    /// A bundle of the configuration that cannot be understood.
+    #[error(
+        "{key}: [bundles.{name}] of the configuration is not understood; \"onload-ctk discover\" says what is wrong with it"
+    )]
+    UnreadBundle {
+        /// Where, for people.
+        key: String,
+        /// The bundle.
+        name: String,
+    },
     /// A setting with a value that it cannot have.
     #[error("{key} is {value}; want {want}")]
     BadValue {
@@ -411,7 +470,10 @@ impl Request {
             request.add(word, &origin, value)?;
         }
         request.count_names()?;
-        request.check_addresses()?;
+        // An address may be for an interface of a bundle.
+        if !request.wants(&[Class::Bundle]) {
+            request.check_addresses()?;
+        }
         Ok((request != Request::default()).then_some(request))
     }
 
@@ -537,23 +599,56 @@ impl Request {
     /// [`RequestError::TwoCounts`] and [`RequestError::TooManyNames`].
     pub fn add_ticket(&mut self, other: Request) -> Result<(), RequestError> {
         for (class, asked) in &other.devices {
-            let Some(known) = self.devices.get_mut(class) else {
-                continue;
-            };
-            for wanted in &asked.value {
-                match known.value.iter().find(|one| one.name == wanted.name) {
-                    None => known.value.push(wanted.clone()),
-                    Some(one) if one.count == wanted.count => {}
-                    Some(_) => {
-                        return Err(RequestError::TwoCounts {
-                            key: asked.origin.to_string(),
-                            name: Quoted(&wanted.name).to_string(),
-                        });
-                    }
-                }
+            if let Some(known) = self.devices.get_mut(class) {
+                merge(&mut known.value, &asked.value, &asked.origin)?;
             }
         }
         self.add_missing(other)
+    }
+
+    /// Puts devices in the place of the bundles that it names. They are those of the operator's configuration
+    /// alone, so that policy sees each class that a container gets.
+    ///
+    /// # Errors
+    /// [`RequestError`] names where the bundle is requested.
+    pub fn open_bundles(
+        &mut self,
+        bundles: &BTreeMap<String, Option<Bundle>>,
+    ) -> Result<(), RequestError> {
+        let Some(Requested { origin, value }) = self.devices.remove(&Class::Bundle) else {
+            return Ok(());
+        };
+        let mut opened = Vec::new();
+        for wanted in value {
+            let bundle = find_bundle(&wanted, bundles, &origin)?;
+            self.add_devices(&bundle.devices, &origin)?;
+            opened.push(OpenedBundle {
+                name: wanted.name,
+                devices: bundle.devices.clone(),
+                cpus: bundle.cpus.clone(),
+                mems: bundle.mems.clone(),
+            });
+        }
+        let value = opened;
+        self.bundles = Some(Requested { origin, value });
+        self.count_names()?;
+        self.check_addresses()
+    }
+
+    /// Adds the devices of a bundle. What is requested beside it stays so: policy looks there.
+    fn add_devices(
+        &mut self,
+        devices: &BTreeMap<Class, Vec<Wanted>>,
+        origin: &Origin,
+    ) -> Result<(), RequestError> {
+        for (class, wanted) in devices {
+            let own = self.devices.entry(*class).or_insert_with(|| Requested {
+                origin: Origin::Bundle(Box::new(origin.clone())),
+                value: Vec::new(),
+            });
+            merge(&mut own.value, wanted, origin)?;
+        }
+        Ok(())
     }
 
     fn count_names(&self) -> Result<(), RequestError> {
@@ -605,6 +700,7 @@ impl Request {
         self.hugepages_limit = self.hugepages_limit.take().or(other.hugepages_limit);
         self.numa = self.numa.take().or(other.numa);
         self.addresses = self.addresses.take().or(other.addresses);
+        self.bundles = self.bundles.take().or(other.bundles);
         self.count_names()
     }
 
@@ -613,6 +709,57 @@ impl Request {
     pub fn wants(&self, classes: &[Class]) -> bool {
         classes.iter().any(|class| self.devices.contains_key(class))
     }
+}
+
+/// The bundle of a name.
+fn find_bundle<'b>(
+    wanted: &Wanted,
+    bundles: &'b BTreeMap<String, Option<Bundle>>,
+    origin: &Origin,
+) -> Result<&'b Bundle, RequestError> {
+    let (key, name) = (origin.to_string(), wanted.name.clone());
+    match (bundles.get(&name), wanted.count) {
+        (None, _) => {
+            let known: Vec<String> = bundles.keys().cloned().collect();
+            Err(RequestError::NoBundle {
+                key,
+                name,
+                known: match known.as_slice() {
+                    [] => "none".to_owned(),
+                    known => Listed(known).to_string(),
+                },
+            })
+        }
+        (Some(_), Some(count)) => {
+            let count = Quoted(&format!("*{count}")).to_string();
+            Err(RequestError::BundleCount { key, name, count })
+        }
+        (Some(None), None) => Err(RequestError::UnreadBundle { key, name }),
+        (Some(Some(bundle)), None) => Ok(bundle),
+    }
+}
+
+/// Adds devices to those of the same class, each once.
+fn merge(known: &mut Vec<Wanted>, more: &[Wanted], origin: &Origin) -> Result<(), RequestError> {
+    for wanted in more {
+        match known.iter().find(|one| one.name == wanted.name) {
+            None => known.push(wanted.clone()),
+            Some(one) if one.count == wanted.count => {}
+            Some(_) => {
+                return Err(RequestError::TwoCounts {
+                    key: origin.to_string(),
+                    name: Quoted(&wanted.name).to_string(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a container is one of a pod, as its engine says.
+pub fn is_of_pod(annotations: &dyn AnnotationSource) -> bool {
+    let mut keys = NAME_KEYS.iter().chain(&SANDBOX_KEYS);
+    keys.any(|key| annotations.has(key))
 }
 
 /// Whether a container only holds the namespaces of a pod.
@@ -899,8 +1046,7 @@ mod tests {
 
     #[test]
     fn an_annotation_without_a_class_is_refused_with_the_classes() {
-        let classes =
-            "nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps";
+        let classes = "nic, nic-plain, nic-nodes, zf, profile, rdma, vfio, hugepages, netdev, ptp, pps, bundle";
         let says = |key: &str| {
             format!(
                 "annotation \"{key}\" names no class; write onload.dev/nic or another class of {classes}"
@@ -1297,5 +1443,114 @@ mod tests {
             of_text(&words.join(";")).unwrap().devices.len(),
             Class::ALL.len()
         );
+    }
+
+    /// Bundles as a configuration has them; one that is not understood is written as nothing.
+    fn bundles(of: &[(&str, &str)]) -> BTreeMap<String, Option<Bundle>> {
+        let bundle = |text: &str| toml::from_str::<Bundle>(text).ok();
+        let bundles = of.iter();
+        bundles
+            .map(|(name, text)| ((*name).to_owned(), bundle(text)))
+            .collect()
+    }
+
+    fn opened(pairs: &[(&str, &str)], of: &[(&str, &str)]) -> Result<Request, RequestError> {
+        let pairs = pairs.iter();
+        let annotations: BTreeMap<String, String> = pairs
+            .map(|(word, value)| (format!("{PREFIX}{word}"), (*value).to_owned()))
+            .collect();
+        let mut request = Request::parse(&annotations)?.unwrap();
+        request.open_bundles(&bundles(of))?;
+        Ok(request)
+    }
+
+    const HFT: (&str, &str) = (
+        "hft",
+        "devices = [\"nic=ens1\", \"vfio=fast*2\", \"netdev=ens3\"]\ncpus = \"numa\"",
+    );
+
+    fn names(request: &Request, class: Class) -> Vec<String> {
+        let wanted = request.devices[&class].value.iter();
+        wanted.map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_bundle_stands_for_its_devices_beside_those_that_are_named() {
+        let asked = [("bundle", "hft"), ("nic", "ens2,ens1"), ("rdma", "mlx5_0")];
+        let request = opened(&asked, &[HFT]).unwrap();
+        assert!(!request.wants(&[Class::Bundle]));
+        assert_eq!(names(&request, Class::Nic), ["ens2", "ens1"]);
+        assert_eq!(names(&request, Class::Vfio), ["fast*2"]);
+        let origin = |class| &request.devices[&class].origin;
+        let by_bundle = Origin::Bundle(Box::new(Origin::Annotation("onload.dev/bundle".into())));
+        assert_eq!(origin(Class::Vfio), &by_bundle);
+        assert_eq!(
+            origin(Class::Vfio).to_string(),
+            "annotation \"onload.dev/bundle\""
+        );
+        // What is named beside it stays what it is to policy.
+        assert_eq!(origin(Class::Nic).key(), "onload.dev/nic");
+        let bundle = &request.bundles.as_ref().unwrap().value[0];
+        assert_eq!(
+            (bundle.name.as_str(), &bundle.cpus),
+            ("hft", &Some(Cpus::Numa))
+        );
+        // Once more changes nothing.
+        let mut again = request.clone();
+        again.open_bundles(&bundles(&[HFT])).unwrap();
+        assert_eq!(again, request);
+    }
+
+    #[test]
+    fn two_bundles_give_the_devices_of_both() {
+        let other = (
+            "wide",
+            "devices = [\"nic=ens1\", \"nic=ens4\", \"vfio=fast*2\"]",
+        );
+        let request = opened(&[("bundle", "hft, wide")], &[HFT, other]).unwrap();
+        assert_eq!(names(&request, Class::Nic), ["ens1", "ens4"]);
+        assert_eq!(names(&request, Class::Vfio), ["fast*2"]);
+        let opened = &request.bundles.unwrap().value;
+        assert_eq!(opened.len(), 2);
+    }
+
+    #[test]
+    fn an_address_may_be_for_an_interface_of_a_bundle_and_for_no_other() {
+        let asked = |address| {
+            let asked = [("bundle", "hft"), ("address", address)];
+            opened(&asked, &[HFT])
+        };
+        asked("ens3=192.0.2.3/24").unwrap();
+        let refused = asked("ens4=192.0.2.3/24").unwrap_err().to_string();
+        assert!(refused.contains("an address for \"ens4\""), "{refused}");
+    }
+
+    #[test]
+    fn what_is_no_bundle_of_the_configuration_is_refused() {
+        let unread = ("next", "devices = [\"gpu=0\"]");
+        for (value, says) in [
+            (
+                "other",
+                "annotation \"onload.dev/bundle\": there is no bundle other; the configuration has hft, next",
+            ),
+            ("all", "there is no bundle all"),
+            ("hft*2", "hft is a bundle and no pool; remove \"*2\""),
+            (
+                "next",
+                "[bundles.next] of the configuration is not understood",
+            ),
+        ] {
+            let refused = opened(&[("bundle", value)], &[HFT, unread]).unwrap_err();
+            assert!(refused.to_string().contains(says), "{value}: {refused}");
+        }
+        let refused = opened(&[("bundle", "hft"), ("vfio", "fast")], &[HFT]).unwrap_err();
+        assert!(
+            refused
+                .to_string()
+                .contains("twice, with different numbers"),
+            "{refused}"
+        );
+        let refused = opened(&[("bundle", "hft")], &[]).unwrap_err().to_string();
+        assert!(refused.ends_with("the configuration has none"), "{refused}");
     }
 }

@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
+use onload_core::class::Class;
+use onload_core::config::HookConfig;
 use onload_core::request::{MAX_NAMES, Request};
 use onload_hooks::config_json::scan::{self, Places};
 
@@ -17,13 +19,27 @@ fuzz_target!(|text: &str| {
     let json = serde_json::to_vec(&annotations).expect("a map of strings");
     match Request::parse(&annotations) {
         Ok(None) => {}
-        Ok(Some(request)) => {
+        Ok(Some(mut request)) => {
             assert!(scan::may_ask(&json, Places::Annotations), "what asks is seen in the bytes");
             let wanted = request.devices.values().flat_map(|asked| &asked.value);
             let counts = wanted.clone().map(|wanted| wanted.count.unwrap_or(1));
             assert!(counts.sum::<u32>() <= MAX_NAMES);
             for name in wanted.map(|wanted| &wanted.name) {
                 assert!(!name.is_empty() && !name.contains(['/', '\0', '\n', '=', ',']));
+            }
+            if request.open_bundles(&bundles()).is_err() {
+                return;
+            }
+            assert!(!request.devices.contains_key(&Class::Bundle));
+            let wanted = request.devices.values().flat_map(|asked| &asked.value);
+            let counts = wanted.map(|wanted| wanted.count.unwrap_or(1));
+            assert!(counts.sum::<u32>() <= MAX_NAMES);
+            for one in request.addresses.into_iter().flat_map(|asked| asked.value) {
+                let text = one.to_string();
+                let (_, address) = text.rsplit_once('=').expect("a word and an address");
+                assert_eq!(address.parse(), Ok(one.address));
+                assert!(one.address.network().contains(&one.address));
+                assert!(request.devices.contains_key(&Class::Netdev));
             }
             for limit in request.hugepages_limit.into_iter().flat_map(|asked| asked.value) {
                 assert!(limit.limit_bytes.is_multiple_of(limit.page_bytes));
@@ -36,3 +52,9 @@ fuzz_target!(|text: &str| {
         }
     }
 });
+
+/// What an operator's configuration has.
+fn bundles() -> BTreeMap<String, Option<onload_core::bundle::Bundle>> {
+    let text = "[bundles.a]\ndevices = [\"nic=ens1\", \"vfio=fast*100\", \"netdev=n\"]\n[bundles.b]\ndevices = 1\n";
+    HookConfig::parse(text).expect("a configuration").bundles
+}

@@ -12,19 +12,21 @@ use onload_cdi::ContainerEdits;
 use onload_cdi::json::RawError;
 use onload_cdi::oci::{self, InjectError, Node, NodeInfo};
 use onload_cdi::oci::{
-    CapabilitySet, HugepageLimit, MountEntry, OciConfig, OciConfigError, Rlimit,
+    CapabilitySet, Cpuset, HugepageLimit, MountEntry, OciConfig, OciConfigError, Rlimit,
 };
 use onload_core::class::Class;
 use onload_core::config::{Memlock, RootWithOnload};
 use onload_core::container_id::ContainerId;
 use onload_core::lease::Token;
 use onload_core::policy::{HostRoot, MEMLOCK, ONLOAD};
-use onload_core::request::{Origin, Request};
+use onload_core::request::{self, Origin, Request};
 
 use crate::config_json::scan::{self, Places, Scanned};
+use crate::cpuset::{self, CpusetError};
 use crate::decision::error::DecisionError;
 use crate::decision::host_root::{self, CAP_SETUID};
 use crate::decision::input::DecisionInput;
+use crate::decision::placement::Placement;
 use crate::decision::pools::{Pools, Reserved, or_give_back};
 use crate::decision::preload_choice::PreloadChoice;
 use crate::decision::subject::{Identity, Subject, TicketUse};
@@ -59,6 +61,9 @@ pub enum FilterError {
         /// Where, and why.
         source: OvermountError,
     },
+    /// The CPUs or the memory of a bundle.
+    #[error(transparent)]
+    Cpuset(#[from] CpusetError),
     /// The preload is not possible.
     #[error("{key}")]
     Preload {
@@ -188,6 +193,9 @@ pub(crate) fn give(
     if request == Request::default() {
         return Ok(outcome);
     }
+    request
+        .open_bundles(&settings.config.bundles)
+        .map_err(DecisionError::from)?;
     let mut filter = Filter {
         container,
         host,
@@ -220,11 +228,16 @@ pub(crate) fn describe(
         id: Some(id),
         sees_exec: false,
     };
+    let settings = host.settings().map_err(DecisionError::from)?;
+    let mut request = input.request;
+    request
+        .open_bundles(&settings.config.bundles)
+        .map_err(DecisionError::from)?;
     let mut filter = Filter {
         container,
         host,
         pools,
-        settings: host.settings().map_err(DecisionError::from)?,
+        settings,
         privilege: Privilege {
             is_initial_namespace: true,
             may_raise_limits: true,
@@ -232,7 +245,7 @@ pub(crate) fn describe(
             nofile_soft: None,
             nofile_hard: None,
         },
-        request: input.request,
+        request,
         tickets: Vec::new(),
         outcome: Outcome::default(),
     };
@@ -279,6 +292,7 @@ impl Filter<'_> {
         let mut decision = self.decide(&config, &lacks)?;
         let given = std::mem::take(&mut decision.given);
         let memlock = decision.memlock;
+        let placements = std::mem::take(&mut decision.placements);
         if let Some(root) = root {
             let (edits, devices) = self.edits(&mut config, decision, Some(&root?))?;
             oci::apply(&mut config, &edits, &CheckedNodes(&devices))?;
@@ -288,6 +302,7 @@ impl Filter<'_> {
         }
         self.ipc_lock(&mut config)?;
         self.hugepages_limit(&mut config)?;
+        self.cpuset(&mut config, &placements)?;
         if !has_process && config.process().is_some() {
             return Err(FilterError::NoProcess);
         }
@@ -308,6 +323,12 @@ impl Filter<'_> {
         self.outcome.given = std::mem::take(&mut decision.given);
         let keys = decision.keys.clone();
         let memlock = decision.memlock;
+        let why = match request::is_of_pod(&config) {
+            true => cpuset::OF_POD,
+            false => cpuset::BY_NRI,
+        };
+        let not_set = cpuset::not_set(&decision.placements, why);
+        self.outcome.warnings.extend(not_set);
         let names = self.names(&mut decision, &config)?;
         let (edits, devices) = self.edits(&mut limited, decision, None)?;
         if let Some(memlock) = memlock {
@@ -512,10 +533,11 @@ impl Filter<'_> {
         let asked = self.request.devices.iter().map(|(class, asked)| {
             let names: Vec<String> = asked.value.iter().map(ToString::to_string).collect();
             let names = names.join(", ");
-            format!(
-                "{}: class {class} is allowed and gives {names}",
-                reason(&asked.origin)
-            )
+            let key = reason(&asked.origin);
+            match asked.origin {
+                Origin::Bundle(_) => format!("{key}: the bundle has {class} {names}"),
+                _ => format!("{key}: class {class} is allowed and gives {names}"),
+            }
         });
         self.outcome.reasons.splice(0..0, asked);
         let reasons = &mut self.outcome.reasons;
@@ -626,6 +648,43 @@ impl Filter<'_> {
         Ok(())
     }
 
+    /// Sets the CPUs and NUMA nodes of bundles where the engine has set none.
+    fn cpuset(
+        &mut self,
+        config: &mut OciConfig,
+        placements: &[Placement],
+    ) -> Result<(), FilterError> {
+        let Some(first) = placements.first() else {
+            return Ok(());
+        };
+        let why = match (request::is_of_pod(config), self.privilege) {
+            (true, _) => Some(cpuset::OF_POD),
+            (false, privilege) if !privilege.is_initial_namespace => Some(cpuset::ROOTLESS),
+            (false, _) => None,
+        };
+        if let Some(why) = why {
+            let warnings = &mut self.outcome.warnings;
+            warnings.extend(cpuset::not_set(placements, why));
+            return Ok(());
+        }
+        let path = config.cgroups_path()?;
+        let own = config.cpuset()?;
+        let sysfs = self.host.sysfs();
+        let chosen = cpuset::choose(placements, &own, path.as_deref(), &sysfs)?;
+        self.outcome.warnings.extend(chosen.warnings);
+        let lists = [("CPUs", &chosen.cpus), ("NUMA nodes", &chosen.mems)];
+        let set = lists.iter().filter_map(|(what, list)| {
+            let list = list.as_ref()?;
+            Some(format!("{}: {what} {list}", reason(&first.origin)))
+        });
+        self.outcome.reasons.extend(set);
+        if chosen.cpus.is_some() || chosen.mems.is_some() {
+            let (cpus, mems) = (chosen.cpus, chosen.mems);
+            config.cpuset_set(&Cpuset { cpus, mems })?;
+        }
+        Ok(())
+    }
+
     /// Where the first of some classes is requested, for people.
     fn key(&self, classes: &[Class]) -> String {
         classes
@@ -640,9 +699,9 @@ impl Filter<'_> {
 
 /// Where something is requested, at the beginning of a reason.
 fn reason(origin: &Origin) -> String {
-    match origin {
+    match origin.asked() {
         Origin::Annotation(key) => key.clone(),
-        Origin::Variable(_) | Origin::Ticket(_) => origin.to_string(),
+        Origin::Variable(_) | Origin::Ticket(_) | Origin::Bundle(_) => origin.to_string(),
     }
 }
 

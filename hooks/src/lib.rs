@@ -12,6 +12,7 @@
 pub mod adjust;
 pub(crate) mod bpf;
 pub mod config_json;
+pub(crate) mod cpuset;
 pub mod decision;
 pub mod device;
 pub mod entry;

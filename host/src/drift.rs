@@ -52,7 +52,7 @@ pub fn drift(compared: Compared<'_>) -> Result<Drift, GenerateError> {
     let mut pools = compared.pools.clone();
     pools
         .offered
-        .retain(|pool| asked.kinds.contains(&pool.class));
+        .retain(|pool| asked.kinds.contains(&pool.class) || asked.kinds.contains(&Class::Bundle));
     if let Some(newest) = newest.and_then(|version| version.parse().ok()) {
         pools.keep_to(newest);
     }

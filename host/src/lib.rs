@@ -12,7 +12,6 @@
 
 pub mod boot;
 pub mod bundles;
-pub(crate) mod cpu_list;
 pub mod discover;
 pub mod doctor;
 pub mod drift;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
+use onload_core::config::Config;
 use onload_core::text::Chain;
 use onload_host::boot;
 use onload_host::discover::clock::Clock;
@@ -11,11 +12,13 @@ use onload_host::discover::hugepages::{Hugepages, NodePages};
 use onload_host::discover::inventory::Inventory;
 use onload_host::discover::movable::Netdev;
 use onload_host::discover::nic::Nic;
+use onload_host::discover::not_offered::NotOffered;
 use onload_host::discover::onload::Onload;
 use onload_host::discover::rdma::{RdmaDevice, RdmaPort};
 use onload_host::discover::vfio::VfioDevice;
-use onload_host::generate::Surroundings;
-use onload_host::pools::survey;
+use onload_host::generate::{Surroundings, bundles_not_offered, generate};
+use onload_host::host::Host;
+use onload_host::pools::{Pools, survey};
 use onload_host::settings;
 use onload_host::topology::{self, Seen};
 use serde::Serialize;
@@ -42,7 +45,9 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
         host.start_recording();
     }
     printer.progress("looking at this host");
-    let (inventory, pools) = survey(&host, &config);
+    let (mut inventory, pools) = survey(&host, &config);
+    let bundles = bundles_left_out(&host, &config, &inventory, &pools)?;
+    inventory.not_offered.extend(bundles);
     printer.end_progress();
     let holders = match pools.offered.is_empty() {
         true => Holders::of(&[]),
@@ -87,6 +92,22 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     }
     require_nic(&inventory, &config)?;
     Ok(Answer::Yes)
+}
+
+/// The bundles that are not offered; nothing more of the host is looked at where there are none.
+fn bundles_left_out(
+    host: &Host,
+    config: &Config,
+    inventory: &Inventory,
+    pools: &Pools,
+) -> anyhow::Result<Vec<NotOffered>> {
+    if config.bundles.is_empty() {
+        return Ok(Vec::new());
+    }
+    let surroundings = Surroundings::of(host, config)?;
+    // What stands in the way of all specifications is told by who writes them.
+    let specs = generate(inventory, &pools.offered, config, surroundings).unwrap_or_default();
+    Ok(bundles_not_offered(&specs, config))
 }
 
 fn print_json(

@@ -10,8 +10,9 @@ use onload_core::config::{Config, Kinds};
 use onload_core::fs::{atomic, regular};
 use onload_core::text::Listed;
 use onload_host::discover::inventory::Inventory;
+use onload_host::discover::not_offered::NotOffered;
 use onload_host::drift::render;
-use onload_host::generate::{Specs, Surroundings, generate, warnings};
+use onload_host::generate::{Specs, Surroundings, bundles_not_offered, generate, warnings};
 use onload_host::host::Host;
 use onload_host::spec_name::{Part, SpecName};
 use onload_host::specdir::{Action, Format, Manifest, Plan, SpecDir, Step, Wanted, plan};
@@ -49,6 +50,12 @@ pub fn run(global: &Global, args: &Generate, printer: &mut Printer) -> anyhow::R
     let surroundings = Surroundings::of(&host, &config)?;
     let pools = written_pools(pools, &scope.written, newest, printer);
     let mut specs = generate(&inventory, &pools, &config, surroundings)?;
+    if scope.written.contains(&Class::Bundle) {
+        for left_out in bundles_not_offered(&specs, &config) {
+            let NotOffered { name, reason, .. } = left_out;
+            printer.warning(format_args!("bundle {name} is not offered: {reason}"));
+        }
+    }
     specs.retain(|name, _| scope.written.contains(&name.class));
     for warning in warnings(&specs, &pools, &config.cdi, surroundings) {
         printer.warning(warning);

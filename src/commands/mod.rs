@@ -116,7 +116,9 @@ fn written_pools(
     newest: Option<Version>,
     printer: &mut Printer,
 ) -> Vec<NamedPool> {
-    pools.offered.retain(|pool| written.contains(&pool.class));
+    // A bundle may have members of pools of any class.
+    let is_wanted = |class| written.contains(&class) || written.contains(&Class::Bundle);
+    pools.offered.retain(|pool| is_wanted(pool.class));
     if let Some(newest) = newest {
         pools.keep_to(newest);
     }

@@ -284,6 +284,15 @@ const IN_LINUX: [&str; 7] = [
 const IN_USER: [&str; 3] = ["uid", "gid", "additionalGids"];
 const IN_MOUNT: [&str; 4] = ["destination", "type", "source", "options"];
 
+/// The CPUs and NUMA nodes of a container (`linux.resources.cpu`), as lists such as `0-3,8`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cpuset {
+    /// CPUs.
+    pub cpus: Option<String>,
+    /// NUMA nodes that its memory comes from.
+    pub mems: Option<String>,
+}
+
 impl OciConfig {
     /// Parses a configuration.
     ///
@@ -765,6 +774,72 @@ impl OciConfig {
         self.edit_linux(|linux| {
             let mut resources = linux.object("resources")?.unwrap_or_default();
             replace(&mut resources, "hugepageLimits", field("pageSize"), &limits)?;
+            linux.set_object("resources", &resources);
+            Ok(())
+        })
+    }
+
+    /// `linux.cgroupsPath`.
+    ///
+    /// # Errors
+    /// [`OciConfigError::Read`].
+    pub fn cgroups_path(&self) -> Result<Option<String>, OciConfigError> {
+        let Some(linux) = &self.linux else {
+            return Ok(None);
+        };
+        linux
+            .read("cgroupsPath")
+            .map_err(|error| OciConfigError::Read(error.at("linux")))
+    }
+
+    /// `linux.resources.cpu.cpus` and `linux.resources.cpu.mems`; an empty one is none.
+    ///
+    /// # Errors
+    /// [`OciConfigError::Read`].
+    pub fn cpuset(&self) -> Result<Cpuset, OciConfigError> {
+        let Some(linux) = &self.linux else {
+            return Ok(Cpuset::default());
+        };
+        let read = || {
+            let resources = linux.object("resources")?;
+            let cpu = match resources {
+                Some(resources) => resources.object("cpu").map_err(|e| e.at("resources"))?,
+                None => None,
+            };
+            let Some(cpu) = cpu else {
+                return Ok(Cpuset::default());
+            };
+            let list = |key| -> Result<Option<String>, RawError> {
+                let text: Option<String> = cpu
+                    .read(key)
+                    .map_err(|error| error.at("cpu").at("resources"))?;
+                Ok(text.filter(|text| !text.trim().is_empty()))
+            };
+            Ok(Cpuset {
+                cpus: list("cpus")?,
+                mems: list("mems")?,
+            })
+        };
+        read().map_err(|error: RawError| OciConfigError::Read(error.at("linux")))
+    }
+
+    /// Sets those of `linux.resources.cpu.cpus` and `linux.resources.cpu.mems` that are given.
+    ///
+    /// # Errors
+    /// [`OciConfigError::Change`].
+    pub fn cpuset_set(&mut self, set: &Cpuset) -> Result<(), OciConfigError> {
+        self.edit_linux(|linux| {
+            let mut resources = linux.object("resources")?.unwrap_or_default();
+            let mut cpu = resources
+                .object("cpu")
+                .map_err(|error| error.at("resources"))?
+                .unwrap_or_default();
+            for (key, list) in [("cpus", &set.cpus), ("mems", &set.mems)] {
+                if let Some(list) = list {
+                    cpu.write(key, list)?;
+                }
+            }
+            resources.set_object("cpu", &cpu);
             linux.set_object("resources", &resources);
             Ok(())
         })

@@ -17,7 +17,7 @@ mod config;
 mod inject;
 
 pub use config::{
-    CapabilitySet, DeviceRule, HugepageLimit, MountEntry, OciConfig, OciConfigError, OciDevice,
-    OciHook, Rlimit, User,
+    CapabilitySet, Cpuset, DeviceRule, HugepageLimit, MountEntry, OciConfig, OciConfigError,
+    OciDevice, OciHook, Rlimit, User,
 };
 pub use inject::{HostNodes, InjectError, Node, NodeInfo, NodeKind, apply, depth, map_ids};

@@ -8,6 +8,7 @@ pub(crate) mod input;
 mod interface;
 mod library_dirs;
 pub(crate) mod nodes;
+pub(crate) mod placement;
 pub mod pools;
 pub(crate) mod preload_choice;
 pub(crate) mod present;
@@ -26,6 +27,7 @@ use crate::device::Device;
 use crate::host::specs::Specs;
 use crate::host::{HostView, Settings};
 use error::DecisionError;
+use placement::Placement;
 use pools::{Chosen, Pools, Reserved};
 use preload_choice::PreloadChoice;
 use subject::Subject;
@@ -50,6 +52,8 @@ pub(crate) struct Decision {
     pub preload: PreloadChoice,
     /// The minimum RLIMIT_MEMLOCK, for classes that lock memory.
     pub memlock: Option<Memlock>,
+    /// What bundles say of its CPUs and its memory.
+    pub placements: Vec<Placement>,
     /// What was reserved just now; whoever does not carry the decision out gives it back.
     pub reserved: Option<Reserved>,
     /// Messages for the user.
@@ -132,6 +136,7 @@ fn assemble(
         names: is_whole.then_some(found.names),
         preload,
         memlock: memlock.then_some(settings.config.cdi.memlock),
+        placements: placement::placements(request, &chosen.given, specs, &host.sysfs()),
         given: report::asked(request),
         reserved: None,
         warnings: Vec::new(),
@@ -146,7 +151,13 @@ pub(crate) fn is_setting(name: &str) -> bool {
 /// Where a request asks for devices, for people.
 pub(crate) fn keys(request: &Request) -> String {
     let asked = request.devices.values();
-    let origins: Vec<&Origin> = asked.map(|asked| &asked.origin).collect();
+    let mut origins: Vec<&Origin> = Vec::new();
+    for origin in asked.map(|asked| asked.origin.asked()) {
+        // Of a bundle, all classes stand in one place.
+        if !origins.contains(&origin) {
+            origins.push(origin);
+        }
+    }
     Origins(&origins).to_string()
 }
 

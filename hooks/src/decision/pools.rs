@@ -159,6 +159,8 @@ pub(super) type Given = BTreeMap<(Class, String), Vec<String>>;
 pub(super) struct Chosen {
     /// The request; `None` if it names no pool.
     pub(super) request: Option<Request>,
+    /// The members in it, by their pools.
+    pub(super) given: Given,
     /// What was reserved for it just now.
     pub(super) reserved: Option<Reserved>,
     /// The members, with the token of their reservation.
@@ -190,9 +192,10 @@ pub(super) fn choose(
     let hook = hook.or_else(|| (!named.is_empty()).then(|| own_hook(settings)));
     if let Some(members) = held(subject.config, &wishes, &named).map_err(|e| failed(e.into()))? {
         let devices = members.iter().map(|(device, _)| device);
-        let (request, _) = resolved(request, &wishes, devices);
+        let (request, given) = resolved(request, &wishes, devices);
         return Ok(Chosen {
             request: Some(request),
+            given,
             reserved: None,
             members,
             hook,
@@ -218,9 +221,10 @@ pub(super) fn choose(
     };
     let reserved = pools.reserve(wanted).map_err(failed)?;
     let token = &reserved.token;
-    let (request, _) = resolved(request, &wishes, reserved.devices.iter());
+    let (request, given) = resolved(request, &wishes, reserved.devices.iter());
     Ok(Chosen {
         request: Some(request),
+        given,
         members: reserved
             .devices
             .iter()

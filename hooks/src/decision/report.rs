@@ -28,8 +28,8 @@ impl Report {
     }
 }
 
-/// What a request asks for, on one line: `nic=all rdma=mlx5_0,mlx5_1 ipc-lock`. Names of devices need
-/// no quotes.
+/// What a request asks for, on one line: `nic=all rdma=mlx5_0,mlx5_1 ipc-lock`, behind `bundle=NAME` where
+/// it came by that. Names of devices need no quotes.
 #[must_use]
 pub(crate) fn asked(request: &Request) -> String {
     let devices = request.devices.iter();
@@ -37,7 +37,9 @@ pub(crate) fn asked(request: &Request) -> String {
         let names: Vec<String> = asked.value.iter().map(ToString::to_string).collect();
         format!("{class}={}", names.join(","))
     });
-    let mut words: Vec<String> = devices.collect();
+    let bundles = request.bundles.iter().flat_map(|asked| &asked.value);
+    let bundles = bundles.map(|bundle| format!("bundle={}", bundle.name));
+    let mut words: Vec<String> = bundles.chain(devices).collect();
     words.extend(request.ipc_lock.iter().map(|_| "ipc-lock".to_owned()));
     words.join(" ")
 }

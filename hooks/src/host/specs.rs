@@ -155,6 +155,19 @@ impl Specs {
             .filter(move |device| device.name.kind().as_str() == kind)
     }
 
+    /// The names of the devices of a class, except the words that stand for several or for none, and pools.
+    #[must_use]
+    pub(crate) fn names_of(&self, class: Class) -> Vec<String> {
+        let is_device = |found: &Resolved<'_>| {
+            let is_word = ["all", "loopback"].contains(&found.name.device().as_str());
+            !is_word && found.device.annotations.is_empty()
+        };
+        let devices = self.of_class(class).filter(is_device);
+        devices
+            .map(|found| found.name.device().to_string())
+            .collect()
+    }
+
     /// The entries of a class that list a node, except `all`.
     #[must_use]
     pub(crate) fn owners_of(&self, class: Class, node: &str) -> Vec<String> {

@@ -10,12 +10,16 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use onload_core::class::Class;
 pub use onload_core::expect::Numbers;
 use onload_core::expect::{DriverNode, Expect, Expected, NotNumbers};
 use onload_core::pci::PciAddress;
 
 /// Bytes of an attribute that are read; the ones read here hold a name or two numbers.
 const MAX_ATTRIBUTE: u64 = 4096;
+
+/// Bytes of a list of CPUs that are read. A CPU takes at most six of them.
+const MAX_LIST: u64 = 512 * 1024;
 
 /// Why a node is not what was expected. The caller adds the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +111,34 @@ impl Sysfs {
             Expected::Driver(node) => check.driver(node),
             Expected::Clock { class, name, pci } => check.clock(class, name, pci.as_ref()),
         }
+    }
+
+    /// The text of a file below this tree; `None` if it cannot be read.
+    #[must_use]
+    pub(crate) fn text(&self, path: &Path) -> Option<String> {
+        let mut text = String::new();
+        let file = fs::File::open(self.root.join(path)).ok()?;
+        file.take(MAX_LIST).read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
+    /// The NUMA node that a device is on; `None` where the kernel names none
+    /// (Documentation/ABI/testing/sysfs-bus-pci, `numa_node`).
+    #[must_use]
+    pub(crate) fn numa_node(&self, class: Class, name: &str) -> Option<u32> {
+        let function = match class {
+            Class::Profile | Class::Hugepages | Class::Bundle => None,
+            // A device whose name CDI does not allow goes by its address.
+            _ if name.parse::<PciAddress>().is_ok() => name.parse().ok(),
+            Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf | Class::Netdev => {
+                sits_on(&self.root.join("class/net").join(name)).ok()?
+            }
+            Class::Rdma => self.function_of(name),
+            Class::Vfio => None,
+            Class::Ptp | Class::Pps => self.function_of_clock(class.as_str(), name),
+        };
+        let device = Path::new("bus/pci/devices").join(function?.to_string());
+        self.text(&device.join("numa_node"))?.trim().parse().ok()
     }
 
     /// The RDMA device that a verbs, MAD or issm node belongs to now.

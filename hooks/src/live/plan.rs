@@ -11,11 +11,13 @@ use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::{HookArguments, MovedRdma, Take};
 use onload_core::lease::Device as LeasedDevice;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
-use onload_core::request::{Origin, Request, Requested, Wanted};
+use onload_core::request::{self, Origin, Request, Requested, Wanted};
 use onload_core::run_dir::RUN_DIR;
 
 use super::mount_api::attr;
+use crate::cpuset;
 use crate::decision::error::DecisionError;
+use crate::decision::placement::Placement;
 use crate::decision::pools::{Pools, Reserved, or_give_back};
 use crate::decision::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decision::subject::Subject;
@@ -301,6 +303,14 @@ pub(crate) fn decide(
     pools: &dyn Pools,
 ) -> Result<InjectionPlan, PlanError> {
     let settings = host.settings().map_err(DecisionError::from)?;
+    let mut request = subject.request.clone();
+    request
+        .open_bundles(&settings.config.bundles)
+        .map_err(DecisionError::from)?;
+    let subject = Subject {
+        request: &request,
+        ..subject
+    };
     let mut decision = match asker {
         Asker::Annotations => decision::decide(subject, &settings, host, pools)?,
         Asker::Takes(_) | Asker::Moves(_) => decision::provide(subject, &settings, host, pools)?,
@@ -382,10 +392,12 @@ impl Planner<'_> {
     /// The whole plan, or why there is none.
     fn whole(&self, asker: &Asker, privilege: Privilege) -> Result<InjectionPlan, PlanError> {
         self.refuse_requests()?;
+        let not_set = self.cpuset()?;
         for (class, edits) in &self.decision.by_class {
             self.refuse_edits(*class, edits)?;
         }
         let mut plan = self.plan()?;
+        plan.warnings.extend(not_set);
         if !plan.is_empty() && !privilege.is_initial_namespace {
             return Err(PlanError::Rootless {
                 key: self.decision.keys.clone(),
@@ -420,6 +432,31 @@ impl Planner<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Refuses the CPUs and NUMA nodes of bundles, since the container's control group is made already, unless
+    /// the configuration has some. A container of a pod has none of them anyway, which the line says.
+    fn cpuset(&self) -> Result<Option<String>, PlanError> {
+        let placements = &self.decision.placements;
+        if request::is_of_pod(self.config) {
+            return Ok(cpuset::not_set(placements, cpuset::OF_POD));
+        }
+        let own = self.config.cpuset()?;
+        let misses = |placement: &&Placement| {
+            placement.cpus.is_some() && own.cpus.is_none()
+                || placement.mems.is_some() && own.mems.is_none()
+        };
+        match placements.iter().find(misses) {
+            None => Ok(None),
+            Some(placement) => {
+                let what = format!("cpus and mems of bundle {}", placement.bundle);
+                Err(PlanError::Cannot {
+                    key: placement.origin.to_string(),
+                    what,
+                    alternatives: EARLY.to_owned(),
+                })
+            }
+        }
     }
 
     fn has_ipc_lock(&self) -> Result<bool, OciConfigError> {
@@ -685,7 +722,7 @@ impl Planner<'_> {
 
     /// Entry points that act before the runtime reads the configuration.
     fn alternatives(&self, device: Option<(Class, String)>) -> String {
-        let early = "the runtime onload or `onload-hook precreate`";
+        let early = EARLY;
         match device {
             // A name found in a specification cannot contain characters that confuse a terminal.
             Some((class, name)) => format!("--device {}={name}, {early}", class.kind()),
@@ -696,6 +733,9 @@ impl Planner<'_> {
         }
     }
 }
+
+/// The entry points that act before the runtime reads the configuration.
+const EARLY: &str = "the runtime onload or `onload-hook precreate`";
 
 fn name_of(entry: &str) -> &str {
     entry.split('=').next().unwrap_or_default()

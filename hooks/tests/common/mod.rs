@@ -280,6 +280,7 @@ impl Sandbox {
              mount --rbind /sys/fs/cgroup sys/fs/cgroup
              mount --rbind /sys/kernel sys/kernel
              mount --bind sysfs/class sys/class
+             if test -d sysfs/devices; then mkdir sys/devices; mount --bind sysfs/devices sys/devices; fi
              pivot_root . tmp
              umount -n -l /tmp
              exec /bin/sh -c \"$SCRIPT\" sh"

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
 use super::kernel_line;
-use crate::cpu_list;
 use crate::discover::hugepages::NODES;
+use onload_core::cpu_list;
 
 const POLICIES: &str = "/sys/devices/system/cpu/cpufreq";
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";

@@ -1,6 +1,7 @@
 //! Generation: pure functions turn what was discovered into CDI specifications: one per class, and one per class
-//! with pools.
+//! with pools. Bundles are made of these.
 
+mod bundle;
 mod clock;
 mod edits;
 mod hugepages;
@@ -25,6 +26,7 @@ use onload_core::config::{Cdi, Config, Preload};
 use onload_core::onload::{PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
 use crate::discover::inventory::Inventory;
+use crate::discover::not_offered::NotOffered;
 use crate::pools::NamedPool;
 use crate::spec_name::SpecName;
 use edits::Writer;
@@ -93,7 +95,18 @@ pub fn generate(
         let spec = specification(class, common, devices(class, offer, &variables)?)?;
         specs.insert(SpecName::devices(class), spec);
     }
+    let bundles = bundle::bundles(&specs, config).devices;
+    if !bundles.is_empty() {
+        let spec = specification(Class::Bundle, ContainerEdits::default(), bundles)?;
+        specs.insert(SpecName::devices(Class::Bundle), spec);
+    }
     Ok(specs)
+}
+
+/// The bundles of the configuration that these specifications, of all classes, do not offer, with the reason.
+#[must_use]
+pub fn bundles_not_offered(specs: &Specs, config: &Config) -> Vec<NotOffered> {
+    bundle::bundles(specs, config).not_offered
 }
 
 fn offer(
@@ -113,6 +126,8 @@ fn offer(
         Class::Netdev => netdev::offer(inventory, pools, config, writer),
         Class::Ptp => clock::offer(class, &inventory.ptp, writer),
         Class::Pps => clock::offer(class, &inventory.pps, writer),
+        // They are made of all that the others offer.
+        Class::Bundle => Offer::default(),
     };
     (!offer.devices.is_empty()).then_some(offer)
 }

@@ -60,6 +60,7 @@ impl<'i> Absence<'i> {
             Class::Rdma | Class::Hugepages | Class::Netdev | Class::Ptp | Class::Pps => {
                 self.named(class, name)
             }
+            Class::Bundle => None,
         };
         reason.or_else(|| self.unread(class))
     }

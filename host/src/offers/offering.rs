@@ -39,7 +39,9 @@ pub fn offers(
         memberships: memberships(pools),
         pools,
     };
+    // A bundle is none: its devices are.
     let classes = Class::ALL.into_iter();
+    let classes = classes.filter(|class| *class != Class::Bundle);
     classes.flat_map(|class| offering.of_class(class)).collect()
 }
 
@@ -113,6 +115,7 @@ impl Offering<'_> {
             Class::Hugepages => plain::hugepages(self.inventory),
             Class::Netdev => netdev::found(&self.places),
             Class::Ptp | Class::Pps => clock::found(class, &self.places),
+            Class::Bundle => Vec::new(),
         }
     }
 
@@ -128,6 +131,7 @@ impl Offering<'_> {
             Class::Hugepages => plain::gone_hugepages(name),
             Class::Netdev => netdev::gone(name, &self.places),
             Class::Ptp | Class::Pps => clock::gone(class, name, &self.places),
+            Class::Bundle => Found::default(),
         };
         let nothing = || {
             let reason = "this host has no such device any more; bring it back, or";

@@ -134,6 +134,7 @@ impl<'i> Places<'i> {
                 .iter()
                 .filter_map(|clock| self.clock(clock))
                 .collect(),
+            Class::Bundle => Vec::new(),
         };
         one_a_group(found)
     }

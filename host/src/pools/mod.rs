@@ -57,11 +57,25 @@ pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
     let mut inventory = discover(host, config);
     netdevs::settle(host, &mut inventory, config);
     rdma::settle(host, &mut inventory);
+    leave_bundles_open(&mut inventory, config);
     let mut pools = resolve(&inventory, config);
     inventory.not_offered.append(&mut pools.not_offered);
     inventory.not_offered.sort();
     inventory.warnings.append(&mut pools.warnings);
     (inventory, pools)
+}
+
+/// What could not be read of a class leaves open which bundles there are that have devices of it.
+fn leave_bundles_open(inventory: &mut Inventory, config: &Config) {
+    let bundles = config.bundles.values();
+    let classes: BTreeSet<Class> = bundles
+        .flat_map(|bundle| bundle.devices.keys().copied())
+        .collect();
+    for unread in &mut inventory.unread {
+        if unread.kinds.iter().any(|kind| classes.contains(kind)) {
+            unread.kinds.push(Class::Bundle);
+        }
+    }
 }
 
 /// The pools of a host with that configuration.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use onload_core::class::Class;
 
 use super::model::{Function, State};
-use crate::cpu_list;
+use onload_core::cpu_list;
 
 /// Holders that are named.
 const NAMED: usize = 3;

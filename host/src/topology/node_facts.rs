@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use super::model::{Memory, NumaNode, Pages};
-use crate::cpu_list;
 use crate::discover::hugepages::NODES;
 use crate::discover::inventory::Inventory;
 use crate::host::{Host, HostError};
+use onload_core::cpu_list;
 
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
 

@@ -1,0 +1,295 @@
+//! Bundles: the operator's names for devices of several classes that go together, and for the CPUs and the
+//! memory of the containers that get them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::Deserialize;
+
+use crate::class::{Class, UnknownClass};
+use crate::cpu_list::{self, NotList};
+use crate::wanted::{MAX_NAMES, NotWanted, Wanted};
+
+/// The keys of a section `[bundles.NAME]`.
+pub const KEYS: [&str; 3] = ["devices", "cpus", "mems"];
+
+/// The classes whose devices are near no NUMA node.
+const WITHOUT_NODE: [Class; 2] = [Class::Profile, Class::Hugepages];
+
+/// A section `[bundles.NAME]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Written")]
+pub struct Bundle {
+    /// Its devices by class, each once, and in the order in which they are written.
+    pub devices: BTreeMap<Class, Vec<Wanted>>,
+    /// The CPUs of its containers; `None` leaves them alone.
+    pub cpus: Option<Cpus>,
+    /// The NUMA nodes that their memory comes from; `None` leaves them alone.
+    pub mems: Option<Mems>,
+}
+
+/// The CPUs of a bundle's containers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cpus {
+    /// Those of the NUMA nodes that its devices are on.
+    Numa,
+    /// Of these, those that the kernel schedules nothing on by itself (kernel-parameters.txt, `isolcpus`).
+    Isolated,
+    /// These.
+    List(BTreeSet<u32>),
+}
+
+/// The NUMA nodes that the memory of a bundle's containers comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mems {
+    /// Those that its devices are on.
+    Numa,
+    /// These.
+    List(BTreeSet<u32>),
+}
+
+impl fmt::Display for Cpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cpus::Numa => f.write_str(NUMA),
+            Cpus::Isolated => f.write_str(ISOLATED),
+            Cpus::List(cpus) => f.write_str(&cpu_list::text(cpus)),
+        }
+    }
+}
+
+impl fmt::Display for Mems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mems::Numa => f.write_str(NUMA),
+            Mems::List(nodes) => f.write_str(&cpu_list::text(nodes)),
+        }
+    }
+}
+
+const NUMA: &str = "numa";
+const ISOLATED: &str = "isolated";
+
+/// As the configuration has it.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Written {
+    devices: Vec<String>,
+    cpus: Option<String>,
+    mems: Option<String>,
+}
+
+/// A section that is no bundle.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotBundle {
+    /// Nothing in it.
+    #[error("a bundle needs devices, such as devices = [\"nic=ens1\", \"hugepages=2Mi\"]")]
+    NoDevices,
+    /// Too much in it.
+    #[error("a bundle has at most {MAX_NAMES} devices, and this one has more")]
+    TooMany,
+    /// No class and name.
+    #[error("expected a device as CLASS=NAME or CLASS=POOL*N, such as \"nic=ens1\", found {0:?}")]
+    NoPair(String),
+    /// No class.
+    #[error("{device:?}: {source}")]
+    Class {
+        /// The device.
+        device: String,
+        /// What is wrong with its class.
+        source: UnknownClass,
+    },
+    /// No name.
+    #[error("{device:?}: {source}")]
+    Name {
+        /// The device.
+        device: String,
+        /// What is wrong with its name.
+        source: NotWanted,
+    },
+    /// A bundle in a bundle.
+    #[error("{0:?}: a bundle cannot hold another one; name its devices")]
+    Nested(String),
+    /// The same device again.
+    #[error("{0:?} is there twice; name it once")]
+    Twice(String),
+    /// No CPUs.
+    #[error("cpus is \"numa\", \"isolated\" or a list such as \"0-3,8\", not {0:?}")]
+    Cpus(String),
+    /// No NUMA nodes.
+    #[error("mems is \"numa\" or a list of NUMA nodes such as \"0,1\", not {0:?}")]
+    Mems(String),
+    /// CPUs near nothing.
+    #[error(
+        "{key} = {value:?} needs a device that is near a NUMA node, and profiles and huge pages are near none; name a list, or add a device"
+    )]
+    NoNode {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: String,
+    },
+}
+
+impl TryFrom<Written> for Bundle {
+    type Error = NotBundle;
+
+    fn try_from(written: Written) -> Result<Self, NotBundle> {
+        let devices = devices(&written.devices)?;
+        let cpus = written.cpus.map(|text| cpus(&text)).transpose()?;
+        let mems = written.mems.map(|text| mems(&text)).transpose()?;
+        let is_near_none = devices.keys().all(|class| WITHOUT_NODE.contains(class));
+        let of_node = match (&cpus, &mems) {
+            (Some(cpus @ (Cpus::Numa | Cpus::Isolated)), _) => Some(("cpus", cpus.to_string())),
+            (_, Some(Mems::Numa)) => Some(("mems", NUMA.to_owned())),
+            _ => None,
+        };
+        match of_node.filter(|_| is_near_none) {
+            Some((key, value)) => Err(NotBundle::NoNode { key, value }),
+            None => Ok(Bundle {
+                devices,
+                cpus,
+                mems,
+            }),
+        }
+    }
+}
+
+fn devices(written: &[String]) -> Result<BTreeMap<Class, Vec<Wanted>>, NotBundle> {
+    if written.is_empty() {
+        return Err(NotBundle::NoDevices);
+    }
+    let mut devices: BTreeMap<Class, Vec<Wanted>> = BTreeMap::new();
+    let mut total = 0;
+    for text in written {
+        let (class, wanted) = device(text)?;
+        total += wanted.count.unwrap_or(1);
+        if total > MAX_NAMES {
+            return Err(NotBundle::TooMany);
+        }
+        let known = devices.entry(class).or_default();
+        if known.iter().any(|one| one.name == wanted.name) {
+            return Err(NotBundle::Twice(format!("{class}={}", wanted.name)));
+        }
+        known.push(wanted);
+    }
+    Ok(devices)
+}
+
+fn device(text: &str) -> Result<(Class, Wanted), NotBundle> {
+    let device = || text.to_owned();
+    let (class, name) = text
+        .split_once('=')
+        .ok_or_else(|| NotBundle::NoPair(device()))?;
+    let class = class.parse().map_err(|source| NotBundle::Class {
+        device: device(),
+        source,
+    })?;
+    if class == Class::Bundle {
+        return Err(NotBundle::Nested(device()));
+    }
+    let wanted = name.parse().map_err(|source| NotBundle::Name {
+        device: device(),
+        source,
+    })?;
+    Ok((class, wanted))
+}
+
+fn cpus(text: &str) -> Result<Cpus, NotBundle> {
+    match text {
+        NUMA => Ok(Cpus::Numa),
+        ISOLATED => Ok(Cpus::Isolated),
+        list => cpu_list::read(list)
+            .map(Cpus::List)
+            .map_err(|NotList(text)| NotBundle::Cpus(text)),
+    }
+}
+
+fn mems(text: &str) -> Result<Mems, NotBundle> {
+    match text {
+        NUMA => Ok(Mems::Numa),
+        list => cpu_list::read(list)
+            .map(Mems::List)
+            .map_err(|NotList(text)| NotBundle::Mems(text)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(devices: &[&str], cpus: Option<&str>, mems: Option<&str>) -> Result<Bundle, NotBundle> {
+        Bundle::try_from(Written {
+            devices: devices.iter().map(ToString::to_string).collect(),
+            cpus: cpus.map(str::to_owned),
+            mems: mems.map(str::to_owned),
+        })
+    }
+
+    #[test]
+    fn a_bundle_has_devices_of_several_classes_and_members_of_pools() {
+        let words = ["nic=ens1", "vfio=fast*2", "nic=ens2", "vfio=any"];
+        let bundle = read(&words, Some("isolated"), Some("0,1")).unwrap();
+        let names = |class| {
+            let wanted = bundle.devices[&class].iter();
+            wanted.map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(names(Class::Nic), ["ens1", "ens2"]);
+        assert_eq!(names(Class::Vfio), ["fast*2", "any"]);
+        assert_eq!(bundle.cpus, Some(Cpus::Isolated));
+        assert_eq!(bundle.mems, Some(Mems::List(BTreeSet::from([0, 1]))));
+        let bundle = read(&["nic=all"], Some("4-7,2"), Some("numa")).unwrap();
+        assert_eq!(bundle.cpus.unwrap().to_string(), "2,4-7");
+        assert_eq!(bundle.mems, Some(Mems::Numa));
+        let plain = read(&["profile=latency"], None, None).unwrap();
+        assert_eq!((plain.cpus, plain.mems), (None, None));
+    }
+
+    #[test]
+    fn what_is_no_bundle_is_refused_with_what_is_wrong() {
+        let many = ["vfio=any*128", "nic=ens1"];
+        for (devices, says) in [
+            (&[][..], "a bundle needs devices"),
+            (&["nic"], "found \"nic\""),
+            (&[""], "found \"\""),
+            (&["gpu=0"], "\"gpu=0\": unknown class \"gpu\""),
+            (&["nic="], "\"nic=\": expected the name"),
+            (&["nic=../x"], "\"nic=../x\": expected the name"),
+            (&["vfio=any*0"], "with N from 1 to 128"),
+            (&["vfio=any*129"], "with N from 1 to 128"),
+            (&["bundle=other"], "cannot hold another one"),
+            (&["nic=ens1", "nic=ens1"], "\"nic=ens1\" is there twice"),
+            (&["vfio=any", "vfio=any*2"], "\"vfio=any\" is there twice"),
+            (&many, "at most 128 devices"),
+        ] {
+            let refused = read(devices, None, None).unwrap_err().to_string();
+            assert!(refused.contains(says), "{devices:?}: {refused}");
+        }
+        for (cpus, mems, says) in [
+            (Some("all"), None, "not \"all\""),
+            (Some(""), None, "not \"\""),
+            (Some("8-2"), None, "not \"8-2\""),
+            (Some("0;1"), None, "not \"0;1\""),
+            (None, Some("isolated"), "mems is \"numa\" or a list"),
+            (None, Some("0-"), "not \"0-\""),
+        ] {
+            let refused = read(&["nic=ens1"], cpus, mems).unwrap_err().to_string();
+            assert!(refused.contains(says), "{cpus:?} {mems:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn cpus_near_devices_want_a_device_that_is_near_some() {
+        let plain = ["profile=latency", "hugepages=2Mi"];
+        for (cpus, mems) in [
+            (Some("numa"), None),
+            (Some("isolated"), None),
+            (None, Some("numa")),
+        ] {
+            let refused = read(&plain, cpus, mems).unwrap_err().to_string();
+            assert!(refused.contains("are near none"), "{refused}");
+        }
+        read(&plain, Some("0"), Some("0")).unwrap();
+        read(&["hugepages=2Mi", "rdma=mlx5_0"], Some("numa"), None).unwrap();
+    }
+}

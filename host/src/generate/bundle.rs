@@ -1,0 +1,334 @@
+//! The class bundle: the edits of several devices under one name. A bundle is offered only whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use onload_cdi::{
+    ContainerEdits, Device, DeviceName, Kind, QualifiedName, Registry, Spec, SpecSource,
+};
+use onload_core::bundle::Bundle;
+use onload_core::class::Class;
+use onload_core::config::{CONFIG_PATH, Config};
+use onload_core::hook_arguments::HookArguments;
+use onload_core::onload::{ONLOAD_INTERFACES, TCPDIRECT_ATTRIBUTES};
+use onload_core::request::Wanted;
+use onload_core::text::Listed;
+
+use super::onload::LOOPBACK;
+use crate::discover::names::problem_with;
+use crate::discover::not_offered::NotOffered;
+use crate::spec_name::SpecName;
+
+/// The bundles of a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bundles {
+    /// Those that are offered.
+    pub(super) devices: BTreeMap<DeviceName, Device>,
+    /// Those that are not, with the reason.
+    pub(super) not_offered: Vec<NotOffered>,
+}
+
+/// The bundles of a configuration, made of what the specifications of a host have.
+pub(super) fn bundles(specs: &BTreeMap<SpecName, Spec>, config: &Config) -> Bundles {
+    let mut bundles = Bundles::default();
+    if config.bundles.is_empty() {
+        return bundles;
+    }
+    let offered = Offered::of(specs);
+    for (name, bundle) in &config.bundles {
+        match offered.bundle(name, bundle) {
+            Ok((name, device)) => {
+                bundles.devices.insert(name, device);
+            }
+            Err(reason) => {
+                let entry = NotOffered::new(Class::Bundle, name, reason);
+                bundles.not_offered.push(entry);
+            }
+        }
+    }
+    bundles
+}
+
+/// The specifications as an engine reads them.
+struct Offered {
+    registry: Registry,
+}
+
+impl Offered {
+    fn of(specs: &BTreeMap<SpecName, Spec>) -> Offered {
+        let sources = specs.iter().map(|(name, spec)| SpecSource {
+            path: PathBuf::from(name.to_string()),
+            priority: 0,
+            content: Ok(spec.clone()),
+        });
+        Offered {
+            registry: Registry::from_sources(sources.collect()),
+        }
+    }
+
+    fn bundle(&self, name: &str, bundle: &Bundle) -> Result<(DeviceName, Device), String> {
+        let otherwise = "name the bundle otherwise";
+        if let Some(problem) = problem_with(name) {
+            return Err(format!("{problem}; {otherwise}"));
+        }
+        let device_name = DeviceName::try_from(name);
+        let device_name = device_name.map_err(|error| format!("{error}; {otherwise}"))?;
+        let (mut missing, mut edits) = (Vec::new(), Vec::new());
+        for (class, wanted) in &bundle.devices {
+            for wanted in wanted {
+                match self.device(*class, wanted) {
+                    Ok(own) => edits.push((*class, own)),
+                    Err(reason) => missing.push(reason),
+                }
+            }
+        }
+        if !missing.is_empty() {
+            return Err(format!(
+                "{}; \"onload-ctk discover --explain\" says why, or change [bundles.{name}] in {CONFIG_PATH}",
+                Listed(&missing)
+            ));
+        }
+        leave_ambiguous(&mut edits, bundle);
+        let device = Device {
+            name: device_name.clone().into(),
+            container_edits: merged(edits.into_iter().map(|(_, own)| own)),
+            ..Device::default()
+        };
+        Ok((device_name, device))
+    }
+
+    /// The edits of a device, with what it shares with its class; or why there is none.
+    fn device(&self, class: Class, wanted: &Wanted) -> Result<ContainerEdits, String> {
+        let qualified = || {
+            let kind = Kind::try_from(class.kind()).ok()?;
+            let name = DeviceName::try_from(wanted.name.as_str()).ok()?;
+            Some(QualifiedName::new(kind, name))
+        };
+        let missing = || format!("there is no {class} {}", wanted.name);
+        let name = qualified().ok_or_else(missing)?;
+        let found = self.registry.device(&name).ok_or_else(missing)?;
+        let is_pool = !found.device.annotations.is_empty();
+        let mut edits = self
+            .registry
+            .edits_for(&[name])
+            .map_err(|error| error.to_string())?;
+        match wanted.count {
+            None => {}
+            Some(count) if is_pool => take(&mut edits, count),
+            Some(count) => {
+                return Err(format!(
+                    "{class} {} is no pool, of which *{count} takes members",
+                    wanted.name
+                ));
+            }
+        }
+        Ok(edits)
+    }
+}
+
+/// Makes the hooks of a pool take that many members.
+fn take(edits: &mut ContainerEdits, count: u32) {
+    for hook in &mut edits.hooks {
+        let Some((stage, mut arguments)) = HookArguments::of_command(&hook.args) else {
+            continue;
+        };
+        let stage = stage.to_owned();
+        for take in &mut arguments.take {
+            take.count = count;
+        }
+        hook.args.truncate(1);
+        hook.args.push(stage);
+        hook.args.extend(arguments.to_args());
+    }
+}
+
+/// Leaves out the choice of an interface where the bundle has more than one, as a container that names
+/// several has none.
+fn leave_ambiguous(edits: &mut [(Class, ContainerEdits)], bundle: &Bundle) {
+    let choices = [
+        (
+            ONLOAD_INTERFACES,
+            &[Class::Nic, Class::NicPlain, Class::NicNodes][..],
+        ),
+        (TCPDIRECT_ATTRIBUTES, &[Class::Zf]),
+    ];
+    for (variable, classes) in choices {
+        let wanted = classes.iter().filter_map(|class| bundle.devices.get(class));
+        let names = wanted.flatten().map(|wanted| wanted.name.as_str());
+        let names: BTreeSet<&str> = names.filter(|name| *name != LOOPBACK).collect();
+        if names.len() < 2 {
+            continue;
+        }
+        let of_classes = edits.iter_mut();
+        for (_, own) in of_classes.filter(|(class, _)| classes.contains(class)) {
+            own.env.retain(|entry| name_of(entry) != variable);
+        }
+    }
+}
+
+/// All edits as those of one device: what several bring alike is there once.
+fn merged(edits: impl Iterator<Item = ContainerEdits>) -> ContainerEdits {
+    let mut all = ContainerEdits::default();
+    edits.for_each(|own| all.append(&own));
+    let mut set = BTreeSet::new();
+    // The last value of a variable counts, as it does for engines.
+    let mut env: Vec<String> = std::mem::take(&mut all.env);
+    env.reverse();
+    env.retain(|entry| set.insert(name_of(entry).to_owned()));
+    env.reverse();
+    all.env = env;
+    all.device_nodes = once(std::mem::take(&mut all.device_nodes));
+    all.mounts = once(std::mem::take(&mut all.mounts));
+    all.hooks = once(std::mem::take(&mut all.hooks));
+    all
+}
+
+fn once<T: PartialEq>(list: Vec<T>) -> Vec<T> {
+    let mut kept: Vec<T> = Vec::with_capacity(list.len());
+    for item in list {
+        if !kept.contains(&item) {
+            kept.push(item);
+        }
+    }
+    kept
+}
+
+fn name_of(entry: &str) -> &str {
+    entry.split('=').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discover::test_tree::sample;
+    use crate::generate::{Surroundings, generate};
+    use crate::pools::survey;
+
+    const TWO_NODES: &str = "debian13-2numa-onload-rxe-vfio";
+
+    fn specs(host: &str, config: &Config) -> BTreeMap<SpecName, Spec> {
+        let (inventory, pools) = survey(&sample(host), config);
+        let surroundings = Surroundings {
+            hook: true,
+            ..Surroundings::default()
+        };
+        generate(&inventory, &pools.offered, config, surroundings).unwrap()
+    }
+
+    fn edits(specs: &BTreeMap<SpecName, Spec>, name: &str) -> ContainerEdits {
+        let spec = &specs[&SpecName::devices(Class::Bundle)];
+        let is_it = |device: &&Device| device.name.valid().unwrap().as_str() == name;
+        let device = spec.devices.iter().find(is_it).unwrap();
+        device.container_edits.clone()
+    }
+
+    fn reasons(host: &str, text: &str) -> Vec<String> {
+        let config = Config::parse(text).unwrap();
+        let left_out = bundles(&specs(host, &config), &config).not_offered;
+        let left_out = left_out.into_iter();
+        left_out
+            .map(|entry| format!("{}: {}", entry.name, entry.reason))
+            .collect()
+    }
+
+    #[test]
+    fn a_bundle_has_once_what_its_devices_have_with_what_they_share() {
+        let config = Config::parse(
+            "[bundles.hft]\ndevices = [\"nic=ens1\", \"nic-nodes=ens1\", \"rdma=all\", \"vfio=0000:81:10.0\", \
+             \"vfio=any*2\", \"hugepages=2Mi\", \"profile=latency\"]\ncpus = \"numa\"\n",
+        )
+        .unwrap();
+        let specs = specs(TWO_NODES, &config);
+        let bundle = edits(&specs, "hft");
+        let offered = Offered::of(&specs);
+        let mut alone = ContainerEdits::default();
+        for (class, wanted) in &config.bundles["hft"].devices {
+            for wanted in wanted {
+                alone.append(&offered.device(*class, wanted).unwrap());
+            }
+        }
+        let unique = |list: &[String]| list.iter().cloned().collect::<BTreeSet<String>>();
+        assert_eq!(unique(&bundle.env), unique(&alone.env));
+        assert_eq!(unique(&bundle.env).len(), bundle.env.len());
+        for node in &alone.device_nodes {
+            let same = bundle.device_nodes.iter().filter(|one| *one == node);
+            assert_eq!(same.count(), 1, "{}", node.path);
+        }
+        for mount in &alone.mounts {
+            let same = bundle.mounts.iter().filter(|one| *one == mount);
+            assert_eq!(same.count(), 1, "{}", mount.container_path);
+        }
+        assert!(alone.device_nodes.len() > bundle.device_nodes.len());
+        let arguments = |wanted: &str| {
+            let mut hooks = bundle.hooks.iter();
+            hooks.any(|hook| hook.args.join(" ").contains(wanted))
+        };
+        for wanted in [
+            "createRuntime --take vfio:any*2",
+            "poststop --take vfio:any*2",
+            "--memlock unlimited --expect /dev/infiniband/uverbs",
+            "--lease vfio:0000:81:10.0",
+            "--expect /dev/onload=nic:onload",
+        ] {
+            assert!(arguments(wanted), "{wanted}: {:?}", bundle.hooks);
+        }
+        assert!(
+            bundle
+                .env
+                .iter()
+                .any(|entry| entry == "LD_PRELOAD=libonload.so")
+        );
+        assert!(
+            bundle
+                .env
+                .iter()
+                .any(|entry| entry == "ONLOAD_CTK_NIC_ENS1=ens1")
+        );
+        assert!(!bundle.env.iter().any(|entry| entry.contains("BUNDLE")));
+    }
+
+    #[test]
+    fn a_bundle_that_is_not_whole_is_left_out_with_what_is_missing() {
+        let said = reasons(
+            TWO_NODES,
+            "[bundles.whole]\ndevices = [\"hugepages=2Mi\"]\n\
+             [bundles.part]\ndevices = [\"hugepages=2Mi\", \"nic=ens9\", \"profile=none-such\"]\n\
+             [bundles.all]\ndevices = [\"hugepages=2Mi\"]\n\
+             [bundles.count]\ndevices = [\"hugepages=2Mi*2\"]\n",
+        );
+        assert_eq!(
+            said,
+            [
+                "all: \"all\" is a word with a meaning of its own; name the bundle otherwise",
+                "count: hugepages 2Mi is no pool, of which *2 takes members; \"onload-ctk discover --explain\" says why, or change [bundles.count] in /etc/onload-ctk/config.toml",
+                "part: there is no nic ens9, there is no profile none-such; \"onload-ctk discover --explain\" says why, or change [bundles.part] in /etc/onload-ctk/config.toml",
+            ]
+        );
+        assert_eq!(reasons(TWO_NODES, ""), [""; 0]);
+    }
+
+    #[test]
+    fn two_interfaces_choose_none_and_one_is_chosen() {
+        let config = Config::parse(
+            "[cdi]\nselect-interface = true\n\
+             [bundles.one]\ndevices = [\"nic=enp101s0f0np0\", \"nic-plain=loopback\", \"zf=enp101s0f0v0\"]\n\
+             [bundles.two]\ndevices = [\"nic=enp101s0f0np0\", \"nic-nodes=enp101s0f0v0\"]\n",
+        )
+        .unwrap();
+        let specs = specs("x2-2port-sriov", &config);
+        let chosen = |name: &str, variable: &str| {
+            let env = edits(&specs, name).env.into_iter();
+            env.filter(|entry| name_of(entry) == variable)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            chosen("one", ONLOAD_INTERFACES),
+            ["EF_INTERFACE_WHITELIST=enp101s0f0np0"]
+        );
+        assert_eq!(
+            chosen("one", TCPDIRECT_ATTRIBUTES),
+            ["ZF_ATTR=interface=enp101s0f0v0"]
+        );
+        assert_eq!(chosen("two", ONLOAD_INTERFACES), [""; 0]);
+    }
+}
