@@ -939,7 +939,14 @@ const SECTIONS: [(&str, &[&str]); 9] = [
     ("host", &["af-xdp", "rdma-netns", "hugepages"]),
     (
         KUBERNETES,
-        &["offer", "classes", "slots", "resources", "listen"],
+        &[
+            "offer",
+            "classes",
+            "slots",
+            "resources",
+            "addresses",
+            "listen",
+        ],
     ),
 ];
 
@@ -1487,6 +1494,7 @@ mod tests {
             classes = ["nic", "rdma"]
             slots = 20
             resources = {"amd.com/onload"={class="nic",slots=5}}
+            addresses = ["192.0.2.0/24"]
             listen = ""
         "#;
         let config = Config::parse(text).unwrap();
@@ -1505,6 +1513,7 @@ mod tests {
             (kubernetes.slots.get(), kubernetes.resources.len()),
             (20, 1)
         );
+        assert_eq!(kubernetes.addresses[0].to_string(), "192.0.2.0/24");
         assert_eq!(kubernetes.listen, Listen::Nowhere);
         let log = Log {
             level: LogLevel::Debug,
@@ -1608,6 +1617,10 @@ mod tests {
             (
                 "[pools.p]\nclass = \"netdev\"\nmove = \"cni\"\nselect = { interfaces = \"ens1v*\" }",
                 "pools.p.select: interfaces names what a CNI plugin moves away and renames; select by pf and vf",
+            ),
+            (
+                "[kubernetes]\naddresses = [\"192.0.2.1/24\"]",
+                "line 2: kubernetes.addresses: \"192.0.2.1/24\" is no network",
             ),
             (
                 "[pools.p]\nclass = \"netdev\"\nmove = \"us\"",

@@ -10,6 +10,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::class::{Class, UnknownClass};
+use crate::netdev::address::Network;
 use crate::text::Quoted;
 
 /// The prefix of the resources that have no name of the operator's.
@@ -30,6 +31,8 @@ pub struct KubernetesSettings {
     pub slots: Slots,
     /// Resources with names of the operator's.
     pub resources: BTreeMap<ResourceName, ResourceSettings>,
+    /// The networks of which a claim may set addresses; a DeviceClass may set any.
+    pub addresses: Vec<Network>,
     /// Where metrics and health are served.
     pub listen: Listen,
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use onload_cdi::{Hook, Registry};
 use onload_core::class::Class;
-use onload_core::config::Config;
+use onload_core::config::{Config, Mover};
 use onload_core::hook_arguments::HookArguments;
 use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::discover::not_offered::Subject;
@@ -41,6 +41,8 @@ pub struct Snapshot {
     /// The hooks that lease a device of a class to a container, as the specifications have them: what of their
     /// arguments is for another device is to be replaced. A class that is not leased has none.
     pub lease_hooks: BTreeMap<Class, Vec<Hook>>,
+    /// The pools of interfaces that a CNI plugin moves.
+    pub cni_pools: BTreeSet<String>,
     /// What is not offered, by name: the class and the reason.
     pub not_offered: BTreeMap<String, Vec<(Class, String)>>,
     /// When it was taken.
@@ -70,6 +72,7 @@ impl Snapshot {
             offers,
             settings: config.kubernetes.clone(),
             lease_hooks: lease_hooks(&specs),
+            cni_pools: cni_pools(config),
             not_offered,
             taken: Instant::now(),
         }
@@ -87,6 +90,12 @@ impl Snapshot {
         let (_, reason) = found.iter().find(|(class, _)| is_of(*class))?;
         Some(reason.clone())
     }
+}
+
+fn cni_pools(config: &Config) -> BTreeSet<String> {
+    let pools = config.pools.iter();
+    let by_cni = pools.filter(|(_, pool)| pool.mover == Mover::Cni);
+    by_cni.map(|(name, _)| name.clone()).collect()
 }
 
 /// The hooks of the first device of each class that is leased: all devices of a class have the same, but for

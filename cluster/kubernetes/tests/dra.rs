@@ -224,12 +224,12 @@ async fn parameters_choose_among_what_the_host_has() {
         OTHER_UID,
         "n1/nic",
         "ens1",
-        opaque(json!({"address": "192.0.2.1/24"})),
+        opaque(json!({"memlock": "unlimited"})),
     );
     let line = driver.prepare(claim("bad", OTHER_UID)).await.unwrap_err();
     assert_eq!(
         line,
-        "parameters of the claim: unknown key \"address\"; known are preload, profile"
+        "parameters of the claim: unknown key \"memlock\"; known are preload, profile, address"
     );
     daemon.logged(&["not prepared", "unknown key"]);
 }

@@ -113,6 +113,7 @@ mod tests {
             offers,
             settings: onload_core::kubernetes_settings::KubernetesSettings::default(),
             lease_hooks: BTreeMap::new(),
+            cni_pools: std::collections::BTreeSet::new(),
             not_offered: BTreeMap::new(),
             taken: Instant::now(),
         }

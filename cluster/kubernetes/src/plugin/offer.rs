@@ -304,6 +304,7 @@ mod tests {
             offers: Vec::new(),
             settings: onload_core::kubernetes_settings::KubernetesSettings::default(),
             lease_hooks: std::collections::BTreeMap::new(),
+            cni_pools: std::collections::BTreeSet::new(),
             not_offered: std::collections::BTreeMap::new(),
             taken: std::time::Instant::now(),
         };

@@ -20,6 +20,8 @@ pub enum Type {
     Rdma,
     /// A function bound to vfio.
     Vfio,
+    /// An interface that moves into the task.
+    Netdev,
     /// Huge pages of one size.
     Hugepages,
     /// The settings of a profile of Onload.
@@ -28,7 +30,7 @@ pub enum Type {
 
 impl Type {
     /// All of them, in the order in which they are published.
-    pub const ALL: [Type; 9] = [
+    pub const ALL: [Type; 10] = [
         Type::Onload,
         Type::Zf,
         Type::OnloadZf,
@@ -36,6 +38,7 @@ impl Type {
         Type::Pps,
         Type::Rdma,
         Type::Vfio,
+        Type::Netdev,
         Type::Hugepages,
         Type::Profile,
     ];
@@ -51,6 +54,7 @@ impl Type {
             Type::Pps => "pps",
             Type::Rdma => "rdma",
             Type::Vfio => "vfio",
+            Type::Netdev => "netdev",
             Type::Hugepages => "hugepages",
             Type::Profile => "profile",
         }

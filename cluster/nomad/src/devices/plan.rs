@@ -146,6 +146,7 @@ impl<'p> Planning<'p> {
             Type::Pps => Some(Class::Pps).filter(|_| probe.pps),
             Type::Rdma => Some(Class::Rdma).filter(|_| probe.rdma),
             Type::Vfio => Some(Class::Vfio).filter(|_| probe.vfio),
+            Type::Netdev => Some(Class::Netdev).filter(|_| probe.netdev),
             Type::Hugepages => Some(Class::Hugepages).filter(|_| probe.hugepages),
             Type::Profile => Some(Class::Profile).filter(|_| probe.profile),
             Type::Onload | Type::Zf | Type::OnloadZf => None,
@@ -217,7 +218,7 @@ impl<'p> Planning<'p> {
             Type::Rdma => slots.rdma,
             Type::Hugepages => slots.hugepages,
             Type::Profile => slots.profile,
-            Type::Vfio => 1,
+            Type::Vfio | Type::Netdev => 1,
         }
     }
 }
@@ -268,7 +269,7 @@ fn vendor(r#type: Type, offer: &Offer) -> &'static str {
         Type::Onload | Type::Zf | Type::OnloadZf if is_by_xdp(offer) => XDP,
         Type::Onload | Type::Zf | Type::OnloadZf => AMD,
         Type::Ptp | Type::Pps => NONE,
-        Type::Rdma | Type::Vfio | Type::Hugepages | Type::Profile => OWN,
+        Type::Rdma | Type::Vfio | Type::Netdev | Type::Hugepages | Type::Profile => OWN,
     }
 }
 
@@ -292,6 +293,6 @@ fn counted_of(r#type: Type, offer: &Offer) -> Counted {
             },
             ..Counted::default()
         },
-        Type::Ptp | Type::Pps | Type::Vfio | Type::Profile => Counted::default(),
+        Type::Ptp | Type::Pps | Type::Vfio | Type::Netdev | Type::Profile => Counted::default(),
     }
 }

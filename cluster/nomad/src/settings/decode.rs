@@ -95,6 +95,7 @@ impl Values {
             pps: self.bool("probe_pps", usual.pps)?,
             rdma: self.bool("probe_rdma", usual.rdma)?,
             vfio: self.bool("probe_vfio", usual.vfio)?,
+            netdev: self.bool("probe_netdev", usual.netdev)?,
             hugepages: self.bool("probe_hugepages", usual.hugepages)?,
             profile: self.bool("probe_profile", usual.profile)?,
         })

@@ -91,6 +91,7 @@ pub const TABLE: &[Setting] = &[
     with("need_nic", Kind::Bool, "false"),
     yes("probe_rdma"),
     yes("probe_vfio"),
+    yes("probe_netdev"),
     yes("probe_hugepages"),
     yes("probe_profile"),
     ten("num_rdma"),

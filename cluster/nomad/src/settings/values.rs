@@ -41,6 +41,8 @@ pub struct Probe {
     pub rdma: bool,
     /// Functions bound to vfio.
     pub vfio: bool,
+    /// Interfaces that move into a task.
+    pub netdev: bool,
     /// Huge pages.
     pub hugepages: bool,
     /// Profiles of Onload.
@@ -149,6 +151,7 @@ impl Default for Settings {
                 pps: true,
                 rdma: true,
                 vfio: true,
+                netdev: true,
                 hugepages: true,
                 profile: true,
             },

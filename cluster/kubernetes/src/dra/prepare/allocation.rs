@@ -6,7 +6,7 @@ use k8s_openapi::api::resource::v1::{
 use onload_core::lease::ClaimUid;
 
 use super::error::PrepareError;
-use super::parameters::Parameters;
+use super::parameters::{Author, Parameters};
 use crate::dra::DRIVER;
 
 /// `source` of a configuration that stands in the DeviceClass.
@@ -65,14 +65,14 @@ struct Said {
 fn said(config: Vec<DeviceAllocationConfiguration>) -> Result<Vec<Said>, PrepareError> {
     let is_of_class = |entry: &DeviceAllocationConfiguration| entry.source == FROM_CLASS;
     let (of_class, of_claim): (Vec<_>, Vec<_>) = config.into_iter().partition(is_of_class);
-    let of_class = of_class.into_iter().map(|entry| ("the class", entry));
-    let of_claim = of_claim.into_iter().map(|entry| ("the claim", entry));
+    let of_class = of_class.into_iter().map(|entry| (Author::Class, entry));
+    let of_claim = of_claim.into_iter().map(|entry| (Author::Claim, entry));
     let mut said = Vec::new();
     for (of, entry) in of_class.chain(of_claim) {
         let Some(opaque) = entry.opaque.filter(|opaque| opaque.driver == DRIVER) else {
             continue;
         };
-        let parameters = Parameters::parse(&opaque.parameters.0);
+        let parameters = Parameters::parse(&opaque.parameters.0, of);
         said.push(Said {
             requests: entry.requests.unwrap_or_default(),
             parameters: parameters.map_err(|source| PrepareError::Parameters { of, source })?,

@@ -1,16 +1,21 @@
 //! What containers of a claim get. Nothing is read or written here.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
+use onload_core::hook_arguments::MovedInterface;
+use onload_core::host_settings::Interface;
 use onload_core::lease::{ClaimUid, Device as LeasedDevice};
+use onload_core::netdev::address::InterfaceAddress;
 use onload_core::text::Listed;
-use onload_host::offers::{Health, Offer};
+use onload_host::offers::{Attribute, Health, Offer};
 
 use super::allocation::{Allocated, Allocation};
 use super::error::{DeviceError, PrepareError};
-use super::own_spec::{Leased, own_name};
+use super::own_spec::{Addressed, Leased, own_name};
+use super::parameters::Author;
 use crate::dra::names::DraNames;
 use crate::dra::slices::pf_of;
 use crate::host_state::Snapshot;
@@ -49,6 +54,7 @@ pub(crate) fn decide(
     for allocated in allocation.devices {
         let request = allocated.request.clone();
         let given = around.give(&allocated, uid);
+        let given = given.and_then(|given| each_address_once(&decision, given));
         let given = given.map_err(|source| PrepareError::Device { request, source })?;
         decision.leased.extend(given.leased);
         decision.beside.extend(given.beside);
@@ -76,6 +82,7 @@ impl Surroundings<'_> {
         let offer = self.offer(allocated)?;
         let class = class(offer, allocated)?;
         let profile = profile(offer, allocated)?;
+        let addressed = self.addressed(offer, allocated)?;
         let is_leased = self.snapshot.lease_hooks.contains_key(&class);
         if is_leased && allocated.is_admin {
             // Who only watches takes a device away from nobody.
@@ -86,6 +93,10 @@ impl Surroundings<'_> {
         if is_leased {
             let leased = |name| leased(&allocated.request, offer, class, name);
             given.leased = own.iter().map(leased).collect();
+            // An interface is one CDI device.
+            if let Some(only) = given.leased.first_mut() {
+                only.addressed = addressed;
+            }
             given.beside = self.family(&allocated.request, offer);
         }
         // The hook of the claim has to come before the device's own, which then finds that the container has the
@@ -142,6 +153,7 @@ impl Surroundings<'_> {
                 request: request.to_owned(),
                 device: device(name),
                 most: 1,
+                addressed: None,
             })
             .collect()
     }
@@ -178,6 +190,63 @@ impl Surroundings<'_> {
         }
     }
 
+    /// The interface with the addresses that a claim or its class says, if it says some.
+    fn addressed(
+        &self,
+        offer: &Offer,
+        allocated: &Allocated,
+    ) -> Result<Option<Addressed>, DeviceError> {
+        let Some(said) = &allocated.parameters.address else {
+            return Ok(None);
+        };
+        if offer.class != Class::Netdev {
+            return match said.is_of_request {
+                true => Err(misplaced("address", "netdev", offer)),
+                false => Ok(None),
+            };
+        }
+        if offer
+            .pools
+            .iter()
+            .any(|pool| self.snapshot.cni_pools.contains(pool))
+        {
+            let device = offer.name.to_string();
+            return Err(DeviceError::LeftToCni { device });
+        }
+        if said.value.author == Author::Claim {
+            self.allowed(&said.value.list)?;
+        }
+        let interface = interface(offer).ok_or_else(|| DeviceError::NoInterface {
+            device: offer.name.to_string(),
+        })?;
+        let addresses = said.value.list.clone();
+        Ok(Some(Addressed {
+            interface,
+            addresses,
+        }))
+    }
+
+    /// Who sets an address can be any machine of its network.
+    fn allowed(&self, addresses: &[InterfaceAddress]) -> Result<(), DeviceError> {
+        let networks = &self.snapshot.settings.addresses;
+        let is_allowed =
+            |address: &InterfaceAddress| networks.iter().any(|network| network.contains(address));
+        match addresses.iter().find(|address| !is_allowed(address)) {
+            None => Ok(()),
+            Some(address) => Err(DeviceError::Address {
+                address: *address,
+                allowed: match networks.is_empty() {
+                    true => "none".to_owned(),
+                    false => {
+                        let networks: Vec<String> =
+                            networks.iter().map(ToString::to_string).collect();
+                        Listed(&networks).to_string()
+                    }
+                },
+            }),
+        }
+    }
+
     fn has(&self, class: Class, name: &DeviceName) -> bool {
         self.specs.contains(&cdi(class, name))
     }
@@ -201,6 +270,31 @@ impl Surroundings<'_> {
     }
 }
 
+/// What the hook moves.
+fn interface(offer: &Offer) -> Option<MovedInterface> {
+    let Some(Attribute::Text(name)) = offer.attributes.get("interface") else {
+        return None;
+    };
+    let name = Interface::try_from(name.clone()).ok()?;
+    let pci = offer.pci?;
+    Some(MovedInterface { name, pci })
+}
+
+/// Two interfaces of one address would answer for each other.
+fn each_address_once(before: &Decision, given: Given) -> Result<Given, DeviceError> {
+    let of = |leased: &Leased| -> Vec<IpAddr> {
+        let addresses = leased.addressed.iter();
+        let addresses = addresses.flat_map(|addressed| &addressed.addresses);
+        addresses.map(InterfaceAddress::address).collect()
+    };
+    let mut taken: BTreeSet<IpAddr> = before.leased.iter().flat_map(of).collect();
+    let mut new = given.leased.iter().flat_map(of);
+    match new.find(|address| !taken.insert(*address)) {
+        None => Ok(given),
+        Some(address) => Err(DeviceError::TwoOfAddress(address)),
+    }
+}
+
 fn cdi(class: Class, name: &DeviceName) -> String {
     format!("{}={name}", class.kind())
 }
@@ -211,6 +305,7 @@ fn leased(request: &str, offer: &Offer, class: Class, name: &DeviceName) -> Leas
         request: request.to_owned(),
         device: LeasedDevice { class, name },
         most: offer.most().unwrap_or(u32::MAX),
+        addressed: None,
     }
 }
 
@@ -306,6 +401,7 @@ mod tests {
             ],
             settings: KubernetesSettings::default(),
             lease_hooks: BTreeMap::from([(Class::Vfio, vec![Hook::default()])]),
+            cni_pools: BTreeSet::new(),
             not_offered: BTreeMap::from([(
                 "0000:81:10.7".to_owned(),
                 vec![(Class::Nic, "no".to_owned()), (Class::Vfio, reason)],
@@ -321,7 +417,10 @@ mod tests {
         parameters: &serde_json::Value,
     ) -> Allocated {
         let mut merged = Parameters::default();
-        merged.override_by(&Parameters::parse(parameters).unwrap(), request != "any");
+        merged.override_by(
+            &Parameters::parse(parameters, Author::Claim).unwrap(),
+            request != "any",
+        );
         Allocated {
             request: request.to_owned(),
             pool: pool.to_owned(),
@@ -344,6 +443,9 @@ mod tests {
             "onload.dev/rdma=mlx5_0",
             "onload.dev/vfio=0000:81:10.0",
             "onload.dev/profile=latency",
+            "onload.dev/netdev=ens1v0",
+            "onload.dev/netdev=ens1v1",
+            "onload.dev/netdev=ens2v0",
         ];
         let around = Surroundings {
             names: &names,
@@ -434,6 +536,7 @@ mod tests {
             request: "vf".to_owned(),
             device: "vfio:0000:81:10.0".parse().unwrap(),
             most: 1,
+            addressed: None,
         };
         assert_eq!(decision.leased, [leased]);
     }
@@ -509,6 +612,97 @@ mod tests {
             // Said of all devices of a claim, it is for those that have a use for it.
             ids(allocated("any", pool, device, &parameters)).unwrap();
         }
+    }
+
+    /// The same node with two interfaces that may move, of which a plugin moves the second.
+    fn node_with_interfaces() -> Snapshot {
+        let mut node = node();
+        let interface = |name: &str, pci: &str, pool: &str| Offer {
+            sharing: Sharing::Exclusive,
+            pci: pci.parse().ok(),
+            pools: vec![pool.to_owned()],
+            attributes: [("interface", Attribute::Text(name.to_owned()))].into(),
+            ..offer(Class::Netdev, name)
+        };
+        node.offers.extend([
+            interface("ens1v0", "0000:81:11.0", "fast"),
+            interface("ens1v1", "0000:81:11.1", "fast"),
+            interface("ens2v0", "0000:82:11.0", "sriov"),
+        ]);
+        node.offers
+            .sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
+        node.lease_hooks
+            .insert(Class::Netdev, vec![Hook::default()]);
+        node.cni_pools.insert("sriov".to_owned());
+        node.settings.addresses = vec!["192.0.2.0/24".parse().unwrap()];
+        node
+    }
+
+    fn moved(request: &str, device: &str, address: &str) -> Allocated {
+        allocated(request, "n1/netdev", device, &json!({"address": address}))
+    }
+
+    #[test]
+    fn the_hook_of_a_claim_moves_an_interface_with_the_claim_s_address() {
+        let node = node_with_interfaces();
+        let decision = decided_on(&node, vec![moved("fast", "ens1v0", "192.0.2.10/24")]).unwrap();
+        let ids = &decision.devices[0].cdi_device_ids;
+        let of_claim = format!("onload.dev/claim={UID}.netdev.ens1v0");
+        assert_eq!(ids, &[of_claim.as_str(), "onload.dev/netdev=ens1v0"]);
+        let addressed = decision.leased[0].addressed.as_ref().unwrap();
+        assert_eq!(addressed.interface.to_string(), "ens1v0@0000:81:11.0");
+        assert_eq!(addressed.addresses, ["192.0.2.10/24".parse().unwrap()]);
+        let none = allocated("fast", "n1/netdev", "ens1v0", &json!({}));
+        let decision = decided_on(&node, vec![none]).unwrap();
+        assert_eq!(decision.leased[0].addressed, None);
+    }
+
+    #[test]
+    fn a_claim_sets_addresses_of_the_operator_s_networks_and_a_class_any() {
+        let node = node_with_interfaces();
+        let foreign = || moved("fast", "ens1v0", "198.51.100.1/24");
+        assert_eq!(
+            decided_on(&node, vec![foreign()]).unwrap_err(),
+            "request \"fast\": parameter address sets 198.51.100.1/24, which is in none of the networks that this node \
+             allows to claims (192.0.2.0/24); ask its operator for addresses under [kubernetes], or for a DeviceClass with it"
+        );
+        let mut of_class = foreign();
+        let said = of_class.parameters.address.as_mut().unwrap();
+        said.value.author = Author::Class;
+        decided_on(&node, vec![of_class]).unwrap();
+        let mut none = node_with_interfaces();
+        none.settings.addresses.clear();
+        let refused = decided_on(&none, vec![moved("fast", "ens1v0", "192.0.2.10/24")]);
+        assert!(refused.unwrap_err().contains("allows to claims (none)"));
+    }
+
+    #[test]
+    fn an_address_is_for_one_interface_that_the_hook_moves() {
+        let node = node_with_interfaces();
+        let same = ["ens1v0", "ens1v1"].map(|device| moved("any", device, "192.0.2.10/24"));
+        let refused = decided_on(&node, same.to_vec()).unwrap_err();
+        assert!(
+            refused.contains("sets 192.0.2.10 for two devices of the claim"),
+            "{refused}"
+        );
+        let refused = decided_on(&node, vec![moved("a", "ens2v0", "192.0.2.10/24")]).unwrap_err();
+        assert!(refused.contains("a CNI plugin moves ens2v0"), "{refused}");
+        let of_nic = |request| {
+            allocated(
+                request,
+                "n1/nic",
+                "ens1",
+                &json!({"address": "192.0.2.10/24"}),
+            )
+        };
+        let refused = decided_on(&node, vec![of_nic("nic")]).unwrap_err();
+        assert!(
+            refused.contains("parameter address is for devices of class netdev"),
+            "{refused}"
+        );
+        // Said of all devices of a claim, it is for those that have a use for it.
+        let both = vec![of_nic("any"), moved("any", "ens1v0", "192.0.2.10/24")];
+        assert_eq!(decided_on(&node, both).unwrap().leased.len(), 1);
     }
 
     #[test]

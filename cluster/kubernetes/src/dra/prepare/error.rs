@@ -2,13 +2,15 @@
 //! again after a minute.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use onload_core::fs::atomic::WriteError;
 use onload_core::lease::{NotClaimUid, Refusal as Held};
+use onload_core::netdev::address::InterfaceAddress;
 use onload_core::text::Quoted;
 
-use super::parameters::ParametersError;
+use super::parameters::{Author, ParametersError};
 
 /// Why a claim is not prepared.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +45,7 @@ pub(crate) enum PrepareError {
     #[error("parameters of {of}")]
     Parameters {
         /// Who said it: the class, or the claim.
-        of: &'static str,
+        of: Author,
         /// Why.
         source: ParametersError,
     },
@@ -106,6 +108,37 @@ pub(crate) enum DeviceError {
     /// Nobody knows whether another has it.
     #[error("{0}")]
     Leases(String),
+    /// A claim sets an address that the operator does not allow.
+    #[error(
+        "parameter address sets {address}, which is in none of the networks that this node allows to claims ({allowed}); ask its operator for addresses under [kubernetes], or for a DeviceClass with it"
+    )]
+    Address {
+        /// The address.
+        address: InterfaceAddress,
+        /// The networks, for people.
+        allowed: String,
+    },
+    /// Nothing says which interface it is.
+    #[error(
+        "parameter address: which interface {device} is, is not known; run `onload-ctk discover` on the node"
+    )]
+    NoInterface {
+        /// The device.
+        device: String,
+    },
+    /// Two devices of a claim would have one address.
+    #[error(
+        "parameter address sets {0} for two devices of the claim; name the request that it is for in requests of the configuration"
+    )]
+    TwoOfAddress(IpAddr),
+    /// Nobody here sets it.
+    #[error(
+        "parameter address: a CNI plugin moves {device}, and sets its addresses; set them in the plugin's configuration"
+    )]
+    LeftToCni {
+        /// The device.
+        device: String,
+    },
     /// A parameter is for devices of another class.
     #[error(
         "parameter {parameter} is for devices of class {wanted}, and {device} is of class {class}"

@@ -16,8 +16,9 @@ use std::path::PathBuf;
 use onload_cdi::{ContainerEdits, Device, DeviceName, Hook, Spec, minimum_version, to_json};
 use onload_core::class::Class;
 use onload_core::fs::atomic::{self, WriteError};
-use onload_core::hook_arguments::HookArguments;
+use onload_core::hook_arguments::{GivenAddress, HookArguments, MovedInterface};
 use onload_core::lease::{ClaimUid, Device as LeasedDevice};
+use onload_core::netdev::address::InterfaceAddress;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +41,25 @@ pub(crate) struct Leased {
     pub(crate) device: LeasedDevice,
     /// How many containers, or claims, may have it at once.
     pub(crate) most: u32,
+    /// The interface that it is, where the claim says which addresses that is to have.
+    pub(crate) addressed: Option<Addressed>,
+}
+
+/// An interface with the addresses of a claim. The hook of the claim comes first and moves it, so that the device's
+/// own hook finds it there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Addressed {
+    pub(crate) interface: MovedInterface,
+    pub(crate) addresses: Vec<InterfaceAddress>,
+}
+
+impl Addressed {
+    fn given(&self) -> impl Iterator<Item = GivenAddress> {
+        self.addresses.iter().map(|address| GivenAddress {
+            interface: self.interface.name.clone(),
+            address: *address,
+        })
+    }
 }
 
 /// Which claim it is.
@@ -69,9 +89,7 @@ fn spec(uid: &ClaimUid, leased: &[Leased], hooks: &Hooks) -> Option<Spec> {
         let device = Device {
             name: name.clone().into(),
             container_edits: ContainerEdits {
-                hooks: hooks
-                    .map(|hook| of_claim(hook, uid, &leased.device))
-                    .collect(),
+                hooks: hooks.map(|hook| of_claim(hook, uid, leased)).collect(),
                 ..ContainerEdits::default()
             },
             ..Device::default()
@@ -92,10 +110,16 @@ fn spec(uid: &ClaimUid, leased: &[Leased], hooks: &Hooks) -> Option<Spec> {
 }
 
 /// The same program at the same stage, for a device and a claim.
-fn of_claim(hook: &Hook, uid: &ClaimUid, device: &LeasedDevice) -> Hook {
+fn of_claim(hook: &Hook, uid: &ClaimUid, leased: &Leased) -> Hook {
+    let addressed = leased.addressed.as_ref();
     let asked = HookArguments {
-        lease: vec![device.clone()],
+        lease: vec![leased.device.clone()],
         claim: Some(uid.clone()),
+        netdev: addressed
+            .map(|addressed| addressed.interface.clone())
+            .into_iter()
+            .collect(),
+        address: addressed.into_iter().flat_map(Addressed::given).collect(),
         ..HookArguments::default()
     };
     let mut hook = hook.clone();
@@ -235,6 +259,7 @@ mod tests {
             request: "vf".to_owned(),
             device: format!("vfio:{name}").parse().unwrap(),
             most: 1,
+            addressed: None,
         }
     }
 
@@ -295,6 +320,33 @@ mod tests {
         let edits = &device.container_edits;
         assert!(edits.device_nodes.is_empty() && edits.env.is_empty() && edits.mounts.is_empty());
         assert_eq!(spec.devices.len(), 2);
+    }
+
+    #[test]
+    fn the_hook_of_a_claim_moves_an_interface_that_has_addresses_of_it() {
+        let addressed = Addressed {
+            interface: "ens1v0@0000:81:11.0".parse().unwrap(),
+            addresses: ["192.0.2.10/24", "2001:db8::10/64"]
+                .map(|one| one.parse().unwrap())
+                .to_vec(),
+        };
+        let leased = Leased {
+            device: "netdev:ens1v0".parse().unwrap(),
+            addressed: Some(addressed),
+            ..leased("a")
+        };
+        let hooks = BTreeMap::from([(Class::Netdev, hooks().remove(&Class::Vfio).unwrap())]);
+        let spec = spec(&uid(), &[leased], &hooks).unwrap();
+        validate(&spec).unwrap();
+        let hook = &spec.devices[0].container_edits.hooks[0];
+        let (_, asked) = HookArguments::of_command(&hook.args).unwrap();
+        let addresses: Vec<String> = asked.address.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            addresses,
+            ["ens1v0=192.0.2.10/24", "ens1v0=2001:db8::10/64"]
+        );
+        assert_eq!(asked.netdev[0].to_string(), "ens1v0@0000:81:11.0");
+        assert_eq!(asked.claim, Some(uid()));
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! Opaque parameters: what a DeviceClass or a claim says of our devices beyond which ones it wants.
 
+use std::fmt;
+
 use onload_cdi::DeviceName;
+use onload_core::netdev::address::{InterfaceAddress, NotAddress};
 use onload_core::text::Quoted;
 use serde_json::Value;
 
 /// The keys.
-const KEYS: &str = "preload, profile";
+const KEYS: &str = "preload, profile, address";
 
 /// What is said of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +17,33 @@ pub(crate) struct Parameters {
     pub(crate) preload: Option<Said<bool>>,
     /// The Onload profile whose settings a container gets.
     pub(crate) profile: Option<Said<DeviceName>>,
+    /// What an interface that moves into a container is to have there.
+    pub(crate) address: Option<Said<Addresses>>,
+}
+
+/// Whose words parameters are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Author {
+    /// The cluster's administrator, in a DeviceClass.
+    Class,
+    /// Whoever made the claim.
+    Claim,
+}
+
+impl fmt::Display for Author {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Author::Class => "the class",
+            Author::Claim => "the claim",
+        })
+    }
+}
+
+/// Addresses, and who says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    pub(crate) list: Vec<InterfaceAddress>,
+    pub(crate) author: Author,
 }
 
 /// A value, and whether it was said of this request. Otherwise it is for all of the claim's devices that have a
@@ -33,6 +63,9 @@ pub(crate) enum ParametersError {
     /// A later version may know it.
     #[error("unknown key {}; known are {KEYS}", Quoted(.0))]
     Unknown(String),
+    /// An address that no interface can have.
+    #[error(transparent)]
+    Address(#[from] NotAddress),
     /// A value is of another kind.
     #[error("{key} is {wanted}, and not {}", Quoted(.found))]
     Value {
@@ -50,11 +83,15 @@ impl Parameters {
     ///
     /// # Errors
     /// [`ParametersError`] with the first key that is not understood.
-    pub(crate) fn parse(value: &Value) -> Result<Parameters, ParametersError> {
+    pub(crate) fn parse(value: &Value, author: Author) -> Result<Parameters, ParametersError> {
         let object = value.as_object().ok_or(ParametersError::Form)?;
         let mut parameters = Parameters::default();
         for (key, value) in object {
             match key.as_str() {
+                "address" => {
+                    let list = addresses(value)?;
+                    parameters.address = Some(said(Addresses { list, author }));
+                }
                 "preload" => parameters.preload = Some(said(preload(value)?)),
                 "profile" => parameters.profile = Some(said(profile(value)?)),
                 _ => return Err(ParametersError::Unknown(key.clone())),
@@ -65,18 +102,19 @@ impl Parameters {
 
     /// Takes what others say, where they say something.
     pub(crate) fn override_by(&mut self, others: &Parameters, is_of_request: bool) {
-        if let Some(preload) = &others.preload {
-            self.preload = Some(Said {
-                is_of_request,
-                ..preload.clone()
-            });
-        }
-        if let Some(profile) = &others.profile {
-            self.profile = Some(Said {
-                is_of_request,
-                ..profile.clone()
-            });
-        }
+        later(&mut self.preload, others.preload.as_ref(), is_of_request);
+        later(&mut self.profile, others.profile.as_ref(), is_of_request);
+        later(&mut self.address, others.address.as_ref(), is_of_request);
+    }
+}
+
+fn later<T: Clone>(own: &mut Option<Said<T>>, other: Option<&Said<T>>, is_of_request: bool) {
+    if let Some(other) = other {
+        let value = other.value.clone();
+        *own = Some(Said {
+            value,
+            is_of_request,
+        });
     }
 }
 
@@ -111,6 +149,26 @@ fn profile(value: &Value) -> Result<DeviceName, ParametersError> {
         })
 }
 
+/// One address, or a list of them.
+fn addresses(value: &Value) -> Result<Vec<InterfaceAddress>, ParametersError> {
+    let wanted = || ParametersError::Value {
+        key: "address",
+        wanted: "ADDRESS/PREFIX or a list of these",
+        found: shown(value),
+    };
+    let one = std::slice::from_ref(value);
+    let texts = value.as_array().map_or(one, Vec::as_slice);
+    let parse = |text: &Value| -> Result<InterfaceAddress, ParametersError> {
+        let text = text.as_str().ok_or_else(wanted)?;
+        Ok(text.parse()?)
+    };
+    let list = texts.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+    match list.is_empty() {
+        true => Err(wanted()),
+        false => Ok(list),
+    }
+}
+
 fn shown(value: &Value) -> String {
     value
         .as_str()
@@ -123,16 +181,25 @@ mod tests {
 
     use super::*;
 
+    fn parsed(value: &Value) -> Parameters {
+        Parameters::parse(value, Author::Claim).unwrap()
+    }
+
     fn refusal(value: &Value) -> String {
-        Parameters::parse(value).unwrap_err().to_string()
+        Parameters::parse(value, Author::Claim)
+            .unwrap_err()
+            .to_string()
     }
 
     #[test]
     fn both_keys_are_read() {
-        let parsed = Parameters::parse(&json!({"preload": "off", "profile": "latency"})).unwrap();
+        let parsed = parsed(&json!({"preload": "off", "profile": "latency"}));
         assert!(!parsed.preload.unwrap().value);
         assert_eq!(parsed.profile.unwrap().value.as_str(), "latency");
-        assert_eq!(Parameters::parse(&json!({})), Ok(Parameters::default()));
+        assert_eq!(
+            Parameters::parse(&json!({}), Author::Claim),
+            Ok(Parameters::default())
+        );
     }
 
     #[test]
@@ -143,18 +210,18 @@ mod tests {
             (json!(true), true),
             (json!(false), false),
         ] {
-            let parsed = Parameters::parse(&json!({"preload": value})).unwrap();
+            let parsed = parsed(&json!({"preload": value}));
             assert_eq!(parsed.preload.unwrap().value, is);
         }
     }
 
     #[test]
     fn what_is_not_known_is_refused_with_its_key() {
-        for key in ["address", "Preload", "preload ", "", "__proto__", "kind"] {
+        for key in ["addresses", "Preload", "preload ", "", "__proto__", "kind"] {
             let line = refusal(&json!({"preload": "off", key: "x"}));
             assert_eq!(
                 line,
-                format!("unknown key \"{key}\"; known are preload, profile")
+                format!("unknown key \"{key}\"; known are preload, profile, address")
             );
         }
         let line = refusal(&json!({"x\n".repeat(5_000): {}}));
@@ -193,14 +260,72 @@ mod tests {
             assert!(!line.contains('\n'));
         }
         for value in [json!(null), json!([]), json!("preload"), json!(1)] {
-            assert_eq!(Parameters::parse(&value), Err(ParametersError::Form));
+            assert_eq!(
+                Parameters::parse(&value, Author::Claim),
+                Err(ParametersError::Form)
+            );
+        }
+    }
+
+    #[test]
+    fn an_address_is_one_or_a_list_and_keeps_who_says_it() {
+        let of = |value: &Value| Parameters::parse(&json!({"address": value}), Author::Class);
+        for (value, wanted) in [
+            (json!("192.0.2.10/24"), vec!["192.0.2.10/24"]),
+            (
+                json!(["192.0.2.10/24", "2001:db8::10/64"]),
+                vec!["192.0.2.10/24", "2001:db8::10/64"],
+            ),
+        ] {
+            let said = of(&value).unwrap().address.unwrap().value;
+            let list: Vec<String> = said.list.iter().map(ToString::to_string).collect();
+            assert_eq!(
+                (list, said.author),
+                (
+                    wanted.into_iter().map(str::to_owned).collect(),
+                    Author::Class
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn what_no_interface_can_have_is_no_address() {
+        for (value, says) in [
+            (json!("192.0.2.10"), "is not ADDRESS/PREFIX"),
+            (json!("192.0.2.0/24"), "the address of its network"),
+            (
+                json!("192.0.2.255/24"),
+                "the broadcast address of its network",
+            ),
+            (json!("127.0.0.1/8"), "a loopback address"),
+            (
+                json!("192.0.2.10/24, 192.0.2.11/24"),
+                "is not ADDRESS/PREFIX",
+            ),
+            (json!("$(reboot)/24\n"), "is not ADDRESS/PREFIX"),
+            (
+                json!(["192.0.2.10/24", 3]),
+                "address is ADDRESS/PREFIX or a list of these, and not",
+            ),
+            (
+                json!([]),
+                "address is ADDRESS/PREFIX or a list of these, and not",
+            ),
+            (
+                json!(null),
+                "address is ADDRESS/PREFIX or a list of these, and not",
+            ),
+        ] {
+            let line = refusal(&json!({"address": value}));
+            assert!(line.contains(says) && !line.contains('\n'), "{line}");
         }
     }
 
     #[test]
     fn what_is_said_later_goes_before_key_by_key() {
         let mut parameters = Parameters::default();
-        let said = |value: &Value| Parameters::parse(value).unwrap();
+        let said = parsed;
         parameters.override_by(&said(&json!({"preload": "off", "profile": "a"})), false);
         parameters.override_by(&said(&json!({"profile": "b"})), true);
         let (preload, profile) = (parameters.preload.unwrap(), parameters.profile.unwrap());
