@@ -85,12 +85,13 @@ class Cri:
         send = self.channel.unary_unary(f"/runtime.v1.RuntimeService/{method}")
         return parse(send(request, timeout=timeout))
 
-    def run(self, name, image, argv, annotations, devices, handler, log_dir, read_only=False, privileged=False):
+    def run(self, name, image, argv, annotations, devices, handler, log_dir, read_only=False, privileged=False,
+            namespaces=NAMESPACES):
         """The ids of pod and container. grpc.RpcError says why there is none; the pod is gone then.
 
         Annotations are the pod's: a kubelet gives none of them to the container, containerd hands them on.
         """
-        sandbox = self.sandbox(name, annotations, log_dir, privileged)
+        sandbox = self.sandbox(name, annotations, log_dir, privileged, namespaces)
         pod = self.call("RunPodSandbox", message((1, sandbox), (2, handler)))[1].decode()
         try:
             return pod, self.add(pod, sandbox, name, image, argv, devices, read_only, privileged)

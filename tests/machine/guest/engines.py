@@ -34,17 +34,18 @@ class CommandLine:
 
     binary = []
     low = ""  # the OCI runtime below, as onload-ctk's [runtime] path
+    bridge = ""  # a network of the container's own, see netdev.Lab
     daemon = ""  # the unit of its daemon, where it has one
 
     def command(self, request):
         raise NotImplementedError
 
-    def run(self, name, image, argv, request, read_only=False, more=()):
+    def run(self, name, image, argv, request, read_only=False, more=(), network="host"):
         options = ["--device=" + device for device in request.devices]
         options += [f"--annotation={key}={value}" for key, value in request.annotations.items()]
         if read_only:
             options.append("--read-only")
-        return run(*self.command(request), "run", "-d", "--name", name, "--network=host", *options, *self.runtime_option(request), *more,
+        return run(*self.command(request), "run", "-d", "--name", name, f"--network={network}", *options, *self.runtime_option(request), *more,
                    f"localhost/{image}:1", *argv, timeout=90)
 
     def runtime_option(self, request):
@@ -86,6 +87,7 @@ class Docker(CommandLine):
     name = "docker-runc"
     binary = ["docker"]
     low = "/usr/bin/runc"
+    bridge = "netdev"
     daemon = "docker.service"
     doors = ["cdi", "wrapper", "live"]
 
@@ -105,6 +107,7 @@ class Podman(CommandLine):
     """podman with one of the two runtimes."""
 
     doors = ["cdi", "wrapper", "precreate", "live"]
+    bridge = "bridge"
 
     def __init__(self, runtime):
         self.name = f"podman-{runtime}"
@@ -184,6 +187,7 @@ class CriClient:
 
     name = "cri"
     low = "/usr/bin/runc"
+    bridge = "bridge"
     daemon = "containerd.service"
     doors = ["cdi", "wrapper"]
 
@@ -197,13 +201,17 @@ class CriClient:
             self.client = cri.Cri()
         return self.client
 
-    def run(self, name, image, argv, request, read_only=False, more=()):
+    def run(self, name, image, argv, request, read_only=False, more=(), network="host"):
+        """The pod's network is the host's, or any other one is what the CNI plugin makes."""
+        import cri
         import grpc
         os.makedirs(LOGS, exist_ok=True)
         start = time.monotonic()
         handler = "onload" if request.door == "wrapper" else "runc"
+        namespaces = cri.NAMESPACES if network == "host" else cri.OWN_NETWORK
         try:
-            ids = self.connected().run(name, f"localhost/{image}:1", list(argv), request.annotations, request.devices, handler, LOGS, read_only, "privileged" in more)
+            ids = self.connected().run(name, f"localhost/{image}:1", list(argv), request.annotations, request.devices, handler, LOGS, read_only,
+                                       "privileged" in more, namespaces)
         except grpc.RpcError as error:
             return Done(1, "", error.details() or str(error), time.monotonic() - start)
         self.live[name] = ids

@@ -111,12 +111,16 @@ def session(settings):
         import leases
         leases.parts(bench, table, wanted, settings["full"], settings["guest"])
         if settings["guest"] == "debian13":
+            import bundles
+            bundles.parts(bench, wanted, settings["full"])
             import kubernetes
             kubernetes.parts(bench, wanted)
             import nri
             nri.parts(bench, wanted, settings["full"])
             import nomad
             nomad.parts(bench, wanted)
+            import netdev
+            netdev.parts(bench, table, wanted, settings["full"])
     if "live" in doors:
         live.parts(bench, table, wanted, settings["full"], settings["guest"])
     if settings["full"]:
@@ -127,5 +131,8 @@ def session(settings):
             stale.parts(bench, table, wanted)
     # Last: they load drivers again.
     if settings["guest"] == "debian13" and not settings["fixture"]:
+        if settings["full"] or wanted:
+            import rdma_exclusive
+            rdma_exclusive.parts(bench, wanted)
         import seeing
         seeing.parts(bench, wanted, settings["full"])
