@@ -1,10 +1,5 @@
-//! Interfaces that move into containers of this machine's runc and crun and come back, in network namespaces of the
-//! test's own. A virtual pair stands in for the interface of a PCI function: its other end stays where it is, and
-//! tells it from others whatever a container does to it. What the kernel does with a device whose namespace ends is
-//! done by hand here: it deletes a pair.
-//!
-//! The hook that knows of stand-ins is an example, which `cargo test` builds; with `--test netdev` alone, run
-//! `cargo build -p onload-hooks --example netdev` first.
+//! Interfaces that move into containers and come back. What the kernel does with a device whose namespace ends is done
+//! by hand here: it deletes a pair.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,84 +10,35 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use common::Sandbox;
+use common::moving::{self, can_move, first, sandbox};
+use serde_json::Value;
 
-use common::{HOOK, Sandbox, config, skipped, stderr, stdout};
-use serde_json::{Value, json};
-
-/// The example, where containers' hooks find it.
-const STAND_IN: &str = "/opt/onload/netdev";
-/// How many tests have functions of their own.
-static TESTS: AtomicU32 = AtomicU32::new(0);
-thread_local! {
-    /// The number of a test's first function. An interface is looked for in all namespaces of the machine, so that no
-    /// two tests may have the same.
-    static FIRST: u32 = 1_000_000 + std::process::id() * 64 + 2 * TESTS.fetch_add(1, Relaxed);
-}
-
-/// Two functions, by the ends of their pairs that stay.
-fn functions() -> String {
-    let first = FIRST.with(|first| *first);
-    format!("{first}=0000:03:10.0,{}=0000:03:10.2", first + 1)
-}
-
-/// What each script begins with: a host in network namespaces of its own, with two functions. The pairs' other ends
-/// are in namespace `wire`; `one` and `two` are those of containers.
-const HOST: &str = r#"
-set -e
-mount -t tmpfs -o mode=0755 none /run
-mkdir -p /tmp/first /run/netns /run/mount
-: > /tmp/first/net
-mount --bind /proc/self/ns/net /tmp/first/net
-mount --rbind /tmp/first /proc/1/ns
-for n in wire one two; do ip netns add $n; done
-function_of() {
+/// Two functions.
+const DEVICES: &str = r#"
+function_of() { # NUMBER NAME ADDRESS
   ip -n wire link add index $1 name w$2 type veth peer name $2 netns $$
   ip link set $2 address $3 mtu 1400 txqueuelen 77 alias "rack 7"
   ip link property add dev $2 altname alt$2
 }
-function_of 7001 ens1v0 02:00:00:00:10:01
-function_of 7002 ens1v1 02:00:00:00:10:02
+function_of $FIRST ens1v0 02:00:00:00:10:01
+function_of $((FIRST + 1)) ens1v1 02:00:00:00:10:02
 as_it_is() { # of a function, by its other end
   ip -j link | /usr/bin/tr '{' '\n' | grep -q "\"link_index\":$1" || { echo "$1 is not here"; return 0; }
   ip -d link show ${2:-ens1v0} | sed -e 's/^[0-9]*: //; s/state [A-Z]*//; s/qdisc [a-z]*//; s/link-netns[id]* [a-z0-9]*//'
 }
-fail() { echo "FAILED: $*" >&2; exit 1; }
-same() { now=$(as_it_is 7001); [ "$now" = "$before" ] || fail "$1: $before
+same() { now=$(as_it_is $FIRST); [ "$now" = "$before" ] || fail "$1: $before
 became
 $now"; }
-free() { ls -A /run/onload-ctk/@leases | grep '#' && fail "$1: a lease is left"; true; }
-make() { # CONTAINER
-  : > /tmp/hook.err
-  made=0; $RUNTIME create -b /$1 $ID-$1 </dev/null >/dev/null 2>/tmp/err || made=$?
-  cat /tmp/hook.err >> /tmp/err
-  return $made
-}
-gone() { $RUNTIME delete --force $ID-$1 >/dev/null 2>&1 || true; }
-restore() { /opt/onload/netdev FUNCTIONS restore; }
-before=$(as_it_is 7001)
+before=$(as_it_is $FIRST)
 "#;
 
-fn stand_in() -> PathBuf {
-    let path = Path::new(HOOK).with_file_name("examples").join("netdev");
-    assert!(
-        path.exists(),
-        "{path:?} is not there: cargo build -p onload-hooks --example netdev"
-    );
-    path
-}
-
-/// Whether ends of processes can be seen here, and what else the tests need.
-fn can_move() -> bool {
-    let pids = std::fs::read_link("/proc/self/ns/pid").unwrap();
-    if pids.to_str() != Some("pid:[4026531836]") {
-        skipped("moving interfaces needs the initial PID namespace");
-        return false;
-    }
-    onload_test_needs::root("moving interfaces")
-        && onload_test_needs::programs(&["unshare", "nsenter", "runc", "crun"])
-        && onload_test_needs::that(Path::new("/usr/sbin/ip").exists(), "ip is not installed")
+fn stand_ins() -> String {
+    format!(
+        "netdev {}=0000:03:10.0,{}=0000:03:10.2",
+        first(),
+        first() + 1
+    )
 }
 
 /// A container in the network namespace of a name, whose device is an interface.
@@ -103,81 +49,14 @@ fn container(netns: Option<&str>, more: &[&str]) -> Value {
 fn container_with(interface: &str, netns: Option<&str>, more: &[&str]) -> Value {
     let (name, _) = interface.split_once('@').unwrap();
     let lease = format!("netdev:{name}");
-    let hook = |stage: &str| {
-        let args = [
-            "netdev",
-            &functions(),
-            stage,
-            "--lease",
-            &lease,
-            "--netdev",
-            interface,
-        ];
-        let args: Vec<&str> = args.iter().chain(more).copied().collect();
-        json!([{"path": STAND_IN, "args": args, "env": ["PATH=/usr/bin"], "timeout": 20}])
-    };
-    // What a hook says, crun writes nowhere else.
-    let annotations = json!({"run.oci.hooks.stderr": "/tmp/hook.err"});
-    let mut config = config(&annotations, "while :; do read -r x < /proc/loadavg; done");
-    config["hooks"] = json!({"createRuntime": hook("createRuntime"), "poststop": hook("poststop")});
-    if let Some(netns) = netns {
-        let own = json!({"type": "network", "path": format!("/run/netns/{netns}")});
-        config["linux"]["namespaces"]
-            .as_array_mut()
-            .unwrap()
-            .push(own);
-    }
-    config
-}
-
-/// A sandbox with a bundle for each configuration.
-fn sandbox(bundles: &[(&str, Value)]) -> Sandbox {
-    let sandbox = Sandbox::new();
-    std::fs::copy(stand_in(), sandbox.path(STAND_IN)).unwrap();
-    for (name, config) in bundles {
-        sandbox.root_file_system(&format!("/{name}/rootfs"));
-        sandbox.file(
-            &format!("/{name}/config.json"),
-            serde_json::to_vec(config).unwrap(),
-        );
-    }
-    sandbox
+    let mut options = vec!["--lease", &lease, "--netdev", interface];
+    options.extend(more);
+    moving::container(netns, &stand_ins(), &options)
 }
 
 /// Runs a script on such a host with each runtime; what it printed.
 fn on_both(sandbox: &Sandbox, script: &str) -> Vec<String> {
-    ["runc", "crun"]
-        .map(|runtime| on(sandbox, runtime, script))
-        .to_vec()
-}
-
-fn on(sandbox: &Sandbox, runtime: &str, script: &str) -> String {
-    let first = FIRST.with(|first| *first);
-    let host = HOST
-        .replace("FUNCTIONS", &functions())
-        .replace("7001", &first.to_string())
-        .replace("7002", &(first + 1).to_string());
-    // crun wants one kind of hierarchy.
-    let (before, options) = match runtime {
-        "crun" => (
-            "umount /sys/fs/cgroup/unified 2>/tmp/said || true",
-            "--cgroup-manager=cgroupfs",
-        ),
-        _ => ("", ""),
-    };
-    // The cgroups of all tests are the machine's.
-    static MADE: AtomicU32 = AtomicU32::new(0);
-    let id = format!(
-        "onload-ctk-{}-{}",
-        std::process::id(),
-        MADE.fetch_add(1, Relaxed)
-    );
-    let begin = format!("{before}\nID={id}\nRUNTIME='{runtime} {options} --root /run/{runtime}'");
-    sandbox.file("/script.sh", format!("{begin}\n{host}\n{script}\n"));
-    let output = sandbox.script("exec unshare --net sh /script.sh", b"");
-    let (out, err) = (stdout(&output), stderr(&output));
-    assert!(output.status.success(), "{runtime}: {out} {err}");
-    out
+    moving::on_both(sandbox, &stand_ins(), DEVICES, script)
 }
 
 #[test]

@@ -28,8 +28,9 @@ use crate::host::sysfs::Sysfs;
 use crate::live;
 use crate::live::error::LiveError;
 use crate::live::reapply::{self, ReapplyError};
-use crate::netdev::{self, Identity, NetdevError};
+use crate::netdev::{self, NetdevError};
 use crate::rdma::{self, RdmaError};
+use crate::returning::Gone;
 use crate::run::lease::{self, ClaimError};
 use crate::run::maker::{EntryPoint, Stage};
 use crate::run::sweep::{self, PoststopError};
@@ -114,22 +115,12 @@ enum HookError {
 /// Runs the program and returns its exit status.
 #[must_use]
 pub fn main(args: &[OsString]) -> i32 {
-    run_with(args, &StandIns::default())
-}
-
-/// As [`main`], where interfaces are told apart in a way of their own.
-#[must_use]
-pub fn run(args: &[OsString], identity: &Identity) -> i32 {
-    let stand_ins = StandIns {
-        interfaces: identity.clone(),
-        ..StandIns::default()
-    };
-    run_with(args, &stand_ins)
+    run(args, &StandIns::default())
 }
 
 /// As [`main`], where devices that move are found in a way of their own.
 #[must_use]
-pub fn run_with(args: &[OsString], stand_ins: &StandIns) -> i32 {
+pub fn run(args: &[OsString], stand_ins: &StandIns) -> i32 {
     let args = args.get(1..).unwrap_or_default();
     let (config, command) = match parse(args) {
         Ok(parsed) => parsed,
@@ -366,8 +357,13 @@ fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()
         .partition(|device| device.class == Class::Netdev);
     // What goes wrong with the one keeps nothing from the other.
     let released = lease::release(&others, token, id, &state.bundle);
-    let devices = rdma::take_back(&rdma.lease, token, id, &state.bundle, &stand_ins.rdma);
-    let back = netdev::take_back(&moving, token, id, &state.bundle, &stand_ins.interfaces);
+    let gone = Gone {
+        container: id,
+        token,
+        bundle: &state.bundle,
+    };
+    let devices = rdma::take_back(&rdma.lease, &gone, &stand_ins.rdma);
+    let back = netdev::take_back(&moving, &gone, &stand_ins.interfaces);
     if !rdma.rdma_netns.is_empty() {
         remove_nodes(&state, config)?;
     }
@@ -380,8 +376,13 @@ fn clean_up(state: &State, config: &Path, stand_ins: &StandIns) -> Result<(), Fa
     let stage = "poststop";
     let leased = sweep::leased(Path::new(RUN_DIR), &state.id);
     let (moving, bundle) = leased.unwrap_or_default();
-    let devices = rdma::take_back(&moving, None, &state.id, &bundle, &stand_ins.rdma);
-    let back = netdev::take_back(&moving, None, &state.id, &bundle, &stand_ins.interfaces);
+    let gone = Gone {
+        container: &state.id,
+        token: None,
+        bundle: &bundle,
+    };
+    let devices = rdma::take_back(&moving, &gone, &stand_ins.rdma);
+    let back = netdev::take_back(&moving, &gone, &stand_ins.interfaces);
     remove_nodes(state, config)?;
     back.map_err(|error| Failure::new(stage, &subject(state), error))?;
     devices.map_err(|error| Failure::new(stage, &subject(state), error))

@@ -1,6 +1,6 @@
 //! The way back: out of the network namespace where an interface is, and what it was on the host.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use super::home::Home;
 use super::leftovers;
 use crate::netlink::link::{Change, Link, PROMISCUOUS, UP};
 use crate::netns::{self, Depth, Netns};
+use crate::returning::Hint;
 
 /// Between two looks at a namespace that ends.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -32,7 +33,7 @@ const PASSING: &str = "ctk";
 pub(super) fn bring(
     home: &Home<'_>,
     moved: &Moved,
-    hint: &dyn Fn() -> Option<PathBuf>,
+    hint: Hint<'_>,
     patience: Duration,
 ) -> Result<(), NetdevError> {
     let facts = &moved.facts;

@@ -18,14 +18,11 @@ mod settle;
 mod test_namespace;
 mod usage;
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use onload_core::class::Class;
-use onload_core::container_id::ContainerId;
-use onload_core::fs::lock::START_PATIENCE;
 use onload_core::hook_arguments::HookArguments;
-use onload_core::lease::{Device, Leases, Left, Moved, Token};
+use onload_core::lease::{Device, Leases};
 
 pub use error::NetdevError;
 use give::Asked;
@@ -34,7 +31,7 @@ pub use identity::Identity;
 use inside::Wanted;
 
 use crate::host::{HostView, ThisHost};
-use crate::returning::{self, DYING_PATIENCE, MOVING_PATIENCE, Restored};
+use crate::returning::{self, DYING_PATIENCE, Gone, MOVING_PATIENCE, Restored};
 use crate::run::lease::{self, Container};
 
 /// The interfaces that a hook is to move, each with its device and with what it is to have.
@@ -145,48 +142,13 @@ pub(crate) fn claim(
 /// # Errors
 /// [`NetdevError`]: the first of them. What does not come back now stays with its lease.
 pub(crate) fn take_back(
-    devices: &[Device],
-    token: Option<&Token>,
-    container: &ContainerId,
-    bundle: &Path,
+    leased: &[Device],
+    gone: &Gone<'_>,
     identity: &Identity,
 ) -> Result<(), NetdevError> {
-    let mut moving = devices
-        .iter()
-        .filter(|device| device.class == Class::Netdev)
-        .peekable();
-    if moving.peek().is_none() {
-        return Ok(());
-    }
-    let Some(leases) = lease::find()? else {
-        return Ok(());
-    };
-    let bundle = lease::was_canonical(bundle);
-    let take_one = |device: &Device| -> Result<(), NetdevError> {
-        let _moving = leases.lock_moving(device, MOVING_PATIENCE)?;
-        match leases.leave(device, container, &bundle, token, START_PATIENCE)? {
-            Left::Nothing | Left::Others => Ok(()),
-            Left::Last(moved) => bring_home(&leases, device, &moved, &bundle, identity),
-        }
-    };
-    moving.map(take_one).fold(Ok(()), Result::and)
-}
-
-fn bring_home(
-    leases: &Leases,
-    device: &Device,
-    moved: &Moved,
-    bundle: &Path,
-    identity: &Identity,
-) -> Result<(), NetdevError> {
-    let home = Home::open(identity)?;
-    back::bring(&home, moved, &|| namespace_of(bundle), DYING_PATIENCE)?;
-    Ok(leases.returned(device, START_PATIENCE)?)
-}
-
-/// The file of the network namespace that config.json names.
-fn namespace_of(bundle: &Path) -> Option<PathBuf> {
-    crate::config_json::namespace::network(&bundle.join("config.json"))
+    returning::take_back(leased, Class::Netdev, gone, &|_, moved, hint| {
+        back::bring(&Home::open(identity)?, moved, hint, DYING_PATIENCE)
+    })
 }
 
 /// Brings back and restores every interface whose containers have ended. One that somebody moves right now is left to

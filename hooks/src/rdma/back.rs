@@ -1,6 +1,6 @@
 //! The way back: out of the network namespace where a device is, under the name that it had.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::devices::{Devices, Found};
 use super::error::RdmaError;
 use crate::netns::{self, Netns};
-use crate::returning;
+use crate::returning::{self, Hint};
 
 /// Between two looks at a namespace that ends.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -64,7 +64,7 @@ fn is_of(found: &Found, facts: &RdmaFacts) -> bool {
 pub(super) fn bring(
     home: &Home<'_>,
     moved: &Moved<RdmaFacts>,
-    hint: &dyn Fn() -> Option<PathBuf>,
+    hint: Hint<'_>,
     patience: Duration,
 ) -> Result<(), RdmaError> {
     let facts = &moved.facts;

@@ -10,14 +10,11 @@ mod error;
 mod give;
 mod kernel;
 
-use std::path::Path;
 use std::time::Duration;
 
 use onload_core::class::Class;
-use onload_core::container_id::ContainerId;
-use onload_core::fs::lock::START_PATIENCE;
 use onload_core::hook_arguments::HookArguments;
-use onload_core::lease::{Device, Leases, Left, Token};
+use onload_core::lease::{Device, Leases};
 
 use back::Home;
 pub(crate) use devices::Node;
@@ -25,8 +22,7 @@ pub use devices::{Devices, StandIn};
 pub use error::RdmaError;
 pub(crate) use give::give;
 
-use crate::returning::{self, DYING_PATIENCE, MOVING_PATIENCE, Restored};
-use crate::run::lease;
+use crate::returning::{self, DYING_PATIENCE, Gone, Restored};
 
 /// A hook's arguments as two: what else there is to do, and the devices that move, with their leases.
 pub(crate) fn split(arguments: &HookArguments) -> (HookArguments, HookArguments) {
@@ -51,45 +47,19 @@ pub(crate) fn split(arguments: &HookArguments) -> (HookArguments, HookArguments)
 }
 
 /// Ends what a container that is gone has of RDMA devices, and brings back those of which it was the last one of its
-/// namespace. Those that did not move are released.
+/// namespace.
 ///
 /// # Errors
 /// [`RdmaError`]: the first of them. What does not come back now stays with its lease.
 pub(crate) fn take_back(
     leased: &[Device],
-    token: Option<&Token>,
-    container: &ContainerId,
-    bundle: &Path,
+    gone: &Gone<'_>,
     devices: &Devices,
 ) -> Result<(), RdmaError> {
-    let mut own = leased
-        .iter()
-        .filter(|device| device.class == Class::Rdma)
-        .peekable();
-    if own.peek().is_none() {
-        return Ok(());
-    }
-    let Some(leases) = lease::find()? else {
-        return Ok(());
-    };
-    let canonical = lease::was_canonical(bundle);
-    let hint = || crate::config_json::namespace::network(&bundle.join("config.json"));
-    let take_one = |device: &Device| -> Result<(), RdmaError> {
-        // Most devices do not move, and a lock leaves a file.
-        let _moving = match leases.is_away(device, START_PATIENCE)? {
-            true => Some(leases.lock_moving(device, MOVING_PATIENCE)?),
-            false => None,
-        };
-        match leases.leave(device, container, &canonical, token, START_PATIENCE)? {
-            Left::Nothing | Left::Others => Ok(()),
-            Left::Last(moved) => {
-                let home = Home::open(devices, device.name.as_str())?;
-                back::bring(&home, &moved, &hint, DYING_PATIENCE)?;
-                Ok(leases.returned(device, START_PATIENCE)?)
-            }
-        }
-    };
-    own.map(take_one).fold(Ok(()), Result::and)
+    returning::take_back(leased, Class::Rdma, gone, &|device, moved, hint| {
+        let home = Home::open(devices, device.name.as_str())?;
+        back::bring(&home, moved, hint, DYING_PATIENCE)
+    })
 }
 
 /// Brings back every RDMA device whose containers have ended. Nothing is waited for: udev calls again when the kernel

@@ -14,6 +14,8 @@
     reason = "helpers of tests"
 )]
 
+pub mod moving;
+
 use std::fs::{self, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -1,0 +1,94 @@
+//! The hook and `lease restore` where virtual pairs (veth(4)) stand in for devices that move, for tests on machines
+//! without any: `stand-ins netdev INDEX=PCI[,…] STAGE [OPTION]…`, `stand-ins rdma INDEX=PCI=NODE[=fixed][,…] STAGE
+//! [OPTION]…`, and both with `restore` in the place of STAGE and options. INDEX is that of the end that stays where it
+//! is, NODE the name of a node below /dev/infiniband, and `fixed` a device whose driver cannot move it.
+#![allow(clippy::print_stdout, reason = "that is what it is for")]
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use onload_core::lease::Leases;
+use onload_core::pci::PciAddress;
+use onload_core::processes::Processes;
+use onload_core::run_dir::{RUN_DIR, RunDir};
+use onload_core::text::Chain;
+use onload_hooks::entry::hook;
+use onload_hooks::entry::stand_ins::StandIns;
+use onload_hooks::netdev::{self, Identity};
+use onload_hooks::rdma::{self, Devices, StandIn};
+use onload_hooks::returning::Restored;
+
+const USAGE: &str = "usage: stand-ins netdev|rdma INDEX=PCI…[,…] restore|STAGE [OPTION]…";
+
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let [kind, list, rest @ ..] = args.as_slice() else {
+        return Err(USAGE.into());
+    };
+    let list = list.to_str().ok_or("stand-ins are text")?.split(',');
+    let mut stand_ins = StandIns::default();
+    match kind.to_str() {
+        Some("netdev") => {
+            let all = list.map(interface).collect::<Result<_, _>>()?;
+            stand_ins.interfaces = Identity::with_stand_ins(all);
+        }
+        Some("rdma") => {
+            let all = list.map(rdma_device).collect::<Result<_, _>>()?;
+            stand_ins.rdma = Devices::with_stand_ins(all);
+        }
+        _ => return Err(USAGE.into()),
+    }
+    if rest == ["restore"] {
+        return restore(kind == "netdev", &stand_ins);
+    }
+    let words: Vec<OsString> = [vec!["onload-hook".into()], rest.to_vec()].concat();
+    let status = hook::run(&words, &stand_ins);
+    Ok(ExitCode::from(u8::try_from(status)?))
+}
+
+fn interface(text: &str) -> Result<(u32, PciAddress), Box<dyn Error>> {
+    let (index, pci) = text.split_once('=').ok_or("want INDEX=PCI")?;
+    Ok((index.parse()?, pci.parse()?))
+}
+
+fn rdma_device(text: &str) -> Result<StandIn, Box<dyn Error>> {
+    let parts: Vec<&str> = text.split('=').collect();
+    let [index, pci, node, rest @ ..] = parts.as_slice() else {
+        return Err("want INDEX=PCI=NODE[=fixed]".into());
+    };
+    Ok(StandIn {
+        end: index.parse()?,
+        pci: pci.parse()?,
+        node: (*node).to_owned(),
+        is_fixed: rest == ["fixed"],
+    })
+}
+
+fn restore(is_netdev: bool, stand_ins: &StandIns) -> Result<ExitCode, Box<dyn Error>> {
+    let Some(run) = RunDir::find(Path::new(RUN_DIR))? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let Some(leases) = Leases::find(&run, Processes::default())? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    Ok(match is_netdev {
+        true => told(netdev::restore(&leases, &stand_ins.interfaces)?),
+        false => told(rdma::restore(&leases, &stand_ins.rdma)?),
+    })
+}
+
+fn told<E: Error>(restored: Vec<Restored<E>>) -> ExitCode {
+    let mut status = ExitCode::SUCCESS;
+    for one in restored {
+        match one.result {
+            Ok(()) => println!("{} is back", one.device),
+            Err(error) => {
+                println!("{}: {}", one.device, Chain(&error));
+                status = ExitCode::FAILURE;
+            }
+        }
+    }
+    status
+}
