@@ -99,8 +99,19 @@ impl Node {
         Chain(&self.try_install(false).unwrap_err()).to_string()
     }
 
+    /// The daemon's lock is waited for.
+    #[track_caller]
     fn uninstall(&self) -> Report {
-        self.with(uninstall).unwrap()
+        let mut report = None;
+        when_locks_are_free(|| match self.with(uninstall) {
+            Ok(done) => {
+                report = Some(done);
+                true
+            }
+            Err(InstallError::DaemonRuns) => false,
+            Err(error) => panic!("{}", Chain(&error)),
+        });
+        report.unwrap()
     }
 
     /// Every file of the host, with its text.
@@ -570,6 +581,17 @@ fn an_uninstall_from_another_directory_says_that_nothing_is_there() {
     assert!(node.installed().exists() && host.list(Path::new("/srv")).unwrap().names.is_empty());
 }
 
+/// Tries until it is so. What another test of this process starts has its locks too, until it has become another
+/// program.
+#[track_caller]
+fn when_locks_are_free(mut try_it: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !try_it() {
+        assert!(Instant::now() < until, "a lock is not given up");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn an_uninstall_leaves_the_locks_that_somebody_holds() {
     use onload_core::fs::lock::Lock;
@@ -583,8 +605,10 @@ fn an_uninstall_leaves_the_locks_that_somebody_holds() {
         node.uninstall();
         assert!(path.join(name).exists(), "{directory}");
         drop(held);
-        node.uninstall();
-        assert!(!node.path("run/onload-ctk").exists(), "{directory}");
+        when_locks_are_free(|| {
+            node.uninstall();
+            !node.path("run/onload-ctk").exists()
+        });
     }
 }
 
@@ -674,13 +698,7 @@ fn an_uninstall_is_refused_while_the_daemon_runs() {
     assert!(matches!(error, InstallError::DaemonRuns), "{error}");
     assert!(node.installed().exists());
     drop(claim);
-    // What another test of this process starts has the lock too, until it has become another program.
-    let until = Instant::now() + Duration::from_secs(20);
-    while let Err(error) = node.with(uninstall) {
-        assert!(matches!(error, InstallError::DaemonRuns), "{error}");
-        assert!(Instant::now() < until, "{error}");
-        thread::sleep(Duration::from_millis(5));
-    }
+    node.uninstall();
     assert!(!node.installed().exists());
 }
 

@@ -574,6 +574,7 @@ async fn an_address_that_is_in_use_stops_no_device() {
     let setting = "set another --listen or ONLOAD_KUBERNETES_LISTEN";
     daemon.logged(&["metrics are not served; trying again", &address, setting]);
     // The probes ask elsewhere.
+    daemon.logged(&["answering health checks"]);
     assert_eq!(daemon.health(&[]), (Some(0), "ok\n".to_owned()));
     drop(other);
     daemon.logged(&["serving /metrics", &address]);
@@ -598,6 +599,7 @@ fn requests_that_never_end_take_few_descriptors_and_are_ended() {
     let host = TestHost::captured(CAPTURED);
     let mut daemon = Daemon::start(&host);
     daemon.logged(&["serving /metrics"]);
+    daemon.logged(&["answering health checks"]);
     let half_sent = |_| {
         let mut stream = std::os::unix::net::UnixStream::connect(&daemon.http).unwrap();
         stream
@@ -621,6 +623,7 @@ async fn a_daemon_is_ready_when_kubelet_has_taken_its_resources() {
     fs::create_dir(host.plugin_dir()).unwrap();
     let mut daemon = Daemon::start(&host);
     daemon.logged(&["serving /metrics"]);
+    daemon.logged(&["answering health checks"]);
     let waiting = "kubelet has not taken onload.dev/vfio\n".to_owned();
     assert_eq!(daemon.health(&[]), (Some(0), "ok\n".to_owned()));
     assert_eq!(daemon.health(&["--ready"]), (Some(1), waiting.clone()));

@@ -151,7 +151,12 @@ impl Tree {
             };
             let parent = self.look(parent)?.ok_or_else(|| failed(Errno::NOENT))?;
             let name = child.file_name().unwrap_or_default();
-            mkdirat(&parent, name, DIRECTORY_MODE).map_err(failed)?;
+            match mkdirat(&parent, name, DIRECTORY_MODE) {
+                Ok(()) => {}
+                // Another installer was faster.
+                Err(Errno::EXIST) => continue,
+                Err(error) => return Err(failed(error)),
+            }
             let made = self.look(child)?.ok_or_else(|| failed(Errno::NOENT))?;
             set_mode(&made, DIRECTORY_MODE).map_err(failed)?;
         }

@@ -115,6 +115,7 @@ pub async fn serve(path: PathBuf, metrics: Arc<Metrics>, offered: Offered) {
         match socket::bind(&path) {
             Ok(bound) => {
                 let (listener, _place) = bound.into_parts();
+                tracing::info!(path = %path.display(), "answering health checks");
                 answer_all(&listener, &metrics, &offered).await;
             }
             Err(error) => {
