@@ -1,4 +1,5 @@
-"""Interfaces that move into containers: virtual functions of igb, in engines with networks of their own. netdev_back.py has hostile ends.
+"""Interfaces that move into containers: virtual functions of igb, in engines with networks of their own. netdev_back.py has hostile ends,
+netdev_ends.py the ordinary ones, netdev_held.py what happens meanwhile.
 
 A virtual function has no wire here: QEMU's igb raises no interrupt for the mailbox between igbvf and igb, so that igbvf says "PF still
 resetting" at each reset, and its interface has no carrier. What goes over a wire is shown by the e1000e, which shares that of the first
@@ -21,6 +22,8 @@ import session
 from parts import Kept, generate
 from report import Part, check, log, must, run
 
+PARTS = ["netdev-in", "netdev-wire", "netdev-refused", "netdev-hostile", "netdev-restore", "netdev-udev", "netdev-ends", "netdev-stays",
+         "netdev-held", "netdev-pod"]
 UNITS = ["onload-cdi.service", "onload-cdi.path", "onload-cdi.timer", "onload-restore.service"]
 RULE = "90-onload-ctk.rules"
 SPEC = Path("/var/run/cdi/onload.dev-netdev.json")
@@ -53,16 +56,25 @@ def host_facts(function):
 class Interface:
     """A virtual function's interface, with what it is on the host."""
 
-    def __init__(self, function):
+    def __init__(self, function, was=None):
         self.function = function
-        self.name = devices.interface_of(function)
-        self.was = host_facts(function)
+        self.was = was or host_facts(function)
+        self.name, = self.was["names"]
 
     def is_home(self):
         return host_facts(self.function) == self.was
 
     def __str__(self):
         return f"{self.name} was {self.was}\nis {host_facts(self.function)}\nleases {leases.leased()}"
+
+
+def install_units(units=UNITS):
+    packaging = Path("/run/machine/packaging")
+    for unit in units:
+        shutil.copy(packaging / "systemd" / unit, "/etc/systemd/system")
+    shutil.copy(packaging / "udev" / RULE, "/etc/udev/rules.d")
+    must("systemctl", "daemon-reload", timeout=120)
+    must("udevadm", "control", "--reload")
 
 
 class Lab:
@@ -89,12 +101,7 @@ class Lab:
         ipam = {"type": "host-local", "ranges": [[{"subnet": "10.89.7.0/24"}]]}
         CNI.parent.mkdir(parents=True, exist_ok=True)
         CNI.write_text(json.dumps({"cniVersion": "1.0.0", "name": "netdev", "plugins": [{"type": "bridge", "bridge": "cni-netdev", "ipam": ipam}]}))
-        packaging = Path("/run/machine/packaging")
-        for unit in UNITS:
-            shutil.copy(packaging / "systemd" / unit, "/etc/systemd/system")
-        shutil.copy(packaging / "udev" / RULE, "/etc/udev/rules.d")
-        must("systemctl", "daemon-reload", timeout=120)
-        must("udevadm", "control", "--reload")
+        install_units()
         load_program()
         return self
 
@@ -208,12 +215,16 @@ def reason_for(name):
     return next((one["reason"] for one in told["not_offered"] if (one["kind"], one["name"]) == ("netdev", name)), "nothing is said of it")
 
 
+def names_in(specification):
+    return [device["name"] for device in json.loads(specification.read_text())["devices"]] if specification.exists() else []
+
+
 def offered_by_the_unit(lab):
     """The unit sees by netlink what a shell sees, and its specifications are the same."""
     lab.configure()
     done = run("systemctl", "start", "onload-cdi.service", timeout=120)
     said = run("journalctl", "-b", "--no-pager", "-o", "cat", "-u", "onload-cdi.service").out
-    names = [device["name"] for device in json.loads(SPEC.read_text())["devices"]] if SPEC.exists() else []
+    names = names_in(SPEC)
     check("netdev: the unit offers what the operator names", done.status == 0 and {one.name for one in lab.both} <= set(names), f"{done}\n{names}\n{said}")
     shell = Path("/run/machine/shell-specs")
     done = run("onload-ctk", "cdi", "generate", "--output-dir", shell)
@@ -379,11 +390,14 @@ def parts(bench, table, wanted, full):
     few = not full and not wanted
 
     def on(name):
-        return any(word in name for word in wanted) if wanted else full or name in ("netdev-in", "netdev-wire")
+        return any(word in name for word in wanted) if wanted else full or name in ("netdev-in", "netdev-wire", "netdev-stays")
 
     import netdev_back
-    if not any(map(on, ["netdev-in", "netdev-wire", "netdev-refused", "netdev-hostile", "netdev-restore", "netdev-udev"])):
+    import netdev_ends
+    import netdev_held
+    if not any(map(on, PARTS)):
         return
+    by_name = {engine.name: engine for engine in engines.all_engines()}
     with contextlib.ExitStack() as stack:
         with Part("netdev: devices"):
             lab = stack.enter_context(Lab(bench))
@@ -398,6 +412,8 @@ def parts(bench, table, wanted, full):
             with Part("netdev: refusals"):
                 refusals(lab)
         netdev_back.parts(lab, on)
+        netdev_ends.parts(lab, on, by_name, bool(wanted), few)
+        netdev_held.parts(lab, on, by_name)
         if on("netdev-wire"):
             with Part("netdev: over a wire"):
                 over_the_wire(lab, engines.Docker(), "cdi")
