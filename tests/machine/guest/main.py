@@ -30,6 +30,9 @@ def main():
         elif mode == "boot_host":
             import host_boot
             host_boot.host_boot()
+        elif mode == "netdev_boot":
+            import netdev_boot
+            netdev_boot.netdev_boot()
         elif mode == "rpm":
             import rpm_package
             rpm_package.rpm_package()

@@ -1,5 +1,5 @@
 """Interfaces that move into containers: virtual functions of igb, in engines with networks of their own. netdev_back.py has hostile ends,
-netdev_ends.py the ordinary ones, netdev_held.py what happens meanwhile.
+netdev_ends.py the ordinary ones, netdev_held.py what happens meanwhile, netdev_boot.py the end of the host.
 
 A virtual function has no wire here: QEMU's igb raises no interrupt for the mailbox between igbvf and igb, so that igbvf says "PF still
 resetting" at each reset, and its interface has no carrier. What goes over a wire is shown by the e1000e, which shares that of the first
