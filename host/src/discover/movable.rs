@@ -47,6 +47,15 @@ pub struct Netdev {
     pub speed_mbps: Option<u64>,
 }
 
+impl Netdev {
+    /// The interface's name; none where a CNI plugin has it, under a name that nobody here knows.
+    #[must_use]
+    pub fn interface(&self) -> Option<&str> {
+        let is_unknown = self.name == self.pci_address.to_string();
+        (!is_unknown).then_some(self.name.as_str())
+    }
+}
+
 /// An interface of a PCI function, with what speaks against giving it away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Movable {

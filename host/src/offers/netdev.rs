@@ -17,7 +17,13 @@ pub(super) fn found(places: &Places<'_>) -> Vec<Found> {
             names: vec![netdev.device.clone()],
             pci: Some(netdev.pci_address),
             numa_node: netdev.numa_node,
-            attributes: attributes(&netdev.name, Some(netdev.pci_address), Some(netdev), places),
+            attributes: attributes(
+                &netdev.device,
+                netdev.interface(),
+                Some(netdev.pci_address),
+                Some(netdev),
+                places,
+            ),
             ..Found::default()
         })
         .collect()
@@ -25,19 +31,23 @@ pub(super) fn found(places: &Places<'_>) -> Vec<Found> {
 
 /// An interface that is offered no longer, or is in a container.
 pub(super) fn gone(name: &str, places: &Places<'_>) -> Found {
+    let address: Option<PciAddress> = name.parse().ok();
     let pci = places.named(name).and_then(|interface| interface.pci);
-    let pci = pci.or_else(|| name.parse().ok());
+    let pci = pci.or(address);
+    let interface = address.is_none().then_some(name);
     Found {
         names: vec![name.to_owned()],
         pci,
         numa_node: places.numa_node(pci),
-        attributes: attributes(name, pci, None, places),
+        attributes: attributes(name, interface, pci, None, places),
         ..Found::default()
     }
 }
 
+/// The name is that of the device: the interface's own goes away with it where a CNI plugin moves it.
 fn attributes(
     name: &str,
+    interface: Option<&str>,
     pci: Option<PciAddress>,
     netdev: Option<&Netdev>,
     places: &Places<'_>,
@@ -46,7 +56,7 @@ fn attributes(
     attributes.extend([
         ("kind", text(Some(Class::Netdev.as_str()))),
         ("name", text(Some(name))),
-        ("interface", text(Some(name))),
+        ("interface", text(interface)),
         ("linkMbps", int(netdev.and_then(|netdev| netdev.speed_mbps))),
         (
             "linkState",

@@ -218,6 +218,29 @@ fn an_interface_is_exclusive_and_healthy_though_its_link_is_down() {
 }
 
 #[test]
+fn an_interface_that_a_cni_plugin_moves_is_the_same_offer_while_it_is_away() {
+    let tree = TestTree::new();
+    idle_interface(&tree);
+    let config = "[pools.sriov]\nclass = \"netdev\"\nmove = \"cni\"\n";
+    let device = "netdev=0000:3b:02.0";
+    let at_home = Given::of(&tree.host(), config).offer(device);
+    let away = TestTree::new();
+    let function = away.pci("0000:3b:02.0", "0x020000", 1);
+    away.bind(&function, "igbvf");
+    away.file("/network.table", "");
+    let away = Given::of(&away.host(), config).offer(device);
+    for (offer, interface) in [(at_home, "ens1v0"), (away, "")] {
+        assert_eq!(
+            (offer.sharing, offer.health),
+            (Sharing::Exclusive, Health::Healthy)
+        );
+        let text = |key: &str| Attribute::Text(key.to_owned());
+        assert_eq!(offer.attributes["name"], text("0000:3b:02.0"));
+        assert_eq!(offer.attributes["interface"], text(interface));
+    }
+}
+
+#[test]
 fn all_devices_of_a_class_have_the_same_attributes() {
     let mut keys: BTreeMap<Class, BTreeSet<Vec<(&str, u8)>>> = BTreeMap::new();
     let mut add = |offers: Vec<Offer>| {
