@@ -28,6 +28,10 @@ KUBECONFIG = Path("/run/machine-kubeconfig")
 NODE = "n1"
 GROUP = "/apis/resource.k8s.io/v1"
 CLASSES = ["nic", "rdma", "vfio"]
+# Those of packaging/kubernetes/dra that are asked for here.
+DEVICE_CLASSES = [*CLASSES, "netdev"]
+# The attribute that has a device's PCI function.
+PCI = "resource.kubernetes.io/pciBusID"
 CLAIM_KIND = "onload.dev/claim"
 
 
@@ -77,7 +81,7 @@ class Cluster(http.server.BaseHTTPRequestHandler):
         elif asked.path == "/api/v1/pods":
             self.list([])
         elif asked.path == f"{GROUP}/deviceclasses":
-            self.list([{"metadata": {"name": f"{name}.onload.dev"}, "spec": {"extendedResourceName": f"onload.dev/{name}"}} for name in CLASSES])
+            self.list([{"metadata": {"name": f"{name}.onload.dev"}, "spec": {"extendedResourceName": f"onload.dev/{name}"}} for name in DEVICE_CLASSES])
         elif asked.path == f"{GROUP}/resourceslices":
             self.list(list(self.slices.values()))
         elif name in self.claims:
@@ -99,10 +103,17 @@ class Cluster(http.server.BaseHTTPRequestHandler):
         self.answer(200, {"kind": "Status", "status": "Success"})
 
 
-def devices(name):
-    """What the slices of a class offer: devices by the name that the node has for them."""
+def devices(name, attribute="name"):
+    """What the slices of a class offer: devices by the name that the node has for them, or by another attribute."""
     found = [slice_ for slice_ in Cluster.slices.values() if slice_["spec"]["pool"]["name"] == f"{NODE}/{name}"]
-    return {device["attributes"]["name"]["string"]: device["name"] for slice_ in found for device in slice_["spec"].get("devices") or []}
+    return {device["attributes"][attribute]["string"]: device["name"] for slice_ in found for device in slice_["spec"].get("devices") or []}
+
+
+def taints(name):
+    """What keeps the scheduler from the devices of a class, by the same names."""
+    found = [slice_ for slice_ in Cluster.slices.values() if slice_["spec"]["pool"]["name"] == f"{NODE}/{name}"]
+    told = [device for slice_ in found for device in slice_["spec"].get("devices") or []]
+    return {device["attributes"]["name"]["string"]: [taint["key"] for taint in device.get("taints") or []] for device in told}
 
 
 def published(wanted, seconds=30):
@@ -110,13 +121,14 @@ def published(wanted, seconds=30):
         return Cluster.changed.wait_for(lambda: all(devices(name) for name in wanted), seconds)
 
 
-def allocate(name, *given):
-    """A claim as the scheduler leaves it: (class, name on the node) for each request. Its uid."""
+def allocate(name, *given, config=()):
+    """A claim as the scheduler leaves it: (class, name on the node) for each request, and what the claim says of them. Its uid."""
     results = [{"request": f"r{at}", "driver": "onload.dev", "pool": f"{NODE}/{class_}", "device": devices(class_)[device]}
                for at, (class_, device) in enumerate(given)]
+    said = [{"source": "FromClaim", **one} for one in config]
     uid = f"uid-of-{name}"
     Cluster.claims[name] = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"namespace": "default", "name": name, "uid": uid},
-                            "spec": {}, "status": {"allocation": {"devices": {"results": results}}}}
+                            "spec": {}, "status": {"allocation": {"devices": {"results": results, "config": said}}}}
     return uid
 
 
@@ -272,7 +284,12 @@ def start():
     kubernetes.start_daemon("--node-name", NODE, "--kubeconfig", KUBECONFIG, "--kubelet-dir", KUBELET)
 
 
-def parts(bench, runtimes):
+@contextlib.contextmanager
+def api_server():
+    """An API server that knows nothing yet, for a daemon that ends with it."""
+    Cluster.slices.clear()
+    Cluster.claims.clear()
+    Cluster.ended.clear()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Cluster)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -282,9 +299,29 @@ def parts(bench, runtimes):
     KUBECONFIG.write_text(json.dumps(config), encoding="ascii")
     KUBECONFIG.chmod(0o600)
     REGISTRY.mkdir(parents=True, exist_ok=True)
+    # A driver that was killed leaves its socket.
+    for path in filter(Path.is_socket, REGISTRY.iterdir()):
+        path.unlink()
+    try:
+        yield
+    finally:
+        Cluster.ended.set()
+        run("systemctl", "stop", f"{kubernetes.UNIT}.service")
+        server.shutdown()
+
+
+def parts(bench, runtimes):
     kubernetes.configure('\n[kubernetes.offer]\nnic = "dra"\nrdma = "dra"\nvfio = "dra"\n')
     generate()
     try:
+        claims(bench, runtimes)
+    finally:
+        kubernetes.configure()
+        generate()
+
+
+def claims(bench, runtimes):
+    with api_server():
         start()
         driver = Driver()
         check("dra: kubelet finds the driver by its socket with an @", (driver.kind, driver.name) == ("DRAPlugin", "onload.dev") and "@" in driver.socket.name, driver.socket)
@@ -299,9 +336,3 @@ def parts(bench, runtimes):
         report.prefix = "kubernetes: "
         is_held_elsewhere(bench, driver)
         starts_again(bench, runtimes[0])
-    finally:
-        Cluster.ended.set()
-        run("systemctl", "stop", f"{kubernetes.UNIT}.service")
-        server.shutdown()
-        kubernetes.configure()
-        generate()

@@ -42,7 +42,7 @@ def allocate(container, resources, node, pod):
     Each pod of an example has its own.
     """
     cdi, environment = [], {}
-    for name, amount in container["resources"]["limits"].items():
+    for name, amount in container["resources"].get("limits", {}).items():
         if name in resources:
             devices = resources[name].devices
             number = int(amount)
@@ -76,8 +76,11 @@ def configuration(container, image, allocated, place, log):
 
 
 @contextlib.contextmanager
-def runs(client, example, image, resources, place=Place(), pod=0):
-    """The container of an example's pod, the first if not said; its id. What it says is in a log of that name."""
+def runs(client, example, image, resources, place=Place(), pod=0, claimed=()):
+    """The container of an example's pod, the first if not said; its id. What it says is in a log of that name.
+
+    `claimed` are the CDI devices of its claims.
+    """
     spec = documents(example, "Pod")[pod]["spec"]
     log = log_of(example, pod)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +89,8 @@ def runs(client, example, image, resources, place=Place(), pod=0):
     made = client.call("RunPodSandbox", message((1, sandbox), (2, "runc")))[1].decode()
     try:
         first = spec["containers"][0]
-        config = configuration(first, image, allocate(first, resources, place.node, pod), place, log.name)
+        cdi, environment = allocate(first, resources, place.node, pod)
+        config = configuration(first, image, ([*cdi, *claimed], environment), place, log.name)
         container = client.call("CreateContainer", message((1, made), (2, config), (3, sandbox)))[1].decode()
         client.call("StartContainer", message((1, container)))
         yield container

@@ -5,6 +5,7 @@ daemon are real.
 """
 
 import contextlib
+import json
 import os
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ import matrix
 import report
 import rollout
 import session
-from cri import Cri, message
+from cri import NAMESPACES, Cri, message, parse
 from kubelet import DIRECTORY, Kubelet
 from parts import Kept, generate
 from report import Part, check, must, run
@@ -35,11 +36,11 @@ OLDER = "unix:///run/containerd/containerd.sock"
 NEWEST = "unix:///run/containerd2/containerd.sock"
 
 
-def configure(more=""):
-    """The operator allows the classes, and has a name of their own for one resource."""
+def configure(more="", settings=""):
+    """The operator allows the classes, and has a name of their own for one resource. `settings` are lines of the section itself."""
     session.configure("/usr/bin/runc")
     with open("/etc/onload-ctk/config.toml", "a", encoding="ascii") as file:
-        file.write(f'\n[kubernetes]\nslots = 4\nlisten = "{LISTEN}"\n\n[kubernetes.resources]\n"example.com/onload" = {{ class = "nic", slots = 2 }}\n{more}')
+        file.write(f'\n[kubernetes]\nslots = 4\nlisten = "{LISTEN}"\n{settings}\n[kubernetes.resources]\n"example.com/onload" = {{ class = "nic", slots = 2 }}\n{more}')
 
 
 def start_daemon(*arguments):
@@ -54,16 +55,41 @@ def is_running():
     return run("systemctl", "is-active", f"{UNIT}.service").out.strip() == "active"
 
 
+class Pod:
+    """A pod as kubelet makes one, without a container at first."""
+
+    def __init__(self, client, name, namespaces=NAMESPACES):
+        os.makedirs(engines.LOGS, exist_ok=True)
+        self.client = client
+        self.sandbox = client.sandbox(name, {}, engines.LOGS, namespaces=namespaces)
+        self.identity = client.call("RunPodSandbox", message((1, self.sandbox), (2, "runc")))[1].decode()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        self.client.remove(self.identity)
+
+    def add(self, name, allocated):
+        """A container that has what was allocated; its id. grpc.RpcError says why there is none."""
+        return self.client.add(self.identity, self.sandbox, name, "localhost/debian13:1", ["sleep", "1000"], allocated.cdi, environment=allocated.environment)
+
+    def end(self, container):
+        """As kubelet ends a container of a pod that goes on."""
+        self.client.stop(container)
+        self.client.call("RemoveContainer", message((1, container)))
+
+    def pid(self):
+        """The first process of the pod itself, which is there before any container. 2 verbose; PodSandboxStatusResponse: 2 info."""
+        info = parse(self.client.call("PodSandboxStatus", message((1, self.identity), (2, 1)))[2])
+        return json.loads(info[2])["pid"]
+
+
 @contextlib.contextmanager
 def pod(client, name, allocated):
-    """A container that has what was allocated, as kubelet makes one: its id. grpc.RpcError says why there is none."""
-    os.makedirs(engines.LOGS, exist_ok=True)
-    sandbox = client.sandbox(name, {}, engines.LOGS)
-    identity = client.call("RunPodSandbox", message((1, sandbox), (2, "runc")))[1].decode()
-    try:
-        yield client.add(identity, sandbox, name, "localhost/debian13:1", ["sleep", "1000"], allocated.cdi, environment=allocated.environment)
-    finally:
-        client.remove(identity)
+    """A pod on the host's network, of one container that has what was allocated: its id."""
+    with Pod(client, name) as made:
+        yield made.add(name, allocated)
 
 
 def refusal(resource, ids):

@@ -23,7 +23,7 @@ from parts import Kept, generate
 from report import Part, check, log, must, run
 
 PARTS = ["netdev-in", "netdev-wire", "netdev-refused", "netdev-hostile", "netdev-restore", "netdev-udev", "netdev-ends", "netdev-stays",
-         "netdev-held", "netdev-pod"]
+         "netdev-held", "netdev-pod", "netdev-cluster"]
 UNITS = ["onload-cdi.service", "onload-cdi.path", "onload-cdi.timer", "onload-restore.service"]
 RULE = "90-onload-ctk.rules"
 SPEC = Path("/var/run/cdi/onload.dev-netdev.json")
@@ -259,13 +259,18 @@ def has_it(lab, what, interface, address, kept, beside="eth0"):
     pid = program_of(interface)
     if not check(f"{what}: the container has the interface", kept.started.status == 0 and pid, f"{kept.started}\n{engines.said_by_hook(kept.started)}\n{interface}"):
         return 0
+    is_in(what, pid, interface, address, beside)
+    return pid
+
+
+def is_in(what, pid, interface, address, beside="eth0"):
+    """The network of a process has it, and the host has it no more."""
     links = links_in(pid)
     own = links.get(interface.name, {})
     check(f"{what}: it is up and has its address", own.get("up") and address in own["addresses"], links)
     wanted = {"lo", interface.name, beside} - {None}
     check(f"{what}: beside what the engine gives", wanted <= set(links), links)
     check(f"{what}: the host does not have it", host_facts(interface.function) is None, interface)
-    return pid
 
 
 def by_door(lab, engine, door):
@@ -393,6 +398,7 @@ def parts(bench, table, wanted, full):
         return any(word in name for word in wanted) if wanted else full or name in ("netdev-in", "netdev-wire", "netdev-stays")
 
     import netdev_back
+    import netdev_cluster
     import netdev_ends
     import netdev_held
     if not any(map(on, PARTS)):
@@ -414,6 +420,7 @@ def parts(bench, table, wanted, full):
         netdev_back.parts(lab, on)
         netdev_ends.parts(lab, on, by_name, bool(wanted), few)
         netdev_held.parts(lab, on, by_name)
+        netdev_cluster.parts(lab, on)
         if on("netdev-wire"):
             with Part("netdev: over a wire"):
                 over_the_wire(lab, engines.Docker(), "cdi")

@@ -26,12 +26,12 @@ DOCKER = engines.Docker()
 class Task:
     """A container of docker as Nomad's driver makes one: what is reserved, a directory of the task's own, and the runtime that the job names."""
 
-    def __init__(self, name, given, runtime="onload"):
+    def __init__(self, name, given, runtime="onload", network="host"):
         self.name = name
         secrets = SOCKETS / "alloc" / name / "secrets"
         secrets.mkdir(parents=True, exist_ok=True)
         options = [*given.options(), f"--volume={secrets}:/secrets", *([f"--runtime={runtime}"] if runtime else [])]
-        self.started = DOCKER.run(name, "debian13", ["sleep", "1000"], engines.Request("plain", []), more=options)
+        self.started = DOCKER.run(name, "debian13", ["sleep", "1000"], engines.Request("plain", []), more=options, network=network)
 
     def __enter__(self):
         return self
@@ -109,8 +109,8 @@ def has_all(bench, task, what):
     check(f"{what}: its first process has libonload.so mapped", "libonload.so" in task.maps(), task.maps())
 
 
-def is_leased(bench, task, given, what):
-    held = leases(f"vfio={bench.vfio}")
+def is_leased(device, task, given, what):
+    held = leases(device)
     right = len(held) == 1 and held[0]["container"] == task.id() and held[0]["pid"] == task.pid()
     check(f"{what}: the lease is the container's", right, held)
     tickets = [ticket[:8] for ticket in given.tickets()]
@@ -125,7 +125,7 @@ def first_task(bench, plugin):
         if not check("the task starts", task.started.status == 0, f"{task.started}\n{given}"):
             return given
         has_all(bench, task, "a task")
-        is_leased(bench, task, given, "a task")
+        is_leased(f"vfio={bench.vfio}", task, given, "a task")
         check("its function stays healthy", plugin.groups[f"onload.dev/vfio/{bench.vfio}"].healthy(), plugin.groups)
         others(bench, given)
         restarts(bench, task, given)
@@ -144,13 +144,13 @@ def others(bench, given):
 def restarts(bench, task, given):
     done = run("docker", "restart", "-t", "0", task.name, timeout=90)
     check("a task that Nomad restarts starts with the same ticket", done.status == 0, done)
-    is_leased(bench, task, given, "after a restart")
+    is_leased(f"vfio={bench.vfio}", task, given, "after a restart")
     run("docker", "kill", "--signal=KILL", task.name)
     run("docker", "wait", task.name)
     done = DOCKER.again(task.name)
     check("so does one whose process was killed", done.status == 0, done)
     has_all(bench, task, "after a kill")
-    is_leased(bench, task, given, "after a kill")
+    is_leased(f"vfio={bench.vfio}", task, given, "after a kill")
 
 
 class Guess:
@@ -179,7 +179,7 @@ def refuses(bench, plugin, old):
     with Task("second", new) as second:
         facts, text = second.asked(f"vfio={group}")
         check("the task of the new one has it", facts.get(f"vfio={group}") == "viable", text)
-        is_leased(bench, second, new, "a later task")
+        is_leased(f"vfio={bench.vfio}", second, new, "a later task")
 
 
 def survives(bench, plugin):
@@ -195,7 +195,7 @@ def survives(bench, plugin):
         check("the next plugin knows that the function is a task's", name in again.groups and again.groups[name].healthy(), again.groups)
         done = run("docker", "restart", "-t", "0", task.name, timeout=90)
         check("and the task starts again", done.status == 0, done)
-        is_leased(bench, task, given, "after the plugin was killed")
+        is_leased(f"vfio={bench.vfio}", task, given, "after the plugin was killed")
     return again
 
 
