@@ -22,6 +22,9 @@ LOG = Path("/var/log/machine-bundles.log")
 BUFFER_MIB = 32
 PAGES = BUFFER_MIB * 256
 EVERYWHERE = "0-1"
+NEWEST = "debian13"
+# Where control groups of version 1 have their cpusets.
+VERSION_1 = Path("/sys/fs/cgroup/cpuset")
 
 
 class Shelf:
@@ -100,7 +103,7 @@ def status(pid, key):
 
 def control_group(pid):
     """Where a process's cpuset is, and the names of what is set and what holds."""
-    version2, version1 = Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/cpuset")
+    version2, version1 = Path("/sys/fs/cgroup"), VERSION_1
     for line in engines.read(f"/proc/{pid}/cgroup").splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0" and (version2 / "cgroup.controllers").exists():
@@ -253,9 +256,11 @@ def of_a_pool(shelf, engine, door):
               f"{found}\n{one.text()}\n{two.text()}\n{engines.said_by_hook(two.started)}\n{logged()}")
 
 
-def tried():
+def tried(guest):
     """The engines by name, and each with the entry points that know annotations before the container is there."""
     found = {engine.name: engine for engine in engines.all_engines() if engine.name not in ("podman-rootless", "ctr")}
+    for engine in found.values():
+        engine.name = engine.name if guest == NEWEST else f"{guest}-{engine.name}"
     early = [(engine, door) for name, engine in found.items() for door in ("wrapper", "precreate") if door in engine.doors and name != "cri"]
     return found, early
 
@@ -272,9 +277,9 @@ def devices_alone(shelf, found, full):
 
 
 def with_cpus(shelf, found, early, full):
-    quick = [(found[name], door, bundle) for name, door, bundle in
-             [("docker-runc", "wrapper", "far"), ("podman-crun", "precreate", "crossed"), ("podman-runc", "precreate", "far")]]
-    for engine, door, name in [(engine, door, name) for engine, door in early for name in ("far", "crossed")] if full else quick:
+    quick = [("docker-runc", "wrapper", "far"), ("podman-crun", "precreate", "crossed"), ("podman-runc", "precreate", "far")]
+    every = [(engine, door, name) for engine, door in early for name in ("far", "crossed")]
+    for engine, door, name in every if full else [(found[name], door, bundle) for name, door, bundle in quick]:
         by_annotation(shelf, engine, door, name)
     if full:
         for engine, door in of_each_kind(early):
@@ -294,20 +299,33 @@ def refusals(shelf, found, early, full):
     refused(shelf, found["podman-crun"], "cdi", "part", "onload.dev/bundle=part", "a device that is not offered")
 
 
-def parts(bench, wanted, full):
+def parts(bench, wanted, full, guest):
+    """The older guest has control groups of version 1, and what hangs on these is tried there."""
     shelf = Shelf(bench)
-    found, early = tried()
-    tries = [("bundles-devices", lambda: devices_alone(shelf, found, full)), ("bundles-cpus", lambda: with_cpus(shelf, found, early, full)),
-             ("bundles-engine", lambda: kept_by_engines(shelf, early, full)), ("bundles-pod", lambda: in_a_pod(shelf, found["cri"])),
-             ("bundles-refused", lambda: refusals(shelf, found, early, full))]
+    found, early = tried(guest)
+    on_cgroups = [("bundles-cpus", lambda: with_cpus(shelf, found, early, full)), ("bundles-engine", lambda: kept_by_engines(shelf, early, full))]
+    others = [("bundles-devices", lambda: devices_alone(shelf, found, full)), ("bundles-pod", lambda: in_a_pod(shelf, found["cri"])),
+              ("bundles-refused", lambda: refusals(shelf, found, early, full))]
+    tries = on_cgroups + others if guest == NEWEST else [(f"{guest}-{name}", act) for name, act in on_cgroups]
     tries = [(name, act) for name, act in tries if not wanted or any(word in name for word in wanted)]
     if not tries:
         return
-    left_out(shelf)
+    if guest == NEWEST:
+        left_out(shelf)
+    else:
+        shelf.configure("/usr/bin/runc")
+        generated = generate()
+        check(f"bundle: {guest}: generate ends well, and containers have control groups of version 1", generated.status == 0 and is_version_1(), generated)
     for name, act in tries:
         with Part(name):
             act()
     LOG.unlink(missing_ok=True)
     session.configure("/usr/bin/runc")
-    check("bundle: none is a device when none is configured", generate().status == 0 and not Path("/var/run/cdi/onload.dev-bundle.json").exists())
-    check("bundle: no lease is left over", not leases.leased(), leases.leased())
+    where = "" if guest == NEWEST else f"{guest}: "
+    check(f"bundle: {where}none is a device when none is configured", generate().status == 0 and not Path("/var/run/cdi/onload.dev-bundle.json").exists())
+    check(f"bundle: {where}no lease is left over", not leases.leased(), leases.leased())
+
+
+def is_version_1():
+    """Whether the controller of cpusets is one of its own."""
+    return (VERSION_1 / "cpuset.effective_cpus").exists() and not (Path("/sys/fs/cgroup") / "cgroup.controllers").exists()

@@ -395,7 +395,7 @@ def parts(bench, table, wanted, full):
     few = not full and not wanted
 
     def on(name):
-        return any(word in name for word in wanted) if wanted else full or name in ("netdev-in", "netdev-wire", "netdev-stays")
+        return any(word in name for word in wanted) if wanted else full or name in ("netdev-in", "netdev-wire")
 
     import netdev_back
     import netdev_cluster

@@ -110,9 +110,9 @@ def session(settings):
     if not settings["fixture"]:
         import leases
         leases.parts(bench, table, wanted, settings["full"], settings["guest"])
+        import bundles
+        bundles.parts(bench, wanted, settings["full"], settings["guest"])
         if settings["guest"] == "debian13":
-            import bundles
-            bundles.parts(bench, wanted, settings["full"])
             import kubernetes
             kubernetes.parts(bench, wanted)
             import nri
