@@ -31,8 +31,8 @@ def main():
             import host_boot
             host_boot.host_boot()
         elif mode == "netdev_boot":
-            import netdev_boot
-            netdev_boot.netdev_boot()
+            from netdev import boot
+            boot.netdev_boot()
         elif mode == "rpm":
             import rpm_package
             rpm_package.rpm_package()

@@ -6,9 +6,10 @@ from pathlib import Path
 import cri
 import engines
 import leases
-from netdev import ANNOTATED, CONFIGURED, SPEC, WAITS, held, host_facts, links_in, program_of, works_in
 from parts import Kept, generate
 from report import Part, check, must, run
+
+from .lab import ANNOTATED, CONFIGURED, SPEC, WAITS, held, host_facts, links_in, program_of, works_in
 
 SERVICE, TIMER, RESTORE = "onload-cdi.service", "onload-cdi.timer", "onload-restore.service"
 # The timer waits a minute; these tests do not.

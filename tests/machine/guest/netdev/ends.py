@@ -9,10 +9,11 @@ from pathlib import Path
 
 import engines
 import leases
-import netdev_back
 from cri import message
-from netdev import SPEC, discovered, links_in, names_in, program_of, works_in
 from report import Part, check
+
+from . import back
+from .lab import SPEC, discovered, links_in, names_in, program_of, works_in
 
 # What starts the program that stays: the kernel, as onload_cp_server is started. It calls this when a process dumps core.
 CORE = {name: Path("/proc/sys/kernel", name) for name in ("core_pattern", "core_pipe_limit")}
@@ -160,9 +161,9 @@ def heir(lab, engine):
         with host_process_in(engine, name) as stayer:
             if not check(f"{what}: has joined", stayer and pid and network_of(stayer) == network_of(pid), lab.first):
                 return
-            netdev_back.kill_whole(pid)
+            back.kill_whole(pid)
             leases.has_ended(pid, 20)
-            check(f"{what}: keeps the interface", lab.first.name in links_in(stayer) and netdev_back.state_of(lab.first) == ["returning"], f"{links_in(stayer)}\n{lab.first}")
+            check(f"{what}: keeps the interface", lab.first.name in links_in(stayer) and back.state_of(lab.first) == ["returning"], f"{links_in(stayer)}\n{lab.first}")
             next_has_it(lab, what, engine)
             check(f"{what}: and stays", not leases.has_ended(stayer), stayer)
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import engines
 import leases
-from netdev import POOL, PROGRAM, held, program_of, within, works_in
 from report import Part, check, run
+
+from .lab import POOL, PROGRAM, held, program_of, within, works_in
 
 HOOK = Path("/usr/bin/onload-hook")
 RESTORE = "onload-restore.service"

@@ -18,10 +18,11 @@ import nomad
 import report
 from cri import OWN_NETWORK, Cri
 from kubelet import Kubelet
-from netdev import CONFIGURED, SPEC, discovered, held, host_facts, is_in, links_in, program_of, within
 from nomad_agent import Plugin
 from parts import Kept, generate
 from report import Part, check, must, run
+
+from .lab import CONFIGURED, SPEC, discovered, held, host_facts, is_in, links_in, program_of, within
 
 WORD = "netdev-cluster"
 RESOURCE = f"{kubernetes.DOMAIN}/netdev"

@@ -12,17 +12,18 @@ from pathlib import Path
 import devices
 import engines
 import leases
-import netdev
 import package
 import report
 import session
 from parts import Kept
 from report import Part, check, log, must, run
 
+from .lab import SPEC, UNITS as MOVING_UNITS, WAITS, Interface, held, host_facts, install_units, names_in, program_of, reason_for, works_in
+
 PHASE = Path("/var/lib/machine/netdev-boot")
 NETWORK = Path("/etc/systemd/network")
 STOPPED, RESTARTED = "stopped", "restarted"
-UNITS = ["onload-host.service", *netdev.UNITS]
+UNITS = ["onload-host.service", *MOVING_UNITS]
 AT_BOOT = [unit for unit in UNITS if unit != "onload-restore.service"]
 # Each boot ends in the next one of these ways.
 BOOTS = ["installed", "a reboot", "a power cut"]
@@ -63,7 +64,7 @@ def installed():
     must("modprobe", "-a", "igb", "igbvf")
     must("udevadm", "settle", "--timeout=60")
     session.install()
-    netdev.install_units(UNITS)
+    install_units(UNITS)
     config = Path("/etc/onload-ctk/config.toml")
     config.parent.mkdir(exist_ok=True)
     physical = devices.igb_functions()
@@ -84,12 +85,12 @@ def hold(which):
     before it knows of CDI."""
     podman, docker = engines.Podman("crun"), engines.Docker()
     names = [one.name for one in which]
-    return [Kept(podman, STOPPED, "debian13", netdev.WAITS, engines.Request("cdi", [f"netdev={names[0]}"]), network=podman.bridge),
-            Kept(docker, RESTARTED, "debian13", netdev.WAITS, engines.Request("wrapper", [f"netdev={names[1]}"]), network=docker.bridge, more=["--restart=always"])]
+    return [Kept(podman, STOPPED, "debian13", WAITS, engines.Request("cdi", [f"netdev={names[0]}"]), network=podman.bridge),
+            Kept(docker, RESTARTED, "debian13", WAITS, engines.Request("wrapper", [f"netdev={names[1]}"]), network=docker.bridge, more=["--restart=always"])]
 
 
 def works(which, at):
-    return netdev.works_in(netdev.program_of(which[at]), which[at], address(at))
+    return works_in(program_of(which[at]), which[at], address(at))
 
 
 def held_when_it_ends(which, end):
@@ -120,24 +121,24 @@ def whole_again(which, end):
     package.wait_until(lambda: run("systemctl", "is-active", "docker.service").out.strip() == "active", 120)
     journal = run("journalctl", "-b", "--no-pager", "-o", "cat", "-u", "onload-host.service", "-u", "onload-cdi.service").out
     check(f"after {end} an interface is what the host's own configuration makes of it", is_home(free), f"{free}\n{journal}")
-    check(f"after {end} no lease of it is left", not [lease for lease in netdev.held() if lease["name"] == free.name], leases.leased())
-    check(f"after {end} the specification names both interfaces", {one.name for one in which} <= set(netdev.names_in(netdev.SPEC)), f"{netdev.names_in(netdev.SPEC)}\n{journal}")
-    check(f"after {end} it is offered", netdev.reason_for(free.name) == "", netdev.reason_for(free.name))
+    check(f"after {end} no lease of it is left", not [lease for lease in held() if lease["name"] == free.name], leases.leased())
+    check(f"after {end} the specification names both interfaces", {one.name for one in which} <= set(names_in(SPEC)), f"{names_in(SPEC)}\n{journal}")
+    check(f"after {end} it is offered", reason_for(free.name) == "", reason_for(free.name))
     package.wait_until(lambda: works(which, 1), 60)
     said = run("docker", "ps", "-a").out + run("journalctl", "-b", "--no-pager", "-o", "cat", "-u", "docker.service", "-n", "20").out
-    check(f"after {end} the container that docker starts again has its interface again", works(which, 1) and len(netdev.held()) == 1, f"{taken}\n{said}")
+    check(f"after {end} the container that docker starts again has its interface again", works(which, 1) and len(held()) == 1, f"{taken}\n{said}")
     podman = engines.Podman("crun")
     again = podman.again(STOPPED)
     check(f"after {end} the container that podman had has its interface once it starts again", again.status == 0 and works(which, 0), f"{again}\n{engines.said_by_hook(again)}\n{free}")
     for engine, name, one in [(podman, STOPPED, free), (engines.Docker(), RESTARTED, taken)]:
         done = engine.remove(name)
         check(f"after {end} the interface of {engine.name} is back when its container is removed", is_home(one), f"{done}\n{one}")
-    check(f"after {end} no lease is left in the end", not netdev.held(), leases.leased())
+    check(f"after {end} no lease is left in the end", not held(), leases.leased())
 
 
 def start(functions, was):
     """The interfaces, with what they are on the host when nobody has them."""
-    which = [netdev.Interface(function, facts) for function, facts in zip(functions, was)]
+    which = [Interface(function, facts) for function, facts in zip(functions, was)]
     log(f"interfaces {which[0].name} and {which[1].name}")
     return which
 
@@ -151,7 +152,7 @@ def netdev_boot():
     if end == BOOTS[0]:
         with Part("installation"):
             found["functions"] = installed()
-            found["was"] = [netdev.host_facts(function) for function in found["functions"]]
+            found["was"] = [host_facts(function) for function in found["functions"]]
             right = [(facts["mtu"], facts["mac"], f"machine-vf{at}" in facts["altnames"]) for at, facts in enumerate(found["was"])]
             check("udev sets the interfaces up", right == [(1400 + at, f"02:00:00:00:20:0{at}", True) for at in range(2)], found["was"])
     which = start(found["functions"], found["was"])
