@@ -28,7 +28,7 @@ pub fn run(global: &Global, _: &LeaseRestore, printer: &mut Printer) -> anyhow::
     }
     let (host, _) = open_host(global)?;
     let restored = match leases::open(&host)? {
-        Some(leases) => all(&leases)?,
+        Some(leases) => until_none_comes(|| all(&leases))?,
         None => Vec::new(),
     };
     if restored.is_empty() {
@@ -47,8 +47,28 @@ pub fn run(global: &Global, _: &LeaseRestore, printer: &mut Printer) -> anyhow::
     Ok(answer)
 }
 
-/// Each device that was to come back, and why it did not. RDMA devices come first: one stands on an interface.
-fn all(leases: &Leases) -> anyhow::Result<Vec<(Device, Option<String>)>> {
+/// A device that was to come back, and why it did not.
+type Restored = (Device, Option<String>);
+
+/// Looks again while something came back: systemd does not start a unit that runs, so that what the kernel gives back
+/// meanwhile calls nobody. Each that came is told, and of the others what the last look said.
+fn until_none_comes(
+    mut look: impl FnMut() -> anyhow::Result<Vec<Restored>>,
+) -> anyhow::Result<Vec<Restored>> {
+    let mut back = Vec::new();
+    loop {
+        let (came, failed): (Vec<Restored>, Vec<Restored>) =
+            look()?.into_iter().partition(|(_, why)| why.is_none());
+        if came.is_empty() {
+            back.extend(failed);
+            return Ok(back);
+        }
+        back.extend(came);
+    }
+}
+
+/// One look. RDMA devices come first: one stands on an interface.
+fn all(leases: &Leases) -> anyhow::Result<Vec<Restored>> {
     let why = |error: &dyn std::error::Error| Chain(error).to_string();
     let devices = rdma::restore(leases, &Devices::default()).context("restoring RDMA devices")?;
     let devices = devices
@@ -60,4 +80,41 @@ fn all(leases: &Leases) -> anyhow::Result<Vec<(Device, Option<String>)>> {
         .into_iter()
         .map(|one| (one.device, one.result.err().map(|error| why(&error))));
     Ok(devices.chain(interfaces).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn restored(name: &str, why: Option<&str>) -> Restored {
+        let device = format!("netdev:{name}").parse().unwrap();
+        (device, why.map(str::to_owned))
+    }
+
+    fn looks(passes: Vec<Vec<Restored>>) -> anyhow::Result<Vec<Restored>> {
+        let mut passes = passes.into_iter();
+        let told = until_none_comes(|| Ok(passes.next().unwrap()))?;
+        assert!(passes.next().is_none(), "looked too few times");
+        Ok(told)
+    }
+
+    #[test]
+    fn what_comes_back_while_another_one_is_restored_is_restored_too() {
+        let told = looks(vec![
+            vec![restored("ens1v0", None)],
+            vec![restored("ens1v1", None)],
+            vec![],
+        ]);
+        let both = vec![restored("ens1v0", None), restored("ens1v1", None)];
+        assert_eq!(told.unwrap(), both);
+    }
+
+    #[test]
+    fn what_does_not_come_is_told_once_and_looked_for_again_only_when_another_one_came() {
+        let away = || restored("ens1v1", Some("it is away"));
+        let told = looks(vec![vec![away(), restored("ens1v0", None)], vec![away()]]);
+        assert_eq!(told.unwrap(), vec![restored("ens1v0", None), away()]);
+        assert_eq!(looks(vec![vec![away()]]).unwrap(), vec![away()]);
+        assert!(looks(vec![vec![]]).unwrap().is_empty());
+    }
 }
