@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use onload_core::lease::{LeaseError, Leases, Listed};
+use onload_core::lease::{Device, LeaseError, Leases, Listed};
 use onload_core::processes::Processes;
 use onload_core::run_dir::{RUN_DIR, RunDir};
 
@@ -62,5 +62,42 @@ pub fn list(host: &Host) -> Result<Vec<Listed>, UnknownLeases> {
     match open(host)? {
         Some(leases) => leases.list().map_err(UnknownLeases::Leases),
         None => Ok(Vec::new()),
+    }
+}
+
+/// Leases from before and after a look at the host. What came back meanwhile is in the first list alone, and what went
+/// meanwhile in the second.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Around {
+    /// Those that stand.
+    pub(crate) now: Vec<Listed>,
+    /// Those that stood before, of devices of which no lease stands now.
+    pub(crate) ended: Vec<Listed>,
+}
+
+impl Around {
+    /// Lists the leases again.
+    ///
+    /// # Errors
+    /// As for [`open`].
+    pub(crate) fn after(before: Vec<Listed>, host: &Host) -> Result<Self, UnknownLeases> {
+        Ok(Around::of(before, list(host)?))
+    }
+
+    pub(crate) fn of(before: Vec<Listed>, now: Vec<Listed>) -> Self {
+        let stands = |device: &Device| now.iter().any(|listed| listed.device == *device);
+        let ended = before.into_iter();
+        let ended = ended.filter(|listed| !stands(&listed.device));
+        Around {
+            ended: ended.collect(),
+            now,
+        }
+    }
+
+    /// Each lease that is not over, with whether it stands.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&Listed, bool)> {
+        let now = self.now.iter().map(|listed| (listed, true));
+        let ended = self.ended.iter().map(|listed| (listed, false));
+        now.chain(ended).filter(|(listed, _)| !listed.is_over)
     }
 }

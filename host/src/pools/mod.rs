@@ -11,15 +11,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use onload_cdi::{DeviceName, Version};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, Config, Leases, PoolConfig, Share};
+use onload_core::host_settings::RdmaNetns;
 use onload_core::pci::PciAddress;
 use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Member, Pool, UNCOUNTED};
 use onload_core::text::Listed;
 
 use crate::discover::discover;
 use crate::discover::inventory::Inventory;
+use crate::discover::movable::is_wanted;
 use crate::discover::names::problem_with;
 use crate::discover::not_offered::NotOffered;
 use crate::host::Host;
+use crate::leases::{self, Around};
 use candidate::{Candidate, Places};
 use selection::{Selection, select};
 
@@ -54,15 +57,29 @@ pub struct Pools {
 /// warnings about them.
 #[must_use]
 pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
+    // What cannot be read now is not read afterwards either, which says why.
+    let before = match moves(config) {
+        true => leases::list(host).unwrap_or_default(),
+        false => Vec::new(),
+    };
     let mut inventory = discover(host, config);
-    netdevs::settle(host, &mut inventory, config);
-    rdma::settle(host, &mut inventory);
+    if is_wanted(config) || rdma::is_exclusive(&inventory) {
+        let leases = Around::after(before, host);
+        netdevs::settle(&leases, &mut inventory, config);
+        rdma::settle(&leases, &mut inventory);
+    }
     leave_bundles_open(&mut inventory, config);
     let mut pools = resolve(&inventory, config);
     inventory.not_offered.append(&mut pools.not_offered);
     inventory.not_offered.sort();
     inventory.warnings.append(&mut pools.warnings);
     (inventory, pools)
+}
+
+/// Whether devices may be in containers that this host does not see: a device that is not there has a lease, and one
+/// that comes back loses it while the host is looked at.
+fn moves(config: &Config) -> bool {
+    is_wanted(config) || config.host.rdma_netns == Some(RdmaNetns::Exclusive)
 }
 
 /// What could not be read of a class leaves open which bundles there are that have devices of it.

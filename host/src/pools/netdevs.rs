@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover, PoolConfig};
-use onload_core::lease::{Facts, Listed};
+use onload_core::lease::Facts;
 use onload_core::pci::PciAddress;
 use onload_core::run_dir::RUN_DIR;
 use onload_core::text::Chain;
@@ -18,8 +18,7 @@ use crate::discover::movable::{Movable, Netdev, is_wanted};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunction;
 use crate::discover::unread::Unread;
-use crate::host::Host;
-use crate::leases::{self, UnknownLeases};
+use crate::leases::{Around, UnknownLeases};
 
 /// The state of an interface in a container, and of one whose container has ended.
 const HELD: &str = "held";
@@ -36,16 +35,20 @@ const NOT_NAMED: &str = "neither [discover] offer-netdevs nor a pool of class ne
 
 /// Puts the interfaces that are offered into the inventory, with the reason for each other one. One that its holder
 /// has taken away stays there: the lease tells what it was.
-pub(super) fn settle(host: &Host, inventory: &mut Inventory, config: &Config) {
+pub(super) fn settle(
+    leases: &Result<Around, UnknownLeases>,
+    inventory: &mut Inventory,
+    config: &Config,
+) {
     if !is_wanted(config) {
         return;
     }
     let selected = selected(inventory, config);
     let of_plugins = left_to_cni(inventory, config);
-    let with_containers = match leases::list(host) {
-        Ok(leases) => away(&leases, inventory),
+    let with_containers = match leases {
+        Ok(leases) => away(leases, inventory),
         Err(error) => {
-            unknown(&error, inventory);
+            unknown(error, inventory);
             Vec::new()
         }
     };
@@ -94,11 +97,11 @@ pub(super) fn settle(host: &Host, inventory: &mut Inventory, config: &Config) {
     inventory.not_offered.extend(virtual_ones);
 }
 
-/// The interfaces that are in containers, or on their way back from there.
-fn away(leases: &[Listed], inventory: &Inventory) -> Vec<Netdev> {
-    let netdevs = leases.iter();
-    let netdevs = netdevs.filter(|listed| listed.device.class == Class::Netdev && !listed.is_over);
-    let moved = netdevs.filter_map(|listed| {
+/// The interfaces that are in containers, or were on their way back from there when the host was looked at.
+fn away(leases: &Around, inventory: &Inventory) -> Vec<Netdev> {
+    let netdevs = leases.all();
+    let netdevs = netdevs.filter(|(listed, _)| listed.device.class == Class::Netdev);
+    let moved = netdevs.filter_map(|(listed, stands)| {
         let Facts::Interface(interface) = &listed.lease.as_ref().ok()?.moved.as_ref()?.facts else {
             return None;
         };
@@ -116,7 +119,7 @@ fn away(leases: &[Listed], inventory: &Inventory) -> Vec<Netdev> {
             pci_address: interface.pci,
             numa_node: function.and_then(|function| function.numa_node),
             driver: function.and_then(|function| function.driver.clone()),
-            state: Some(if listed.is_returning { RETURNING } else { HELD }.to_owned()),
+            state: stands.then(|| if listed.is_returning { RETURNING } else { HELD }.to_owned()),
             speed_mbps: None,
         })
     });
@@ -217,8 +220,10 @@ mod tests {
     use std::fmt::Write;
 
     use super::*;
+    use crate::discover::discover;
     use crate::discover::test_tree::{TestTree, sample};
     use crate::generate::{Surroundings, generate};
+    use crate::leases;
     use crate::pools::{Pools, survey};
     use crate::spec_name::SpecName;
 
@@ -479,6 +484,40 @@ mod tests {
         let (offered, reasons, _) = found(&tree, "[discover]\noffer-netdevs = [\"ens1v*\"]\n");
         assert_eq!(offered, ["ens1v0", "ens1v1"]);
         assert!(reasons.is_empty(), "{reasons:?}");
+    }
+
+    #[test]
+    fn an_interface_that_came_back_while_the_host_was_looked_at_is_offered() {
+        let tree = tree(&["ens1v1"], "");
+        let function = tree.pci("0000:3b:02.7", "0x020000", 1);
+        tree.bind(&function, "igbvf");
+        lease(&tree, true);
+        let config = config("[discover]\noffer-netdevs = [\"ens1v*\"]\n");
+        let offered = |before, now| {
+            let mut inventory = discover(&tree.host(), &config);
+            settle(&Ok(Around::of(before, now)), &mut inventory, &config);
+            inventory.netdevs
+        };
+        let leased = leases::list(&tree.host()).unwrap();
+        let told = |found: Vec<Netdev>| -> Vec<(String, Option<String>)> {
+            found
+                .into_iter()
+                .map(|one| (one.device, one.state))
+                .collect()
+        };
+        let both = |state: Option<&str>| {
+            let state = state.map(str::to_owned);
+            vec![
+                ("ens1v0".to_owned(), state),
+                ("ens1v1".to_owned(), Some("down".to_owned())),
+            ]
+        };
+        // It was not there yet, and its lease had ended when leases were read.
+        assert_eq!(told(offered(leased.clone(), Vec::new())), both(None));
+        // It went while the host was looked at.
+        let away = both(Some(RETURNING));
+        assert_eq!(told(offered(Vec::new(), leased.clone())), away);
+        assert_eq!(told(offered(leased.clone(), leased)), away);
     }
 
     #[test]

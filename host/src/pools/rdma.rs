@@ -11,8 +11,7 @@ use onload_core::text::Chain;
 use crate::discover::inventory::Inventory;
 use crate::discover::rdma::{NetnsMode, RdmaDevice};
 use crate::discover::unread::Unread;
-use crate::host::Host;
-use crate::leases::{self, UnknownLeases};
+use crate::leases::{Around, UnknownLeases};
 
 /// Whether one network namespace has each device.
 pub(super) fn is_exclusive(inventory: &Inventory) -> bool {
@@ -20,16 +19,16 @@ pub(super) fn is_exclusive(inventory: &Inventory) -> bool {
 }
 
 /// Puts the devices that their holders have taken away back into the inventory.
-pub(super) fn settle(host: &Host, inventory: &mut Inventory) {
+pub(super) fn settle(leases: &Result<Around, UnknownLeases>, inventory: &mut Inventory) {
     if !is_exclusive(inventory) {
         return;
     }
-    match leases::list(host) {
+    match leases {
         Ok(leases) => {
-            let away = away(&leases, inventory);
+            let away = away(leases, inventory);
             inventory.rdma.extend(away);
         }
-        Err(error) => unknown(&error, inventory),
+        Err(error) => unknown(error, inventory),
     }
     inventory
         .rdma
@@ -38,9 +37,9 @@ pub(super) fn settle(host: &Host, inventory: &mut Inventory) {
     inventory.rdma.dedup_by(|one, other| one.name == other.name);
 }
 
-fn away(leases: &[Listed], inventory: &Inventory) -> Vec<RdmaDevice> {
-    let held = leases.iter();
-    let held = held.filter(|listed| listed.device.class == Class::Rdma && !listed.is_over);
+fn away(leases: &Around, inventory: &Inventory) -> Vec<RdmaDevice> {
+    let held = leases.all().map(|(listed, _)| listed);
+    let held = held.filter(|listed| listed.device.class == Class::Rdma);
     let moved = held.filter_map(|listed| {
         let Facts::Rdma(facts) = &listed.lease.as_ref().ok()?.moved.as_ref()?.facts else {
             return None;
