@@ -107,6 +107,58 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
+/// A message that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// `nlmsg_type`.
+    pub kind: u16,
+    /// `nlmsg_flags`.
+    pub flags: u16,
+    /// `nlmsg_seq`, that of the request.
+    pub sequence: u32,
+    /// What follows the header.
+    pub payload: &'a [u8],
+}
+
+impl Message<'_> {
+    /// What an `NLMSG_ERROR` or `NLMSG_DONE` says: the end of a list may carry an error too. `None` where it says
+    /// nothing that Linux does.
+    #[must_use]
+    pub fn result(&self) -> Option<Result<(), Errno>> {
+        // A negative number, and 0 for none.
+        let error = u32_at(self.payload, 0)?.cast_signed();
+        match error.checked_neg()? {
+            0 => Some(Ok(())),
+            // `MAX_ERRNO` (include/linux/err.h).
+            number @ 1..=4095 => Some(Err(Errno::from_raw_os_error(number))),
+            _ => None,
+        }
+    }
+}
+
+/// The messages of a datagram; `None` for one that is cut short, behind which there is none.
+pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Option<Message<'_>>> {
+    std::iter::from_fn(move || {
+        if bytes.is_empty() {
+            return None;
+        }
+        let found = first(bytes);
+        let length = found.map_or(bytes.len(), |message| HEADER + message.payload.len());
+        bytes = bytes.get(padded(length)..).unwrap_or_default();
+        Some(found)
+    })
+}
+
+fn first(bytes: &[u8]) -> Option<Message<'_>> {
+    let length = usize::try_from(u32_at(bytes, 0)?).ok()?;
+    Some(Message {
+        kind: u16_at(bytes, 4)?,
+        flags: u16_at(bytes, 6)?,
+        sequence: u32_at(bytes, 8)?,
+        payload: bytes.get(HEADER..length)?,
+    })
+}
+
 /// One message of an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
@@ -122,37 +174,22 @@ pub enum Answer<'a> {
 
 /// The messages of a datagram that answer a request. What answers another is left out; none stands behind one that
 /// is cut short.
-pub fn answers(mut bytes: &[u8], sequence: u32) -> impl Iterator<Item = Answer<'_>> {
-    std::iter::from_fn(move || {
-        loop {
-            let length = usize::try_from(u32_at(bytes, 0)?).ok()?;
-            let (kind, flags) = (u16_at(bytes, 4)?, u16_at(bytes, 6)?);
-            let is_ours = u32_at(bytes, 8)? == sequence;
-            let payload = bytes.get(HEADER..length)?;
-            bytes = bytes.get(padded(length)..).unwrap_or_default();
-            if is_ours {
-                return answer(kind, flags, payload);
-            }
-        }
-    })
+pub fn answers(bytes: &[u8], sequence: u32) -> impl Iterator<Item = Answer<'_>> {
+    let whole = messages(bytes).map_while(|message| message);
+    let ours = whole.filter(move |message| message.sequence == sequence);
+    ours.map_while(answer)
 }
 
-fn answer(kind: u16, flags: u16, payload: &[u8]) -> Option<Answer<'_>> {
-    if flags & INTERRUPTED != 0 {
+fn answer(message: Message<'_>) -> Option<Answer<'_>> {
+    if message.flags & INTERRUPTED != 0 {
         return Some(Answer::Changed);
     }
-    // The end of a list may carry an error too.
-    let error = match kind {
-        ERROR => u32_at(payload, 0)?,
-        DONE => u32_at(payload, 0).unwrap_or_default(),
-        _ => return Some(Answer::Part(payload)),
-    };
-    // A negative number, and 0 for none.
-    Some(match error.cast_signed().checked_neg()? {
-        0 => Answer::End,
-        // `MAX_ERRNO` (include/linux/err.h).
-        number @ 1..=4095 => Answer::Failed(Errno::from_raw_os_error(number)),
-        _ => return None,
+    Some(match message.kind {
+        ERROR | DONE => match message.result()? {
+            Ok(()) => Answer::End,
+            Err(error) => Answer::Failed(error),
+        },
+        _ => Answer::Part(message.payload),
     })
 }
 

@@ -7,10 +7,10 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recvfrom, sendto,
-    socket_with,
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recvfrom,
+    sendto, socket_with,
 };
 
 use super::message::{ACKNOWLEDGE, Answer, DUMP, REQUEST, answers, message};
@@ -36,8 +36,7 @@ impl Socket {
     /// # Errors
     /// Those of socket(2).
     pub(crate) fn route() -> io::Result<Self> {
-        let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
-        let fd = socket_with(family, SocketType::RAW, flags, None)?;
+        let fd = open(None)?;
         // From here on nobody but the kernel can write into it, and no stranger's messages leave no room for answers
         // (net/netlink/af_netlink.c, `netlink_getsockbyportid`).
         connect(&fd, &SocketAddrNetlink::new(0, 0))?;
@@ -49,13 +48,7 @@ impl Socket {
     /// # Errors
     /// Those of socket(2): EPROTONOSUPPORT where the kernel has no RDMA.
     pub(crate) fn rdma() -> io::Result<Self> {
-        let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
-        let fd = socket_with(
-            family,
-            SocketType::RAW,
-            flags,
-            Some(rustix::net::netlink::RDMA),
-        )?;
+        let fd = open(Some(netlink::RDMA))?;
         Ok(Socket { fd })
     }
 
@@ -216,6 +209,11 @@ impl Socket {
         let from = from.and_then(|from| SocketAddrNetlink::try_from(from).ok());
         Ok(from.is_some_and(|from| from.pid() == 0).then_some(length))
     }
+}
+
+fn open(protocol: Option<Protocol>) -> io::Result<OwnedFd> {
+    let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
+    Ok(socket_with(family, SocketType::RAW, flags, protocol)?)
 }
 
 fn too_long() -> io::Error {

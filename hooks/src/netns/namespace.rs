@@ -159,17 +159,7 @@ impl Netns {
         &self,
         act: impl FnOnce() -> io::Result<T> + Send,
     ) -> io::Result<T> {
-        let enter = || {
-            move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))?;
-            act()
-        };
-        thread::scope(|scope| {
-            let thread = thread::Builder::new().stack_size(STACK);
-            let thread = thread.spawn_scoped(scope, enter)?;
-            thread
-                .join()
-                .unwrap_or_else(|_| Err(io::Error::other("its thread has died")))
-        })
+        in_thread(self.file.as_fd(), act)
     }
 
     /// Whether two are the same.
@@ -302,13 +292,23 @@ fn unless_there(told: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// A socket in a namespace, and what names that. The thread that enters it does nothing else, and ends.
+/// A socket in a namespace, and what names that.
 fn in_namespace(namespace: BorrowedFd<'_>) -> io::Result<(Socket, u64)> {
-    let enter = || {
-        move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
+    in_thread(namespace, || {
         let socket = Socket::route()?;
         let cookie = cookie::of_socket(socket.fd())?;
         Ok((socket, cookie))
+    })
+}
+
+/// Does something in a namespace. The thread that enters it does nothing else, and ends.
+fn in_thread<T: Send>(
+    namespace: BorrowedFd<'_>,
+    act: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    let enter = || {
+        move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
+        act()
     };
     thread::scope(|scope| {
         let thread = thread::Builder::new().stack_size(STACK);

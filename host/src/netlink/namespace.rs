@@ -4,9 +4,10 @@
 use std::io;
 
 use onload_core::netdev::usage::{Link, LinkAddress, LinkRoute, Namespace};
+use onload_core::netlink::message::Message;
 use onload_core::netlink::{address, link, route};
 
-use super::socket::{Message, Socket};
+use super::socket::Socket;
 
 /// What the kernel says of the network namespace of this thread.
 pub(crate) fn read() -> io::Result<Namespace> {
@@ -54,11 +55,22 @@ fn routes(message: Message<'_>) -> Option<Vec<LinkRoute>> {
     Some(found.interfaces.into_iter().map(over).collect())
 }
 
+/// A message of that kind.
+#[cfg(any(test, fuzzing))]
+fn of(kind: u16, payload: &[u8]) -> Message<'_> {
+    Message {
+        kind,
+        flags: 0,
+        sequence: 1,
+        payload,
+    }
+}
+
 /// Properties that hold for all bytes.
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
     for kind in [link::NEW, address::NEW, route::NEW] {
-        let message = Message::of(kind, bytes);
+        let message = of(kind, bytes);
         let _ = one_address(message);
         assert!(one_link(message).is_none_or(|link| !link.name.is_empty()));
         assert!(routes(message).is_none_or(|routes| routes.len() <= bytes.len()));
@@ -75,7 +87,7 @@ mod tests {
         let mut nameless = vec![0; 16];
         nameless[4] = 1;
         for kind in [link::NEW, address::NEW, route::NEW, 99] {
-            let message = Message::of(kind, &nameless);
+            let message = of(kind, &nameless);
             assert_eq!(one_link(message), None, "{kind}");
         }
         let new = address::Address {
@@ -84,18 +96,18 @@ mod tests {
             prefix: 24,
         };
         let bytes = address::payload(new);
-        let found = one_address(Message::of(address::NEW, &bytes)).unwrap();
+        let found = one_address(of(address::NEW, &bytes)).unwrap();
         assert_eq!((found.index, found.prefix), (3, 24));
-        assert_eq!(one_address(Message::of(link::NEW, &bytes)), None);
+        assert_eq!(one_address(of(link::NEW, &bytes)), None);
         let new = route::New {
             index: 5,
             network: ("198.51.100.0".parse().unwrap(), 24),
             via: None,
         };
         let bytes = route::payload(new);
-        let found = routes(Message::of(route::NEW, &bytes)).unwrap();
+        let found = routes(of(route::NEW, &bytes)).unwrap();
         assert_eq!((found.len(), found[0].index, found[0].prefix), (1, 5, 24));
-        assert_eq!(routes(Message::of(address::NEW, &bytes)), None);
+        assert_eq!(routes(of(address::NEW, &bytes)), None);
     }
 
     /// Every machine has a loopback interface.

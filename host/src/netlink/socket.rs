@@ -3,8 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+#[cfg(fuzzing)]
+use onload_core::netlink::message::HEADER;
 use onload_core::netlink::message::{
-    DONE, DUMP, ERROR, HEADER, INTERRUPTED, REQUEST, message, padded, u16_at, u32_at,
+    DONE, DUMP, ERROR, INTERRUPTED, Message, REQUEST, message, messages,
 };
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -24,29 +26,6 @@ const ATTEMPTS: u32 = 8;
 
 /// A socket.
 pub(crate) struct Socket(OwnedFd);
-
-/// A message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Message<'b> {
-    /// `nlmsg_type`.
-    pub(crate) kind: u16,
-    /// `nlmsg_flags`.
-    flags: u16,
-    /// What follows the header.
-    pub(crate) payload: &'b [u8],
-}
-
-impl<'b> Message<'b> {
-    /// A message of that kind.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn of(kind: u16, payload: &'b [u8]) -> Self {
-        Message {
-            kind,
-            flags: 0,
-            payload,
-        }
-    }
-}
 
 /// What one part of a dump says of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,28 +111,6 @@ fn cut() -> io::Error {
     io::Error::other("the kernel's answer is cut short")
 }
 
-/// The messages in what one recv(2) gave; an error for one that is cut short.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Option<Message<'_>>> {
-    std::iter::from_fn(move || {
-        if bytes.is_empty() {
-            return None;
-        }
-        let found = first(bytes);
-        let length = found.map_or(bytes.len(), |message| HEADER + message.payload.len());
-        bytes = bytes.get(padded(length)..).unwrap_or_default();
-        Some(found)
-    })
-}
-
-fn first(bytes: &[u8]) -> Option<Message<'_>> {
-    let length = usize::try_from(u32_at(bytes, 0)?).ok()?;
-    Some(Message {
-        kind: u16_at(bytes, 4)?,
-        flags: u16_at(bytes, 6)?,
-        payload: bytes.get(HEADER..length)?,
-    })
-}
-
 /// Reads a part of a dump.
 fn read_part(bytes: &[u8], add: &mut dyn FnMut(Message<'_>)) -> io::Result<Part> {
     let mut is_torn = false;
@@ -162,13 +119,11 @@ fn read_part(bytes: &[u8], add: &mut dyn FnMut(Message<'_>)) -> io::Result<Part>
         is_torn |= message.flags & INTERRUPTED != 0;
         match message.kind {
             // A number of its own says what went wrong after all.
-            DONE | ERROR => match errno(message.payload).ok_or_else(cut)? {
-                Some(errno) => return Err(errno.into()),
-                None => {
-                    let is_last = true;
-                    return Ok(Part { is_last, is_torn });
-                }
-            },
+            DONE | ERROR => {
+                message.result().ok_or_else(cut)??;
+                let is_last = true;
+                return Ok(Part { is_last, is_torn });
+            }
             _ => add(message),
         }
     }
@@ -176,27 +131,13 @@ fn read_part(bytes: &[u8], add: &mut dyn FnMut(Message<'_>)) -> io::Result<Part>
     Ok(Part { is_last, is_torn })
 }
 
-/// The error in a payload: a negative number, and 0 for none.
-fn errno(payload: &[u8]) -> Option<Option<Errno>> {
-    let error = i32::from_ne_bytes(payload.get(..4)?.try_into().ok()?);
-    Some(match error.checked_neg()? {
-        0 => None,
-        // `MAX_ERRNO` (include/linux/err.h).
-        number @ 1..=4095 => Some(Errno::from_raw_os_error(number)),
-        _ => return None,
-    })
-}
-
 /// The payload of an answer, or the error in it; none where it is no answer.
 fn parse_answer(bytes: &[u8]) -> Option<Result<&[u8], Errno>> {
-    let message = first(bytes)?;
-    if message.kind != ERROR {
-        return Some(Ok(message.payload));
+    let message = messages(bytes).next()??;
+    match message.kind {
+        ERROR => Some(message.result()?.map(|()| &[][..])),
+        _ => Some(Ok(message.payload)),
     }
-    Some(match errno(message.payload)? {
-        None => Ok(&[]),
-        Some(errno) => Err(errno),
-    })
 }
 
 /// Properties that hold for all bytes.
