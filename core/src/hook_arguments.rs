@@ -393,6 +393,12 @@ impl HookArguments {
         }
     }
 
+    /// Puts these behind the program and the stage of a whole command line.
+    pub fn replace_in(&self, words: &mut Vec<String>) {
+        words.truncate(2);
+        words.extend(self.to_args());
+    }
+
     /// The arguments in the form that [`HookArguments::parse`] reads.
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {

@@ -26,7 +26,7 @@ pub(super) fn set(edits: &mut ContainerEdits, request: &Request) -> Result<(), N
     };
     let mut set: Vec<&WantedAddress> = Vec::new();
     for hook in &mut edits.hooks {
-        let Some((stage, mut arguments)) = HookArguments::of_command(&hook.args) else {
+        let Some((_, mut arguments)) = HookArguments::of_command(&hook.args) else {
             continue;
         };
         // The hook of one device names one interface.
@@ -47,10 +47,7 @@ pub(super) fn set(edits: &mut ContainerEdits, request: &Request) -> Result<(), N
             address: one.address,
         });
         arguments.address = given.collect();
-        let stage = stage.to_owned();
-        hook.args.truncate(1);
-        hook.args.push(stage);
-        hook.args.extend(arguments.to_args());
+        arguments.replace_in(&mut hook.args);
         set.extend(own);
     }
     let mut addresses = asked.value.iter();

@@ -432,15 +432,14 @@ impl Chosen {
     pub(super) fn name_tokens(&self, edits: &mut ContainerEdits) {
         let mut named = BTreeSet::new();
         for hook in &mut edits.hooks {
-            let Some((stage, mut asked)) = HookArguments::of_command(&hook.args) else {
+            let Some((_, mut asked)) = HookArguments::of_command(&hook.args) else {
                 continue;
             };
             let is_leased = |(device, _): &&(LeasedDevice, Token)| asked.lease.contains(device);
             if let Some((device, token)) = self.members.iter().find(is_leased) {
                 named.insert(device.clone());
                 asked.token = Some(token.clone());
-                let stage = stage.to_owned();
-                set_args(hook, &stage, &asked);
+                asked.replace_in(&mut hook.args);
             }
         }
         for (device, token) in &self.members {
@@ -458,17 +457,13 @@ impl Chosen {
                     continue;
                 };
                 hook.hook_name = stage.into();
-                set_args(&mut hook, stage.as_str(), &asked);
+                hook.args.truncate(1);
+                hook.args.push(stage.as_str().to_owned());
+                asked.replace_in(&mut hook.args);
                 edits.hooks.push(hook);
             }
         }
     }
-}
-
-fn set_args(hook: &mut Hook, stage: &str, asked: &HookArguments) {
-    hook.args.truncate(1);
-    hook.args.push(stage.to_owned());
-    hook.args.extend(asked.to_args());
 }
 
 #[cfg(test)]

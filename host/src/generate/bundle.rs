@@ -129,16 +129,13 @@ impl Offered {
 /// Makes the hooks of a pool take that many members.
 fn take(edits: &mut ContainerEdits, count: u32) {
     for hook in &mut edits.hooks {
-        let Some((stage, mut arguments)) = HookArguments::of_command(&hook.args) else {
+        let Some((_, mut arguments)) = HookArguments::of_command(&hook.args) else {
             continue;
         };
-        let stage = stage.to_owned();
         for take in &mut arguments.take {
             take.count = count;
         }
-        hook.args.truncate(1);
-        hook.args.push(stage);
-        hook.args.extend(arguments.to_args());
+        arguments.replace_in(&mut hook.args);
     }
 }
 

@@ -2,22 +2,19 @@
 //! that the host does not use.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover, PoolConfig};
 use onload_core::lease::Facts;
 use onload_core::pci::PciAddress;
-use onload_core::run_dir::RUN_DIR;
-use onload_core::text::Chain;
 
 use super::candidate::{Candidate, Places};
 use super::selection::select;
+use super::unknown;
 use crate::discover::inventory::Inventory;
 use crate::discover::movable::{Movable, Netdev, is_wanted};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunction;
-use crate::discover::unread::Unread;
 use crate::leases::{Around, UnknownLeases};
 
 /// The state of an interface in a container, and of one whose container has ended.
@@ -48,7 +45,7 @@ pub(super) fn settle(
     let with_containers = match leases {
         Ok(leases) => away(leases, inventory),
         Err(error) => {
-            unknown(error, inventory);
+            unknown(error, Class::Netdev, "interfaces", inventory);
             Vec::new()
         }
     };
@@ -164,21 +161,6 @@ fn left_to_cni(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress> {
         left.extend(chosen.map(|(netdev, _)| netdev.pci_address));
     }
     left
-}
-
-/// What is away is not known, so nothing of the class is removed.
-fn unknown(error: &UnknownLeases, inventory: &mut Inventory) {
-    let reason = Chain(error).to_string();
-    inventory.unread.push(Unread {
-        path: PathBuf::from(RUN_DIR),
-        kinds: vec![Class::Netdev],
-        reason: reason.clone(),
-    });
-    inventory.unread.sort();
-    inventory.warnings.push(format!(
-        "interfaces that are in containers are not known: {reason}"
-    ));
-    inventory.warnings.sort();
 }
 
 /// The interfaces that pools of the class select, whether they can be offered or not.

@@ -1,16 +1,12 @@
 //! RDMA devices that are in containers' network namespaces, in netns mode exclusive. The host does not see them, and
 //! their leases tell what they were.
 
-use std::path::PathBuf;
-
 use onload_core::class::Class;
 use onload_core::lease::{Facts, Listed, RdmaFacts};
-use onload_core::run_dir::RUN_DIR;
-use onload_core::text::Chain;
 
+use super::unknown;
 use crate::discover::inventory::Inventory;
 use crate::discover::rdma::{NetnsMode, RdmaDevice};
-use crate::discover::unread::Unread;
 use crate::leases::{Around, UnknownLeases};
 
 /// Whether one network namespace has each device.
@@ -28,7 +24,7 @@ pub(super) fn settle(leases: &Result<Around, UnknownLeases>, inventory: &mut Inv
             let away = away(leases, inventory);
             inventory.rdma.extend(away);
         }
-        Err(error) => unknown(error, inventory),
+        Err(error) => unknown(error, Class::Rdma, "RDMA devices", inventory),
     }
     inventory
         .rdma
@@ -71,21 +67,6 @@ fn as_it_was(facts: &RdmaFacts, listed: &Listed, inventory: &Inventory) -> RdmaD
         companions: Vec::new(),
         connection_manager: None,
     }
-}
-
-/// What is away is not known, so nothing of the class is removed.
-fn unknown(error: &UnknownLeases, inventory: &mut Inventory) {
-    let reason = Chain(error).to_string();
-    inventory.unread.push(Unread {
-        path: PathBuf::from(RUN_DIR),
-        kinds: vec![Class::Rdma],
-        reason: reason.clone(),
-    });
-    inventory.unread.sort();
-    inventory.warnings.push(format!(
-        "RDMA devices that are in containers are not known: {reason}"
-    ));
-    inventory.warnings.sort();
 }
 
 #[cfg(test)]
