@@ -5,9 +5,9 @@ mod candidate;
 mod netdevs;
 mod rdma;
 mod selection;
+mod unknown_leases;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
 use onload_cdi::{DeviceName, Version};
 use onload_core::class::Class;
@@ -15,17 +15,15 @@ use onload_core::config::{CONFIG_PATH, Config, Leases, PoolConfig, Share};
 use onload_core::host_settings::RdmaNetns;
 use onload_core::pci::PciAddress;
 use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Member, Pool, UNCOUNTED};
-use onload_core::run_dir::RUN_DIR;
-use onload_core::text::{Chain, Listed};
+use onload_core::text::Listed;
 
 use crate::discover::discover;
 use crate::discover::inventory::Inventory;
 use crate::discover::movable::is_wanted;
 use crate::discover::names::problem_with;
 use crate::discover::not_offered::NotOffered;
-use crate::discover::unread::Unread;
 use crate::host::Host;
-use crate::leases::{self, Around, UnknownLeases};
+use crate::leases::{self, Around};
 use candidate::{Candidate, Places};
 use selection::{Selection, select};
 
@@ -83,21 +81,6 @@ pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
 /// that comes back loses it while the host is looked at.
 fn moves(config: &Config) -> bool {
     is_wanted(config) || config.host.rdma_netns == Some(RdmaNetns::Exclusive)
-}
-
-/// Devices of a class that are in containers are not known, so nothing of the class is removed. `what` they are is for
-/// people.
-fn unknown(error: &UnknownLeases, class: Class, what: &str, inventory: &mut Inventory) {
-    let reason = Chain(error).to_string();
-    let warning = format!("{what} that are in containers are not known: {reason}");
-    inventory.unread.push(Unread {
-        path: PathBuf::from(RUN_DIR),
-        kinds: vec![class],
-        reason,
-    });
-    inventory.unread.sort();
-    inventory.warnings.push(warning);
-    inventory.warnings.sort();
 }
 
 /// What could not be read of a class leaves open which bundles there are that have devices of it.

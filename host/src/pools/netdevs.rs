@@ -10,7 +10,7 @@ use onload_core::pci::PciAddress;
 
 use super::candidate::{Candidate, Places};
 use super::selection::select;
-use super::unknown;
+use super::unknown_leases::leave_unread;
 use crate::discover::inventory::Inventory;
 use crate::discover::movable::{Movable, Netdev, is_wanted};
 use crate::discover::not_offered::NotOffered;
@@ -45,7 +45,7 @@ pub(super) fn settle(
     let with_containers = match leases {
         Ok(leases) => away(leases, inventory),
         Err(error) => {
-            unknown(error, Class::Netdev, "interfaces", inventory);
+            leave_unread(error, Class::Netdev, "interfaces", inventory);
             Vec::new()
         }
     };

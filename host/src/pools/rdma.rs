@@ -4,7 +4,7 @@
 use onload_core::class::Class;
 use onload_core::lease::{Facts, Listed, RdmaFacts};
 
-use super::unknown;
+use super::unknown_leases::leave_unread;
 use crate::discover::inventory::Inventory;
 use crate::discover::rdma::{NetnsMode, RdmaDevice};
 use crate::leases::{Around, UnknownLeases};
@@ -24,7 +24,7 @@ pub(super) fn settle(leases: &Result<Around, UnknownLeases>, inventory: &mut Inv
             let away = away(leases, inventory);
             inventory.rdma.extend(away);
         }
-        Err(error) => unknown(error, Class::Rdma, "RDMA devices", inventory),
+        Err(error) => leave_unread(error, Class::Rdma, "RDMA devices", inventory),
     }
     inventory
         .rdma
