@@ -17,6 +17,7 @@ pub mod decision;
 pub mod device;
 pub mod entry;
 pub mod filter;
+pub(crate) mod giving;
 pub mod host;
 pub mod live;
 pub mod netdev;

@@ -149,6 +149,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "bpf",
             "netlink",
             "netns",
+            "giving",
             "returning",
             "netdev",
             "rdma",

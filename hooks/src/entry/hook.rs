@@ -362,13 +362,11 @@ fn poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()
         token,
         bundle: &state.bundle,
     };
-    let devices = rdma::take_back(&rdma.lease, &gone, &stand_ins.rdma);
-    let back = netdev::take_back(&moving, &gone, &stand_ins.interfaces);
+    let back = take_back(&rdma.lease, &moving, &gone, stand_ins);
     if !rdma.rdma_netns.is_empty() {
         remove_nodes(&state, config)?;
     }
-    back.map_err(|error| failed(error.into()))?;
-    devices.map_err(|error| failed(error.into()))?;
+    back.map_err(failed)?;
     released.map_err(|error| failed(error.into()))
 }
 
@@ -381,11 +379,22 @@ fn clean_up(state: &State, config: &Path, stand_ins: &StandIns) -> Result<(), Fa
         token: None,
         bundle: &bundle,
     };
-    let devices = rdma::take_back(&moving, &gone, &stand_ins.rdma);
-    let back = netdev::take_back(&moving, &gone, &stand_ins.interfaces);
+    let back = take_back(&moving, &moving, &gone, stand_ins);
     remove_nodes(state, config)?;
-    back.map_err(|error| Failure::new(stage, &subject(state), error))?;
-    devices.map_err(|error| Failure::new(stage, &subject(state), error))
+    back.map_err(|error| Failure::new(stage, &subject(state), error))
+}
+
+/// Brings back the RDMA devices and the interfaces among what a container had. What goes wrong with the one keeps
+/// nothing from the other.
+fn take_back(
+    rdma: &[Device],
+    interfaces: &[Device],
+    gone: &Gone<'_>,
+    stand_ins: &StandIns,
+) -> Result<(), HookError> {
+    let devices = rdma::take_back(rdma, gone, &stand_ins.rdma);
+    netdev::take_back(interfaces, gone, &stand_ins.interfaces)?;
+    Ok(devices?)
 }
 
 /// Removes what was made in a container's root.

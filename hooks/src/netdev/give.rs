@@ -1,12 +1,9 @@
 //! The way there: an interface of the host into the network namespace of a container's init.
 
-use std::net::IpAddr;
-
 use onload_core::fs::lock::{Lock, START_PATIENCE};
 use onload_core::hook_arguments::MovedInterface;
-use onload_core::lease::{Device, InterfaceFacts, Leases, Moved};
+use onload_core::lease::{Device, InterfaceFacts};
 use onload_core::pci::PciAddress;
-use onload_core::processes::Processes;
 use onload_core::text::Quoted;
 
 use super::error::NetdevError;
@@ -16,12 +13,12 @@ use super::identity::Identity;
 use super::inside::{self, Wanted};
 use super::settle;
 use super::{back, usage};
+use crate::giving::Recipient;
 use crate::host::ThisHost;
 use crate::netlink::link::Link;
 use crate::netns::Netns;
 use crate::returning::{DYING_PATIENCE, MOVING_PATIENCE};
 use crate::run::lease::{self, Container};
-use crate::run::own_dir::open_run;
 
 /// What engines call the interface that they give a container themselves.
 const RESERVED: &str = "eth0";
@@ -46,14 +43,10 @@ struct Given<'a> {
     _moving: Lock,
 }
 
-/// What is known of the container, and of the host.
-struct Move<'a> {
+/// The host, and the container.
+struct Mover<'a> {
     home: Home<'a>,
-    target: Netns,
-    leases: Leases,
-    container: Container<'a>,
-    claim: lease::Wanted<'a>,
-    host: &'a ThisHost,
+    to: Recipient<'a>,
 }
 
 /// Gives a container all of the interfaces, or none of them.
@@ -70,7 +63,7 @@ pub(super) fn give(
     let Some(first) = asked.first() else {
         return Ok(());
     };
-    let mover = Move::new(first, claim, container, host, identity)?;
+    let mover = Mover::new(first, claim, container, host, identity)?;
     let mut given = Vec::new();
     for one in asked {
         match mover.give(one) {
@@ -81,7 +74,7 @@ pub(super) fn give(
     Ok(())
 }
 
-impl<'a> Move<'a> {
+impl<'a> Mover<'a> {
     fn new(
         first: &Asked<'_>,
         claim: lease::Wanted<'a>,
@@ -101,22 +94,15 @@ impl<'a> Move<'a> {
         if target.is(&home.netns) {
             return Err(NetdevError::HostNetwork(name()));
         }
-        let run = open_run(host).map_err(lease::ClaimError::from)?;
-        Ok(Move {
-            home,
-            target,
-            leases: Leases::open(&run, Processes::default())?,
-            container,
-            claim,
-            host,
-        })
+        let to = Recipient::new(target, claim, container, host)?;
+        Ok(Mover { home, to })
     }
 
     /// Gives one. What fails before the lease has changed nothing; what fails afterwards is taken back here.
     fn give<'b>(&self, asked: &'b Asked<'b>) -> Result<Given<'b>, NetdevError> {
-        let moving = self.leases.lock_moving(asked.device, MOVING_PATIENCE)?;
+        let moving = self.to.leases.lock_moving(asked.device, MOVING_PATIENCE)?;
         settle::one(
-            &self.leases,
+            &self.to.leases,
             asked.device,
             self.home.identity,
             DYING_PATIENCE,
@@ -131,7 +117,9 @@ impl<'a> Move<'a> {
         match self.home.identity.find(&self.home.netns, pci, &name)? {
             Some(link) => {
                 let facts = self.look(asked, &link)?;
-                self.lease(asked, &facts, asked.wanted.own_addresses())?;
+                let addresses = asked.wanted.own_addresses();
+                self.to
+                    .lease_moved(asked.device, facts.clone(), addresses)?;
                 match self.send(&link, &facts, asked) {
                     Ok(()) => Ok(given(Some(facts))),
                     Err(error) => Err(self.undo(asked.device, &facts, error)),
@@ -153,6 +141,7 @@ impl<'a> Move<'a> {
         pci: PciAddress,
     ) -> Result<(), NetdevError> {
         match self
+            .to
             .leases
             .moved_as(pci)?
             .into_iter()
@@ -184,7 +173,7 @@ impl<'a> Move<'a> {
 
     /// That no interface of the container has one of its names.
     fn check_names(&self, link: &Link) -> Result<(), NetdevError> {
-        let theirs = self.target.links()?;
+        let theirs = self.to.netns.links()?;
         let is_taken = |name: &&[u8]| theirs.iter().any(|other| other.is_called(name));
         match link.names().find(is_taken) {
             None => Ok(()),
@@ -193,28 +182,6 @@ impl<'a> Move<'a> {
                 taken: Quoted(&String::from_utf8_lossy(taken)).to_string(),
             }),
         }
-    }
-
-    /// Writes down who gets it, and what it was.
-    fn lease(
-        &self,
-        asked: &Asked<'_>,
-        facts: &InterfaceFacts,
-        addresses: Vec<IpAddr>,
-    ) -> Result<(), NetdevError> {
-        let moved = Moved {
-            facts: facts.clone().into(),
-            namespace: self.target.cookie(),
-            addresses,
-            returning: false,
-        };
-        let wanted = lease::Wanted {
-            devices: std::slice::from_ref(asked.device),
-            moved: Some(&moved),
-            ..self.claim
-        };
-        lease::claim(wanted, self.container, self.host)?;
-        Ok(())
     }
 
     /// Moves it, and sets what it is to have there.
@@ -226,40 +193,40 @@ impl<'a> Move<'a> {
     ) -> Result<(), NetdevError> {
         // It may have come into use since the first look, and a name into the container.
         usage::check(&self.home.netns, link)?;
-        let moved = self.home.netns.give(link.index, &self.target, None);
+        let moved = self.home.netns.give(link.index, &self.to.netns, None);
         moved.map_err(NetdevError::moving(&link.name, "into the container"))?;
         let name = facts.name.as_str();
-        let there = self.home.identity.find(&self.target, facts.pci, name)?;
+        let there = self.home.identity.find(&self.to.netns, facts.pci, name)?;
         let there = there.ok_or_else(|| NetdevError::Away {
             name: name.to_owned(),
             pci: facts.pci,
             keeper: None,
         })?;
-        inside::set(&self.target, &there, &asked.wanted)
+        inside::set(&self.to.netns, &there, &asked.wanted)
     }
 
     /// The interface is not on the host: another container of the same namespace may have it.
     fn join(&self, asked: &Asked<'_>, name: &str) -> Result<(), NetdevError> {
         let pci = asked.interface.pci;
-        let namespace = self.target.cookie();
+        let namespace = self.to.netns.cookie();
         let moved = self
+            .to
             .leases
             .moved_to(asked.device, namespace, START_PATIENCE)?;
-        let is_here = self.home.identity.find(&self.target, pci, name)?.is_some();
+        let is_here = self
+            .home
+            .identity
+            .find(&self.to.netns, pci, name)?
+            .is_some();
         match moved {
-            Some(moved) if is_here => self.lease(asked, &moved.facts, moved.addresses),
+            Some(moved) if is_here => {
+                let (facts, addresses): (InterfaceFacts, _) = (moved.facts, moved.addresses);
+                Ok(self.to.lease_moved(asked.device, facts, addresses)?)
+            }
             _ if is_here => Err(NetdevError::Unknown(name.to_owned())),
-            _ => Err(self.held_elsewhere(asked, name)),
-        }
-    }
-
-    /// Who has it, by its lease or by its namespace.
-    fn held_elsewhere(&self, asked: &Asked<'_>, name: &str) -> NetdevError {
-        let pci = asked.interface.pci;
-        match self.leases.holders(asked.device, START_PATIENCE) {
-            Err(error) => error.into(),
-            Ok(Some(refused)) => refused.into(),
-            Ok(None) => back::away(&self.home, pci, name),
+            _ => Err(self
+                .to
+                .held_elsewhere(asked.device, || back::away(&self.home, pci, name))),
         }
     }
 
@@ -275,23 +242,13 @@ impl<'a> Move<'a> {
     }
 
     fn bring_back(&self, device: &Device, facts: &InterfaceFacts) -> Result<(), NetdevError> {
-        let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
-        self.leases.call_back(device, id, &bundle, START_PATIENCE)?;
-        let found = self
-            .home
-            .identity
-            .find(&self.target, facts.pci, &facts.name)?;
-        if let Some(link) = found {
-            back::fetch_from(&self.home, &self.target, &link, facts)?;
-        }
-        let moved = Moved {
-            facts: facts.clone(),
-            namespace: self.target.cookie(),
-            addresses: Vec::new(),
-            returning: true,
-        };
-        back::bring(&self.home, &moved, &|| None, DYING_PATIENCE)?;
-        Ok(self.leases.returned(device, START_PATIENCE)?)
+        self.to.bring_back(device, facts.clone(), |moved| {
+            let identity = self.home.identity;
+            if let Some(link) = identity.find(&self.to.netns, facts.pci, &facts.name)? {
+                back::fetch_from(&self.home, &self.to.netns, &link, facts)?;
+            }
+            back::bring(&self.home, moved, &|| None, DYING_PATIENCE)
+        })
     }
 
     /// Takes back what was given before another one failed; the error to report.
@@ -301,7 +258,7 @@ impl<'a> Move<'a> {
             failed = match &one.facts {
                 Some(facts) => self.undo(one.asked.device, facts, failed),
                 // The others of the namespace keep it.
-                None => match self.abandon(one.asked.device) {
+                None => match self.to.abandon(one.asked.device) {
                     Ok(()) => failed,
                     Err(back) => NetdevError::Lost {
                         failed: Box::new(failed),
@@ -311,12 +268,5 @@ impl<'a> Move<'a> {
             };
         }
         failed
-    }
-
-    fn abandon(&self, device: &Device) -> Result<(), NetdevError> {
-        let bundle = lease::canonical(self.container.bundle)?;
-        Ok(self
-            .leases
-            .abandon(device, self.container.id, &bundle, START_PATIENCE)?)
     }
 }

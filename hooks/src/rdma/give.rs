@@ -5,19 +5,18 @@ use std::path::Path;
 use onload_core::class::Class;
 use onload_core::fs::lock::{Lock, START_PATIENCE};
 use onload_core::hook_arguments::{HookArguments, MovedRdma};
-use onload_core::lease::{Device, Leases, Moved, RdmaFacts};
+use onload_core::lease::{Device, Moved, RdmaFacts};
 use onload_core::netlink::nldev::NetnsMode;
-use onload_core::processes::Processes;
 use onload_core::text::Chain;
 
 use super::back::{self, Home};
 use super::devices::{Devices, Found, Node};
 use super::error::RdmaError;
+use crate::giving::Recipient;
 use crate::host::ThisHost;
 use crate::netns::Netns;
 use crate::returning::{DYING_PATIENCE, MOVING_PATIENCE};
 use crate::run::lease::{self, Container};
-use crate::run::own_dir::open_run;
 
 /// A device that a container is to have, and what is leased for it.
 #[derive(Clone, Copy, Debug)]
@@ -68,15 +67,11 @@ pub(crate) struct Given<'a> {
     nodes: Vec<Node>,
 }
 
-/// What is known of the container, and of the host.
+/// The host, and the container.
 #[derive(Debug)]
 struct Mover<'a> {
     home: Home<'a>,
-    target: Netns,
-    leases: Leases,
-    container: Container<'a>,
-    claim: lease::Wanted<'a>,
-    host: &'a ThisHost,
+    to: Recipient<'a>,
 }
 
 /// Gives a container the devices in its network namespace, all of them or none.
@@ -129,9 +124,9 @@ impl Given<'_> {
 
     fn add(&mut self, asked: Asked<'_>) -> Result<(), RdmaError> {
         let mover = &self.mover;
-        let moving = mover.leases.lock_moving(asked.device, MOVING_PATIENCE)?;
+        let moving = mover.to.leases.lock_moving(asked.device, MOVING_PATIENCE)?;
         let settled = back::settle(
-            &mover.leases,
+            &mover.to.leases,
             asked.device,
             mover.home.devices,
             DYING_PATIENCE,
@@ -159,7 +154,7 @@ impl Given<'_> {
             let back = match &one.facts {
                 Some(facts) => self.mover.bring_back(&one.device, facts),
                 // It is the host's network, or others of the namespace keep it.
-                None => self.mover.abandon(&one.device),
+                None => self.mover.to.abandon(&one.device),
             };
             if let Err(back) = back {
                 let error = RdmaError::Lost {
@@ -193,15 +188,8 @@ impl<'a> Mover<'a> {
             return Err(RdmaError::Shared(name.to_owned()));
         }
         let target = Netns::of_init::<RdmaError>(container.init)?;
-        let run = open_run(host).map_err(lease::ClaimError::from)?;
-        Ok(Mover {
-            home,
-            target,
-            leases: Leases::open(&run, Processes::default())?,
-            container,
-            claim,
-            host,
-        })
+        let to = Recipient::new(target, claim, container, host)?;
+        Ok(Mover { home, to })
     }
 
     /// Has a device in the container's namespace, and leases it; its number, and what it was if it was moved. What
@@ -211,12 +199,13 @@ impl<'a> Mover<'a> {
             return Ok((self.join(asked)?, None));
         };
         // A container with the host's network opens the device where it is.
-        if self.target.is(&self.home.netns) {
-            self.lease(asked, None)?;
+        if self.to.netns.is(&self.home.netns) {
+            self.to.lease(asked.device)?;
             return Ok((found.index, None));
         }
         let facts = facts_of(&found, asked.rdma, false);
-        self.lease(asked, Some(&facts))?;
+        self.to
+            .lease_moved(asked.device, facts.clone(), Vec::new())?;
         match self.send(&found) {
             Ok(()) => Ok((found.index, Some(facts))),
             Err(error) => match self.bring_back(asked.device, &facts) {
@@ -245,61 +234,34 @@ impl<'a> Mover<'a> {
 
     fn send(&self, found: &Found) -> Result<(), RdmaError> {
         let home = &self.home;
-        let moved = home.devices.give(&home.netns, found.index, &self.target);
+        let moved = home.devices.give(&home.netns, found.index, &self.to.netns);
         moved.map_err(RdmaError::moving("moving into the container", &found.name))
     }
 
     /// The device is not on the host: another container of the same namespace may have it, or somebody else has put it
     /// there. Its number.
     fn join(&self, asked: Asked<'_>) -> Result<u32, RdmaError> {
-        let namespace = self.target.cookie();
-        let Some(found) = self.look(asked, &self.target)? else {
-            return Err(self.held_elsewhere(asked));
+        let namespace = self.to.netns.cookie();
+        let Some(found) = self.look(asked, &self.to.netns)? else {
+            let away = || back::away(&self.home, asked.rdma.pci, &asked.rdma.ibdev);
+            return Err(self.to.held_elsewhere(asked.device, away));
         };
         let moved = self
+            .to
             .leases
             .moved_to(asked.device, namespace, START_PATIENCE)?;
         let facts = match moved {
             Some(Moved { facts, .. }) => facts,
             None => facts_of(&found, asked.rdma, true),
         };
-        self.lease(asked, Some(&facts))?;
+        self.to.lease_moved(asked.device, facts, Vec::new())?;
         Ok(found.index)
-    }
-
-    /// Who has it, by its lease or by its namespace.
-    fn held_elsewhere(&self, asked: Asked<'_>) -> RdmaError {
-        match self.leases.holders(asked.device, START_PATIENCE) {
-            Err(error) => error.into(),
-            Ok(Some(refused)) => refused.into(),
-            Ok(None) => back::away(&self.home, asked.rdma.pci, &asked.rdma.ibdev),
-        }
-    }
-
-    /// Writes down who gets it, and what it was.
-    fn lease(&self, asked: Asked<'_>, facts: Option<&RdmaFacts>) -> Result<(), RdmaError> {
-        let moved = facts.map(|facts| {
-            let moved = Moved {
-                facts: facts.clone(),
-                namespace: self.target.cookie(),
-                addresses: Vec::new(),
-                returning: false,
-            };
-            moved.kept()
-        });
-        let wanted = lease::Wanted {
-            devices: std::slice::from_ref(asked.device),
-            moved: moved.as_ref(),
-            ..self.claim
-        };
-        lease::claim_alone(wanted, self.container, self.host)?;
-        Ok(())
     }
 
     /// The nodes of a device that is in the container's namespace: a move makes them anew, and with other numbers.
     fn nodes(&self, asked: Asked<'_>, index: u32) -> Result<Vec<Node>, RdmaError> {
         let name = asked.rdma.ibdev.as_str();
-        let nodes = self.home.devices.nodes(&self.target, index);
+        let nodes = self.home.devices.nodes(&self.to.netns, index);
         let nodes = nodes.map_err(RdmaError::kernel("looking for the nodes of", name))?;
         match nodes.is_empty() {
             true => Err(RdmaError::NoNode(name.to_owned())),
@@ -308,23 +270,11 @@ impl<'a> Mover<'a> {
     }
 
     fn bring_back(&self, device: &Device, facts: &RdmaFacts) -> Result<(), RdmaError> {
-        let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
-        self.leases.call_back(device, id, &bundle, START_PATIENCE)?;
-        let moved = Moved {
-            facts: facts.clone(),
-            namespace: self.target.cookie(),
-            addresses: Vec::new(),
-            returning: true,
-        };
-        let init = Path::new("/proc").join(self.container.init.to_string());
+        let init = Path::new("/proc").join(self.to.container.init.to_string());
         let hint = || Some(init.join("ns/net"));
-        back::bring(&self.home, &moved, &hint, DYING_PATIENCE)?;
-        Ok(self.leases.returned(device, START_PATIENCE)?)
-    }
-
-    fn abandon(&self, device: &Device) -> Result<(), RdmaError> {
-        let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
-        Ok(self.leases.abandon(device, id, &bundle, START_PATIENCE)?)
+        self.to.bring_back(device, facts.clone(), |moved| {
+            back::bring(&self.home, moved, &hint, DYING_PATIENCE)
+        })
     }
 }
 

@@ -1,0 +1,127 @@
+//! Devices that go into a container: what interfaces and RDMA devices have in common.
+
+use std::net::IpAddr;
+use std::slice;
+
+use onload_core::fs::lock::START_PATIENCE;
+use onload_core::lease::{Device, Facts, LeaseError, Leases, Moved};
+use onload_core::processes::Processes;
+
+use crate::host::ThisHost;
+use crate::netns::Netns;
+use crate::run::lease::{self, ClaimError, Container};
+use crate::run::own_dir::open_run;
+
+/// A container that gets devices of the host in its network namespace.
+#[derive(Debug)]
+pub(crate) struct Recipient<'a> {
+    pub(crate) netns: Netns,
+    pub(crate) leases: Leases,
+    pub(crate) container: Container<'a>,
+    claim: lease::Wanted<'a>,
+    host: &'a ThisHost,
+}
+
+impl<'a> Recipient<'a> {
+    /// A container with that network namespace. `claim` says all of its leases but the devices.
+    ///
+    /// # Errors
+    /// The leases are of no use.
+    pub(crate) fn new(
+        netns: Netns,
+        claim: lease::Wanted<'a>,
+        container: Container<'a>,
+        host: &'a ThisHost,
+    ) -> Result<Self, ClaimError> {
+        let run = open_run(host)?;
+        Ok(Recipient {
+            netns,
+            leases: Leases::open(&run, Processes::default())?,
+            container,
+            claim,
+            host,
+        })
+    }
+
+    /// Writes down that the container has a device where it is.
+    ///
+    /// # Errors
+    /// [`ClaimError`]: the container must not have it.
+    pub(crate) fn lease(&self, device: &Device) -> Result<(), ClaimError> {
+        self.lease_as(device, None)
+    }
+
+    /// Writes down that a device is in the container's namespace, or about to move there, and what it was on the host.
+    /// It has the addresses there.
+    ///
+    /// # Errors
+    /// As for [`Recipient::lease`].
+    pub(crate) fn lease_moved(
+        &self,
+        device: &Device,
+        facts: impl Into<Facts>,
+        addresses: Vec<IpAddr>,
+    ) -> Result<(), ClaimError> {
+        let moved = self.moved(facts.into(), addresses, false);
+        self.lease_as(device, Some(&moved))
+    }
+
+    fn lease_as(&self, device: &Device, moved: Option<&Moved<Facts>>) -> Result<(), ClaimError> {
+        let wanted = lease::Wanted {
+            devices: slice::from_ref(device),
+            moved,
+            ..self.claim
+        };
+        lease::claim_alone(wanted, self.container, self.host).map(drop)
+    }
+
+    /// Why a device that is not on the host cannot be had: its holder, or what `away` finds.
+    pub(crate) fn held_elsewhere<E: From<LeaseError>>(
+        &self,
+        device: &Device,
+        away: impl FnOnce() -> E,
+    ) -> E {
+        match self.leases.holders(device, START_PATIENCE) {
+            Err(error) => error.into(),
+            Ok(Some(refused)) => refused.into(),
+            Ok(None) => away(),
+        }
+    }
+
+    /// Brings back, by `bring`, a device that was to stay here, and ends its lease.
+    ///
+    /// # Errors
+    /// It is not back, or not as it was; the lease stays.
+    pub(crate) fn bring_back<F, E: From<LeaseError> + From<ClaimError>>(
+        &self,
+        device: &Device,
+        facts: F,
+        bring: impl FnOnce(&Moved<F>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
+        self.leases.call_back(device, id, &bundle, START_PATIENCE)?;
+        bring(&self.moved(facts, Vec::new(), true))?;
+        Ok(self.leases.returned(device, START_PATIENCE)?)
+    }
+
+    /// Ends the lease of a device that stays where it is, since others have it too.
+    ///
+    /// # Errors
+    /// The lease stays.
+    pub(crate) fn abandon<E: From<LeaseError> + From<ClaimError>>(
+        &self,
+        device: &Device,
+    ) -> Result<(), E> {
+        let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
+        Ok(self.leases.abandon(device, id, &bundle, START_PATIENCE)?)
+    }
+
+    fn moved<F>(&self, facts: F, addresses: Vec<IpAddr>, returning: bool) -> Moved<F> {
+        Moved {
+            facts,
+            namespace: self.netns.cookie(),
+            addresses,
+            returning,
+        }
+    }
+}
