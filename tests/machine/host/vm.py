@@ -39,14 +39,20 @@ def write_payload(path, trees, settings):
 
 
 def topology(hardware):
-    """Two NUMA nodes; with hardware, on each a PCIe bridge with an igb whose functions sit behind the IOMMU.
+    """Two NUMA nodes of 2 GiB; with hardware, on each a PCIe bridge with an igb whose functions sit behind the IOMMU.
 
     The first igb shares a wire with an e1000e of the same guest. Every other device is put on pcie.0 by name,
     or QEMU would put it behind the bridges too.
+
+    A part of the memory is in modules (pc-dimm). With more than q35 puts below 4 GiB SeaBIOS has the bridges' windows
+    above it, and QEMU 10.0 decodes the lower 32 bits alone of a virtual function's BAR: it reads the BAR's type before
+    igb sets it (pcie_sriov_pf_init comes before pcie_sriov_pf_init_vf_bar in hw/net/igb.c). igbvf then reads ones.
     """
-    base = ["-machine", "q35,kernel-irqchip=split", "-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-smp", "2,sockets=2", "-m", "4G",
-            "-object", "memory-backend-ram,id=m0,size=2G", "-object", "memory-backend-ram,id=m1,size=2G",
-            "-numa", "node,nodeid=0,cpus=0,memdev=m0", "-numa", "node,nodeid=1,cpus=1,memdev=m1"]
+    base = ["-machine", "q35,kernel-irqchip=split", "-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-smp", "2,sockets=2",
+            "-m", "2560M,slots=2,maxmem=4G"]
+    for node in ("0", "1"):
+        base += ["-object", f"memory-backend-ram,id=m{node},size=1280M", "-numa", f"node,nodeid={node},cpus={node},memdev=m{node}",
+                 "-object", f"memory-backend-ram,id=d{node},size=768M", "-device", f"pc-dimm,memdev=d{node},node={node}"]
     if not hardware:
         return base
     return base + [
@@ -70,7 +76,7 @@ class Machine:
         self.kept_disk = image / "disk.img" if keep_writes else None
         self.console = state / "console.log"
         self.port = state / "port.log"
-        options = "console=ttyS0 root=/dev/vda rw quiet loglevel=4 panic=-1 mitigations=off systemd.show_status=false " + kernel_options
+        options = "console=ttyS0 root=/dev/vda rw quiet loglevel=4 panic=-1 mitigations=off systemd.show_status=false memhp_default_state=online " + kernel_options
         if hardware:
             options += " intel_iommu=on iommu=pt hugepagesz=1G hugepages=1:1"
         padded(payload)

@@ -1,8 +1,7 @@
 """Interfaces that move into containers: virtual functions of igb, in engines with networks of their own.
 
-A virtual function has no wire here: QEMU's igb raises no interrupt for the mailbox between igbvf and igb, so that igbvf says "PF still
-resetting" at each reset, and its interface has no carrier. What goes over a wire is shown by the e1000e, which shares that of the first
-igb: it moves, and the igb answers.
+The first igb shares a wire with an e1000e, which has a network of its own: what a function's interface sends into that network and gets
+back went over the wire.
 """
 
 import contextlib
@@ -13,7 +12,7 @@ from report import Part, check, log
 from . import arrivals, back, cluster, discovery, ends, refusals, while_held
 from .lab import Lab
 
-PARTS = ["netdev-in", "netdev-wire", "netdev-refused", "netdev-hostile", "netdev-restore", "netdev-udev", "netdev-ends", "netdev-stays",
+PARTS = ["netdev-in", "netdev-card", "netdev-refused", "netdev-hostile", "netdev-restore", "netdev-udev", "netdev-ends", "netdev-stays",
          "netdev-held", "netdev-pod", "netdev-cluster"]
 
 
@@ -22,7 +21,7 @@ def parts(bench, table, wanted, full):
     few = not full and not wanted
 
     def on(name):
-        return any(word in name for word in wanted) if wanted else full or name in ("netdev-in", "netdev-wire")
+        return any(word in name for word in wanted) if wanted else full or name in ("netdev-in", "netdev-card")
 
     if not any(map(on, PARTS)):
         return
@@ -30,7 +29,7 @@ def parts(bench, table, wanted, full):
     with contextlib.ExitStack() as stack:
         with Part("netdev: devices"):
             lab = stack.enter_context(Lab(bench))
-            log(f"interfaces {lab.first.name} and {lab.second.name}, with a wire {lab.wired.name}")
+            log(f"interfaces {lab.first.name} and {lab.second.name}, the card at the other end {lab.card.name}")
         with Part("netdev: discovery"):
             discovery.offered_by_the_unit(lab)
             if on("netdev-in"):
@@ -44,8 +43,8 @@ def parts(bench, table, wanted, full):
         ends.parts(lab, on, by_name, bool(wanted), few)
         while_held.parts(lab, on, by_name)
         cluster.parts(lab, on)
-        if on("netdev-wire"):
-            with Part("netdev: over a wire"):
-                arrivals.over_the_wire(lab, engines.Docker(), "cdi")
+        if on("netdev-card"):
+            with Part("netdev: a card"):
+                arrivals.card(lab, engines.Docker(), "cdi")
         log(f"netdev: {lab.moves} moves and {lab.ends} ends")
         check("netdev: no interface was lost", lab.moves > 0 and lab.ends > 0 and lab.lost == 0, f"{lab.moves} moves, {lab.ends} ends, {lab.lost} lost")

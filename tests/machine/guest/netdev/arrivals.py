@@ -3,18 +3,16 @@
 import engines
 import leases
 from parts import generate
-from report import Part, check
+from report import Part, check, must
 
-from .lab import ANNOTATED, CONFIGURED, POOL, is_in, links_in, pings, program_of
+from .lab import ANNOTATED, CONFIGURED, PEER, POOL, is_in, links_in, program_of
 
 
 def has_it(lab, what, interface, address, kept, beside="eth0"):
     """The container has the interface beside its own, up and with its address."""
     pid = program_of(interface)
-    if not check(f"{what}: the container has the interface", kept.started.status == 0 and pid, f"{kept.started}\n{engines.said_by_hook(kept.started)}\n{interface}"):
-        return 0
-    is_in(what, pid, interface, address, beside)
-    return pid
+    if check(f"{what}: the container has the interface", kept.started.status == 0 and pid, f"{kept.started}\n{engines.said_by_hook(kept.started)}\n{interface}"):
+        is_in(what, pid, interface, address, beside)
 
 
 def by_door(lab, engine, door):
@@ -27,17 +25,19 @@ def by_door(lab, engine, door):
     lab.is_back(f"{what}: when the container is removed")
 
 
-def over_the_wire(lab, engine, door):
-    """A card with a wire moves, and what is at the other end answers."""
-    what = f"{engine.name} {door}: a card with a wire"
-    name = lab.wired.name
+def card(lab, engine, door):
+    """A card without functions of its own moves, and the igb at the other end answers."""
+    what = f"{engine.name} {door}: a card"
+    name = lab.card.name
+    lab.take_card_home()
+    must("ip", "address", "add", f"{PEER}/24", "dev", lab.physical[0])
     lab.configure(engine.low, [name], f'\n[netdev."{name}"]\naddresses = ["{CONFIGURED}"]\n')
-    offered = generate()
-    with lab.started(engine, "wired", door, [name], [f"{name}={ANNOTATED}"]) as kept:
-        if pid := has_it(lab, what, lab.wired, CONFIGURED if door == "cdi" else ANNOTATED, kept):
-            done = pings(pid, lab.wired)
-            check(f"{what}: the other end answers", done.status == 0, f"{offered}\n{done}\n{links_in(pid)}")
-    lab.is_back(f"{what}: when the container is removed", [lab.wired])
+    generate()
+    with lab.started(engine, "card", door, [name], [f"{name}={ANNOTATED}"]) as kept:
+        has_it(lab, what, lab.card, CONFIGURED if door == "cdi" else ANNOTATED, kept)
+    lab.is_back(f"{what}: when the container is removed", [lab.card])
+    must("ip", "address", "delete", f"{PEER}/24", "dev", lab.physical[0])
+    lab.put_card_far()
     lab.configure(engine.low)
     generate()
 

@@ -19,7 +19,8 @@ UNITS = ["onload-cdi.service", "onload-cdi.path", "onload-cdi.timer", "onload-re
 RULE = "90-onload-ctk.rules"
 SPEC = Path("/var/run/cdi/onload.dev-netdev.json")
 CNI = Path("/etc/cni/net.d/00-netdev.conflist")
-PEER = "198.51.100.1"
+# What answers at the other end of the first function's wire, and the network that it is in.
+PEER, FAR = "198.51.100.1", "far"
 OTHER = "203.0.113.10"
 POOL = "fast"
 PROGRAM = "/sys/fs/bpf/machine-netdev"
@@ -45,10 +46,11 @@ def host_facts(function):
 
 
 class Interface:
-    """A virtual function's interface, with what it is on the host."""
+    """A virtual function's interface, with what it is on the host. One that is wired has the peer at its other end."""
 
-    def __init__(self, function, was=None):
+    def __init__(self, function, was=None, is_wired=False):
         self.function = function
+        self.is_wired = is_wired
         self.was = was or host_facts(function)
         self.name, = self.was["names"]
 
@@ -80,14 +82,14 @@ class Lab:
             # What it is has to be told from what every interface is.
             must("ip", "link", "set", name, "mtu", 1400 + at, "txqueuelen", 900 + at, "alias", f"port {at} of rack 7")
             must("ip", "link", "property", "add", "dev", name, "altname", f"machine-vf{at}")
-        self.first, self.second = (Interface(function) for function in functions)
+        self.first, self.second = (Interface(function, is_wired=at == 0) for at, function in enumerate(functions))
         self.both = [self.first, self.second]
         card = next(path.name for path in Path("/sys/bus/pci/drivers/e1000e").iterdir() if ":" in path.name)
-        self.wired = Interface(card)
+        self.card = Interface(card, is_wired=True)
         self.moves = self.ends = self.lost = 0
 
     def __enter__(self):
-        must("ip", "address", "add", f"{PEER}/24", "dev", self.physical[0])
+        self.put_card_far()
         must("docker", "network", "create", "--subnet", "10.88.9.0/24", "netdev")
         ipam = {"type": "host-local", "ranges": [[{"subnet": "10.89.7.0/24"}]]}
         CNI.parent.mkdir(parents=True, exist_ok=True)
@@ -103,11 +105,23 @@ class Lab:
         run("udevadm", "control", "--reload")
         run("systemctl", "daemon-reload", timeout=120)
         run("docker", "network", "rm", "netdev")
-        run("ip", "address", "delete", f"{PEER}/24", "dev", self.physical[0])
+        self.take_card_home()
         for at, one in enumerate(self.both):
             run("ip", "link", "property", "del", "dev", one.name, "altname", f"machine-vf{at}")
         session.configure("/usr/bin/runc")
         generate()
+
+    def put_card_far(self):
+        """The card at the other end of the wire has a network of its own, which nothing reaches but a frame over the wire."""
+        must("ip", "netns", "add", FAR)
+        must("ip", "link", "set", self.card.name, "netns", FAR)
+        must("ip", "-n", FAR, "address", "add", f"{PEER}/24", "dev", self.card.name)
+        must("ip", "-n", FAR, "link", "set", self.card.name, "up")
+
+    def take_card_home(self):
+        run("ip", "netns", "delete", FAR)
+        devices.wait_for(f"/sys/bus/pci/devices/{self.card.function}/net/{self.card.name}")
+        run("udevadm", "settle", "--timeout=30")
 
     def configure(self, low="/usr/bin/runc", offered=None, more=""):
         """The operator's file."""
@@ -167,15 +181,16 @@ def links_in(pid):
             for link in told}
 
 
-def works_in(pid, interface, address=CONFIGURED):
-    """Whether the interface is in that process's network, up and with its address."""
-    own = links_in(pid).get(interface.name, {}) if pid else {}
-    return bool(own.get("up")) and address in own["addresses"]
-
-
-def pings(pid, interface):
-    """The peer's answer through the interface, whose link takes seconds to come up."""
+def answers(pid, interface):
+    """The other end's answer through the interface, whose link takes seconds to come up."""
     return within(pid, "ping", "-c", "1", "-w", "40", "-I", interface.name, PEER)
+
+
+def works_in(pid, interface, address=CONFIGURED):
+    """Whether the interface is in that process's network, up and with its address, and reaches what is at its other end."""
+    own = links_in(pid).get(interface.name, {}) if pid else {}
+    is_set = bool(own.get("up")) and address in own["addresses"]
+    return is_set and (not interface.is_wired or answers(pid, interface).status == 0)
 
 
 def load_program():
@@ -215,6 +230,9 @@ def is_in(what, pid, interface, address, beside="eth0"):
     links = links_in(pid)
     own = links.get(interface.name, {})
     check(f"{what}: it is up and has its address", own.get("up") and address in own["addresses"], links)
+    if interface.is_wired:
+        done = answers(pid, interface)
+        check(f"{what}: the other end of the wire answers through it", done.status == 0, f"{done}\n{links_in(pid)}")
     wanted = {"lo", interface.name, beside} - {None}
     check(f"{what}: beside what the engine gives", wanted <= set(links), links)
     check(f"{what}: the host does not have it", host_facts(interface.function) is None, interface)
