@@ -2,12 +2,10 @@
 
 import hashlib
 import json
-import os
 import shutil
 import time
 from pathlib import Path
 
-import engines
 import kubernetes
 from cri import message
 from parts import generate, spec_names
@@ -76,15 +74,8 @@ def two_versions(bench, client, kubelet):
     check("a changed configuration is taken: the specifications name the old hook", wait(lambda: names_hook(OLD)), kubernetes.journal())
     vfio = kubelet.resources[f"{kubernetes.DOMAIN}/vfio"]
     allocated = vfio.allocate([bench.vfio])
-    os.makedirs(engines.LOGS, exist_ok=True)
-    sandbox = client.sandbox("rolling", {}, engines.LOGS)
-    pod = client.call("RunPodSandbox", message((1, sandbox), (2, "runc")))[1].decode()
-
-    def container(name):
-        return client.add(pod, sandbox, name, "localhost/debian13:1", ["sleep", "1000"], allocated.cdi, environment=allocated.environment)
-
-    try:
-        first = container("first")
+    with kubernetes.Pod(client, "rolling") as pod:
+        first = pod.add("first", allocated)
         check("a container starts with the old hook", kubernetes.memlock(client, first) == kubernetes.UNLIMITED, kubernetes.memlock(client, first))
         update(kubelet)
         facts, text = kubernetes.asked(client, first, f"node=/dev/vfio/{bench.group}")
@@ -93,7 +84,7 @@ def two_versions(bench, client, kubelet):
         done = install()
         check("the old hook stays while a container names it", OLD.exists() and "names it" in done.out + done.err, done)
         client.stop(first)
-        second = container("second")
+        second = pod.add("second", allocated)
         limits = kubernetes.memlock(client, second)
         check("the container that kubelet starts in its place has the new hook's memory lock", limits == kubernetes.UNLIMITED, limits)
         listing = run("onload-ctk", "lease", "list", "--format", "json").out
@@ -101,8 +92,6 @@ def two_versions(bench, client, kubelet):
         client.call("RemoveContainer", message((1, first)))
         done = install()
         check("the old hook goes when nothing names it", not OLD.exists(), done)
-    finally:
-        client.remove(pod)
 
 
 def beside_the_package(kubelet):
