@@ -1,7 +1,9 @@
 //! Untrusted text, escaped and truncated for one-line messages.
 
 use std::error::Error;
+use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 
 /// Characters of an untrusted text that a message shows.
 const SHOWN: usize = 80;
@@ -75,8 +77,43 @@ pub fn one_line(message: &str) -> String {
     line
 }
 
+/// A name, path or value as one word of a command that people copy into a shell.
+///
+/// Common words stay as they are, and other printable ASCII goes between single quotes. Words with any other
+/// byte become `$'…'`, of which a terminal sees octal digits alone. bash, zsh, ksh and busybox read that; a
+/// shell that does not takes it for a text that names nothing, since no quote stands inside.
+///
+/// The program still reads a word that begins with `-` as an option: callers put it where none is expected.
+#[must_use]
+pub fn shell_word(word: impl AsRef<OsStr>) -> String {
+    let bytes = word.as_ref().as_bytes();
+    let is_shown = |byte: &u8| *byte == b' ' || byte.is_ascii_graphic();
+    // Elsewhere than at the beginning, no shell makes anything of these.
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(byte);
+    let begins = |byte: &u8| byte.is_ascii_alphanumeric() || b"_./".contains(byte);
+    if bytes.first().is_some_and(begins) && bytes.iter().all(is_plain) {
+        return bytes.iter().copied().map(char::from).collect();
+    }
+    if bytes.iter().all(is_shown) {
+        let text: String = bytes.iter().copied().map(char::from).collect();
+        return format!("'{}'", text.replace('\'', r"'\''"));
+    }
+    let mut escaped = String::from("$'");
+    for byte in bytes {
+        match byte {
+            byte if is_shown(byte) && !b"'\\".contains(byte) => escaped.push(char::from(*byte)),
+            byte => escaped.push_str(&format!("\\{byte:03o}")),
+        }
+    }
+    escaped.push('\'');
+    escaped
+}
+
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -110,5 +147,106 @@ mod tests {
     #[test]
     fn a_message_stays_one_line() {
         assert_eq!(one_line("a\r\n\u{1b}[31mb"), "a\\r\\n\\u{1b}[31mb");
+    }
+
+    /// What a shell hands to a program for a word.
+    fn as_shell_reads(shell: &str, word: &str) -> Vec<u8> {
+        let script = format!("printf %s {word}");
+        let output = Command::new(shell).args(["-c", &script]).output().unwrap();
+        assert!(output.stderr.is_empty(), "{word}: {output:?}");
+        output.stdout
+    }
+
+    /// Whether a shell is here to be asked.
+    #[track_caller]
+    fn has_shell(shell: &str) -> bool {
+        let path = Path::new("/usr/bin").join(shell);
+        onload_test_needs::that(path.exists(), &format!("{shell} is not installed"))
+    }
+
+    const STRANGE: &[&[u8]] = &[
+        b"",
+        b"$(reboot)",
+        b"`reboot`",
+        b"a;reboot",
+        b"a b",
+        b"a'b",
+        b"'",
+        b"''$(reboot)''",
+        b"\\'$(reboot)",
+        b"a\"$HOME\"",
+        b"~",
+        b"~root",
+        b"=ls",
+        b"-rf",
+        b"#a",
+        b"!!",
+        b"{a,b}",
+        b"*",
+        b"a\\",
+        b"a&b|c>d<e",
+        b"a\nreboot\n",
+        b"\x1b[31m'\\7",
+        b"a\x7f",
+        "\u{202e}$(reboot)'".as_bytes(),
+        "é7".as_bytes(),
+        b"\xff\xfe",
+    ];
+
+    #[test]
+    fn a_common_word_stays_as_it_is_for_a_shell() {
+        for word in ["ens3", "/run/cdi/onload.dev-nic.json", "0000:3b:00.0"] {
+            assert_eq!(shell_word(word), word);
+        }
+        for word in ["a=b", "eth0@if7", "a-b_c%d+e,f", ".hidden", "7", "_"] {
+            assert_eq!(shell_word(word), word);
+        }
+    }
+
+    #[test]
+    fn a_word_that_a_shell_would_read_is_quoted() {
+        assert_eq!(shell_word(""), "''");
+        assert_eq!(shell_word("$(reboot)"), "'$(reboot)'");
+        assert_eq!(shell_word("a'b"), r"'a'\''b'");
+        assert_eq!(shell_word("~root"), "'~root'");
+        assert_eq!(shell_word("=ls"), "'=ls'");
+        assert_eq!(shell_word("-rf"), "'-rf'");
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_becomes_octal_digits() {
+        assert_eq!(shell_word("a\n'\\"), r"$'a\012\047\134'");
+        assert_eq!(shell_word("\u{1b}[31m"), r"$'\033[31m'");
+        assert_eq!(shell_word("\u{202e}7"), r"$'\342\200\2567'");
+        for word in STRANGE {
+            let word = shell_word(OsStr::from_bytes(word));
+            assert!(word.bytes().all(|byte| (b' '..0x7f).contains(&byte)));
+        }
+    }
+
+    #[test]
+    fn a_shell_hands_on_the_bytes_that_a_word_was_made_of() {
+        if !has_shell("bash") {
+            return;
+        }
+        for word in STRANGE {
+            let escaped = shell_word(OsStr::from_bytes(word));
+            assert_eq!(as_shell_reads("bash", &escaped), *word, "{escaped}");
+        }
+    }
+
+    #[test]
+    fn a_shell_without_escapes_runs_nothing_either() {
+        if !has_shell("dash") {
+            return;
+        }
+        for word in STRANGE {
+            let escaped = shell_word(OsStr::from_bytes(word));
+            let read = as_shell_reads("dash", &escaped);
+            // It leaves the dollar, and what stands between the two quotes.
+            let literal = escaped.replace("$'", "$").replace('\'', "");
+            let is_literal = escaped.starts_with("$'") && read == literal.as_bytes();
+            assert!(is_literal || read == *word, "{escaped}: {read:?}");
+        }
     }
 }
