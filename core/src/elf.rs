@@ -141,6 +141,22 @@ pub fn summarize<'d, R: ReadRef<'d>>(data: R) -> Result<Summary, ElfError> {
     }
 }
 
+/// The dynamic loader that a program requests (PT_INTERP); none for a static one. The beginning of the file is enough
+/// where that is in it.
+///
+/// # Errors
+/// [`ElfError`], also where it is not in what was read.
+pub fn interpreter(beginning: &[u8]) -> Result<Option<String>, ElfError> {
+    if !beginning.starts_with(&elf::ELFMAG) {
+        return Err(ElfError::NotElf);
+    }
+    if beginning.get(4) == Some(&2) {
+        File::<elf::FileHeader64<Endianness>, _>::open(beginning)?.interpreter()
+    } else {
+        File::<elf::FileHeader32<Endianness>, _>::open(beginning)?.interpreter()
+    }
+}
+
 /// Reads what the dynamic loader would learn from an open file. It neither reads nor maps the whole
 /// file: if a mapped file is truncated, its reader is killed.
 ///

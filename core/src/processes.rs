@@ -276,8 +276,10 @@ fn fields(stat: &[u8]) -> impl Iterator<Item = &[u8]> {
     fields.filter(|field| !field.is_empty())
 }
 
-/// Field 22 of proc_pid_stat(5).
-fn start_time(stat: &[u8]) -> Option<u64> {
+/// When a process started, in clock ticks after boot: field 22 of its `stat` (proc_pid_stat(5)). None where `stat` is
+/// cut short.
+#[must_use]
+pub fn start_time(stat: &[u8]) -> Option<u64> {
     std::str::from_utf8(fields(stat).nth(19)?)
         .ok()?
         .parse()
@@ -286,7 +288,8 @@ fn start_time(stat: &[u8]) -> Option<u64> {
 
 /// Whether the state, field 3, is that of a process that has ended, and field 20 counts no thread but
 /// the first.
-fn is_zombie(stat: &[u8]) -> bool {
+#[must_use]
+pub fn is_zombie(stat: &[u8]) -> bool {
     let has_ended = matches!(fields(stat).next(), Some(b"Z" | b"X"));
     has_ended && matches!(fields(stat).nth(17), Some(b"0" | b"1"))
 }

@@ -97,6 +97,12 @@ enum Support {
     Refused(&'static str),
 }
 
+/// Whether Onload accelerates interfaces of such a PCI function by its own drivers.
+#[must_use]
+pub(crate) fn is_supported(vendor: u16, device: u16) -> bool {
+    matches!(support(PciId { vendor, device }), Some(Support::Capable(_)))
+}
+
 /// Onload's support for a PCI function (Onload, `linux_net/.../efx.c` `efx_pci_table`, and
 /// `lib/efhw/nic.c` `efhw_sfc_device_type_init`); `None` for other vendors' hardware.
 fn support(id: PciId) -> Option<Support> {

@@ -37,6 +37,9 @@ impl Engine {
 /// A container as a cgroup names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Named {
+    /// The path of the cgroup that has the name. Users call those below their own slice as they like, so that an id
+    /// alone tells no container from another.
+    pub(super) path: String,
     pub(super) engine: Engine,
     pub(super) id: String,
     /// The user below whose slice it is, for engines of users.
@@ -46,11 +49,12 @@ pub(super) struct Named {
 /// Digits of an id that engines make.
 const ID: usize = 64;
 
-/// The container in a process's `cgroup`; none for a process of the host.
-pub(super) fn named(table: &[u8]) -> Option<Named> {
+/// The container in a process's `cgroup`; none for a process of the host. `is_task` says whether containerd has a task
+/// of that id in a namespace of that name: ids that people choose are told from other cgroups by it.
+pub(super) fn named(table: &[u8], is_task: &dyn Fn(&str, &str) -> bool) -> Option<Named> {
     let text = String::from_utf8_lossy(table);
     let mut paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    paths.find_map(of_path)
+    paths.find_map(|path| of_path(path, is_task))
 }
 
 /// The last part of the path that a process's cgroup has, which runtimes name after the container that they
@@ -62,21 +66,34 @@ pub(super) fn leaf(table: &[u8]) -> Option<String> {
     path.rsplit('/').next().map(str::to_owned)
 }
 
-fn of_path(path: &str) -> Option<Named> {
+fn of_path(path: &str, is_task: &dyn Fn(&str, &str) -> bool) -> Option<Named> {
     let parts: Vec<&str> = path.split('/').collect();
     let found = parts.iter().enumerate().rev();
-    let (engine, id) = found
-        .filter_map(|(index, part)| of_part(part, parts.get(..index).unwrap_or_default()))
+    let (index, (engine, id)) = found
+        .filter_map(|(index, part)| {
+            let before = parts.get(..index).unwrap_or_default();
+            Some((index, of_part(part, before, is_task)?))
+        })
         .next()?;
-    let user = parts.iter().find_map(|part| {
+    // A container may have a cgroup below its own that is called as a slice is.
+    let user = parts.iter().take(index).find_map(|part| {
         let user = part.strip_prefix("user-")?.strip_suffix(".slice")?;
         user.parse().ok()
     });
-    Some(Named { engine, id, user })
+    Some(Named {
+        path: parts.get(..=index)?.join("/"),
+        engine,
+        id,
+        user,
+    })
 }
 
 /// A part of a path, with those before it.
-fn of_part(part: &str, before: &[&str]) -> Option<(Engine, String)> {
+fn of_part(
+    part: &str,
+    before: &[&str],
+    is_task: &dyn Fn(&str, &str) -> bool,
+) -> Option<(Engine, String)> {
     let scope = part.strip_suffix(".scope").unwrap_or(part);
     for (prefix, engine) in [
         ("docker-", Engine::Docker),
@@ -92,7 +109,8 @@ fn of_part(part: &str, before: &[&str]) -> Option<(Engine, String)> {
         }
     }
     if !is_id(part) {
-        return None;
+        let namespace = before.last().filter(|namespace| is_task(namespace, part));
+        return namespace.map(|_| (Engine::Containerd, part.to_owned()));
     }
     let is_below = |name: &str| before.contains(&name);
     let engine = match before.last() {
@@ -117,8 +135,11 @@ mod tests {
     const A: &str = "3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a";
 
     fn found(path: &str) -> Option<(Engine, Option<u32>)> {
-        let named = named(format!("0::{}\n", path.replace("ID", A)).as_bytes())?;
-        assert_eq!(named.id, A);
+        let named = named(
+            format!("0::{}\n", path.replace("ID", A)).as_bytes(),
+            &|namespace, id| (namespace, id) == ("default", "redis"),
+        )?;
+        assert!([A, "redis"].contains(&named.id.as_str()), "{named:?}");
         Some((named.engine, named.user))
     }
 
@@ -145,6 +166,10 @@ mod tests {
             ),
             ("/kubepods/besteffort/pod1/ID", Engine::Containerd, None),
             ("/default/ID", Engine::Containerd, None),
+            ("/default/redis", Engine::Containerd, None),
+            ("/default/redis/child", Engine::Containerd, None),
+            ("/team/ID", Engine::Unknown, None),
+            ("/docker/ID/user-1000.slice/x", Engine::Docker, None),
             (
                 "/kubepods.slice/kubepods-pod1.slice/crio-ID.scope",
                 Engine::Crio,
@@ -172,16 +197,21 @@ mod tests {
             "/kubepods.slice/crio-conmon-ID.scope",
             "/system.slice/docker-short.scope",
             "/system.slice/docker-../../etc.scope",
+            "/default/other",
+            "/other/redis",
         ] {
             assert_eq!(found(path), None, "{path}");
         }
-        assert_eq!(named(b""), None);
-        assert_eq!(named(b"\xff\n0:"), None);
+        let is_task = |_: &str, _: &str| false;
+        assert_eq!(named(b"", &is_task), None);
+        assert_eq!(named(b"\xff\n0:", &is_task), None);
     }
 
     #[test]
     fn a_table_of_version_1_has_the_path_in_any_of_its_lines() {
         let table = format!("12:pids:/docker/{A}\n1:name=systemd:/docker/{A}\n0::/\n");
-        assert_eq!(named(table.as_bytes()).unwrap().engine, Engine::Docker);
+        let named = named(table.as_bytes(), &|_, _| false).unwrap();
+        assert_eq!(named.engine, Engine::Docker);
+        assert_eq!(named.path, format!("/docker/{A}"));
     }
 }

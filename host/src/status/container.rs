@@ -3,17 +3,23 @@
 use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
+use onload_core::elf::interpreter;
 
 use super::cgroup::Engine;
 use super::inside::{self, Inside};
 use super::process::{self, Limit, Preload, Process};
 use crate::discover::inventory::Inventory;
+use crate::discover::nic;
 use crate::host::Host;
 
 /// Names in a directory of a container that are looked at.
 const MOST_NAMES: usize = 4096;
-/// Bytes of a program's head, behind whose headers the path of its loader stands.
-const HEAD: usize = 4096;
+/// Bytes of a program's head; the path of its loader stands behind the headers as a rule.
+const HEAD: usize = 256 * 1024;
+/// Bytes of the list of a process's interfaces; a line has about 120.
+const TABLE: u64 = 1024 * 1024;
+/// IFF_UP (netdevice(7)).
+const UP: u32 = 1;
 /// Bytes of an environment; the kernel bounds it by the stack's limit, 8 MiB as a rule.
 const ENVIRONMENT: usize = 1024 * 1024;
 const VARIABLE: &str = "ONLOAD_CTK_NIC_";
@@ -30,24 +36,33 @@ pub(super) struct Facts {
     pub(super) name: Option<String>,
     pub(super) user: Option<u32>,
     pub(super) processes: Vec<Process>,
-    /// The devices of ours in it, sorted by path.
-    pub(super) nodes: Vec<NodeFact>,
     /// Whether its root could be looked into.
     pub(super) is_seen: bool,
+    /// Whether something in its root answers late or never.
+    pub(super) is_stuck: bool,
+    pub(super) within: Within,
+    /// Whether its cgroup names it. Sandboxes of programs have none of their own.
+    pub(super) is_named: bool,
     /// Whether it has the host's network; none where that is not known.
     pub(super) has_host_network: Option<bool>,
-    /// The interfaces of its network; none where they are not known.
-    pub(super) interfaces: Option<Vec<Interface>>,
+    pub(super) start: Start,
+    /// The devices that it has by lease, as CLASS=NAME.
+    pub(super) leases: Vec<(Class, String)>,
+}
+
+/// How the program was started that was to have the library.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Start {
     pub(super) program: Program,
     pub(super) environment: Environment,
+    /// Whether the loader ignores LD_PRELOAD for it.
+    pub(super) is_secure: bool,
+    /// Whether its environment, or that of a program before it, has words of ours.
+    pub(super) is_told: bool,
     /// Whether its bundle has the library in LD_PRELOAD; none where that is not known.
     pub(super) was_given: Option<bool>,
     /// Whether /etc/ld.so.preload names the library for it.
     pub(super) has_preload_file: bool,
-    /// The devices that it has by lease, as CLASS=NAME.
-    pub(super) leases: Vec<(Class, String)>,
-    /// Whether RDMA devices are seen in its network namespace.
-    pub(super) has_rdma_in_namespace: Option<bool>,
 }
 
 /// A device node in a container.
@@ -78,32 +93,43 @@ pub(super) struct Interface {
     pub(super) is_accelerated: bool,
     /// Whether it is one of a PCI function, and not one of software.
     pub(super) is_physical: bool,
+    /// Whether it is set up, whatever its link is.
     pub(super) is_up: bool,
+    pub(super) has_link: bool,
 }
 
-/// The first program of a container, as its loader goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A program of a container, as its loader goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Program {
     Glibc,
     Musl,
     Static,
+    #[default]
     Unknown,
 }
 
-/// What the first process was started with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a process was started with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Environment {
     /// LD_PRELOAD names the library.
     Ours,
     /// LD_PRELOAD is there and does not name it.
-    Other {
-        is_nic: bool,
-    },
+    Other { is_nic: bool },
     /// There is no LD_PRELOAD.
-    None {
-        is_nic: bool,
-    },
+    None { is_nic: bool },
+    #[default]
     Unknown,
+}
+
+impl Environment {
+    /// Whether words of ours are in it.
+    pub(super) fn is_ours(self) -> bool {
+        match self {
+            Environment::Ours => true,
+            Environment::Other { is_nic } | Environment::None { is_nic } => is_nic,
+            Environment::Unknown => false,
+        }
+    }
 }
 
 /// Where a device of ours is in a container, and where the kernel says its number.
@@ -133,7 +159,7 @@ fn is_numbered(name: &str, prefix: &str) -> bool {
 }
 
 /// The devices of ours in a container.
-pub(super) fn nodes(host: &Host, inside: &Inside<'_>) -> Vec<NodeFact> {
+fn nodes(host: &Host, inside: &Inside<'_>) -> Vec<NodeFact> {
     let listed = |directory: &str, is_ours: &dyn Fn(&str) -> bool| -> Vec<String> {
         let names = inside.names(Path::new(directory), MOST_NAMES).into_iter();
         let names = names.filter(|name| is_ours(name));
@@ -173,67 +199,92 @@ fn state(host: &Host, path: &str, was: (u32, u32)) -> Option<NodeState> {
     })
 }
 
-/// The interfaces of a container with a network of its own; none where its sysfs cannot be read.
-pub(super) fn interfaces(
-    host: &Host,
-    inventory: &Inventory,
-    inside: &Inside<'_>,
-) -> Option<Vec<Interface>> {
-    let class = Path::new("/sys/class/net");
-    if !inside.has_sysfs() {
-        return None;
-    }
-    let accelerated: Vec<String> = inventory
-        .nics
-        .iter()
-        .filter_map(|nic| {
-            let index = class.join(&nic.name).join("ifindex");
-            host.attribute(&index).ok()?
-        })
-        .collect();
-    let names = inside.names(class, MOST_NAMES).into_iter();
-    let names = names.filter(|name| name != "lo" && name != "bonding_masters");
-    let interface = |name: String| {
-        let directory = class.join(&name);
-        let attribute = |attribute: &str| inside.attribute(&directory.join(attribute));
-        let is_physical = inside.exists(&directory.join("device"));
-        let uevent = attribute("uevent").unwrap_or_default();
-        // veth has the number of its other end there, which says nothing of acceleration.
-        let is_above = ["DEVTYPE=macvlan", "DEVTYPE=ipvlan"]
-            .into_iter()
-            .any(|word| uevent.lines().any(|line| line == word));
-        let link = attribute("iflink");
-        let is_over_ours = is_above && link.is_some_and(|link| accelerated.contains(&link));
-        let vendor = attribute("device/vendor");
-        Interface {
-            is_accelerated: is_over_ours || is_physical && vendor.as_deref() == Some("0x1924"),
-            is_physical,
-            is_up: attribute("operstate").is_none_or(|state| state != "down"),
-            name,
-        }
-    };
-    Some(names.map(interface).collect())
+/// What is in the root directory of a container's process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Within {
+    /// The devices of ours, sorted by path.
+    pub(super) nodes: Vec<NodeFact>,
+    /// The interfaces of its network but for lo; none where they are not known.
+    pub(super) interfaces: Option<Vec<Interface>>,
+    /// Whether RDMA devices are seen in its network namespace; none where that is not known.
+    pub(super) has_rdma: Option<bool>,
+    /// Whether its /dev is its own.
+    pub(super) has_own_devices: bool,
 }
 
-/// How the first program of a container is loaded.
+/// Looks into the root directory of a process; none where it has ended, or it is not ours to see. `accelerated` are
+/// the numbers of the host's accelerated interfaces.
+pub(super) fn within(host: &Host, pid: u32, accelerated: &[String]) -> Option<Within> {
+    let directory = process::directory(pid);
+    let inside = inside::open(host, directory.join("root"))?;
+    let table = host.bytes(&directory.join("net/dev"), TABLE).ok().flatten();
+    let names = table.and_then(|table| inside.interfaces(&table, MOST_NAMES));
+    let is_ours = |name: &String| name != "lo";
+    let rdma = Path::new("/sys/class/infiniband");
+    Some(Within {
+        nodes: nodes(host, &inside),
+        has_rdma: names
+            .as_ref()
+            .map(|_| !inside.names(rdma, MOST_NAMES).is_empty()),
+        interfaces: names.map(|names| {
+            let names = names.into_iter().filter(is_ours);
+            names
+                .map(|name| interface(&inside, name, accelerated))
+                .collect()
+        }),
+        has_own_devices: inside.has_own_devices(),
+    })
+}
+
+/// The numbers of the host's accelerated interfaces.
+pub(super) fn accelerated(host: &Host, inventory: &Inventory) -> Vec<String> {
+    let number = |name: &str| {
+        let directory = Path::new(inside::INTERFACES).join(name);
+        host.attribute(&directory.join("ifindex")).ok()?
+    };
+    let nics = inventory.nics.iter();
+    nics.filter_map(|nic| number(&nic.name)).collect()
+}
+
+fn interface(inside: &Inside<'_>, name: String, accelerated: &[String]) -> Interface {
+    let directory = Path::new(inside::INTERFACES).join(&name);
+    let attribute = |attribute: &str| inside.attribute(&directory.join(attribute));
+    let number = |text: String| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    let is_physical = inside.exists(&directory.join("device"));
+    let uevent = attribute("uevent").unwrap_or_default();
+    // veth has the number of its other end there, which says nothing of acceleration.
+    let is_above = ["DEVTYPE=macvlan", "DEVTYPE=ipvlan"]
+        .into_iter()
+        .any(|word| uevent.lines().any(|line| line == word));
+    let link = attribute("iflink");
+    let is_over_ours = is_above && link.is_some_and(|link| accelerated.contains(&link));
+    let id = |name: &str| u16::try_from(attribute(name).and_then(number)?).ok();
+    let function = id("device/vendor").zip(id("device/device"));
+    let is_ours = function.is_some_and(|(vendor, device)| nic::is_supported(vendor, device));
+    Interface {
+        is_accelerated: is_over_ours || is_physical && is_ours,
+        is_physical,
+        is_up: attribute("flags")
+            .and_then(number)
+            .is_none_or(|flags| flags & UP != 0),
+        has_link: attribute("operstate").is_none_or(|state| state != "down"),
+        name,
+    }
+}
+
+/// How a program of a container is loaded.
 pub(super) fn program(host: &Host, pid: u32, guarded: Guarded<'_>) -> Program {
     let path = process::directory(pid).join("exe");
-    let Some(head) = guarded(&host.outside_path(&path), HEAD) else {
-        return Program::Unknown;
-    };
-    let has = |text: &[u8]| memchr::memmem::find(&head, text).is_some();
-    if !head.starts_with(b"\x7fELF") {
-        Program::Unknown
-    } else if has(b"/ld-musl-") {
-        Program::Musl
-    } else if has(b"/ld-linux") || has(b"/ld64.so") || has(b"/ld.so") {
-        Program::Glibc
-    } else {
-        Program::Static
+    let head = guarded(&host.outside_path(&path), HEAD);
+    match head.as_deref().map(interpreter) {
+        Some(Ok(None)) => Program::Static,
+        Some(Ok(Some(loader))) if loader.contains("/ld-musl-") => Program::Musl,
+        Some(Ok(Some(_))) => Program::Glibc,
+        Some(Err(_)) | None => Program::Unknown,
     }
 }
 
-/// What the first process of a container was started with.
+/// What a process of a container was started with.
 pub(super) fn environment(host: &Host, pid: u32, guarded: Guarded<'_>) -> Environment {
     let path = process::directory(pid).join("environ");
     let Some(bytes) = guarded(&host.outside_path(&path), ENVIRONMENT) else {
@@ -256,13 +307,12 @@ impl Facts {
     /// Whether anything of it is ours, so that it is shown.
     pub(super) fn is_of_interest(&self) -> bool {
         let is_in_use = self.maps() || self.has_open("/dev/onload") || !self.leases.is_empty();
-        match self.engine {
-            // A sandbox of some program has a /dev too.
-            Engine::Unknown => {
-                is_in_use || self.has_open("/dev/infiniband") || self.has_open("/dev/vfio")
-            }
-            _ => is_in_use || !self.nodes.is_empty(),
-        }
+        // A sandbox of some program shows the host's /dev.
+        let is_container = self.is_named || self.within.has_own_devices;
+        is_in_use
+            || self.has_open("/dev/infiniband")
+            || self.has_open("/dev/vfio")
+            || is_container && !self.within.nodes.is_empty()
     }
 
     /// Whether a process maps the library.
@@ -290,16 +340,34 @@ impl Facts {
     }
 
     pub(super) fn has_node(&self, start: &str) -> bool {
-        self.nodes.iter().any(|node| node.path.starts_with(start))
+        self.within
+            .nodes
+            .iter()
+            .any(|node| node.path.starts_with(start))
     }
 
-    /// The smallest limit of its processes.
+    /// The smallest limit of the processes that have a device open that pins memory, or else that of the first process.
     pub(super) fn memlock(&self) -> Option<Limit> {
-        let limits = self.processes.iter().filter_map(|process| process.memlock);
-        limits.min_by_key(|limit| match limit {
+        let pins = |process: &&Process| {
+            let mut open = process.open.iter().flatten();
+            open.any(|path| {
+                path.starts_with("/dev/infiniband/uverbs") || path.starts_with("/dev/vfio/")
+            })
+        };
+        let first = self.processes.iter().find(|process| process.is_init);
+        let first = first.or(self.processes.first());
+        let pinning = self.processes.iter().filter(pins);
+        let limit = |process: &Process| process.memlock;
+        let smallest = pinning.filter_map(limit).min_by_key(|limit| match limit {
             Limit::Bytes(bytes) => *bytes,
             Limit::Unlimited => u64::MAX,
-        })
+        });
+        smallest.or(first.and_then(limit))
+    }
+
+    /// Whether its processes have more descriptors or mappings than were looked at: what was not found may be there.
+    pub(super) fn is_cut(&self) -> bool {
+        self.processes.iter().any(|process| process.is_cut)
     }
 
     /// Whether something of its processes is not ours to see.
@@ -307,11 +375,6 @@ impl Facts {
         let unseen = |process: &Process| process.open.is_none() || process.preload.is_none();
         !self.is_seen || self.processes.iter().any(unseen)
     }
-}
-
-/// Opens the root of a container's process.
-pub(super) fn root(host: &Host, pid: u32) -> Option<Inside<'_>> {
-    inside::open(host, process::directory(pid).join("root"))
 }
 
 /// Whether the library is preloaded by a file of ours that is mounted over the container's own.

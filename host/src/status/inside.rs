@@ -13,6 +13,12 @@ use crate::host::{ATTRIBUTE_LIMIT, Host};
 /// What statfs(2) says of a sysfs (include/uapi/linux/magic.h).
 const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
 
+/// Where sysfs has interfaces.
+pub(super) const INTERFACES: &str = "/sys/class/net";
+const DEVICES: &str = "/dev";
+/// Lines above the interfaces in /proc/PID/net/dev.
+const HEADS: usize = 2;
+
 /// The root directory of a process.
 pub(super) struct Inside<'h> {
     host: &'h Host,
@@ -72,9 +78,40 @@ impl Inside<'_> {
     /// Whether the kernel's sysfs is there, and not a directory of the container's own making. Of a
     /// captured host, whether any is.
     pub(super) fn has_sysfs(&self) -> bool {
-        let found = self.open(Path::new("/sys/class/net"), OFlags::PATH);
+        let found = self.open(Path::new(INTERFACES), OFlags::PATH);
         let kind = |fd: &OwnedFd| rustix::fs::fstatfs(fd).ok().map(|stat| stat.f_type);
         found.is_some_and(|fd| !self.host.is_running() || kind(&fd) == Some(SYSFS_MAGIC))
+    }
+
+    /// The interfaces in its sysfs, as long as that is of the network that the process is in: a container may have the
+    /// host's (`-v /sys:/sys`), which shows the host's interfaces. `table` is the kernel's own list of the process's.
+    pub(super) fn interfaces(&self, table: &[u8], most: usize) -> Option<Vec<String>> {
+        if !self.has_sysfs() {
+            return None;
+        }
+        let mut shown = self.names(Path::new(INTERFACES), most);
+        shown.retain(|name| name != "bonding_masters");
+        let lines = table.split(|byte| *byte == b'\n').skip(HEADS);
+        let names = lines.filter_map(|line| {
+            let line = std::str::from_utf8(line).ok()?;
+            Some(line.split_once(':')?.0.trim().to_owned())
+        });
+        let mut own: Vec<String> = names.collect();
+        own.sort();
+        (shown == own).then_some(shown)
+    }
+
+    /// Whether its /dev is a directory of its own, and not the host's, which a sandbox may show. Of a captured host
+    /// that is not known.
+    pub(super) fn has_own_devices(&self) -> bool {
+        let device = |fd: &OwnedFd| rustix::fs::fstat(fd).ok().map(|stat| stat.st_dev);
+        let own = self.open(Path::new(DEVICES), OFlags::PATH);
+        let hosts = self.host.directory(Path::new(DEVICES)).ok().flatten();
+        let (own, hosts) = (
+            own.as_ref().and_then(device),
+            hosts.as_ref().and_then(device),
+        );
+        self.host.is_running() && own.is_some() && own != hosts
     }
 
     /// An attribute of sysfs; the caller has asked for [`Inside::has_sysfs`].

@@ -5,16 +5,19 @@
 mod cgroup;
 mod container;
 mod inside;
+mod look;
 mod names;
 mod process;
+mod tasks;
 mod verdict;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use onload_core::class::Class;
 use onload_core::lease::{Holder, Lease, Listed};
 use serde::Serialize;
 
@@ -22,10 +25,11 @@ use crate::discover::inventory::Inventory;
 use crate::discover::rdma::NetnsMode;
 use crate::host::{Host, HostError};
 pub use cgroup::Engine;
+use container::Facts;
 pub use container::Guarded;
-use container::{Environment, Facts, Program};
-use names::Names;
-use process::Process;
+use look::Look;
+use process::Budget;
+use tasks::Tasks;
 use verdict::{HostFacts, decide};
 pub use verdict::{State, Verdict};
 
@@ -92,11 +96,21 @@ pub struct Looked<'l> {
 }
 
 /// The processes of one container, as they are found.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Group {
-    engine: Option<Engine>,
+    engine: Engine,
+    id: String,
     user: Option<u32>,
+    /// Whether its cgroup names it, or a lease does.
+    is_named: bool,
     pids: Vec<u32>,
+}
+
+impl Group {
+    /// Whether root's engines made it, or root leased a device to it: others may make as many as they like.
+    fn is_of_root(&self) -> bool {
+        self.is_named && self.user.is_none()
+    }
 }
 
 /// Looks at every container.
@@ -104,19 +118,22 @@ struct Group {
 /// # Errors
 /// The processes cannot be listed.
 pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
-    let host = looked.host;
     let (groups, mut unseen) = groups(&looked)?;
     let host_facts = host_facts(&looked);
-    let own_network = process::own_namespace(host, "net");
-    let mut names = Names::new(host);
+    let mut look = Look::new(looked);
+    let mut of_strangers = Budget::WHOLE;
     let mut containers = Vec::new();
-    for (id, group) in groups {
-        let (facts, missed) = facts(&looked, &mut names, id, &group, own_network.as_deref());
-        unseen += missed;
-        let Some(facts) = facts.filter(Facts::is_of_interest) else {
-            continue;
+    for group in groups {
+        let mut own = Budget::WHOLE;
+        let budget = match group.is_of_root() {
+            true => &mut own,
+            false => &mut of_strangers,
         };
-        containers.push(container(&facts, host_facts));
+        let (facts, missed) = look.facts(group, budget);
+        unseen += missed;
+        if let Some(facts) = facts {
+            containers.push(container(&facts, host_facts));
+        }
     }
     containers.sort();
     Ok(Status { containers, unseen })
@@ -129,7 +146,12 @@ fn container(facts: &Facts, host: HostFacts) -> Container {
         id: facts.id.clone(),
         user: facts.user,
         verdicts: decide(facts, host),
-        nodes: facts.nodes.iter().map(|node| node.path.clone()).collect(),
+        nodes: facts
+            .within
+            .nodes
+            .iter()
+            .map(|node| node.path.clone())
+            .collect(),
         leases: facts
             .leases
             .iter()
@@ -158,36 +180,53 @@ fn host_facts(looked: &Looked<'_>) -> HostFacts {
 }
 
 /// The processes by container, and how many could not be told.
-fn groups(looked: &Looked<'_>) -> Result<(BTreeMap<String, Group>, usize), HostError> {
+fn groups(looked: &Looked<'_>) -> Result<(Vec<Group>, usize), HostError> {
     let host = looked.host;
     let names = host.list(Path::new("/proc"))?.names;
     let pids = names.iter().filter_map(|name| name.parse::<u32>().ok());
     let own = process::own_namespace(host, "pid");
     let holders = holders(looked.leases.unwrap_or_default());
+    let tasks = Tasks::of(host);
     let (mut groups, mut unseen) = (BTreeMap::<String, Group>::new(), 0);
     for pid in pids {
         let Some(table) = process::cgroup(host, pid) else {
             continue;
         };
-        if let Some(named) = cgroup::named(&table) {
-            let group = groups.entry(named.id).or_default();
-            group.engine = Some(named.engine);
-            group.user = named.user;
+        if let Some(named) = cgroup::named(&table, &|namespace, id| tasks.has(namespace, id)) {
+            let group = groups.entry(named.path).or_insert_with(|| Group {
+                engine: named.engine,
+                id: named.id,
+                user: named.user,
+                is_named: true,
+                pids: Vec::new(),
+            });
             group.pids.push(pid);
             continue;
         }
         match (process::namespace(host, pid, "pid"), &own) {
             (Some(namespace), Some(own)) if namespace != *own => {
-                let id = holders.get(&pid).cloned();
-                let id = id.unwrap_or_else(|| namespace_id(&namespace));
-                groups.entry(id).or_default().pids.push(pid);
+                let lease = holders.get(&pid);
+                let id = lease.cloned().unwrap_or_else(|| namespace_id(&namespace));
+                unnamed(&mut groups, id, lease.is_some()).pids.push(pid);
             }
-            (None, _) | (_, None) => unseen += 1,
+            // It may have ended since it was listed.
+            (None, _) | (_, None) if process::cgroup(host, pid).is_some() => unseen += 1,
             _ => {}
         }
     }
     merge(&mut groups, host, &holders);
-    Ok((groups, unseen))
+    Ok((groups.into_values().collect(), unseen))
+}
+
+/// The group of a container that no cgroup names. No path is called as an id is.
+fn unnamed(groups: &mut BTreeMap<String, Group>, id: String, is_leased: bool) -> &mut Group {
+    groups.entry(id.clone()).or_insert_with(|| Group {
+        engine: Engine::Unknown,
+        id,
+        user: None,
+        is_named: is_leased,
+        pids: Vec::new(),
+    })
 }
 
 /// `pid:[4026532222]` as a word that people can type.
@@ -215,89 +254,21 @@ fn merge(groups: &mut BTreeMap<String, Group>, host: &Host, holders: &BTreeMap<u
             continue;
         };
         if let Some(rest) = groups.remove(&namespace_id(&namespace)) {
-            groups.entry(id.clone()).or_default().pids.extend(rest.pids);
+            unnamed(groups, id.clone(), true).pids.extend(rest.pids);
         }
     }
 }
 
-/// What is known of a container: none where all its processes have ended, and how many are not ours to see.
-fn facts(
-    looked: &Looked<'_>,
-    names: &mut Names<'_>,
-    id: String,
-    group: &Group,
-    own_network: Option<&Path>,
-) -> (Option<Facts>, usize) {
-    let host = looked.host;
-    let pids: BTreeSet<u32> = group.pids.iter().copied().collect();
-    let read = pids.iter().filter_map(|pid| process::read(host, *pid));
-    let processes: Vec<Process> = read.collect();
-    let unseen = processes
-        .iter()
-        .filter(|process| process.open.is_none())
-        .count();
-    let first = processes.iter().find(|process| process.is_init);
-    let Some(first) = first.or(processes.first()) else {
-        return (None, 0);
-    };
-    let (pid, network) = (first.pid, first.network.clone());
-    let root = container::root(host, pid);
-    let engine = group.engine.unwrap_or(Engine::Unknown);
-    let has_host_network = network.as_deref().zip(own_network);
-    let has_host_network = has_host_network.map(|(network, own)| network == own);
-    let leases = leases_of(looked.leases.unwrap_or_default(), &id, &pids);
-    let name = match engine {
-        Engine::Unknown => process::cgroup(host, pid).and_then(|table| cgroup::leaf(&table)),
-        engine => names.of(engine, &id, group.user),
-    };
-    let mut facts = Facts {
-        engine,
-        name,
-        id,
-        user: group.user,
-        nodes: root
-            .as_ref()
-            .map(|root| container::nodes(host, root))
-            .unwrap_or_default(),
-        is_seen: root.is_some(),
-        has_host_network,
-        interfaces: root
-            .as_ref()
-            .and_then(|root| container::interfaces(host, looked.inventory, root)),
-        program: Program::Unknown,
-        environment: Environment::Unknown,
-        was_given: None,
-        has_preload_file: false,
-        leases,
-        has_rdma_in_namespace: root.as_ref().filter(|root| root.has_sysfs()).map(|root| {
-            !root
-                .names(Path::new("/sys/class/infiniband"), 16)
-                .is_empty()
-        }),
-        processes,
-    };
-    // What may make us wait is asked for where it decides.
-    if facts.has_node("/dev/onload") && !facts.maps() {
-        facts.program = container::program(host, pid, looked.guarded);
-        facts.environment = container::environment(host, pid, looked.guarded);
-        facts.was_given = names.preload(engine, &facts.id);
-        facts.has_preload_file = container::has_preload_file(host, pid);
-    }
-    (Some(facts), unseen)
-}
-
-/// The leases of a container: by its name, or by one of its processes.
-fn leases_of(
-    leases: &[Listed],
-    id: &str,
-    pids: &BTreeSet<u32>,
-) -> Vec<(onload_core::class::Class, String)> {
+/// The leases of a container: by one of its processes, or by the id of one that root's engines make.
+fn leases_of(leases: &[Listed], group: &Group) -> Vec<(Class, String)> {
     let live = leases.iter().filter(|listed| !listed.is_over);
     let own = live.filter(|listed| {
         let lease = listed.lease.as_ref().ok();
         lease.is_some_and(|lease| match &lease.holder {
-            Holder::Init { process, .. } => pids.contains(&process.pid),
-            Holder::Reservation { .. } => lease.container.as_str() == id,
+            Holder::Init { process, .. } => group.pids.contains(&process.pid),
+            Holder::Reservation { .. } => {
+                group.is_of_root() && lease.container.as_str() == group.id
+            }
         })
     });
     let names = own.map(|listed| (listed.device.class, listed.device.name.as_str().to_owned()));

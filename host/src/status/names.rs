@@ -11,6 +11,7 @@ use rustix::fs::{FileType, OFlags, ResolveFlags};
 use serde::Deserialize;
 
 use super::cgroup::Engine;
+use super::look::{PATIENCE, patiently};
 use crate::bundles;
 use crate::host::Host;
 
@@ -176,7 +177,14 @@ fn home(host: &Host, user: u32) -> Option<PathBuf> {
     })
 }
 
-fn of_home(host: &Host, home: &Path, list: &str) -> Option<Vec<u8>> {
+/// The list in a user's home, which may be on a file system that does not answer.
+fn of_home(host: &Host, home: &Path, list: &'static str) -> Option<Vec<u8>> {
+    let home = home.to_owned();
+    let read = move |host: &Host| read_of_home(host, &home, list);
+    patiently(host, PATIENCE, read)?
+}
+
+fn read_of_home(host: &Host, home: &Path, list: &str) -> Option<Vec<u8>> {
     let directory = host.directory(home).ok()??;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let path = Path::new(".local/share").join(list);

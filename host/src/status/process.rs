@@ -1,14 +1,24 @@
 //! What the kernel tells of one process. It may end at any moment: what is gone then is not known.
 
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::str::SplitWhitespace;
+use std::time::Duration;
 
-use crate::host::Host;
+use onload_core::processes::{is_zombie, start_time};
+use rustix::io::Errno;
 
+use crate::host::{Host, HostError};
+
+/// How the library's file is called; a version may stand behind it.
 const LIBRARY: &[u8] = b"libonload.so";
-/// Descriptors of one process that are looked at.
-const MOST_DESCRIPTORS: usize = 4096;
-/// Bytes of `status`, `limits` and `cgroup`.
+/// Bytes of the small files of a process.
 const SMALL: u64 = 64 * 1024;
+/// CAP_IPC_LOCK, of whose holder the kernel locks any amount of memory (capabilities(7)).
+const IPC_LOCK: u32 = 14;
+/// What the kernel says to the loader of a program with more rights than who started it (getauxval(3)).
+const AT_SECURE: u64 = 23;
 
 /// A process of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,12 +30,14 @@ pub(super) struct Process {
     pub(super) is_init: bool,
     /// Whether it runs with other rights than who started it: the loader ignores LD_PRELOAD then
     /// (ld.so(8), "secure-execution mode").
-    pub(super) is_set_user_id: bool,
+    pub(super) is_secure: bool,
     /// Whether it maps the library; none where that is not ours to see.
     pub(super) preload: Option<Preload>,
     /// What its descriptors lead to, of our devices; none where that is not ours to see.
     pub(super) open: Option<Vec<String>>,
-    /// RLIMIT_MEMLOCK.
+    /// Whether it has more than was looked at.
+    pub(super) is_cut: bool,
+    /// How much memory it may lock.
     pub(super) memlock: Option<Limit>,
     /// Its network namespace, as the kernel names it.
     pub(super) network: Option<PathBuf>,
@@ -40,6 +52,8 @@ pub(super) enum Preload {
     Yes,
     /// It maps a file that has been removed or replaced since.
     Replaced,
+    /// It maps one that is not this host's.
+    Foreign,
 }
 
 /// A limit in bytes.
@@ -71,61 +85,229 @@ pub(super) fn own_namespace(host: &Host, kind: &str) -> Option<PathBuf> {
     namespace(host, 1, kind).or_else(|| host.link(&this).ok()?)
 }
 
-/// Looks at a process; none where it has ended.
-pub(super) fn read(host: &Host, pid: u32) -> Option<Process> {
-    let directory = directory(pid);
-    let status = host.bytes(&directory.join("status"), SMALL).ok()??;
-    let status = String::from_utf8_lossy(&status);
-    let field = |name: &str| {
-        let mut lines = status.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-    };
-    let users: Vec<&str> = field("Uid")
-        .unwrap_or_default()
-        .split_whitespace()
-        .collect();
-    let mut numbers = field("NSpid").unwrap_or_default().split_whitespace();
-    let limits = host.bytes(&directory.join("limits"), SMALL).ok()?;
-    let limits = limits.unwrap_or_default();
-    Some(Process {
-        pid,
-        name: field("Name").unwrap_or_default().trim().to_owned(),
-        is_init: numbers.next_back() == Some("1"),
-        is_set_user_id: users.first() != users.get(1),
-        preload: preload(host, &directory),
-        open: open(host, &directory),
-        memlock: parse_memlock(&String::from_utf8_lossy(&limits)),
-        network: namespace(host, pid, "net"),
-    })
+/// How much is looked at: a process may have a million of descriptors and of mappings, and share them with as many
+/// others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    /// Descriptors.
+    pub(super) descriptors: usize,
+    /// Lines of `maps`.
+    pub(super) mappings: usize,
+    /// For files and mounts that answer late or never.
+    pub(super) waiting: Duration,
 }
 
-fn preload(host: &Host, directory: &Path) -> Option<Preload> {
-    let wanted = |line: &[u8]| memchr::memmem::find(line, LIBRARY).is_some();
-    let lines = host.lines(&directory.join("maps"), &wanted).ok()??;
-    let lines = || {
-        let lines = lines.split(|byte| *byte == b'\n');
-        lines.filter(|line| !line.is_empty())
+impl Budget {
+    /// What one container may have, or all together that their users alone vouch for.
+    pub(super) const WHOLE: Budget = Budget {
+        descriptors: 1 << 18,
+        mappings: 1 << 22,
+        waiting: Duration::from_secs(5),
     };
-    Some(if lines().any(|line| line.ends_with(b" (deleted)")) {
-        Preload::Replaced
-    } else if lines().next().is_some() {
-        Preload::Yes
-    } else {
-        Preload::No
-    })
 }
 
-/// The devices of ours that it has open.
-fn open(host: &Host, directory: &Path) -> Option<Vec<String>> {
-    let directory = directory.join("fd");
-    let names = host.list(&directory).ok()?.names;
-    let targets = names.iter().take(MOST_DESCRIPTORS).filter_map(|name| {
-        let target = host.link(&directory.join(name)).ok()??;
-        let target = target.to_str()?;
-        let is_ours = target.starts_with("/dev/") || target.starts_with("anon_inode:[vfio");
-        is_ours.then(|| target.to_owned())
+/// Looks at processes of one host.
+pub(super) struct Reader<'h> {
+    host: &'h Host,
+    /// The user namespace in which a capability counts for the whole host.
+    user_namespace: Option<PathBuf>,
+    /// The inode of the host's own library.
+    library: Option<u64>,
+}
+
+/// It has ended meanwhile.
+struct Ended;
+
+impl<'h> Reader<'h> {
+    pub(super) fn new(host: &'h Host, library: Option<u64>) -> Self {
+        Reader {
+            host,
+            user_namespace: own_namespace(host, "user"),
+            library,
+        }
+    }
+
+    /// Looks at a process; none where it has ended, and where its number is another one's by the end of the look.
+    pub(super) fn read(&self, pid: u32, budget: &mut Budget) -> Option<Process> {
+        let started = self.start_time(pid)?;
+        let process = self.look(pid, budget).ok()?;
+        (self.start_time(pid) == Some(started)).then_some(process)
+    }
+
+    /// When a process started; none where it has ended. A zombie has no memory, descriptors or root any more.
+    fn start_time(&self, pid: u32) -> Option<u64> {
+        let stat = self
+            .host
+            .bytes(&directory(pid).join("stat"), SMALL)
+            .ok()??;
+        (!is_zombie(&stat)).then(|| start_time(&stat)).flatten()
+    }
+
+    fn look(&self, pid: u32, budget: &mut Budget) -> Result<Process, Ended> {
+        let directory = directory(pid);
+        let small = |name: &str| seen(self.host.bytes(&directory.join(name), SMALL));
+        let status = small("status")?.unwrap_or_default();
+        let status = Status(String::from_utf8_lossy(&status));
+        let limits = small("limits")?.unwrap_or_default();
+        let auxiliary = small("auxv")?.unwrap_or_default();
+        let (preload, are_all_mapped) = self.preload(&directory, budget)?;
+        let (open, are_all_open) = self.open(&directory, budget)?;
+        Ok(Process {
+            pid,
+            name: status.field("Name").unwrap_or_default().to_owned(),
+            is_init: status.words("NSpid").next_back() == Some("1"),
+            is_secure: is_secure(&auxiliary).unwrap_or_else(|| status.has_other_user()),
+            preload,
+            open,
+            is_cut: !(are_all_mapped && are_all_open),
+            memlock: match self.locks_any_amount(pid, &status) {
+                true => Some(Limit::Unlimited),
+                false => parse_memlock(&String::from_utf8_lossy(&limits)),
+            },
+            network: namespace(self.host, pid, "net"),
+        })
+    }
+
+    /// Whether the limit does not count for it: `can_do_mlock` asks for the capability in the host's user namespace.
+    fn locks_any_amount(&self, pid: u32, status: &Status<'_>) -> bool {
+        let capabilities = status.field("CapEff").unwrap_or_default();
+        let capabilities = u64::from_str_radix(capabilities, 16).unwrap_or_default();
+        let has = capabilities & (1 << IPC_LOCK) != 0;
+        let own = self.user_namespace.as_ref();
+        has && own.is_some_and(|own| namespace(self.host, pid, "user").as_ref() == Some(own))
+    }
+
+    /// Whether it maps the library, and whether all mappings were looked at.
+    fn preload(
+        &self,
+        directory: &Path,
+        budget: &mut Budget,
+    ) -> Result<(Option<Preload>, bool), Ended> {
+        if budget.mappings == 0 {
+            return Ok((Some(Preload::No), false));
+        }
+        let read = Cell::new(0);
+        let wanted = |line: &[u8]| {
+            read.set(read.get() + 1);
+            is_library(line)
+        };
+        let lines = seen(self.host.lines(&directory.join("maps"), &wanted))?;
+        budget.mappings = budget.mappings.saturating_sub(read.get());
+        let Some(lines) = lines else {
+            return Ok((None, true));
+        };
+        let lines = || {
+            let lines = lines.split(|byte| *byte == b'\n');
+            lines.filter(|line| !line.is_empty())
+        };
+        let is_foreign = |line: &[u8]| {
+            let inodes = inode(line).zip(self.library);
+            inodes.is_some_and(|(mapped, own)| mapped != own)
+        };
+        let preload = if lines().any(|line| line.ends_with(DELETED)) {
+            Preload::Replaced
+        } else if lines().any(is_foreign) {
+            Preload::Foreign
+        } else if lines().next().is_some() {
+            Preload::Yes
+        } else {
+            Preload::No
+        };
+        Ok((Some(preload), true))
+    }
+
+    /// The devices of ours that it has open, and whether all descriptors were looked at.
+    fn open(
+        &self,
+        directory: &Path,
+        budget: &mut Budget,
+    ) -> Result<(Option<Vec<String>>, bool), Ended> {
+        if budget.descriptors == 0 {
+            return Ok((Some(Vec::new()), false));
+        }
+        let directory = directory.join("fd");
+        let Some(listed) = seen(self.host.list(&directory).map(Some))? else {
+            return Ok((None, true));
+        };
+        let most = budget.descriptors;
+        budget.descriptors = most.saturating_sub(listed.names.len());
+        let targets = listed.names.iter().take(most).filter_map(|name| {
+            let target = self.host.link(&directory.join(name)).ok()??;
+            let target = target.to_str()?;
+            let is_ours = target.starts_with("/dev/") || target.starts_with("anon_inode:[vfio");
+            is_ours.then(|| target.to_owned())
+        });
+        Ok((Some(targets.collect()), listed.names.len() <= most))
+    }
+}
+
+/// What was read; none where it is not ours to see.
+fn seen<T>(read: Result<Option<T>, HostError>) -> Result<Option<T>, Ended> {
+    match read {
+        Ok(Some(content)) => Ok(Some(content)),
+        Ok(None) => Err(Ended),
+        Err(HostError::Read { source, .. })
+            if matches!(
+                Errno::from_io_error(&source),
+                Some(Errno::NOENT | Errno::SRCH)
+            ) =>
+        {
+            Err(Ended)
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// What proc_pid_status(5) says.
+struct Status<'s>(Cow<'s, str>);
+
+impl Status<'_> {
+    fn field(&self, name: &str) -> Option<&str> {
+        let mut lines = self.0.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        Some(value.trim())
+    }
+
+    fn words(&self, name: &str) -> SplitWhitespace<'_> {
+        self.field(name).unwrap_or_default().split_whitespace()
+    }
+
+    /// Whether it runs as another user or group than who started it.
+    fn has_other_user(&self) -> bool {
+        ["Uid", "Gid"].into_iter().any(|name| {
+            let mut words = self.words(name);
+            words.next() != words.next()
+        })
+    }
+}
+
+/// Whether the loader was told so; none where the list does not say.
+fn is_secure(auxiliary: &[u8]) -> Option<bool> {
+    let mut entries = auxiliary.chunks_exact(16).filter_map(|entry| {
+        let (kind, value) = entry.split_at(8);
+        let word = |bytes: &[u8]| Some(u64::from_ne_bytes(bytes.try_into().ok()?));
+        Some((word(kind)?, word(value)?))
     });
-    Some(targets.collect())
+    let (_, value) = entries.find(|(kind, _)| *kind == AT_SECURE)?;
+    Some(value != 0)
+}
+
+/// What stands behind the path of a file that has no name any more.
+const DELETED: &[u8] = b" (deleted)";
+
+/// Whether a line of `maps` is of a file that is called as the library is.
+fn is_library(line: &[u8]) -> bool {
+    let path = line.strip_suffix(DELETED).unwrap_or(line);
+    let name = path.rsplit(|byte| *byte == b'/').next();
+    let version = name.and_then(|name| name.strip_prefix(LIBRARY));
+    version.is_some_and(|version| version.is_empty() || version.starts_with(b"."))
+}
+
+/// The inode in a line of `maps`: range, rights, offset, device, inode, path.
+fn inode(line: &[u8]) -> Option<u64> {
+    let words = line.split(|byte| *byte == b' ');
+    let word = words.filter(|word| !word.is_empty()).nth(4)?;
+    std::str::from_utf8(word).ok()?.parse().ok()
 }
 
 /// The soft limit in proc_pid_limits(5).

@@ -2,10 +2,11 @@
 //! anything, and what is not known never becomes a bad verdict.
 
 use onload_core::class::Class;
+use onload_core::text::shell_word;
 use serde::Serialize;
 
 use super::container::{Environment, Facts, NodeState, Program};
-use super::process::{Limit, Preload};
+use super::process::{Limit, Preload, Process};
 
 /// Below this, not even the queues of one small program can be registered.
 const LEAST_MEMLOCK: u64 = 64 * 1024 * 1024;
@@ -120,7 +121,14 @@ pub(super) fn decide(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
     verdicts.extend(vfio(facts));
     verdicts.extend(memlock(facts));
     verdicts.extend(down(facts));
-    if facts.is_partly_unseen() {
+    if facts.is_stuck {
+        let pid = facts.processes.first().map_or(0, |process| process.pid);
+        verdicts.push(Verdict::bad(
+            State::Unknown,
+            "a file system in it did not answer within a second",
+            format!("look at what it has mounted: findmnt --task {pid}"),
+        ));
+    } else if facts.is_partly_unseen() {
         verdicts.push(Verdict::bad(
             State::Unknown,
             "not all of its processes could be looked into",
@@ -132,9 +140,20 @@ pub(super) fn decide(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
     verdicts
 }
 
+/// More is open in its processes than was looked at, so that what was not found may be there.
+fn not_all(facts: &Facts, what: &str) -> Verdict {
+    let cut = facts.processes.iter().find(|process| process.is_cut);
+    let pid = cut.map_or(0, |process| process.pid);
+    Verdict::bad(
+        State::Unknown,
+        format!("{what}: its processes have more files open or mapped than are looked at"),
+        format!("look for it: ls -l /proc/{pid}/fd | grep /dev/; grep libonload /proc/{pid}/maps"),
+    )
+}
+
 /// Devices that are gone or have another number.
 fn devices(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
-    let verdicts = facts.nodes.iter().filter_map(|node| {
+    let verdicts = facts.within.nodes.iter().filter_map(|node| {
         let path = &node.path;
         // In mode exclusive a device that is in the container's namespace is not on the host.
         let is_away = host.is_rdma_exclusive && path.starts_with("/dev/infiniband/");
@@ -165,22 +184,21 @@ fn onload(facts: &Facts, host: HostFacts) -> Option<Verdict> {
     let is_broken = |node: &super::container::NodeFact| {
         node.path.starts_with("/dev/onload") && node.state != NodeState::Good
     };
-    if !has_onload || facts.nodes.iter().any(is_broken) {
+    if !has_onload || facts.within.nodes.iter().any(is_broken) {
         return None;
     }
     if !facts.maps() {
         return Some(without_library(facts));
     }
-    let is_replaced =
-        |process: &super::process::Process| process.preload == Some(Preload::Replaced);
-    if facts.processes.iter().any(is_replaced) {
+    let has = |preload| move |process: &Process| process.preload == Some(preload);
+    if facts.processes.iter().any(has(Preload::Replaced)) {
         return Some(Verdict::bad(
             State::OtherLibrary,
             "it maps a libonload.so that was removed or replaced since: Onload was upgraded",
             "start the container again",
         ));
     }
-    if host.library_matches == Some(false) {
+    if host.library_matches == Some(false) && facts.processes.iter().any(has(Preload::Yes)) {
         return Some(Verdict::bad(
             State::OtherLibrary,
             "the host's libonload.so was built for another driver than the loaded one: programs get no socket",
@@ -191,13 +209,20 @@ fn onload(facts: &Facts, host: HostFacts) -> Option<Verdict> {
 }
 
 fn with_library(facts: &Facts, host: HostFacts) -> Verdict {
-    let is_mapped = |process: &&super::process::Process| process.preload == Some(Preload::Yes);
+    let has = |process: &&Process, preload| process.preload == Some(preload);
+    let is_mapped =
+        |process: &&Process| has(process, Preload::Yes) || has(process, Preload::Foreign);
     let programs = facts.processes.iter().filter(is_mapped).count();
+    let is_foreign = facts
+        .processes
+        .iter()
+        .any(|one| has(&one, Preload::Foreign));
     let all = facts.processes.len();
     let descriptors = facts.descriptors("/dev/onload");
     let has_interface = match facts.has_host_network {
         Some(true) => Some(host.has_nic),
         Some(false) => facts
+            .within
             .interfaces
             .as_ref()
             .map(|all| all.iter().any(|interface| interface.is_accelerated)),
@@ -209,6 +234,16 @@ fn with_library(facts: &Facts, host: HostFacts) -> Verdict {
             State::Unknown,
             "it preloads the library, and its interfaces could not be looked at",
             "run as root: sudo onload-ctk status",
+        ),
+        (Some(true), 0) if facts.is_cut() => not_all(
+            facts,
+            "whether a program has a socket of Onload is not known",
+        ),
+        // The driver refuses every other build than its own, and a program then goes on without it.
+        (Some(true), 0) if is_foreign => Verdict::bad(
+            State::Unknown,
+            "it preloads a libonload.so that is not this host's, and none of its programs has a descriptor of Onload: the library may be of another build than the driver",
+            "leave out the image's own library and LD_PRELOAD, so that it has the host's",
         ),
         (Some(true), 0) => Verdict::good(
             State::Ready,
@@ -234,7 +269,7 @@ fn no_interface(facts: &Facts, host: HostFacts) -> Verdict {
             "run onload-ctk discover --explain",
         );
     }
-    let names = facts.interfaces.iter().flatten();
+    let names = facts.within.interfaces.iter().flatten();
     let names: Vec<&str> = names.map(|interface| interface.name.as_str()).collect();
     let seen = match names.is_empty() {
         true => "none but lo".to_owned(),
@@ -258,17 +293,13 @@ fn no_interface(facts: &Facts, host: HostFacts) -> Verdict {
 /// Why no program has the library.
 fn without_library(facts: &Facts) -> Verdict {
     let lost = |reason: &str, remedy: &str| Verdict::bad(State::PreloadLost, reason, remedy);
-    let first = facts.processes.iter().find(|process| process.is_init);
-    let first = first.or(facts.processes.first());
-    let is_likely = matches!(
-        facts.environment,
-        Environment::Ours
-            | Environment::Other { is_nic: true }
-            | Environment::None { is_nic: true }
-    );
-    let is_wanted = facts.has_preload_file || facts.was_given.unwrap_or(is_likely);
+    if facts.is_cut() {
+        return not_all(facts, "whether a program has the library is not known");
+    }
+    let is_wanted =
+        facts.start.has_preload_file || facts.start.was_given.unwrap_or(facts.start.is_told);
     if !is_wanted {
-        return match facts.environment {
+        return match facts.start.environment {
             Environment::Unknown => Verdict::bad(
                 State::Unknown,
                 "whether it was given the preload cannot be told",
@@ -280,13 +311,14 @@ fn without_library(facts: &Facts) -> Verdict {
             ),
         };
     }
-    if first.is_some_and(|process| process.is_set_user_id) {
+    let reads_environment = matches!(facts.start.program, Program::Glibc | Program::Unknown);
+    if facts.start.is_secure && reads_environment && !facts.start.has_preload_file {
         return lost(
-            "its program is set-user-ID, and the loader ignores LD_PRELOAD then",
-            "start the program as the user that it is to run as, without the set-user-ID bit",
+            "its program has more rights than who started it (set-user-ID, set-group-ID, file capabilities), and the loader ignores LD_PRELOAD then",
+            "start the program as the user that it is to run as, without the set-user-ID bit or setcap, or set preload = \"file\" in /etc/onload-ctk/config.toml",
         );
     }
-    match (facts.program, facts.environment) {
+    match (facts.start.program, facts.start.environment) {
         (Program::Static, _) => lost(
             "its program is static, and nothing can be preloaded into it",
             "use a build of it that is linked with glibc",
@@ -299,7 +331,7 @@ fn without_library(facts: &Facts) -> Verdict {
             "LD_PRELOAD was set to something else by the user or the image",
             "leave LD_PRELOAD out, or set LD_PRELOAD=libonload.so",
         ),
-        (_, Environment::None { .. }) if !facts.has_preload_file => lost(
+        (_, Environment::None { .. }) if !facts.start.has_preload_file => lost(
             "LD_PRELOAD was taken out of its environment, or all of that was cleared",
             "leave the environment as the engine sets it, or set preload = \"file\" in /etc/onload-ctk/config.toml",
         ),
@@ -322,7 +354,7 @@ fn rdma(facts: &Facts, host: HostFacts) -> Option<Verdict> {
     }
     let is_elsewhere = host.is_rdma_exclusive
         && facts.has_host_network == Some(false)
-        && facts.has_rdma_in_namespace == Some(false);
+        && facts.within.has_rdma == Some(false);
     if is_elsewhere {
         return Some(Verdict::bad(
             State::RdmaNamespace,
@@ -367,6 +399,10 @@ fn vfio(facts: &Facts) -> Option<Verdict> {
     if facts.is_partly_unseen() {
         return None;
     }
+    if facts.is_cut() {
+        let what = format!("whether its programs use vfio {name}{more} is not known");
+        return Some(not_all(facts, &what));
+    }
     Some(Verdict::bad(
         State::Unused,
         format!("it holds vfio {name}{more}, and no program has a group open"),
@@ -387,18 +423,29 @@ fn memlock(facts: &Facts) -> Option<Verdict> {
     }
 }
 
-/// An interface of a function that was moved into its network and is down.
+/// An interface of a function that was moved into its network, and is down or has no link.
 fn down(facts: &Facts) -> Option<Verdict> {
     if facts.has_host_network != Some(false) {
         return None;
     }
-    let interfaces = facts.interfaces.iter().flatten();
-    let mut down = interfaces.filter(|interface| interface.is_physical && !interface.is_up);
-    let name = &down.next()?.name;
+    let interfaces = facts.within.interfaces.iter().flatten();
+    let physical = interfaces.filter(|interface| interface.is_physical);
+    let idle: Vec<_> = physical.filter(|one| !one.is_up || !one.has_link).collect();
     let pid = facts.processes.first().map_or(0, |process| process.pid);
+    // One that can be set up from here comes first.
+    if let Some(down) = idle.iter().find(|one| !one.is_up) {
+        let name = &down.name;
+        let word = shell_word(name);
+        return Some(Verdict::bad(
+            State::InterfaceDown,
+            format!("{name} is in its network and down"),
+            format!("run nsenter --net=/proc/{pid}/ns/net ip link set dev {word} up"),
+        ));
+    }
+    let name = &idle.first()?.name;
     Some(Verdict::bad(
         State::InterfaceDown,
-        format!("{name} is in its network and down"),
-        format!("run nsenter --net=/proc/{pid}/ns/net ip link set dev {name} up"),
+        format!("{name} is in its network and set up, and has no link"),
+        "look at its cable and at the port at the other end; a virtual function needs its physical function up",
     ))
 }

@@ -10,6 +10,8 @@ import json
 import os
 import re
 import shutil
+import struct
+import subprocess
 import time
 import urllib.request
 from pathlib import Path
@@ -147,6 +149,40 @@ def bridge(everything):
     for name, command in clis(everything):
         with container(command, "seen", NIC, STAYS, network="bridge"):
             verdict(f"{name}: a bridge network", "seen", "no-interface", "oo_accelerate_veth")
+        with container(command, "seen", [*NIC, "-v", "/sys:/sys:ro"], STAYS, network="bridge"):
+            verdict(f"{name}: a bridge network, and the host's /sys, which shows the host's interfaces", "seen", "unknown", "could not be looked at")
+
+
+def clients():
+    """A container of containerd's own client, of which people choose the id."""
+    ctr, request = engines.Ctr(), engines.Request("plain", [])
+    request.devices = ["/dev/onload"]
+    started = ctr.run("seen", "debian13", OPENS, request)
+    check("status: the container of ctr starts", started.status == 0, started)
+    try:
+        settled("/default/seen")
+        verdict("ctr: nodes without the library", "seen", "plain", engine="containerd")
+    finally:
+        ctr.remove("seen")
+
+
+def strangers():
+    """A cgroup that a user calls as root's container, with a process that has what an accelerated one has."""
+    with container(DOCKER, "seen", NIC, ["env", "-i", *STAYS]) as started:
+        theirs = Path(f"/sys/fs/cgroup/user.slice/user-{TESTER}.slice/docker-{started.out.strip()}.scope")
+        theirs.mkdir(parents=True)
+        with open("/dev/onload", "rb") as node, subprocess.Popen(STAYS, stdin=node) as process:
+            try:
+                (theirs / "cgroup.procs").write_text(str(process.pid), encoding="ascii")
+                seen = verdict("root's container, whose name a user's cgroup has too", "seen", "preload-lost", "taken out of its environment", "docker")
+                check("status: the user's process is in a container of its own", seen.found and process.pid not in [each["pid"] for each in seen.found["processes"]], seen)
+            finally:
+                process.kill()
+        theirs.rmdir()
+    # Whoever starts it, its child is nobody's by then: sleep collects none.
+    with container(DOCKER, "seen", NIC, ["sh", "-c", "sh -c 'sleep 0.1 & exec sleep 1000'"]):
+        time.sleep(1)
+        verdict("a container with a zombie", "seen", "ready", "1 of 1 processes")
 
 
 @contextlib.contextmanager
@@ -176,11 +212,20 @@ def set_user_id(name):
     return ["-v", f"{path}:/usr/bin/sleep-as-root:{how}", f"--user={TESTER}"]
 
 
+def capable():
+    """sleep(1) with cap_net_bind_service=ep (capabilities(7), VFS_CAP_REVISION_2), for a container's plain user."""
+    path = SCRATCH / "capable"
+    shutil.copy("/usr/bin/sleep", path)
+    os.setxattr(path, "security.capability", struct.pack("<5I", 0x02000001, 1 << 10, 0, 0, 0))
+    return ["-v", f"{path}:/usr/bin/sleep-as-root:ro", f"--user={TESTER}"]
+
+
 def preload_lost(everything):
     for name, command in clis(everything):
         cases = [
             ("a static program", [], STAYS, "static", MUSL),
             ("a set-user-ID program", set_user_id(name), ["sleep-as-root", "1000"], "set-user-ID", IMAGE),
+            ("a program with file capabilities", capable(), ["sleep-as-root", "1000"], "file capabilities", IMAGE),
             ("a program that clears the environment", [], ["env", "-i", *STAYS], "taken out of its environment", IMAGE),
             ("LD_PRELOAD= by the user", [], ["sh", "-c", "LD_PRELOAD= exec sleep 1000"], "set to something else", IMAGE),
         ]
@@ -194,6 +239,10 @@ def preload_lost(everything):
 def upgraded(everything):
     """The library replaced by another file, as a package does it, while a container runs."""
     library = Path(os.path.realpath("/usr/lib/x86_64-linux-gnu/libonload.so"))
+    copy = SCRATCH / library.name
+    shutil.copy(library, copy)
+    with container(DOCKER, "seen", ["--device=onload.dev/nic-nodes=all", "-v", f"{copy}:/opt/libonload.so:ro", "-e", "LD_PRELOAD=/opt/libonload.so"], STAYS):
+        verdict("a library of the image's own", "seen", "unknown", "not this host's")
     with container(DOCKER, "seen", NIC, STAYS):
         verdict("before the library is replaced", "seen", "ready")
         new = library.with_name("libonload.new")
@@ -227,6 +276,8 @@ def memlock(bench, everything):
     node = f"/dev/infiniband/{bench.found['uverbs'][0]}"
     with container(DOCKER, "seen", [f"--device={node}", "--ulimit=memlock=1048576:1048576"], STAYS):
         verdict("RDMA with 1 MiB to lock", "seen", "memlock", "--ulimit memlock=-1", real=True)
+    with container(DOCKER, "seen", [f"--device={node}", "--ulimit=memlock=1048576:1048576", "--cap-add=IPC_LOCK"], STAYS):
+        verdict("RDMA with 1 MiB to lock, and the capability to lock any", "seen", "ready", "no program has opened one", real=True)
     if not everything:
         return
     with container(DOCKER, "seen", [f"--device=onload.dev/rdma={bench.found['rdma']}"], STAYS):
@@ -325,7 +376,7 @@ def asked():
 def parts(bench, wanted, full):
     """Each situation, where it is asked for; one container each where nobody asked for more."""
     everything = full or bool(wanted)
-    quick = [("accelerated", lambda: accelerated(everything)), ("bridge", lambda: bridge(everything)),
+    quick = [("accelerated", lambda: accelerated(everything)), ("bridge", lambda: bridge(everything)), ("ctr", clients), ("strangers", strangers),
              ("preload-lost", lambda: preload_lost(everything)), ("upgraded", lambda: upgraded(everything)),
              ("memlock", lambda: memlock(bench, everything)), ("vfio", lambda: vfio(bench, everything)),
              ("moved-interface", lambda: moved_interface(bench)), ("unloaded", lambda: unloaded(bench)),

@@ -1,5 +1,7 @@
 //! Containers of made-up hosts: every verdict, and what must not lead to one.
 
+mod strangers;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,9 +19,12 @@ use crate::discover::nic::{Datapath, Nic};
 const ID: &str = "3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a";
 const HOST_NET: &str = "net:[1]";
 const OWN_NET: &str = "net:[77]";
-const GLIBC: &[u8] = b"\x7fELF\x02\x01 /lib64/ld-linux-x86-64.so.2\0";
-const MUSL: &[u8] = b"\x7fELF\x02\x01 /lib/ld-musl-x86_64.so.1\0";
-const STATIC: &[u8] = b"\x7fELF\x02\x01 nothing\0";
+const GLIBC: Option<&str> = Some("/lib64/ld-linux-x86-64.so.2");
+const MUSL: Option<&str> = Some("/lib/ld-musl-x86_64.so.1");
+const STATIC: Option<&str> = None;
+const CAPABILITIES: &str = "00000000a80425fb";
+const WITH_IPC_LOCK: &str = "00000000a80465fb";
+const HOST_USERS: &str = "user:[1]";
 const PRELOADED: &str = "LD_PRELOAD=libonload.so\0ONLOAD_CTK_NIC_ENS1=ens1\0";
 
 /// A made-up host with one docker container, whose process is 77.
@@ -81,8 +86,16 @@ impl Made {
     fn process(&self, pid: u32, cgroup: &str, name: &str, net: &str, pidns: &str) -> &Made {
         let dir = format!("/proc/{pid}");
         self.file(&format!("{dir}/cgroup"), cgroup);
-        let status = format!("Name:\t{name}\nUid:\t0\t0\t0\t0\nNSpid:\t{pid}\t1\n");
-        self.file(&format!("{dir}/status"), status);
+        self.runs(pid, "S", 1);
+        self.is_at(pid, name, CAPABILITIES);
+        self.file(&format!("{dir}/auxv"), auxiliary(0));
+        let heads = "Inter-|   Receive\n face |bytes\n    lo:       0\n";
+        self.file(&format!("{dir}/net/dev"), heads);
+        self.file(
+            &format!("{dir}/root/sys/class/net/lo/operstate"),
+            "unknown\n",
+        );
+        self.link(&format!("{dir}/ns/user"), HOST_USERS);
         self.file(&format!("{dir}/maps"), "");
         self.file(&format!("{dir}/mountinfo"), "");
         let limits = "Max locked memory         unlimited            unlimited            bytes\n";
@@ -91,6 +104,21 @@ impl Made {
         fs::create_dir_all(self.path(&format!("{dir}/root/dev/x")).parent().unwrap()).unwrap();
         self.link(&format!("{dir}/ns/net"), net);
         self.link(&format!("{dir}/ns/pid"), pidns)
+    }
+
+    /// What the kernel says in `stat`: the state, and the number of threads.
+    fn runs(&self, pid: u32, state: &str, threads: u32) -> &Made {
+        let head = "0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0";
+        let stat = format!("{pid} (x) {state} 1 {head} {threads} 0 700 0\n");
+        self.file(&format!("/proc/{pid}/stat"), stat)
+    }
+
+    fn is_at(&self, pid: u32, name: &str, capabilities: &str) -> &Made {
+        let place = if pid == 77 { 1 } else { pid };
+        let status = format!(
+            "Name:\t{name}\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nNSpid:\t{pid}\t{place}\nCapEff:\t{capabilities}\n"
+        );
+        self.file(&format!("/proc/{pid}/status"), status)
     }
 
     /// A node of the container, and the number that the host says.
@@ -123,16 +151,20 @@ impl Made {
         )
     }
 
-    fn program(&self, head: &[u8], environment: &str) -> &Made {
-        self.file("/proc/77/exe", head);
+    fn program(&self, loader: Option<&str>, environment: &str) -> &Made {
+        self.file("/proc/77/exe", program(loader, 200));
         self.file("/proc/77/environ", environment)
     }
 
     fn interface(&self, name: &str, attributes: &[(&str, &str)]) -> &Made {
         let dir = format!("/proc/77/root/sys/class/net/{name}");
-        for (attribute, value) in [("operstate", "up")].iter().chain(attributes) {
+        let usual = [("operstate", "up"), ("flags", "0x1003")];
+        for (attribute, value) in usual.iter().chain(attributes) {
             self.file(&format!("{dir}/{attribute}"), format!("{value}\n"));
         }
+        let table = self.path("/proc/77/net/dev");
+        let listed = fs::read_to_string(&table).unwrap();
+        fs::write(table, format!("{listed}  {name}: 1 2 3\n")).unwrap();
         self
     }
 
@@ -214,6 +246,58 @@ impl Made {
     }
 }
 
+/// The list that the kernel gives a program (getauxval(3)): AT_PAGESZ, AT_SECURE and the end.
+fn auxiliary(secure: u64) -> Vec<u8> {
+    let words = [6, 4096, 23, secure, 0, 0_u64];
+    words.into_iter().flat_map(u64::to_ne_bytes).collect()
+}
+
+/// A program of 64 bits whose loader's path stands at a place in it.
+fn program(loader: Option<&str>, at: u64) -> Vec<u8> {
+    let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
+    bytes.resize(16, 0);
+    let mut put = |size: usize, value: u64| bytes.extend_from_slice(&value.to_le_bytes()[..size]);
+    // e_type, e_machine, e_version, e_entry, e_phoff, e_shoff, e_flags, e_ehsize, e_phentsize, e_phnum, and no sections
+    let count = u64::from(loader.is_some());
+    let header = [
+        (2, 2),
+        (2, 62),
+        (4, 1),
+        (8, 0),
+        (8, 64),
+        (8, 0),
+        (4, 0),
+        (2, 64),
+        (2, 56),
+        (2, count),
+        (6, 0),
+    ];
+    for (size, value) in header {
+        put(size, value);
+    }
+    let Some(loader) = loader else {
+        return bytes;
+    };
+    let length = loader.len() as u64 + 1;
+    // PT_INTERP: type, flags, offset, two addresses, two sizes, alignment
+    for (size, value) in [
+        (4, 3),
+        (4, 4),
+        (8, at),
+        (8, 0),
+        (8, 0),
+        (8, length),
+        (8, length),
+        (8, 1),
+    ] {
+        put(size, value);
+    }
+    bytes.resize(usize::try_from(at).unwrap(), 0);
+    bytes.extend_from_slice(loader.as_bytes());
+    bytes.push(0);
+    bytes
+}
+
 /// A container that has the nodes and the library.
 fn preloaded() -> Made {
     let mut made = Made::new();
@@ -224,7 +308,7 @@ fn preloaded() -> Made {
 }
 
 /// A container that was given the library and has none of it.
-fn lost(program: &[u8], environment: &str) -> Made {
+fn lost(program: Option<&str>, environment: &str) -> Made {
     let mut made = Made::new();
     made.onload();
     made.program(program, environment);
@@ -255,7 +339,10 @@ fn a_macvlan_on_an_accelerated_interface_is_accelerated() {
 fn an_interface_of_solarflare_that_was_moved_in_is_accelerated() {
     let made = preloaded();
     made.open(3, "/dev/onload");
-    made.interface("ens2", &[("device/vendor", "0x1924")]);
+    made.interface(
+        "ens2",
+        &[("device/vendor", "0x1924"), ("device/device", "0x0b03")],
+    );
     made.assert_is(State::Accelerated, "descriptors", "");
 }
 
@@ -298,6 +385,7 @@ fn the_hosts_network_without_an_accelerated_interface_is_not() {
 fn interfaces_that_cannot_be_seen_give_no_verdict_on_them() {
     let made = preloaded();
     made.open(3, "/dev/onload");
+    fs::remove_dir_all(made.path("/proc/77/root/sys")).unwrap();
     let verdicts = made.verdicts();
     assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
 }
@@ -315,10 +403,7 @@ fn a_program_of_musl_loses_the_preload() {
 #[test]
 fn a_set_user_id_program_loses_the_preload() {
     let made = lost(GLIBC, PRELOADED);
-    made.file(
-        "/proc/77/status",
-        "Name:\tping\nUid:\t1000\t0\t0\t0\nNSpid:\t77\t1\n",
-    );
+    made.file("/proc/77/auxv", auxiliary(1));
     made.assert_is(
         State::PreloadLost,
         "set-user-ID",
@@ -464,11 +549,13 @@ fn facts_of(made: &Made) -> Facts {
         guarded: &|path: &Path, _| fs::read(path).ok(),
     };
     let group = Group {
-        engine: Some(Engine::Docker),
+        engine: Engine::Docker,
+        id: ID.to_owned(),
         user: None,
+        is_named: true,
         pids: vec![77],
     };
-    let (facts, _) = facts(&looked, &mut Names::new(&host), ID.to_owned(), &group, None);
+    let (facts, _) = Look::new(looked).facts(group, &mut Budget::WHOLE.clone());
     facts.unwrap()
 }
 
@@ -596,12 +683,27 @@ fn an_interface_that_was_moved_in_and_is_down_is_told() {
     let made = preloaded();
     made.interface(
         "ens2",
-        &[("device/vendor", "0x1924"), ("operstate", "down")],
+        &[
+            ("device/vendor", "0x1924"),
+            ("operstate", "down"),
+            ("flags", "0x1002"),
+        ],
     );
     made.assert_is(
         State::InterfaceDown,
         "ens2 is in its network and down",
         "nsenter --net=/proc/77/ns/net",
+    );
+    // One that is set up and has no link is another matter.
+    let made = preloaded();
+    made.interface(
+        "ens2",
+        &[("device/vendor", "0x1924"), ("operstate", "down")],
+    );
+    made.assert_is(
+        State::InterfaceDown,
+        "ens2 is in its network and set up, and has no link",
+        "look at its cable",
     );
     // One of software is nobody's device.
     let made = preloaded();
@@ -770,6 +872,7 @@ fn a_root_that_leads_elsewhere_shows_only_what_is_in_it() {
     made.onload();
     // The container's own sysfs is a link to a path that only the host has.
     made.file("/elsewhere/class/net/ens9/operstate", "up\n");
+    fs::remove_dir_all(made.path("/proc/77/root/sys")).unwrap();
     made.link("/proc/77/root/sys", "/elsewhere");
     made.program(GLIBC, "PATH=/bin\0");
     let facts = {
@@ -777,7 +880,7 @@ fn a_root_that_leads_elsewhere_shows_only_what_is_in_it() {
         fs::write(made.path("/dev.table"), table).unwrap();
         facts_of(&made)
     };
-    assert_eq!(facts.interfaces, None);
+    assert_eq!(facts.within.interfaces, None);
 }
 
 #[test]
