@@ -833,3 +833,56 @@ fn a_tree_in_which_nothing_runs_is_asked_only_how_the_plugin_starts() {
     );
     assert_eq!(found(&tree, "nri-plugin")[0]["verdict"], "fail");
 }
+
+/// What is typed into a shell is shown in full.
+#[track_caller]
+fn assert_runs(tree: &Tree, check: &str, command: &str) {
+    let found = found(tree, check);
+    let commands: Vec<String> = found.iter().flat_map(remedies).collect();
+    let is_it = |each: &String| each == command;
+    assert!(commands.iter().any(is_it), "{command:?} in {commands:?}");
+}
+
+#[test]
+fn a_name_of_the_host_runs_nothing_in_a_command_that_is_copied() {
+    let tree = Tree::with_onload();
+    let function = tree.pci(Pci::network("0000:3b:00.0", "10ee:5084", "xilinx_efct"));
+    let efct = "sfc_resource.xilinx_efct";
+    tree.auxiliary(&function, "xilinx_efct.efct.0", efct, Some("1"));
+    let interface = tree.interface(&function, "$(reboot)");
+    tree.attribute(&format!("{interface}/operstate"), "down");
+    assert_runs(&tree, "interface-up", "ip link set dev '$(reboot)' up");
+
+    let tree = written();
+    let specs = tree.outside("/var/run/cdi");
+    let specs = specs.to_str().unwrap();
+    fs::copy(
+        format!("{specs}/onload.dev-nic.json"),
+        format!("{specs}/onload.dev-nic;`id`.json"),
+    )
+    .unwrap();
+    set_mode(&tree, "/var/run/cdi/onload.dev-nic;`id`.json", 0o662);
+    tree.file("/var/run/cdi/a'b.json", "{");
+    let dangerous = format!("{specs}/onload.dev-nic;`id`.json");
+    let aside = format!("mv '{dangerous}' '{dangerous}.off'");
+    assert_runs(&tree, "specs-conflict", &aside);
+    let chmod = format!("chmod o+r '{dangerous}'");
+    assert_runs(&tree, "specs-readable", &chmod);
+    let chmod = "chmod go-w '/var/run/cdi/onload.dev-nic;`id`.json'";
+    assert_runs(&tree, "trust", chmod);
+    let validate = format!(r"onload-ctk cdi validate '{specs}/a'\''b.json'");
+    assert_runs(&tree, "specs-valid", &validate);
+}
+
+#[test]
+fn a_hook_whose_name_steers_the_terminal_is_moved_by_one_that_does_not() {
+    let tree = with_hooks();
+    let hooks = "/usr/share/containers/oci/hooks.d";
+    let precreate = r#"{"stages":["precreate"]}"#;
+    tree.file(&format!("{hooks}/\u{202e}a.json"), precreate);
+    let command =
+        format!(r"mv $'{hooks}/\342\200\256a.json' /usr/share/onload-ctk/hooks.d/podman/");
+    assert_runs(&tree, "engine-hooks", &command);
+    let shown = tree.run(&["doctor"]).answered_no().stdout;
+    assert!(shown.contains(&command), "{shown}");
+}

@@ -72,7 +72,7 @@ impl Verdict {
 pub enum Remedy {
     /// A command.
     Run {
-        /// As it is typed.
+        /// As it is typed: each name of the host in it is one word to a shell.
         run: String,
     },
     /// A line of a file.

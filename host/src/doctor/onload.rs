@@ -1,5 +1,7 @@
 //! Onload: its modules, the library that goes with them, and interfaces.
 
+use onload_core::text::shell_word;
+
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
 
@@ -97,7 +99,7 @@ pub(super) fn link(examined: &Examined<'_>) -> Findings {
             "up" | "unknown" => Finding::pass(format!("{name} is {state}")),
             _ => Finding::warn(
                 format!("{name} is {state}: no packet comes through it"),
-                Remedy::run(format!("ip link set dev {name} up")),
+                Remedy::run(format!("ip link set dev {} up", shell_word(name))),
             ),
         };
         let finding = finding.at(format!("/sys/class/net/{name}/operstate"));

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use onload_core::text::Chain;
+use onload_core::text::{Chain, shell_word};
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
@@ -103,7 +103,7 @@ pub(super) fn valid(examined: &Examined<'_>) -> Findings {
     let errors = errors.filter(|(path, _)| !in_conflict(path));
     let findings = errors.filter_map(|(path, errors)| {
         let error = errors.first()?;
-        let validate = Remedy::run(format!("onload-ctk cdi validate {}", path.display()));
+        let validate = Remedy::run(format!("onload-ctk cdi validate {}", shell_word(path)));
         let text = format!("engines do not read it: {}", Chain(error));
         let finding = Finding::fail(text, validate).at(path);
         Some(finding.of(path.display().to_string()))
@@ -157,7 +157,9 @@ pub(super) fn conflicts(examined: &Examined<'_>) -> Findings {
 
 /// No reader takes a file with that ending.
 fn put_aside(path: &Path) -> String {
-    format!("mv {path} {path}.off", path = path.display())
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".off");
+    format!("mv {} {}", shell_word(path), shell_word(aside))
 }
 
 /// Whether users other than root can read the files, as rootless engines do.
@@ -185,7 +187,7 @@ pub(super) fn readable(examined: &Examined<'_>) -> Findings {
         let text = "rootless engines cannot read it";
         let finding = Finding::warn(
             text,
-            Remedy::run(format!("chmod {change} {}", path.display())),
+            Remedy::run(format!("chmod {change} {}", shell_word(path))),
         );
         finding.at(path).of(path.display().to_string())
     });

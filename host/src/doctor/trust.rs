@@ -8,7 +8,7 @@ use onload_cdi::DEFAULT_DIRS;
 use onload_core::config::{CONFIG_PATH, Preload};
 use onload_core::fs::trust::TrustError;
 use onload_core::onload::PRELOAD_FILE;
-use onload_core::text::Chain;
+use onload_core::text::{Chain, shell_word};
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
@@ -66,11 +66,11 @@ fn finding(error: &TrustError, path: &Path, wrong: &mut BTreeSet<PathBuf>) -> Op
     let (place, remedy) = match error {
         TrustError::Owner { path: place, .. } => (
             place,
-            Remedy::run(format!("chown root:root {}", place.display())),
+            Remedy::run(format!("chown root:root {}", shell_word(place))),
         ),
         TrustError::Writable { path: place, .. } => (
             place,
-            Remedy::run(format!("chmod go-w {}", place.display())),
+            Remedy::run(format!("chmod go-w {}", shell_word(place))),
         ),
         TrustError::Open {
             path: place,

@@ -11,6 +11,7 @@ mod version;
 use std::path::Path;
 
 use onload_core::config::CONFIG_PATH;
+use onload_core::text::shell_word;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
@@ -313,10 +314,13 @@ pub(super) fn hooks(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
             let text = examined.host.bytes(&path, 1024 * 1024)?.unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
             if name.ends_with(".json") && text.contains("\"precreate\"") {
-                let (from, to) = (path.display(), PODMAN_HOOKS);
-                let move_it = Remedy::run(format!("mv {from} {to}/"));
+                let move_it = Remedy::run(format!("mv {} {PODMAN_HOOKS}/", shell_word(&path)));
                 let text = "it has the stage precreate, with which CRI-O does not start and buildah does not run";
-                findings.push(Finding::fail(text, move_it).at(&path).of(from.to_string()));
+                findings.push(
+                    Finding::fail(text, move_it)
+                        .at(&path)
+                        .of(path.display().to_string()),
+                );
             }
         }
     }
