@@ -886,3 +886,83 @@ fn a_hook_whose_name_steers_the_terminal_is_moved_by_one_that_does_not() {
     let shown = tree.run(&["doctor"]).answered_no().stdout;
     assert!(shown.contains(&command), "{shown}");
 }
+
+/// Asserts what a host's one finding of this kind tells to write.
+#[track_caller]
+fn assert_writes(tree: &Tree, check: &str, file: &str, section: Option<&str>, line: &str) {
+    let found = found(tree, check);
+    let remedy = &found[0]["remedy"][0];
+    assert_eq!(remedy["file"], file, "{found:#?}");
+    assert_eq!(remedy["section"].as_str(), section, "{found:#?}");
+    assert_eq!(remedy["line"], line, "{found:#?}");
+    let looked = found[0]["looked_at"].as_array().unwrap();
+    assert!(looked.contains(&file.into()), "{found:#?}");
+}
+
+#[test]
+fn the_file_that_said_where_to_look_is_the_one_to_change() {
+    let said = "cdi_spec_dirs = ['/etc/cdi']\n";
+    let line = "cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]";
+    let check = "engine-spec-dirs";
+
+    let tree = podman("5.4.2", "[engine]\nenv = ['http_proxy=http://a']\n");
+    let file = "/etc/containers/containers.conf";
+    tree.file(file, format!("[engine]\n{said}"));
+    assert_writes(&tree, check, file, Some("[engine]"), line);
+
+    let tree = crio("[crio.metrics]\nenable_metrics = true\n");
+    let file = "/etc/crio/crio.conf";
+    tree.file(file, format!("[crio.runtime]\n{said}"));
+    assert_writes(&tree, check, file, Some("[crio.runtime]"), line);
+
+    for plugin in [
+        "cri",
+        "io.containerd.grpc.v1.cri",
+        "io.containerd.cri.v1.runtime",
+    ] {
+        let table = format!("[plugins.\"{plugin}\"]");
+        let imports = "imports = ['/etc/containerd/conf.d/*.toml']\nversion = 3\n";
+        let tree = containerd("2.0.5", &format!("{imports}{table}\n{said}"));
+        tree.file("/etc/containerd/conf.d/99-proxy.toml", "version = 3\n");
+        let file = "/etc/containerd/config.toml";
+        assert_writes(&tree, check, file, Some(&table), line);
+    }
+}
+
+#[test]
+fn the_last_file_that_said_where_to_look_is_the_one_to_change() {
+    let check = "engine-spec-dirs";
+    let said = "[engine]\ncdi_spec_dirs = ['/etc/cdi']\n";
+    let tree = podman("5.4.2", said);
+    tree.file(
+        "/etc/containers/containers.conf",
+        "[engine]\ncdi_spec_dirs = ['/var/run/cdi']\n",
+    );
+    let line = "cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]";
+    let drop_in = "/etc/containers/containers.conf.d/50.conf";
+    assert_writes(&tree, check, drop_in, Some("[engine]"), line);
+    // What counts is good, whatever an earlier file said.
+    tree.file("/etc/containers/containers.conf", said);
+    tree.file(drop_in, "[engine]\ncdi_spec_dirs = ['/var/run/cdi']\n");
+    let found = found(&tree, check);
+    assert_eq!(found[0]["verdict"], "pass", "{found:#?}");
+    assert_eq!(found[0]["looked_at"], serde_json::json!([drop_in]));
+}
+
+#[test]
+fn a_file_without_sections_is_told_of_none() {
+    let tree = docker("28.3.0", r#"{"cdi-spec-dirs":["/srv/\"cdi"]}"#);
+    let line = r#""cdi-spec-dirs": ["/srv/\"cdi", "/var/run/cdi"]"#;
+    let file = "/etc/docker/daemon.json";
+    assert_writes(&tree, "engine-spec-dirs", file, None, line);
+}
+
+#[test]
+fn what_k3s_writes_anew_at_each_start_is_changed_in_its_template() {
+    let said = "cdi_spec_dirs = ['/etc/cdi']\n";
+    let tree = k3s(&format!("{CONTAINERD_2}{said}"));
+    let found = found(&tree, "engine-spec-dirs");
+    let remedy = &found[0]["remedy"][0];
+    let template = "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl";
+    assert_eq!(remedy["file"], template);
+}

@@ -6,6 +6,7 @@ mod found;
 mod kind;
 mod nri;
 mod settings;
+mod spec_dirs;
 mod version;
 
 use std::path::Path;
@@ -19,7 +20,9 @@ use crate::host::HostError;
 pub(super) use found::{Engine, engines};
 use kind::Kind;
 pub(super) use nri::plugin;
-use settings::Settings;
+use settings::{CONTAINERD_2, Settings};
+use spec_dirs::SPEC_DIRS;
+pub(super) use spec_dirs::spec_dirs;
 use version::Version;
 
 /// The wrapper, as the package installs it.
@@ -31,16 +34,12 @@ const SHARED_HOOKS: [&str; 2] = [
     "/usr/share/containers/oci/hooks.d",
     "/etc/containers/oci/hooks.d",
 ];
-/// Where specifications are written, by either of its names.
-const SPEC_DIRS: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
 /// The first docker that has CDI on unless told otherwise.
 const DOCKER_CDI: Version = Version(28, 2, 0);
 /// The first containerd that has.
 const CONTAINERD_CDI: Version = Version(2, 0, 0);
 /// The first Kubernetes whose kubelet has.
 const KUBELET_CDI: Version = Version(1, 29, 0);
-/// The format of containerd 2's own file.
-const CONTAINERD_2: i64 = 3;
 
 /// Whether an engine is there at all, and the files of each are understood.
 pub(super) fn installed(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
@@ -165,15 +164,7 @@ fn switch_on(engine: &Engine, settings: &Settings) -> Remedy {
         ))
     };
     match engine.kind {
-        Kind::K3s => {
-            let template = match settings.format {
-                Some(CONTAINERD_2..) => "config-v3.toml.tmpl",
-                _ => "config.toml.tmpl",
-            };
-            configure(&format!(
-                "containerd --file /var/lib/rancher/k3s/agent/etc/containerd/{template}"
-            ))
-        }
+        Kind::K3s => configure(&format!("containerd --file {}", settings.k3s_template())),
         Kind::Kubelet => Remedy::write_under(
             "/var/lib/kubelet/config.yaml",
             "featureGates:",
@@ -181,36 +172,6 @@ fn switch_on(engine: &Engine, settings: &Settings) -> Remedy {
         ),
         kind => configure(kind.name()),
     }
-}
-
-/// Whether engines that are told where to look look where specifications are written.
-pub(super) fn spec_dirs(_: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let mut findings = Vec::new();
-    for engine in engines {
-        let Ok(settings) = &engine.settings else {
-            continue;
-        };
-        let (Some(dirs), Some(file)) = (&settings.spec_dirs, settings.files.last()) else {
-            continue;
-        };
-        let is_ours = |dir: &String| SPEC_DIRS.contains(&dir.trim_end_matches('/'));
-        let finding = match dirs.iter().any(is_ours) {
-            true => Finding::pass(format!("looks into {}", dirs.join(", "))),
-            false => {
-                let all: Vec<String> = dirs.iter().map(|dir| format!("{dir:?}")).collect();
-                let [ours, _] = SPEC_DIRS;
-                let list = [all.as_slice(), &[format!("{ours:?}")]].concat().join(", ");
-                let line = match engine.kind {
-                    Kind::Docker => format!("\"cdi-spec-dirs\": [{list}]"),
-                    _ => format!("cdi_spec_dirs = [{list}]"),
-                };
-                let text = format!("does not look into {ours}, where specifications are written");
-                Finding::fail(text, Remedy::write(file, line))
-            }
-        };
-        findings.push(finding.at(file).of(engine.kind.name()));
-    }
-    Ok(findings)
 }
 
 /// Whether engines read the CDI version of each file of ours.

@@ -16,7 +16,9 @@ const RUNTIME: &str = "onload";
 const DOCKER: &str = "/etc/docker/daemon.json";
 const CONTAINERD: &str = "/etc/containerd/config.toml";
 /// What k3s makes its containerd read, written anew at each start (k3s, `pkg/agent/containerd`).
-const K3S: &str = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml";
+pub(super) const K3S: &str = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml";
+/// The format of containerd 2's own file.
+pub(super) const CONTAINERD_2: i64 = 3;
 /// containerd's plugin for NRI, in every format of its file.
 const CONTAINERD_NRI: &str = "io.containerd.nri.v1.nri";
 const KUBELET: &str = "/var/lib/kubelet/config.yaml";
@@ -37,7 +39,7 @@ pub(super) struct Settings {
     /// Whether CDI is on; none where no file says so.
     pub(super) cdi: Option<bool>,
     /// Where it looks for specifications; none where no file says so.
-    pub(super) spec_dirs: Option<Vec<String>>,
+    pub(super) spec_dirs: Option<SpecDirs>,
     /// Whether the wrapper is registered.
     pub(super) has_runtime: bool,
     /// The directories of hooks that it reads; empty where no file says so.
@@ -48,6 +50,16 @@ pub(super) struct Settings {
     pub(super) is_off: bool,
     /// Whether NRI is on; none where no file says so.
     pub(super) nri: Option<bool>,
+}
+
+/// Where an engine looks for specifications.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SpecDirs {
+    pub(super) dirs: Vec<String>,
+    /// The file that says so, which is the one to change.
+    pub(super) file: PathBuf,
+    /// Its section; none where files have none.
+    pub(super) section: Option<String>,
 }
 
 /// A file that is not understood.
@@ -74,7 +86,7 @@ pub(super) fn read(
         let Some(text) = examined.host.text(&file)? else {
             continue;
         };
-        let imports = match settings.hear(kind, &text) {
+        let imports = match settings.hear(kind, &file, &text) {
             Ok(imports) => imports,
             Err(why) => return Ok(Err(NotUnderstood { file, why })),
         };
@@ -130,21 +142,38 @@ fn expand(examined: &Examined<'_>, patterns: &[PathBuf]) -> Result<Vec<PathBuf>,
 }
 
 impl Settings {
+    /// What k3s makes containerd's file from, whenever it starts.
+    pub(super) fn k3s_template(&self) -> &'static str {
+        match self.format {
+            Some(CONTAINERD_2..) => "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl",
+            _ => "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl",
+        }
+    }
+
     /// Hears what a file says; gives the files that it imports, and the reason where it is not understood.
-    fn hear(&mut self, kind: Kind, text: &str) -> Result<Vec<PathBuf>, String> {
+    fn hear(&mut self, kind: Kind, file: &Path, text: &str) -> Result<Vec<PathBuf>, String> {
         match kind {
-            Kind::Docker => self.hear_docker(text)?,
-            Kind::Containerd | Kind::K3s => return self.hear_containerd(text),
-            Kind::Crio => self.hear_crio(text)?,
-            Kind::Podman => self.hear_podman(text)?,
+            Kind::Docker => self.hear_docker(file, text)?,
+            Kind::Containerd | Kind::K3s => return self.hear_containerd(file, text),
+            Kind::Crio => self.hear_crio(file, text)?,
+            Kind::Podman => self.hear_podman(file, text)?,
             Kind::Kubelet => self.hear_kubelet(text),
             Kind::Nomad => self.hear_nomad(text),
         }
         Ok(Vec::new())
     }
 
+    fn hear_dirs(&mut self, dirs: Option<Vec<String>>, file: &Path, section: Option<String>) {
+        let said = dirs.map(|dirs| SpecDirs {
+            dirs,
+            file: file.to_owned(),
+            section,
+        });
+        self.spec_dirs = said.or(self.spec_dirs.take());
+    }
+
     /// dockerd(8), `daemon.json`.
-    fn hear_docker(&mut self, text: &str) -> Result<(), String> {
+    fn hear_docker(&mut self, file: &Path, text: &str) -> Result<(), String> {
         if text.trim().is_empty() {
             return Ok(());
         }
@@ -159,13 +188,13 @@ impl Settings {
             let dirs = dirs.iter().filter_map(serde_json::Value::as_str);
             dirs.map(str::to_owned).collect()
         };
-        self.spec_dirs = dirs.map(texts);
+        self.hear_dirs(dirs.map(texts), file, None);
         self.has_runtime = object.pointer(&format!("/runtimes/{RUNTIME}")).is_some();
         Ok(())
     }
 
     /// containerd-config.toml(5); gives the files that it imports.
-    fn hear_containerd(&mut self, text: &str) -> Result<Vec<PathBuf>, String> {
+    fn hear_containerd(&mut self, file: &Path, text: &str) -> Result<Vec<PathBuf>, String> {
         let table = parse(text)?;
         let format = table.get("version").and_then(Value::as_integer);
         self.format = self.format.or(Some(format.unwrap_or(1)));
@@ -180,17 +209,18 @@ impl Settings {
         if disabled.iter().any(|id| id == CONTAINERD_NRI) {
             self.nri = Some(false);
         }
-        for plugin in [
+        for name in [
             "cri",
             "io.containerd.grpc.v1.cri",
             "io.containerd.cri.v1.runtime",
         ] {
-            let Some(plugin) = plugins.and_then(|plugins| plugins.get(plugin)) else {
+            let Some(plugin) = plugins.and_then(|plugins| plugins.get(name)) else {
                 continue;
             };
             let cdi = plugin.get("enable_cdi").and_then(Value::as_bool);
             self.cdi = cdi.or(self.cdi);
-            self.spec_dirs = texts(plugin.get("cdi_spec_dirs")).or(self.spec_dirs.take());
+            let section = format!("[plugins.\"{name}\"]");
+            self.hear_dirs(texts(plugin.get("cdi_spec_dirs")), file, Some(section));
             let runtimes = plugin.get("containerd").and_then(|c| c.get("runtimes"));
             self.has_runtime |= runtimes
                 .and_then(|runtimes| runtimes.get(RUNTIME))
@@ -202,7 +232,7 @@ impl Settings {
     }
 
     /// crio.conf(5).
-    fn hear_crio(&mut self, text: &str) -> Result<(), String> {
+    fn hear_crio(&mut self, file: &Path, text: &str) -> Result<(), String> {
         let table = parse(text)?;
         let Some(crio) = table.get("crio") else {
             return Ok(());
@@ -212,7 +242,8 @@ impl Settings {
         let Some(runtime) = crio.get("runtime") else {
             return Ok(());
         };
-        self.spec_dirs = texts(runtime.get("cdi_spec_dirs")).or(self.spec_dirs.take());
+        let dirs = texts(runtime.get("cdi_spec_dirs"));
+        self.hear_dirs(dirs, file, Some("[crio.runtime]".to_owned()));
         self.hook_dirs
             .extend(texts(runtime.get("hooks_dir")).unwrap_or_default());
         self.has_runtime |= runtime
@@ -223,12 +254,13 @@ impl Settings {
     }
 
     /// containers.conf(5).
-    fn hear_podman(&mut self, text: &str) -> Result<(), String> {
+    fn hear_podman(&mut self, file: &Path, text: &str) -> Result<(), String> {
         let table = parse(text)?;
         let Some(engine) = table.get("engine") else {
             return Ok(());
         };
-        self.spec_dirs = texts(engine.get("cdi_spec_dirs")).or(self.spec_dirs.take());
+        let dirs = texts(engine.get("cdi_spec_dirs"));
+        self.hear_dirs(dirs, file, Some("[engine]".to_owned()));
         self.hook_dirs
             .extend(texts(engine.get("hooks_dir")).unwrap_or_default());
         self.has_runtime |= engine

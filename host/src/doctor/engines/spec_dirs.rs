@@ -1,0 +1,53 @@
+//! Where engines look for specifications.
+
+use std::path::Path;
+
+use super::found::Engine;
+use super::kind::Kind;
+use super::settings::{K3S, Settings, SpecDirs};
+use crate::doctor::check::{Finding, Remedy};
+use crate::doctor::examined::{Examined, Findings};
+
+/// Where specifications are written, by either of its names.
+pub(super) const SPEC_DIRS: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
+
+/// Whether engines that are told where to look look where specifications are written.
+pub(in super::super) fn spec_dirs(_: &Examined<'_>, engines: &[Engine]) -> Findings {
+    let findings = engines.iter().filter_map(|engine| {
+        let settings = engine.settings.as_ref().ok()?;
+        let said = settings.spec_dirs.as_ref()?;
+        let is_ours = |dir: &String| SPEC_DIRS.contains(&dir.trim_end_matches('/'));
+        let finding = match said.dirs.iter().any(is_ours) {
+            true => Finding::pass(format!("looks into {}", said.dirs.join(", "))),
+            false => {
+                let [ours, _] = SPEC_DIRS;
+                let text = format!("does not look into {ours}, where specifications are written");
+                Finding::fail(text, add_ours(engine.kind, settings, said))
+            }
+        };
+        Some(finding.at(&said.file).of(engine.kind.name()))
+    });
+    Ok(findings.collect())
+}
+
+/// The list as it is and our directory, in the place where the list stands: an engine does not join lists.
+fn add_ours(kind: Kind, settings: &Settings, said: &SpecDirs) -> Remedy {
+    let dirs = said.dirs.iter().map(String::as_str).chain([SPEC_DIRS[0]]);
+    // TOML takes the strings of JSON.
+    let dirs: Vec<String> = dirs
+        .map(|dir| serde_json::Value::from(dir).to_string())
+        .collect();
+    let list = dirs.join(", ");
+    let line = match kind {
+        Kind::Docker => format!("\"cdi-spec-dirs\": [{list}]"),
+        _ => format!("cdi_spec_dirs = [{list}]"),
+    };
+    let file = match said.file == Path::new(K3S) {
+        true => Path::new(settings.k3s_template()),
+        false => &said.file,
+    };
+    match &said.section {
+        Some(section) => Remedy::write_under(file, section, line),
+        None => Remedy::write(file, line),
+    }
+}
