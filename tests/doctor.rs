@@ -966,3 +966,29 @@ fn what_k3s_writes_anew_at_each_start_is_changed_in_its_template() {
     let template = "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl";
     assert_eq!(remedy["file"], template);
 }
+
+#[test]
+fn what_is_no_file_among_hooks_is_no_hook() {
+    let tree = with_hooks();
+    let hooks = "/usr/share/containers/oci/hooks.d";
+    let precreate = r#"{"stages":["precreate"]}"#;
+    tree.directory(&format!("{hooks}/old"));
+    tree.directory(&format!("{hooks}/old.json"));
+    tree.file(&format!("{hooks}/old/ours.json"), precreate);
+    tree.file(&format!("{hooks}/ours.json.bak"), precreate);
+    tree.file(&format!("{hooks}/large.bak"), vec![b' '; 2 << 20]);
+    tree.link(&format!("{hooks}/gone.json"), "/nowhere");
+    let checks = found(&tree, "engine-hooks");
+    assert_eq!(checks.len(), 1, "{checks:#?}");
+    assert_eq!(checks[0]["verdict"], "pass", "{checks:#?}");
+}
+
+#[test]
+fn a_link_to_a_hook_is_a_hook() {
+    let tree = with_hooks();
+    tree.file("/srv/hook", r#"{"stages":["precreate"]}"#);
+    tree.link("/etc/containers/oci/hooks.d/ours.json", "/srv/hook");
+    tree.link("/etc/containers/oci/hooks.d/.json", "/srv/hook");
+    let checks = found(&tree, "engine-hooks");
+    assert_eq!(each(&checks.into(), "verdict"), ["fail", "fail"]);
+}

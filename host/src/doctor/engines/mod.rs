@@ -3,21 +3,19 @@
 
 mod daemon;
 mod found;
+mod hooks;
 mod kind;
 mod nri;
 mod settings;
 mod spec_dirs;
 mod version;
 
-use std::path::Path;
-
 use onload_core::config::CONFIG_PATH;
-use onload_core::text::shell_word;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
-use crate::host::HostError;
 pub(super) use found::{Engine, engines};
+pub(super) use hooks::hooks;
 use kind::Kind;
 pub(super) use nri::plugin;
 use settings::{CONTAINERD_2, Settings};
@@ -27,13 +25,6 @@ use version::Version;
 
 /// The wrapper, as the package installs it.
 const WRAPPER: &str = "/usr/bin/onload-container-runtime";
-/// Our hook for podman, whose stage other readers do not know.
-const PODMAN_HOOKS: &str = "/usr/share/onload-ctk/hooks.d/podman";
-/// Directories of hooks that podman shares with CRI-O and buildah.
-const SHARED_HOOKS: [&str; 2] = [
-    "/usr/share/containers/oci/hooks.d",
-    "/etc/containers/oci/hooks.d",
-];
 /// The first docker that has CDI on unless told otherwise.
 const DOCKER_CDI: Version = Version(28, 2, 0);
 /// The first containerd that has.
@@ -259,57 +250,6 @@ pub(super) fn runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
         findings.push(finding.at(CONFIG_PATH).of(name));
     }
     Ok(findings)
-}
-
-/// Whether the directories of hooks hold what their readers understand: `precreate` in a shared one keeps
-/// CRI-O from starting and buildah from running.
-pub(super) fn hooks(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let reads_hooks = |engine: &&Engine| matches!(engine.kind, Kind::Crio | Kind::Podman);
-    if !engines.iter().any(|engine| reads_hooks(&engine)) {
-        return Ok(Vec::new());
-    }
-    let mut findings = Vec::new();
-    for directory in SHARED_HOOKS.map(Path::new) {
-        for name in examined.host.list(directory)?.names {
-            let path = directory.join(&name);
-            let text = examined.host.bytes(&path, 1024 * 1024)?.unwrap_or_default();
-            let text = String::from_utf8_lossy(&text);
-            if name.ends_with(".json") && text.contains("\"precreate\"") {
-                let move_it = Remedy::run(format!("mv {} {PODMAN_HOOKS}/", shell_word(&path)));
-                let text = "it has the stage precreate, with which CRI-O does not start and buildah does not run";
-                findings.push(
-                    Finding::fail(text, move_it)
-                        .at(&path)
-                        .of(path.display().to_string()),
-                );
-            }
-        }
-    }
-    for engine in engines.iter().filter(reads_hooks) {
-        findings.extend(missing_hooks(examined, engine)?);
-    }
-    if findings.is_empty() {
-        let text = "the directories of hooks hold what their readers understand";
-        let finding = Finding::pass(text);
-        findings.push(SHARED_HOOKS.iter().fold(finding, Finding::at));
-    }
-    Ok(findings)
-}
-
-/// Our directory, where an engine is told of it and it is not there.
-fn missing_hooks(examined: &Examined<'_>, engine: &Engine) -> Result<Option<Finding>, HostError> {
-    let Ok(settings) = &engine.settings else {
-        return Ok(None);
-    };
-    let is_told = settings.hook_dirs.iter().any(|dir| dir == PODMAN_HOOKS);
-    if !is_told || examined.exists(PODMAN_HOOKS)? {
-        return Ok(None);
-    }
-    let text = format!(
-        "is told of hooks in {PODMAN_HOOKS}, which is not there: annotations ask for nothing"
-    );
-    let finding = Finding::fail(text, examined.reinstall()?).at(PODMAN_HOOKS);
-    Ok(Some(finding.of(engine.kind.name())))
 }
 
 /// Whether daemons were started since their files changed: they read these once.
