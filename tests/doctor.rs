@@ -992,3 +992,58 @@ fn a_link_to_a_hook_is_a_hook() {
     let checks = found(&tree, "engine-hooks");
     assert_eq!(each(&checks.into(), "verdict"), ["fail", "fail"]);
 }
+
+const PODMAN_HOOKS: &str = "/usr/share/onload-ctk/hooks.d/podman";
+
+#[test]
+fn annotations_that_podmans_hooks_answer_need_no_wrapper() {
+    for told in [PODMAN_HOOKS, "/usr/share/onload-ctk/hooks.d/podman/"] {
+        let tree = allowing(podman(
+            "5.4.2",
+            &format!("[engine]\nhooks_dir = ['{told}']\n"),
+        ));
+        tree.directory(PODMAN_HOOKS);
+        assert!(found(&tree, "engine-runtime").is_empty(), "{told}");
+        // Without them nothing answers.
+        tree.remove(PODMAN_HOOKS);
+        assert_eq!(found(&tree, "engine-runtime")[0]["verdict"], "warn");
+        assert_eq!(found(&tree, "engine-hooks")[0]["verdict"], "fail");
+    }
+    let elsewhere = "[engine]\nhooks_dir = ['/usr/share/containers/oci/hooks.d']\n";
+    let tree = allowing(podman("5.4.2", elsewhere));
+    tree.directory(PODMAN_HOOKS);
+    assert_eq!(found(&tree, "engine-runtime")[0]["verdict"], "warn");
+}
+
+#[test]
+fn annotations_that_the_plugin_answers_need_no_wrapper() {
+    for tree in [
+        nri(containerd("2.0.5", CONTAINERD_2)),
+        nri(crio("[crio.runtime]\n")),
+        launched_nri(),
+    ] {
+        let runtime = found(&tree, "engine-runtime");
+        assert!(runtime.is_empty(), "{runtime:#?}");
+        // One that waits for a runtime answers nobody.
+        tree.remove(NRI_SOCKET);
+        let runtime = found(&tree, "engine-runtime");
+        assert_eq!(runtime[0]["verdict"], "warn", "{runtime:#?}");
+        // A tree in which nothing runs is asked what is started in it.
+        tree.remove("/proc");
+        assert!(found(&tree, "engine-runtime").is_empty());
+    }
+}
+
+#[test]
+fn the_plugin_answers_for_no_engine_that_has_no_plugins() {
+    let off = "version = 3\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n";
+    let tree = nri(containerd("2.0.5", off));
+    engine(&tree, "dockerd", "docker.io", "28.3.0");
+    engine(&tree, "crio", "cri-o", "1.33.0-1");
+    let runtime = found(&tree, "engine-runtime");
+    assert_eq!(
+        each(&runtime.clone().into(), "subject"),
+        ["docker", "containerd"]
+    );
+    assert!(runtime.iter().all(|found| found["verdict"] == "warn"));
+}

@@ -44,6 +44,17 @@ pub(in super::super) fn hooks(examined: &Examined<'_>, engines: &[Engine]) -> Fi
     Ok(findings)
 }
 
+/// Whether our hooks give podman's containers what their annotations ask for.
+pub(super) fn answer(examined: &Examined<'_>, engine: &Engine) -> Result<bool, HostError> {
+    Ok(is_told(engine) && examined.exists(OURS)?)
+}
+
+fn is_told(engine: &Engine) -> bool {
+    let is_ours = |dir: &String| dir.trim_end_matches('/') == OURS;
+    let settings = engine.settings.as_ref();
+    settings.is_ok_and(|settings| settings.hook_dirs.iter().any(is_ours))
+}
+
 /// Of a hook in a shared directory that has the stage.
 fn precreate(examined: &Examined<'_>, path: &Path) -> Result<Option<Finding>, HostError> {
     // Other endings are no hooks to those who read the directory (containers/common, pkg/hooks/read.go).
@@ -64,11 +75,7 @@ fn precreate(examined: &Examined<'_>, path: &Path) -> Result<Option<Finding>, Ho
 
 /// Our directory, where an engine is told of it and it is not there.
 fn missing(examined: &Examined<'_>, engine: &Engine) -> Result<Option<Finding>, HostError> {
-    let Ok(settings) = &engine.settings else {
-        return Ok(None);
-    };
-    let is_told = settings.hook_dirs.iter().any(|dir| dir == OURS);
-    if !is_told || examined.exists(OURS)? {
+    if !is_told(engine) || examined.exists(OURS)? {
         return Ok(None);
     }
     let text =

@@ -14,6 +14,7 @@ use onload_core::config::CONFIG_PATH;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
+use crate::host::HostError;
 pub(super) use found::{Engine, engines};
 pub(super) use hooks::hooks;
 use kind::Kind;
@@ -212,44 +213,54 @@ fn our_files(examined: &Examined<'_>) -> Vec<(String, onload_cdi::Version)> {
     files
 }
 
-/// Whether engines know the wrapper, where annotations may ask for something.
+/// Whether engines know the wrapper, where annotations may ask for something and nothing else answers them.
 pub(super) fn runtime(examined: &Examined<'_>, engines: &[Engine]) -> Findings {
-    let allows = !examined.config.annotations.allow.is_empty();
     let is_there = examined.is_file(WRAPPER)?;
     let mut findings = Vec::new();
-    let docker = engines.iter().find(|engine| engine.kind == Kind::Docker);
-    let docker = docker.and_then(|docker| docker.settings.as_ref().ok());
-    let docker_has_it = docker.is_some_and(|docker| docker.has_runtime);
     for engine in engines {
         let Ok(settings) = &engine.settings else {
             continue;
         };
-        let is_wanted = match engine.kind {
-            Kind::Kubelet | Kind::K3s => false,
-            Kind::Containerd if settings.is_off => false,
-            // Its docker driver asks docker for it.
-            Kind::Nomad => docker_has_it,
-            _ => allows,
-        };
         let name = engine.kind.name();
-        let finding = match (settings.has_runtime, is_wanted) {
-            (true, _) if !is_there && engine.kind != Kind::Nomad => {
-                let text =
-                    format!("the runtime \"onload\" is registered, and {WRAPPER} is not there");
-                Finding::fail(text, examined.reinstall()?)
-            }
-            (true, _) => Finding::pass("the runtime \"onload\" is registered"),
-            (false, true) => {
-                let text = "the runtime \"onload\" is not registered: annotations ask for nothing";
-                let configure = format!("onload-ctk runtime configure --runtime {name}");
-                Finding::warn(text, Remedy::run(configure))
-            }
-            (false, false) => continue,
+        let finding = if settings.has_runtime && !is_there && engine.kind != Kind::Nomad {
+            let text = format!("the runtime \"onload\" is registered, and {WRAPPER} is not there");
+            Finding::fail(text, examined.reinstall()?)
+        } else if settings.has_runtime {
+            Finding::pass("the runtime \"onload\" is registered")
+        } else if is_wrapper_wanted(examined, engine, engines)? {
+            let text = "the runtime \"onload\" is not registered: annotations ask for nothing";
+            let configure = format!("onload-ctk runtime configure --runtime {name}");
+            Finding::warn(text, Remedy::run(configure))
+        } else {
+            continue;
         };
         let finding = settings.files.iter().fold(finding, Finding::at);
         findings.push(finding.at(CONFIG_PATH).of(name));
     }
     Ok(findings)
+}
+
+/// Whether an engine needs the wrapper for what annotations ask for.
+fn is_wrapper_wanted(
+    examined: &Examined<'_>,
+    engine: &Engine,
+    engines: &[Engine],
+) -> Result<bool, HostError> {
+    let allows = !examined.config.annotations.allow.is_empty();
+    let is_off = engine.settings.as_ref().is_ok_and(|s| s.is_off);
+    Ok(match engine.kind {
+        Kind::Kubelet | Kind::K3s => false,
+        Kind::Containerd if is_off => false,
+        Kind::Containerd | Kind::Crio => allows && !nri::answers(examined, engine)?,
+        Kind::Podman => allows && !hooks::answer(examined, engine)?,
+        Kind::Docker => allows,
+        // Its docker driver asks docker for it.
+        Kind::Nomad => {
+            let docker = engines.iter().find(|engine| engine.kind == Kind::Docker);
+            let docker = docker.and_then(|docker| docker.settings.as_ref().ok());
+            docker.is_some_and(|docker| docker.has_runtime)
+        }
+    })
 }
 
 /// Whether daemons were started since their files changed: they read these once.

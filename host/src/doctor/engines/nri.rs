@@ -199,17 +199,37 @@ fn is_announced(examined: &Examined<'_>, engines: &[Engine]) -> bool {
 fn switched_off(engines: &[Engine]) -> Option<&Engine> {
     let mut off = None;
     for (engine, settings) in settings(engines) {
-        let by_version = |first| engine.version.map(|version| version >= first);
-        let default = match engine.kind {
-            Kind::Containerd => by_version(CONTAINERD_NRI),
-            _ => by_version(CRIO_NRI),
-        };
-        match settings.nri.or(default) {
+        match is_on(engine, settings) {
             Some(false) => off = off.or(Some(engine)),
             _ => return None,
         }
     }
     off
+}
+
+/// Whether NRI is on in an engine that could have plugins; none where that cannot be told.
+fn is_on(engine: &Engine, settings: &Settings) -> Option<bool> {
+    let by_version = |first| engine.version.map(|version| version >= first);
+    let default = match engine.kind {
+        Kind::Containerd => by_version(CONTAINERD_NRI),
+        _ => by_version(CRIO_NRI),
+    };
+    settings.nri.or(default)
+}
+
+/// Whether the plugin gives the pods of an engine what their annotations ask for. Its socket does not say which
+/// runtime has it: it may be any in which NRI is not off.
+pub(super) fn answers(examined: &Examined<'_>, engine: &Engine) -> Result<bool, HostError> {
+    let mut settings = settings(std::slice::from_ref(engine));
+    if !settings.any(|(engine, settings)| is_on(engine, settings) != Some(false)) {
+        return Ok(false);
+    }
+    let start = start(examined)?;
+    Ok(match state(examined, &start)? {
+        State::Connected => true,
+        State::Unknown => start != Start::Never,
+        State::Waits | State::Gone => false,
+    })
 }
 
 /// The engines that could have plugins, and whose files are understood.
