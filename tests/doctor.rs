@@ -968,6 +968,65 @@ fn what_k3s_writes_anew_at_each_start_is_changed_in_its_template() {
 }
 
 #[test]
+fn isolated_cpus_are_changed_in_the_word_that_isolates_them() {
+    let tree = isolated();
+    tree.attribute("/sys/devices/system/node/node0/cpulist", "0-1,4");
+    let line = "BOOT_IMAGE=/vmlinuz quiet isolcpus=managed_irq,domain,2-3 -- isolcpus=7";
+    tree.file("/proc/cmdline", format!("{line}\n"));
+    let checks = found(&tree, "isolated-cpus");
+    let steps = [
+        "sed -i 's|isolcpus=managed_irq,domain,2-3|isolcpus=managed_irq,domain,1,4|' /etc/default/grub",
+        "update-grub",
+        "systemctl reboot",
+    ];
+    assert_eq!(remedies(&checks[0]), steps);
+    assert_eq!(checks[0]["looked_at"][0], "/proc/cmdline");
+
+    tree.program("/usr/sbin/grubby", "");
+    let steps = [
+        "grubby --update-kernel=ALL --remove-args=isolcpus=managed_irq,domain,2-3 --args=isolcpus=managed_irq,domain,1,4",
+        "systemctl reboot",
+    ];
+    assert_eq!(remedies(&found(&tree, "isolated-cpus")[0]), steps);
+}
+
+#[test]
+fn cpus_that_no_word_isolates_get_one() {
+    let tree = isolated();
+    tree.attribute("/sys/devices/system/node/node0/cpulist", "0-1,4");
+    for line in [
+        "quiet\n",
+        "nohz_full=2-3 xisolcpus=2\n",
+        "quiet -- isolcpus=2\n",
+    ] {
+        tree.file("/proc/cmdline", line);
+        let first = &remedies(&found(&tree, "isolated-cpus")[0])[0];
+        let wanted = "/etc/default/grub: GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX isolcpus=1,4\"";
+        assert_eq!(first, wanted, "{line}");
+    }
+}
+
+#[test]
+fn the_only_cpu_of_a_node_is_not_isolated() {
+    let tree = isolated();
+    tree.attribute("/sys/devices/system/node/node0/cpulist", "0");
+    tree.file("/proc/cmdline", "isolcpus=2-3\n");
+    let checks = found(&tree, "isolated-cpus");
+    assert_eq!(checks[0]["verdict"], "pass", "{checks:#?}");
+    assert!(remedies(&checks[0]).is_empty());
+    // Of a node without CPUs there is nothing to say.
+    tree.attribute("/sys/devices/system/node/node0/cpulist", "");
+    assert!(found(&tree, "isolated-cpus").is_empty());
+}
+
+#[test]
+fn a_host_that_isolates_no_cpu_is_asked_for_none() {
+    let tree = isolated();
+    tree.attribute("/sys/devices/system/cpu/isolated", "");
+    assert!(found(&tree, "isolated-cpus").is_empty());
+}
+
+#[test]
 fn what_is_no_file_among_hooks_is_no_hook() {
     let tree = with_hooks();
     let hooks = "/usr/share/containers/oci/hooks.d";

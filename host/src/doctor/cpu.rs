@@ -6,10 +6,13 @@ use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
 use super::kernel_line;
 use crate::discover::hugepages::NODES;
+use crate::host::HostError;
 use onload_core::cpu_list;
 
 const POLICIES: &str = "/sys/devices/system/cpu/cpufreq";
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
+/// What the word of the kernel's line begins with that isolates CPUs.
+const ISOLATE: &str = "isolcpus=";
 const FASTEST: &str = "performance";
 
 /// Whether CPUs keep their frequency: one that has to come up first adds tens of microseconds.
@@ -45,7 +48,7 @@ pub(super) fn governor(examined: &Examined<'_>) -> Findings {
     Ok(vec![finding.at(POLICIES)])
 }
 
-/// Whether isolated CPUs are on a node with a device.
+/// Whether isolated CPUs are on a node with a device. Of a host that isolates none, nothing is asked.
 pub(super) fn isolated(examined: &Examined<'_>) -> Findings {
     let isolated = examined.attribute(ISOLATED)?.unwrap_or_default();
     let isolated = cpu_list::parse(&isolated);
@@ -53,33 +56,59 @@ pub(super) fn isolated(examined: &Examined<'_>) -> Findings {
     if isolated.is_empty() || nodes.is_empty() {
         return Ok(Vec::new());
     }
+    let mut has_cpus = false;
     let mut elsewhere: Option<(u32, BTreeSet<u32>)> = None;
     for node in &nodes {
         let list = examined.attribute(format!("{NODES}/node{node}/cpulist"))?;
-        let cpus = cpu_list::parse(&list.unwrap_or_default());
-        if cpus.is_disjoint(&isolated) && !cpus.is_empty() {
-            elsewhere = elsewhere.or(Some((*node, cpus)));
-        } else if !cpus.is_empty() {
+        let mut cpus = cpu_list::parse(&list.unwrap_or_default());
+        if !cpus.is_disjoint(&isolated) {
             let text = format!("isolated CPUs are on node {node}, where a device is");
             return Ok(vec![Finding::pass(text).at(ISOLATED)]);
         }
+        // The first CPU of a node is left to interrupts and the kernel.
+        has_cpus |= cpus.pop_first().is_some();
+        if !cpus.is_empty() {
+            elsewhere = elsewhere.or(Some((*node, cpus)));
+        }
     }
     let Some((node, cpus)) = elsewhere else {
-        return Ok(Vec::new());
+        if !has_cpus {
+            return Ok(Vec::new());
+        }
+        let text = "no node with a device has a CPU to isolate beside its first";
+        return Ok(vec![Finding::pass(text).at(ISOLATED)]);
     };
-    // The first CPU of a node is left to interrupts and the kernel.
-    let cpus: Vec<String> = cpus.iter().skip(1).map(ToString::to_string).collect();
+    let finding = isolate(examined, node, &cpus)?.at(ISOLATED);
+    Ok(vec![finding.at(format!("{NODES}/node{node}/cpulist"))])
+}
+
+/// How CPUs of a node become the isolated ones. The kernel takes the first `isolcpus=` of its line and ignores
+/// those after it (kernel/sched/isolation.c), so that one is changed and none is added.
+fn isolate(examined: &Examined<'_>, node: u32, cpus: &BTreeSet<u32>) -> Result<Finding, HostError> {
     let text = format!(
         "no isolated CPU is on a node with a device: programs on them reach node {node} across the sockets"
     );
-    let words = format!("isolcpus={}", cpus.join(","));
-    let finding = Finding::warn(text, kernel_line::write(examined, &words)?);
-    let finding = kernel_line::then_reboot(examined, finding)?;
-    Ok(vec![
-        finding
-            .at(ISOLATED)
-            .at(format!("{NODES}/node{node}/cpulist")),
-    ])
+    let cpus = cpu_list::text(cpus);
+    let finding = match kernel_line::word(examined, ISOLATE)? {
+        Some(word) => {
+            let flags = isolation_flags(&word);
+            let change = kernel_line::replace(examined, &word, &format!("{ISOLATE}{flags}{cpus}"))?;
+            Finding::warn(text, change).at(kernel_line::SHOWN)
+        }
+        // They are isolated by a cpuset.
+        None => Finding::warn(
+            text,
+            kernel_line::write(examined, &format!("{ISOLATE}{cpus}"))?,
+        ),
+    };
+    kernel_line::then_reboot(examined, finding)
+}
+
+/// What stands before the CPUs in the word, with the comma at its end.
+fn isolation_flags(word: &str) -> &str {
+    let value = word.strip_prefix(ISOLATE).unwrap_or_default();
+    let cpus = value.find(|c: char| c.is_ascii_digit()).unwrap_or_default();
+    value.get(..cpus).unwrap_or_default()
 }
 
 /// The NUMA nodes of what is offered.

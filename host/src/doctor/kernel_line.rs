@@ -7,6 +7,8 @@ use crate::host::HostError;
 /// Edits the entries of the boot loader, where Red Hat's are.
 const GRUBBY: &str = "/usr/sbin/grubby";
 const GRUB: &str = "/etc/default/grub";
+/// The line that the kernel was started with.
+pub(super) const SHOWN: &str = "/proc/cmdline";
 
 /// The first step: where the words are written.
 pub(super) fn write(examined: &Examined<'_>, words: &str) -> Result<Remedy, HostError> {
@@ -19,7 +21,26 @@ pub(super) fn write(examined: &Examined<'_>, words: &str) -> Result<Remedy, Host
     })
 }
 
-/// A finding whose first step was [`write()`], with the steps that follow it.
+/// The first word of the kernel's line that begins so. What stands behind `--` is for init, and a word with
+/// other characters than settings have is none that a command could name.
+pub(super) fn word(examined: &Examined<'_>, start: &str) -> Result<Option<String>, HostError> {
+    let line = examined.attribute(SHOWN)?.unwrap_or_default();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_=,:/-".contains(c);
+    let words = line.split_ascii_whitespace();
+    let mut words = words.take_while(|word| *word != "--");
+    let word = words.find(|word| word.starts_with(start) && word.chars().all(is_plain));
+    Ok(word.map(str::to_owned))
+}
+
+/// The first step, where a word of the line gives way to another. Both are plain to a shell and to sed.
+pub(super) fn replace(examined: &Examined<'_>, old: &str, new: &str) -> Result<Remedy, HostError> {
+    Ok(Remedy::run(match examined.is_file(GRUBBY)? {
+        true => format!("grubby --update-kernel=ALL --remove-args={old} --args={new}"),
+        false => format!("sed -i 's|{old}|{new}|' {GRUB}"),
+    }))
+}
+
+/// A finding whose first step was [`write()`] or [`replace()`], with the steps that follow it.
 pub(super) fn then_reboot(examined: &Examined<'_>, finding: Finding) -> Result<Finding, HostError> {
     let finding = match examined.is_file(GRUBBY)? {
         true => finding,
