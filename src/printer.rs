@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
+use onload_core::text::one_line;
 use onload_host::host::Access;
 
 /// Names and headings.
@@ -178,19 +179,13 @@ fn columns_of_stderr() -> Option<usize> {
     Some(if columns == 0 { 80 } else { columns })
 }
 
-/// A text with its control characters but for newlines written out: names of interfaces and files
-/// may hold any, and must not steer the terminal of who reads of them.
+/// A text whose characters that would steer a terminal are written out, but for newlines: names of interfaces and
+/// files may hold any.
 #[must_use]
 pub(crate) fn harmless(text: impl Display) -> String {
-    let mut shown = String::new();
-    for c in text.to_string().chars() {
-        match c {
-            '\n' => shown.push(c),
-            c if c.is_control() => shown.extend(c.escape_default()),
-            c => shown.push(c),
-        }
-    }
-    shown
+    let text = text.to_string();
+    let lines: Vec<String> = text.split('\n').map(one_line).collect();
+    lines.join("\n")
 }
 
 /// Whether an error means that nobody reads the output any more, as with `| head`.
@@ -210,6 +205,7 @@ mod tests {
             harmless("a\u{1b}[31mb\u{7f}\tc"),
             "a\\u{1b}[31mb\\u{7f}\\tc"
         );
+        assert_eq!(harmless("eth\u{202e}0\u{2066}"), "eth\\u{202e}0\\u{2066}");
         assert_eq!(harmless("é \"x\" \\n\nü"), "é \"x\" \\n\nü");
     }
 }

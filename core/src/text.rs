@@ -63,15 +63,25 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
-/// Makes a message one line by escaping control characters.
+/// Whether a character makes a terminal do something else than show it: control characters, and those that turn the
+/// direction of what follows, so that a line reads otherwise than it is (Unicode Standard Annex 9, CVE-2021-42574).
+#[must_use]
+pub fn steers(character: char) -> bool {
+    let turns = matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    character.is_control() || turns || matches!(character, '\u{2028}' | '\u{2029}')
+}
+
+/// Makes a message one line by escaping the characters that steer a terminal.
 #[must_use]
 pub fn one_line(message: &str) -> String {
     let mut line = String::with_capacity(message.len());
     for character in message.chars() {
-        if character.is_control() {
-            line.extend(character.escape_debug());
-        } else {
-            line.push(character);
+        match steers(character) {
+            true => line.extend(character.escape_default()),
+            false => line.push(character),
         }
     }
     line
@@ -147,6 +157,8 @@ mod tests {
     #[test]
     fn a_message_stays_one_line() {
         assert_eq!(one_line("a\r\n\u{1b}[31mb"), "a\\r\\n\\u{1b}[31mb");
+        // Nor does it read from right to left.
+        assert_eq!(one_line("eth\u{202e}0\u{2028}é"), "eth\\u{202e}0\\u{2028}é");
     }
 
     /// What a shell hands to a program for a word.

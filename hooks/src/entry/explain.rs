@@ -124,16 +124,9 @@ pub(crate) fn indent(json: &[u8]) -> String {
         }
     }
     text.push(b'\n');
-    // Bytes that would control a terminal are escaped.
-    let mut shown = String::with_capacity(text.len());
-    for character in String::from_utf8_lossy(&text).chars() {
-        if character.is_control() && character != '\n' {
-            shown.extend(character.escape_debug());
-        } else {
-            shown.push(character);
-        }
-    }
-    shown
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<String> = text.split('\n').map(one_line).collect();
+    lines.join("\n")
 }
 
 #[cfg(test)]
