@@ -7,6 +7,7 @@ use onload_core::elf::interpreter;
 
 use super::cgroup::Engine;
 use super::inside::{self, Inside};
+use super::looked::Guarded;
 use super::process::{self, Limit, Preload, Process};
 use crate::discover::inventory::Inventory;
 use crate::discover::nic;
@@ -23,10 +24,6 @@ const UP: u32 = 1;
 /// Bytes of an environment; the kernel bounds it by the stack's limit, 8 MiB as a rule.
 const ENVIRONMENT: usize = 1024 * 1024;
 const VARIABLE: &str = "ONLOAD_CTK_NIC_";
-
-/// Reads so many bytes of a file of a process, which may make its reader wait for good: such a file is not
-/// known.
-pub type Guarded<'g> = &'g dyn Fn(&Path, usize) -> Option<Vec<u8>>;
 
 /// What is known of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,22 +2,18 @@
 //! thing is asked for by itself, no longer than a moment, and only where it decides.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Instant;
 
 use super::cgroup::{self, Engine};
 use super::container::{self, Facts, Program, Start, Within};
+use super::groups::{Group, leases_of};
+use super::looked::Looked;
 use super::names::Names;
+use super::patience::{PATIENCE, patiently};
 use super::process::{self, Budget, Process, Reader};
-use super::{Group, Looked, leases_of};
 use crate::host::Host;
 
-/// How long one thing of a container may take to answer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
-/// The stack of a thread that looks into a container.
-const STACK: usize = 256 * 1024;
 /// The file of Onload's library in its directory.
 const LIBRARY: &str = "libonload.so";
 
@@ -160,26 +156,4 @@ impl<'l> Look<'l> {
             ..Start::default()
         }
     }
-}
-
-/// Looks at something that may never answer, such as a file system of a container's own (FUSE): none where it does not
-/// in time. The thread that waits ends with this program.
-pub(super) fn patiently<T: Send + 'static>(
-    host: &Host,
-    patience: Duration,
-    look: impl FnOnce(&Host) -> T + Send + 'static,
-) -> Option<T> {
-    // Files that stand for a host answer.
-    if !host.is_running() {
-        return Some(look(host));
-    }
-    let host = Host::open(Path::new("/")).ok()?;
-    let (to, from) = mpsc::channel();
-    let thread = thread::Builder::new().stack_size(STACK);
-    let looks = thread.spawn(move || {
-        // Nobody waits any more where this fails.
-        let _ = to.send(look(&host));
-    });
-    looks.ok()?;
-    from.recv_timeout(patience).ok()
 }

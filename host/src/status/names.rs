@@ -11,7 +11,7 @@ use rustix::fs::{FileType, OFlags, ResolveFlags};
 use serde::Deserialize;
 
 use super::cgroup::Engine;
-use super::look::{PATIENCE, patiently};
+use super::patience::{PATIENCE, patiently};
 use crate::bundles;
 use crate::host::Host;
 

@@ -1,7 +1,19 @@
 //! What containers and users do that must not change what is said of others, nor of themselves to their good: names
 //! that lead elsewhere, mounts of the host, processes that end, and more of everything than is looked at.
 
+use std::fs;
+use std::path::Path;
+
+use onload_core::config::Config;
+use onload_core::lease::Holder;
+
+use super::cgroup::Engine;
+use super::groups::Group;
+use super::test_host::*;
+use super::verdict::decide;
 use super::*;
+use crate::discover::discover;
+use crate::host::Host;
 
 const OTHER: &str = "user.slice/user-1000.slice/user@1000.service/app.slice";
 

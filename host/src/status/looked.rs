@@ -1,0 +1,25 @@
+//! What a look at a host is made with.
+
+use std::path::Path;
+
+use onload_core::lease::Listed;
+
+use crate::discover::inventory::Inventory;
+use crate::host::Host;
+
+/// Reads so many bytes of a file of a process, which may make its reader wait for good: such a file is not
+/// known.
+pub type Guarded<'g> = &'g dyn Fn(&Path, usize) -> Option<Vec<u8>>;
+
+/// What a look at a host is made with.
+#[derive(Clone, Copy)]
+pub struct Looked<'l> {
+    /// The host.
+    pub host: &'l Host,
+    /// What discovery found.
+    pub inventory: &'l Inventory,
+    /// Its leases; none where they are not ours to see.
+    pub leases: Option<&'l [Listed]>,
+    /// Reads files of processes, which may make their reader wait.
+    pub guarded: Guarded<'l>,
+}
