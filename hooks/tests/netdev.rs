@@ -142,8 +142,11 @@ fn what_the_kernel_gave_back_as_the_container_left_it_is_restored_by_whoever_loo
           rmdir $(sed -n 's/.*"cgroup":{"path":"\([^"]*\)".*/\1/p' /run/onload-ctk/@leases/netdev=ens1v0#0) 2>/dev/null || true
         }
         lost; ip -n one link set dev8 netns $$
+        # Whoever fetched it before was killed, and left what a container had put in its place.
+        ip link add name ctk0123456789ab type bridge
         restore | grep -q 'netdev:ens1v0 is back' || fail "not restored"
         same "lease restore"; free "lease restore"
+        ip link show ctk0123456789ab 2>/dev/null && fail "what came in its place is left"
         # Its namespace lives, and it is still in it.
         lost
         restore | grep -q 'netdev:ens1v0 is back' || fail "not brought back"

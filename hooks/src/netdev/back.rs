@@ -1,5 +1,6 @@
 //! The way back: out of the network namespace where an interface is, and what it was on the host.
 
+use std::io;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,8 +23,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 const FETCHES: u32 = 4;
 /// How often it is put right: udev names an interface that comes at the same time.
 const ROUNDS: u32 = 4;
-/// What begins the name of an interface on its way, where its own is taken.
+/// What begins the name of an interface on its way, and how many random bytes follow, as digits.
 const PASSING: &str = "ctk";
+const RANDOM: usize = 6;
 
 /// Brings an interface back and makes it what it was. Is it on the host already, that is done there. `hint` names a
 /// file that may be of its namespace.
@@ -42,6 +44,7 @@ pub(super) fn bring(
     // A namespace that is nowhere now is nowhere later: nobody is in it who could show it.
     let mut is_somewhere = true;
     let mut failed = None;
+    sweep(home)?;
     loop {
         if let Some(link) = home.find(facts)? {
             leftovers::clear(&home.netns, &link)?;
@@ -107,26 +110,12 @@ pub(super) fn fetch_from(
     facts: &InterfaceFacts,
 ) -> Result<(), NetdevError> {
     let (before, _) = from.look()?;
-    let at_home = home.netns.links()?;
     undress(from, link, &before);
+    // The name is told to nobody before: where an interface that was put in its place has it as another name, the
+    // kernel moves that one, fails to name it, and leaves it on the host under a name that somebody else chose.
+    let name = passing();
+    let moved = from.give(link.index, &home.netns, Some(&name));
     let own = facts.name.as_bytes();
-    let is_free = |links: &[Link]| {
-        let mut others = links.iter().filter(|other| other.index != link.index);
-        !others.any(|other| other.is_called(own))
-    };
-    let is_own = is_free(&before) && !at_home.iter().any(|other| other.is_called(own));
-    let name = if is_own { own.to_vec() } else { passing() };
-    if link.name != name {
-        let _ = from.change(link.index, &Change::Name(&name));
-    }
-    let (moved, name) = match from.give(link.index, &home.netns, Some(&name)) {
-        // Somebody took the name on the way.
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => {
-            let name = passing();
-            (from.give(link.index, &home.netns, Some(&name)), name)
-        }
-        moved => (moved, name),
-    };
     moved.map_err(NetdevError::moving(own, "back to the host"))?;
     send_back(home, from, facts, &name)
 }
@@ -157,27 +146,59 @@ fn send_back(
     facts: &InterfaceFacts,
     name: &[u8],
 ) -> Result<(), NetdevError> {
-    if home.find(facts)?.is_some() {
-        return Ok(());
-    }
-    let here = home.netns.links()?;
-    if let Some(foreign) = here.iter().find(|link| link.name == name) {
+    let own = home.find(facts)?;
+    let (here, _) = home.netns.look()?;
+    let is_own = |link: &Link| own.as_ref().is_some_and(|own| own.index == link.index);
+    let foreign = here.iter().find(|link| link.name == name && !is_own(link));
+    if let Some(foreign) = foreign {
         let gone = home.netns.give(foreign.index, from, Some(&passing()));
-        gone.or_else(|_| home.netns.delete(foreign.index))
+        gone.or_else(|_| unless_gone(home.netns.delete(foreign.index)))
             .map_err(NetdevError::moving(name, "away, which is another one"))?;
     }
-    Err(NetdevError::Replaced(facts.name.clone()))
+    match own {
+        Some(_) => Ok(()),
+        None => Err(NetdevError::Replaced(facts.name.clone())),
+    }
+}
+
+fn unless_gone(deleted: io::Result<()>) -> io::Result<()> {
+    match deleted {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => Ok(()),
+        deleted => deleted,
+    }
+}
+
+/// Deletes what a container put in an interface's place, where whoever fetched that was killed before it was sent away.
+/// Only a driver's own interfaces come to the host under a passing name otherwise, and those are not deleted.
+fn sweep(home: &Home<'_>) -> Result<(), NetdevError> {
+    let (here, _) = home.netns.look()?;
+    let is_left = |link: &&Link| {
+        let is_virtual = !link.kind.is_empty() && !home.identity.is_function(link);
+        is_virtual && is_passing(&link.name)
+    };
+    for foreign in here.iter().filter(is_left) {
+        // What cannot be deleted must not keep an interface from coming back.
+        let _ = home.netns.delete(foreign.index);
+    }
+    Ok(())
 }
 
 /// A name that nobody has.
 fn passing() -> Vec<u8> {
-    let mut bytes = [0; 6];
+    let mut bytes = [0; RANDOM];
     // Without random bytes the name may be taken, and the move fails and is tried again.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
     digits
         .fold(PASSING.to_owned(), |name, pair| name + &pair)
         .into_bytes()
+}
+
+/// Whether a name is one that [`passing`] makes.
+fn is_passing(name: &[u8]) -> bool {
+    let digits = name.strip_prefix(PASSING.as_bytes());
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    digits.is_some_and(|digits| digits.len() == 2 * RANDOM && digits.iter().all(is_digit))
 }
 
 /// Makes an interface on the host what it was.
@@ -237,7 +258,7 @@ fn not_restored(
     home: &Home<'_>,
     facts: &InterfaceFacts,
     left: &[&str],
-    cause: Option<std::io::Error>,
+    cause: Option<io::Error>,
 ) -> NetdevError {
     let own = facts.name.as_bytes();
     let links = home.netns.links().unwrap_or_default();
@@ -270,29 +291,86 @@ mod tests {
             identity: &identity,
         };
         let pci = "0000:03:10.0".parse().unwrap();
-        // What the first look saw, whose number a dummy has now.
-        for (kind, came_as) in [("veth", "ens1v0"), ("veth", "eth7"), ("bridge", "ens1v0")] {
+        // What the first look saw, whose number another one has now.
+        let seen = Link {
+            index: 77,
+            name: b"ens1v0".to_vec(),
+            ..Link::default()
+        };
+        let facts = facts::of(&seen, pci);
+        let names = |netns: &Netns| -> Vec<String> {
+            netns.links().unwrap().iter().map(Link::shown).collect()
+        };
+        for (came_as, kind, other) in [
+            ("ens1v0", "veth", None),
+            ("eth7", "veth", None),
+            ("ens1v0", "bridge", None),
+            // Its own name makes the kernel fail a rename after the move.
+            ("eth7", "veth", Some("ens1v0")),
+        ] {
             container.ip(&format!("link add {came_as} index 77 type {kind}"));
-            let seen = Link {
-                index: 77,
-                name: b"ens1v0".to_vec(),
-                ..Link::default()
-            };
-            let facts = facts::of(&seen, pci);
+            if let Some(other) = other {
+                container.ip(&format!("link property add dev {came_as} altname {other}"));
+            }
             let from = container.netns();
             let told = fetch_from(&home, &from, &seen, &facts).unwrap_err();
             assert!(
                 matches!(told, NetdevError::Replaced(_) | NetdevError::Move { .. }),
                 "{told}"
             );
-            let names = |netns: &Netns| -> Vec<String> {
-                netns.links().unwrap().iter().map(Link::shown).collect()
-            };
             assert_eq!(names(&home.netns), ["lo"], "{kind} {came_as}");
-            container.ip(&format!(
-                "link del {}",
-                names(&from).into_iter().find(|name| name != "lo").unwrap()
-            ));
+            let left = names(&from).into_iter().find(|name| name != "lo");
+            container.ip(&format!("link del {}", left.unwrap()));
         }
+    }
+
+    #[test]
+    fn what_came_in_the_place_of_an_interface_that_is_back_already_goes_too() {
+        if !test_namespace::can_be("moving interfaces") {
+            return;
+        }
+        let (host, container) = (Child::new(), Child::new());
+        let pci = "0000:03:10.0".parse().unwrap();
+        let identity = Identity::with_stand_ins([(51, pci)].into());
+        let home = Home {
+            netns: host.netns(),
+            identity: &identity,
+        };
+        host.ip("link add eth3 index 50 type veth peer name end index 51");
+        container.ip("link add eth7 index 77 type veth");
+        let seen = Link {
+            index: 77,
+            name: b"ens1v0".to_vec(),
+            ..Link::default()
+        };
+        let facts = facts::of(&seen, pci);
+        fetch_from(&home, &container.netns(), &seen, &facts).unwrap();
+        let here = home.netns.links().unwrap();
+        let here: Vec<String> = here.iter().map(Link::shown).collect();
+        assert_eq!(here, ["lo", "eth3", "end"]);
+    }
+
+    #[test]
+    fn what_a_killed_process_left_on_the_host_in_the_place_of_an_interface_is_deleted() {
+        if !test_namespace::can_be("moving interfaces") {
+            return;
+        }
+        let host = Child::new();
+        let pci = "0000:03:10.0".parse().unwrap();
+        let identity = Identity::with_stand_ins([(51, pci)].into());
+        let home = Home {
+            netns: host.netns(),
+            identity: &identity,
+        };
+        host.ip("link add ctkffffffffffff index 50 type veth peer name end index 51");
+        for name in ["ctk0123456789ab", "ctk-lan", "ctk0123456789AB"] {
+            host.ip(&format!("link add {name} type bridge"));
+        }
+        sweep(&home).unwrap();
+        let here = home.netns.links().unwrap();
+        let mut here: Vec<String> = here.iter().map(Link::shown).collect();
+        here.sort();
+        let stay = ["ctk-lan", "ctk0123456789AB", "ctkffffffffffff", "end", "lo"];
+        assert_eq!(here, stay);
     }
 }

@@ -31,6 +31,11 @@ impl Identity {
         link.function.or_else(stand_in)
     }
 
+    /// Whether an interface belongs to a function.
+    pub(crate) fn is_function(&self, link: &Link) -> bool {
+        self.function(link).is_some()
+    }
+
     /// The interface of a function in a namespace; none where it has none there.
     ///
     /// # Errors
