@@ -16,6 +16,26 @@ pub(crate) const MOVING_PATIENCE: Duration = Duration::from_secs(5);
 /// How long it waits for a device whose namespace has ended: the kernel takes its time to give it back.
 pub(crate) const DYING_PATIENCE: Duration = Duration::from_secs(1);
 
+/// What begins the name of a device on its way, and how many random bytes follow, as digits.
+const PASSING: &str = "ctk";
+const RANDOM: usize = 6;
+
+/// A name that nobody has, for a device on its way.
+pub(crate) fn passing() -> String {
+    let mut bytes = [0; RANDOM];
+    // Without random bytes the name may be taken, and the move fails and is tried again.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+    digits.fold(PASSING.to_owned(), |name, pair| name + &pair)
+}
+
+/// Whether a name is one that [`passing`] makes.
+pub(crate) fn is_passing(name: &[u8]) -> bool {
+    let digits = name.strip_prefix(PASSING.as_bytes());
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    digits.is_some_and(|digits| digits.len() == 2 * RANDOM && digits.iter().all(is_digit))
+}
+
 /// What became of one device that was to come back.
 #[derive(Debug)]
 pub struct Restored<E> {
@@ -98,7 +118,22 @@ pub(crate) fn take_back<F: TryFrom<Facts>, E: From<LeaseError> + From<ClaimError
             }
         }
     };
-    own.map(take_one).fold(Ok(()), Result::and)
+    each(own.collect(), &take_one)
+}
+
+/// Does it for each device, and once more for those that failed where another one did not: that one may have had the
+/// name of another, which makes way for it. The first error that stays.
+fn each<E>(devices: Vec<&Device>, act: &dyn Fn(&Device) -> Result<(), E>) -> Result<(), E> {
+    let failed = |device| act(device).err().map(|error| (device, error));
+    let all = devices.len();
+    let mut left: Vec<(&Device, E)> = devices.into_iter().filter_map(failed).collect();
+    if left.len() < all {
+        let devices = left.into_iter().map(|(device, _)| device);
+        left = devices.filter_map(failed).collect();
+    }
+    left.into_iter()
+        .next()
+        .map_or(Ok(()), |(_, error)| Err(error))
 }
 
 /// Settles each of those devices whose containers have ended, under its lock.

@@ -260,6 +260,40 @@ fn a_name_that_was_taken_meanwhile_is_waited_for_and_the_interface_is_home() {
 }
 
 #[test]
+fn two_whose_names_a_container_swapped_both_have_their_own_again() {
+    if !can_move() {
+        return;
+    }
+    let both = "--lease netdev:ens1v1 --netdev ens1v1@0000:03:10.2";
+    let both: Vec<&str> = both.split(' ').collect();
+    let sandbox = sandbox(&[("one", container(Some("one"), &both))]);
+    let script = r#"
+        second=$(as_it_is $((FIRST + 1)) ens1v1)
+        swap() {
+          make one || fail "$(cat /tmp/err)"
+          i="ip -n one"
+          $i link set ens1v0 down; $i link set ens1v1 down
+          $i link set ens1v0 name x; $i link set ens1v1 name ens1v0; $i link set x name ens1v1
+        }
+        back() {
+          same "$1"; free "$1"
+          now=$(as_it_is $((FIRST + 1)) ens1v1)
+          [ "$now" = "$second" ] || fail "$1: $second became $now"
+        }
+        swap; gone one; back fetched
+        # The kernel has given them back.
+        given_back() { for n in ens1v0 ens1v1; do ip -n one link set $n netns $$; done; }
+        swap; given_back; gone one; back "given back"
+        # And the engine is gone.
+        swap; given_back
+        mv /run/onload-ctk /run/away; gone one; mv /run/away /run/onload-ctk
+        restore && fail "both at once"
+        restore || fail "the other one"
+        back restored"#;
+    on_both(&sandbox, script);
+}
+
+#[test]
 fn containers_of_one_namespace_share_it_and_the_last_gives_it_back() {
     if !can_move() {
         return;

@@ -90,6 +90,25 @@ fn a_device_that_a_container_renamed_comes_back_under_its_name() {
 }
 
 #[test]
+fn two_whose_names_a_container_swapped_both_have_their_own_again() {
+    if !can_move() {
+        return;
+    }
+    let script = r#"
+        make one || fail "$(cat /tmp/err)"
+        i="ip -n one"
+        $i link set mlx5_0 name x; $i link set mlx5_1 name mlx5_0; $i link set x name mlx5_1
+        # Names of RDMA devices are the whole machine's, so that one in the way is found however they come.
+        for n in mlx5_0 mlx5_1; do $i link set $n netns $$; done
+        gone one
+        here mlx5_0 swapped; here mlx5_1 swapped; free swapped
+        for d in 0 1; do
+          ip -j link show mlx5_$d | grep -q "\"link_index\":$((FIRST + d))" || fail "mlx5_$d is another one"
+        done"#;
+    on(&[("one", container(Some("one"), &[0, 1]))], "", script);
+}
+
+#[test]
 fn a_device_that_a_container_moved_on_comes_back_from_there() {
     if !can_move() {
         return;

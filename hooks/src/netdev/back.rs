@@ -15,7 +15,7 @@ use super::home::Home;
 use super::leftovers;
 use crate::netlink::link::{Change, Link, PROMISCUOUS, UP};
 use crate::netns::{self, Depth, Netns};
-use crate::returning::Hint;
+use crate::returning::{Hint, is_passing, passing};
 
 /// Between two looks at a namespace that ends.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -23,9 +23,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 const FETCHES: u32 = 4;
 /// How often it is put right: udev names an interface that comes at the same time.
 const ROUNDS: u32 = 4;
-/// What begins the name of an interface on its way, and how many random bytes follow, as digits.
-const PASSING: &str = "ctk";
-const RANDOM: usize = 6;
 
 /// Brings an interface back and makes it what it was. Is it on the host already, that is done there. `hint` names a
 /// file that may be of its namespace.
@@ -114,10 +111,10 @@ pub(super) fn fetch_from(
     // The name is told to nobody before: where an interface that was put in its place has it as another name, the
     // kernel moves that one, fails to name it, and leaves it on the host under a name that somebody else chose.
     let name = passing();
-    let moved = from.give(link.index, &home.netns, Some(&name));
+    let moved = from.give(link.index, &home.netns, Some(name.as_bytes()));
     let own = facts.name.as_bytes();
     moved.map_err(NetdevError::moving(own, "back to the host"))?;
-    send_back(home, from, facts, &name)
+    send_back(home, from, facts, name.as_bytes())
 }
 
 /// Takes from an interface what would keep it where it is, as far as that can be done.
@@ -151,7 +148,9 @@ fn send_back(
     let is_own = |link: &Link| own.as_ref().is_some_and(|own| own.index == link.index);
     let foreign = here.iter().find(|link| link.name == name && !is_own(link));
     if let Some(foreign) = foreign {
-        let gone = home.netns.give(foreign.index, from, Some(&passing()));
+        let gone = home
+            .netns
+            .give(foreign.index, from, Some(passing().as_bytes()));
         gone.or_else(|_| unless_gone(home.netns.delete(foreign.index)))
             .map_err(NetdevError::moving(name, "away, which is another one"))?;
     }
@@ -183,24 +182,6 @@ fn sweep(home: &Home<'_>) -> Result<(), NetdevError> {
     Ok(())
 }
 
-/// A name that nobody has.
-fn passing() -> Vec<u8> {
-    let mut bytes = [0; RANDOM];
-    // Without random bytes the name may be taken, and the move fails and is tried again.
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-    digits
-        .fold(PASSING.to_owned(), |name, pair| name + &pair)
-        .into_bytes()
-}
-
-/// Whether a name is one that [`passing`] makes.
-fn is_passing(name: &[u8]) -> bool {
-    let digits = name.strip_prefix(PASSING.as_bytes());
-    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    digits.is_some_and(|digits| digits.len() == 2 * RANDOM && digits.iter().all(is_digit))
-}
-
 /// Makes an interface on the host what it was.
 pub(super) fn restore(
     home: &Home<'_>,
@@ -209,6 +190,9 @@ pub(super) fn restore(
 ) -> Result<(), NetdevError> {
     let mut cause = None;
     calm(home, &link, facts);
+    if make_way(home, &link, facts)? {
+        link = again(home, facts)?;
+    }
     for _ in 0..ROUNDS {
         let plan = facts::plan(&link, facts);
         if plan.is_empty() {
@@ -223,9 +207,7 @@ pub(super) fn restore(
             };
             cause = told.err().or(cause);
         }
-        link = home
-            .find(facts)?
-            .ok_or_else(|| away(home, facts.pci, &facts.name))?;
+        link = again(home, facts)?;
     }
     let left: Vec<&str> = facts::plan(&link, facts)
         .into_iter()
@@ -235,6 +217,33 @@ pub(super) fn restore(
         true => Ok(()),
         false => Err(not_restored(home, facts, &left, cause)),
     }
+}
+
+/// The same interface as it is now.
+fn again(home: &Home<'_>, facts: &InterfaceFacts) -> Result<Link, NetdevError> {
+    let found = home.find(facts)?;
+    found.ok_or_else(|| away(home, facts.pci, &facts.name))
+}
+
+/// Gives up a foreign name while another interface has its own; whether it did. A container may have swapped the names
+/// of two, and each would wait for the other.
+fn make_way(home: &Home<'_>, link: &Link, facts: &InterfaceFacts) -> Result<bool, NetdevError> {
+    let own = facts.name.as_bytes();
+    if link.name == own || is_passing(&link.name) {
+        return Ok(false);
+    }
+    let (here, _) = home.netns.look()?;
+    let is_taken = |other: &Link| other.index != link.index && other.is_called(own);
+    if !here.iter().any(is_taken) {
+        return Ok(false);
+    }
+    // Before Linux 6.2 the name of one that is up cannot change.
+    let down = Change::Flags { mask: UP, flags: 0 };
+    for change in [down, Change::Name(passing().as_bytes())] {
+        // What fails is told as that its name is not as it was.
+        let _ = home.netns.change(link.index, &change);
+    }
+    Ok(true)
 }
 
 /// What stood on an interface leaves it in promiscuous mode if it goes while the interface is down, until that is set up

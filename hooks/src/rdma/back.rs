@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::devices::{Devices, Found};
 use super::error::RdmaError;
 use crate::netns::{self, Netns};
-use crate::returning::{self, Hint};
+use crate::returning::{self, Hint, is_passing, passing};
 
 /// Between two looks at a namespace that ends.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -140,16 +140,26 @@ fn is_gone(error: &std::io::Error) -> bool {
     )
 }
 
-/// Whoever has CAP_NET_ADMIN in the container could name it otherwise.
+/// Whoever has CAP_NET_ADMIN in the container could name it otherwise. Where another device has its name, it gives up
+/// the foreign one: the names of two may be swapped, and each would wait for the other.
 fn restore(home: &Home<'_>, found: &Found, facts: &RdmaFacts) -> Result<(), RdmaError> {
     if found.name == facts.name {
         return Ok(());
     }
-    let named = home.devices.rename(&home.netns, found.index, &facts.name);
-    named.map_err(|source| RdmaError::NotRestored {
+    let rename = |name: &str| home.devices.rename(&home.netns, found.index, name);
+    let Err(source) = rename(&facts.name) else {
+        return Ok(());
+    };
+    let mut name = found.name.clone();
+    let is_taken = Errno::from_io_error(&source) == Some(Errno::EXIST);
+    if is_taken && !is_passing(name.as_bytes()) {
+        let way = passing();
+        name = rename(&way).map_or(name, |()| way);
+    }
+    Err(RdmaError::NotRestored {
         name: facts.name.clone(),
         pci: facts.pci,
-        found: found.name.clone(),
+        found: name,
         source,
     })
 }
