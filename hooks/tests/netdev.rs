@@ -362,6 +362,9 @@ fn what_must_not_move_is_refused_by_name_and_stays_as_it_is() {
         ip link set ens1v0 name ens9
         refused 'is called \\*"ens9\\*" now'
         ip link set ens9 name ens1v0
+        ip link property add dev ens1v0 altname eth0
+        refused "one of its names is eth0, and engines call the container's own interface so"
+        ip link property del dev ens1v0 altname eth0
         ip link set ens1v1 name eth0
         refused "engines call the container's own interface so" eth0
         same untouched

@@ -50,7 +50,7 @@ pub enum NetdevError {
     HostNetwork(String),
     /// A name that engines give.
     #[error(
-        "interface {0} cannot move: engines call the container's own interface so; give this one another name on the host"
+        "interface {0} cannot move: one of its names is eth0, and engines call the container's own interface so; give it another one on the host"
     )]
     Reserved(String),
     /// Its function has no interface here.

@@ -21,7 +21,7 @@ use crate::returning::{DYING_PATIENCE, MOVING_PATIENCE};
 use crate::run::lease::{self, Container};
 
 /// What engines call the interface that they give a container themselves.
-const RESERVED: &str = "eth0";
+const RESERVED: &[u8] = b"eth0";
 
 /// An interface that a container is to have.
 #[derive(Clone, Debug)]
@@ -163,7 +163,7 @@ impl<'a> Mover<'a> {
             let found = Quoted(&link.shown()).to_string();
             return Err(NetdevError::Renamed { name, pci, found });
         }
-        if name == RESERVED {
+        if link.is_called(RESERVED) {
             return Err(NetdevError::Reserved(name));
         }
         self.check_names(link)?;
