@@ -180,8 +180,8 @@ pub fn answers(bytes: &[u8], sequence: u32) -> impl Iterator<Item = Answer<'_>> 
     ours.map_while(said).flatten().flatten()
 }
 
-/// What one message says: that the list changed, beside its end (`netlink_dump_done` in net/netlink/af_netlink.c marks
-/// that too) or in the place of a part.
+/// What one message says: that the list changed, beside a part or its end. The kernel marks the first message of a
+/// datagram, which is as true as the others (`nl_dump_check_consistent` in include/net/netlink.h).
 fn said(message: Message<'_>) -> Option<[Option<Answer<'_>>; 2]> {
     let changed = (message.flags & INTERRUPTED != 0).then_some(Answer::Changed);
     let said = match message.kind {
@@ -189,7 +189,6 @@ fn said(message: Message<'_>) -> Option<[Option<Answer<'_>>; 2]> {
             Ok(()) => Answer::End,
             Err(error) => Answer::Failed(error),
         }),
-        _ if changed.is_some() => None,
         _ => Some(Answer::Part(message.payload)),
     };
     Some([changed, said])
@@ -200,7 +199,7 @@ fn said(message: Message<'_>) -> Option<[Option<Answer<'_>>; 2]> {
 pub fn fuzz(bytes: &[u8]) {
     let values: usize = attributes(bytes).map(|(_, value)| value.len() + 4).sum();
     assert!(values <= bytes.len());
-    // An end may say beside itself that the list changed.
+    // A part or an end may say beside itself that the list changed.
     let said = answers(bytes, 1).filter(|answer| *answer != Answer::Changed);
     assert!(said.count() <= bytes.len() / HEADER);
 }
@@ -229,7 +228,12 @@ mod tests {
         ];
         let (one, two) = (Answer::Part(b"abcd"), Answer::Part(b"efgh"));
         assert_eq!(read(&list.concat()), [one, two, Answer::End]);
-        assert_eq!(read(&message(16, INTERRUPTED, 7, b"")), [Answer::Changed]);
+    }
+
+    #[test]
+    fn a_list_that_changed_says_so_on_a_part_which_counts_all_the_same() {
+        let part = message(16, INTERRUPTED, 7, b"abcd");
+        assert_eq!(read(&part), [Answer::Changed, Answer::Part(b"abcd")]);
     }
 
     #[test]

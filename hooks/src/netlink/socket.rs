@@ -2,6 +2,7 @@
 //! messages to it too (net/netlink/af_netlink.c, `netlink_allowed`), so it is connected to the kernel, and only the
 //! kernel's own are read.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -23,6 +24,17 @@ const ATTEMPTS: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Datagrams that are not the kernel's, after which somebody is in the way on purpose.
 const STRANGERS: u32 = 4096;
+
+/// How the reading of an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It is one state of the kernel.
+    Whole,
+    /// It has its end, and changed meanwhile.
+    Changed,
+    /// There is no time for the rest.
+    Late,
+}
 
 /// A socket of rtnetlink(7) in one network namespace.
 #[derive(Debug)]
@@ -78,14 +90,19 @@ impl Socket {
         payload: &[u8],
         part: &dyn Fn(&[u8]) -> Option<T>,
     ) -> io::Result<Vec<T>> {
-        match self.look(kind, payload, part)? {
-            (found, true) => Ok(found),
-            (_, false) => Err(changing()),
+        let until = Instant::now() + PATIENCE;
+        for _ in 0..ATTEMPTS {
+            match self.attempt(kind, payload, part, until)? {
+                (found, End::Whole) => return Ok(found),
+                (_, End::Changed) => {}
+                (_, End::Late) => return Err(too_long()),
+            }
         }
+        Err(changing())
     }
 
     /// Reads a list, and says whether it is one state of the kernel. Where others never let it stand still, it is what
-    /// the last look saw.
+    /// any look saw, each `key` once and as it was seen last.
     ///
     /// # Errors
     /// The kernel's, and one for a list that is too long.
@@ -94,19 +111,24 @@ impl Socket {
         kind: u16,
         payload: &[u8],
         part: &dyn Fn(&[u8]) -> Option<T>,
+        key: &dyn Fn(&T) -> u32,
     ) -> io::Result<(Vec<T>, bool)> {
         let until = Instant::now() + PATIENCE;
-        let mut attempts = 0;
-        loop {
-            let mut found = Vec::new();
-            let is_whole = self.exchange_until(kind, DUMP, payload, Some(until), &mut |bytes| {
-                found.extend(part(bytes));
-            })?;
-            attempts += 1;
-            if is_whole || attempts == ATTEMPTS {
-                return Ok((found, is_whole));
-            }
-        }
+        gather(&mut || self.attempt(kind, payload, part, until), key)
+    }
+
+    fn attempt<T>(
+        &self,
+        kind: u16,
+        payload: &[u8],
+        part: &dyn Fn(&[u8]) -> Option<T>,
+        until: Instant,
+    ) -> io::Result<(Vec<T>, End)> {
+        let mut found = Vec::new();
+        let end = self.exchange_until(kind, DUMP, payload, Some(until), &mut |bytes| {
+            found.extend(part(bytes));
+        })?;
+        Ok((found, end))
     }
 
     /// Reads an answer that is no list; `part` is called for its message.
@@ -156,10 +178,11 @@ impl Socket {
         payload: &[u8],
         part: &mut dyn FnMut(&[u8]),
     ) -> io::Result<bool> {
-        self.exchange_until(kind, flags, payload, None, part)
+        let end = self.exchange_until(kind, flags, payload, None, part)?;
+        Ok(end == End::Whole)
     }
 
-    /// Sends a request and reads the answer to its end; whether the answer is one state of the kernel.
+    /// Sends a request and reads the answer to its end, or for as long as there is time.
     fn exchange_until(
         &self,
         kind: u16,
@@ -167,18 +190,18 @@ impl Socket {
         payload: &[u8],
         until: Option<Instant>,
         part: &mut dyn FnMut(&[u8]),
-    ) -> io::Result<bool> {
+    ) -> io::Result<End> {
         // Answers to an earlier request that was given up may still come.
         let sequence = sequence()?;
         let request = message(kind, flags | REQUEST, sequence, payload);
         let kernel = SocketAddrNetlink::new(0, 0);
         sendto(&self.fd, &request, SendFlags::empty(), &kernel)?;
         let mut bytes = vec![0; DATAGRAM];
-        let mut is_whole = true;
+        let mut end = End::Whole;
         let mut strangers = 0;
         loop {
             if until.is_some_and(|until| Instant::now() >= until) {
-                return Err(too_long());
+                return Ok(End::Late);
             }
             let Some(length) = self.receive(&mut bytes)? else {
                 strangers += 1;
@@ -190,8 +213,8 @@ impl Socket {
             for answer in answers(bytes.get(..length).unwrap_or_default(), sequence) {
                 match answer {
                     Answer::Part(payload) => part(payload),
-                    Answer::Changed => is_whole = false,
-                    Answer::End => return Ok(is_whole),
+                    Answer::Changed => end = End::Changed,
+                    Answer::End => return Ok(end),
                     Answer::Failed(error) => return Err(error.into()),
                 }
             }
@@ -209,6 +232,29 @@ impl Socket {
         let from = from.and_then(|from| SocketAddrNetlink::try_from(from).ok());
         Ok(from.is_some_and(|from| from.pid() == 0).then_some(length))
     }
+}
+
+/// What [`Socket::look`] makes of its attempts.
+fn gather<T>(
+    attempt: &mut dyn FnMut() -> io::Result<(Vec<T>, End)>,
+    key: &dyn Fn(&T) -> u32,
+) -> io::Result<(Vec<T>, bool)> {
+    let mut seen = BTreeMap::new();
+    for number in 0..ATTEMPTS {
+        let (found, end) = attempt()?;
+        match end {
+            End::Whole => return Ok((found, true)),
+            // Who never lets it stand still must not make what was seen of it useless.
+            End::Late if number == 0 => return Err(too_long()),
+            End::Changed | End::Late => {
+                seen.extend(found.into_iter().map(|one| (key(&one), one)));
+            }
+        }
+        if end == End::Late {
+            break;
+        }
+    }
+    Ok((seen.into_values().collect(), false))
 }
 
 fn open(protocol: Option<Protocol>) -> io::Result<OwnedFd> {
@@ -256,5 +302,37 @@ mod tests {
         let bytes = message(16, 0, 1, b"abcd");
         let sent = sendto(&stranger, &bytes, SendFlags::empty(), &name);
         assert_eq!(sent, Err(Errno::CONNREFUSED));
+    }
+
+    /// What comes of attempts, each of which saw these and ended so.
+    fn gathered(attempts: &[(&[(u32, char)], End)]) -> io::Result<(Vec<(u32, char)>, bool)> {
+        let mut attempts = attempts.iter().map(|(seen, end)| (seen.to_vec(), *end));
+        let gathered = gather(&mut || Ok(attempts.next().unwrap()), &|(key, _)| *key);
+        assert_eq!(attempts.next(), None, "looked too few times");
+        gathered
+    }
+
+    #[test]
+    fn what_any_look_at_a_list_saw_that_never_stands_still_is_kept_as_it_was_last() {
+        let torn: &[(u32, char)] = &[(1, 'a'), (2, 'b')];
+        let later: &[(u32, char)] = &[(2, 'c'), (3, 'd')];
+        let mut attempts = vec![(torn, End::Changed); 7];
+        attempts.push((later, End::Changed));
+        let (seen, is_whole) = gathered(&attempts).unwrap();
+        assert_eq!(seen, [(1, 'a'), (2, 'c'), (3, 'd')]);
+        assert!(!is_whole);
+        let whole = gathered(&[(torn, End::Changed), (later, End::Whole)]).unwrap();
+        assert_eq!(whole, (later.to_vec(), true));
+    }
+
+    #[test]
+    fn a_list_that_had_an_end_once_is_of_use_when_there_is_no_more_time() {
+        let torn: &[(u32, char)] = &[(1, 'a'), (2, 'b')];
+        let late: &[(u32, char)] = &[(3, 'd')];
+        let (seen, is_whole) = gathered(&[(torn, End::Changed), (late, End::Late)]).unwrap();
+        assert_eq!(seen, [(1, 'a'), (2, 'b'), (3, 'd')]);
+        assert!(!is_whole);
+        let none = gathered(&[(late, End::Late)]).unwrap_err().to_string();
+        assert_eq!(none, "the kernel's list has no end within 2 seconds");
     }
 }

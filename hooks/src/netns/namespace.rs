@@ -187,12 +187,15 @@ impl Netns {
     }
 
     /// Those that are seen, and whether that is one state of the namespace: whoever is in it may never let it stand
-    /// still.
+    /// still. Then it is also what has gone meanwhile.
     ///
     /// # Errors
     /// [`NetnsError::List`].
     pub(crate) fn look(&self) -> Result<(Vec<Link>, bool), NetnsError> {
-        let listed = self.socket.look(link::GET, &link::all(), &link::parse);
+        let key = |link: &Link| link.index;
+        let listed = self
+            .socket
+            .look(link::GET, &link::all(), &link::parse, &key);
         listed.map_err(|error| NetnsError::List("network interfaces", error))
     }
 
