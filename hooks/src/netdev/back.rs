@@ -21,6 +21,9 @@ use crate::returning::{Hint, is_passing, passing};
 const PAUSE: Duration = Duration::from_millis(20);
 /// How often an interface is fetched from a container that still changes it.
 const FETCHES: u32 = 4;
+/// After that long it is not fetched again: who is in its namespace, or in any other, can make each look at it take its
+/// time.
+const FETCHING: Duration = Duration::from_secs(4);
 /// How often it is put right: udev names an interface that comes at the same time.
 const ROUNDS: u32 = 4;
 
@@ -36,7 +39,7 @@ pub(super) fn bring(
     patience: Duration,
 ) -> Result<(), NetdevError> {
     let facts = &moved.facts;
-    let deadline = Instant::now() + patience;
+    let begun = Instant::now();
     let mut fetched = 0;
     // A namespace that is nowhere now is nowhere later: nobody is in it who could show it.
     let mut is_somewhere = true;
@@ -44,10 +47,12 @@ pub(super) fn bring(
     sweep(home)?;
     loop {
         if let Some(link) = home.find(facts)? {
-            leftovers::clear(&home.netns, &link)?;
-            return restore(home, link, facts);
+            return finish(home, link, facts, &|link| {
+                leftovers::clear(&home.netns, link)
+            });
         }
-        if is_somewhere && fetched < FETCHES {
+        let is_in_time = fetched == 0 || begun.elapsed() < FETCHING;
+        if is_somewhere && fetched < FETCHES && is_in_time {
             fetched += 1;
             // Whoever is in that namespace may be in the way, and may be too late the next time.
             match fetch(home, moved, hint().as_deref()) {
@@ -56,7 +61,7 @@ pub(super) fn bring(
             }
             continue;
         }
-        if Instant::now() >= deadline {
+        if begun.elapsed() >= patience {
             return Err(failed.unwrap_or_else(|| away(home, facts.pci, &facts.name)));
         }
         thread::sleep(PAUSE);
@@ -182,14 +187,30 @@ fn sweep(home: &Home<'_>) -> Result<(), NetdevError> {
     Ok(())
 }
 
-/// Makes an interface on the host what it was.
-pub(super) fn restore(
+/// Makes an interface that is on the host what it was, without what a container left on it, which `clear` takes away.
+/// Its name comes first: anybody on the machine can make the search for that take its time, or fail. It is not up before
+/// that is gone.
+fn finish(
     home: &Home<'_>,
-    mut link: Link,
+    link: Link,
     facts: &InterfaceFacts,
+    clear: &dyn Fn(&Link) -> Result<(), NetdevError>,
 ) -> Result<(), NetdevError> {
-    let mut cause = None;
+    let down = InterfaceFacts {
+        flags: facts.flags & !UP,
+        ..facts.clone()
+    };
+    // What a program on it prevents is done, or told, by the second time.
+    let _ = restore(home, link, &down);
+    clear(&again(home, facts)?)?;
+    let link = again(home, facts)?;
     calm(home, &link, facts);
+    restore(home, link, facts)
+}
+
+/// Sets what is not as it was.
+fn restore(home: &Home<'_>, mut link: Link, facts: &InterfaceFacts) -> Result<(), NetdevError> {
+    let mut cause = None;
     if make_way(home, &link, facts)? {
         link = again(home, facts)?;
     }
@@ -357,6 +378,35 @@ mod tests {
         let here = home.netns.links().unwrap();
         let here: Vec<String> = here.iter().map(Link::shown).collect();
         assert_eq!(here, ["lo", "eth3", "end"]);
+    }
+
+    #[test]
+    fn an_interface_has_its_name_and_is_down_while_what_is_left_on_it_cannot_be_found() {
+        if !test_namespace::can_be("moving interfaces") {
+            return;
+        }
+        let host = Child::new();
+        let pci = "0000:03:10.0".parse().unwrap();
+        let identity = Identity::with_stand_ins([(51, pci)].into());
+        let home = Home {
+            netns: host.netns(),
+            identity: &identity,
+        };
+        host.ip("link add ens1v0 index 50 type veth peer name end index 51");
+        host.ip("link set ens1v0 up");
+        let find = |name: &str| {
+            let here = home.netns.links().unwrap();
+            here.into_iter().find(|link| link.shown() == name).unwrap()
+        };
+        let facts = facts::of(&find("ens1v0"), pci);
+        host.ip("link set ens1v0 down");
+        host.ip("link set ens1v0 name eth7");
+        host.ip("link set eth7 up");
+        let failed = || Err(NetdevError::Restless("ens1v0".to_owned()));
+        finish(&home, find("eth7"), &facts, &|_| failed()).unwrap_err();
+        assert_eq!(find("ens1v0").flags & UP, 0);
+        finish(&home, find("ens1v0"), &facts, &|_| Ok(())).unwrap();
+        assert_eq!(find("ens1v0").flags & UP, UP);
     }
 
     #[test]
