@@ -131,6 +131,16 @@ pub enum NetdevError {
     /// Namespaces cannot be looked at.
     #[error("looking at other network namespaces")]
     Looking(#[source] io::Error),
+    /// Something may stand on it in a namespace that cannot be looked at.
+    #[error(
+        "looking for what a container left in the network namespace that {keeper} keeps; if that does not end, stop it, then run \"onload-ctk lease restore\""
+    )]
+    Unseen {
+        /// Who keeps the namespace.
+        keeper: String,
+        /// Why it cannot be looked at.
+        source: NetnsError,
+    },
     /// What a container put on it stays.
     #[error("removing BPF programs from interface {name}; `bpftool net` shows them")]
     Programs {

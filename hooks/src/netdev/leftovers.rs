@@ -33,7 +33,10 @@ pub(super) fn uppers_elsewhere(
             (Ok((links, _)), _) => links,
             // Whoever fills a namespace must not keep others from starting.
             (Err(_), Depth::Processes) => continue,
-            (Err(error), Depth::Descriptors) => return Err(error.into()),
+            (Err(source), Depth::Descriptors) => {
+                let keeper = place.keeper.to_string();
+                return Err(NetdevError::Unseen { keeper, source });
+            }
         };
         let stand = |link: &&Link| {
             let number = link.lower_namespace;

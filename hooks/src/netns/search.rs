@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 const OWN_NAMESPACE: &str = "/proc/self/ns/net";
 /// Numbers that namespaces may have (fs/proc/generic.c, `PROC_DYNAMIC_FIRST`).
 const INODES: RangeInclusive<u64> = 0xF000_0000..=0xFFFF_FFFF;
+/// What the kernel calls descriptors that are of no namespace (`d_dname` in its source).
+const NO_NAMESPACE: [&[u8]; 3] = [b"socket:[", b"pipe:[", b"anon_inode:"];
 /// How long all namespaces are looked at: who is in one may fill it.
 const ALL: Duration = Duration::from_secs(6);
 /// How long descriptors are looked at.
@@ -45,7 +48,7 @@ pub(crate) struct Found {
 
 /// The namespace with a cookie; `hint` is a file that may be of it, and is looked at after those that engines keep.
 pub(crate) fn find(cookie: u64, hint: Option<&Path>) -> Option<Found> {
-    let mut all = Candidates::new(hint);
+    let mut all = Candidates::new(hint).filter_map(Result::ok);
     all.find(|found| found.netns.cookie() == cookie)
 }
 
@@ -62,19 +65,22 @@ pub(crate) enum Depth {
 pub(crate) fn others(own: &Netns, depth: Depth) -> impl Iterator<Item = io::Result<Found>> {
     let cookie = own.cookie();
     let all = Candidates::new(None).with(depth);
-    let all = all.filter(move |found| found.netns.cookie() != cookie);
+    let is_other =
+        move |found: &io::Result<Found>| !matches!(found, Ok(own) if own.netns.cookie() == cookie);
     let until = Instant::now() + ALL;
     let mut is_late = false;
-    let in_time = all.map(move |found| match Instant::now() < until {
-        true => Ok(found),
-        false => Err(too_long()),
-    });
+    let in_time = all
+        .filter(is_other)
+        .map(move |found| match Instant::now() < until {
+            true => found,
+            false => Err(too_long(ALL, "")),
+        });
     in_time.take_while(move |found| !std::mem::replace(&mut is_late, found.is_err()))
 }
 
-fn too_long() -> io::Error {
-    let seconds = ALL.as_secs();
-    io::Error::other(format!("not done within {seconds} seconds"))
+fn too_long(patience: Duration, at: &str) -> io::Error {
+    let seconds = patience.as_secs();
+    io::Error::other(format!("not done within {seconds} seconds{at}"))
 }
 
 /// The namespace in which something is so, but for `own`.
@@ -86,7 +92,7 @@ pub(crate) fn holder_of(own: &Netns, is_it: &dyn Fn(&Netns) -> bool) -> Option<F
 
 /// All namespaces that have a name somewhere, each of them once.
 struct Candidates {
-    paths: Box<dyn Iterator<Item = PathBuf>>,
+    paths: Box<dyn Iterator<Item = io::Result<PathBuf>>>,
     /// A number may go to a namespace that is made meanwhile. That one is nobody's who looks for an older one.
     seen: BTreeSet<Inode>,
 }
@@ -97,7 +103,7 @@ impl Candidates {
         let hint = hint.map(Path::to_owned).into_iter();
         let processes = processes().map(|dir| dir.join("ns/net"));
         Candidates {
-            paths: Box::new(kept.chain(hint).chain(processes)),
+            paths: Box::new(kept.chain(hint).chain(processes).map(Ok)),
             seen: BTreeSet::new(),
         }
     }
@@ -106,7 +112,7 @@ impl Candidates {
         match depth {
             Depth::Processes => self,
             Depth::Descriptors => Candidates {
-                paths: Box::new(self.paths.chain(descriptors())),
+                paths: Box::new(self.paths.chain(descriptors(DESCRIPTORS))),
                 ..self
             },
         }
@@ -123,21 +129,38 @@ fn processes() -> impl Iterator<Item = PathBuf> {
     processes.filter(is_pid)
 }
 
-/// The descriptors of network namespaces that processes have, for as long as there is time: any of them may have very
-/// many.
-fn descriptors() -> impl Iterator<Item = PathBuf> {
-    let all = || {
-        let until = Instant::now() + DESCRIPTORS;
-        let in_time = move |_: &PathBuf| Instant::now() < until;
+/// The descriptors of network namespaces that processes have, for as long as there is time, and an error that ends them
+/// where that is not enough: any process may have very many.
+fn descriptors(patience: Duration) -> impl Iterator<Item = io::Result<PathBuf>> {
+    let all = move || {
+        let until = Instant::now() + patience;
         let all = processes().flat_map(|dir| entries(&dir.join("fd")));
-        all.take_while(in_time).filter(|path| names_namespace(path))
+        let in_time = all.map(move |path| match Instant::now() < until {
+            true => Ok(path),
+            false => Err(late_at(patience, &path)),
+        });
+        in_time.filter(|path| path.as_ref().map_or(true, |path| names_namespace(path)))
     };
-    std::iter::once_with(all).flatten()
+    let mut is_late = false;
+    let all = std::iter::once_with(all).flatten();
+    all.take_while(move |path| !std::mem::replace(&mut is_late, path.is_err()))
 }
 
-/// Whether a descriptor may be of a network namespace, by its number alone. What it is of is not touched: that may be a
-/// file of a server that never answers.
+/// Says at whose descriptors there was no more time.
+fn late_at(patience: Duration, path: &Path) -> io::Error {
+    let at = format!("; it was at the descriptors of {}", keeper(path));
+    too_long(patience, &at)
+}
+
+/// Whether a descriptor may be of a network namespace, by its name and number alone. What it is of is not touched: that
+/// may be a file of a server that never answers.
 fn names_namespace(path: &Path) -> bool {
+    // Most are told by one system call. A path of the file system begins with no such word.
+    let name = fs::read_link(path).unwrap_or_default();
+    let name = name.as_os_str().as_bytes();
+    if NO_NAMESPACE.iter().any(|kind| name.starts_with(kind)) {
+        return false;
+    }
     let (Some(process), Some(number)) = (path.ancestors().nth(2), path.file_name()) else {
         return false;
     };
@@ -178,11 +201,14 @@ impl Found {
 }
 
 impl Iterator for Candidates {
-    type Item = Found;
+    type Item = io::Result<Found>;
 
-    fn next(&mut self) -> Option<Found> {
+    fn next(&mut self) -> Option<io::Result<Found>> {
         loop {
-            let path = self.paths.next()?;
+            let path = match self.paths.next()? {
+                Ok(path) => path,
+                Err(error) => return Some(Err(error)),
+            };
             // A file of another kind in these directories is nobody's namespace.
             let Ok(file) = open_candidate(&path) else {
                 continue;
@@ -193,7 +219,7 @@ impl Iterator for Candidates {
             }
             if let Ok(netns) = Netns::enter(file, &path) {
                 let keeper = keeper(&path);
-                return Some(Found { netns, keeper });
+                return Some(Ok(Found { netns, keeper }));
             }
         }
     }
@@ -223,4 +249,20 @@ fn keeper(path: &Path) -> Keeper {
         None => format!("{path:?}"),
     };
     Keeper(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_that_there_is_no_time_for_are_an_error_and_not_left_out() {
+        let late: Vec<_> = descriptors(Duration::ZERO).collect();
+        let [Err(error)] = late.as_slice() else {
+            panic!("{late:?}");
+        };
+        let told = error.to_string();
+        let begin = "not done within 0 seconds; it was at the descriptors of process ";
+        assert!(told.starts_with(begin), "{told}");
+    }
 }
