@@ -104,7 +104,7 @@ impl<'a> Recipient<'a> {
         Ok(self.leases.returned(device, START_PATIENCE)?)
     }
 
-    /// Ends the lease of a device that stays where it is, since others have it too.
+    /// Ends the lease of a device that stays where it is, unless no other container of its namespace has it.
     ///
     /// # Errors
     /// The lease stays.

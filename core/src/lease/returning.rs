@@ -15,6 +15,9 @@ use crate::pci::PciAddress;
 /// What begins the name of the lock of one device, which is held while that moves.
 const MOVING: &str = ".moving-";
 
+/// What is done with a slot of a container; the others of the device are told beside.
+type ActOnOwn<'a> = dyn Fn(&Slot, &[&Slot]) -> Result<(), LeaseError> + 'a;
+
 /// What an ended container leaves of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Left<F = InterfaceFacts> {
@@ -62,8 +65,7 @@ impl Leases {
                 self.remove(device, slot.number)?;
                 continue;
             };
-            let has_it = |other: &&Slot| other.moved_to(moved.namespace).is_some();
-            if others.iter().any(has_it) {
+            if is_with(&others, moved.namespace) {
                 self.remove(device, slot.number)?;
                 left = Left::Others;
                 continue;
@@ -96,7 +98,8 @@ impl Leases {
         }
     }
 
-    /// Gives up what a container has of a device, whose move failed and which is back. Its init may live.
+    /// Gives up what a container has of a device that did not move for it now. What it has of one that is away, and that
+    /// no other container of the namespace has, stays: it says what the device was. Its init may live.
     ///
     /// # Errors
     /// [`LeaseError`].
@@ -107,8 +110,15 @@ impl Leases {
         bundle: &Path,
         patience: Duration,
     ) -> Result<(), LeaseError> {
-        self.each_own(device, container, bundle, patience, &|number, _| {
-            self.remove(device, number).map(drop)
+        self.each_own(device, container, bundle, patience, &|own, others| {
+            let is_last = own
+                .lease()
+                .and_then(Lease::away)
+                .is_some_and(|moved| !is_with(others, moved.namespace));
+            match is_last {
+                true => Ok(()),
+                false => self.remove(device, own.number).map(drop),
+            }
         })
     }
 
@@ -123,8 +133,11 @@ impl Leases {
         bundle: &Path,
         patience: Duration,
     ) -> Result<(), LeaseError> {
-        self.each_own(device, container, bundle, patience, &|number, lease| {
-            self.publish(device, Choice::Kept(number), &returning(lease))
+        self.each_own(device, container, bundle, patience, &|own, _| {
+            let Some(lease) = own.lease() else {
+                return Ok(());
+            };
+            self.publish(device, Choice::Kept(own.number), &returning(lease))
         })
     }
 
@@ -134,18 +147,16 @@ impl Leases {
         container: &ContainerId,
         bundle: &Path,
         patience: Duration,
-        act: &dyn Fn(u32, &Lease) -> Result<(), LeaseError>,
+        act: &ActOnOwn<'_>,
     ) -> Result<(), LeaseError> {
         let _lock = self.lock(patience)?;
-        for slot in self.slots(device)? {
-            match slot.lease() {
-                Some(lease) if lease.container == *container && lease.bundle == bundle => {
-                    act(slot.number, lease)?;
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        let found = self.slots(device)?;
+        let is_own = |slot: &&Slot| {
+            let lease = slot.lease();
+            lease.is_some_and(|lease| lease.container == *container && lease.bundle == bundle)
+        };
+        let (own, others): (Vec<&Slot>, Vec<&Slot>) = found.iter().partition(is_own);
+        own.into_iter().try_for_each(|own| act(own, &others))
     }
 
     /// What is to come back: left by containers that have ended, while no other container has the device.
@@ -256,6 +267,12 @@ impl Leases {
         }
         Ok(())
     }
+}
+
+/// Whether one of these containers has the device in a network namespace.
+fn is_with(others: &[&Slot], namespace: u64) -> bool {
+    let has_it = |other: &&Slot| other.moved_to(namespace).is_some();
+    others.iter().any(has_it)
 }
 
 fn moved_of_returning(slot: &Slot) -> Option<&Moved<Facts>> {
@@ -414,6 +431,61 @@ mod tests {
     }
 
     #[test]
+    fn a_container_that_gives_up_what_it_has_alone_keeps_the_lease_until_it_is_back() {
+        let host = Host::new();
+        let abandon = |id: &str| {
+            let container = id.parse().unwrap();
+            let given_up = host
+                .leases
+                .abandon(&vf(), &container, &bundle(id), PATIENCE);
+            given_up.unwrap();
+        };
+        take(&host, "one", 1, NAMESPACE).unwrap();
+        take(&host, "one", 1, NAMESPACE).unwrap();
+        abandon("one");
+        assert_eq!(listed(&host), [(false, false)]);
+        // Another container of the namespace has what it was, too.
+        take(&host, "two", 2, NAMESPACE).unwrap();
+        abandon("two");
+        assert_eq!(host.files().len(), 1);
+        host.end(1);
+        assert_eq!(returning(&host), Some(moved(NAMESPACE)));
+    }
+
+    #[test]
+    fn what_did_not_move_for_a_container_is_given_up_at_once() {
+        let host = Host::new();
+        let abandon = |id: &str, device: Claimed| {
+            host.claim_all(id, host.start(1, 10), None, std::slice::from_ref(&device))
+                .unwrap();
+            let container = id.parse().unwrap();
+            let given_up = host
+                .leases
+                .abandon(&device.device, &container, &bundle(id), PATIENCE);
+            given_up.unwrap();
+            assert!(host.files().is_empty(), "{:?}", host.files());
+        };
+        abandon("plain", claimed(vf()));
+        let facts = RdmaFacts {
+            name: "mlx5_0".to_owned(),
+            pci: "0000:03:02.3".parse().unwrap(),
+            index: 3,
+            moved_by_other: true,
+        };
+        let moved = Moved {
+            facts: facts.into(),
+            namespace: NAMESPACE,
+            addresses: Vec::new(),
+            returning: false,
+        };
+        let by_other = Claimed {
+            moved: Some(moved),
+            ..claimed("rdma:mlx5_0".parse().unwrap())
+        };
+        abandon("other", by_other);
+    }
+
+    #[test]
     fn another_boot_brings_every_interface_home() {
         let host = Host::new();
         take(&host, "one", 1, NAMESPACE).unwrap();
@@ -564,15 +636,10 @@ mod tests {
         assert!(returning(&host).unwrap().returning);
         host.leases.returned(&vf(), PATIENCE).unwrap();
         take(&host, "two", 2, 8).unwrap();
-        let two = "two".parse().unwrap();
         host.leases
             .abandon(&vf(), &id, &bundle("one"), PATIENCE)
             .unwrap();
         assert_eq!(host.holder().as_deref(), Some("two"));
-        host.leases
-            .abandon(&vf(), &two, &bundle("two"), PATIENCE)
-            .unwrap();
-        assert_eq!(host.holder(), None);
     }
 
     #[test]
