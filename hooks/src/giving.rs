@@ -92,7 +92,7 @@ impl<'a> Recipient<'a> {
     ///
     /// # Errors
     /// It is not back, or not as it was; the lease stays.
-    pub(crate) fn bring_back<F, E: From<LeaseError> + From<ClaimError>>(
+    pub(crate) fn bring_back<F: TryFrom<Facts>, E: From<LeaseError> + From<ClaimError>>(
         &self,
         device: &Device,
         facts: F,
@@ -100,7 +100,9 @@ impl<'a> Recipient<'a> {
     ) -> Result<(), E> {
         let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
         self.leases.call_back(device, id, &bundle, START_PATIENCE)?;
-        bring(&self.moved(facts, Vec::new(), true))?;
+        // An earlier start of the container may have left it otherwise than it was, which its lease knows.
+        let kept = self.leases.returning(device, START_PATIENCE)?;
+        bring(&kept.unwrap_or_else(|| self.moved(facts, Vec::new(), true)))?;
         Ok(self.leases.returned(device, START_PATIENCE)?)
     }
 

@@ -42,7 +42,7 @@ pub struct Claimed {
     pub facts: BTreeMap<String, String>,
     /// The ticket that gives it to the container. What an earlier reservation says of it stays.
     pub ticket: Option<Token>,
-    /// The interface that moves to the container. What an earlier lease of the same container keeps of it stays.
+    /// The interface that moves to the container. What an earlier lease of the same container says that it was stays.
     pub moved: Option<Moved<Facts>>,
 }
 
@@ -161,8 +161,11 @@ impl Leases {
         // The hook of a claim comes first and the device's own after it, which names no claim.
         let of = claim.claim.or(own.and_then(|own| own.claim.as_ref()));
         let user = user.filter(|_| !is_shared(&found, choice.slot(), of));
-        // The hook that moves an interface comes after one that leases it alone.
-        let is_new = claimed.moved.is_some() && own.is_some_and(|own| own.moved.is_none());
+        // The hook that moves an interface comes after one that leases it alone, which may have found what an earlier
+        // start left.
+        let namespace = |moved: &Moved<Facts>| moved.namespace;
+        let had = own.and_then(|own| own.moved.as_ref()).map(namespace);
+        let is_new = claimed.moved.is_some() && claimed.moved.as_ref().map(namespace) != had;
         if let Some(own) = own.filter(|own| own.holder == claim.holder) {
             // What has it without a claim is its own user by now. The hook of a claim knows no nodes, so who
             // uses them comes out with the device's own.
@@ -269,11 +272,19 @@ fn lease(claim: &Claim<'_>, write: &Write<'_>, boot: &str) -> Lease {
         ticket: (write.claimed.ticket.as_ref())
             .or(write.ticket.as_ref())
             .cloned(),
-        moved: write
-            .moved
-            .as_ref()
-            .or(write.claimed.moved.as_ref())
-            .cloned(),
+        moved: moved(write.moved.as_ref(), write.claimed.moved.as_ref()),
+    }
+}
+
+/// Where a device is that an earlier start of the container may have had, which was not brought back: it was then what it
+/// has to be again, and is with the new start.
+fn moved(earlier: Option<&Moved<Facts>>, now: Option<&Moved<Facts>>) -> Option<Moved<Facts>> {
+    match (earlier, now) {
+        (Some(earlier), Some(now)) if earlier.facts.comes_back() => Some(Moved {
+            facts: earlier.facts.clone(),
+            ..now.clone()
+        }),
+        (earlier, now) => now.or(earlier).cloned(),
     }
 }
 

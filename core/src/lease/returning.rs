@@ -520,6 +520,52 @@ mod tests {
         assert_eq!(found(8), None);
     }
 
+    #[test]
+    fn a_container_that_starts_anew_has_it_in_its_new_namespace_and_as_it_was_at_first() {
+        let host = Host::new();
+        let with = |namespace: u64, mtu: u32, address: &str| {
+            let mut moved = moved(namespace);
+            moved.facts.mtu = mtu;
+            moved.addresses = vec![address.parse().unwrap()];
+            Claimed {
+                moved: Some(moved.kept()),
+                ..claimed(vf())
+            }
+        };
+        let found = |namespace| -> Option<Moved> {
+            let found = host.leases.moved_to(&vf(), namespace, PATIENCE);
+            found.unwrap()
+        };
+        let start = |pid, devices: &[Claimed]| {
+            host.claim_all("one", host.start(pid, 10), None, devices)
+                .unwrap();
+        };
+        start(1, &[with(1, 1500, "192.0.2.1")]);
+        host.end_process(1);
+        start(2, &[with(2, 9000, "192.0.2.2")]);
+        assert_eq!(found(1), None);
+        let now = found(2).unwrap();
+        assert_eq!(
+            (now.facts.mtu, now.addresses),
+            (1500, vec!["192.0.2.2".parse().unwrap()])
+        );
+        // The hook of a claim comes first, and knows of no interface.
+        host.end_process(2);
+        start(3, &[claimed(vf())]);
+        start(3, &[with(3, 9000, "192.0.2.3")]);
+        assert_eq!((found(2), found(3).unwrap().facts.mtu), (None, 1500));
+    }
+
+    #[test]
+    fn what_another_moved_for_an_earlier_start_comes_back_after_one_that_it_was_moved_for() {
+        let host = Host::new();
+        take_rdma(&host, "one", 1, true).unwrap();
+        host.end_process(1);
+        take_rdma(&host, "one", 2, false).unwrap();
+        host.end(2);
+        assert!(matches!(leave_rdma(&host, "one"), Left::Last(_)));
+    }
+
     fn ibdev() -> Device {
         "rdma:mlx5_3".parse().unwrap()
     }

@@ -247,7 +247,7 @@ impl<'a> Mover<'a> {
 
     fn bring_back(&self, device: &Device, facts: &InterfaceFacts) -> Result<(), NetdevError> {
         self.to.bring_back(device, facts.clone(), |moved| {
-            let identity = self.home.identity;
+            let (identity, facts) = (self.home.identity, &moved.facts);
             if let Some(link) = identity.find(&self.to.netns, facts.pci, &facts.name)? {
                 back::fetch_from(&self.home, &self.to.netns, &link, facts)?;
             }
