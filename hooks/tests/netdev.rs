@@ -297,6 +297,35 @@ fn a_container_that_joins_has_the_address_that_the_interface_has_or_is_refused()
 }
 
 #[test]
+fn two_containers_that_name_one_interface_differently_at_once_do_not_both_get_it() {
+    if !can_move() {
+        return;
+    }
+    let by = |lease: &str, netns| {
+        let options = ["--lease", lease, "--netdev", "ens1v0@0000:03:10.0"];
+        moving::container(Some(netns), &stand_ins(), &options)
+    };
+    let sandbox = sandbox(&[
+        ("one", by("netdev:ens1v0", "one")),
+        ("two", by("netdev:0000:03:10.0", "two")),
+    ]);
+    let script = r#"
+        for round in 1 2 3 4 5 6; do
+          for n in one two; do
+            $RUNTIME create -b /$n $ID-$n </dev/null >/tmp/out.$n 2>&1 && touch /tmp/made.$n & eval $n=$!
+          done
+          wait $one || true; wait $two || true
+          made=$(ls /tmp | grep -c '^made' || true)
+          [ $made = 1 ] || fail "$made have it: $(cat /tmp/out.one /tmp/out.two /tmp/hook.err)"
+          n=one; [ -e /tmp/made.one ] || n=two
+          ip -n $n link show ens1v0 >/dev/null || fail "$n has lost it: $(cat /tmp/hook.err)"
+          rm /tmp/made.*; gone one; gone two
+          same "round $round"; free "round $round"
+        done"#;
+    on_both(&sandbox, script);
+}
+
+#[test]
 fn two_whose_names_a_container_swapped_both_have_their_own_again() {
     if !can_move() {
         return;

@@ -12,7 +12,7 @@ use crate::container_id::ContainerId;
 use crate::fs::lock::{Lock, LockMode};
 use crate::pci::PciAddress;
 
-/// What begins the name of the lock of one device, which is held while that moves.
+/// What begins the name of the lock of one device or function, which is held while that moves.
 const MOVING: &str = ".moving-";
 
 /// What is done with a slot of a container; the others of the device are told beside.
@@ -36,7 +36,23 @@ impl Leases {
     /// # Errors
     /// [`LeaseError::Lock`] names who holds it.
     pub fn lock_moving(&self, device: &Device, patience: Duration) -> Result<Lock, LeaseError> {
-        let name = format!("{MOVING}{}={}", device.class, device.name.as_str());
+        self.lock_beside(
+            &format!("{}={}", device.class, device.name.as_str()),
+            patience,
+        )
+    }
+
+    /// The lock of one PCI function, by whatever names its interface is leased. Whoever moves it into a container takes
+    /// this after that of the device.
+    ///
+    /// # Errors
+    /// [`LeaseError::Lock`] names who holds it.
+    pub fn lock_function(&self, pci: PciAddress, patience: Duration) -> Result<Lock, LeaseError> {
+        self.lock_beside(&pci.to_string(), patience)
+    }
+
+    fn lock_beside(&self, what: &str, patience: Duration) -> Result<Lock, LeaseError> {
+        let name = format!("{MOVING}{what}");
         let kind = LockMode::Exclusive;
         Ok(Lock::take(&self.dir, &self.path, &name, kind, patience)?)
     }

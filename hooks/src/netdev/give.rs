@@ -40,7 +40,7 @@ struct Given<'a> {
     /// What it was; none where another container of the namespace had it already.
     facts: Option<InterfaceFacts>,
     /// Nobody else touches it before all are given.
-    _moving: Lock,
+    _moving: [Lock; 2],
 }
 
 /// The host, and the container.
@@ -107,12 +107,14 @@ impl<'a> Mover<'a> {
             self.home.identity,
             DYING_PATIENCE,
         )?;
+        let (name, pci) = (asked.interface.name.to_string(), asked.interface.pci);
+        // Another container may ask for it by another name.
+        let function = self.to.leases.lock_function(pci, MOVING_PATIENCE)?;
         let given = |facts| Given {
             asked,
             facts,
-            _moving: moving,
+            _moving: [moving, function],
         };
-        let (name, pci) = (asked.interface.name.to_string(), asked.interface.pci);
         self.check_function(asked.device, &name, pci)?;
         match self.home.identity.find(&self.home.netns, pci, &name)? {
             Some(link) => {
