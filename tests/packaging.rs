@@ -113,6 +113,27 @@ fn an_interface_that_the_kernel_gives_back_is_restored() {
 }
 
 #[test]
+fn what_comes_back_while_others_are_restored_starts_one_more_run() {
+    let stale = "/run/onload-restore/stale";
+    // The rule makes the file before it starts the service, which does nothing while that runs. A run removes the file
+    // before it looks, and starts one more where it is there again.
+    let rules = read("udev/90-onload-ctk.rules");
+    let touched = rules.find(&format!("RUN+=\"/bin/touch {stale}\"")).unwrap();
+    assert!(touched < rules.find("start onload-restore.service").unwrap());
+    let first = settings(RESTORE_UNIT, "ExecStartPre");
+    assert_eq!(first, [format!("/bin/rm -f {stale}")]);
+    let last = settings(RESTORE_UNIT, "ExecStopPost").join(" ");
+    assert!(last.contains(&format!("test ! -e {stale} || ")), "{last}");
+    assert!(
+        last.contains(&format!("systemctl --no-block start {RESTORE_UNIT}")),
+        "{last}"
+    );
+    let directory = settings(RESTORE_UNIT, "RuntimeDirectory");
+    assert_eq!(directory, ["onload-restore"]);
+    assert_eq!(settings(RESTORE_UNIT, "RuntimeDirectoryPreserve"), ["yes"]);
+}
+
+#[test]
 fn units_are_what_systemd_takes() {
     if !needs::programs(&["systemd-analyze"]) {
         return;
