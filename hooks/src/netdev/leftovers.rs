@@ -92,3 +92,41 @@ pub(super) fn clear(home: &Netns, link: &Link) -> Result<(), NetdevError> {
         source: error.into(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    use crate::netdev::test_namespace::{self, Child};
+
+    #[test]
+    fn nothing_hides_in_a_namespace_whose_interfaces_come_and_go() {
+        if !test_namespace::can_be("moving interfaces") {
+            return;
+        }
+        let (one, two) = (Child::new(), Child::new());
+        one.ip("link add moves index 7 type veth");
+        // More than one datagram of the kernel's has.
+        for number in 0..60 {
+            one.ip(&format!("link add b{number} type bridge"));
+        }
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (one, two) = (one.netns(), two.netns());
+                while !is_done.load(Relaxed) {
+                    one.give(7, &two, None).unwrap();
+                    two.give(7, &one, None).unwrap();
+                }
+            });
+            let netns = one.netns();
+            let fewer = (0..20).find_map(|_| {
+                let (links, _) = netns.look().unwrap();
+                let bridges = links.iter().filter(|link| link.kind == b"bridge");
+                Some(bridges.count()).filter(|count| *count != 60)
+            });
+            is_done.store(true, Relaxed);
+            assert_eq!(fewer, None);
+        });
+    }
+}
