@@ -5,11 +5,14 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use common::hosts::x3;
-use common::{Run, Tree, each, is_root, needs, program, run, run_unprivileged, skipped, text};
+use common::{
+    MULTIARCH, Run, Tree, each, is_root, needs, program, run, run_unprivileged, skipped, text,
+};
 use serde_json::{Value, json};
 
 const ID: &str = "3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a";
@@ -30,10 +33,13 @@ fn process(tree: &Tree, pid: u32, id: Option<&str>, name: &str) {
     tree.file(&format!("{dir}/cgroup"), cgroup);
     let status = format!("Name:\t{name}\nUid:\t0\t0\t0\t0\nNSpid:\t{pid}\t1\n");
     tree.file(&format!("{dir}/status"), status);
-    tree.file(
-        &format!("{dir}/maps"),
-        "7f00-7f01 r-xp 0 08:01 5 /usr/lib64/libonload.so\n",
-    );
+    let stat = format!("{pid} (x) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 700 0\n");
+    tree.file(&format!("{dir}/stat"), stat);
+    tree.file(&format!("{dir}/auxv"), "");
+    let library = fs::metadata(tree.outside(MULTIARCH).join("libonload.so"));
+    let inode = library.map_or(5, |library| library.ino());
+    let line = format!("7f00-7f01 r-xp 0 08:01 {inode} /usr/lib64/libonload.so\n");
+    tree.file(&format!("{dir}/maps"), line);
     tree.file(&format!("{dir}/mountinfo"), "");
     tree.file(
         &format!("{dir}/limits"),

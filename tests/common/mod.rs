@@ -30,7 +30,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 
 pub(crate) use onload_test_needs as needs;
-pub(crate) use tree::{CHECKSUM, Pci, Tree, scratch};
+pub(crate) use tree::{CHECKSUM, MULTIARCH, Pci, Tree, scratch};
 
 /// The captured host that comes with the sources.
 pub(crate) const CAPTURED: &str = "debian13-2numa-onload-rxe-vfio";
