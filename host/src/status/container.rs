@@ -19,6 +19,15 @@ const MOST_NAMES: usize = 4096;
 const HEAD: usize = 256 * 1024;
 /// Bytes of the list of a process's interfaces; a line has about 120.
 const TABLE: u64 = 1024 * 1024;
+/// Where a container may have mounted something that is looked into.
+const LOOKED_AT: [&[u8]; 6] = [
+    b"/",
+    b"/dev",
+    b"/dev/infiniband",
+    b"/dev/vfio",
+    b"/sys",
+    b"/sys/class",
+];
 /// IFF_UP (netdevice(7)).
 const UP: u32 = 1;
 /// Bytes of an environment; the kernel bounds it by the stack's limit, 8 MiB as a rule.
@@ -207,6 +216,20 @@ pub(super) struct Within {
     pub(super) has_rdma: Option<bool>,
     /// Whether its /dev is its own.
     pub(super) has_own_devices: bool,
+}
+
+/// Whether who looks into the root of a process may wait for good, and so that not even a signal ends it: where a
+/// program of the container's answers for the files (request_wait_answer in fs/fuse/dev.c).
+pub(super) fn may_wait(host: &Host, pid: u32) -> bool {
+    let wanted = |line: &[u8]| {
+        let mut words = line.split(|byte| *byte == b' ');
+        let is_looked_at = words.nth(4).is_some_and(|place| LOOKED_AT.contains(&place));
+        let kind = words.skip_while(|word| *word != b"-").nth(1);
+        is_looked_at && kind.is_some_and(|kind| kind.starts_with(b"fuse"))
+    };
+    let path = process::directory(pid).join("mountinfo");
+    let found = host.lines(&path, &wanted).ok().flatten();
+    found.is_some_and(|lines| !lines.is_empty())
 }
 
 /// Looks into the root directory of a process; none where it has ended, or it is not ours to see. `accelerated` are

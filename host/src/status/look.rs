@@ -93,7 +93,7 @@ impl<'l> Look<'l> {
     /// answer.
     fn within(&self, processes: &[Process], budget: &mut Budget) -> (Option<Within>, bool) {
         for process in processes {
-            if budget.waiting.is_zero() {
+            if budget.waiting.is_zero() || container::may_wait(self.looked.host, process.pid) {
                 return (None, true);
             }
             let (pid, accelerated) = (process.pid, self.accelerated.clone());

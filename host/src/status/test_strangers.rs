@@ -363,3 +363,30 @@ fn a_library_of_the_images_own_without_a_descriptor_may_be_of_another_build() {
     facts.processes[0].open = Some(vec!["/dev/onload".to_owned()]);
     assert_eq!(decide(&facts, host)[0].state, State::Accelerated);
 }
+
+#[test]
+fn a_file_system_that_may_never_answer_is_not_looked_into() {
+    for (place, kind, is_looked_into) in [
+        ("/dev", "fuse.evil", false),
+        ("/", "fuse", false),
+        ("/dev", "tmpfs", true),
+        ("/data", "fuse.s3fs", true),
+        ("/sys/devices/system/cpu", "fuse.lxcfs", true),
+    ] {
+        let made = preloaded();
+        made.link("/proc/77/ns/net", HOST_NET)
+            .open(3, "/dev/onload");
+        let mount = format!("9 1 0:50 / {place} rw,nosuid shared:7 - {kind} x rw\n");
+        made.file("/proc/77/mountinfo", mount);
+        let verdicts = made.verdicts();
+        let state = match is_looked_into {
+            true => State::Accelerated,
+            false => State::Unknown,
+        };
+        assert_eq!(verdicts[0].state, state, "{place} {kind}: {verdicts:?}");
+        let is_told = verdicts
+            .iter()
+            .any(|one| one.reason.contains("may never (FUSE)"));
+        assert_eq!(is_told, !is_looked_into, "{place} {kind}");
+    }
+}

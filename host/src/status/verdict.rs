@@ -125,7 +125,7 @@ pub(super) fn decide(facts: &Facts, host: HostFacts) -> Vec<Verdict> {
         let pid = facts.processes.first().map_or(0, |process| process.pid);
         verdicts.push(Verdict::bad(
             State::Unknown,
-            "a file system in it did not answer within a second",
+            "a file system in it did not answer within a second, or is one that may never (FUSE)",
             format!("look at what it has mounted: findmnt --task {pid}"),
         ));
     } else if facts.is_partly_unseen() {
