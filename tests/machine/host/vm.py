@@ -47,12 +47,13 @@ def topology(hardware):
     A part of the memory is in modules (pc-dimm). With more than q35 puts below 4 GiB SeaBIOS has the bridges' windows
     above it, and QEMU 10.0 decodes the lower 32 bits alone of a virtual function's BAR: it reads the BAR's type before
     igb sets it (pcie_sriov_pf_init comes before pcie_sriov_pf_init_vf_bar in hw/net/igb.c). igbvf then reads ones.
+    Node 1 begins at 1 GiB, for the page of that size that it has from the boot on.
     """
     base = ["-machine", "q35,kernel-irqchip=split", "-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-smp", "2,sockets=2",
             "-m", "2560M,slots=2,maxmem=4G"]
-    for node in ("0", "1"):
-        base += ["-object", f"memory-backend-ram,id=m{node},size=1280M", "-numa", f"node,nodeid={node},cpus={node},memdev=m{node}",
-                 "-object", f"memory-backend-ram,id=d{node},size=768M", "-device", f"pc-dimm,memdev=d{node},node={node}"]
+    for node, low, module in ((0, 1024, 1024), (1, 1536, 512)):
+        base += ["-object", f"memory-backend-ram,id=m{node},size={low}M", "-numa", f"node,nodeid={node},cpus={node},memdev=m{node}",
+                 "-object", f"memory-backend-ram,id=d{node},size={module}M", "-device", f"pc-dimm,memdev=d{node},node={node}"]
     if not hardware:
         return base
     return base + [
