@@ -260,43 +260,6 @@ fn a_name_that_was_taken_meanwhile_is_waited_for_and_the_interface_is_home() {
 }
 
 #[test]
-fn a_container_that_joins_has_the_address_that_the_interface_has_or_is_refused() {
-    if !can_move() {
-        return;
-    }
-    let with = |address: &str| {
-        let address = format!("ens1v0={address}/24");
-        container(Some("one"), &["--address", &address])
-    };
-    let sandbox = sandbox(&[
-        ("one", with("192.0.2.10")),
-        ("silent", container(Some("one"), &[])),
-        ("same", with("192.0.2.10")),
-        ("other", with("192.0.2.11")),
-    ]);
-    // What the operator says of every container is not what one of them asks for.
-    sandbox.allow(&[], "[netdev.ens1v0]\naddresses = [\"192.0.2.77/24\"]\n");
-    let script = r#"
-        make one || fail "$(cat /tmp/err)"
-        make silent || fail "$(cat /tmp/err)"
-        make same || fail "$(cat /tmp/err)"
-        make other && fail "another address"
-        grep -q 'has the address 192.0.2.10 in this network namespace already' /tmp/err || fail "$(cat /tmp/err)"
-        for n in other same one silent; do
-          ip -n one -4 addr show ens1v0 | grep -q 'inet 192.0.2.10/24' || fail "no address before $n"
-          gone $n
-        done
-        same "the last one"; free "the last one"
-        # The first one says nothing, and has what the operator says.
-        make silent || fail "$(cat /tmp/err)"
-        make other && fail "beside the operator's"
-        grep -q 'has the address 192.0.2.77 in' /tmp/err || fail "$(cat /tmp/err)"
-        gone silent; gone other
-        same configured; free configured"#;
-    on_both(&sandbox, script);
-}
-
-#[test]
 fn two_containers_that_name_one_interface_differently_at_once_do_not_both_get_it() {
     if !can_move() {
         return;

@@ -1,7 +1,6 @@
 //! Why an interface does not move, or does not come back.
 
 use std::io;
-use std::net::IpAddr;
 
 use onload_core::lease::LeaseError;
 use onload_core::netdev::usage::Use;
@@ -107,17 +106,6 @@ pub enum NetdevError {
         "interface {0} is in the container's network namespace already, and no lease says how it was before; who put it there has to take it out"
     )]
     Unknown(String),
-    /// Another container of the namespace has it, with other addresses.
-    #[error(
-        "interface {name} has {} in this network namespace already, which another container has too; ask for the same or for none",
-        told_addresses(.addresses)
-    )]
-    OtherAddress {
-        /// The interface.
-        name: String,
-        /// What it has.
-        addresses: Vec<IpAddr>,
-    },
     /// The kernel does not move it.
     #[error("moving interface {name} {way}")]
     Move {
@@ -211,15 +199,6 @@ fn told_keeper(keeper: Option<&str>) -> String {
     match keeper {
         Some(keeper) => format!("; it is in a network namespace that {keeper} keeps"),
         None => "; is it bound to its driver?".to_owned(),
-    }
-}
-
-fn told_addresses(addresses: &[IpAddr]) -> String {
-    let shown: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    match shown.as_slice() {
-        [] => "no address of ours".to_owned(),
-        [one] => format!("the address {one}"),
-        several => format!("the addresses {}", several.join(", ")),
     }
 }
 

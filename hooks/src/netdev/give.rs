@@ -223,10 +223,6 @@ impl<'a> Mover<'a> {
         match moved {
             Some(moved) if is_here => {
                 let (facts, addresses): (InterfaceFacts, _) = (moved.facts, moved.addresses);
-                if !asked.wanted.is_met_by(&addresses) {
-                    let name = name.to_owned();
-                    return Err(NetdevError::OtherAddress { name, addresses });
-                }
                 Ok(self.to.lease_moved(asked.device, facts, addresses)?)
             }
             _ if is_here => Err(NetdevError::Unknown(name.to_owned())),

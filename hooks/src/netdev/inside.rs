@@ -1,6 +1,5 @@
 //! What an interface has in the container: its addresses, routes and size, and that it is up.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use onload_core::netdev::address::InterfaceAddress;
@@ -18,8 +17,6 @@ use crate::netns::Netns;
 pub(crate) struct Wanted {
     /// Its addresses.
     pub(crate) addresses: Vec<InterfaceAddress>,
-    /// The container asks for them itself; else they are what the operator says of every container.
-    pub(crate) is_asked: bool,
     /// What the operator says of it beside.
     pub(crate) settings: NetdevSettings,
 }
@@ -29,12 +26,6 @@ impl Wanted {
     pub(super) fn own_addresses(&self) -> Vec<IpAddr> {
         let addresses = self.addresses.iter();
         addresses.map(InterfaceAddress::address).collect()
-    }
-
-    /// Whether a container that asks for this has it where the interface has these addresses already.
-    pub(super) fn is_met_by(&self, given: &[IpAddr]) -> bool {
-        let set = |addresses: &[IpAddr]| addresses.iter().copied().collect::<BTreeSet<_>>();
-        !self.is_asked || set(&self.own_addresses()) == set(given)
     }
 }
 

@@ -57,14 +57,12 @@ fn asked<'a>(arguments: &'a HookArguments, host: &ThisHost) -> Result<Vec<Asked<
         let given = arguments.address.iter();
         let given = given.filter(|given| given.interface == interface.name);
         let given: Vec<_> = given.map(|given| given.address).collect();
-        let is_asked = !given.is_empty();
-        let addresses = match is_asked {
-            true => given,
-            false => settings.addresses.clone(),
+        let addresses = match given.is_empty() {
+            true => settings.addresses.clone(),
+            false => given,
         };
         let wanted = Wanted {
             addresses,
-            is_asked,
             settings,
         };
         Ok(Asked {
