@@ -1,6 +1,7 @@
 """The laboratory of interfaces that move: the functions, the networks and the units, and what tells where an interface is and how."""
 
 import ctypes
+import ipaddress
 import json
 import os
 import shutil
@@ -181,6 +182,11 @@ def links_in(pid):
             for link in told}
 
 
+def reaches_peer(interface, address):
+    """Whether the peer is at the other end of its wire, and in the network of its address."""
+    return interface.is_wired and ipaddress.ip_address(PEER) in ipaddress.ip_interface(address).network
+
+
 def answers(pid, interface):
     """The other end's answer through the interface, whose link takes seconds to come up."""
     return within(pid, "ping", "-c", "1", "-w", "40", "-I", interface.name, PEER)
@@ -190,7 +196,7 @@ def works_in(pid, interface, address=CONFIGURED):
     """Whether the interface is in that process's network, up and with its address, and reaches what is at its other end."""
     own = links_in(pid).get(interface.name, {}) if pid else {}
     is_set = bool(own.get("up")) and address in own["addresses"]
-    return is_set and (not interface.is_wired or answers(pid, interface).status == 0)
+    return is_set and (not reaches_peer(interface, address) or answers(pid, interface).status == 0)
 
 
 def load_program():
@@ -230,7 +236,7 @@ def is_in(what, pid, interface, address, beside="eth0"):
     links = links_in(pid)
     own = links.get(interface.name, {})
     check(f"{what}: it is up and has its address", own.get("up") and address in own["addresses"], links)
-    if interface.is_wired:
+    if reaches_peer(interface, address):
         done = answers(pid, interface)
         check(f"{what}: the other end of the wire answers through it", done.status == 0, f"{done}\n{links_in(pid)}")
     wanted = {"lo", interface.name, beside} - {None}
