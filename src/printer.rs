@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use onload_core::text::one_line;
+use onload_core::text;
 use onload_host::host::Access;
 
 /// Names and headings.
@@ -183,9 +183,7 @@ fn columns_of_stderr() -> Option<usize> {
 /// files may hold any.
 #[must_use]
 pub(crate) fn harmless(text: impl Display) -> String {
-    let text = text.to_string();
-    let lines: Vec<String> = text.split('\n').map(one_line).collect();
-    lines.join("\n")
+    text::harmless(&text.to_string())
 }
 
 /// Whether an error means that nobody reads the output any more, as with `| head`.

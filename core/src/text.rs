@@ -87,6 +87,13 @@ pub fn one_line(message: &str) -> String {
     line
 }
 
+/// As [`one_line`], of a text of several lines, which stay as they are.
+#[must_use]
+pub fn harmless(text: &str) -> String {
+    let lines: Vec<String> = text.split('\n').map(one_line).collect();
+    lines.join("\n")
+}
+
 /// A name, path or value as one word of a command that people copy into a shell.
 ///
 /// Common words stay as they are, and other printable ASCII goes between single quotes. Words with any other

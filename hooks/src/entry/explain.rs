@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use onload_core::text::{Chain, one_line};
+use onload_core::text::{Chain, harmless, one_line};
 
 use super::edit::EntryError;
 use crate::config_json::bundle::{ConfigFile, podman_id};
@@ -124,9 +124,7 @@ pub(crate) fn indent(json: &[u8]) -> String {
         }
     }
     text.push(b'\n');
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<String> = text.split('\n').map(one_line).collect();
-    lines.join("\n")
+    harmless(&String::from_utf8_lossy(&text))
 }
 
 #[cfg(test)]

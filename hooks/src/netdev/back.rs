@@ -309,6 +309,30 @@ mod tests {
     use crate::netdev::identity::Identity;
     use crate::netdev::test_namespace::{self, Child};
 
+    fn home_of<'a>(host: &Child, identity: &'a Identity) -> Home<'a> {
+        Home {
+            netns: host.netns(),
+            identity,
+        }
+    }
+
+    fn pci() -> PciAddress {
+        "0000:03:10.0".parse().unwrap()
+    }
+
+    /// What the first look saw, whose number another one has now.
+    fn seen() -> Link {
+        Link {
+            index: 77,
+            name: b"ens1v0".to_vec(),
+            ..Link::default()
+        }
+    }
+
+    fn names(netns: &Netns) -> Vec<String> {
+        netns.links().unwrap().iter().map(Link::shown).collect()
+    }
+
     #[test]
     fn an_interface_that_a_container_put_in_the_place_of_another_does_not_stay_on_the_host() {
         if !test_namespace::can_be("moving interfaces") {
@@ -316,21 +340,9 @@ mod tests {
         }
         let (host, container) = (Child::new(), Child::new());
         let identity = Identity::default();
-        let home = Home {
-            netns: host.netns(),
-            identity: &identity,
-        };
-        let pci = "0000:03:10.0".parse().unwrap();
-        // What the first look saw, whose number another one has now.
-        let seen = Link {
-            index: 77,
-            name: b"ens1v0".to_vec(),
-            ..Link::default()
-        };
-        let facts = facts::of(&seen, pci);
-        let names = |netns: &Netns| -> Vec<String> {
-            netns.links().unwrap().iter().map(Link::shown).collect()
-        };
+        let home = home_of(&host, &identity);
+        let seen = seen();
+        let facts = facts::of(&seen, pci());
         for (came_as, kind, other) in [
             ("ens1v0", "veth", None),
             ("eth7", "veth", None),
@@ -360,24 +372,14 @@ mod tests {
             return;
         }
         let (host, container) = (Child::new(), Child::new());
-        let pci = "0000:03:10.0".parse().unwrap();
-        let identity = Identity::with_stand_ins([(51, pci)].into());
-        let home = Home {
-            netns: host.netns(),
-            identity: &identity,
-        };
+        let identity = Identity::with_stand_ins([(51, pci())].into());
+        let home = home_of(&host, &identity);
         host.ip("link add eth3 index 50 type veth peer name end index 51");
         container.ip("link add eth7 index 77 type veth");
-        let seen = Link {
-            index: 77,
-            name: b"ens1v0".to_vec(),
-            ..Link::default()
-        };
-        let facts = facts::of(&seen, pci);
+        let seen = seen();
+        let facts = facts::of(&seen, pci());
         fetch_from(&home, &container.netns(), &seen, &facts).unwrap();
-        let here = home.netns.links().unwrap();
-        let here: Vec<String> = here.iter().map(Link::shown).collect();
-        assert_eq!(here, ["lo", "eth3", "end"]);
+        assert_eq!(names(&home.netns), ["lo", "eth3", "end"]);
     }
 
     #[test]
@@ -386,19 +388,15 @@ mod tests {
             return;
         }
         let host = Child::new();
-        let pci = "0000:03:10.0".parse().unwrap();
-        let identity = Identity::with_stand_ins([(51, pci)].into());
-        let home = Home {
-            netns: host.netns(),
-            identity: &identity,
-        };
+        let identity = Identity::with_stand_ins([(51, pci())].into());
+        let home = home_of(&host, &identity);
         host.ip("link add ens1v0 index 50 type veth peer name end index 51");
         host.ip("link set ens1v0 up");
         let find = |name: &str| {
             let here = home.netns.links().unwrap();
             here.into_iter().find(|link| link.shown() == name).unwrap()
         };
-        let facts = facts::of(&find("ens1v0"), pci);
+        let facts = facts::of(&find("ens1v0"), pci());
         host.ip("link set ens1v0 down");
         host.ip("link set ens1v0 name eth7");
         host.ip("link set eth7 up");
@@ -415,19 +413,14 @@ mod tests {
             return;
         }
         let host = Child::new();
-        let pci = "0000:03:10.0".parse().unwrap();
-        let identity = Identity::with_stand_ins([(51, pci)].into());
-        let home = Home {
-            netns: host.netns(),
-            identity: &identity,
-        };
+        let identity = Identity::with_stand_ins([(51, pci())].into());
+        let home = home_of(&host, &identity);
         host.ip("link add ctkffffffffffff index 50 type veth peer name end index 51");
         for name in ["ctk0123456789ab", "ctk-lan", "ctk0123456789AB"] {
             host.ip(&format!("link add {name} type bridge"));
         }
         sweep(&home).unwrap();
-        let here = home.netns.links().unwrap();
-        let mut here: Vec<String> = here.iter().map(Link::shown).collect();
+        let mut here = names(&home.netns);
         here.sort();
         let stay = ["ctk-lan", "ctk0123456789AB", "ctkffffffffffff", "end", "lo"];
         assert_eq!(here, stay);

@@ -68,14 +68,21 @@ pub(crate) fn others(own: &Netns, depth: Depth) -> impl Iterator<Item = io::Resu
     let is_other =
         move |found: &io::Result<Found>| !matches!(found, Ok(own) if own.netns.cookie() == cookie);
     let until = Instant::now() + ALL;
-    let mut is_late = false;
     let in_time = all
         .filter(is_other)
         .map(move |found| match Instant::now() < until {
             true => found,
             false => Err(too_long(ALL, "")),
         });
-    in_time.take_while(move |found| !std::mem::replace(&mut is_late, found.is_err()))
+    to_first_error(in_time)
+}
+
+/// All to the first error, and that too.
+fn to_first_error<T>(
+    all: impl Iterator<Item = io::Result<T>>,
+) -> impl Iterator<Item = io::Result<T>> {
+    let mut has_failed = false;
+    all.take_while(move |one| !std::mem::replace(&mut has_failed, one.is_err()))
 }
 
 fn too_long(patience: Duration, at: &str) -> io::Error {
@@ -141,9 +148,7 @@ fn descriptors(patience: Duration) -> impl Iterator<Item = io::Result<PathBuf>> 
         });
         in_time.filter(|path| path.as_ref().map_or(true, |path| names_namespace(path)))
     };
-    let mut is_late = false;
-    let all = std::iter::once_with(all).flatten();
-    all.take_while(move |path| !std::mem::replace(&mut is_late, path.is_err()))
+    to_first_error(std::iter::once_with(all).flatten())
 }
 
 /// Says at whose descriptors there was no more time.

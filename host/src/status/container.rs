@@ -41,6 +41,7 @@ pub(super) struct Facts {
     pub(super) id: String,
     pub(super) name: Option<String>,
     pub(super) user: Option<u32>,
+    /// The first of its pid namespace comes first.
     pub(super) processes: Vec<Process>,
     /// Whether its root could be looked into.
     pub(super) is_seen: bool,
@@ -341,6 +342,12 @@ impl Facts {
         preloads.into_iter().any(|preload| preload != Preload::No)
     }
 
+    /// How many processes map the library so.
+    pub(super) fn mapping(&self, preload: Preload) -> usize {
+        let preloads = self.processes.iter().map(|process| process.preload);
+        preloads.filter(|found| *found == Some(preload)).count()
+    }
+
     /// Descriptors of all processes that lead below a path.
     pub(super) fn descriptors(&self, path: &str) -> usize {
         let open = self
@@ -374,8 +381,7 @@ impl Facts {
                 path.starts_with("/dev/infiniband/uverbs") || path.starts_with("/dev/vfio/")
             })
         };
-        let first = self.processes.iter().find(|process| process.is_init);
-        let first = first.or(self.processes.first());
+        let first = self.processes.first();
         let pinning = self.processes.iter().filter(pins);
         let limit = |process: &Process| process.memlock;
         let smallest = pinning.filter_map(limit).min_by_key(|limit| match limit {

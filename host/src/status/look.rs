@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use super::cgroup::{self, Engine};
 use super::container::{self, Facts, Program, Start, Within};
@@ -93,15 +92,13 @@ impl<'l> Look<'l> {
     /// answer.
     fn within(&self, processes: &[Process], budget: &mut Budget) -> (Option<Within>, bool) {
         for process in processes {
-            if budget.waiting.is_zero() || container::may_wait(self.looked.host, process.pid) {
+            if container::may_wait(self.looked.host, process.pid) {
                 return (None, true);
             }
             let (pid, accelerated) = (process.pid, self.accelerated.clone());
             let look = move |host: &Host| container::within(host, pid, &accelerated);
-            let begin = Instant::now();
-            let found = patiently(self.looked.host, PATIENCE.min(budget.waiting), look);
-            budget.waiting = budget.waiting.saturating_sub(begin.elapsed());
-            match found {
+            let found = budget.wait(|left| patiently(self.looked.host, PATIENCE.min(left), look));
+            match found.flatten() {
                 Some(Some(within)) => return (Some(within), false),
                 Some(None) => {}
                 None => return (None, true),
@@ -126,12 +123,9 @@ impl<'l> Look<'l> {
     fn judged(&self, processes: &[Process], budget: &mut Budget) -> Start {
         let mut found: Option<Start> = None;
         for process in processes {
-            if budget.waiting.is_zero() {
+            let Some(start) = budget.wait(|_| self.start_of(process)) else {
                 break;
-            }
-            let begin = Instant::now();
-            let start = self.start_of(process);
-            budget.waiting = budget.waiting.saturating_sub(begin.elapsed());
+            };
             let was_told = found.is_some_and(|before| before.is_told);
             match (start.program, found) {
                 (Program::Static, None) => found = Some(start),

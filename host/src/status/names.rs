@@ -157,10 +157,18 @@ fn podman(host: &Host, user: Option<u32>) -> Option<HashMap<String, String>> {
         Some(user) => Some(home(host, user)?),
         None => None,
     };
-    let lists = PODMAN.iter().filter_map(|list| match &home {
-        None => host.bytes(&Path::new("/var/lib").join(list), LIMIT).ok()?,
-        Some(home) => of_home(host, home, list),
-    });
+    let lists: Vec<Vec<u8>> = match home {
+        None => {
+            let of_root = |list| host.bytes(&Path::new("/var/lib").join(list), LIMIT).ok()?;
+            PODMAN.into_iter().filter_map(of_root).collect()
+        }
+        // It may be on a file system that does not answer.
+        Some(home) => patiently(host, PATIENCE, move |host| {
+            let of_user = |list| of_home(host, &home, list);
+            PODMAN.into_iter().filter_map(of_user).collect()
+        })?,
+    };
+    let lists = lists.into_iter();
     let stored = lists.filter_map(|bytes| serde_json::from_slice::<Vec<Stored>>(&bytes).ok());
     let named = stored
         .flatten()
@@ -177,14 +185,7 @@ fn home(host: &Host, user: u32) -> Option<PathBuf> {
     })
 }
 
-/// The list in a user's home, which may be on a file system that does not answer.
-fn of_home(host: &Host, home: &Path, list: &'static str) -> Option<Vec<u8>> {
-    let home = home.to_owned();
-    let read = move |host: &Host| read_of_home(host, &home, list);
-    patiently(host, PATIENCE, read)?
-}
-
-fn read_of_home(host: &Host, home: &Path, list: &str) -> Option<Vec<u8>> {
+fn of_home(host: &Host, home: &Path, list: &str) -> Option<Vec<u8>> {
     let directory = host.directory(home).ok()??;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let path = Path::new(".local/share").join(list);

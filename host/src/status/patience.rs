@@ -11,6 +11,7 @@ use crate::host::Host;
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// The stack of a thread that looks into a container.
 const STACK: usize = 256 * 1024;
+
 /// Looks at something that may never answer, such as a file system of a container's own (FUSE): none where it does not
 /// in time. The thread that waits ends with this program.
 pub(super) fn patiently<T: Send + 'static>(

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::str::SplitWhitespace;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use onload_core::processes::{is_zombie, start_time};
 use rustix::io::Errno;
@@ -104,6 +104,18 @@ impl Budget {
         mappings: 1 << 22,
         waiting: Duration::from_secs(5),
     };
+
+    /// Looks at something that may not answer at once, as long as there is patience left, and takes from that what it
+    /// took. None where there is none left.
+    pub(super) fn wait<T>(&mut self, look: impl FnOnce(Duration) -> T) -> Option<T> {
+        if self.waiting.is_zero() {
+            return None;
+        }
+        let begin = Instant::now();
+        let found = look(self.waiting);
+        self.waiting = self.waiting.saturating_sub(begin.elapsed());
+        Some(found)
+    }
 }
 
 /// Looks at processes of one host.

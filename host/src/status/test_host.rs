@@ -323,13 +323,21 @@ pub(super) fn lost(program: Option<&str>, environment: &str) -> Made {
     made
 }
 
+/// What is known of the container.
 pub(super) fn facts_of(made: &Made) -> Facts {
+    facts_within(made, Budget::WHOLE).0
+}
+
+/// The same of which no more is looked at, and what is known of its host.
+pub(super) fn facts_within(made: &Made, mut budget: Budget) -> (Facts, HostFacts) {
+    fs::write(made.path("/dev.table"), made.nodes.concat()).unwrap();
     let host = Host::open(made.root.path()).unwrap();
-    let inventory = discover(&host, &Config::default());
+    let mut inventory = discover(&host, &Config::default());
+    inventory.nics.clone_from(&made.nics);
     let looked = Looked {
         host: &host,
         inventory: &inventory,
-        leases: None,
+        leases: Some(&made.leases),
         guarded: &|path: &Path, _| fs::read(path).ok(),
     };
     let group = Group {
@@ -339,8 +347,8 @@ pub(super) fn facts_of(made: &Made) -> Facts {
         is_named: true,
         pids: vec![77],
     };
-    let (facts, _) = Look::new(looked).facts(group, &mut Budget::WHOLE.clone());
-    facts.unwrap()
+    let (facts, _) = Look::new(looked).facts(group, &mut budget);
+    (facts.unwrap(), host_facts(&looked))
 }
 
 /// What the bundle of the container says of its environment.

@@ -8,7 +8,6 @@ use onload_core::config::Config;
 use onload_core::lease::Holder;
 
 use super::cgroup::Engine;
-use super::groups::Group;
 use super::test_host::*;
 use super::verdict::decide;
 use super::*;
@@ -291,26 +290,9 @@ fn what_has_more_open_than_is_looked_at_is_not_said_to_use_nothing() {
 }
 
 /// What is so of a container of which no more is looked at.
-fn decided(made: &Made, mut budget: Budget) -> Vec<Verdict> {
-    fs::write(made.path("/dev.table"), made.nodes.concat()).unwrap();
-    let host = Host::open(made.root.path()).unwrap();
-    let mut inventory = discover(&host, &Config::default());
-    inventory.nics.clone_from(&made.nics);
-    let looked = Looked {
-        host: &host,
-        inventory: &inventory,
-        leases: Some(&made.leases),
-        guarded: &|path: &Path, _| fs::read(path).ok(),
-    };
-    let group = Group {
-        engine: Engine::Docker,
-        id: ID.to_owned(),
-        user: None,
-        is_named: true,
-        pids: vec![77],
-    };
-    let (facts, _) = Look::new(looked).facts(group, &mut budget);
-    decide(&facts.unwrap(), host_facts(&looked))
+fn decided(made: &Made, budget: Budget) -> Vec<Verdict> {
+    let (facts, host) = facts_within(made, budget);
+    decide(&facts, host)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use onload_core::text::shell_word;
 use serde::Serialize;
 
 use super::container::{Environment, Facts, NodeState, Program};
-use super::process::{Limit, Preload, Process};
+use super::process::{Limit, Preload};
 
 /// Below this, not even the queues of one small program can be registered.
 const LEAST_MEMLOCK: u64 = 64 * 1024 * 1024;
@@ -190,15 +190,14 @@ fn onload(facts: &Facts, host: HostFacts) -> Option<Verdict> {
     if !facts.maps() {
         return Some(without_library(facts));
     }
-    let has = |preload| move |process: &Process| process.preload == Some(preload);
-    if facts.processes.iter().any(has(Preload::Replaced)) {
+    if facts.mapping(Preload::Replaced) > 0 {
         return Some(Verdict::bad(
             State::OtherLibrary,
             "it maps a libonload.so that was removed or replaced since: Onload was upgraded",
             "start the container again",
         ));
     }
-    if host.library_matches == Some(false) && facts.processes.iter().any(has(Preload::Yes)) {
+    if host.library_matches == Some(false) && facts.mapping(Preload::Yes) > 0 {
         return Some(Verdict::bad(
             State::OtherLibrary,
             "the host's libonload.so was built for another driver than the loaded one: programs get no socket",
@@ -209,14 +208,8 @@ fn onload(facts: &Facts, host: HostFacts) -> Option<Verdict> {
 }
 
 fn with_library(facts: &Facts, host: HostFacts) -> Verdict {
-    let has = |process: &&Process, preload| process.preload == Some(preload);
-    let is_mapped =
-        |process: &&Process| has(process, Preload::Yes) || has(process, Preload::Foreign);
-    let programs = facts.processes.iter().filter(is_mapped).count();
-    let is_foreign = facts
-        .processes
-        .iter()
-        .any(|one| has(&one, Preload::Foreign));
+    let foreign = facts.mapping(Preload::Foreign);
+    let programs = facts.mapping(Preload::Yes) + foreign;
     let all = facts.processes.len();
     let descriptors = facts.descriptors("/dev/onload");
     let has_interface = match facts.has_host_network {
@@ -240,7 +233,7 @@ fn with_library(facts: &Facts, host: HostFacts) -> Verdict {
             "whether a program has a socket of Onload is not known",
         ),
         // The driver refuses every other build than its own, and a program then goes on without it.
-        (Some(true), 0) if is_foreign => Verdict::bad(
+        (Some(true), 0) if foreign > 0 => Verdict::bad(
             State::Unknown,
             "it preloads a libonload.so that is not this host's, and none of its programs has a descriptor of Onload: the library may be of another build than the driver",
             "leave out the image's own library and LD_PRELOAD, so that it has the host's",
