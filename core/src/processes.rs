@@ -6,16 +6,20 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
-use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a small file of /proc or cgroupfs that are read: `cgroup` has a path of up to 4096 bytes
+use crate::fs::detached;
+
 /// for each hierarchy.
 const MAX_BYTES: u64 = 1024 * 1024;
 /// cgroup v1 directories that are looked into below one; more, and the cgroup counts as populated.
 const MAX_DIRECTORIES: usize = 4096;
 /// Where a host has its cgroups.
+/// What names a boot, below /proc.
+const BOOT_ID: &str = "sys/kernel/random/boot_id";
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// The hierarchy of cgroup v1 that judges devices.
 const DEVICES: &str = "devices";
@@ -79,12 +83,17 @@ impl Processes {
         }
     }
 
-    /// What names this boot.
+    /// What names this boot. systemd-nspawn and LXC mount a file of their own over the kernel's, which would make each
+    /// other's containers those of another boot; then the kernel's is read where nothing can be mounted over it.
     ///
     /// # Errors
     /// [`ProcessesError`].
     pub fn boot_id(&self) -> Result<String, ProcessesError> {
-        let bytes = read(&self.proc.join("sys/kernel/random/boot_id"))?;
+        let path = self.proc.join(BOOT_ID);
+        let bytes = match is_on(&path, &self.proc) {
+            true => read(&path)?,
+            false => kernel_boot_id().map_err(|error| failed(&path, covered(&error)))?,
+        };
         Ok(String::from_utf8_lossy(bytes.trim_ascii()).into_owned())
     }
 
@@ -234,6 +243,34 @@ fn failed(path: &Path, source: io::Error) -> ProcessesError {
         path: path.to_owned(),
         source,
     }
+/// Whether a file is on the file system of a directory, and not on one that is mounted over its name. What cannot be
+/// looked at is told by whoever reads it.
+fn is_on(path: &Path, dir: &Path) -> bool {
+    match (rustix::fs::stat(path), rustix::fs::stat(dir)) {
+        (Ok(file), Ok(dir)) => file.st_dev == dir.st_dev,
+        _ => true,
+    }
+}
+
+fn kernel_boot_id() -> io::Result<Vec<u8>> {
+    let proc = detached::mount("proc")?;
+    let file = openat(
+        proc,
+        BOOT_ID,
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let mut bytes = Vec::new();
+    File::from(file).take(MAX_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn covered(error: &io::Error) -> io::Error {
+    io::Error::other(format!(
+        "another file is mounted over the kernel's, which cannot be read ({error})"
+    ))
+}
+
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ProcessesError> {
@@ -365,6 +402,11 @@ mod tests {
 
     /// A host with files of /proc and /sys/fs/cgroup by their paths.
     fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Processes) {
+    use std::process::Command;
+    use std::time::Duration;
+
+    /// What the boot's name has to be where another file is mounted over it.
+    const BOOT: &str = "ONLOAD_CTK_TEST_BOOT";
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = dir.path().join(path);
@@ -453,6 +495,38 @@ mod tests {
         use std::os::unix::fs::symlink;
         let (dir, processes) = host(&[
             ("proc/7/comm", "qemu\n"),
+    #[test]
+    fn the_boot_is_the_kernel_s_whatever_is_mounted_over_its_name() {
+        let boot = || Processes::default().boot_id().unwrap();
+        if let Ok(wanted) = std::env::var(BOOT) {
+            let path = Path::new("/proc").join(BOOT_ID);
+            assert_eq!(fs::read_to_string(path).unwrap(), "another\n");
+            assert_eq!(boot(), wanted);
+            return;
+        }
+        if !onload_test_needs::root("mounting over a file")
+            || !onload_test_needs::programs(&["unshare"])
+        {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("boot_id");
+        fs::write(&own, "another\n").unwrap();
+        let script =
+            "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && exec \"$2\" --exact \"$3\"";
+        let test = "processes::tests::the_boot_is_the_kernel_s_whatever_is_mounted_over_its_name";
+        let output = Command::new("unshare")
+            .args(["--mount", "sh", "-ec", script, "sh"])
+            .arg(own)
+            .arg(std::env::current_exe().unwrap())
+            .arg(test)
+            .env(BOOT, boot())
+            .output();
+        let output = output.unwrap();
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(told.contains("1 passed"), "{told}");
+    }
+
             ("proc/7/fd/3", ""),
             ("proc/8/comm", "other\n"),
             ("proc/8/fd/3", ""),

@@ -7,11 +7,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use onload_core::fs::detached;
 use onload_core::netlink::nldev::{Character, NetnsMode};
 use onload_core::pci::PciAddress;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use super::kernel;
 use crate::netlink::socket::Socket;
@@ -193,19 +193,7 @@ fn sysfs_of(netns: &Netns) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         return Ok(rustix::fs::openat(CWD, "/sys", flags, Mode::empty())?);
     }
-    netns.inside(|| {
-        let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_create(&context)?;
-        let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
-            | MountAttrFlags::MOUNT_ATTR_NOSUID
-            | MountAttrFlags::MOUNT_ATTR_NODEV
-            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        Ok(fsmount(
-            &context,
-            FsMountFlags::FSMOUNT_CLOEXEC,
-            attributes,
-        )?)
-    })
+    netns.inside(|| detached::mount("sysfs"))
 }
 
 /// The function nearest above a device: the entry of the class is a link to its directory, which is below it.
