@@ -5,21 +5,22 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a small file of /proc or cgroupfs that are read: `cgroup` has a path of up to 4096 bytes
 use crate::fs::detached;
 
+/// Bytes of a small file of /proc or cgroupfs that are read: `cgroup` has a path of up to 4096 bytes
 /// for each hierarchy.
 const MAX_BYTES: u64 = 1024 * 1024;
 /// cgroup v1 directories that are looked into below one; more, and the cgroup counts as populated.
 const MAX_DIRECTORIES: usize = 4096;
-/// Where a host has its cgroups.
 /// What names a boot, below /proc.
 const BOOT_ID: &str = "sys/kernel/random/boot_id";
+/// Where a host has its cgroups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// The hierarchy of cgroup v1 that judges devices.
 const DEVICES: &str = "devices";
@@ -194,12 +195,13 @@ impl Processes {
         roots.iter().any(|root| root.join(PROCS).exists())
     }
 
-    /// The processes that have a character device open, each with the name of its program, as far as
-    /// this process may look.
-    #[must_use]
-    pub fn openers(&self, node: &Path) -> Vec<(u32, String)> {
+    /// A process that has a character device open, with the name of its program, as far as this process may look.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`]: there was no time to look at all, since any process may have very many files open.
+    pub fn opener(&self, node: &Path, until: Instant) -> io::Result<Option<(u32, String)>> {
         let Some(wanted) = device(node) else {
-            return Vec::new();
+            return Ok(None);
         };
         let is_it = |link: &Path| {
             let named = std::fs::read_link(link).is_ok_and(|to| to.file_name() == node.file_name());
@@ -209,20 +211,23 @@ impl Processes {
             let entries = std::fs::read_dir(dir).into_iter().flatten();
             entries.filter_map(|entry| Some(entry.ok()?.path()))
         };
-        let mut found = Vec::new();
         for process in paths(&self.proc) {
             let name = process.file_name().and_then(|name| name.to_str());
             let Some(pid) = name.and_then(|name| name.parse().ok()) else {
                 continue;
             };
-            if paths(&process.join("fd")).any(|link| is_it(&link)) {
-                let program = read(&self.of(pid, "comm")).unwrap_or_default();
-                let program = String::from_utf8_lossy(program.trim_ascii_end()).into_owned();
-                found.push((pid, program));
+            for link in paths(&process.join("fd")) {
+                if Instant::now() >= until {
+                    return Err(ErrorKind::TimedOut.into());
+                }
+                if is_it(&link) {
+                    let program = read(&self.of(pid, "comm")).unwrap_or_default();
+                    let program = String::from_utf8_lossy(program.trim_ascii_end()).into_owned();
+                    return Ok(Some((pid, program)));
+                }
             }
         }
-        found.sort_unstable();
-        found
+        Ok(None)
     }
 
     fn of(&self, pid: u32, name: &str) -> PathBuf {
@@ -238,11 +243,6 @@ fn device(path: &Path) -> Option<(u32, u32)> {
     is_character.then_some((found.stx_rdev_major, found.stx_rdev_minor))
 }
 
-fn failed(path: &Path, source: io::Error) -> ProcessesError {
-    ProcessesError {
-        path: path.to_owned(),
-        source,
-    }
 /// Whether a file is on the file system of a directory, and not on one that is mounted over its name. What cannot be
 /// looked at is told by whoever reads it.
 fn is_on(path: &Path, dir: &Path) -> bool {
@@ -271,6 +271,11 @@ fn covered(error: &io::Error) -> io::Error {
     ))
 }
 
+fn failed(path: &Path, source: io::Error) -> ProcessesError {
+    ProcessesError {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ProcessesError> {
@@ -397,16 +402,16 @@ fn has_process_below(cgroup: &Path, budget: &mut usize) -> Result<bool, Processe
 mod tests {
     use super::*;
     use std::fs;
-
-    const STAT: &str = "S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 10";
-
-    /// A host with files of /proc and /sys/fs/cgroup by their paths.
-    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Processes) {
     use std::process::Command;
     use std::time::Duration;
 
     /// What the boot's name has to be where another file is mounted over it.
     const BOOT: &str = "ONLOAD_CTK_TEST_BOOT";
+
+    const STAT: &str = "S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 10";
+
+    /// A host with files of /proc and /sys/fs/cgroup by their paths.
+    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Processes) {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = dir.path().join(path);
@@ -491,11 +496,6 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_device_open_is_found() {
-        use std::os::unix::fs::symlink;
-        let (dir, processes) = host(&[
-            ("proc/7/comm", "qemu\n"),
-    #[test]
     fn the_boot_is_the_kernel_s_whatever_is_mounted_over_its_name() {
         let boot = || Processes::default().boot_id().unwrap();
         if let Ok(wanted) = std::env::var(BOOT) {
@@ -527,6 +527,11 @@ mod tests {
         assert!(told.contains("1 passed"), "{told}");
     }
 
+    #[test]
+    fn who_has_a_device_open_is_found() {
+        use std::os::unix::fs::symlink;
+        let (dir, processes) = host(&[
+            ("proc/7/comm", "qemu\n"),
             ("proc/7/fd/3", ""),
             ("proc/8/comm", "other\n"),
             ("proc/8/fd/3", ""),
@@ -537,9 +542,15 @@ mod tests {
             fs::remove_file(&link).unwrap();
             symlink(to, link).unwrap();
         }
-        let found = processes.openers(Path::new("/dev/null"));
-        assert_eq!(found, [(7, "qemu".to_owned())]);
-        assert_eq!(processes.openers(&dir.path().join("none")), []);
+        let until = Instant::now() + Duration::from_secs(60);
+        let opener = |node: &Path| processes.opener(node, until).unwrap();
+        let found = opener(Path::new("/dev/null"));
+        assert_eq!(found, Some((7, "qemu".to_owned())));
+        assert_eq!(opener(&dir.path().join("none")), None);
+        assert_eq!(opener(Path::new("/dev/full")), None);
+        // A user may have a million files open.
+        let late = processes.opener(Path::new("/dev/null"), Instant::now());
+        assert_eq!(late.unwrap_err().kind(), ErrorKind::TimedOut);
     }
 
     #[test]

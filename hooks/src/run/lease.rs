@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::canonicalize;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
@@ -32,6 +33,8 @@ use crate::process::init::InitError;
 const GROUPS: &str = "/dev/vfio";
 /// And those of single functions (drivers/vfio/device_cdev.c).
 const FUNCTIONS: &str = "/dev/vfio/devices";
+/// How long is looked who has nodes open: any process may have very many files open.
+const OPENERS: Duration = Duration::from_secs(2);
 /// Where the kernel shows PCI functions.
 const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
 
@@ -124,7 +127,8 @@ impl<'a> Keeper<'a> {
             holder: Holder::reserved_by(token.clone(), maker),
             entry_point: self.entry_point,
         };
-        let user = |device: &Device| user(device, &(wanted.expect)(device), &processes);
+        let until = Instant::now() + OPENERS;
+        let user = |device: &Device| user(device, &(wanted.expect)(device), &processes, until);
         let mut devices = match wanted.wishes {
             [] => Vec::new(),
             _ => self.take_members(&leases, &taking, &user)?,
@@ -228,8 +232,8 @@ impl Pools for Keeper<'_> {
                 .map_err(|error| PoolsError::Lease(Box::new(error)))?
         } else {
             // There is no ticket here, and so nothing by its name.
-            let user =
-                |device: &Device| user(device, &(wanted.expect)(device), &Processes::default());
+            let (processes, until) = (Processes::default(), Instant::now() + OPENERS);
+            let user = |device: &Device| user(device, &(wanted.expect)(device), &processes, until);
             take_unleased(wanted.wishes, wanted.numa, &user)
                 .map_err(|error| PoolsError::Lease(Box::new(error)))?
         };
@@ -296,7 +300,8 @@ impl Viewer {
 impl Pools for Viewer {
     fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved, PoolsError> {
         let token = Token::from([0; 16]);
-        let user = |device: &Device| user(device, &(wanted.expect)(device), &self.processes);
+        let until = Instant::now() + OPENERS;
+        let user = |device: &Device| user(device, &(wanted.expect)(device), &self.processes, until);
         let taking = Taking {
             wishes: wanted.wishes,
             numa: wanted.numa,
@@ -477,7 +482,8 @@ fn claim_for(
         claim: wanted.claim,
         entry_point: wanted.entry_point,
     };
-    let user = |device: &Device| user(device, wanted.expect, &processes);
+    let until = Instant::now() + OPENERS;
+    let user = |device: &Device| user(device, wanted.expect, &processes, until);
     leases.claim(&claim, &user, START_PATIENCE)?;
     Ok(None)
 }
@@ -569,8 +575,14 @@ pub(crate) fn was_canonical(bundle: &Path) -> PathBuf {
 /// Who uses a device without a lease: a virtual machine, a container that was given the node by
 /// itself, one that is older than leases. The kernel lets one open a group at a time
 /// (vfio_group_fops_open), so whoever cannot open it knows. A node of a single function can be opened more
-/// than once, so where there are no groups /proc alone tells.
-fn user(device: &Device, expect: &[Expect], processes: &Processes) -> Option<String> {
+/// than once, so where there are no groups /proc alone tells. If there is no time for all of that, nobody is known to use
+/// it: the kernel lets one bind it at a time (`vfio_df_open` in drivers/vfio/vfio_main.c).
+fn user(
+    device: &Device,
+    expect: &[Expect],
+    processes: &Processes,
+    until: Instant,
+) -> Option<String> {
     if device.class != Class::Vfio {
         return None;
     }
@@ -583,15 +595,20 @@ fn user(device: &Device, expect: &[Expect], processes: &Processes) -> Option<Str
         .filter(is_its)
         .map(node)
         .partition(|node| node.starts_with(FUNCTIONS));
-    let shown = |node: &Path| {
-        let opener = processes.openers(node).into_iter().next();
-        opener.map(|(pid, program)| format!("process {pid} ({})", Quoted(&program)))
-    };
+    let shown = |(pid, program): (u32, String)| format!("process {pid} ({})", Quoted(&program));
     if groups.is_empty() {
-        return functions.iter().find_map(|node| shown(node));
+        let mut openers = functions.iter().map(|node| processes.opener(node, until));
+        return openers.find_map(|opener| opener.ok()?.map(shown));
     }
     let busy = groups.iter().find(|node| is_busy(node))?;
-    Some(shown(busy).unwrap_or_else(|| "a process that /proc does not show".to_owned()))
+    Some(match processes.opener(busy, until) {
+        Ok(Some(opener)) => shown(opener),
+        Ok(None) => "a process that /proc does not show".to_owned(),
+        Err(_) => format!(
+            "a process that was not found within {} seconds",
+            OPENERS.as_secs()
+        ),
+    })
 }
 
 /// The node on the host: the specification may give it another place in the container.
