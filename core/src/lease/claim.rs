@@ -1,5 +1,6 @@
 //! Devices for one container, by their names, claimed under one lock.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -47,6 +48,9 @@ pub struct Claimed {
 }
 
 /// What is written for one device.
+/// Who uses each device of a claim without a lease; none where nobody has asked yet.
+type Users = Vec<Option<Option<String>>>;
+
 struct Write<'a> {
     claimed: &'a Claimed,
     choice: Choice,
@@ -62,8 +66,8 @@ struct Write<'a> {
 
 impl Leases {
     /// Gives a container all of the devices, or none and says who has one. What it holds already it
-    /// keeps. `user` tells who uses a device without a lease; it is asked before the lock is taken, since
-    /// the answer may take its time.
+    /// keeps. `user` tells who uses a device without a lease; it is asked without the lock, since the answer may take its
+    /// time, and not before the leases allow the device: it may open the device, which its holder would notice.
     ///
     /// # Errors
     /// [`LeaseError`].
@@ -74,13 +78,20 @@ impl Leases {
         patience: Duration,
     ) -> Result<(), LeaseError> {
         let boot = self.processes.boot_id()?;
-        let users = claim.devices.iter();
-        let users: Vec<Option<String>> = users.map(|one| user(&one.device)).collect();
-        let _lock = self.lock(patience)?;
-        let mut writes = Vec::new();
-        for (claimed, user) in claim.devices.iter().zip(users) {
-            writes.extend(self.choose_one(claim, claimed, user)?);
-        }
+        let mut users: Users = vec![None; claim.devices.len()];
+        let (_lock, writes) = loop {
+            let lock = self.lock(patience)?;
+            let (writes, unasked) = self.choose_all(claim, &users)?;
+            if unasked.is_empty() {
+                break (lock, writes);
+            }
+            drop(lock);
+            for (one, answer) in claim.devices.iter().zip(&mut users) {
+                if unasked.contains(&&one.device) {
+                    *answer = Some(user(&one.device));
+                }
+            }
+        };
         for write in &writes {
             self.check_addresses(write.claimed, &boot)?;
         }
@@ -134,12 +145,54 @@ impl Leases {
         Ok(())
     }
 
-    /// Where the lease of one device is written; none where it stands there already.
+    /// What is written for all devices, and of which it is not known yet who uses them.
+    fn choose_all<'a>(
+        &self,
+        claim: &Claim<'a>,
+        users: &Users,
+    ) -> Result<(Vec<Write<'a>>, Vec<&'a Device>), LeaseError> {
+        let (mut writes, mut unasked) = (Vec::new(), Vec::new());
+        for (claimed, known) in claim.devices.iter().zip(users) {
+            let is_asked = Cell::new(false);
+            let user = || {
+                is_asked.set(true);
+                known.clone().flatten()
+            };
+            writes.extend(self.choose_one(claim, claimed, &user)?);
+            if is_asked.get() && known.is_none() {
+                unasked.push(&claimed.device);
+            }
+        }
+        Ok((writes, unasked))
+    }
+
+    /// Why a container would not get devices by their names now; nothing is written. What it holds itself is no reason.
+    ///
+    /// # Errors
+    /// As for [`Leases::claim`].
+    pub fn would_claim(
+        &self,
+        claim: &Claim<'_>,
+        user: &dyn Fn(&Device) -> Option<String>,
+    ) -> Result<(), LeaseError> {
+        for claimed in claim.devices {
+            let slots = self.slots(&claimed.device)?;
+            let mut leases = slots.iter().filter_map(Slot::lease);
+            let is_its =
+                |lease: &Lease| lease.container == *claim.container && lease.bundle == claim.bundle;
+            if !leases.any(is_its) {
+                self.choose_one(claim, claimed, &|| user(&claimed.device))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the lease of one device is written; none where it stands there already. `user` is asked last.
     fn choose_one<'a>(
         &self,
         claim: &Claim<'_>,
         claimed: &'a Claimed,
-        user: Option<String>,
+        user: &dyn Fn() -> Option<String>,
     ) -> Result<Option<Write<'a>>, LeaseError> {
         let applicant = Applicant {
             container: claim.container,
@@ -160,20 +213,23 @@ impl Leases {
         let own = own.and_then(Slot::lease).filter(|_| is_own);
         // The hook of a claim comes first and the device's own after it, which names no claim.
         let of = claim.claim.or(own.and_then(|own| own.claim.as_ref()));
-        let user = user.filter(|_| !is_shared(&found, choice.slot(), of));
+        let user = || match is_shared(&found, choice.slot(), of) {
+            true => None,
+            false => user(),
+        };
         // The hook that moves an interface comes after one that leases it alone, which may have found what an earlier
         // start left.
         let namespace = |moved: &Moved<Facts>| moved.namespace;
         let had = own.and_then(|own| own.moved.as_ref()).map(namespace);
         let is_new = claimed.moved.is_some() && claimed.moved.as_ref().map(namespace) != had;
-        if let Some(own) = own.filter(|own| own.holder == claim.holder) {
+        if let Some(own) = own.filter(|own| own.holder == claim.holder)
+            && of == own.claim.as_ref()
+            && !is_new
+        {
             // What has it without a claim is its own user by now. The hook of a claim knows no nodes, so who
             // uses them comes out with the device's own.
-            match user {
-                Some(user) if own.claim.is_some() => return Err(taken(claimed, user)),
-                _ if of == own.claim.as_ref() && !is_new => return Ok(None),
-                _ => {}
-            }
+            let user = own.claim.as_ref().and_then(|_| user());
+            return user.map_or(Ok(None), |user| Err(taken(claimed, user)));
         }
         for alias in claimed
             .aliases
@@ -194,7 +250,7 @@ impl Leases {
                 return Err(refused(Refusal::Held(vec![holder])));
             }
         }
-        if let Some(user) = user {
+        if let Some(user) = user() {
             return Err(taken(claimed, user));
         }
         Ok(Some(Write {
@@ -386,6 +442,66 @@ mod tests {
     }
 
     #[test]
+    #[test]
+    fn whoever_is_refused_never_looks_at_the_device_that_another_has() {
+        let host = Host::new();
+        host.claim("one", &host.start(1, 10)).unwrap();
+        let ask = |id: &str, devices: &[Claimed]| {
+            let asked = Cell::new(0);
+            let claim = Claim {
+                devices,
+                container: &id.parse().unwrap(),
+                bundle: &bundle(id),
+                holder: host.start(2, 20),
+                token: None,
+                claim: None,
+                entry_point: "createRuntime",
+            };
+            let user = |_: &Device| {
+                asked.set(asked.get() + 1);
+                None
+            };
+            let claimed = host.leases.claim(&claim, &user, PATIENCE).is_ok();
+            (claimed, asked.get())
+        };
+        let free = || claimed("vfio:0000:81:10.2".parse().unwrap());
+        assert_eq!(ask("two", &[claimed(vfio())]), (false, 0));
+        assert_eq!(ask("two", &[free(), claimed(vfio())]), (false, 0));
+        // Nor by the name of another function of its group.
+        let of_its_group = Claimed {
+            aliases: vec![vfio()],
+            ..free()
+        };
+        assert_eq!(ask("two", &[of_its_group]), (false, 0));
+        assert_eq!(ask("two", &[free()]), (true, 1));
+    }
+
+    #[test]
+    fn what_a_container_would_be_refused_for_is_said_and_nothing_is_written() {
+        let host = Host::new();
+        let would = |id: &str, user: Option<&str>| {
+            let claim = Claim {
+                devices: &[claimed(vfio())],
+                container: &id.parse().unwrap(),
+                bundle: &bundle(id),
+                holder: Holder::reserved_by([0; 16].into(), None),
+                token: None,
+                claim: None,
+                entry_point: "container explain",
+            };
+            let user = |_: &Device| user.map(str::to_owned);
+            let would = host.leases.would_claim(&claim, &user);
+            would.map_err(|error| Chain(&error).to_string())
+        };
+        assert_eq!(would("one", None), Ok(()));
+        assert!(would("one", Some("process 7")).is_err());
+        assert_eq!(host.files(), [""; 0]);
+        host.claim("one", &host.start(1, 10)).unwrap();
+        let line = would("two", None).unwrap_err();
+        assert!(line.contains("it is held by container one "), "{line}");
+        assert_eq!(would("one", Some("process 7")), Ok(()), "it is its own");
+    }
+
     fn a_claim_says_who_else_has_a_device_and_writes_nothing() {
         let host = Host::new();
         let held = |uid: &str, most| {

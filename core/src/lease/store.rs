@@ -352,17 +352,11 @@ impl Leases {
         text_names(&self.dir).map_err(|error| self.failed("listing", error))
     }
 
-    /// What stands in the slots of one device; the lock is held. What a killed process left half
-    /// written is removed on the way.
+    /// What stands in the slots of one device.
     pub(super) fn slots(&self, device: &Device) -> Result<Vec<Slot>, LeaseError> {
         let boot = self.processes.boot_id()?;
         let mut slots = Vec::new();
         for name in self.names()? {
-            if is_temporary_name(OsStr::new(&name)) {
-                // It is in nobody's way.
-                let _ = atomic::remove(&self.dir, OsStr::new(&name));
-                continue;
-            }
             match Device::of_file_name(&name) {
                 Some((of, number)) if of == *device => {
                     let state = self.state(&name, &boot);
@@ -447,6 +441,16 @@ impl Leases {
         self.processes.has_ended(process).ok().flatten() == Some(false)
     }
 
+    /// Removes what a killed process left half written; the lock is held.
+    fn sweep(&self) -> Result<(), LeaseError> {
+        let names = self.names()?.into_iter();
+        for name in names.filter(|name| is_temporary_name(OsStr::new(name))) {
+            // It is in nobody's way.
+            let _ = atomic::remove(&self.dir, OsStr::new(&name));
+        }
+        Ok(())
+    }
+
     pub(super) fn publish(
         &self,
         device: &Device,
@@ -455,6 +459,7 @@ impl Leases {
     ) -> Result<(), LeaseError> {
         let slot = choice.slot();
         let name = device.file_name(slot);
+        self.sweep()?;
         let write = || -> Result<(), WriteError> {
             let bytes = lease.to_bytes(device, slot).map_err(|error| WriteError {
                 action: "writing",
