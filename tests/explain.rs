@@ -192,4 +192,27 @@ fn a_ticket_is_explained_and_not_taken() {
         assert!(run.stdout.contains(part), "{}", run.stdout);
     }
     assert_eq!(tickets.read(&id).unwrap(), before);
+    // Another container has the device by now, whose process nobody knows here, so that it may live.
+    let lease = format!(
+        r#"{{"version":1,"boot":"this boot","container":"other","bundle":"/b/other","holder":{{"init":{{"process":
+            {{"pid":7,"startTime":8,"pidNamespace":9}}}}}},"entryPoint":"createRuntime","since":0}}"#
+    );
+    let leases = dir.join("@leases");
+    fs::create_dir(&leases).unwrap();
+    fs::write(leases.join("rdma=mlx5_0#0"), lease).unwrap();
+    host.file("proc/self/ns/pid", "");
+    let run = explain(&host, bundle.path());
+    // Any number of containers may have an RDMA device.
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let config = "[annotations]\nallow = [\"rdma\"]\n[leases]\nshare = { rdma = 1 }\n";
+    host.file("etc/onload-ctk/config.toml", config);
+    let run = explain(&host, bundle.path());
+    assert_eq!(run.code, Some(1), "{}", run.stderr);
+    assert!(
+        run.stderr
+            .contains("rdma:mlx5_0: it is held by container other "),
+        "{}",
+        run.stderr
+    );
+    assert_eq!(fs::read_dir(leases).unwrap().count(), 1);
 }

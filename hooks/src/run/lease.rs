@@ -277,11 +277,12 @@ pub struct Viewer {
     tickets: Option<Tickets>,
     processes: Processes,
 }
+    shares: onload_core::config::Leases,
 
 impl Viewer {
-    /// On the host whose root is `root`.
+    /// On the host whose root is `root`; `shares` says how many containers may have a device of a class.
     #[must_use]
-    pub fn below(root: &Path) -> Self {
+    pub fn below(root: &Path, shares: onload_core::config::Leases) -> Self {
         let processes = Processes::at(root);
         let run = RUN_DIR.trim_start_matches('/');
         let run = RunDir::find(&root.join(run)).ok().flatten();
@@ -294,8 +295,33 @@ impl Viewer {
             tickets,
             processes,
         }
+            shares,
     }
 }
+
+    /// That nobody else has devices that a ticket names.
+    fn check_named(
+        &self,
+        leases: &Leases,
+        wanted: PoolRequest<'_>,
+        taking: &Taking<'_>,
+        user: &dyn Fn(&Device) -> Option<String>,
+    ) -> Result<(), ClaimError> {
+        let named = wanted.named.iter();
+        let devices: Vec<Claimed> = named
+            .map(|(device, _)| claimed(device, &self.shares))
+            .collect();
+        let claim = Claim {
+            devices: &devices,
+            container: taking.container,
+            bundle: &canonical(taking.bundle)?,
+            holder: taking.holder.clone(),
+            token: None,
+            claim: None,
+            entry_point: taking.entry_point,
+        };
+        Ok(leases.would_claim(&claim, user)?)
+    }
 
 impl Pools for Viewer {
     fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved, PoolsError> {
@@ -316,6 +342,10 @@ impl Pools for Viewer {
         };
         let mut devices = devices.map_err(|error| PoolsError::Lease(Box::new(error)))?;
         devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
+        if let Some(leases) = &self.leases {
+            self.check_named(leases, wanted, &taking, &user)
+                .map_err(|error| PoolsError::Lease(Box::new(error)))?;
+        }
         Ok(Reserved { token, devices })
     }
 
