@@ -1,6 +1,8 @@
-//! Times, for people.
+//! Times, for people, and a clock to measure by.
 
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// Seconds since 1970.
 #[must_use]
@@ -8,6 +10,15 @@ pub fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
+}
+
+/// Milliseconds since boot, those asleep included (CLOCK_BOOTTIME): a clock that nobody sets.
+#[must_use]
+pub fn since_boot_ms() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    let milliseconds = u64::try_from(now.tv_nsec).unwrap_or_default() / 1_000_000;
+    seconds.saturating_mul(1000).saturating_add(milliseconds)
 }
 
 /// Seconds since 1970 as RFC 3339 writes them, in UTC. The date is counted in years that begin in

@@ -8,8 +8,9 @@ use std::time::Duration;
 use super::choice::{Applicant, Choice, Refusal, Slot, State, choose, holders_beside, leftover};
 use super::file::{ClaimUid, Device, Holder, Lease, Token};
 use super::moved::{Facts, Moved};
-use super::store::{LeaseError, Leases, seconds_since_1970};
+use super::store::{LeaseError, Leases};
 use crate::container_id::ContainerId;
+use crate::timestamp;
 
 /// What a container claims.
 #[derive(Clone, Debug)]
@@ -47,10 +48,10 @@ pub struct Claimed {
     pub moved: Option<Moved<Facts>>,
 }
 
-/// What is written for one device.
 /// Who uses each device of a claim without a lease; none where nobody has asked yet.
 type Users = Vec<Option<Option<String>>>;
 
+/// What is written for one device.
 struct Write<'a> {
     claimed: &'a Claimed,
     choice: Choice,
@@ -323,7 +324,7 @@ fn lease(claim: &Claim<'_>, write: &Write<'_>, boot: &str) -> Lease {
         holder: claim.holder.clone(),
         claim: claim.claim.cloned(),
         entry_point: claim.entry_point.to_owned(),
-        since: seconds_since_1970(),
+        since: timestamp::now(),
         facts: write.claimed.facts.clone(),
         ticket: (write.claimed.ticket.as_ref())
             .or(write.ticket.as_ref())
@@ -442,7 +443,6 @@ mod tests {
     }
 
     #[test]
-    #[test]
     fn whoever_is_refused_never_looks_at_the_device_that_another_has() {
         let host = Host::new();
         host.claim("one", &host.start(1, 10)).unwrap();
@@ -502,6 +502,7 @@ mod tests {
         assert_eq!(would("one", Some("process 7")), Ok(()), "it is its own");
     }
 
+    #[test]
     fn a_claim_says_who_else_has_a_device_and_writes_nothing() {
         let host = Host::new();
         let held = |uid: &str, most| {

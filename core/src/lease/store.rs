@@ -6,11 +6,10 @@ use std::io::{self, Read};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::choice::{Choice, Refusal, Slot, State};
 use super::file::{Device, Holder, Lease, Token};
@@ -21,6 +20,7 @@ use crate::fs::lock::{Lock, LockError, LockMode};
 use crate::processes::{Cgroup, Process, Processes, ProcessesError};
 use crate::run_dir::{LEASES, RunDir, open_private, text_names};
 use crate::text::Chain;
+use crate::timestamp::since_boot_ms;
 
 /// The lock of all leases.
 const LOCK: &str = ".lock";
@@ -489,19 +489,6 @@ impl Leases {
             source,
         }
     }
-}
-
-/// Time since boot, that asleep included: a clock that nobody sets back.
-fn since_boot_ms() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
-    let milliseconds = u64::try_from(now.tv_nsec).unwrap_or_default() / 1_000_000;
-    seconds.saturating_mul(1000).saturating_add(milliseconds)
-}
-
-pub(super) fn seconds_since_1970() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    now.map_or(0, |now| now.as_secs())
 }
 
 #[cfg(test)]

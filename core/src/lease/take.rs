@@ -11,9 +11,10 @@ use onload_cdi::DeviceName;
 use super::choice::{Choice, Slot, State};
 use super::file::{Device, Holder, Lease};
 use super::pick::{Candidate, NoneFree, Numa, Wish, pick};
-use super::store::{LeaseError, Leases, seconds_since_1970};
+use super::store::{LeaseError, Leases};
 use crate::class::Class;
 use crate::container_id::ContainerId;
+use crate::timestamp;
 
 /// Members of pools that a container wants.
 #[derive(Clone, Debug)]
@@ -264,7 +265,7 @@ impl<'a> Members<'a> {
             holder: taking.holder.clone(),
             claim: None,
             entry_point: taking.entry_point.to_owned(),
-            since: seconds_since_1970(),
+            since: timestamp::now(),
             facts: BTreeMap::from([("pool".to_owned(), wish.name.to_string())]),
             // A ticket names devices, and no pool.
             ticket: None,

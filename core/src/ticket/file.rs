@@ -21,8 +21,12 @@ const VERSION: u32 = 1;
 pub struct Ticket {
     /// The boot that it is of.
     pub boot: String,
-    /// When it was made, in seconds after 1970.
+    /// When it was made, in seconds after 1970, for people.
     pub since: u64,
+    /// The same in milliseconds after boot (CLOCK_BOOTTIME), which is judged by: the host's clock may be set. Earlier
+    /// versions did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_ms: Option<u64>,
     /// What it is good for, as [`Request::of_text`] reads it: `nic=ens1;vfio=0000:81:10.0`.
     pub request: String,
     /// The devices of it that one task has for itself.
@@ -53,9 +57,12 @@ pub struct User {
     /// The directory of the host that its engine gave its task alone, where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<PathBuf>,
-    /// When it was first seen to be gone, in seconds after 1970.
+    /// When it was first seen to be gone, in seconds after 1970, which earlier versions judge by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<u64>,
+    /// The same in milliseconds after boot (CLOCK_BOOTTIME).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_ms: Option<u64>,
 }
 
 /// Why the text of a ticket's file is not understood.
@@ -140,6 +147,7 @@ mod tests {
         Ticket {
             boot: "b".to_owned(),
             since: 1_700_000_000,
+            made_ms: Some(7_000),
             request: "vfio=0000:81:10.0;nic=ens1".to_owned(),
             exclusive: vec!["vfio:0000:81:10.0".parse().unwrap()],
             engine: "nomad".to_owned(),
@@ -156,7 +164,7 @@ mod tests {
     fn the_file_of_a_ticket_is_one_line_that_is_read_back() {
         assert_eq!(
             text(&ticket()),
-            "{\"version\":1,\"boot\":\"b\",\"since\":1700000000,\"request\":\"vfio=0000:81:10.0;nic=ens1\",\
+            "{\"version\":1,\"boot\":\"b\",\"since\":1700000000,\"madeMs\":7000,\"request\":\"vfio=0000:81:10.0;nic=ens1\",\
              \"exclusive\":[\"vfio:0000:81:10.0\"],\"engine\":\"nomad\",\"description\":\"job redis\"}\n"
         );
         let mut used = ticket();
@@ -171,6 +179,7 @@ mod tests {
             state: vec!["/run/runc/web".into()],
             task: Some("/nomad/alloc/1/web/secrets".into()),
             ended: Some(1_700_000_001),
+            ended_ms: Some(8_000),
         });
         for ticket in [ticket(), used] {
             assert_eq!(Ticket::parse(&ticket.to_bytes().unwrap()).unwrap(), ticket);

@@ -217,6 +217,8 @@ pub struct Tickets {
     dir: OwnedFd,
     path: PathBuf,
     processes: Processes,
+    /// Milliseconds since boot.
+    clock: fn() -> u64,
 }
 
 fn shown(id: &Token) -> String {
@@ -263,6 +265,7 @@ impl Tickets {
             dir,
             path,
             processes,
+            clock: timestamp::since_boot_ms,
         })
     }
 
@@ -276,6 +279,7 @@ impl Tickets {
         let ticket = Ticket {
             boot: self.processes.boot_id()?,
             since: timestamp::now(),
+            made_ms: Some((self.clock)()),
             request: new.request.to_owned(),
             exclusive: new.exclusive.to_vec(),
             engine: new.engine.to_owned(),
@@ -288,7 +292,7 @@ impl Tickets {
         let (gone, kept): (Vec<_>, Vec<_>) = listed
             .into_iter()
             .partition(|one| one.is_over || one.names_any(new.exclusive));
-        for one in gone.iter().chain(superfluous(&kept, timestamp::now())) {
+        for one in gone.iter().chain(superfluous(&kept, (self.clock)())) {
             self.unlink(&one.id)?;
         }
         self.publish(&id, &ticket)?;
@@ -355,7 +359,8 @@ impl Tickets {
                 continue;
             };
             if let Some(user) = &mut ticket.user {
-                user.ended = Some(timestamp::now());
+                user.ended.get_or_insert_with(timestamp::now);
+                user.ended_ms = Some((self.clock)());
             }
             self.publish(&one.id, &ticket)?;
             noted += 1;
@@ -461,8 +466,11 @@ impl Tickets {
         if last.task.is_some() && last.task.as_deref() != starting.task {
             return Err(TicketError::OtherTask(shown(id)));
         }
-        let is_late = |ended| timestamp::now().saturating_sub(ended) > RESTART.as_secs();
-        match !lives && last.ended.is_some_and(is_late) {
+        match !lives
+            && last
+                .ended_ms
+                .is_some_and(|ended| is_idle(ended, (self.clock)()))
+        {
             true => Err(TicketError::Expired(shown(id))),
             false => Ok(()),
         }
@@ -578,13 +586,18 @@ impl Listed {
         self.ticket.as_ref().map_or(0, |ticket| ticket.since)
     }
 
-    /// When a container had it last, in seconds after 1970; when it was made, where none had it.
+    fn made_ms(&self) -> Option<u64> {
+        self.ticket.as_ref().ok().and_then(|ticket| ticket.made_ms)
+    }
+
+    /// When a container had it last, in milliseconds after boot; when it was made, where none had it. What an earlier
+    /// version did not write counts as now.
     fn last_use(&self, now: u64) -> u64 {
         let user = self.ticket.as_ref().ok();
         match user.and_then(|ticket| ticket.user.as_ref()) {
             _ if self.is_used => now,
-            None => self.since(),
-            Some(user) => user.ended.unwrap_or(now),
+            None => self.made_ms().unwrap_or(now),
+            Some(user) => user.ended_ms.unwrap_or(now),
         }
     }
 
@@ -592,7 +605,7 @@ impl Listed {
     fn has_just_ended(&self) -> bool {
         let user = self.ticket.as_ref().ok();
         let user = user.and_then(|ticket| ticket.user.as_ref());
-        !self.is_used && !self.is_over && user.is_some_and(|user| user.ended.is_none())
+        !self.is_used && !self.is_over && user.is_some_and(|user| user.ended_ms.is_none())
     }
 
     /// Whether it has one of some devices for itself.
@@ -606,10 +619,15 @@ impl Listed {
 /// [`RESTART`] of now.
 fn superfluous(kept: &[Listed], now: u64) -> impl Iterator<Item = &Listed> {
     let many = (kept.len() + 1).saturating_sub(MAX_TICKETS);
-    let is_idle = |one: &&Listed| now.saturating_sub(one.last_use(now)) > RESTART.as_secs();
+    let is_idle = |one: &&Listed| is_idle(one.last_use(now), now);
     let mut idle: Vec<&Listed> = kept.iter().filter(is_idle).collect();
     idle.sort_by_key(|one| one.last_use(now));
     idle.into_iter().take(many)
+}
+
+/// Whether more than [`RESTART`] has passed between two times since boot.
+fn is_idle(since_ms: u64, now_ms: u64) -> bool {
+    u128::from(now_ms.saturating_sub(since_ms)) > RESTART.as_millis()
 }
 
 fn check(new: NewTicket<'_>) -> Result<(), TicketError> {
@@ -657,10 +675,20 @@ fn in_use(id: &Token, user: &User) -> TicketError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     const PATIENCE: Duration = Duration::from_secs(10);
+    const SECOND: u64 = 1000;
+
+    thread_local! {
+        static NOW: Cell<u64> = const { Cell::new(0) };
+    }
+
+    fn passes(seconds: u64) {
+        NOW.set(NOW.get() + seconds * SECOND);
+    }
 
     /// A host with a boot id and processes, and its tickets.
     struct Host {
@@ -681,7 +709,8 @@ mod tests {
             }
             fs::create_dir(dir.path().join("run")).unwrap();
             let run = RunDir::find(&dir.path().join("run")).unwrap().unwrap();
-            let tickets = Tickets::open(&run, Processes::at(dir.path())).unwrap();
+            let mut tickets = Tickets::open(&run, Processes::at(dir.path())).unwrap();
+            tickets.clock = || NOW.get();
             Host { dir, tickets }
         }
 
@@ -710,6 +739,7 @@ mod tests {
                 state: vec![self.path(&format!("state/{id}"))],
                 task: None,
                 ended: None,
+                ended_ms: None,
             }
         }
 
@@ -722,12 +752,16 @@ mod tests {
         }
 
         /// Its container was seen to be gone so many seconds ago.
-        fn seen_gone(&self, id: &Token, seconds: u64) {
+        fn seen_gone(&self, seconds: u64) {
             assert_eq!(self.tickets.note_ends(PATIENCE).unwrap(), 1);
             assert_eq!(self.tickets.note_ends(PATIENCE).unwrap(), 0);
+            passes(seconds);
+        }
+
+        /// As if the host's clock had been set so that a ticket's container ended then, or as an earlier version wrote it.
+        fn rewrite(&self, id: &Token, change: impl Fn(&mut User)) {
             let mut ticket = self.tickets.read(id).unwrap();
-            let ended = ticket.user.as_mut().unwrap().ended.as_mut().unwrap();
-            *ended -= seconds;
+            change(ticket.user.as_mut().unwrap());
             self.tickets.publish(id, &ticket).unwrap();
         }
 
@@ -930,14 +964,46 @@ mod tests {
         host.take(&id, &first).unwrap();
         assert_eq!(host.tickets.note_ends(PATIENCE).unwrap(), 0, "it is there");
         host.ended(&first);
-        host.seen_gone(&id, RESTART.as_secs() - 60);
+        host.seen_gone(RESTART.as_secs() - 60);
         host.take(&id, &second).unwrap();
         host.ended(&second);
-        host.seen_gone(&id, RESTART.as_secs() + 1);
+        host.seen_gone(RESTART.as_secs() + 1);
         for late in [host.user("two", 3), host.user("three", 4)] {
             let said = host.take(&id, &late).unwrap_err();
             assert!(said.contains("ended more than 1 h ago"), "{said}");
         }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_makes_a_ticket_neither_late_nor_good_again() {
+        let host = Host::new();
+        let id = host.vfio();
+        let (first, second) = (host.user("one", 1), host.user("two", 2));
+        host.take(&id, &first).unwrap();
+        host.ended(&first);
+        host.seen_gone(60);
+        host.rewrite(&id, |user| user.ended = Some(1));
+        host.take(&id, &second).unwrap();
+        host.ended(&second);
+        host.seen_gone(RESTART.as_secs() + 1);
+        host.rewrite(&id, |user| user.ended = Some(u64::MAX));
+        assert!(host.take(&id, &host.user("three", 3)).is_err());
+    }
+
+    #[test]
+    fn a_ticket_whose_end_an_earlier_version_noted_is_good_for_an_hour_from_now() {
+        let host = Host::new();
+        let id = host.vfio();
+        let (first, second) = (host.user("one", 1), host.user("two", 2));
+        host.take(&id, &first).unwrap();
+        host.ended(&first);
+        passes(2 * RESTART.as_secs());
+        host.rewrite(&id, |user| user.ended = Some(1));
+        host.seen_gone(RESTART.as_secs());
+        host.take(&id, &second).unwrap();
+        host.ended(&second);
+        host.seen_gone(RESTART.as_secs() + 1);
+        assert!(host.take(&id, &host.user("three", 3)).is_err());
     }
 
     #[test]
@@ -1116,22 +1182,24 @@ mod tests {
 
     #[test]
     fn of_too_many_tickets_that_goes_whose_task_is_over_for_the_longest() {
-        const NOW: u64 = 1_700_000_000;
+        const HOUR: u64 = 3600 * SECOND;
+        const LATE: u64 = 2000 * HOUR;
         let host = Host::new();
-        let hours = |ago: u64| NOW - ago * RESTART.as_secs();
+        let hours = |ago: u64| LATE - ago * HOUR;
         let used = host.user("web", 1);
         // Made so many hours ago; used, and over for so many.
         let ticket = |made: u64, over: Option<u64>, is_used: bool| Listed {
             id: Token::new().unwrap(),
             ticket: Ok(Ticket {
                 boot: "this boot".to_owned(),
-                since: hours(made),
+                since: 0,
+                made_ms: Some(hours(made)),
                 request: "nic=all".to_owned(),
                 exclusive: Vec::new(),
                 engine: "nomad".to_owned(),
                 description: None,
                 user: (over.is_some() || is_used).then(|| User {
-                    ended: over.map(hours),
+                    ended_ms: over.map(hours),
                     ..used.clone()
                 }),
             }),
@@ -1147,7 +1215,7 @@ mod tests {
             ticket(4, None, false),
             ticket(1, None, false),
         ];
-        let gone = |kept: &[Listed]| superfluous(kept, NOW).cloned().collect::<Vec<_>>();
+        let gone = |kept: &[Listed]| superfluous(kept, LATE).cloned().collect::<Vec<_>>();
         let (fives, fours) = (kept[3].clone(), kept[4].clone());
         assert_eq!(gone(&kept), [], "there is room");
         while kept.len() < MAX_TICKETS {
@@ -1156,7 +1224,7 @@ mod tests {
         assert_eq!(gone(&kept), std::slice::from_ref(&fives));
         kept.push(ticket(950, None, true));
         assert_eq!(gone(&kept), [fives, fours]);
-        kept.retain(|one| one.is_used || one.last_use(NOW) >= hours(1));
+        kept.retain(|one| one.is_used || one.last_use(LATE) >= hours(1));
         while kept.len() < MAX_TICKETS + 9 {
             kept.push(ticket(1, None, false));
         }

@@ -278,6 +278,7 @@ mod tests {
         let ticket = |request: &str, exclusive: &[&str]| Ticket {
             boot: "b".to_owned(),
             since: 0,
+            made_ms: None,
             request: request.to_owned(),
             exclusive: exclusive.iter().map(|one| one.parse().unwrap()).collect(),
             engine: "nomad".to_owned(),

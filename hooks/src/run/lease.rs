@@ -207,6 +207,7 @@ fn user_of(
         state: made_by::state_directories(root.map(Path::as_os_str), id.as_str()).collect(),
         task: None,
         ended: None,
+        ended_ms: None,
     })
 }
 
@@ -276,8 +277,8 @@ pub struct Viewer {
     leases: Option<Leases>,
     tickets: Option<Tickets>,
     processes: Processes,
-}
     shares: onload_core::config::Leases,
+}
 
 impl Viewer {
     /// On the host whose root is `root`; `shares` says how many containers may have a device of a class.
@@ -294,10 +295,9 @@ impl Viewer {
             leases,
             tickets,
             processes,
-        }
             shares,
+        }
     }
-}
 
     /// That nobody else has devices that a ticket names.
     fn check_named(
@@ -322,6 +322,7 @@ impl Viewer {
         };
         Ok(leases.would_claim(&claim, user)?)
     }
+}
 
 impl Pools for Viewer {
     fn reserve(&self, wanted: PoolRequest<'_>) -> Result<Reserved, PoolsError> {
@@ -341,11 +342,11 @@ impl Pools for Viewer {
             None => take_unleased(wanted.wishes, wanted.numa, &user).map_err(LeaseError::from),
         };
         let mut devices = devices.map_err(|error| PoolsError::Lease(Box::new(error)))?;
-        devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
         if let Some(leases) = &self.leases {
             self.check_named(leases, wanted, &taking, &user)
                 .map_err(|error| PoolsError::Lease(Box::new(error)))?;
         }
+        devices.extend(wanted.named.iter().map(|(device, _)| device.clone()));
         Ok(Reserved { token, devices })
     }
 

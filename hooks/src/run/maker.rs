@@ -1,17 +1,18 @@
 //! Which process created a container's files under /run/onload-ctk, and whether they are still
 //! needed: a start may fail before any poststop is called.
 
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use onload_core::container_id::ContainerId;
 use onload_core::fs::open::is_there;
+use onload_core::processes::{Processes, ProcessesError};
+use onload_core::timestamp::since_boot_ms;
 use rustix::fs::{AtFlags, fstat, stat, statat};
 use serde::{Deserialize, Serialize};
 
-use crate::process::init::{Init, InitError, has_ended, read_whole};
+use crate::process::init::{Init, InitError, has_ended};
 use crate::run::made_by::DEFAULT_ROOTS;
 use crate::run::record::{self, RecordError};
 
@@ -21,9 +22,6 @@ pub(crate) const MAKER: &str = ".onload-ctk-maker.tmp";
 
 /// How long after precreate a container may still appear: podman starts its runtime right after it.
 const GRACE: Duration = Duration::from_secs(600);
-
-/// Process ids have no meaning after a reboot.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The PID namespace of this process (pid_namespaces(7)).
 const PID_NAMESPACE: &str = "/proc/self/ns/pid";
@@ -48,7 +46,11 @@ pub(crate) struct Maker {
     pid: u32,
     /// In clock ticks since boot.
     start_time: u64,
+    /// Process ids have no meaning after a reboot.
     boot: String,
+    /// When it wrote this, in milliseconds after boot (CLOCK_BOOTTIME); `None` if an earlier version wrote it.
+    #[serde(default)]
+    made_ms: Option<u64>,
     /// Inode of the PID namespace in which `pid`, and the container's init in state.json, are
     /// counted; `None` if an earlier version wrote it.
     #[serde(default)]
@@ -90,6 +92,7 @@ impl Maker {
             pid,
             start_time: Init::open(Some(pid))?.start_time()?,
             boot: boot_id()?,
+            made_ms: Some(since_boot_ms()),
             pid_namespace: Some(pid_namespace()?),
             bundle: whole(entry_point.bundle),
             roots: match entry_point.root {
@@ -127,6 +130,12 @@ impl Maker {
         is_this_boot && !has_ended(self.pid, self.start_time)
     }
 
+    /// The time since it wrote this; none where that is not known.
+    fn age(&self, now_ms: u64) -> Option<Duration> {
+        let made = self.made_ms?;
+        Some(Duration::from_millis(now_ms.saturating_sub(made)))
+    }
+
     /// Whether the files are useless, `age` after they were created: their maker is gone, and no
     /// container appeared. With any runtime, its directory for the container shows that. A file
     /// removed by mistake was already mounted when the container was created, and stays mounted.
@@ -157,7 +166,9 @@ fn pid_namespace() -> Result<u64, InitError> {
 pub(crate) fn is_abandoned(maker: Option<&Maker>, dir: &OwnedFd, id: &ContainerId) -> bool {
     let has = |name: &str| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
     match maker {
-        Some(maker) => maker.is_abandoned(id, age(dir)),
+        Some(maker) => {
+            maker.is_abandoned(id, maker.age(since_boot_ms()).unwrap_or_else(|| age(dir)))
+        }
         // From a version that wrote no record of the maker.
         _ if has(record::CREATED) => true,
         _ => {
@@ -168,7 +179,8 @@ pub(crate) fn is_abandoned(maker: Option<&Maker>, dir: &OwnedFd, id: &ContainerI
     }
 }
 
-/// The time since something was last created in a directory; zero if the clock was set back.
+/// The time since something was last created in a directory; zero if the clock was set back. Only what an earlier version
+/// left is judged by that.
 fn age(dir: impl AsFd) -> Duration {
     let changed = fstat(dir).map_or(i64::MAX, |stat| stat.st_mtime);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -181,18 +193,14 @@ fn is_known(roots: &[PathBuf], id: &ContainerId) -> bool {
 }
 
 fn boot_id() -> Result<String, InitError> {
-    let bytes = File::open(BOOT_ID).and_then(read_whole);
-    let bytes = bytes.map_err(|error| InitError::Read {
-        path: BOOT_ID.into(),
-        source: error,
-    })?;
-    Ok(String::from_utf8_lossy(bytes.trim_ascii_end()).into_owned())
+    let boot = Processes::default().boot_id();
+    boot.map_err(|ProcessesError { path, source }| InitError::Read { path, source })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use std::fs::{self, File};
 
     /// A maker that has ended, with a bundle and a state directory of its runtime.
     struct Ended {
@@ -284,6 +292,27 @@ mod tests {
         assert!(!ended.is_abandoned(10));
         fs::remove_dir(ended.dir.path().join("bundle")).unwrap();
         assert!(ended.is_abandoned(0), "podman rm");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_makes_nothing_older() {
+        let mut ended = Ended::new(Stage::Precreate);
+        let dir = OwnedFd::from(File::open(ended.dir.path()).unwrap());
+        // As if the clock had been an hour behind when it was made.
+        let long_ago = SystemTime::now() - 6 * GRACE;
+        File::open(ended.dir.path())
+            .unwrap()
+            .set_modified(long_ago)
+            .unwrap();
+        assert!(!is_abandoned(Some(&ended.maker), &dir, &ended.id));
+        let made = ended.maker.made_ms.unwrap();
+        let grace = u64::try_from(GRACE.as_millis()).unwrap();
+        assert_eq!(ended.maker.age(made + grace), Some(GRACE));
+        ended.maker.made_ms = None;
+        assert!(
+            is_abandoned(Some(&ended.maker), &dir, &ended.id),
+            "a version without that field"
+        );
     }
 
     #[test]
