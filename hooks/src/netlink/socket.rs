@@ -49,9 +49,6 @@ impl Socket {
     /// Those of socket(2).
     pub(crate) fn route() -> io::Result<Self> {
         let fd = open(None)?;
-        // From here on nobody but the kernel can write into it, and no stranger's messages leave no room for answers
-        // (net/netlink/af_netlink.c, `netlink_getsockbyportid`).
-        connect(&fd, &SocketAddrNetlink::new(0, 0))?;
         Ok(Socket { fd })
     }
 
@@ -259,7 +256,11 @@ fn gather<T>(
 
 fn open(protocol: Option<Protocol>) -> io::Result<OwnedFd> {
     let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
-    Ok(socket_with(family, SocketType::RAW, flags, protocol)?)
+    let fd = socket_with(family, SocketType::RAW, flags, protocol)?;
+    // From here on nobody but the kernel can write into it, and no stranger's messages leave no room for answers
+    // (net/netlink/af_netlink.c, `netlink_getsockbyportid`).
+    connect(&fd, &SocketAddrNetlink::new(0, 0))?;
+    Ok(fd)
 }
 
 fn too_long() -> io::Error {
@@ -294,14 +295,23 @@ mod tests {
         if !onload_test_needs::root("writing into another's netlink socket") {
             return;
         }
-        let socket = Socket::route().unwrap();
-        let name = getsockname(&socket.fd).unwrap();
-        let name = SocketAddrNetlink::try_from(name).unwrap();
-        let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
-        let stranger = socket_with(family, SocketType::RAW, flags, None).unwrap();
-        let bytes = message(16, 0, 1, b"abcd");
-        let sent = sendto(&stranger, &bytes, SendFlags::empty(), &name);
-        assert_eq!(sent, Err(Errno::CONNREFUSED));
+        // Kernels without RDMA have no such sockets; every socket is opened in one place.
+        for protocol in [None, Some(netlink::USERSOCK), Some(netlink::RDMA)] {
+            let socket = match open(protocol) {
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::PROTONOSUPPORT) => {
+                    assert_eq!(protocol, Some(netlink::RDMA));
+                    continue;
+                }
+                socket => socket.unwrap(),
+            };
+            let name = getsockname(&socket).unwrap();
+            let name = SocketAddrNetlink::try_from(name).unwrap();
+            let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
+            let stranger = socket_with(family, SocketType::RAW, flags, protocol).unwrap();
+            let bytes = message(16, 0, 1, b"abcd");
+            let sent = sendto(&stranger, &bytes, SendFlags::empty(), &name);
+            assert_eq!(sent, Err(Errno::CONNREFUSED), "{protocol:?}");
+        }
     }
 
     /// What comes of attempts, each of which saw these and ended so.

@@ -11,7 +11,7 @@ use onload_core::netlink::message::{
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
-    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto,
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, sendto,
     socket_with,
 };
 
@@ -41,6 +41,9 @@ impl Socket {
     pub(crate) fn open(protocol: Option<Protocol>) -> io::Result<Self> {
         let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
         let socket = socket_with(family, SocketType::RAW, flags, protocol)?;
+        // From here on nobody but the kernel can write into it (net/netlink/af_netlink.c, `netlink_getsockbyportid`): it
+        // may be in a container's network namespace.
+        connect(&socket, &SocketAddrNetlink::new(0, 0))?;
         Ok(Socket(socket))
     }
 
@@ -154,6 +157,20 @@ mod tests {
     use super::*;
 
     const NEW_LINK: u16 = 16;
+
+    #[test]
+    fn nobody_but_the_kernel_writes_into_a_socket() {
+        // Everybody may send to a socket of this protocol.
+        let protocol = Some(rustix::net::netlink::USERSOCK);
+        let socket = Socket::open(protocol).unwrap();
+        let name = rustix::net::getsockname(&socket.0).unwrap();
+        let name = SocketAddrNetlink::try_from(name).unwrap();
+        let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
+        let stranger = socket_with(family, SocketType::RAW, flags, protocol).unwrap();
+        let bytes = message(NEW_LINK, 0, SEQUENCE, b"abcd");
+        let sent = sendto(&stranger, &bytes, SendFlags::empty(), &name);
+        assert_eq!(sent, Err(Errno::CONNREFUSED));
+    }
 
     fn part(messages: &[Vec<u8>]) -> (io::Result<(bool, bool)>, Vec<Vec<u8>>) {
         let mut seen = Vec::new();
