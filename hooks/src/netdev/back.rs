@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use onload_core::lease::{InterfaceFacts, Moved};
 use onload_core::pci::PciAddress;
+use onload_core::text::Chain;
 use rustix::io::Errno;
 
 use super::error::NetdevError;
 use super::facts::{self, Step};
 use super::home::Home;
 use super::leftovers;
+use super::rebind::{self, Function};
 use crate::netlink::link::{Change, Link, PROMISCUOUS, UP};
 use crate::netns::{self, Depth, Netns};
 use crate::returning::{Hint, is_passing, passing};
@@ -24,6 +26,10 @@ const FETCHES: u32 = 4;
 /// After that long it is not fetched again: who is in its namespace, or in any other, can make each look at it take its
 /// time.
 const FETCHING: Duration = Duration::from_secs(4);
+/// How long a driver that is bound anew has to make its interface, and udev to see it.
+const BINDING: Duration = Duration::from_secs(10);
+/// Where udev listens, and where it keeps what it knows of each interface.
+const UDEV: [&str; 2] = ["/run/udev/control", "/run/udev/data"];
 /// How often it is put right: udev names an interface that comes at the same time.
 const ROUNDS: u32 = 4;
 
@@ -45,10 +51,18 @@ pub(super) fn bring(
     let mut is_somewhere = true;
     let mut failed = None;
     sweep(home)?;
+    let function = Function::find(Path::new(rebind::PCI), facts.pci);
+    // What fails here is told as that the interface is not on the host.
+    let is_bound_again = function
+        .as_ref()
+        .is_some_and(|own| own.bind_again().is_ok_and(|done| done));
+    if is_bound_again {
+        wait_for(home, facts)?;
+    }
     loop {
         if let Some(link) = home.find(facts)? {
             return finish(home, link, facts, &|link| {
-                leftovers::clear(&home.netns, link)
+                clear(home, link, facts, function.as_ref())
             });
         }
         let is_in_time = fetched == 0 || begun.elapsed() < FETCHING;
@@ -70,17 +84,24 @@ pub(super) fn bring(
 
 /// Who has an interface that is not on the host.
 pub(super) fn away(home: &Home<'_>, pci: PciAddress, name: &str) -> NetdevError {
-    NetdevError::Away {
-        name: name.to_owned(),
-        pci,
-        keeper: elsewhere(home, pci, name).map(|found| found.keeper.to_string()),
+    match elsewhere(home, pci, name) {
+        Ok(found) => NetdevError::Away {
+            name: name.to_owned(),
+            pci,
+            keeper: found.map(|found| found.keeper.to_string()),
+        },
+        Err(error) => error,
     }
 }
 
-/// The namespace where an interface is that is not on the host.
-fn elsewhere(home: &Home<'_>, pci: PciAddress, name: &str) -> Option<netns::Found> {
+/// The namespace where an interface is that is not on the host; an error where there was no time for all of them.
+fn elsewhere(
+    home: &Home<'_>,
+    pci: PciAddress,
+    name: &str,
+) -> Result<Option<netns::Found>, NetdevError> {
     let is_there = |netns: &Netns| matches!(home.identity.find(netns, pci, name), Ok(Some(_)));
-    netns::holder_of(&home.netns, &is_there)
+    netns::holder_of(&home.netns, &is_there).map_err(NetdevError::looking(name))
 }
 
 /// Takes an interface out of the namespace that it moved to, or that a container moved it on to; whether it was
@@ -88,13 +109,14 @@ fn elsewhere(home: &Home<'_>, pci: PciAddress, name: &str) -> Option<netns::Foun
 fn fetch(home: &Home<'_>, moved: &Moved, hint: Option<&Path>) -> Result<bool, NetdevError> {
     let facts = &moved.facts;
     let find = |netns: &Netns| home.identity.find(netns, facts.pci, &facts.name);
-    if let Some(found) = netns::find(moved.namespace, hint)
+    // Where there is no time for that, the search below says so.
+    if let Ok(Some(found)) = netns::find(moved.namespace, hint)
         && let Some(link) = find(&found.netns)?
     {
         fetch_from(home, &found.netns, &link, facts)?;
         return Ok(true);
     }
-    let Some(found) = elsewhere(home, facts.pci, &facts.name) else {
+    let Some(found) = elsewhere(home, facts.pci, &facts.name)? else {
         return Ok(false);
     };
     if let Some(link) = find(&found.netns)? {
@@ -129,7 +151,7 @@ fn undress(from: &Netns, link: &Link, before: &[Link]) {
     if before.iter().any(|other| other.stands_on(link.index)) {
         let _ = from.change(link.index, &state(UP));
     }
-    let _ = leftovers::delete_uppers(from, link.index, Depth::Processes);
+    let _ = leftovers::delete_uppers(from, link, Depth::Root, leftovers::SHORT);
     let _ = from.change(link.index, &state(0));
     for mode in link.xdp.iter().flat_map(|xdp| xdp.modes()) {
         let _ = from.change(link.index, &Change::NoXdp(*mode));
@@ -187,6 +209,53 @@ fn sweep(home: &Home<'_>) -> Result<(), NetdevError> {
     Ok(())
 }
 
+/// Takes from an interface of the host whatever a container left on it. Anybody on the machine can make the search for that
+/// take its time; then the interface of a virtual function is made anew, if it is what it was but for that: udev calls for
+/// each that comes, and would do so for ever where it cannot be put right.
+///
+/// # Errors
+/// [`NetdevError`] names what stays, or why something may.
+fn clear(
+    home: &Home<'_>,
+    link: &Link,
+    facts: &InterfaceFacts,
+    function: Option<&Function>,
+) -> Result<(), NetdevError> {
+    let has_other_way = function.is_some_and(|own| !own.has_rdma());
+    let patience = match has_other_way {
+        true => leftovers::SHORT,
+        false => leftovers::LONG,
+    };
+    leftovers::detach_programs(link)?;
+    let cleared = leftovers::delete_uppers(&home.netns, link, Depth::Descriptors, patience);
+    let (Err(unseen), Some(function)) = (&cleared, function) else {
+        return cleared;
+    };
+    restore(home, again(home, facts)?, &down(facts))?;
+    match function.make_anew() {
+        Ok(()) => wait_for(home, facts),
+        Err(source) => Err(NetdevError::NotAnew {
+            unseen: Chain(unseen).to_string(),
+            source,
+        }),
+    }
+}
+
+/// Waits until a driver has made its interface, and udev has seen it, which may give it a name.
+fn wait_for(home: &Home<'_>, facts: &InterfaceFacts) -> Result<(), NetdevError> {
+    let [control, known] = UDEV.map(Path::new);
+    let until = Instant::now() + BINDING;
+    while Instant::now() < until {
+        let is_seen =
+            |link: &Link| !control.exists() || known.join(format!("n{}", link.index)).exists();
+        if home.find(facts)?.as_ref().is_some_and(is_seen) {
+            break;
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
 /// Makes an interface that is on the host what it was, without what a container left on it, which `clear` takes away.
 /// Its name comes first: anybody on the machine can make the search for that take its time, or fail. It is not up before
 /// that is gone.
@@ -196,16 +265,20 @@ fn finish(
     facts: &InterfaceFacts,
     clear: &dyn Fn(&Link) -> Result<(), NetdevError>,
 ) -> Result<(), NetdevError> {
-    let down = InterfaceFacts {
-        flags: facts.flags & !UP,
-        ..facts.clone()
-    };
     // What a program on it prevents is done, or told, by the second time.
-    let _ = restore(home, link, &down);
+    let _ = restore(home, link, &down(facts));
     clear(&again(home, facts)?)?;
     let link = again(home, facts)?;
     calm(home, &link, facts);
     restore(home, link, facts)
+}
+
+/// What it was, and down.
+fn down(facts: &InterfaceFacts) -> InterfaceFacts {
+    InterfaceFacts {
+        flags: facts.flags & !UP,
+        ..facts.clone()
+    }
 }
 
 /// Sets what is not as it was.
@@ -405,6 +478,41 @@ mod tests {
         assert_eq!(find("ens1v0").flags & UP, 0);
         finish(&home, find("ens1v0"), &facts, &|_| Ok(())).unwrap();
         assert_eq!(find("ens1v0").flags & UP, UP);
+    }
+
+    #[test]
+    fn an_interface_that_was_made_anew_is_what_it_was() {
+        if !test_namespace::can_be("moving interfaces") {
+            return;
+        }
+        let host = Child::new();
+        let identity = Identity::with_stand_ins([(51, pci())].into());
+        let home = home_of(&host, &identity);
+        let make = |name: &str, mac: &str| {
+            host.ip(&format!(
+                "link add {name} index 50 address {mac} type veth peer name end index 51"
+            ));
+        };
+        make("ens1v0", "02:00:00:00:10:01");
+        host.ip("link set ens1v0 mtu 1400");
+        let find = || home.find(&facts::of(&seen(), pci())).unwrap().unwrap();
+        let before = find();
+        let facts = facts::of(&before, pci());
+        // What its driver does, and a macvlan that no search has found goes with it.
+        host.ip("link add link ens1v0 name mac0 type macvlan");
+        let anew = |_: &Link| {
+            host.ip("link del ens1v0");
+            make("eth0", "02:00:00:00:66:66");
+            wait_for(&home, &facts)
+        };
+        finish(&home, before, &facts, &anew).unwrap();
+        let after = find();
+        assert_eq!(after.shown(), "ens1v0");
+        assert_eq!(
+            (after.mtu, facts::of(&after, pci()).mac),
+            (1400, facts.mac.clone())
+        );
+        assert!(!names(&home.netns).contains(&"mac0".to_owned()));
     }
 
     #[test]

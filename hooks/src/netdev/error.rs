@@ -116,9 +116,14 @@ pub enum NetdevError {
         /// Why.
         source: io::Error,
     },
-    /// Namespaces cannot be looked at.
-    #[error("looking at other network namespaces")]
-    Looking(#[source] io::Error),
+    /// Namespaces cannot all be looked at.
+    #[error("interface {name}: looking at other network namespaces")]
+    Looking {
+        /// The interface.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
     /// Something may stand on it in a namespace that cannot be looked at.
     #[error(
         "looking for what a container left in the network namespace that {keeper} keeps; if that does not end, stop it, then run \"onload-ctk lease restore\""
@@ -128,6 +133,14 @@ pub enum NetdevError {
         keeper: String,
         /// Why it cannot be looked at.
         source: NetnsError,
+    },
+    /// Nor does the interface go with what may stand on it.
+    #[error("{unseen}; and then")]
+    NotAnew {
+        /// Why something may stand on it.
+        unseen: String,
+        /// Why its driver was not bound anew.
+        source: io::Error,
     },
     /// What a container put on it stays.
     #[error("removing BPF programs from interface {name}; `bpftool net` shows them")]
@@ -222,8 +235,12 @@ fn told_taken(is_taken: bool) -> &'static str {
 
 impl NetdevError {
     /// Other namespaces cannot be looked at.
-    pub(super) fn looking(source: io::Error) -> NetdevError {
-        NetdevError::Looking(source)
+    pub(super) fn looking(name: impl Into<String>) -> impl Fn(io::Error) -> NetdevError {
+        let name = name.into();
+        move |source| NetdevError::Looking {
+            name: name.clone(),
+            source,
+        }
     }
 
     /// The kernel's word on a move.

@@ -16,7 +16,7 @@ use super::{back, usage};
 use crate::giving::Recipient;
 use crate::host::ThisHost;
 use crate::netlink::link::Link;
-use crate::netns::Netns;
+use crate::netns::{Depth, Netns};
 use crate::returning::{DYING_PATIENCE, MOVING_PATIENCE};
 use crate::run::lease::{self, Container};
 
@@ -39,6 +39,8 @@ struct Given<'a> {
     asked: &'a Asked<'a>,
     /// What it was; none where another container of the namespace had it already.
     facts: Option<InterfaceFacts>,
+    /// What is not known of it.
+    warning: Option<String>,
     /// Nobody else touches it before all are given.
     _moving: [Lock; 2],
 }
@@ -49,7 +51,7 @@ struct Mover<'a> {
     to: Recipient<'a>,
 }
 
-/// Gives a container all of the interfaces, or none of them.
+/// Gives a container all of the interfaces, or none of them; warnings of what is not known of them.
 ///
 /// # Errors
 /// [`NetdevError`]: the container must not start. What moved is back then, or the error says that it is not.
@@ -59,9 +61,9 @@ pub(super) fn give(
     container: Container<'_>,
     host: &ThisHost,
     identity: &Identity,
-) -> Result<(), NetdevError> {
+) -> Result<Vec<String>, NetdevError> {
     let Some(first) = asked.first() else {
-        return Ok(());
+        return Ok(Vec::new());
     };
     let mover = Mover::new(first, claim, container, host, identity)?;
     let mut given = Vec::new();
@@ -71,7 +73,7 @@ pub(super) fn give(
             Err(error) => return Err(mover.withdraw(given, error)),
         }
     }
-    Ok(())
+    Ok(given.into_iter().filter_map(|one| one.warning).collect())
 }
 
 impl<'a> Mover<'a> {
@@ -110,26 +112,27 @@ impl<'a> Mover<'a> {
         let (name, pci) = (asked.interface.name.to_string(), asked.interface.pci);
         // Another container may ask for it by another name.
         let function = self.to.leases.lock_function(pci, MOVING_PATIENCE)?;
-        let given = |facts| Given {
+        let given = |facts, warning| Given {
             asked,
             facts,
+            warning,
             _moving: [moving, function],
         };
         self.check_function(asked.device, &name, pci)?;
         match self.home.identity.find(&self.home.netns, pci, &name)? {
             Some(link) => {
-                let facts = self.look(asked, &link)?;
+                let (facts, warning) = self.look(asked, &link)?;
                 let addresses = asked.wanted.own_addresses();
                 self.to
                     .lease_moved(asked.device, facts.clone(), addresses)?;
                 match self.send(&link, &facts, asked) {
-                    Ok(()) => Ok(given(Some(facts))),
+                    Ok(()) => Ok(given(Some(facts), warning)),
                     Err(error) => Err(self.undo(asked.device, &facts, error)),
                 }
             }
             None => {
                 self.join(asked, &name)?;
-                Ok(given(None))
+                Ok(given(None, None))
             }
         }
     }
@@ -158,8 +161,12 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// Looks at everything before anything is changed; what the interface is.
-    fn look(&self, asked: &Asked<'_>, link: &Link) -> Result<InterfaceFacts, NetdevError> {
+    /// Looks at everything before anything is changed; what the interface is, and a warning.
+    fn look(
+        &self,
+        asked: &Asked<'_>,
+        link: &Link,
+    ) -> Result<(InterfaceFacts, Option<String>), NetdevError> {
         let (name, pci) = (asked.interface.name.to_string(), asked.interface.pci);
         if link.name != name.as_bytes() {
             let found = Quoted(&link.shown()).to_string();
@@ -169,8 +176,8 @@ impl<'a> Mover<'a> {
             return Err(NetdevError::Reserved(name));
         }
         self.check_names(link)?;
-        usage::check(&self.home.netns, link)?;
-        Ok(facts::of(link, pci))
+        let warning = usage::check(&self.home.netns, link, Depth::Processes)?;
+        Ok((facts::of(link, pci), warning))
     }
 
     /// That no interface of the container has one of its names.
@@ -193,8 +200,8 @@ impl<'a> Mover<'a> {
         facts: &InterfaceFacts,
         asked: &Asked<'_>,
     ) -> Result<(), NetdevError> {
-        // It may have come into use since the first look, and a name into the container.
-        usage::check(&self.home.netns, link)?;
+        // It may have come into use since the first look. Nobody but root can do that.
+        usage::check(&self.home.netns, link, Depth::Root)?;
         let moved = self.home.netns.give(link.index, &self.to.netns, None);
         moved.map_err(NetdevError::moving(&link.name, "into the container"))?;
         let name = facts.name.as_str();

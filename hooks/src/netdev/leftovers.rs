@@ -2,12 +2,20 @@
 //! Both stay on it when it moves. A container may have put the other interfaces into another namespace, so they are
 //! looked for in all that can be found.
 
+use std::io;
+use std::time::Duration;
+
 use rustix::io::Errno;
 
 use super::error::NetdevError;
 use super::programs;
 use crate::netlink::link::Link;
-use crate::netns::{self, Depth, Netns};
+use crate::netns::{self, Depth, Netns, NetnsError, Unseen};
+
+/// How long namespaces that are not root's are looked at before an interface moves, and where there is another way.
+pub(super) const SHORT: Duration = Duration::from_secs(2);
+/// And how long where nothing may be left on an interface.
+pub(super) const LONG: Duration = Duration::from_secs(6);
 
 /// An interface that stands on another one, and where it is.
 pub(super) struct Upper {
@@ -17,58 +25,91 @@ pub(super) struct Upper {
     pub(super) link: Link,
 }
 
+/// What stands on an interface in other namespaces.
+#[derive(Default)]
+pub(super) struct Uppers {
+    pub(super) found: Vec<Upper>,
+    /// Why there may be more.
+    pub(super) unseen: Option<NetdevError>,
+}
+
 /// What stands on an interface of `base` in other namespaces.
 ///
 /// # Errors
-/// [`NetdevError`]: it cannot be said.
+/// [`NetdevError`]: not even all namespaces of root could be looked at.
 pub(super) fn uppers_elsewhere(
     base: &Netns,
-    index: u32,
+    lower: &Link,
     depth: Depth,
-) -> Result<Vec<Upper>, NetdevError> {
-    let mut uppers = Vec::new();
-    for place in netns::others(base, depth) {
-        let place = place.map_err(NetdevError::looking)?;
-        let links = match (place.netns.look(), depth) {
-            (Ok((links, _)), _) => links,
-            // Whoever fills a namespace must not keep others from starting.
-            (Err(_), Depth::Processes) => continue,
-            (Err(source), Depth::Descriptors) => {
-                let keeper = place.keeper.to_string();
-                return Err(NetdevError::Unseen { keeper, source });
+    patience: Duration,
+) -> Result<Uppers, NetdevError> {
+    let mut uppers = Uppers::default();
+    for place in netns::others(base, depth, patience) {
+        let place = match place {
+            Ok(place) => place,
+            Err(Unseen::Root(source)) => return Err(looking(lower)(source)),
+            Err(Unseen::Others(source)) => {
+                uppers.unseen = Some(looking(lower)(source));
+                break;
             }
         };
-        let stand = |link: &&Link| {
-            let number = link.lower_namespace;
-            number.is_some() && link.stands_in(number, index)
-        };
-        let mut found = links.iter().filter(stand).peekable();
-        if found.peek().is_none() {
-            continue;
-        }
-        let number = place.netns.number_of(base).map_err(NetdevError::looking)?;
-        let own = found.filter(|link| link.lower_namespace == number);
-        for link in own.cloned().collect::<Vec<Link>>() {
-            let place = place.again().map_err(NetdevError::looking)?;
-            uppers.push(Upper { place, link });
+        match uppers_in(base, lower, &place) {
+            Ok(found) => uppers.found.extend(found),
+            // Whoever fills a namespace must not keep others from starting, nor hide anything in the next one.
+            Err(source) => {
+                let keeper = place.keeper.to_string();
+                let unseen = || NetdevError::Unseen { keeper, source };
+                uppers.unseen.get_or_insert_with(unseen);
+            }
         }
     }
     Ok(uppers)
 }
 
+fn uppers_in(base: &Netns, lower: &Link, place: &netns::Found) -> Result<Vec<Upper>, NetnsError> {
+    let (links, _) = place.netns.look()?;
+    let stand = |link: &&Link| {
+        let number = link.lower_namespace;
+        number.is_some() && link.stands_in(number, lower.index)
+    };
+    let mut found = links.iter().filter(stand).peekable();
+    if found.peek().is_none() {
+        return Ok(Vec::new());
+    }
+    let failed = |source| NetnsError::List("what stands on an interface", source);
+    let number = place.netns.number_of(base).map_err(failed)?;
+    let own = found.filter(|link| link.lower_namespace == number);
+    own.map(|link| {
+        let place = place.again().map_err(failed)?;
+        let link = link.clone();
+        Ok(Upper { place, link })
+    })
+    .collect()
+}
+
+fn looking(link: &Link) -> impl Fn(io::Error) -> NetdevError {
+    NetdevError::looking(link.shown())
+}
+
 /// Deletes what stands on an interface of `base`, there and elsewhere.
 ///
 /// # Errors
-/// [`NetdevError`] names what stays.
-pub(super) fn delete_uppers(base: &Netns, index: u32, depth: Depth) -> Result<(), NetdevError> {
+/// [`NetdevError`] names what stays, or why something may.
+pub(super) fn delete_uppers(
+    base: &Netns,
+    lower: &Link,
+    depth: Depth,
+    patience: Duration,
+) -> Result<(), NetdevError> {
     let (links, _) = base.look()?;
-    for upper in links.iter().filter(|other| other.stands_on(index)) {
+    for upper in links.iter().filter(|other| other.stands_on(lower.index)) {
         delete(base, upper)?;
     }
-    for upper in uppers_elsewhere(base, index, depth)? {
+    let uppers = uppers_elsewhere(base, lower, depth, patience)?;
+    for upper in uppers.found {
         delete(&upper.place.netns, &upper.link)?;
     }
-    Ok(())
+    uppers.unseen.map_or(Ok(()), Err)
 }
 
 fn delete(netns: &Netns, upper: &Link) -> Result<(), NetdevError> {
@@ -81,12 +122,11 @@ fn delete(netns: &Netns, upper: &Link) -> Result<(), NetdevError> {
     }
 }
 
-/// Takes from an interface of the host whatever a container left on it.
+/// Detaches the programs that a container left on an interface of the host.
 ///
 /// # Errors
-/// [`NetdevError`] names what stays.
-pub(super) fn clear(home: &Netns, link: &Link) -> Result<(), NetdevError> {
-    delete_uppers(home, link.index, Depth::Descriptors)?;
+/// [`NetdevError::Programs`].
+pub(super) fn detach_programs(link: &Link) -> Result<(), NetdevError> {
     programs::clear(link).map_err(|error| NetdevError::Programs {
         name: link.shown(),
         source: error.into(),
@@ -97,7 +137,37 @@ pub(super) fn clear(home: &Netns, link: &Link) -> Result<(), NetdevError> {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+    use super::*;
     use crate::netdev::test_namespace::{self, Child};
+
+    #[test]
+    fn what_root_put_on_it_is_found_and_deleted_though_there_is_no_time_for_others() {
+        if !test_namespace::can_be("moving interfaces") {
+            return;
+        }
+        let Some(_stranger) = Child::of_user() else {
+            return;
+        };
+        let (base, two) = (Child::new(), Child::new());
+        base.ip("link add d0 type veth peer name d1");
+        base.ip("link add link d0 name mac0 type macvlan");
+        base.ip(&format!("link set mac0 netns {}", two.pid()));
+        let netns = base.netns();
+        let mut links = netns.links().unwrap().into_iter();
+        let link = links.find(|link| link.name == b"d0").unwrap();
+        let find = || {
+            let depth = Depth::Processes;
+            uppers_elsewhere(&netns, &link, depth, Duration::ZERO).unwrap()
+        };
+        // An interface may move then, with a warning.
+        let uppers = find();
+        assert_eq!(uppers.found.len(), 1);
+        let unseen = uppers.unseen.unwrap().to_string();
+        assert_eq!(unseen, "interface d0: looking at other network namespaces");
+        // And does not come back as it was.
+        delete_uppers(&netns, &link, Depth::Processes, Duration::ZERO).unwrap_err();
+        assert_eq!(find().found.len(), 0);
+    }
 
     #[test]
     fn nothing_hides_in_a_namespace_whose_interfaces_come_and_go() {

@@ -13,6 +13,7 @@ pub(crate) mod identity;
 mod inside;
 mod leftovers;
 mod programs;
+mod rebind;
 mod settle;
 #[cfg(test)]
 mod test_namespace;
@@ -104,7 +105,7 @@ fn settle_all(devices: &[Device], host: &ThisHost, identity: &Identity) -> Resul
 }
 
 /// Leases to a container what a hook's arguments name, and moves interfaces to it last: their way back is longer.
-/// Returns a warning of who keeps no leases.
+/// Returns warnings.
 ///
 /// # Errors
 /// [`NetdevError`]: the container must not start.
@@ -114,7 +115,7 @@ pub(crate) fn claim(
     entry_point: &str,
     host: &ThisHost,
     identity: &Identity,
-) -> Result<Option<String>, NetdevError> {
+) -> Result<Vec<String>, NetdevError> {
     let moving = asked(arguments, host)?;
     let is_moving = |device: &Device| moving.iter().any(|one| one.device == device);
     let leased = arguments.lease.iter().filter(|device| !is_moving(device));
@@ -132,8 +133,9 @@ pub(crate) fn claim(
         true => None,
         false => lease::claim(wanted, container, host)?,
     };
-    give::give(&moving, wanted, container, host, identity)?;
-    Ok(warning)
+    let mut warnings = give::give(&moving, wanted, container, host, identity)?;
+    warnings.extend(warning);
+    Ok(warnings)
 }
 
 /// Ends what a container that is gone has of interfaces, and brings back those of which it was the last one of its

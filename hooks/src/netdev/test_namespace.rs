@@ -23,8 +23,26 @@ pub(super) struct Child(Process);
 
 impl Child {
     pub(super) fn new() -> Self {
-        let mut command = Command::new("unshare");
-        let command = command.args(["--net", "sleep", "1000"]);
+        Child::of("unshare --net sleep 1000")
+    }
+
+    /// As a user without root can make it; none where the machine does not let them.
+    pub(super) fn of_user() -> Option<Self> {
+        let user = "setpriv --reuid 65534 --regid 65534 --clear-groups unshare --user --net";
+        let can_be = onload_test_needs::programs(&["setpriv"]) && {
+            let mut words = user.split(' ').chain(["true"]);
+            let mut command = Command::new(words.next().unwrap());
+            command.args(words).status().unwrap().success()
+        };
+        let why = "only root may make user namespaces here";
+        onload_test_needs::on_this_machine(can_be, why)
+            .then(|| Child::of(&format!("{user} sleep 1000")))
+    }
+
+    fn of(command: &str) -> Self {
+        let mut words = command.split(' ');
+        let mut command = Command::new(words.next().unwrap());
+        let command = command.args(words);
         let process = command.stdin(Stdio::null()).spawn().unwrap();
         let child = Child(process);
         let own = std::fs::read_link("/proc/self/ns/net").unwrap();
@@ -34,8 +52,12 @@ impl Child {
         child
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     fn path(&self) -> PathBuf {
-        format!("/proc/{}/ns/net", self.0.id()).into()
+        format!("/proc/{}/ns/net", self.pid()).into()
     }
 
     pub(super) fn netns(&self) -> Netns {
@@ -45,7 +67,7 @@ impl Child {
 
     /// Runs ip(8) there.
     pub(super) fn ip(&self, words: &str) {
-        let pid = self.0.id().to_string();
+        let pid = self.pid().to_string();
         let mut command = Command::new("nsenter");
         let command = command.args(["-t", &pid, "-n", IP]);
         let status = command.args(words.split(' ')).status().unwrap();

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use onload_core::netdev::usage::{Beside, Link as Used, LinkAddress, LinkRoute, Namespace, Use};
+use onload_core::text::Chain;
 
 use super::error::NetdevError;
 use super::{leftovers, programs};
@@ -14,11 +15,16 @@ const REGISTERED: &str = "/sys/kernel/debug/sfc_resource/nics";
 /// RDMA devices; one in software names the interface below it.
 const RDMA: &str = "/sys/class/infiniband";
 
-/// That the host does not use an interface.
+/// That the host does not use an interface, as far as root made what uses it. Anybody may make so many network namespaces
+/// that there is no time for all of them, which must keep no container from starting: that is a warning.
 ///
 /// # Errors
 /// [`NetdevError::Used`] says what for.
-pub(super) fn check(netns: &Netns, link: &Link) -> Result<(), NetdevError> {
+pub(super) fn check(
+    netns: &Netns,
+    link: &Link,
+    depth: Depth,
+) -> Result<Option<String>, NetdevError> {
     let name = link.shown();
     let soft_rdma = soft_rdma_on(&name);
     let beside = Beside {
@@ -27,15 +33,22 @@ pub(super) fn check(netns: &Netns, link: &Link) -> Result<(), NetdevError> {
         has_tcx: programs::has_tcx(link),
     };
     let mut uses = namespace(netns)?.uses(&used(link), beside);
-    let elsewhere = leftovers::uppers_elsewhere(netns, link.index, Depth::Processes)?;
-    uses.extend(elsewhere.iter().map(|upper| Use::UpperElsewhere {
+    let elsewhere = leftovers::uppers_elsewhere(netns, link, depth, leftovers::SHORT)?;
+    uses.extend(elsewhere.found.iter().map(|upper| Use::UpperElsewhere {
         kind: String::from_utf8_lossy(&upper.link.kind).into_owned(),
         keeper: upper.place.keeper.to_string(),
     }));
     match uses.is_empty() {
-        true => Ok(()),
+        true => Ok(elsewhere.unseen.map(|unseen| warning(&name, &unseen))),
         false => Err(NetdevError::Used { name, uses }),
     }
+}
+
+fn warning(name: &str, unseen: &NetdevError) -> String {
+    format!(
+        "interface {name} is given though something in a network namespace of another user may stand on it: {}",
+        Chain(unseen)
+    )
 }
 
 fn namespace(netns: &Netns) -> Result<Namespace, NetdevError> {

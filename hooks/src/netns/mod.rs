@@ -5,8 +5,9 @@
 
 mod cookie;
 mod namespace;
+mod owner;
 mod search;
 
 pub(crate) use namespace::Netns;
 pub(crate) use namespace::NetnsError;
-pub(crate) use search::{Depth, Found, find, holder_of, others};
+pub(crate) use search::{Depth, Found, Unseen, find, holder_of, others};

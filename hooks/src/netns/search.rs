@@ -1,7 +1,7 @@
 //! A network namespace that is found again: by its cookie, among those that engines keep as files, and those of all
 //! processes. Any process that is in it keeps it, and what moved into it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::ops::RangeInclusive;
@@ -14,6 +14,7 @@ use onload_core::text::Quoted;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
 
 use super::namespace::{Inode, Netns, inode, open};
+use super::owner;
 
 /// Where engines and people keep namespaces as files (ip-netns(8), podman, containerd; docker).
 const KEPT: [&str; 2] = ["/run/netns", "/run/docker/netns"];
@@ -24,8 +25,12 @@ const OWN_NAMESPACE: &str = "/proc/self/ns/net";
 const INODES: RangeInclusive<u64> = 0xF000_0000..=0xFFFF_FFFF;
 /// What the kernel calls descriptors that are of no namespace (`d_dname` in its source).
 const NO_NAMESPACE: [&[u8]; 3] = [b"socket:[", b"pipe:[", b"anon_inode:"];
-/// How long all namespaces are looked at: who is in one may fill it.
-const ALL: Duration = Duration::from_secs(6);
+/// How long those of root are looked at: who is in one may fill it.
+const OF_ROOT: Duration = Duration::from_secs(6);
+/// How long one namespace is looked for, by a look at its cookie alone.
+const FINDING: Duration = Duration::from_secs(2);
+/// How long all are looked at for a device.
+const HOLDER: Duration = Duration::from_secs(6);
 /// How long descriptors are looked at.
 const DESCRIPTORS: Duration = Duration::from_secs(2);
 
@@ -47,34 +52,53 @@ pub(crate) struct Found {
 }
 
 /// The namespace with a cookie; `hint` is a file that may be of it, and is looked at after those that engines keep.
-pub(crate) fn find(cookie: u64, hint: Option<&Path>) -> Option<Found> {
-    let mut all = Candidates::new(hint).filter_map(Result::ok);
-    all.find(|found| found.netns.cookie() == cookie)
+///
+/// # Errors
+/// There was no time to look at all.
+pub(crate) fn find(cookie: u64, hint: Option<&Path>) -> io::Result<Option<Found>> {
+    let mut all = Candidates::new(hint, Depth::Processes, [FINDING, FINDING]);
+    let found = all.find(|found| !matches!(found, Ok(found) if found.netns.cookie() != cookie));
+    found.transpose().map_err(Unseen::into_source)
 }
 
 /// How far is looked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// Namespaces that are kept as files, and those of processes.
+    /// Namespaces of root that are kept as files, or that a process is in.
+    Root,
+    /// Beside those, the ones of other users.
     Processes,
     /// Beside those, the ones that processes keep by a descriptor alone.
     Descriptors,
 }
 
-/// Every namespace but `own` that can be found, once; an error ends them where that takes too long.
-pub(crate) fn others(own: &Netns, depth: Depth) -> impl Iterator<Item = io::Result<Found>> {
-    let cookie = own.cookie();
-    let all = Candidates::new(None).with(depth);
-    let is_other =
-        move |found: &io::Result<Found>| !matches!(found, Ok(own) if own.netns.cookie() == cookie);
-    let until = Instant::now() + ALL;
-    let in_time = all
-        .filter(is_other)
-        .map(move |found| match Instant::now() < until {
-            true => found,
-            false => Err(too_long(ALL, "")),
-        });
-    to_first_error(in_time)
+/// Why not all namespaces were looked at.
+#[derive(Debug)]
+pub(crate) enum Unseen {
+    /// Not even those of root, of which nobody else can make more.
+    Root(io::Error),
+    /// All of root's were, and not all of others, who may have made any number of them.
+    Others(io::Error),
+}
+
+impl Unseen {
+    pub(crate) fn into_source(self) -> io::Error {
+        let (Unseen::Root(source) | Unseen::Others(source)) = self;
+        source
+    }
+}
+
+/// Every namespace but `own` that can be found, once, those of root before all others; an error ends them where that
+/// takes too long. `patience` is how long others are looked at, from the beginning on.
+pub(crate) fn others(
+    own: &Netns,
+    depth: Depth,
+    patience: Duration,
+) -> impl Iterator<Item = Result<Found, Unseen>> {
+    let mut all = Candidates::new(None, depth, [OF_ROOT, patience]);
+    all.seen
+        .extend(inode(own.fd()).map(|own| (own, Look::Done)));
+    all
 }
 
 /// All to the first error, and that too.
@@ -91,38 +115,136 @@ fn too_long(patience: Duration, at: &str) -> io::Error {
 }
 
 /// The namespace in which something is so, but for `own`.
-pub(crate) fn holder_of(own: &Netns, is_it: &dyn Fn(&Netns) -> bool) -> Option<Found> {
-    let all = others(own, Depth::Descriptors).map_while(Result::ok);
-    let mut own = all.filter(|found| is_it(&found.netns));
-    own.next()
+///
+/// # Errors
+/// There was no time to look at all.
+pub(crate) fn holder_of(own: &Netns, is_it: &dyn Fn(&Netns) -> bool) -> io::Result<Option<Found>> {
+    let mut all = others(own, Depth::Descriptors, HOLDER);
+    let found = all.find(|found| !matches!(found, Ok(found) if !is_it(&found.netns)));
+    found.transpose().map_err(Unseen::into_source)
+}
+
+type Paths = Box<dyn Iterator<Item = io::Result<PathBuf>>>;
+
+/// How it stands with one namespace.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// It has had its turn.
+    Done,
+    /// It is not root's, and has its turn later.
+    Later,
 }
 
 /// All namespaces that have a name somewhere, each of them once.
 struct Candidates {
-    paths: Box<dyn Iterator<Item = io::Result<PathBuf>>>,
+    paths: Paths,
+    depth: Depth,
+    begun: Instant,
+    /// How long root's are looked at, and how long the others.
+    patience: [Duration; 2],
+    /// Every name of those that are not root's, while root's are looked at; any of them may go meanwhile.
+    later: Option<Vec<PathBuf>>,
+    is_over: bool,
     /// A number may go to a namespace that is made meanwhile. That one is nobody's who looks for an older one.
-    seen: BTreeSet<Inode>,
+    seen: BTreeMap<Inode, Look>,
 }
 
 impl Candidates {
-    fn new(hint: Option<&Path>) -> Self {
+    fn new(hint: Option<&Path>, depth: Depth, patience: [Duration; 2]) -> Self {
         let kept = KEPT.into_iter().flat_map(|dir| entries(Path::new(dir)));
         let hint = hint.map(Path::to_owned).into_iter();
         let processes = processes().map(|dir| dir.join("ns/net"));
         Candidates {
             paths: Box::new(kept.chain(hint).chain(processes).map(Ok)),
-            seen: BTreeSet::new(),
+            depth,
+            begun: Instant::now(),
+            patience,
+            later: Some(Vec::new()),
+            is_over: false,
+            seen: BTreeMap::new(),
         }
     }
 
-    fn with(self, depth: Depth) -> Self {
-        match depth {
-            Depth::Processes => self,
-            Depth::Descriptors => Candidates {
-                paths: Box::new(self.paths.chain(descriptors(DESCRIPTORS))),
-                ..self
-            },
+    /// The next name; none at the end.
+    fn next_path(&mut self) -> Option<io::Result<PathBuf>> {
+        if let Some(path) = self.paths.next() {
+            return Some(path);
         }
+        let later = self.later.take().filter(|_| self.depth != Depth::Root)?;
+        let later = later.into_iter().map(Ok);
+        self.paths = match self.depth {
+            Depth::Root | Depth::Processes => Box::new(later),
+            Depth::Descriptors => {
+                // A look at each would be counted as time for descriptors.
+                let found: Vec<_> = descriptors(DESCRIPTORS).collect();
+                Box::new(later.chain(found))
+            }
+        };
+        self.paths.next()
+    }
+
+    /// The file of a namespace whose turn it is.
+    fn open_next(&mut self, path: &Path) -> Option<File> {
+        // A file of another kind in these directories is nobody's namespace.
+        let file = open_candidate(path).ok()?;
+        let number = inode(&file).ok()?;
+        let look = match (self.seen.get(&number), &self.later) {
+            (Some(Look::Done), _) => return None,
+            (Some(Look::Later), Some(_)) => Look::Later,
+            (None, Some(_)) if !owner::is_root_s(&file) => Look::Later,
+            _ => Look::Done,
+        };
+        self.seen.insert(number, look);
+        match (&mut self.later, look) {
+            (Some(later), Look::Later) => later.push(path.to_owned()),
+            _ => return Some(file),
+        }
+        None
+    }
+
+    fn check_time(&self, path: &Path) -> io::Result<()> {
+        let [of_root, of_others] = self.patience;
+        let patience = self.later.as_ref().map_or(of_others, |_| of_root);
+        if self.begun.elapsed() < patience {
+            return Ok(());
+        }
+        let at = format!(
+            "; it was at the network namespace that {} keeps",
+            keeper(path)
+        );
+        Err(too_long(patience, &at))
+    }
+
+    fn fail(&mut self, error: io::Error) -> Unseen {
+        self.is_over = true;
+        match self.later {
+            Some(_) => Unseen::Root(error),
+            None => Unseen::Others(error),
+        }
+    }
+}
+
+impl Iterator for Candidates {
+    type Item = Result<Found, Unseen>;
+
+    fn next(&mut self) -> Option<Result<Found, Unseen>> {
+        while !self.is_over {
+            let path = match self.next_path()? {
+                Ok(path) => path,
+                Err(error) => return Some(Err(self.fail(error))),
+            };
+            let Some(file) = self.open_next(&path) else {
+                continue;
+            };
+            if let Err(error) = self.check_time(&path) {
+                return Some(Err(self.fail(error)));
+            }
+            if let Ok(netns) = Netns::enter(file, &path) {
+                let keeper = keeper(&path);
+                return Some(Ok(Found { netns, keeper }));
+            }
+        }
+        None
     }
 }
 
@@ -205,31 +327,6 @@ impl Found {
     }
 }
 
-impl Iterator for Candidates {
-    type Item = io::Result<Found>;
-
-    fn next(&mut self) -> Option<io::Result<Found>> {
-        loop {
-            let path = match self.paths.next()? {
-                Ok(path) => path,
-                Err(error) => return Some(Err(error)),
-            };
-            // A file of another kind in these directories is nobody's namespace.
-            let Ok(file) = open_candidate(&path) else {
-                continue;
-            };
-            let Ok(number) = inode(&file) else { continue };
-            if !self.seen.insert(number) {
-                continue;
-            }
-            if let Ok(netns) = Netns::enter(file, &path) {
-                let keeper = keeper(&path);
-                return Some(Ok(Found { netns, keeper }));
-            }
-        }
-    }
-}
-
 fn entries(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten();
     let mut paths: Vec<PathBuf> = entries
@@ -258,7 +355,179 @@ fn keeper(path: &Path) -> Keeper {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Child, Command, Stdio};
+
     use super::*;
+
+    /// A process of an unprivileged user that makes so many network namespaces and keeps them open, and ends with this.
+    struct Stranger(Child);
+
+    impl Stranger {
+        const USER: &str = "65534";
+
+        fn new(many: usize) -> Self {
+            let script = format!("for i in $(seq {many}); do unshare -Urn sleep 1000 & done; wait");
+            let mut command = Command::new("setpriv");
+            let command = command
+                .args(["--reuid", Self::USER, "--regid", Self::USER])
+                .args(["--clear-groups", "--pdeathsig", "KILL"])
+                .args(["sh", "-c", &script]);
+            let child = command.stdin(Stdio::null()).spawn().unwrap();
+            let stranger = Stranger(child);
+            let until = Instant::now() + Duration::from_secs(60);
+            while stranger.namespaces() < many {
+                assert!(Instant::now() < until, "the namespaces were not made");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            stranger
+        }
+
+        fn children(&self) -> Vec<u32> {
+            let pid = self.0.id();
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+            let children = children.unwrap_or_default();
+            children
+                .split(' ')
+                .filter_map(|one| one.parse().ok())
+                .collect()
+        }
+
+        fn paths(&self) -> Vec<PathBuf> {
+            let path = |pid: u32| PathBuf::from(format!("/proc/{pid}/ns/net"));
+            self.children().into_iter().map(path).collect()
+        }
+
+        fn namespaces(&self) -> usize {
+            let own = fs::read_link(OWN_NAMESPACE).unwrap();
+            let other = |path: &PathBuf| fs::read_link(path).is_ok_and(|of| of != own);
+            self.paths().iter().filter(|path| other(path)).count()
+        }
+    }
+
+    impl Drop for Stranger {
+        fn drop(&mut self) {
+            for pid in self.children() {
+                let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
+            }
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn can_be() -> bool {
+        onload_test_needs::root("network namespaces of other users")
+            && onload_test_needs::programs(&["unshare", "setpriv", "kill"])
+            && onload_test_needs::on_this_machine(
+                Command::new("setpriv")
+                    .args([
+                        "--reuid",
+                        Stranger::USER,
+                        "--clear-groups",
+                        "unshare",
+                        "-Urn",
+                        "true",
+                    ])
+                    .status()
+                    .is_ok_and(|status| status.success()),
+                "only root may make user namespaces here",
+            )
+    }
+
+    /// A process in a network namespace that root made.
+    struct Own(Child);
+
+    impl Own {
+        fn new() -> Self {
+            let mut command = Command::new("unshare");
+            let command = command.args(["--net", "sleep", "1000"]);
+            let own = Own(command.stdin(Stdio::null()).spawn().unwrap());
+            let here = fs::read_link(OWN_NAMESPACE).unwrap();
+            while fs::read_link(own.path()).unwrap() == here {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            own
+        }
+
+        fn path(&self) -> PathBuf {
+            format!("/proc/{}/ns/net", self.0.id()).into()
+        }
+
+        fn cookie(&self) -> u64 {
+            let path = self.path();
+            Netns::enter(open(&path).unwrap(), &path).unwrap().cookie()
+        }
+    }
+
+    impl Drop for Own {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn namespaces_of_root_come_first_and_all_of_them_however_many_others_there_are() {
+        if !can_be() {
+            return;
+        }
+        let stranger = Stranger::new(20);
+        // Its number in /proc is above all of the others'.
+        let own = Own::new();
+        let here = Netns::own().unwrap();
+        let cookies = |depth, patience| {
+            let mut end = None;
+            let found = others(&here, depth, patience).filter_map(|found| match found {
+                Ok(found) => Some(found.netns.cookie()),
+                Err(unseen) => {
+                    end = Some(unseen);
+                    None
+                }
+            });
+            let found: Vec<u64> = found.collect();
+            (found, end)
+        };
+        let theirs: Vec<u64> = stranger
+            .paths()
+            .iter()
+            .map(|path| Netns::enter(open(path).unwrap(), path).unwrap().cookie())
+            .collect();
+        let (all, end) = cookies(Depth::Processes, Duration::from_secs(60));
+        assert!(end.is_none(), "{end:?}");
+        let place = |cookie: u64| all.iter().position(|one| *one == cookie).unwrap();
+        for other in &theirs {
+            assert!(place(own.cookie()) < place(*other));
+        }
+        let (of_root, end) = cookies(Depth::Root, Duration::ZERO);
+        assert!(end.is_none() && of_root.contains(&own.cookie()));
+        assert!(theirs.iter().all(|other| !of_root.contains(other)));
+        // No time for the others: root's are all there.
+        let (some, end) = cookies(Depth::Processes, Duration::ZERO);
+        assert!(some.contains(&own.cookie()));
+        let Some(Unseen::Others(late)) = end else {
+            panic!("{end:?}");
+        };
+        let late = late.to_string();
+        assert!(
+            late.starts_with(
+                "not done within 0 seconds; it was at the network namespace that process "
+            ),
+            "{late}"
+        );
+    }
+
+    #[test]
+    fn a_namespace_that_there_is_no_time_to_find_is_not_gone() {
+        if !can_be() {
+            return;
+        }
+        let own = Own::new();
+        let found = find(own.cookie(), None).unwrap();
+        assert!(found.is_some());
+        assert!(find(u64::MAX, None).unwrap().is_none());
+        let mut late = Candidates::new(None, Depth::Processes, [Duration::ZERO; 2]);
+        assert!(matches!(late.next(), Some(Err(Unseen::Root(_)))));
+        assert!(late.next().is_none());
+    }
 
     #[test]
     fn descriptors_that_there_is_no_time_for_are_an_error_and_not_left_out() {

@@ -86,12 +86,20 @@ pub(super) fn bring(
 }
 
 /// The namespace where a device is that is not on the host.
-fn elsewhere(home: &Home<'_>, is_it: &dyn Fn(&Found) -> bool) -> Option<netns::Found> {
+fn elsewhere(
+    home: &Home<'_>,
+    name: &str,
+    is_it: &dyn Fn(&Found) -> bool,
+) -> Result<Option<netns::Found>, RdmaError> {
     let is_there = |netns: &Netns| {
         let all = home.devices.of(netns).unwrap_or_default();
         all.iter().any(is_it)
     };
-    netns::holder_of(&home.netns, &is_there)
+    let found = netns::holder_of(&home.netns, &is_there);
+    found.map_err(RdmaError::kernel(
+        "looking at other network namespaces for",
+        name,
+    ))
 }
 
 /// Takes a device out of the namespace that it moved to, or that a container moved it on to; whether it was somewhere.
@@ -101,12 +109,13 @@ fn fetch(
     hint: Option<&Path>,
 ) -> Result<bool, RdmaError> {
     let facts = &moved.facts;
-    if let Some(there) = netns::find(moved.namespace, hint)
+    // Where there is no time for that, the search below says so.
+    if let Ok(Some(there)) = netns::find(moved.namespace, hint)
         && let Some(found) = home.find(&there.netns, facts)?
     {
         return take(home, &there.netns, &found, facts);
     }
-    let Some(there) = elsewhere(home, &|found| is_of(found, facts)) else {
+    let Some(there) = elsewhere(home, &facts.name, &|found| is_of(found, facts))? else {
         return Ok(false);
     };
     match home.find(&there.netns, facts)? {
@@ -166,11 +175,13 @@ fn restore(home: &Home<'_>, found: &Found, facts: &RdmaFacts) -> Result<(), Rdma
 
 /// Who has a device that is not on the host.
 pub(super) fn away(home: &Home<'_>, pci: PciAddress, name: &str) -> RdmaError {
-    RdmaError::Away {
-        name: name.to_owned(),
-        pci,
-        keeper: elsewhere(home, &|found| found.pci == Some(pci))
-            .map(|found| found.keeper.to_string()),
+    match elsewhere(home, name, &|found| found.pci == Some(pci)) {
+        Ok(found) => RdmaError::Away {
+            name: name.to_owned(),
+            pci,
+            keeper: found.map(|found| found.keeper.to_string()),
+        },
+        Err(error) => error,
     }
 }
 

@@ -1,0 +1,247 @@
+//! A virtual function's interface, made anew: its driver is unbound and bound again. What stood on the interface goes with
+//! it, in whatever network namespace it is.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use onload_core::pci::PciAddress;
+use onload_core::processes::Processes;
+
+/// Where the kernel has PCI functions and their drivers.
+pub(super) const PCI: &str = "/sys/bus/pci";
+/// Where nodes of RDMA devices are, and the classes that have them.
+const RDMA_NODES: &str = "/dev/infiniband";
+const RDMA_CLASSES: [&str; 2] = ["infiniband_verbs", "infiniband_mad"];
+/// `driver_override` of a function that any driver may take.
+const NO_OVERRIDE: &str = "(null)";
+/// How long is looked who has an RDMA device of the function open.
+const OPENERS: Duration = Duration::from_secs(2);
+
+/// A virtual function.
+pub(super) struct Function {
+    bus: PathBuf,
+    dir: PathBuf,
+    pci: PciAddress,
+}
+
+impl Function {
+    /// That of an address; none where it is no virtual function: others hang on a physical one.
+    pub(super) fn find(bus: &Path, pci: PciAddress) -> Option<Self> {
+        let dir = bus.join("devices").join(pci.to_string());
+        let bus = bus.to_owned();
+        dir.join("physfn")
+            .exists()
+            .then_some(Function { bus, dir, pci })
+    }
+
+    /// Unbinds its driver, which is the only one that may take it from then on, and binds it again. A process that is
+    /// killed in between leaves what [`Function::bind_again`] sees.
+    ///
+    /// # Errors
+    /// Why it was not done.
+    pub(super) fn make_anew(&self) -> io::Result<()> {
+        if let Some(user) = self.rdma_user()? {
+            return Err(io::Error::other(format!(
+                "the driver of {} is not bound anew: {user}",
+                self.pci
+            )));
+        }
+        let driver = fs::read_link(self.dir.join("driver"))?;
+        let driver = driver.file_name().unwrap_or_default().to_string_lossy();
+        let before = self.driver_override()?;
+        if before.is_none() {
+            self.write("driver_override", &driver)?;
+        }
+        self.write("driver/unbind", &self.pci.to_string())?;
+        self.bind()?;
+        match before {
+            // Its own name there is in nobody's way.
+            None => self.write("driver_override", "").or(Ok(())),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Binds it to the driver that a process unbound which was killed then; whether there was something to do.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn bind_again(&self) -> io::Result<bool> {
+        if self.dir.join("driver").exists() || self.driver_override()?.is_none() {
+            return Ok(false);
+        }
+        self.bind().map(|()| true)
+    }
+
+    /// Without virtual functions' automatic drivers this does nothing but for one with `driver_override`
+    /// (drivers/pci/pci-driver.c, `pci_device_can_probe`).
+    fn bind(&self) -> io::Result<()> {
+        fs::write(self.bus.join("drivers_probe"), format!("{}\n", self.pci))?;
+        match self.dir.join("driver").exists() {
+            true => Ok(()),
+            false => Err(io::Error::other(format!(
+                "the driver of {} does not bind to it",
+                self.pci
+            ))),
+        }
+    }
+
+    /// Whether an RDMA device belongs to the function.
+    pub(super) fn has_rdma(&self) -> bool {
+        self.dir.join("infiniband").exists()
+    }
+
+    /// Who may use the function's RDMA device, which would go too.
+    fn rdma_user(&self) -> io::Result<Option<String>> {
+        if !self.has_rdma() {
+            return Ok(None);
+        }
+        if names(&self.dir.join("infiniband")).is_empty() {
+            return Ok(Some(
+                "its RDMA device is in another network namespace".to_owned(),
+            ));
+        }
+        let until = Instant::now() + OPENERS;
+        let nodes = RDMA_CLASSES.map(|class| names(&self.dir.join(class)));
+        for node in nodes.into_iter().flatten() {
+            let path = Path::new(RDMA_NODES).join(&node);
+            if let Some((pid, _)) = Processes::default().opener(&path, until)? {
+                return Ok(Some(format!("process {pid} has {path:?} open")));
+            }
+        }
+        Ok(None)
+    }
+
+    fn driver_override(&self) -> io::Result<Option<String>> {
+        let text = fs::read_to_string(self.dir.join("driver_override"))?;
+        let name = text.trim_end();
+        Ok((!name.is_empty() && name != NO_OVERRIDE).then(|| name.to_owned()))
+    }
+
+    /// The kernel takes one write as one value, and an empty line as none.
+    fn write(&self, name: &str, text: &str) -> io::Result<()> {
+        fs::write(self.dir.join(name), format!("{text}\n"))
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten();
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn pci() -> PciAddress {
+        "0000:03:10.0".parse().unwrap()
+    }
+
+    /// A bus with one virtual function; its files keep what was written last.
+    struct Bus(tempfile::TempDir);
+
+    impl Bus {
+        fn new() -> Self {
+            let bus = Bus(tempfile::tempdir().unwrap());
+            for dir in ["devices/0000:03:10.0/physfn", "drivers/igbvf"] {
+                fs::create_dir_all(bus.path(dir)).unwrap();
+            }
+            bus.write("devices/0000:03:10.0/driver_override", "(null)\n");
+            bus.bound(true);
+            bus
+        }
+
+        fn path(&self, path: &str) -> PathBuf {
+            self.0.path().join(path)
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            fs::write(self.path(path), text).unwrap();
+        }
+
+        fn read(&self, path: &str) -> String {
+            fs::read_to_string(self.path(path)).unwrap_or_default()
+        }
+
+        fn bound(&self, is_bound: bool) {
+            let link = self.path("devices/0000:03:10.0/driver");
+            match is_bound {
+                true => symlink(self.path("drivers/igbvf"), link).unwrap(),
+                false => fs::remove_file(link).unwrap(),
+            }
+        }
+
+        fn function(&self) -> Function {
+            Function::find(self.0.path(), pci()).unwrap()
+        }
+
+        /// What was written: unbound, bound, and the override at the end.
+        fn told(&self) -> [String; 3] {
+            [
+                "drivers/igbvf/unbind",
+                "drivers_probe",
+                "devices/0000:03:10.0/driver_override",
+            ]
+            .map(|path| self.read(path))
+        }
+    }
+
+    const DONE: &str = "0000:03:10.0\n";
+
+    #[test]
+    fn a_function_is_unbound_and_bound_by_the_same_driver_and_no_other() {
+        let bus = Bus::new();
+        bus.function().make_anew().unwrap();
+        assert_eq!(bus.told(), [DONE, DONE, "\n"]);
+        // What the operator set stays.
+        bus.write("devices/0000:03:10.0/driver_override", "igbvf\n");
+        bus.function().make_anew().unwrap();
+        assert_eq!(bus.told(), [DONE, DONE, "igbvf\n"]);
+    }
+
+    #[test]
+    fn a_function_that_a_killed_process_left_without_its_driver_gets_it_back() {
+        let bus = Bus::new();
+        assert!(!bus.function().bind_again().unwrap(), "it has one");
+        bus.bound(false);
+        assert!(!bus.function().bind_again().unwrap(), "the operator's");
+        assert_eq!(bus.read("drivers_probe"), "");
+        bus.write("devices/0000:03:10.0/driver_override", "igbvf\n");
+        let refused = bus.function().bind_again().unwrap_err().to_string();
+        assert_eq!(refused, "the driver of 0000:03:10.0 does not bind to it");
+        assert_eq!(bus.read("drivers_probe"), DONE);
+    }
+
+    #[test]
+    fn a_physical_function_is_never_unbound() {
+        let bus = Bus::new();
+        fs::remove_dir(bus.path("devices/0000:03:10.0/physfn")).unwrap();
+        assert!(Function::find(bus.0.path(), pci()).is_none());
+        let other = "0000:03:10.2".parse().unwrap();
+        assert!(Function::find(bus.0.path(), other).is_none());
+    }
+
+    #[test]
+    fn a_function_whose_rdma_device_somebody_may_use_is_not_unbound() {
+        let bus = Bus::new();
+        let rdma = "devices/0000:03:10.0/infiniband";
+        fs::create_dir_all(bus.path(rdma)).unwrap();
+        let refused = bus.function().make_anew().unwrap_err().to_string();
+        assert!(
+            refused.contains("in another network namespace"),
+            "{refused}"
+        );
+        assert_eq!(bus.told(), ["", "", "(null)\n"]);
+        // Nobody has a node open that is not there.
+        fs::create_dir(bus.path(rdma).join("mlx5_3")).unwrap();
+        let verbs = "devices/0000:03:10.0/infiniband_verbs/onload-ctk-none";
+        fs::create_dir_all(bus.path(verbs)).unwrap();
+        bus.function().make_anew().unwrap();
+        assert_eq!(bus.told(), [DONE, DONE, "\n"]);
+    }
+}
