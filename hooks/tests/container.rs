@@ -413,7 +413,7 @@ fn a_container_that_its_runtime_refuses_leaves_nothing_once_it_is_deleted() {
     assert_eq!(
         stdout(&output),
         format!(
-            "@locks\n@runtimes\n{id}\n/run/onload-ctk:\n@locks\n@runtimes\n\n/run/onload-ctk/@runtimes:\n"
+            "@locks\n@runtimes\n{id}\n/run/onload-ctk:\n@locks\n@runtimes\n\n/run/onload-ctk/@runtimes:\n@configured\n"
         ),
         "{}",
         stderr(&output)

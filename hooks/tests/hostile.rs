@@ -532,7 +532,7 @@ fn the_runtime_that_names_the_wrapper_itself_is_refused() {
 
 /// A mistake of the operator must not prevent containers from being stopped and deleted.
 #[test]
-fn a_broken_configuration_stops_what_makes_a_container_and_nothing_else() {
+fn a_broken_configuration_stops_containers_that_ask_and_nothing_else() {
     if !is_root() {
         return;
     }
@@ -552,8 +552,9 @@ fn a_broken_configuration_stops_what_makes_a_container_and_nothing_else() {
             (format!("reached --root /r {verb} c1\n"), "")
         );
     }
+    sandbox.bundle(&asks());
     for verb in ["create", "run", "restore"] {
-        let output = wrapper(&format!("{verb} c1"));
+        let output = wrapper(&format!("{verb} --bundle /bundle c1"));
         let message = stderr(&output);
         assert_eq!(
             (output.status.code(), stdout(&output)),

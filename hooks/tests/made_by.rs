@@ -68,15 +68,20 @@ fn refused(sandbox: &Sandbox, words: &str) -> String {
     message
 }
 
-fn records(sandbox: &Sandbox) -> usize {
-    fs::read_dir(sandbox.path(RECORDS)).unwrap().count()
+/// The records of containers; beside them is that of the configuration.
+fn records(sandbox: &Sandbox) -> Vec<PathBuf> {
+    let entries = fs::read_dir(sandbox.path(RECORDS)).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths
+        .filter(|path| !path.ends_with("@configured"))
+        .collect()
 }
 
 /// A mishap: its description and its action.
 type Harm = (&'static str, fn(&Sandbox));
 
 /// Everything that somebody once did to a configuration.
-fn mishaps() -> [Harm; 8] {
+fn mishaps() -> [Harm; 9] {
     [
         ("others may write it", |sandbox| {
             sandbox.chmod(CONFIG, 0o664);
@@ -97,6 +102,10 @@ fn mishaps() -> [Harm; 8] {
         ("a link to nowhere", |sandbox| {
             fs::remove_file(sandbox.path(CONFIG)).unwrap();
             symlink("config.toml", sandbox.path(CONFIG)).unwrap();
+        }),
+        ("a link to what is gone", |sandbox| {
+            fs::remove_file(sandbox.path(CONFIG)).unwrap();
+            symlink("/opt/onload/config.toml", sandbox.path(CONFIG)).unwrap();
         }),
         ("its directory writable", |sandbox| {
             sandbox.chmod("/etc/onload-ctk", 0o777);
@@ -127,9 +136,7 @@ fn what_runs_goes_on_whatever_became_of_the_configuration() {
                 (format!("one --root /r {verb}\n"), String::new()),
                 "{what}"
             );
-            for verb in ["create -b /bundle c2", "run -b /bundle c2", "restore c2"] {
-                refused(&sandbox, &format!("--root /r {verb}"));
-            }
+            refused(&sandbox, "--root /r restore c2");
             if sandbox.path(CONFIG).is_dir() {
                 fs::remove_dir(sandbox.path(CONFIG)).unwrap();
             } else {
@@ -138,6 +145,166 @@ fn what_runs_goes_on_whatever_became_of_the_configuration() {
             sandbox.chmod("/etc/onload-ctk", 0o755);
         }
     }
+}
+
+/// A container that asks for nothing starts with that runtime, and a warning, which is returned, says why.
+fn starts_all_the_same(sandbox: &Sandbox, runtime: &str, what: &str) -> String {
+    let mut message = String::new();
+    for words in ["create -b /bundle c2", "run -b /bundle c2"] {
+        let output = wrapper(sandbox, words);
+        message = stderr(&output);
+        let reached = format!("{runtime} {words}\n");
+        assert_eq!(stdout(&output), reached, "{what}: {message}");
+        assert_eq!(message.lines().count(), 1, "{what}: {message}");
+        let wanted =
+            format!("; the container requests nothing, so it starts with /opt/onload/{runtime}\n");
+        assert!(message.ends_with(&wanted), "{what}: {message}");
+    }
+    message
+}
+
+/// Containers that ask, each in its own way.
+fn askers() -> [serde_json::Value; 4] {
+    let by_variable = |entry: &str| json!({"process": {"env": [entry]}});
+    [
+        json!({"annotations": {"onload.dev/nic": "all"}}),
+        json!({"annotations": {"onload.dev/nik": "all"}}),
+        by_variable("ONLOAD_CTK_REQUEST=nic=all"),
+        by_variable("ONLOAD_CTK_REQUEST=ticket:0123456789abcdef0123456789abcdef"),
+    ]
+}
+
+#[test]
+fn a_configuration_that_nobody_can_use_stops_only_who_asks() {
+    if !is_root() {
+        return;
+    }
+    let configurations = mishaps();
+    for (what, harm) in configurations {
+        let sandbox = sandbox();
+        reaches(&sandbox, "one", "--root /r create -b /bundle c1");
+        harm(&sandbox);
+        if what == "a runtime that is not there" {
+            refused(&sandbox, "create -b /bundle c2");
+            continue;
+        }
+        starts_all_the_same(&sandbox, "one", what);
+        for asker in askers() {
+            sandbox.file("/bundle/config.json", asker.to_string());
+            refused(&sandbox, "create -b /bundle c2");
+            assert_eq!(
+                sandbox.read("/bundle/config.json"),
+                asker.to_string(),
+                "{what}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_section_that_is_not_understood_is_no_reason_to_give_something_to_who_asks() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = sandbox();
+    reaches(&sandbox, "one", "create -b /bundle c1");
+    sandbox.file(
+        CONFIG,
+        "[annotations]\nallow = [\"nic\"]\n[runtime]\npath = 1\n",
+    );
+    starts_all_the_same(&sandbox, "one", "a number for a path");
+    for asker in askers() {
+        sandbox.file("/bundle/config.json", asker.to_string());
+        refused(&sandbox, "create -b /bundle c2");
+    }
+}
+
+#[test]
+fn the_record_of_the_configuration_follows_every_good_one_and_no_other() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = sandbox();
+    reaches(&sandbox, "one", "create -b /bundle c1");
+    names(&sandbox, "two");
+    reaches(&sandbox, "two", "create -b /bundle c2");
+    let broken = "[runtime]\npath = \"/opt/onload/one\"\n[cdi\n";
+    sandbox.file(CONFIG, broken);
+    // A file that cannot be read changes nothing, not even by what it says clearly.
+    starts_all_the_same(&sandbox, "two", "once");
+    let message = starts_all_the_same(&sandbox, "two", "again");
+    let wanted = "warning: onload-container-runtime: \"/etc/onload-ctk/config.toml\": line 3: ";
+    assert!(message.starts_with(wanted), "{message}");
+    names(&sandbox, "one");
+    reaches(&sandbox, "one", "run -b /bundle c3");
+    sandbox.file(CONFIG, "[cdi\n");
+    starts_all_the_same(&sandbox, "one", "again");
+}
+
+/// After a reboot there is no record.
+#[test]
+fn without_a_record_a_broken_configuration_has_to_name_the_runtime() {
+    if !is_root() {
+        return;
+    }
+    let named = "[runtime]\npath = \"/opt/onload/one\" # confines\n[cdi\n";
+    let sandbox = sandbox();
+    sandbox.file(CONFIG, named);
+    starts_all_the_same(&sandbox, "one", "named");
+    assert!(!sandbox.path(RECORDS).join("@configured").is_symlink());
+    for unclear in [
+        "[cdi\n",
+        "[annotations]\nallow = [\"ni",
+        "[runtime]\npath = \"/opt/onload/one",
+        "[runtime]\npath = \"/opt/onload/none\"\n[cdi\n",
+        "runtime:\n  path: /opt/onload/one\n",
+        "[runtime]\npath = \"/opt/onload/one\"\n[runtime]\npath = \"/opt/onload/two\"\n",
+        "# [runtime]\n# path = \"/opt/onload/one\"\n[cdi\n",
+    ] {
+        sandbox.file(CONFIG, unclear);
+        let message = refused(&sandbox, "create -b /bundle c2");
+        assert!(message.contains(CONFIG), "{message}");
+    }
+    sandbox.file(CONFIG, named);
+    std::os::unix::fs::chown(sandbox.path(CONFIG), Some(1000), None).unwrap();
+    let message = refused(&sandbox, "create -b /bundle c2");
+    assert!(message.contains("belongs to user 1000"), "{message}");
+}
+
+#[test]
+fn a_record_of_the_configuration_that_is_not_trusted_is_none() {
+    if !is_root() {
+        return;
+    }
+    let link = format!("{RECORDS}/@configured");
+    let relink = |sandbox: &Sandbox, target: &str| {
+        let link = sandbox.path(&format!("{RECORDS}/@configured"));
+        fs::remove_file(&link).unwrap();
+        symlink(target, link).unwrap();
+    };
+    let sandbox = sandbox();
+    reaches(&sandbox, "one", "create -b /bundle c1");
+    sandbox.file(CONFIG, "[cdi\n");
+    for target in [
+        "1:/opt/onload/one",
+        "2:configured:/opt/onload/one",
+        "1:configured:opt/onload/one",
+        "1:configured:/opt/onload/none",
+        "/opt/onload/one",
+    ] {
+        relink(&sandbox, target);
+        refused(&sandbox, "create -b /bundle c2");
+    }
+    relink(&sandbox, "1:configured:/opt/onload/one");
+    starts_all_the_same(&sandbox, "one", "as it was");
+    sandbox.chmod("/opt/onload/one", 0o775);
+    refused(&sandbox, "create -b /bundle c2");
+    sandbox.chmod("/opt/onload/one", 0o755);
+    sandbox.chmod(RECORDS, 0o770);
+    refused(&sandbox, "create -b /bundle c2");
+    sandbox.chmod(RECORDS, 0o700);
+    fs::remove_file(sandbox.path(&link)).unwrap();
+    refused(&sandbox, "create -b /bundle c2");
 }
 
 #[test]
@@ -164,9 +331,9 @@ fn the_runtime_that_made_a_container_is_reached_when_the_configuration_names_ano
     reaches(&sandbox, "two", "--root /other kill c1");
     reaches(&sandbox, "two", "--root=/other kill c1");
     reaches(&sandbox, "two", "kill c1");
-    assert_eq!(records(&sandbox), 5);
+    assert_eq!(records(&sandbox).len(), 5);
     reaches(&sandbox, "one", "--root /r delete c1");
-    assert_eq!(records(&sandbox), 4);
+    assert_eq!(records(&sandbox).len(), 4);
     // That presumably failed, so only the configuration is left to decide.
     reaches(&sandbox, "two", "--root /r delete c1");
     reaches(&sandbox, "two", "--root /r state unknown");
@@ -239,8 +406,7 @@ fn a_record_of_another_version_or_without_a_path_is_none() {
     }
     let sandbox = sandbox();
     reaches(&sandbox, "one", "create -b /bundle c1");
-    let dir = sandbox.path(RECORDS);
-    let record = fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();
+    let record = records(&sandbox).remove(0);
     assert_eq!(
         fs::read_link(&record).unwrap().to_str(),
         Some("1:/opt/onload/one")
@@ -273,7 +439,7 @@ fn a_container_that_asks_for_nothing_starts_where_nothing_can_be_remembered() {
     sandbox.mkdir(RECORDS);
     sandbox.chmod(RECORDS, 0o777);
     reaches(&sandbox, "one", "create -b /bundle c1");
-    assert_eq!(records(&sandbox), 0);
+    assert_eq!(records(&sandbox).len(), 0);
     fs::remove_dir(sandbox.path(RECORDS)).unwrap();
     for enter in [
         "setpriv --reuid 1000 --regid 1000 --clear-groups",
@@ -306,7 +472,8 @@ fn records_of_containers_that_are_gone_do_not_pile_up() {
     );
     let output = sandbox.script(&script, b"");
     assert_eq!(stdout(&output).lines().count(), 321, "{}", stderr(&output));
-    assert!(records(&sandbox) < 80, "{} records", records(&sandbox));
+    let count = records(&sandbox).len();
+    assert!(count < 80, "{count} records");
     names(&sandbox, "two");
     for n in 0..20 {
         reaches(&sandbox, "one", &format!("--root /bundle/r state alive{n}"));
@@ -324,7 +491,7 @@ fn a_record_that_was_just_made_is_not_swept() {
         "i=0; while test $i -lt 40; do {WRAPPER_THERE} --root /bundle/r create -b /bundle c$i; i=$((i+1)); done"
     );
     sandbox.script(&script, b"");
-    assert_eq!(records(&sandbox), 40);
+    assert_eq!(records(&sandbox).len(), 40);
 }
 
 #[test]
@@ -338,14 +505,14 @@ fn a_record_stays_where_nobody_knows_where_its_runtime_keeps_containers() {
          i=0; while test $i -lt 40; do {WRAPPER_THERE} create -b /bundle c$i; i=$((i+1)); done"
     );
     sandbox.script(&script, b"");
-    assert_eq!(records(&sandbox), 41);
+    assert_eq!(records(&sandbox).len(), 41);
 }
 
 /// The only record.
 fn the_link(sandbox: &Sandbox) -> PathBuf {
-    let mut all = fs::read_dir(sandbox.path(RECORDS)).unwrap();
-    let link = all.next().unwrap().unwrap().path();
-    assert!(all.next().is_none());
+    let mut all = records(sandbox);
+    let link = all.pop().unwrap();
+    assert!(all.is_empty());
     link
 }
 
@@ -441,6 +608,8 @@ fn a_byte_that_is_no_text_does_not_hide_the_runtime() {
     );
     reaches(&sandbox, "one", "state c1");
     reaches(&sandbox, "one", "features");
+    starts_all_the_same(&sandbox, "one", "Latin-1");
+    sandbox.file("/bundle/config.json", askers()[0].to_string());
     assert!(refused(&sandbox, "create -b /bundle c1").contains("is not UTF-8"));
 }
 

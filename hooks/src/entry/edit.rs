@@ -81,6 +81,15 @@ impl Edited {
     }
 }
 
+/// What a bundle's configuration requests; `None` if it requests nothing.
+///
+/// # Errors
+/// [`EntryError`].
+pub(crate) fn request(file: &ConfigFile) -> Result<Option<DecisionInput>, EntryError> {
+    let input = DecisionInput::read(file.scan(Places::VariableToo)?);
+    Ok(input.map_err(FilterError::from)?)
+}
+
 /// Edits a bundle's configuration in place.
 ///
 /// # Errors
@@ -91,9 +100,7 @@ pub(crate) fn edit(
     entry_point: EntryPoint<'_>,
     host: &ThisHost,
 ) -> Result<Edited, EntryError> {
-    let Some(input) =
-        DecisionInput::read(file.scan(Places::VariableToo)?).map_err(FilterError::from)?
-    else {
+    let Some(input) = request(file)? else {
         return Ok(Edited::default());
     };
     let keeper = Keeper::creating(host, "onload-container-runtime")

@@ -11,6 +11,7 @@ use onload_cdi::oci::{HostNodes, Node, NodeInfo};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, ConfigError, HookConfig, Log};
 use onload_core::elf::{self, Summary};
+use onload_core::fs::open::is_there;
 use onload_core::fs::trust::{Owners, TrustError, Trusted};
 use onload_core::onload::PRELOAD_FILE;
 use rustix::fs::stat;
@@ -174,8 +175,9 @@ impl ThisHost {
         })
     }
 
-    fn at(&self, path: &str) -> PathBuf {
-        self.root.join(path.trim_start_matches('/'))
+    fn at(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
     /// Whether this process is in the initial user namespace, where user 0 is root.
@@ -210,7 +212,8 @@ impl ThisHost {
     pub(crate) fn config_bytes(&self) -> Result<Option<Vec<u8>>, HostFilesError> {
         match self.trusted.open(&self.config) {
             Ok(file) => Ok(Some(file.read(MAX_CONFIG_BYTES)?)),
-            Err(error) if error.is_absent() => Ok(None),
+            // Behind a link that leads nowhere the operator has one.
+            Err(error) if error.is_absent() && !is_there(&self.at(&self.config)) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -287,7 +290,7 @@ impl HostView for ThisHost {
     }
 
     fn user_map(&self, pid: u32) -> Option<String> {
-        let file = std::fs::File::open(self.at(&format!("/proc/{pid}/uid_map"))).ok()?;
+        let file = std::fs::File::open(self.at(format!("/proc/{pid}/uid_map"))).ok()?;
         let mut text = String::new();
         file.take(MAX_MAP_BYTES).read_to_string(&mut text).ok()?;
         Some(text)

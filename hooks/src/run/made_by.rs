@@ -35,6 +35,12 @@ const DEFAULT_ROOTED: [&str; 3] = ["runc", "crun", "youki"];
 
 const PLAIN: &[u8] = b"1:";
 const GUARDED: &[u8] = b"1:guarded:";
+/// What follows is no absolute path, so that no version takes it for a container's record.
+const CONFIGURED: &[u8] = b"1:configured:";
+
+/// The name of the link to the runtime of the last configuration that could be read; the name of a
+/// container's record ends differently.
+const CONFIGURED_NAME: &str = "@configured";
 
 /// Bytes of an id in a record's name: a file name has at most 255, and the rest encodes `--root`.
 const MAX_ID_BYTES: usize = 200;
@@ -184,11 +190,35 @@ pub(crate) fn read(trusted: &Trusted, named: ContainerKey<'_>) -> Option<StoredR
     Some(StoredRecord { record, dir, name })
 }
 
+/// The runtime of the last configuration that could be read, as far as this boot goes. The caller has to
+/// check the runtime.
+#[must_use]
+pub(crate) fn configured(trusted: &Trusted) -> Option<PathBuf> {
+    let dir = trusted.open_dir(&Path::new(RUN_DIR).join(NAME)).ok()?;
+    let target = readlinkat(&dir, CONFIGURED_NAME, Vec::with_capacity(128)).ok()?;
+    let path = target.as_bytes().strip_prefix(CONFIGURED)?;
+    path.starts_with(b"/")
+        .then(|| PathBuf::from(OsStr::from_bytes(path)))
+}
+
 impl StoredRecord {
     /// Removes the record: the container was not created.
     pub(crate) fn undo(&self) {
         // If it stays, a later sweep removes it.
         let _ = unlinkat(&self.dir, &self.name, AtFlags::empty());
+    }
+
+    /// Remembers the record's runtime as that of the last configuration that could be read.
+    pub(crate) fn remember_configured(&self) {
+        let path = self.record.runtime.as_os_str().as_bytes();
+        let target = [CONFIGURED, path].concat();
+        let held = readlinkat(&self.dir, CONFIGURED_NAME, Vec::with_capacity(128));
+        if held.is_ok_and(|held| held.as_bytes() == target) {
+            return;
+        }
+        // If that fails, a later start tries again.
+        let _ = unlinkat(&self.dir, CONFIGURED_NAME, AtFlags::empty());
+        let _ = symlinkat(OsStr::from_bytes(&target), &self.dir, CONFIGURED_NAME);
     }
 
     /// Forgets a deleted container, unless its later processes are checked. If the runtime then
@@ -330,6 +360,7 @@ mod tests {
             "/usr/bin/runc",
             "1:runc",
             "1:guarded:runc",
+            "1:configured:/usr/bin/runc",
             "2:/usr/bin/runc",
         ] {
             assert_eq!(Record::parse(target.as_bytes()), None, "{target}");

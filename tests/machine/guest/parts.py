@@ -339,9 +339,10 @@ def killed_containers(bench, engine, door, times=8):
 
 
 def records():
-    """What the wrapper remembers of containers; the directories and the locks of all containers stay."""
-    kept = ("@leases", "@locks", "@runtimes")
-    return [path for path in Path("/run/onload-ctk").glob("*") if path.name not in kept] + list(Path("/run/onload-ctk/@runtimes").glob("*"))
+    """What the wrapper remembers of containers; the directories, the locks of all containers and what it remembers of the configuration stay."""
+    kept = ("@leases", "@locks", "@runtimes", "@configured")
+    paths = [*Path("/run/onload-ctk").glob("*"), *Path("/run/onload-ctk/@runtimes").glob("*")]
+    return [path for path in paths if path.name not in kept]
 
 
 def about_records(engine):

@@ -70,6 +70,20 @@ enum RuntimeError {
     },
 }
 
+impl RuntimeError {
+    fn of_entry(id: Option<&ContainerId>, error: EntryError) -> RuntimeError {
+        RuntimeError::Entry {
+            id: id.map_or_else(|| "without a name".to_owned(), ToString::to_string),
+            source: Box::new(error),
+        }
+    }
+
+    /// Whether the configuration itself could not be used, rather than what it names.
+    fn is_of_settings(&self) -> bool {
+        matches!(self, RuntimeError::Host(_) | RuntimeError::Config { .. })
+    }
+}
+
 /// The one section that every call needs. A mistake elsewhere in the file is reported only to
 /// containers that request something.
 #[derive(Default, Deserialize)]
@@ -154,25 +168,33 @@ fn prepare(invocation: &Invocation) -> Result<Prepared, RuntimeError> {
             remembered: None,
         });
     }
-    let runtime = configured(&host)?;
+    let (runtime, is_configured) = match configured(&host) {
+        Ok(runtime) => (runtime, true),
+        Err(error) => {
+            let runtime = runtime_without_settings(invocation, id.as_ref(), error, &host)?;
+            (runtime, false)
+        }
+    };
     let mut edited = Edited::default();
-    if let Some(create) = &invocation.create {
-        let id = id.as_ref();
-        let entry_point = EntryPoint {
-            stage: Stage::Runtime,
-            bundle: &create.bundle,
-            root: invocation.root.as_deref().map(Path::new),
-        };
-        edited = edit(create, id, entry_point, &host).map_err(|error| RuntimeError::Entry {
-            id: id.map_or_else(|| "without a name".to_owned(), ToString::to_string),
-            source: Box::new(error),
-        })?;
-        tell(invocation, id, &edited.report);
-    }
-    if invocation.create.is_none() {
-        edited.guards_exec = was_guarded(container, &host);
+    match &invocation.create {
+        Some(create) if is_configured => {
+            let id = id.as_ref();
+            let entry_point = EntryPoint {
+                stage: Stage::Runtime,
+                bundle: &create.bundle,
+                root: invocation.root.as_deref().map(Path::new),
+            };
+            edited = edit(create, id, entry_point, &host)
+                .map_err(|error| RuntimeError::of_entry(id, error))?;
+            tell(invocation, id, &edited.report);
+        }
+        Some(_) => {}
+        None => edited.guards_exec = was_guarded(container, &host),
     }
     let remembered = remember(container, &runtime, &edited, &host)?;
+    if let Some(stored) = remembered.as_ref().filter(|_| is_configured) {
+        stored.remember_configured();
+    }
     Ok(Prepared {
         runtime,
         edited,
@@ -297,8 +319,7 @@ fn runtime_without_record(
     if matches!(error, RuntimeError::NoRuntime { .. }) {
         return Err(error);
     }
-    let text = host.config_bytes().ok().flatten();
-    let named = text.and_then(|bytes| configured_runtime(&String::from_utf8_lossy(&bytes)));
+    let named = named_by_broken(host);
     if let Some(runtime) = named.and_then(|named| named_or_installed(host, &named).ok()) {
         return Ok(runtime);
     }
@@ -322,25 +343,77 @@ fn runtime_without_record(
     Ok(runtime)
 }
 
-fn edit(
-    create: &Create,
+/// The runtime for a new container while the configuration cannot be used: the one of the last
+/// configuration that could be, or else the one that the broken file still names. Never the first of the
+/// fixed list, since the operator may have named one that confines containers more. A container that
+/// requests something is refused: what it may have is unknown.
+fn runtime_without_settings(
+    invocation: &Invocation,
     id: Option<&ContainerId>,
-    entry_point: EntryPoint<'_>,
+    error: RuntimeError,
     host: &ThisHost,
-) -> Result<Edited, EntryError> {
-    let file = match ConfigFile::open(&create.bundle, create.config.as_deref()) {
-        Ok(file) => file,
-        // The runtime itself reports a bundle without a configuration. If it could open the
-        // configuration after all, the container must not start without what it requests.
+) -> Result<PathBuf, RuntimeError> {
+    let Some(create) = invocation
+        .create
+        .as_ref()
+        .filter(|_| error.is_of_settings())
+    else {
+        return Err(error);
+    };
+    match open(create).and_then(|file| Ok(file.map(|file| edit::request(&file)).transpose()?)) {
+        Ok(None | Some(None)) => {}
+        Ok(Some(Some(_))) => return Err(error),
+        Err(error) => return Err(RuntimeError::of_entry(id, error)),
+    }
+    let named = || named_by_broken(host).filter(|named| !named.as_os_str().is_empty());
+    let last = made_by::configured(host.trusted());
+    let last = last.and_then(|last| check_runtime(host, &last).ok());
+    let found = last.or_else(|| check_runtime(host, &named()?).ok());
+    let Some(runtime) = found else {
+        return Err(error);
+    };
+    warn(
+        invocation,
+        host,
+        &format_args!(
+            "{}; the container requests nothing, so it starts with {}",
+            Chain(&error),
+            runtime.display()
+        ),
+    );
+    Ok(runtime)
+}
+
+/// The runtime that a trusted but broken configuration names, as [`configured_runtime`] says.
+fn named_by_broken(host: &ThisHost) -> Option<PathBuf> {
+    let text = host.config_bytes().ok()??;
+    configured_runtime(&String::from_utf8_lossy(&text))
+}
+
+/// Opens the configuration of a bundle; `None` if there is none, which the runtime itself reports. If it
+/// could open the configuration after all, the container must not start without what it requests.
+fn open(create: &Create) -> Result<Option<ConfigFile>, EntryError> {
+    match ConfigFile::open(&create.bundle, create.config.as_deref()) {
         Err(crate::config_json::bundle::BundleError::Read { source: error, .. })
             if matches!(
                 error.kind(),
                 std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
             ) =>
         {
-            return Ok(Edited::default());
+            Ok(None)
         }
-        Err(error) => return Err(error.into()),
+        opened => Ok(Some(opened?)),
+    }
+}
+
+fn edit(
+    create: &Create,
+    id: Option<&ContainerId>,
+    entry_point: EntryPoint<'_>,
+    host: &ThisHost,
+) -> Result<Edited, EntryError> {
+    let Some(file) = open(create)? else {
+        return Ok(Edited::default());
     };
     edit::edit(
         &file,
