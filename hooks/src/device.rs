@@ -33,6 +33,13 @@ impl Access {
         self.0
     }
 
+    /// The permission bits of a node that give it to everybody.
+    #[must_use]
+    pub(crate) fn for_others(self) -> u32 {
+        let (read, write) = (self.0 & 2, self.0 & 4);
+        u32::from((read << 1) | (write >> 1))
+    }
+
     /// The part of it that `other` lacks; `None` if it lacks nothing.
     #[must_use]
     pub(crate) fn beyond(self, other: u8) -> Option<Access> {
@@ -222,6 +229,13 @@ mod tests {
         assert_eq!(access("rwm").unwrap(), Access::ALL);
         for text in ["", "x", "rwx", "RW"] {
             assert!(access(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_others_need_of_a_node_follows_from_the_access() {
+        for (text, bits) in [("r", 0o4), ("w", 0o2), ("rw", 0o6), ("rwm", 0o6), ("m", 0)] {
+            assert_eq!(access(text).unwrap().for_others(), bits, "{text}");
         }
     }
 

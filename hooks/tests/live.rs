@@ -261,6 +261,88 @@ fn a_container_cannot_change_the_mode_or_owner_of_the_host_s_nodes() {
     assert_eq!(refused, 2, "{message}");
 }
 
+/// A host whose node is root's alone, as the kernel makes that of an IOMMU group, and a container of a user
+/// who says whether the node is the user's and opens.
+fn closed_node() -> Option<(Sandbox, Value)> {
+    let sandbox = host()?;
+    sandbox.chmod("/dev/onload", 0o600);
+    let own = "test -O /dev/onload && test -G /dev/onload && echo own";
+    let mut config = nic(&format!("{own}; exec 3>/dev/onload && echo opened"));
+    config["process"]["user"] = json!({"uid": 1000, "gid": 1001});
+    Some((sandbox, config))
+}
+
+#[test]
+fn a_node_that_is_root_s_alone_opens_for_the_container_s_user() {
+    let Some((sandbox, mut config)) = closed_node() else {
+        return;
+    };
+    assert_eq!(succeeds(&sandbox, &config), "own\nopened\n");
+    // Whoever may open the host's own has that.
+    config["process"]["user"] = json!({"uid": 0, "gid": 0});
+    assert_eq!(succeeds(&sandbox, &config), "own\nopened\n");
+    sandbox.chmod("/dev/onload", 0o666);
+    config["process"]["user"] = json!({"uid": 1000, "gid": 1001});
+    assert_eq!(succeeds(&sandbox, &config), "opened\n");
+}
+
+#[test]
+fn a_node_that_is_root_s_alone_opens_for_the_user_of_a_crun_container() {
+    let Some((sandbox, config)) = closed_node() else {
+        return;
+    };
+    if needs::programs(&["crun"]) {
+        sandbox.bundle(&config);
+        sandbox.mkdir("/run/mount");
+        prints(&sandbox, &with_crun(), "own\nopened\n");
+    }
+}
+
+/// Everything on the host stays as it is, where each mount of it is shared too.
+#[test]
+fn a_container_s_own_node_is_another_than_the_host_s() {
+    let Some((sandbox, mut config)) = closed_node() else {
+        return;
+    };
+    config["process"]["args"][2] = json!(GOES_ON);
+    sandbox.bundle(&config);
+    let id = unique();
+    let look = format!(
+        "p=$($r state {id} | sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p'); n=/proc/$p/root/dev/onload
+         stat -c '%a %u:%g %t:%T' $n /dev/onload
+         test $(stat -c %d $n) != $(stat -c %d /dev/onload) && echo another
+         chmod 666 $n 2> /tmp/said || grep -o 'Read-only file system' /tmp/said
+         chmod 666 /dev/onload; stat -c %a $n; chmod 600 /dev/onload
+         grep -c ' /node ' /proc/$p/mountinfo; grep -c ' /node ' /proc/self/mountinfo"
+    );
+    let script = format!(
+        "mount -n --make-rshared /
+         {}
+         grep -c tmpfs /proc/self/mountinfo > /tmp/after; cmp /tmp/before /tmp/after",
+        while_it_runs(RUNC, &id, &look)
+    );
+    let script = format!("grep -c tmpfs /proc/self/mountinfo > /tmp/before; {script}");
+    let expected = "600 1000:1001 1:b\n600 0:0 1:b\nanother\nRead-only file system\n600\n1\n0\n";
+    prints(&sandbox, &script, expected);
+}
+
+#[test]
+fn a_node_that_is_root_s_alone_is_refused_to_a_user_namespace() {
+    let Some((sandbox, mut config)) = closed_node() else {
+        return;
+    };
+    with_own_users(&mut config);
+    for user in [0, 1000] {
+        config["process"]["user"] = json!({"uid": user, "gid": user});
+        sandbox.bundle(&config);
+        let chown = sandbox.script("chown -hR 100000:100000 /bundle/rootfs", b"");
+        assert!(chown.status.success());
+        let message = refused_as_it_is(&sandbox);
+        let wanted = "the container has a user namespace, in which nobody can open \"/dev/onload\" of the host (mode 0600)";
+        assert!(message.contains(wanted), "{message}");
+    }
+}
+
 #[test]
 fn an_exec_d_process_has_devices_and_preload() {
     let Some(sandbox) = host() else { return };
@@ -853,13 +935,16 @@ fn crun_s_containers_get_what_runc_s_get() {
     sandbox.bundle(&nic(&command));
     // umount(8) keeps notes there.
     sandbox.mkdir("/run/mount");
-    // crun wants one kind of hierarchy.
-    let script = format!(
+    prints(&sandbox, &with_crun(), "opened\nmapped\n");
+}
+
+/// Runs the container of `/bundle` with crun, which wants one kind of hierarchy.
+fn with_crun() -> String {
+    format!(
         "umount /sys/fs/cgroup/unified 2> /tmp/said
          exec timeout 60 crun --cgroup-manager=cgroupfs --root /run/runc run -b /bundle {}",
         unique()
-    );
-    prints(&sandbox, &script, "opened\nmapped\n");
+    )
 }
 
 /// An engine written in Go spells `<`, `>` and `&` as six bytes each.
@@ -878,6 +963,15 @@ fn a_variable_that_is_long_by_its_spelling_alone_does_not_matter() {
     assert_eq!(stdout(&output), "opened 22000\n", "{}", stderr(&output));
 }
 
+/// Gives a container a user namespace of its own.
+fn with_own_users(config: &mut Value) {
+    let mappings = json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
+    config["linux"]["uidMappings"] = mappings.clone();
+    config["linux"]["gidMappings"] = mappings;
+    let namespaces = config["linux"]["namespaces"].as_array_mut().unwrap();
+    namespaces.push(json!({"type": "user"}));
+}
+
 #[test]
 fn a_user_namespace_of_its_own_works() {
     let Some(sandbox) = host() else { return };
@@ -885,13 +979,7 @@ fn a_user_namespace_of_its_own_works() {
         "exec 3>/dev/onload && echo opened; {MAPPED}; while read -r map; do echo $map; done < /proc/self/uid_map"
     );
     let mut config = nic(&command);
-    let mappings = json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
-    config["linux"]["uidMappings"] = mappings.clone();
-    config["linux"]["gidMappings"] = mappings;
-    config["linux"]["namespaces"]
-        .as_array_mut()
-        .unwrap()
-        .push(json!({"type": "user"}));
+    with_own_users(&mut config);
     sandbox.bundle(&config);
     let chown = sandbox.script("chown -hR 100000:100000 /bundle/rootfs", b"");
     assert!(chown.status.success());

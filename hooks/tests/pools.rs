@@ -146,6 +146,27 @@ fn a_device_that_is_a_pool_gives_each_container_another_member() {
     }
 }
 
+/// The group node of a function is root's alone, and a DPDK application need not be root.
+#[test]
+fn a_member_by_device_opens_for_the_container_s_user() {
+    if !has_runc() {
+        return;
+    }
+    let sandbox = host(1);
+    sandbox.chmod("/dev/infiniband/uverbs10", 0o600);
+    let command =
+        "test -O /dev/infiniband/uverbs10 && exec 3>/dev/infiniband/uverbs10 && echo opened";
+    let mut config = taking("any", command);
+    config["process"]["user"] = json!({"uid": 1000, "gid": 1000});
+    bundles(&sandbox, 1, &config);
+    let id = unique("user");
+    let script = format!(
+        "timeout 60 runc --root /run/runc run -b /b1 {id}; stat -c '%a %u' /dev/infiniband/uverbs10"
+    );
+    let output = sandbox.script(&script, b"");
+    assert_eq!(stdout(&output), "opened\n600 0\n", "{}", stderr(&output));
+}
+
 #[test]
 fn an_annotation_on_a_living_container_gives_each_another_member() {
     if has_runc() {

@@ -784,11 +784,23 @@ impl OciConfig {
     /// # Errors
     /// [`OciConfigError::Read`].
     pub fn cgroups_path(&self) -> Result<Option<String>, OciConfigError> {
+        self.linux_text("cgroupsPath")
+    }
+
+    /// `linux.mountLabel`: the label of SELinux for the container's files.
+    ///
+    /// # Errors
+    /// [`OciConfigError::Read`].
+    pub fn mount_label(&self) -> Result<Option<String>, OciConfigError> {
+        self.linux_text("mountLabel")
+    }
+
+    fn linux_text(&self, name: &str) -> Result<Option<String>, OciConfigError> {
         let Some(linux) = &self.linux else {
             return Ok(None);
         };
         linux
-            .read("cgroupsPath")
+            .read(name)
             .map_err(|error| OciConfigError::Read(error.at("linux")))
     }
 

@@ -2,9 +2,12 @@
 //! cgroup, and moves the mounts into its mount namespace.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, major, minor};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, fstat, major, minor, mknodat,
+};
+use rustix::io::Errno;
 use rustix::process::umask;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -138,10 +141,10 @@ impl Inspection<'_> {
         let mut trees = Vec::new();
         for bind in &self.plan.binds {
             let tree = self.copy(CWD, bind)?;
-            if let Some(wanted) = bind.numbers {
-                self.check_node(&tree, bind, wanted)?;
-            }
-            trees.push(tree);
+            trees.push(match bind.rule {
+                Some(rule) => self.node(tree, bind, rule.numbers())?,
+                None => tree,
+            });
         }
         if let Some(list) = &self.list {
             trees.push(self.own_file(own, "ld.so.preload", LD_SO_PRELOAD, list)?);
@@ -171,7 +174,7 @@ impl Inspection<'_> {
                 | mount_api::attr::NODEV
                 | mount_api::attr::NOEXEC,
             is_recursive: false,
-            numbers: None,
+            rule: None,
         };
         self.copy(own.dir.as_fd(), &bind)
     }
@@ -186,23 +189,45 @@ impl Inspection<'_> {
         Ok(tree)
     }
 
-    /// Checks that the node about to be mounted is the one that was checked before.
-    fn check_node(&self, tree: &OwnedFd, bind: &Bind, wanted: Numbers) -> Result<(), LiveError> {
-        let stat = fstat(tree)
+    /// Checks that the node about to be mounted is the one that was checked before. Where the container's
+    /// user could not open it, a node that this user owns is mounted in its place: the mode and owner of
+    /// the host's node are not ours to change.
+    fn node(&self, tree: OwnedFd, bind: &Bind, wanted: Numbers) -> Result<OwnedFd, LiveError> {
+        let stat = fstat(&tree)
             .map_err(|error| self.mount_error("looking at", &bind.source, "of the host", error))?;
         let found = Numbers {
             major: major(stat.st_rdev),
             minor: minor(stat.st_rdev),
         };
         let is_character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
-        if is_character && found == wanted {
-            return Ok(());
+        if !is_character || found != wanted {
+            return Err(LiveError::Node {
+                keys: self.plan.keys.clone(),
+                path: bind.source.clone(),
+                wanted,
+            });
         }
-        Err(LiveError::Node {
-            keys: self.plan.keys.clone(),
-            path: bind.source.clone(),
-            wanted,
+        if !self.needs_own_node(bind, stat.st_mode) {
+            return Ok(tree);
+        }
+        self.own_node(&stat, bind).map_err(|error| {
+            self.mount_error("making a node like", &bind.source, "of the host", error)
         })
+    }
+
+    /// A node of the same device for the container's user, on a file system that holds nothing else.
+    fn own_node(&self, like: &Stat, bind: &Bind) -> Result<OwnedFd, Errno> {
+        let nodes = mount_api::tmpfs(self.label.as_deref())?;
+        let name = Path::new("node");
+        let mode = Mode::from_raw_mode(like.st_mode & 0o777);
+        mknodat(&nodes, name, FileType::CharacterDevice, mode, like.st_rdev)?;
+        let (uid, gid) = (self.own_user.uid, self.own_user.gid);
+        let (uid, gid) = (Uid::from_raw_unchecked(uid), Gid::from_raw_unchecked(gid));
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        chownat(&nodes, name, Some(uid), Some(gid), flags)?;
+        let tree = mount_api::clone_of_detached(&nodes, name)?;
+        mount_api::set_private(&tree, bind.attributes, false)?;
+        Ok(tree)
     }
 
     fn limits(&mut self) -> Result<(), LiveError> {

@@ -79,6 +79,18 @@ pub(crate) enum LiveError {
         /// The numbers it had.
         wanted: Numbers,
     },
+    /// A node that the container's users could not open.
+    #[error(
+        "{keys}: the container has a user namespace, in which nobody can open {path:?} of the host (mode {mode:04o}), and it cannot be given a node of its own there; run it without a user namespace, or give the host's node a mode for others by a udev rule"
+    )]
+    Users {
+        /// Where it is requested, for people.
+        keys: String,
+        /// The node on the host.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
     /// The container's cgroup cannot be used.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),

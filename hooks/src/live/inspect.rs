@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use onload_cdi::oci::OciConfig;
+use onload_cdi::oci::{OciConfig, User};
 use onload_core::container_id::ContainerId;
 use onload_core::mountinfo::{self, MountTable};
 use rustix::fs::Mode;
@@ -58,6 +58,10 @@ pub(super) struct Inspection<'a> {
     pub(super) missing: Vec<Made>,
     pub(super) device_cgroup: Option<DeviceCgroup>,
     pub(super) user: Option<RootUser>,
+    /// The user of the container's process.
+    pub(super) own_user: User,
+    /// What SELinux calls the container's files.
+    pub(super) label: Option<String>,
     /// The future content of /etc/ld.so.preload.
     pub(super) list: Option<String>,
     /// What an earlier hook did for the same process.
@@ -83,6 +87,11 @@ impl<'a> Inspection<'a> {
             mounts: init.mounts()?,
             bundle: &state.bundle,
             user: init.root_user()?,
+            own_user: config.user().map_err(PlanError::from)?,
+            label: config
+                .mount_label()
+                .map_err(PlanError::from)?
+                .filter(|label| !label.is_empty()),
             device_cgroup: None,
             namespace,
             root_path,
@@ -211,9 +220,25 @@ impl<'a> Inspection<'a> {
         let stat = rustix::fs::open(&bind.source, flags, Mode::empty())
             .and_then(fstat)
             .map_err(|error| self.mount_error("opening", &bind.source, "of the host", error))?;
+        if self.needs_own_node(bind, stat.st_mode) && self.init.has_own_users()? {
+            return Err(LiveError::Users {
+                keys: self.plan.keys.clone(),
+                path: bind.source.clone(),
+                mode: stat.st_mode & 0o777,
+            });
+        }
         Ok(match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => TargetType::Directory,
             _ => TargetType::File,
+        })
+    }
+
+    /// Whether the container's process could not open the node that the host has, by the mode of that.
+    pub(super) fn needs_own_node(&self, bind: &Bind, mode: u32) -> bool {
+        let is_root = self.own_user.uid == 0 && self.user.is_none_or(|user| user.uid == 0);
+        bind.rule.is_some_and(|rule| {
+            let wanted = rule.access.for_others();
+            mode & wanted != wanted && !is_root
         })
     }
 

@@ -1,11 +1,20 @@
-//! Mounts as descriptors: open_tree(2), mount_setattr(2), move_mount(2). rustix lacks the second
-//! one, so it is called here and nowhere else.
+//! Mounts as descriptors: open_tree(2), mount_setattr(2), move_mount(2), fsmount(2). rustix lacks the
+//! second one, so it is called here and nowhere else.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::thread;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MoveMountFlags, OpenTreeFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_string, fsmount, fsopen,
+};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// The stack of a thread that mounts something.
+const STACK: usize = 64 * 1024;
 
 /// `MOUNT_ATTR_…` of include/uapi/linux/mount.h.
 pub(crate) mod attr {
@@ -92,6 +101,53 @@ pub(crate) fn set_private(
 pub(crate) fn attach(tree: &OwnedFd, target: impl AsFd) -> Result<(), Errno> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     rustix::mount::move_mount(tree, "", target, "", flags)
+}
+
+/// A tmpfs that is mounted nowhere, with a label of SELinux for what is in it. It goes with its last
+/// descriptor and its last copy.
+///
+/// # Errors
+/// The errors of fsopen(2), fsconfig(2) and fsmount(2).
+pub(crate) fn tmpfs(label: Option<&str>) -> Result<OwnedFd, Errno> {
+    let options = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    if let Some(label) = label {
+        // Without SELinux the kernel has no such option, and runtimes pass over the label too.
+        let _ = fsconfig_set_string(&options, "context", label);
+    }
+    fsconfig_create(&options)?;
+    let attributes = MountAttrFlags::empty();
+    fsmount(&options, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+/// A detached copy of a file of a mount that is attached nowhere. Before Linux 6.15 only an attached
+/// mount can be copied (fs/namespace.c, `__do_loopback`), so it is attached in a mount namespace that
+/// ends with its thread, and from which nothing propagates to another one.
+///
+/// # Errors
+/// Those of the thread and of the system calls.
+pub(crate) fn clone_of_detached(mount: &OwnedFd, name: &Path) -> Result<OwnedFd, Errno> {
+    let clone = || {
+        own_mount_namespace()?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open("/", flags, Mode::empty())?;
+        set_private(&root, 0, false)?;
+        attach(mount, &root)?;
+        clone_tree(mount.as_fd(), name, false)
+    };
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().stack_size(STACK);
+        let thread = thread.spawn_scoped(scope, clone);
+        let thread =
+            thread.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+        thread.join().unwrap_or(Err(Errno::IO))
+    })
+}
+
+/// Gives this thread a mount namespace of its own, a copy of the one that it had.
+#[expect(unsafe_code, reason = "other flags of unshare(2) are dangerous")]
+fn own_mount_namespace() -> Result<(), Errno> {
+    // SAFETY: a descriptor keeps its meaning in every thread, since the table of descriptors stays shared.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }
 }
 
 fn last_error() -> Errno {

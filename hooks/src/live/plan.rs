@@ -174,8 +174,8 @@ pub(crate) struct Bind {
     pub attributes: u64,
     /// Whether the mounts below it are included.
     pub is_recursive: bool,
-    /// The numbers that the device node must have.
-    pub numbers: Option<Numbers>,
+    /// The numbers that the device node must have, and the access that the container gets.
+    pub rule: Option<Rule>,
 }
 
 impl From<OciConfigError> for PlanError {
@@ -249,7 +249,7 @@ impl InjectionPlan {
     pub(crate) fn rule_nodes(&self) -> Vec<PathBuf> {
         let node = |rule: &Rule| {
             let mut binds = self.binds.iter();
-            binds.find(|bind| bind.numbers == Some(rule.numbers()))
+            binds.find(|bind| bind.rule.map(Rule::numbers) == Some(rule.numbers()))
         };
         let found = self.rules.iter().filter_map(node);
         found.map(|bind| bind.source.clone()).collect()
@@ -374,7 +374,7 @@ pub(crate) fn of_nodes(
             target: node.path.clone(),
             attributes: attr::RDONLY | attr::NOSUID | attr::NOEXEC,
             is_recursive: false,
-            numbers: Some(node.numbers),
+            rule: Some(rule),
         });
     }
     Ok(plan)
@@ -593,15 +593,15 @@ impl Planner<'_> {
             if !rule.is_given(&given) && !rules.contains(&rule) {
                 rules.push(rule);
             }
-            // The node is the host's own. Read-only means that its mode and owner cannot be changed
-            // through the mount (EROFS); the device can still be opened for writing (fs/open.c,
-            // `do_dentry_open`, `special_file`).
+            // The node is the host's own where the container's user may open that. Read-only means
+            // that its mode and owner cannot be changed through the mount (EROFS); the device can
+            // still be opened for writing (fs/open.c, `do_dentry_open`, `special_file`).
             binds.push(Bind {
                 source: device.source().into(),
                 target: device.path().into(),
                 attributes: attr::RDONLY | attr::NOSUID | attr::NOEXEC,
                 is_recursive: false,
-                numbers: Some(rule.numbers()),
+                rule: Some(rule),
             });
         }
         Ok((binds, rules))
@@ -790,6 +790,6 @@ fn bind(mount: &Mount) -> Option<Bind> {
         target: mount.container_path.clone().into(),
         attributes,
         is_recursive,
-        numbers: None,
+        rule: None,
     })
 }

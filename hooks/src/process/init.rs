@@ -194,13 +194,21 @@ impl Init {
         self.open_file("root", OFlags::PATH | OFlags::DIRECTORY)
     }
 
+    /// Whether it is in a user namespace other than this process's.
+    ///
+    /// # Errors
+    /// [`InitError::Read`].
+    pub(crate) fn has_own_users(&self) -> Result<bool, InitError> {
+        Ok(!self.shares("ns/user")?)
+    }
+
     /// The owner for files that are created for the container; `None` if it shares its users with
     /// this process, or if its user 0 is not mapped.
     ///
     /// # Errors
     /// [`InitError::Read`].
     pub(crate) fn root_user(&self) -> Result<Option<RootUser>, InitError> {
-        if self.shares("ns/user")? {
+        if !self.has_own_users()? {
             return Ok(None);
         }
         let uid = outside_of_zero(&self.read("uid_map")?);
