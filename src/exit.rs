@@ -43,10 +43,14 @@ pub const STATUSES: [(u8, &str); 3] = [
 ];
 
 /// The commands that can answer no, by their words, and when they do.
-const NO: [(&str, &str); 9] = [
+const NO: [(&str, &str); 10] = [
     (
         "cdi check",
         "a file of specifications is missing, is to be removed, or differs from what would be written now",
+    ),
+    (
+        "cdi generate",
+        "a file that somebody else wrote or changed was left alone; every other one is written",
     ),
     ("cdi validate", "a file is not a valid specification"),
     ("container explain", "the container would not start"),

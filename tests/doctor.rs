@@ -432,7 +432,7 @@ checks! {
         => "fail", "not as the host is now", "systemctl start onload-cdi.service";
     a_file_that_somebody_changed_is_warned_of: "specs-fresh", written(),
         |tree| { tree.file("/var/run/cdi/onload.dev-nic.json", "{}"); }
-        => "warn", "changed by somebody else: onload.dev-nic.json", "--force";
+        => "warn", "changed by somebody else: onload.dev-nic.json", "onload-ctk cdi generate --force";
     a_manifest_that_cannot_be_read_is_not_known: "specs-fresh", written(),
         |tree| { tree.file("/var/run/cdi/.onload-ctk-manifest", "{"); }
         => "unknown", "manifest", "onload-ctk cdi check";

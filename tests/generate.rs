@@ -853,9 +853,13 @@ fn an_edited_file_is_left_alone_until_somebody_insists() {
     edited.push(b'\n');
     fs::write(&nic, &edited).unwrap();
     tree.config("[cdi]\nfdtable-size = 4096\n");
-    let refusal = tree.run(&["cdi", "generate"]).refused();
-    assert!(refusal.contains(&format!("left {NIC} alone")), "{refusal}");
-    assert!(refusal.contains("--force"), "{refusal}");
+    let run = tree.run(&["cdi", "generate"]).answered_no();
+    let warnings = run.warnings();
+    let [warning] = warnings.as_slice() else {
+        panic!("{}", run.stderr);
+    };
+    assert!(warning.contains(&format!("left {NIC} alone")), "{warning}");
+    assert!(warning.contains("--force alone replaces it"), "{warning}");
     assert_eq!(fs::read(&nic).unwrap(), edited);
     // The others were written all the same.
     let plain = texts(&tree.written("nic-plain")["containerEdits"]["env"]);
@@ -881,10 +885,11 @@ fn an_edited_file_of_a_kind_that_is_gone_stays() {
     fs::write(&pps, "{}").unwrap();
     tree.remove("/sys/class/pps")
         .remove("/sys/devices/virtual/pps");
-    let refusal = tree.run(&["cdi", "generate"]).refused();
+    let run = tree.run(&["cdi", "generate"]).answered_no();
     assert!(
-        refusal.contains("left onload.dev-pps.json alone"),
-        "{refusal}"
+        run.warnings()[0].contains("left onload.dev-pps.json alone"),
+        "{}",
+        run.stderr
     );
     assert_eq!(fs::read(&pps).unwrap(), b"{}");
     tree.run(&["cdi", "generate", "--force"]).done();
@@ -903,8 +908,8 @@ fn without_a_manifest_a_file_is_ours_if_it_is_what_we_would_write() {
     assert!(tree.specs().join(MANIFEST).exists());
     tree.remove(&format!("/var/run/cdi/{MANIFEST}"));
     tree.file(&format!("/var/run/cdi/{NIC}"), "{}");
-    let refusal = tree.run(&["cdi", "generate"]).refused();
-    assert!(refusal.contains(NIC), "{refusal}");
+    let run = tree.run(&["cdi", "generate"]).answered_no();
+    assert!(run.warnings()[0].contains(NIC), "{}", run.stderr);
     assert_eq!(fs::read(tree.specs().join(NIC)).unwrap(), b"{}");
 }
 
@@ -920,7 +925,7 @@ fn a_manifest_that_is_not_understood_makes_nothing_ours() {
         "{}",
         run.stderr
     );
-    assert!(run.refused().contains(NIC));
+    assert!(run.answered_no().warnings()[1].contains(NIC));
 }
 
 #[test]
@@ -932,8 +937,8 @@ fn a_link_of_our_name_is_not_followed() {
     for name in [NIC, MANIFEST] {
         symlink(&target, tree.specs().join(name)).unwrap();
     }
-    let refusal = tree.run(&["cdi", "generate"]).refused();
-    assert!(refusal.contains(NIC), "{refusal}");
+    let run = tree.run(&["cdi", "generate"]).answered_no();
+    assert!(run.warnings()[0].contains(NIC), "{}", run.stderr);
     tree.run(&["cdi", "generate", "--force"]).done();
     assert_eq!(fs::read(&target).unwrap(), b"victim");
     assert!(!tree.specs().join(NIC).is_symlink());
@@ -965,8 +970,12 @@ fn our_file_of_the_other_format_is_removed_and_yaml_costs_a_warning() {
         "{names:?}"
     );
     fs::write(&yaml, "somebody's").unwrap();
-    let refusal = tree.run(&["cdi", "generate"]).refused();
-    assert!(refusal.contains("onload.dev-nic.yaml"), "{refusal}");
+    let run = tree.run(&["cdi", "generate"]).answered_no();
+    assert!(
+        run.warnings()[0].contains("onload.dev-nic.yaml"),
+        "{}",
+        run.stderr
+    );
 }
 
 #[test]

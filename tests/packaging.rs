@@ -68,6 +68,13 @@ fn an_event_during_a_run_is_followed_by_one_more_run() {
     );
 }
 
+/// `cdi generate` ends so where it left a file alone; it has written the others and warned.
+#[test]
+fn a_file_that_somebody_changed_does_not_fail_the_service() {
+    let success = settings("onload-cdi.service", "SuccessExitStatus");
+    assert_eq!(success, ["1"]);
+}
+
 #[test]
 fn a_storm_neither_fails_the_service_nor_runs_it_for_each_event() {
     assert_eq!(

@@ -273,7 +273,7 @@ fn to_directory(
         return Ok(Answer::Yes);
     }
     refuse_undecided(&plan, &shown, inventory)?;
-    refuse_left(&plan, &shown)
+    Ok(warn_of_left(&plan, &shown, printer))
 }
 
 /// Says with `--verbose` which files of a directory of specifications were read.
@@ -463,14 +463,16 @@ fn refuse_undecided(plan: &Plan, directory: &Path, inventory: &Inventory) -> any
     );
 }
 
-fn refuse_left(plan: &Plan, directory: &Path) -> anyhow::Result<Answer> {
+/// The rest is written, so that a file which somebody keeps as it is stops no other.
+fn warn_of_left(plan: &Plan, directory: &Path, printer: &mut Printer) -> Answer {
     let left: Vec<&str> = plan.left().collect();
     if left.is_empty() {
-        return Ok(Answer::Yes);
+        return Answer::Yes;
     }
-    bail!(
-        "in {}: left {} alone, which somebody else wrote or changed; look at the difference with --diff --force, replace it with --force",
+    printer.warning(format_args!(
+        "in {}: left {} alone, which somebody else wrote or changed; --diff --force shows the difference, and --force alone replaces it",
         directory.display(),
         left.join(", ")
-    );
+    ));
+    Answer::No
 }

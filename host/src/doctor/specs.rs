@@ -73,7 +73,7 @@ pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
         ([], []) => Finding::pass("the files describe this host"),
         ([], foreign) => Finding::warn(
             format!("changed by somebody else: {}", foreign.join(", ")),
-            Remedy::run("onload-ctk cdi generate --diff --force"),
+            Remedy::run("onload-ctk cdi generate --force"),
         ),
         (stale, _) => Finding::fail(
             format!("not as the host is now: {}", stale.join(", ")),
