@@ -175,7 +175,7 @@ fn a_lease_that_is_over_or_not_understood_is_released_at_the_operator_s_word() {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         assert_eq!(text(&output.stderr), "vfio=0000:81:10.0 is free\n");
         let again = run(host.path(), &["release", "vfio=0000:81:10.0", "--force"]);
-        assert_eq!(text(&again.stderr), "vfio=0000:81:10.0 was not leased\n");
+        assert!(text(&again.stderr).starts_with("vfio=0000:81:10.0 is not leased"));
     }
 }
 

@@ -461,3 +461,72 @@ fn names_of_files_that_are_no_text_are_taken_and_told() {
         listed.stdout
     );
 }
+
+/// What people wrote, and the line that they read.
+#[test]
+fn a_mistake_that_is_often_made_is_told_with_what_to_write() {
+    let tree = x3();
+    tree.generate();
+    let config = |text: &str| {
+        tree.config(text);
+        tree.run(&["cdi", "generate"]).refused()
+    };
+    let path = tree.outside("/etc/onload-ctk/config.toml");
+    let in_config = |said: &str| format!("reading configuration {}: {said}", path.display());
+    for (text, said) in [
+        (
+            "[annotations]\nallow = [nic]\n",
+            "line 2: nic is no number, and neither true nor false; a string wants quotes: \"nic\"",
+        ),
+        (
+            "annotations:\n  allow: [nic]\n",
+            "line 1: this is YAML, and the file is TOML: write [section], and key = value",
+        ),
+        (
+            "[annotations]\nallow = [\"onload.dev/nic\"]\n",
+            "line 2: annotations.allow: unknown class \"onload.dev/nic\"; write nic",
+        ),
+    ] {
+        assert_eq!(config(text), in_config(said));
+    }
+    tree.config("[environment]\nallow = [\"nic\", \"hugepages\"]\n");
+    for (args, wanted) in [
+        (
+            &["cdi", "generate", "--kind", "onload.dev/nic"][..],
+            "reading --kind: unknown class \"onload.dev/nic\"; write nic",
+        ),
+        (
+            &["cdi", "show", "nic=ens3"],
+            "reading device \"nic=ens3\": write onload.dev/nic=ens3",
+        ),
+        (
+            &["cdi", "inject", "nic=ens3"],
+            "reading device \"nic=ens3\": write onload.dev/nic=ens3",
+        ),
+    ] {
+        assert_eq!(tree.run(args).refused(), wanted, "{args:?}");
+    }
+    tree.file("/proc/sys/kernel/random/boot_id", "this boot\n");
+    for more in [&[][..], &["--force"]] {
+        let args = [&["lease", "release", "vfio=0000:81:10.0"], more].concat();
+        let said = tree.run(&args).done().stderr;
+        let wanted = "vfio=0000:81:10.0 is not leased, so there is nothing to release; \"onload-ctk lease list\" shows what is\n";
+        assert_eq!(said, wanted);
+    }
+    let asks = r#"{"process": {"env": ["ONLOAD_CTK_REQUEST=nic=all,hugepages=2Mi"]}}"#;
+    tree.file("/bundle/config.json", asks);
+    let bundle = tree.outside("/bundle").display().to_string();
+    let explained = tree.run(&["container", "explain", &bundle]).answered_no();
+    let wanted = "error: the container would not start: \"nic\" of ONLOAD_CTK_REQUEST: \"hugepages=2Mi\" is a request of its own; put \";\" before it instead of \",\"\n";
+    assert_eq!(explained.stderr, wanted);
+}
+
+#[test]
+fn metrics_of_a_host_without_specifications_say_why_nothing_is_well() {
+    let tree = x3();
+    let before = tree.run(&["metrics"]).done();
+    let warning = "no specification is written yet, so every device counts as unhealthy; run \"onload-ctk cdi generate\"";
+    assert_eq!(before.warnings(), [warning]);
+    tree.generate();
+    assert_eq!(tree.run(&["metrics"]).done().stderr, "");
+}

@@ -296,6 +296,7 @@ fn the_number_of_series_does_not_grow_with_virtual_functions() {
 #[test]
 fn a_file_is_replaced_whole_and_everybody_can_read_it() {
     let tree = x3();
+    tree.generate();
     let file = tree.outside("/onload-ctk.prom");
     fs::write(&file, "old").unwrap();
     let old = fs::metadata(&file).unwrap().ino();

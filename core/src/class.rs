@@ -89,10 +89,19 @@ impl fmt::Display for Class {
 
 /// A word that is not the name of a class.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown class {word:?}; known are {}", list(&Class::ALL))]
+#[error("unknown class {word:?}; {}", remedy(word))]
 pub struct UnknownClass {
     /// The word as given.
     pub word: String,
+}
+
+/// What to write: the class where the word is its kind.
+fn remedy(word: &str) -> String {
+    let is_kind = |class: &Class| class.kind() == word;
+    match Class::ALL.into_iter().find(is_kind) {
+        Some(class) => format!("write {class}"),
+        None => format!("known are {}", list(&Class::ALL)),
+    }
 }
 
 /// The classes as a comma-separated list for messages.
@@ -136,6 +145,11 @@ mod tests {
 
     #[test]
     fn a_word_that_is_no_class_is_refused_with_the_known_ones() {
+        let kind = "onload.dev/nic".parse::<Class>().unwrap_err();
+        assert_eq!(
+            kind.to_string(),
+            "unknown class \"onload.dev/nic\"; write nic"
+        );
         let error = "NIC".parse::<Class>().unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -1133,11 +1133,14 @@ impl ConfigError {
     #[must_use]
     pub fn of_toml(text: &str, error: &toml::de::Error) -> ConfigError {
         let at = error.span().map(|span| span.start);
-        let key = at.and_then(|at| key_at(DeTable::parse(text).ok()?.get_ref(), at));
+        let table = DeTable::parse(text);
+        let key = at.and_then(|at| key_at(table.as_ref().ok()?.get_ref(), at));
+        let mistake = at.filter(|_| table.is_err());
+        let mistake = mistake.and_then(|at| mistake_at(text, at));
         ConfigError::Parse {
             line: line_of(text, at.unwrap_or_default()),
             key,
-            message: in_toml(&first_line(error.message())),
+            message: mistake.unwrap_or_else(|| in_toml(&first_line(error.message()))),
         }
     }
 }
@@ -1163,6 +1166,30 @@ fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
         below
             .map(|below| format!("{name}.{below}"))
             .or_else(|| is_here().then(|| name.to_string()))
+    })
+}
+
+/// What people often write where the parser finds no TOML, and what to write; `None` if it is something else.
+fn mistake_at(text: &str, at: usize) -> Option<String> {
+    let (before, behind) = text.split_at_checked(at)?;
+    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let line = text.get(start..)?.lines().next()?.trim();
+    let (key, rest) = line.split_once(':').unwrap_or_default();
+    let is_key = |key: &str| !key.is_empty() && !key.contains(['=', '[', '"', '\'', '#', ' ']);
+    let is_pair = is_key(key) && (rest.is_empty() || rest.starts_with(' '));
+    if is_pair || line == "---" || line.starts_with("- ") {
+        return Some(
+            "this is YAML, and the file is TOML: write [section], and key = value".to_owned(),
+        );
+    }
+    let is_of_word = |c: char| c.is_alphanumeric() || "-_./:*".contains(c);
+    let word = behind.split(|c| !is_of_word(c)).next()?;
+    let is_head = line.starts_with('[') && !line.contains('=');
+    let begins_value = before.trim_end().ends_with(['=', '[', ',']) && !is_head;
+    (begins_value && word.starts_with(char::is_alphabetic)).then(|| {
+        format!(
+            "{word} is no number, and neither true nor false; a string wants quotes: \"{word}\""
+        )
     })
 }
 
@@ -2064,6 +2091,62 @@ mod tests {
             refusal("[cdi]\nxyzzyplugh = 1\n"),
             "line 2: unknown key \"cdi.xyzzyplugh\""
         );
+    }
+
+    #[test]
+    fn a_string_without_quotes_is_told_to_want_some() {
+        for (text, line, word) in [
+            ("[annotations]\nallow = [nic]\n", 2, "nic"),
+            ("[annotations]\nallow = [\"nic\", rdma]\n", 2, "rdma"),
+            (
+                "[annotations]\nallow = [\n  nic-plain,\n]\n",
+                3,
+                "nic-plain",
+            ),
+            ("[cdi]\nmemlock = unlimited\n", 2, "unlimited"),
+            ("[cdi]\npreload = file\n", 2, "file"),
+            ("[cdi]\npreload = inherit\n", 2, "inherit"),
+            ("[discover]\noffer-umad = yes\n", 2, "yes"),
+            ("[discover]\noffer-umad = True\n", 2, "True"),
+        ] {
+            let wanted = format!(
+                "line {line}: {word} is no number, and neither true nor false; a string wants quotes: \"{word}\""
+            );
+            assert_eq!(refusal(text), wanted);
+        }
+    }
+
+    #[test]
+    fn yaml_is_told_to_be_toml() {
+        for (text, line) in [
+            ("annotations:\n  allow: [nic]\n", 1),
+            ("# ours\n---\nannotations:\n  allow:\n  - nic\n", 2),
+            ("[annotations]\nallow: [\"nic\"]\n", 2),
+            ("- nic\n", 1),
+        ] {
+            let wanted = format!(
+                "line {line}: this is YAML, and the file is TOML: write [section], and key = value"
+            );
+            assert_eq!(refusal(text), wanted);
+        }
+    }
+
+    #[test]
+    fn what_is_neither_is_told_as_the_parser_says_it() {
+        for text in [
+            "[annotations\nallow = []\n",
+            "[annotations]\nallow = [\"nic\"\n",
+            "[runtime]\npath = \"/x\n",
+            "[annotations]\nallow = \n",
+            "[log]\nfile = /var/log/x\n",
+            "# a: b\n[cdi\n",
+        ] {
+            let said = refusal(text);
+            assert!(
+                !said.contains("YAML") && !said.contains("quotes:"),
+                "{said}"
+            );
+        }
     }
 
     #[test]

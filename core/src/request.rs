@@ -364,6 +364,16 @@ pub enum RequestError {
         /// The name, quoted.
         name: String,
     },
+    /// The request of another class, behind a comma.
+    #[error("{key}: {request} is a request of its own; {remedy}")]
+    Comma {
+        /// Where, for people.
+        key: String,
+        /// What stands there, quoted.
+        request: String,
+        /// How requests are written there.
+        remedy: &'static str,
+    },
     /// Not an address for an interface.
     #[error(
         "{key}: {text} is not WORD=ADDRESS/PREFIX, nor WORD#N=ADDRESS/PREFIX with N from 1 to {MAX_NAMES}, where WORD is what onload.dev/netdev asks for"
@@ -818,7 +828,14 @@ fn names(origin: &Origin, value: &str) -> Result<Vec<Wanted>, RequestError> {
         }
         let wanted: Wanted = text.parse().map_err(|_| {
             let (key, name) = quoted();
-            RequestError::BadName { key, name }
+            match comma(origin, text) {
+                Some(remedy) => RequestError::Comma {
+                    key,
+                    request: name,
+                    remedy,
+                },
+                None => RequestError::BadName { key, name },
+            }
         })?;
         match names.iter().find(|known| known.name == wanted.name) {
             Some(known) if *known == wanted => {}
@@ -830,6 +847,17 @@ fn names(origin: &Origin, value: &str) -> Result<Vec<Wanted>, RequestError> {
         }
     }
     Ok(names)
+}
+
+/// How to write a text that is no name but the request of a class; `None` if it is none.
+fn comma(origin: &Origin, text: &str) -> Option<&'static str> {
+    let (word, _) = text.split_once('=')?;
+    word.trim_end_matches(' ').parse::<Class>().ok()?;
+    Some(match origin {
+        Origin::Annotation(_) => "give it an annotation of its own",
+        Origin::Variable(_) | Origin::Ticket(_) => "put \";\" before it instead of \",\"",
+        Origin::Bundle(_) => return None,
+    })
 }
 
 /// The addresses in a list `WORD=ADDRESS/PREFIX`.
@@ -1342,6 +1370,16 @@ mod tests {
             ("=a", format!("\"\" {of} is not CLASS=NAME")),
             ("nic=", format!("\"nic\" {of} asks for an empty name")),
             ("nic=a,,b", format!("\"nic\" {of} asks for an empty name")),
+            (
+                "nic=all,hugepages=2Mi",
+                format!(
+                    "\"nic\" {of}: \"hugepages=2Mi\" is a request of its own; put \";\" before it instead of \",\""
+                ),
+            ),
+            (
+                "nic=all,gpu=0",
+                format!("\"nic\" {of}: \"gpu=0\" cannot be the name"),
+            ),
             ("nic=a;nic=b", format!("\"nic\" {of} stands there twice")),
             (
                 "nic=../a",

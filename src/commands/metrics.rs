@@ -1,5 +1,6 @@
 //! `metrics`: numbers of a host for collectors.
 
+use std::path::Path;
 use std::time::SystemTime;
 
 use anyhow::Context;
@@ -9,6 +10,7 @@ use onload_host::leases;
 use onload_host::metrics::{Measured, openmetrics};
 use onload_host::offers::offers;
 use onload_host::pools::survey;
+use onload_host::specdir::FILE_PREFIX;
 
 use super::generate::write_file;
 use super::{open_host, spec_dirs};
@@ -38,6 +40,15 @@ pub fn run(global: &Global, args: &Metrics, printer: &mut Printer) -> anyhow::Re
         &pools,
         listed.as_deref().unwrap_or_default(),
     );
+    let is_ours = |path: &&Path| {
+        let name = path.file_name().unwrap_or_default();
+        name.as_encoded_bytes().starts_with(FILE_PREFIX.as_bytes())
+    };
+    if !offered.is_empty() && !specs.paths().iter().any(is_ours) {
+        printer.warning(
+            "no specification is written yet, so every device counts as unhealthy; run \"onload-ctk cdi generate\"",
+        );
+    }
     let text = openmetrics(Measured {
         host: &host,
         inventory: &inventory,

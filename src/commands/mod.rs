@@ -221,6 +221,10 @@ fn nearest(registry: &Registry, name: &QualifiedName) -> Option<String> {
 
 fn qualified(names: &[String]) -> anyhow::Result<Vec<QualifiedName>> {
     let name = |name: &String| {
+        let class = name.split_once('=').map(|(class, _)| class);
+        if class.is_some_and(|class| class.parse::<Class>().is_ok()) {
+            bail!("reading device {name:?}: write onload.dev/{name}");
+        }
         name.parse::<QualifiedName>()
             .with_context(|| format!("reading device {name:?}"))
     };

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, anyhow, bail};
 use onload_core::fs::lock::COMMAND_PATIENCE;
-use onload_core::lease::{Device, LeaseError};
+use onload_core::lease::{Device, LeaseError, Leases};
 use onload_host::leases;
 
 use crate::cli::{Global, LeaseRelease};
@@ -20,25 +20,30 @@ pub fn run(global: &Global, args: &LeaseRelease, printer: &mut Printer) -> anyho
         .replacen('=', ":", 1)
         .parse()
         .map_err(|_| anyhow!("reading device {name:?}: want CLASS=NAME, as in \"lease list\""))?;
+    let (host, _) = open_host(global)?;
+    let leases = leases::open(&host)?;
+    let listed = leases.as_ref().map(Leases::list).transpose()?;
+    let is_leased = listed.is_some_and(|listed| listed.iter().any(|lease| lease.device == device));
+    let Some(leases) = leases.filter(|_| is_leased) else {
+        printer.note(format_args!(
+            "{name} is not leased, so there is nothing to release; \"onload-ctk lease list\" shows what is"
+        ));
+        return Ok(Answer::Yes);
+    };
     if !args.force {
         bail!(
             "releasing {name}: its container releases it when it ends, and the next one that wants it finds out where it did not; say --force to do it now"
         );
     }
-    let (host, _) = open_host(global)?;
-    let released = match leases::open(&host)? {
-        Some(leases) => match leases.release_all(&device, COMMAND_PATIENCE) {
-            Err(error @ LeaseError::InUse { .. }) => {
-                printer.error(error);
-                return Ok(Answer::No);
-            }
-            released => released.with_context(|| format!("releasing {name}"))?,
-        },
-        None => 0,
-    };
-    match released {
-        0 => printer.note(format_args!("{name} was not leased")),
-        _ => printer.note(format_args!("{name} is free")),
+    match leases.release_all(&device, COMMAND_PATIENCE) {
+        Err(error @ LeaseError::InUse { .. }) => {
+            printer.error(error);
+            Ok(Answer::No)
+        }
+        released => {
+            released.with_context(|| format!("releasing {name}"))?;
+            printer.note(format_args!("{name} is free"));
+            Ok(Answer::Yes)
+        }
     }
-    Ok(Answer::Yes)
 }
