@@ -1,7 +1,8 @@
 """What `onload-ctk status` says of containers that real engines made, in each situation that it has a verdict for.
 
 Engines, containers, namespaces, leases and device nodes are real. Onload's driver and library are stand-ins here: nothing is accelerated,
-and a program that opens /dev/onload by itself is what one with a socket of Onload looks like.
+and a program that opens /dev/onload twice by itself is what one with a stack of Onload looks like. Of a real Onload that was recorded with
+AF_XDP on igb: two or more such descriptors and the driver's list with a stack, one descriptor without.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import struct
 import subprocess
 import time
@@ -26,8 +28,8 @@ IMAGE = "localhost/debian13:1"
 # Its shell and its sleep are static, and its probe is linked with musl.
 MUSL = "localhost/musl:1"
 STAYS = ["sleep", "1000"]
-# Opens a node of Onload as its library does for a socket, and stays.
-OPENS = ["sh", "-c", "exec 9</dev/onload; exec sleep 1000"]
+# Opens a node of Onload as its library does for a stack, and stays.
+OPENS = ["sh", "-c", "exec 8</dev/onload 9</dev/onload; exec sleep 1000"]
 # What the programs of the containers become at last.
 PROGRAMS = ["sleep", "sleep-as-root", "probe-musl"]
 NIC = ["--device=onload.dev/nic=all"]
@@ -123,13 +125,13 @@ def accelerated(everything):
     for name, command in [*clis(everything), ("rootless podman", rootless)]:
         engine = name.split()[-1]
         with container(command, "seen", NIC, OPENS):
-            seen = verdict(f"{name}: a program with the library and a descriptor of Onload", "seen", "accelerated", engine=engine)
+            seen = verdict(f"{name}: a program with the library and a stack of Onload", "seen", "accelerated", engine=engine)
             user = seen.found and seen.found.get("user")
             check(f"status: {name}: whose engine it is", user == (TESTER if "rootless" in name else None), seen)
         if not everything:
             continue
         with container(command, "seen", NIC, STAYS):
-            verdict(f"{name}: a program with the library and no socket", "seen", "ready", "none has opened a socket yet", engine)
+            verdict(f"{name}: a program with the library and no socket", "seen", "ready", "no program has opened a socket yet", engine)
     if everything:
         accelerated_pod()
 
@@ -140,7 +142,7 @@ def accelerated_pod():
     pod, identity = client.run("seen", IMAGE, OPENS, {}, ["onload.dev/nic=all"], "runc", engines.LOGS)
     try:
         settled(identity)
-        verdict("containerd's CRI: a program with the library and a descriptor of Onload", "seen", "accelerated", engine="containerd")
+        verdict("containerd's CRI: a program with the library and a stack of Onload", "seen", "accelerated", engine="containerd")
     finally:
         client.remove(pod)
 
@@ -150,7 +152,47 @@ def bridge(everything):
         with container(command, "seen", NIC, STAYS, network="bridge"):
             verdict(f"{name}: a bridge network", "seen", "no-interface", "oo_accelerate_veth")
         with container(command, "seen", [*NIC, "-v", "/sys:/sys:ro"], STAYS, network="bridge"):
-            verdict(f"{name}: a bridge network, and the host's /sys, which shows the host's interfaces", "seen", "unknown", "could not be looked at")
+            verdict(f"{name}: a bridge network, and the host's /sys, which shows the host's interfaces", "seen", "no-interface", "onload.dev/netdev")
+
+
+@contextlib.contextmanager
+def by_kernel():
+    """A program that has the one descriptor that Onload leaves without a stack, and a connection of the kernel's TCP."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        yield ["bash", "-c", f"exec 8</dev/onload 9<>/dev/tcp/127.0.0.1/{port}; exec sleep 1000"]
+
+
+def without_stack():
+    """Programs that have the library and an accelerated interface, and go on by the kernel; and why, where that can be known."""
+    causes = [("no known cause", [], "why is not known"), ("EF_DONT_ACCELERATE", ["-e", "EF_DONT_ACCELERATE=1"], "EF_DONT_ACCELERATE is in its environment"),
+              ("an interface that is not there", ["-e", "EF_INTERFACE_WHITELIST=nosuch0"], "EF_INTERFACE_WHITELIST=nosuch0 leaves no")]
+    for what, options, words in causes:
+        with by_kernel() as argv, container(DOCKER, "seen", [*NIC, *options], argv):
+            verdict(f"a program without a stack: {what}", "seen", "no-stack", words)
+    with container(DOCKER, "seen", NIC, ["sh", "-c", "exec 9</dev/onload; exec sleep 1000"]):
+        verdict("a program with one descriptor of Onload and no socket", "seen", "ready", "no program has opened a socket yet")
+
+
+def macvlan(bench):
+    """A network of docker's on an accelerated interface."""
+    parent = bench.found["interfaces"][0]
+    must("docker", "network", "create", "-d", "macvlan", "-o", f"parent={parent}", "--subnet=198.18.7.0/24", "seen")
+    try:
+        with container(DOCKER, "seen", NIC, OPENS, network="seen"):
+            verdict("a macvlan on an accelerated interface", "seen", "accelerated", "1 of 1 processes have a stack")
+    finally:
+        must("docker", "network", "rm", "seen")
+
+
+def asks():
+    """A container that asks by what its runtime does not read, and one that has what leaves no node."""
+    with container(DOCKER, "seen", ["--runtime=runc", "-e", "ONLOAD_CTK_REQUEST=hugepages=2Mi"], STAYS):
+        verdict("a request that the runtime does not read", "seen", "nothing-given", "its runtime is runc", real=True)
+    with container(PODMAN, "seen", ["--device=onload.dev/hugepages=2Mi"], STAYS):
+        seen = verdict("huge pages by --device", "seen", "ready", "it has what it was given", real=True)
+        wanted = [{"device": "hugepages=2Mi", "by": "configuration"}]
+        check("status: what it was given is listed", seen.found and seen.found["devices"] == wanted, seen)
 
 
 def clients():
@@ -376,7 +418,8 @@ def asked():
 def parts(bench, wanted, full):
     """Each situation, where it is asked for; one container each where nobody asked for more."""
     everything = full or bool(wanted)
-    quick = [("accelerated", lambda: accelerated(everything)), ("bridge", lambda: bridge(everything)), ("ctr", clients), ("strangers", strangers),
+    quick = [("accelerated", lambda: accelerated(everything)), ("bridge", lambda: bridge(everything)),
+             ("without-stack", without_stack), ("macvlan", lambda: macvlan(bench)), ("asks", asks), ("ctr", clients), ("strangers", strangers),
              ("preload-lost", lambda: preload_lost(everything)), ("upgraded", lambda: upgraded(everything)),
              ("memlock", lambda: memlock(bench, everything)), ("vfio", lambda: vfio(bench, everything)),
              ("moved-interface", lambda: moved_interface(bench)), ("unloaded", lambda: unloaded(bench)),

@@ -1,4 +1,5 @@
-/* Stand-in for libonload.so: what a process sees of it that was started with it preloaded. Accelerates nothing. */
+/* Stand-in for libonload.so: what a process sees of it that was started with it preloaded. Accelerates nothing, and opens nothing: a
+   program that is to look as one with a stack opens /dev/onload twice by itself. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

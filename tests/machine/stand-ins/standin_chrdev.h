@@ -16,6 +16,7 @@
 
 struct standin_chrdev {
 	const char *name;
+	const struct file_operations *fops; /* none: what every node does */
 	dev_t dev;
 	struct cdev cdev;
 	struct class *class;
@@ -54,7 +55,7 @@ static int standin_chrdev_add(struct standin_chrdev *d, const char *name)
 	rc = alloc_chrdev_region(&d->dev, 0, 1, name);
 	if (rc)
 		return rc;
-	cdev_init(&d->cdev, &standin_fops);
+	cdev_init(&d->cdev, d->fops ? d->fops : &standin_fops);
 	d->cdev.owner = THIS_MODULE;
 	rc = cdev_add(&d->cdev, d->dev, 1);
 	if (rc)
