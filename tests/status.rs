@@ -40,7 +40,10 @@ fn process(tree: &Tree, pid: u32, id: Option<&str>, name: &str) {
     let inode = library.map_or(5, |library| library.ino());
     let line = format!("7f00-7f01 r-xp 0 08:01 {inode} /usr/lib64/libonload.so\n");
     tree.file(&format!("{dir}/maps"), line);
-    tree.file(&format!("{dir}/mountinfo"), "");
+    tree.file(
+        &format!("{dir}/mountinfo"),
+        "20 1 8:1 / / rw - ext4 /dev/sda rw\n",
+    );
     tree.file(
         &format!("{dir}/limits"),
         "Max locked memory unlimited unlimited bytes\n",
@@ -57,6 +60,8 @@ fn accelerated() -> Tree {
     process(&tree, 1, None, "systemd");
     process(&tree, 77, Some(ID), "redis");
     tree.link("/proc/77/fd/3", "/dev/onload");
+    tree.link("/proc/77/fd/4", "/dev/onload");
+    tree.link("/proc/77/fd/5", "anon_inode:onload:[tcp:0:3]");
     name(&tree, ID, "redis");
     tree
 }
@@ -78,7 +83,7 @@ fn a_container_is_shown_with_its_verdict_and_what_it_has() {
         lines,
         [
             "redis 3f2a3f2a3f2a (docker)",
-            "  accelerated: 1 of 1 processes preload the library and have 1 descriptors of Onload",
+            "  accelerated: 1 of 1 processes have a stack of Onload",
             "  processes 77 redis",
         ],
         "{}",
@@ -111,7 +116,7 @@ fn a_host_without_such_a_container_says_so() {
     assert_eq!(run.stdout, "");
     assert_eq!(
         run.stderr,
-        "no container holds a device of ours or maps libonload.so\n"
+        "no container holds a device of ours, maps libonload.so or asks for a device\n"
     );
     assert_eq!(tree.run(&JSON).done().json()["containers"], json!([]));
 }
@@ -369,8 +374,8 @@ fn a_real_container_of_runc_that_preloads_the_library_is_found() {
         container["processes"],
         json!([{"pid": runc.pid(), "name": "sleep"}])
     );
-    // It has no sysfs, so its interfaces are not known, and nothing is said of them.
-    assert_eq!(container["state"], "unknown", "{container}");
+    // It has no sysfs: the kernel says in its network that there is nothing but lo.
+    assert_eq!(container["state"], "no-interface", "{container}");
     // The file of the library is replaced, as by an upgrade.
     let library = runc.dir.path().join("lib/libonload.so");
     fs::copy(&library, library.with_extension("new")).unwrap();

@@ -7,7 +7,7 @@ use anstyle::Style;
 use anyhow::bail;
 use onload_host::leases;
 use onload_host::pools::survey;
-use onload_host::status::{Container, Looked, State, Status, status};
+use onload_host::status::{Container, Evidence, Looked, State, Status, network, status};
 use rustix::process::geteuid;
 use serde_json::json;
 
@@ -37,11 +37,13 @@ pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow
     let listed = leases::list(&host);
     printer.progress("looking at containers");
     let guarded = |path: &Path, bytes: usize| process::guarded(path, bytes, PATIENCE);
+    let networks = |pid| network(&host, pid);
     let found = status(Looked {
         host: &host,
         inventory: &inventory,
         leases: listed.as_ref().ok().map(Vec::as_slice),
         guarded: &guarded,
+        networks: &networks,
     });
     printer.end_progress();
     let mut found = found?;
@@ -90,7 +92,7 @@ fn choose(mut containers: Vec<Container>, word: &str) -> anyhow::Result<Containe
     match (chosen.next(), chosen.next()) {
         (Some(one), None) => Ok(one),
         (None, _) => bail!(
-            "looking for container {word:?}: none that holds a device of ours or maps libonload.so is called so; \"onload-ctk status\" lists those that do"
+            "looking for container {word:?}: none that holds a device of ours, maps libonload.so or asks for a device is called so; \"onload-ctk status\" lists those that do"
         ),
         (Some(one), Some(other)) => bail!(
             "looking for container {word:?}: it means {} and {}; type more of the id",
@@ -136,7 +138,7 @@ fn object(status: &Status) -> serde_json::Value {
 
 fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     if status.containers.is_empty() {
-        printer.note("no container holds a device of ours or maps libonload.so");
+        printer.note("no container holds a device of ours, maps libonload.so or asks for a device");
         return Ok(());
     }
     for (index, container) in status.containers.iter().enumerate() {
@@ -170,10 +172,24 @@ fn print_container(container: &Container, printer: &mut Printer) -> anyhow::Resu
         .collect();
     let nodes: Vec<&str> = container.nodes.iter().map(String::as_str).collect();
     let leases: Vec<&str> = container.leases.iter().map(String::as_str).collect();
+    let devices: Vec<&str> = container
+        .devices
+        .iter()
+        .map(|grant| grant.device.as_str())
+        .collect();
+    let by_environment = container
+        .devices
+        .iter()
+        .any(|grant| grant.by == Evidence::Environment);
+    let devices_label = match by_environment {
+        true => "devices, as its environment says:",
+        false => "devices",
+    };
     let processes: Vec<&str> = processes.iter().map(String::as_str).collect();
     for (label, names) in [
         ("nodes", nodes),
         ("leases", leases),
+        (devices_label, devices),
         ("processes", processes),
     ] {
         if !names.is_empty() {

@@ -32,6 +32,7 @@ use crate::spec_name::SpecName;
 use edits::Writer;
 use offer::Offer;
 use variable::Variables;
+pub(crate) use variable::device_of;
 
 pub(crate) use onload::LOOPBACK;
 pub use surroundings::{ONLOAD_SOCKET_DIR, Surroundings};

@@ -41,6 +41,18 @@ impl Variables {
     }
 }
 
+/// The device that an assignment tells of; none where it is no such assignment.
+pub(crate) fn device_of(assignment: &str) -> Option<(Class, &str)> {
+    let (variable, name) = assignment.split_once('=')?;
+    // Behind the name there may be the digest of one whose variable another device would have too.
+    let is_of = |class: &Class| {
+        let rest = variable.strip_prefix(plain(*class, name).as_str());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_') && rest.len() == 9)
+    };
+    let class = Class::ALL.into_iter().find(is_of)?;
+    (!name.is_empty()).then_some((class, name))
+}
+
 fn plain(class: Class, name: &str) -> String {
     let text = format!("ONLOAD_CTK_{class}_{name}").to_uppercase();
     let legal = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit();
@@ -92,5 +104,31 @@ mod tests {
         let second = variables.assignment(Class::NicPlain, "x");
         let name = |assignment: &str| assignment.split('=').next().unwrap().to_owned();
         assert_ne!(name(&first), name(&second));
+    }
+
+    #[test]
+    fn a_variable_tells_its_device_and_no_other_variable_does() {
+        for (class, name) in [
+            (Class::Nic, "ens1"),
+            (Class::NicPlain, "ens1"),
+            (Class::Hugepages, "2Mi"),
+            (Class::Vfio, "0000:81:10.0"),
+        ] {
+            let assignment = Variables::default().assignment(class, name);
+            assert_eq!(device_of(&assignment), Some((class, name)));
+        }
+        let shared = Variables::of([(Class::Nic, "a.b"), (Class::Nic, "a-b")].into_iter());
+        let assignment = shared.assignment(Class::Nic, "a-b");
+        assert_eq!(device_of(&assignment), Some((Class::Nic, "a-b")));
+        for other in [
+            "ONLOAD_CTK_REQUEST=nic=all",
+            "ONLOAD_CTK_NIC_ENS1",
+            "ONLOAD_CTK_NIC_=",
+            "ONLOAD_CTK_NIC_ENS1=ens2",
+            "ONLOAD_CTK_GPU_0=0",
+            "PATH=/bin",
+        ] {
+            assert_eq!(device_of(other), None, "{other}");
+        }
     }
 }

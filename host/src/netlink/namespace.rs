@@ -2,12 +2,60 @@
 //! rtnetlink(7)), as far as they tell who uses an interface.
 
 use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::thread;
 
 use onload_core::netdev::usage::{Link, LinkAddress, LinkRoute, Namespace};
-use onload_core::netlink::message::Message;
+use onload_core::netlink::message::{Message, REQUEST};
 use onload_core::netlink::{address, link, route};
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::socket::Socket;
+
+/// The stack of a thread that enters a namespace.
+const STACK: usize = 256 * 1024;
+/// The namespace of this process.
+const OWN: &str = "/proc/self/ns/net";
+
+/// The interfaces of another network namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// They, as the kernel lists them there.
+    pub links: Vec<link::Link>,
+    /// The number by which that namespace tells of this process's own: an interface below one of them may be there.
+    pub own: Option<i32>,
+}
+
+/// The interfaces of the network namespace of that file, which a thread enters that does nothing else and ends.
+pub(crate) fn elsewhere(file: &Path) -> io::Result<Elsewhere> {
+    let open = |path: &Path| {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        rustix::fs::open(path, flags, Mode::empty())
+    };
+    let (there, own) = (open(file)?, open(Path::new(OWN))?);
+    let look = || {
+        move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::Network))?;
+        let socket = Socket::open(None)?;
+        let add = |all: &mut Vec<link::Link>, message: Message<'_>| {
+            let payload = (message.kind == link::NEW).then_some(message.payload);
+            all.extend(payload.and_then(link::parse));
+        };
+        // The kernel numbers the namespaces below interfaces when it lists these.
+        let links = socket.dump(link::GET, &link::all(), &add)?;
+        let number = link::namespace_number(own.as_fd());
+        let answer = socket.ask(link::GET_NAMESPACE, REQUEST, &number)?;
+        let own = link::parse_namespace_number(&answer);
+        Ok(Elsewhere { links, own })
+    };
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().stack_size(STACK);
+        let thread = thread.spawn_scoped(scope, look)?;
+        let died = |_| Err(io::Error::other("its thread has died"));
+        thread.join().unwrap_or_else(died)
+    })
+}
 
 /// What the kernel says of the network namespace of this thread.
 pub(crate) fn read() -> io::Result<Namespace> {
@@ -108,6 +156,21 @@ mod tests {
         let found = routes(of(route::NEW, &bytes)).unwrap();
         assert_eq!((found.len(), found[0].index, found[0].prefix), (1, 5, 24));
         assert_eq!(routes(of(address::NEW, &bytes)), None);
+    }
+
+    /// The own one is another one's too, and has no number of its own unless somebody asked for one.
+    #[test]
+    fn a_namespace_is_entered_by_a_thread_and_this_process_stays() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: entering a network namespace needs root");
+            return;
+        }
+        let before = std::fs::read_link(OWN).unwrap();
+        let found = elsewhere(Path::new("/proc/self/ns/net")).unwrap();
+        assert!(found.links.iter().any(|link| link.is_called(b"lo")));
+        assert_eq!(std::fs::read_link(OWN).unwrap(), before);
+        assert!(elsewhere(Path::new("/proc/self/ns/mnt")).is_err());
+        assert!(elsewhere(Path::new("/dev/null")).is_err());
     }
 
     /// Every machine has a loopback interface.

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use onload_core::class::Class;
 use onload_core::elf::interpreter;
 
+use super::asks::Grant;
 use super::cgroup::Engine;
 use super::inside::{self, Inside};
+use super::kernel_log;
 use super::looked::Guarded;
+use super::network::{Interface, any};
 use super::process::{self, Limit, Preload, Process};
-use crate::discover::inventory::Inventory;
-use crate::discover::nic;
+use super::state::Verdict;
 use crate::host::Host;
 
 /// Names in a directory of a container that are looked at.
@@ -19,17 +21,6 @@ const MOST_NAMES: usize = 4096;
 const HEAD: usize = 256 * 1024;
 /// Bytes of the list of a process's interfaces; a line has about 120.
 const TABLE: u64 = 1024 * 1024;
-/// Where a container may have mounted something that is looked into.
-const LOOKED_AT: [&[u8]; 6] = [
-    b"/",
-    b"/dev",
-    b"/dev/infiniband",
-    b"/dev/vfio",
-    b"/sys",
-    b"/sys/class",
-];
-/// IFF_UP (netdevice(7)).
-const UP: u32 = 1;
 /// Bytes of an environment; the kernel bounds it by the stack's limit, 8 MiB as a rule.
 const ENVIRONMENT: usize = 1024 * 1024;
 const VARIABLE: &str = "ONLOAD_CTK_NIC_";
@@ -52,9 +43,47 @@ pub(super) struct Facts {
     pub(super) is_named: bool,
     /// Whether it has the host's network; none where that is not known.
     pub(super) has_host_network: Option<bool>,
+    /// The interfaces of its own network but for the loopback; none where they are not known.
+    pub(super) interfaces: Option<Vec<Interface>>,
+    /// The names of the accelerated interfaces that it has or, in the host's network, that the host has.
+    pub(super) accelerated: Vec<String>,
+    /// The programs of it that use the kernel's sockets and have no stack of Onload.
+    pub(super) by_kernel: Vec<ByKernel>,
     pub(super) start: Start,
     /// The devices that it has by lease, as CLASS=NAME.
     pub(super) leases: Vec<(Class, String)>,
+    /// The devices that it was given, as far as its configuration or environment says.
+    pub(super) grants: Vec<Grant>,
+    /// Why it has nothing although it asks for something.
+    pub(super) unanswered: Option<Verdict>,
+}
+
+/// A program that uses sockets of the kernel, and has no stack of Onload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ByKernel {
+    pub(super) pid: u32,
+    pub(super) name: String,
+    /// Whether it maps the library.
+    pub(super) has_library: bool,
+    pub(super) cause: Cause,
+}
+
+/// Why a program that has the library has no stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// EF_DONT_ACCELERATE.
+    Forbidden,
+    /// EF_INTERFACE_WHITELIST or EF_INTERFACE_BLACKLIST, as it is set, leaves no accelerated interface.
+    Interfaces {
+        variable: &'static str,
+        value: String,
+    },
+    /// Onload failed, and said so in the kernel's log.
+    Failed(kernel_log::Error),
+    /// It was started before Onload had any interface.
+    Early,
+    #[default]
+    Unknown,
 }
 
 /// How the program was started that was to have the library.
@@ -90,19 +119,6 @@ pub(super) enum NodeState {
         was: (u32, u32),
         now: (u32, u32),
     },
-}
-
-/// A network interface in a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Interface {
-    pub(super) name: String,
-    /// Whether Onload accelerates it, itself or the one below it.
-    pub(super) is_accelerated: bool,
-    /// Whether it is one of a PCI function, and not one of software.
-    pub(super) is_physical: bool,
-    /// Whether it is set up, whatever its link is.
-    pub(super) is_up: bool,
-    pub(super) has_link: bool,
 }
 
 /// A program of a container, as its loader goes.
@@ -211,86 +227,24 @@ fn state(host: &Host, path: &str, was: (u32, u32)) -> Option<NodeState> {
 pub(super) struct Within {
     /// The devices of ours, sorted by path.
     pub(super) nodes: Vec<NodeFact>,
-    /// The interfaces of its network but for lo; none where they are not known.
-    pub(super) interfaces: Option<Vec<Interface>>,
     /// Whether RDMA devices are seen in its network namespace; none where that is not known.
     pub(super) has_rdma: Option<bool>,
     /// Whether its /dev is its own.
     pub(super) has_own_devices: bool,
 }
 
-/// Whether who looks into the root of a process may wait for good, and so that not even a signal ends it: where a
-/// program of the container's answers for the files (request_wait_answer in fs/fuse/dev.c).
-pub(super) fn may_wait(host: &Host, pid: u32) -> bool {
-    let wanted = |line: &[u8]| {
-        let mut words = line.split(|byte| *byte == b' ');
-        let is_looked_at = words.nth(4).is_some_and(|place| LOOKED_AT.contains(&place));
-        let kind = words.skip_while(|word| *word != b"-").nth(1);
-        is_looked_at && kind.is_some_and(|kind| kind.starts_with(b"fuse"))
-    };
-    let path = process::directory(pid).join("mountinfo");
-    let found = host.lines(&path, &wanted).ok().flatten();
-    found.is_some_and(|lines| !lines.is_empty())
-}
-
-/// Looks into the root directory of a process; none where it has ended, or it is not ours to see. `accelerated` are
-/// the numbers of the host's accelerated interfaces.
-pub(super) fn within(host: &Host, pid: u32, accelerated: &[String]) -> Option<Within> {
+/// Looks into the root directory of a process; none where it has ended, or it is not ours to see.
+pub(super) fn within(host: &Host, pid: u32) -> Option<Within> {
     let directory = process::directory(pid);
     let inside = inside::open(host, directory.join("root"))?;
     let table = host.bytes(&directory.join("net/dev"), TABLE).ok().flatten();
-    let names = table.and_then(|table| inside.interfaces(&table, MOST_NAMES));
-    let is_ours = |name: &String| name != "lo";
+    let shows_network = table.is_some_and(|table| inside.shows(&table, MOST_NAMES));
     let rdma = Path::new("/sys/class/infiniband");
     Some(Within {
         nodes: nodes(host, &inside),
-        has_rdma: names
-            .as_ref()
-            .map(|_| !inside.names(rdma, MOST_NAMES).is_empty()),
-        interfaces: names.map(|names| {
-            let names = names.into_iter().filter(is_ours);
-            names
-                .map(|name| interface(&inside, name, accelerated))
-                .collect()
-        }),
+        has_rdma: shows_network.then(|| !inside.names(rdma, MOST_NAMES).is_empty()),
         has_own_devices: inside.has_own_devices(),
     })
-}
-
-/// The numbers of the host's accelerated interfaces.
-pub(super) fn accelerated(host: &Host, inventory: &Inventory) -> Vec<String> {
-    let number = |name: &str| {
-        let directory = Path::new(inside::INTERFACES).join(name);
-        host.attribute(&directory.join("ifindex")).ok()?
-    };
-    let nics = inventory.nics.iter();
-    nics.filter_map(|nic| number(&nic.name)).collect()
-}
-
-fn interface(inside: &Inside<'_>, name: String, accelerated: &[String]) -> Interface {
-    let directory = Path::new(inside::INTERFACES).join(&name);
-    let attribute = |attribute: &str| inside.attribute(&directory.join(attribute));
-    let number = |text: String| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok();
-    let is_physical = inside.exists(&directory.join("device"));
-    let uevent = attribute("uevent").unwrap_or_default();
-    // veth has the number of its other end there, which says nothing of acceleration.
-    let is_above = ["DEVTYPE=macvlan", "DEVTYPE=ipvlan"]
-        .into_iter()
-        .any(|word| uevent.lines().any(|line| line == word));
-    let link = attribute("iflink");
-    let is_over_ours = is_above && link.is_some_and(|link| accelerated.contains(&link));
-    let id = |name: &str| u16::try_from(attribute(name).and_then(number)?).ok();
-    let function = id("device/vendor").zip(id("device/device"));
-    let is_ours = function.is_some_and(|(vendor, device)| nic::is_supported(vendor, device));
-    Interface {
-        is_accelerated: is_over_ours || is_physical && is_ours,
-        is_physical,
-        is_up: attribute("flags")
-            .and_then(number)
-            .is_none_or(|flags| flags & UP != 0),
-        has_link: attribute("operstate").is_none_or(|state| state != "down"),
-        name,
-    }
 }
 
 /// How a program of a container is loaded.
@@ -305,22 +259,33 @@ pub(super) fn program(host: &Host, pid: u32, guarded: Guarded<'_>) -> Program {
     }
 }
 
-/// What a process of a container was started with.
-pub(super) fn environment(host: &Host, pid: u32, guarded: Guarded<'_>) -> Environment {
+/// The variables that a process of a container was started with; none where they are not known.
+pub(super) fn variables(host: &Host, pid: u32, guarded: Guarded<'_>) -> Option<Vec<u8>> {
     let path = process::directory(pid).join("environ");
-    let Some(bytes) = guarded(&host.outside_path(&path), ENVIRONMENT) else {
-        return Environment::Unknown;
-    };
-    let variables = || bytes.split(|byte| *byte == 0);
-    let is_nic = variables().any(|variable| {
-        let name = variable.strip_prefix(VARIABLE.as_bytes());
-        name.is_some_and(|name| !name.starts_with(b"PLAIN_") && !name.starts_with(b"NODES_"))
-    });
-    let preload = variables().find_map(|variable| variable.strip_prefix(b"LD_PRELOAD="));
-    match preload {
-        Some(value) if memchr::memmem::find(value, b"libonload.so").is_some() => Environment::Ours,
-        Some(_) => Environment::Other { is_nic },
-        None => Environment::None { is_nic },
+    guarded(&host.outside_path(&path), ENVIRONMENT)
+}
+
+/// The value of a variable.
+pub(super) fn variable<'v>(variables: &'v [u8], name: &str) -> Option<&'v [u8]> {
+    let mut all = variables.split(|byte| *byte == 0);
+    all.find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+impl Environment {
+    /// What these variables say of the preload.
+    pub(super) fn of(variables: &[u8]) -> Environment {
+        let mut all = variables.split(|byte| *byte == 0);
+        let is_nic = all.any(|variable| {
+            let name = variable.strip_prefix(VARIABLE.as_bytes());
+            name.is_some_and(|name| !name.starts_with(b"PLAIN_") && !name.starts_with(b"NODES_"))
+        });
+        match variable(variables, "LD_PRELOAD") {
+            Some(value) if memchr::memmem::find(value, b"libonload.so").is_some() => {
+                Environment::Ours
+            }
+            Some(_) => Environment::Other { is_nic },
+            None => Environment::None { is_nic },
+        }
     }
 }
 
@@ -334,12 +299,18 @@ impl Facts {
             || self.has_open("/dev/infiniband")
             || self.has_open("/dev/vfio")
             || is_container && !self.within.nodes.is_empty()
+            || !self.grants.is_empty()
     }
 
     /// Whether a process maps the library.
     pub(super) fn maps(&self) -> bool {
         let preloads = self.processes.iter().filter_map(|process| process.preload);
         preloads.into_iter().any(|preload| preload != Preload::No)
+    }
+
+    /// How many processes map the library, of whatever build.
+    pub(super) fn preloading(&self) -> usize {
+        self.mapping(Preload::Yes) + self.mapping(Preload::Foreign)
     }
 
     /// How many processes map the library so.
@@ -360,6 +331,19 @@ impl Facts {
             below.is_some_and(|below| below.is_empty() || below.starts_with(['/', '_']))
         })
         .count()
+    }
+
+    /// Processes that have a stack of Onload.
+    pub(super) fn stacks(&self) -> usize {
+        let processes = self.processes.iter();
+        processes.filter(|process| process.has_stack).count()
+    }
+
+    /// Whether an interface of its own network is accelerated.
+    pub(super) fn has_accelerated(&self) -> Option<bool> {
+        let interfaces = self.interfaces.iter().flatten();
+        self.interfaces.as_ref()?;
+        any(interfaces.map(|interface| interface.is_accelerated))
     }
 
     fn has_open(&self, path: &str) -> bool {
@@ -401,14 +385,4 @@ impl Facts {
         let unseen = |process: &Process| process.open.is_none() || process.preload.is_none();
         !self.is_seen || self.processes.iter().any(unseen)
     }
-}
-
-/// Whether the library is preloaded by a file of ours that is mounted over the container's own.
-pub(super) fn has_preload_file(host: &Host, pid: u32) -> bool {
-    let wanted = |line: &[u8]| memchr::memmem::find(line, b" /etc/ld.so.preload ").is_some();
-    let path = process::directory(pid).join("mountinfo");
-    host.lines(&path, &wanted)
-        .ok()
-        .flatten()
-        .is_some_and(|lines| !lines.is_empty())
 }

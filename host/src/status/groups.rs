@@ -7,7 +7,6 @@ use onload_core::class::Class;
 use onload_core::lease::{Holder, Lease, Listed};
 
 use super::cgroup::{self, Engine};
-use super::looked::Looked;
 use super::process;
 use super::tasks::Tasks;
 use crate::host::{Host, HostError};
@@ -31,12 +30,11 @@ impl Group {
 }
 
 /// The processes by container, and how many could not be told.
-pub(super) fn groups(looked: &Looked<'_>) -> Result<(Vec<Group>, usize), HostError> {
-    let host = looked.host;
+pub(super) fn groups(host: &Host, leases: &[Listed]) -> Result<(Vec<Group>, usize), HostError> {
     let names = host.list(Path::new("/proc"))?.names;
     let pids = names.iter().filter_map(|name| name.parse::<u32>().ok());
     let own = process::own_namespace(host, "pid");
-    let holders = holders(looked.leases.unwrap_or_default());
+    let holders = holders(leases);
     let tasks = Tasks::of(host);
     let (mut groups, mut unseen) = (BTreeMap::<String, Group>::new(), 0);
     for pid in pids {

@@ -1,20 +1,19 @@
-//! The root directory of a process: a container chooses what is there, so nothing in it leads out of it.
+//! The root directory of a process: a container chooses what is there, so nothing in it leads elsewhere. No link is
+//! followed: what is mounted was looked at on the way to directories, and not where links lead.
 
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use onload_core::fs::open::open_in_root;
 use rustix::fs::{FileType, OFlags, ResolveFlags};
 
-use crate::host::{ATTRIBUTE_LIMIT, Host};
+use crate::host::Host;
 
 /// What statfs(2) says of a sysfs (include/uapi/linux/magic.h).
 const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
 
 /// Where sysfs has interfaces.
-pub(super) const INTERFACES: &str = "/sys/class/net";
+const INTERFACES: &str = "/sys/class/net";
 const DEVICES: &str = "/dev";
 /// Lines above the interfaces in /proc/PID/net/dev.
 const HEADS: usize = 2;
@@ -35,7 +34,7 @@ pub(super) fn open(host: &Host, base: PathBuf) -> Option<Inside<'_>> {
 
 impl Inside<'_> {
     fn open(&self, path: &Path, flags: OFlags) -> Option<OwnedFd> {
-        open_in_root(&self.root, path, flags, ResolveFlags::empty()).ok()
+        open_in_root(&self.root, path, flags, ResolveFlags::NO_SYMLINKS).ok()
     }
 
     /// The numbers of a character device.
@@ -77,17 +76,17 @@ impl Inside<'_> {
 
     /// Whether the kernel's sysfs is there, and not a directory of the container's own making. Of a
     /// captured host, whether any is.
-    pub(super) fn has_sysfs(&self) -> bool {
+    fn has_sysfs(&self) -> bool {
         let found = self.open(Path::new(INTERFACES), OFlags::PATH);
         let kind = |fd: &OwnedFd| rustix::fs::fstatfs(fd).ok().map(|stat| stat.f_type);
         found.is_some_and(|fd| !self.host.is_running() || kind(&fd) == Some(SYSFS_MAGIC))
     }
 
-    /// The interfaces in its sysfs, as long as that is of the network that the process is in: a container may have the
-    /// host's (`-v /sys:/sys`), which shows the host's interfaces. `table` is the kernel's own list of the process's.
-    pub(super) fn interfaces(&self, table: &[u8], most: usize) -> Option<Vec<String>> {
+    /// Whether its sysfs is of the network that the process is in: a container may have the host's (`-v /sys:/sys`),
+    /// which shows the host's devices. `table` is the kernel's own list of the process's interfaces.
+    pub(super) fn shows(&self, table: &[u8], most: usize) -> bool {
         if !self.has_sysfs() {
-            return None;
+            return false;
         }
         let mut shown = self.names(Path::new(INTERFACES), most);
         shown.retain(|name| name != "bonding_masters");
@@ -98,7 +97,7 @@ impl Inside<'_> {
         });
         let mut own: Vec<String> = names.collect();
         own.sort();
-        (shown == own).then_some(shown)
+        shown == own
     }
 
     /// Whether its /dev is a directory of its own, and not the host's, which a sandbox may show. Of a captured host
@@ -112,23 +111,5 @@ impl Inside<'_> {
             hosts.as_ref().and_then(device),
         );
         self.host.is_running() && own.is_some() && own != hosts
-    }
-
-    /// An attribute of sysfs; the caller has asked for [`Inside::has_sysfs`].
-    pub(super) fn attribute(&self, path: &Path) -> Option<String> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = File::from(self.open(path, flags)?);
-        let is_sysfs = rustix::fs::fstatfs(&file).ok()?.f_type == SYSFS_MAGIC;
-        if self.host.is_running() && !is_sysfs {
-            return None;
-        }
-        let mut text = String::new();
-        file.take(ATTRIBUTE_LIMIT).read_to_string(&mut text).ok()?;
-        Some(text.trim().to_owned())
-    }
-
-    /// Whether something is at a path.
-    pub(super) fn exists(&self, path: &Path) -> bool {
-        self.open(path, OFlags::PATH).is_some()
     }
 }

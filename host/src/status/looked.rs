@@ -6,10 +6,14 @@ use onload_core::lease::Listed;
 
 use crate::discover::inventory::Inventory;
 use crate::host::Host;
+use crate::netlink::namespace::Elsewhere as Network;
 
 /// Reads so many bytes of a file of a process, which may make its reader wait for good: such a file is not
 /// known.
 pub type Guarded<'g> = &'g dyn Fn(&Path, usize) -> Option<Vec<u8>>;
+
+/// The interfaces of the network that a process is in; none where they are not known.
+pub type Networks<'n> = &'n dyn Fn(u32) -> Option<Network>;
 
 /// What a look at a host is made with.
 #[derive(Clone, Copy)]
@@ -22,4 +26,6 @@ pub struct Looked<'l> {
     pub leases: Option<&'l [Listed]>,
     /// Reads files of processes, which may make their reader wait.
     pub guarded: Guarded<'l>,
+    /// Asks the kernel for the interfaces of containers.
+    pub networks: Networks<'l>,
 }

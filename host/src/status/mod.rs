@@ -2,20 +2,34 @@
 //! cgroups of processes, by their namespaces, and by leases. What a container, or a user's engine, says of
 //! itself is shown and decides nothing.
 
+mod asks;
+mod by_kernel;
 mod cgroup;
 mod container;
 mod groups;
 mod inside;
+mod kernel_log;
 mod look;
 mod looked;
+mod mounts;
 mod names;
+mod network;
+mod onload;
 mod patience;
 mod process;
+mod sockets;
+mod state;
 mod tasks;
 mod verdict;
 
 #[cfg(test)]
+mod test_asks;
+#[cfg(test)]
 mod test_host;
+#[cfg(test)]
+mod test_mounts;
+#[cfg(test)]
+mod test_onload;
 #[cfg(test)]
 mod test_strangers;
 #[cfg(test)]
@@ -26,28 +40,36 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::discover::rdma::NetnsMode;
-use crate::host::HostError;
+use crate::host::{Host, HostError};
+use asks::grants;
+pub use asks::{Evidence, Grant};
 pub use cgroup::Engine;
 use container::Facts;
-use groups::groups;
+use groups::{Group, groups};
 use look::Look;
-pub use looked::{Guarded, Looked};
+pub use looked::{Guarded, Looked, Networks};
+use names::Names;
+pub use network::network;
 use process::Budget;
-use verdict::{HostFacts, decide};
-pub use verdict::{State, Verdict};
+use state::HostFacts;
+pub use state::{State, Verdict};
+use verdict::decide;
+
+pub use crate::netlink::namespace::Elsewhere as Network;
 
 const VETH: &str = "/sys/module/onload/parameters/oo_accelerate_veth";
 
 /// The containers of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
-    /// Those that hold a device of ours or map the library, sorted by engine and name.
+    /// Those that hold a device of ours, map the library, or ask for something and have nothing, sorted by engine and
+    /// name.
     pub containers: Vec<Container>,
     /// Processes that are not ours to see, each of which may be in one more.
     pub unseen: usize,
 }
 
-/// A container that has something of ours.
+/// A container that has something of ours, or asks for it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Container {
     /// Who made it.
@@ -65,6 +87,8 @@ pub struct Container {
     pub nodes: Vec<String>,
     /// The devices that it has by lease, as CLASS=NAME.
     pub leases: Vec<String>,
+    /// The devices that it was given, as its configuration or its environment says.
+    pub devices: Vec<Grant>,
     /// Its processes: number and name.
     pub processes: Vec<(u32, String)>,
 }
@@ -90,9 +114,9 @@ impl Container {
 /// # Errors
 /// The processes cannot be listed.
 pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
-    let (groups, mut unseen) = groups(&looked)?;
+    let (groups, mut unseen) = groups(looked.host, looked.leases.unwrap_or_default())?;
     let host_facts = host_facts(&looked);
-    let mut look = Look::new(looked);
+    let mut look = Look::new(looked, host_facts);
     let mut of_strangers = Budget::WHOLE;
     let mut containers = Vec::new();
     for group in groups {
@@ -109,6 +133,42 @@ pub fn status(looked: Looked<'_>) -> Result<Status, HostError> {
     }
     containers.sort();
     Ok(Status { containers, unseen })
+}
+
+/// A container of root's engines, and the devices that it was made with.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Grantee {
+    /// Its name or, without one, its id.
+    pub container: String,
+    /// The devices, as CLASS=NAME.
+    pub devices: Vec<String>,
+}
+
+/// The devices that containers of root's engines were made with, as their configurations say: those among them that
+/// leave no node and no lease too, such as huge pages. No process is looked into.
+///
+/// # Errors
+/// The processes cannot be listed.
+pub fn grantees(host: &Host) -> Result<Vec<Grantee>, HostError> {
+    let (groups, _) = groups(host, &[])?;
+    let mut names = Names::new(host);
+    let mut grantees = Vec::new();
+    for group in groups.into_iter().filter(Group::is_of_root) {
+        let Some(config) = names.config(group.engine, &group.id) else {
+            continue;
+        };
+        let variables = config.process.env.iter().map(String::as_str);
+        let devices = grants(variables, Evidence::Configuration);
+        if !devices.is_empty() {
+            let name = names.of(group.engine, &group.id, None, Some(&config));
+            grantees.push(Grantee {
+                container: name.unwrap_or(group.id),
+                devices: devices.into_iter().map(|grant| grant.device).collect(),
+            });
+        }
+    }
+    grantees.sort();
+    Ok(grantees)
 }
 
 fn container(facts: &Facts, host: HostFacts) -> Container {
@@ -129,6 +189,7 @@ fn container(facts: &Facts, host: HostFacts) -> Container {
             .iter()
             .map(|(class, name)| format!("{class}={name}"))
             .collect(),
+        devices: facts.grants.clone(),
         processes: facts
             .processes
             .iter()

@@ -1,7 +1,7 @@
 //! Names of containers, from what their engines keep on disk. It is read and not trusted: a name is shown, and
 //! decides nothing. Below the home of a user every file is the user's own, so no link in it is followed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use rustix::fs::{FileType, OFlags, ResolveFlags};
 use serde::Deserialize;
 
 use super::cgroup::Engine;
+use super::mounts::Mounts;
 use super::patience::{PATIENCE, patiently};
 use crate::bundles;
 use crate::host::Host;
@@ -26,6 +27,7 @@ const PODMAN: [&str; 4] = [
     "containers/storage/btrfs-containers/containers.json",
     "containers/storage/zfs-containers/containers.json",
 ];
+const SHARE: &str = ".local/share";
 const DOCKER: &str = "/var/lib/docker/containers";
 
 /// Finds names, and remembers podman's, of which one file has all.
@@ -48,17 +50,37 @@ struct DockerConfig {
 }
 
 #[derive(Deserialize)]
-struct OciConfig {
-    #[serde(default)]
-    annotations: HashMap<String, String>,
-    #[serde(default)]
-    process: OciProcess,
+struct DockerHostConfig {
+    #[serde(rename = "Runtime", default)]
+    runtime: String,
+}
+
+/// What docker keeps beside the bundle.
+#[derive(Default, Deserialize)]
+struct DockerLabels {
+    #[serde(rename = "Config", default)]
+    config: DockerImageConfig,
 }
 
 #[derive(Default, Deserialize)]
-struct OciProcess {
+struct DockerImageConfig {
+    #[serde(rename = "Labels", default)]
+    labels: Option<BTreeMap<String, String>>,
+}
+
+/// The configuration that a container was made with, from its bundle.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct OciConfig {
     #[serde(default)]
-    env: Vec<String>,
+    pub(super) annotations: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(super) process: OciProcess,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct OciProcess {
+    #[serde(default)]
+    pub(super) env: Vec<String>,
 }
 
 impl<'h> Names<'h> {
@@ -70,7 +92,13 @@ impl<'h> Names<'h> {
     }
 
     /// The name of a container; none where its engine's files do not say, or are not ours to read.
-    pub(super) fn of(&mut self, engine: Engine, id: &str, user: Option<u32>) -> Option<String> {
+    pub(super) fn of(
+        &mut self,
+        engine: Engine,
+        id: &str,
+        user: Option<u32>,
+        config: Option<&OciConfig>,
+    ) -> Option<String> {
         let name = match engine {
             Engine::Docker if user.is_none() => {
                 let path = Path::new(DOCKER).join(id).join("config.v2.json");
@@ -83,11 +111,11 @@ impl<'h> Names<'h> {
                 let known = known.or_insert_with(|| podman(host, user).unwrap_or_default());
                 known.get(id)?.clone()
             }
-            Engine::Containerd => pod(&self.config(engine, id)?)?,
+            Engine::Containerd => pod(config?)?,
             Engine::Crio => {
-                let config = self.config(engine, id)?;
+                let config = config?;
                 let name = config.annotations.get("io.kubernetes.cri-o.Name");
-                pod(&config).or_else(|| name.cloned())?
+                pod(config).or_else(|| name.cloned())?
             }
             Engine::Docker | Engine::Unknown => return None,
         };
@@ -95,22 +123,50 @@ impl<'h> Names<'h> {
         (!name.is_empty()).then_some(name)
     }
 
-    /// Whether a container was made with the library in LD_PRELOAD, as its bundle says; none where that is
-    /// not known. It tells an environment that was cleared from one that never had it.
-    pub(super) fn preload(&self, engine: Engine, id: &str) -> Option<bool> {
-        let config = self.config(engine, id)?;
-        let mut variables = config.process.env.iter();
-        Some(variables.any(|variable| {
-            let value = variable.strip_prefix("LD_PRELOAD=");
-            value.is_some_and(|value| value.contains("libonload.so"))
-        }))
+    /// The labels that a container of docker has.
+    pub(super) fn labels(&self, engine: Engine, id: &str) -> BTreeMap<String, String> {
+        let path = Path::new(DOCKER).join(id).join("config.v2.json");
+        let config = || self.json::<DockerLabels>(&path);
+        let config = (engine == Engine::Docker).then(config).flatten();
+        config
+            .and_then(|config| config.config.labels)
+            .unwrap_or_default()
     }
 
-    /// The configuration that a container was made with.
-    fn config(&self, engine: Engine, id: &str) -> Option<OciConfig> {
+    /// The OCI runtime that made a container, as its engine calls it; none where that is not known.
+    pub(super) fn runtime(&self, engine: Engine, id: &str, config: &OciConfig) -> Option<String> {
+        let runtime = match engine {
+            Engine::Docker => {
+                let path = Path::new(DOCKER).join(id).join("hostconfig.json");
+                self.json::<DockerHostConfig>(&path)?.runtime
+            }
+            // The shim writes its path there (containerd, `WriteRuntime`); without one it is its own default.
+            Engine::Containerd => {
+                let mut files = self.bundles(engine, id).into_iter();
+                let read = |bundle: PathBuf| self.host.text(&bundle.join("runtime")).ok()?;
+                let path = files.find_map(read)?;
+                let name = Path::new(path.trim()).file_name().unwrap_or_default();
+                name.to_string_lossy().into_owned()
+            }
+            Engine::Crio => {
+                let handler = config.annotations.get("io.kubernetes.cri-o.RuntimeHandler");
+                handler.cloned().unwrap_or_default()
+            }
+            Engine::Podman | Engine::Unknown => return None,
+        };
+        let runtime: String = runtime.chars().take(NAME).collect();
+        Some(if runtime.is_empty() {
+            "the engine's default".to_owned()
+        } else {
+            runtime
+        })
+    }
+
+    /// Where the engine keeps the bundle of a container, if it has one.
+    fn bundles(&self, engine: Engine, id: &str) -> Vec<PathBuf> {
         // What cannot be read is not known.
         let list = |path: &Path| bundles::list(self.host, path).unwrap_or_default();
-        let bundles: Vec<PathBuf> = match engine {
+        match engine {
             Engine::Docker | Engine::Containerd => {
                 let namespaces = bundles::of_containerd(list).into_iter();
                 namespaces.map(|namespace| namespace.join(id)).collect()
@@ -122,14 +178,30 @@ impl<'h> Names<'h> {
                     .collect()
             }
             Engine::Unknown => Vec::new(),
-        };
-        let mut configs = bundles.iter().map(|bundle| bundle.join("config.json"));
+        }
+    }
+
+    /// The configuration that a container was made with.
+    pub(super) fn config(&self, engine: Engine, id: &str) -> Option<OciConfig> {
+        let bundles = self.bundles(engine, id).into_iter();
+        let mut configs = bundles.map(|bundle| bundle.join("config.json"));
         configs.find_map(|path| self.json::<OciConfig>(&path))
     }
 
     fn json<T: for<'d> Deserialize<'d>>(&self, path: &Path) -> Option<T> {
         let bytes = self.host.bytes(path, LIMIT).ok()??;
         serde_json::from_slice(&bytes).ok()
+    }
+}
+
+impl OciConfig {
+    /// Whether it has the library in LD_PRELOAD. It tells an environment that was cleared from one that never had it.
+    pub(super) fn preloads(&self) -> bool {
+        let mut variables = self.process.env.iter();
+        variables.any(|variable| {
+            let value = variable.strip_prefix("LD_PRELOAD=");
+            value.is_some_and(|value| value.contains("libonload.so"))
+        })
     }
 }
 
@@ -162,11 +234,20 @@ fn podman(host: &Host, user: Option<u32>) -> Option<HashMap<String, String>> {
             let of_root = |list| host.bytes(&Path::new("/var/lib").join(list), LIMIT).ok()?;
             PODMAN.into_iter().filter_map(of_root).collect()
         }
-        // It may be on a file system that does not answer.
-        Some(home) => patiently(host, PATIENCE, move |host| {
-            let of_user = |list| of_home(host, &home, list);
-            PODMAN.into_iter().filter_map(of_user).collect()
-        })?,
+        Some(home) => {
+            let home = host.resolve(&home).ok()??;
+            let mounts = Mounts::of(host);
+            let file = |list: &&str| home.join(SHARE).join(list);
+            let lists = PODMAN
+                .into_iter()
+                .filter(|list| mounts.answers(&file(list)));
+            let lists: Vec<&str> = lists.collect();
+            // It may be slow all the same.
+            patiently(host, PATIENCE, move |host| {
+                let of_user = |list| of_home(host, &home, list);
+                lists.into_iter().filter_map(of_user).collect()
+            })?
+        }
     };
     let lists = lists.into_iter();
     let stored = lists.filter_map(|bytes| serde_json::from_slice::<Vec<Stored>>(&bytes).ok());
@@ -188,7 +269,7 @@ fn home(host: &Host, user: u32) -> Option<PathBuf> {
 fn of_home(host: &Host, home: &Path, list: &str) -> Option<Vec<u8>> {
     let directory = host.directory(home).ok()??;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let path = Path::new(".local/share").join(list);
+    let path = Path::new(SHARE).join(list);
     let found = open_in_root(&directory, &path, flags, ResolveFlags::NO_SYMLINKS).ok()?;
     let stat = rustix::fs::fstat(&found).ok()?;
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;

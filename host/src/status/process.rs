@@ -24,6 +24,10 @@ const AT_SECURE: u64 = 23;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: u32,
+    /// Its number in its own pid namespace, by which its library names it.
+    pub(super) own_pid: Option<u32>,
+    /// When it started, in hundredths of a second since boot.
+    pub(super) started: u64,
     /// Its name, which it chooses itself.
     pub(super) name: String,
     /// Whether it is the first of its pid namespace.
@@ -33,14 +37,29 @@ pub(super) struct Process {
     pub(super) is_secure: bool,
     /// Whether it maps the library; none where that is not ours to see.
     pub(super) preload: Option<Preload>,
-    /// What its descriptors lead to, of our devices; none where that is not ours to see.
+    /// What its descriptors lead to, of our devices and of Onload; none where that is not ours to see.
     pub(super) open: Option<Vec<String>>,
+    /// The inodes of its sockets, of every family.
+    pub(super) sockets: Vec<u64>,
+    /// Whether a socket of it is of the kernel's TCP or UDP; none where that was not asked, or is not known.
+    pub(super) has_kernel_socket: Option<bool>,
+    /// Whether it has a stack of Onload.
+    pub(super) has_stack: bool,
     /// Whether it has more than was looked at.
     pub(super) is_cut: bool,
     /// How much memory it may lock.
     pub(super) memlock: Option<Limit>,
     /// Its network namespace, as the kernel names it.
     pub(super) network: Option<PathBuf>,
+    /// Its mount namespace.
+    pub(super) mounts: Option<PathBuf>,
+}
+
+/// What descriptors of a process lead to.
+#[derive(Debug, Default)]
+struct Open {
+    ours: Vec<String>,
+    sockets: Vec<u64>,
 }
 
 /// Whether a process maps the library.
@@ -143,7 +162,7 @@ impl<'h> Reader<'h> {
     pub(super) fn read(&self, pid: u32, budget: &mut Budget) -> Option<Process> {
         let started = self.start_time(pid)?;
         let process = self.look(pid, budget).ok()?;
-        (self.start_time(pid) == Some(started)).then_some(process)
+        (self.start_time(pid) == Some(started)).then_some(Process { started, ..process })
     }
 
     /// When a process started; none where it has ended. A zombie has no memory, descriptors or root any more.
@@ -164,19 +183,26 @@ impl<'h> Reader<'h> {
         let auxiliary = small("auxv")?.unwrap_or_default();
         let (preload, are_all_mapped) = self.preload(&directory, budget)?;
         let (open, are_all_open) = self.open(&directory, budget)?;
+        let (ours, sockets) =
+            open.map_or((None, Vec::new()), |open| (Some(open.ours), open.sockets));
+        let own_pid = status.words("NSpid").next_back();
         Ok(Process {
             pid,
+            own_pid: own_pid.and_then(|own| own.parse().ok()),
             name: status.field("Name").unwrap_or_default().to_owned(),
-            is_init: status.words("NSpid").next_back() == Some("1"),
+            is_init: own_pid == Some("1"),
             is_secure: is_secure(&auxiliary).unwrap_or_else(|| status.has_other_user()),
             preload,
-            open,
+            open: ours,
+            sockets,
             is_cut: !(are_all_mapped && are_all_open),
             memlock: match self.locks_any_amount(pid, &status) {
                 true => Some(Limit::Unlimited),
                 false => parse_memlock(&String::from_utf8_lossy(&limits)),
             },
             network: namespace(self.host, pid, "net"),
+            mounts: namespace(self.host, pid, "mnt"),
+            ..Process::default()
         })
     }
 
@@ -228,14 +254,10 @@ impl<'h> Reader<'h> {
         Ok((Some(preload), true))
     }
 
-    /// The devices of ours that it has open, and whether all descriptors were looked at.
-    fn open(
-        &self,
-        directory: &Path,
-        budget: &mut Budget,
-    ) -> Result<(Option<Vec<String>>, bool), Ended> {
+    /// The devices of ours and the sockets that it has open, and whether all descriptors were looked at.
+    fn open(&self, directory: &Path, budget: &mut Budget) -> Result<(Option<Open>, bool), Ended> {
         if budget.descriptors == 0 {
-            return Ok((Some(Vec::new()), false));
+            return Ok((Some(Open::default()), false));
         }
         let directory = directory.join("fd");
         let Some(listed) = seen(self.host.list(&directory).map(Some))? else {
@@ -243,13 +265,46 @@ impl<'h> Reader<'h> {
         };
         let most = budget.descriptors;
         budget.descriptors = most.saturating_sub(listed.names.len());
-        let targets = listed.names.iter().take(most).filter_map(|name| {
-            let target = self.host.link(&directory.join(name)).ok()??;
-            let target = target.to_str()?;
-            let is_ours = target.starts_with("/dev/") || target.starts_with("anon_inode:[vfio");
-            is_ours.then(|| target.to_owned())
-        });
-        Ok((Some(targets.collect()), listed.names.len() <= most))
+        let mut open = Open::default();
+        for name in listed.names.iter().take(most) {
+            let Ok(Some(target)) = self.host.link(&directory.join(name)) else {
+                continue;
+            };
+            let Some(target) = target.to_str() else {
+                continue;
+            };
+            if target.starts_with("/dev/")
+                || target.starts_with("anon_inode:[vfio")
+                || is_onloads(target)
+            {
+                open.ours.push(target.to_owned());
+            }
+            open.sockets.extend(socket(target));
+        }
+        Ok((Some(open), listed.names.len() <= most))
+    }
+}
+
+/// Whether a descriptor is one of Onload's file system: `anon_inode:onload:[tcp:0:3]` (Onload, `onloadfs_dname`). No file
+/// of a container's own is called so: their names begin with `/`.
+fn is_onloads(target: &str) -> bool {
+    let name = target.strip_prefix("anon_inode:").unwrap_or(target);
+    name.starts_with("onload:[")
+}
+
+/// The inode of a socket: `socket:[1234]`.
+fn socket(target: &str) -> Option<u64> {
+    let inode = target.strip_prefix("socket:[")?.strip_suffix(']')?;
+    inode.parse().ok()
+}
+
+impl Process {
+    /// Whether it has a stack of Onload, its own or one that it inherited. A program that Onload gave none keeps one
+    /// descriptor of the device, so that one says nothing. `is_listed`: whether the driver lists a stack of its.
+    pub(super) fn stack(&self, is_listed: bool) -> bool {
+        let open = || self.open.iter().flatten();
+        let devices = open().filter(|target| *target == "/dev/onload").count();
+        devices >= 2 && (is_listed || open().any(|target| is_onloads(target)))
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::config::Config;
 use onload_core::lease::{Device, Holder, Lease, Listed};
+use onload_core::netlink::link::Link;
 use onload_core::processes::Process as Holding;
 
 use super::groups::Group;
@@ -34,6 +35,38 @@ pub(super) struct Made {
     pub(super) nodes: Vec<String>,
     pub(super) leases: Vec<Listed>,
     pub(super) nics: Vec<Nic>,
+    /// The container's network, of which the host's is number 0.
+    pub(super) network: Option<Network>,
+}
+
+pub(super) const ROOT: &str = "20 1 8:1 / / rw - ext4 /dev/sda rw\n";
+
+/// An interface in a container that is set up and has a link.
+pub(super) fn link(name: &str, kind: &str) -> Link {
+    Link {
+        index: 2,
+        flags: 0x1_1003,
+        name: name.into(),
+        kind: kind.into(),
+        ..Link::default()
+    }
+}
+
+/// One that is on an interface of the host.
+pub(super) fn on_host(name: &str, kind: &str, lower: u32) -> Link {
+    Link {
+        lower: Some(lower),
+        lower_namespace: Some(0),
+        ..link(name, kind)
+    }
+}
+
+/// One of a PCI function.
+pub(super) fn of_function(name: &str, function: &str) -> Link {
+    Link {
+        function: Some(function.parse().unwrap()),
+        ..link(name, "")
+    }
 }
 
 impl Made {
@@ -53,6 +86,13 @@ impl Made {
                 state: None,
                 virtual_functions: Vec::new(),
             }],
+            network: Some(Network {
+                links: vec![Link {
+                    flags: 0x1_0049,
+                    ..link("lo", "")
+                }],
+                own: Some(0),
+            }),
         };
         made.file("/sys/class/net/ens1/ifindex", "5\n");
         made.process(1, "0::/init.scope\n", "systemd", HOST_NET, "pid:[1]");
@@ -105,7 +145,7 @@ impl Made {
         );
         self.link(&format!("{dir}/ns/user"), HOST_USERS);
         self.file(&format!("{dir}/maps"), "");
-        self.file(&format!("{dir}/mountinfo"), "");
+        self.file(&format!("{dir}/mountinfo"), ROOT);
         let limits = "Max locked memory         unlimited            unlimited            bytes\n";
         self.file(&format!("{dir}/limits"), limits);
         fs::create_dir_all(self.path(&format!("{dir}/fd/x")).parent().unwrap()).unwrap();
@@ -164,16 +204,35 @@ impl Made {
         self.file("/proc/77/environ", environment)
     }
 
-    pub(super) fn interface(&self, name: &str, attributes: &[(&str, &str)]) -> &Made {
-        let dir = format!("/proc/77/root/sys/class/net/{name}");
-        let usual = [("operstate", "up"), ("flags", "0x1003")];
-        for (attribute, value) in usual.iter().chain(attributes) {
-            self.file(&format!("{dir}/{attribute}"), format!("{value}\n"));
-        }
-        let table = self.path("/proc/77/net/dev");
-        let listed = fs::read_to_string(&table).unwrap();
-        fs::write(table, format!("{listed}  {name}: 1 2 3\n")).unwrap();
+    /// An interface of its network.
+    pub(super) fn interface(&mut self, link: Link) -> &mut Made {
+        let network = self.network.as_mut().unwrap();
+        network.links.push(link);
         self
+    }
+
+    /// A PCI function of the host.
+    pub(super) fn function(&self, address: &str, vendor: &str, device: &str) -> &Made {
+        let directory = format!("/sys/bus/pci/devices/{address}");
+        self.file(&format!("{directory}/vendor"), format!("{vendor}\n"));
+        self.file(&format!("{directory}/device"), format!("{device}\n"));
+        self.file(&format!("{directory}/class"), "0x020000\n")
+    }
+
+    /// What the first process of the container has open with a stack of Onload (facts of a real one).
+    pub(super) fn stack(&self) -> &Made {
+        self.open(3, "/dev/onload").open(4, "/dev/onload");
+        self.open(5, "anon_inode:onload:[tcp:0:3]")
+    }
+
+    /// A socket of the kernel that listens.
+    pub(super) fn listens(&self, pid: u32, inode: u64) -> &Made {
+        self.link(&format!("/proc/{pid}/fd/9"), &format!("socket:[{inode}]"));
+        let heads = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
+        let line = format!(
+            "   0: 00000000:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 {inode} 1 0\n"
+        );
+        self.file(&format!("/proc/{pid}/net/tcp"), heads.to_owned() + &line)
     }
 
     pub(super) fn open(&self, number: u32, target: &str) -> &Made {
@@ -222,6 +281,7 @@ impl Made {
             inventory: &inventory,
             leases: Some(&self.leases),
             guarded: &|path: &Path, _| fs::read(path).ok(),
+            networks: &|_| self.network.clone(),
         })
         .unwrap()
     }
@@ -339,6 +399,7 @@ pub(super) fn facts_within(made: &Made, mut budget: Budget) -> (Facts, HostFacts
         inventory: &inventory,
         leases: Some(&made.leases),
         guarded: &|path: &Path, _| fs::read(path).ok(),
+        networks: &|_| made.network.clone(),
     };
     let group = Group {
         engine: Engine::Docker,
@@ -347,8 +408,9 @@ pub(super) fn facts_within(made: &Made, mut budget: Budget) -> (Facts, HostFacts
         is_named: true,
         pids: vec![77],
     };
-    let (facts, _) = Look::new(looked).facts(group, &mut budget);
-    (facts.unwrap(), host_facts(&looked))
+    let host_facts = host_facts(&looked);
+    let (facts, _) = Look::new(looked, host_facts).facts(group, &mut budget);
+    (facts.unwrap(), host_facts)
 }
 
 /// What the bundle of the container says of its environment.

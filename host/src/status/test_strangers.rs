@@ -6,6 +6,7 @@ use std::path::Path;
 
 use onload_core::config::Config;
 use onload_core::lease::Holder;
+use onload_core::netlink::link::Link;
 
 use super::cgroup::Engine;
 use super::test_host::*;
@@ -69,26 +70,19 @@ fn a_reservation_for_roots_container_is_not_that_of_a_user_who_calls_theirs_so()
 #[test]
 fn the_hosts_sysfs_in_a_container_shows_nothing_of_its_network() {
     let made = preloaded();
-    made.open(3, "/dev/onload");
-    // By -v /sys:/sys it sees the host's interface, and the kernel says that it has another.
-    made.interface("eth0", &[]);
-    let sysfs = made.path("/proc/77/root/sys");
-    fs::remove_dir_all(&sysfs).unwrap();
-    for (attribute, value) in [("device/vendor", "0x1924"), ("device/device", "0x0b03")] {
-        let file = format!("/proc/77/root/sys/class/net/ens1/{attribute}");
-        made.file(&file, format!("{value}\n"));
-    }
-    let verdicts = made.verdicts();
-    assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
-    // Nor whether an RDMA device is in its namespace.
+    assert_eq!(facts_of(&made).within.has_rdma, Some(false));
+    // By -v /sys:/sys it sees the host's interface, and the kernel says that it has none.
+    made.file("/proc/77/root/sys/class/net/ens1/operstate", "up\n");
     assert_eq!(facts_of(&made).within.has_rdma, None);
 }
 
 #[test]
 fn a_name_that_a_shell_would_run_stands_between_quotes() {
-    let made = preloaded();
-    let down = [("device/vendor", "0x1924"), ("flags", "0x1002")];
-    made.interface("$(reboot)", &down);
+    let mut made = preloaded();
+    made.interface(Link {
+        flags: 0x1002,
+        ..of_function("$(reboot)", "0000:05:00.0")
+    });
     made.assert_is(
         State::InterfaceDown,
         "$(reboot) is in its network",
@@ -132,8 +126,7 @@ fn the_limit_of_who_opens_the_device_counts_and_not_that_of_a_helper() {
 fn a_process_that_ends_while_it_is_looked_at_changes_nothing_of_the_others() {
     for gone in ["stat", "status", "limits", "auxv", "maps", "root", "ns"] {
         let made = preloaded();
-        made.link("/proc/77/ns/net", HOST_NET)
-            .open(3, "/dev/onload");
+        made.link("/proc/77/ns/net", HOST_NET).stack();
         let cgroup = format!("0::/system.slice/docker-{ID}.scope\n");
         made.process(78, &cgroup, "helper", HOST_NET, "pid:[7]");
         let path = made.path(&format!("/proc/78/{gone}"));
@@ -152,8 +145,7 @@ fn a_process_that_ends_while_it_is_looked_at_changes_nothing_of_the_others() {
 #[test]
 fn a_zombie_is_no_process_of_a_container_unless_its_threads_go_on() {
     let made = preloaded();
-    made.link("/proc/77/ns/net", HOST_NET)
-        .open(3, "/dev/onload");
+    made.link("/proc/77/ns/net", HOST_NET).stack();
     let cgroup = format!("0::/system.slice/docker-{ID}.scope\n");
     made.process(78, &cgroup, "helper", HOST_NET, "pid:[7]");
     made.runs(78, "Z", 1);
@@ -169,8 +161,8 @@ fn a_program_with_file_capabilities_loses_the_preload_though_it_runs_as_who_star
     made.file("/proc/77/auxv", auxiliary(1));
     made.assert_is(State::PreloadLost, "file capabilities", "setcap");
     // The file of ours is read all the same.
-    let overlay = "9 1 8:1 /x /etc/ld.so.preload ro - ext4 /dev/sda rw\n";
-    made.file("/proc/77/mountinfo", overlay);
+    let file = format!("{ROOT}9 1 8:1 /x /etc/ld.so.preload ro - ext4 /dev/sda rw\n");
+    made.file("/proc/77/mountinfo", file);
     made.assert_is(State::PreloadLost, "the loader could not load", "");
     // And a list without the word is told by the users.
     let made = lost(GLIBC, PRELOADED);
@@ -214,10 +206,9 @@ fn the_function_says_whether_onload_accelerates_an_interface_and_not_the_vendor(
         ("0x10ee", "0x0100", State::NoInterface),
         ("0x8086", "0x10ca", State::NoInterface),
     ] {
-        let made = preloaded();
-        made.open(3, "/dev/onload");
-        let function = [("device/vendor", vendor), ("device/device", device)];
-        made.interface("ens2", &function);
+        let mut made = preloaded();
+        made.stack().function("0000:05:00.0", vendor, device);
+        made.interface(of_function("ens2", "0000:05:00.0"));
         let verdicts = made.verdicts();
         assert_eq!(verdicts[0].state, state, "{vendor}:{device}: {verdicts:?}");
     }
@@ -236,7 +227,11 @@ fn no_program_is_asked_for_in_a_sandbox_that_has_nothing_of_ours() {
         host: &host,
         inventory: &inventory,
         leases: None,
-        guarded: &|path: &Path, _| panic!("{path:?} is asked for"),
+        guarded: &|path: &Path, _| {
+            assert!(!path.to_string_lossy().contains("/proc/90/"), "{path:?}");
+            None
+        },
+        networks: &|pid| panic!("the network of {pid} is asked for"),
     });
     assert_eq!(found.unwrap().containers, []);
 }
@@ -260,14 +255,14 @@ fn a_container_of_ctr_and_one_of_a_cgroup_parent_are_containers() {
 #[test]
 fn what_has_more_open_than_is_looked_at_is_not_said_to_use_nothing() {
     let little = Budget {
-        descriptors: 2,
+        descriptors: 3,
         ..Budget::WHOLE
     };
     let mut made = Made::new();
     made.lease("vfio:0000:81:10.0", ID, 77);
     made.node("/dev/vfio/15", (241, 0), "vfio", Some((241, 0)));
     made.open(1, "socket:[1]").open(2, "socket:[2]");
-    made.open(9, "/dev/vfio/15");
+    made.open(3, "socket:[3]").open(9, "/dev/vfio/15");
     let verdicts = decided(&made, little);
     assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
     assert!(verdicts[0].reason.contains("more files open"));
@@ -282,9 +277,7 @@ fn what_has_more_open_than_is_looked_at_is_not_said_to_use_nothing() {
     // What was found is found.
     let made = preloaded();
     made.link("/proc/77/ns/net", HOST_NET);
-    made.open(1, "/dev/onload")
-        .open(2, "socket:[2]")
-        .open(9, "socket:[9]");
+    made.stack().open(9, "socket:[9]");
     let verdicts = decided(&made, little);
     assert_eq!(verdicts[0].state, State::Accelerated, "{verdicts:?}");
 }
@@ -342,33 +335,6 @@ fn a_library_of_the_images_own_without_a_descriptor_may_be_of_another_build() {
     assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
     assert!(verdicts[0].reason.contains("not this host's"));
     // The driver has taken it.
-    facts.processes[0].open = Some(vec!["/dev/onload".to_owned()]);
+    facts.processes[0].has_stack = true;
     assert_eq!(decide(&facts, host)[0].state, State::Accelerated);
-}
-
-#[test]
-fn a_file_system_that_may_never_answer_is_not_looked_into() {
-    for (place, kind, is_looked_into) in [
-        ("/dev", "fuse.evil", false),
-        ("/", "fuse", false),
-        ("/dev", "tmpfs", true),
-        ("/data", "fuse.s3fs", true),
-        ("/sys/devices/system/cpu", "fuse.lxcfs", true),
-    ] {
-        let made = preloaded();
-        made.link("/proc/77/ns/net", HOST_NET)
-            .open(3, "/dev/onload");
-        let mount = format!("9 1 0:50 / {place} rw,nosuid shared:7 - {kind} x rw\n");
-        made.file("/proc/77/mountinfo", mount);
-        let verdicts = made.verdicts();
-        let state = match is_looked_into {
-            true => State::Accelerated,
-            false => State::Unknown,
-        };
-        assert_eq!(verdicts[0].state, state, "{place} {kind}: {verdicts:?}");
-        let is_told = verdicts
-            .iter()
-            .any(|one| one.reason.contains("may never (FUSE)"));
-        assert_eq!(is_told, !is_looked_into, "{place} {kind}");
-    }
 }

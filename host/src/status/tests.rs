@@ -2,64 +2,12 @@
 
 use std::fs;
 
+use onload_core::netlink::link::Link;
+
 use super::test_host::*;
 use super::*;
 use crate::bundles;
 use crate::discover::inventory::Inventory;
-
-#[test]
-fn a_container_of_the_hosts_network_with_descriptors_is_accelerated() {
-    let made = preloaded();
-    made.link("/proc/77/ns/net", HOST_NET);
-    made.open(3, "/dev/onload")
-        .open(4, "/dev/onload_epoll")
-        .open(5, "socket:[1]");
-    let wanted = "1 of 1 processes preload the library and have 2 descriptors";
-    made.assert_is(State::Accelerated, wanted, "");
-}
-
-#[test]
-fn a_macvlan_on_an_accelerated_interface_is_accelerated() {
-    let made = preloaded();
-    made.open(3, "/dev/onload");
-    let uevent = "DEVTYPE=macvlan\nINTERFACE=eth0";
-    made.interface("eth0", &[("uevent", uevent), ("iflink", "5")]);
-    made.assert_is(State::Accelerated, "descriptors", "");
-}
-
-#[test]
-fn an_interface_of_solarflare_that_was_moved_in_is_accelerated() {
-    let made = preloaded();
-    made.open(3, "/dev/onload");
-    made.interface(
-        "ens2",
-        &[("device/vendor", "0x1924"), ("device/device", "0x0b03")],
-    );
-    made.assert_is(State::Accelerated, "descriptors", "");
-}
-
-#[test]
-fn a_container_that_has_opened_no_socket_is_ready() {
-    let made = preloaded();
-    made.link("/proc/77/ns/net", HOST_NET);
-    made.assert_is(State::Ready, "none has opened a socket yet", "");
-}
-
-#[test]
-fn a_bridge_is_not_accelerated_and_its_other_ends_number_says_nothing() {
-    let made = preloaded();
-    made.open(3, "/dev/onload");
-    made.interface("eth0", &[("uevent", "INTERFACE=eth0"), ("iflink", "5")]);
-    made.assert_is(State::NoInterface, "(eth0)", "--network host");
-    made.assert_is(State::NoInterface, "", "oo_accelerate_veth");
-    // Where it is set already, it is no advice.
-    made.file("/sys/module/onload/parameters/oo_accelerate_veth", "Y\n");
-    let verdicts = made.verdicts();
-    assert!(
-        !verdicts[0].remedy.as_ref().unwrap().contains("veth"),
-        "{verdicts:?}"
-    );
-}
 
 #[test]
 fn the_hosts_network_without_an_accelerated_interface_is_not() {
@@ -71,15 +19,6 @@ fn the_hosts_network_without_an_accelerated_interface_is_not() {
         "the host has no accelerated interface",
         "discover --explain",
     );
-}
-
-#[test]
-fn interfaces_that_cannot_be_seen_give_no_verdict_on_them() {
-    let made = preloaded();
-    made.open(3, "/dev/onload");
-    fs::remove_dir_all(made.path("/proc/77/root/sys")).unwrap();
-    let verdicts = made.verdicts();
-    assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
 }
 
 #[test]
@@ -156,7 +95,7 @@ fn a_library_that_the_loader_could_not_load_is_lost() {
     let made = lost(GLIBC, "PATH=/bin\0");
     made.file(
         "/proc/77/mountinfo",
-        "9 1 8:1 /x /etc/ld.so.preload ro - ext4 /dev/sda rw\n",
+        format!("{ROOT}9 1 8:1 /x /etc/ld.so.preload ro - ext4 /dev/sda rw\n"),
     );
     made.assert_is(State::PreloadLost, wanted, "");
 }
@@ -189,8 +128,7 @@ fn a_program_and_environment_that_cannot_be_read_give_no_bad_verdict() {
 fn a_library_that_was_replaced_by_an_upgrade_is_told() {
     let made = preloaded();
     made.maps("/usr/lib64/libonload.so (deleted)");
-    made.link("/proc/77/ns/net", HOST_NET)
-        .open(3, "/dev/onload");
+    made.link("/proc/77/ns/net", HOST_NET).stack();
     made.assert_is(
         State::OtherLibrary,
         "Onload was upgraded",
@@ -309,7 +247,6 @@ fn an_rdma_device_of_another_namespace_is_told() {
         "infiniband_verbs",
         Some((231, 192)),
     );
-    made.interface("eth0", &[]);
     let exclusive =
         |inventory: &mut Inventory| inventory.rdma_netns_mode = Some(NetnsMode::Exclusive);
     let status = made.status_with(exclusive);
@@ -346,37 +283,31 @@ fn a_function_that_is_held_and_not_used_is_told() {
 
 #[test]
 fn an_interface_that_was_moved_in_and_is_down_is_told() {
-    let made = preloaded();
-    made.interface(
-        "ens2",
-        &[
-            ("device/vendor", "0x1924"),
-            ("operstate", "down"),
-            ("flags", "0x1002"),
-        ],
-    );
+    let down = |flags: u32| Link {
+        flags,
+        ..of_function("ens2", "0000:05:00.0")
+    };
+    let mut made = preloaded();
+    made.interface(down(0x1002));
     made.assert_is(
         State::InterfaceDown,
         "ens2 is in its network and down",
         "nsenter --net=/proc/77/ns/net",
     );
     // One that is set up and has no link is another matter.
-    let made = preloaded();
-    made.interface(
-        "ens2",
-        &[("device/vendor", "0x1924"), ("operstate", "down")],
-    );
+    let mut made = preloaded();
+    made.interface(down(0x1003));
     made.assert_is(
         State::InterfaceDown,
         "ens2 is in its network and set up, and has no link",
         "look at its cable",
     );
     // One of software is nobody's device.
-    let made = preloaded();
-    made.interface(
-        "eth0",
-        &[("operstate", "down"), ("uevent", "INTERFACE=eth0")],
-    );
+    let mut made = preloaded();
+    made.interface(Link {
+        flags: 0x1002,
+        ..link("eth0", "veth")
+    });
     assert!(
         made.verdicts()
             .iter()
@@ -523,6 +454,12 @@ fn a_users_podman_is_named_from_the_users_home_and_no_link_in_it_is_followed() {
     let status = made.status();
     assert_eq!(status.containers[0].name.as_deref(), Some("mine"));
     assert_eq!(status.containers[0].user, Some(1000));
+    // A file system of the user's own may never answer.
+    let mount = |kind: &str| format!("{ROOT}30 20 0:70 / /home/u rw - {kind} x rw\n");
+    made.file("/proc/1/mountinfo", mount("fuse.sshfs"));
+    assert_eq!(made.status().containers[0].name, None);
+    made.file("/proc/1/mountinfo", mount("ext4"));
+    assert!(made.status().containers[0].name.is_some());
     // The file of another, by a link.
     made.file("/srv/secret.json", &list);
     made.link(
@@ -537,11 +474,15 @@ fn a_root_that_leads_elsewhere_shows_only_what_is_in_it() {
     let mut made = Made::new();
     made.onload();
     // The container's own sysfs is a link to a path that only the host has.
-    made.file("/elsewhere/class/net/ens9/operstate", "up\n");
-    fs::remove_dir_all(made.path("/proc/77/root/sys")).unwrap();
-    made.link("/proc/77/root/sys", "/elsewhere");
+    made.file("/elsewhere/class/net/lo/operstate", "up\n");
     made.program(GLIBC, "PATH=/bin\0");
-    assert_eq!(facts_of(&made).within.interfaces, None);
+    assert_eq!(facts_of(&made).within.has_rdma, Some(false));
+    fs::remove_dir_all(made.path("/proc/77/root/sys")).unwrap();
+    for target in ["/elsewhere", "../../../elsewhere", "elsewhere"] {
+        made.file("/proc/77/root/elsewhere/class/net/lo/operstate", "up\n");
+        made.link("/proc/77/root/sys", target);
+        assert_eq!(facts_of(&made).within.has_rdma, None, "{target}");
+    }
 }
 
 #[test]

@@ -1,0 +1,153 @@
+//! The programs of a container that use the kernel's sockets although others, or they themselves, have the library; and
+//! why, as far as that can be found out.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::container::{ByKernel, Cause, Facts, variable, variables};
+use super::kernel_log::{Failure, failures};
+use super::looked::Looked;
+use super::patience::{PATIENCE, patiently};
+use super::process::{Budget, Preload, Process};
+use super::sockets::of_kernel;
+use crate::host::Host;
+
+const STAT: &str = "/proc/stat";
+/// Programs of one container whose environment is read.
+const MOST: usize = 8;
+/// Characters of a variable that are shown.
+const SHOWN: usize = 64;
+
+pub(super) struct ByKernelReader<'l> {
+    looked: Looked<'l>,
+    failures: OnceCell<Vec<Failure>>,
+    /// When the host was booted.
+    boot: Option<SystemTime>,
+}
+
+impl<'l> ByKernelReader<'l> {
+    pub(super) fn new(looked: Looked<'l>) -> Self {
+        ByKernelReader {
+            looked,
+            failures: OnceCell::new(),
+            boot: boot(looked.host),
+        }
+    }
+
+    /// Finds them. `since`: when Onload had its first interface.
+    pub(super) fn read(&self, facts: &mut Facts, since: Option<SystemTime>, budget: &mut Budget) {
+        self.find_sockets(&mut facts.processes, budget);
+        let found = facts.processes.iter();
+        let found = found.filter(|one| one.has_kernel_socket == Some(true) && !one.has_stack);
+        let mut by_kernel = Vec::new();
+        for (at, process) in found.enumerate() {
+            let has_library = process
+                .preload
+                .is_some_and(|preload| preload != Preload::No);
+            let is_asked = has_library && at < MOST;
+            by_kernel.push(ByKernel {
+                pid: process.pid,
+                name: process.name.clone(),
+                has_library,
+                cause: match is_asked {
+                    true => self.cause(process, &facts.accelerated, since, budget),
+                    false => Cause::Unknown,
+                },
+            });
+        }
+        facts.by_kernel = by_kernel;
+    }
+
+    /// Notes which processes have a socket of the kernel, of those that have any and no stack.
+    fn find_sockets(&self, processes: &mut [Process], budget: &mut Budget) {
+        let networks: BTreeSet<_> = processes.iter().map(|one| one.network.clone()).collect();
+        for network in networks {
+            let own = processes.iter_mut();
+            let mut own: Vec<_> = own
+                .filter(|one| one.network == network && !one.has_stack && !one.sockets.is_empty())
+                .collect();
+            let Some(pid) = own.first().map(|process| process.pid) else {
+                continue;
+            };
+            let sockets = own
+                .iter()
+                .flat_map(|process| process.sockets.iter().copied());
+            let sockets: BTreeSet<u64> = sockets.collect();
+            let look = move |host: &Host| of_kernel(host, pid, &sockets);
+            let found = budget.wait(|left| patiently(self.looked.host, PATIENCE.min(left), look));
+            let found = found.flatten().flatten();
+            for process in &mut own {
+                let has =
+                    |found: &BTreeSet<u64>| process.sockets.iter().any(|one| found.contains(one));
+                process.has_kernel_socket = found.as_ref().map(has);
+            }
+        }
+    }
+
+    fn cause(
+        &self,
+        process: &Process,
+        accelerated: &[String],
+        since: Option<SystemTime>,
+        budget: &mut Budget,
+    ) -> Cause {
+        let (host, guarded) = (self.looked.host, self.looked.guarded);
+        let variables = budget.wait(|_| variables(host, process.pid, guarded));
+        let forbidden = variables
+            .flatten()
+            .and_then(|all| forbidden(&all, accelerated));
+        if let Some(cause) = forbidden {
+            return cause;
+        }
+        let mut failures = self.failures.get_or_init(|| failures(host)).iter();
+        if let Some(failure) = failures.rfind(|failure| failure.is_of(process)) {
+            return Cause::Failed(failure.error);
+        }
+        let started = self
+            .boot
+            .map(|boot| boot + Duration::from_millis(10 * process.started));
+        match started.zip(since) {
+            Some((started, since)) if started + Duration::from_secs(1) < since => Cause::Early,
+            _ => Cause::Unknown,
+        }
+    }
+}
+
+/// Whether these variables keep a program from accelerated interfaces.
+fn forbidden(variables: &[u8], accelerated: &[String]) -> Option<Cause> {
+    let value = |name| variable(variables, name).filter(|value| !value.is_empty());
+    if value("EF_DONT_ACCELERATE").is_some_and(|value| value != b"0") {
+        return Some(Cause::Forbidden);
+    }
+    let names = |text: &[u8]| -> Vec<String> {
+        let text = String::from_utf8_lossy(text).into_owned();
+        text.split_whitespace().map(str::to_owned).collect()
+    };
+    let shown = |text: &[u8]| String::from_utf8_lossy(text).chars().take(SHOWN).collect();
+    let is_listed = |listed: &[String], name: &String| listed.contains(name);
+    if let Some(text) = value("EF_INTERFACE_WHITELIST") {
+        let listed = names(text);
+        if !accelerated.iter().any(|name| is_listed(&listed, name)) {
+            return Some(Cause::Interfaces {
+                variable: "EF_INTERFACE_WHITELIST",
+                value: shown(text),
+            });
+        }
+    }
+    let text = value("EF_INTERFACE_BLACKLIST")?;
+    let listed = names(text);
+    let is_every = accelerated.iter().all(|name| is_listed(&listed, name));
+    is_every.then(|| Cause::Interfaces {
+        variable: "EF_INTERFACE_BLACKLIST",
+        value: shown(text),
+    })
+}
+
+fn boot(host: &Host) -> Option<SystemTime> {
+    let wanted = |line: &[u8]| line.starts_with(b"btime ");
+    let line = host.lines(Path::new(STAT), &wanted).ok()??;
+    let seconds = std::str::from_utf8(&line).ok()?.split_whitespace().nth(1)?;
+    Some(UNIX_EPOCH + Duration::from_secs(seconds.parse().ok()?))
+}

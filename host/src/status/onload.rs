@@ -1,0 +1,289 @@
+//! What follows of Onload in a container: whether its programs have the library, an interface and a stack, and if not,
+//! why. Like all verdicts it looks at nothing.
+
+use super::container::{ByKernel, Cause, Environment, Facts, NodeState, Program};
+use super::kernel_log::Error;
+use super::process::{Preload, Process};
+use super::state::{HostFacts, State, Verdict};
+
+/// Programs that one line names.
+const SHOWN: usize = 3;
+
+/// More is open in its processes than was looked at, so that what was not found may be there.
+pub(super) fn not_all(facts: &Facts, what: &str) -> Verdict {
+    let cut = facts.processes.iter().find(|process| process.is_cut);
+    let pid = cut.map_or(0, |process| process.pid);
+    Verdict::bad(
+        State::Unknown,
+        format!("{what}: its processes have more files open or mapped than are looked at"),
+        format!("look for it: ls -l /proc/{pid}/fd | grep /dev/; grep libonload /proc/{pid}/maps"),
+    )
+}
+
+/// Onload: the library in its programs, and an interface that is accelerated.
+pub(super) fn onload(facts: &Facts, host: HostFacts) -> Option<Verdict> {
+    let has_onload = facts.has_node("/dev/onload") || facts.maps();
+    let is_broken = |node: &super::container::NodeFact| {
+        node.path.starts_with("/dev/onload") && node.state != NodeState::Good
+    };
+    if !has_onload || facts.within.nodes.iter().any(is_broken) {
+        return None;
+    }
+    if !facts.maps() {
+        return Some(without_library(facts));
+    }
+    if facts.mapping(Preload::Replaced) > 0 {
+        return Some(Verdict::bad(
+            State::OtherLibrary,
+            "it maps a libonload.so that was removed or replaced since: Onload was upgraded",
+            "start the container again",
+        ));
+    }
+    if host.library_matches == Some(false) && facts.mapping(Preload::Yes) > 0 {
+        return Some(Verdict::bad(
+            State::OtherLibrary,
+            "the host's libonload.so was built for another driver than the loaded one: programs get no socket",
+            "run onload_tool reload, and start the container again",
+        ));
+    }
+    Some(with_library(facts, host))
+}
+
+fn with_library(facts: &Facts, host: HostFacts) -> Verdict {
+    let has_interface = match facts.has_host_network {
+        Some(true) => Some(host.has_nic),
+        Some(false) => facts.has_accelerated(),
+        None => None,
+    };
+    match has_interface {
+        Some(false) => no_interface(facts, host),
+        None => unknown_interfaces(facts),
+        Some(true) if facts.stacks() > 0 => accelerated(facts),
+        Some(true) => without_stack(facts),
+    }
+}
+
+/// Programs, as a line names them.
+fn who(programs: &[&ByKernel]) -> String {
+    let shown = programs.iter().take(SHOWN);
+    let shown: Vec<String> = shown
+        .map(|one| format!("{} {}", one.pid, one.name))
+        .collect();
+    match programs.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+fn accelerated(facts: &Facts) -> Verdict {
+    let (stacks, all) = (facts.stacks(), facts.processes.len());
+    let others: Vec<&ByKernel> = facts.by_kernel.iter().collect();
+    let others = match others.is_empty() {
+        true => String::new(),
+        false => format!("; {} use the kernel's sockets", who(&others)),
+    };
+    let reason = format!("{stacks} of {all} processes have a stack of Onload{others}");
+    Verdict::good(State::Accelerated, reason)
+}
+
+/// Its programs have the library and an interface, and none has a stack.
+fn without_stack(facts: &Facts) -> Verdict {
+    let (programs, all) = (facts.preloading(), facts.processes.len());
+    let (with, without): (Vec<_>, Vec<_>) = facts.by_kernel.iter().partition(|one| one.has_library);
+    let is_unknown =
+        |process: &Process| !process.sockets.is_empty() && process.has_kernel_socket.is_none();
+    if facts.is_cut() {
+        return not_all(
+            facts,
+            "whether a program has a stack of Onload is not known",
+        );
+    }
+    // The driver refuses every other build than its own, and a program then goes on without it.
+    if facts.mapping(Preload::Foreign) > 0 && facts.descriptors("/dev/onload") == 0 {
+        return Verdict::bad(
+            State::Unknown,
+            "it preloads a libonload.so that is not this host's, and none of its programs has a descriptor of Onload: the library may be of another build than the driver",
+            "leave out the image's own library and LD_PRELOAD, so that it has the host's",
+        );
+    }
+    if let Some(first) = with.first() {
+        return no_stack(facts, &who(&with), &first.cause);
+    }
+    if !without.is_empty() {
+        return Verdict::bad(
+            State::NoStack,
+            format!(
+                "{} use the kernel's sockets and do not have libonload.so, which other programs of it preload",
+                who(&without)
+            ),
+            "make it the container's own program, or give it the library: docker exec -e LD_PRELOAD=libonload.so",
+        );
+    }
+    if facts.processes.iter().any(is_unknown) {
+        return Verdict::bad(
+            State::Unknown,
+            "it preloads the library, and whether its sockets are the kernel's could not be found out in time",
+            "look for them: onload_stackdump, ss --tcp --udp --processes",
+        );
+    }
+    Verdict::good(
+        State::Ready,
+        format!(
+            "{programs} of {all} processes preload the library; no program has opened a socket yet"
+        ),
+    )
+}
+
+/// Programs that Onload gave no stack.
+fn no_stack(facts: &Facts, who: &str, cause: &Cause) -> Verdict {
+    let names = facts.accelerated.join(", ");
+    let (reason, remedy) = match cause {
+        Cause::Forbidden => (
+            "EF_DONT_ACCELERATE is in its environment".to_owned(),
+            "leave EF_DONT_ACCELERATE out, and start it again".to_owned(),
+        ),
+        Cause::Interfaces { variable, value } => (
+            format!("{variable}={value} leaves no accelerated interface ({names})"),
+            format!("leave {variable} out, or correct it, and start it again"),
+        ),
+        Cause::Failed(Error::Refused(rc)) => (
+            format!("the kernel's log has \"Failed to allocate stack (rc={rc})\" of it{}", match rc {
+                -16 => ": no stack was free",
+                _ => "",
+            }),
+            "look at dmesg; onload_stackdump lists the stacks that programs hold: end one of these, and start it again".to_owned(),
+        ),
+        Cause::Failed(Error::NoInterface) => (
+            "the kernel's log says that Onload found no interface for it".to_owned(),
+            format!("start it again now that {names} is there"),
+        ),
+        Cause::Early => (
+            format!("it was started before Onload had an interface ({names})"),
+            "start it again".to_owned(),
+        ),
+        Cause::Unknown => (
+            format!("why is not known; it may have been started before Onload had {names}"),
+            "start it again; if that does not help, look at dmesg and at the variables EF_… of its environment".to_owned(),
+        ),
+    };
+    let reason = format!(
+        "{who} preload the library and use the kernel's sockets, without a stack of Onload: {reason}"
+    );
+    Verdict::bad(State::NoStack, reason, remedy)
+}
+
+fn unknown_interfaces(facts: &Facts) -> Verdict {
+    let unknown = facts.interfaces.iter().flatten();
+    let unknown: Vec<&str> = unknown
+        .filter(|interface| interface.is_accelerated.is_none())
+        .map(|interface| interface.name.as_str())
+        .collect();
+    match unknown.is_empty() {
+        true => Verdict::bad(
+            State::Unknown,
+            "it preloads the library, and its interfaces could not be looked at",
+            "run as root: sudo onload-ctk status",
+        ),
+        false => Verdict::bad(
+            State::Unknown,
+            format!(
+                "it preloads the library, and whether Onload has its interface {} is not known",
+                unknown.join(", ")
+            ),
+            "run as root, with debugfs: mount -t debugfs none /sys/kernel/debug",
+        ),
+    }
+}
+
+fn no_interface(facts: &Facts, host: HostFacts) -> Verdict {
+    if facts.has_host_network == Some(true) {
+        let reason = "it preloads the library, and the host has no accelerated interface";
+        return Verdict::bad(
+            State::NoInterface,
+            reason,
+            "run onload-ctk discover --explain",
+        );
+    }
+    let names = facts.interfaces.iter().flatten();
+    let names: Vec<&str> = names.map(|interface| interface.name.as_str()).collect();
+    let seen = match names.is_empty() {
+        true => "none but lo".to_owned(),
+        false => names.join(", "),
+    };
+    let stacks = match facts.stacks() {
+        0 => "",
+        _ => "; it has a stack of Onload, which has none to send on",
+    };
+    let veth = match host.accelerates_veth {
+        true => "",
+        false => {
+            "; or set oo_accelerate_veth: echo 1 > /sys/module/onload/parameters/oo_accelerate_veth, for packets between containers of this host and its own network"
+        }
+    };
+    Verdict::bad(
+        State::NoInterface,
+        format!(
+            "it preloads the library, and no interface in its network is accelerated ({seen}){stacks}"
+        ),
+        format!(
+            "give it an interface by onload.dev/netdev, start it with --network host, or on a macvlan network of an accelerated interface{veth}"
+        ),
+    )
+}
+
+/// Why no program has the library.
+fn without_library(facts: &Facts) -> Verdict {
+    let lost = |reason: &str, remedy: &str| Verdict::bad(State::PreloadLost, reason, remedy);
+    if facts.is_cut() {
+        return not_all(facts, "whether a program has the library is not known");
+    }
+    let is_wanted =
+        facts.start.has_preload_file || facts.start.was_given.unwrap_or(facts.start.is_told);
+    if !is_wanted {
+        return match facts.start.environment {
+            Environment::Unknown => Verdict::bad(
+                State::Unknown,
+                "whether it was given the preload cannot be told",
+                "run as root: sudo onload-ctk status",
+            ),
+            _ => Verdict::good(
+                State::Plain,
+                "it has the nodes of Onload and no preload, or its first program cleared its environment",
+            ),
+        };
+    }
+    let reads_environment = matches!(facts.start.program, Program::Glibc | Program::Unknown);
+    if facts.start.is_secure && reads_environment && !facts.start.has_preload_file {
+        return lost(
+            "its program has more rights than who started it (set-user-ID, set-group-ID, file capabilities), and the loader ignores LD_PRELOAD then",
+            "start the program as the user that it is to run as, without the set-user-ID bit or setcap, or set preload = \"file\" in /etc/onload-ctk/config.toml",
+        );
+    }
+    match (facts.start.program, facts.start.environment) {
+        (Program::Static, _) => lost(
+            "its program is static, and nothing can be preloaded into it",
+            "use a build of it that is linked with glibc",
+        ),
+        (Program::Musl, _) => lost(
+            "its program is linked with musl, and libonload.so needs glibc",
+            "use an image with glibc",
+        ),
+        (_, Environment::Other { .. }) => lost(
+            "LD_PRELOAD was set to something else by the user or the image",
+            "leave LD_PRELOAD out, or set LD_PRELOAD=libonload.so",
+        ),
+        (_, Environment::None { .. }) if !facts.start.has_preload_file => lost(
+            "LD_PRELOAD was taken out of its environment, or all of that was cleared",
+            "leave the environment as the engine sets it, or set preload = \"file\" in /etc/onload-ctk/config.toml",
+        ),
+        (Program::Unknown, _) => Verdict::bad(
+            State::Unknown,
+            "it was given the preload, no process maps the library, and its program cannot be read",
+            "run as root: sudo onload-ctk status",
+        ),
+        _ => lost(
+            "the loader could not load libonload.so",
+            "look for \"cannot be preloaded\" in the log of the container; its glibc may be too old",
+        ),
+    }
+}

@@ -1,0 +1,334 @@
+//! Whether programs are accelerated: a stack and an interface, and why one of these is missing. What a stack looks like
+//! from outside was seen of a real Onload (AF_XDP on igb, July 2026).
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use onload_core::netlink::link::Link;
+
+use super::test_host::*;
+use super::*;
+
+/// A container of the host's network that has the library.
+fn of_host() -> Made {
+    let made = preloaded();
+    made.link("/proc/77/ns/net", HOST_NET);
+    made
+}
+
+/// The same with a program that listens on a socket of the kernel, and has the one descriptor that Onload leaves.
+fn by_kernel() -> Made {
+    let made = of_host();
+    made.open(3, "/dev/onload").listens(77, 901);
+    made
+}
+
+/// A container on a network of its own that has the library and a stack, and one more interface than lo.
+fn with(link: Link) -> Made {
+    let mut made = preloaded();
+    made.stack();
+    made.interface(link);
+    made
+}
+
+#[test]
+fn a_program_with_a_stack_on_the_hosts_network_is_accelerated() {
+    let made = of_host();
+    made.stack().open(6, "socket:[1]");
+    let wanted = "1 of 1 processes have a stack of Onload";
+    made.assert_is(State::Accelerated, wanted, "");
+}
+
+#[test]
+fn one_descriptor_of_the_device_is_no_stack() {
+    by_kernel().assert_is(
+        State::NoStack,
+        "77 redis preload the library and use the kernel's sockets, without a stack of Onload: why is not known",
+        "start it again",
+    );
+    // Nor are many of other devices of Onload, or of other anonymous files.
+    let made = by_kernel();
+    made.open(4, "/dev/onload_epoll")
+        .open(5, "anon_inode:[eventpoll]");
+    made.open(6, "/tmp/onload:[tcp:0:3]");
+    assert_eq!(made.verdicts()[0].state, State::NoStack);
+}
+
+#[test]
+fn the_stack_that_a_process_made_counts_before_it_has_a_socket() {
+    let made = of_host();
+    made.open(3, "/dev/onload").open(4, "/dev/onload");
+    assert_eq!(made.verdicts()[0].state, State::Ready);
+    made.file("/proc/driver/onload/stacks", "0: 77 0 1 2 3\n");
+    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    // A stack whose maker has ended, and whose number another process has now.
+    let made = by_kernel();
+    made.file("/proc/driver/onload/stacks", "0: 77 0 1 2 3\n1: 0 0\n");
+    assert_eq!(made.verdicts()[0].state, State::NoStack);
+}
+
+#[test]
+fn a_child_that_inherited_a_stack_is_accelerated_though_the_driver_lists_its_parent() {
+    let made = of_host();
+    made.file("/proc/driver/onload/stacks", "0: 70 0 1 2 3\n");
+    made.stack();
+    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+}
+
+#[test]
+fn a_container_is_ready_while_no_program_has_a_socket() {
+    let made = of_host();
+    made.open(9, "socket:[901]");
+    made.file(
+        "/proc/77/net/tcp",
+        "  sl  local_address\n   0: 0:1 0:0 0A 0:0 0:0 0 0 0 902 1\n",
+    );
+    made.assert_is(State::Ready, "no program has opened a socket yet", "");
+    // Whether it is one of them cannot be seen.
+    fs::remove_file(made.path("/proc/77/net/tcp")).unwrap();
+    fs::create_dir(made.path("/proc/77/net/tcp")).unwrap();
+    let verdicts = made.verdicts();
+    assert_eq!(verdicts[0].state, State::Unknown, "{verdicts:?}");
+}
+
+#[test]
+fn a_server_that_was_started_without_the_preload_is_named() {
+    let made = of_host();
+    let cgroup = format!("0::/system.slice/docker-{ID}.scope\n");
+    made.process(81, &cgroup, "nc", HOST_NET, "pid:[7]");
+    made.listens(81, 905);
+    made.assert_is(
+        State::NoStack,
+        "81 nc use the kernel's sockets and do not have libonload.so",
+        "docker exec -e LD_PRELOAD=libonload.so",
+    );
+    // Beside one that has a stack it is named, and the container is accelerated.
+    made.stack();
+    made.assert_is(
+        State::Accelerated,
+        "1 of 2 processes have a stack of Onload; 81 nc use the kernel's sockets",
+        "",
+    );
+}
+
+#[test]
+fn the_variables_of_a_program_are_a_cause() {
+    for (variables, reason) in [
+        (
+            "EF_DONT_ACCELERATE=1",
+            "EF_DONT_ACCELERATE is in its environment",
+        ),
+        (
+            "EF_INTERFACE_WHITELIST=nosuch0",
+            "EF_INTERFACE_WHITELIST=nosuch0 leaves no accelerated interface (ens1)",
+        ),
+        (
+            "EF_INTERFACE_BLACKLIST=ens0 ens1",
+            "EF_INTERFACE_BLACKLIST=ens0 ens1 leaves no",
+        ),
+    ] {
+        let made = by_kernel();
+        made.file("/proc/77/environ", format!("{PRELOADED}{variables}\0"));
+        made.assert_is(State::NoStack, reason, "leave EF_");
+    }
+    for variables in [
+        "EF_DONT_ACCELERATE=0",
+        "EF_INTERFACE_WHITELIST=ens1",
+        "EF_INTERFACE_WHITELIST=",
+        "EF_INTERFACE_BLACKLIST=ens0",
+        "XEF_DONT_ACCELERATE=1",
+    ] {
+        let made = by_kernel();
+        made.file("/proc/77/environ", format!("{PRELOADED}{variables}\0"));
+        made.assert_is(State::NoStack, "why is not known", "");
+    }
+}
+
+#[test]
+fn the_line_of_the_kernels_log_is_a_cause() {
+    let line = |pid: u32, text: &str| {
+        format!(
+            "6,1,1000,-;usb 1-1: new device\n3,2,93274651,-;[onload] oo:redis[{pid}]: netif_tcp_helper_alloc_u: {text}\n"
+        )
+    };
+    let refused = "ERROR: Failed to allocate stack (rc=-16)\\x0aSee kernel messages";
+    let made = by_kernel();
+    made.file("/dev/kmsg", line(1, refused));
+    made.assert_is(
+        State::NoStack,
+        "\"Failed to allocate stack (rc=-16)\" of it: no stack was free",
+        "onload_stackdump",
+    );
+    made.file("/dev/kmsg", line(1, "ENODEV."));
+    made.assert_is(State::NoStack, "found no interface for it", "");
+    // The log of another program, and one that is not there.
+    made.file("/dev/kmsg", line(2, refused));
+    made.assert_is(State::NoStack, "why is not known", "");
+    fs::remove_file(made.path("/dev/kmsg")).unwrap();
+    made.assert_is(State::NoStack, "why is not known", "");
+}
+
+/// Onload has attached to an interface of that name and hardware address now, as far as the times of files say.
+fn attached(made: &Made, name: &str, address: &str) {
+    made.file("/sys/module/sfc_resource/version", "1\n");
+    let directory = "/sys/kernel/debug/sfc_resource/nics/000_ens1";
+    made.file(&format!("{directory}/dev"), "no dev\n");
+    made.file(&format!("{directory}/net_dev"), format!("{name}\n"));
+    made.file(&format!("{directory}/mac_addr"), format!("{address}\n"));
+}
+
+#[test]
+fn a_program_that_was_started_before_onload_had_an_interface_is_told_so() {
+    let made = by_kernel();
+    attached(&made, "ens1", "02:00:00:00:00:01");
+    // It was started 7 s after a boot in 2001.
+    made.file("/proc/stat", "cpu 1\nbtime 1000000000\n");
+    made.assert_is(
+        State::NoStack,
+        "started before Onload had an interface",
+        "start it again",
+    );
+    made.file("/proc/stat", "cpu 1\nbtime 9000000000\n");
+    made.assert_is(State::NoStack, "why is not known", "");
+}
+
+#[test]
+fn an_interface_on_one_of_the_host_that_is_accelerated_is_accelerated() {
+    for kind in ["macvlan", "ipvlan", "vlan"] {
+        with(on_host("eth0", kind, 5)).assert_is(State::Accelerated, "stack", "");
+    }
+    for (link, why) in [
+        (
+            on_host("eth0", "macvlan", 6),
+            "another interface of the host",
+        ),
+        (on_host("eth0", "veth", 5), "the other end of a veth"),
+        (on_host("eth0", "macsec", 5), "what Onload does not know"),
+        (link("eth0", "tun"), "a tunnel"),
+        (
+            Link {
+                lower_namespace: Some(3),
+                ..on_host("eth0", "macvlan", 5)
+            },
+            "an interface of that number elsewhere",
+        ),
+    ] {
+        let verdicts = with(link).verdicts();
+        assert_eq!(verdicts[0].state, State::NoInterface, "{why}: {verdicts:?}");
+    }
+}
+
+#[test]
+fn a_macvlan_on_a_vlan_of_the_host_is_accelerated() {
+    let made = with(on_host("eth0", "macvlan", 9));
+    made.file(
+        "/network.table",
+        "link 5 ens1 - - - -\nlink 9 ens1.50 vlan - 5 -\n",
+    );
+    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    made.file(
+        "/network.table",
+        "link 5 ens1 - - - -\nlink 9 ens0.50 vlan - 4 -\n",
+    );
+    assert_eq!(made.verdicts()[0].state, State::NoInterface);
+}
+
+#[test]
+fn a_bond_in_the_container_is_what_its_members_are() {
+    let mut made = with(Link {
+        index: 7,
+        ..link("bond0", "bond")
+    });
+    made.interface(Link {
+        master: Some(7),
+        ..of_function("ens2", "0000:05:00.0")
+    });
+    assert_eq!(made.verdicts()[0].state, State::NoInterface);
+    made.function("0000:05:00.0", "0x1924", "0x0b03");
+    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+}
+
+#[test]
+fn an_interface_that_is_registered_for_af_xdp_is_accelerated_in_its_container() {
+    let made = with(Link {
+        address: vec![2, 0, 0, 0, 0, 0x0a],
+        ..of_function("ens2", "0000:05:00.0")
+    });
+    made.function("0000:05:00.0", "0x8086", "0x10ca");
+    // One of another name, and one that is called so in another network.
+    attached(&made, "ens1", "02:00:00:00:00:0a");
+    made.assert_is(
+        State::NoInterface,
+        "(ens2); it has a stack",
+        "onload.dev/netdev",
+    );
+    attached(&made, "ens2", "02:00:00:00:00:0b");
+    made.assert_is(State::NoInterface, "(ens2)", "");
+    attached(&made, "ens2", "02:00:00:00:00:0a");
+    made.assert_is(State::Accelerated, "have a stack", "");
+    // Without its address, or without debugfs, that is not known.
+    fs::remove_file(made.path("/sys/kernel/debug/sfc_resource/nics/000_ens1/mac_addr")).unwrap();
+    made.assert_is(
+        State::Unknown,
+        "whether Onload has its interface ens2",
+        "debugfs",
+    );
+    fs::remove_dir_all(made.path("/sys/kernel/debug")).unwrap();
+    made.assert_is(
+        State::Unknown,
+        "whether Onload has its interface ens2",
+        "debugfs",
+    );
+    // Links that lead to each other cannot be read, like what is only root's.
+    fs::remove_dir_all(made.path("/sys/kernel")).unwrap();
+    symlink("loop", made.path("/sys/kernel")).unwrap();
+    symlink("kernel", made.path("/sys/loop")).unwrap();
+    assert_eq!(made.verdicts()[0].state, State::Unknown);
+}
+
+#[test]
+fn a_bridge_is_not_accelerated_and_its_other_ends_number_says_nothing() {
+    let made = with(on_host("eth0", "veth", 5));
+    made.assert_is(State::NoInterface, "(eth0)", "--network host");
+    made.assert_is(State::NoInterface, "", "onload.dev/netdev");
+    made.assert_is(State::NoInterface, "", "oo_accelerate_veth");
+    // Where Onload is told to, it accelerates what leads to the host's own network.
+    made.file("/sys/module/onload/parameters/oo_accelerate_veth", "Y\n");
+    assert_eq!(made.verdicts()[0].state, State::Accelerated);
+    let made = with(Link {
+        lower_namespace: Some(3),
+        ..on_host("eth0", "veth", 5)
+    });
+    made.file("/sys/module/onload/parameters/oo_accelerate_veth", "Y\n");
+    let verdicts = made.verdicts();
+    assert_eq!(verdicts[0].state, State::NoInterface);
+    let remedy = verdicts[0].remedy.as_ref().unwrap();
+    assert!(!remedy.contains("veth"), "{verdicts:?}");
+}
+
+#[test]
+fn interfaces_that_cannot_be_seen_give_no_verdict_on_them() {
+    let mut made = preloaded();
+    made.stack();
+    made.network = None;
+    made.assert_is(
+        State::Unknown,
+        "its interfaces could not be looked at",
+        "root",
+    );
+    // Nor does one whose lower one is not in the list.
+    let made = with(Link {
+        lower: Some(99),
+        ..link("eth0", "macvlan")
+    });
+    assert_eq!(made.verdicts()[0].state, State::Unknown);
+    // Nor interfaces that are each on the other, which no kernel has.
+    let around = |index, lower| Link {
+        index,
+        lower: Some(lower),
+        ..link(&format!("v{index}"), "vlan")
+    };
+    let mut made = with(around(7, 8));
+    made.interface(around(8, 7));
+    assert_eq!(made.verdicts()[0].state, State::Unknown);
+}
