@@ -74,6 +74,7 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
             inventory: &inventory,
             pools: &pools,
             leases: None,
+            grantees: &[],
         })?;
         // Who uses the interfaces, also where none of them may move.
         if let Err(error) = host.network() {

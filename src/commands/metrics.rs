@@ -11,6 +11,7 @@ use onload_host::metrics::{Measured, openmetrics};
 use onload_host::offers::offers;
 use onload_host::pools::survey;
 use onload_host::specdir::FILE_PREFIX;
+use onload_host::status::grantees;
 
 use super::generate::write_file;
 use super::{open_host, spec_dirs};
@@ -49,11 +50,13 @@ pub fn run(global: &Global, args: &Metrics, printer: &mut Printer) -> anyhow::Re
             "no specification is written yet, so every device counts as unhealthy; run \"onload-ctk cdi generate\"",
         );
     }
+    let grantees = grantees(&host).ok();
     let text = openmetrics(Measured {
         host: &host,
         inventory: &inventory,
         offers: &offered,
         leases: listed.as_deref(),
+        grantees: grantees.as_deref(),
         now: SystemTime::now(),
     })?;
     match &args.output {

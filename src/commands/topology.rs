@@ -3,6 +3,7 @@
 use onload_core::text::Chain;
 use onload_host::leases;
 use onload_host::pools::survey;
+use onload_host::status::grantees;
 use onload_host::topology::{Kind, Line, Seen, Topology, draw, lines, read, svg};
 use serde::Serialize;
 
@@ -21,11 +22,13 @@ pub fn run(global: &Global, args: &cli::Topology, printer: &mut Printer) -> anyh
     printer.progress("looking at this host");
     let (inventory, pools) = survey(&host, &config);
     let listed = leases::list(&host);
+    let grantees = grantees(&host).unwrap_or_default();
     let topology = read(Seen {
         host: &host,
         inventory: &inventory,
         pools: &pools,
         leases: listed.as_deref().ok(),
+        grantees: &grantees,
     });
     printer.end_progress();
     if let Err(error) = &listed {

@@ -125,10 +125,10 @@ const ORDERS: &[(&str, &[&str])] = &[
             "boot",
             "offers",
             "watch",
+            "status",
             "metrics",
             "doctor",
             "topology",
-            "status",
         ],
     ),
     (

@@ -123,6 +123,8 @@ impl Surveyor {
             inventory: &survey.inventory,
             offers,
             leases: Some(&survey.leases),
+            // It sees no process of the node.
+            grantees: None,
             now: SystemTime::now(),
         });
         match text {

@@ -14,6 +14,7 @@ use crate::discover::inventory::Inventory;
 use crate::host::{Host, HostError};
 use crate::offers::Offer;
 use crate::specdir::FILE_PREFIX;
+use crate::status::Grantee;
 use family::{Family, Kind, text};
 
 /// Where specifications of the host as it is are written.
@@ -30,6 +31,8 @@ pub struct Measured<'m> {
     pub offers: &'m [Offer],
     /// Its leases; none where they are not known, as to everybody but root.
     pub leases: Option<&'m [Listed]>,
+    /// What containers were made with; none where that is not known.
+    pub grantees: Option<&'m [Grantee]>,
     /// When all of that was read.
     pub now: SystemTime,
 }
@@ -70,6 +73,7 @@ pub fn openmetrics(measured: Measured<'_>) -> Result<String, HostError> {
             [(Vec::new(), seconds(measured.now))],
         ),
     ]);
+    families.extend(measured.grantees.map(offers::containers));
     if let Some(leases) = measured.leases {
         families.extend([held, offers::leases(leases)]);
     }

@@ -1,6 +1,6 @@
 //! What is offered, how well it is, and who holds how much of it, by class.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use onload_core::class::Class;
 use onload_core::lease::Listed;
@@ -9,6 +9,7 @@ use super::family::{Family, Kind, count};
 use crate::discover::inventory::Inventory;
 use crate::discover::not_offered::Subject;
 use crate::offers::{Health, Offer};
+use crate::status::Grantee;
 
 /// Devices whose reason is told. A broken card may take thousands of functions with it.
 const MOST_REASONS: usize = 64;
@@ -83,6 +84,25 @@ pub(super) fn leases(leases: &[Listed]) -> Family {
         "Leases of containers that live",
         Kind::Count,
         counts.map(|(class, number)| (vec![("class", class.to_string())], count(number))),
+    )
+}
+
+/// The containers that were made with a device, by class: a lease is nothing that every class has.
+pub(super) fn containers(grantees: &[Grantee]) -> Family {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for grantee in grantees {
+        let devices = grantee.devices.iter();
+        let classes = devices.filter_map(|device| Some(device.split_once('=')?.0));
+        for class in classes.collect::<BTreeSet<_>>() {
+            *counts.entry(class).or_default() += 1;
+        }
+    }
+    let counts = counts.into_iter();
+    Family::new(
+        "containers",
+        "Containers that were made with a device, as the configurations of root's engines say",
+        Kind::Count,
+        counts.map(|(class, number)| (vec![("class", class.to_owned())], count(number))),
     )
 }
 

@@ -4,6 +4,8 @@ use onload_core::class::Class;
 use onload_core::pci::PciAddress;
 use serde::{Serialize, Serializer};
 
+use crate::status::Grantee;
+
 /// Where everything of a host is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Topology {
@@ -11,6 +13,9 @@ pub struct Topology {
     pub holders_known: bool,
     /// The NUMA nodes by number; what belongs to none comes last.
     pub nodes: Vec<NumaNode>,
+    /// What containers were made with, where that is known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<Grantee>,
 }
 
 /// A NUMA node.

@@ -52,6 +52,7 @@ pub fn read(seen: Seen<'_>) -> Result<Topology, HostError> {
     Ok(Topology {
         holders_known: seen.leases.is_some(),
         nodes,
+        containers: seen.grantees.to_vec(),
     })
 }
 

@@ -10,6 +10,7 @@ use super::*;
 use crate::discover::test_tree::{TestTree, sample};
 use crate::host::Host;
 use crate::pools::survey;
+use crate::status::Grantee;
 
 /// The hosts in `tests/hosts`.
 const HOSTS: [&str; 10] = [
@@ -32,6 +33,7 @@ fn topology(host: &Host, leases: Option<&[Listed]>) -> Topology {
         inventory: &inventory,
         pools: &pools,
         leases,
+        grantees: &[],
     })
     .unwrap()
 }
@@ -233,6 +235,7 @@ fn large() -> Topology {
     Topology {
         holders_known: true,
         nodes: (0..4).map(node).collect(),
+        containers: Vec::new(),
     }
 }
 
@@ -498,6 +501,7 @@ fn a_shared_device_is_free_until_as_many_hold_it_as_may() {
             inventory: &inventory,
             pools: &pools,
             leases: Some(&leases),
+            grantees: &[],
         });
         let found = functions(&topology.unwrap());
         let devices = found.values().flat_map(|function| &function.devices);
@@ -552,5 +556,28 @@ fn a_node_has_its_cpus_memory_and_pages_as_far_as_sysfs_says() {
     assert_eq!(
         (second.number, &second.cpus, second.memory),
         (Some(5), &None, None)
+    );
+}
+
+#[test]
+fn containers_that_were_made_with_devices_are_listed_below_the_nodes() {
+    let mut topology = of_sample("debian13-no-hardware");
+    assert!(
+        !lines(&topology)
+            .iter()
+            .any(|line| line.text.starts_with("Containers"))
+    );
+    topology.containers = vec![Grantee {
+        container: "redis".to_owned(),
+        devices: vec!["hugepages=2Mi".to_owned(), "profile=latency".to_owned()],
+    }];
+    let lines = lines(&topology);
+    let texts: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
+    assert!(
+        texts.ends_with(&[
+            "Containers, as they were made",
+            "redis: hugepages=2Mi, profile=latency"
+        ]),
+        "{texts:?}"
     );
 }

@@ -36,6 +36,14 @@ pub fn lines(topology: &Topology) -> Vec<Line> {
     for node in &topology.nodes {
         node_lines(node, &mut lines);
     }
+    let containers = topology.containers.iter();
+    let containers = containers.map(|one| format!("{}: {}", one.container, one.devices.join(", ")));
+    let containers = containers.map(|text| line(Kind::Part, "  ", "    ", text));
+    if !topology.containers.is_empty() {
+        let heading = "Containers, as they were made".to_owned();
+        lines.push(line(Kind::Heading, "", "", heading));
+    }
+    lines.extend(containers);
     lines
 }
 
