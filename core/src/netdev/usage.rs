@@ -3,6 +3,7 @@
 //! Discovery asks before it offers an interface, and the hook asks again right before it moves one. Both judge
 //! here.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -82,12 +83,13 @@ const BY_KERNEL: u8 = 2;
 /// What else than rtnetlink says of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Beside<'a> {
-    /// It is registered with Onload for AF_XDP.
-    pub is_registered: bool,
     /// An RDMA device in software that is on it, such as soft-RoCE's.
     pub soft_rdma: Option<&'a str>,
     /// Programs of tcx are attached to it, which discovery cannot see.
     pub has_tcx: bool,
+    /// Packet sockets are bound to it. They are no reason against a move: tcpdump on the host would keep containers
+    /// from starting.
+    pub has_packet_socket: bool,
 }
 
 /// What an interface is used for.
@@ -134,8 +136,8 @@ pub enum Use {
     Xdp,
     /// Programs of tcx are attached to it.
     Tcx,
-    /// It is registered with Onload for AF_XDP.
-    Registered,
+    /// Packet sockets are bound to it.
+    PacketSocket,
     /// An RDMA device in software is on it, which a move deletes.
     SoftRdma(String),
 }
@@ -180,9 +182,9 @@ impl fmt::Display for Use {
             Use::Tcx => f.write_str(
                 "BPF programs (tcx) are attached to it; detach them, `bpftool net` shows them",
             ),
-            Use::Registered => {
-                f.write_str("it is registered with Onload for AF_XDP; take it out there")
-            }
+            Use::PacketSocket => f.write_str(
+                "a program takes its packets (AF_PACKET); end that, `ss -0 -p` shows it",
+            ),
             Use::SoftRdma(name) => write!(
                 f,
                 "the RDMA device {} of software is on it, which a move deletes; delete it yourself",
@@ -199,7 +201,26 @@ impl Namespace {
         self.links.iter().find(|link| link.name == name)
     }
 
-    /// What the namespace uses an interface for, the gravest first; empty where nobody misses it.
+    /// The interfaces that carry a default route, and those below them: the members of a bond, what a VLAN is on.
+    #[must_use]
+    pub fn on_default_route(&self) -> BTreeSet<u32> {
+        let default = self.routes.iter().filter(|route| route.prefix == 0);
+        let mut pending: Vec<u32> = default.map(|route| route.index).collect();
+        let mut found = BTreeSet::new();
+        while let Some(index) = pending.pop() {
+            if found.insert(index) {
+                let members = self.links.iter().filter(|link| link.master == Some(index));
+                pending.extend(members.map(|link| link.index));
+                let own = self.links.iter().filter(|link| link.index == index);
+                pending.extend(own.filter_map(|link| link.lower));
+            }
+        }
+        found
+    }
+
+    /// What the namespace uses an interface for, the gravest first; empty where nobody misses it. That it is registered
+    /// with Onload for AF_XDP is no use: it stays registered when it moves, and programs of the container are accelerated
+    /// on it.
     #[must_use]
     pub fn uses(&self, link: &Link, beside: Beside<'_>) -> Vec<Use> {
         let mut uses = Vec::new();
@@ -234,7 +255,7 @@ impl Namespace {
         }));
         uses.extend(link.has_xdp.then_some(Use::Xdp));
         uses.extend(beside.has_tcx.then_some(Use::Tcx));
-        uses.extend(beside.is_registered.then_some(Use::Registered));
+        uses.extend(beside.has_packet_socket.then_some(Use::PacketSocket));
         uses.extend(beside.soft_rdma.map(|name| Use::SoftRdma(name.to_owned())));
         uses
     }
@@ -450,13 +471,26 @@ mod tests {
             }
         }
         let beside = Beside {
-            is_registered: true,
             soft_rdma: Some("rxe0"),
-            has_tcx: false,
+            has_tcx: true,
+            has_packet_socket: true,
         };
         let found = said(HOST, "idle", beside);
-        assert!(found[0].contains("registered with Onload"), "{found:?}");
-        assert!(found[1].contains("RDMA device \"rxe0\""), "{found:?}");
+        assert!(found[0].contains("(tcx)"), "{found:?}");
+        assert!(found[1].contains("(AF_PACKET)"), "{found:?}");
+        assert!(found[2].contains("RDMA device \"rxe0\""), "{found:?}");
+    }
+
+    #[test]
+    fn an_interface_with_a_default_route_takes_those_below_it_along() {
+        let text = "link 1 lo - - - -\nlink 2 ens1 - 4 - -\nlink 3 ens2 - 4 - -\nlink 4 bond0 bond - - -\n\
+                    link 5 bond0.5 vlan - 4 -\nlink 6 ens9 - - - -\nlink 7 ens7 - - - -\n\
+                    route 5 0.0.0.0/0 4\nroute 6 192.0.2.0/24 4\nroute 7 ::/0 9\nroute 6 fe80::/64 2\n";
+        let namespace = Namespace::parse(text).unwrap();
+        let found: Vec<u32> = namespace.on_default_route().into_iter().collect();
+        assert_eq!(found, [2, 3, 4, 5, 7]);
+        let alone = Namespace::parse("link 1 lo - - - -\nroute 1 127.0.0.0/8 2\n").unwrap();
+        assert!(alone.on_default_route().is_empty());
     }
 
     #[test]

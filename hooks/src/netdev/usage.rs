@@ -10,8 +10,6 @@ use super::{leftovers, programs};
 use crate::netlink::link::Link;
 use crate::netns::{Depth, Netns};
 
-/// Where Onload lists its interfaces, in directories `NNN_<interface>` (Onload, `lib/efhw/debugfs_nic.c`).
-const REGISTERED: &str = "/sys/kernel/debug/sfc_resource/nics";
 /// RDMA devices; one in software names the interface below it.
 const RDMA: &str = "/sys/class/infiniband";
 
@@ -28,11 +26,11 @@ pub(super) fn check(
     let name = link.shown();
     let soft_rdma = soft_rdma_on(&name);
     let beside = Beside {
-        is_registered: is_registered(&name),
         soft_rdma: soft_rdma.as_deref(),
         has_tcx: programs::has_tcx(link),
+        ..Beside::default()
     };
-    let mut uses = namespace(netns)?.uses(&used(link), beside);
+    let mut uses = namespace(netns)?.uses(&Used::from(link), beside);
     let elsewhere = leftovers::uppers_elsewhere(netns, link, depth, leftovers::SHORT)?;
     uses.extend(elsewhere.found.iter().map(|upper| Use::UpperElsewhere {
         kind: String::from_utf8_lossy(&upper.link.kind).into_owned(),
@@ -65,7 +63,7 @@ fn namespace(netns: &Netns) -> Result<Namespace, NetdevError> {
         })
     };
     Ok(Namespace {
-        links: links.iter().map(used).collect(),
+        links: links.iter().map(Used::from).collect(),
         addresses: addresses
             .into_iter()
             .map(|one| LinkAddress {
@@ -75,25 +73,6 @@ fn namespace(netns: &Netns) -> Result<Namespace, NetdevError> {
             })
             .collect(),
         routes: routes.into_iter().flat_map(route).collect(),
-    })
-}
-
-fn used(link: &Link) -> Used {
-    let kind = String::from_utf8_lossy(&link.kind).into_owned();
-    Used {
-        index: link.index,
-        name: link.shown(),
-        master: link.master,
-        lower: link.lower.filter(|_| link.lower_namespace.is_none()),
-        has_xdp: link.xdp.is_some(),
-        kind: Some(kind).filter(|kind| !kind.is_empty()),
-    }
-}
-
-fn is_registered(name: &str) -> bool {
-    names(Path::new(REGISTERED)).iter().any(|entry| {
-        let parts = entry.split_once('_');
-        parts.is_some_and(|(_, interface)| interface == name)
     })
 }
 

@@ -9,7 +9,7 @@ use crate::discover::clock::Clock;
 use crate::discover::hugepages::Hugepages;
 use crate::discover::movable::{Movable, Netdev};
 use crate::discover::netdev::NetDevice;
-use crate::discover::nic::Nic;
+use crate::discover::nic::{Elsewhere, Nic};
 use crate::discover::node::Node;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::onload::Onload;
@@ -60,6 +60,9 @@ pub struct Inventory {
     /// The interfaces that could move, and those that the host uses itself.
     #[serde(skip)]
     pub(crate) movable: Vec<Movable>,
+    /// The accelerated interfaces that are not in this network namespace.
+    #[serde(skip)]
+    pub(crate) elsewhere: Elsewhere,
     /// The PCI functions, by which pools select.
     #[serde(skip)]
     pub(crate) functions: PciFunctions,

@@ -122,8 +122,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         )
     });
     let movable = probe.deciding(&[Class::Netdev], || {
-        let registered = attached.registered.as_ref().map_err(String::as_str);
-        movable::read(probe, &functions, &interfaces, config, registered)
+        movable::read(probe, &functions, &interfaces, config)
     });
     let nics = attached.nics;
     if tcpdirect.is_some() {
@@ -174,6 +173,7 @@ fn read(probe: &Probe<'_>, config: &Config) -> Inventory {
         hugepages,
         netdevs: Vec::new(),
         movable,
+        elsewhere: attached.elsewhere,
         not_offered,
         unread: Vec::new(),
         warnings: Vec::new(),

@@ -4,7 +4,7 @@
 //! Here it is judged which the host uses. Which of the others are offered says the configuration, by
 //! `[discover] offer-netdevs` or a pool: an idle interface may be a virtual machine's.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use onload_core::class::Class;
@@ -81,8 +81,6 @@ struct Judgement<'a> {
     network: Option<Namespace>,
     /// Why it is not known.
     unknown: String,
-    /// Interfaces that are registered with Onload for AF_XDP; why that is not known otherwise.
-    registered: Result<&'a BTreeSet<String>, &'a str>,
     /// The RDMA devices of software, by the interface that they are on.
     soft_rdma: BTreeMap<String, String>,
     /// The interfaces of each function.
@@ -95,7 +93,6 @@ pub(crate) fn read(
     functions: &PciFunctions,
     interfaces: &[NetDevice],
     config: &Config,
-    registered: Result<&BTreeSet<String>, &str>,
 ) -> Vec<Movable> {
     if !is_wanted(config) {
         return Vec::new();
@@ -119,7 +116,6 @@ pub(crate) fn read(
         functions,
         network,
         unknown,
-        registered,
         soft_rdma: soft_rdma(probe),
         on_function,
     };
@@ -206,19 +202,10 @@ impl Judgement<'_> {
             let reason = "who uses it is not known: the kernel's answer by netlink does not have it; run onload-ctk in the host's network namespace";
             return Some(reason.to_owned());
         };
-        let registered = match self.registered {
-            Ok(registered) => registered,
-            Err(reason) => {
-                return Some(format!(
-                    "whether it is registered with Onload for AF_XDP is not known: {reason}"
-                ));
-            }
-        };
         let beside = Beside {
-            is_registered: registered.contains(&interface.name),
             soft_rdma: self.soft_rdma.get(&interface.name).map(String::as_str),
             // Only root is told, and discovery need not be it: the hook looks before it moves one.
-            has_tcx: false,
+            ..Beside::default()
         };
         let uses = network.uses(link, beside);
         uses.first().map(|first| match uses.len() {
@@ -243,7 +230,7 @@ fn behind(probe: &Probe<'_>, interface: &str, pci: PciAddress) -> Option<String>
 
 /// The RDMA devices of software, by the interface that each is on (`parent_show` in
 /// drivers/infiniband/sw/rxe/rxe_verbs.c).
-fn soft_rdma(probe: &Probe<'_>) -> BTreeMap<String, String> {
+pub(crate) fn soft_rdma(probe: &Probe<'_>) -> BTreeMap<String, String> {
     let devices = probe.list(RDMA_CLASS).into_iter();
     let on = devices.filter_map(|device| {
         let directory = probe.resolve(Path::new(RDMA_CLASS).join(&device))?;

@@ -185,8 +185,24 @@ impl Users<'_> {
 pub(crate) struct Attached {
     /// Those that are offered.
     pub nics: Vec<Nic>,
-    /// Those that are registered for AF_XDP; why they are not known, and what to do about it.
-    pub registered: Result<BTreeSet<String>, String>,
+    /// Those that are not in this network namespace.
+    pub elsewhere: Elsewhere,
+}
+
+/// How Onload reaches interfaces that are not in this network namespace, which a lease may know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Elsewhere {
+    /// By name, of those that debugfs lists.
+    pub(crate) names: BTreeMap<String, Datapath>,
+    functions: BTreeMap<PciAddress, Datapath>,
+}
+
+impl Elsewhere {
+    /// That of an interface of a name and a function, if Onload is attached to it.
+    pub(crate) fn datapath(&self, name: &str, pci: PciAddress) -> Option<Datapath> {
+        let found = self.functions.get(&pci).or_else(|| self.names.get(name));
+        found.copied()
+    }
 }
 
 /// The interfaces that Onload has attached to, and why each of the others is not offered.
@@ -223,19 +239,39 @@ pub(crate) fn read(
     not_offered.extend(elsewhere(&attachments, interfaces));
     Attached {
         nics,
-        registered: registered(&attachments),
+        elsewhere: away(&attachments, functions, interfaces, users),
     }
 }
 
-/// The interfaces that Onload reaches by AF_XDP: those of its own drivers have another datapath.
-fn registered(attachments: &Attachments) -> Result<BTreeSet<String>, String> {
-    if let Some(reason) = &attachments.unread {
-        return Err(reason.clone());
+/// What Onload is attached to and has no interface here, as far as that can be used.
+fn away(
+    attachments: &Attachments,
+    functions: &PciFunctions,
+    interfaces: &[NetDevice],
+    users: Users<'_>,
+) -> Elsewhere {
+    let is_here = |is_it: &dyn Fn(&NetDevice) -> bool| interfaces.iter().any(is_it);
+    let usable = |datapath: Datapath| users.check(datapath).ok();
+    let names = attachments.interfaces.iter();
+    let names = names.filter(|(name, _)| !is_here(&|interface| interface.name == **name));
+    let attached_to = attachments.functions.iter();
+    let attached_to =
+        attached_to.filter(|(pci, _)| !is_here(&|interface| interface.pci == Some(**pci)));
+    Elsewhere {
+        names: names
+            .filter_map(|(name, listed)| {
+                Some((name.clone(), usable(listed.unwrap_or(Datapath::AfXdp))?))
+            })
+            .collect(),
+        functions: attached_to
+            .filter_map(|(pci, own)| {
+                let support = functions
+                    .get(*pci)
+                    .and_then(|function| support(function.id));
+                Some((*pci, usable(attached(own, support).ok()?)?))
+            })
+            .collect(),
     }
-    let listed = attachments.interfaces.iter();
-    let by_af_xdp =
-        listed.filter(|(_, datapath)| !matches!(datapath, Some(own) if *own != Datapath::AfXdp));
-    Ok(by_af_xdp.map(|(name, _)| name.clone()).collect())
 }
 
 /// An interface that is to be ignored and is not there may be spelled wrong, and the one that is meant

@@ -4,6 +4,7 @@ use onload_core::text::shell_word;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
+use crate::pools::{HELD, RETURNING};
 
 /// Those that make device nodes, as the kernel shows them once they are loaded. Without the second,
 /// programs of TCPDirect and ef_vi find no node.
@@ -97,6 +98,8 @@ pub(super) fn link(examined: &Examined<'_>) -> Findings {
         let name = &nic.name;
         let finding = match state {
             "up" | "unknown" => Finding::pass(format!("{name} is {state}")),
+            // It is in a container, where nobody here sees its link.
+            HELD | RETURNING => return None,
             _ => Finding::warn(
                 format!("{name} is {state}: no packet comes through it"),
                 Remedy::run(format!("ip link set dev {} up", shell_word(name))),

@@ -25,6 +25,7 @@ use crate::discover::not_offered::NotOffered;
 use crate::host::Host;
 use crate::leases::{self, Around};
 use candidate::{Candidate, Places};
+pub(crate) use netdevs::{HELD, RETURNING};
 use selection::{Selection, select};
 
 /// The first version of CDI in which a device has annotations, which list the members.

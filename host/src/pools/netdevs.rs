@@ -13,13 +13,15 @@ use super::selection::select;
 use super::unknown_leases::leave_unread;
 use crate::discover::inventory::Inventory;
 use crate::discover::movable::{Movable, Netdev, is_wanted};
+use crate::discover::names::Names;
+use crate::discover::nic::Nic;
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunction;
 use crate::leases::{Around, UnknownLeases};
 
 /// The state of an interface in a container, and of one whose container has ended.
-const HELD: &str = "held";
-const RETURNING: &str = "returning";
+pub(crate) const HELD: &str = "held";
+pub(crate) const RETURNING: &str = "returning";
 /// The state of one that a CNI plugin has moved.
 const AWAY: &str = "away";
 /// The class of a network controller, without subclass and programming interface (PCI Code and ID Assignment).
@@ -49,6 +51,15 @@ pub(super) fn settle(
             Vec::new()
         }
     };
+    let nics = accelerated(&with_containers, inventory);
+    let is_one = |entry: &NotOffered, nic: &Nic| {
+        let function = nic.pci_address.map(|pci| pci.to_string());
+        entry.name == nic.name || function.as_ref() == Some(&entry.name)
+    };
+    inventory.not_offered.retain(|entry| {
+        entry.kind != Class::Nic.into() || !nics.iter().any(|nic| is_one(entry, nic))
+    });
+    inventory.nics.extend(nics);
     let mut offered: Vec<Netdev> = Vec::new();
     for movable in &inventory.movable {
         let netdev = &movable.netdev;
@@ -121,6 +132,40 @@ fn away(leases: &Around, inventory: &Inventory) -> Vec<Netdev> {
         })
     });
     moved.collect()
+}
+
+/// Those of them that Onload accelerates: a container that is started again asks for what it asked for the first time,
+/// before its interface is back.
+fn accelerated(with_containers: &[Netdev], inventory: &Inventory) -> Vec<Nic> {
+    let mut nics: Vec<Nic> = Vec::new();
+    for netdev in with_containers {
+        let (name, pci) = (netdev.name.as_str(), netdev.pci_address);
+        let Some(datapath) = inventory.elsewhere.datapath(name, pci) else {
+            continue;
+        };
+        let Ok(device) = Names::default().choose(name, Some(pci)) else {
+            continue;
+        };
+        let mut others = inventory.nics.iter().chain(&nics);
+        if others.any(|nic| nic.device == device) {
+            continue;
+        }
+        let function = inventory.functions.get(pci);
+        nics.push(Nic {
+            name: name.to_owned(),
+            device,
+            pci_address: Some(pci),
+            numa_node: netdev.numa_node,
+            driver: netdev.driver.clone(),
+            datapath,
+            speed_mbps: None,
+            state: netdev.state.clone(),
+            virtual_functions: function.map_or_else(Vec::new, |function| {
+                function.virtual_functions.values().copied().collect()
+            }),
+        });
+    }
+    nics
 }
 
 /// A function whose interface a plugin has. Its name is not known.
@@ -201,8 +246,11 @@ fn named_without_function(inventory: &Inventory, config: &Config) -> Vec<NotOffe
 mod tests {
     use std::fmt::Write;
 
+    use onload_core::lease::Listed;
+
     use super::*;
     use crate::discover::discover;
+    use crate::discover::nic::Datapath;
     use crate::discover::test_tree::{TestTree, sample};
     use crate::generate::{Surroundings, generate};
     use crate::leases;
@@ -311,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn soft_roce_and_a_registration_for_af_xdp_keep_an_interface_on_the_host() {
+    fn soft_roce_keeps_an_interface_on_the_host_and_a_registration_for_af_xdp_does_not() {
         let tree = tree(&["a", "b", "c"], "");
         tree.class_device(
             "infiniband",
@@ -322,15 +370,39 @@ mod tests {
         tree.directory("/sys/module/sfc_resource");
         tree.directory("/sys/kernel/debug/sfc_resource/nics/000_b");
         let (offered, reasons, _) = found(&tree, "[discover]\noffer-netdevs = [\"*\"]\n");
-        assert_eq!(offered, ["c"]);
+        assert_eq!(offered, ["b", "c"]);
         assert!(
             reasons[0].starts_with("a: the RDMA device \"rxe0\" of software"),
             "{reasons:?}"
         );
-        assert!(
-            reasons[1].starts_with("b: it is registered with Onload"),
-            "{reasons:?}"
-        );
+    }
+
+    #[test]
+    fn an_accelerated_interface_that_a_container_has_stays_offered_as_one() {
+        let tree = tree(&["ens1v1"], "");
+        let function = tree.pci("0000:3b:02.7", "0x020000", 1);
+        tree.bind(&function, "igbvf");
+        let config = config("[discover]\noffer-netdevs = [\"ens1v*\"]\n");
+        lease(&tree, false);
+        let held = leases::list(&tree.host()).unwrap();
+        let nics = |attached: &str, leases: &[Listed]| {
+            let mut inventory = discover(&tree.host(), &config);
+            let names = &mut inventory.elsewhere.names;
+            names.insert(attached.to_owned(), Datapath::AfXdp);
+            let entry = NotOffered::new(Class::Nic, attached, "in another network");
+            inventory.not_offered = vec![entry];
+            let leases = Around::of(leases.to_vec(), leases.to_vec());
+            settle(&Ok(leases), &mut inventory, &config);
+            let nics = inventory.nics.into_iter();
+            let nics: Vec<_> = nics.map(|nic| (nic.device, nic.state)).collect();
+            let mut reasons = inventory.not_offered.iter();
+            (nics, reasons.any(|entry| entry.name == attached))
+        };
+        let state = Some(HELD.to_owned());
+        let once = vec![("ens1v0".to_owned(), state)];
+        assert_eq!(nics("ens1v0", &held), (once, false));
+        assert_eq!(nics("ens1v7", &held), (Vec::new(), true), "another one");
+        assert_eq!(nics("ens1v0", &[]), (Vec::new(), true), "nobody's");
     }
 
     #[test]
