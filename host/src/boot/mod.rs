@@ -11,7 +11,6 @@ mod kernel;
 mod netlink;
 mod plan;
 mod rdma_netns;
-mod routes;
 mod running;
 mod sriov;
 mod step;
@@ -27,7 +26,7 @@ mod users;
 #[cfg(fuzzing)]
 pub fn fuzz(text: &str) {
     netlink::fuzz(text.as_bytes());
-    routes::fuzz(text.as_bytes());
+    users::fuzz(text.as_bytes());
 }
 
 pub use apply::{Outcome, Stage, apply};

@@ -16,9 +16,17 @@ use crate::discover::test_tree::TestTree;
 use crate::host::Host;
 
 const PF: &str = "/sys/devices/pci0000:81/0000:81:00.0";
+const VF: &str = "/sys/devices/pci0000:81/0000:81:10.0";
 const NODES: &str = "/sys/devices/system/node";
 const REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
 const NICS: &str = "/sys/kernel/debug/sfc_resource/nics";
+
+/// What the kernel says of the network: an interface of the adapter, one of each virtual function, and more.
+fn network(more: &str) -> String {
+    let functions = (0..8).map(|index| format!("link {} ens2v{index} - - - -\n", 10 + index));
+    let functions: String = functions.collect();
+    format!("link 2 ens2 - - - -\n{functions}{more}")
+}
 
 /// A host with an adapter that can have eight virtual functions, and a kernel that makes them.
 struct Machine {
@@ -56,6 +64,7 @@ impl Machine {
             tree.file(&file, format!("{pages}\n"));
         }
         tree.file("/sys/module/ib_core/parameters/netns_mode", "Y\n");
+        tree.file("/network.table", network(""));
         let root = tree.host().outside_path(Path::new("/"));
         Machine {
             root,
@@ -147,6 +156,7 @@ impl Machine {
             let _ = fs::remove_file(self.outside(&format!("/sys/bus/pci/devices/{address}")));
             let function = format!("/sys/devices/pci0000:81/{address}");
             let _ = fs::remove_dir_all(self.outside(&function));
+            let _ = fs::remove_file(self.outside(&format!("/sys/class/net/ens2v{index}")));
             self.settings.borrow_mut().remove(&index);
             if index >= count {
                 continue;
@@ -183,7 +193,26 @@ impl Machine {
         let driver = format!("/sys/bus/pci/drivers/{driver}");
         if self.outside(&driver).is_dir() && self.driver(address).is_none() {
             self.tree.link(&format!("{function}/driver"), &driver);
+            if driver.ends_with("igbvf") {
+                let (_, index) = address.rsplit_once('.').unwrap();
+                let net = format!("{function}/net/ens2v{index}");
+                self.tree.file(&format!("{net}/address"), "");
+                let class = format!("/sys/class/net/ens2v{index}");
+                let _ = fs::remove_file(self.outside(&class));
+                self.tree.link(&class, &net);
+            }
         }
+    }
+
+    /// Binds a function to a driver that makes no interface, as who drives it by a program of user space does.
+    fn bind(&self, address: &str, driver: &str) {
+        let function = self.outside(&format!("/sys/devices/pci0000:81/{address}"));
+        let _ = fs::remove_file(function.join("driver"));
+        let _ = fs::remove_dir_all(function.join("net"));
+        let driver = format!("/sys/bus/pci/drivers/{driver}");
+        let function = format!("/sys/devices/pci0000:81/{address}");
+        self.tree.directory(&driver);
+        self.tree.link(&format!("{function}/driver"), &driver);
     }
 
     fn react(&self, path: &Path, text: &str) {
@@ -199,7 +228,11 @@ impl Machine {
                 let text = if text.is_empty() { "(null)" } else { text };
                 fs::write(place, format!("{text}\n")).unwrap();
             }
-            "unbind" => fs::remove_file(place.parent().unwrap()).unwrap(),
+            "unbind" => {
+                let driver = place.parent().unwrap();
+                fs::remove_file(driver).unwrap();
+                let _ = fs::remove_dir_all(driver.with_file_name("net"));
+            }
             "drivers_probe" => self.probe(text),
             "nr_hugepages" => {
                 let pages = text.parse::<u64>().unwrap().min(self.memory.get());
@@ -634,7 +667,7 @@ fn an_interface_of_a_subfunction_is_no_physical_function() {
 
 #[test]
 fn a_function_whose_rdma_device_a_program_has_open_is_in_use() {
-    let machine = with_interface(Some("ens2v0"));
+    let machine = with_interface();
     let function = "/sys/devices/pci0000:81/0000:81:10.0";
     let verbs = format!("{function}/infiniband_verbs/uverbs3/dev");
     machine.tree.file(&verbs, "231:195\n");
@@ -861,71 +894,130 @@ fn a_function_in_use_keeps_its_settings_and_the_others_get_theirs() {
     assert_eq!(vlans, [Some(0), Some(5)]);
 }
 
-/// Of the kernel's own driver, with an interface as given; the kernel shows a moved one nowhere.
-fn with_interface(name: Option<&str>) -> Machine {
+/// Of the kernel's own driver, with interface ens2v0.
+fn with_interface() -> Machine {
     let machine = Machine::new();
     machine.apply(&kernels(1));
-    let net = "/sys/devices/pci0000:81/0000:81:10.0/net";
-    machine.tree.directory(net);
-    if let Some(name) = name {
-        machine.tree.file(&format!("{net}/{name}/address"), "");
-        machine
-            .tree
-            .link(&format!("/sys/class/net/{name}"), &format!("{net}/{name}"));
-    }
     machine
 }
 
 #[test]
 fn an_interface_in_another_network_namespace_is_in_use() {
-    let refusal = with_interface(None).refusal(&vfio(1));
+    let machine = with_interface();
+    // The kernel shows a moved one nowhere.
+    fs::remove_dir_all(machine.outside(&format!("{VF}/net/ens2v0"))).unwrap();
+    let refusal = machine.refusal(&vfio(1));
     assert!(
         refusal
             .contains("used by another network namespace, which has its interface (driver igbvf)"),
         "{refusal}"
     );
-    let machine = with_interface(Some("ens2v0"));
-    assert_eq!(machine.apply(&vfio(1)).failed, [""; 0]);
+    assert_eq!(with_interface().apply(&vfio(1)).failed, [""; 0]);
+}
+
+#[test]
+fn a_function_whose_driver_does_not_tell_who_uses_it_is_in_use() {
+    for driver in ["uio_pci_generic", "igb_uio", "ifcvf"] {
+        let machine = with_interface();
+        machine.bind("0000:81:10.0", driver);
+        for config in [vfio(1), vfio(3), kernels(3)] {
+            let refused = machine.plan(&config).refused;
+            let said = format!(
+                "used by somebody, perhaps: its driver {driver} does not tell (if nobody uses it, unbind it)"
+            );
+            assert!(refused[0].to_string().contains(&said), "{refused:?}");
+        }
+    }
+    // RDMA devices without an interface have nodes that programs open.
+    let machine = with_interface();
+    machine.bind("0000:81:10.0", "irdma");
+    machine.tree.directory(&format!("{VF}/infiniband"));
+    assert_eq!(machine.plan(&vfio(1)).refused, []);
+    // And none is nobody's.
+    fs::remove_file(machine.outside(&format!("{VF}/driver"))).unwrap();
+    assert_eq!(machine.plan(&vfio(1)).refused, []);
 }
 
 #[test]
 fn an_interface_that_the_host_uses_is_in_use() {
-    let route = |destination: &str, mask: &str| {
-        format!("Iface x\nens2v0\t{destination}\t00000000\t0003\t0\t0\t0\t{mask}\t0\t0\t0\n")
-    };
     for (path, text, says) in [
         (
-            "/proc/net/route",
-            route("00000000", "00000000"),
-            "carries the default route",
+            "/network.table",
+            network("route 10 0.0.0.0/0 4\n"),
+            "the default route leads over it",
         ),
         (
-            "/proc/net/route",
-            route("000200C0", "00FFFFFF"),
-            "has routes",
+            // Of another table than the main one, the kernel says the same.
+            "/network.table",
+            network("route 10 198.51.100.0/24 4\n"),
+            "a route to 198.51.100.0/24 leads over it",
         ),
         (
-            "/sys/devices/pci0000:81/0000:81:10.0/net/ens2v0/upper_br0/x",
+            "/network.table",
+            network("address 10 192.0.2.10/24\n"),
+            "it has the address 192.0.2.10/24",
+        ),
+        (
+            "/network.table",
+            network("").replace("ens2v0 - - - -", "ens2v0 - - - xdp"),
+            "an XDP program is attached to it",
+        ),
+        (
+            "/network.table",
+            network("link 30 br0 bridge - - -\n").replace("ens2v0 - - - -", "ens2v0 - 30 - -"),
+            "it is a part of bridge \"br0\"",
+        ),
+        (
+            "/network.table",
+            network("").replace("ens2v0", "ens9"),
+            "who uses it is not known; run onload-ctk in the host's network namespace",
+        ),
+        (
+            "/sys/devices/virtual/infiniband/rxe0/parent",
+            "ens2v0\n".to_owned(),
+            "the RDMA device \"rxe0\" of software is on it",
+        ),
+        (
+            "/proc/net/packet",
+            "sk RefCnt Type Proto  Iface R Rmem   User   Inode\n\
+             0000000000000000 3      3    0003   10    1 0      0      20034 \n"
+                .to_owned(),
+            "a program takes its packets (AF_PACKET)",
+        ),
+        (
+            &format!("{VF}/net/ens2v0/upper_vxlan0/x"),
             String::new(),
-            "is below br0",
+            "vxlan0 is on it",
         ),
     ] {
-        let machine = with_interface(Some("ens2v0"));
+        let machine = with_interface();
         machine.tree.file(path, text);
+        machine.tree.link(
+            "/sys/class/infiniband/rxe0",
+            "/sys/devices/virtual/infiniband/rxe0",
+        );
         let refusal = machine.refusal(&vfio(1));
-        let wanted = format!("used by the host, whose interface ens2v0 {says}; stop that first");
+        let wanted = format!("used by the host (interface ens2v0: {says}");
         assert!(refusal.contains(&wanted), "{refusal}");
     }
+    let machine = with_interface();
+    // Bound to another interface, and to none.
+    machine.tree.file(
+        "/proc/net/packet",
+        "sk RefCnt Type Proto  Iface R Rmem   User   Inode\n0 3 3 0003 2 1 0 0 20034\n0 3 3 0003 0 1 0 0 20035\n",
+    );
+    machine.tree.file(
+        "/network.table",
+        network("address 10 fe80::1/64\nroute 10 fe80::/64 2\n"),
+    );
+    assert_eq!(machine.plan(&vfio(1)).refused, []);
 }
 
 #[test]
 fn functions_of_the_card_that_carries_the_default_route_are_not_removed() {
     let machine = Machine::with_two_vfs();
-    machine.tree.file(
-        "/proc/net/route",
-        "Iface x\nens2.5\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n",
-    );
-    machine.tree.file("/sys/class/net/ens2.5/lower_ens2/x", "");
+    let over_vlan = network("link 30 ens2.5 vlan - 2 -\nroute 30 0.0.0.0/0 4\n");
+    machine.tree.file("/network.table", over_vlan);
     assert_eq!(
         machine.refusal(&vfio(3)),
         "sriov ens2: there are 2 virtual functions, not 3, and the kernel changes that only by removing all of them; ens2 carries the default route, which that may cut; do it by hand"

@@ -1,17 +1,24 @@
 //! Who uses a virtual function: what is leased, open, or on the host's own way must not be taken away.
 
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use onload_core::lease::{Lease, Listed};
+use onload_core::netdev::usage::{Beside, Namespace};
 use onload_core::pci::PciAddress;
 use onload_core::text::Chain;
 
 use super::kernel::Kernel;
-use super::routes::{self, Routes};
+use crate::discover::movable::soft_rdma;
 use crate::discover::netdev::CLASS;
 use crate::discover::pci::DEVICES;
+use crate::discover::probe::Probe;
 use crate::host::{EntryKind, Host, HostError};
 use crate::leases;
+
+/// The packet sockets of this network namespace (packet(7)).
+const PACKET_SOCKETS: &str = "/proc/net/packet";
 
 /// What tells of users.
 pub(super) struct Users<'h> {
@@ -19,7 +26,12 @@ pub(super) struct Users<'h> {
     kernel: &'h dyn Kernel,
     /// The leases whose holders may live, or why they cannot be read.
     leases: Result<Vec<Leased>, String>,
-    routes: Routes,
+    /// None where the kernel of this host cannot be asked.
+    network: Option<Namespace>,
+    /// The interfaces that packet sockets are bound to.
+    listened: BTreeSet<u32>,
+    /// The RDMA devices of software, by interface.
+    soft_rdma: BTreeMap<String, String>,
 }
 
 /// A lease, and the IOMMU group of the function that its device is named after, if it is.
@@ -39,7 +51,7 @@ pub(super) struct Function<'f> {
 }
 
 impl<'h> Users<'h> {
-    /// Reads leases and routes.
+    /// Reads leases and the network.
     pub(super) fn read(host: &'h Host, kernel: &'h dyn Kernel) -> Result<Self, HostError> {
         kernel.look_again();
         let leases = match leases::list(host) {
@@ -55,13 +67,19 @@ impl<'h> Users<'h> {
             host,
             kernel,
             leases,
-            routes: routes::read(host)?,
+            network: host.network()?,
+            listened: listened(host)?,
+            soft_rdma: soft_rdma(&Probe::new(host)),
         })
     }
 
     /// Whether the host's default route goes through an interface.
     pub(super) fn is_on_default_route(&self, interface: &str) -> bool {
-        self.routes.default.contains(interface)
+        let network = self.network.as_ref();
+        network.is_some_and(|network| {
+            let link = network.link(interface);
+            link.is_some_and(|link| network.on_default_route().contains(&link.index))
+        })
     }
 
     /// Who uses a function, for people; none where nobody does.
@@ -157,31 +175,76 @@ impl<'h> Users<'h> {
     fn network(&self, directory: &Path, driver: Option<&str>) -> Result<Option<String>, HostError> {
         let net = directory.join("net");
         let interfaces = self.host.list(&net)?.names;
-        let has_net = self.host.entry(&net)? == Some(EntryKind::Directory);
+        let is_there = |path: &Path| Ok(self.host.entry(path)? == Some(EntryKind::Directory));
         // The kernel shows only those of this network namespace.
-        if let (Some(driver), true, true) = (driver, has_net, interfaces.is_empty()) {
-            return Ok(Some(format!(
-                "another network namespace, which has its interface (driver {driver})"
-            )));
+        if let (Some(driver), true) = (driver, interfaces.is_empty()) {
+            return Ok(match is_there(&net)? {
+                true => Some(format!(
+                    "another network namespace, which has its interface (driver {driver})"
+                )),
+                false if is_there(&directory.join("infiniband"))? => None,
+                // Those that programs drive by themselves, such as igb_uio, do not tell who does.
+                false => Some(format!(
+                    "somebody, perhaps: its driver {driver} does not tell (if nobody uses it, unbind it)"
+                )),
+            });
         }
         for interface in interfaces {
-            let entries = self.host.list(&Path::new(CLASS).join(&interface))?.names;
-            let upper = entries.iter().find_map(|name| name.strip_prefix("upper_"));
-            let what = if self.is_on_default_route(&interface) {
-                "carries the default route".to_owned()
-            } else if let Some(upper) = upper {
-                format!("is below {upper}")
-            } else if self.routes.any.contains(&interface) {
-                "has routes".to_owned()
-            } else {
-                continue;
-            };
-            return Ok(Some(format!(
-                "the host, whose interface {interface} {what}"
-            )));
+            if let Some(usage) = self.usage(&interface)? {
+                return Ok(Some(format!("the host (interface {interface}: {usage})")));
+            }
         }
         Ok(None)
     }
+
+    /// What the host uses an interface for, judged as before it moves into a container.
+    fn usage(&self, interface: &str) -> Result<Option<String>, HostError> {
+        let link = self.network.as_ref();
+        let link = link.and_then(|network| Some((network, network.link(interface)?)));
+        let Some((network, link)) = link else {
+            let unknown =
+                "who uses it is not known; run onload-ctk in the host's network namespace";
+            return Ok(Some(unknown.to_owned()));
+        };
+        let beside = Beside {
+            soft_rdma: self.soft_rdma.get(interface).map(String::as_str),
+            has_packet_socket: self.listened.contains(&link.index),
+            // Only bpf(2) tells, which is the hook's.
+            has_tcx: false,
+        };
+        if let Some(first) = network.uses(link, beside).first() {
+            return Ok(Some(first.to_string()));
+        }
+        // Some that are on it, such as those of kind vxlan, do not name it by netlink.
+        let entries = self.host.list(&Path::new(CLASS).join(interface))?.names;
+        let upper = entries.iter().find_map(|name| name.strip_prefix("upper_"));
+        Ok(upper.map(|upper| format!("{upper} is on it; delete that")))
+    }
+}
+
+/// The interfaces that packet sockets are bound to, by their numbers.
+fn listened(host: &Host) -> Result<BTreeSet<u32>, HostError> {
+    let found = RefCell::new(BTreeSet::new());
+    // Nothing is kept of the lines: who listens is nobody's business in a capture.
+    host.lines(Path::new(PACKET_SOCKETS), &|line| {
+        found.borrow_mut().extend(parse_packet_socket(line));
+        false
+    })?;
+    Ok(found.into_inner())
+}
+
+/// The fifth word; 0 for a socket that is bound to none. The first line is a heading (`packet_seq_show` in
+/// net/packet/af_packet.c).
+fn parse_packet_socket(line: &[u8]) -> Option<u32> {
+    let line = std::str::from_utf8(line).ok()?;
+    let index = line.split_ascii_whitespace().nth(4)?.parse().ok()?;
+    (index != 0).then_some(index)
+}
+
+/// Properties that hold for all bytes.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(line: &[u8]) {
+    assert_ne!(parse_packet_socket(line), Some(0));
 }
 
 fn leased(host: &Host, listed: Listed) -> Result<Leased, HostError> {
