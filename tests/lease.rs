@@ -188,3 +188,40 @@ fn what_is_no_device_is_refused() {
         assert!(text(&output.stderr).contains("want CLASS=NAME"), "{name}");
     }
 }
+
+#[test]
+fn what_of_an_interface_is_not_restored_is_named() {
+    let lease = |left: &str, queues: &str| {
+        format!(
+            r#"{{"version":1,"class":"netdev","name":"ens1v0","slot":0,"boot":"this boot","container":"web","bundle":"/b/web",
+                "holder":{{"init":{{"process":{{"pid":42,"startTime":7,"pidNamespace":1}}}}}},"entryPoint":"createRuntime",
+                "since":1700000000,"facts":{{}},"moved":{{"interface":{{"name":"ens1v0","mac":"02:00:00:00:10:01","mtu":1500,
+                "queueLength":1000,"flags":3,{queues}"pci":"0000:3b:02.7"}},"namespace":7,{left}"returning":true}}}}"#
+        )
+    };
+    let left = lease(r#""left":"its MTU, its threaded","#, "");
+    let unkept = lease("", r#""queues":{"unkept":["its ntuple rules"]},"#);
+    for (lease, says) in [
+        (
+            left,
+            "netdev=ens1v0 is back, and not as it was: its MTU, its threaded; \"onload-ctk lease restore\" tries again and says more",
+        ),
+        (
+            unkept,
+            "netdev=ens1v0 will not be restored as a whole, since there is too much of its ntuple rules",
+        ),
+        (lease("", ""), ""),
+    ] {
+        let host = host(&[("netdev=ens1v0#0", &lease)]);
+        let output = run(host.path(), &["list"]);
+        let told = text(&output.stderr);
+        assert!(
+            told.contains(says) && told.is_empty() == says.is_empty(),
+            "{told}"
+        );
+        let output = run(host.path(), &["list", "--format", "json"]);
+        let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let is_named = !listed["leases"][0]["not_restored"].is_null();
+        assert_eq!(is_named, says.contains("not as it was"));
+    }
+}

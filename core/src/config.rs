@@ -445,6 +445,8 @@ struct HookNetdev {
     #[serde(deserialize_with = "select::one_or_more")]
     gateway: Vec<IpAddr>,
     mtu: Option<Mtu>,
+    #[serde(rename = "af-xdp")]
+    af_xdp: bool,
 }
 
 impl From<HookNetdev> for NetdevSettings {
@@ -454,6 +456,7 @@ impl From<HookNetdev> for NetdevSettings {
             routes: read.routes,
             gateway: read.gateway,
             mtu: read.mtu,
+            af_xdp: read.af_xdp,
         }
     }
 }

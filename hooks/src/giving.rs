@@ -124,6 +124,7 @@ impl<'a> Recipient<'a> {
             namespace: self.netns.cookie(),
             addresses,
             returning,
+            left: None,
         }
     }
 }

@@ -16,6 +16,7 @@ pub(crate) mod cpuset;
 pub mod decision;
 pub mod device;
 pub mod entry;
+pub(crate) mod ethtool;
 pub mod filter;
 pub(crate) mod giving;
 pub mod host;

@@ -66,7 +66,7 @@ pub(crate) fn settle<F: TryFrom<Facts>, E: From<LeaseError>>(
 pub(crate) type Hint<'a> = &'a dyn Fn() -> Option<PathBuf>;
 
 /// Brings a device back, and makes it what it was.
-type Bring<'a, F, E> = dyn Fn(&Device, &Moved<F>, Hint<'_>) -> Result<(), E> + 'a;
+type Bring<'a, F, E> = dyn Fn(&Leases, &Device, &Moved<F>, Hint<'_>) -> Result<(), E> + 'a;
 
 /// A container that is gone.
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +113,7 @@ pub(crate) fn take_back<F: TryFrom<Facts>, E: From<LeaseError> + From<ClaimError
         match leases.leave(device, gone.container, &bundle, gone.token, START_PATIENCE)? {
             Left::Nothing | Left::Others => Ok(()),
             Left::Last(moved) => {
-                bring(device, &moved, &|| gone.namespace())?;
+                bring(&leases, device, &moved, &|| gone.namespace())?;
                 Ok(leases.returned(device, START_PATIENCE)?)
             }
         }

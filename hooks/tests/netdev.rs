@@ -402,3 +402,113 @@ fn what_must_not_move_is_refused_by_name_and_stays_as_it_is() {
         same "taken back""#;
     on_both(&sandbox, script);
 }
+
+/// A sysfs of the test's host, and what of it tells how packets come to queues.
+const QUEUES: &str = r#"
+mkdir -p /tmp/sys /sys/class/net /sys/devices
+mount -t sysfs none /tmp/sys
+for d in class/net devices; do mount --bind /tmp/sys/$d /sys/$d; done
+cd /sys/class/net/ens1v0
+echo 20000 > gro_flush_timeout
+echo 1 > queues/rx-0/rps_cpus
+cd /
+queues() {
+  d=/sys/class/net/ens1v0
+  grep . $d/gro_flush_timeout $d/napi_defer_hard_irqs $d/queues/*/rps_cpus $d/queues/*/rps_flow_cnt
+}
+were=$(queues)
+change() {
+  ip netns exec one sh -e -c 'cd /sys/class/net/ens1v0
+    echo 7 > gro_flush_timeout; echo 3 > napi_defer_hard_irqs
+    echo 0 > queues/rx-0/rps_cpus; echo 64 > queues/rx-0/rps_flow_cnt'
+}
+"#;
+
+#[test]
+fn how_packets_come_to_its_queues_is_as_it_was_or_is_named() {
+    let path = "/sys/class/net/lo/queues/rx-0/rps_flow_cnt";
+    let has_rps = std::path::Path::new(path).exists();
+    if !can_move() || !onload_test_needs::on_this_machine(has_rps, "the kernel has no RPS") {
+        return;
+    }
+    let sandbox = sandbox(&[("one", container(Some("one"), &[]))]);
+    let script = r#"
+        make one || fail "$(cat /tmp/err)"
+        change
+        gone one
+        same queues; free queues
+        [ "$(queues)" = "$were" ] || fail "$were became $(queues)"
+        # And where nothing can be written.
+        make one || fail "$(cat /tmp/err)"
+        change
+        mount -o remount,bind,ro /sys/class/net; mount -o remount,bind,ro /sys/devices
+        gone one
+        grep -q '"left":"its gro_flush_timeout, its napi_defer_hard_irqs, its rps_cpus, its rps_flow_cnt"' \
+          /run/onload-ctk/@leases/netdev=ens1v0#0 || fail "$(cat /run/onload-ctk/@leases/netdev=ens1v0#0)"
+        make one && fail "given to the next one"
+        grep -q 'restoring interface ens1v0 .*: its gro_flush_timeout, .* is not as it was' /tmp/err || fail "$(cat /tmp/err)"
+        gone one
+        mount -o remount,bind,rw /sys/class/net; mount -o remount,bind,rw /sys/devices
+        restore | grep -q 'is back' || fail "not restored"
+        same restored; free restored
+        [ "$(queues)" = "$were" ] || fail "$were became $(queues)""#;
+    on_both(&sandbox, &[QUEUES, script].concat());
+}
+
+/// Stand-ins for Onload's files: it does what it is told where the list names the interface.
+const ONLOAD: &str = r#"
+register=/sys/module/sfc_resource/afxdp/register
+mkdir -p ${register%/*}; : > $register
+mount -t tmpfs none /sys/kernel/debug
+nic=/sys/kernel/debug/sfc_resource/nics/000_ens1v0
+lists() {
+  mkdir -p $nic; echo ens1v0 > $nic/net_dev; echo "4:0:0 => AF_XDP" > $nic/devtype
+}
+mkdir -p ${nic%/*}
+told() { [ "$(cat $register)" = "$1" ] || fail "told $(cat $register), not $1"; : > $register; }
+"#;
+
+#[test]
+fn onload_is_told_of_an_interface_before_the_program_starts_and_when_it_has_forgotten_it() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = sandbox(&[("one", container(Some("one"), &[]))]);
+    sandbox.allow(&[], "[netdev.ens1v0]\naf-xdp = true\n");
+    let script = r#"
+        make one && fail "created without Onload"
+        grep -q 'registering interface ens1v0 with Onload for AF_XDP' /tmp/err || fail "$(cat /tmp/err)"
+        gone one; told ens1v0; same "not taken"; free "not taken"
+        lists
+        make one || fail "$(cat /tmp/err)"
+        told ens1v0
+        grep -q '"onloadPrograms":\[' /run/onload-ctk/@leases/netdev=ens1v0#0 || fail "not in the lease"
+        gone one; told ""; same registered; free registered
+        # The modules were loaded anew.
+        make one || fail "$(cat /tmp/err)"
+        told ens1v0
+        rm -r $nic
+        gone one; told ens1v0
+        grep -q '"left":"its registration with Onload for AF_XDP"' /run/onload-ctk/@leases/netdev=ens1v0#0 || fail "not named"
+        lists
+        restore | grep -q 'is back' || fail "not restored"
+        told ""; same restored; free restored"#;
+    on_both(&sandbox, &[ONLOAD, script].concat());
+}
+
+#[test]
+fn one_that_onload_has_registered_moves_as_it_is() {
+    if !can_move() {
+        return;
+    }
+    let sandbox = sandbox(&[("one", container(Some("one"), &[]))]);
+    let script = r#"
+        lists
+        make one || fail "$(cat /tmp/err)"
+        gone one; told ""; same registered; free registered
+        # Without its modules there is nothing to register with.
+        make one || fail "$(cat /tmp/err)"
+        rm -r $nic $register
+        gone one; same unloaded; free unloaded"#;
+    on_both(&sandbox, &[ONLOAD, script].concat());
+}

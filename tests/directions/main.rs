@@ -147,6 +147,7 @@ const ORDERS: &[(&str, &[&str])] = &[
             "run",
             "state",
             "bpf",
+            "ethtool",
             "netlink",
             "netns",
             "giving",

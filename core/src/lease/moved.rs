@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use serde::{Deserialize, Serialize};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::pci::PciAddress;
 
@@ -22,6 +23,9 @@ pub struct Moved<F = InterfaceFacts> {
     /// The last container of that namespace has ended, and the device is to come back.
     #[serde(default)]
     pub returning: bool,
+    /// What of it is not as it was, for people, as whoever tried last to restore it found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<String>,
 }
 
 /// What a device was, by its kind.
@@ -67,8 +71,51 @@ pub struct InterfaceFacts {
     /// include/uapi/linux/if_link.h).
     #[serde(default, with = "pairs", skip_serializing_if = "BTreeMap::is_empty")]
     pub words: BTreeMap<u16, u32>,
+    /// How packets come to its queues; none in leases of before.
+    #[serde(
+        default,
+        deserialize_with = "known",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub queues: Option<Box<Queues>>,
+    /// The numbers of the BPF programs that Onload had, where it reached the interface by AF_XDP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub onload_programs: Option<Box<[u32]>>,
     /// The PCI function that it belongs to: it is found by that again, whatever it is called.
     pub pci: PciAddress,
+}
+
+/// How packets come to the queues of an interface, as far as that is known: what is not is not restored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Queues {
+    /// Attributes of sysfs, by their paths below the interface's directory. Those of a queue whose value is nothing but
+    /// zeros are left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attributes: Option<BTreeMap<String, String>>,
+    /// How many channels it has: for receiving, sending, other ends and both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channels: Option<[u32; 4]>,
+    /// How packets are spread over them (RSS).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Spread>,
+    /// The rules that give packets to queues (ntuple), in hexadecimal digits (`struct ethtool_rx_flow_spec`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules: Option<Vec<String>>,
+    /// What there is too much of to be kept, for people.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unkept: Vec<String>,
+}
+
+/// How an interface spreads packets (`struct ethtool_rxfh`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spread {
+    /// A queue for each value of the hash.
+    pub table: Vec<u32>,
+    /// The key of the hash, in hexadecimal digits.
+    pub key: String,
+    /// The hash function, and what is done with the addresses before.
+    pub hash: [u8; 2],
 }
 
 /// What an RDMA device was on the host before it moved, and is to be again.
@@ -151,6 +198,7 @@ impl Moved<Facts> {
             namespace: self.namespace,
             addresses: self.addresses.clone(),
             returning: self.returning,
+            left: self.left.clone(),
         })
     }
 }
@@ -164,8 +212,24 @@ impl<F: Into<Facts>> Moved<F> {
             namespace: self.namespace,
             addresses: self.addresses,
             returning: self.returning,
+            left: self.left,
         }
     }
+}
+
+/// None where another version says it in another way: what is not restored for that must not keep a lease from being
+/// understood.
+fn known<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<Queues>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Known(Box<Queues>),
+        Other(IgnoredAny),
+    }
+    Ok(match Either::deserialize(from)? {
+        Either::Known(queues) => Some(queues),
+        Either::Other(IgnoredAny) => None,
+    })
 }
 
 /// A map as a list of pairs: the keys of an object are texts, of which no number is read behind a flattened field.
@@ -205,6 +269,32 @@ mod tests {
             interface.facts.words,
             BTreeMap::from([(27, 0), (41, 65535)])
         );
+    }
+
+    #[test]
+    fn what_a_newer_or_older_version_says_of_queues_is_read_as_far_as_it_goes() {
+        let queues = |more: &str| {
+            let json = format!(
+                r#"{{"interface":{{"name":"a","mac":"","mtu":1500,"queueLength":1000,"flags":3{more},"pci":"0000:3b:02.3"}},
+                "namespace":7}}"#
+            );
+            let moved: Moved<Facts> = serde_json::from_str(&json).unwrap();
+            let again = serde_json::to_string(&moved).unwrap();
+            assert_eq!(serde_json::from_str::<Moved<Facts>>(&again).unwrap(), moved);
+            moved.of::<InterfaceFacts>().unwrap().facts.queues
+        };
+        assert_eq!(queues(""), None);
+        assert_eq!(queues(r#","queues":{"channels":4}"#), None);
+        assert_eq!(queues(r#","queues":{}"#), Some(Box::default()));
+        let known = queues(
+            r#","queues":{"attributes":{"threaded":"0"},"channels":[0,0,1,4],"later":{"x":1},
+            "spread":{"table":[0,1],"key":"00ff","hash":[1,0]},"rules":[]}"#,
+        );
+        let known = known.unwrap();
+        assert_eq!(known.attributes.unwrap()["threaded"], "0");
+        assert_eq!(known.channels, Some([0, 0, 1, 4]));
+        assert_eq!(known.spread.unwrap().table, [0, 1]);
+        assert_eq!(known.rules, Some(Vec::new()));
     }
 
     #[test]

@@ -175,6 +175,28 @@ impl Leases {
         own.into_iter().try_for_each(|own| act(own, &others))
     }
 
+    /// Changes what the leases of a device that is away say of it.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn amend(
+        &self,
+        device: &Device,
+        patience: Duration,
+        change: &dyn Fn(&mut Moved<Facts>),
+    ) -> Result<(), LeaseError> {
+        let _lock = self.lock(patience)?;
+        for slot in self.slots(device)? {
+            let Some(lease) = slot.lease().filter(|lease| lease.moved.is_some()) else {
+                continue;
+            };
+            let mut lease = lease.clone();
+            lease.moved.iter_mut().for_each(change);
+            self.publish(device, Choice::Kept(slot.number), &lease)?;
+        }
+        Ok(())
+    }
+
     /// What is to come back: left by containers that have ended, while no other container has the device.
     ///
     /// # Errors
@@ -336,11 +358,14 @@ mod tests {
                 broadcast: None,
                 link_mode: None,
                 words: std::collections::BTreeMap::from([(27, 0)]),
+                queues: None,
+                onload_programs: None,
                 pci: "0000:03:02.3".parse().unwrap(),
             },
             namespace,
             addresses: Vec::new(),
             returning: false,
+            left: None,
         }
     }
 
@@ -393,6 +418,30 @@ mod tests {
         host.leases.returned(&vf(), PATIENCE).unwrap();
         assert_eq!((returning(&host), host.files().len()), (None, 0));
         take(&host, "three", 3, 8).unwrap();
+    }
+
+    #[test]
+    fn what_is_said_of_it_later_stands_in_each_lease_of_it() {
+        let host = Host::new();
+        take(&host, "one", 1, NAMESPACE).unwrap();
+        take(&host, "two", 2, NAMESPACE).unwrap();
+        let say = |moved: &mut Moved<Facts>| moved.left = Some("its MTU".to_owned());
+        host.leases.amend(&vf(), PATIENCE, &say).unwrap();
+        let said = || -> Vec<_> {
+            let leases = host.leases.list().unwrap().into_iter();
+            let moved = leases.map(|one| one.lease.unwrap().moved.unwrap());
+            moved.map(|moved| (moved.left, moved.namespace)).collect()
+        };
+        let both = vec![(Some("its MTU".to_owned()), NAMESPACE); 2];
+        assert_eq!(said(), both);
+        host.end(1);
+        host.end(2);
+        leave(&host, "one");
+        leave(&host, "two");
+        assert_eq!(returning(&host).unwrap().left.as_deref(), Some("its MTU"));
+        // Of one that did not move there is nothing to say.
+        let other = "netdev:other".parse().unwrap();
+        host.leases.amend(&other, PATIENCE, &say).unwrap();
     }
 
     #[test]
@@ -493,6 +542,7 @@ mod tests {
             namespace: NAMESPACE,
             addresses: Vec::new(),
             returning: false,
+            left: None,
         };
         let by_other = Claimed {
             moved: Some(moved),
@@ -599,6 +649,7 @@ mod tests {
             namespace: NAMESPACE,
             addresses: Vec::new(),
             returning: false,
+            left: None,
         };
         let device = Claimed {
             moved: Some(moved.kept()),

@@ -23,10 +23,12 @@ pub struct NetdevSettings {
     pub gateway: Vec<IpAddr>,
     /// The most bytes of a packet; unset: as it is on the host.
     pub mtu: Option<Mtu>,
+    /// Onload reaches it there by AF_XDP.
+    pub af_xdp: bool,
 }
 
 /// The keys of [`NetdevSettings`], as they are written.
-pub const KEYS: [&str; 4] = ["addresses", "routes", "gateway", "mtu"];
+pub const KEYS: [&str; 5] = ["addresses", "routes", "gateway", "mtu", "af-xdp"];
 
 /// A network that is reached through an interface, as `NETWORK` or `NETWORK via GATEWAY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onload_core::lease::{InterfaceFacts, Moved};
+use onload_core::fs::lock::START_PATIENCE;
+use onload_core::lease::{Device, Facts, InterfaceFacts, Leases, Moved};
 use onload_core::pci::PciAddress;
 use onload_core::text::Chain;
 use rustix::io::Errno;
@@ -13,8 +14,8 @@ use rustix::io::Errno;
 use super::error::NetdevError;
 use super::facts::{self, Step};
 use super::home::Home;
-use super::leftovers;
 use super::rebind::{self, Function};
+use super::{leftovers, onload, queues};
 use crate::netlink::link::{Change, Link, PROMISCUOUS, UP};
 use crate::netns::{self, Depth, Netns};
 use crate::returning::{Hint, is_passing, passing};
@@ -33,12 +34,33 @@ const UDEV: [&str; 2] = ["/run/udev/control", "/run/udev/data"];
 /// How often it is put right: udev names an interface that comes at the same time.
 const ROUNDS: u32 = 4;
 
+/// Brings an interface back as [`bring`] does. What of it is not as it was then stands in its lease.
+///
+/// # Errors
+/// As for [`bring`].
+pub(super) fn bring_leased(
+    leases: &Leases,
+    device: &Device,
+    home: &Home<'_>,
+    moved: &Moved,
+    hint: Hint<'_>,
+    patience: Duration,
+) -> Result<(), NetdevError> {
+    let result = bring(home, moved, hint, patience);
+    if let Some(left) = result.as_ref().err().and_then(NetdevError::left) {
+        let say = |moved: &mut Moved<Facts>| moved.left = Some(left.clone());
+        // The error says it too.
+        let _ = leases.amend(device, START_PATIENCE, &say);
+    }
+    result
+}
+
 /// Brings an interface back and makes it what it was. Is it on the host already, that is done there. `hint` names a
 /// file that may be of its namespace.
 ///
 /// # Errors
 /// [`NetdevError`]: it is not back, or not as it was. Calling again goes on where this ended.
-pub(super) fn bring(
+fn bring(
     home: &Home<'_>,
     moved: &Moved,
     hint: Hint<'_>,
@@ -270,7 +292,13 @@ fn finish(
     clear(&again(home, facts)?)?;
     let link = again(home, facts)?;
     calm(home, &link, facts);
-    restore(home, link, facts)
+    restore(home, link, facts)?;
+    let left = queues::restore(&home.netns, &again(home, facts)?, facts);
+    if !left.is_empty() {
+        let left: Vec<&str> = left.iter().map(String::as_str).collect();
+        return Err(not_restored(home, facts, &left, None));
+    }
+    onload::restore(&home.netns, facts)
 }
 
 /// What it was, and down.

@@ -198,6 +198,26 @@ pub enum NetdevError {
         /// Another interface has its name.
         is_taken: bool,
     },
+    /// Onload does not take it.
+    #[error(
+        "registering interface {name} with Onload for AF_XDP; the kernel's log (dmesg) may say more, and \"onload-ctk doctor\" whether Onload works"
+    )]
+    NotRegistered {
+        /// The interface.
+        name: String,
+        /// What the kernel said; none where it said nothing, and Onload does not list the interface.
+        source: Option<io::Error>,
+    },
+    /// It is back, and Onload's program is not on it.
+    #[error(
+        "interface {name} ({pci}) is back, and Onload does not reach it any more: in the container another XDP program took the place of Onload's; run `onload_tool reload`, then \"onload-ctk lease restore\", which registers it again"
+    )]
+    WithoutProgram {
+        /// The interface.
+        name: String,
+        /// Its function.
+        pci: PciAddress,
+    },
     /// It did not move, and did not come back either.
     #[error("{failed}; and then: {back}; \"onload-ctk lease restore\" brings it back")]
     Lost {
@@ -234,6 +254,17 @@ fn told_taken(is_taken: bool) -> &'static str {
 }
 
 impl NetdevError {
+    /// What of an interface that is back is not as it was.
+    pub(super) fn left(&self) -> Option<String> {
+        match self {
+            NetdevError::NotRestored { what, .. } => Some(what.clone()),
+            NetdevError::NotRegistered { .. } | NetdevError::WithoutProgram { .. } => {
+                Some("its registration with Onload for AF_XDP".to_owned())
+            }
+            _ => None,
+        }
+    }
+
     /// Other namespaces cannot be looked at.
     pub(super) fn looking(name: impl Into<String>) -> impl Fn(io::Error) -> NetdevError {
         let name = name.into();

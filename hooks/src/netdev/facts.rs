@@ -5,7 +5,7 @@ use onload_core::pci::PciAddress;
 
 use crate::netlink::link::{CHOSEN_FLAGS, Change, Link, UP, address_bytes, address_text};
 
-/// What a lease keeps of an interface. A name that is no text is nobody's choice, and not kept.
+/// What a lease keeps of an interface, as far as netlink tells it. A name that is no text is nobody's choice, and not kept.
 pub(super) fn of(link: &Link, pci: PciAddress) -> InterfaceFacts {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
     let address = |bytes: &[u8]| (!bytes.is_empty()).then(|| address_text(bytes));
@@ -25,6 +25,8 @@ pub(super) fn of(link: &Link, pci: PciAddress) -> InterfaceFacts {
         broadcast: address(&link.broadcast),
         link_mode: link.link_mode,
         words: link.words.clone(),
+        queues: None,
+        onload_programs: None,
         pci,
     }
 }

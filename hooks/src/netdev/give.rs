@@ -2,7 +2,7 @@
 
 use onload_core::fs::lock::{Lock, START_PATIENCE};
 use onload_core::hook_arguments::MovedInterface;
-use onload_core::lease::{Device, InterfaceFacts};
+use onload_core::lease::{Device, Facts, InterfaceFacts, Moved};
 use onload_core::pci::PciAddress;
 use onload_core::text::Quoted;
 
@@ -12,7 +12,7 @@ use super::home::Home;
 use super::identity::Identity;
 use super::inside::{self, Wanted};
 use super::settle;
-use super::{back, usage};
+use super::{back, onload, queues, usage};
 use crate::giving::Recipient;
 use crate::host::ThisHost;
 use crate::netlink::link::Link;
@@ -177,7 +177,12 @@ impl<'a> Mover<'a> {
         }
         self.check_names(link)?;
         let warning = usage::check(&self.home.netns, link, Depth::Processes)?;
-        Ok((facts::of(link, pci), warning))
+        let facts = InterfaceFacts {
+            queues: queues::of(&self.home.netns, link).map(Box::new),
+            onload_programs: onload::programs_beside(&link.name),
+            ..facts::of(link, pci)
+        };
+        Ok((facts, warning))
     }
 
     /// That no interface of the container has one of its names.
@@ -211,7 +216,23 @@ impl<'a> Mover<'a> {
             pci: facts.pci,
             keeper: None,
         })?;
-        inside::set(&self.to.netns, &there, &asked.wanted)
+        inside::set(&self.to.netns, &there, &asked.wanted)?;
+        match asked.wanted.settings.af_xdp {
+            true => self.register(&there, asked.device),
+            false => Ok(()),
+        }
+    }
+
+    /// Has Onload take it, where no program of the host sees it any more: one that began to use it would have its queues.
+    fn register(&self, link: &Link, device: &Device) -> Result<(), NetdevError> {
+        onload::register(&self.to.netns, &link.name)?;
+        let programs = onload::programs_beside(&link.name);
+        let say = |moved: &mut Moved<Facts>| {
+            if let Facts::Interface(facts) = &mut moved.facts {
+                facts.onload_programs.clone_from(&programs);
+            }
+        };
+        Ok(self.to.leases.amend(device, START_PATIENCE, &say)?)
     }
 
     /// The interface is not on the host: another container of the same namespace may have it.
@@ -256,7 +277,8 @@ impl<'a> Mover<'a> {
             if let Some(link) = identity.find(&self.to.netns, facts.pci, &facts.name)? {
                 back::fetch_from(&self.home, &self.to.netns, &link, facts)?;
             }
-            back::bring(&self.home, moved, &|| None, DYING_PATIENCE)
+            let (leases, home) = (&self.to.leases, &self.home);
+            back::bring_leased(leases, device, home, moved, &|| None, DYING_PATIENCE)
         })
     }
 

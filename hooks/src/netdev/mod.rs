@@ -12,7 +12,9 @@ mod home;
 pub(crate) mod identity;
 mod inside;
 mod leftovers;
+mod onload;
 mod programs;
+mod queues;
 mod rebind;
 mod settle;
 #[cfg(test)]
@@ -148,9 +150,15 @@ pub(crate) fn take_back(
     gone: &Gone<'_>,
     identity: &Identity,
 ) -> Result<(), NetdevError> {
-    returning::take_back(leased, Class::Netdev, gone, &|_, moved, hint| {
-        back::bring(&Home::open(identity)?, moved, hint, DYING_PATIENCE)
-    })
+    returning::take_back(
+        leased,
+        Class::Netdev,
+        gone,
+        &|leases, device, moved, hint| {
+            let home = Home::open(identity)?;
+            back::bring_leased(leases, device, &home, moved, hint, DYING_PATIENCE)
+        },
+    )
 }
 
 /// Brings back and restores every interface whose containers have ended. One that somebody moves right now is left to

@@ -3,6 +3,7 @@
 //!
 //! Numbers and layouts are those of include/uapi/linux/bpf.h.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -12,19 +13,23 @@ use crate::bpf::{
     descriptor, number,
 };
 use crate::netlink::link::Link;
+use crate::netlink::message::until_null;
 
+const PROG_GET_NEXT_ID: libc::c_long = 11;
 const LINK_GET_FD_BY_ID: libc::c_long = 30;
 const LINK_GET_NEXT_ID: libc::c_long = 31;
 const LINK_DETACH: libc::c_long = 34;
 
 /// `BPF_TCX_INGRESS` and `BPF_TCX_EGRESS` (Linux 6.6).
 const PLACES: [u32; 2] = [46, 47];
+/// `BPF_PROG_TYPE_XDP`.
+const XDP_PROGRAM: u32 = 6;
 /// `BPF_LINK_TYPE_XDP`.
 const XDP_LINK: u32 = 6;
 /// `BPF_MPROG_MAX`.
 const MAX_ATTACHED: usize = 64;
-/// Links of the whole machine that are looked at.
-const MAX_LINKS: usize = 65536;
+/// Links or programs of the whole machine that are looked at.
+const MAX_LOOKS: usize = 65536;
 
 /// `union bpf_attr` of `BPF_PROG_QUERY`.
 #[repr(C)]
@@ -68,6 +73,22 @@ struct LinkInfo {
     more: [u32; 27],
 }
 
+/// The beginning of `struct bpf_prog_info`, up to the program's name.
+#[repr(C)]
+#[derive(Default)]
+struct ProgramInfo {
+    kind: u32,
+    id: u32,
+    tag: [u8; 8],
+    lengths: [u32; 2],
+    code: [u64; 2],
+    load_time: u64,
+    user: u32,
+    map_count: u32,
+    maps: u64,
+    name: [u8; 16],
+}
+
 impl Attr for Query {}
 impl Attr for Words {}
 impl Attr for InfoQuery {}
@@ -106,6 +127,27 @@ pub(super) fn clear(link: &Link) -> Result<(), Errno> {
     Ok(())
 }
 
+/// The numbers of the machine's XDP programs of a name; those that cannot be looked at are none.
+pub(super) fn named(name: &[u8]) -> BTreeSet<u32> {
+    let mut found = BTreeSet::new();
+    let mut last = 0;
+    for _ in 0..MAX_LOOKS {
+        let mut attr = word(last);
+        if call(PROG_GET_NEXT_ID, &mut attr).is_err() {
+            break;
+        }
+        last = attr.0[1];
+        let info = by_id(PROG_GET_FD_BY_ID, last).and_then(|program| {
+            let mut info = ProgramInfo::default();
+            let address = address(&raw mut info);
+            ask(&program, address, size_of::<ProgramInfo>()).map(|()| info)
+        });
+        let is_it = |info: &ProgramInfo| info.kind == XDP_PROGRAM && until_null(&info.name) == name;
+        found.extend(info.ok().filter(is_it).map(|info| info.id));
+    }
+    found
+}
+
 fn attached(ifindex: u32, place: u32) -> Result<Vec<Attached>, Errno> {
     let mut programs = [0_u32; MAX_ATTACHED];
     let mut links = [0_u32; MAX_ATTACHED];
@@ -141,7 +183,7 @@ fn detach(ifindex: u32, place: u32, each: Attached) -> Result<(), Errno> {
 /// Links are the whole machine's, and tell the number of an interface alone; the program tells which interface.
 fn detach_xdp_links(link: &Link) -> Result<(), Errno> {
     let mut last = 0;
-    for _ in 0..MAX_LINKS {
+    for _ in 0..MAX_LOOKS {
         let mut attr = word(last);
         match call(LINK_GET_NEXT_ID, &mut attr) {
             Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS) => return Ok(()),
@@ -162,13 +204,18 @@ fn detach_xdp_links(link: &Link) -> Result<(), Errno> {
 
 fn info_of(link: &OwnedFd) -> Result<LinkInfo, Errno> {
     let mut info = LinkInfo::default();
+    let address = address(&raw mut info);
+    ask(link, address, size_of::<LinkInfo>()).map(|()| info)
+}
+
+/// Has what the kernel knows of a link or program written to an address that has room for so many bytes.
+fn ask(object: &OwnedFd, address: u64, length: usize) -> Result<(), Errno> {
     let mut attr = InfoQuery {
-        fd: number(link.as_fd()),
-        length: u32::try_from(size_of::<LinkInfo>()).unwrap_or_default(),
-        info: address(&raw mut info),
+        fd: number(object.as_fd()),
+        length: u32::try_from(length).unwrap_or_default(),
+        info: address,
     };
-    call(OBJ_GET_INFO_BY_FD, &mut attr)?;
-    Ok(info)
+    call(OBJ_GET_INFO_BY_FD, &mut attr).map(drop)
 }
 
 fn detach_link(link: &OwnedFd) -> Result<(), Errno> {
@@ -213,6 +260,12 @@ mod tests {
 
     /// A program of two instructions, that returns a number.
     fn load(kind: u32, number: u32, place: u32) -> OwnedFd {
+        load_named(b"", kind, number, place)
+    }
+
+    fn load_named(called: &[u8], kind: u32, number: u32, place: u32) -> OwnedFd {
+        let mut name = [0; 16];
+        name[..called.len()].copy_from_slice(called);
         let mut code = [0xb7_u64 | u64::from(number) << 32, 0x95];
         let mut licence = *b"GPL\0";
         let mut attr = Load {
@@ -220,6 +273,7 @@ mod tests {
             count: 2,
             instructions: address(&mut code),
             licence: address(&mut licence),
+            name,
             place,
             ..Load::default()
         };
@@ -255,6 +309,31 @@ mod tests {
             clear(&link).unwrap();
             assert!(!has_tcx(&link));
         });
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn programs_of_xdp_are_found_by_their_name_while_somebody_holds_them() {
+        if !test_namespace::can_be("BPF programs") {
+            return;
+        }
+        let name = format!("ctk{}", std::process::id());
+        let found = || named(name.as_bytes());
+        let before = found();
+        let other = load_named(name.as_bytes(), SCHED_CLS, 0, 0);
+        let longer = load_named(format!("{name}x").as_bytes(), XDP, 2, XDP_PLACE);
+        assert_eq!((before, found()), (BTreeSet::new(), BTreeSet::new()));
+        let program = load_named(name.as_bytes(), XDP, 2, XDP_PLACE);
+        assert_eq!(found().len(), 1);
+        drop((other, longer));
+        assert_eq!(found().len(), 1);
+        drop(program);
+        // The kernel ends a program a moment after its last holder.
+        let is_gone = || {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            found().is_empty()
+        };
+        assert!((0..500).any(|_| is_gone()));
     }
 
     #[test]

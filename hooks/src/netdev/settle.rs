@@ -22,6 +22,6 @@ pub(super) fn one(
 ) -> Result<bool, NetdevError> {
     returning::settle(leases, device, &|moved| {
         let home = Home::open(identity)?;
-        back::bring(&home, moved, &|| None, patience)
+        back::bring_leased(leases, device, &home, moved, &|| None, patience)
     })
 }

@@ -56,7 +56,7 @@ pub(crate) fn take_back(
     gone: &Gone<'_>,
     devices: &Devices,
 ) -> Result<(), RdmaError> {
-    returning::take_back(leased, Class::Rdma, gone, &|device, moved, hint| {
+    returning::take_back(leased, Class::Rdma, gone, &|_, device, moved, hint| {
         let home = Home::open(devices, device.name.as_str())?;
         back::bring(&home, moved, hint, DYING_PATIENCE)
     })

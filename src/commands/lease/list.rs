@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use onload_core::lease::{ClaimUid, Holder, Lease, Listed};
+use onload_core::lease::{ClaimUid, Facts, Holder, Lease, Listed, Moved};
 use onload_core::ticket::beginning;
 use onload_host::leases;
 use serde_json::{Value, json};
@@ -57,7 +57,37 @@ pub fn run(global: &Global, args: &LeaseList, printer: &mut Printer) -> anyhow::
             "{device} counts as held, since its lease cannot be understood ({why}); \"onload-ctk lease release {device} --force\" ends it"
         ));
     }
+    for (device, notice) in listed.iter().filter_map(notice) {
+        printer.warning(format_args!("{device} {notice}"));
+    }
     Ok(Answer::Yes)
+}
+
+/// What of a device that moved is not as it was, or will not be.
+fn notice(listed: &Listed) -> Option<(String, String)> {
+    let moved = listed.lease.as_ref().ok()?.moved.as_ref()?;
+    let notice = match (&moved.left, unkept(moved)) {
+        (Some(left), _) => format!(
+            "is back, and not as it was: {left}; \"onload-ctk lease restore\" tries again and says more"
+        ),
+        (None, []) => return None,
+        (None, unkept) => format!(
+            "will not be restored as a whole, since there is too much of {}",
+            unkept.join(", of ")
+        ),
+    };
+    Some((shown(&listed.device), notice))
+}
+
+fn unkept(moved: &Moved<Facts>) -> &[String] {
+    match &moved.facts {
+        Facts::Interface(facts) => {
+            let queues = facts.queues.as_ref();
+            let unkept = queues.map(|queues| queues.unkept.as_slice());
+            unkept.unwrap_or_default()
+        }
+        Facts::Rdma(_) => &[],
+    }
 }
 
 fn unreadable(listed: &[Listed]) -> impl Iterator<Item = (String, &str)> {
@@ -148,6 +178,10 @@ fn object(listed: &Listed) -> Value {
             object["since"] = json!(lease.since);
             object["ticket"] = json!(ticket(lease));
             object["claim"] = json!(lease.claim.as_ref().map(ClaimUid::as_str));
+            if let Some(moved) = &lease.moved {
+                object["not_restored"] = json!(moved.left);
+                object["not_kept"] = json!(unkept(moved));
+            }
         }
         Err(why) => object["error"] = json!(why),
     }

@@ -1,0 +1,261 @@
+//! What ethtool(8) sets of an interface and rtnetlink does not tell: how its packets come to queues. Numbers and layouts
+//! are those of include/uapi/linux/ethtool.h, in the bytes of a 64-bit machine; elsewhere nothing is told.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+/// `SIOCETHTOOL` (include/uapi/linux/sockios.h).
+const IOCTL: u16 = 0x8946;
+const GET_RULE_COUNT: u32 = 0x2e;
+const GET_RULE: u32 = 0x2f;
+const GET_RULES: u32 = 0x30;
+const DELETE_RULE: u32 = 0x31;
+const INSERT_RULE: u32 = 0x32;
+const GET_CHANNELS: u32 = 0x3c;
+const SET_CHANNELS: u32 = 0x3d;
+const GET_SPREAD: u32 = 0x46;
+const SET_SPREAD: u32 = 0x47;
+
+/// `struct ethtool_channels`: after the command what can be, and then what is.
+const CHANNELS: usize = 36;
+const CHANNEL_COUNTS: usize = 20;
+/// `struct ethtool_rxfh` without its table and key: their lengths, and two bytes of how packets are hashed.
+const SPREAD: usize = 24;
+const TABLE_LENGTH: usize = 8;
+const KEY_LENGTH: usize = 12;
+const HASH: usize = 16;
+/// `struct ethtool_rxnfc` without the list of places, and how much longer the kernel takes it for. In it is
+/// `struct ethtool_rx_flow_spec`, which has its place near its end, and the number of rules or the context of one.
+const RULES: usize = 188;
+const PADDING: usize = 4;
+const RULE: std::ops::Range<usize> = 16..188;
+const PLACE: usize = 16 + 160;
+const COUNT: usize = 184;
+
+/// The most of each that is read: no adapter has a longer table or key.
+const MAX_TABLE: u32 = 4096;
+const MAX_KEY: u32 = 256;
+
+/// An interface of this process's own network namespace.
+#[derive(Debug)]
+pub(crate) struct Ethtool {
+    socket: OwnedFd,
+    name: [u8; libc::IFNAMSIZ],
+}
+
+/// How packets are spread over queues (RSS).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spread {
+    /// A queue for each value of the hash.
+    pub(crate) table: Vec<u32>,
+    /// The key of the hash.
+    pub(crate) key: Vec<u8>,
+    /// The hash function, and what is done with the addresses before.
+    pub(crate) hash: [u8; 2],
+}
+
+/// The attribute of the ioctl (`struct ifreq`).
+#[repr(C)]
+struct Request {
+    name: [u8; libc::IFNAMSIZ],
+    data: *mut u8,
+    rest: [usize; 2],
+}
+
+impl Ethtool {
+    /// An interface by its name; none for a name that none has.
+    ///
+    /// # Errors
+    /// Those of socket(2).
+    pub(crate) fn open(name: &[u8]) -> Result<Option<Self>, Errno> {
+        let mut own = [0; libc::IFNAMSIZ];
+        // Room for the null byte at its end stays.
+        let Some(place) = own[..libc::IFNAMSIZ - 1].get_mut(..name.len()) else {
+            return Ok(None);
+        };
+        place.copy_from_slice(name);
+        // Sockets of every family take it, and a unit may be let have few of them.
+        let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
+        let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+        Ok(Some(Ethtool { socket, name: own }))
+    }
+
+    /// How many channels of each kind it has.
+    ///
+    /// # Errors
+    /// The kernel's: EOPNOTSUPP where its driver does not tell.
+    pub(crate) fn channels(&self) -> Result<[u32; 4], Errno> {
+        let mut buffer = command(GET_CHANNELS, CHANNELS);
+        self.call(&mut buffer)?;
+        let counts = words(buffer.get(CHANNEL_COUNTS..).unwrap_or_default());
+        counts.try_into().map_err(|_| Errno::IO)
+    }
+
+    /// Sets how many channels it has.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn set_channels(&self, counts: [u32; 4]) -> Result<(), Errno> {
+        let mut buffer = command(GET_CHANNELS, CHANNELS);
+        self.call(&mut buffer)?;
+        put(&mut buffer, 0, SET_CHANNELS);
+        for (at, count) in counts.into_iter().enumerate() {
+            put(&mut buffer, CHANNEL_COUNTS + 4 * at, count);
+        }
+        self.call(&mut buffer)
+    }
+
+    /// How it spreads packets.
+    ///
+    /// # Errors
+    /// The kernel's: EOPNOTSUPP where its driver does not tell.
+    pub(crate) fn spread(&self) -> Result<Spread, Errno> {
+        let mut header = command(GET_SPREAD, SPREAD);
+        self.call(&mut header)?;
+        let (table, key) = (word(&header, TABLE_LENGTH), word(&header, KEY_LENGTH));
+        if table > MAX_TABLE || key > MAX_KEY {
+            return Err(Errno::TOOBIG);
+        }
+        let table_end = SPREAD + 4 * length(table);
+        let mut buffer = command(GET_SPREAD, table_end + length(key));
+        put(&mut buffer, TABLE_LENGTH, table);
+        put(&mut buffer, KEY_LENGTH, key);
+        // Without both the kernel tells their lengths again, and nothing more.
+        self.call(&mut buffer)?;
+        let part = |range| {
+            buffer
+                .get::<std::ops::Range<usize>>(range)
+                .unwrap_or_default()
+        };
+        Ok(Spread {
+            table: words(part(SPREAD..table_end)),
+            key: part(table_end..buffer.len()).to_vec(),
+            hash: part(HASH..HASH + 2).try_into().map_err(|_| Errno::IO)?,
+        })
+    }
+
+    /// Sets how it spreads packets.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn set_spread(&self, spread: &Spread) -> Result<(), Errno> {
+        let count = |length: usize| u32::try_from(length).map_err(|_| Errno::TOOBIG);
+        let mut buffer = command(SET_SPREAD, SPREAD);
+        put(&mut buffer, TABLE_LENGTH, count(spread.table.len())?);
+        put(&mut buffer, KEY_LENGTH, count(spread.key.len())?);
+        if let Some(place) = buffer.get_mut(HASH..HASH + 2) {
+            place.copy_from_slice(&spread.hash);
+        }
+        buffer.extend(spread.table.iter().flat_map(|queue| queue.to_ne_bytes()));
+        buffer.extend(&spread.key);
+        self.call(&mut buffer)
+    }
+
+    /// The rules that give packets to queues or drop them (ntuple), as the kernel has them; at most `most`.
+    ///
+    /// # Errors
+    /// The kernel's: EOPNOTSUPP where its driver has none, E2BIG for more than that.
+    pub(crate) fn rules(&self, most: u32) -> Result<Vec<Vec<u8>>, Errno> {
+        let mut buffer = command(GET_RULE_COUNT, RULES + PADDING);
+        self.call(&mut buffer)?;
+        let count = word(&buffer, COUNT);
+        if count > most {
+            return Err(Errno::TOOBIG);
+        }
+        let mut buffer = command(GET_RULES, RULES + PADDING + 4 * length(count));
+        put(&mut buffer, COUNT, count);
+        self.call(&mut buffer)?;
+        let found = length(word(&buffer, COUNT).min(count));
+        let places = words(buffer.get(RULES..).unwrap_or_default());
+        let mut rules = Vec::new();
+        for place in places.into_iter().take(found) {
+            let mut buffer = command(GET_RULE, RULES + PADDING);
+            put(&mut buffer, PLACE, place);
+            self.call(&mut buffer)?;
+            rules.extend(buffer.get(RULE).map(<[u8]>::to_vec));
+        }
+        Ok(rules)
+    }
+
+    /// Makes a rule, where it was.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn insert(&self, rule: &[u8]) -> Result<(), Errno> {
+        self.with_rule(INSERT_RULE, rule)
+    }
+
+    /// Deletes a rule.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn delete(&self, rule: &[u8]) -> Result<(), Errno> {
+        self.with_rule(DELETE_RULE, rule)
+    }
+
+    fn with_rule(&self, number: u32, rule: &[u8]) -> Result<(), Errno> {
+        let mut buffer = command(number, RULES + PADDING);
+        match buffer.get_mut(RULE) {
+            Some(place) if place.len() == rule.len() => place.copy_from_slice(rule),
+            _ => return Err(Errno::INVAL),
+        }
+        self.call(&mut buffer)
+    }
+
+    /// Does what the first word of a buffer says. The buffer is as long as the lengths in it say.
+    #[cfg(target_pointer_width = "64")]
+    #[expect(unsafe_code, reason = "no library in the tree has SIOCETHTOOL")]
+    fn call(&self, buffer: &mut [u8]) -> Result<(), Errno> {
+        let mut request = Request {
+            name: self.name,
+            data: buffer.as_mut_ptr(),
+            rest: [0; 2],
+        };
+        // SAFETY: the kernel reads and writes the request, which is as long as its `struct ifreq`, and of the buffer
+        // what the command and the lengths in it say (net/ethtool/ioctl.c): each caller above makes it that long. Both
+        // live until the call returns, and the kernel keeps no pointer.
+        let result =
+            unsafe { libc::ioctl(self.socket.as_raw_fd(), IOCTL.into(), &raw mut request) };
+        match result {
+            0.. => Ok(()),
+            _ => {
+                let error = std::io::Error::last_os_error();
+                Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+            }
+        }
+    }
+
+    #[cfg(not(target_pointer_width = "64"))]
+    fn call(&self, _: &mut [u8]) -> Result<(), Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+}
+
+/// A buffer with a command.
+fn command(number: u32, length: usize) -> Vec<u8> {
+    let mut buffer = vec![0; length];
+    put(&mut buffer, 0, number);
+    buffer
+}
+
+fn put(buffer: &mut [u8], at: usize, word: u32) {
+    if let Some(place) = buffer.get_mut(at..at + 4) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+}
+
+fn word(buffer: &[u8], at: usize) -> u32 {
+    let bytes = buffer.get(at..).and_then(<[u8]>::first_chunk);
+    bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    let chunks = bytes.chunks_exact(4);
+    chunks.map(|chunk| word(chunk, 0)).collect()
+}
+
+fn length(number: u32) -> usize {
+    usize::try_from(number).unwrap_or_default()
+}
