@@ -34,6 +34,8 @@ const NEWEST_VERSION: i64 = 4;
 /// The shim that runs runc and whatever has its command line.
 pub(super) const RUNTIME_TYPE: &str = "io.containerd.runc.v2";
 pub(super) const DEFAULT: &str = "default_runtime_name";
+/// The runtime that containerd has by itself, and its default one where no file names another.
+const BUILT_IN: &str = "runc";
 /// Annotations of the pod, and of its containers, that a runtime gets to see.
 const ANNOTATIONS: [&str; 2] = ["pod_annotations", "container_annotations"];
 /// What is not taken over from the runtime that ours stands in for.
@@ -122,9 +124,17 @@ pub(super) fn wanted(
         warn_of_spec_dirs("cdi_spec_dirs", texts(Some(dirs)), &mut warnings);
     }
     enable_cdi(&mut document, &layout)?;
+    keep_built_in(&mut document, &layout)?;
     register(&mut document, &layout, &[])?;
     if set_default {
         set_default_name(&mut document, &layout)?;
+    }
+    refuse_without_default(
+        &document,
+        &layout,
+        others.iter().map(|(_, document)| document),
+    )?;
+    if set_default {
         let key = layout.default_name();
         let other = others.iter();
         warnings
@@ -146,6 +156,52 @@ pub(super) fn set_default_name(
     let containerd = section(document, &layout.default_name()[..3])?;
     set_value(containerd, key, Value::from(RUNTIME_NAME));
     Ok(())
+}
+
+/// Writes containerd's own runtime down where ours would take its place: to containerd 1 a list of runtimes
+/// replaces the built-in one, and its plugin does not load without the default runtime (`ValidatePluginConfig`,
+/// pkg/cri/config/config.go). Without options, the entry is the built-in one in every version; containerd 2 merges
+/// the two.
+fn keep_built_in(document: &mut DocumentMut, layout: &Layout) -> Result<(), EngineError> {
+    let is_replaced = layout.version == NEW_VERSION;
+    let is_there = get(document, &layout.runtime(BUILT_IN)).is_some();
+    let is_list_theirs = names(document, layout).any(|name| name != RUNTIME_NAME);
+    let is_needed = !is_list_theirs || default_name(document, layout) == BUILT_IN;
+    if is_replaced && !is_there && is_needed {
+        new_runtime(document, layout, BUILT_IN)?;
+    }
+    Ok(())
+}
+
+/// Refuses a file whose default runtime is registered nowhere.
+pub(super) fn refuse_without_default<'d>(
+    document: &'d DocumentMut,
+    layout: &Layout,
+    others: impl Iterator<Item = &'d DocumentMut>,
+) -> Result<(), EngineError> {
+    let documents: Vec<_> = [document].into_iter().chain(others).collect();
+    for name in documents.iter().map(|d| default_name(d, layout)) {
+        let is_built_in = name == BUILT_IN && layout.version > NEW_VERSION;
+        let is_in = |d: &&DocumentMut| get(d, &layout.runtime(name)).is_some();
+        if !is_built_in && !documents.iter().any(is_in) {
+            return Err(EngineError::NoDefaultRuntime(name.to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// The default runtime, as far as that file says.
+fn default_name<'d>(document: &'d DocumentMut, layout: &Layout) -> &'d str {
+    let name = get(document, &layout.default_name()).and_then(Item::as_str);
+    name.unwrap_or(BUILT_IN)
+}
+
+/// The runtimes that a file registers.
+fn names<'d>(document: &'d DocumentMut, layout: &Layout) -> impl Iterator<Item = &'d str> {
+    let runtimes = get(document, &layout.runtime(RUNTIME_NAME)[..4]).and_then(Item::as_table_like);
+    runtimes
+        .into_iter()
+        .flat_map(|runtimes| runtimes.iter().map(|(name, _)| name))
 }
 
 /// Docker packages a file that turns the plugin off, in the format of version 1.
@@ -228,13 +284,7 @@ pub(super) fn register(
         return Ok(());
     }
     let (values, options) = stood_in_for(document, layout, others);
-    section(document, &layout.runtime(RUNTIME_NAME)[..4])?;
-    let indent = runtime_indent(document, layout);
-    let runtime = section(document, &path)?;
-    runtime.set_implicit(false);
-    runtime.decor_mut().set_prefix(format!("\n{indent}"));
-    let inner = inner_indent(&indent);
-    set_indented(runtime, "runtime_type", Value::from(RUNTIME_TYPE), &inner);
+    let (runtime, inner) = new_runtime(document, layout, RUNTIME_NAME)?;
     for (key, value) in values {
         set_indented(runtime, &key, value, &inner);
     }
@@ -251,6 +301,23 @@ pub(super) fn register(
         set_indented(table, &key, value, &innermost);
     }
     Ok(())
+}
+
+/// A new entry for a runtime with runc's command line, and the indentation of its keys.
+fn new_runtime<'d>(
+    document: &'d mut DocumentMut,
+    layout: &Layout,
+    name: &str,
+) -> Result<(&'d mut Table, String), EngineError> {
+    let path = layout.runtime(name);
+    section(document, &path[..4])?;
+    let indent = runtime_indent(document, layout);
+    let runtime = section(document, &path)?;
+    runtime.set_implicit(false);
+    runtime.decor_mut().set_prefix(format!("\n{indent}"));
+    let inner = inner_indent(&indent);
+    set_indented(runtime, "runtime_type", Value::from(RUNTIME_TYPE), &inner);
+    Ok((runtime, inner))
 }
 
 type Values = Vec<(String, Value)>;
@@ -396,6 +463,13 @@ pub(super) fn without_ours(
         &Value::from(RUNTIME_NAME),
     )?;
     restore.key(&mut document, &nri::DISABLE, &Value::from(false))?;
+    // What the default was before us may be gone by now.
+    let is_left = |document| refuse_without_default(document, &layout, [].into_iter()).is_ok();
+    if is_default(now)? && !is_left(&document) {
+        remove(&mut document, &layout.default_name());
+        keep_built_in(&mut document, &layout)?;
+    }
+    restore.built_in(&mut document, &layout);
     let only_version = document.len() == 1 && document.contains_key("version");
     if only_version && was != Before::Unknown && in_before(&["version"]).is_none() {
         document.remove("version");
@@ -441,6 +515,26 @@ impl Restore<'_> {
             Some(old) => set_value(section(document, above)?, key, old.clone()),
         }
         Ok(())
+    }
+
+    /// Takes containerd's own runtime out again, where its entry is as we wrote it and no other one was added
+    /// since, which would take its place.
+    fn built_in(&self, document: &mut DocumentMut, layout: &Layout) {
+        let in_before = |name| {
+            let before = self.before;
+            before.is_some_and(|before| get(before, &layout.runtime(name)).is_some())
+        };
+        let path = layout.runtime(BUILT_IN);
+        let entry = get(document, &path).and_then(Item::as_table_like);
+        let is_ours = entry.is_some_and(|entry| {
+            let kind = entry.get("runtime_type").and_then(Item::as_str);
+            entry.len() == 1 && kind == Some(RUNTIME_TYPE)
+        });
+        let is_needed = names(document, layout).any(|name| name != BUILT_IN && !in_before(name));
+        if self.was != Before::Unknown && is_ours && !is_needed && !in_before(BUILT_IN) {
+            remove_section(document, &path);
+            prune(document, &path[..4], self.before.map(DocumentMut::as_table));
+        }
     }
 
     /// The heading of a section that we opened for a key goes, where sections below it stay.

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use toml_edit::{DocumentMut, Item};
 
 use super::containerd::{
-    CRI_PLUGINS, Layout, beside as imports, is_our_runtime, refuse_disabled, register,
-    set_default_name,
+    CRI_PLUGINS, Layout, beside as imports, is_our_runtime, refuse_disabled,
+    refuse_without_default, register, set_default_name,
 };
 use super::default_runtime;
 use super::error::EngineError;
@@ -130,6 +130,8 @@ pub(super) fn wanted(
         warnings
             .extend(later.filter_map(|(other, text)| default_runtime::later(other, text, &key)));
     }
+    let others = documents.iter().map(|(_, other)| other);
+    refuse_without_default(&document, &layout, others)?;
     let header = if old.is_none() { HEADER } else { "" };
     let text = render(&document, old.unwrap_or_default());
     Ok(Wanted {

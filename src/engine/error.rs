@@ -6,6 +6,9 @@ use super::file::Other;
 use super::json::JsonError;
 use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
 
+/// containerd's key for its default runtime.
+const DEFAULT: &str = "default_runtime_name";
+
 /// Why a file is left as it is.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EngineError {
@@ -77,6 +80,11 @@ pub(crate) enum EngineError {
     /// The engine has no such setting, or not in this file.
     #[error("--set-default: {0}")]
     NoDefault(&'static str),
+    /// containerd's plugin would not load.
+    #[error(
+        "{DEFAULT} is {0:?}, and no runtime of that name is registered, so the CRI plugin would not load; register it, or take {DEFAULT} out"
+    )]
+    NoDefaultRuntime(String),
     /// Somebody set another default runtime in a file of ours.
     #[error(
         "it sets another default runtime, {found}; take that out of it, or leave --set-default out"

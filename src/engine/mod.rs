@@ -425,6 +425,8 @@ impl Setup {
 }
 
 #[cfg(test)]
+mod containerd_tests;
+#[cfg(test)]
 mod setup_tests;
 #[cfg(test)]
 mod tests;

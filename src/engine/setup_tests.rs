@@ -76,7 +76,7 @@ fn each_engine_has_its_own_key_for_the_default_runtime() {
         ),
         (
             Engine::Containerd,
-            "version = 2\n\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_cdi = true\n\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"onload\"\n\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.onload]\nruntime_type = \"io.containerd.runc.v2\"\npod_annotations = [\"onload.dev/*\"]\ncontainer_annotations = [\"onload.dev/*\"]\n\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.onload.options]\nBinaryName = \"/usr/bin/onload-container-runtime\"\n",
+            "version = 2\n\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_cdi = true\n\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"onload\"\n\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.onload]\nruntime_type = \"io.containerd.runc.v2\"\npod_annotations = [\"onload.dev/*\"]\ncontainer_annotations = [\"onload.dev/*\"]\n\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.onload.options]\nBinaryName = \"/usr/bin/onload-container-runtime\"\n",
         ),
         (
             Engine::Crio,
@@ -293,13 +293,13 @@ fn a_later_file_with_another_default_is_told_of() {
                 "version = 3\nimports = [\"/etc/containerd/more.toml\"]\n",
             )),
             "/etc/containerd/more.toml",
-            "[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'crun'\n",
+            "[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'crun'\nruntimes.crun.runtime_type = 'x'\n",
         ),
         (
             drop_in(),
             beside(CONTAINERD_3),
             "/etc/containerd/conf.d/99-z.toml",
-            "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'crun'\n",
+            "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'crun'\nruntimes.crun.runtime_type = 'x'\n",
         ),
     ];
     for (setup, mut files, path, text) in cases {
@@ -311,7 +311,9 @@ fn a_later_file_with_another_default_is_told_of() {
         // An earlier file, or one that agrees, decides nothing.
         let last = files.others.len() - 1;
         files.others[last].path = path.replace("99-z", "10-a").into();
-        files.others[last].text = text.replace("crun", "onload");
+        files.others[last].text = text
+            .replace("= 'crun'", "= 'onload'")
+            .replace("= \"crun\"", "= \"onload\"");
         assert_eq!(setup.configure(&files).unwrap().warnings, [""; 0]);
     }
 }

@@ -178,6 +178,9 @@ fn containerd_gets_a_file_that_every_version_reads_where_there_is_none() {
 [plugins."io.containerd.grpc.v1.cri"]
 enable_cdi = true
 
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.onload]
 runtime_type = "io.containerd.runc.v2"
 pod_annotations = ["onload.dev/*"]
@@ -208,7 +211,7 @@ fn containerd_2_merges_what_it_imports() {
     let mut files = files(Some(
         "version = 3\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n",
     ));
-    let text = "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'x'\n";
+    let text = "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'x'\nruntimes.x.runtime_type = 'x'\n";
     files.others = vec![other("/etc/containerd/conf.d/99-nvidia.toml", text)];
     assert!(usual(Engine::Containerd).configure(&files).is_ok());
 }
