@@ -169,9 +169,8 @@ pub(super) fn without_ours(now: &str, keep: Keep) -> Result<Option<String>, Engi
     let layout = Layout::of(&document)?;
     let runtime = layout.runtime(RUNTIME_NAME);
     default_runtime::forget(&mut document, &layout.default_name());
-    if now.contains(HEADER) {
-        nri::forget(&mut document);
-    }
+    let is_ours_alone = now.contains(HEADER);
+    nri::forget(&mut document, is_ours_alone)?;
     if keep == Keep::Runtime {
         return Ok(Some(render(&document, now)));
     }
@@ -182,12 +181,12 @@ pub(super) fn without_ours(now: &str, keep: Keep) -> Result<Option<String>, Engi
     // What is left of what we write is CDI itself, which a file of ours turned on.
     let cri = get(&document, &layout.cri()).and_then(Item::as_table_like);
     let only_cdi = cri.is_some_and(|cri| cri.len() == 1 && cri.contains_key("enable_cdi"));
-    if only_cdi && now.contains(HEADER) {
+    if only_cdi && is_ours_alone {
         remove_section(&mut document, &layout.cri());
         prune(&mut document, &["plugins"], None);
     }
     let only_version = document.len() == 1 && document.contains_key("version");
-    if document.is_empty() || only_version {
+    if is_ours_alone && (document.is_empty() || only_version) {
         return Ok(None);
     }
     Ok(Some(render(&document, now).replacen(HEADER, "", 1)))

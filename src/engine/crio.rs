@@ -138,9 +138,8 @@ pub(super) fn is_ours(text: &str) -> Result<bool, EngineError> {
 pub(super) fn without_ours(now: &str, keep: Keep) -> Result<Option<String>, EngineError> {
     let mut document = parse(now)?;
     default_runtime::forget(&mut document, &DEFAULT_NAME);
-    if now.contains(HEADER) {
-        nri::forget(&mut document);
-    }
+    let is_ours_alone = now.contains(HEADER);
+    nri::forget(&mut document, is_ours_alone)?;
     if keep == Keep::Runtime {
         return Ok(Some(render(&document, now)));
     }
@@ -148,7 +147,7 @@ pub(super) fn without_ours(now: &str, keep: Keep) -> Result<Option<String>, Engi
         remove_section(&mut document, &RUNTIME);
         prune(&mut document, &RUNTIMES, None);
     }
-    if document.is_empty() {
+    if document.is_empty() && is_ours_alone {
         return Ok(None);
     }
     Ok(Some(render(&document, now).replacen(HEADER, "", 1)))

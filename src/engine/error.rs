@@ -117,6 +117,11 @@ pub(crate) enum EngineError {
         /// The file to name.
         instead: PathBuf,
     },
+    /// A file of Nomad is there already, and is none that we made.
+    #[error(
+        "it is not a file of ours, and Nomad takes the config of a plugin from one file; add allow_runtimes = [\"runc\", \"{RUNTIME_NAME}\"] to the docker plugin's config yourself, or name a file that is not there"
+    )]
+    Foreign,
     /// A drop-in of ours was changed so that our part cannot be told from the rest.
     #[error("somebody changed it so that our part cannot be told from the rest; edit it by hand")]
     Changed,

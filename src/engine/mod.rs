@@ -327,10 +327,15 @@ impl Setup {
             Before::Unknown => Action::Keep,
             Before::Absent | Before::Text(_) => Action::Remove,
         };
+        let is_theirs = |now: &String| self.engine == Engine::Nomad && nomad::is_theirs(now);
+        let warnings = files.now.iter().filter(|now| is_theirs(now)).map(|_| {
+            let file = self.file.display();
+            format!("{file} is not a file of ours; take \"{RUNTIME_NAME}\" out of allow_runtimes there yourself")
+        });
         Ok(Decision {
             file,
             backup,
-            warnings: Vec::new(),
+            warnings: warnings.collect(),
         })
     }
 
@@ -356,7 +361,12 @@ impl Setup {
         }
         let text = wanted.text.unwrap_or_default();
         Ok(Wanted {
-            text: Some(nri::turned_on(&text, others, self.nri_switches()?)?),
+            text: Some(nri::turned_on(
+                &text,
+                others,
+                self.nri_switches()?,
+                !self.is_drop_in(),
+            )?),
             ..wanted
         })
     }

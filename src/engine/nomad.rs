@@ -12,7 +12,7 @@ use super::error::EngineError;
 use super::file::{Beside, Other, Wanted};
 use super::hcl::{Token, block, list_holds, tokens};
 use super::json::JsonError;
-use super::ours::RUNTIME_NAME;
+use super::ours::{RUNTIME_NAME, WRITTEN};
 
 pub(super) const FILE: &str = "/etc/nomad.d/onload-ctk.hcl";
 
@@ -60,7 +60,8 @@ pub(super) fn wanted(
     }
     let text = match old {
         Some(old) if is_ours(old) => old,
-        Some(_) => return Err(EngineError::Changed),
+        Some(old) if old.contains(WRITTEN) => return Err(EngineError::Changed),
+        Some(_) => return Err(EngineError::Foreign),
         None => TEXT,
     };
     Ok(Wanted {
@@ -113,7 +114,15 @@ pub(super) fn is_ours(text: &str) -> bool {
     plugin(&tokens).is_some_and(|inside| list_holds(inside, ALLOWED, RUNTIME_NAME))
 }
 
+/// Whether somebody else wrote the file that lets docker use our runtime.
+pub(super) fn is_theirs(text: &str) -> bool {
+    is_ours(text) && !text.contains(WRITTEN)
+}
+
 pub(super) fn without_ours(now: &str) -> Result<Option<String>, EngineError> {
+    if is_theirs(now) {
+        return Ok(Some(now.to_owned()));
+    }
     if !now.contains(TEXT) {
         return Err(EngineError::Changed);
     }

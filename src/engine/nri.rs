@@ -3,10 +3,11 @@
 //! containerd 1.7 has it off unless told otherwise, 2.x and CRI-O 1.30 have it on. From 2.2 on a pod can
 //! name plugins that it does not start without, if the validator that looks at that is on.
 
-use toml_edit::{DocumentMut, Item};
+use toml_edit::{Decor, DocumentMut, Item, Value};
 
 use super::error::EngineError;
 use super::file::Other;
+use super::ours::WRITTEN;
 use super::toml::{get, parse, parse_other, prune, remove, render, section};
 
 /// A setting, and the value with which NRI is on.
@@ -19,6 +20,10 @@ pub(super) const DISABLE: [&str; 3] = [CONTAINERD[0], CONTAINERD[1], "disable"];
 const VALIDATE: [&str; 4] = [CONTAINERD[0], CONTAINERD[1], "default_validator", "enable"];
 const ENABLE: [&str; 3] = ["crio", "nri", "enable_nri"];
 
+/// Behind a value that we set in a file of somebody else's that has no backup, with what it was.
+const MARK: &str = " # onload-ctk";
+const WAS_OFF: &str = ": it was off";
+
 /// What every containerd has.
 pub(super) const OF_CONTAINERD: &[Switch] = &[(&DISABLE, false)];
 /// What containerd 2.2 and later have.
@@ -26,11 +31,13 @@ pub(super) const OF_NEWEST_CONTAINERD: &[Switch] = &[(&DISABLE, false), (&VALIDA
 /// What CRI-O has.
 pub(super) const OF_CRIO: &[Switch] = &[(&ENABLE, true)];
 
-/// A text with NRI on. What another file has on already is not repeated.
+/// A text with NRI on. What another file has on already is not repeated. Where the file has no backup, what
+/// is set in it is marked.
 pub(super) fn turned_on(
     text: &str,
     others: &[Other],
     switches: &[Switch],
+    has_backup: bool,
 ) -> Result<String, EngineError> {
     let mut document = parse(text)?;
     let others = others.iter().map(parse_other);
@@ -49,7 +56,15 @@ pub(super) fn turned_on(
         }
         if let Some((key, above)) = path.split_last() {
             let table = section(&mut document, above)?;
-            table.insert(key, toml_edit::value(*on));
+            let old = table.get(key).and_then(Item::as_value);
+            let mut value = Value::from(*on);
+            if !has_backup && !text.contains(WRITTEN) {
+                let comment = old.and_then(|old| old.decor().suffix()?.as_str());
+                let was_off = if old.is_some() { WAS_OFF } else { "" };
+                let suffix = format!("{}{MARK}{was_off}", comment.unwrap_or_default());
+                *value.decor_mut() = Decor::new(" ", suffix);
+            }
+            table.insert(key, Item::Value(value));
         }
     }
     Ok(render(&document, text))
@@ -61,13 +76,30 @@ fn said(document: &DocumentMut, others: &[DocumentMut], path: &[&str]) -> Option
     all.find_map(|file| get(file, path).and_then(Item::as_bool))
 }
 
-/// Takes the settings out of a file that is ours alone.
-pub(super) fn forget(document: &mut DocumentMut) {
+/// Takes the settings out of a file without a backup: all where it is ours alone, else those that are marked.
+pub(super) fn forget(document: &mut DocumentMut, is_ours_alone: bool) -> Result<(), EngineError> {
     for (path, on) in OF_NEWEST_CONTAINERD.iter().rev().chain(OF_CRIO) {
-        let is_ours = get(document, path).and_then(Item::as_bool) == Some(*on);
-        if let (true, Some((_, above))) = (is_ours, path.split_last()) {
-            remove(document, path);
-            prune(document, above, None);
+        let value = get(document, path).and_then(Item::as_value);
+        let Some(value) = value.filter(|value| value.as_bool() == Some(*on)) else {
+            continue;
+        };
+        let suffix = value.decor().suffix().and_then(|suffix| suffix.as_str());
+        let marked = suffix.and_then(|suffix| suffix.split_once(MARK));
+        let Some((key, above)) = path.split_last() else {
+            continue;
+        };
+        match marked {
+            Some((comment, WAS_OFF)) => {
+                let mut was = Value::from(!on);
+                *was.decor_mut() = Decor::new(" ", comment);
+                section(document, above)?.insert(key, Item::Value(was));
+            }
+            None if !is_ours_alone => {}
+            _ => {
+                remove(document, path);
+                prune(document, above, None);
+            }
         }
     }
+    Ok(())
 }

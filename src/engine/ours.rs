@@ -7,6 +7,8 @@ pub(crate) const RUNTIME_PATH: &str = "/usr/bin/onload-container-runtime";
 /// The annotations that an engine passes on from a pod to its containers, as a pattern of Go's
 /// `path.Match`, whose `*` stops at a slash: no onload.dev annotation has a second one.
 pub(super) const POD_ANNOTATIONS: &str = "onload.dev/*";
+/// How each file begins that we made and that has no backup.
+pub(super) const WRITTEN: &str = "# Written by \"onload-ctk runtime configure";
 /// Where specifications are written at boot. An engine that looks elsewhere does not find them.
 pub(super) const SPEC_DIRS: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
 

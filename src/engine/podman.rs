@@ -189,7 +189,7 @@ pub(super) fn without_ours(
     default_runtime::forget(&mut document, &DEFAULT_NAME);
     remove_hooks(file, &mut document, others)?;
     prune(&mut document, &["engine"], None);
-    if document.is_empty() {
+    if document.is_empty() && now.contains(HEADER) {
         return Ok(None);
     }
     let text = render(&document, now);

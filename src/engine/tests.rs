@@ -579,6 +579,60 @@ fn what_somebody_else_added_to_a_file_that_we_made_stays() {
 }
 
 #[test]
+fn a_file_that_was_there_without_a_backup_is_given_back_to_the_byte() {
+    let texts = [
+        "",
+        "# nothing yet\n",
+        "[crio.nri]\nenable_nri = false # for now\n",
+        "[crio.nri]\nenable_nri = true\n",
+        "[crio.image]\npause_image = \"x\"\n",
+    ];
+    for text in texts {
+        let setup = Setup::named(Engine::Crio, "/etc/crio/crio.conf".into());
+        let decision = setup
+            .clone()
+            .with_nri(true)
+            .configure(&files_of(text))
+            .unwrap();
+        let first = after(files_of(text), decision);
+        let now = first.now.clone().unwrap();
+        assert!(now.contains("enable_nri = true"), "{now}");
+        let again = setup.clone().with_nri(true).configure(&first).unwrap();
+        assert_eq!(again.file, Action::Keep, "{now}");
+        let decision = setup.remove(&first, Keep::Nothing).unwrap();
+        assert_eq!(after(first, decision).now.as_deref(), Some(text));
+    }
+    let text = "version = 3\n";
+    let file = "/srv/etc/containerd/config-v3.toml.d/1.toml";
+    let setup = Setup::named(Engine::Containerd, file.into());
+    let main = "version = 3\nimports = [\"/srv/etc/containerd/config-v3.toml.d/*.toml\"]\n";
+    let mut files = files_of(text);
+    files.others = vec![other("/srv/etc/containerd/config.toml", main)];
+    let decision = setup.clone().with_nri(true).configure(&files).unwrap();
+    let first = after(files, decision);
+    let decision = setup.remove(&first, Keep::Nothing).unwrap();
+    assert_eq!(after(first, decision).now.as_deref(), Some(text));
+}
+
+#[test]
+fn a_file_of_nomad_that_somebody_else_wrote_is_left_with_a_word_on_it() {
+    let text =
+        "plugin \"docker\" {\n  config {\n    allow_runtimes = [\"runc\", \"onload\"]\n  }\n}\n";
+    let setup = Setup::named(Engine::Nomad, "/etc/nomad.d/nomad.hcl".into());
+    let decision = setup.remove(&files_of(text), Keep::Nothing).unwrap();
+    assert_eq!(decision.file, Action::Keep);
+    assert_eq!(decision.warnings.len(), 1);
+    assert!(decision.warnings[0].contains("take \"onload\" out of allow_runtimes"));
+    // One that does not name it is nobody's business.
+    let other = text.replace(", \"onload\"", "");
+    let decision = setup.remove(&files_of(&other), Keep::Nothing).unwrap();
+    assert_eq!(
+        (decision.file, decision.warnings),
+        (Action::Keep, Vec::new())
+    );
+}
+
+#[test]
 fn a_setting_of_the_operator_is_given_back_and_not_taken_away() {
     let old = "{\"features\":{\"cdi\":true},\"x\":1}";
     let mut files = configured(Engine::Docker, files(Some(old)));
@@ -699,7 +753,7 @@ fn an_unusual_file_is_left_alone() {
         (
             Engine::Nomad,
             "plugin \"docker\" {}\n",
-            "somebody changed it",
+            "it is not a file of ours",
         ),
     ];
     for (engine, text, reason) in cases {
