@@ -48,6 +48,16 @@ impl fmt::Display for Listed<'_> {
     }
 }
 
+/// A number with its noun, and whatever else depends on there being one: `1 page is`, `3 pages are`.
+pub fn counted<N: Copy + fmt::Display + PartialEq + From<u8>>(
+    number: N,
+    one: &str,
+    many: &str,
+) -> String {
+    let words = if number == N::from(1) { one } else { many };
+    format!("{number} {words}")
+}
+
 /// An error with all its causes, for errors whose own text does not state the cause.
 pub struct Chain<'a>(pub &'a dyn Error);
 
@@ -146,6 +156,13 @@ mod tests {
         let names: Vec<String> = (0..20).map(|n| format!("n{n}")).collect();
         assert!(Listed(&names).to_string().ends_with("n15 and 4 more"));
         assert_eq!(Listed(&names[..2]).to_string(), "n0, n1");
+    }
+
+    #[test]
+    fn one_is_counted_in_the_singular() {
+        assert_eq!(counted(0_u64, "page is", "pages are"), "0 pages are");
+        assert_eq!(counted(1_usize, "page is", "pages are"), "1 page is");
+        assert_eq!(counted(2_u32, "process", "processes"), "2 processes");
     }
 
     #[test]

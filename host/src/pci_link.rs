@@ -4,6 +4,8 @@
 use std::fmt;
 use std::path::Path;
 
+use onload_core::text::counted;
+
 use crate::host::{Host, HostError};
 
 /// What a link can carry.
@@ -32,7 +34,8 @@ impl Link {
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, tenth) = (self.speed / 10, self.speed % 10);
-        write!(f, "{whole}.{tenth} GT/s on {} lanes", self.width)
+        let lanes = counted(self.width, "lane", "lanes");
+        write!(f, "{whole}.{tenth} GT/s on {lanes}")
     }
 }
 
@@ -111,5 +114,10 @@ mod tests {
             .is_below(best)
         );
         assert_eq!(best.to_string(), "8.0 GT/s on 8 lanes");
+        let narrow = Link {
+            speed: 25,
+            width: 1,
+        };
+        assert_eq!(narrow.to_string(), "2.5 GT/s on 1 lane");
     }
 }

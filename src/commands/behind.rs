@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use onload_core::config::CONFIG_PATH;
 use onload_core::fs::regular;
 use onload_core::run_dir::RUN_DIR;
+use onload_core::text::counted;
 use onload_hooks::entry::wrapper::{RUNTIMES, configured_runtime};
 use onload_hooks::run::made_by::{self, Record};
 use onload_host::host::Host;
@@ -59,10 +60,7 @@ pub fn run(global: &Global, printer: &mut Printer) -> anyhow::Result<Answer> {
 }
 
 fn containers(count: usize) -> String {
-    match count {
-        1 => "1 container was".to_owned(),
-        count => format!("{count} containers were"),
-    }
+    counted(count, "container was", "containers were")
 }
 
 fn them(count: usize) -> &'static str {

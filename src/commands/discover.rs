@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use onload_core::config::Config;
-use onload_core::text::Chain;
+use onload_core::text::{Chain, counted};
 use onload_host::boot;
 use onload_host::discover::clock::Clock;
 use onload_host::discover::hugepages::{Hugepages, NodePages};
@@ -147,10 +147,10 @@ fn write_capture(
         false => "hardware addresses and GUIDs masked",
     };
     printer.note(format_args!(
-        "wrote {}: {} files, {} device nodes, {masks}; look into it before you pass it on",
+        "wrote {}: {}, {}, {masks}; look into it before you pass it on",
         path.display(),
-        tree.files(),
-        tree.nodes.len()
+        counted(tree.files(), "file", "files"),
+        counted(tree.nodes.len(), "device node", "device nodes")
     ));
     Ok(())
 }
@@ -349,7 +349,7 @@ fn alias(name: &str, device: &str) -> String {
 fn nic_row(nic: &Nic) -> Row {
     let functions = match nic.virtual_functions.len() {
         0 => String::new(),
-        count => format!("{count} VFs"),
+        count => counted(count, "VF", "VFs"),
     };
     let details = vec![
         alias(&nic.name, &nic.device),
@@ -437,16 +437,17 @@ fn pages_row(size: &Hugepages, node: &NodePages) -> Row {
         true => String::new(),
         false => format!("mounted at {}", size.mounts.join(" ")),
     };
-    let details = vec![
-        format!("{} of {} pages free", node.free, node.total),
-        mounts,
-    ];
+    let details = vec![free_of(node.free, node.total), mounts];
     row("hugepages", &size.name, None, details)
+}
+
+fn free_of(free: u64, total: u64) -> String {
+    format!("{free} of {} free", counted(total, "page", "pages"))
 }
 
 fn overcommit_row(size: &Hugepages) -> Row {
     let details = vec![
-        format!("{} of {} pages free", size.free, size.total),
+        free_of(size.free, size.total),
         format!("{} more by overcommit", size.overcommit),
     ];
     row("hugepages", &size.name, None, details)
@@ -493,10 +494,8 @@ fn print_not_offered(
         return Ok(());
     }
     if !explain {
-        let things = match seen.len() {
-            1 => "1 thing that was seen is".to_owned(),
-            count => format!("{count} things that were seen are"),
-        };
+        let (one, many) = ("thing that was seen is", "things that were seen are");
+        let things = counted(seen.len(), one, many);
         let text = format!("{things} not offered; \"onload-ctk discover --explain\" says why.");
         printer.print(format_args!("\n{}", paragraph("", "", &text, columns)))?;
         return Ok(());

@@ -6,7 +6,7 @@ use onload_cdi::{DeviceName, Registry, Resolved};
 use onload_core::class::Class;
 use onload_core::lease::{Device, Listed as ListedLease};
 use onload_core::pool::{Member, Pool, PoolError, UNCOUNTED};
-use onload_core::text::{Chain, Listed};
+use onload_core::text::{Chain, Listed, counted};
 use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::pools::NamedPool;
@@ -128,7 +128,11 @@ impl<'a> Shown<'a> {
         match self.holders(member) {
             None | Some([]) => member.name.to_string(),
             Some(holders) if holders.len() > NAMED => {
-                format!("{} ({} containers)", member.name, holders.len())
+                format!(
+                    "{} ({})",
+                    member.name,
+                    counted(holders.len(), "container", "containers")
+                )
             }
             Some(holders) => format!("{} ({})", member.name, holders.join(", ")),
         }

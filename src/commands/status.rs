@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anstyle::Style;
 use anyhow::bail;
+use onload_core::text::counted;
 use onload_host::leases;
 use onload_host::pools::survey;
 use onload_host::status::{Container, Evidence, Looked, State, Status, network, status};
@@ -59,8 +60,8 @@ pub fn run(global: &Global, args: &cli::Status, printer: &mut Printer) -> anyhow
             true => "run it on the host itself, with all capabilities of root",
         };
         printer.warning(format_args!(
-            "{} processes could not be looked into; {advice}",
-            found.unseen
+            "{} could not be looked into; {advice}",
+            counted(found.unseen, "process", "processes")
         ));
     }
     if let Some(word) = &args.container {

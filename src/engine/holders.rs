@@ -10,6 +10,7 @@
 
 use std::fmt;
 
+use onload_core::text::counted;
 use serde::Deserialize;
 
 use super::ours::{RUNTIME_NAME, RUNTIME_PATH};
@@ -66,10 +67,9 @@ impl fmt::Display for Held {
             Held::Default(key) => return write!(f, "{key} makes it the default; set another"),
             Held::By(holders) => holders,
         };
-        match holders.len() {
-            1 => write!(f, "1 container of it is left, to be removed first:")?,
-            count => write!(f, "{count} containers of it are left, to be removed first:")?,
-        }
+        let (one, many) = ("container of it is", "containers of it are");
+        let left = counted(holders.len(), one, many);
+        write!(f, "{left} left, to be removed first:")?;
         for (index, holder) in holders.iter().take(SHOWN).enumerate() {
             let comma = if index == 0 { "" } else { "," };
             let short = holder.id.get(..SHORT_ID).unwrap_or(&holder.id);

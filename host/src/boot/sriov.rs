@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::host_settings::{PhysicalFunction, Sriov, VfDriver};
 use onload_core::pci::PciAddress;
-use onload_core::text::Chain;
+use onload_core::text::{Chain, counted};
 
 use super::kernel::{Kernel, VfChange, VfSettings};
 use super::step::{Action, Effect, Plan, Step, Subject};
@@ -210,8 +210,9 @@ impl Decision<'_> {
         };
         if vfs > total {
             return Err(format!(
-                "{} can have {total} virtual functions, not {vfs}; correct vfs, or raise the number in the card's firmware",
-                pf.address
+                "{} can have {}, not {vfs}; correct vfs, or raise the number in the card's firmware",
+                pf.address,
+                counted(total, "virtual function", "virtual functions")
             ));
         }
         if pf.count == 0 {
@@ -222,8 +223,8 @@ impl Decision<'_> {
             Some(format!("vf {index} ({}) is used by {user}", vf.address))
         });
         let changing = format!(
-            "there are {} virtual functions, not {vfs}, and the kernel changes that only by removing all of them",
-            pf.count
+            "{} there, not {vfs}, and the kernel changes that only by removing all of them",
+            counted(pf.count, "virtual function is", "virtual functions are")
         );
         match (used, &pf.default_route) {
             (Some(used), _) => Err(format!("{changing}; {used}; stop that first")),
@@ -328,8 +329,10 @@ impl Decision<'_> {
     fn keep(&self, plan: &mut Plan) {
         let (count, found) = (usize::from(self.pf.count), self.pf.vfs.len());
         if found < count {
-            let reason =
-                format!("{found} of its {count} virtual functions are there; dmesg says more");
+            let reason = format!(
+                "{found} of its {} there; dmesg says more",
+                counted(count, "virtual function is", "virtual functions are")
+            );
             plan.refuse(&self.subject, reason);
         }
         let vfs = self.pf.vfs.iter();

@@ -738,7 +738,7 @@ fn a_leased_function_keeps_all_of_its_card_s_functions_where_they_are() {
         assert_eq!(
             plan.refused[0].to_string(),
             format!(
-                "sriov ens2: there are 2 virtual functions, not {count}, and the kernel changes that only by removing all of them; vf 1 (0000:81:10.1) is used by container web (process 42) since 1970-01-01T00:00:01Z; stop that first"
+                "sriov ens2: 2 virtual functions are there, not {count}, and the kernel changes that only by removing all of them; vf 1 (0000:81:10.1) is used by container web (process 42) since 1970-01-01T00:00:01Z; stop that first"
             )
         );
         let outcome = machine.apply(&vfio(count));
@@ -1020,7 +1020,7 @@ fn functions_of_the_card_that_carries_the_default_route_are_not_removed() {
     machine.tree.file("/network.table", over_vlan);
     assert_eq!(
         machine.refusal(&vfio(3)),
-        "sriov ens2: there are 2 virtual functions, not 3, and the kernel changes that only by removing all of them; ens2 carries the default route, which that may cut; do it by hand"
+        "sriov ens2: 2 virtual functions are there, not 3, and the kernel changes that only by removing all of them; ens2 carries the default route, which that may cut; do it by hand"
     );
     assert_eq!(machine.plan(&vfio(2)), Plan::default());
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use onload_core::class::Class;
 use onload_core::config::Discover;
 use onload_core::pci::PciAddress;
+use onload_core::text::counted;
 use serde::Serialize;
 
 use crate::discover::node::Node;
@@ -338,10 +339,10 @@ impl Surroundings<'_, '_> {
             .find_map(|function| Some((function, self.parents.get(&function.address)?)));
         parent.map_or(Ok(()), |(function, count)| {
             Err(format!(
-                "{} has {count} virtual function{}, which its holder could change; set \
+                "{} has {}, which its holder could change; set \
                  offer-pf-with-vfs = true in [discover] to offer it all the same",
                 function.address,
-                if *count == 1 { "" } else { "s" }
+                counted(*count, "virtual function", "virtual functions")
             ))
         })
     }

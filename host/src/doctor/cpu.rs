@@ -8,6 +8,7 @@ use super::kernel_line;
 use crate::discover::hugepages::NODES;
 use crate::host::HostError;
 use onload_core::cpu_list;
+use onload_core::text::counted;
 
 const POLICIES: &str = "/sys/devices/system/cpu/cpufreq";
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
@@ -34,7 +35,10 @@ pub(super) fn governor(examined: &Examined<'_>) -> Findings {
         return Ok(Vec::new());
     }
     let finding = match slow.is_empty() {
-        true => Finding::pass(format!("{seen} policies of CPUs are set to {FASTEST}")),
+        true => Finding::pass(format!(
+            "{} set to {FASTEST}",
+            counted(seen, "policy of CPUs is", "policies of CPUs are")
+        )),
         false => {
             let slow: Vec<String> = slow.into_iter().collect();
             let text = format!(

@@ -1,6 +1,7 @@
 //! The IOMMU, without which no function goes to vfio, and its groups.
 
 use onload_core::pci::PciAddress;
+use onload_core::text::counted;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
@@ -27,7 +28,8 @@ pub(super) fn on(examined: &Examined<'_>) -> Findings {
     }
     let grouped = functions().filter(|f| f.iommu_group.is_some()).count();
     if grouped > 0 {
-        let text = format!("{grouped} functions are in IOMMU groups");
+        let one = "function is in an IOMMU group";
+        let text = counted(grouped, one, "functions are in IOMMU groups");
         return Ok(vec![Finding::pass(text).at("/sys/kernel/iommu_groups")]);
     }
     let text = "no function is in an IOMMU group: the IOMMU is off, in the firmware or the kernel";
@@ -64,7 +66,8 @@ pub(super) fn groups(examined: &Examined<'_>) -> Findings {
         findings.push(finding.at(format!("/sys/kernel/iommu_groups/{group}/devices")));
     }
     if findings.is_empty() && good > 0 {
-        let text = format!("{good} devices are in groups that vfio takes");
+        let one = "device is in a group that vfio takes";
+        let text = counted(good, one, "devices are in groups that vfio takes");
         findings.push(Finding::pass(text).at("/sys/kernel/iommu_groups"));
     }
     Ok(findings)
@@ -93,14 +96,15 @@ pub(super) fn parents(examined: &Examined<'_>) -> Findings {
     let finding = |parent: &PciFunction| {
         let address = parent.address;
         let count = parent.virtual_functions.len();
+        let functions = counted(count, "virtual function", "virtual functions");
         let finding = match parent.driver.as_deref() {
             Some(driver) if !driver.contains("vfio") => {
-                Finding::pass(format!("{driver} drives its {count} virtual functions"))
+                Finding::pass(format!("{driver} drives its {functions}"))
             }
             driver => {
                 let driver = driver.unwrap_or("no driver");
                 let text = format!(
-                    "it has {count} virtual functions and is bound to {driver}: their MAC, VLAN and link cannot be set"
+                    "it has {functions} and is bound to {driver}: their MAC, VLAN and link cannot be set"
                 );
                 Finding::warn(
                     text,

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use onload_core::text::{Chain, shell_word};
+use onload_core::text::{Chain, counted, shell_word};
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
@@ -111,7 +111,8 @@ pub(super) fn valid(examined: &Examined<'_>) -> Findings {
     let mut findings: Vec<Finding> = findings.collect();
     let files = examined.specs.paths().len();
     if findings.is_empty() && files > 0 {
-        findings.push(Finding::pass(format!("{files} files are valid")).at(OUTPUT_DIR));
+        findings
+            .push(Finding::pass(counted(files, "file is valid", "files are valid")).at(OUTPUT_DIR));
     }
     Ok(findings)
 }
@@ -149,8 +150,9 @@ pub(super) fn conflicts(examined: &Examined<'_>) -> Findings {
     }
     if findings.is_empty() && examined.specs.devices().next().is_some() {
         let count = examined.specs.devices().count();
-        findings
-            .push(Finding::pass(format!("{count} devices have names of their own")).at(OUTPUT_DIR));
+        let one = "device has a name of its own";
+        let text = counted(count, one, "devices have names of their own");
+        findings.push(Finding::pass(text).at(OUTPUT_DIR));
     }
     Ok(findings)
 }
@@ -193,7 +195,10 @@ pub(super) fn readable(examined: &Examined<'_>) -> Findings {
     });
     let mut findings: Vec<Finding> = findings.collect();
     if findings.is_empty() {
-        let text = format!("every user can read the {} files", paths.len());
+        let text = format!(
+            "every user can read {}",
+            counted(paths.len(), "file", "files")
+        );
         findings.push(Finding::pass(text).at(OUTPUT_DIR));
     }
     Ok(findings)

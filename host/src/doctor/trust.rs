@@ -8,7 +8,7 @@ use onload_cdi::DEFAULT_DIRS;
 use onload_core::config::{CONFIG_PATH, Preload};
 use onload_core::fs::trust::TrustError;
 use onload_core::onload::PRELOAD_FILE;
-use onload_core::text::{Chain, shell_word};
+use onload_core::text::{Chain, counted, shell_word};
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
@@ -52,8 +52,12 @@ pub(super) fn files(examined: &Examined<'_>) -> Findings {
     }
     if findings.is_empty() {
         let text = format!(
-            "root alone can change the {} files that decide as root",
-            paths.len()
+            "root alone can change {}",
+            counted(
+                paths.len(),
+                "file that decides as root",
+                "files that decide as root"
+            )
         );
         let finding = Finding::pass(text);
         findings.push(paths.iter().fold(finding, Finding::at));

@@ -15,7 +15,7 @@ use onload_core::config::{CONFIG_PATH, Config, Leases, PoolConfig, Share};
 use onload_core::host_settings::RdmaNetns;
 use onload_core::pci::PciAddress;
 use onload_core::pool::{ANY, MAX_ANNOTATION_BYTES, MAX_MEMBERS, Member, Pool, UNCOUNTED};
-use onload_core::text::Listed;
+use onload_core::text::{Listed, counted};
 
 use crate::discover::discover;
 use crate::discover::inventory::Inventory;
@@ -287,7 +287,8 @@ fn checked(class: Class, name: DeviceName, pool: Pool) -> Result<NamedPool, Stri
     let bytes: usize = entries.map(|(key, value)| key.len() + value.len()).sum();
     if count > MAX_MEMBERS || bytes > MAX_ANNOTATION_BYTES {
         return Err(format!(
-            "its {count} members take {bytes} bytes of a specification, where a device has at most {MAX_ANNOTATION_BYTES} bytes and {MAX_MEMBERS} members; make pools of fewer devices"
+            "its {} {bytes} bytes of a specification, where a device has at most {MAX_ANNOTATION_BYTES} bytes and {MAX_MEMBERS} members; make pools of fewer devices",
+            counted(count, "member takes", "members take")
         ));
     }
     Ok(NamedPool { class, name, pool })

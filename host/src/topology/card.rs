@@ -1,5 +1,7 @@
 //! A PCI function as a card: its interfaces, its devices as chips, and its virtual functions, folded.
 
+use onload_core::text::counted;
+
 use super::canvas::{Canvas, Paint, Rect, Shape, Style, plain};
 use super::groups::{Group, fold, held_by};
 use super::model::{Device, Function, Interface, State};
@@ -184,9 +186,8 @@ impl Inside<'_> {
             return;
         }
         let count = functions.len();
-        let word = if count == 1 { "function" } else { "functions" };
         self.y += 2;
-        self.line(0, &format!("{count} virtual {word}"));
+        self.line(0, &counted(count, "virtual function", "virtual functions"));
         let groups = fold(functions);
         self.bar(&groups, count);
         for group in &groups {

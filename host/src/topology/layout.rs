@@ -1,6 +1,7 @@
 //! Places a topology on a picture: a heading with a legend, and the nodes as panels in columns. Pure.
 
 use onload_core::class::Class;
+use onload_core::text::counted;
 
 use super::canvas::{Canvas, Drawing, Paint, Rect, Shape, Style};
 use super::model::{Bus, Device, Function, State, Topology};
@@ -82,7 +83,8 @@ fn summary(topology: &Topology) -> String {
         true => "",
         false => "; who holds them is not known to this user",
     };
-    format!("{free} devices free, {held} held, {not_offered} not offered{known}")
+    let free = counted(free, "device", "devices");
+    format!("{free} free, {held} held, {not_offered} not offered{known}")
 }
 
 /// Looks at each function below a bus.

@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use onload_core::text::Quoted;
+use onload_core::text::{Quoted, counted};
 
 use super::resource::Resource;
 
@@ -27,7 +27,10 @@ pub struct Wish<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotPreferred {
     /// Too few are free.
-    #[error("{size} devices are asked for, and {free} of those that are free are known")]
+    #[error(
+        "{} asked for, and {free} of those that are free are known",
+        counted(*size, "device is", "devices are")
+    )]
     TooFew {
         /// How many are asked for.
         size: usize,
@@ -35,7 +38,10 @@ pub enum NotPreferred {
         free: usize,
     },
     /// More have to be included than are asked for.
-    #[error("{size} devices are asked for, and {must} have to be among them")]
+    #[error(
+        "{} asked for, and {must} have to be among them",
+        counted(*size, "device is", "devices are")
+    )]
     TooMany {
         /// How many are asked for.
         size: usize,
