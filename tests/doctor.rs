@@ -1027,6 +1027,26 @@ fn a_host_that_isolates_no_cpu_is_asked_for_none() {
 }
 
 #[test]
+fn a_list_of_cpus_counts_whole_or_not_at_all() {
+    let tree = isolated();
+    let cpulist = "/sys/devices/system/node/node0/cpulist";
+    // As Linux 5.16 wrote it.
+    tree.file(cpulist, "0-1,4\n\0");
+    let checks = found(&tree, "isolated-cpus");
+    assert_eq!(checks[0]["verdict"], "warn", "{checks:#?}");
+    assert!(remedies(&checks[0])[0].contains("isolcpus=1,4"));
+    for list in ["0-1,4-", "0-1,x", "0-1\0,4"] {
+        tree.file(cpulist, list);
+        let checks = found(&tree, "isolated-cpus");
+        assert_eq!(checks[0]["verdict"], "unknown", "{list}: {checks:#?}");
+        assert_eq!(remedies(&checks[0]), [format!("od -c {cpulist}")]);
+    }
+    tree.file("/sys/devices/system/cpu/isolated", "2-3,4-");
+    let checks = found(&tree, "isolated-cpus");
+    assert_eq!(checks[0]["verdict"], "unknown", "{checks:#?}");
+}
+
+#[test]
 fn what_is_no_file_among_hooks_is_no_hook() {
     let tree = with_hooks();
     let hooks = "/usr/share/containers/oci/hooks.d";

@@ -6,15 +6,17 @@ use std::collections::BTreeSet;
 /// Most CPUs that a kernel may be built for.
 const MOST_CPUS: u32 = 65_536;
 
-/// Reads a list of the kernel's; what is none gives nothing.
-#[must_use]
-pub fn parse(text: &str) -> BTreeSet<u32> {
-    let ranges = text.trim().split(',').filter_map(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        (last < MOST_CPUS).then_some(first..=last)
-    });
-    ranges.flatten().collect()
+/// Reads a list of the kernel's, which may be empty. Linux 5.16 and its next ones end it with a null byte
+/// (`cpumap_print_list_to_buf` in lib/cpumask.c).
+///
+/// # Errors
+/// [`NotList`]: a part of a list would be taken for all of it.
+pub fn parse(text: &str) -> Result<BTreeSet<u32>, NotList> {
+    let list = text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\0');
+    match list {
+        "" => Ok(BTreeSet::new()),
+        list => read(list),
+    }
 }
 
 /// Reads a list that a person wrote: not empty, and without anything else in it.
@@ -67,11 +69,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_cpus_is_read_and_what_is_none_gives_nothing() {
-        let cpus: Vec<u32> = parse("0-2,8,10-11\n").into_iter().collect();
-        assert_eq!(cpus, [0, 1, 2, 8, 10, 11]);
-        for text in ["", "\n", "a", "3-1", "0-4294967295", "-1"] {
-            assert!(parse(text).is_empty(), "{text}");
+    fn a_list_of_cpus_is_read_whole_or_not_at_all() {
+        for text in ["0-2,8,10-11\n", "0-2,8,10-11\n\0", "0-2,8,10-11\0"] {
+            let cpus: Vec<u32> = parse(text).unwrap().into_iter().collect();
+            assert_eq!(cpus, [0, 1, 2, 8, 10, 11], "{text:?}");
+        }
+        for text in ["", "\n", "\n\0"] {
+            assert_eq!(parse(text), Ok(BTreeSet::new()), "{text:?}");
+        }
+        for text in [
+            "a",
+            "3-1",
+            "0-4294967295",
+            "-1",
+            "0-3,8-1",
+            "0-3,",
+            "0-3\0,8",
+        ] {
+            assert_eq!(parse(text), Err(NotList(text.to_owned())), "{text:?}");
         }
     }
 
@@ -89,7 +104,7 @@ mod tests {
     #[test]
     fn a_list_is_written_as_it_was_read() {
         for list in ["", "0", "0-1", "0-2,8,10-11", "65535"] {
-            assert_eq!(text(&parse(list)), list);
+            assert_eq!(text(&parse(list).unwrap()), list);
         }
     }
 }

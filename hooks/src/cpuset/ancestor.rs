@@ -70,8 +70,8 @@ fn read(
     let list = |files: &[&str]| {
         let mut files = files.iter();
         let text = files.find_map(|file| sysfs.text(&dir.join(file)));
-        let list = cpu_list::parse(&text.unwrap_or_default());
-        (!list.is_empty()).then_some(list)
+        let list = cpu_list::parse(&text.unwrap_or_default()).ok();
+        list.filter(|list| !list.is_empty())
     };
     Some(Ancestor {
         cpus: list(cpus)?,

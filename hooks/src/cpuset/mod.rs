@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::Cpuset;
 use onload_core::bundle::{Cpus, Mems};
-use onload_core::cpu_list;
+use onload_core::cpu_list::{self, NotList};
 use onload_core::text::Quoted;
 
 use crate::decision::placement::Placement;
@@ -37,6 +37,20 @@ pub enum CpusetError {
         key: String,
         /// The bundle.
         bundle: String,
+    },
+    /// The kernel's list is not understood, and a container would be kept to a part of it.
+    #[error(
+        "{key}: reading /sys/{path}; name CPUs and nodes as lists in [bundles.{bundle}], such as \"0-3\""
+    )]
+    NotList {
+        /// Where the bundle is requested, for people.
+        key: String,
+        /// The bundle.
+        bundle: String,
+        /// The file, below /sys.
+        path: String,
+        /// What stands in it.
+        source: NotList,
     },
     /// No CPU that was meant is isolated.
     #[error(
@@ -126,7 +140,7 @@ impl Choice {
         held: &str,
         wanted: Option<BTreeSet<u32>>,
     ) {
-        if wanted.is_some_and(|wanted| wanted == cpu_list::parse(held)) {
+        if wanted.is_some_and(|wanted| Ok(wanted) == cpu_list::parse(held)) {
             return;
         }
         self.warnings.push(format!(
@@ -224,7 +238,7 @@ impl<'a> Resolver<'a> {
         if !self.placement.nodes.is_empty() {
             return Ok(self.placement.nodes.clone());
         }
-        let online = self.list("devices/system/node/online");
+        let online = self.list("devices/system/node/online")?;
         match online.len() {
             1 => Ok(online),
             _ => Err(CpusetError::NoNode {
@@ -235,14 +249,15 @@ impl<'a> Resolver<'a> {
     }
 
     fn cpus_of_nodes(&self) -> Result<BTreeSet<u32>, CpusetError> {
-        let nodes = self.nodes()?.into_iter();
-        Ok(nodes
-            .flat_map(|node| self.list(&format!("devices/system/node/node{node}/cpulist")))
-            .collect())
+        let mut cpus = BTreeSet::new();
+        for node in self.nodes()? {
+            cpus.extend(self.list(&format!("devices/system/node/node{node}/cpulist"))?);
+        }
+        Ok(cpus)
     }
 
     fn isolated(&self) -> Result<BTreeSet<u32>, CpusetError> {
-        let isolated = self.list("devices/system/cpu/isolated");
+        let isolated = self.list("devices/system/cpu/isolated")?;
         let near = self.cpus_of_nodes()?;
         let both: BTreeSet<u32> = near.intersection(&isolated).copied().collect();
         if both.is_empty() {
@@ -256,9 +271,14 @@ impl<'a> Resolver<'a> {
         Ok(both)
     }
 
-    fn list(&self, path: &str) -> BTreeSet<u32> {
+    fn list(&self, path: &str) -> Result<BTreeSet<u32>, CpusetError> {
         let text = self.sysfs.text(Path::new(path));
-        cpu_list::parse(&text.unwrap_or_default())
+        cpu_list::parse(&text.unwrap_or_default()).map_err(|source| CpusetError::NotList {
+            key: self.key(),
+            bundle: self.placement.bundle.clone(),
+            path: path.to_owned(),
+            source,
+        })
     }
 
     /// Those that the container may have; at least one.
@@ -437,6 +457,30 @@ mod tests {
             refused.contains("no CPU of NUMA node 0 is isolated (none on this host)"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn a_list_of_the_kernel_that_ends_in_null_is_a_list() {
+        let tree = Tree::new(&[
+            ("devices/system/node/node1/cpulist", "4-7\n\0"),
+            ("devices/system/cpu/isolated", "2-5\n\0"),
+        ]);
+        let one = [placement(Some(Cpus::Isolated), None, &[1])];
+        let chosen = tree.choose(&one, &Cpuset::default(), "/x/y");
+        assert_eq!(set(&chosen), (Some("4-5"), None));
+    }
+
+    #[test]
+    fn nobody_is_kept_to_a_part_of_a_list_that_is_not_understood() {
+        let tree = Tree::new(&[("devices/system/node/node1/cpulist", "4-5,7-6\n")]);
+        let of = |cpus| placement(Some(cpus), None, &[1]);
+        let refused = tree.refusal(of(Cpus::Numa), "/x/y");
+        let wanted = "reading /sys/devices/system/node/node1/cpulist; name CPUs and nodes as lists in [bundles.hft]";
+        assert!(refused.contains(wanted), "{refused}");
+        // A group whose own list is not understood leaves it to the one above.
+        let tree = Tree::new(&[("fs/cgroup/odd/cpuset.cpus.effective", "0-\n")]);
+        let chosen = tree.choose(&[of(Cpus::Numa)], &Cpuset::default(), "/odd/y");
+        assert_eq!(set(&chosen), (Some("4-7"), None));
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(crate) const SIZES: &str = "/sys/kernel/mm/hugepages";
 pub(crate) const NODES: &str = "/sys/devices/system/node";
 const MOUNTS: &str = "/proc/mounts";
 const MEMINFO: &str = "/proc/meminfo";
+/// Of a page that large, the kernel could not count the bytes.
+const MOST_KIB: u64 = 1 << 54;
 const HUGETLBFS: &[u8] = b"hugetlbfs";
 
 /// Huge pages of one size.
@@ -247,7 +249,8 @@ fn parse_default_size(meminfo: &str) -> Option<u64> {
 /// The size in KiB of a directory such as `hugepages-2048kB`.
 pub(crate) fn parse_size(name: &str) -> Option<u64> {
     let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
-    size.parse().ok().filter(|size| *size > 0)
+    let size = size.parse().ok();
+    size.filter(|size| *size > 0 && *size < MOST_KIB)
 }
 
 /// The number of a directory such as `node1`.
@@ -537,6 +540,7 @@ mod tests {
             "hugepages-kB",
             "hugepages-2M",
             "hugepages-0kB",
+            "hugepages-18014398509481984kB",
             "x",
         ] {
             assert_eq!(parse_size(name), None, "{name}");

@@ -54,8 +54,10 @@ pub(super) fn governor(examined: &Examined<'_>) -> Findings {
 
 /// Whether isolated CPUs are on a node with a device. Of a host that isolates none, nothing is asked.
 pub(super) fn isolated(examined: &Examined<'_>) -> Findings {
-    let isolated = examined.attribute(ISOLATED)?.unwrap_or_default();
-    let isolated = cpu_list::parse(&isolated);
+    let isolated = match cpus_in(examined, ISOLATED)? {
+        Ok(isolated) => isolated,
+        Err(unknown) => return Ok(vec![unknown]),
+    };
     let nodes = devices_by_node(examined);
     if isolated.is_empty() || nodes.is_empty() {
         return Ok(Vec::new());
@@ -63,8 +65,10 @@ pub(super) fn isolated(examined: &Examined<'_>) -> Findings {
     let mut has_cpus = false;
     let mut elsewhere: Option<(u32, BTreeSet<u32>)> = None;
     for node in &nodes {
-        let list = examined.attribute(format!("{NODES}/node{node}/cpulist"))?;
-        let mut cpus = cpu_list::parse(&list.unwrap_or_default());
+        let mut cpus = match cpus_in(examined, &format!("{NODES}/node{node}/cpulist"))? {
+            Ok(cpus) => cpus,
+            Err(unknown) => return Ok(vec![unknown]),
+        };
         if !cpus.is_disjoint(&isolated) {
             let text = format!("isolated CPUs are on node {node}, where a device is");
             return Ok(vec![Finding::pass(text).at(ISOLATED)]);
@@ -84,6 +88,18 @@ pub(super) fn isolated(examined: &Examined<'_>) -> Findings {
     };
     let finding = isolate(examined, node, &cpus)?.at(ISOLATED);
     Ok(vec![finding.at(format!("{NODES}/node{node}/cpulist"))])
+}
+
+/// The CPUs that a file lists, or that they are unknown: advice by a part of a list would be wrong.
+fn cpus_in(
+    examined: &Examined<'_>,
+    path: &str,
+) -> Result<Result<BTreeSet<u32>, Finding>, HostError> {
+    let list = examined.attribute(path)?.unwrap_or_default();
+    Ok(cpu_list::parse(&list).map_err(|error| {
+        let text = format!("which CPUs are isolated near a device is not known: {error}");
+        Finding::unknown(text, Remedy::run(format!("od -c {path}"))).at(path)
+    }))
 }
 
 /// How CPUs of a node become the isolated ones. The kernel takes the first `isolcpus=` of its line and ignores

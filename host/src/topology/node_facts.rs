@@ -1,5 +1,6 @@
 //! What sysfs says of a NUMA node (`Documentation/ABI/stable/sysfs-devices-node`).
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::model::{Memory, NumaNode, Pages};
@@ -19,27 +20,30 @@ pub(super) fn read(host: &Host, inventory: &Inventory) -> Result<Vec<NumaNode>, 
     let numbers = names.iter().filter_map(|name| name.strip_prefix("node"));
     let mut numbers: Vec<u32> = numbers.filter_map(|number| number.parse().ok()).collect();
     numbers.sort_unstable();
-    let isolated = host.attribute(Path::new(ISOLATED))?.unwrap_or_default();
-    let isolated = cpu_list::parse(&isolated);
+    let isolated = cpus_in(host, Path::new(ISOLATED))?.unwrap_or_default();
     let nodes = numbers.into_iter().map(|number| {
         let directory = Path::new(NODES).join(format!("node{number}"));
-        let cpus = host.attribute(&directory.join("cpulist"))?;
-        let cpus = cpus.filter(|cpus| !cpus.is_empty());
-        let own = cpu_list::parse(cpus.as_deref().unwrap_or_default());
-        let isolated = own.intersection(&isolated).copied().collect();
-        let isolated = cpu_list::text(&isolated);
+        let cpus = cpus_in(host, &directory.join("cpulist"))?.unwrap_or_default();
+        let isolated: BTreeSet<u32> = cpus.intersection(&isolated).copied().collect();
+        let text = |cpus: &BTreeSet<u32>| (!cpus.is_empty()).then(|| cpu_list::text(cpus));
         let wanted = |line: &[u8]| value(line, "MemTotal").or(value(line, "MemFree")).is_some();
         let memory = host.lines(&directory.join("meminfo"), &wanted)?;
         Ok(NumaNode {
             number: Some(number),
-            cpus,
-            isolated_cpus: (!isolated.is_empty()).then_some(isolated),
+            cpus: text(&cpus),
+            isolated_cpus: text(&isolated),
             memory: memory.as_deref().and_then(parse_memory),
             hugepages: pages(inventory, number),
             ..NumaNode::default()
         })
     });
     nodes.collect()
+}
+
+/// The CPUs that a file lists; none where that is not understood.
+fn cpus_in(host: &Host, path: &Path) -> Result<Option<BTreeSet<u32>>, HostError> {
+    let list = host.attribute(path)?;
+    Ok(list.and_then(|list| cpu_list::parse(&list).ok()))
 }
 
 fn pages(inventory: &Inventory, number: u32) -> Vec<Pages> {

@@ -103,11 +103,11 @@ impl Inside {
             Style::Detail,
             &format!("CPUs {list}{}", told.unwrap_or_default()),
         );
-        let cpus = cpu_list::parse(list);
+        let cpus = cpu_list::parse(list).unwrap_or_default();
         if cpus.len() > MOST_CPUS {
             return;
         }
-        let isolated = cpu_list::parse(isolated.unwrap_or_default());
+        let isolated = cpu_list::parse(isolated.unwrap_or_default()).unwrap_or_default();
         let mut x = PAD;
         for cpu in cpus {
             if x + CPU > self.right {
