@@ -43,14 +43,15 @@ fn everything(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn without_the_sections_nothing_is_said_and_nothing_is_done() {
+fn without_the_sections_there_is_nothing_to_change() {
     let tree = x2();
     for config in ["", "[cdi]\npreload = \"off\"\n", "[host]\n"] {
         tree.config(config);
         let plan = tree.run(&["host", "plan"]).done();
+        let note = "nothing to change on this host: config.toml has neither [[sriov]] nor anything under [host]\n";
         assert_eq!(
             (plan.stdout.as_str(), plan.stderr.as_str()),
-            ("", ""),
+            ("", note),
             "{config}"
         );
         let json = tree

@@ -139,6 +139,76 @@ fn names_of_a_host_steer_neither_a_terminal_nor_a_browser() {
 }
 
 #[test]
+fn a_host_with_nothing_on_its_nodes_says_so() {
+    let tree = Tree::new();
+    let shown = tree.run(&["topology"]).done();
+    assert_eq!(shown.stdout, "");
+    let note = "nothing to show: this host lists no NUMA node, no network and no device\n";
+    assert_eq!(shown.stderr, note);
+    tree.attribute("/sys/devices/system/node/node0/cpulist", "0-3");
+    let shown = tree.run(&["topology"]).done();
+    let lines = "NUMA node 0\n  CPUs 0-3\n  no network or accelerator is on this node\n";
+    assert_eq!((shown.stdout.as_str(), shown.stderr.as_str()), (lines, ""));
+}
+
+#[test]
+fn huge_pages_of_a_kernel_without_numa_are_shown() {
+    let tree = Tree::new();
+    let pages = [
+        ("nr_hugepages", "8"),
+        ("free_hugepages", "5"),
+        ("nr_overcommit_hugepages", "0"),
+    ];
+    tree.attributes("/sys/kernel/mm/hugepages/hugepages-2048kB", &pages);
+    let shown = tree.run(&["topology"]).done().stdout;
+    assert!(
+        shown.starts_with("No NUMA node\n  huge pages 2Mi: 5 of 8 free\n"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn what_is_not_offered_stands_on_its_function_or_on_no_node() {
+    let tree = Tree::new();
+    let function = tree.pci(Pci::network("0000:03:00.0", "15b3:1021", "mlx5_core"));
+    // Neither has a node below /dev, and the HCA no uverbs device.
+    tree.class_device("infiniband", &function, "mlx5_0", &[]);
+    tree.class_device("ptp", &function, "ptp0", &[]);
+    tree.class_device("pps", "/sys/devices/virtual", "pps0", &[]);
+    tree.hugepages(2048, &[(0, 0, 0)]);
+    let object = tree.run(&["topology", "--format", "json"]).done().json();
+    let nodes = object["nodes"].as_array().unwrap();
+    let on_function = &nodes[0]["roots"][0]["functions"][0]["devices"];
+    let names = |devices: &serde_json::Value| -> Vec<String> {
+        let devices = devices.as_array().unwrap().iter();
+        devices
+            .map(|device| {
+                assert_eq!(device["state"], "not_offered", "{device}");
+                let class = device["class"].as_str().unwrap();
+                format!("{class} {}", device["name"].as_str().unwrap())
+            })
+            .collect()
+    };
+    assert_eq!(names(on_function), ["rdma mlx5_0", "ptp ptp0"]);
+    let nowhere = &nodes.last().unwrap()["devices"];
+    assert_eq!(names(nowhere), ["hugepages 2Mi", "pps pps0"]);
+}
+
+#[test]
+fn cpus_are_shown_as_they_are_understood_or_not_at_all() {
+    let tree = Tree::new();
+    let node = "/sys/devices/system/node/node0";
+    tree.file(&format!("{node}/cpulist"), "0-3,8\n\0");
+    tree.file("/sys/devices/system/cpu/isolated", "2-3\n\0");
+    let shown = tree.run(&["topology"]).done().stdout;
+    assert!(shown.contains("CPUs 0-3,8 (isolated 2-3)\n"), "{shown}");
+    tree.file(&format!("{node}/cpulist"), "0-3,8-\n");
+    let shown = tree.run(&["topology", "--format", "json"]).done().json();
+    let node = &shown["nodes"][0];
+    assert!(node["cpus"].is_null() && node["isolated_cpus"].is_null());
+}
+
+#[test]
 fn who_is_not_root_is_told_that_holders_are_not_known() {
     if !is_root() {
         common::skipped("only root can hide the leases");

@@ -42,7 +42,10 @@ pub(super) fn groups(entries: &[NotOffered]) -> Vec<Group> {
 fn same(entries: &[NotOffered]) -> Vec<Group> {
     let mut places: BTreeMap<(Subject, &str), usize> = BTreeMap::new();
     let mut groups: Vec<Group> = Vec::new();
-    for NotOffered { kind, name, reason } in entries {
+    for NotOffered {
+        kind, name, reason, ..
+    } in entries
+    {
         let place = places.entry((*kind, reason)).or_insert(groups.len());
         match groups.get_mut(*place) {
             Some(group) => group.names.push(name.clone()),
@@ -85,11 +88,7 @@ mod tests {
     use super::*;
 
     fn entry(kind: impl Into<Subject>, name: &str, reason: &str) -> NotOffered {
-        NotOffered {
-            kind: kind.into(),
-            name: name.to_owned(),
-            reason: reason.to_owned(),
-        }
+        NotOffered::new(kind, name, reason)
     }
 
     fn grouped(entries: &[NotOffered]) -> Vec<String> {

@@ -59,6 +59,9 @@ fn print_json(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> 
 }
 
 fn print(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> {
+    if topology.nodes.is_empty() {
+        printer.note("nothing to show: this host lists no NUMA node, no network and no device");
+    }
     for (at, line) in lines(topology).iter().enumerate() {
         let text = shown(line, printer.columns());
         if line.kind == Kind::Heading && at > 0 {

@@ -68,11 +68,10 @@ pub(crate) fn read(
     }
     let mut offer = |class, sources: Vec<Source>| {
         let offered = sources.into_iter().filter_map(|source| {
-            let name = source.name.clone();
+            let (name, pci) = (source.name.clone(), source.pci);
             let clock = source.offer(probe, functions, &nics);
-            clock
-                .map_err(|reason| not_offered.push(NotOffered::new(class, name, reason)))
-                .ok()
+            let refuse = |reason| not_offered.push(NotOffered::new(class, name, reason).on(pci));
+            clock.map_err(refuse).ok()
         });
         offered.collect()
     };

@@ -207,11 +207,13 @@ impl Judgement<'_> {
             // Only root is told, and discovery need not be it: the hook looks before it moves one.
             ..Beside::default()
         };
-        let uses = network.uses(link, beside);
-        uses.first().map(|first| match uses.len() {
-            1 => first.to_string(),
-            more => format!("{more} reasons, of which the first: {first}"),
-        })
+        let uses = network.uses(link, beside).into_iter();
+        let uses: Vec<String> = uses.map(|each| each.to_string()).collect();
+        match uses.as_slice() {
+            [] => None,
+            [only] => Some(only.clone()),
+            several => Some(format!("{} reasons: {}", several.len(), several.join("; "))),
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use onload_core::class::Class;
+use onload_core::pci::PciAddress;
 use serde::{Serialize, Serializer};
 
 use crate::discover::probe::Probe;
@@ -17,6 +18,9 @@ pub struct NotOffered {
     pub name: String,
     /// Why not; then, behind the last semicolon, what would change that, or that nothing would.
     pub reason: String,
+    /// The PCI function that it is on, where that is known and the name does not say it.
+    #[serde(skip)]
+    pub pci: Option<PciAddress>,
 }
 
 /// What something would be offered as.
@@ -62,8 +66,13 @@ impl NotOffered {
         }
     }
 
+    /// The same, of that PCI function.
+    pub(crate) fn on(self, pci: Option<PciAddress>) -> Self {
+        NotOffered { pci, ..self }
+    }
+
     /// Something that is not offered as that.
-    pub(crate) fn new(
+    pub fn new(
         kind: impl Into<Subject>,
         name: impl Into<String>,
         reason: impl Into<String>,
@@ -72,6 +81,7 @@ impl NotOffered {
             kind: kind.into(),
             name: name.into(),
             reason: reason.into(),
+            pci: None,
         }
     }
 }

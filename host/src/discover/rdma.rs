@@ -114,7 +114,10 @@ pub(crate) fn movable(
     for device in devices {
         match why_fixed(&device, live_devices) {
             None => offered.push(without_management(device, not_offered)),
-            Some(reason) => not_offered.push(NotOffered::new(Class::Rdma, device.name, reason)),
+            Some(reason) => {
+                let entry = NotOffered::new(Class::Rdma, device.name, reason);
+                not_offered.push(entry.on(device.pci_address));
+            }
         }
     }
     offered
@@ -198,7 +201,10 @@ pub(crate) fn read(
                 }
                 devices.push(read);
             }
-            Err(reason) => not_offered.push(NotOffered::new(Class::Rdma, name, reason)),
+            Err(reason) => {
+                let entry = NotOffered::new(Class::Rdma, name, reason);
+                not_offered.push(entry.on(place.pci));
+            }
         }
     }
     devices

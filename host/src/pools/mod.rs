@@ -70,11 +70,13 @@ pub fn survey(host: &Host, config: &Config) -> (Inventory, Pools) {
         netdevs::settle(&leases, &mut inventory, config);
         rdma::settle(&leases, &mut inventory);
     }
+    netdevs::warn_of_absent(&mut inventory, config);
     leave_bundles_open(&mut inventory, config);
     let mut pools = resolve(&inventory, config);
     inventory.not_offered.append(&mut pools.not_offered);
     inventory.not_offered.sort();
     inventory.warnings.append(&mut pools.warnings);
+    inventory.warnings.sort();
     (inventory, pools)
 }
 

@@ -105,6 +105,41 @@ pub(super) fn settle(
     inventory.not_offered.extend(virtual_ones);
 }
 
+/// What the configuration names and the host does not have may be spelled wrong. Where interfaces could not be read
+/// or are away under names that nobody knows, nothing is said.
+pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
+    let undecided = inventory.undecided();
+    let is_unknown = undecided.contains(&Class::Nic) || undecided.contains(&Class::Netdev);
+    let mut netdevs = inventory.netdevs.iter();
+    if is_unknown || netdevs.any(|netdev| netdev.interface().is_none()) {
+        return;
+    }
+    let held = inventory.netdevs.iter();
+    let held = held.flat_map(|netdev| [netdev.name.as_str(), netdev.device.as_str()]);
+    let here = inventory.interfaces.iter();
+    let here = here.map(|interface| interface.name.as_str());
+    let names: Vec<&str> = here.chain(held).collect();
+    let is_function = |name: &str| {
+        let address = name.parse().ok();
+        address.is_some_and(|address| inventory.functions.get(address).is_some())
+    };
+    let patterns = config.discover.offer_netdevs.iter();
+    let patterns = patterns.filter(|glob| !names.iter().any(|name| glob.matches(name)));
+    let sections = config.netdev.keys();
+    let sections = sections.filter(|name| !names.contains(&name.as_str()) && !is_function(name));
+    let patterns = patterns.map(|glob| (glob.to_string(), "[discover] offer-netdevs".to_owned()));
+    let sections = sections.map(|name| (name.clone(), format!("[netdev.{name}]")));
+    for (name, place) in patterns.chain(sections).collect::<Vec<_>>() {
+        let absent = "this host has no interface of that name";
+        inventory.warnings.push(format!(
+            "{place} names {name:?}, and {absent}: correct it, or take it out"
+        ));
+        let reason = format!("{absent}, and {place} names it; correct it, or take it out there");
+        let entry = NotOffered::new(Class::Netdev, name, reason);
+        inventory.not_offered.push(entry);
+    }
+}
+
 /// The interfaces that are in containers, or were on their way back from there when the host was looked at.
 fn away(leases: &Around, inventory: &Inventory) -> Vec<Netdev> {
     let netdevs = leases.all();
@@ -313,6 +348,33 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_no_interface_has_is_warned_of_and_explained() {
+        let tree = tree(&["ens1"], "");
+        let wrong = "[discover]\noffer-netdevs = [\"ens1\", \"ens99\", \"x*\"]\n[netdev.ens55]\nmtu = 9000\n";
+        let (inventory, _) = survey(&tree.host(), &config(wrong));
+        let warnings = &inventory.warnings;
+        assert_eq!(
+            warnings.as_slice(),
+            [
+                "[discover] offer-netdevs names \"ens99\", and this host has no interface of that name: correct it, or take it out",
+                "[discover] offer-netdevs names \"x*\", and this host has no interface of that name: correct it, or take it out",
+                "[netdev.ens55] names \"ens55\", and this host has no interface of that name: correct it, or take it out",
+            ]
+        );
+        let (offered, reasons, _) = found(&tree, wrong);
+        assert_eq!(offered, ["ens1"]);
+        assert_eq!(
+            reasons[0],
+            "ens55: this host has no interface of that name, and [netdev.ens55] names it; correct it, or take it out there"
+        );
+        assert_eq!(reasons.len(), 3, "{reasons:?}");
+        // A device is also called by its function where the name of its interface is no name of CDI's.
+        let right = "[discover]\noffer-netdevs = [\"ens*\"]\n[netdev.ens1]\nmtu = 9000\n[netdev.\"0000:3b:02.0\"]\nmtu = 9000\n";
+        let (inventory, _) = survey(&tree.host(), &config(right));
+        assert!(inventory.warnings.is_empty(), "{:?}", inventory.warnings);
+    }
+
+    #[test]
     fn what_the_host_uses_is_never_offered_and_says_for_what() {
         let all = "[discover]\noffer-netdevs = [\"*\"]\n";
         for (network, says) in [
@@ -335,7 +397,7 @@ mod tests {
             ),
             (
                 "address 2 192.0.2.10/24\nlink 9 mac0 macvlan - 2 -\n",
-                "a: 2 reasons, of which the first: macvlan \"mac0\" is on it; ",
+                "a: 2 reasons: macvlan \"mac0\" is on it; delete that; it has the address 192.0.2.10/24; remove it",
             ),
         ] {
             let (offered, reasons, _) = found(&tree(&["a", "b"], network), all);
@@ -352,8 +414,7 @@ mod tests {
         let (offered, reasons, _) = found(&bonded, all);
         assert!(offered.is_empty());
         assert!(
-            reasons[0]
-                .starts_with("a: 2 reasons, of which the first: it is a part of bond \"bond0\"; "),
+            reasons[0].starts_with("a: 2 reasons: it is a part of bond \"bond0\"; "),
             "{reasons:?}"
         );
     }

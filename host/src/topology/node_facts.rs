@@ -59,6 +59,17 @@ fn pages(inventory: &Inventory, number: u32) -> Vec<Pages> {
     sizes.collect()
 }
 
+/// The sizes of which the kernel names no node, as one without NUMA.
+pub(super) fn without_node(inventory: &Inventory) -> impl Iterator<Item = Pages> {
+    let sizes = inventory.hugepages.iter();
+    let sizes = sizes.filter(|size| size.nodes.is_empty() && size.total > 0);
+    sizes.map(|size| Pages {
+        name: size.name.clone(),
+        total: size.total,
+        free: size.free,
+    })
+}
+
 /// Reads `Node 0 MemTotal:       32789440 kB` and its like.
 fn parse_memory(lines: &[u8]) -> Option<Memory> {
     let find = |name| {

@@ -20,6 +20,9 @@ const WIRE: i32 = 2;
 /// Levels that stand in; those below stand beneath each other.
 const MOST_LEVELS: usize = 6;
 
+/// What is said of a node with memory and CPUs alone.
+pub(super) const NOTHING_HERE: &str = "no network or accelerator is on this node";
+
 /// Places a panel of that width at the origin, and gives its height.
 pub(super) fn place(node: &NumaNode, width: i32) -> (Canvas, i32) {
     let mut canvas = Canvas::default();
@@ -42,7 +45,7 @@ pub(super) fn place(node: &NumaNode, width: i32) -> (Canvas, i32) {
     }
     inside.devices(&node.devices);
     if node.roots.is_empty() && node.devices.is_empty() {
-        inside.line(Style::Detail, "no network or accelerator is on this node");
+        inside.line(Style::Detail, NOTHING_HERE);
     }
     let height = inside.y + PAD - GAP;
     let mut canvas = inside.canvas;

@@ -44,7 +44,6 @@ impl<'s> Places<'s> {
             let device = holders.device(offered.class, offered.name);
             places.put(offered.pci, offered.numa_node, device);
         }
-        places.put_not_offered();
         for (class, name, holders) in holders.left() {
             let address = name.parse().ok();
             let device = Device {
@@ -55,6 +54,7 @@ impl<'s> Places<'s> {
             let known = address.filter(|address| inventory.functions.get(*address).is_some());
             places.put(known, None, device);
         }
+        places.put_not_offered();
         places
     }
 
@@ -65,7 +65,7 @@ impl<'s> Places<'s> {
         }
     }
 
-    /// What is not offered, where its name says on which function it is.
+    /// What is not offered: on its function where that is known, else where no node is.
     fn put_not_offered(&mut self) {
         let mut by_name: BTreeMap<&str, PciAddress> = BTreeMap::new();
         for interface in &self.inventory.interfaces {
@@ -76,11 +76,16 @@ impl<'s> Places<'s> {
                 continue;
             };
             let name = entry.name.as_str();
-            let address = name.parse().ok().or(by_name.get(name).copied());
+            let named = name.parse().ok().or(by_name.get(name).copied());
+            let address = entry.pci.or(named);
             let address = address.filter(|pci| self.inventory.functions.get(*pci).is_some());
-            let is_management = name.starts_with("umad") || name.starts_with("issm");
-            let is_software = class == Class::Rdma && !is_management;
-            if address.is_some() || is_software {
+            // What could not be read has its path for a name.
+            let is_device = match class {
+                Class::Rdma => !name.starts_with("umad") && !name.starts_with("issm"),
+                Class::Ptp | Class::Pps | Class::Hugepages => true,
+                _ => false,
+            };
+            if address.is_some() || (is_device && !name.starts_with('/')) {
                 let device = Device {
                     state: State::NotOffered,
                     reason: Some(entry.reason.clone()),
@@ -180,6 +185,9 @@ fn offered(inventory: &Inventory) -> Vec<Offered> {
                 .map(|(address, _)| offered(Class::Vfio, &name, Some(*address), device.numa_node)),
         );
     }
+    // Pages that are set aside stand on their nodes.
+    let sizes = inventory.hugepages.iter().filter(|size| size.total == 0);
+    found.extend(sizes.map(|size| offered(Class::Hugepages, &size.name, None, None)));
     let clocks = [(Class::Ptp, &inventory.ptp), (Class::Pps, &inventory.pps)];
     for (class, clocks) in clocks {
         let clocks = clocks.iter();

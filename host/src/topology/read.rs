@@ -45,6 +45,9 @@ pub fn read(seen: Seen<'_>) -> Result<Topology, HostError> {
         };
         tree.put(node(&mut nodes, function.numa_node), function, shown)?;
     }
+    for pages in node_facts::without_node(seen.inventory) {
+        node(&mut nodes, None).hugepages.push(pages);
+    }
     for (number, device) in std::mem::take(&mut places.elsewhere) {
         node(&mut nodes, number).devices.push(device);
     }

@@ -3,7 +3,7 @@
 use super::card::speed;
 use super::groups::{fold, held_by};
 use super::model::{Bus, Device, Function, NumaNode, Topology};
-use super::panel::memory;
+use super::panel::{NOTHING_HERE, memory};
 
 /// A line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +63,9 @@ fn node_lines(node: &NumaNode, lines: &mut Vec<Line>) {
         let (free, total) = (pages.free, pages.total);
         let text = format!("huge pages {}: {free} of {total} free", pages.name);
         add(Kind::Detail, "  ", text);
+    }
+    if node.roots.is_empty() && node.devices.is_empty() {
+        add(Kind::Detail, "  ", NOTHING_HERE.to_owned());
     }
     for root in &node.roots {
         lines.push(line(Kind::Part, "  ", "  ", root.name.clone()));

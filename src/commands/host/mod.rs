@@ -12,6 +12,8 @@ use onload_host::host::Host;
 use crate::printer::Printer;
 
 const NOTHING: &str = "nothing to change on this host";
+const NOTHING_WANTED: &str =
+    "nothing to change on this host: config.toml has neither [[sriov]] nor anything under [host]";
 
 /// Whether the configuration wants anything of the host.
 fn wants_nothing(config: &Config) -> bool {

@@ -2,7 +2,7 @@
 
 use onload_host::boot;
 
-use super::{NOTHING, all_or_error, kernel, wants_nothing};
+use super::{NOTHING, NOTHING_WANTED, all_or_error, kernel, wants_nothing};
 use crate::cli::{Global, HostPlan, Listing};
 use crate::commands::open_host;
 use crate::exit::Answer;
@@ -30,7 +30,10 @@ pub fn run(global: &Global, args: &HostPlan, printer: &mut Printer) -> anyhow::R
             let columns = printer.columns();
             printer.print(table(header, rows, columns))?;
         }
-        Listing::Table if plan.refused.is_empty() && !wants_nothing(&config) => {
+        Listing::Table if wants_nothing(&config) => {
+            printer.note(NOTHING_WANTED);
+        }
+        Listing::Table if plan.refused.is_empty() => {
             printer.note(NOTHING);
         }
         Listing::Table => {}
