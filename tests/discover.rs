@@ -416,7 +416,7 @@ fn an_interface_whose_device_has_no_driver_is_not_called_virtual() {
     let why = reason(&tree.discover(), "nic", "ens1");
     assert_eq!(
         why,
-        "no driver is bound to its device; load the one of its adapter"
+        "sysfs names no driver of its device, to which Onload would attach; look at /sys/class/net/ens1/device"
     );
 }
 

@@ -592,7 +592,7 @@ fn an_attribute_that_may_not_be_read_costs_a_warning_with_its_path() {
         "{said:?}"
     );
     if is_root() {
-        let debugfs = "/sys/kernel/debug/sfc_resource/nics: Permission denied";
+        let debugfs = "/sys/kernel/debug: Permission denied";
         assert!(said.iter().any(|w| w.contains(debugfs)), "{said:?}");
     }
     assert_eq!(found["nics"][0]["name"], "ens3");
@@ -613,6 +613,33 @@ fn a_function_whose_directory_may_not_be_read_costs_a_warning_and_hides_no_other
     );
     assert_eq!(found["nics"][0]["name"], "enp59s0f0np0");
     set_mode(&tree, function, 0o755);
+}
+
+#[test]
+fn a_directory_that_may_not_be_searched_is_told_once_and_hides_no_virtual_interface() {
+    if !is_root() {
+        common::skipped("only root can hide a directory from nobody");
+        return;
+    }
+    let tree = x2();
+    let parent = "/sys/devices/pci0000:3b/0000:3b:00.0";
+    set_mode(&tree, parent, 0o000);
+    let run = run_unprivileged(&tree, &["discover", "--explain"]).done();
+    set_mode(&tree, parent, 0o755);
+    let about = |line: &&str| line.contains("0000:3b:00.0: Permission denied");
+    let warnings = run.warnings();
+    assert_eq!(
+        warnings.iter().filter(|line| about(line)).count(),
+        1,
+        "{warnings:#?}"
+    );
+    let (_, rows) = run.stdout.split_once("Not offered").unwrap();
+    let told = rows.lines().filter(about).count();
+    assert!((1..=3).contains(&told), "{rows}");
+    assert!(
+        !rows.contains("virtual interface with none below"),
+        "{rows}"
+    );
 }
 
 /// A host with an interface that Onload knows by debugfs alone, and its specifications.
@@ -653,7 +680,7 @@ fn an_interface_whose_registration_may_not_be_read_is_not_called_unregistered() 
         "{why}"
     );
     assert!(
-        why.contains("/sys/kernel/debug/sfc_resource/nics: Permission denied"),
+        why.contains("/sys/kernel/debug: Permission denied"),
         "{why}"
     );
     assert!(!why.contains("write ens1"), "{why}");
@@ -753,7 +780,7 @@ fn generate_takes_nothing_away_for_what_may_not_be_read() {
         "{refusal}"
     );
     assert!(
-        refusal.contains("sfc_resource/nics: Permission denied"),
+        refusal.contains("/sys/kernel/debug: Permission denied"),
         "{refusal}"
     );
     assert!(refusal.contains("try as root"), "{refusal}");

@@ -312,7 +312,18 @@ fn the_host_of_red_hat_is_the_captured_one_in_other_directories() {
     let there = found(&red_hat).stdout;
     assert!(there.contains("libpcap.so.1,"));
     let as_debian = there.replace("libpcap.so.1,", "libpcap.so.0.8,");
-    assert_eq!(as_debian, found(&debian).stdout);
+    // Only the one of Red Hat has the hook, without which pools are left out.
+    let without_pools = |text: &str| {
+        let mut found: Value = serde_json::from_str(text).unwrap();
+        found["pools"] = Value::Null;
+        let entries = found["not_offered"].as_array_mut().unwrap();
+        entries.retain(|entry| entry["name"] != "any");
+        found
+    };
+    assert_eq!(
+        without_pools(&as_debian),
+        without_pools(&found(&debian).stdout)
+    );
     let sources = |root: &Path| -> Vec<String> {
         let specs = specifications(generated(root).path());
         let mounts = specs.iter().flat_map(|spec| &spec.container_edits.mounts);

@@ -24,7 +24,7 @@ use onload_host::topology::{self, Seen};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::generate::write_file;
+use super::generate::{find_directory, write_file};
 use super::pools::{Holders, Shown, print_pools};
 use super::reasons::groups;
 use super::{advise, open_host, require_nic};
@@ -46,6 +46,13 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     }
     printer.progress("looking at this host");
     let (mut inventory, pools) = survey(&host, &config);
+    let left_out = why_left_out(&host, &config)?;
+    if let Some(reason) = &left_out {
+        let rows = pools.offered.iter();
+        let rows = rows.map(|pool| NotOffered::new(pool.class, pool.name.as_str(), reason));
+        inventory.not_offered.extend(rows);
+        inventory.not_offered.sort();
+    }
     let bundles = bundles_left_out(&host, &config, &inventory, &pools)?;
     inventory.not_offered.extend(bundles);
     printer.end_progress();
@@ -54,7 +61,12 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
         false => Holders::read(&host, printer),
     };
     let shown = pools.offered.iter();
-    let shown: Vec<Shown<'_>> = shown.map(|pool| Shown::new(pool, &holders)).collect();
+    let is_left_out = left_out.is_some();
+    let shown = shown.map(|pool| Shown {
+        is_left_out,
+        ..Shown::new(pool, &holders)
+    });
+    let shown: Vec<Shown<'_>> = shown.collect();
     match args.format {
         Listing::Json => print_json(&inventory, &shown, printer)?,
         Listing::Table => print_tables(&inventory, &shown, args.explain, printer)?,
@@ -93,6 +105,20 @@ pub fn run(global: &Global, args: &Discover, printer: &mut Printer) -> anyhow::R
     }
     require_nic(&inventory, &config)?;
     Ok(Answer::Yes)
+}
+
+/// Why pools are in no specification, so that nobody gets what is free of them; `None` if they are.
+fn why_left_out(host: &Host, config: &Config) -> anyhow::Result<Option<String>> {
+    if !Surroundings::of(host, config)?.hook {
+        let hook = config.cdi.hook_path.display();
+        return Ok(Some(format!(
+            "pools are left out: the hook {hook}, which takes a member for a container, is not there; install it, or set hook-path in [cdi]"
+        )));
+    }
+    let directory = find_directory(host, None).ok().flatten();
+    let manifest = directory.and_then(|directory| directory.manifest().ok()?.ok()?);
+    let newest = manifest.and_then(|manifest| manifest.max_cdi_version?.parse().ok());
+    Ok(newest.and_then(Pools::why_left_out))
 }
 
 /// The bundles that are not offered; nothing more of the host is looked at where there are none.
@@ -238,7 +264,11 @@ fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
     let glibc = onload
         .glibc_needed
         .map(|version| format!(", needs glibc {version}"));
-    print_labelled("  driver   ", &unknown(&onload.version), printer)?;
+    let driver = match (&onload.version, &onload.interface_checksum) {
+        (None, Some(_)) => "without a version, as a build from git".to_owned(),
+        (version, _) => unknown(version),
+    };
+    print_labelled("  driver   ", &driver, printer)?;
     if onload.installation.is_some() {
         let (version, glibc) = (unknown(&onload.library_version), glibc.unwrap_or_default());
         let library = format!("{version}, {matches}{glibc}");
@@ -501,20 +531,17 @@ fn print_not_offered(
         return Ok(());
     }
     printer.print(format_args!("\n{HEADING}Not offered{HEADING:#}\n"))?;
+    let groups = groups(seen);
     if columns.is_none() {
-        // A line for each, which grep finds by its name.
-        let rows = seen.iter().map(|entry| {
-            [
-                entry.kind.to_string(),
-                entry.name.clone(),
-                entry.reason.clone(),
-            ]
+        let rows = groups.into_iter().map(|group| {
+            let names = group.names_text();
+            [group.kind.to_string(), names, group.reason]
         });
         printer.print(table(["KIND", "NAME", "REASON"], rows, columns))?;
         return Ok(());
     }
-    for group in groups(seen) {
-        let names = format!("{}  {}", group.kind, group.names.join(", "));
+    for group in groups {
+        let names = format!("{}  {}", group.kind, group.names_text());
         printer.print(entry(&names, &group.reason, columns))?;
     }
     Ok(())

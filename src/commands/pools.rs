@@ -66,6 +66,8 @@ pub(super) struct Shown<'a> {
     pub(super) name: &'a str,
     pub(super) pool: &'a Pool,
     pub(super) holders: &'a Holders,
+    /// No specification has it.
+    pub(super) is_left_out: bool,
 }
 
 impl<'a> Shown<'a> {
@@ -75,6 +77,7 @@ impl<'a> Shown<'a> {
             name: named.name.as_str(),
             pool: &named.pool,
             holders,
+            is_left_out: false,
         }
     }
 
@@ -84,6 +87,9 @@ impl<'a> Shown<'a> {
 
     /// How many members another container can have; `None` where that is not known.
     fn free(&self) -> Option<usize> {
+        if self.is_left_out {
+            return Some(0);
+        }
         let most = usize::try_from(self.pool.share).unwrap_or(usize::MAX);
         let members = self.pool.members.iter();
         let held = members.map(|member| Some(self.holders(member)?.len()));
@@ -107,6 +113,9 @@ impl<'a> Shown<'a> {
     }
 
     fn free_text(&self) -> String {
+        if self.is_left_out {
+            return "left out".to_owned();
+        }
         let free = self.free().map(|free| free.to_string());
         let free = free.unwrap_or_else(|| "?".to_owned());
         format!("{free} of {}", self.pool.members.len())

@@ -16,6 +16,43 @@ pub(super) struct Group {
     pub reason: String,
 }
 
+/// Names of one shape that are listed one by one; of more there is the first, the last and their number.
+const LISTED: usize = 4;
+
+impl Group {
+    /// Its names in words: names that differ in their numbers alone are one range.
+    pub(super) fn names_text(&self) -> String {
+        let mut places: BTreeMap<String, usize> = BTreeMap::new();
+        let mut shapes: Vec<Vec<&str>> = Vec::new();
+        for name in self.names.iter().map(String::as_str) {
+            let place = *places.entry(shape(name)).or_insert(shapes.len());
+            match shapes.get_mut(place) {
+                Some(alike) => alike.push(name),
+                None => shapes.push(vec![name]),
+            }
+        }
+        let ranges = shapes.into_iter().map(|mut alike| {
+            // v10 comes after v9.
+            alike.sort_by_key(|name| (name.len(), *name));
+            match alike.as_slice() {
+                [first, .., last] if alike.len() > LISTED => {
+                    format!("{first} … {last} ({})", alike.len())
+                }
+                all => all.join(", "),
+            }
+        });
+        ranges.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// A name without its numbers. All PCI addresses have one shape.
+fn shape(name: &str) -> String {
+    match name.parse::<PciAddress>() {
+        Ok(_) => "ADDRESS".to_owned(),
+        Err(_) => name.chars().filter(|c| !c.is_ascii_digit()).collect(),
+    }
+}
+
 /// The entries by kind and reason, in the order of the first of each.
 pub(super) fn groups(entries: &[NotOffered]) -> Vec<Group> {
     let mut places: BTreeMap<(Subject, String), usize> = BTreeMap::new();
@@ -135,6 +172,26 @@ mod tests {
             "vfio 0000:41:10.0,0000:41:10.2: set-override ADDRESS vfio-pci",
         ];
         assert_eq!(grouped(&entries), wanted);
+    }
+
+    #[test]
+    fn many_names_that_differ_in_their_numbers_are_a_range_with_a_count() {
+        let text = |names: &[String]| {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let entries = names.iter().map(|name| entry(Class::Nic, name, "idle"));
+            let entries: Vec<NotOffered> = entries.collect();
+            groups(&entries)[0].names_text()
+        };
+        let mut names: Vec<String> = (0..512).map(|n| format!("ens1v{n}")).collect();
+        names.sort();
+        assert_eq!(text(&names), "ens1v0 … ens1v511 (512)");
+        names.truncate(4);
+        assert_eq!(text(&names), "ens1v0, ens1v1, ens1v10, ens1v100");
+        let mixed = ["docker0", "lo", "veth1", "veth2", "veth3", "veth4", "veth5"];
+        let mixed = mixed.map(str::to_owned);
+        assert_eq!(text(&mixed), "docker0, lo, veth1 … veth5 (5)");
+        let addresses: Vec<String> = (0..8).map(|n| format!("0000:41:1{n}.0")).collect();
+        assert_eq!(text(&addresses), "0000:41:10.0 … 0000:41:17.0 (8)");
     }
 
     #[test]

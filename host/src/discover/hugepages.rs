@@ -72,7 +72,7 @@ pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<
         };
         if pages.total > 0 || pages.overcommit > 0 {
             offered.push(pages);
-        } else if let Some(reason) = unknown(probe, size_kib, &pages.nodes) {
+        } else if let Some(reason) = unknown(probe, size_kib, &pages.nodes, &overall) {
             not_offered.push(NotOffered::new(Class::Hugepages, pages.name, reason));
         } else {
             let reason = format!(
@@ -86,7 +86,12 @@ pub(crate) fn read(probe: &Probe<'_>, not_offered: &mut Vec<NotOffered>) -> Vec<
 }
 
 /// Why the number of pages of a size is unknown; `None` if it is known.
-fn unknown(probe: &Probe<'_>, size_kib: u64, nodes: &[NodePages]) -> Option<String> {
+fn unknown(
+    probe: &Probe<'_>,
+    size_kib: u64,
+    nodes: &[NodePages],
+    overall: &BTreeSet<u64>,
+) -> Option<String> {
     let name = format!("hugepages-{size_kib}kB");
     let of_nodes = nodes
         .iter()
@@ -96,7 +101,16 @@ fn unknown(probe: &Probe<'_>, size_kib: u64, nodes: &[NodePages]) -> Option<Stri
         let directory = directory.join(&name);
         ["nr_hugepages", "nr_overcommit_hugepages"].map(|file| directory.join(file))
     });
-    let reason = files.filter_map(|file| probe.why_unread(file)).next()?;
+    let unread = files.filter_map(|file| probe.why_unread(file)).next();
+    // Only there the kernel says how many may be overcommitted.
+    let absent = || {
+        let absent = format!(
+            "a NUMA node has this size, and {SIZES}/{name} is not there; look at what is mounted at /sys"
+        );
+        (!overall.contains(&size_kib)).then_some(absent)
+    };
+    let listed = || probe.why_itself_unread(SIZES);
+    let reason = unread.or_else(listed).or_else(absent)?;
     Some(format!(
         "how many pages are set aside is not known: {reason}"
     ))
@@ -529,6 +543,20 @@ mod tests {
             found.warnings[0].contains("/proc/mounts: longer than 4194304 bytes"),
             "{:?}",
             found.warnings
+        );
+    }
+
+    #[test]
+    fn a_size_that_the_kernel_lists_for_nodes_alone_is_not_said_to_have_no_pages() {
+        let tree = TestTree::new();
+        on_node(&tree, 0, 2048, "0", "0");
+        let found = look(&tree.host());
+        assert!(found.devices.is_empty());
+        assert_eq!(
+            found.reasons(),
+            [
+                "2Mi: how many pages are set aside is not known: a NUMA node has this size, and /sys/kernel/mm/hugepages/hugepages-2048kB is not there; look at what is mounted at /sys"
+            ]
         );
     }
 

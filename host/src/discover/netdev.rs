@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::pci::PciAddress;
 
+use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 
@@ -21,6 +22,8 @@ pub(crate) struct NetDevice {
     pub pci: Option<PciAddress>,
     /// The driver of the underlying device; `None` for a virtual interface.
     pub driver: Option<String>,
+    /// Why it is not known whether there is an underlying device; `None` if it is.
+    pub unknown: Option<String>,
     /// The interfaces below a virtual one, sorted; `None` if there is an underlying device.
     pub virtual_over: Option<Vec<String>>,
     /// Its port on that function; the kernel counts from 0.
@@ -54,8 +57,9 @@ pub(crate) fn read(probe: &Probe<'_>) -> Vec<NetDevice> {
 
 fn read_one(probe: &Probe<'_>, name: String) -> NetDevice {
     let directory = Path::new(CLASS).join(&name);
+    let place = probe.resolve(&directory);
     let device = probe.resolve(directory.join("device"));
-    let device = device.or_else(|| device_above(&probe.resolve(&directory)?));
+    let device = device.or_else(|| device_above(place.as_deref()?));
     let pci = device.as_deref().and_then(PciFunctions::above);
     let driver = device
         .as_ref()
@@ -63,6 +67,11 @@ fn read_one(probe: &Probe<'_>, name: String) -> NetDevice {
     let below = match &device {
         Some(_) => Vec::new(),
         None => probe.deciding(&[], || interfaces_below(probe, &directory)),
+    };
+    let unknown = match (&device, &place) {
+        (Some(_), _) => None,
+        (None, None) => Some(NotOffered::dangling(probe, &directory)),
+        (None, Some(_)) => no_device(probe, &directory),
     };
     // mlx4 has two ports on one function; old kernels number them in dev_id, new ones in dev_port.
     let port = probe
@@ -73,7 +82,8 @@ fn read_one(probe: &Probe<'_>, name: String) -> NetDevice {
     probe.deciding(&[], || NetDevice {
         pci,
         driver,
-        virtual_over: device.is_none().then_some(below),
+        virtual_over: (device.is_none() && unknown.is_none()).then_some(below),
+        unknown,
         port,
         state: probe.attribute(directory.join("operstate")),
         speed_mbps: probe
@@ -82,6 +92,16 @@ fn read_one(probe: &Probe<'_>, name: String) -> NetDevice {
         address: probe.attribute(directory.join("address")),
         name,
     })
+}
+
+/// Why it is not known that an interface without a device is a virtual one.
+fn no_device(probe: &Probe<'_>, directory: &Path) -> Option<String> {
+    let link = directory.join("device");
+    if probe.link_name(&link).is_some() {
+        return Some(NotOffered::dangling(probe, &link));
+    }
+    let unread = probe.why_unread(directory);
+    unread.map(|reason| format!("not known: {reason}"))
 }
 
 /// The device above an interface in sysfs, for interfaces without a link to it; virtual interfaces
@@ -94,17 +114,24 @@ fn device_above(directory: &Path) -> Option<PathBuf> {
 }
 
 /// The interfaces that a virtual one sends through: its links `lower_<interface>`
-/// (`netdev_adjacent_sysfs_add` in `net/core/dev.c`).
+/// (`netdev_adjacent_sysfs_add` in `net/core/dev.c`). Kernels before 3.14 have none, and of a bond a list.
 fn interfaces_below(probe: &Probe<'_>, directory: &Path) -> Vec<String> {
     let names = probe.list(directory).into_iter();
     let lower = names.filter_map(|name| Some(name.strip_prefix("lower_")?.to_owned()));
-    lower
-        .filter(|name| {
-            probe
-                .link_name(directory.join(format!("lower_{name}")))
-                .is_some()
-        })
-        .collect()
+    let is_link = |name: &String| {
+        let link = directory.join(format!("lower_{name}"));
+        probe.link_name(link).is_some()
+    };
+    let below: Vec<String> = lower.filter(is_link).collect();
+    if !below.is_empty() {
+        return below;
+    }
+    let slaves = probe.attribute(directory.join("bonding/slaves"));
+    let slaves = slaves.unwrap_or_default();
+    let mut slaves: Vec<String> = slaves.split(' ').map(str::to_owned).collect();
+    slaves.retain(|name| !name.is_empty());
+    slaves.sort();
+    slaves
 }
 
 /// An unknown speed is -1, which some drivers pass on as an unsigned number.
@@ -124,6 +151,7 @@ pub(super) fn fuzz(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::discover::test_tree::TestTree;
 
     #[test]
     fn a_speed_that_is_not_known_is_none() {
@@ -131,6 +159,41 @@ mod tests {
         assert_eq!(known_speed(-1), None);
         assert_eq!(known_speed(0), None);
         assert_eq!(known_speed(4_294_967_295), None);
+    }
+
+    fn interface(tree: &TestTree, name: &str) -> NetDevice {
+        let host = tree.host();
+        let mut all = read(&Probe::new(&host)).into_iter();
+        all.find(|interface| interface.name == name).unwrap()
+    }
+
+    #[test]
+    fn an_interface_whose_links_lead_to_nothing_is_no_virtual_one() {
+        let tree = TestTree::new();
+        tree.link("/sys/class/net/ens1", "/sys/devices/gone/net/ens1");
+        let going = interface(&tree, "ens1");
+        assert_eq!(going.virtual_over, None);
+        assert_eq!(
+            going.unknown.unwrap(),
+            "/sys/class/net/ens1 leads to nothing: its driver is going or has failed; look at the kernel's log"
+        );
+        tree.link("/sys/class/net/ens2/device", "/sys/devices/gone");
+        let going = interface(&tree, "ens2");
+        assert_eq!((going.virtual_over, going.driver), (None, None));
+        let reason = going.unknown.unwrap();
+        assert!(reason.starts_with("/sys/class/net/ens2/device leads to nothing: "));
+    }
+
+    #[test]
+    fn a_bond_of_an_old_kernel_lists_what_is_below_it() {
+        let tree = TestTree::new();
+        let bond = tree.class_device("net", "/sys/devices/virtual", "bond0", &[]);
+        tree.file(&format!("{bond}/bonding/slaves"), "eth1 eth0 \n");
+        let below = interface(&tree, "bond0").virtual_over;
+        assert_eq!(below.unwrap(), ["eth0", "eth1"]);
+        // One that no interface was put into yet.
+        tree.file(&format!("{bond}/bonding/slaves"), "\n");
+        assert_eq!(interface(&tree, "bond0").virtual_over, Some(Vec::new()));
     }
 
     #[test]

@@ -353,6 +353,9 @@ fn decide(
         };
         return Ok(listed.or(hardware).unwrap_or(Datapath::AfXdp));
     }
+    if let Some(reason) = &interface.unknown {
+        return Err(Refusal::Unknown(reason.clone()));
+    }
     if let (Some(_), Some(reason)) = (&interface.driver, &attachments.unread) {
         let reason = format!("whether Onload is attached to it is not known: {reason}");
         return Err(Refusal::Unknown(reason));
@@ -398,7 +401,11 @@ fn not_attached(
         };
     }
     let Some(driver) = &interface.driver else {
-        return "no driver is bound to its device; load the one of its adapter".to_owned();
+        let link = Path::new(netdev::CLASS).join(&interface.name);
+        return format!(
+            "sysfs names no driver of its device, to which Onload would attach; look at {}",
+            link.join("device").display()
+        );
     };
     if interface.is_ipoib() {
         return IPOIB.to_owned();

@@ -34,6 +34,8 @@ struct Missing {
     reason: String,
     /// What to do about it.
     advice: &'static str,
+    /// The path itself, or the directory above it that may not be searched.
+    cause: PathBuf,
     classes: BTreeSet<Class>,
 }
 
@@ -121,29 +123,38 @@ impl<'h> Probe<'h> {
     /// What could not be read and would have decided something, sorted by path.
     #[must_use]
     pub(crate) fn unread(&self) -> Vec<Unread> {
-        let unread = self.unread.borrow();
-        let deciding = unread
-            .iter()
-            .filter(|(_, missing)| !missing.classes.is_empty());
-        deciding
-            .map(|(path, missing)| Unread {
-                path: path.clone(),
-                kinds: missing.classes.iter().copied().collect(),
-                reason: missing.reason.clone(),
-            })
-            .collect()
+        let mut by_cause: BTreeMap<PathBuf, Missing> = BTreeMap::new();
+        for missing in self.unread.borrow().values() {
+            if !missing.classes.is_empty() {
+                let first = || missing.clone();
+                let known = by_cause.entry(missing.cause.clone()).or_insert_with(first);
+                known.classes.extend(&missing.classes);
+            }
+        }
+        let causes = by_cause.into_iter();
+        let unread = causes.map(|(path, missing)| Unread {
+            path,
+            kinds: missing.classes.into_iter().collect(),
+            reason: missing.reason,
+        });
+        unread.collect()
     }
 
-    /// The value, or `None` with a warning and a record of what could not be read.
+    /// The value, or `None` with a warning and a record of what could not be read. A directory that nobody may look
+    /// into is the reason for all that is below it, and is warned of once.
     pub(crate) fn or_warn<T>(&self, result: Result<Option<T>, HostError>) -> Option<T> {
         result.unwrap_or_else(|error| {
+            let path = error.unread().map(Path::to_owned);
+            let error = self.host.at_its_cause(error);
             let reason = Chain(&error).to_string();
-            if let Some(path) = error.unread() {
+            if let Some(path) = path {
+                let cause = error.unread().unwrap_or(&path).to_owned();
                 let mut unread = self.unread.borrow_mut();
-                let missing = unread.entry(path.to_owned()).or_default();
+                let missing = unread.entry(path).or_default();
                 missing.classes.extend(self.deciding.get());
                 missing.reason.clone_from(&reason);
                 missing.advice = AS_ROOT;
+                missing.cause = cause;
             }
             self.warn(reason);
             None
@@ -184,7 +195,8 @@ impl<'h> Probe<'h> {
             );
             // It was read, so it leaves no class undecided.
             let mut unread = self.unread.borrow_mut();
-            let missing = unread.entry(shown).or_default();
+            let missing = unread.entry(shown.clone()).or_default();
+            missing.cause = shown;
             missing.reason.clone_from(&reason);
             missing.advice = "look at that file";
             drop(unread);

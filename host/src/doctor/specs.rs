@@ -75,6 +75,10 @@ pub(super) fn fresh(examined: &Examined<'_>) -> Findings {
             format!("changed by somebody else: {}", foreign.join(", ")),
             Remedy::run("onload-ctk cdi generate --force"),
         ),
+        (stale, _) if existing.is_empty() && manifest.is_none() => Finding::fail(
+            format!("not written yet: {}", stale.join(", ")),
+            write_anew(examined)?,
+        ),
         (stale, _) => Finding::fail(
             format!("not as the host is now: {}", stale.join(", ")),
             write_anew(examined)?,

@@ -587,6 +587,47 @@ impl Host {
         })
     }
 
+    /// An error with the directory that may not be searched in the place of a path below it.
+    pub(crate) fn at_its_cause(&self, error: HostError) -> HostError {
+        let HostError::Read { path, source } = &error else {
+            return error;
+        };
+        if source.kind() != std::io::ErrorKind::PermissionDenied {
+            return error;
+        }
+        let below = path.strip_prefix(&self.root).unwrap_or(path);
+        match self.unsearchable(Path::new("/").join(below)) {
+            Some(cause) => self.read_error(&cause, Errno::ACCESS),
+            None => error,
+        }
+    }
+
+    /// The directory on the way to a path that may not be searched, or that it leads to; `None` where it leads to
+    /// something else.
+    fn unsearchable(&self, mut path: PathBuf) -> Option<PathBuf> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        for _ in 0..MOST_LINKS {
+            let mut above = path.ancestors();
+            let reached = above.find_map(|place| {
+                let found = self.open_at(place, flags).ok()??;
+                Some((place.to_owned(), self.path_of(&found).ok()?))
+            });
+            let (place, directory) = reached?;
+            let rest = path.strip_prefix(&place).ok()?.to_owned();
+            let mut rest = rest.components();
+            let Some(next) = rest.next() else {
+                let is_directory = self.entry(&directory).ok()? == Some(EntryKind::Directory);
+                return is_directory.then_some(directory);
+            };
+            let next = directory.join(next);
+            match self.link(&next) {
+                Ok(Some(target)) => path = directory.join(target).join(rest.as_path()),
+                _ => return Some(directory),
+            }
+        }
+        None
+    }
+
     /// The names of nodes in a directory of a captured host, as its table has them.
     pub(crate) fn table_names(&self, directory: &Path) -> impl Iterator<Item = String> {
         let nodes = self.table.keys();

@@ -138,11 +138,19 @@ fn shares(inventory: &Inventory, config: &Config) -> Leases {
 }
 
 impl Pools {
+    /// Why readers of CDI up to that version get no pools; `None` if they do.
+    #[must_use]
+    pub fn why_left_out(newest: Version) -> Option<String> {
+        (newest < ANNOTATIONS).then(|| format!(
+            "readers of CDI {newest} know no annotations of a device, which list the members of a pool; raise --max-cdi-version to {ANNOTATIONS}"
+        ))
+    }
+
     /// Leaves out what readers of CDI up to that version do not understand.
     pub fn keep_to(&mut self, newest: Version) {
-        if newest >= ANNOTATIONS {
+        let Some(reason) = Pools::why_left_out(newest) else {
             return;
-        }
+        };
         let left_out = std::mem::take(&mut self.offered);
         if left_out.is_empty() {
             return;
@@ -151,9 +159,6 @@ impl Pools {
             .iter()
             .map(|pool| format!("{}={}", pool.class, pool.name))
             .collect();
-        let reason = format!(
-            "readers of CDI {newest} know no annotations of a device, which list the members of a pool; raise --max-cdi-version to {ANNOTATIONS}"
-        );
         self.warnings
             .push(format!("pools are left out ({}): {reason}", Listed(&names)));
         let refusals = left_out.iter();
