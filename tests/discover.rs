@@ -409,6 +409,59 @@ fn an_interface_without_a_link_to_its_device_is_not_called_virtual() {
 }
 
 #[test]
+fn a_host_of_512_functions_is_explained_in_a_few_rows() {
+    let tree = Tree::with_onload();
+    tree.vfio().hook();
+    let parent = tree.pci(Pci::network("0000:41:00.0", "8086:1592", "ice"));
+    tree.interface(&parent, "ens1");
+    for index in 0..512_u32 {
+        let (device, function) = (index / 8 % 32, index % 8);
+        let bus = 0x42 + index / 256;
+        let address = format!("0000:{bus:02x}:{device:02x}.{function}");
+        let child = tree.pci(Pci::network(&address, "8086:1889", "iavf"));
+        tree.virtual_function(&parent, index, &child);
+        if index < 256 {
+            tree.interface(&child, &format!("ens1v{index}"));
+        }
+    }
+    let whole = tree.discover();
+    let count = whole["not_offered"].as_array().unwrap().len();
+    assert!(count >= 512 + 256, "{count}");
+    let explained = tree.run(&["discover", "--explain"]).done();
+    let (_, rows) = explained.stdout.split_once("Not offered").unwrap();
+    assert!(rows.lines().count() < 15, "{rows}");
+    // The half of them has an interface, which the host would lose.
+    for range in [
+        "ens1v0 … ens1v255 (256)",
+        "0000:42:00.0 … 0000:42:1f.7 (256)",
+        "0000:43:00.0 … 0000:43:1f.7 (256)",
+    ] {
+        assert!(rows.contains(range), "{rows}");
+    }
+    assert!(explained.warnings().len() < 5, "{}", explained.stderr);
+}
+
+#[test]
+fn a_card_without_flow_filters_is_told_beside_what_is_offered() {
+    let tree = x3();
+    let function = tree.pci(Pci::network("0000:41:00.0", "8086:10c9", "igb"));
+    tree.interface(&function, "ens1");
+    tree.file("/sys/module/sfc_resource/afxdp/register", "");
+    let devtype = "/sys/kernel/debug/sfc_resource/nics/000_ens1/devtype";
+    tree.attribute(devtype, "5:0:0 => AF_XDP");
+    let parameter = "/sys/module/sfc_resource/parameters/enable_af_xdp_flow_filters";
+    tree.attribute(parameter, "1");
+    tree.file("/interfaces.table", "ens1 xdp none 4\n");
+    let run = tree.run(&["discover"]).done();
+    let wanted = "ens1: its driver has no flow filters, which Onload sets by AF_XDP: bind or listen of servers fails with \"Operation not supported\"; set af-xdp-flow-filters = false under [host], and run \"onload-ctk host apply\"";
+    assert!(run.warnings().contains(&wanted), "{}", run.stderr);
+    tree.file("/interfaces.table", "ens1 none 4\n");
+    let run = tree.run(&["discover"]).done();
+    let wanted = "interfaces.table: line 1 is no interface with its XDP, flow filters and channels";
+    assert!(run.stderr.contains(wanted), "{}", run.stderr);
+}
+
+#[test]
 fn an_interface_whose_device_has_no_driver_is_not_called_virtual() {
     let tree = Tree::with_onload();
     let function = tree.pci(Pci::network("0000:05:00.0", "8086:1572", ""));

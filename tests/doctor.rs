@@ -88,6 +88,21 @@ fn sriov(driver: &str) -> Tree {
     tree
 }
 
+/// A host with an interface that Onload takes by AF_XDP, and what its driver says.
+fn af_xdp(abilities: &str, parameter: &str) -> Tree {
+    let tree = x3();
+    let function = tree.pci(Pci::network("0000:41:00.0", "8086:10c9", "igb"));
+    tree.interface(&function, "ens1");
+    tree.file("/sys/module/sfc_resource/afxdp/register", "");
+    let devtype = "/sys/kernel/debug/sfc_resource/nics/000_ens1/devtype";
+    tree.attribute(devtype, "5:0:0 => AF_XDP");
+    tree.file("/interfaces.table", abilities);
+    tree.attribute(FLOW_FILTERS, parameter);
+    tree
+}
+
+const FLOW_FILTERS: &str = "/sys/module/sfc_resource/parameters/enable_af_xdp_flow_filters";
+
 const FUNCTIONS: [&str; 3] = ["0000:81:00.0", "0000:81:02.0", "0000:81:02.1"];
 
 fn without_groups(tree: &Tree) {
@@ -372,6 +387,21 @@ checks! {
     an_interface_that_is_down_is_warned_of: "interface-up", x3(),
         |tree| { tree.attribute("/sys/devices/pci0000:3b/0000:3b:00.0/net/ens3/operstate", "down"); }
         => "warn", "ens3 is down", "ip link set dev ens3 up";
+    a_driver_without_flow_filters_fails_by_af_xdp: "af-xdp", af_xdp("ens1 xdp on 4\n", "1"),
+        |tree| { tree.file("/interfaces.table", "ens1 xdp none 4\n"); }
+        => "fail", "bind or listen of servers fails with \"Operation not supported\"", "/etc/onload-ctk/config.toml: af-xdp-flow-filters = false";
+    flow_filters_that_are_off_are_warned_of: "af-xdp", af_xdp("ens1 xdp on 4\n", "1"),
+        |tree| { tree.file("/interfaces.table", "ens1 xdp off 4\n"); }
+        => "warn", "its flow filters are off", "ethtool -K ens1 ntuple on";
+    several_channels_without_flow_filters_are_warned_of: "af-xdp", af_xdp("ens1 xdp none 1\n", "0"),
+        |tree| { tree.file("/interfaces.table", "ens1 xdp none 4\n"); }
+        => "warn", "only connections whose hash meets", "ethtool -L ens1 combined 1";
+    a_driver_that_does_not_say_leaves_it_unknown: "af-xdp", af_xdp("ens1 xdp on 4\n", "1"),
+        |tree| { tree.remove("/interfaces.table"); }
+        => "unknown", "is not known", "ethtool -k ens1";
+    containers_that_stay_down_after_a_boot_are_warned_of: "engine-restarts", restarting("26.1.5+dfsg1", "{}"),
+        |tree| { tree.file(RESTARTED, STAYS_DOWN); }
+        => "warn", "moby issue 49989", "docker start 0123456789ab";
     an_iommu_that_is_off_fails_where_a_function_is_bound_to_vfio: "iommu", sriov("vfio-pci"),
         without_groups => "fail", "the IOMMU is off", "update-grub";
     an_iommu_that_is_off_is_warned_of_where_virtual_functions_are: "iommu", sriov("iavf"),

@@ -939,7 +939,10 @@ const SECTIONS: [(&str, &[&str]); 9] = [
     ("leases", &["share"]),
     ("runtime", &["path"]),
     ("log", &["level", "file"]),
-    ("host", &["af-xdp", "rdma-netns", "hugepages"]),
+    (
+        "host",
+        &["af-xdp", "af-xdp-flow-filters", "rdma-netns", "hugepages"],
+    ),
     (
         KUBERNETES,
         &[

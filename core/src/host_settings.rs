@@ -36,6 +36,9 @@ pub struct Sriov {
 pub struct HostSettings {
     /// Interfaces that are registered with Onload for AF_XDP.
     pub af_xdp: Vec<Interface>,
+    /// Whether Onload sets flow filters by AF_XDP; without them each of these interfaces has one channel. Unset: left
+    /// as it is.
+    pub af_xdp_flow_filters: Option<bool>,
     /// In which network namespaces RDMA devices are seen; unset: left as it is.
     pub rdma_netns: Option<RdmaNetns>,
     /// Pages by size and NUMA node, at least.

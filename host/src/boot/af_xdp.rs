@@ -1,15 +1,18 @@
 //! Interfaces that are registered with Onload for AF_XDP (Onload, `src/driver/linux_resource/sysfs.c`).
 //! The file that registers them lists none; debugfs does (`src/lib/efhw/debugfs_nic.c`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use onload_core::host_settings::Interface;
+use onload_core::host_settings::{HostSettings, Interface};
+use onload_core::text::shell_word;
 
 use super::step::{Action, Effect, Plan, Step, Subject};
+use crate::discover::af_xdp::{PARAMETER, Trouble};
 use crate::discover::netdev::CLASS;
 use crate::discover::nic::{AF_XDP_REGISTER, DEBUGFS_NICS, RESOURCE_MODULE, interface_of};
 use crate::host::{Host, HostError};
+use crate::netlink::abilities::Abilities;
 
 /// The module that brings sfc_resource with it, and /dev/onload.
 const MODULE: &str = "onload";
@@ -22,6 +25,9 @@ pub(super) struct State {
     /// None where nothing tells.
     registered: Option<BTreeSet<String>>,
     interfaces: BTreeSet<String>,
+    abilities: BTreeMap<String, Abilities>,
+    /// The module's parameter; none where it has none.
+    flow_filters: Option<String>,
 }
 
 /// Reads what is registered.
@@ -36,12 +42,25 @@ pub(super) fn read(host: &Host) -> Result<State, HostError> {
         has_af_xdp: is_there(AF_XDP_REGISTER)?,
         registered: tells.then(|| listed.map(str::to_owned).collect()),
         interfaces: host.list(Path::new(CLASS))?.names.into_iter().collect(),
+        abilities: host.abilities()?,
+        flow_filters: host.attribute(Path::new(PARAMETER))?,
     })
 }
 
-/// Registers what is not registered yet.
-pub(super) fn decide(state: &State, wanted: &[Interface], plan: &mut Plan) {
-    let wanted: BTreeSet<&str> = wanted.iter().map(Interface::as_str).collect();
+/// Registers what is not registered yet, after what cannot change any more while Onload uses an interface.
+pub(super) fn decide(state: &State, settings: &HostSettings, plan: &mut Plan) {
+    let wanted: BTreeSet<&str> = settings.af_xdp.iter().map(Interface::as_str).collect();
+    match settings.af_xdp_flow_filters {
+        Some(with_filters) => flow_filters(state, with_filters, &wanted, plan),
+        None => {
+            let warnings = wanted.iter().filter_map(|name| {
+                let abilities = state.abilities.get(*name).copied()?;
+                let trouble = Trouble::of(abilities, state.flow_filters.as_deref())?;
+                Some(trouble.sentence(name))
+            });
+            plan.warnings.extend(warnings);
+        }
+    }
     for name in wanted {
         let subject = Subject::new("af-xdp", name);
         let registered = state.registered.as_ref();
@@ -64,6 +83,66 @@ pub(super) fn decide(state: &State, wanted: &[Interface], plan: &mut Plan) {
         } else if registered.is_some_and(|names| !names.contains(name)) {
             plan.steps.push(step(subject, false));
         }
+    }
+}
+
+/// Tells Onload whether to set flow filters, and where it sets none, gives interfaces one channel.
+fn flow_filters(state: &State, with_filters: bool, wanted: &BTreeSet<&str>, plan: &mut Plan) {
+    let subject = Subject::new("af-xdp-flow-filters", "");
+    let value = u8::from(with_filters).to_string();
+    match &state.flow_filters {
+        // It is set once the module is there.
+        None if !state.is_loaded => {}
+        None => plan.refuse(
+            &subject,
+            format!("the loaded sfc_resource has no {PARAMETER}; install an Onload that has it"),
+        ),
+        Some(now) if *now == value => {}
+        Some(now) => plan.steps.push(Step {
+            setting: "enable_af_xdp_flow_filters".to_owned(),
+            now: now.clone(),
+            wanted: value.clone(),
+            actions: vec![Action::write(PARAMETER, &value)],
+            frees: Vec::new(),
+            effect: Effect::Is {
+                path: PARAMETER.into(),
+                text: value,
+            },
+            subject,
+        }),
+    }
+    if with_filters {
+        return;
+    }
+    for name in wanted
+        .iter()
+        .filter(|name| state.interfaces.contains(**name))
+    {
+        let abilities = state.abilities.get(*name);
+        let channels = abilities.and_then(|abilities| abilities.channels);
+        match channels {
+            Some(..2) => {}
+            Some(channels) => plan.steps.push(one_channel(name, channels)),
+            None => plan.warnings.push(format!(
+                "how many channels {name} has is not known: run \"ethtool -l {}\"; it should have one",
+                shell_word(name)
+            )),
+        }
+    }
+}
+
+fn one_channel(name: &str, channels: u32) -> Step {
+    let interface = name.to_owned();
+    Step {
+        subject: Subject::new("af-xdp", name),
+        setting: "channels".to_owned(),
+        now: channels.to_string(),
+        wanted: "1".to_owned(),
+        actions: vec![Action::OneChannel {
+            interface: interface.clone(),
+        }],
+        frees: Vec::new(),
+        effect: Effect::OneChannel { interface },
     }
 }
 

@@ -182,6 +182,7 @@ impl Run<'_> {
                 vf,
                 change,
             } => self.kernel.set_vf(interface, *vf, *change),
+            Action::OneChannel { interface } => self.kernel.set_one_channel(interface),
             Action::SetRdmaNetns(mode) => self.kernel.set_rdma_netns(*mode),
         };
         done.map_err(|error| Chain(&error).to_string())
@@ -250,6 +251,15 @@ impl Run<'_> {
                 let now = settings.get(vf).and_then(|found| same_of(found, *change));
                 let why = "the driver did not take it".to_owned();
                 (now == Some(*change), Missing::Never(why))
+            }
+            Effect::OneChannel { interface } => {
+                let found = host
+                    .abilities()?
+                    .get(interface)
+                    .and_then(|found| found.channels);
+                let now = found.map_or("unknown".to_owned(), |channels| channels.to_string());
+                let why = format!("its channels are still {now}, not 1");
+                (found == Some(1), Missing::Never(why))
             }
             Effect::Unknown => (true, Missing::Never(String::new())),
         };

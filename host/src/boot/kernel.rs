@@ -103,6 +103,12 @@ pub trait Kernel {
     /// [`KernelError::NetnsBusy`] while there are other network namespaces, [`KernelError::Message`].
     fn set_rdma_netns(&self, mode: RdmaNetns) -> Result<(), KernelError>;
 
+    /// Leaves an interface one channel for what it receives.
+    ///
+    /// # Errors
+    /// [`KernelError::Message`].
+    fn set_one_channel(&self, interface: &str) -> Result<(), KernelError>;
+
     /// Writes an attribute of sysfs.
     ///
     /// # Errors

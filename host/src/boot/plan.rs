@@ -32,10 +32,10 @@ pub fn plan(host: &Host, kernel: &dyn Kernel, config: &Config) -> Plan {
         }
     }
     plan_sriov(host, kernel, config, &mut plan);
-    if !settings.af_xdp.is_empty() {
+    if !settings.af_xdp.is_empty() || settings.af_xdp_flow_filters.is_some() {
         let subject = Subject::new("af-xdp", "");
         if let Some(state) = read(af_xdp::read(host), &subject, &mut plan) {
-            af_xdp::decide(&state, &settings.af_xdp, &mut plan);
+            af_xdp::decide(&state, settings, &mut plan);
         }
     }
     plan

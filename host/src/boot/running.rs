@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::kernel::{Kernel, KernelError, VfChange, VfSettings};
 use super::netlink::Netlink;
+use crate::netlink::abilities::set_one_channel;
 
 /// Where distributions have the program that loads modules.
 const MODPROBE: [&str; 2] = ["/usr/sbin/modprobe", "/sbin/modprobe"];
@@ -109,6 +110,10 @@ impl Kernel for Running {
         })
     }
 
+    fn set_one_channel(&self, interface: &str) -> Result<(), KernelError> {
+        set_one_channel(interface).map_err(failed(format!("setting channels of {interface}")))
+    }
+
     fn write(&self, path: &Path, text: &str) -> Result<(), KernelError> {
         // The kernel takes one write as one value, and an empty line as none.
         let write = || {
@@ -174,6 +179,10 @@ impl Kernel for Absent {
     }
 
     fn set_rdma_netns(&self, _: RdmaNetns) -> Result<(), KernelError> {
+        Self::refused()
+    }
+
+    fn set_one_channel(&self, _: &str) -> Result<(), KernelError> {
         Self::refused()
     }
 

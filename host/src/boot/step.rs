@@ -31,7 +31,7 @@ impl Plan {
 /// What a step is about. Steps about one subject depend on each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Subject {
-    /// The key of the configuration: `sriov`, `hugepages`, `af-xdp`, `rdma-netns`.
+    /// The key of the configuration: `sriov`, `hugepages`, `af-xdp`, `af-xdp-flow-filters`, `rdma-netns`.
     pub resource: &'static str,
     /// Which of them; empty where there is one.
     pub name: String,
@@ -123,6 +123,11 @@ pub enum Action {
         /// The change.
         change: VfChange,
     },
+    /// An interface is left one channel.
+    OneChannel {
+        /// The interface.
+        interface: String,
+    },
     /// RDMA's mode of network namespaces is set.
     SetRdmaNetns(RdmaNetns),
 }
@@ -181,6 +186,11 @@ pub enum Effect {
         vf: u32,
         /// What was changed.
         change: VfChange,
+    },
+    /// An interface has one channel.
+    OneChannel {
+        /// The interface.
+        interface: String,
     },
     /// That of the steps before it, which make it possible.
     Unknown,

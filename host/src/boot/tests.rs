@@ -20,6 +20,9 @@ const VF: &str = "/sys/devices/pci0000:81/0000:81:10.0";
 const NODES: &str = "/sys/devices/system/node";
 const REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
 const NICS: &str = "/sys/kernel/debug/sfc_resource/nics";
+const FLOW_FILTERS: &str = "/sys/module/sfc_resource/parameters/enable_af_xdp_flow_filters";
+/// What a driver without flow filters says.
+const WITHOUT_FILTERS: &str = "ens2 xdp none 4\n";
 
 /// What the kernel says of the network: an interface of the adapter, one of each virtual function, and more.
 fn network(more: &str) -> String {
@@ -278,6 +281,14 @@ impl Kernel for Machine {
             let letter = if mode == RdmaNetns::Shared { "Y" } else { "N" };
             self.tree
                 .file("/sys/module/ib_core/parameters/netns_mode", letter);
+        }
+        Ok(())
+    }
+
+    fn set_one_channel(&self, interface: &str) -> Result<(), KernelError> {
+        if self.hears(format!("{interface} has one channel"))? {
+            let table = format!("{interface} xdp none 1\n");
+            self.tree.file("/interfaces.table", table);
         }
         Ok(())
     }
@@ -1117,6 +1128,73 @@ fn an_interface_is_registered_once() {
     assert_eq!(machine.apply(config).failed, [""; 0]);
     assert_eq!(*machine.told.borrow(), ["register ens2"]);
     assert_eq!(machine.plan(config), Plan::default());
+}
+
+#[test]
+fn a_card_without_flow_filters_is_warned_of_before_servers_fail() {
+    let machine = Machine::new();
+    machine.tree.file(REGISTER, "").directory(NICS);
+    machine.tree.file("/interfaces.table", WITHOUT_FILTERS);
+    let config = "[host]\naf-xdp = [\"ens2\"]\n";
+    // An Onload without the parameter sets none.
+    assert_eq!(machine.plan(config).warnings, [""; 0]);
+    machine.tree.file(FLOW_FILTERS, "1\n");
+    assert_eq!(
+        machine.plan(config).warnings,
+        [
+            "ens2: its driver has no flow filters, which Onload sets by AF_XDP: bind or listen of servers fails with \"Operation not supported\"; set af-xdp-flow-filters = false under [host], and run \"onload-ctk host apply\""
+        ]
+    );
+    machine.tree.file("/interfaces.table", "ens2 xdp on 4\n");
+    assert_eq!(machine.plan(config).warnings, [""; 0]);
+}
+
+#[test]
+fn without_flow_filters_an_interface_has_one_channel_before_it_is_registered() {
+    let machine = Machine::new();
+    machine.tree.file(REGISTER, "").directory(NICS);
+    machine.tree.file(FLOW_FILTERS, "1\n");
+    machine.tree.file("/interfaces.table", WITHOUT_FILTERS);
+    let config = "[host]\naf-xdp = [\"ens2\"]\naf-xdp-flow-filters = false\n";
+    assert_eq!(machine.apply(config).failed, [""; 0]);
+    let told = [
+        "enable_af_xdp_flow_filters 0",
+        "ens2 has one channel",
+        "register ens2",
+    ];
+    assert_eq!(*machine.told.borrow(), told);
+    assert_eq!(machine.plan(config), Plan::default());
+    // And back, as far as the configuration says.
+    let back = config.replace("false", "true");
+    assert_eq!(
+        machine.steps(&back),
+        ["af-xdp-flow-filters: enable_af_xdp_flow_filters: 0 -> 1"]
+    );
+}
+
+#[test]
+fn what_cannot_be_without_flow_filters_is_refused_or_warned_of() {
+    let machine = Machine::new();
+    machine.tree.file(REGISTER, "").directory(NICS);
+    let config = "[host]\naf-xdp = [\"ens2\"]\naf-xdp-flow-filters = false\n";
+    assert_eq!(
+        machine.refusal(config),
+        format!(
+            "af-xdp-flow-filters: the loaded sfc_resource has no {FLOW_FILTERS}; install an Onload that has it"
+        )
+    );
+    // A kernel that does not say how many channels there are.
+    assert_eq!(
+        machine.plan(config).warnings,
+        ["how many channels ens2 has is not known: run \"ethtool -l ens2\"; it should have one"]
+    );
+    // A driver that keeps its channels.
+    machine.tree.file(FLOW_FILTERS, "0\n");
+    machine.tree.file("/interfaces.table", WITHOUT_FILTERS);
+    machine.ignored.borrow_mut().push("one channel");
+    let failed = machine.apply(config).failed;
+    let wanted = "af-xdp ens2: channels: its channels are still 4, not 1";
+    assert_eq!(failed, [wanted]);
 }
 
 #[test]

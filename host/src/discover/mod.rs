@@ -1,6 +1,7 @@
 //! Discovery: one file per resource, each with pure parsers. All reading goes through
 //! [`probe::Probe`].
 
+pub(crate) mod af_xdp;
 pub mod clock;
 pub mod hugepages;
 pub mod inventory;

@@ -12,12 +12,14 @@ use onload_core::config::Discover;
 use onload_core::pci::PciAddress;
 use serde::Serialize;
 
+use crate::discover::af_xdp::{PARAMETER, Trouble};
 use crate::discover::names::Names;
 use crate::discover::netdev::{self, NetDevice};
 use crate::discover::not_offered::NotOffered;
 use crate::discover::pci::{PciFunction, PciFunctions, PciId};
 use crate::discover::probe::Probe;
 use crate::discover::unread::INTERFACES;
+use crate::netlink::abilities::Abilities;
 
 const AUXILIARY_DEVICES: &str = "/sys/bus/auxiliary/devices";
 pub(crate) const AF_XDP_REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
@@ -153,6 +155,8 @@ struct Attachments {
     unbound: BTreeMap<PciAddress, String>,
     /// Whether interfaces of other drivers can be registered.
     af_xdp: AfXdp,
+    /// What drivers say of interfaces.
+    abilities: BTreeMap<String, Abilities>,
     /// Interfaces that Onload's debugfs lists.
     interfaces: BTreeMap<String, Option<Datapath>>,
     /// Why debugfs could not be read; `None` if it could, or if it has no such list.
@@ -215,7 +219,12 @@ pub(crate) fn read(
     not_offered: &mut Vec<NotOffered>,
 ) -> Attached {
     warn_of_absent(probe, interfaces, &config.ignored_interfaces);
-    let attachments = read_attachments(probe, functions);
+    let mut attachments = read_attachments(probe, functions);
+    let has_driver = |interface: &NetDevice| interface.driver.is_some();
+    if interfaces.iter().any(has_driver) {
+        let abilities = probe.deciding(&[], || probe.or_warn(probe.host().abilities().map(Some)));
+        attachments.abilities = abilities.unwrap_or_default();
+    }
     let mut names = Names::default();
     let mut nics = Vec::new();
     for interface in interfaces {
@@ -237,6 +246,7 @@ pub(crate) fn read(
     }
     not_offered.extend(without_interface(functions, interfaces));
     not_offered.extend(elsewhere(&attachments, interfaces));
+    warn_of_trouble(probe, &nics, &attachments.abilities);
     Attached {
         nics,
         elsewhere: away(&attachments, functions, interfaces, users),
@@ -285,6 +295,18 @@ fn warn_of_absent(probe: &Probe<'_>, interfaces: &[NetDevice], ignored: &[String
         probe.warn(format!(
             "[discover] ignored-interfaces names {name:?}, and this host has no interface of that name: correct it, or take it out"
         ));
+    }
+}
+
+/// By AF_XDP, programs may fail on an interface that is accelerated.
+fn warn_of_trouble(probe: &Probe<'_>, nics: &[Nic], abilities: &BTreeMap<String, Abilities>) {
+    let by_af_xdp = nics.iter().filter(|nic| nic.datapath == Datapath::AfXdp);
+    let known = by_af_xdp.filter_map(|nic| Some((nic, abilities.get(&nic.name)?)));
+    for (nic, abilities) in known {
+        let parameter = probe.deciding(&[], || probe.attribute(PARAMETER));
+        if let Some(trouble) = Trouble::of(*abilities, parameter.as_deref()) {
+            probe.warn(trouble.sentence(&nic.name));
+        }
     }
 }
 
@@ -411,7 +433,9 @@ fn not_attached(
         return IPOIB.to_owned();
     }
     if support.is_none() {
-        return others_driver(driver, &interface.name, attachments.af_xdp);
+        let abilities = attachments.abilities.get(&interface.name);
+        let has_xdp = abilities.and_then(|abilities| abilities.xdp);
+        return others_driver(driver, &interface.name, attachments.af_xdp, has_xdp);
     }
     match function.and_then(|function| attachments.unbound.get(&function.address)) {
         Some(device) => {
@@ -424,18 +448,26 @@ fn not_attached(
 }
 
 /// Why an interface of another vendor is not accelerated. Its driver needs native XDP (Onload,
-/// `lib/efhw/af_xdp.c`), and sysfs does not say whether it has.
-fn others_driver(driver: &str, interface: &str, af_xdp: AfXdp) -> String {
+/// `lib/efhw/af_xdp.c`), and kernels before 6.3 do not say whether it has.
+fn others_driver(driver: &str, interface: &str, af_xdp: AfXdp, has_xdp: Option<bool>) -> String {
+    let condition = match has_xdp {
+        Some(_) => String::new(),
+        None => format!("if {driver} has XDP, "),
+    };
     let advice = match af_xdp {
+        _ if has_xdp == Some(false) => {
+            " and has no XDP, by which Onload takes interfaces of others; nothing can be done"
+                .to_owned()
+        }
         AfXdp::Absent => {
             ", and the loaded sfc_resource has no AF_XDP; install an Onload that has it".to_owned()
         }
         AfXdp::Registers => format!(
-            ", and it is not registered for AF_XDP; if {driver} has XDP, write {interface} to \
+            ", and it is not registered for AF_XDP; {condition}write {interface} to \
              {AF_XDP_REGISTER}"
         ),
         AfXdp::NotLoaded => format!(
-            "; if {driver} has XDP, Onload takes it by AF_XDP: load sfc_resource, then write \
+            "; {condition}Onload takes it by AF_XDP: load sfc_resource, then write \
              {interface} to {AF_XDP_REGISTER}"
         ),
     };
@@ -641,6 +673,22 @@ mod tests {
         assert_eq!(
             support(id(0x10ee, 0x5084)),
             Some(Support::Capable(Datapath::Efct))
+        );
+    }
+
+    #[test]
+    fn the_kernel_answers_whether_a_driver_has_xdp() {
+        let reason = |has_xdp| others_driver("bnx2", "ens1", AfXdp::Registers, has_xdp);
+        let unknown = reason(None);
+        assert!(
+            unknown.contains("; if bnx2 has XDP, write ens1 to "),
+            "{unknown}"
+        );
+        let has_it = reason(Some(true));
+        assert!(has_it.contains("; write ens1 to "), "{has_it}");
+        assert_eq!(
+            reason(Some(false)),
+            "driver bnx2 is not one of Onload's and has no XDP, by which Onload takes interfaces of others; nothing can be done"
         );
     }
 

@@ -50,6 +50,7 @@ const CHECKS: &[Entry] = &[
         Look::Host(onload::interface),
     ),
     (Family::Host, "interface-up", Look::Host(onload::link)),
+    (Family::Host, "af-xdp", Look::Host(onload::af_xdp)),
     (Family::Host, "iommu", Look::Host(iommu::on)),
     (Family::Host, "iommu-groups", Look::Host(iommu::groups)),
     (

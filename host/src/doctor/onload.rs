@@ -1,10 +1,15 @@
 //! Onload: its modules, the library that goes with them, and interfaces.
 
+use onload_core::config::CONFIG_PATH;
 use onload_core::text::shell_word;
 
 use super::check::{Finding, Remedy};
 use super::examined::{Examined, Findings};
 use crate::pools::{HELD, RETURNING};
+use crate::discover::af_xdp::{PARAMETER, SWITCH_OFF, Trouble};
+use crate::discover::nic::Datapath;
+use crate::host::HostError;
+use crate::netlink::abilities::{Abilities, FlowFilters};
 
 /// Those that make device nodes, as the kernel shows them once they are loaded. Without the second,
 /// programs of TCPDirect and ef_vi find no node.
@@ -88,6 +93,46 @@ pub(super) fn interface(examined: &Examined<'_>) -> Findings {
         false => Finding::pass(format!("accelerated: {}", names.join(", "))),
     };
     Ok(vec![finding.at("/sys/class/net")])
+}
+
+/// Whether what Onload takes by AF_XDP is accelerated, as far as drivers say.
+pub(super) fn af_xdp(examined: &Examined<'_>) -> Findings {
+    let nics = examined.inventory.nics.iter();
+    let nics: Vec<_> = nics.filter(|nic| nic.datapath == Datapath::AfXdp).collect();
+    if nics.is_empty() {
+        return Ok(Vec::new());
+    }
+    let parameter = examined.attribute(PARAMETER)?;
+    let abilities = examined.host.abilities()?;
+    let is_known = |found: Abilities| match parameter.as_deref() {
+        None => found.flow_filters == Some(FlowFilters::On),
+        Some("0") => found.channels.is_some(),
+        Some(_) => found.flow_filters.is_some(),
+    };
+    let findings = nics.into_iter().map(|nic| {
+        let name = &nic.name;
+        let found = abilities.get(name).copied().unwrap_or_default();
+        let finding = match Trouble::of(found, parameter.as_deref()) {
+            Some(trouble) => {
+                let text = trouble.to_string();
+                match trouble.command(name) {
+                    Some(command) => Finding::warn(text, Remedy::run(command)),
+                    None => {
+                        let set = Remedy::write_under(CONFIG_PATH, "[host]", SWITCH_OFF);
+                        Finding::fail(text, set).then(Remedy::run("onload-ctk host apply"))
+                    }
+                }
+            }
+            None if !is_known(found) => {
+                let ask = format!("ethtool -k {}", shell_word(name));
+                let text = "whether its driver has the flow filters and channels that Onload needs is not known";
+                Finding::unknown(text, Remedy::run(ask))
+            }
+            None => Finding::pass("flow filters and channels are as Onload needs them"),
+        };
+        finding.at(PARAMETER).of(nic.device.clone())
+    });
+    Ok(findings.collect())
 }
 
 /// Whether accelerated interfaces are up.

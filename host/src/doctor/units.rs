@@ -26,6 +26,7 @@ pub(super) fn enabled(examined: &Examined<'_>) -> Findings {
     let is_configured = !examined.config.sriov.is_empty()
         || !examined.config.host.hugepages.is_empty()
         || !examined.config.host.af_xdp.is_empty()
+        || examined.config.host.af_xdp_flow_filters.is_some()
         || examined.config.host.rdma_netns.is_some();
     let host_unit = is_configured.then_some(HOST_UNIT);
     let mut findings = Vec::new();

@@ -17,7 +17,8 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::netlink;
+use crate::netlink::abilities::{self, Abilities, NotAbilities};
+use crate::netlink::namespace;
 
 mod entry;
 pub mod recording;
@@ -35,6 +36,10 @@ pub(crate) const TEXT_LIMIT: u64 = 4 * 1024 * 1024;
 pub const DEVICE_TABLE: &str = "dev.table";
 /// Name of the file that has what a captured host's kernel said of its network by netlink.
 pub const NETWORK_TABLE: &str = "network.table";
+/// Name of the file that has what drivers said of a captured host's interfaces by netlink.
+const ABILITY_TABLE: &str = "interfaces.table";
+/// Links on one path that Linux follows (include/linux/namei.h, MAXSYMLINKS).
+const MOST_LINKS: usize = 40;
 /// What statfs(2) says of a sysfs (include/uapi/linux/magic.h).
 const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
 
@@ -133,6 +138,14 @@ pub enum HostError {
         /// The line.
         source: NotNamespace,
     },
+    /// A line of what a captured host's interfaces can do cannot be parsed.
+    #[error("reading {}", .path.display())]
+    AbilityTable {
+        /// The table's path.
+        path: PathBuf,
+        /// The line.
+        source: NotAbilities,
+    },
     /// A line of a captured host's table of device nodes cannot be parsed.
     #[error("reading {}: line {line}: expected \"path type major minor mode uid gid\"", .path.display())]
     DeviceTable {
@@ -151,7 +164,9 @@ impl HostError {
         const WRONG_KIND: [Errno; 4] =
             [Errno::ISDIR, Errno::NOTDIR, Errno::LOOP, Errno::NAMETOOLONG];
         match self {
-            HostError::Netlink { path, .. } | HostError::NetworkTable { path, .. } => Some(path),
+            HostError::Netlink { path, .. }
+            | HostError::NetworkTable { path, .. }
+            | HostError::AbilityTable { path, .. } => Some(path),
             HostError::Read { path, source } => {
                 let errno = Errno::from_io_error(source)?;
                 (!WRONG_KIND.contains(&errno)).then_some(path)
@@ -236,7 +251,7 @@ impl Host {
     pub fn network(&self) -> Result<Option<Namespace>, HostError> {
         let path = Path::new("/").join(NETWORK_TABLE);
         if self.running {
-            let namespace = netlink::namespace::read().map_err(|source| {
+            let namespace = namespace::read().map_err(|source| {
                 let path = PathBuf::from("netlink");
                 HostError::Netlink { path, source }
             })?;
@@ -247,6 +262,29 @@ impl Host {
         let text = self.text(&path)?;
         let parsed = text.map(|text| Namespace::parse(&text)).transpose();
         parsed.map_err(|source| HostError::NetworkTable {
+            path: self.outside_path(&path),
+            source,
+        })
+    }
+
+    /// What its interfaces can do: what drivers say in this process's network namespace, or what they said when the
+    /// host was captured. What is not known is not there.
+    ///
+    /// # Errors
+    /// The kernel does not answer, or the capture cannot be parsed.
+    pub(crate) fn abilities(&self) -> Result<BTreeMap<String, Abilities>, HostError> {
+        let path = Path::new("/").join(ABILITY_TABLE);
+        if self.running {
+            let all = abilities::read().map_err(|source| {
+                let path = PathBuf::from("netlink");
+                HostError::Netlink { path, source }
+            })?;
+            let text = abilities::to_text(&all);
+            self.note(&path, |seen| seen.content = Some(text.into_bytes()));
+            return Ok(all);
+        }
+        let text = self.text(&path)?.unwrap_or_default();
+        abilities::parse(&text).map_err(|source| HostError::AbilityTable {
             path: self.outside_path(&path),
             source,
         })

@@ -1,6 +1,7 @@
-//! Netlink (netlink(7)): a socket to ask the kernel on ([`socket`]), and what rtnetlink(7) tells of a network namespace
-//! ([`namespace`]). [`onload_core::netlink`] makes and reads the messages.
+//! Netlink (netlink(7)): a socket to ask the kernel on ([`socket`]), what rtnetlink(7) tells of a network namespace
+//! ([`namespace`]), and what drivers say of their interfaces ([`abilities`]). [`onload_core::netlink`] makes and reads the messages.
 
+pub(crate) mod abilities;
 pub(crate) mod namespace;
 pub(crate) mod socket;
 
@@ -9,4 +10,5 @@ pub(crate) mod socket;
 pub(crate) fn fuzz(bytes: &[u8]) {
     socket::fuzz(bytes);
     namespace::fuzz(bytes);
+    abilities::fuzz(bytes);
 }

@@ -1,0 +1,112 @@
+//! What keeps programs from being accelerated on an interface that Onload takes by AF_XDP: its filters of flows, and
+//! its channels (Onload, `lib/efhw/af_xdp.c`).
+
+use std::fmt;
+
+use onload_core::text::shell_word;
+
+use crate::netlink::abilities::{Abilities, FlowFilters};
+
+/// Whether Onload sets a filter for each socket that listens; a parameter of the module, 1 where nobody sets it.
+pub(crate) const PARAMETER: &str = "/sys/module/sfc_resource/parameters/enable_af_xdp_flow_filters";
+/// What switches it off where a card has no filters.
+pub(crate) const SWITCH_OFF: &str = "af-xdp-flow-filters = false";
+
+/// Why programs fail, or stay with the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Its driver has no filters.
+    NoFilters,
+    /// They are off.
+    FiltersOff,
+    /// Without filters, frames come to that many queues.
+    Channels(u32),
+}
+
+impl Trouble {
+    /// What is wrong with an interface, as far as both values are known.
+    pub(crate) fn of(abilities: Abilities, parameter: Option<&str>) -> Option<Trouble> {
+        let is_one = abilities.channels.is_none_or(|channels| channels < 2);
+        match (parameter?, abilities.flow_filters) {
+            ("0", _) if is_one => None,
+            ("0", _) => abilities.channels.map(Trouble::Channels),
+            (_, Some(FlowFilters::Absent)) => Some(Trouble::NoFilters),
+            (_, Some(FlowFilters::Off)) => Some(Trouble::FiltersOff),
+            (_, Some(FlowFilters::On) | None) => None,
+        }
+    }
+
+    /// A command that ends it; `None` where the configuration does.
+    pub(crate) fn command(self, interface: &str) -> Option<String> {
+        let interface = shell_word(interface);
+        match self {
+            Trouble::NoFilters => None,
+            Trouble::FiltersOff => Some(format!("ethtool -K {interface} ntuple on")),
+            Trouble::Channels(_) => Some(format!("ethtool -L {interface} combined 1")),
+        }
+    }
+
+    /// What is wrong with an interface and what ends it, in a sentence.
+    pub(crate) fn sentence(self, interface: &str) -> String {
+        match self.command(interface) {
+            Some(command) => format!("{interface}: {self}; run \"{command}\""),
+            None => format!(
+                "{interface}: {self}; set {SWITCH_OFF} under [host], and run \"onload-ctk host apply\""
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const FAILS: &str = "bind or listen of servers fails with \"Operation not supported\"";
+        match self {
+            Trouble::NoFilters => write!(
+                f,
+                "its driver has no flow filters, which Onload sets by AF_XDP: {FAILS}"
+            ),
+            Trouble::FiltersOff => write!(
+                f,
+                "its flow filters are off, and Onload sets some by AF_XDP: unless the driver allows that, {FAILS}"
+            ),
+            Trouble::Channels(channels) => write!(
+                f,
+                "Onload sets no flow filters by AF_XDP, and it has {channels} channels: only connections whose hash meets the queue of the stack are accelerated"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(flow_filters: Option<FlowFilters>, channels: Option<u32>) -> Abilities {
+        Abilities {
+            xdp: Some(true),
+            flow_filters,
+            channels,
+        }
+    }
+
+    #[test]
+    fn a_card_without_filters_is_in_trouble_while_onload_sets_some() {
+        let absent = with(Some(FlowFilters::Absent), Some(4));
+        assert_eq!(Trouble::of(absent, Some("1")), Some(Trouble::NoFilters));
+        assert_eq!(Trouble::of(absent, Some("0")), Some(Trouble::Channels(4)));
+        let alone = with(Some(FlowFilters::Absent), Some(1));
+        assert_eq!(Trouble::of(alone, Some("0")), None);
+        let off = with(Some(FlowFilters::Off), Some(4));
+        assert_eq!(Trouble::of(off, Some("1")), Some(Trouble::FiltersOff));
+        let on = with(Some(FlowFilters::On), Some(4));
+        assert_eq!(Trouble::of(on, Some("1")), None);
+    }
+
+    #[test]
+    fn what_is_not_known_is_no_trouble() {
+        assert_eq!(Trouble::of(with(None, None), Some("1")), None);
+        assert_eq!(Trouble::of(with(None, None), Some("0")), None);
+        let absent = with(Some(FlowFilters::Absent), Some(4));
+        assert_eq!(Trouble::of(absent, None), None);
+    }
+}
